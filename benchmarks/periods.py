@@ -21,7 +21,7 @@ from schemas import written_moment
 from stream.budget import BudgetProcessor
 from stream.feeds.feed_definitions import FeedDefinitions
 from stream.monitor.api.listing import SourceQuery, StreamQuery, list_sources, list_streams
-from stream.monitor.state.monitor_tables import Tables
+from stream.monitor.state.monitor_tables import MonitorTables
 from stream.privacy.noise import NoiseKey
 from stream.processing.protocol import Record, RecordLike
 from stream.processing.topic_names import Topics
@@ -214,9 +214,9 @@ def hosting(control: Iterable[Record]) -> QueryProcessor:
     return worker
 
 
-def shown(year: Year) -> Tables:
+def shown(year: Year) -> MonitorTables:
     """What a monitor knows."""
-    tables = Tables(TOPICS)
+    tables = MonitorTables(TOPICS)
     for name in tables.inputs:
         for record in year.records(name):
             tables.add_record(record)

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-if TYPE_CHECKING:  # so that errors are imported fast
+if TYPE_CHECKING:  # importing schemas at run time would be slow
     from collections.abc import Sequence
 
     from schemas import Amount, Answer, Query
 
 
 class SottoError(Exception):
-    """Base class of all errors of clients and driver; the message has a remedy.
+    """Base class of all errors of clients and driver; each message has a remedy.
 
     Examples:
         >>> try:
@@ -24,8 +24,8 @@ class SottoError(Exception):
 class Refused(SottoError):
     """The budget service refused a request; nothing has changed.
 
-    ``asked`` is the requested amount and ``left`` the rest of the budget (both ε and δ), or None if
-    the budget is not the reason.
+    If the budget is the reason, ``asked`` is the requested amount and ``left`` the rest of the budget,
+    both with ε and δ; otherwise both are None.
 
     Examples:
         >>> stream = {"stream": "more", "source": "people", "epsilon": 3.0}
@@ -98,14 +98,14 @@ class Exhausted(Halted):
     """
 
 
-class _Unanswered(SottoError):
+class _UnansweredError(SottoError):
     def __init__(self, message: str, unanswered: Sequence[Query] = (), results: Sequence[Answer] = ()) -> None:
         super().__init__(message)
         self.unanswered = tuple(unanswered)
         self.results = results
 
 
-class Timeout(_Unanswered, TimeoutError):
+class Timeout(_UnansweredError, TimeoutError):
     """No answer or receipt arrived in time; an answer may still arrive and be charged.
 
     ``unanswered`` has the questions without answer, and ``results`` the answers to the others.
@@ -130,11 +130,11 @@ class Unknown(SottoError, LookupError):
     """
 
 
-class Invalid(_Unanswered, ValueError):
+class Invalid(_UnansweredError, ValueError):
     """An argument does not fit the contract; the message names the field.
 
-    With many questions, ``results`` has the answers to the earlier questions, and ``unanswered`` has
-    the earlier questions without an answer.
+    If one of many questions is invalid, ``results`` has the answers to the questions before it, and
+    ``unanswered`` the questions before it that have no answer.
 
     Examples:
         >>> try:
@@ -145,7 +145,7 @@ class Invalid(_Unanswered, ValueError):
     """
 
 
-class Unreachable(_Unanswered, ConnectionError):
+class Unreachable(_UnansweredError, ConnectionError):
     """Kafka cannot be reached, or has no topics of this installation.
 
     ``unanswered`` has the pending questions, whose answers may still arrive and be charged;

@@ -1,8 +1,9 @@
-"""Structured logs on standard error, without private data: events are named by position.
+"""Structured logs on standard error, without private data: an event is named by its offset.
 
-A repeated warning or error is logged ``BURST`` times and then every ``EVERY`` seconds, with the number
-of skipped lines as ``held_back``, so that input cannot fill a disk. A library's report is cut to
-its first line, and an exception to its type and place, because its message may quote input.
+So that input cannot fill a disk, a repeated warning or error is logged ``MAX_REPEATS`` times and
+then once every ``REPEAT_SECONDS``, with the number of skipped lines as ``held_back``. Of a
+library's report only the first line is logged, and of an exception only its type and place, because
+its message may quote input.
 """
 
 from __future__ import annotations
@@ -18,8 +19,8 @@ from collections.abc import Callable, Hashable, MutableMapping
 from contextlib import suppress
 from typing import Any
 
-MAX_ASKERS = 10_000
-"""Most clients in memory; if there are more, the one silent for longest is forgotten."""
+MAX_CLIENTS = 10_000
+"""Most clients in memory; beyond it, the client without requests for longest is forgotten."""
 
 
 class RateLimiter:
@@ -31,40 +32,40 @@ class RateLimiter:
         burst: int,
         *,
         clock: Callable[[], float] = time.monotonic,
-        askers: int = MAX_ASKERS,
+        max_clients: int = MAX_CLIENTS,
     ) -> None:
         self._per_second = per_second
         self._burst = float(burst)
         self._clock = clock
-        self._askers = askers
+        self._max_clients = max_clients
         self._buckets: OrderedDict[Hashable, tuple[float, float]] = OrderedDict()
 
-    def wait(self, asker: Hashable) -> float:
+    def seconds_to_wait(self, client: Hashable) -> float:
         """Count one request; return 0 if it is allowed, else the seconds to wait."""
         now = self._clock()
-        left, before = self._buckets.pop(asker, (self._burst, now))
+        left, before = self._buckets.pop(client, (self._burst, now))
         left = min(self._burst, left + (now - before) * self._per_second)
         allowed = left >= 1.0
-        self._buckets[asker] = (left - 1.0 if allowed else left, now)
-        if len(self._buckets) > self._askers:
+        self._buckets[client] = (left - 1.0 if allowed else left, now)
+        if len(self._buckets) > self._max_clients:
             self._buckets.popitem(last=False)
         return 0.0 if allowed else math.ceil((1.0 - left) / self._per_second * 1000) / 1000
 
 
-BURST = 30
+MAX_REPEATS = 30
 """A repeated warning or error is logged this many times before lines are skipped."""
-EVERY = 10.0
-"""Seconds between two lines of a repeated warning or error after ``BURST`` lines."""
-MAX_TEXT = 500
+REPEAT_SECONDS = 10.0
+"""Seconds between two lines of a repeated warning or error after ``MAX_REPEATS`` lines."""
+MAX_TEXT_CHARACTERS = 500
 """Most characters that are logged of a library's report."""
-FRAMES = 4
+MAX_FRAMES = 4
 """Innermost frames of an exception that are logged."""
-MAX_PLACES = 1000
-"""Most distinct warnings and errors that are tracked; Sotto has about fifty."""
+MAX_TRACKED_LINES = 1000
+"""Most kinds of warnings and errors that are tracked; Sotto has about fifty."""
 
-_PLACE = "_place"
-_APART = ("component", "event", "role", "source", "target", "topic")
-"""Lines with equal values of these fields are repeats; no sender of events can set them."""
+_PLACE_FIELD = "_place"
+_REPEAT_FIELDS = ("component", "event", "role", "source", "target", "topic")
+"""Lines with equal values of these fields are repeats; the contents of events do not affect them."""
 
 
 class _LossyStream:
@@ -79,26 +80,26 @@ class _LossyStream:
             sys.stderr.flush()
 
 
-class BoundedRepeats:
-    """Skips repeated warnings and errors: equal fields ``_APART``, or one place in a library."""
+class RepeatFilter:
+    """Skips repeated warnings and errors: with equal ``_REPEAT_FIELDS``, or from one line of a library."""
 
     def __init__(self, clock: Callable[[], float] | None = None) -> None:
         options = {} if clock is None else {"clock": clock}
-        self._limiter = RateLimiter(1 / EVERY, BURST, askers=MAX_PLACES, **options)
-        self._held: OrderedDict[Hashable, int] = OrderedDict()
+        self._limiter = RateLimiter(1 / REPEAT_SECONDS, MAX_REPEATS, max_clients=MAX_TRACKED_LINES, **options)
+        self._skipped_counts: OrderedDict[Hashable, int] = OrderedDict()
 
     def __call__(self, _: Any, method: str, event: MutableMapping[str, Any]) -> MutableMapping[str, Any]:
         """Return the event with ``held_back``, or raise DropEvent."""
-        place = event.pop(_PLACE, None) or tuple(event.get(name) for name in _APART)
+        identity = event.pop(_PLACE_FIELD, None) or tuple(event.get(name) for name in _REPEAT_FIELDS)
         if method not in {"warning", "error", "critical"}:
             return event
-        if self._limiter.wait(place):
-            self._held[place] = self._held.pop(place, 0) + 1
-            if len(self._held) > MAX_PLACES:
-                self._held.popitem(last=False)
+        if self._limiter.seconds_to_wait(identity):
+            self._skipped_counts[identity] = self._skipped_counts.pop(identity, 0) + 1
+            if len(self._skipped_counts) > MAX_TRACKED_LINES:
+                self._skipped_counts.popitem(last=False)
             raise _structlog().DropEvent
-        if held := self._held.pop(place, 0):
-            event["held_back"] = held
+        if skipped := self._skipped_counts.pop(identity, 0):
+            event["held_back"] = skipped
         return event
 
 
@@ -107,10 +108,10 @@ class LibraryHandler(logging.Handler):
 
     def emit(self, record: logging.LogRecord) -> None:
         """Log a record's first line, with the type and place of its exception."""
-        facts: dict[str, Any] = {_PLACE: (record.name, record.pathname, record.lineno)}
+        facts: dict[str, Any] = {_PLACE_FIELD: (record.name, record.pathname, record.lineno)}
         error = record.exc_info[1] if record.exc_info else None
         if error is not None:
-            facts |= place_of(error)
+            facts |= error_fields(error)
         log = get_logger(record.name)
         method = log.critical if record.levelno >= logging.CRITICAL else log.error
         with suppress(Exception):  # a failed log line must not stop a service
@@ -125,7 +126,7 @@ def configure(*, as_json: bool, level: str = "INFO") -> None:
     structlog.configure(
         processors=[
             structlog.contextvars.merge_contextvars,
-            BoundedRepeats(),
+            RepeatFilter(),
             structlog.processors.add_log_level,
             structlog.processors.TimeStamper(fmt="iso", utc=True),
             renderer,
@@ -134,8 +135,8 @@ def configure(*, as_json: bool, level: str = "INFO") -> None:
         # One write per line with its end: several workers share the parent's standard error.
         logger_factory=structlog.WriteLoggerFactory(lossy),
     )
-    sys.excepthook = lambda _, error, __: _uncaught(error)
-    threading.excepthook = lambda failure: _uncaught(failure.exc_value)
+    sys.excepthook = lambda _, error, __: _log_uncaught(error)
+    threading.excepthook = lambda failure: _log_uncaught(failure.exc_value)
     logging.getLogger("aiokafka").setLevel(logging.ERROR)
     root = logging.getLogger()
     root.setLevel(logging.ERROR)
@@ -144,13 +145,13 @@ def configure(*, as_json: bool, level: str = "INFO") -> None:
     root.addHandler(LibraryHandler(logging.ERROR))
 
 
-def quiet_clients() -> None:
-    """Suppress the Kafka client's errors in a terminal; the client retries after them."""
+def silence_kafka_client() -> None:
+    """Hide errors that aiokafka logs; for commands, because aiokafka retries after these errors."""
     logging.getLogger("aiokafka").setLevel(logging.CRITICAL)
 
 
 class _Logger:
-    """A logger that imports structlog with its first line, because most clients log nothing."""
+    """A logger that imports structlog at its first line, because most clients log nothing."""
 
     def __init__(self, component: str) -> None:
         self._component = component
@@ -170,14 +171,14 @@ def _structlog() -> Any:
     return structlog
 
 
-def _uncaught(error: BaseException | None) -> None:
+def _log_uncaught(error: BaseException | None) -> None:
     if error is not None and not isinstance(error, KeyboardInterrupt):
-        get_logger("process").critical("uncaught exception", **place_of(error))
+        get_logger("process").critical("uncaught exception", **error_fields(error))
 
 
-def place_of(error: BaseException) -> dict[str, Any]:
+def error_fields(error: BaseException) -> dict[str, Any]:
     """Return an exception's type and place, without its message, which may quote input."""
-    frames = traceback.extract_tb(error.__traceback__)[-FRAMES:]
+    frames = traceback.extract_tb(error.__traceback__)[-MAX_FRAMES:]
     return {"error": type(error).__name__, "at": [f"{frame.filename}:{frame.lineno}" for frame in frames]}
 
 
@@ -188,7 +189,7 @@ def _first_line(record: logging.LogRecord) -> str:
     if record.name == "asyncio":
         # The rest is a callback's arguments or a task's exception, which may quote input.
         text = text.partition("(")[0].partition("<")[0].rstrip()
-    return "".join(sign if sign.isprintable() else "�" for sign in text[:MAX_TEXT])
+    return "".join(sign if sign.isprintable() else "�" for sign in text[:MAX_TEXT_CHARACTERS])
 
 
 def _without_message(value: Any) -> Any:

@@ -11,7 +11,7 @@ from stream.errors import Missing
 
 DISTRIBUTION: Final = "sotto-dp"
 
-EXTRAS: Final = {
+EXTRA_OF_PACKAGE: Final = {
     "adbc_driver_postgresql": "postgresql",
     "aiohttp": "monitor",
     "boto3": "s3",
@@ -35,18 +35,18 @@ def explain_missing_packages() -> Iterator[None]:
     try:
         yield
     except ModuleNotFoundError as error:
-        if (missing := missing_of(error)) is None:
+        if (missing := missing_extra_error(error)) is None:
             raise
         raise missing from None
 
 
-def missing_of(error: ModuleNotFoundError) -> Missing | None:
+def missing_extra_error(error: ModuleNotFoundError) -> Missing | None:
     """Return the ``Missing`` error of a failed import; None if no extra has the module."""
     package = (error.name or "").partition(".")[0]
-    return Missing(_remedy(package, EXTRAS[package])) if package in EXTRAS else None
+    return Missing(_remedy(package, EXTRA_OF_PACKAGE[package])) if package in EXTRA_OF_PACKAGE else None
 
 
-def needed(package: str, extra: str) -> Any:
+def import_or_missing(package: str, extra: str) -> Any:
     """Import and return a package; ``Missing`` if it is not installed."""
     try:
         return import_module(package)
@@ -66,8 +66,8 @@ if TYPE_CHECKING:
     from scipy import optimize, special
 else:
 
-    class _Later:
-        """Stands for a module, which is imported when one of its attributes is first used."""
+    class _LazyModule:
+        """Stands for a module and imports it when one of its attributes is first used."""
 
         def __init__(self, module: str) -> None:
             self._module = module
@@ -77,6 +77,6 @@ else:
             setattr(self, name, found)
             return found
 
-    np, pl, optimize, special = map(_Later, ("numpy", "polars", "scipy.optimize", "scipy.special"))
+    np, pl, optimize, special = map(_LazyModule, ("numpy", "polars", "scipy.optimize", "scipy.special"))
 
 __all__ = ["np", "optimize", "pl", "special"]

@@ -1,4 +1,4 @@
-"""Reads and writes secret files, which only their owner can read or replace."""
+"""Reads and writes secret files, which only their owner may read or replace."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from stream.errors import SottoError
 
 MAX_LINKS: Final = 40
 """Most symbolic links followed, as on Linux."""
-OTHERS_WRITE: Final = 0o022
+OTHERS_WRITE_BITS: Final = 0o022
 """Mode bits of write access for group and others."""
 
 
@@ -21,22 +21,22 @@ def trusted_users() -> set[int]:
 
 
 def find_writable_folder(path: Path) -> Path | None:
-    """Return a folder on the path through which other users could replace the file, or None.
+    """Return a folder on the path in which other users could replace the file, or None.
 
-    In a sticky folder such as /tmp, other users cannot replace files of this user or root.
+    In a folder with the sticky bit, such as /tmp, they cannot replace files of this user or root.
 
     Raises:
         OSError: the status of a folder on the path cannot be read.
     """
     trusted = trusted_users()
-    ways = [path.absolute()]
-    while ways[-1].is_symlink() and len(ways) < MAX_LINKS:
-        ways.append(ways[-1].parent / ways[-1].readlink())
-    ways.append(path.resolve())
-    for place in {place for way in ways for place in (way, *way.parents)}:
+    link_chain = [path.absolute()]
+    while link_chain[-1].is_symlink() and len(link_chain) < MAX_LINKS:
+        link_chain.append(link_chain[-1].parent / link_chain[-1].readlink())
+    link_chain.append(path.resolve())
+    for place in {place for way in link_chain for place in (way, *way.parents)}:
         folder = place.parent
         status = folder.stat()
-        if not stat.S_IMODE(status.st_mode) & OTHERS_WRITE:
+        if not stat.S_IMODE(status.st_mode) & OTHERS_WRITE_BITS:
             continue
         owner = place.lstat().st_uid if os.path.lexists(place) else os.geteuid()
         if not status.st_mode & stat.S_ISVTX or owner not in trusted:
@@ -44,7 +44,7 @@ def find_writable_folder(path: Path) -> Path | None:
     return None
 
 
-MOUNTED = Path("/run/secrets")
+MOUNTED_SECRETS_FOLDER = Path("/run/secrets")
 """Folder in which container engines mount secrets."""
 
 
@@ -58,14 +58,14 @@ def read_secret(path: Path) -> str:
     The file must belong to this user or root, and no other user may be able to replace it.
     """
     try:
-        with _opened(path) as file:
+        with _open_for_reading(path) as file:
             status = os.fstat(file.fileno())
             if not stat.S_ISREG(status.st_mode):
                 raise SecretFileError(f"{path} is a pipe or device; write the secret into a regular file")
             if not _is_mounted_secret(path):
                 if stat.S_IMODE(status.st_mode) & 0o077:
                     raise SecretFileError(f"file {path} is open to others; run 'chmod 600 {path}'")
-                _refuse_open_folders(path)
+                _refuse_writable_folders(path)
                 if status.st_uid not in trusted_users():
                     raise SecretFileError(
                         f"file {path} belongs to another user (uid {status.st_uid}), who could change it; run "
@@ -76,10 +76,10 @@ def read_secret(path: Path) -> str:
         raise SecretFileError(f"cannot read file {path} ({error.strerror})") from None
 
 
-def read_own(path: Path) -> bytes | None:
-    """Read an owner-only file of this user; None for others, which an attacker may have written."""
+def read_own_file(path: Path) -> bytes | None:
+    """Read an owner-only file of this user; None for any other file: an attacker may have written it."""
     try:
-        with _opened(path, os.O_NOFOLLOW) as file:
+        with _open_for_reading(path, os.O_NOFOLLOW) as file:
             status = os.fstat(file.fileno())
             is_own = stat.S_ISREG(status.st_mode) and status.st_uid == os.geteuid()
             return file.read() if is_own and not stat.S_IMODE(status.st_mode) & 0o077 else None
@@ -88,13 +88,15 @@ def read_own(path: Path) -> bytes | None:
 
 
 def write_secret(path: Path, text: str) -> None:
-    """Write a new owner-only file; an existing one is never overwritten."""
+    """Write a new owner-only file; an existing file is never overwritten."""
     try:
-        _refuse_open_folders(path)
+        _refuse_writable_folders(path)
         # O_EXCL follows no symbolic link.
         descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
     except FileExistsError:
-        raise SecretFileError(f"{path} exists already; a secret is never overwritten") from None
+        raise SecretFileError(
+            f"{path} exists already, and a secret is never overwritten; choose another path"
+        ) from None
     except OSError as error:
         raise SecretFileError(f"cannot write {path}: {error.strerror}") from None
     with os.fdopen(descriptor, "w") as stream:
@@ -105,23 +107,23 @@ def replace_secret(path: Path, text: str) -> None:
     """Replace an owner-only file atomically; for a symbolic link, replace its target."""
     read_secret(path)
     path = path.resolve()
-    fresh = path.with_name(f".{path.name}.{os.getpid()}")
-    write_secret(fresh, text)
+    new_file = path.with_name(f".{path.name}.{os.getpid()}")
+    write_secret(new_file, text)
     try:
-        with fresh.open("rb") as written:
-            os.fsync(written.fileno())
-        fresh.replace(path)
+        with new_file.open("rb") as unsynced:
+            os.fsync(unsynced.fileno())
+        new_file.replace(path)
     except OSError as error:
-        fresh.unlink(missing_ok=True)
+        new_file.unlink(missing_ok=True)
         raise SecretFileError(f"cannot write {path}: {error.strerror}") from None
 
 
-def _opened(path: Path, flags: int = 0) -> BinaryIO:
-    """Open a file for reading; O_NONBLOCK avoids waiting for the writer of a pipe."""
+def _open_for_reading(path: Path, flags: int = 0) -> BinaryIO:
+    """Open a file for reading; O_NONBLOCK, because opening a pipe would wait for its writer."""
     return os.fdopen(os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC | flags), "rb")
 
 
-def _refuse_open_folders(path: Path) -> None:
+def _refuse_writable_folders(path: Path) -> None:
     """Refuse a file that other users could replace through a folder on its path."""
     if (folder := find_writable_folder(path)) is not None:
         raise SecretFileError(
@@ -132,4 +134,4 @@ def _refuse_open_folders(path: Path) -> None:
 
 def _is_mounted_secret(path: Path) -> bool:
     """Return True for a secret that a container engine mounts: read-only, with any mode or owner."""
-    return path.is_relative_to(MOUNTED)
+    return path.is_relative_to(MOUNTED_SECRETS_FOLDER)

@@ -12,12 +12,12 @@ from pydantic_settings import BaseSettings, SettingsConfigDict
 
 PREFIX: Final = "SOTTO_"
 """Prefix of every environment variable."""
-LAST_PORT: Final = 65_535
+MAX_PORT: Final = 65_535
 """Largest port number."""
 
 
 def _port_of(address: str) -> str | None:
-    """Return the port text of an address; None without a port, empty if malformed."""
+    """Return an address's port as text; None if it has no port, empty if the address is malformed."""
     if address.startswith("["):
         _, bracket, rest = address.partition("]")
         return rest[1:] if rest or not bracket else None
@@ -112,7 +112,7 @@ class Settings(BaseSettings):
     """Most bytes prefetched per partition; with the batch limits, this bounds a worker's memory."""
 
     transaction_timeout_ms: Annotated[int, Field(ge=1000, le=900_000)] = 10_000
-    """Milliseconds that a dead worker's transaction may block readers; at most the brokers'
+    """Most milliseconds for which a dead worker's transaction blocks readers; at most the brokers'
     transaction.max.timeout.ms."""
 
     session_timeout_ms: Annotated[int, Field(ge=1000, le=1_800_000)] = 6_000
@@ -120,7 +120,7 @@ class Settings(BaseSettings):
     group.min.session.timeout.ms (default 6,000) and group.max.session.timeout.ms."""
 
     standby_partitions: Annotated[int, Field(ge=0, le=10_000)] = 4
-    """Most standby partitions of a worker: copies of other workers' state, for a fast takeover. 0: none."""
+    """Most standby partitions of a worker: copies of other workers' state, so that a takeover is fast. 0: none."""
 
     heartbeat_ms: Annotated[int, Field(ge=100, le=600_000)] = 1_000
     """Milliseconds between heartbeats; at most a third of the session timeout."""
@@ -140,16 +140,16 @@ class Settings(BaseSettings):
     table_causes: bool = False
     """Report to clients, not only to the log, why a table cannot be read. ``sotto up`` sets it."""
 
-    metrics_port: Annotated[int, Field(ge=0, le=LAST_PORT)] = 0
+    metrics_port: Annotated[int, Field(ge=0, le=MAX_PORT)] = 0
     """Port of a service's metrics and probes, /metrics, /readyz and /livez. 0: none."""
 
     metrics_host: str = "127.0.0.1"
-    """Address that metrics and probes listen on; they need no token, so keep it off public networks."""
+    """Address that metrics and probes listen on; not a public one, because they need no token."""
 
     monitor_host: str = "127.0.0.1"
     """Address that the monitor's page and API listen on."""
 
-    monitor_port: Annotated[int, Field(ge=1, le=LAST_PORT)] = 8080
+    monitor_port: Annotated[int, Field(ge=1, le=MAX_PORT)] = 8080
     """Port of the monitor's page and API."""
 
     monitor_names_file: str = ""
@@ -178,37 +178,37 @@ class Settings(BaseSettings):
 
     @field_validator("bootstrap", mode="after")
     @classmethod
-    def _has_ports(cls, addresses: str) -> str:
+    def _check_ports(cls, addresses: str) -> str:
         for place, address in enumerate(addresses.split(","), 1):
             port = _port_of(address.strip())
-            if port is not None and not (re.fullmatch("[0-9]{1,5}", port) and int(port) <= LAST_PORT):
+            if port is not None and not (re.fullmatch("[0-9]{1,5}", port) and int(port) <= MAX_PORT):
                 raise ValueError(
-                    f"address {place} has no port from 0 to {LAST_PORT} after its last colon; give HOST:PORT, for example 127.0.0.1:9092"
+                    f"address {place} has no port from 0 to {MAX_PORT} after its last colon; give HOST:PORT, for example 127.0.0.1:9092"
                 )
         return addresses
 
     @field_validator("instance", mode="after")
     @classmethod
-    def _host(cls, name: str) -> str:
+    def _resolve_host_name(cls, name: str) -> str:
         return re.sub(r"[^A-Za-z0-9._-]", "-", socket.gethostname()) if name == "@host" else name
 
     @field_validator("heartbeat_ms", mode="after")
     @classmethod
-    def _beats_in_time(cls, beat: int, info: ValidationInfo) -> int:
+    def _check_heartbeat(cls, beat: int, info: ValidationInfo) -> int:
         session = info.data.get("session_timeout_ms")
         if session is not None and 3 * beat > session:
             raise ValueError(
-                f"{beat} ms is more than a third of {variable('session_timeout_ms')} ({session} ms), so Kafka would consider "
+                f"{beat} ms is more than a third of {variable_of('session_timeout_ms')} ({session} ms), so Kafka would consider "
                 f"this process dead; set at most {session // 3}, or a longer session"
             )
         return beat
 
     @classmethod
     def of_local_broker(cls, bootstrap: str, **others: Any) -> Self:
-        """Return the settings for a local broker: the environment's, without its security settings."""
-        plain = {name: cls.model_fields[name].default for name in SECURITY_FIELDS}
+        """Return the settings for a local broker: the environment's, but security settings have defaults."""
+        default_security = {name: cls.model_fields[name].default for name in SECURITY_FIELDS}
         return cls.model_validate(
-            {**cls().model_dump(exclude_unset=True), **plain, "bootstrap": bootstrap, **others}
+            {**cls().model_dump(exclude_unset=True), **default_security, "bootstrap": bootstrap, **others}
         )
 
 
@@ -218,6 +218,6 @@ SECURITY_FIELDS: Final = tuple(
 """The settings of Kafka's security."""
 
 
-def variable(field: str) -> str:
+def variable_of(field: str) -> str:
     """Return the environment variable of a setting."""
     return f"{PREFIX}{field.upper()}"

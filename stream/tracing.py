@@ -1,8 +1,8 @@
 """OpenTelemetry traces, with W3C Trace Context in Kafka's headers.
 
-A client sends the context of its current span with each record; the service that answers makes one
-span per micro-batch with links to these contexts. Spans have topics, partitions and counts, never
-contents of queries or answers.
+A client sends the context of its current span with each record. The service that processes a batch
+makes one span for it, with links to the contexts of its records. Spans have topics, partitions and
+counts, and never contents of queries or answers.
 """
 
 from __future__ import annotations
@@ -27,13 +27,13 @@ class TracingError(RuntimeError):
     """A trace exporter is configured but not installed; the message has the remedy."""
 
 
-class _WithHeaders(Protocol):
+class _HasHeaders(Protocol):
     @property
     def headers(self) -> Sequence[tuple[str, bytes]]: ...
 
 
-class _State:
-    """The tracer of this process, if it traces."""
+class _ProcessTracer:
+    """The tracer of this process; None if tracing is off."""
 
     tracer: trace.Tracer | None = None
 
@@ -53,16 +53,16 @@ def configure(service: str) -> None:
         ) from None
     provider = TracerProvider(resource=Resource.create({"service.name": f"sotto-{service}"}))
     provider.add_span_processor(BatchSpanProcessor(OTLPSpanExporter()))
-    trace_with(provider)
+    set_tracer_provider(provider)
 
 
-def trace_with(provider: trace.TracerProvider | None) -> None:
+def set_tracer_provider(provider: trace.TracerProvider | None) -> None:
     """Trace this process with a provider; None disables tracing."""
-    _State.tracer = None if provider is None else provider.get_tracer("sotto")
+    _ProcessTracer.tracer = None if provider is None else provider.get_tracer("sotto")
 
 
 def context_headers() -> list[tuple[str, bytes]]:
-    """Return the headers of the current span; empty without a span or OpenTelemetry."""
+    """Return the current span's trace context as headers; empty without a span or OpenTelemetry."""
     if "opentelemetry.trace" not in sys.modules:
         return []
     from opentelemetry import trace  # noqa: PLC0415
@@ -70,17 +70,17 @@ def context_headers() -> list[tuple[str, bytes]]:
     if not trace.get_current_span().get_span_context().is_valid:
         return []
     carrier: dict[str, str] = {}
-    _context().inject(carrier)
+    _propagator().inject(carrier)
     return [(name, text.encode()) for name, text in carrier.items()]
 
 
 @contextmanager
 def span(name: str, attributes: dict[str, Any], links: Sequence[trace.Link] = ()) -> Iterator[None]:
     """Open a span if this process traces; an error is recorded by its type only."""
-    if _State.tracer is None:
+    if _ProcessTracer.tracer is None:
         yield
         return
-    with _State.tracer.start_as_current_span(
+    with _ProcessTracer.tracer.start_as_current_span(
         name, attributes=attributes, links=links, record_exception=False, set_status_on_exception=False
     ) as current:
         try:
@@ -93,9 +93,9 @@ def span(name: str, attributes: dict[str, Any], links: Sequence[trace.Link] = ()
 
 
 @contextmanager
-def batch_span(name: str, records: Sequence[_WithHeaders], attributes: dict[str, Any]) -> Iterator[None]:
+def batch_span(name: str, records: Sequence[_HasHeaders], attributes: dict[str, Any]) -> Iterator[None]:
     """Open a span for a batch with links to its records' spans; no span without links."""
-    links = [] if _State.tracer is None else list(_links(records))
+    links = [] if _ProcessTracer.tracer is None else list(_make_links(records))
     if not links:
         yield
         return
@@ -104,16 +104,16 @@ def batch_span(name: str, records: Sequence[_WithHeaders], attributes: dict[str,
 
 
 @cache
-def _context() -> Any:
+def _propagator() -> Any:
     from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator  # noqa: PLC0415
 
     return TraceContextTextMapPropagator()
 
 
-def _links(records: Iterable[_WithHeaders]) -> Iterator[trace.Link]:
+def _make_links(records: Iterable[_HasHeaders]) -> Iterator[trace.Link]:
     from opentelemetry import trace  # noqa: PLC0415
 
-    found = 0
+    count = 0
     for record in records:
         if not record.headers:
             continue
@@ -122,9 +122,9 @@ def _links(records: Iterable[_WithHeaders]) -> Iterator[trace.Link]:
             for name, value in record.headers
             if name in _CONTEXT_HEADERS and value is not None
         }
-        context = trace.get_current_span(_context().extract(carrier)).get_span_context() if carrier else None
+        context = trace.get_current_span(_propagator().extract(carrier)).get_span_context() if carrier else None
         if context is not None and context.is_valid:
             yield trace.Link(context)
-            found += 1
-            if found == MAX_LINKS:
+            count += 1
+            if count == MAX_LINKS:
                 return

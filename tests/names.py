@@ -21,7 +21,7 @@ def give_token(folder: Path, name: str, role: AccessRole) -> str:
     """Add a token of a name to the file."""
 
     def add(names: TokenFile) -> tuple[TokenFile, str]:
-        changed, _, text = names.with_token(name, role, now=int(time.time()), expires=None)
+        changed, _, text = names.add_token(name, role, now=int(time.time()), expires=None)
         return changed, text
 
     return change_names(folder / FILE, add)
@@ -29,4 +29,4 @@ def give_token(folder: Path, name: str, role: AccessRole) -> str:
 
 def revoke(folder: Path, which: str) -> None:
     """Take a name's tokens back."""
-    change_names(folder / FILE, lambda names: names.without(which, int(time.time())))
+    change_names(folder / FILE, lambda names: names.revoke(which, int(time.time())))

@@ -23,7 +23,7 @@ from stream.cli.app import app as command_line
 from stream.dev.audit import cases_of
 from stream.dev.contract_events import CHANNELS, EVENTS
 from stream.privacy.noise import keys
-from stream.settings import Settings, variable
+from stream.settings import Settings, variable_of
 
 _MARK = re.compile(r"<!-- generated: (\w+) -->")
 _BOUNDS = {
@@ -56,7 +56,7 @@ def settings() -> str:
             f", {_value(default)} if not set" if isinstance(default, str | int | float) and default != "" else ""
         )
         text = " ".join(documented[Settings.__name__, name]).strip()
-        entries.append(f"`{variable(name)}` ({_type_of(_properties(Settings)[name])}{given})\n: {text}")
+        entries.append(f"`{variable_of(name)}` ({_type_of(_properties(Settings)[name])}{given})\n: {text}")
     return "\n\n".join(entries)
 
 

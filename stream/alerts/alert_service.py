@@ -1,4 +1,4 @@
-"""The alerts service: one task and one consumer group on the answers for each target."""
+"""The alerts service: each target has its own task and its own consumer group on the answers."""
 
 from __future__ import annotations
 
@@ -23,11 +23,11 @@ from aiokafka.errors import (
 from schemas.windows import span_ms
 from schemas.wire import MalformedEventError
 from stream import tracing
-from stream.alerts.alert_targets import AlertmanagerTarget, AlertsError, AlertsFile, Target, WebhookTarget
+from stream.alerts.alerts_file import AlertmanagerTarget, AlertsError, AlertsFile, Target, WebhookTarget
 from stream.alerts.delivery import Alert, AlertMetrics, TargetMetrics, TargetSender
 from stream.alerts.targets import Alertmanager, Webhook
 from stream.client.kafka_connection import Connection
-from stream.client.ledger_reader import Openings
+from stream.client.ledger_reader import OpeningReader
 from stream.engine.health import Probes
 from stream.engine.restore import readable
 from stream.errors import SottoError
@@ -41,14 +41,14 @@ from stream.log import get_logger
 from stream.processing.protocol import RecordLike
 from stream.processing.topic_names import partition_of
 from stream.questions import Result
-from stream.questions.alert_states import ABOVE, BELOW
+from stream.questions.alert_states import ABOVE_BYTES, BELOW_BYTES
 from stream.services.runner import force_exit_after, ignore_stop_signals, install_stop_handlers
 from stream.settings import Settings
 
 COMMIT_SECONDS: Final = 1.0
-"""Seconds between commits for a webhook; a kill repeats deliveries since the last commit."""
+"""Seconds between commits for a webhook; after a kill, deliveries since the last commit repeat."""
 REBUILD_RECORDS: Final = 1_000_000
-"""Most answers of a partition that are read again at a start to restore firing alarms."""
+"""Most answers of one partition that a start reads again to restore firing alarms."""
 STOP_SECONDS: Final = 75.0
 """Time limit for stopping: a little longer than the longest request to a target."""
 
@@ -56,35 +56,35 @@ log = get_logger("alerts")
 
 
 async def serve_alerts(settings: Settings, file: AlertsFile, *, stop_with_stdin: bool = False) -> None:
-    """Deliver alerts to all targets until a stop signal or, with ``stop_with_stdin``, end of input."""
+    """Deliver alerts to all targets until a stop signal or, with ``stop_with_stdin``, the end of stdin."""
     tracing.configure("alerts")
     stopping = asyncio.Event()
     install_stop_handlers(stopping.set, stop_with_stdin=stop_with_stdin, seconds=STOP_SECONDS)
     metrics = AlertMetrics()
     all_metrics = [
         metrics.for_target(target.name) for target in file.targets
-    ]  # creates every metric of a target at the start
+    ]  # every metric of every target exists from the start
     probes = Probes(metrics.registry, metrics.ready)
     probes.serve(settings.metrics_host, settings.metrics_port)
-    beating = asyncio.create_task(probes.beat())
+    heartbeat_task = asyncio.create_task(probes.beat())
     try:
         connection = Connection(settings)
-        find = partial(find_topics, settings, attempts=50, role=AclRole.ALERTS)
-        connection.topics = await patiently(find, stopping, probes.set_lack)
+        find_own_topics = partial(find_topics, settings, attempts=50, role=AclRole.ALERTS)
+        connection.topics = await patiently(find_own_topics, stopping, probes.set_lack)
         deliveries = [
             TargetDelivery(connection, target, file.page, target_metrics, stopping)
             for target, target_metrics in zip(file.targets, all_metrics, strict=True)
         ]
-        await _run(deliveries, probes, stopping)
+        await _run_deliveries(deliveries, probes, stopping)
     except Stopped:
-        log.info("stopped before it began")
+        log.info("stopped before the topics were found")
     finally:
-        beating.cancel()
+        heartbeat_task.cancel()
         ignore_stop_signals()
     log.info("left")
 
 
-async def _run(deliveries: list[TargetDelivery], probes: Probes, stopping: asyncio.Event) -> None:
+async def _run_deliveries(deliveries: list[TargetDelivery], probes: Probes, stopping: asyncio.Event) -> None:
     tasks = [asyncio.create_task(one.run()) for one in deliveries]
     log.info("alerts are up", targets=[one.name for one in deliveries])
     try:
@@ -92,8 +92,8 @@ async def _run(deliveries: list[TargetDelivery], probes: Probes, stopping: async
             done, _ = await asyncio.wait(tasks, timeout=0.5, return_when=asyncio.FIRST_EXCEPTION)
             for task in done:
                 task.result()
-            away = [one.name for one in deliveries if not one.joined]
-            probes.set_lack(f"these targets' groups are not joined: {', '.join(away)}" if away else "")
+            not_joined = [one.name for one in deliveries if not one.is_joined]
+            probes.set_lack(f"these targets' groups are not joined: {', '.join(not_joined)}" if not_joined else "")
         await asyncio.gather(*tasks)
     except Exception:
         force_exit_after()
@@ -121,15 +121,17 @@ class TargetDelivery:
         self._connection = connection
         self._metrics = metrics
         self._stopping = stopping
-        self._openings = Openings(connection, target.wants)
-        self._follower = Follower(connection.settings, connection.topics.answers, target.name, self._start_offset)
+        self._openings = OpeningReader(connection, target.wants)
+        self._follower = AnswerFollower(
+            connection.settings, connection.topics.answers, target.name, self._start_offset
+        )
         self._committed: dict[TopicPartition, int] = {}
         self._ends: dict[TopicPartition, int] = {}
 
     @property
-    def joined(self) -> bool:
+    def is_joined(self) -> bool:
         """True if the consumer has joined its group and all start offsets are known."""
-        return self._follower.joined
+        return self._follower.is_joined
 
     async def run(self) -> None:
         """Follow the answers until the service stops; restart after temporary errors."""
@@ -138,7 +140,7 @@ class TargetDelivery:
             try:
                 async with (
                     TargetSender(self._target.timeout_seconds, self._target.tls()) as sender,
-                    self._follower.running(),
+                    self._follower.join_group(),
                 ):
                     await self._follow(sender)
             except (KafkaError, SottoError, OSError, TimeoutError, AlertsError) as error:
@@ -154,61 +156,65 @@ class TargetDelivery:
 
     async def _follow(self, sender: TargetSender) -> None:
         if isinstance(self._target, WebhookTarget):
-            await self._to_webhook(Webhook(self._target, sender, self._metrics, self._stopping))
+            await self._deliver_to_webhook(Webhook(self._target, sender, self._metrics, self._stopping))
         else:
-            await self._to_alertmanager(Alertmanager(self._target, sender, self._metrics, page=self._page))
+            await self._deliver_to_alertmanager(Alertmanager(self._target, sender, self._metrics, page=self._page))
 
-    async def _to_webhook(self, webhook: Webhook) -> None:
+    async def _deliver_to_webhook(self, webhook: Webhook) -> None:
         async for partition, records in self._follower.batches(self._stopping):
-            during, committed = self._follower.round, time.monotonic()
+            batch_round, committed = self._follower.round, time.monotonic()
             next_offset: dict[TopicPartition, int] = {}
             for record in records:
-                alert = await self._parse_alert(record) if ABOVE in (record.value or b"") else None
+                alert = await self._parse_alert(record) if ABOVE_BYTES in (record.value or b"") else None
                 if alert is not None and alert.answer.outcome == "above":
-                    ours = lambda: self._follower.round == during  # noqa: B023, E731  (called within this iteration only)
-                    if not await webhook.deliver(alert, ours):
+                    still_ours = lambda: self._follower.round == batch_round  # noqa: B023, E731  (called within this iteration only)
+                    if not await webhook.deliver(alert, still_ours):
                         break
                 next_offset = {partition: record.offset + 1}
                 if time.monotonic() - committed >= COMMIT_SECONDS:
-                    await self._follower.commit(next_offset, during)
+                    await self._follower.commit(next_offset, batch_round)
                     committed = time.monotonic()
-            await self._follower.commit(next_offset, during)
+            await self._follower.commit(next_offset, batch_round)
 
-    async def _to_alertmanager(self, alertmanager: Alertmanager) -> None:
-        self._follower.lost = lambda revoked: alertmanager.forget(self._partition_filter(revoked))
-        read: dict[TopicPartition, int] = {}
+    async def _deliver_to_alertmanager(self, alertmanager: Alertmanager) -> None:
+        self._follower.on_revoked = lambda revoked: alertmanager.drop_alarms(self._partition_filter(revoked))
+        next_offsets: dict[TopicPartition, int] = {}
         async for partition, records in self._follower.batches(self._stopping):
-            during = self._follower.round
+            batch_round = self._follower.round
             for record in records:
                 value = record.value or b""
                 stream = (record.key or b"").decode(errors="replace")
-                if ABOVE not in value and not (BELOW in value and alertmanager.firing.concerns(stream)):
+                if ABOVE_BYTES not in value and not (
+                    BELOW_BYTES in value and alertmanager.firing.has_alarm(stream)
+                ):
                     continue
                 alert = await self._parse_alert(record)
-                if alert is not None and during == self._follower.round:
+                if alert is not None and batch_round == self._follower.round:
                     known = record.offset < self._committed.get(partition, 0)
-                    alertmanager.take(
+                    alertmanager.add_answer(
                         alert.answer, alert.opening.source, alert.time, known=known, counted=alert.counted
                     )
-            if records and during == self._follower.round:
-                read[partition] = records[-1].offset + 1
+            if records and batch_round == self._follower.round:
+                next_offsets[partition] = records[-1].offset + 1
             if await self._is_rebuilt():
                 await alertmanager.send()
-                if alertmanager.settled:
-                    ours = {one: offset for one, offset in read.items() if one in self._follower.partitions}
-                    await self._follower.commit(ours, self._follower.round)
-                    read = {}
+                if alertmanager.all_accepted:
+                    still_ours = {
+                        one: offset for one, offset in next_offsets.items() if one in self._follower.partitions
+                    }
+                    await self._follower.commit(still_ours, self._follower.round)
+                    next_offsets = {}
 
     async def _is_rebuilt(self) -> bool:
-        """Return True if all answers present at the start are read; before, alarms may be wrong."""
+        """Return True if all answers that existed at the start are read; before, alarms may be wrong."""
         for partition, end in list(self._ends.items()):
             if partition not in self._follower.partitions or await self._follower.position(partition) >= end:
                 del self._ends[partition]
-        return not self._ends and self._follower.joined
+        return not self._ends and self._follower.is_joined
 
     async def _parse_alert(self, record: RecordLike) -> Alert | None:
         """Parse an answer ``above`` or ``below`` of a wanted stream; None for any other record."""
-        opening = await self._openings.of((record.key or b"").decode(errors="replace"))
+        opening = await self._openings.find_opening((record.key or b"").decode(errors="replace"))
         if opening is None:
             return None
         try:
@@ -227,15 +233,15 @@ class TargetDelivery:
     async def _start_offset(
         self, consumer: AIOKafkaConsumer, partition: TopicPartition, committed: int | None, end: int
     ) -> int:
-        """Return the committed offset or the end; for Alertmanager, an earlier one (``look_back``)."""
+        """Return the committed offset, or else the end; for Alertmanager, an offset ``look_back`` earlier."""
         at = end if committed is None else committed
         if not isinstance(self._target, AlertmanagerTarget):
             return at
         since = round((time.time() - span_ms(self._target.look_back) / 1000) * 1000)
         found = (await consumer.offsets_for_times({partition: since}))[partition]
-        back = end if found is None else found.offset
+        look_back_offset = end if found is None else found.offset
         self._committed[partition], self._ends[partition] = at, end
-        return max(min(back, at), end - REBUILD_RECORDS, 0)
+        return max(min(look_back_offset, at), end - REBUILD_RECORDS, 0)
 
     def _partition_filter(self, revoked: Iterable[TopicPartition]) -> Callable[[str], bool]:
         numbers = {partition.partition for partition in revoked}
@@ -245,130 +251,133 @@ class TargetDelivery:
 POLL_MS: Final = 250
 BATCH_RECORDS: Final = 2_000
 PARTITION_BYTES: Final = 512 * 1024
-"""Most prefetched bytes per partition and target: small, because there may be many targets."""
-_LOST: Final = (CommitFailedError, IllegalStateError, RebalanceInProgressError, UnknownMemberIdError)
-"""Errors of a commit if its partitions have moved to another process."""
+"""Most prefetched bytes per partition and target; small, because a service may have many targets."""
+_REBALANCE_ERRORS: Final = (CommitFailedError, IllegalStateError, RebalanceInProgressError, UnknownMemberIdError)
+"""Errors of a commit whose partitions have moved to another process."""
 
 StartOffset = Callable[[AIOKafkaConsumer, TopicPartition, int | None, int], Awaitable[int]]
 """Returns a partition's start offset, given its committed offset and its end."""
 
 
-class Follower(ConsumerRebalanceListener):  # type: ignore[misc]
+class AnswerFollower(ConsumerRebalanceListener):  # type: ignore[misc]
     """Reads the partitions that the group assigns to this process, from ``start_offset`` on.
 
-    ``round`` grows with every rebalance: records of an earlier round must not be used.
+    ``round`` grows with every rebalance. Records of an earlier round must not be used, because their
+    partition may belong to another process.
     """
 
     def __init__(self, settings: Settings, topic: str, target: str, start_offset: StartOffset) -> None:
         self.round = 0
-        self.joined = False
+        self.is_joined = False
         self._settings = settings
         self._topic = topic
         self._target = target
         self._start_offset = start_offset
         self._consumer: AIOKafkaConsumer | None = None
-        self._fresh: set[TopicPartition] = set()
-        self.lost: Callable[[Iterable[TopicPartition]], None] = lambda _: None
-        """Called with the revoked partitions."""
+        self._unprepared: set[TopicPartition] = set()
+        self.on_revoked: Callable[[Iterable[TopicPartition]], None] = lambda _: None
+        """Called with the partitions that this process loses."""
 
     @asynccontextmanager
-    async def running(self) -> AsyncIterator[None]:
-        """Join the group, and leave it at the end; RefusedTimeError if the session timeout is refused."""
+    async def join_group(self) -> AsyncIterator[None]:
+        """Be in the group for the context's time; RefusedTimeError if Kafka refuses the session timeout."""
         settings = self._settings
         consumer = KafkaConsumer(
             **connection(settings),
             group_id=alerts_group(settings, self._target),
             enable_auto_commit=False,
             isolation_level="read_committed",
-            auto_offset_reset="earliest",  # if committed offsets are deleted; `_prepare` sets those of a new target
+            auto_offset_reset="earliest",  # if committed offsets are deleted; `_seek_to_start` sets those of a new target
             session_timeout_ms=settings.session_timeout_ms,
             heartbeat_interval_ms=settings.heartbeat_ms,
-            max_poll_interval_ms=math.inf,  # a target may be away for hours
+            max_poll_interval_ms=math.inf,  # a target may not answer for hours
             max_partition_fetch_bytes=PARTITION_BYTES,
             fetch_max_bytes=settings.fetch_bytes,
             fetch_max_wait_ms=100,
         )
         consumer.subscribe([self._topic], listener=self)
-        self._consumer, self._fresh = consumer, set()
+        self._consumer, self._unprepared = consumer, set()
         try:
             await consumer.start()
             yield
         except InvalidSessionTimeoutError:
             raise refused_session(settings.session_timeout_ms) from None
         finally:
-            self._consumer, self.joined = None, False
+            self._consumer, self.is_joined = None, False
             await consumer.stop()
 
     async def batches(self, stopping: asyncio.Event) -> AsyncIterator[tuple[TopicPartition, list[ConsumerRecord]]]:
-        """Yield fetched records per partition, or an empty batch after each fetch without records."""
+        """Yield the records of each partition, and an empty batch after each fetch without records."""
         while not stopping.is_set():
-            if self._fresh:
-                await self._prepare()
-            now = self.round
-            fetched = await self._live.getmany(timeout_ms=POLL_MS, max_records=BATCH_RECORDS)
+            if self._unprepared:
+                await self._seek_to_start()
+            current_round = self.round
+            fetched = await self._running_consumer.getmany(timeout_ms=POLL_MS, max_records=BATCH_RECORDS)
             for partition, records in fetched.items():
-                if self.round != now or stopping.is_set():
+                if self.round != current_round or stopping.is_set():
                     break
                 yield partition, list(readable(records))
             if not fetched:
                 yield TopicPartition(self._topic, -1), []
 
-    async def _prepare(self) -> None:
+    async def _seek_to_start(self) -> None:
         """Seek to the start offsets; a new target starts at the end of the answers."""
-        now, fresh, self._fresh = self.round, self._fresh, set()
+        current_round, unprepared, self._unprepared = self.round, self._unprepared, set()
         try:
-            for partition in fresh:
-                committed = await self._live.committed(partition)
-                end = (await self._live.end_offsets([partition]))[partition]
+            for partition in unprepared:
+                committed = await self._running_consumer.committed(partition)
+                end = (await self._running_consumer.end_offsets([partition]))[partition]
                 if committed is None:
                     # Commit now: answers that come while this process is down must be delivered later.
-                    await self._live.commit({partition: end})
-                self._live.seek(partition, await self._start_offset(self._live, partition, committed, end))
-                self._live.resume(partition)
-        except _LOST:
-            return  # rebalanced meanwhile: the new owner of the partition prepares it
-        self._become_joined(now)
+                    await self._running_consumer.commit({partition: end})
+                self._running_consumer.seek(
+                    partition, await self._start_offset(self._running_consumer, partition, committed, end)
+                )
+                self._running_consumer.resume(partition)
+        except _REBALANCE_ERRORS:
+            return  # the group was rebalanced: the partition's new owner seeks to its start
+        self._mark_joined(current_round)
 
-    async def commit(self, offsets: dict[TopicPartition, int], during: int) -> None:
+    async def commit(self, offsets: dict[TopicPartition, int], batch_round: int) -> None:
         """Commit offsets of records fetched in a round; do nothing if that round is over."""
-        if not offsets or during != self.round:
+        if not offsets or batch_round != self.round:
             return
         try:
-            await self._live.commit(offsets)
-        except _LOST:
+            await self._running_consumer.commit(offsets)
+        except _REBALANCE_ERRORS:
             log.info("position not committed: the group was rebalanced", target=self._target)
 
     async def position(self, partition: TopicPartition) -> int:
         """Return the next offset to read."""
-        return int(await self._live.position(partition))
+        return int(await self._running_consumer.position(partition))
 
     @property
     def partitions(self) -> set[TopicPartition]:
         """The partitions of this process."""
-        return set(self._live.assignment())
+        return set(self._running_consumer.assignment())
 
     def on_partitions_revoked(self, revoked: Iterable[TopicPartition]) -> None:
-        """End the round and report the lost partitions."""
+        """End the round, and call ``on_revoked``."""
         self.round += 1
-        self.joined = False
-        self._fresh = set()
-        self.lost(revoked)
+        self.is_joined = False
+        self._unprepared = set()
+        self.on_revoked(revoked)
 
     def on_partitions_assigned(self, assigned: Iterable[TopicPartition]) -> None:
         """Pause new partitions until their start offsets are known."""
         self.round += 1
-        self._fresh = set(assigned)
-        self._live.pause(*self._fresh)
-        if not self._fresh:
-            self._become_joined(self.round)
+        self._unprepared = set(assigned)
+        self._running_consumer.pause(*self._unprepared)
+        if not self._unprepared:
+            self._mark_joined(self.round)
 
-    def _become_joined(self, during: int) -> None:
-        if self.round == during:
-            self.joined = True
+    def _mark_joined(self, batch_round: int) -> None:
+        if self.round == batch_round:
+            self.is_joined = True
             log.info("group joined", target=self._target, partitions=len(self.partitions))
 
     @property
-    def _live(self) -> AIOKafkaConsumer:
+    def _running_consumer(self) -> AIOKafkaConsumer:
         if self._consumer is None:
             raise RuntimeError("the follower is not running")
         return self._consumer

@@ -1,4 +1,4 @@
-"""Sends one request to a target and classifies the response; defines the alert and metrics."""
+"""Sends one request to a target and classifies its response; defines an alert and the metrics."""
 
 from __future__ import annotations
 
@@ -18,22 +18,22 @@ from aiohttp import ClientError, ClientSession, ClientTimeout, DummyCookieJar, T
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 
 from schemas import Answer
-from stream.questions.alert_states import written_time
+from stream.questions.alert_states import format_time
 from stream.questions.stream_watch import StreamOpening
 from stream.version import VERSION
 
-LONGEST_RETRY_AFTER: Final = 600.0
+MAX_RETRY_AFTER_SECONDS: Final = 600.0
 """Longest pause, in seconds, that a target's Retry-After may set."""
 
 Failure = Literal["refused", "throttled", "status", "redirect", "timeout", "connection"]
 
-_REFUSED: Final = frozenset({400, 413, 422})
+_REFUSED_STATUSES: Final = frozenset({400, 413, 422})
 """HTTP statuses with which a target rejects the content of a request."""
 
 
 @dataclass(frozen=True, slots=True)
-class Outcome:
-    """The result of a request: delivered if ``failure`` is None; ``pause`` is its Retry-After."""
+class DeliveryOutcome:
+    """The result of a request: delivered if ``failure`` is None; ``pause`` has Retry-After's seconds."""
 
     failure: Failure | None = None
     status: int | None = None
@@ -46,14 +46,14 @@ class Backoff:
 
     first: float = 1.0
     longest: float = 60.0
-    chance: Callable[[], float] = random.random
+    random_share: Callable[[], float] = random.random
     failures: int = field(default=0, init=False)
 
-    def next(self, least: float = 0.0) -> float:
-        """Return the pause after one more failure, at least ``least`` seconds."""
-        whole = min(self.first * 2.0 ** min(self.failures, 30), self.longest)
+    def next_pause(self, min_seconds: float = 0.0) -> float:
+        """Return the pause after one more failure, in seconds and at least ``min_seconds``."""
+        full_pause = min(self.first * 2.0 ** min(self.failures, 30), self.longest)
         self.failures += 1
-        return max(whole * (1.0 + self.chance()) / 2.0, least)
+        return max(full_pause * (1.0 + self.random_share()) / 2.0, min_seconds)
 
     def reset(self) -> None:
         """Start again with the first pause, after a success."""
@@ -82,31 +82,33 @@ class TargetSender:
         if self._session is not None:
             await self._session.close()
 
-    async def post(self, url: str, body: bytes, headers: Mapping[str, str], bearer: str | None = None) -> Outcome:
-        """Send a body once; the response body and the address are never logged."""
+    async def post(
+        self, url: str, body: bytes, headers: Mapping[str, str], bearer: str | None = None
+    ) -> DeliveryOutcome:
+        """Send a body once and return the outcome; the response's body and the address are never logged."""
         if self._session is None:
             raise RuntimeError("the sender is not open")
-        given = {**headers, **({} if bearer is None else {"Authorization": f"Bearer {bearer}"})}
+        all_headers = {**headers, **({} if bearer is None else {"Authorization": f"Bearer {bearer}"})}
         try:
-            async with self._session.post(url, data=body, headers=given, allow_redirects=False) as response:
+            async with self._session.post(url, data=body, headers=all_headers, allow_redirects=False) as response:
                 response.close()  # the response body is not read
                 return parse_outcome(response.status, response.headers, time.time())
         except TimeoutError:
-            return Outcome("timeout")
+            return DeliveryOutcome("timeout")
         except (ClientError, OSError, ValueError, asyncio.IncompleteReadError):
-            return Outcome("connection")
+            return DeliveryOutcome("connection")
 
 
-def parse_outcome(status: int, headers: Mapping[str, str], now: float) -> Outcome:
+def parse_outcome(status: int, headers: Mapping[str, str], now: float) -> DeliveryOutcome:
     """Return the outcome for a response's status and headers."""
     if 200 <= status < 300:
-        return Outcome(status=status)
+        return DeliveryOutcome(status=status)
     if 300 <= status < 400:
-        return Outcome("redirect", status)
-    if status in _REFUSED:
-        return Outcome("refused", status)
+        return DeliveryOutcome("redirect", status)
+    if status in _REFUSED_STATUSES:
+        return DeliveryOutcome("refused", status)
     pause = _retry_after(headers.get("Retry-After"), now) if status in {429, 503} else 0.0
-    return Outcome("throttled" if status == 429 else "status", status, pause)
+    return DeliveryOutcome("throttled" if status == 429 else "status", status, pause)
 
 
 def _retry_after(text: str | None, now: float) -> float:
@@ -117,10 +119,10 @@ def _retry_after(text: str | None, now: float) -> float:
         seconds = float(text) if text.strip().isdigit() else parsedate_to_datetime(text).timestamp() - now
     except (ValueError, OverflowError):
         return 0.0
-    return min(max(seconds, 0.0), LONGEST_RETRY_AFTER)
+    return min(max(seconds, 0.0), MAX_RETRY_AFTER_SECONDS)
 
 
-Reason = Literal["old", "refused", "room"]
+DropReason = Literal["old", "refused", "room"]
 """Why an alert is dropped."""
 
 
@@ -165,11 +167,11 @@ class TargetMetrics:
         self.firing = metrics.firing.labels(target)
         self.unreadable = metrics.unreadable.labels(target)
         self.delay_seconds = metrics.delay_seconds.labels(target)
-        # Prometheus would miss the first event: it sees no increase in a counter that begins at 1.
-        self._dropped = {reason: metrics.dropped.labels(target, reason) for reason in get_args(Reason)}
+        # Counters start at 0 here: Prometheus sees no increase in a counter that first appears with 1.
+        self._dropped = {reason: metrics.dropped.labels(target, reason) for reason in get_args(DropReason)}
         self._failures = {failure: metrics.failures.labels(target, failure) for failure in get_args(Failure)}
 
-    def count_dropped(self, reason: Reason, count: int = 1) -> None:
+    def count_dropped(self, reason: DropReason, count: int = 1) -> None:
         """Count dropped alerts."""
         self._dropped[reason].inc(count)
 
@@ -180,7 +182,7 @@ class TargetMetrics:
 
 @dataclass(frozen=True, slots=True)
 class Alert:
-    """One alert, as sent to a webhook. ``time`` is Kafka's timestamp, in seconds since the epoch."""
+    """One alert, as sent to a webhook. ``time`` is the answer's timestamp in Unix seconds."""
 
     installation: str
     opening: StreamOpening
@@ -191,13 +193,13 @@ class Alert:
 
     @property
     def key(self) -> str:
-        """The key by which the receiver drops repeats: it is the same after every restart."""
+        """The key by which a receiver recognizes repeats; it stays the same after a restart."""
         return f"{self.opening.incarnation}-{self.answer.index}"
 
     @property
     def body(self) -> bytes:
         """The request body."""
-        answer = self.answer.model_dump(mode="json", exclude_none=True, include=_FIELDS)
+        answer = self.answer.model_dump(mode="json", exclude_none=True, include=_ANSWER_FIELDS)
         data = {
             "key": self.key,
             "installation": self.installation,
@@ -206,15 +208,15 @@ class Alert:
             "query": self.answer.id,
             **answer,
             **({"counted": self.counted} if self.counted else {}),
-            **({} if (link := stream_page(self.page, self.opening.stream)) is None else {"page": link}),
+            **({} if (link := stream_page_url(self.page, self.opening.stream)) is None else {"page": link}),
         }
-        told: dict[str, Any] = {"type": "sotto.alert", "timestamp": written_time(self.time), "data": data}
-        return json.dumps(told, ensure_ascii=False, separators=(",", ":")).encode()
+        message: dict[str, Any] = {"type": "sotto.alert", "timestamp": format_time(self.time), "data": data}
+        return json.dumps(message, ensure_ascii=False, separators=(",", ":")).encode()
 
 
-_FIELDS = {"index", "window", "group", "estimate", "alpha", "interval", "spent", "tops_left", "version"}
+_ANSWER_FIELDS = {"index", "window", "group", "estimate", "alpha", "interval", "spent", "tops_left", "version"}
 
 
-def stream_page(page: str | None, stream: str) -> str | None:
+def stream_page_url(page: str | None, stream: str) -> str | None:
     """Return the address of a stream on the monitor's page."""
     return None if page is None else f"{page.rstrip('/')}/#/streams/{quote(stream, safe='')}"

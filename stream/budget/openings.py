@@ -45,7 +45,7 @@ from schemas import (
 )
 from schemas.wire import Codec
 from stream.budget.standing_streams import complete_spec, live_topic_facts
-from stream.log import get_logger, place_of
+from stream.log import error_fields, get_logger
 from stream.privacy.accuracy.source_facts import LEAST_REACH, MAX_STEPS, SourceFacts, range_of, reach_of
 from stream.privacy.accuracy.sparse_vector_accuracy import AccuracyError
 from stream.privacy.composition.costs import shortest_decimal
@@ -84,7 +84,7 @@ def plan_stream(spec: StreamSpec, source: Source, table_rows: Callable[[], int] 
     except (PlanError, AccuracyError, NoiseScaleError):
         raise
     except (ArithmeticError, ValueError) as error:
-        log.warning("stream not planned", stream=spec.stream, **place_of(error))
+        log.warning("stream not planned", stream=spec.stream, **error_fields(error))
         raise PlanError(PLAN_FAILED_MESSAGE) from error
     if not math.isfinite(calibration.alpha):
         raise RefusedError("no finite error bound can be promised; raise epsilon or beta, or lower the cutoff")

@@ -20,14 +20,14 @@ import typer
 from typer.core import TyperGroup
 
 from stream import log
-from stream.optional_packages import explain_missing_packages, missing_of
+from stream.optional_packages import explain_missing_packages, missing_extra_error
 from stream.version import VERSION
 
-_WIDTH: Final = re.compile("[1-9][0-9]{0,4}", re.ASCII)
+_WIDTH_PATTERN: Final = re.compile("[1-9][0-9]{0,4}", re.ASCII)
 
 
 class OutputError(Exception):
-    """Standard output cannot be written. It replaces an OSError, which some libraries ignore."""
+    """Standard output cannot be written; raised in place of OSError, which some libraries ignore."""
 
 
 class _Output(io.TextIOWrapper):
@@ -35,12 +35,12 @@ class _Output(io.TextIOWrapper):
 
     def write(self, text: str) -> int:
         """Write ``text``."""
-        with _explained_write():
+        with _as_output_error():
             return super().write(text)
 
     def flush(self) -> None:
         """Write the buffer."""
-        with _explained_write():
+        with _as_output_error():
             super().flush()
 
 
@@ -60,7 +60,7 @@ class _Messages(io.TextIOWrapper):
 
 
 @contextmanager
-def _explained_write() -> Iterator[None]:
+def _as_output_error() -> Iterator[None]:
     try:
         yield
     except OSError as error:
@@ -70,12 +70,12 @@ def _explained_write() -> Iterator[None]:
         ) from None
 
 
-def take_over() -> None:
+def replace_standard_streams() -> None:
     """Replace the process's standard output and error, except if a program or test has set them.
 
     Also removes an invalid ``COLUMNS`` from the environment, because libraries fail on it.
     """
-    if not _WIDTH.fullmatch(os.environ.get("COLUMNS", "")):
+    if not _WIDTH_PATTERN.fullmatch(os.environ.get("COLUMNS", "")):
         os.environ.pop("COLUMNS", None)
     for name, kind in (("stdout", _Output), ("stderr", _Messages)):
         stream = getattr(sys, name)
@@ -87,13 +87,13 @@ def take_over() -> None:
 
 
 class LazyCommand(NamedTuple):
-    """A command or group that is imported when it runs: its place ``module:name`` and its short help."""
+    """A command or group that is imported when it runs, from ``module:name``, and its short help."""
 
-    where: str
+    import_path: str
     help: str
 
 
-def group_of(commands: Mapping[str, LazyCommand]) -> type[TyperGroup]:
+def make_lazy_group(commands: Mapping[str, LazyCommand]) -> type[TyperGroup]:
     """Return a group class that lists ``commands`` in this order, then the group's other commands."""
 
     class Group(TyperGroup):
@@ -105,12 +105,12 @@ def group_of(commands: Mapping[str, LazyCommand]) -> type[TyperGroup]:
 
         def get_command(self, ctx: Any, cmd_name: str) -> Any:
             """Import and return a command; while all are listed, return only its name and short help."""
-            later = commands.get(cmd_name)
-            if later is None:
+            lazy = commands.get(cmd_name)
+            if lazy is None:
                 return super().get_command(ctx, cmd_name)
             if self.listing:
-                return typer.core.TyperCommand(cmd_name, help=later.help)
-            return _load_command(cmd_name, later.where)
+                return typer.core.TyperCommand(cmd_name, help=lazy.help)
+            return _load_command(cmd_name, lazy.import_path)
 
         def format_help(self, ctx: Any, formatter: Any) -> None:
             """Write the help without importing a command."""
@@ -121,8 +121,8 @@ def group_of(commands: Mapping[str, LazyCommand]) -> type[TyperGroup]:
     return Group
 
 
-def _load_command(name: str, where: str) -> Any:
-    module, _, attribute = where.partition(":")
+def _load_command(name: str, import_path: str) -> Any:
+    module, _, attribute = import_path.partition(":")
     # Imported objects stay alive: garbage collection would take a fifth of the import time.
     gc.disable()
     try:
@@ -131,9 +131,9 @@ def _load_command(name: str, where: str) -> Any:
     finally:
         gc.enable()
     if not isinstance(found, typer.Typer):
-        alone = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
-        alone.command(name)(found)
-        found = alone
+        single = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
+        single.command(name)(found)
+        found = single
     command = typer.main.get_command(found)
     command.name = name
     return command
@@ -204,7 +204,7 @@ COMMANDS: Final = {
 }
 """All commands and groups of commands."""
 
-_EXPECTED: Final = (
+_EXPECTED_ERRORS: Final = (
     "stream.errors:SottoError",
     "stream.privacy.planning.plans:PlanError",
     "stream.dev.backup_file:BackupError",
@@ -215,7 +215,7 @@ _EXPECTED: Final = (
     "stream.engine.health:ListenError",
     "stream.kafka.topics.layouts:TopicsError",
     "stream.monitor.api.tokens:TokenError",
-    "stream.alerts.alert_targets:AlertsError",
+    "stream.alerts.alerts_file:AlertsError",
     "stream.monitor.api.monitor_state:MonitorEndedError",
     "stream.engine.supervision:MembershipLostError",
     "stream.engine.supervision:StalledError",
@@ -228,7 +228,7 @@ _EXPECTED: Final = (
 """Errors that print one line, as ``module:name``; an error's module is imported when it is raised."""
 
 app = typer.Typer(
-    cls=group_of(COMMANDS),
+    cls=make_lazy_group(COMMANDS),
     name="sotto",
     help="Differentially private answers on a Kafka query stream.",
     no_args_is_help=True,
@@ -254,10 +254,10 @@ def _sotto(
     """Differentially private answers on a Kafka query stream."""
     # ``sotto serve`` logs this warning itself.
     if context.invoked_subcommand != "serve" and any(name.upper().startswith("SOTTO_") for name in os.environ):
-        from stream.environment import warning  # noqa: PLC0415  (commands start sooner without settings)
+        from stream.environment import unread_variables_warning  # noqa: PLC0415  (commands start sooner without settings)
 
-        if (text := warning()) is not None:
-            _say("warning", text)
+        if (text := unread_variables_warning()) is not None:
+            _print_message("warning", text)
 
 
 def main() -> None:
@@ -265,8 +265,8 @@ def main() -> None:
 
     A failure prints one line on standard error and exits with 1 or 2; Ctrl-C exits with 130.
     """
-    log.quiet_clients()
-    take_over()
+    log.silence_kafka_client()
+    replace_standard_streams()
     try:
         try:
             app()
@@ -281,22 +281,22 @@ def main() -> None:
 
 def _error_line(error: Exception) -> str | None:
     """Return the line to print for an expected error; None for a bug."""
-    if isinstance(error, ModuleNotFoundError) and (missing := missing_of(error)) is not None:
+    if isinstance(error, ModuleNotFoundError) and (missing := missing_extra_error(error)) is not None:
         return str(missing)
-    if _is(error, "pydantic:ValidationError"):
+    if _is_instance(error, "pydantic:ValidationError"):
         describe = import_module("schemas.wire").describe
         if getattr(error, "title", None) != "Settings":
             return str(describe(error))
-        return str(describe(error, import_module("stream.settings").variable))
-    if _is(error, "aiokafka.errors:KafkaError"):
+        return str(describe(error, import_module("stream.settings").variable_of))
+    if _is_instance(error, "aiokafka.errors:KafkaError"):
         return str(import_module("stream.kafka.client.security").advice(error))
-    if any(_is(error, one) for one in _EXPECTED):
+    if any(_is_instance(error, one) for one in _EXPECTED_ERRORS):
         return str(error)
     return None
 
 
-def _is(error: Exception, where: str) -> bool:
-    module, _, name = where.partition(":")
+def _is_instance(error: Exception, import_path: str) -> bool:
+    module, _, name = import_path.partition(":")
     return module in sys.modules and isinstance(error, getattr(sys.modules[module], name))
 
 
@@ -304,11 +304,11 @@ def _fail(message: str) -> None:
     if isinstance(sys.stdout, _Output):
         # Python flushes standard output again at its end, which must not fail a second time.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-    _say("error", message)
+    _print_message("error", message)
     sys.exit(1)
 
 
-def _say(kind: str, message: str) -> None:
-    from stream.cli.output import visible  # noqa: PLC0415  (half of the start-up time of a failing command)
+def _print_message(kind: str, message: str) -> None:
+    from stream.cli.output import escape_text  # noqa: PLC0415  (half of the start-up time of a failing command)
 
-    typer.echo(f"{kind}: {visible(message)}", err=True)
+    typer.echo(f"{kind}: {escape_text(message)}", err=True)

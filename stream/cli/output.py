@@ -23,10 +23,10 @@ from schemas import Amount, StreamSpec
 from schemas.json_limits import repeats_a_field, shape_fault
 from schemas.wire import describe, parsed
 
-_EDGES, _BETWEEN = 4, 3
+_BORDER_WIDTH, _COLUMN_GAP = 4, 3
 """Widths of a table's outer border with its padding, and of the gap between two columns."""
 
-WIDEST: Final = 10_000
+MAX_WIDTH: Final = 10_000
 """Columns of output to a pipe or file: more than any row needs."""
 
 
@@ -37,7 +37,7 @@ def table_of(
     cells = [[Text(cell) for cell in row] for row in rows]
     widths = _widths(console, [[Text(name), *column] for name, *column in zip(columns, *cells, strict=True)])
     if widths is None:
-        return Group(Text(title, "table.title"), *(_stacked(columns, row) for row in cells))
+        return Group(Text(title, "table.title"), *(_labeled_lines(columns, row) for row in cells))
     table = Table(title=Text(title, "table.title"), title_justify="left")
     for name, width in zip(columns, widths, strict=True):
         table.add_column(name, width=width, overflow="fold")
@@ -48,11 +48,11 @@ def table_of(
 
 def _widths(console: Console, columns: Sequence[Sequence[Text]]) -> list[int] | None:
     """Return the columns' widths; None if the table fits only with words cut."""
-    wide = console.options.update(max_width=WIDEST)
+    wide = console.options.update(max_width=MAX_WIDTH)
     wanted = [[Measurement.get(console, wide, cell) for cell in column] for column in columns]
     least = [max(cell.minimum for cell in column) for column in wanted]
     widths = [max(cell.maximum for cell in column) for column in wanted]
-    room = console.width - _EDGES - _BETWEEN * (len(columns) - 1)
+    room = console.width - _BORDER_WIDTH - _COLUMN_GAP * (len(columns) - 1)
     if sum(least) > room:
         return None
     while sum(widths) > room:
@@ -64,7 +64,7 @@ def _widths(console: Console, columns: Sequence[Sequence[Text]]) -> list[int] | 
     return widths
 
 
-def _stacked(columns: Sequence[str], row: Sequence[Text]) -> RenderableType:
+def _labeled_lines(columns: Sequence[str], row: Sequence[Text]) -> RenderableType:
     first, *rest = row
     width = max(map(len, columns[1:]), default=0)
     lines = [
@@ -81,21 +81,21 @@ class _Console(Console):
     @property
     def is_piped(self) -> bool:
         """Return True if the output is a pipe or file and ``COLUMNS`` is not set."""
-        return _asked_width() is None and not self.file.isatty()
+        return _requested_width() is None and not self.file.isatty()
 
     @property
     def chart_width(self) -> int:
         """Return the width of a chart, which needs one in a pipe or file too."""
-        return _asked_width() or super().size.width
+        return _requested_width() or super().size.width
 
     @property  # type: ignore[misc]  # read-only here
     def size(self) -> ConsoleDimensions:
         """Return columns and lines."""
-        width = WIDEST if self.is_piped else self.chart_width
+        width = MAX_WIDTH if self.is_piped else self.chart_width
         return ConsoleDimensions(width, super().size.height)
 
 
-def _asked_width() -> int | None:
+def _requested_width() -> int | None:
     columns = os.environ.get("COLUMNS", "")
     return int(columns) if columns.isdecimal() and int(columns) else None
 
@@ -109,31 +109,31 @@ class CommandError(Exception):
     """A command cannot continue; the message names the remedy."""
 
 
-def visible(text: str) -> str:
+def escape_text(text: str) -> str:
     """Return the text on one line with control and invisible characters escaped."""
-    return text if text.isprintable() else "".join(map(_visible, text))
+    return text if text.isprintable() else "".join(map(_escape_character, text))
 
 
 def say(text: str, *, soft_wrap: bool = False) -> None:
     """Print a line. With ``soft_wrap`` the terminal wraps it, so that a user can copy it as one line."""
-    console.print(Text(visible(text)), soft_wrap=soft_wrap or console.is_piped)
+    console.print(Text(escape_text(text)), soft_wrap=soft_wrap or console.is_piped)
 
 
 def show_json(value: BaseModel | dict[str, Any] | list[Any]) -> None:
     """Print one JSON value on one line, with control characters escaped."""
     encoding = (getattr(sys.stdout, "encoding", None) or "").lower().replace("-", "")
-    text = json.dumps(_plain(value), ensure_ascii=not encoding.startswith("utf"))
+    text = json.dumps(_to_json_value(value), ensure_ascii=not encoding.startswith("utf"))
     # Unprintable characters occur only in JSON strings.
     typer.echo("".join(sign if sign.isprintable() else json.dumps(sign)[1:-1] for sign in text))
 
 
 def show_table(title: str, columns: Sequence[str], rows: Iterable[Sequence[str]]) -> None:
     """Print a table; in a narrow terminal, each row as labeled lines below its first cell."""
-    cells = [[visible(cell) for cell in row] for row in rows]
-    console.print(table_of(console, visible(title), columns, cells))
+    cells = [[escape_text(cell) for cell in row] for row in rows]
+    console.print(table_of(console, escape_text(title), columns, cells))
 
 
-def amount(value: Amount) -> str:
+def format_amount(value: Amount) -> str:
     """Format an amount as ε and δ; under zCDP as ρ, with the sum of the streams' ε if it is known."""
     shown = f"ε {value.epsilon:.6g}"
     if value.rho is not None:
@@ -144,20 +144,20 @@ def amount(value: Amount) -> str:
 
 def requested_amount(spec: StreamSpec) -> str:
     """Format the ε and δ that a stream requested."""
-    return amount(Amount(epsilon=spec.epsilon, delta=spec.delta))
+    return format_amount(Amount(epsilon=spec.epsilon, delta=spec.delta))
 
 
-def _visible(sign: str) -> str:
+def _escape_character(sign: str) -> str:
     return sign if sign.isprintable() else sign.encode("unicode_escape").decode()
 
 
-def _plain(value: Any) -> Any:
+def _to_json_value(value: Any) -> Any:
     if isinstance(value, BaseModel):
         return value.model_dump(mode="json")
     if isinstance(value, dict):
-        return {name: _plain(item) for name, item in value.items()}
+        return {name: _to_json_value(item) for name, item in value.items()}
     if isinstance(value, list | tuple):
-        return [_plain(item) for item in value]
+        return [_to_json_value(item) for item in value]
     return value
 
 

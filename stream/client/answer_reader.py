@@ -1,7 +1,7 @@
-"""Delivers answers: resolves the pending questions, and yields the notices of ``watch``.
+"""Reads answers: gives each pending question its answer, and yields the notices of ``watch``.
 
-One consumer reads the answers to all pending questions. A watch has a separate consumer, and reads
-the ledger for ends of streams.
+One consumer reads the answers to all pending questions of a client. Each call of ``watch`` has its
+own consumer of answers, and also reads the ledger, which reports the ends of streams.
 """
 
 from __future__ import annotations
@@ -29,8 +29,8 @@ from aiokafka.errors import KafkaError
 
 from schemas import Query, Source
 from stream.client.client_calls import new_id
-from stream.client.kafka_connection import Connection, translation
-from stream.client.ledger_reader import Openings
+from stream.client.kafka_connection import Connection, translate_kafka_error
+from stream.client.ledger_reader import OpeningReader
 from stream.engine.restore import readable
 from stream.errors import Invalid, Timeout, Unreachable
 from stream.processing.dead_letters import address_of
@@ -41,31 +41,31 @@ from stream.questions.stream_watch import Watch
 
 
 @dataclass(frozen=True)
-class Pending:
-    """A published question and the future of its answer."""
+class PendingQuestion:
+    """A published question; ``future`` gets the encoded answer. ``published_at`` is a monotonic time."""
 
     query: Query
     source: Source | None
-    value: asyncio.Future[bytes]
+    future: asyncio.Future[bytes]
     timeout: float | None
-    published: float
+    published_at: float
 
 
-class Listener:
-    """Reads answers in the background; the first question starts it."""
+class AnswerListener:
+    """Reads all answers in the background, from the first question on."""
 
     def __init__(self, connection: Connection) -> None:
         self._connection = connection
-        self._waiting: dict[tuple[str, str], list[asyncio.Future[bytes]]] = {}
-        self._starting = asyncio.Lock()
+        self._futures: dict[tuple[str, str], list[asyncio.Future[bytes]]] = {}
+        self._start_lock = asyncio.Lock()
         self._consumer: AIOKafkaConsumer | None = None
         self._task: asyncio.Task[None] | None = None
 
     async def start(self) -> None:
-        """Start to read answers at the end of the topic, unless reading has started before."""
-        async with self._starting:
+        """Start to read new answers, unless the listener reads them already."""
+        async with self._start_lock:
             if self._consumer is None:
-                self._consumer = await self._connection.answers_reader(from_beginning=False)
+                self._consumer = await self._connection.open_answers_consumer(from_beginning=False)
                 self._task = asyncio.create_task(self._deliver(self._consumer))
 
     async def stop(self) -> None:
@@ -76,33 +76,35 @@ class Listener:
         if self._consumer is not None:
             await self._consumer.stop()
         self._consumer = self._task = None
-        for futures in self._waiting.values():
+        for futures in self._futures.values():
             for future in futures:
                 future.cancel()
 
-    def expect(self, query: Query, source: Source | None, timeout: float | None) -> Pending:
-        """Create the pending entry of a question; call it before the question is published."""
+    def add_question(self, query: Query, source: Source | None, timeout: float | None) -> PendingQuestion:
+        """Add a question that waits for its answer; call this before the question is published."""
         value: asyncio.Future[bytes] = asyncio.get_running_loop().create_future()
-        self._waiting.setdefault((query.stream, query.id), []).append(value)
+        self._futures.setdefault((query.stream, query.id), []).append(value)
         value.add_done_callback(partial(self._forget, (query.stream, query.id)))
-        return Pending(query, source, value, timeout, time.monotonic())
+        return PendingQuestion(query, source, value, timeout, time.monotonic())
 
     @staticmethod
-    def watch(pending: Pending, sent: asyncio.Future[Any]) -> None:
+    def fail_if_rejected(pending: PendingQuestion, sent: asyncio.Future[Any]) -> None:
         """Fail the pending question if Kafka rejects its record."""
 
-        def look(done: asyncio.Future[Any]) -> None:
-            if not done.cancelled() and (error := done.exception()) is not None and not pending.value.done():
-                pending.value.set_exception(translation(error) if isinstance(error, KafkaError) else error)
+        def set_error(done: asyncio.Future[Any]) -> None:
+            if not done.cancelled() and (error := done.exception()) is not None and not pending.future.done():
+                pending.future.set_exception(
+                    translate_kafka_error(error) if isinstance(error, KafkaError) else error
+                )
 
-        sent.add_done_callback(look)
+        sent.add_done_callback(set_error)
 
     @staticmethod
-    async def answer(pending: Pending) -> Result:
+    async def wait_for_answer(pending: PendingQuestion) -> Result:
         """Wait for the committed answer; raise Timeout or Unreachable if it does not arrive."""
-        left = None if pending.timeout is None else pending.published + pending.timeout - time.monotonic()
+        left = None if pending.timeout is None else pending.published_at + pending.timeout - time.monotonic()
         try:
-            value = await asyncio.wait_for(pending.value, left)
+            value = await asyncio.wait_for(pending.future, left)
         except TimeoutError:
             raise Timeout(
                 f"no answer to '{pending.query.id}' from stream '{pending.query.stream}' within {pending.timeout:g} s: it may still come, and be "
@@ -114,11 +116,11 @@ class Listener:
         return Result.read(value, pending.query, pending.source)
 
     def _forget(self, address: tuple[str, str], value: asyncio.Future[bytes]) -> None:
-        waiting = self._waiting.get(address, [])
+        waiting = self._futures.get(address, [])
         if value in waiting:
             waiting.remove(value)
         if not waiting:
-            self._waiting.pop(address, None)
+            self._futures.pop(address, None)
 
     async def _deliver(self, consumer: AIOKafkaConsumer) -> None:
         try:
@@ -128,55 +130,57 @@ class Listener:
                 )
                 for record in (record for records in fetched.values() for record in readable(records)):
                     identifier, stream = address_of(record.value) or ("", "")
-                    for future in tuple(self._waiting.get((stream, identifier), ())):
+                    for future in tuple(self._futures.get((stream, identifier), ())):
                         if not future.done():
                             future.set_result(record.value)
         except KafkaError as error:
-            for future in [one for futures in self._waiting.values() for one in futures]:
+            for future in [one for futures in self._futures.values() for one in futures]:
                 if not future.done():
-                    future.set_exception(translation(error))
+                    future.set_exception(translate_kafka_error(error))
             self._consumer = None  # the next question starts another consumer
             await consumer.stop()
 
 
-IN_FLIGHT: Final = 1000
-"""Most questions of one ``ask_many`` that wait for an answer at the same time."""
+MAX_PENDING_QUESTIONS: Final = 1000
+"""Most questions of one ``ask_many`` that wait for answers at the same time."""
 
-Publish = Callable[[Question], Awaitable[Pending]]
+PublishFunction = Callable[[Question], Awaitable[PendingQuestion]]
 
 
 class PendingResults:
-    """Results of ``ask_many``: ``await`` it for all of them, or iterate with ``async for``.
+    """Results of ``ask_many``: ``await`` returns all of them, ``async for`` yields one at a time.
 
     Results come in the order of the questions. At most 1,000 questions are pending at a time, so
     ``async for`` needs little memory. A rejected or halted question raises no error; call
-    ``Result.checked`` to raise it. A collection of questions is validated before the first one is
-    published. If questions are not a collection, the answers to the questions before an invalid one
-    come first, and then its error is raised.
+    ``Result.checked`` to raise it. A collection of questions is validated before its first question
+    is published. Questions of a generator are validated one by one: the results before an invalid
+    question come first, and then ``Invalid`` is raised.
     """
 
-    def __init__(self, publish: Publish, questions: Iterable[Question] | AsyncIterable[Question]) -> None:
+    def __init__(self, publish: PublishFunction, questions: Iterable[Question] | AsyncIterable[Question]) -> None:
         self._publish = publish
         self._questions = questions
 
     def __await__(self) -> Generator[Any, None, Results]:
-        return self._all().__await__()
+        return self._collect_results().__await__()
 
     async def __aiter__(self) -> AsyncIterator[Result]:
         asked = self._questions
-        async with aclosing(self._each(_checked(asked) if isinstance(asked, Collection) else asked)) as each:
+        async with aclosing(
+            self._yield_outcomes(_parse_questions(asked) if isinstance(asked, Collection) else asked)
+        ) as each:
             async for one in each:
                 if isinstance(one, (Timeout, Unreachable)):
                     raise one
                 yield one
 
-    async def _all(self) -> Results:
+    async def _collect_results(self) -> Results:
         asked = self._questions
         results: list[Result] = []
         lost: list[Timeout | Unreachable] = []
         try:
             async with aclosing(
-                self._each(asked if isinstance(asked, AsyncIterable) else _checked(asked))
+                self._yield_outcomes(asked if isinstance(asked, AsyncIterable) else _parse_questions(asked))
             ) as each:
                 async for one in each:
                     if isinstance(one, (Timeout, Unreachable)):
@@ -184,52 +188,52 @@ class PendingResults:
                     else:
                         results.append(one)
         except (Invalid, Unreachable) as ended:
-            ended.unanswered, ended.results = _unanswered(lost), Results(results)
+            ended.unanswered, ended.results = _unanswered_queries(lost), Results(results)
             raise
         if lost:
-            missing = _unanswered(lost)
+            missing = _unanswered_queries(lost)
             message = f"{len(missing)} questions have no answer: {lost[0]}"
             raise type(lost[0])(message, missing, Results(results))
         return Results(results)
 
-    async def _each(
+    async def _yield_outcomes(
         self, questions: Iterable[Question] | AsyncIterable[Question]
     ) -> AsyncGenerator[Result | Timeout | Unreachable, None]:
-        waiting: deque[Pending] = deque()
+        waiting: deque[PendingQuestion] = deque()
         ended: Exception | None = None
         try:
             try:
-                async for question in _asynchronously(questions):
+                async for question in _iterate(questions):
                     waiting.append(await self._publish(question))
-                    if len(waiting) == IN_FLIGHT:
-                        yield await _outcome(waiting.popleft())
+                    if len(waiting) == MAX_PENDING_QUESTIONS:
+                        yield await _answer_or_error(waiting.popleft())
             except Exception as error:  # noqa: BLE001  (raised below, after the answers to earlier questions)
                 ended = error
             while waiting:
-                yield await _outcome(waiting.popleft())
+                yield await _answer_or_error(waiting.popleft())
         finally:
             for pending in waiting:
-                pending.value.cancel()
+                pending.future.cancel()
         if ended is not None:
             raise ended
 
 
-def _checked(questions: Iterable[Question]) -> list[Query]:
+def _parse_questions(questions: Iterable[Question]) -> list[Query]:
     return [as_query(one, {}, new_id) for one in questions]
 
 
-def _unanswered(lost: Iterable[Timeout | Unreachable]) -> tuple[Query, ...]:
+def _unanswered_queries(lost: Iterable[Timeout | Unreachable]) -> tuple[Query, ...]:
     return tuple(query for one in lost for query in one.unanswered)
 
 
-async def _outcome(pending: Pending) -> Result | Timeout | Unreachable:
+async def _answer_or_error(pending: PendingQuestion) -> Result | Timeout | Unreachable:
     try:
-        return await Listener.answer(pending)
+        return await AnswerListener.wait_for_answer(pending)
     except (Timeout, Unreachable) as lost:
         return lost
 
 
-async def _asynchronously(questions: Iterable[Question] | AsyncIterable[Question]) -> AsyncIterator[Question]:
+async def _iterate(questions: Iterable[Question] | AsyncIterable[Question]) -> AsyncIterator[Question]:
     if isinstance(questions, AsyncIterable):
         async for question in questions:
             yield question
@@ -238,41 +242,45 @@ async def _asynchronously(questions: Iterable[Question] | AsyncIterable[Question
             yield question
 
 
-LEDGER_SECONDS: Final = 2.0
+LEDGER_READ_SECONDS: Final = 2.0
 """Seconds between two reads of the ledger for new and ended streams."""
 
 
-async def notices(connection: Connection, watch: Watch, *, from_beginning: bool) -> AsyncGenerator[Notice, None]:
-    """Yield the notices of watched streams without end, for each stream in order of its answers.
+async def watch_notices(
+    connection: Connection, watch: Watch, *, from_beginning: bool
+) -> AsyncGenerator[Notice, None]:
+    """Yield the notices of watched streams without end; those of one stream in order of its answers.
 
-    With ``from_beginning``, ends of streams come after all answers that are present at the start.
+    With ``from_beginning``, the ends of streams follow after all answers that exist at the start.
     """
-    consumer = await connection.answers_reader(from_beginning=from_beginning)
-    openings = Openings(connection, watch.wants)
+    consumer = await connection.open_answers_consumer(from_beginning=from_beginning)
+    openings = OpeningReader(connection, watch.wants)
     try:
-        behind = await consumer.end_offsets(consumer.assignment()) if from_beginning else {}
+        unread_ends = await consumer.end_offsets(consumer.assignment()) if from_beginning else {}
         caught_up = not from_beginning
-        for notice in watch.begin(await openings.read(), openings.sources.keys(), from_beginning=from_beginning):
+        for notice in watch.first_notices(
+            await openings.read(), openings.sources.keys(), from_beginning=from_beginning
+        ):
             yield notice
-        looked = time.monotonic()
+        ledger_read_at = time.monotonic()
         while True:
             fetched = await consumer.getmany(timeout_ms=500, max_records=connection.settings.batch_events)
             for records in fetched.values():
                 for record in filter(watch.may_matter, readable(records)):
-                    opening = await openings.of(record.key.decode(errors="replace"))
+                    opening = await openings.find_opening(record.key.decode(errors="replace"))
                     for notice in (
                         watch.notices_of(record, opening, openings.sources.get(opening.source, ""))
                         if opening is not None
                         else ()
                     ):
                         yield notice
-            behind = {one: end for one, end in behind.items() if await consumer.position(one) < end}
-            if behind:
+            unread_ends = {one: end for one, end in unread_ends.items() if await consumer.position(one) < end}
+            if unread_ends:
                 continue
-            if not caught_up or time.monotonic() - looked >= LEDGER_SECONDS:
+            if not caught_up or time.monotonic() - ledger_read_at >= LEDGER_READ_SECONDS:
                 news = await openings.read()
-                for notice in watch.ended(news if caught_up else openings.known()):
+                for notice in watch.end_notices(news if caught_up else openings.openings()):
                     yield notice
-                caught_up, looked = True, time.monotonic()
+                caught_up, ledger_read_at = True, time.monotonic()
     finally:
         await asyncio.gather(consumer.stop(), openings.stop())

@@ -23,10 +23,10 @@ from schemas import (
 )
 from schemas.wire import Codec
 from stream.budget.receipts import RECEIPT_KEY_PREFIX, request_digest
-from stream.client.answer_reader import Listener, Pending, PendingResults, notices
+from stream.client.answer_reader import AnswerListener, PendingQuestion, PendingResults, watch_notices
 from stream.client.client_calls import AsyncCalls
-from stream.client.kafka_connection import Connection, translated
-from stream.client.ledger_reader import KnownSources, read_topic
+from stream.client.kafka_connection import Connection, translate_errors
+from stream.client.ledger_reader import SourceLookup, read_topic
 from stream.engine.restore import readable
 from stream.errors import Invalid, Timeout
 from stream.processing.protocol import Headers
@@ -38,11 +38,11 @@ from stream.questions.live_events import (
     LiveEvent,
     LiveRecord,
     LiveTopic,
-    live_name,
-    live_source,
-    marks_of,
-    milliseconds_of,
+    parse_time,
     require_events,
+    require_live_source,
+    require_marks,
+    require_source_name,
 )
 from stream.questions.question_forms import (
     ANSWER_TIMEOUT,
@@ -51,22 +51,22 @@ from stream.questions.question_forms import (
     require_headers,
     require_many,
     require_seconds,
-    with_limit,
+    set_default_max_price,
 )
 from stream.questions.stream_watch import Watch
 from stream.settings import Settings
 
-_queries: Codec[Query] = Codec(Query, limit=MAX_EVENT_BYTES)
-_requests: Codec[Request] = Codec(Request, limit=MAX_DEFINITION_BYTES)
-_ledger: Codec[LedgerRecord] = Codec(LedgerRecord, limit=MAX_RECORD_BYTES)
+_query_codec: Codec[Query] = Codec(Query, limit=MAX_EVENT_BYTES)
+_request_codec: Codec[Request] = Codec(Request, limit=MAX_DEFINITION_BYTES)
+_ledger_codec: Codec[LedgerRecord] = Codec(LedgerRecord, limit=MAX_RECORD_BYTES)
 
 
 class AsyncClient(AsyncCalls):
     """Connects to an installation; every error it raises is a ``SottoError``.
 
     Settings come from the environment (``SOTTO_BOOTSTRAP`` …). Arguments override them, by name
-    (``AsyncClient(bootstrap="127.0.0.1:9092")``) or as a whole ``Settings`` object. The examples of
-    the methods are written for ``Client``: here, await each call and use ``async for``.
+    (``AsyncClient(bootstrap="127.0.0.1:9092")``) or as a ``Settings`` object. The methods' examples
+    use ``Client``; with ``AsyncClient``, await each call and iterate with ``async for``.
 
     Examples:
         >>> async with AsyncClient("127.0.0.1:9092") as client:  # doctest: +SKIP
@@ -76,10 +76,10 @@ class AsyncClient(AsyncCalls):
 
     def __init__(self, settings: Settings | str | None = None, /, **fields: Any) -> None:
         self._connection = Connection(as_settings(settings, fields))
-        self._listener = Listener(self._connection)
-        self._definitions = KnownSources(self._connection)
-        self._live: dict[str, LiveTopic] = {}
-        self._undelivered: list[BaseException] = []
+        self._listener = AnswerListener(self._connection)
+        self._source_lookup = SourceLookup(self._connection)
+        self._live_topics: dict[str, LiveTopic] = {}
+        self._delivery_errors: list[BaseException] = []
 
     async def __aenter__(self) -> Self:
         await self.connect()
@@ -89,12 +89,12 @@ class AsyncClient(AsyncCalls):
         await self.disconnect()
 
     async def connect(self) -> None:
-        """Find the installation's topics; ``Unreachable`` if Kafka or the topics are missing.
+        """Connect to Kafka and find the installation's topics; ``Unreachable`` if either is missing.
 
         Examples:
             >>> client.connect()
         """
-        with translated():
+        with translate_errors():
             await self._connection.open()
 
     async def disconnect(self) -> None:
@@ -108,7 +108,7 @@ class AsyncClient(AsyncCalls):
         """
         self._connection.is_open = False
         await self._listener.stop()
-        await self._definitions.stop()
+        await self._source_lookup.stop()
         await self._connection.close()
 
     @property
@@ -125,9 +125,9 @@ class AsyncClient(AsyncCalls):
         question waits up to ``timeout`` seconds for its answer.
 
         Raises:
-            Invalid: a question does not fit the contract. Questions of a collection are validated
-                before the first is published; otherwise ``results`` has the earlier answers.
-            Timeout, Unreachable: answers are missing; ``results`` has the others.
+            Invalid: a question does not fit the contract. If the questions are a collection, none was
+                published; otherwise ``results`` has the answers to the earlier questions.
+            Timeout, Unreachable: answers are missing; ``results`` has the answers that arrived.
 
         Examples:
             >>> questions = [{"stream": "ward-7", "value": float(n)} for n in range(100)]
@@ -145,28 +145,28 @@ class AsyncClient(AsyncCalls):
         headers: Headers = (),
         **fields: Any,
     ) -> None:
-        """Send one question, or events to a source's topic, without waiting for Kafka; see ``flush``.
+        """Send one question, or events to a source's topic; ``flush`` waits until Kafka has them.
 
         ``publish("ward-7", value=250)`` sends a question; read its answer with ``answers``. ``headers``
-        may have CloudEvents attributes and W3C trace context, which the answer repeats.
+        may have CloudEvents attributes and W3C trace context; the answer has the same headers.
 
-        ``publish("visits", events)`` writes to the source's topic, which must exist. Each event is a
-        mapping or encoded bytes, and goes to the partition of its person.
+        ``publish("visits", events)`` writes events to the topic of the source ``visits``. The topic must
+        exist. Each event is a mapping or encoded bytes, and its person determines its partition.
 
         Examples:
             >>> client.publish("counts", where="age >= 65")
             >>> answers = client.publish("visits", [{"who": "ana", "ts": 1767600000000, "ward": "a"}])
         """
         if events is not None:
-            topic = await self._topic_of(live_name(question, headers, fields))
+            topic = await self._live_topic_of(require_source_name(question, headers, fields))
             require_events(events)
-            await self._write(topic.record(event) for event in events)
+            await self._write_records(topic.record(event) for event in events)
             return
         query = as_query(question, fields, self._new_id)
         require_headers(headers)
         self._connection.require_open()
-        with translated():
-            self._noted(await self._send(query, headers))
+        with translate_errors():
+            self._watch_delivery(await self._send(query, headers))
 
     async def advance(self, source: str, time: str | float | datetime) -> None:
         """Advance a source's clock to ``time``: send a watermark to each partition of its topic.
@@ -175,40 +175,40 @@ class AsyncClient(AsyncCalls):
         after all events that this client has published.
 
         Raises:
-            Invalid: ``time`` is not from 1970 to 9999 (for example milliseconds), or the source's clock
-                is not ``marks``.
+            Invalid: ``time`` is not from 1970 to 9999 (for example because it is in milliseconds), or
+                the source's clock is not ``marks``.
 
         Examples:
             >>> answers = client.advance("visits", "2026-01-05T10:00:00Z")
         """
-        moment = milliseconds_of(time)
-        topic = await self._topic_of(source)
-        marks_of(topic.source)
-        await self._write(topic.marks(moment))
+        moment = parse_time(time)
+        topic = await self._live_topic_of(source)
+        require_marks(topic.source)
+        await self._write_records(topic.marks(moment))
 
     async def flush(self) -> None:
-        """Wait until Kafka has all published records; raise the first delivery error.
+        """Wait until Kafka has stored all published records; raise the first error of one of them.
 
         Examples:
             >>> client.flush()
         """
-        with translated():
+        with translate_errors():
             await self._connection.flush()
             await asyncio.sleep(0)  # runs the callbacks of the last records
-            undelivered, self._undelivered = self._undelivered, []
-            if undelivered:
-                raise undelivered[0]
+            errors, self._delivery_errors = self._delivery_errors, []
+            if errors:
+                raise errors[0]
 
     async def answers(self, *, from_beginning: bool = False) -> AsyncGenerator[Result, None]:
-        """Yield the committed answers of all streams, without end.
+        """Yield the committed answers of all streams without end: new ones, or all ``from_beginning``.
 
         Examples:
             >>> for result in client.answers(from_beginning=True):
             ...     print(result.stream, result.outcome)
         """
         self._connection.require_open()
-        with translated():
-            consumer = await self._connection.answers_reader(from_beginning=from_beginning)
+        with translate_errors():
+            consumer = await self._connection.open_answers_consumer(from_beginning=from_beginning)
             try:
                 while True:
                     batch = self._connection.settings.batch_events
@@ -224,8 +224,8 @@ class AsyncClient(AsyncCalls):
     ) -> AsyncGenerator[Notice, None]:
         """Yield alerts and ends of streams as they are committed, without end.
 
-        A stream's name may contain ``*`` as a wildcard; without names, all streams of ``source``, or
-        of all sources, are watched. With ``quiet``, answers that are no alerts are yielded too.
+        A stream's name may contain ``*`` as a wildcard. Without names, all streams of ``source`` are
+        watched; without ``source``, those of all sources. With ``quiet``, all answers are yielded.
 
         Raises:
             Unknown: the source, or a stream named without wildcard, does not exist.
@@ -235,20 +235,20 @@ class AsyncClient(AsyncCalls):
             ...     print(notice)
         """
         self._connection.require_open()
-        with translated():
+        with translate_errors():
             watch = Watch(streams, source, quiet=quiet)
-            async with aclosing(notices(self._connection, watch, from_beginning=from_beginning)) as each:
+            async with aclosing(watch_notices(self._connection, watch, from_beginning=from_beginning)) as each:
                 async for notice in each:
                     yield notice
 
-    async def _answer(self, query: Query, timeout: float | None, headers: Headers) -> Result:  # noqa: ASYNC109
+    async def _ask_query(self, query: Query, timeout: float | None, headers: Headers) -> Result:  # noqa: ASYNC109
         pending = await self._publish(query, timeout, headers)
         try:
-            return await Listener.answer(pending)
+            return await AnswerListener.wait_for_answer(pending)
         finally:
-            pending.value.cancel()
+            pending.future.cancel()
 
-    async def _answer_all(self, queries: Sequence[Query], timeout: float | None) -> Results:  # noqa: ASYNC109
+    async def _ask_queries(self, queries: Sequence[Query], timeout: float | None) -> Results:  # noqa: ASYNC109
         return await self.ask_many(queries, timeout=timeout)
 
     async def _publish(
@@ -256,68 +256,72 @@ class AsyncClient(AsyncCalls):
         question: Question,
         timeout: float | None,  # noqa: ASYNC109
         headers: Headers = (),
-    ) -> Pending:
-        query = with_limit(as_query(question, {}, self._new_id))
+    ) -> PendingQuestion:
+        query = set_default_max_price(as_query(question, {}, self._new_id))
         require_seconds("timeout", timeout)
         self._connection.require_open()
-        with translated():
+        with translate_errors():
             await self._listener.start()
-            source = await self._definitions.of(query.stream) if is_about_table(query) else None
-            pending = self._listener.expect(query, source, timeout)
+            source = await self._source_lookup.find_source(query.stream) if is_about_table(query) else None
+            pending = self._listener.add_question(query, source, timeout)
             try:
-                self._listener.watch(pending, await self._send(query, headers))
+                self._listener.fail_if_rejected(pending, await self._send(query, headers))
             except BaseException:
-                pending.value.cancel()
+                pending.future.cancel()
                 raise
         return pending
 
     async def _send(self, query: Query, headers: Headers) -> asyncio.Future[Any]:
-        value = _queries.encode(query)
+        value = _query_codec.encode(query)
         return await self._connection.send(self.topics.queries, query.stream, value, headers)
 
-    async def _topic_of(self, source: str) -> LiveTopic:
-        """Return a source's topic, cached because a source's definition never changes."""
+    async def _live_topic_of(self, source: str) -> LiveTopic:
+        """Return the live topic of a source, from a cache: a source's definition never changes."""
         self._connection.require_open()
-        if source not in self._live:
-            declared = live_source((await self.budget(source)).source)
-            with translated():
-                self._live[source] = LiveTopic(declared, await self._connection.partitions_of(declared.topic))
-        return self._live[source]
+        if source not in self._live_topics:
+            declared = require_live_source((await self.budget(source)).source)
+            with translate_errors():
+                self._live_topics[source] = LiveTopic(
+                    declared, await self._connection.partitions_of(declared.topic)
+                )
+        return self._live_topics[source]
 
-    async def _write(self, records: Iterable[LiveRecord]) -> None:
-        with translated():
+    async def _write_records(self, records: Iterable[LiveRecord]) -> None:
+        with translate_errors():
             for record in records:
-                self._noted(await self._connection.write(record))
+                self._watch_delivery(await self._connection.write(record))
 
-    def _noted(self, sent: asyncio.Future[Any]) -> None:
-        sent.add_done_callback(self._note_undelivered)
+    def _watch_delivery(self, delivery: asyncio.Future[Any]) -> None:
+        delivery.add_done_callback(self._add_delivery_error)
 
-    def _note_undelivered(self, sent: asyncio.Future[Any]) -> None:
-        if not sent.cancelled() and (error := sent.exception()) is not None:
-            self._undelivered.append(error)
+    def _add_delivery_error(self, delivery: asyncio.Future[Any]) -> None:
+        if not delivery.cancelled() and (error := delivery.exception()) is not None:
+            self._delivery_errors.append(error)
 
-    async def _read(self, topic: str, partitions: Iterable[int] = (0,)) -> AsyncGenerator[Sequence[Any], None]:
+    async def _read_topic(
+        self, topic: str, partitions: Iterable[int] = (0,)
+    ) -> AsyncGenerator[Sequence[Any], None]:
         self._connection.require_open()
-        with translated():
+        with translate_errors():
             async for records in read_topic(self._connection, topic, partitions):
                 yield records
 
     async def _send_requests(self, requests: Sequence[Request], timeout: float) -> list[Receipt]:  # noqa: ASYNC109
         """Send requests and wait for their receipts.
 
-        A receipt must match the id and the digest, because another client may use the same id.
+        Another client may use the same id, so a receipt must also have the request's digest.
         """
         self._connection.require_open()
         wanted = [(request.request, request_digest(request)) for request in requests]
         missing = set(wanted)
         receipts: dict[tuple[str, str], Receipt] = {}
         try:
-            with translated():
+            with translate_errors():
                 async with asyncio.timeout(timeout):
                     await self._send_and_read(requests, missing, receipts)
         except TimeoutError:
             raise Timeout(
-                f"{len(missing)} requests without receipt; are Kafka and 'sotto serve budget' running?"
+                f"{len(missing)} requests have no receipt after {timeout:g} s; check that Kafka and 'sotto serve budget' run"
             ) from None
         return [receipts[one] for one in wanted]
 
@@ -333,23 +337,23 @@ class AsyncClient(AsyncCalls):
             consumer.assign([ledger])
             await consumer.seek_to_end(ledger)
             await consumer.position(ledger)
-            sent = []
+            deliveries = []
             for request in requests:
-                value = _requests.encode(request)
+                value = _request_codec.encode(request)
                 if len(value) > MAX_DEFINITION_BYTES:
                     raise Invalid(
-                        f"request: {len(value)} bytes; send at most {MAX_DEFINITION_BYTES}: declare fewer categories"
+                        f"request: has {len(value)} bytes, at most {MAX_DEFINITION_BYTES} are allowed; declare fewer categories"
                     )
-                sent.append(await self._connection.send(topics.requests, subject_of(request)[0], value))
-            for future in sent:
-                # Cancelling the caller must not cancel the future: KafkaSender needs its outcome.
-                await asyncio.shield(future)
+                deliveries.append(await self._connection.send(topics.requests, subject_of(request)[0], value))
+            for delivery in deliveries:
+                # KafkaSender needs the outcome of each delivery, even if the caller is cancelled.
+                await asyncio.shield(delivery)
             while missing:
                 fetched = await consumer.getmany(timeout_ms=200, max_records=batch)
                 for record in (record for records in fetched.values() for record in readable(records)):
                     if record.key is None or not record.key.startswith(RECEIPT_KEY_PREFIX) or record.value is None:
                         continue
-                    entry = _ledger.decode(record.value)
+                    entry = _ledger_codec.decode(record.value)
                     if isinstance(entry, Receipt) and (key := (entry.request, entry.digest)) in missing:
                         receipts[key] = entry
                         missing.discard(key)

@@ -10,19 +10,19 @@ from concurrent.futures import CancelledError, Future
 from typing import Any, Final, Self, TypeVar
 
 from stream.client.async_client import AsyncClient
-from stream.client.client_calls import SyncCalls, iterated, synchronous
+from stream.client.client_calls import SyncCalls, make_generator_method, make_synchronous
 from stream.errors import SottoError
 from stream.processing.topic_names import Topics
 from stream.questions import Question, Results
 from stream.questions.question_forms import ANSWER_TIMEOUT, as_settings
 from stream.settings import Settings
 
-Done = TypeVar("Done")
+Returned = TypeVar("Returned")
 
-_DISCONNECTED: Final = "the client was disconnected before this was done"
+_DISCONNECTED: Final = "the client was disconnected before the call ended; connect again and repeat it"
 
 
-class Running:
+class ClientThread:
     """An asynchronous client and the thread that runs its event loop."""
 
     def __init__(self, settings: Settings) -> None:
@@ -30,59 +30,59 @@ class Running:
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._loop.run_forever, name="sotto-client", daemon=True)
         self._thread.start()
-        self._beginning = threading.Lock()
-        self._under_way: set[asyncio.Task[Any]] = set()
-        self._left = False
+        self._state_lock = threading.Lock()
+        self._tasks: set[asyncio.Task[Any]] = set()
+        self._is_stopped = False
 
-    def do(self, work: Coroutine[Any, Any, Done]) -> Done:
+    def run(self, call: Coroutine[Any, Any, Returned]) -> Returned:
         """Run a coroutine in the thread of the event loop and return its result; Ctrl-C cancels it."""
-        with self._beginning:
-            if self._left:
-                work.close()
+        with self._state_lock:
+            if self._is_stopped:
+                call.close()
                 raise SottoError(_DISCONNECTED)
-            future = asyncio.run_coroutine_threadsafe(self._do(work), self._loop)
-        return _outcome(future)
+            future = asyncio.run_coroutine_threadsafe(self._run_as_task(call), self._loop)
+        return _wait_for_result(future)
 
-    def end(self, each: AsyncGenerator[Any, None]) -> None:
+    def close_generator(self, generator: AsyncGenerator[Any, None]) -> None:
         """Close a generator of the client unless the client is disconnected."""
 
         async def close() -> None:
-            await each.aclose()
+            await generator.aclose()
 
-        if not self._left:
-            self.do(close())
+        if not self._is_stopped:
+            self.run(close())
 
     def stop(self) -> None:
-        """Disconnect and end the thread; waiting calls raise a SottoError. A second call does nothing."""
-        with self._beginning:
-            if self._left:
+        """Disconnect and end the thread; calls that wait raise a SottoError. Idempotent."""
+        with self._state_lock:
+            if self._is_stopped:
                 return
-            self._left = True
-            leaving = asyncio.run_coroutine_threadsafe(self._leave(), self._loop)
+            self._is_stopped = True
+            disconnecting = asyncio.run_coroutine_threadsafe(self._disconnect(), self._loop)
         try:
-            _outcome(leaving)
+            _wait_for_result(disconnecting)
         finally:
             self._loop.call_soon_threadsafe(self._loop.stop)
             self._thread.join()
             self._loop.close()
 
-    async def _do(self, work: Coroutine[Any, Any, Done]) -> Done:
-        task = asyncio.ensure_future(work)
-        self._under_way.add(task)
-        task.add_done_callback(self._under_way.discard)
+    async def _run_as_task(self, call: Coroutine[Any, Any, Returned]) -> Returned:
+        task = asyncio.ensure_future(call)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
         return await task
 
-    async def _leave(self) -> None:
+    async def _disconnect(self) -> None:
         try:
             await self.client.disconnect()
         finally:
-            # No task resumes after the loop has stopped: cancel calls first, then close generators.
-            await _cancel(self._under_way)
+            # A task that is left over would never end: cancel calls first, then close generators.
+            await _cancel_tasks(self._tasks)
             await asyncio.get_running_loop().shutdown_asyncgens()
-            await _cancel(asyncio.all_tasks())
+            await _cancel_tasks(asyncio.all_tasks())
 
 
-def _outcome(future: Future[Done]) -> Done:
+def _wait_for_result(future: Future[Returned]) -> Returned:
     try:
         return future.result()
     except CancelledError:
@@ -92,7 +92,7 @@ def _outcome(future: Future[Done]) -> Done:
         raise
 
 
-async def _cancel(tasks: Iterable[asyncio.Task[Any]]) -> None:
+async def _cancel_tasks(tasks: Iterable[asyncio.Task[Any]]) -> None:
     each = [task for task in tasks if task is not asyncio.current_task()]
     for task in each:
         task.cancel()
@@ -103,8 +103,8 @@ class Client(SyncCalls):
     """The synchronous form of ``AsyncClient``, with the same methods; threads may share one.
 
     It connects at the first call or at the start of a ``with`` block. It disconnects at the end of
-    the block, when ``disconnect`` is called, or when the program ends; calls of other threads that
-    still wait then raise a ``SottoError``.
+    the block, when ``disconnect`` is called, or when the program ends. Calls of other threads that
+    wait at that moment raise a ``SottoError``.
 
     Examples:
         >>> with Client("127.0.0.1:9092") as client:  # doctest: +SKIP
@@ -114,8 +114,8 @@ class Client(SyncCalls):
 
     def __init__(self, settings: Settings | str | None = None, /, **fields: Any) -> None:
         self._settings = as_settings(settings, fields)
-        self._connecting = threading.Lock()
-        self._running: Running | None = None
+        self._connect_lock = threading.Lock()
+        self._client_thread: ClientThread | None = None
 
     def __enter__(self) -> Self:
         self.connect()
@@ -131,15 +131,15 @@ class Client(SyncCalls):
             >>> client.flush()
             >>> client.disconnect()
         """
-        with self._connecting:
-            running, self._running = self._running, None
-        if running is not None:
-            running.stop()
+        with self._connect_lock:
+            client_thread, self._client_thread = self._client_thread, None
+        if client_thread is not None:
+            client_thread.stop()
 
     @property
     def topics(self) -> Topics:
         """The topic names of the installation."""
-        return self._portal().client.topics
+        return self._get_portal().client.topics
 
     def ask_many(self, questions: Iterable[Question], *, timeout: float | None = ANSWER_TIMEOUT) -> Results:
         """Ask many questions and return their results in the same order.
@@ -148,43 +148,43 @@ class Client(SyncCalls):
 
         Raises:
             Invalid: a question does not fit the contract; nothing was published.
-            Timeout, Unreachable: answers are missing; ``results`` has the others.
+            Timeout, Unreachable: answers are missing; ``results`` has the answers that arrived.
 
         Examples:
             >>> results = client.ask_many({"stream": "counts", "where": f"age < {n}"} for n in (10, 20))
             >>> [result.outcome for result in results]
             ['answer', 'answer']
         """
-        portal = self._portal()
-        return portal.do(_all_of(portal.client, questions, timeout))
+        portal = self._get_portal()
+        return portal.run(_ask_many(portal.client, questions, timeout))
 
-    publish = synchronous(AsyncClient.publish)
-    advance = synchronous(AsyncClient.advance)
-    flush = synchronous(AsyncClient.flush)
-    answers = iterated(AsyncClient.answers)
-    watch = iterated(AsyncClient.watch)
+    publish = make_synchronous(AsyncClient.publish)
+    advance = make_synchronous(AsyncClient.advance)
+    flush = make_synchronous(AsyncClient.flush)
+    answers = make_generator_method(AsyncClient.answers)
+    watch = make_generator_method(AsyncClient.watch)
 
     def connect(self) -> None:
-        """Find the installation's topics; ``Unreachable`` if Kafka or the topics are missing.
+        """Connect to Kafka and find the installation's topics; ``Unreachable`` if either is missing.
 
         Examples:
             >>> client.connect()
         """
-        self._portal()
+        self._get_portal()
 
-    def _portal(self) -> Running:
-        with self._connecting:
-            if self._running is None:
-                running = Running(self._settings)
+    def _get_portal(self) -> ClientThread:
+        with self._connect_lock:
+            if self._client_thread is None:
+                client_thread = ClientThread(self._settings)
                 try:
-                    running.do(running.client.connect())
+                    client_thread.run(client_thread.client.connect())
                 except BaseException:
-                    running.stop()
+                    client_thread.stop()
                     raise
-                self._running = running
-                weakref.finalize(self, running.stop)
-            return self._running
+                self._client_thread = client_thread
+                weakref.finalize(self, client_thread.stop)
+            return self._client_thread
 
 
-async def _all_of(client: AsyncClient, questions: Iterable[Question], timeout: float | None) -> Results:  # noqa: ASYNC109
+async def _ask_many(client: AsyncClient, questions: Iterable[Question], timeout: float | None) -> Results:  # noqa: ASYNC109
     return await client.ask_many(questions, timeout=timeout)

@@ -1,7 +1,7 @@
-"""The calls of all clients: defined once as asynchronous calls, and wrapped as synchronous ones.
+"""The calls of all clients, each defined once as asynchronous and wrapped as synchronous call.
 
-``AsyncClient`` and ``MemoryCalls`` (of ``Driver``) are ``AsyncCalls``. ``Client`` and ``Driver`` are
-``SyncCalls``, which run each asynchronous call to its end.
+``AsyncClient`` and ``MemoryCalls`` (used by ``Driver``) derive from ``AsyncCalls``. ``Client`` and
+``Driver`` derive from ``SyncCalls``, which runs each asynchronous call to its end.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ from stream.processing.dead_letters import DeadLetter, read_dead_letter
 from stream.processing.protocol import Headers
 from stream.processing.topic_names import Topics, partition_of
 from stream.questions import Question, Result, Results
-from stream.questions.live_events import live_source
+from stream.questions.live_events import require_live_source
 from stream.questions.question_forms import (
     ANSWER_TIMEOUT,
     REQUEST_TIMEOUT,
@@ -64,22 +64,22 @@ from stream.questions.question_forms import (
     as_spec,
     require_headers,
     require_seconds,
-    valid,
+    validate_as_invalid,
 )
 
 if TYPE_CHECKING:
     from stream.sql import Table
 
-Done = TypeVar("Done")
+Returned = TypeVar("Returned")
 Item = TypeVar("Item")
 Decoded = TypeVar("Decoded", bound=BaseModel)
 Arguments = ParamSpec("Arguments")
 
-_ledger: Codec[LedgerRecord] = Codec(LedgerRecord, limit=MAX_RECORD_BYTES)
-_statuses: Codec[StreamStatus] = Codec(StreamStatus, limit=MAX_RECORD_BYTES)
+_ledger_codec: Codec[LedgerRecord] = Codec(LedgerRecord, limit=MAX_RECORD_BYTES)
+_status_codec: Codec[StreamStatus] = Codec(StreamStatus, limit=MAX_RECORD_BYTES)
 
-_SOURCE: Final = b"source|"
-_ACCOUNTS: Final = (_SOURCE, b"grant|", b"population|", b"allotment|")
+_SOURCE_KEY_PREFIX: Final = b"source|"
+_LEDGER_KEY_PREFIXES: Final = (_SOURCE_KEY_PREFIX, b"grant|", b"population|", b"allotment|")
 """Prefixes of the keys of all ledger records except receipts."""
 
 
@@ -90,7 +90,7 @@ def new_id() -> str:
 
 @dataclass
 class LedgerView:
-    """Ledger records by name; ``names`` has the names of all sources, even if only one was read."""
+    """The ledger's records by name. ``names`` are all sources, even if the view has only one of them."""
 
     names: set[str]
     sources: dict[str, SourceRecord] = field(default_factory=dict)
@@ -99,7 +99,7 @@ class LedgerView:
     allotments: list[AllotmentRecord] = field(default_factory=list)
 
     def add(self, entry: LedgerRecord) -> None:
-        """Add a record of the ledger under its name."""
+        """Add a record; a receipt is ignored."""
         if isinstance(entry, SourceRecord):
             self.sources[entry.source.source] = entry
         elif isinstance(entry, GrantRecord):
@@ -118,7 +118,7 @@ class LedgerView:
 
 
 class AsyncCalls(ABC):
-    """The calls of all clients that need only ``topics`` and the four abstract methods below."""
+    """The clients' calls that need only ``topics`` and the abstract methods below."""
 
     @property
     @abstractmethod
@@ -130,16 +130,16 @@ class AsyncCalls(ABC):
         """Send requests and return their receipts in the same order."""
 
     @abstractmethod
-    async def _answer(self, query: Query, timeout: float | None, headers: Headers) -> Result:  # noqa: ASYNC109
+    async def _ask_query(self, query: Query, timeout: float | None, headers: Headers) -> Result:  # noqa: ASYNC109
         """Publish one query and return its answer."""
 
     @abstractmethod
-    async def _answer_all(self, queries: Sequence[Query], timeout: float | None) -> Results:  # noqa: ASYNC109
+    async def _ask_queries(self, queries: Sequence[Query], timeout: float | None) -> Results:  # noqa: ASYNC109
         """Publish queries and return their answers."""
 
     @abstractmethod
-    def _read(self, topic: str, partitions: Iterable[int] = (0,)) -> AsyncGenerator[Sequence[Any], None]:
-        """Yield the committed records of partitions in batches, up to the ends at the time of the call."""
+    def _read_topic(self, topic: str, partitions: Iterable[int] = (0,)) -> AsyncGenerator[Sequence[Any], None]:
+        """Yield the partitions' committed records that exist at the time of the call, in batches."""
 
     def _new_id(self) -> str:
         return new_id()
@@ -152,7 +152,7 @@ class AsyncCalls(ABC):
             >>> client.register({**vitals, "epsilon": 4.0, "sensitivity": 1.0}).outcome
             'registered'
         """
-        return await self._decide(RegisterSource, source=as_source(source))
+        return await self._make_request(RegisterSource, source=as_source(source))
 
     async def register_population(self, population: Population | Mapping[str, Any]) -> Receipt:
         """Register a population; ``Refused`` if its name has another definition.
@@ -161,18 +161,18 @@ class AsyncCalls(ABC):
             >>> client.register_population({"population": "patients", "epsilon": 8.0}).outcome
             'registered'
         """
-        made = valid(lambda: Population.model_validate(population), given=population)
-        return await self._decide(RegisterPopulation, population=made)
+        made = validate_as_invalid(lambda: Population.model_validate(population), given=population)
+        return await self._make_request(RegisterPopulation, population=made)
 
     async def join(self, source: str, population: str) -> Receipt:
-        """Add a source to a population for good; ``Refused`` if the population cannot pay its grants.
+        """Add a source to a population for ever; ``Refused`` if its budget cannot pay the source's grants.
 
         Examples:
             >>> receipt = client.register_population({"population": "residents", "epsilon": 8.0})
             >>> client.join("people", "residents").population
             'residents'
         """
-        return await self._decide(JoinPopulation, source=source, population=population)
+        return await self._make_request(JoinPopulation, source=source, population=population)
 
     async def allot(
         self,
@@ -186,8 +186,8 @@ class AsyncCalls(ABC):
     ) -> Receipt:
         """Create or change an allotment: the analysts' part of a source's or population's budget.
 
-        Without ``analysts``, the allotment is for the analyst with the allotment's name. ``Refused``
-        if the amount is below the analysts' present grants.
+        Without ``analysts``, the allotment is for the analyst whose name it has. ``Refused`` if the
+        amount is less than the analysts have already in grants.
 
         Examples:
             >>> receipt = client.allot("team", 1.0, source="people", analysts=["ana", "ben"])
@@ -195,13 +195,13 @@ class AsyncCalls(ABC):
             ['team']
         """
         budget = {"source": source, "population": population, "epsilon": epsilon, "delta": delta}
-        return await self._decide(Allot, allotment=allotment, **budget, analysts=tuple(analysts))
+        return await self._make_request(Allot, allotment=allotment, **budget, analysts=tuple(analysts))
 
     async def open(self, stream: StreamSpec | Mapping[str, Any], *, analyst: str | None = None) -> Receipt:
         """Open a stream and reserve its grant; the stream answers as soon as this call returns.
 
-        With ``analyst``, the grant also counts against that analyst's allotments. ``Refused`` carries
-        the requested amount (``asked``) and the rest of the budget (``left``).
+        With ``analyst``, the grant also counts against that analyst's allotments. The error
+        ``Refused`` has the requested amount as ``asked`` and the rest of the budget as ``left``.
 
         Examples:
             >>> mechanism = {"kind": "laplace", "answers": 10}
@@ -209,7 +209,7 @@ class AsyncCalls(ABC):
             >>> client.open(stream).outcome
             'opened'
         """
-        return await self._decide(OpenStream, stream=as_spec(stream), analyst=analyst)
+        return await self._make_request(OpenStream, stream=as_spec(stream), analyst=analyst)
 
     async def extend(
         self, source: str, stream: str, epsilon: float, delta: float = 0.0, *, analyst: str | None = None
@@ -217,15 +217,15 @@ class AsyncCalls(ABC):
         """Extend a stream's grant by as many charged answers as ``epsilon`` pays for.
 
         The stream keeps its estimates. The receipt has the number of answers and their cost.
-        ``Refused`` if ``epsilon`` pays for no answer, the budget cannot pay it, or the stream is
-        halted, closed or ending. An ``analyst`` must be the one for whom the stream was opened.
+        ``Refused`` if ``epsilon`` pays for no answer, if the budget cannot pay it, or if the stream is
+        halted, closed or about to be. ``analyst`` must be the one for whom the stream was opened.
 
         Examples:
             >>> client.extend("people", "counts", epsilon=0.8).answers
             2
         """
         fields = {"source": source, "stream": stream, "epsilon": epsilon, "delta": delta, "analyst": analyst}
-        return await self._decide(ExtendStream, **fields)
+        return await self._make_request(ExtendStream, **fields)
 
     async def close(self, source: str, stream: str, reason: str = "closed on request") -> Receipt:
         """Close a stream; the refund follows when the worker has reported the final charge.
@@ -234,7 +234,7 @@ class AsyncCalls(ABC):
             >>> client.close("people", "counts").outcome
             'closing'
         """
-        return await self._decide(CloseStream, source=source, stream=stream, reason=reason)
+        return await self._make_request(CloseStream, source=source, stream=stream, reason=reason)
 
     async def halt(self, source: str, stream: str | None = None, reason: str = "halted on request") -> Receipt:
         """Halt a stream, or a source with all its streams; the grant stays reserved.
@@ -244,26 +244,25 @@ class AsyncCalls(ABC):
             'halted'
         """
         if stream is None:
-            return await self._decide(HaltSource, source=source, reason=reason)
-        return await self._decide(HaltStream, source=source, stream=stream, reason=reason)
+            return await self._make_request(HaltSource, source=source, reason=reason)
+        return await self._make_request(HaltStream, source=source, stream=stream, reason=reason)
 
     async def refresh(self, source: str, *, close: bool = False) -> Receipt:
         """Make the current data of a table its next version; the receipt has the version's number.
 
-        Streams with an estimate of the old data are closed, or with ``close`` all streams. Other
-        streams continue on the new version.
+        Streams with an estimate of the old data are closed, and the others continue on the new
+        version. With ``close``, all streams are closed.
 
         Examples:
             >>> client.refresh("people").version  # doctest: +SKIP
             1
         """
-        return await self._decide(RefreshSource, source=source, close=close)
+        return await self._make_request(RefreshSource, source=source, close=close)
 
     async def request(self, request: Request, timeout: float = REQUEST_TIMEOUT) -> Receipt:  # noqa: ASYNC109
         """Send a request and return its receipt within ``timeout`` seconds.
 
-        If the same request is sent again with the same id, it has no further effect and the receipt
-        is the same.
+        The same request with the same id has no further effect, and gets the same receipt.
 
         Raises:
             Refused: the budget service refuses the request.
@@ -286,7 +285,7 @@ class AsyncCalls(ABC):
     ) -> list[Receipt]:
         """Send many requests and return their receipts in the same order; a refusal does not raise.
 
-        ``Timeout`` if a receipt is missing after ``timeout`` seconds; requests may be decided later.
+        ``Timeout`` if a receipt is missing after ``timeout`` seconds; its request may take effect later.
 
         Examples:
             >>> from schemas import HaltSource, HaltStream
@@ -313,18 +312,18 @@ class AsyncCalls(ABC):
         """Ask one question and wait up to ``timeout`` seconds (None: no limit) for its answer.
 
         ``question`` is a stream's name with the query's fields as keywords, a mapping, or a ``Query``.
-        An ``id`` is generated if missing. A client gives a question with an ``alpha`` a ``max_price``
-        of ``"10%"`` of the grant by default; if its answer may cost more, it is rejected without a
-        charge. ``Driver`` sets no default.
+        An ``id`` is generated if missing. A question with an ``alpha`` gets the ``max_price``
+        ``"10%"`` (of the grant) if it has none; if its answer may cost more, the question is rejected
+        without a charge. ``Driver`` sets no ``max_price``.
 
-        With ``dry_run``, the question is only priced: ``price`` of the result is the most ε that the
-        answer may cost, and only a free answer is published. With ``outcomes``, a rejected or halted
-        question returns a result instead of raising.
+        With ``dry_run``, the question is answered only if that is free; otherwise the result has a
+        ``price``, the most ε that the answer may cost. With ``outcomes``, a rejected or halted question
+        returns a result and raises no error.
 
         Raises:
             Rejected: the question is invalid, or its stream is not open.
             Halted: the stream is halted or closed, or its grant is used up (``Exhausted``).
-            Timeout: no answer arrived in time; it may still arrive and be charged.
+            Timeout: no answer arrived in time; an answer may still arrive and be charged.
             Invalid: a field does not fit the contract; nothing was published.
 
         Examples:
@@ -339,7 +338,7 @@ class AsyncCalls(ABC):
             query = query.model_copy(update={"max_price": 0.0})
         require_headers(headers)
         require_seconds("timeout", timeout)
-        result = await self._answer(query, timeout, headers)
+        result = await self._ask_query(query, timeout, headers)
         return result if outcomes or (dry_run and result.is_priced) else result.checked()
 
     async def sql(
@@ -352,11 +351,11 @@ class AsyncCalls(ABC):
     ) -> Table:
         """Answer a SELECT statement.
 
-        FROM names a stream, or a source: then its cheapest open stream of pmw, laplace or histogram
-        that supports the statement answers; the table's ``stream`` and ``why`` say which. With ``outcomes``,
-        numbers are null if their question was rejected or halted. A question that may cost more than
-        ``max_price`` is rejected without a charge; with 0, nothing is charged, and ``price`` of the
-        table is the price of all questions.
+        FROM names a stream or a source. For a source, the cheapest of its open streams (pmw, laplace,
+        histogram) that support the statement answers; the table's ``stream`` and ``why`` name it and
+        give the reason. With ``outcomes``, the number of a rejected or halted question is null. A
+        question that may cost more than ``max_price`` is rejected without a charge. With ``max_price``
+        0 nothing is charged, and the table's ``price`` is the price of all questions.
 
         Raises:
             Invalid: the statement is not supported; the message names the supported form.
@@ -371,11 +370,11 @@ class AsyncCalls(ABC):
         from stream import sql  # noqa: PLC0415  (the SQL parser is slow to import)
 
         read = sql.read(statement)
-        ledger = await self._ledger()
+        ledger = await self._read_ledger()
         asking = sql.PreparedStatement.prepare(
             read, ledger.sources.values(), list(ledger.grants.values()), self._new_id(), max_price
         )
-        results = await self._answer_all(asking.queries, timeout)
+        results = await self._ask_queries(asking.queries, timeout)
         return asking.table(results if outcomes or max_price == 0 else results.checked())
 
     async def list_sources(self) -> list[SourceRecord]:
@@ -385,7 +384,7 @@ class AsyncCalls(ABC):
             >>> [record.source.source for record in client.list_sources()]
             ['people', 'visits']
         """
-        return list((await self._ledger()).sources.values())
+        return list((await self._read_ledger()).sources.values())
 
     async def list_populations(self) -> list[PopulationRecord]:
         """Return all registered populations with their budgets.
@@ -394,7 +393,7 @@ class AsyncCalls(ABC):
             >>> client.list_populations()
             []
         """
-        return list((await self._ledger()).populations.values())
+        return list((await self._read_ledger()).populations.values())
 
     async def population(self, population: str) -> PopulationRecord:
         """Return a population's budget; ``Unknown`` if it is not registered.
@@ -404,7 +403,7 @@ class AsyncCalls(ABC):
             >>> client.population("residents").left.epsilon
             8.0
         """
-        found = (await self._ledger()).populations
+        found = (await self._read_ledger()).populations
         if population not in found:
             hint = did_you_mean(population, found) or "; register it with 'sotto population register'"
             raise Unknown(f"population '{population}' is not registered{hint}")
@@ -419,7 +418,7 @@ class AsyncCalls(ABC):
             >>> client.list_allotments(source="people")
             []
         """
-        found = (await self._ledger()).allotments
+        found = (await self._read_ledger()).allotments
         wanted = (source, population)
         return [one for one in found if wanted in {(None, None), (one.source, one.population)}]
 
@@ -433,7 +432,7 @@ class AsyncCalls(ABC):
             >>> [(grant.spec.stream, grant.state) for grant in client.list_streams("people")]
             [('counts', 'open')]
         """
-        found = await self._ledger(source)
+        found = await self._read_ledger(source)
         if source is not None:
             found.source(source)
         return list(found.grants.values())
@@ -445,7 +444,7 @@ class AsyncCalls(ABC):
             >>> client.budget("people").left.epsilon
             2.0
         """
-        return (await self._ledger(source)).source(source)
+        return (await self._read_ledger(source)).source(source)
 
     async def grant(self, source: str, stream: str) -> GrantRecord:
         """Return a stream's grant: calibration, cost and charge; ``Unknown`` if never opened.
@@ -461,11 +460,11 @@ class AsyncCalls(ABC):
         return grants[stream]
 
     async def digests(self, streams: Iterable[str]) -> dict[str, tuple[StreamStatus, float]]:
-        """Return the last status of each stream, with its Unix time in seconds.
+        """Return the last status of each stream, with the status's Unix time in seconds.
 
-        A stream without a status is missing from the mapping. ``refused`` of a status says why its
-        worker cannot answer; it is None if a worker has restored the partition since then, because
-        that worker may have the missing table or key.
+        A stream without a status is missing from the mapping. A status's ``refused`` says why the
+        worker cannot answer. It is None if another worker has restored the partition since, because
+        that worker may have the table or key that was missing.
 
         Examples:
             >>> for stream, (status, time) in client.digests(["counts"]).items():
@@ -475,10 +474,10 @@ class AsyncCalls(ABC):
         found: dict[str, tuple[StreamStatus, float]] = {}
         refused: defaultdict[int, set[str]] = defaultdict(set)
         partitions = sorted({partition_of(key, self.topics.partitions) for key in wanted})
-        async for records in self._read(self.topics.status, partitions):
+        async for records in self._read_topic(self.topics.status, partitions):
             for record in records:
                 if record.value is not None and (stream := wanted.get(record.key)) is not None:
-                    found[stream] = (_decode(_statuses, record.value), record.timestamp / 1000)
+                    found[stream] = (_decode_record(_status_codec, record.value), record.timestamp / 1000)
                     if found[stream][0].refused is not None:
                         refused[record.partition].add(stream)
                 elif record.key == f"@worker|{record.partition}".encode():
@@ -494,50 +493,56 @@ class AsyncCalls(ABC):
             >>> len(list(client.trail()))
             4
         """
-        async for records in self._read(self.topics.trail):
+        async for records in self._read_topic(self.topics.trail):
             for record in records:
-                yield _decode(trail_codec, record.value)
+                yield _decode_record(trail_codec, record.value)
 
     async def dead_letters(self, source: str | None = None) -> AsyncGenerator[DeadLetter, None]:
         """Yield the current dead letters, of all topics or of a live source's topic.
 
-        They are ordered by partition. Dead letters are as private as the events, so an operator's
-        rights are needed. A feed may read and refuse an event after ``flush`` has returned.
+        Dead letters are ordered by partition. They are as private as the events, so reading them
+        needs an operator's rights. A feed may refuse an event some time after ``flush`` has returned.
 
         Examples:
             >>> rejected = client.ask("counts", where="height > 2", outcomes=True)
             >>> [letter.topic for letter in client.dead_letters()]
             ['sotto.queries']
         """
-        topic = None if source is None else live_source((await self.budget(source)).source).topic
-        async for records in self._read(self.topics.rejected, range(self.topics.partitions)):
+        topic = None if source is None else require_live_source((await self.budget(source)).source).topic
+        async for records in self._read_topic(self.topics.rejected, range(self.topics.partitions)):
             for record in records:
                 letter = read_dead_letter(record)
                 if topic in {None, letter.topic}:
                     yield letter
 
-    async def _decide(self, kind: type[Event], **fields: Any) -> Receipt:
-        """Create and send a request of class ``kind``; ``Invalid`` if a field is wrong."""
-        made: Any = valid(lambda: kind.model_validate({"request": self._new_id(), **fields}))
+    async def _make_request(self, kind: type[Event], **fields: Any) -> Receipt:
+        """Send a request of class ``kind`` and return its receipt; ``Invalid`` if a field is wrong."""
+        made: Any = validate_as_invalid(lambda: kind.model_validate({"request": self._new_id(), **fields}))
         return await self.request(made)
 
-    async def _ledger(self, source: str | None = None) -> LedgerView:
+    async def _read_ledger(self, source: str | None = None) -> LedgerView:
         """Read the whole ledger, or one source with its grants and the names of the other sources."""
-        of_source = (_SOURCE, f"grant|{source}|".encode())
+        key_prefixes_of_source = (_SOURCE_KEY_PREFIX, f"grant|{source}|".encode())
         latest: dict[bytes, bytes] = {}
-        async for records in self._read(self.topics.ledger):
+        async for records in self._read_topic(self.topics.ledger):
             for record in records:
-                if record.value is not None and record.key.startswith(_ACCOUNTS if source is None else of_source):
+                if record.value is not None and record.key.startswith(
+                    _LEDGER_KEY_PREFIXES if source is None else key_prefixes_of_source
+                ):
                     latest[record.key] = record.value
-        names = {key: key.removeprefix(_SOURCE).decode() for key in latest if key.startswith(_SOURCE)}
+        names = {
+            key: key.removeprefix(_SOURCE_KEY_PREFIX).decode()
+            for key in latest
+            if key.startswith(_SOURCE_KEY_PREFIX)
+        }
         found = LedgerView(set(names.values()))
         for key, value in latest.items():
             if source is None or names.get(key, source) == source:
-                found.add(_decode(_ledger, value))
+                found.add(_decode_record(_ledger_codec, value))
         return found
 
 
-def _decode(codec: Codec[Decoded], value: bytes | None) -> Decoded:
+def _decode_record(codec: Codec[Decoded], value: bytes | None) -> Decoded:
     try:
         return codec.decode(value)
     except MalformedEventError as error:
@@ -551,80 +556,82 @@ def require_accepted(receipt: Receipt) -> None:
 
 
 class Portal(Protocol):
-    """Runs asynchronous calls to their end: ``Running`` in a thread, ``MemoryCalls`` at once."""
+    """Runs an asynchronous client's calls to their end; ``ClientThread`` does so in a thread."""
 
     @property
     def client(self) -> Any: ...  # noqa: D102
-    def do(self, work: Coroutine[Any, Any, Done]) -> Done: ...  # noqa: D102
-    def end(self, each: AsyncGenerator[Any, None]) -> None: ...  # noqa: D102
+    def run(self, call: Coroutine[Any, Any, Returned]) -> Returned: ...  # noqa: D102
+    def close_generator(self, generator: AsyncGenerator[Any, None]) -> None: ...  # noqa: D102
 
 
-def synchronous(
-    call: Callable[Concatenate[Any, Arguments], Coroutine[Any, Any, Done]],
-) -> Callable[Concatenate[SyncCalls, Arguments], Done]:
+def make_synchronous(
+    call: Callable[Concatenate[Any, Arguments], Coroutine[Any, Any, Returned]],
+) -> Callable[Concatenate[SyncCalls, Arguments], Returned]:
     """Return a method that runs an asynchronous call through the portal and returns its result."""
 
     @wraps(call)
-    def run(self: SyncCalls, /, *args: Arguments.args, **kwargs: Arguments.kwargs) -> Done:
-        portal = self._portal()
-        return portal.do(call(portal.client, *args, **kwargs))
+    def run(self: SyncCalls, /, *args: Arguments.args, **kwargs: Arguments.kwargs) -> Returned:
+        portal = self._get_portal()
+        return portal.run(call(portal.client, *args, **kwargs))
 
     return run
 
 
-def iterated(
+def make_generator_method(
     call: Callable[Concatenate[Any, Arguments], AsyncGenerator[Item, None]],
 ) -> Callable[Concatenate[SyncCalls, Arguments], Generator[Item, None, None]]:
     """Return a generator method that runs an asynchronous generator through the portal."""
 
     @wraps(call)
     def run(self: SyncCalls, /, *args: Arguments.args, **kwargs: Arguments.kwargs) -> Generator[Item, None, None]:
-        portal = self._portal()
-        each = call(portal.client, *args, **kwargs)
+        portal = self._get_portal()
+        generator = call(portal.client, *args, **kwargs)
         try:
-            while (item := portal.do(_next_of(each))) is not None:
+            while (item := portal.run(_next_item(generator))) is not None:
                 yield item
         finally:
-            portal.end(each)
+            portal.close_generator(generator)
 
-    shown = inspect.signature(call)
-    yields = shown.return_annotation.replace("AsyncGenerator", "Generator").replace(", None]", ", None, None]")
-    run.__signature__ = shown.replace(return_annotation=yields)  # type: ignore[attr-defined]
-    run.__annotations__ = {**call.__annotations__, "return": yields}
+    signature = inspect.signature(call)
+    sync_annotation = signature.return_annotation.replace("AsyncGenerator", "Generator").replace(
+        ", None]", ", None, None]"
+    )
+    run.__signature__ = signature.replace(return_annotation=sync_annotation)  # type: ignore[attr-defined]
+    run.__annotations__ = {**call.__annotations__, "return": sync_annotation}
     return run
 
 
-async def _next_of(each: AsyncGenerator[Item, None]) -> Item | None:
-    return await anext(each, None)
+async def _next_item(generator: AsyncGenerator[Item, None]) -> Item | None:
+    return await anext(generator, None)
 
 
 class SyncCalls(ABC):
     """The synchronous form of ``AsyncCalls``."""
 
     @abstractmethod
-    def _portal(self) -> Portal:
+    def _get_portal(self) -> Portal:
         """Return the object that runs the asynchronous client's calls; connect it first if needed."""
 
-    register = synchronous(AsyncCalls.register)
-    register_population = synchronous(AsyncCalls.register_population)
-    join = synchronous(AsyncCalls.join)
-    allot = synchronous(AsyncCalls.allot)
-    open = synchronous(AsyncCalls.open)
-    extend = synchronous(AsyncCalls.extend)
-    close = synchronous(AsyncCalls.close)
-    halt = synchronous(AsyncCalls.halt)
-    refresh = synchronous(AsyncCalls.refresh)
-    request = synchronous(AsyncCalls.request)
-    requests = synchronous(AsyncCalls.requests)
-    ask = synchronous(AsyncCalls.ask)
-    sql = synchronous(AsyncCalls.sql)
-    list_sources = synchronous(AsyncCalls.list_sources)
-    list_populations = synchronous(AsyncCalls.list_populations)
-    population = synchronous(AsyncCalls.population)
-    list_allotments = synchronous(AsyncCalls.list_allotments)
-    list_streams = synchronous(AsyncCalls.list_streams)
-    budget = synchronous(AsyncCalls.budget)
-    grant = synchronous(AsyncCalls.grant)
-    digests = synchronous(AsyncCalls.digests)
-    trail = iterated(AsyncCalls.trail)
-    dead_letters = iterated(AsyncCalls.dead_letters)
+    register = make_synchronous(AsyncCalls.register)
+    register_population = make_synchronous(AsyncCalls.register_population)
+    join = make_synchronous(AsyncCalls.join)
+    allot = make_synchronous(AsyncCalls.allot)
+    open = make_synchronous(AsyncCalls.open)
+    extend = make_synchronous(AsyncCalls.extend)
+    close = make_synchronous(AsyncCalls.close)
+    halt = make_synchronous(AsyncCalls.halt)
+    refresh = make_synchronous(AsyncCalls.refresh)
+    request = make_synchronous(AsyncCalls.request)
+    requests = make_synchronous(AsyncCalls.requests)
+    ask = make_synchronous(AsyncCalls.ask)
+    sql = make_synchronous(AsyncCalls.sql)
+    list_sources = make_synchronous(AsyncCalls.list_sources)
+    list_populations = make_synchronous(AsyncCalls.list_populations)
+    population = make_synchronous(AsyncCalls.population)
+    list_allotments = make_synchronous(AsyncCalls.list_allotments)
+    list_streams = make_synchronous(AsyncCalls.list_streams)
+    budget = make_synchronous(AsyncCalls.budget)
+    grant = make_synchronous(AsyncCalls.grant)
+    digests = make_synchronous(AsyncCalls.digests)
+    trail = make_generator_method(AsyncCalls.trail)
+    dead_letters = make_generator_method(AsyncCalls.dead_letters)

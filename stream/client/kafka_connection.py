@@ -1,4 +1,4 @@
-"""A client's connection to Kafka: topics, a producer started at the first record, consumers."""
+"""A client's connection to Kafka: its topics, its consumers, and a producer for its records."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from stream.tracing import context_headers
 END_TIMEOUT: Final = 10.0
 """Most seconds for which a stopping producer still delivers its records."""
 
-_CUT_OFF: Final = 1.0
+_CLOSED_PRODUCER_SECONDS: Final = 1.0
 """Seconds to wait for a stopping producer's requests after its connections are closed."""
 
 
@@ -34,14 +34,14 @@ class KafkaSender:
     """An idempotent producer: Kafka stores each record once, or the record's future fails.
 
     A failed batch leaves a gap in aiokafka's sequence numbers, so Kafka refuses all later batches of
-    that partition. Therefore end and replace a sender if ``failed`` is True.
+    that partition. Therefore a sender whose ``failed`` is True must be ended and replaced.
     """
 
     def __init__(self, producer: AIOKafkaProducer) -> None:
         self.failed = False
         self._producer = producer
-        self._under_way: set[asyncio.Future[Any]] = set()
-        self._ending: asyncio.Task[None] | None = None
+        self._undelivered: set[asyncio.Future[Any]] = set()
+        self._end_task: asyncio.Task[None] | None = None
 
     @classmethod
     async def start(cls, settings: Settings) -> Self:
@@ -63,8 +63,8 @@ class KafkaSender:
         sent: asyncio.Future[Any] = await self._producer.send(
             topic, value, key, partition=partition, headers=list(headers)
         )
-        self._under_way.add(sent)
-        sent.add_done_callback(self._note)
+        self._undelivered.add(sent)
+        sent.add_done_callback(self._on_delivery)
         return sent
 
     async def partitions_of(self, topic: str) -> int:
@@ -73,26 +73,26 @@ class KafkaSender:
 
     async def flush(self) -> None:
         """Wait until each record is delivered or has failed."""
-        if self._under_way:
-            await asyncio.wait(self._under_way)
+        if self._undelivered:
+            await asyncio.wait(self._undelivered)
 
     async def end(self) -> None:
         """Deliver pending records for up to 10 seconds, fail the others, and stop."""
-        if self._ending is None:
-            self._ending = asyncio.create_task(self._end())
-        await asyncio.shield(self._ending)
+        if self._end_task is None:
+            self._end_task = asyncio.create_task(self._stop_producer())
+        await asyncio.shield(self._end_task)
 
-    def _note(self, sent: asyncio.Future[Any]) -> None:
-        self._under_way.discard(sent)
+    def _on_delivery(self, sent: asyncio.Future[Any]) -> None:
+        self._undelivered.discard(sent)
         if not sent.cancelled() and sent.exception() is not None:
             self.failed = True
 
-    async def _end(self) -> None:
+    async def _stop_producer(self) -> None:
         stopping = asyncio.create_task(self._producer.stop())
         await asyncio.wait([stopping], timeout=END_TIMEOUT)
         if not stopping.done():
-            # aiokafka's idempotent producer retries for ever, and no call stops the retries.
-            await fail_pending_batches(self._producer, _CUT_OFF)
+            # aiokafka's idempotent producer retries for ever; no call of its API stops it.
+            await fail_pending_batches(self._producer, _CLOSED_PRODUCER_SECONDS)
         await asyncio.gather(stopping, return_exceptions=True)
 
 
@@ -103,18 +103,18 @@ class Connection:
         self.settings = settings
         self.topics = Topics(settings.prefix)
         self.is_open = False
-        self._found: FoundTopics | None = None
+        self._found_topics: FoundTopics | None = None
         self._sender: KafkaSender | None = None
-        self._starting = asyncio.Lock()
+        self._start_lock = asyncio.Lock()
 
     async def open(self) -> None:
-        """Find the installation's topics, with retries while topics are being created.
+        """Find the installation's topics; retry while topics are being created.
 
-        A topic with the wrong number of partitions raises an error only when it is used, so that
-        streams can still be halted: a halt uses only the topic ``requests``.
+        A topic with the wrong number of partitions raises an error only when it is used. So streams
+        can be halted even then, because a halt uses only the topic ``requests``.
         """
-        self._found = await look_up(self.settings, attempts=25)
-        self.topics = self._found.topics
+        self._found_topics = await look_up(self.settings, attempts=25)
+        self.topics = self._found_topics.topics
         self.is_open = True
 
     def require_open(self) -> None:
@@ -133,9 +133,9 @@ class Connection:
         """Send a record to one of Sotto's topics; return the future of its delivery.
 
         Raises:
-            TopicsError: the topic has the wrong number of partitions, so its reader might miss the record.
+            TopicsError: the topic has the wrong number of partitions; its service might miss the record.
         """
-        self._require_even(topic)
+        self._require_partition_count(topic)
         return await self._send(topic, key.encode(), value, [*headers, *context_headers()])
 
     async def write(self, record: LiveRecord) -> asyncio.Future[Any]:
@@ -144,17 +144,17 @@ class Connection:
         return await self._send(topic, key, value, headers, partition)
 
     async def partitions_of(self, topic: str) -> int:
-        """Return the number of partitions of any topic, not only of Sotto's topics.
+        """Return the number of partitions of a topic, which need not be one of Sotto's.
 
         Raises:
             Unknown: the topic does not exist or is not visible to this principal.
         """
-        async with self._looking() as consumer:
+        async with self._open_consumer() as consumer:
             if topic not in await consumer.topics():
                 raise Unknown(
                     f"topic '{topic}' does not exist or is not visible to you; create it, or ask for access"
                 )
-        return await (await self._sending()).partitions_of(topic)
+        return await (await self._get_sender()).partitions_of(topic)
 
     async def flush(self) -> None:
         """Wait until each record is delivered or has failed."""
@@ -163,18 +163,18 @@ class Connection:
 
     @asynccontextmanager
     async def reader(self, topic: str) -> AsyncIterator[AIOKafkaConsumer]:
-        """Yield a consumer of one topic, without assignment."""
-        async with self._looking() as consumer:
+        """Yield a consumer for one topic, with no partition assigned yet."""
+        async with self._open_consumer() as consumer:
             await require_visible(consumer, topic)
             yield consumer
 
-    async def answers_reader(self, *, from_beginning: bool) -> AIOKafkaConsumer:
-        """Return a consumer of all answers, at the beginning or the end; the caller stops it.
+    async def open_answers_consumer(self, *, from_beginning: bool) -> AIOKafkaConsumer:
+        """Return a consumer of all answers, at their beginning or end; the caller must stop it.
 
         Raises:
             TopicsError: the topic has the wrong number of partitions.
         """
-        self._require_even(self.topics.answers)
+        self._require_partition_count(self.topics.answers)
         consumer = reader(self.settings, fetch_max_wait_ms=50)
         partitions = [TopicPartition(self.topics.answers, number) for number in range(self.topics.partitions)]
         try:
@@ -185,18 +185,18 @@ class Connection:
             await seek(*partitions)
             for partition in partitions:
                 await consumer.position(partition)
-            self.require_open()  # the connection may have been closed meanwhile
+            self.require_open()  # the connection may have been closed during the waits
         except BaseException:
             await consumer.stop()
             raise
         return consumer
 
-    def _require_even(self, topic: str) -> None:
-        if self._found is not None:
-            self._found.require_even([topic])
+    def _require_partition_count(self, topic: str) -> None:
+        if self._found_topics is not None:
+            self._found_topics.require_even([topic])
 
     @asynccontextmanager
-    async def _looking(self) -> AsyncIterator[AIOKafkaConsumer]:
+    async def _open_consumer(self) -> AsyncIterator[AIOKafkaConsumer]:
         consumer = reader(self.settings)
         try:
             await consumer.start()
@@ -208,23 +208,23 @@ class Connection:
         self, topic: str, key: bytes | None, value: bytes | None, headers: Headers, partition: int | None = None
     ) -> asyncio.Future[Any]:
         while True:
-            sender = await self._sending()
+            sender = await self._get_sender()
             try:
                 return await sender.send(topic, key, value, headers, partition)
             except ProducerClosed:
-                # Another record failed while this record waited for room in the producer's buffer.
+                # A failed sender is ended while this record waits for room in its buffer: try the next one.
                 if not sender.failed:
                     raise
 
-    async def _sending(self) -> KafkaSender:
-        """Return the producer, which starts at the first record: readers need no right to write.
+    async def _get_sender(self) -> KafkaSender:
+        """Return the sender. It starts at the first record, so that readers need no right to write.
 
-        A failed producer ends before its successor starts, so records keep their order.
+        A failed sender ends before the next one starts, so records keep their order.
         """
         self.require_open()
         if self._sender is not None and not self._sender.failed:
             return self._sender
-        async with self._starting:
+        async with self._start_lock:
             if self._sender is not None and self._sender.failed:
                 await self._sender.end()
                 self._sender = None
@@ -240,7 +240,7 @@ class Connection:
 
 
 @contextmanager
-def translated() -> Iterator[None]:
+def translate_errors() -> Iterator[None]:
     """Convert errors of Kafka, topics and the contract into a SottoError."""
     try:
         yield
@@ -249,9 +249,9 @@ def translated() -> Iterator[None]:
     except TopicsError as error:
         raise Unreachable(str(error)) from error
     except KafkaError as error:
-        raise translation(error) from error
+        raise translate_kafka_error(error) from error
 
 
-def translation(error: KafkaError) -> SottoError:
+def translate_kafka_error(error: KafkaError) -> SottoError:
     """Convert a Kafka error into ``Forbidden`` or ``Unreachable``."""
     return (Forbidden if is_refusal(error) else Unreachable)(advice(error))

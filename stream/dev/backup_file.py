@@ -88,7 +88,7 @@ class BackupWriter:
         self._line(line)
         self.records[record.topic] += 1
 
-    def end(self, offsets: dict[str, int], head: TrailHead) -> BackupEnd:
+    def write_end(self, offsets: dict[str, int], head: TrailHead) -> BackupEnd:
         """Write the end line, without which the file is incomplete."""
         ending = BackupEnd(records=self.records, offsets=offsets, head=head, digest=self._digest.hexdigest())
         self._file.write(ending.model_dump_json().encode() + b"\n")
@@ -108,8 +108,8 @@ class BackupFile:
     def __init__(self, path: Path) -> None:
         self.path = path
         self.ending: BackupEnd | None = None
-        with _opened(path) as file:
-            self.heading = _heading(path, file.readline())
+        with _open_file(path) as file:
+            self.heading = _parse_heading(path, file.readline())
 
     def records(self) -> Iterator[BackupRecord]:
         """Yield all records in order.
@@ -119,7 +119,7 @@ class BackupFile:
         """
         counts: dict[TopicName, int] = {"ledger": 0, "trail": 0, "state": 0}
         digest, line = blake3(), b""
-        with _opened(self.path) as file:
+        with _open_file(self.path) as file:
             for number, following in enumerate(file, 1):
                 if number > 2:
                     record = self._record(line, number - 1)
@@ -145,11 +145,11 @@ class BackupFile:
 
 def is_backup(path: Path) -> bool:
     """Whether a file is a backup of any version."""
-    with _opened(path) as file:
+    with _open_file(path) as file:
         return file.read(64).startswith(b'{"format":"sotto-backup"')
 
 
-def _heading(path: Path, line: bytes) -> Heading:
+def _parse_heading(path: Path, line: bytes) -> Heading:
     try:
         plain = msgspec.json.decode(line)
     except UNREADABLE:
@@ -164,7 +164,7 @@ def _heading(path: Path, line: bytes) -> Heading:
         raise BackupError(f"{path} was changed: its first line is invalid; take another copy") from None
 
 
-def _opened(path: Path) -> IO[bytes]:
+def _open_file(path: Path) -> IO[bytes]:
     try:
         return path.open("rb")
     except OSError as error:
@@ -175,7 +175,7 @@ _ledger: Codec[LedgerRecord] = Codec(LedgerRecord, limit=MAX_RECORD_BYTES)
 
 
 @dataclass(frozen=True)
-class Checked:
+class CheckedBackup:
     """A verified backup: its end line, accounts, errors found, and noted heads that its trail lacks."""
 
     ending: BackupEnd
@@ -184,7 +184,7 @@ class Checked:
     missing: list[str]
 
 
-def check_backup(backup: BackupFile, noted: Iterable[TrailHead] = ()) -> Checked:
+def check_backup(backup: BackupFile, noted: Iterable[TrailHead] = ()) -> CheckedBackup:
     """Read and verify a backup; BackupError if it is truncated or was changed."""
     check = TrailCheck(noted)
     latest: dict[bytes, bytes | None] = {}
@@ -201,4 +201,4 @@ def check_backup(backup: BackupFile, noted: Iterable[TrailHead] = ()) -> Checked
         raise BackupError(f"{backup.path} is cut off; take another copy")
     accounts = [_ledger.decode(value) for value in latest.values() if value is not None]
     findings = [str(broken)] if broken is not None else [*check.findings(), *check.compare_ledger(accounts)]
-    return Checked(backup.ending, accounts, findings, check.missing_heads())
+    return CheckedBackup(backup.ending, accounts, findings, check.missing_heads())

@@ -69,7 +69,7 @@ async def take_backup(settings: Settings, file: IO[bytes]) -> BackupEnd:
         await taking.state(writer)
     finally:
         await consumer.stop()
-    return writer.end(taking.offsets, head)
+    return writer.write_end(taking.offsets, head)
 
 
 class _BackupReader:
@@ -137,10 +137,14 @@ def _require_beginning(first: bytes | None) -> None:
 
 TRANSACTION_MS: Final = 900_000
 """Brokers' default of ``transaction.max.timeout.ms``."""
-RECORDS_AT_ONCE: Final = 2_000
+RECORDS_PER_BATCH: Final = 2_000
 COORDINATOR_SECONDS: Final = 60.0
 Result = TypeVar("Result")
-_NOT_YET: Final = (GroupCoordinatorNotAvailableError, GroupLoadInProgressError, NotCoordinatorForGroupError)
+_NO_COORDINATOR_ERRORS: Final = (
+    GroupCoordinatorNotAvailableError,
+    GroupLoadInProgressError,
+    NotCoordinatorForGroupError,
+)
 _UPDATE: Final = b"@update|"
 
 
@@ -159,7 +163,7 @@ async def restore_backup(
     if since == "nothing" and checked.missing:
         raise BackupError(f"{checked.missing[0]}; so there were requests since the backup, see '--since'")
     if findings := checked.findings:
-        raise BackupError(f"{backup.path} is invalid: {findings[0]}" + _more(findings))
+        raise BackupError(f"{backup.path} is invalid: {findings[0]}" + _count_others(findings))
     topics = await find_topics(settings)
     _require_fit(backup, topics)
     await _require_empty(settings, topics)
@@ -187,18 +191,18 @@ def _parts(
 ) -> Iterator[Outputs]:
     outputs, count = Outputs(), 0
     for record in backup.records():
-        if (kept := _kept(record, streams)) is None:
+        if (kept := _convert_record(record, streams)) is None:
             continue
         outputs.add(getattr(topics, kept.topic), kept.partition, (kept.key, kept.value, ()))
         count += 1
-        if count == RECORDS_AT_ONCE:
+        if count == RECORDS_PER_BATCH:
             yield outputs
             outputs, count = Outputs(), 0
     yield outputs
     yield from returning.outputs(since, digest)
 
 
-def _kept(record: BackupRecord, streams: set[bytes]) -> BackupRecord | None:
+def _convert_record(record: BackupRecord, streams: set[bytes]) -> BackupRecord | None:
     """Convert a record for the restore; None for unknown streams and old positions."""
     if record.topic == "trail":
         return record
@@ -255,20 +259,20 @@ async def _coordinated(ask: Callable[[], Awaitable[Result]]) -> Result:
     while True:
         try:
             return await ask()
-        except _NOT_YET:
+        except _NO_COORDINATOR_ERRORS:
             if time.monotonic() > deadline:
                 raise
             await asyncio.sleep(0.2)
 
 
-def _more(findings: list[str]) -> str:
+def _count_others(findings: list[str]) -> str:
     return f"; and {len(findings) - 1} more, see 'sotto ledger verify'" if len(findings) > 1 else ""
 
 
-LOST: Final = "brought back from a backup: what it answered since is not known"
-HALTED: Final = "brought back from a backup: what was granted since is not known"
+LOST_ANSWERS_REASON: Final = "brought back from a backup: what it answered since is not known"
+HALTED_REASON: Final = "brought back from a backup: what was granted since is not known"
 
-LEDGER_RECORDS_AT_ONCE: Final = 1_000
+LEDGER_RECORDS_PER_BATCH: Final = 1_000
 
 Item = TypeVar("Item")
 
@@ -309,15 +313,20 @@ class LedgerReturn:
         granted; or it is unknown, and sources and populations must ``halt`` or continue anyway
         (``accept_loss``). ``backup`` is the digest of the file.
         """
-        lost = sum([self.ledger.halt_lost_stream(source, stream, LOST) for source, stream in self.streams()])
+        lost = sum(
+            [
+                self.ledger.halt_lost_stream(source, stream, LOST_ANSWERS_REASON)
+                for source, stream in self.streams()
+            ]
+        )
         if since == "halt":
             for name, account in self.ledger.accounts.items():
                 if account.state == "open":
-                    self.ledger.halt_source(name, HALTED)
+                    self.ledger.halt_source(name, HALTED_REASON)
             # The backup lacks sources that joined later, and their grants.
             for name, people in self.ledger.populations.items():
                 if people.state == "open":
-                    self.ledger.halt_population(name, HALTED)
+                    self.ledger.halt_population(name, HALTED_REASON)
         outputs = Outputs()
         self._trail.write_restored(since, lost, backup, outputs)
         yield outputs
@@ -343,5 +352,5 @@ class LedgerReturn:
 
 def _batches(items: Iterable[Item]) -> Iterator[list[Item]]:
     each = iter(items)
-    while batch := list(islice(each, LEDGER_RECORDS_AT_ONCE)):
+    while batch := list(islice(each, LEDGER_RECORDS_PER_BATCH)):
         yield batch

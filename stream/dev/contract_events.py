@@ -191,10 +191,10 @@ Json = dict[str, Any]
 
 DIALECT: Final = "https://json-schema.org/draft/2020-12/schema"
 
-KIND: Final = "kind"
+KIND_FIELD: Final = "kind"
 """The discriminator of unions; always required, even with a default."""
 
-OPEN_WORDS: Final[frozenset[tuple[type[BaseModel], str]]] = frozenset(
+EXTENSIBLE_FIELDS: Final[frozenset[tuple[type[BaseModel], str]]] = frozenset(
     {
         (SparseVectorCalibration, "method"),
         (SparseVectorCalibration, "noise"),
@@ -232,7 +232,7 @@ class _WireSchema(GenerateJsonSchema):
         required = []
         for name, info in model.model_fields.items():
             properties[name] = _field(model, name, properties[name], written=written)
-            if name == KIND or _always_there(model, name, info, written=written):
+            if name == KIND_FIELD or _is_required(model, name, info, written=written):
                 required.append(name)
         found["required"] = required
         if "description" in found:  # the examples are about Python
@@ -242,7 +242,7 @@ class _WireSchema(GenerateJsonSchema):
         return found
 
 
-def _always_there(model: type[BaseModel], name: str, info: FieldInfo, *, written: bool) -> bool:
+def _is_required(model: type[BaseModel], name: str, info: FieldInfo, *, written: bool) -> bool:
     return info.is_required() or (written and not _is_omitted(model, name))
 
 
@@ -252,20 +252,20 @@ def _is_omitted(model: type[BaseModel], name: str) -> bool:
 
 def _field(model: type[BaseModel], name: str, schema: Json, *, written: bool) -> Json:
     shown = dict(schema)
-    if name == KIND or (written and not _is_omitted(model, name)):
+    if name == KIND_FIELD or (written and not _is_omitted(model, name)):
         shown.pop("default", None)
     if _is_omitted(model, name) and shown.get("default", False) is None:
         del shown["default"]
         others = [member for member in shown.pop("anyOf") if member != _NULL]
         shown |= others[0] if len(others) == 1 else {"anyOf": others}
-    if written and (model, name) in OPEN_WORDS:
+    if written and (model, name) in EXTENSIBLE_FIELDS:
         shown["examples"] = shown.pop("enum")
         shown["x-open"] = True
         shown["description"] = "An open list: expect other words too."
     return shown
 
 
-def standalone(event: EventKind) -> Json:
+def standalone_schema(event: EventKind) -> Json:
     """Return the self-contained JSON Schema of one event."""
     found = schema_of(event.model, mode_of(event))
     return {"$schema": DIALECT, **found}
@@ -280,22 +280,22 @@ def mode_of(event: EventKind) -> Mode:
 def schema_of(model: type[BaseModel], mode: Mode) -> Json:
     """Return the JSON Schema of a model."""
     found = TypeAdapter(model).json_schema(mode=mode, schema_generator=_WireSchema)
-    return in_forms(found) if model is Query else found
+    return split_query_forms(found) if model is Query else found
 
 
-def bundled(events: Sequence[EventKind], template: str) -> tuple[dict[str, Json], dict[str, Json]]:
+def bundle_schemas(events: Sequence[EventKind], template: str) -> tuple[dict[str, Json], dict[str, Json]]:
     """Return the schemas of events by name, and their shared schemas."""
     inputs: list[tuple[str, Mode, TypeAdapter[Any]]] = [
         (event.name, mode_of(event), TypeAdapter(event.model)) for event in events
     ]
     _, definitions = TypeAdapter.json_schemas(inputs, ref_template=template, schema_generator=_WireSchema)
     shared: dict[str, Json] = definitions["$defs"]
-    shared[Query.__name__] = in_forms(shared[Query.__name__])
+    shared[Query.__name__] = split_query_forms(shared[Query.__name__])
     own = {event.name: shared.pop(event.name) for event in events}
     return own, shared
 
 
-def in_forms(query: Mapping[str, Any]) -> Json:
+def split_query_forms(query: Mapping[str, Any]) -> Json:
     """Convert a query's schema to a choice of exactly one form."""
     forms = [_form(query, "where", "fraction", *FIELDS_BESIDE["where"]), _form(query, "people", "min_rows")]
     forms += [
@@ -311,7 +311,7 @@ def in_forms(query: Mapping[str, Any]) -> Json:
 
 
 _TRUE: Final[Json] = {"const": True}
-_RULES: Final[dict[str, Json]] = {
+_FORM_CONDITIONS: Final[dict[str, Json]] = {
     "where": {
         "dependentSchemas": {"min_rows": {"required": ["people"], "properties": {"people": _TRUE}}},
         "not": {"required": ["people", "fraction"], "properties": {"people": _TRUE, "fraction": _TRUE}},
@@ -333,5 +333,5 @@ def _form(query: Mapping[str, Any], field: str, *beside: str) -> Json:
         },
         "required": [*query["required"], field, *(["bound"] if field == "person_sum" else [])],
         "additionalProperties": False,
-        **_RULES.get(field, {}),
+        **_FORM_CONDITIONS.get(field, {}),
     }

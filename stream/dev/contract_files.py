@@ -17,9 +17,9 @@ from stream.dev.contract_events import (
     Channel,
     EventKind,
     Json,
-    bundled,
+    bundle_schemas,
     channel_named,
-    standalone,
+    standalone_schema,
 )
 from stream.kafka.topics.layouts import TopicLayout, budget_group, feed_layout, layout, merging_group, worker_group
 from stream.processing.topic_names import Topics
@@ -122,7 +122,7 @@ Confluent's wire format (a magic byte and a schema id before the value) is not s
 @cache
 def document() -> Json:
     """Build the self-contained AsyncAPI 3.0 document of an installation."""
-    own, shared = bundled(EVENTS, _TEMPLATE)
+    own, shared = bundle_schemas(EVENTS, _TEMPLATE)
     topics = Topics(_PREFIX)
     layouts = {wanted.name: wanted for wanted in layout(topics)}
     made: dict[str, TopicLayout] = {
@@ -294,7 +294,7 @@ def _send(channel: str, summary: str) -> Json:
 DOCUMENT: Final = "asyncapi.json"
 SCHEMAS: Final = "schemas"
 VERSIONS: Final = "versions"
-_NOTES: Final = frozenset({"title", "description", "summary", "default", "examples"})
+_EXPLANATION_KEYS: Final = frozenset({"title", "description", "summary", "default", "examples"})
 """Keys with explanations, which may change within a version; no field of an event has these names."""
 
 
@@ -302,16 +302,16 @@ class ContractError(RuntimeError):
     """A contract file is missing, unreadable or already released; the message has the remedy."""
 
 
-def files() -> dict[str, str]:
+def generate_files() -> dict[str, str]:
     """Return the text of every generated file by its path in the folder."""
-    schemas = {f"{SCHEMAS}/{_file_name(event.name)}": standalone(event) for event in EVENTS}
+    schemas = {f"{SCHEMAS}/{_file_name(event.name)}": standalone_schema(event) for event in EVENTS}
     return {name: _file_text(content) for name, content in {DOCUMENT: document(), **schemas}.items()}
 
 
 def export(folder: Path) -> list[str]:
     """Write the generated files, delete obsolete ones, and return the changed names."""
-    drifted = drift(folder)
-    wanted = files()
+    drifted = list_drift(folder)
+    wanted = generate_files()
     for name in drifted:
         path = folder / name
         if name in wanted:
@@ -322,9 +322,9 @@ def export(folder: Path) -> list[str]:
     return drifted
 
 
-def drift(folder: Path) -> list[str]:
+def list_drift(folder: Path) -> list[str]:
     """Return the names of generated files that are missing, out of date or obsolete."""
-    wanted = files()
+    wanted = generate_files()
     found = {
         path.relative_to(folder).as_posix(): path.read_bytes().decode(errors="replace")
         for path in (folder / DOCUMENT, *(folder / SCHEMAS).glob("*"))
@@ -350,7 +350,7 @@ def release(folder: Path) -> Path:
 
 
 def is_changed(folder: Path) -> bool:
-    """Whether the contract differs from its released version, ``_NOTES`` aside.
+    """Whether the contract differs from its released version, ``_EXPLANATION_KEYS`` aside.
 
     Raises:
         ContractError: the released document cannot be read.
@@ -373,7 +373,7 @@ def _without_notes(node: Any) -> Any:
     if isinstance(node, list):
         return [_without_notes(one) for one in node]
     if isinstance(node, dict):
-        return {name: _without_notes(inner) for name, inner in node.items() if name not in _NOTES}
+        return {name: _without_notes(inner) for name, inner in node.items() if name not in _EXPLANATION_KEYS}
     return node
 
 

@@ -24,7 +24,7 @@ from aiokafka import TopicPartition
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, make_wsgi_app
 
 from stream.log import get_logger
-from stream.settings import variable
+from stream.settings import variable_of
 from stream.version import SERVER_NAME
 
 ServiceName = Literal["worker", "budget", "feed"]
@@ -62,13 +62,15 @@ def _listen_error(error: OSError, purpose: Purpose, host: str, port: int) -> str
     of_host, of_port = _OPTIONS[purpose]
     if error.errno == errno.EADDRINUSE:
         return (
-            f"{variable(f'{purpose}_port')}{of_port}: port {port} of {host} is in use; give another one, or "
+            f"{variable_of(f'{purpose}_port')}{of_port}: port {port} of {host} is in use; give another one, or "
             "stop the process that listens there"
         )
     if error.errno == errno.EACCES:
-        return f"{variable(f'{purpose}_port')}{of_port}: this user may not open port {port}; use one from 1024 on"
+        return (
+            f"{variable_of(f'{purpose}_port')}{of_port}: this user may not open port {port}; use one from 1024 on"
+        )
     return (
-        f"{variable(f'{purpose}_host')}{of_host}: cannot listen on '{host}' ({error.strerror}); give an address of "
+        f"{variable_of(f'{purpose}_host')}{of_host}: cannot listen on '{host}' ({error.strerror}); give an address of "
         "this machine"
     )
 

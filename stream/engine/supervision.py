@@ -16,7 +16,7 @@ from stream.kafka.client.adapter import Clients, Consumer
 from stream.kafka.client.client_patches import refused_session
 from stream.kafka.client.security import connection
 from stream.log import get_logger
-from stream.settings import Settings, variable
+from stream.settings import Settings, variable_of
 
 MEMBERS_SECONDS: Final = 2.0
 """Seconds between two requests for the group's members."""
@@ -77,7 +77,7 @@ class Membership:
         if self._consumer.displaced:
             raise MembershipLostError(
                 f"another process has joined group {self._role.group} under the name {self._name} and has its "
-                f"partitions; give each process of a role its own {variable('instance')}, or set none"
+                f"partitions; give each process of a role its own {variable_of('instance')}, or set none"
             )
 
     async def watch(self) -> NoReturn:

@@ -36,8 +36,8 @@ from stream.monitor.api.service_models import MemberRow, PartitionRow, WorkersVi
 from stream.monitor.api.tokens import TokenFile
 from stream.monitor.state.entries import Series
 from stream.monitor.state.monitor_alerts import Alerts
-from stream.monitor.state.monitor_tables import Tables
-from stream.monitor.state.topic_reader import AlertReader, Reader
+from stream.monitor.state.monitor_tables import MonitorTables
+from stream.monitor.state.topic_reader import AlertReader, TopicReader
 from stream.processing.topic_names import LEDGER_PARTITIONS, Topics
 from stream.services.runner import ignore_stop_signals, install_stop_handlers
 from stream.settings import Settings
@@ -48,7 +48,7 @@ GROUPS_SECONDS = 2.0
 """Seconds between two queries of the groups."""
 THROUGHPUT_SECONDS = 60
 METADATA_MS = 60_000
-"""Longest age of topic metadata in milliseconds: partitions may be added."""
+"""Longest age of topic metadata in milliseconds, because partitions may be added."""
 TOPICS_SECONDS: Final = 60.0
 """Seconds between two checks of the topics."""
 
@@ -73,10 +73,10 @@ async def serve_monitor(
         ignore_stop_signals()
         return
     async with AsyncClient(settings) as client:
-        tables = Tables(client.topics)
-        reader = Reader(settings, client.topics, tables)
-        asking = OnDemandClient(settings)
-        asker = Asker(asking) if settings.monitor_asks else None
+        tables = MonitorTables(client.topics)
+        reader = TopicReader(settings, client.topics, tables)
+        on_demand_client = OnDemandClient(settings)
+        asker = Asker(on_demand_client) if settings.monitor_asks else None
         alerts = Alerts(tables) if settings.monitor_alerts else None
         monitor = Monitor(
             tables, names, settings, client, lambda: _readiness(reader, groups), asker=asker, alerts=alerts
@@ -85,15 +85,15 @@ async def serve_monitor(
         add_api(reader.web, monitor)
         async with reader:
             log.info("monitor is up", host=settings.monitor_host, port=settings.monitor_port)
-            works: list[Coroutine[Any, Any, None]] = [
+            coroutines: list[Coroutine[Any, Any, None]] = [
                 groups.run(),
                 TopicWatch(settings, monitor.show_topics).run(),
-                _remember(monitor),
-                asking.disconnect_when_idle(),
+                _record_history(monitor),
+                on_demand_client.disconnect_when_idle(),
             ]
             if alerts is not None:
-                works.append(AlertReader(settings, client.topics, alerts).run())
-            tasks = [asyncio.create_task(one) for one in works]
+                coroutines.append(AlertReader(settings, client.topics, alerts).run())
+            tasks = [asyncio.create_task(one) for one in coroutines]
             ends = [asyncio.create_task(stopping.wait()), asyncio.create_task(reader.ended())]
             try:
                 ended, _ = await asyncio.wait([*tasks, *ends], return_when=asyncio.FIRST_COMPLETED)
@@ -112,20 +112,20 @@ async def serve_monitor(
     log.info("left")
 
 
-def _readiness(reader: Reader, groups: GroupWatch) -> Readiness:
-    if reader.behind is None:
+def _readiness(reader: TopicReader, groups: GroupWatch) -> Readiness:
+    if reader.unread_offsets is None:
         return Readiness(ready=False, behind=0, reason="the topics' ends are not known yet")
-    if reader.behind:
-        return Readiness(ready=False, behind=reader.behind, reason="the tables are still being read")
-    if groups.seen is None or time.monotonic() - groups.seen > CONTACT_SECONDS:
+    if reader.unread_offsets:
+        return Readiness(ready=False, behind=reader.unread_offsets, reason="the tables are still being read")
+    if groups.answered_at is None or time.monotonic() - groups.answered_at > CONTACT_SECONDS:
         return Readiness(ready=False, behind=0, reason="Kafka does not answer")
     return Readiness(ready=True, behind=0)
 
 
-async def _remember(monitor: Monitor) -> None:
+async def _record_history(monitor: Monitor) -> None:
     while True:
         if monitor.readiness().ready:
-            monitor.remember()
+            monitor.record_history()
         await asyncio.sleep(HISTORY_SPACING)
 
 
@@ -148,7 +148,7 @@ class GroupWatch:
     """Queries the services' consumer groups periodically and passes each result to ``show``."""
 
     def __init__(
-        self, settings: Settings, topics: Topics, tables: Tables, show: Callable[[WorkersView], None]
+        self, settings: Settings, topics: Topics, tables: MonitorTables, show: Callable[[WorkersView], None]
     ) -> None:
         self._settings = settings
         self._topics = topics
@@ -160,40 +160,40 @@ class GroupWatch:
             _Group("budget", budget_group(settings), (topics.requests, topics.charges), LEDGER_PARTITIONS),
         )
         self._throughput: dict[tuple[str, int], Series] = {}
-        self.seen: float | None = None
+        self.answered_at: float | None = None
         """Time of Kafka's last answer, on the monotonic clock."""
 
     async def run(self) -> None:
         """Query until cancelled; retry after errors."""
         while True:
             try:
-                await self._watch()
+                await self._query_until_error()
             except (KafkaError, OSError) as error:
                 log.warning("cannot query the consumer groups", error=type(error).__name__)
             await asyncio.sleep(GROUPS_SECONDS)
 
-    async def _watch(self) -> None:
+    async def _query_until_error(self) -> None:
         async with (
             admin_client(self._settings) as admin,
             reader(self._settings, isolation_level="read_uncommitted", metadata_max_age_ms=METADATA_MS) as ends,
         ):
             while True:
-                self._show(await self._look(admin, ends))
-                self.seen = time.monotonic()
+                self._show(await self._query_groups(admin, ends))
+                self.answered_at = time.monotonic()
                 await asyncio.sleep(GROUPS_SECONDS)
 
-    async def _look(self, admin: AIOKafkaAdminClient, ends: AIOKafkaConsumer) -> WorkersView:
+    async def _query_groups(self, admin: AIOKafkaAdminClient, ends: AIOKafkaConsumer) -> WorkersView:
         partitions: list[PartitionRow] = []
         members: list[MemberRow] = []
         for group in self._groups:
-            present = await _members(admin, group)
-            rows = await self._rows(admin, ends, group, present)
+            present = await _query_members(admin, group)
+            rows = await self._partition_rows(admin, ends, group, present)
             if group.role == "feed" and not present and not any(row.end for row in rows):
                 continue  # this installation has no feed
             partitions += rows
             for member in present:
                 own = [row for row in rows if row.partition in member.partitions]
-                said = self._tables.members.get(member.name)
+                heartbeat = self._tables.members.get(member.name)
                 members.append(
                     MemberRow(
                         member=member.name,
@@ -202,19 +202,19 @@ class GroupWatch:
                         partitions=sorted(member.partitions),
                         lag=sum(row.lag for row in own),
                         events_per_second=sum(row.events_per_second for row in own),
-                        version=said and said.record.version,
-                        started=said and said.record.started,
-                        memory=said and said.record.memory,
-                        heard=said and said.heard,
+                        version=heartbeat and heartbeat.record.version,
+                        started=heartbeat and heartbeat.record.started,
+                        memory=heartbeat and heartbeat.record.memory,
+                        heard=heartbeat and heartbeat.heard,
                     )
                 )
         return WorkersView(time=time.time(), members=members, partitions=partitions)
 
-    async def _rows(
+    async def _partition_rows(
         self, admin: AIOKafkaAdminClient, ends: AIOKafkaConsumer, group: _Group, present: list[_Member]
     ) -> list[PartitionRow]:
         committed: dict[TopicPartition, Any] = await admin.list_consumer_group_offsets(group.name)
-        # Only partitions that the client's metadata has: it would wait for others until a timeout.
+        # Only partitions in the client's metadata: for any other partition it would wait until a timeout.
         counts = {
             topic: len(ends.partitions_for_topic(topic) or range(group.partitions)) for topic in group.inputs
         }
@@ -226,7 +226,7 @@ class GroupWatch:
             inputs = [TopicPartition(topic, number) for topic, count in counts.items() if number < count]
             positions = [committed[one].offset if one in committed else beginning[one] for one in inputs]
             lags = [
-                self._behind(one, end[one] - position) for one, position in zip(inputs, positions, strict=True)
+                self._lag_of(one, end[one] - position) for one, position in zip(inputs, positions, strict=True)
             ]
             rows.append(
                 PartitionRow(
@@ -236,29 +236,29 @@ class GroupWatch:
                     position=positions[0] if inputs[0] in committed else None,
                     end=end[inputs[0]],
                     lag=sum(lags),
-                    events_per_second=self._rate(group.role, number, sum(positions)),
+                    events_per_second=self._events_per_second(group.role, number, sum(positions)),
                     restore=self._tables.restores.get((group.role, number)),
                 )
             )
         return rows
 
-    def _behind(self, source: TopicPartition, offsets: int) -> int:
-        """Return the lag; a few offsets of charges are transaction markers of workers, not events."""
+    def _lag_of(self, source: TopicPartition, offsets: int) -> int:
+        """Return the lag; the last offsets of charges are workers' transaction markers and do not count."""
         if source.topic == self._topics.charges and offsets <= self._topics.partitions:
             return 0
         return max(offsets, 0)
 
-    def _rate(self, role: ServiceName, partition: int, position: int) -> float:
+    def _events_per_second(self, role: ServiceName, partition: int, position: int) -> float:
         now = time.time()
         series = self._throughput.setdefault((role, partition), Series(width=2, spacing=GROUPS_SECONDS, limit=32))
         series.add((now, position))
-        before = series.at(now - THROUGHPUT_SECONDS)
+        before = series.row_at(now - THROUGHPUT_SECONDS)
         if before is None or now <= before[0]:
             return 0.0
         return max(position - before[1], 0.0) / (now - before[0])
 
 
-async def _members(admin: AIOKafkaAdminClient, group: _Group) -> list[_Member]:
+async def _query_members(admin: AIOKafkaAdminClient, group: _Group) -> list[_Member]:
     """Return a group's members; during a rebalance they have no partitions."""
     members = []
     for member in await group_members(admin, group.name):
@@ -275,7 +275,7 @@ class TopicWatch:
     def __init__(self, settings: Settings, show: Callable[[Inspection], None]) -> None:
         self._settings = settings
         self._show = show
-        self._told: set[Difference] = set()
+        self._logged: set[Difference] = set()
 
     async def run(self) -> NoReturn:
         """Check until cancelled; retry after errors."""
@@ -287,12 +287,12 @@ class TopicWatch:
                 log.warning("cannot inspect the topics", reason=reason)
             await asyncio.sleep(TOPICS_SECONDS)
 
-    def add_inspection(self, found: Inspection) -> None:
+    def add_inspection(self, inspection: Inspection) -> None:
         """Show an inspection and log new differences."""
-        for one in found.differences:
-            if one not in self._told:
+        for one in inspection.differences:
+            if one not in self._logged:
                 log.warning(
                     "topic differs", topic=one.topic, setting=one.setting, actual=one.actual, wanted=one.wanted
                 )
-        self._told = set(found.differences)
-        self._show(found)
+        self._logged = set(inspection.differences)
+        self._show(inspection)

@@ -1,7 +1,7 @@
 """Derives firing and resolved alarms from committed answers, and formats them.
 
-An alert is an answer ``above``, which only above_threshold and numeric_sparse give. An alarm is a
-run of consecutive alerts of one stream and group.
+An alert is an answer ``above``; only above_threshold and numeric_sparse give such answers. An alarm
+is a run of consecutive alerts of one stream and group; it fires until the next answer ``below``.
 """
 
 from __future__ import annotations
@@ -15,12 +15,12 @@ from typing import Final, Literal, NamedTuple
 
 from schemas import Answer, named_from, registered_as
 from schemas.windows import moment_ms
-from stream.formatting import bound, estimate
+from stream.formatting import format_error_bound, format_estimate
 
-ABOVE: Final = b'"above"'
+ABOVE_BYTES: Final = b'"above"'
 """Bytes that every alert (answer ``above``) contains."""
 
-BELOW: Final = b'"below"'
+BELOW_BYTES: Final = b'"below"'
 """Bytes that every answer ``below`` contains, which resolves an alarm."""
 
 
@@ -33,10 +33,10 @@ class AlertKey(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Notice:
-    """An answer of a watched stream, or the stream's end with the reason in ``ended``.
+    """An answer of a watched stream, or the end of the stream; ``ended`` is the reason of the end.
 
-    ``time`` is Kafka's timestamp in Unix seconds: of the answer, or of the first record that reports
-    the end. ``counted`` describes the source's contribution bound; it is empty without one.
+    ``time`` is Kafka's timestamp, in Unix seconds, of the answer or of the first record that reports
+    the end. ``counted`` describes the source's contribution bound in words; empty without a bound.
 
     Examples:
         >>> for notice in client.watch("count*"):
@@ -57,12 +57,12 @@ class Notice:
         return self.answer is not None and self.answer.outcome == "above"
 
 
-def place_of(answer: Answer) -> AlertKey:
+def alert_key_of(answer: Answer) -> AlertKey:
     """Return the alert key of an answer."""
     return AlertKey(answer.stream, tuple((answer.group or {}).items()))
 
 
-def matches(name: str, patterns: tuple[str, ...]) -> bool:
+def matches_patterns(name: str, patterns: tuple[str, ...]) -> bool:
     """Check whether a name matches a pattern (``*`` is a wildcard); no patterns match every name.
 
     The stream of a period also matches by the name of its model, so that all periods match.
@@ -81,8 +81,8 @@ def estimate_text(answer: Answer) -> str:
     """Format the estimate of an answer with its ±; empty without an estimate."""
     if answer.estimate is None:
         return ""
-    number = estimate(answer.estimate, answer.alpha)
-    return number if answer.alpha is None else f"{number} ± {bound(answer.alpha)}"
+    number = format_estimate(answer.estimate, answer.alpha)
+    return number if answer.alpha is None else f"{number} ± {format_error_bound(answer.alpha)}"
 
 
 def window_text(answer: Answer) -> str:
@@ -91,7 +91,7 @@ def window_text(answer: Answer) -> str:
         return ""
     start, end = answer.window.start, answer.window.end
     try:
-        first, last = _moment(moment_ms(start)), _moment(moment_ms(end))
+        first, last = _format_moment(moment_ms(start)), _format_moment(moment_ms(end))
     except ValueError:  # a window of a later version
         return f"{start}–{end}"
     day, time = last.split(" ")
@@ -118,12 +118,12 @@ def window_seconds(answer: Answer) -> float:
         return 0.0
 
 
-def written_time(seconds: float, precision: Literal["seconds", "milliseconds"] = "milliseconds") -> str:
+def format_time(seconds: float, precision: Literal["seconds", "milliseconds"] = "milliseconds") -> str:
     """Format Unix seconds as ISO 8601 in UTC."""
     return datetime.fromtimestamp(seconds, UTC).isoformat(timespec=precision).replace("+00:00", "Z")
 
 
-def _moment(milliseconds: int) -> str:
+def _format_moment(milliseconds: int) -> str:
     moment = datetime.fromtimestamp(milliseconds / 1000, UTC)
     if milliseconds % 1000:
         return moment.isoformat(" ", "milliseconds").removesuffix("+00:00")
@@ -132,7 +132,7 @@ def _moment(milliseconds: int) -> str:
 
 @dataclass(slots=True)
 class AlertRun:
-    """Consecutive alerts of one key: end of the first window, latest answer, its time, number."""
+    """Consecutive alerts of one key; ``since`` is the end of the first window, ``time`` the latest answer's."""
 
     since: float
     answer: Answer
@@ -148,45 +148,45 @@ class _Period:
 
 @dataclass(slots=True)
 class _Periods:
-    """The latest periods of an alert key, in order; all except the first have only alerts.
+    """The latest periods of an alert key, in order; the second and later ones have only alerts.
 
-    ``whole`` is True if the first also has only alerts, so that earlier periods may join the run.
+    ``only_alerts`` is True if the first has only alerts too; then earlier periods may join the run.
     """
 
     held: list[_Period] = field(default_factory=list)
-    whole: bool = True
+    only_alerts: bool = True
 
 
-class Runs:
-    """The current run of alerts of each key, for streams with periods.
+class AlertRuns:
+    """The current run of alerts of each key, for models, whose periods are separate streams.
 
-    The answers of a period arrive in order. Periods arrive in any order, because each is a stream on
-    its own partition. No window spans two periods, so sorting the periods sorts the windows.
+    The answers of one period arrive in order. Periods may arrive in any order, because their streams
+    are on different partitions. No window spans two periods, so sorting the periods sorts the windows.
     """
 
     def __init__(self, limit: int) -> None:
         self._limit = limit
         self._size = 0
-        self._places: OrderedDict[AlertKey, _Periods] = OrderedDict()
+        self._periods_by_key: OrderedDict[AlertKey, _Periods] = OrderedDict()
 
-    def take(self, place: AlertKey, answer: Answer, time: float) -> bool:
-        """Add an answer ``above`` or ``below``; return False if a later answer has ended its run."""
+    def add_answer(self, key: AlertKey, answer: Answer, time: float) -> bool:
+        """Add an answer ``above`` or ``below``; return False if it precedes a known answer ``below``."""
         named = named_from(answer.stream)
         starts = "" if named is None else named[1].removesuffix("Z")
-        periods = self._places.setdefault(place, _Periods())
-        self._places.move_to_end(place)
+        periods = self._periods_by_key.setdefault(key, _Periods())
+        self._periods_by_key.move_to_end(key)
         held = periods.held
-        at = bisect_left(held, starts, key=lambda one: one.starts)
-        if at == len(held) or held[at].starts != starts:
-            if at == 0 and not periods.whole:
+        index = bisect_left(held, starts, key=lambda one: one.starts)
+        if index == len(held) or held[index].starts != starts:
+            if index == 0 and not periods.only_alerts:
                 return False
-            held.insert(at, _Period(starts))
+            held.insert(index, _Period(starts))
             self._size += 1
-        period = held[at]
+        period = held[index]
         if answer.outcome == "below":
-            period.run, periods.whole = None, False
-            del held[:at]
-            self._size -= at
+            period.run, periods.only_alerts = None, False
+            del held[:index]
+            self._size -= index
         elif period.run is None:
             period.run = AlertRun(window_end(answer, time), answer, time)
         else:
@@ -196,39 +196,39 @@ class Runs:
             self._make_room(periods)
         return True
 
-    def of(self, place: AlertKey) -> AlertRun | None:
+    def run_of(self, key: AlertKey) -> AlertRun | None:
         """Return the current run of a key; None if its latest answer is no alert."""
-        held = self._places[place].held if place in self._places else []
+        held = self._periods_by_key[key].held if key in self._periods_by_key else []
         runs = [period.run for period in held if period.run is not None]
         if not runs:
             return None
         return AlertRun(runs[0].since, runs[-1].answer, runs[-1].time, sum(run.alerts for run in runs))
 
     def _make_room(self, periods: _Periods) -> None:
-        """Merge the first two periods of a key; if it has only one, drop the longest inactive key."""
+        """Merge the first two periods of a key. If it has only one, drop the key without news for longest."""
         self._size -= 1
         if len(periods.held) == 1:
-            self._size -= len(self._places.popitem(last=False)[1].held) - 1
+            self._size -= len(self._periods_by_key.popitem(last=False)[1].held) - 1
             return
         first, second = periods.held.pop(0).run, periods.held[0].run
-        periods.whole = False
+        periods.only_alerts = False
         if first is not None and second is not None:
             second.since, second.alerts = first.since, first.alerts + second.alerts
 
 
-MAX_PLACES: Final = 20_000
-"""Most alert keys and most periods in memory; above it, the oldest are dropped."""
+MAX_ALERT_KEYS: Final = 20_000
+"""Most alert keys, and most periods, in memory; beyond it, the oldest are dropped."""
 
 
 @dataclass(slots=True)
 class Alarm:
-    """A run of ``alerts`` alerts of one key; the next answer ``below`` sets ``resolved``.
+    """A run of ``alerts`` alerts of one key; the next answer ``below`` sets the time ``resolved``.
 
-    ``since`` is the end of the run's first window, and ``time`` Kafka's timestamp of its latest
-    ``answer``; both are Unix seconds.
+    ``since`` is the end of the run's first window. ``time`` is Kafka's timestamp of its latest
+    ``answer``. All times are Unix seconds.
     """
 
-    place: AlertKey
+    key: AlertKey
     source: str
     since: float
     answer: Answer
@@ -237,38 +237,38 @@ class Alarm:
     resolved: float | None = None
 
 
-class Firing:
+class AlarmTable:
     """All alarms, the most recently changed ones last."""
 
-    def __init__(self, limit: int = MAX_PLACES, *, over_periods: bool = False) -> None:
-        """With ``over_periods``, an alarm continues from one period of a stream to the next."""
+    def __init__(self, limit: int = MAX_ALERT_KEYS, *, over_periods: bool = False) -> None:
+        """With ``over_periods``, an alarm of a model continues from one period to the next."""
         self.alarms: dict[AlertKey, Alarm] = {}
-        self.forgotten = 0
-        """Number of alarms dropped since the last reset, because of the limit."""
+        self.dropped_alarms = 0
+        """Number of alarms that were dropped because of the limit, since the last reset to 0."""
         self._limit = limit
         self._over_periods = over_periods
-        self._runs = Runs(limit)
+        self._runs = AlertRuns(limit)
         self._streams: dict[str, int] = {}
 
-    def concerns(self, stream: str) -> bool:
-        """Whether a stream has an alarm, which an answer ``below`` may resolve."""
+    def has_alarm(self, stream: str) -> bool:
+        """Whether a stream has an alarm, so that an answer ``below`` may resolve one."""
         return stream in self._streams
 
-    def take(self, answer: Answer, source: str, time: float) -> Alarm | None:
+    def add_answer(self, answer: Answer, source: str, time: float) -> Alarm | None:
         """Add an answer; return the alarm that it starts, continues or resolves, else None.
 
-        A stream's answers must come in order; its periods may come in any order with the same result.
+        The answers of one stream must come in order. The periods of a model may come in any order.
         """
         if answer.outcome not in {"above", "below"}:
             return None
-        own = place_of(answer)
-        place = own._replace(stream=registered_as(own.stream)) if self._over_periods else own
-        held = self.alarms.get(place)
+        answer_key = alert_key_of(answer)
+        key = answer_key._replace(stream=registered_as(answer_key.stream)) if self._over_periods else answer_key
+        held = self.alarms.get(key)
         alarm = None if held is None or held.resolved is not None else held
-        if place == own:
-            run = _next(alarm, answer, time)
-        elif self._runs.take(place, answer, time):
-            run = self._runs.of(place)
+        if key == answer_key:
+            run = _extend_run(alarm, answer, time)
+        elif self._runs.add_answer(key, answer, time):
+            run = self._runs.run_of(key)
         else:
             return None
         if run is None:
@@ -276,29 +276,29 @@ class Firing:
                 alarm.resolved = max(time, alarm.since)
             return alarm
         if alarm is None:
-            self.drop(place)
-            alarm = Alarm(place, source, run.since, run.answer, run.time, run.alerts)
+            self.drop(key)
+            alarm = Alarm(key, source, run.since, run.answer, run.time, run.alerts)
             self._add(alarm)
         alarm.since, alarm.answer, alarm.time, alarm.alerts = run.since, run.answer, run.time, run.alerts
-        self.alarms[place] = self.alarms.pop(place)
+        self.alarms[key] = self.alarms.pop(key)
         return alarm
 
-    def drop(self, place: AlertKey) -> None:
+    def drop(self, key: AlertKey) -> None:
         """Remove an alarm."""
-        if self.alarms.pop(place, None) is not None:
-            self._streams[place.stream] -= 1
-            if not self._streams[place.stream]:
-                del self._streams[place.stream]
+        if self.alarms.pop(key, None) is not None:
+            self._streams[key.stream] -= 1
+            if not self._streams[key.stream]:
+                del self._streams[key.stream]
 
     def _add(self, alarm: Alarm) -> None:
         if len(self.alarms) >= self._limit:
             self.drop(next(iter(self.alarms)))
-            self.forgotten += 1
-        self.alarms[alarm.place] = alarm
-        self._streams[alarm.place.stream] = self._streams.get(alarm.place.stream, 0) + 1
+            self.dropped_alarms += 1
+        self.alarms[alarm.key] = alarm
+        self._streams[alarm.key.stream] = self._streams.get(alarm.key.stream, 0) + 1
 
 
-def _next(alarm: Alarm | None, answer: Answer, time: float) -> AlertRun | None:
+def _extend_run(alarm: Alarm | None, answer: Answer, time: float) -> AlertRun | None:
     if answer.outcome == "below":
         return None
     if alarm is None:

@@ -29,27 +29,29 @@ def is_about_table(query: Query) -> bool:
     return query.value is None and query.values is None and query.category is None
 
 
-def outside(source: Source, query: Query) -> tuple[str, ...]:
-    """Return a warning for each comparison or predicate that holds for every row or for none.
+def warn_about_domains(source: Source, query: Query) -> tuple[str, ...]:
+    """Return a warning for each comparison or predicate that holds for every row or for no row.
 
-    A choice from one candidate has a warning too. Unknown categories and invalid predicates have
-    none, because workers refuse them.
+    A choice with only one candidate gets a warning too. Unknown categories and invalid predicates
+    get none, because workers refuse them.
     """
-    lines = [_ONE_CANDIDATE] if _has_one_candidate(query) else []
+    lines = [_ONE_CANDIDATE_WARNING] if _has_one_candidate(query) else []
     texts = [text for text in predicates_of(query) if _may_be_decided(text)]
     if texts and isinstance(source, TableSource):
-        from stream.questions.predicate_limits import lines_of  # noqa: PLC0415  (the SQL parser is slow to import)
+        from stream.questions.predicate_limits import warn_about_predicate  # noqa: PLC0415  (the SQL parser is slow to import)
 
-        lines += [line for text in texts for line in lines_of(text, source.attributes)]
+        lines += [line for text in texts for line in warn_about_predicate(text, source.attributes)]
     return tuple(dict.fromkeys(lines))
 
 
-CHARGED: Final = "an answer is charged as any other"
-"""The last words of a warning about a question whose answer is known before it is asked."""
+CHARGED_AS_USUAL_TEXT: Final = "an answer is charged as any other"
+"""The last words of a warning about a question whose answer is known before."""
 
-_ONE_CANDIDATE: Final = f"candidates: there is one, so that the choice is known; {CHARGED}"
+_ONE_CANDIDATE_WARNING: Final = (
+    f"candidates: with one candidate the choice is known before; {CHARGED_AS_USUAL_TEXT}"
+)
 
-_part_that_decides = re.compile(r"\d|\b(?:and|or|in|false)\b", re.IGNORECASE)
+_deciding_pattern = re.compile(r"\d|\b(?:and|or|in|false)\b", re.IGNORECASE)
 
 
 def _has_one_candidate(query: Query) -> bool:
@@ -57,5 +59,5 @@ def _has_one_candidate(query: Query) -> bool:
 
 
 def _may_be_decided(text: str) -> bool:
-    """Whether the domain may decide a predicate; it never decides one comparison with a category."""
-    return _part_that_decides.search(text) is not None
+    """Whether a domain may decide a predicate; a single comparison with a category is never decided."""
+    return _deciding_pattern.search(text) is not None

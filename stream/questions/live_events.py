@@ -1,4 +1,4 @@
-"""Builds the records for a live topic: events as JSON, partitioned by person, and watermarks."""
+"""Builds the records of a live topic: events as JSON, partitioned by person, and watermarks."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ LiveEvent = Mapping[str, Any] | bytes
 """The fields or the encoded bytes of an event."""
 
 _EPOCH: Final = datetime.fromisoformat("1970-01-01T00:00:00Z")
-_MOMENTS: Final = "give seconds since 1970, ISO 8601 with a zone, or a datetime with one"
+_TIME_FORMS: Final = "give Unix time in seconds, ISO 8601 with a zone, or a datetime with a zone"
 _decode = msgspec.json.Decoder().decode
 
 
@@ -45,7 +45,7 @@ class LiveTopic:
     partitions: int
 
     def record(self, event: LiveEvent) -> LiveRecord:
-        """Encode an event, keyed by its person; without a person it goes to partition 0 and is refused."""
+        """Encode an event with its person as key. Without a person it goes to partition 0; a feed refuses it."""
         value = event if isinstance(event, bytes) else encode_event(event)
         key = person_key(value, self.source.person)
         partition = 0 if key is None else int(murmur2(key) & 0x7FFFFFFF) % self.partitions
@@ -65,19 +65,21 @@ def person_key(event: bytes, path: str) -> bytes | None:
     return str(found).encode(errors="replace") or None
 
 
-def live_source(source: Source) -> EventsSource:
+def require_live_source(source: Source) -> EventsSource:
     """Return the source; ``Invalid`` if it is not a live topic."""
     if not isinstance(source, EventsSource):
-        raise Invalid(f"source '{source.source}' is no live topic: it is of kind '{source.kind}'")
+        raise Invalid(
+            f"source '{source.source}' is not a live topic, but of kind '{source.kind}'; name a source of kind 'events'"
+        )
     return source
 
 
-def live_name(source: Question, headers: Headers, fields: Mapping[str, Any]) -> str:
+def require_source_name(source: Question, headers: Headers, fields: Mapping[str, Any]) -> str:
     """Return the source name for ``publish``; ``Invalid`` if it has a question's arguments."""
     if not isinstance(source, str):
-        raise Invalid("publish: events go to the topic of a source; give its name")
+        raise Invalid("publish: the first argument must be the name of the source whose topic gets the events")
     if headers or fields:
-        raise Invalid(f"{', '.join(fields) or 'headers'}: belongs to a question; give events alone")
+        raise Invalid(f"{', '.join(fields) or 'headers'}: belongs to a question; give only a source and events")
     return source
 
 
@@ -99,12 +101,12 @@ def require_events(events: object) -> None:
         )
 
 
-def marks_of(source: EventsSource) -> EventsSource:
+def require_marks(source: EventsSource) -> EventsSource:
     """Return the source; ``Invalid`` if its clock is not ``marks``."""
     if source.clock != "marks":
         raise Invalid(
-            f"source '{source.source}' has no marks: its clock is the broker's; register a source with clock 'marks' to replay "
-            "events"
+            f"source '{source.source}' has the broker's clock, so its topic takes no marks; to replay events, register a "
+            "source with clock 'marks'"
         )
     return source
 
@@ -116,7 +118,7 @@ def _as_float(number: Real) -> float:
         return inf
 
 
-def milliseconds_of(time: str | float | datetime) -> int:
+def parse_time(time: str | float | datetime) -> int:
     """Convert ISO 8601, a datetime with a zone, or Unix seconds to Unix milliseconds.
 
     Raises:
@@ -129,94 +131,98 @@ def milliseconds_of(time: str | float | datetime) -> int:
             raise Invalid(f"time: {error}") from None
     if isinstance(time, datetime):
         if time.tzinfo is None:
-            raise Invalid("time: names no zone; give the datetime one")
+            raise Invalid("time: the datetime has no zone; give one with tzinfo")
         found = (time - _EPOCH) // timedelta(milliseconds=1)
     elif isinstance(time, bool) or not isinstance(time, Real):
-        raise Invalid(f"time: {time!r:.80} is no moment; {_MOMENTS}")
+        raise Invalid(f"time: {time!r:.80} is not a time; {_TIME_FORMS}")
     elif not isfinite(seconds := _as_float(time)):
-        raise Invalid(f"time: {seconds} is no moment; {_MOMENTS}")
+        raise Invalid(f"time: {seconds} is not a time; {_TIME_FORMS}")
     elif not 0 <= seconds < END_MS:
-        raise Invalid(f"time: {seconds:.15g} is not from 1970 to 9999; {_MOMENTS}")
+        raise Invalid(f"time: {seconds:.15g} is not from 1970 to 9999; {_TIME_FORMS}")
     elif END_MS <= 1000 * time < 1000 * END_MS:
         raise Invalid(
-            f"time: {time} is after the year 9999 if it is in seconds since 1970; in milliseconds it is "
-            f"{written_moment(int(time))}: divide it by 1,000"
+            f"time: {time} s is after the year 9999; if it is in milliseconds ({written_moment(int(time))}), divide it "
+            "by 1,000"
         )
     else:
         found = round(1000 * time)
     if not 0 <= found < END_MS:
-        raise Invalid(f"time: {time} is not from 1970 to 9999; {_MOMENTS}")
+        raise Invalid(f"time: {time} is not from 1970 to 9999; {_TIME_FORMS}")
     return found
 
 
 MAX_MARKS: Final = 1_000_000
-"""Most marks of one replay: 28 years at one mark per 15 minutes. More indicate a wrong date."""
+"""Most marks of one replay, enough for 28 years of 15 minutes each; more mean a wrong date."""
 
 
 class Replay:
     """Orders the events of a source for a replay, with a mark at each multiple of ``every``.
 
-    Marks run from the first event to ``until``, or to the first multiple after the last event. An
-    event is ahead of the last mark by less than ``every``, so ``every`` must not exceed the source's
-    ``ahead``.
+    The first mark is at or before the first event. The last mark is at ``until``, or at the first
+    multiple after the last event. An event is less than ``every`` ahead of the mark before it, so
+    ``every`` must not exceed the source's ``ahead``.
     """
 
     def __init__(self, source: EventsSource, every: str, until: int | None = None) -> None:
-        marks_of(source)
+        require_marks(source)
         try:
             self._every = span_ms(every)
         except ValueError as error:
             raise Invalid(f"marks: {error}") from None
         if self._every == 0:
-            raise Invalid("marks: cannot stand closer together than a millisecond; put them further apart")
+            raise Invalid("marks: the interval is less than a millisecond; give a longer one")
         if self._every > span_ms(source.ahead):
             raise Invalid(
-                f"marks: {every} apart, and source '{source.source}' refuses events more than {source.ahead} ahead of the mark before "
-                "them; put marks closer, or register a source with more in 'ahead'"
+                f"marks: the interval is {every}, but source '{source.source}' refuses events that are more than {source.ahead} "
+                "ahead of the mark before them; give a shorter interval, or register a source with a longer 'ahead'"
             )
         self._until = until
 
     def steps(self, events: Iterable[tuple[bytes, int]]) -> Iterator[tuple[int, list[bytes]]]:
         """Yield each mark in Unix milliseconds with the events after it, in their order.
 
-        ``events`` are bytes and times. An event that will be refused (time ``NO_MOMENT``) stays after
-        its predecessor. All events are read before the first step.
+        ``events`` are pairs of bytes and a time. An event whose time is ``NO_MOMENT`` will be refused; it
+        stays after the event before it. All events are read before the first mark is yielded.
 
         Raises:
             Invalid: no event has a valid time, or the first and last are too far apart.
         """
         steps: dict[int, list[bytes]] = {}
         timeless: list[bytes] = []
-        here = timeless
+        current = timeless
         for event, moment in events:
             if moment != NO_MOMENT:
-                here = steps.setdefault(self._mark_before(moment), [])
-            here.append(event)
+                current = steps.setdefault(self._mark_before(moment), [])
+            current.append(event)
         if not steps:
-            raise Invalid("no event would be accepted, so the first mark is unknown; nothing is written")
+            raise Invalid(
+                "no event has a valid time, so the first mark is unknown; nothing is written; correct the events' times"
+            )
         first = min(steps)
         last = max(steps) + self._every if self._until is None else self._until
         steps[first] = timeless + steps[first]
-        return self._between(first, last, steps)
+        return self._pair_marks(first, last, steps)
 
     def _mark_before(self, moment: int) -> int:
         """Return the mark before a time; events after ``until`` follow the last mark."""
         mark = moment - moment % self._every
         return mark if self._until is None else min(mark, self._until)
 
-    def _between(self, first: int, last: int, steps: dict[int, list[bytes]]) -> Iterator[tuple[int, list[bytes]]]:
+    def _pair_marks(
+        self, first: int, last: int, steps: dict[int, list[bytes]]
+    ) -> Iterator[tuple[int, list[bytes]]]:
         count = -(-(last - first) // self._every)
         if count > MAX_MARKS:
             raise Invalid(
-                f"marks: from {written_moment(first)} to {written_moment(last)} there are {count:,}; put them further apart, leave out "
-                "events that are dated wrongly, or say where the replay ends"
+                f"marks: from {written_moment(first)} to {written_moment(last)} there are {count:,}, more than {MAX_MARKS:,}; give a longer interval, "
+                "leave out events with wrong dates, or set the end of the replay"
             )
         marks = [*range(first, last, self._every), last]
         return ((mark, steps.get(mark, [])) for mark in marks)
 
 
-_DEEPEST: Final = 64
-_UNWRITABLE: Final = (TypeError, ValueError, OverflowError, RecursionError)
+_MAX_DEPTH: Final = 64
+_ENCODE_ERRORS: Final = (TypeError, ValueError, OverflowError, RecursionError)
 
 
 def encode_event(event: Mapping[str, Any]) -> bytes:
@@ -229,8 +235,8 @@ def encode_event(event: Mapping[str, Any]) -> bytes:
         raise Invalid(f"event: is of type {type(event).__name__}; give a list of events, each a mapping or bytes")
     try:
         return _encode(event)
-    except _UNWRITABLE:
-        raise Invalid(_unwritable(event)) from None
+    except _ENCODE_ERRORS:
+        raise Invalid(_describe_unwritable(event)) from None
 
 
 def _json_form(value: Any) -> Any:
@@ -270,20 +276,24 @@ def _numpy_form(value: Any) -> Any:
 _encode = msgspec.json.Encoder(enc_hook=_json_form).encode
 
 
-def _unwritable(event: Mapping[str, Any]) -> str:
+def _describe_unwritable(event: Mapping[str, Any]) -> str:
     value: Any = event
-    way: list[str] = []
-    while isinstance(value, Mapping) and len(way) < _DEEPEST and (step := _first_unwritable(value)) is not None:
-        way.append(str(step))
+    path_steps: list[str] = []
+    while (
+        isinstance(value, Mapping)
+        and len(path_steps) < _MAX_DEPTH
+        and (step := _first_unwritable(value)) is not None
+    ):
+        path_steps.append(str(step))
         value = value[step]
     kind = type(value).__name__
-    return f"{'.'.join(way) or 'event'}: {kind} has no JSON form; give text, numbers, moments, or objects of them"
+    return f"{'.'.join(path_steps) or 'event'}: {kind} has no JSON form; give text, numbers, datetimes, or objects of these"
 
 
 def _first_unwritable(fields: Mapping[str, Any]) -> str | None:
     for name, value in fields.items():
         try:
             _encode(value)
-        except _UNWRITABLE:
+        except _ENCODE_ERRORS:
             return name
     return None

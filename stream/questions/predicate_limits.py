@@ -1,4 +1,4 @@
-"""Finds comparisons and predicates that hold for every row of the declared domain, or none."""
+"""Finds comparisons and predicates that hold for every row of the declared domain, or for no row."""
 
 from __future__ import annotations
 
@@ -11,18 +11,18 @@ from sqlglot import Token, TokenType, exp
 from sqlglot.dialects.dialect import Dialect
 
 from schemas import Domain, Integers, Numeric
-from stream.questions.domain_limits import CHARGED
+from stream.questions.domain_limits import CHARGED_AS_USUAL_TEXT
 from stream.tables import PredicateError, PredicateParser
 from stream.tables.expressions import Constant
 from stream.tables.table_errors import one_line
 
 _DIALECT: Final = Dialect.get_or_raise("postgres")  # as workers read predicates
 
-_SHOWN: Final = 120
+_MAX_SHOWN_CHARACTERS: Final = 120
 
-_WORDS: Final = frozenset({TokenType.AND, TokenType.OR, TokenType.NOT, TokenType.IN, TokenType.BETWEEN})
+_KEYWORDS: Final = frozenset({TokenType.AND, TokenType.OR, TokenType.NOT, TokenType.IN, TokenType.BETWEEN})
 
-_SIGNS: Final[dict[type[exp.Expr], tuple[str, str]]] = {
+_COMPARISON_SIGNS: Final[dict[type[exp.Expr], tuple[str, str]]] = {
     exp.EQ: ("=", "="),
     exp.NEQ: ("<>", "<>"),
     exp.LT: ("<", ">"),
@@ -30,26 +30,26 @@ _SIGNS: Final[dict[type[exp.Expr], tuple[str, str]]] = {
     exp.GT: (">", "<"),
     exp.GTE: (">=", "<="),
 }
-"""The sign of each comparison, and its sign if the two sides change places."""
+"""The sign of each comparison, and the sign after its two sides are swapped."""
 
 
-def lines_of(text: str, attributes: Mapping[str, Domain]) -> list[str]:
-    """Return a warning for each comparison, or the whole predicate, that the domain decides.
+def warn_about_predicate(text: str, attributes: Mapping[str, Domain]) -> list[str]:
+    """Return a warning for each comparison that the domain decides, or for the whole predicate.
 
-    The check of the predicate's normal form (``stream.tables.expressions``) also finds comparisons
-    that exclude each other. ``TRUE`` alone and a text that cannot be parsed have no warning.
+    The whole predicate is decided if its normal form (``stream.tables.expressions``) is constant,
+    for example because two comparisons exclude each other. ``TRUE`` and invalid text get no warning.
     """
-    lines = list(_outside(text, attributes))
-    rows = _decided(text, attributes)
-    # Skip the general warning if a comparison's warning gives the reason.
+    lines = list(_warn_about_comparisons(text, attributes))
+    rows = _rows_of_predicate(text, attributes)
+    # A comparison's warning that names the same rows already gives the reason.
     if rows is not None and not any(f" holds for {rows};" in line for line in lines):
         lines.append(
-            f"where: {one_line(text, _SHOWN)} holds for {rows}: the declared domains alone decide it; {CHARGED}"
+            f"where: {one_line(text, _MAX_SHOWN_CHARACTERS)} holds for {rows}: the declared domains alone decide it; {CHARGED_AS_USUAL_TEXT}"
         )
     return lines
 
 
-def _decided(text: str, attributes: Mapping[str, Domain]) -> str | None:
+def _rows_of_predicate(text: str, attributes: Mapping[str, Domain]) -> str | None:
     try:
         predicate = PredicateParser(attributes).parse(text)
     except PredicateError:
@@ -59,25 +59,27 @@ def _decided(text: str, attributes: Mapping[str, Domain]) -> str | None:
     return "every row" if predicate.holds else "no row"
 
 
-def _outside(text: str, attributes: Mapping[str, Domain]) -> Iterator[str]:
+def _warn_about_comparisons(text: str, attributes: Mapping[str, Domain]) -> Iterator[str]:
     folded: dict[str, list[str]] = {}
     for name in attributes:
         folded.setdefault(name.casefold(), []).append(name)
 
-    def find(name: str) -> str | None:
+    def find_attribute(name: str) -> str | None:
         alike = folded.get(name.casefold(), [])
         return name if name in attributes else alike[0] if len(alike) == 1 else None
 
     try:
-        tokens = [_as_name(token, text, find(token.text) is not None) for token in _DIALECT.tokenize(text)]
+        tokens = [
+            _as_name(token, text, find_attribute(token.text) is not None) for token in _DIALECT.tokenize(text)
+        ]
         [tree] = _DIALECT.parser().parse_into(exp.Condition, tokens, text)
         comparisons = [(*one, Decimal(one[-1])) for one in _comparisons(tree)] if tree is not None else []
     except Exception:  # noqa: BLE001 - the worker refuses a text that cannot be parsed
         return
     for attribute, sign, constant, number in comparisons:
-        declared = find(attribute)
+        declared = find_attribute(attribute)
         domain = None if declared is None else attributes[declared]
-        if isinstance(domain, Numeric) and (rows := _rows(domain, sign, number)):
+        if isinstance(domain, Numeric) and (rows := _rows_of_comparison(domain, sign, number)):
             values = "whole numbers" if isinstance(domain, Integers) else f"multiples of {domain.step:g}"
             yield (
                 f"where: {declared} {sign} {constant} holds for {rows}; '{declared}' is declared as {values} "
@@ -87,7 +89,7 @@ def _outside(text: str, attributes: Mapping[str, Domain]) -> Iterator[str]:
 
 def _as_name(token: Token, text: str, declared: bool) -> Token:
     """Turn an SQL keyword, such as ``date``, into a name if an attribute has that name."""
-    if not declared or token.token_type in _WORDS or not text[token.start : token.end + 1].isidentifier():
+    if not declared or token.token_type in _KEYWORDS or not text[token.start : token.end + 1].isidentifier():
         return token
     return Token(TokenType.VAR, token.text, token.line, token.col, token.start, token.end)
 
@@ -96,31 +98,31 @@ def _comparisons(tree: exp.Expr) -> Iterator[tuple[str, str, str]]:
     """Yield each comparison with a number as (attribute, sign, number), in text order."""
     for node in tree.dfs():
         pairs: list[tuple[exp.Expr, str, exp.Expr]] = []
-        if type(node) in _SIGNS:
-            sign, mirrored = _SIGNS[type(node)]
+        if type(node) in _COMPARISON_SIGNS:
+            sign, mirrored = _COMPARISON_SIGNS[type(node)]
             pairs = [(node.this, sign, node.expression), (node.expression, mirrored, node.this)]
         elif isinstance(node, exp.Between):
             pairs = [(node.this, ">=", node.args["low"]), (node.this, "<=", node.args["high"])]
         elif isinstance(node, exp.In):
             pairs = [(node.this, "=", one) for one in node.expressions]
         for attribute, sign, other in pairs:
-            column, number = attribute.unnest(), _number(other.unnest())
+            column, number = attribute.unnest(), _number_text(other.unnest())
             if isinstance(column, exp.Column) and number is not None:
                 yield column.name, sign, number
 
 
-def _number(node: exp.Expr) -> str | None:
-    if isinstance(node, exp.Neg) and (inner := _number(node.this)) is not None:
+def _number_text(node: exp.Expr) -> str | None:
+    if isinstance(node, exp.Neg) and (inner := _number_text(node.this)) is not None:
         return f"-{inner}"
     return str(node.this) if isinstance(node, exp.Literal) and not node.is_string else None
 
 
-def _rows(domain: Numeric, sign: str, constant: Decimal) -> str | None:
-    whole, steps = domain.in_steps, Fraction(constant) / domain.unit
-    inside = whole.minimum <= steps <= whole.maximum
+def _rows_of_comparison(domain: Numeric, sign: str, constant: Decimal) -> str | None:
+    domain_in_steps, steps = domain.in_steps, Fraction(constant) / domain.unit
+    is_undecided = domain_in_steps.minimum <= steps <= domain_in_steps.maximum
     if sign in {"=", "<>"}:
-        inside &= steps.denominator == 1
-        passes = sign == "<>"
+        is_undecided &= steps.denominator == 1
+        holds_outside = sign == "<>"
     else:
-        passes = (steps > whole.maximum) == (sign in {"<", "<="})
-    return None if inside else "every row" if passes else "no row"
+        holds_outside = (steps > domain_in_steps.maximum) == (sign in {"<", "<="})
+    return None if is_undecided else "every row" if holds_outside else "no row"

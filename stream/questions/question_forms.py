@@ -14,7 +14,7 @@ from schemas.wire import describe
 from stream.errors import Invalid
 from stream.formatting import did_you_mean
 from stream.kafka.client.local_address import settings_here
-from stream.settings import Settings, variable
+from stream.settings import Settings, variable_of
 
 Question = Query | Mapping[str, Any] | str
 """A query, a mapping of its fields, or its stream's name with the fields as keywords."""
@@ -28,14 +28,14 @@ REQUEST_TIMEOUT: Final = 30.0
 DEFAULT_MAX_PRICE: Final = "10%"
 """Default ``max_price`` of a question with an ``alpha``."""
 
-Made = TypeVar("Made")
+Validated = TypeVar("Validated")
 
 
 def as_query(question: Question, fields: Mapping[str, Any], new_id: Callable[[], str]) -> Query:
     """Convert a question to a query, with a new ``id`` if it has none; ``Invalid`` if it is no query."""
     if not isinstance(question, Query | Mapping | str):
         raise Invalid(
-            f"question: is of type {type(question).__name__}; give a query, its fields, or its stream's name, and many of them to ask_many"
+            f"question: is of type {type(question).__name__}; give a Query, a mapping of its fields, or a stream's name; give several questions to ask_many"
         )
     if isinstance(question, Query):
         if not fields:
@@ -45,10 +45,10 @@ def as_query(question: Question, fields: Mapping[str, Any], new_id: Callable[[],
     document = {**given, **fields}
     if "id" not in document:
         document["id"] = new_id()
-    return valid(lambda: Query.model_validate(document), given=document)
+    return validate_as_invalid(lambda: Query.model_validate(document), given=document)
 
 
-def with_limit(query: Query) -> Query:
+def set_default_max_price(query: Query) -> Query:
     """Set the default ``max_price`` of a query with an ``alpha``.
 
     Without an ``alpha``, the stream's plan fixes the charge, and no limit is needed.
@@ -62,14 +62,16 @@ def require_many(questions: object) -> None:
     """Raise ``Invalid`` if ``questions`` is not an iterable of questions."""
     if isinstance(questions, Query | Mapping | str | bytes) or not isinstance(questions, Iterable | AsyncIterable):
         raise Invalid(
-            f"questions: is of type {type(questions).__name__}; give a list of questions, and a single one to ask"
+            f"questions: is of type {type(questions).__name__}; give a list of questions, or use ask for a single question"
         )
 
 
 def require_headers(headers: object) -> None:
     """Raise ``Invalid`` if ``headers`` are not pairs of a name and bytes."""
     if not isinstance(headers, Sequence) or not all(_is_header(one) for one in headers):
-        raise Invalid("headers: give a list of pairs, each of a name and bytes, as [('traceparent', b'00-…')]")
+        raise Invalid(
+            "headers: is not a list of pairs of a name and bytes; give for example [('traceparent', b'00-…')]"
+        )
 
 
 def _is_header(one: object) -> bool:
@@ -87,27 +89,29 @@ def as_names(field: str, names: object) -> list[str]:
     several = list(names) if isinstance(names, Iterable) and not isinstance(names, str | bytes) else [names, None]
     found = [one for one in several if isinstance(one, str)]
     if len(found) < len(several):
-        raise Invalid(f"{field}: give a list of names, as text")
+        raise Invalid(f"{field}: is not a list of names; give a list of texts")
     return found
 
 
 def as_source(source: Source | Mapping[str, Any]) -> Source:
     """Validate a source; ``Invalid`` if it does not fit the contract."""
-    return valid(lambda: _sources().validate_python(source), given=source)
+    return validate_as_invalid(lambda: _source_adapter().validate_python(source), given=source)
 
 
 def as_spec(stream: StreamSpec | Mapping[str, Any]) -> StreamSpec:
     """Validate a stream's specification; ``Invalid`` if it does not fit the contract."""
-    return valid(lambda: StreamSpec.model_validate(stream), given=stream)
+    return validate_as_invalid(lambda: StreamSpec.model_validate(stream), given=stream)
 
 
 @cache
-def _sources() -> TypeAdapter[Source]:
+def _source_adapter() -> TypeAdapter[Source]:
     return TypeAdapter(Source)
 
 
-def valid(make: Callable[[], Made], name: Callable[[str], str] = str, given: Any = None) -> Made:
-    """Return ``make()``; convert a validation error into ``Invalid`` with the wrong fields."""
+def validate_as_invalid(
+    make: Callable[[], Validated], name: Callable[[str], str] = str, given: Any = None
+) -> Validated:
+    """Return ``make()``; convert a ValidationError into ``Invalid``, which names the wrong fields."""
     try:
         return make()
     except ValidationError as error:
@@ -115,7 +119,7 @@ def valid(make: Callable[[], Made], name: Callable[[str], str] = str, given: Any
 
 
 def as_settings(settings: Settings | str | None, fields: Mapping[str, Any]) -> Settings:
-    """Return a client's settings: its arguments, else the environment, else the local broker.
+    """Return a client's settings from its arguments, the environment, or else the local broker.
 
     A string is the setting ``bootstrap``. ``Invalid`` if a keyword is not a setting.
     """
@@ -125,13 +129,19 @@ def as_settings(settings: Settings | str | None, fields: Mapping[str, Any]) -> S
         settings, fields = None, {**fields, "bootstrap": settings}
     if settings is not None and not isinstance(settings, Settings):
         raise Invalid(
-            f"settings: is of type {type(settings).__name__}; give Kafka's address, as '127.0.0.1:9092', Settings, or settings by name"
+            f"settings: is of type {type(settings).__name__}; give Kafka's address (such as '127.0.0.1:9092'), a Settings object, or settings as keywords"
         )
     if unknown := next((name for name in fields if name not in Settings.model_fields), None):
-        raise Invalid(f"{unknown}: is no setting{did_you_mean(unknown, Settings.model_fields)}")
+        raise Invalid(f"{unknown}: is not a setting{did_you_mean(unknown, Settings.model_fields)}")
     if settings is None:
-        return valid(lambda: settings_here(**fields), lambda name: name if name in fields else variable(name))
-    return settings if not fields else valid(lambda: Settings.model_validate({**settings.model_dump(), **fields}))
+        return validate_as_invalid(
+            lambda: settings_here(**fields), lambda name: name if name in fields else variable_of(name)
+        )
+    return (
+        settings
+        if not fields
+        else validate_as_invalid(lambda: Settings.model_validate({**settings.model_dump(), **fields}))
+    )
 
 
 def as_requests(requests: Iterable[Request]) -> list[Request]:
@@ -140,6 +150,6 @@ def as_requests(requests: Iterable[Request]) -> list[Request]:
     other = next((one for one in found if not isinstance(one, Event) or not hasattr(one, "request")), None)
     if other is not None or not isinstance(requests, Iterable):
         raise Invalid(
-            f"requests: {type(other).__name__} is no request; give requests of the contract, as OpenStream"
+            f"requests: an item is of type {type(other).__name__}, which is no request; give objects such as schemas.OpenStream"
         )
     return found

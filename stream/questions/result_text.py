@@ -9,8 +9,8 @@ from html import escape
 from typing import Any, Final
 
 from schemas import Amount, Answer, GrantRecord, Query, Source
-from stream.formatting import bound, estimate, interval
-from stream.optional_packages import needed
+from stream.formatting import format_error_bound, format_estimate, format_interval
+from stream.optional_packages import import_or_missing
 from stream.privacy.composition.costs import (
     EPSILON_UNITS,
     NOTHING,
@@ -41,7 +41,7 @@ def line(answer: Answer) -> str:
     """Format an answer in one line: stream, number with ± and interval, price, and ε spent so far."""
     parts = [f"{answer.stream}{about(answer)}:"]
     if answer.estimate is not None:
-        parts.append(estimate(answer.estimate, answer.alpha))
+        parts.append(format_estimate(answer.estimate, answer.alpha))
     elif answer.estimates is not None:
         first = ", ".join(_numbers(answer)[:MAX_LINES])
         more = len(answer.estimates) - MAX_LINES
@@ -51,9 +51,9 @@ def line(answer: Answer) -> str:
     else:
         parts.append(answer.outcome)
     if answer.alpha is not None:
-        parts.append(f"± {bound(answer.alpha)}{alpha_unit(answer)}")
+        parts.append(f"± {format_error_bound(answer.alpha)}{alpha_unit(answer)}")
     if answer.interval is not None:
-        parts.append(f"(95 %: {interval(answer.interval)})")
+        parts.append(f"(95 %: {format_interval(answer.interval)})")
     if answer.reason:
         parts.append(f"({answer.reason})")
     if answer.price is not None and answer.outcome != "rejected":
@@ -72,7 +72,7 @@ def alpha_unit(answer: Answer) -> str:
 
 def _numbers(answer: Answer) -> list[str]:
     """Format the numbers of an answer, each behind its text if there are keys."""
-    numbers = [estimate(number, answer.alpha) for number in answer.estimates or ()]
+    numbers = [format_estimate(number, answer.alpha) for number in answer.estimates or ()]
     if answer.keys is None:
         return numbers
     return [f"{shown(text)} {number}" for text, number in zip(answer.keys, numbers, strict=True)]
@@ -126,7 +126,7 @@ def _cell(row: Mapping[str, Any], name: str) -> str:
     value = row.get(name)
     if isinstance(value, float):
         is_bound = name == "alpha" or name.endswith(ERROR)
-        return bound(value) if is_bound else estimate(value, _alpha(row, _measured(name)))
+        return format_error_bound(value) if is_bound else format_estimate(value, _alpha(row, _measured(name)))
     return "" if value is None else escape(str(value))
 
 
@@ -169,7 +169,7 @@ def _bar(row: Mapping[str, Any], scale: tuple[float, float]) -> str:
 
     left, right, middle = at(ends[0]), at(ends[1]), at(row["estimate"])
     half = _HEIGHT / 2
-    labels = [estimate(end, _alpha(row, "estimate")) for end in ends]
+    labels = [format_estimate(end, _alpha(row, "estimate")) for end in ends]
     return (
         f'<svg width="{_WIDTH}" height="{_HEIGHT}" role="img" '
         f'aria-label="{labels[0]} to {labels[1]}">'
@@ -248,15 +248,15 @@ class DataFrames(ABC):
 
     def to_polars(self) -> Any:
         """Convert the rows to a polars DataFrame; needs the extra ``polars``."""
-        return needed("polars", "polars").DataFrame(self._columns(), strict=False)
+        return import_or_missing("polars", "polars").DataFrame(self._columns(), strict=False)
 
     def to_pandas(self) -> Any:
         """Convert the rows to a pandas DataFrame; needs the extra ``pandas``."""
-        return needed("pandas", "pandas").DataFrame(self._columns())
+        return import_or_missing("pandas", "pandas").DataFrame(self._columns())
 
     def to_arrow(self) -> Any:
         """Convert the rows to an Arrow table; needs the extra ``arrow``."""
-        return needed("pyarrow", "arrow").table(self._columns())
+        return import_or_missing("pyarrow", "arrow").table(self._columns())
 
     def _columns(self) -> dict[str, list[Any]]:
         rows = self.rows()

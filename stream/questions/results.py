@@ -11,10 +11,10 @@ from pydantic import PrivateAttr
 from schemas import INDEPENDENCE, MAX_ANSWER_BYTES, Answer, Interval, Query, Source, TableSource
 from schemas.wire import Codec
 from stream.errors import Exhausted, Halted, Rejected
-from stream.formatting import bound_of, cells_of, counts_people, describe_source_bound
+from stream.formatting import cells_of, contribution_bound_of, counts_people, describe_source_bound
 from stream.processing.dead_letters import PRICE, says_exhausted
 from stream.questions import result_text
-from stream.questions.domain_limits import outside
+from stream.questions.domain_limits import warn_about_domains
 from stream.questions.result_text import DataFrames
 
 Group = Mapping[str, str | int | float]
@@ -93,14 +93,14 @@ class Result(DataFrames, Answer):
         if self._query is None or self._source is None:
             return guessed
         bounded = (describe_source_bound(self._source),) if self.rows_per_person is not None else ()
-        return (*guessed, *bounded, *outside(self._source, self._query))
+        return (*guessed, *bounded, *warn_about_domains(self._source, self._query))
 
     @property
     def rows_per_person(self) -> int | None:
         """Most rows of one person that the answer counts; None if all count, or if it is unknown."""
         if self._query is None or self._source is None or counts_people(self._query):
             return None
-        return bound_of(self._source)
+        return contribution_bound_of(self._source)
 
     def checked(self) -> Self:
         """Return the result itself, or raise if the question was not answered.

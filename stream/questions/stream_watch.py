@@ -1,4 +1,4 @@
-"""Selects the notices of ``watch``: alerts, other answers if wanted, and each end once."""
+"""Selects the notices of ``watch``: alerts, other answers if wanted, and each stream's end once."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ from schemas import EventsSource, Source, StandingQuery, StreamState, registered
 from schemas.wire import UNREADABLE
 from stream.errors import Unknown
 from stream.formatting import describe_bound, describe_source_bound, did_you_mean
-from stream.questions.alert_states import ABOVE, Notice, matches
+from stream.questions.alert_states import ABOVE_BYTES, Notice, matches_patterns
 from stream.questions.question_forms import as_names
 from stream.questions.results import Result
 
 
 class StreamOpening(NamedTuple):
-    """One opening of a stream, identified by ``incarnation``, and its end; ``time`` is Unix time."""
+    """One opening of a stream, identified by ``incarnation``, and its state; ``time`` is Unix time."""
 
     stream: str
     source: str
@@ -37,13 +37,13 @@ class StreamOpening(NamedTuple):
         return f"{self.state}: {self.reason}"
 
 
-def source_of(key: bytes | None) -> str | None:
+def parse_source_name(key: bytes | None) -> str | None:
     """Return the source that a ledger record registers; None for other records."""
     kind, _, name = (key or b"").partition(b"|")
     return name.decode(errors="replace") if kind == b"source" else None
 
 
-def counted_of(value: bytes | None) -> str:
+def describe_record_bound(value: bytes | None) -> str:
     """Describe the contribution bound of a source's record; empty if it has none."""
     try:
         source = _source_decoder.decode(value or b"").source
@@ -52,28 +52,28 @@ def counted_of(value: bytes | None) -> str:
     return "" if source.person is None else describe_bound(source.kind, source.person, source.contribution)
 
 
-def opening_of(
-    key: bytes | None, value: bytes | None, stamp: int, wanted: Callable[[str, str], bool]
+def parse_opening(
+    key: bytes | None, value: bytes | None, stamp: int, is_wanted: Callable[[str, str], bool]
 ) -> StreamOpening | None:
-    """Parse a stream's ledger record; None for other records and streams that are not wanted."""
+    """Parse a stream's ledger record; None for other records, and for streams that are not wanted."""
     kind, _, rest = (key or b"").partition(b"|")
     if kind != b"grant" or value is None:
         return None
     source, _, stream = rest.decode(errors="replace").partition("|")
-    if not wanted(source, stream):
+    if not is_wanted(source, stream):
         return None
     try:
-        grant = _decoder.decode(value)
+        grant = _grant_decoder.decode(value)
     except UNREADABLE:
         return None  # a record of a later version
     state = grant.state if grant.state != "open" or grant.ending is None else grant.ending
     return StreamOpening(stream, source, grant.identity.incarnation, state, grant.reason, stamp / 1000)
 
 
-def is_news(known: dict[str, StreamOpening], opening: StreamOpening) -> bool:
-    """Add an opening to ``known``; return False if only its time differs.
+def add_if_changed(known: dict[str, StreamOpening], opening: StreamOpening) -> bool:
+    """Add an opening to ``known``; return False, and add nothing, if only its time differs.
 
-    The ledger also rewrites a stream's record for other reasons; keep the time of the first.
+    The ledger rewrites a stream's record for other reasons too; the time of the first record stays.
     """
     before = known.get(opening.stream)
     if before is not None and before._replace(time=opening.time) == opening:
@@ -103,11 +103,11 @@ class _SourceRecord(msgspec.Struct, gc=False):
     source: _LedgerSource
 
 
-_decoder = msgspec.json.Decoder(_Grant)
+_grant_decoder = msgspec.json.Decoder(_Grant)
 _source_decoder = msgspec.json.Decoder(_SourceRecord)
 
 
-_HALTED: Final = b'"halted"'
+_HALTED_BYTES: Final = b'"halted"'
 
 
 class AnswerRecord(Protocol):
@@ -122,7 +122,7 @@ class AnswerRecord(Protocol):
 
 
 class Watch:
-    """Selects streams by name patterns and source; with ``quiet``, selects all their answers.
+    """Selects streams by name patterns and source, and their alerts; with ``quiet``, all answers.
 
     The name of a model selects the streams of all its periods.
     """
@@ -141,9 +141,9 @@ class Watch:
 
     def wants(self, source: str, stream: str) -> bool:
         """Whether a stream is watched."""
-        return self._source in {None, source, registered_as(source)} and matches(stream, self._patterns)
+        return self._source in {None, source, registered_as(source)} and matches_patterns(stream, self._patterns)
 
-    def begin(
+    def first_notices(
         self, openings: Iterable[StreamOpening], sources: AbstractSet[str], *, from_beginning: bool
     ) -> list[Notice]:
         """Return the first notices: the ends of streams that are named without wildcard.
@@ -160,28 +160,30 @@ class Watch:
         for name in self._patterns:
             if name not in known and not any(sign in name for sign in "*?["):
                 raise Unknown(
-                    f"stream '{name}' is not known{f' to source {self._source}' if self._source else ''}; see 'sotto "
+                    f"stream '{name}' does not exist{f' on source {self._source}' if self._source else ''}; see 'sotto "
                     f"source list', or watch '{name}*' for streams that will be opened later"
                 )
-        return [] if from_beginning else self.ended(known[name] for name in self._patterns if name in known)
+        return [] if from_beginning else self.end_notices(known[name] for name in self._patterns if name in known)
 
-    def ended(self, openings: Iterable[StreamOpening]) -> list[Notice]:
+    def end_notices(self, openings: Iterable[StreamOpening]) -> list[Notice]:
         """Return notices of the openings' ends, sorted by time."""
-        return sorted((one for opening in openings for one in self._changed(opening)), key=lambda one: one.time)
+        return sorted(
+            (one for opening in openings for one in self._notices_of_change(opening)), key=lambda one: one.time
+        )
 
-    def _changed(self, opening: StreamOpening) -> list[Notice]:
-        """Return the notice of an ended opening; the regular close of a period gives no notice."""
+    def _notices_of_change(self, opening: StreamOpening) -> list[Notice]:
+        """Return the notice of an ended opening; a stream that closes with its period gives none."""
         if opening.end is None:
             self._ended.discard(opening.stream)
             return []
         if opening.state == "closed" and registered_as(opening.stream) != opening.stream:
             return []
-        return self._end(opening, opening.end, opening.time)
+        return self._report_end(opening, opening.end, opening.time)
 
     def may_matter(self, record: AnswerRecord) -> bool:
-        """Whether an answer may give a notice; searches the bytes, because parsing is slow."""
+        """Whether an answer may give a notice; this searches the bytes, because parsing is slow."""
         value = record.value or b""
-        return (self._quiet or ABOVE in value or _HALTED in value) and matches(
+        return (self._quiet or ABOVE_BYTES in value or _HALTED_BYTES in value) and matches_patterns(
             (record.key or b"").decode(errors="replace"), self._patterns
         )
 
@@ -190,25 +192,25 @@ class Watch:
         answer = Result.read(record.value)
         notice = Notice(record.timestamp / 1000, opening.stream, opening.source, answer, counted=counted)
         if answer.outcome == "halted":
-            # The ledger may have reported the end before the stream was asked again.
+            # The ledger may report the end before or after this answer: the earlier time counts.
             ends = (
-                self._end(opening, f"halted: {answer.reason}", notice.time)
+                self._report_end(opening, f"halted: {answer.reason}", notice.time)
                 if opening.end is None
-                else self._end(opening, opening.end, min(notice.time, opening.time))
+                else self._report_end(opening, opening.end, min(notice.time, opening.time))
             )
             return ends or ([notice] if self._quiet else [])
         if answer.outcome != "rejected" and opening.end is None:
             self._ended.discard(opening.stream)
         return [notice] if self._quiet or notice.is_alert else []
 
-    def _end(self, opening: StreamOpening, end: str, when: float) -> list[Notice]:
+    def _report_end(self, opening: StreamOpening, end: str, when: float) -> list[Notice]:
         if opening.stream in self._ended:
             return []
         self._ended.add(opening.stream)
         return [Notice(when, opening.stream, opening.source, ended=end)]
 
 
-def declared_topic(source: EventsSource) -> str:
+def describe_live_topic(source: EventsSource) -> str:
     """Describe a live topic in words: person, contribution bound, clock and period."""
     of_period = "" if source.period is None else " in one period"
     total = "" if source.total is None else f", and {source.total:,} in all windows of a running count{of_period}"
@@ -224,7 +226,7 @@ def declared_topic(source: EventsSource) -> str:
     )
 
 
-def standing_words(standing: StandingQuery) -> str:
+def describe_standing_query(standing: StandingQuery) -> str:
     """Describe a standing query in words: its number, its windows, and when it asks."""
     counted = (
         f"how many {standing.count}" if isinstance(standing.count, str) else f"the sum of '{standing.count.sum}'"
@@ -238,7 +240,7 @@ def standing_words(standing: StandingQuery) -> str:
     return f"asks {counted}{where}{by} in windows of {window.size}{every}{begins}; each is asked {after}"
 
 
-def windows_words(windows: int, period: str | None) -> str:
+def describe_window_count(windows: int, period: str | None) -> str:
     """Describe in words for how many windows an error bound holds."""
     each = "" if period is None else f", in each period of {period}"
     return f"this promise lasts for {windows:,} window{'s' * (windows != 1)}, all groups of each{each}"

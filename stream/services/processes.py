@@ -17,10 +17,16 @@ from typing import BinaryIO, Final, Literal, Self
 from pydantic import SecretStr
 
 from stream.engine.health import ServiceName
-from stream.environment import KEY_FILE_VARIABLE, MONITOR_NAMES, MONITOR_TOKEN, NOISE_KEY, without
+from stream.environment import (
+    KEY_FILE_VARIABLE,
+    MONITOR_NAMES_VARIABLES,
+    MONITOR_TOKEN_VARIABLES,
+    NOISE_KEY_VARIABLES,
+    environment_without,
+)
 from stream.kafka.client.availability import stopped_within
 from stream.log import get_logger
-from stream.settings import LAST_PORT, Settings, variable
+from stream.settings import MAX_PORT, Settings, variable_of
 
 RoleName = Literal["worker", "budget", "feed", "monitor", "alerts"]
 
@@ -41,12 +47,16 @@ class Service:
         """``key_file`` is None for a service that must not have the noise key."""
         # Defaults are not passed on: an explicit replication factor of one would count as a choice.
         given = {
-            variable(name): str(value.get_secret_value() if isinstance(value, SecretStr) else value)
+            variable_of(name): str(value.get_secret_value() if isinstance(value, SecretStr) else value)
             for name, value in settings.model_dump(exclude_unset=True).items()
         }
         # Settings are passed in the environment: every user of the machine can read command lines.
-        needless = NOISE_KEY | MONITOR_TOKEN if role == "monitor" else NOISE_KEY | MONITOR_TOKEN | MONITOR_NAMES
-        environment = without(needless, {**os.environ, **given})
+        needless = (
+            NOISE_KEY_VARIABLES | MONITOR_TOKEN_VARIABLES
+            if role == "monitor"
+            else NOISE_KEY_VARIABLES | MONITOR_TOKEN_VARIABLES | MONITOR_NAMES_VARIABLES
+        )
+        environment = environment_without(needless, {**os.environ, **given})
         if key_file is not None:
             environment[KEY_FILE_VARIABLE] = str(key_file)
         self.role = role
@@ -149,9 +159,9 @@ def cores() -> int:
 
 def metrics_ports(first: int, count: int) -> Sequence[int]:
     """Return consecutive metrics ports from ``first`` on; zeros for 0."""
-    if first and first + count - 1 > LAST_PORT:
+    if first and first + count - 1 > MAX_PORT:
         raise ReplicaError(
-            f"{variable('metrics_port')}: {count} processes need the ports from {first} on; give {LAST_PORT - count + 1} at most"
+            f"{variable_of('metrics_port')}: {count} processes need the ports from {first} on; give {MAX_PORT - count + 1} at most"
         )
     return range(first, first + count) if first else (0,) * count
 
@@ -183,8 +193,10 @@ class Replicas:
             "--stop-with-stdin",
             *arguments,
         ]
-        needless = MONITOR_TOKEN | MONITOR_NAMES
-        self._needless = needless | NOISE_KEY if "--key-file" in arguments or role == "feed" else needless
+        needless = MONITOR_TOKEN_VARIABLES | MONITOR_NAMES_VARIABLES
+        self._needless = (
+            needless | NOISE_KEY_VARIABLES if "--key-file" in arguments or role == "feed" else needless
+        )
         self._stopping = asyncio.Event()
 
     def stop(self) -> None:
@@ -193,11 +205,11 @@ class Replicas:
 
     def environment(self, number: int) -> dict[str, str]:
         """Return the environment of process ``number``."""
-        environment = without(self._needless)
+        environment = environment_without(self._needless)
         name = self._settings.instance or f"{socket.gethostname()}-{os.getpid()}"
-        environment[variable("instance")] = f"{name}-{number}"
+        environment[variable_of("instance")] = f"{name}-{number}"
         if port := self._ports[number]:
-            environment[variable("metrics_port")] = str(port)
+            environment[variable_of("metrics_port")] = str(port)
         return environment
 
     async def run(self) -> None:

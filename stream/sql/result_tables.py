@@ -11,7 +11,7 @@ from typing import Any
 
 from schemas import GrantRecord, Query, SourceRecord, TableSource
 from stream.questions import Result, Results, result_text
-from stream.questions.question_forms import valid
+from stream.questions.question_forms import validate_as_invalid
 from stream.questions.result_text import ERROR, HIGH, LOW, DataFrames, cost_of
 from stream.sql.having import holds
 from stream.sql.statement_questions import StatementPlan
@@ -116,7 +116,7 @@ class PreparedStatement:
         chosen = choose_stream(statement, sources, grants)
         made, stream = chosen.plan, chosen.target.grant.spec.stream
         limit = {} if max_price is None else {"max_price": max_price}
-        queries = valid(
+        queries = validate_as_invalid(
             lambda: tuple(
                 Query.model_validate({"stream": stream, "id": f"{new_id}-{number}", **limit, **question.query})
                 for number, question in enumerate(made.questions)

@@ -17,7 +17,7 @@ from typing import Final, Literal, TypeGuard
 
 from schemas import Bins, Categories, Dates, Decimals, Domain, Integers
 from schemas.calendars import Period, period_of
-from stream.formatting import in_other_case
+from stream.formatting import find_name_in_other_case
 from stream.tables.expressions import (
     FALSE,
     TRUE,
@@ -122,7 +122,7 @@ class Attribute:
             return f"{shown(self.name)} holds dates; write one in single quotes in place of {word.upper()}"
         if not isinstance(self.domain, Categories):
             return f"{shown(self.name)} is numeric; write a number in place of {word.upper()}"
-        value = in_other_case(word, self.domain.values)
+        value = find_name_in_other_case(word, self.domain.values)
         instead = f"declared are {listed(self.domain.values)}" if value is None else f"write {shown(value)}"
         return (
             f"{shown(self.name)} holds categories, which stand in single quotes, and not {word.upper()}; {instead}"

@@ -6,7 +6,7 @@ from collections.abc import Collection, Iterable
 from typing import Final
 from unicodedata import normalize
 
-from stream.formatting import in_other_case
+from stream.formatting import find_name_in_other_case
 
 MAX_MESSAGE_LENGTH = 300
 _SHOWN_LENGTH = 60
@@ -42,7 +42,7 @@ def listed(names: Iterable[str]) -> str:
 
 def no_attribute(place: int, name: str, names: Collection[str], whole: str) -> str:
     """Return the message for an undeclared name, with its position instead of the name."""
-    meant = in_other_case(name, names)
+    meant = find_name_in_other_case(name, names)
     hint = f"; did you mean {shown(meant)}?" if meant is not None else ""
     return f"name {place + 1} is no attribute of {whole} {listed(names)}{hint}"
 

@@ -36,10 +36,10 @@ from stream.questions.live_events import (
     LiveEvent,
     LiveRecord,
     LiveTopic,
-    live_name,
-    live_source,
-    milliseconds_of,
+    parse_time,
     require_events,
+    require_live_source,
+    require_source_name,
 )
 from stream.questions.question_forms import (
     ANSWER_TIMEOUT,
@@ -47,17 +47,24 @@ from stream.questions.question_forms import (
     as_source,
     require_headers,
     require_many,
-    valid,
+    validate_as_invalid,
 )
-from stream.questions.stream_watch import StreamOpening, Watch, counted_of, is_news, opening_of, source_of
+from stream.questions.stream_watch import (
+    StreamOpening,
+    Watch,
+    add_if_changed,
+    describe_record_bound,
+    parse_opening,
+    parse_source_name,
+)
 from stream.testing.memory_installation import Delivery, MemoryInstallation, Place, as_frame, as_key
 from stream.worker.fair_shares import Limits
 
-Done = TypeVar("Done")
+Returned = TypeVar("Returned")
 
-_queries: Codec[Query] = Codec(Query, limit=MAX_EVENT_BYTES)
-_requests: Codec[Request] = Codec(Request, limit=MAX_DEFINITION_BYTES)
-_ledger: Codec[LedgerRecord] = Codec(LedgerRecord, limit=MAX_RECORD_BYTES)
+_query_codec: Codec[Query] = Codec(Query, limit=MAX_EVENT_BYTES)
+_request_codec: Codec[Request] = Codec(Request, limit=MAX_DEFINITION_BYTES)
+_ledger_codec: Codec[LedgerRecord] = Codec(LedgerRecord, limit=MAX_RECORD_BYTES)
 
 
 @dataclass(eq=False)
@@ -80,30 +87,32 @@ class MemoryCalls(AsyncCalls):
         """This object: it is both the client and the ``Portal`` that runs the client's calls."""
         return self
 
-    def do(self, work: Coroutine[Any, Any, Done]) -> Done:
+    def run(self, call: Coroutine[Any, Any, Returned]) -> Returned:
         """Run a call that never waits."""
         try:
-            work.send(None)
+            call.send(None)
         except StopIteration as ended:
-            done: Done = ended.value
-            return done
+            returned: Returned = ended.value
+            return returned
         raise AssertionError("a call waits")
 
-    def end(self, each: AsyncGenerator[Any, None]) -> None:
+    def close_generator(self, generator: AsyncGenerator[Any, None]) -> None:
         """Close a generator."""
-        self.do(each.aclose())
+        self.run(generator.aclose())
 
     async def _send_requests(self, requests: Sequence[Request], timeout: float) -> list[Receipt]:  # noqa: ARG002, ASYNC109
         return self.send(requests)
 
-    async def _answer(self, query: Query, timeout: float | None, headers: Headers) -> Result:  # noqa: ARG002, ASYNC109
+    async def _ask_query(self, query: Query, timeout: float | None, headers: Headers) -> Result:  # noqa: ARG002, ASYNC109
         [result] = self.ask_all([query], headers)
         return result
 
-    async def _answer_all(self, queries: Sequence[Query], timeout: float | None) -> Results:  # noqa: ARG002, ASYNC109
+    async def _ask_queries(self, queries: Sequence[Query], timeout: float | None) -> Results:  # noqa: ARG002, ASYNC109
         return self.ask_all(queries, ())
 
-    async def _read(self, topic: str, partitions: Iterable[int] = (0,)) -> AsyncGenerator[Sequence[Any], None]:
+    async def _read_topic(
+        self, topic: str, partitions: Iterable[int] = (0,)
+    ) -> AsyncGenerator[Sequence[Any], None]:
         for number in partitions:
             yield self.log((topic, number))
 
@@ -162,7 +171,7 @@ class Driver(MemoryInstallation, SyncCalls):
         not limited.
         """
         given = {"partitions": partitions, "work_outstanding": work_outstanding, "work_rate": work_rate}
-        options = valid(lambda: _Options.model_validate(given))
+        options = validate_as_invalid(lambda: _Options.model_validate(given))
         limits = Limits.of(options.work_outstanding, options.work_rate)
         super().__init__(as_key(noise_key), Topics(partitions=options.partitions), limits)
         self._made = 0
@@ -275,9 +284,9 @@ class Driver(MemoryInstallation, SyncCalls):
             require_headers(headers)
             self._ask([as_query(question, fields, self._new_id)], headers)
             return None
-        name = live_name(question, headers, fields)
+        name = require_source_name(question, headers, fields)
         require_events(events)
-        topic = LiveTopic(live_source(self.budget(name).source), self.topics.partitions)
+        topic = LiveTopic(require_live_source(self.budget(name).source), self.topics.partitions)
         return self._write([topic.record(event) for event in events])
 
     def advance(self, source: str, time: str | float | datetime) -> Results:
@@ -290,8 +299,8 @@ class Driver(MemoryInstallation, SyncCalls):
             >>> client.advance("visits", "2026-01-05T10:00:00Z")
             <0 results>
         """
-        declared = live_source(self.budget(source).source)
-        moment = milliseconds_of(time)
+        declared = require_live_source(self.budget(source).source)
+        moment = parse_time(time)
         if declared.clock == "marks":
             return self._write(LiveTopic(declared, self.topics.partitions).marks(moment))
         self._now = max(self._now, moment)
@@ -331,18 +340,18 @@ class Driver(MemoryInstallation, SyncCalls):
         ledger = self.records(self.topics.ledger)
         openings: dict[str, StreamOpening] = {}
         for record in ledger:
-            one = opening_of(record.key, record.value, record.timestamp, watch.wants)
+            one = parse_opening(record.key, record.value, record.timestamp, watch.wants)
             if one is not None:
-                is_news(openings, one)
-        sources = {source_of(record.key) or "": counted_of(record.value) for record in ledger}
-        yield from watch.begin(openings.values(), sources.keys(), from_beginning=from_beginning)
+                add_if_changed(openings, one)
+        sources = {parse_source_name(record.key) or "": describe_record_bound(record.value) for record in ledger}
+        yield from watch.first_notices(openings.values(), sources.keys(), from_beginning=from_beginning)
         for record in filter(watch.may_matter, self.records(self.topics.answers)[seen:]):
             opening = openings.get((record.key or b"").decode())
             yield from (
                 watch.notices_of(record, opening, sources.get(opening.source, "")) if opening is not None else ()
             )
         if from_beginning:
-            yield from watch.ended(openings.values())
+            yield from watch.end_notices(openings.values())
 
     def send(self, partition: int, value: bytes, headers: Headers = ()) -> Result | None:
         """Publish bytes to a partition of ``queries``, valid or not; return the result, if any.
@@ -394,7 +403,7 @@ class Driver(MemoryInstallation, SyncCalls):
                 )
         return self._collect(self._last)
 
-    def _portal(self) -> MemoryCalls:
+    def _get_portal(self) -> MemoryCalls:
         return self._calls
 
     def _new_id(self) -> str:
@@ -411,13 +420,15 @@ class Driver(MemoryInstallation, SyncCalls):
         ledger: Place = (self.topics.ledger, 0)
         begin = len(self.log(ledger))
         for request in requests:
-            self._append((self.topics.requests, 0), subject_of(request)[0].encode(), _requests.encode(request))
+            self._append(
+                (self.topics.requests, 0), subject_of(request)[0].encode(), _request_codec.encode(request)
+            )
         self._last = None
         self._settle()
         receipts: dict[tuple[str, str], Receipt] = {}
         for record in self.log(ledger)[begin:]:
             if record.value is not None and (record.key or b"").startswith(RECEIPT_KEY_PREFIX):
-                receipt = _ledger.decode(record.value)
+                receipt = _ledger_codec.decode(record.value)
                 if isinstance(receipt, Receipt):
                     receipts[receipt.request, receipt.digest] = receipt
         return [receipts[request.request, request_digest(request)] for request in requests]
@@ -426,7 +437,7 @@ class Driver(MemoryInstallation, SyncCalls):
         marks = self._marks()
         expected: list[tuple[Place, Query | None, Source | None]] = []
         for question in questions:
-            value = question if isinstance(question, bytes) else _queries.encode(question)
+            value = question if isinstance(question, bytes) else _query_codec.encode(question)
             address = address_of(value)
             key = address[1].encode() if address else b""
             place = (self.topics.queries, partition_of(key, self.topics.partitions))

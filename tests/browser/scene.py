@@ -15,7 +15,7 @@ from schemas import MAX_RECORD_BYTES, GrantRecord, LedgerRecord, RejectedHeaders
 from schemas.windows import moment_ms, written_moment
 from schemas.wire import Codec
 from sotto import Refused
-from stream.monitor.api.connections import Runner
+from stream.monitor.api.connections import MonitorRunner
 from stream.monitor.api.service_models import MemberRow, PartitionRow, Restore, WorkersView
 from stream.processing.protocol import Record
 from stream.settings import Settings
@@ -123,7 +123,7 @@ class Scene(Installation):
             self.driver.ask_many(self.queries(step, chance))
             self.events_of_the_day(step)
             self.flow()
-            self.monitor.remember()
+            self.monitor.record_history()
         self.refuse_some()
         self.answer_windows(end)
         self.now = end
@@ -322,7 +322,7 @@ class Scene(Installation):
     @asynccontextmanager
     async def served(self, port: int = 0) -> AsyncIterator[str]:
         """The monitor on a port, any free one if none is given; gives its address."""
-        runner = Runner(self.application())
+        runner = MonitorRunner(self.application())
         await runner.setup()
         site = web.TCPSite(runner, "127.0.0.1", port, reuse_address=True)
         await site.start()

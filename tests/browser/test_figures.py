@@ -67,7 +67,7 @@ async def test_the_bars_add_up_to_the_whole_budget_and_say_so_in_words(scene: Sc
 async def test_every_stream_shows_its_state_and_its_tops_of_the_cutoff(scene: Scene, open_page: OpenPage) -> None:
     async with scene.served() as address:
         page = await open_page(address, "streams")
-        await expect(page.locator("table.streams tbody tr")).to_have_count(scene.tables.shown)
+        await expect(page.locator("table.streams tbody tr")).to_have_count(scene.tables.shown_streams)
         for row in await page.locator("table.streams tbody tr").all():
             name = await row.locator(".cell-stream a").first.inner_text()
             entry = scene.tables.streams[name]
@@ -194,7 +194,7 @@ async def test_a_stream_takes_three_short_lines_of_a_phone(scene: Scene, open_pa
     async with scene.served() as address:
         page = await open_page(address, "streams", viewport={"width": 360, "height": 740})
         rows = page.locator("table.streams tbody tr")
-        await expect(rows).to_have_count(scene.tables.shown)
+        await expect(rows).to_have_count(scene.tables.shown_streams)
         heights = await rows.evaluate_all("rows => rows.map(row => row.getBoundingClientRect().height)")
         assert max(heights) <= 209 / 2, heights
 

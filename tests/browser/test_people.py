@@ -11,7 +11,7 @@ import pytest
 from playwright.async_api import Locator, Page, expect
 
 from schemas import Allot, JoinPopulation, RegisterPopulation
-from stream.dev.backup_transfer import HALTED
+from stream.dev.backup_transfer import HALTED_REASON
 from stream.processing.protocol import Outputs
 from tests.browser.conftest import OpenPage
 from tests.browser.scene import OPERATOR, VIEWER, Scene, above, values
@@ -152,7 +152,7 @@ async def test_only_operators_are_offered_changes(open_page: OpenPage, token: st
 
 async def test_a_halted_population_says_so_and_why(open_page: OpenPage) -> None:
     scene = shared()
-    halted = scene.driver.population("patients").model_copy(update={"state": "halted", "reason": HALTED})
+    halted = scene.driver.population("patients").model_copy(update={"state": "halted", "reason": HALTED_REASON})
     outputs = Outputs()
     outputs.add(scene.driver.topics.ledger, 0, (b"population|patients", ledger_codec.encode(halted), ()))
     scene.driver.write(outputs)
@@ -161,7 +161,7 @@ async def test_a_halted_population_says_so_and_why(open_page: OpenPage) -> None:
         page = await open_page(address, "people")
         await expect(page.locator(".source", has_text="patients").locator(".state-halted")).to_be_visible()
         await page.goto(f"{address}/#/people/patients")
-        await expect(page.locator(".reason")).to_have_text(f"Halted: {HALTED}")
+        await expect(page.locator(".reason")).to_have_text(f"Halted: {HALTED_REASON}")
         keep_screenshot("population-halted.png", await page.screenshot(full_page=True))
 
 

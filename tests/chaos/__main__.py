@@ -13,7 +13,7 @@ import sys
 import tempfile
 from pathlib import Path
 
-from stream.log import quiet_clients
+from stream.log import silence_kafka_client
 from tests.chaos.campaign import campaign
 from tests.chaos.cluster import NODES, cluster_campaign
 from tests.chaos.ground import REPORTS
@@ -32,7 +32,7 @@ def main() -> int:
     schedules = ["--seed", str(chosen.seed), "--schedules", str(chosen.schedules), "--processes", processes]
     if chosen.schedules and simulate(schedules):
         return 1
-    quiet_clients()
+    silence_kafka_client()
     with tempfile.TemporaryDirectory(prefix="sotto-chaos-") as folder:
         try:
             faults = cluster_campaign if chosen.nodes == NODES else campaign

@@ -11,7 +11,7 @@ from typer.testing import CliRunner
 
 from schemas import SparseVectorCalibration
 from stream.cli.app import app
-from stream.formatting import bound
+from stream.formatting import format_error_bound
 from stream.privacy.planning.plans import rank
 from tests.docs.pages import DOCS, PROJECT
 
@@ -38,7 +38,9 @@ def test_the_check_values_of_above_threshold_are_those_of_the_command_beside_the
         alphas = [one.alpha for one in found.values()]
         alphas.insert(1, rank(found["textbook"]))
         alphas.append(calibrations("--cutoff", str(cutoff), "--monotone")["one_sided"].alpha)
-        assert row(path, f"$c = {cutoff}$, $k = 1000$ ") == [bound(alpha, grouped=True) for alpha in alphas]
+        assert row(path, f"$c = {cutoff}$, $k = 1000$ ") == [
+            format_error_bound(alpha, grouped=True) for alpha in alphas
+        ]
 
 
 def test_the_readme_s_table_is_what_the_command_before_it_prints() -> None:
@@ -52,5 +54,5 @@ def test_the_readme_s_table_is_what_the_command_before_it_prints() -> None:
         "one_sided": "**one",
     }
     assert {method: row(path, word)[0] for method, word in words.items()} == {
-        method: bound(one.alpha) for method, one in found.items()
+        method: format_error_bound(one.alpha) for method, one in found.items()
     }

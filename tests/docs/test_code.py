@@ -13,7 +13,7 @@ from typer.testing import CliRunner
 
 from schemas import EventsSource
 from stream.cli.app import app
-from stream.environment import VARIABLES
+from stream.environment import ALL_VARIABLES
 from stream.questions.live_events import Replay
 from tests.docs.checks import check_command, check_json, check_mention, check_python
 from tests.docs.pages import PAGES, PROJECT, Block, agrees, commands, label, needs_installation, page, take_apart
@@ -76,7 +76,7 @@ def test_marks_of_replays_are_no_further_apart_than_the_source_beside_them_allow
 @each_page
 def test_variables_are_ones_that_sotto_reads(path: Path) -> None:
     named = set(re.findall(r"\bSOTTO_[A-Z_]*[A-Z]\b(?!…)", path.read_text()))
-    assert named <= VARIABLES
+    assert named <= ALL_VARIABLES
 
 
 @each_page

@@ -11,7 +11,7 @@ import pytest
 
 from schemas import Mechanism
 from stream.dev.audit import cases_of
-from stream.settings import Settings, variable
+from stream.settings import Settings, variable_of
 from tests.docs.pages import DOCS, PROJECT, page
 from tests.docs.sites import build
 
@@ -60,7 +60,7 @@ def test_the_reference_has_every_command_setting_and_mechanism(site: Path) -> No
     ):
         assert f"sotto {name}" in commands
     settings = (site / "reference/settings.html").read_text()
-    assert all(variable(name) in settings for name in Settings.model_fields)
+    assert all(variable_of(name) in settings for name in Settings.model_fields)
     definitions = (site / "reference/definitions.html").read_text()
     assert all(model.__name__ in definitions for model in Mechanism.__args__[0].__args__)
     assert "redeliver" in (site / "reference/python.html").read_text()

@@ -41,7 +41,7 @@ from stream.kafka.topics.creation import create_topics, find_topics
 from stream.kafka.topics.layouts import TopicsError, layout
 from stream.processing.topic_names import Topics
 from stream.secret_files import write_secret
-from stream.settings import SECURITY_FIELDS, Settings, variable
+from stream.settings import SECURITY_FIELDS, Settings, variable_of
 
 WRONG = "geheim-und-falsch"
 """A password that is nobody's."""
@@ -247,8 +247,8 @@ def topics_of(prefix: str) -> dict[str, str]:
 
 def variables(settings: Settings) -> dict[str, str]:
     """The environment that gives these settings to a command."""
-    given = {variable(name): str(getattr(settings, name)) for name in ("bootstrap", "prefix", *SECURITY_FIELDS)}
-    return given | {variable("sasl_password"): settings.sasl_password.get_secret_value()}
+    given = {variable_of(name): str(getattr(settings, name)) for name in ("bootstrap", "prefix", *SECURITY_FIELDS)}
+    return given | {variable_of("sasl_password"): settings.sasl_password.get_secret_value()}
 
 
 class Raw:

@@ -25,7 +25,7 @@ from schemas import Answer, GrantRecord
 from sotto import AsyncClient, Unknown
 from stream.kafka.broker.properties import free_port
 from stream.processing.topic_names import partition_of
-from stream.questions.alert_states import written_time
+from stream.questions.alert_states import format_time
 from stream.services.processes import Service
 from stream.settings import Settings
 from tests.builders import source
@@ -331,7 +331,7 @@ async def test_watching_shows_alerts_and_ends_as_they_come(ground: Ground) -> No
         watching.cancel()
         await asyncio.gather(watching, return_exceptions=True)
     assert set(found) == {("late", "above"), ("late", "closed: no longer needed")}
-    with pytest.raises(Unknown, match="stream 'nobody' is not known"):
+    with pytest.raises(Unknown, match="stream 'nobody' does not exist"):
         await anext(client.watch("nobody"))
 
 
@@ -367,7 +367,7 @@ async def test_the_command_prints_lines_and_ends_cleanly(ground: Ground) -> None
     async with asyncio.timeout(PATIENCE):
         line = json.loads(await process.stdout.readline())
     assert (line["stream"], line["source"], line["group"]) == ("late", "feed", {"origin": "EWR"})
-    assert line["time"] <= written_time(2e10)
+    assert line["time"] <= format_time(2e10)
     process.send_signal(signal.SIGINT)
     async with asyncio.timeout(PATIENCE):
         output, error = await process.communicate()

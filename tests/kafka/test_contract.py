@@ -243,7 +243,7 @@ async def test_a_budget_service_whose_ledger_was_lost_grants_nothing(
             await asyncio.sleep(0.1)
     async with AsyncClient(settings) as later:
         again = OpenStream(request="again", stream=StreamSpec.model_validate(ward("ward-again")))
-        with pytest.raises(TimeoutError, match="1 requests without receipt"):
+        with pytest.raises(TimeoutError, match="1 requests have no receipt"):
             await later.requests([again], timeout=5)
     assert await committed(settings, topics.ledger, 0) == []
 

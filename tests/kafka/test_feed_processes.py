@@ -15,7 +15,7 @@ from typing import Any
 
 import pytest
 
-from stream.settings import variable
+from stream.settings import variable_of
 from tests.chaos.ground import Ground
 from tests.chaos.live import PARTITIONS, Live, live_topic
 from tests.chaos.windows import BEGINS
@@ -76,9 +76,9 @@ async def test_feeds_under_one_parent_share_a_live_topic_and_come_back_when_they
     ground.start("worker")
     topic = await live_topic(ground.settings, ground.client, "marks", begins=BEGINS)
     log = tmp_path / "feeds.log"
-    told = {variable(name): str(getattr(ground.settings, name)) for name in ("bootstrap", "prefix")}
+    told = {variable_of(name): str(getattr(ground.settings, name)) for name in ("bootstrap", "prefix")}
     # A name that is kept is worth a session: the partitions of whoever is killed come back with it.
-    told[variable("session_timeout_ms")] = "60000"
+    told[variable_of("session_timeout_ms")] = "60000"
     command = [sys.executable, "-m", "stream.cli", "serve", "feed", "--json-logs", "--processes", "2"]
     with log.open("wb") as output:
         parent = subprocess.Popen(  # noqa: ASYNC220  (started at once)

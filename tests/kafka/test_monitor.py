@@ -28,7 +28,7 @@ from stream.processing.topic_names import partition_of
 from stream.services.keyed_services import worker
 from stream.services.processes import Service
 from stream.settings import Settings
-from stream.tracing import span, trace_with
+from stream.tracing import set_tracer_provider, span
 from tests.builders import source
 from tests.chaos.checker import committed
 from tests.conftest import StartService
@@ -267,14 +267,14 @@ async def test_a_trace_leads_from_the_asker_to_the_worker(
     provider.add_span_processor(SimpleSpanProcessor(exporter))
     engine = worker(settings, client.topics, key)
     running = asyncio.create_task(engine.run())
-    trace_with(provider)
+    set_tracer_provider(provider)
     try:
         with span("asker", {}):
             await client.ask({"stream": "ward", "value": LOW}, timeout=START_SECONDS, outcomes=True)
     finally:
         engine.stop()
         await running
-        trace_with(None)
+        set_tracer_provider(None)
     found = {one.name: one for one in exporter.get_finished_spans()}
     asked = found["asker"].get_span_context()
     assert asked is not None

@@ -22,7 +22,7 @@ from stream.environment import KEY_FILE_VARIABLE, KEY_VARIABLE
 from stream.privacy.noise import NoiseKey
 from stream.services import processes
 from stream.services.processes import ReplicaError, Replicas
-from stream.settings import Settings, variable
+from stream.settings import Settings, variable_of
 from tests.chaos.ground import installation
 
 PATIENCE = 180.0
@@ -58,7 +58,7 @@ def parent(settings: Settings, key: NoiseKey, folder: Path, *, processes: int) -
     environment = {
         name: text for name, text in os.environ.items() if name not in {KEY_VARIABLE, KEY_FILE_VARIABLE}
     }
-    environment |= {variable(name): getattr(settings, name) for name in ("bootstrap", "prefix", "table_roots")}
+    environment |= {variable_of(name): getattr(settings, name) for name in ("bootstrap", "prefix", "table_roots")}
     log = folder / "workers.log"
     command = [sys.executable, "-m", "stream.cli", "serve", "worker", "--json-logs", "--key-file", str(key_file)]
     with log.open("wb") as output:
@@ -144,7 +144,7 @@ def test_ports_for_the_metrics_of_every_process_must_exist(
     tmp_path: Path, key: NoiseKey, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     key.save(tmp_path / "noise.key")
-    monkeypatch.setenv(variable("metrics_port"), "65535")
+    monkeypatch.setenv(variable_of("metrics_port"), "65535")
     ended = CliRunner().invoke(
         app, ["serve", "worker", "--processes", "2", "--key-file", str(tmp_path / "noise.key")]
     )

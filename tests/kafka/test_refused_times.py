@@ -14,7 +14,7 @@ from stream.kafka.topics.creation import find_topics
 from stream.privacy.noise import NoiseKey
 from stream.services.keyed_services import worker
 from stream.services.processes import RoleName, Service
-from stream.settings import Settings, variable
+from stream.settings import Settings, variable_of
 
 pytestmark = pytest.mark.kafka
 
@@ -33,7 +33,7 @@ async def test_an_engine_ends_and_names_the_setting_and_the_brokers(
     beyond = settings.model_copy(update={field: milliseconds})
     engine = worker(beyond, await find_topics(settings), key, ServiceHealth("worker"))
     async with asyncio.timeout(PATIENCE):
-        with pytest.raises(RefusedTimeError, match=rf"^{variable(field)}: .* {milliseconds} ms; set .*{bound}"):
+        with pytest.raises(RefusedTimeError, match=rf"^{variable_of(field)}: .* {milliseconds} ms; set .*{bound}"):
             await engine.run()
 
 
@@ -49,4 +49,6 @@ def test_a_service_ends_with_a_line_of_it(
     short = settings.model_copy(update={"session_timeout_ms": 4000, "alerts_file": str(targets)})
     with Service(role, short, tmp_path / "noise.key", tmp_path / "log") as service:
         assert service._process.wait(PATIENCE) == 1, service.log.read_text()
-    assert service.log.read_text().splitlines()[-1].startswith(f"error: {variable('session_timeout_ms')}: Kafka")
+    assert (
+        service.log.read_text().splitlines()[-1].startswith(f"error: {variable_of('session_timeout_ms')}: Kafka")
+    )

@@ -14,7 +14,7 @@ from stream.engine.session import EngineRole
 from stream.kafka.topics.layouts import worker_group
 from stream.monitor.api.service_models import WorkersView
 from stream.monitor.monitor_service import GroupWatch
-from stream.monitor.state.monitor_tables import Tables
+from stream.monitor.state.monitor_tables import MonitorTables
 from stream.privacy.noise import NoiseKey
 from stream.processing.topic_names import Topics, partition_of
 from stream.services.keyed_services import table_store
@@ -81,7 +81,7 @@ async def test_the_monitor_shows_every_partition_there_is(settings: Settings, cl
     shown: list[WorkersView] = []
     topics = client.topics
     await add_partitions(settings, topics.queries, topics.partitions + 2)
-    groups = GroupWatch(settings, topics, Tables(topics), shown.append)
+    groups = GroupWatch(settings, topics, MonitorTables(topics), shown.append)
     watching = asyncio.create_task(groups.run())
     async with asyncio.timeout(60):
         while (

@@ -21,7 +21,7 @@ from sotto import AsyncClient
 from stream.environment import KEY_FILE_VARIABLE
 from stream.kafka.broker.properties import free_port
 from stream.privacy.noise import NoiseKey
-from stream.settings import Settings, variable
+from stream.settings import Settings, variable_of
 from tests.release.images import Builder, Container, container_of, missing
 
 pytestmark = pytest.mark.release
@@ -108,11 +108,11 @@ async def test_its_services_answer_questions_about_a_table_that_is_mounted(
     data, secrets = prepared(tmp_path)
     environment = {
         KEY_FILE_VARIABLE: "/run/secrets/noise.key",
-        variable("bootstrap"): settings.bootstrap,
-        variable("prefix"): settings.prefix,
-        variable("table_roots"): "/data",
-        variable("monitor_names_file"): "/run/secrets/names.json",
-        variable("monitor_port"): str(port := free_port()),
+        variable_of("bootstrap"): settings.bootstrap,
+        variable_of("prefix"): settings.prefix,
+        variable_of("table_roots"): "/data",
+        variable_of("monitor_names_file"): "/run/secrets/names.json",
+        variable_of("monitor_port"): str(port := free_port()),
     }
     volumes = [f"{data}:/data:ro", f"{secrets}:/run/secrets:ro"]
     with ExitStack() as stack:

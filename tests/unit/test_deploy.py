@@ -16,7 +16,7 @@ from prometheus_client.parser import text_string_to_metric_families
 from stream.alerts.delivery import AlertMetrics
 from stream.engine.health import Metrics
 from stream.kafka.topics.creation import Inspection
-from stream.monitor.api.monitor_state import exposition
+from stream.monitor.api.monitor_state import metrics_text
 from stream.services.feed_service import FeedFigures
 from tests.unit.monitor.installation import HIGH, Installation, spec
 
@@ -52,7 +52,7 @@ def exported() -> dict[str, set[str]]:
     installation.driver.send(0, b"no JSON")
     installation.flow()
     installation.monitor.show_topics(Inspection([], [], []))
-    families = list(text_string_to_metric_families(exposition(installation.monitor).decode()))
+    families = list(text_string_to_metric_families(metrics_text(installation.monitor).decode()))
     for role in ("worker", "budget", "feed"):
         families += Metrics(role).registry.collect()
     feeding = CollectorRegistry()

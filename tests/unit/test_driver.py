@@ -27,7 +27,7 @@ from sotto import (
     Unknown,
 )
 from stream.processing.protocol import Record
-from stream.questions.live_events import milliseconds_of
+from stream.questions.live_events import parse_time
 from stream.questions.question_forms import as_settings, as_source
 from stream.secret_files import SecretFileError
 from stream.tables.rows import Rows
@@ -316,18 +316,18 @@ def test_another_request_under_a_used_id_is_refused() -> None:
         (lambda _: Driver(None), "noise key: must have 32 bytes"),  # type: ignore[arg-type]
         (lambda _: Driver("12"), "noise key: each line must be 64 hexadecimal digits"),
         (lambda _: Driver(KEY, partitions=0), "partitions: Input should be greater"),
-        (lambda driver: driver.ask(["ward-7"]), "question: is of type list; give a query"),
+        (lambda driver: driver.ask(["ward-7"]), "question: is of type list; give a Query"),
         (lambda driver: driver.ask(None), "question: is of type NoneType"),
         (lambda driver: driver.ask_many("ward-7"), "questions: is of type str; give a list of questions"),
         (lambda driver: driver.ask_many(3), "questions: is of type int"),
-        (lambda driver: driver.ask("ward-7", value=1.0, headers={"a": "b"}), "headers: give a list of pairs"),
+        (lambda driver: driver.ask("ward-7", value=1.0, headers={"a": "b"}), "headers: is not a list of pairs"),
         (lambda driver: driver.sql(None), "the statement is of type NoneType; give a text"),
         (lambda driver: driver.close("vitals", None), "stream: Input should be a valid string"),
         (lambda driver: driver.halt(None), "source: Input should be a valid string"),
         (lambda driver: driver.refresh(3), "source: Input should be a valid string"),
-        (lambda driver: driver.request(3), "requests: int is no request"),
-        (lambda driver: driver.digests(3), "streams: give a list of names"),
-        (lambda driver: list(driver.watch(3)), "streams: give a list of names"),
+        (lambda driver: driver.request(3), "requests: an item is of type int"),
+        (lambda driver: driver.digests(3), "streams: is not a list of names"),
+        (lambda driver: list(driver.watch(3)), "streams: is not a list of names"),
         (lambda driver: driver.send(0, "text"), "send: give bytes, and a partition from 0 to 3"),
         (lambda driver: driver.send(4, b"{}"), "send: give bytes, and a partition from 0 to 3"),
         (lambda driver: driver.wait("soon"), "seconds: give a number of seconds from 0"),
@@ -358,7 +358,7 @@ def test_a_client_takes_the_address_of_kafka_as_text(kind: Any) -> None:
             "bootstrap: address 1 has no port from 0 to 65535 after its last colon; give HOST:PORT",
         ),
         ("127.0.0.1:9092,kafka:x", {}, "bootstrap: address 2 has no port"),
-        (None, {"boostrap": "127.0.0.1:9999"}, "boostrap: is no setting; did you mean 'bootstrap'?"),
+        (None, {"boostrap": "127.0.0.1:9999"}, "boostrap: is not a setting; did you mean 'bootstrap'?"),
     ):
         with pytest.raises(Invalid) as refused:
             kind(given, **fields)
@@ -379,5 +379,5 @@ def test_errors_of_keys_and_secret_files_belong_to_the_family() -> None:
 )
 def test_a_moment_of_thousands_of_digits_is_refused(time: Any) -> None:
     """A number that no double holds is no moment, and is refused as other numbers are."""
-    with pytest.raises(Invalid, match=r"^time: .* is (no moment|not from 1970 to 9999); give seconds"):
-        milliseconds_of(time)
+    with pytest.raises(Invalid, match=r"^time: .* is not (a time|from 1970 to 9999); give Unix time"):
+        parse_time(time)

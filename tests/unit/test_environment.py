@@ -10,32 +10,32 @@ import pytest
 from pydantic import ValidationError
 
 from stream.environment import (
-    KAFKA_CREDENTIALS,
+    KAFKA_CREDENTIAL_VARIABLES,
     KEY_FILE_VARIABLE,
-    MONITOR_NAMES,
-    MONITOR_TOKEN,
-    NOISE_KEY,
-    SECRETS,
-    without,
+    MONITOR_NAMES_VARIABLES,
+    MONITOR_TOKEN_VARIABLES,
+    NOISE_KEY_VARIABLES,
+    SECRET_VARIABLES,
+    environment_without,
 )
 from stream.kafka.client.security import BearerToken
 from stream.privacy.noise import NoiseKey
 from stream.services.processes import Replicas, RoleName, Service
-from stream.settings import Settings, variable
+from stream.settings import Settings, variable_of
 
 KEY = "ab" * 32
 
 
 @pytest.fixture(autouse=True)
 def _everything_set(monkeypatch: pytest.MonkeyPatch) -> None:
-    for name in SECRETS:
+    for name in SECRET_VARIABLES:
         monkeypatch.setenv(name, "set")
 
 
 def test_every_secret_setting_is_among_the_secrets() -> None:
     telling = ("password", "token", "key")
-    named = {variable(name) for name in Settings.model_fields if any(word in name for word in telling)}
-    assert named <= SECRETS
+    named = {variable_of(name) for name in Settings.model_fields if any(word in name for word in telling)}
+    assert named <= SECRET_VARIABLES
 
 
 class _Child:
@@ -49,22 +49,22 @@ class _Child:
 
 @pytest.mark.parametrize(
     ("role", "kept"),
-    [("worker", {KEY_FILE_VARIABLE}), ("budget", {KEY_FILE_VARIABLE}), ("monitor", MONITOR_NAMES)],
+    [("worker", {KEY_FILE_VARIABLE}), ("budget", {KEY_FILE_VARIABLE}), ("monitor", MONITOR_NAMES_VARIABLES)],
 )
 def test_a_service_is_given_its_own_secrets_alone(
     role: RoleName, kept: set[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("stream.services.processes.subprocess.Popen", _Child)
     Service(role, Settings(), None if role == "monitor" else tmp_path / "noise.key", tmp_path / "log")
-    assert _Child.environment.keys() & SECRETS == kept | KAFKA_CREDENTIALS
+    assert _Child.environment.keys() & SECRET_VARIABLES == kept | KAFKA_CREDENTIAL_VARIABLES
     assert (tmp_path / "log").stat().st_mode & 0o777 == 0o600
 
 
 def test_replicas_are_given_no_other_key_than_their_file_and_no_token() -> None:
-    monitors = MONITOR_TOKEN | MONITOR_NAMES
-    for arguments, needless in (([], monitors), (["--key-file", "noise.key"], monitors | NOISE_KEY)):
+    monitors = MONITOR_TOKEN_VARIABLES | MONITOR_NAMES_VARIABLES
+    for arguments, needless in (([], monitors), (["--key-file", "noise.key"], monitors | NOISE_KEY_VARIABLES)):
         environment = Replicas(Settings(), "worker", 1, arguments).environment(0)
-        assert environment.keys() & SECRETS == SECRETS - needless
+        assert environment.keys() & SECRET_VARIABLES == SECRET_VARIABLES - needless
 
 
 def test_replicas_have_names_of_their_own_and_keep_them() -> None:
@@ -87,7 +87,7 @@ def test_a_process_may_be_named_after_its_host(monkeypatch: pytest.MonkeyPatch) 
 
 
 def test_a_command_for_the_key_is_told_no_secret() -> None:
-    names = " ".join(sorted(SECRETS))
+    names = " ".join(sorted(SECRET_VARIABLES))
     script = f"import os; print('{KEY}' if not set('{names}'.split()) & set(os.environ) else 'told')"
     assert NoiseKey.from_command(f'{sys.executable} -c "{script}"').secret.hex() == KEY
 
@@ -99,7 +99,7 @@ async def test_a_command_for_a_token_is_told_no_secret() -> None:
 
 
 def test_nothing_else_is_taken_away() -> None:
-    assert without(SECRETS, {"PATH": "x", "SOTTO_PREFIX": "y", KEY_FILE_VARIABLE: "z"}) == {
+    assert environment_without(SECRET_VARIABLES, {"PATH": "x", "SOTTO_PREFIX": "y", KEY_FILE_VARIABLE: "z"}) == {
         "PATH": "x",
         "SOTTO_PREFIX": "y",
     }

@@ -68,17 +68,17 @@ def test_a_replay_ends_where_it_is_told_to_whatever_its_events_say() -> None:
 
 
 def test_what_would_be_refused_or_never_end_is_said_before_anything_is_written() -> None:
-    with pytest.raises(Invalid, match="its clock is the broker's"):
+    with pytest.raises(Invalid, match="has the broker's clock"):
         Replay(source("broker"), "1h")
-    with pytest.raises(Invalid, match="refuses events more than 5m ahead"):
+    with pytest.raises(Invalid, match="refuses events that are more than 5m ahead"):
         Replay(source(ahead="5m"), "1h")
     with pytest.raises(Invalid, match="marks: "):
         Replay(source(), "hourly")
-    with pytest.raises(Invalid, match=r"marks: .*closer together than a millisecond"):
+    with pytest.raises(Invalid, match=r"marks: the interval is less than a millisecond"):
         Replay(source(), "0s")
-    with pytest.raises(Invalid, match="leave out events that are dated wrongly"):
+    with pytest.raises(Invalid, match="leave out events with wrong dates"):
         Replay(source(), "1h").steps(judged(bytes_of([LINES[0], event("N9", "9999-01-01T00:00:00Z")]), source()))
-    with pytest.raises(Invalid, match="no event would be accepted"):
+    with pytest.raises(Invalid, match="no event has a valid time"):
         Replay(source(), "1h").steps(judged(bytes_of([LINES[2]]), source()))
 
 
@@ -104,7 +104,7 @@ def test_the_topic_of_a_source_is_made_where_it_is_missing(
     driver.register({**FLIGHTS, "clock": "marks"})
     assert run_connected("events", "topic", "flights", "--partitions", "3") == f"{said} partitions\n"
     driver.register(builders.source())
-    with pytest.raises(Invalid, match="is no live topic"):
+    with pytest.raises(Invalid, match="is not a live topic"):
         run_connected("events", "topic", "feed")
 
 
@@ -141,7 +141,7 @@ def test_standard_input_goes_to_a_topic_with_the_brokers_clock(driver: Driver, t
     assert sum(len(driver.log(("ops.departures", number))) for number in (0, 1)) == 6
     path = tmp_path / "events.jsonl"
     path.write_bytes(text)
-    with pytest.raises(Invalid, match="its clock is the broker's"):
+    with pytest.raises(Invalid, match="has the broker's clock"):
         run_connected("events", "publish", "flights", str(path), "--marks", "1h")
     with pytest.raises(CommandError, match="--until: needs --marks"):
         run_connected("events", "publish", "flights", str(path), "--until", f"{DAY}00:00:00Z")
@@ -211,7 +211,7 @@ def test_a_replay_without_an_acceptable_event_writes_nothing(driver: Driver, tmp
     path.write_bytes(b"\n".join(bytes_of([event("N1", NEW_YEAR // 1000)])))  # type: ignore[arg-type]
     done = CliRunner().invoke(app, ["events", "publish", "flights", str(path), "--marks", "1h"])
     assert "1 refused, the first at line 1: time: is in seconds" in done.output
-    assert "no event would be accepted" in str(done.exception)
+    assert "no event has a valid time" in str(done.exception)
     assert not driver.records("ops.departures")
 
 

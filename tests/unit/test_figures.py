@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from schemas import Answer
 from stream.cli.manage import query_commands, statement_command
-from stream.formatting import bound, estimate
+from stream.formatting import format_error_bound, format_estimate
 from stream.privacy.planning.promises import Promise
 from stream.questions import result_text
 from stream.questions.alert_states import estimate_text
@@ -34,14 +34,14 @@ from stream.questions.alert_states import estimate_text
     ],
 )
 def test_a_number_ends_where_its_bound_does(number: float, alpha: float, expected: str) -> None:
-    assert f"{estimate(number, alpha)} ± {bound(alpha)}" == expected
+    assert f"{format_estimate(number, alpha)} ± {format_error_bound(alpha)}" == expected
 
 
 def test_a_number_without_a_bound_keeps_its_whole_digits() -> None:
-    assert estimate(12345678.0, None) == "12345678"
-    assert estimate(1 / 3, None) == "0.333333"
-    assert estimate(12345678.0, 4.0, grouped=True) == "12,345,678"
-    assert bound(float("inf")) == "inf"
+    assert format_estimate(12345678.0, None) == "12345678"
+    assert format_estimate(1 / 3, None) == "0.333333"
+    assert format_estimate(12345678.0, 4.0, grouped=True) == "12,345,678"
+    assert format_error_bound(float("inf")) == "inf"
 
 
 FINITE = st.floats(allow_nan=False, allow_infinity=False)
@@ -50,14 +50,15 @@ FINITE = st.floats(allow_nan=False, allow_infinity=False)
 @given(FINITE, st.floats(0.0, allow_infinity=False))
 def test_what_is_printed_is_within_what_is_printed(number: float, alpha: float) -> None:
     told, promised = (
-        Fraction(text.replace(",", "")) for text in (estimate(number, alpha), bound(alpha, grouped=True))
+        Fraction(text.replace(",", ""))
+        for text in (format_estimate(number, alpha), format_error_bound(alpha, grouped=True))
     )
     assert promised >= Fraction(alpha) * (1 - Fraction(1, 10**12))
     assert promised <= Fraction(alpha) * Fraction(1002, 1000) or promised - Fraction(alpha) < 1
     assert abs(told - Fraction(number)) <= max(
         Fraction(alpha) / 1000, abs(Fraction(number)) / 10**15, Fraction(1, 10**300)
     )
-    assert estimate(number, alpha).count("e") <= 1
+    assert format_estimate(number, alpha).count("e") <= 1
 
 
 def answer(**numbers: object) -> Answer:

@@ -13,7 +13,7 @@ from collections.abc import Iterator
 import pytest
 import structlog
 
-from stream.log import BURST, EVERY, BoundedRepeats, configure, get_logger
+from stream.log import MAX_REPEATS, REPEAT_SECONDS, RepeatFilter, configure, get_logger
 
 
 class Pipe(io.StringIO):
@@ -72,7 +72,7 @@ def test_a_full_disk_loses_lines_and_nothing_else(monkeypatch: pytest.MonkeyPatc
 
 def test_an_error_that_repeats_is_written_at_a_bounded_rate_with_how_often_it_was_left_out() -> None:
     now = 0.0
-    bounded = BoundedRepeats(clock=lambda: now)
+    bounded = RepeatFilter(clock=lambda: now)
 
     def written(event: str, method: str = "error") -> dict[str, object] | None:
         try:
@@ -85,8 +85,8 @@ def test_an_error_that_repeats_is_written_at_a_bounded_rate_with_how_often_it_wa
         lines.append(written("partition starts over"))
         now += 1.0
     kept = [line for line in lines if line is not None]
-    assert BURST <= len(kept) <= BURST + 3600 / EVERY + 1
-    assert sum(1 + int(str(line.get("held_back", 0))) for line in kept) >= 3600 - EVERY
+    assert MAX_REPEATS <= len(kept) <= MAX_REPEATS + 3600 / REPEAT_SECONDS + 1
+    assert sum(1 + int(str(line.get("held_back", 0))) for line in kept) >= 3600 - REPEAT_SECONDS
     assert written("another error") is not None
     assert all(written("assigned", "info") is not None for _ in range(1000))
 
@@ -99,7 +99,7 @@ def test_a_library_that_repeats_itself_in_other_words_is_bounded_too(monkeypatch
         logging.getLogger("aiokafka.client").error(
             "Unable connect to node %s: %s", number, OSError(111, "refused")
         )
-    assert len(pipe.writes) == BURST
+    assert len(pipe.writes) == MAX_REPEATS
     assert json.loads(pipe.writes[0])["event"] == "Unable connect to node 0: [Errno 111] refused"
 
 
@@ -143,7 +143,7 @@ def test_nor_of_one_that_nobody_caught(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_repeated_warnings_of_one_source_hide_no_other_source() -> None:
     """A feed that fails for one source a thousand times leaves the lines of another source in the log."""
-    bounded = BoundedRepeats()
+    bounded = RepeatFilter()
 
     def is_written(source: str) -> bool:
         try:
@@ -152,5 +152,5 @@ def test_repeated_warnings_of_one_source_hide_no_other_source() -> None:
             return False
         return True
 
-    assert sum(is_written("stuck") for _ in range(1000)) == BURST
+    assert sum(is_written("stuck") for _ in range(1000)) == MAX_REPEATS
     assert is_written("other")

@@ -14,8 +14,8 @@ from schemas import Amount
 from sotto import Driver
 from stream.cli.app import app
 from stream.cli.manage import record_rows
-from stream.cli.manage.record_rows import folded, short_start
-from stream.cli.run.top_command import Frame, picture
+from stream.cli.manage.record_rows import group_by_name, short_start
+from stream.cli.run.top_command import Frame, draw_screen
 from stream.monitor.api.listing import SourceQuery, StreamQuery, list_sources, list_streams
 from tests.unit.monitor.frames import frame_of
 from tests.unit.monitor.periods import installation
@@ -101,7 +101,7 @@ def test_streams_are_listed_with_their_latest_period(run: Any) -> None:
 
 
 def test_what_has_no_periods_is_listed_as_before() -> None:
-    assert folded(["b", "a", "b-c"], str) == [("b", "b", ""), ("a", "a", ""), ("b-c", "b-c", "")]
+    assert group_by_name(["b", "a", "b-c"], str) == [("b", "b", ""), ("a", "a", ""), ("b-c", "b-c", "")]
     assert [short_start(f"2013-01-01T{at}Z") for at in ("00:00:00", "05:00:00", "05:30:10")] == [
         "2013-01-01",
         "2013-01-01T05:00",
@@ -116,7 +116,7 @@ def test_top_shows_the_latest_period_under_the_name_that_was_opened(width: int) 
     given = frame_of()
     shown = Frame(given.overview, *pages, given.workers, given.rejected)
     console = Console(file=io.StringIO(), width=width)
-    console.print(picture(shown, width))
+    console.print(draw_screen(shown, width))
     assert isinstance(console.file, io.StringIO)
     text = console.file.getvalue()
     assert "flights 2013-01-04" in text

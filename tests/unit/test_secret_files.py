@@ -112,7 +112,7 @@ def test_what_a_container_engine_mounts_is_read_whosever_it_is(
             os.chown(path, SOMEBODY, SOMEBODY)
     with pytest.raises(SecretFileError):
         read_secret(folder / "noise_key")
-    monkeypatch.setattr("stream.secret_files.MOUNTED", folder)
+    monkeypatch.setattr("stream.secret_files.MOUNTED_SECRETS_FOLDER", folder)
     assert read_secret(folder / "noise_key") == "secret"
 
 

@@ -8,7 +8,7 @@ import pytest
 
 from schemas import Amount, GrantRecord, Position, StreamStatus
 from stream.cli.manage.record_rows import ShownGrant
-from stream.cli.output import amount, requested_amount
+from stream.cli.output import format_amount, requested_amount
 from stream.privacy.composition.costs import PARTS
 from tests.unit.accounting.ledger_parts import identity, ledger_with, reserve, source, spec
 
@@ -92,5 +92,5 @@ def test_under_zcdp_what_was_asked_stands_beside_rho_and_nothing_converted() -> 
         reserve(ledger, spec(f"stream-{number}", epsilon=0.5), number)
     account = ledger.account("feed")
     record = account.grant_record(account.grants["stream-0"])
-    assert (requested_amount(record.spec), amount(record.cost)) == ("ε 0.5", "ρ 0.125 (ε 0.5 added up)")
-    assert amount(account.record().granted) == "ρ 0.25 (ε 1 added up)"
+    assert (requested_amount(record.spec), format_amount(record.cost)) == ("ε 0.5", "ρ 0.125 (ε 0.5 added up)")
+    assert format_amount(account.record().granted) == "ρ 0.25 (ε 1 added up)"

@@ -16,8 +16,8 @@ from stream.cli import app
 
 PROJECT = Path(__file__).parents[2]
 PRINTING = """
-from stream.cli.app import take_over
-take_over()
+from stream.cli.app import replace_standard_streams
+replace_standard_streams()
 from stream.cli.output import say, show_json, show_table
 say("ε 1 ± 2 → \\udc80")
 show_json({"name": "é😀ε\\x1b"})

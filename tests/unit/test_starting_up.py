@@ -18,11 +18,11 @@ import sotto
 from stream import tables
 from stream.cli.app import COMMANDS, LazyCommand, _load_command
 from stream.cli.manage.budget_commands import CHECK
-from stream.optional_packages import EXTRAS
+from stream.optional_packages import EXTRA_OF_PACKAGE
 from stream.version import VERSION
 
 PROJECT = Path(__file__).parents[2]
-HEAVY = sorted({*EXTRAS, "pandas", "pyarrow", "sqlglot", "structlog"})
+HEAVY = sorted({*EXTRA_OF_PACKAGE, "pandas", "pyarrow", "sqlglot", "structlog"})
 
 LISTING = f"""
 import json, sys
@@ -107,7 +107,7 @@ def test_what_is_heavy_is_seen() -> None:
 
 @pytest.mark.parametrize(("name", "later"), [*COMMANDS.items(), ("check", CHECK)])
 def test_help_says_of_each_command_what_the_command_says(name: str, later: LazyCommand) -> None:
-    said = (_load_command(name, later.where).help or "").split("\n\n")[0].replace("\n", " ").strip()
+    said = (_load_command(name, later.import_path).help or "").split("\n\n")[0].replace("\n", " ").strip()
     assert said == later.help
 
 
@@ -122,7 +122,7 @@ def test_help_says_of_each_command_what_the_command_says(name: str, later: LazyC
     ids=" ".join,
 )
 def test_a_client_alone_has_the_commands_that_talk_to_an_installation(arguments: list[str]) -> None:
-    done = run(WITHOUT.format(missing=set(EXTRAS), code=command(*arguments)))
+    done = run(WITHOUT.format(missing=set(EXTRA_OF_PACKAGE), code=command(*arguments)))
     assert done.returncode == 0, done.stderr
     assert "Usage: sotto" in done.stdout
 
@@ -132,7 +132,7 @@ def test_a_client_alone_has_the_commands_that_talk_to_an_installation(arguments:
 )
 def test_a_client_alone_makes_keys_and_checks_the_contract(arguments: list[str], tmp_path: Path) -> None:
     """A noise key is made, and the published contract compared, in an installation without any extra."""
-    done = run(WITHOUT.format(missing=set(EXTRAS), code=command(*arguments)), cwd=tmp_path)
+    done = run(WITHOUT.format(missing=set(EXTRA_OF_PACKAGE), code=command(*arguments)), cwd=tmp_path)
     assert (done.returncode, done.stderr) == (0, "")
 
 
@@ -149,7 +149,7 @@ def test_a_client_alone_makes_keys_and_checks_the_contract(arguments: list[str],
     ids=str,
 )
 def test_a_command_that_needs_more_names_the_extra_in_one_line(arguments: list[str], extra: str) -> None:
-    done = run(WITHOUT.format(missing=set(EXTRAS), code=command(*arguments)))
+    done = run(WITHOUT.format(missing=set(EXTRA_OF_PACKAGE), code=command(*arguments)))
     assert done.returncode == 1
     [line] = done.stderr.splitlines()
     assert line.startswith("error: ")
@@ -165,7 +165,7 @@ from stream.tables import PredicateParser
 sql.read("SELECT COUNT(*) FROM t WHERE age > 3")
 PredicateParser({"age": Integers(kind="integers", minimum=0, maximum=9)}).parse("age > 3")
 """
-    done = run(WITHOUT.format(missing=set(EXTRAS), code=code))
+    done = run(WITHOUT.format(missing=set(EXTRA_OF_PACKAGE), code=code))
     assert done.returncode == 0, done.stderr
 
 
@@ -177,7 +177,7 @@ def test_the_driver_names_its_extra() -> None:
 
 def test_every_extra_that_is_named_exists_and_brings_the_package() -> None:
     extras = tomllib.loads((PROJECT / "pyproject.toml").read_text())["project"]["optional-dependencies"]
-    for package, extra in EXTRAS.items():
+    for package, extra in EXTRA_OF_PACKAGE.items():
         names = [one.partition(">")[0].replace("-", "_") for one in extras[extra]]
         assert any(name.startswith(package) for name in names), package
 
@@ -255,7 +255,7 @@ def test_a_feed_starts_without_what_only_other_services_need() -> None:
 
 
 def test_garbage_is_looked_for_again_once_a_command_is_loaded() -> None:
-    _load_command("key", COMMANDS["key"].where)
+    _load_command("key", COMMANDS["key"].import_path)
     assert gc.isenabled()
     with pytest.raises(ModuleNotFoundError):
         _load_command("nothing", "stream.nothing:app")

@@ -10,7 +10,7 @@ from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 
 from stream.processing.protocol import Record
-from stream.tracing import MAX_LINKS, batch_span, configure, context_headers, span, trace_with
+from stream.tracing import MAX_LINKS, batch_span, configure, context_headers, set_tracer_provider, span
 
 
 @pytest.fixture
@@ -19,9 +19,9 @@ def exporter() -> Iterator[InMemorySpanExporter]:
     kept = InMemorySpanExporter()
     provider = TracerProvider()
     provider.add_span_processor(SimpleSpanProcessor(kept))
-    trace_with(provider)
+    set_tracer_provider(provider)
     yield kept
-    trace_with(None)
+    set_tracer_provider(None)
 
 
 def sent(offset: int = 0, headers: list[tuple[str, bytes]] | None = None) -> Record:

@@ -10,8 +10,8 @@ import pytest
 from pydantic import ValidationError
 
 from schemas.wire import describe
-from stream.environment import VARIABLES, warning
-from stream.settings import Settings, variable
+from stream.environment import ALL_VARIABLES, unread_variables_warning
+from stream.settings import Settings, variable_of
 from tests.commands import run_sotto
 
 PROJECT = Path(__file__).parents[2]
@@ -20,7 +20,7 @@ VALUE = "s3cret"
 
 @pytest.fixture(autouse=True)
 def _nothing_set(monkeypatch: pytest.MonkeyPatch) -> None:
-    for name in VARIABLES:
+    for name in ALL_VARIABLES:
         monkeypatch.delenv(name, raising=False)
 
 
@@ -35,20 +35,23 @@ def _nothing_set(monkeypatch: pytest.MonkeyPatch) -> None:
     ],
 )
 def test_a_misspelt_variable_is_named_with_the_nearest_and_without_its_value(name: str, meant: str) -> None:
-    told = warning({name: VALUE, "PATH": "/bin"})
+    told = unread_variables_warning({name: VALUE, "PATH": "/bin"})
     assert told == f"nothing reads {name} (is {meant} meant?); correct the name or unset it"
 
 
 def test_one_that_resembles_none_is_named_alone_and_all_stand_in_one_line() -> None:
-    told = warning({"SOTTO_ZZZ": VALUE, "SOTTO_TABLE_ROOT": VALUE})
+    told = unread_variables_warning({"SOTTO_ZZZ": VALUE, "SOTTO_TABLE_ROOT": VALUE})
     assert told is not None
     assert told.startswith("nothing reads SOTTO_TABLE_ROOT (is SOTTO_TABLE_ROOTS meant?), SOTTO_ZZZ; ")
-    assert len(warning({f"SOTTO_{number}": VALUE for number in range(1000)}) or "") < 500
+    assert len(unread_variables_warning({f"SOTTO_{number}": VALUE for number in range(1000)}) or "") < 500
 
 
 def test_nothing_is_said_of_what_is_read_or_is_somebody_elses() -> None:
-    assert warning(dict.fromkeys(VARIABLES - {"SOTTO_KERNEL"}, VALUE)) is None
-    assert warning({"sotto_prefix": VALUE, "SOTTOVOCE": VALUE, "PATH": VALUE, "SOTTO_KERNEL": ""}) is None
+    assert unread_variables_warning(dict.fromkeys(ALL_VARIABLES - {"SOTTO_KERNEL"}, VALUE)) is None
+    assert (
+        unread_variables_warning({"sotto_prefix": VALUE, "SOTTOVOCE": VALUE, "PATH": VALUE, "SOTTO_KERNEL": ""})
+        is None
+    )
 
 
 def test_what_kubernetes_sets_for_a_service_is_nobodys_mistake() -> None:
@@ -59,25 +62,25 @@ def test_what_kubernetes_sets_for_a_service_is_nobodys_mistake() -> None:
         "SOTTO_KAFKA_PORT": "tcp://10.0.0.1:9092",
         "SOTTO_KAFKA_PORT_9092_TCP_ADDR": "10.0.0.1",
     }
-    assert warning(linked) is None
-    assert "SOTTO_KAFKA_PORTS" in (warning({**linked, "SOTTO_KAFKA_PORTS": "1"}) or "")
+    assert unread_variables_warning(linked) is None
+    assert "SOTTO_KAFKA_PORTS" in (unread_variables_warning({**linked, "SOTTO_KAFKA_PORTS": "1"}) or "")
 
 
 @pytest.mark.parametrize("value", ["off", "OFF", ""])
 def test_the_kernel_may_be_switched_off(value: str) -> None:
-    assert warning({"SOTTO_KERNEL": value}) is None
+    assert unread_variables_warning({"SOTTO_KERNEL": value}) is None
 
 
 @pytest.mark.parametrize("value", ["offf", "on", "no"])
 def test_another_value_for_the_kernel_has_no_effect_and_is_told_so(value: str) -> None:
-    assert warning({"SOTTO_KERNEL": value}) == (
-        "SOTTO_KERNEL has no effect: it takes 'off' alone; unset it to use the compiled kernel"
+    assert unread_variables_warning({"SOTTO_KERNEL": value}) == (
+        "SOTTO_KERNEL has no effect: its only value is 'off'; unset it to use the compiled kernel"
     )
 
 
 def test_a_command_warns_once_on_standard_error_alone(tmp_path: Path) -> None:
     result = run_sotto("key", "new", str(tmp_path / "noise.key"), SOTTO_TABLE_ROOT=VALUE)
-    assert result.stderr == f"warning: {warning({'SOTTO_TABLE_ROOT': VALUE})}\n"
+    assert result.stderr == f"warning: {unread_variables_warning({'SOTTO_TABLE_ROOT': VALUE})}\n"
     assert "warning" not in result.stdout
     assert result.returncode == 0
 
@@ -90,7 +93,7 @@ def test_a_service_warns_in_its_log_unless_whoever_started_it_has(is_child: bool
     assert result.stderr.splitlines()[-1].startswith("error: --processes")
     told = [json.loads(line) for line in result.stderr.splitlines()[:-1]]
     assert [(one["level"], one["reason"]) for one in told] == (
-        [] if is_child else [("warning", warning({"SOTTO_TABLE_ROOT": VALUE}))]
+        [] if is_child else [("warning", unread_variables_warning({"SOTTO_TABLE_ROOT": VALUE}))]
     )
 
 
@@ -104,15 +107,15 @@ def test_every_variable_that_anything_here_reads_is_known() -> None:
     }
     deployed = [PROJECT / "docker-compose.yml", PROJECT / "Dockerfile", *(PROJECT / "deploy").rglob("*.yaml")]
     read |= {name for file in deployed for name in re.findall(r"\bSOTTO_[A-Z_]+[A-Z]\b", file.read_text())}
-    assert {"SOTTO_SCREENSHOTS", "SOTTO_UID", "SOTTO_KERNEL"} <= read <= VARIABLES
+    assert {"SOTTO_SCREENSHOTS", "SOTTO_UID", "SOTTO_KERNEL"} <= read <= ALL_VARIABLES
 
 
 def refused(monkeypatch: pytest.MonkeyPatch, **fields: str) -> str:
     for field, value in fields.items():
-        monkeypatch.setenv(variable(field), value)
+        monkeypatch.setenv(variable_of(field), value)
     with pytest.raises(ValidationError) as caught:
         Settings()
-    return describe(caught.value, variable)
+    return describe(caught.value, variable_of)
 
 
 @pytest.mark.parametrize(
@@ -140,5 +143,5 @@ def test_a_heartbeat_is_a_third_of_the_session_at_most(
 )
 def test_what_kafka_has_no_room_for_is_refused_by_name(monkeypatch: pytest.MonkeyPatch, field: str) -> None:
     told = refused(monkeypatch, **{field: str(10**11)})
-    assert told.startswith(f"{variable(field)}: Input should be less than or equal to ")
+    assert told.startswith(f"{variable_of(field)}: Input should be less than or equal to ")
     assert str(10**11) not in told

@@ -22,18 +22,18 @@ from stream.cli.output import (
     AsJson,
     CommandError,
     console,
+    escape_text,
     numbered_lines,
     read_as,
     show_json,
     show_table,
-    visible,
 )
 from stream.client.async_client import AsyncClient
 from stream.engine.restore import read_to_end, reader, require_visible
 from stream.kafka.client.local_address import settings_here
 from stream.privacy.planning.response_plans import EstimateError, shares_of
 from stream.processing.topic_names import partition_of
-from stream.questions.alert_states import Notice, estimate_text, group_text, window_text, written_time
+from stream.questions.alert_states import Notice, estimate_text, format_time, group_text, window_text
 
 _answers: Codec[Answer] = Codec(Answer, limit=MAX_ANSWER_BYTES)
 
@@ -169,7 +169,7 @@ async def _follow(
 
 def document(notice: Notice) -> dict[str, Any]:
     """Return a notice as JSON: the time, source and stream, and the answer's fields or ``ended``."""
-    common = {"time": written_time(notice.time), "source": notice.source, "stream": notice.stream}
+    common = {"time": format_time(notice.time), "source": notice.source, "stream": notice.stream}
     if notice.answer is None:
         return {**common, "ended": notice.ended}
     counted = {"counted": notice.counted} if notice.counted else {}
@@ -198,7 +198,7 @@ def lines(notice: Notice, width: int) -> list[Text]:
         ]
     found = [Text.assemble((clock, "bright_black"), " ", (f"{sign:<8}", style))]
     room = max(width - _INDENT, 20)
-    pieces = [piece for part in parts if part for piece in wrap(visible(part), room, break_long_words=False)]
+    pieces = [piece for part in parts if part for piece in wrap(escape_text(part), room, break_long_words=False)]
     for number, piece in enumerate(pieces):
         if number and found[-1].cell_len + cell_len(piece) + 2 > width:
             found.append(Text(" " * (_INDENT - 2)))

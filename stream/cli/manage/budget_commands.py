@@ -17,18 +17,34 @@ from schemas import (
     SourceRecord,
     ValuesSource,
 )
-from stream.cli.app import LazyCommand, group_of
-from stream.cli.manage.record_rows import AllPeriods, ShownGrant, call_client, folded, show_budget, shown_grants
-from stream.cli.output import AsJson, CommandError, amount, read_as, requested_amount, say, show_json, show_table
+from stream.cli.app import LazyCommand, make_lazy_group
+from stream.cli.manage.record_rows import (
+    AllPeriods,
+    ShownGrant,
+    call_client,
+    group_by_name,
+    join_grants,
+    show_budget,
+)
+from stream.cli.output import (
+    AsJson,
+    CommandError,
+    format_amount,
+    read_as,
+    requested_amount,
+    say,
+    show_json,
+    show_table,
+)
 from stream.client.async_client import AsyncClient
 from stream.privacy.accuracy.source_facts import range_of
-from stream.questions.stream_watch import declared_topic
+from stream.questions.stream_watch import describe_live_topic
 
 CHECK: Final = LazyCommand(
     "stream.cli.manage.check_command:check",
     "Compare a table with its declaration before it is registered, for the table's owner alone.",
 )
-app = typer.Typer(cls=group_of({"check": CHECK}), help="Sources and their budgets.", no_args_is_help=True)
+app = typer.Typer(cls=make_lazy_group({"check": CHECK}), help="Sources and their budgets.", no_args_is_help=True)
 _sources: TypeAdapter[Source] = TypeAdapter(Source)
 
 
@@ -47,7 +63,7 @@ def add(
             f"source {wanted.source} is registered with ε {wanted.epsilon:g}, δ {wanted.delta:g}{_clamping(wanted)}"
         )
         if isinstance(wanted, EventsSource):
-            say(declared_topic(wanted), soft_wrap=True)
+            say(describe_live_topic(wanted), soft_wrap=True)
             say(
                 f"if {wanted.topic} does not exist, 'sotto events topic {wanted.source}' creates it",
                 soft_wrap=True,
@@ -101,7 +117,7 @@ def list_sources(every: AllPeriods = False, as_json: AsJson = False) -> None:
     if as_json:
         show_json(records)
         return
-    lines = folded(records, lambda record: record.source.source, every=every)
+    lines = group_by_name(records, lambda record: record.source.source, every=every)
     periods = ["period"] if any(line.period for line in lines) else []
     show_table(
         f"{len(lines)} sources" if records else "no sources; register one with 'sotto source add'",
@@ -112,9 +128,9 @@ def list_sources(every: AllPeriods = False, as_json: AsJson = False) -> None:
                 *([period] if periods else []),
                 record.source.kind,
                 record.state,
-                amount(record.granted),
-                amount(record.spent),
-                amount(record.left),
+                format_amount(record.granted),
+                format_amount(record.spent),
+                format_amount(record.left),
                 str(record.streams),
             ]
             for name, record, period in lines
@@ -135,7 +151,7 @@ def show(source: Annotated[str, typer.Argument()], as_json: AsJson = False) -> N
         return
     show_budget(f"{source} ({record.state}){_clamping(record.source)}", record, allotments)
     if isinstance(record.source, EventsSource):
-        say(declared_topic(record.source), soft_wrap=True)
+        say(describe_live_topic(record.source), soft_wrap=True)
         if record.source.has_periods:
             say(
                 f"each period has a separate account: 'sotto source list' shows the latest, 'sotto source list --all' all, and "
@@ -159,9 +175,9 @@ def show(source: Annotated[str, typer.Argument()], as_json: AsJson = False) -> N
                 *([one.grant.analyst or ""] if analysts else []),
                 one.state,
                 requested_amount(one.grant.spec),
-                amount(one.grant.cost),
-                amount(one.totals.spent),
-                amount(one.grant.refunded),
+                format_amount(one.grant.cost),
+                format_amount(one.totals.spent),
+                format_amount(one.grant.refunded),
                 str(one.totals.answered),
                 one.charged,
                 one.as_of,
@@ -193,7 +209,7 @@ async def _refresh(client: AsyncClient, source: str, *, close: bool) -> tuple[Re
 async def _budget(
     client: AsyncClient, source: str
 ) -> tuple[SourceRecord, list[ShownGrant], list[AllotmentRecord]]:
-    grants = await shown_grants(client, await client.list_streams(source))
+    grants = await join_grants(client, await client.list_streams(source))
     return await client.budget(source), grants, await client.list_allotments(source=source)
 
 
@@ -235,7 +251,7 @@ def list_populations(as_json: AsJson = False) -> None:
             [
                 record.population.population,
                 record.state,
-                *(amount(value) for value in (record.granted, record.spent, record.left)),
+                *(format_amount(value) for value in (record.granted, record.spent, record.left)),
                 str(record.sources),
                 str(record.streams),
                 record.population.renews or "never",
@@ -262,7 +278,7 @@ def show_population(population: Annotated[str, typer.Argument()], as_json: AsJso
             [
                 one.source.source,
                 one.state,
-                *(amount(value) for value in (one.granted, one.spent, one.left)),
+                *(format_amount(value) for value in (one.granted, one.spent, one.left)),
                 str(one.streams),
             ]
             for one in sources

@@ -21,7 +21,7 @@ from stream.events import Flaw
 from stream.events.event_reader import EventCheck
 from stream.kafka.client.local_address import settings_here
 from stream.kafka.topics.live_topics import create_live_topic
-from stream.questions.live_events import Replay, live_source, milliseconds_of
+from stream.questions.live_events import Replay, parse_time, require_live_source
 
 AT_ONCE: Final = 1000
 _ARRAY: Final = "begins a JSON array; give one object a line, as jq -c '.[]' writes them"
@@ -57,7 +57,7 @@ def publish(
     """
     if until is not None and marks is None:
         raise CommandError("--until: needs --marks; give both")
-    last = None if until is None else milliseconds_of(until)
+    last = None if until is None else parse_time(until)
     with numbered_lines(file) as lines:
         events = _objects_of(file, lines)
         call_client(lambda client: _publish(client, source, events, marks, last))
@@ -108,7 +108,7 @@ def _no_object(line: bytes) -> str | None:
 
 
 async def _create_topic(client: AsyncClient, source: str, partitions: int) -> tuple[EventsSource, int, bool]:
-    declared = live_source((await client.budget(source)).source)
+    declared = require_live_source((await client.budget(source)).source)
     return declared, *await create_live_topic(settings_here(), declared, partitions)
 
 
@@ -145,7 +145,7 @@ class _Report:
 async def _publish(
     client: AsyncClient, source: str, lines: Iterator[tuple[int, bytes]], marks: str | None, until: int | None
 ) -> None:
-    declared = live_source((await client.budget(source)).source)
+    declared = require_live_source((await client.budget(source)).source)
     report = _Report(EventCheck(declared, await client.list_streams(source)))
     if marks is None:
         added = ""

@@ -16,10 +16,10 @@ from schemas import LedgerProgress, TrailHead, TrailRecord
 from schemas.trail import Since
 from schemas.wire import MalformedEventError
 from stream.budget.receipts import EMPTY_TRAIL_HEAD, BrokenTrailError, trail_codec
-from stream.cli.manage.record_rows import call_client, new_file, read_lines, summary_row, write_trail
+from stream.cli.manage.record_rows import call_client, create_owner_only_file, read_lines, summary_row, write_trail
 from stream.cli.output import AsJson, CommandError, say, show_json, show_table
-from stream.client.kafka_connection import Connection, translated
-from stream.client.ledger_reader import read_accounts, read_topic
+from stream.client.kafka_connection import Connection, translate_errors
+from stream.client.ledger_reader import read_ledger_records, read_topic
 from stream.kafka.client.local_address import settings_here
 from stream.optional_packages import explain_missing_packages
 
@@ -109,7 +109,7 @@ def export_ledger(file: Annotated[Path, typer.Argument(help="The new file.")]) -
     """
     from stream.dev.backup_transfer import take_backup  # noqa: PLC0415  (other commands do without)
 
-    with new_file(file) as opened, translated():
+    with create_owner_only_file(file) as opened, translate_errors():
         ending = asyncio.run(take_backup(settings_here(), opened))
     counts = ", ".join(f"{count} of {topic}" for topic, count in ending.records.items())
     say(f"{file}: {counts}", soft_wrap=True)
@@ -138,7 +138,7 @@ def import_ledger(
         from stream.dev.backup_transfer import restore_backup  # noqa: PLC0415
     noted = [_head(one) for one in head or ()]
     meant: Since = "accept_loss" if since == "accept-loss" else since
-    with translated():
+    with translate_errors():
         sources, lost = asyncio.run(restore_backup(settings_here(), BackupFile(file), meant, noted))
     if as_json:
         show_json({"sources": sources, "lost": lost, "since": meant})
@@ -185,7 +185,7 @@ def _batches() -> Iterator[Sequence[bytes]]:
 
 @contextmanager
 def _connected(runner: asyncio.Runner) -> Iterator[Connection]:
-    with translated():
+    with translate_errors():
         connection = Connection(settings_here())
         runner.run(connection.open())
         try:
@@ -203,7 +203,7 @@ def _verified(noted: Iterable[TrailHead]) -> Verified:
     from stream.budget.trail_verification import TrailCheck  # noqa: PLC0415  (needs the workers' packages)
 
     with asyncio.Runner() as runner, _connected(runner) as connection:
-        ledger = runner.run(read_accounts(connection))
+        ledger = runner.run(read_ledger_records(connection))
     head = next((one.trail for one in ledger if isinstance(one, LedgerProgress)), None) or EMPTY_TRAIL_HEAD
     check, compared = TrailCheck(noted), None
     try:

@@ -17,10 +17,10 @@ from pydantic import ValidationError
 from schemas import Answer, Query
 from schemas.queries import STATISTICS
 from schemas.wire import describe, read_json
-from stream.cli.output import CommandError, read_document, say, show_json, show_table, visible
+from stream.cli.output import CommandError, escape_text, read_document, say, show_json, show_table
 from stream.client.async_client import AsyncClient
 from stream.errors import Timeout
-from stream.formatting import bound, estimate, interval
+from stream.formatting import format_error_bound, format_estimate, format_interval
 from stream.processing.dead_letters import says_exhausted
 from stream.questions import Result
 from stream.questions.result_text import about, alpha_unit
@@ -214,7 +214,7 @@ def exit_status(answer: Answer) -> int:
 def warn(warnings: Iterable[str]) -> None:
     """Print warnings on standard error."""
     for warning in warnings:
-        typer.echo(f"warning: {visible(warning)}", err=True)
+        typer.echo(f"warning: {escape_text(warning)}", err=True)
 
 
 def parse_max_price(given: str | None) -> float | str | None:
@@ -253,8 +253,8 @@ def _show(answer: Answer, *, as_json: bool) -> None:
             (
                 [
                     *(str(one[name]) for name in names),
-                    estimate(n, answer.alpha, grouped=True),
-                    *([] if ends is None else [interval(ends, grouped=True)]),
+                    format_estimate(n, answer.alpha, grouped=True),
+                    *([] if ends is None else [format_interval(ends, grouped=True)]),
                 ]
                 for one, n, ends in cells
             ),
@@ -301,14 +301,14 @@ async def _follow(*, from_beginning: bool, limit: int, stream: str | None, as_js
 def _line(answer: Answer, *, with_estimates: bool = True) -> str:
     parts = [f"{answer.stream}{about(answer)}", answer.id, answer.outcome]
     if answer.estimate is not None:
-        parts.append(estimate(answer.estimate, answer.alpha))
+        parts.append(format_estimate(answer.estimate, answer.alpha))
     if answer.estimates is not None and with_estimates:
-        parts.append(", ".join(estimate(number, answer.alpha) for number in answer.estimates))
+        parts.append(", ".join(format_estimate(number, answer.alpha) for number in answer.estimates))
     if answer.choice is not None:
         parts.append(f"'{answer.choice}'")
     facts = [
-        "" if answer.alpha is None else f"±{bound(answer.alpha)}{alpha_unit(answer)}",
-        "" if answer.interval is None else f"95 %: {interval(answer.interval)}",
+        "" if answer.alpha is None else f"±{format_error_bound(answer.alpha)}{alpha_unit(answer)}",
+        "" if answer.interval is None else f"95 %: {format_interval(answer.interval)}",
         answer.basis or "",
     ]
     if answer.alpha is not None or answer.interval is not None:

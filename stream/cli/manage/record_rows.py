@@ -29,10 +29,10 @@ from schemas import (
     registered_as,
 )
 from stream.budget.receipts import entry_digest
-from stream.cli.output import CommandError, amount, say, show_table
+from stream.cli.output import CommandError, format_amount, say, show_table
 from stream.client.async_client import AsyncClient
 from stream.errors import Forbidden
-from stream.optional_packages import needed
+from stream.optional_packages import import_or_missing
 from stream.privacy.composition.costs import charged_answers, shown_state, whole_left
 from stream.processing.control_order import MODEL_NOT_ASKED_REASON
 from stream.questions.result_text import cell
@@ -62,7 +62,7 @@ class ShownGrant:
     written: float | None = None
 
     @property
-    def _newer(self) -> StreamStatus | None:
+    def _newer_status(self) -> StreamStatus | None:
         """Return the worker's status if it is at least as recent as the ledger's record."""
         digest, grant = self.digest, self.grant
         if digest is None or digest.incarnation != grant.identity.incarnation or grant.settled:
@@ -72,12 +72,12 @@ class ShownGrant:
     @property
     def totals(self) -> GrantRecord | StreamStatus:
         """Return the more recent of status and grant: both have answers, charges and the spent amount."""
-        return self._newer or self.grant
+        return self._newer_status or self.grant
 
     @property
     def state(self) -> str:
         """Return the state, a requested ending, or "not answering"."""
-        grant, newer = self.grant, self._newer
+        grant, newer = self.grant, self._newer_status
         if grant.state != "open":
             return grant.state
         if grant.ending is not None:
@@ -94,7 +94,7 @@ class ShownGrant:
     @property
     def reason(self) -> str | None:
         """Return the reason of the state, without the state as its prefix."""
-        newer = self._newer
+        newer = self._newer_status
         reason = (
             newer.refused
             if newer is not None and newer.refused not in {None, MODEL_NOT_ASKED_REASON}
@@ -107,7 +107,7 @@ class ShownGrant:
         """Describe the time of the totals: the end, the worker's status, the last charge or the opening."""
         if self.grant.settled:
             return "its end"
-        if self._newer is None or self.written is None:
+        if self._newer_status is None or self.written is None:
             return "the last charge" if self.grant.answered else "the opening"
         return time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(self.written))
 
@@ -122,7 +122,7 @@ class ShownGrant:
         return charged_answers(self.grant.calibration, self.grant.extensions)
 
 
-async def shown_grants(client: AsyncClient, grants: Iterable[GrantRecord]) -> list[ShownGrant]:
+async def join_grants(client: AsyncClient, grants: Iterable[GrantRecord]) -> list[ShownGrant]:
     """Join grants with their workers' last status; without it if topic ``status`` may not be read."""
     listed = list(grants)
     try:
@@ -137,10 +137,10 @@ def show_budget(
 ) -> None:
     """Print a budget's figures, the meaning of its period, and its allotments."""
     columns = ["granted", "spent", "refunded", "left"]
-    figures = [amount(value) for value in (record.granted, record.spent, record.refunded, record.left)]
+    figures = [format_amount(value) for value in (record.granted, record.spent, record.refunded, record.left)]
     if record.period is not None:
         columns = ["granted ever", "spent ever", "refunded ever", "counted now", "left now"]
-        figures.insert(3, amount(record.period.counted))
+        figures.insert(3, format_amount(record.period.counted))
     show_table(title, columns, [figures])
     if record.period is not None:
         say(_period_line(record.period), soft_wrap=True)
@@ -162,7 +162,7 @@ def _period_line(period: Period) -> str:
 
 def _row(one: AllotmentRecord) -> list[str]:
     price = f"ε {one.epsilon:.6g}" + (f", δ {one.delta:.2g}" if one.delta else "")
-    figures = [amount(value) for value in (one.granted, one.spent, one.left)]
+    figures = [format_amount(value) for value in (one.granted, one.spent, one.left)]
     return [one.allotment, ", ".join(one.analysts), price, *figures, str(one.streams)]
 
 
@@ -181,7 +181,9 @@ class Line(NamedTuple, Generic[_Item]):
     period: str = ""
 
 
-def folded(items: Iterable[_Item], name_of: Callable[[_Item], str], *, every: bool = False) -> list[Line[_Item]]:
+def group_by_name(
+    items: Iterable[_Item], name_of: Callable[[_Item], str], *, every: bool = False
+) -> list[Line[_Item]]:
     """Return one line for each name, in order: of several periods the latest, unless ``every``."""
     lines: dict[str, list[_Item]] = {}
     for item in items:
@@ -202,7 +204,7 @@ def short_start(start: str) -> str:
     return start.removesuffix("Z").removesuffix(":00").removesuffix("T00:00")
 
 
-def in_periods(source: str, wanted: str) -> bool:
+def is_source_or_period(source: str, wanted: str) -> bool:
     """Return whether ``source`` is ``wanted`` or an account of one of its periods."""
     named = named_from(source)
     return wanted == source or (named is not None and named[0] == wanted)
@@ -218,13 +220,13 @@ _WORDS: Final = (
 _NUMBERS: Final = ("epsilon", "delta")
 _COUNTS: Final = ("answers", "sources", "streams", "lost")
 
-ROWS_AT_ONCE: Final = 10_000
+ROWS_PER_BATCH: Final = 10_000
 
 Row = dict[str, Any]
 _Batch = Sequence[tuple[TrailRecord, bytes]]
 
 
-def row_of(entry: TrailRecord, value: bytes) -> Row:
+def trail_row(entry: TrailRecord, value: bytes) -> Row:
     """Return an entry's row: one column for each number, and the entry's JSON in the last."""
     row: Row = {"number": entry.number, "time": datetime.fromtimestamp(entry.time / 1000, UTC).isoformat()}
     row |= {name: getattr(entry, name, None) for name in (*_WORDS, *_NUMBERS, *_COUNTS)}
@@ -257,13 +259,13 @@ def write_trail(path: Path, batches: Iterable[_Batch]) -> int:
             count += len(batch)
             yield batch
 
-    with new_file(path) as file:
+    with create_owner_only_file(path) as file:
         writer(file, counted())
     return count
 
 
 @contextmanager
-def new_file(path: Path) -> Iterator[IO[bytes]]:
+def create_owner_only_file(path: Path) -> Iterator[IO[bytes]]:
     """Create an owner-only file; remove it if writing fails."""
     try:
         descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
@@ -291,7 +293,7 @@ def _write_csv(file: IO[bytes], batches: Iterable[_Batch]) -> None:
     writer = csv.DictWriter(text, list(_types()), lineterminator="\n")
     writer.writeheader()
     for batch in batches:
-        writer.writerows({name: cell(value) for name, value in row_of(*one).items()} for one in batch)
+        writer.writerows({name: cell(value) for name, value in trail_row(*one).items()} for one in batch)
     text.detach()
 
 
@@ -311,12 +313,12 @@ def _types() -> dict[str, str]:
 
 
 def _write_parquet(file: IO[bytes], batches: Iterable[_Batch]) -> None:
-    arrow, parquet = needed("pyarrow", "arrow"), needed("pyarrow.parquet", "arrow")
+    arrow, parquet = import_or_missing("pyarrow", "arrow"), import_or_missing("pyarrow.parquet", "arrow")
     schema = arrow.schema([(name, getattr(arrow, kind)()) for name, kind in _types().items()])
     with parquet.ParquetWriter(file, schema) as writer:
         for batch in batches:
-            for start in range(0, len(batch), ROWS_AT_ONCE):
-                rows = [row_of(*one) for one in batch[start : start + ROWS_AT_ONCE]]
+            for start in range(0, len(batch), ROWS_PER_BATCH):
+                rows = [trail_row(*one) for one in batch[start : start + ROWS_PER_BATCH]]
                 writer.write_table(arrow.Table.from_pylist(rows, schema=schema))
 
 
@@ -334,27 +336,27 @@ def summary_row(entry: TrailRecord) -> list[str]:
     when = datetime.fromtimestamp(entry.time / 1000).astimezone().strftime("%Y-%m-%d %H:%M:%S")
     about = getattr(entry, "stream", None) or getattr(entry, "source", None) or getattr(entry, "population", None)
     totals = getattr(entry, "totals", None)
-    left = amount(totals.left) if totals is not None else ""
+    left = format_amount(totals.left) if totals is not None else ""
     who = getattr(entry, "by", None) or getattr(entry, "analyst", None) or ""
     head = [str(entry.number), when, who]
     match entry.kind:
         case "request":
-            granted = f" {amount(entry.granted)}" if entry.granted is not None else ""
+            granted = f" {format_amount(entry.granted)}" if entry.granted is not None else ""
             reason = f": {entry.reason}" if entry.reason else ""
             part = f"{entry.allotment}: ε {entry.epsilon:g} of {about}" if entry.allotment is not None else about
             return [*head, entry.action, part or "", f"{entry.outcome}{granted}{reason}", left]
         case "event":
             back = (
-                f", {amount(entry.refunded)} back"
+                f", {format_amount(entry.refunded)} back"
                 if entry.event == "closed" and entry.refunded is not None
                 else ""
             )
-            spent = f"spent {amount(entry.spent)}" if entry.spent is not None else ""
+            spent = f"spent {format_amount(entry.spent)}" if entry.spent is not None else ""
             return [*head, entry.event, about or "", f"{spent}{back}", left]
         case "beginning":
             return [*head, "beginning", "", f"{entry.sources} sources, {entry.streams} streams were there", left]
         case "restored":
             return [*head, "restored", "", f"since the backup: {entry.since}; {entry.lost} streams halted", left]
         case _:
-            spent = "" if totals is None else f"spent {amount(totals.spent)}"
+            spent = "" if totals is None else f"spent {format_amount(totals.spent)}"
             return [*head, entry.kind, about or "", spent, left]

@@ -16,10 +16,10 @@ from stream.cli.manage.query_commands import (
     seconds,
     warn,
 )
-from stream.cli.output import say, show_json, show_table, visible
+from stream.cli.output import escape_text, say, show_json, show_table
 from stream.client.async_client import AsyncClient
 from stream.errors import Timeout, Unknown
-from stream.formatting import bound, estimate, interval
+from stream.formatting import format_error_bound, format_estimate, format_interval
 from stream.questions.question_forms import ANSWER_TIMEOUT
 from stream.sql import ERROR, HIGH, LOW, StatementError, Table, cost_line
 
@@ -44,7 +44,7 @@ def sql(
     try:
         table = asyncio.run(_ask(statement, timeout, 0.0 if dry_run else parse_max_price(max_price)))
     except (StatementError, Unknown, Timeout) as error:
-        typer.echo(f"error: {visible(str(error))}", err=True)
+        typer.echo(f"error: {escape_text(str(error))}", err=True)
         wrong = not isinstance(error, Timeout)
         raise typer.Exit(ExitStatus.REJECTED if wrong else ExitStatus.NO_ANSWER) from None
     warn(table.warnings)
@@ -80,11 +80,11 @@ def _show(table: Table) -> None:
 def _cell(row: dict[str, Any], name: str) -> str:
     if name.endswith(LOW):
         low, high = row[name], row[name.removesuffix(LOW) + HIGH]
-        return "–" if low is None else interval((low, high), grouped=True)
+        return "–" if low is None else format_interval((low, high), grouped=True)
     if name + ERROR not in row:
         return str(row[name])
     number, error = row[name], row[name + ERROR]
     if number is None:
         return "–"
-    text = estimate(number, error, grouped=True)
-    return text if error is None else f"{text} ± {bound(error, grouped=True)}"
+    text = format_estimate(number, error, grouped=True)
+    return text if error is None else f"{text} ± {format_error_bound(error, grouped=True)}"

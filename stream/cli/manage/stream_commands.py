@@ -13,17 +13,17 @@ from stream.cli.manage.record_rows import (
     Line,
     ShownGrant,
     call_client,
-    folded,
-    in_periods,
-    shown_grants,
+    group_by_name,
+    is_source_or_period,
+    join_grants,
 )
-from stream.cli.output import AsJson, amount, read_as, requested_amount, say, show_json, show_table
+from stream.cli.output import AsJson, format_amount, read_as, requested_amount, say, show_json, show_table
 from stream.client.async_client import AsyncClient
 from stream.errors import Missing
-from stream.formatting import rows_counted
+from stream.formatting import describe_table_bound
 from stream.optional_packages import explain_missing_packages
 from stream.privacy.composition.costs import charged_answers
-from stream.questions.stream_watch import period_of, standing_words, windows_words
+from stream.questions.stream_watch import describe_standing_query, describe_window_count, period_of
 
 app = typer.Typer(help="Streams: a mechanism over a source.", no_args_is_help=True)
 SourceName = Annotated[str, typer.Argument(help="The stream's source.")]
@@ -45,10 +45,10 @@ def open_stream(
         return
     say(f"stream {spec.stream} is open at {_price(grant)} ({grant.calibration.method})")
     if grant.spec.standing is not None:
-        say(standing_words(grant.spec.standing), soft_wrap=True)
+        say(describe_standing_query(grant.spec.standing), soft_wrap=True)
     _print_promises(grant, source)
     if receipt.windows is not None:
-        say(windows_words(receipt.windows, period_of(source)), soft_wrap=True)
+        say(describe_window_count(receipt.windows, period_of(source)), soft_wrap=True)
 
 
 @app.command("list")
@@ -73,8 +73,8 @@ def list_streams(
                 one.grant.spec.source if every else registered_as(one.grant.spec.source),
                 one.grant.spec.mechanism.kind,
                 one.state,
-                amount(one.grant.cost),
-                amount(one.totals.spent),
+                format_amount(one.grant.cost),
+                format_amount(one.totals.spent),
                 one.charged,
             ]
             for name, one, period in lines
@@ -104,7 +104,7 @@ def extend(
         return
     cutoff = charged_answers(grant.calibration, grant.extensions)
     say(
-        f"stream {stream}: {receipt.answers:,} more charged answers for {amount(receipt.granted or grant.cost)}; {cutoff:,} in all"
+        f"stream {stream}: {receipt.answers:,} more charged answers for {format_amount(receipt.granted or grant.cost)}; {cutoff:,} in all"
     )
     _print_promises(grant, of)
 
@@ -137,9 +137,9 @@ def show(source: SourceName, stream: StreamName, as_json: AsJson = False) -> Non
                 grant.calibration.method,
                 f"{grant.calibration.alpha:g}",
                 requested_amount(grant.spec),
-                amount(grant.cost),
-                amount(shown.totals.spent),
-                amount(grant.refunded),
+                format_amount(grant.cost),
+                format_amount(shown.totals.spent),
+                format_amount(grant.refunded),
                 str(shown.totals.answered),
                 shown.charged,
                 shown.as_of,
@@ -147,7 +147,7 @@ def show(source: SourceName, stream: StreamName, as_json: AsJson = False) -> Non
         ],
     )
     if grant.spec.standing is not None:
-        say(standing_words(grant.spec.standing), soft_wrap=True)
+        say(describe_standing_query(grant.spec.standing), soft_wrap=True)
     _print_promises(grant, of)
 
 
@@ -158,7 +158,7 @@ def _print_promises(grant: GrantRecord, source: Source) -> None:
     except Missing as missing:
         say(f"error bounds cannot be computed here: {missing}", soft_wrap=True)
         return
-    for promise in promises(grant.spec, grant.calibration, grant.extensions, rows_counted(source)):
+    for promise in promises(grant.spec, grant.calibration, grant.extensions, describe_table_bound(source)):
         say(f"{promise}", soft_wrap=True)
 
 
@@ -193,13 +193,13 @@ async def _listed(client: AsyncClient, source: str | None, *, every: bool) -> li
     grants = await client.list_streams(source)
     if source is not None and any(grant.spec.standing is not None for grant in grants):
         # A live topic may have periods: list the streams of their accounts as well.
-        grants = [one for one in await client.list_streams() if in_periods(one.spec.source, source)]
+        grants = [one for one in await client.list_streams() if is_source_or_period(one.spec.source, source)]
     grants.sort(key=lambda one: (one.spec.source, one.spec.stream))
-    lines = folded(grants, lambda one: one.spec.stream, every=every)
-    shown = await shown_grants(client, [line.item for line in lines])
+    lines = group_by_name(grants, lambda one: one.spec.stream, every=every)
+    shown = await join_grants(client, [line.item for line in lines])
     return [Line(line.name, one, line.period) for line, one in zip(lines, shown, strict=True)]
 
 
 async def _grant(client: AsyncClient, source: str, stream: str) -> tuple[ShownGrant, Source]:
-    [shown] = await shown_grants(client, [await client.grant(source, stream)])
+    [shown] = await join_grants(client, [await client.grant(source, stream)])
     return shown, (await client.budget(source)).source

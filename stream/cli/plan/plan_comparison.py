@@ -13,7 +13,7 @@ from schemas import Source, TableSource, ValuesSource
 from stream.cli.output import CommandError, console, show_json, show_table
 from stream.cli.plan.plan_facts import SourceOptions, form_of, places_of, setting_of, source_of, summed_attributes
 from stream.cli.plan.public_data import RegisteredSources, public_path
-from stream.formatting import bound, rows_counted
+from stream.formatting import describe_table_bound, format_error_bound
 from stream.privacy.accuracy.source_facts import SourceFacts
 from stream.privacy.composition.refusals import require_monotone_counts
 from stream.privacy.planning.choices import MODELS, Choice, compare
@@ -86,7 +86,7 @@ def _people_in(source: Source | None, table: Path) -> PersonRows:
 
 def _counted(form: Form, source: Source | None) -> str:
     """Describe how many rows of one person count; empty for questions about people."""
-    return "" if source is None or form == "people" else rows_counted(source)
+    return "" if source is None or form == "people" else describe_table_bound(source)
 
 
 def _document(wanted: Wanted, found: tuple[Choice, ...], facts: SourceOptions, counted: str) -> dict[str, Any]:
@@ -149,11 +149,11 @@ def _print(
 
 
 def _alpha(choice: Choice) -> str:
-    return "none" if choice.alpha is None else bound(choice.alpha, grouped=True)
+    return "none" if choice.alpha is None else format_error_bound(choice.alpha, grouped=True)
 
 
 def _epsilon(choice: Choice) -> str:
-    return "none" if choice.epsilon is None else bound(choice.epsilon)
+    return "none" if choice.epsilon is None else format_error_bound(choice.epsilon)
 
 
 def _print_others(others: list[Choice]) -> None:
@@ -209,7 +209,7 @@ def _print_choice(best: Choice, wanted: Wanted, facts: SourceOptions, sensitivit
     else:
         console.print(f"→ take {taken}: the smallest α, {_alpha(best)}{of}", soft_wrap=True)
     if not _keeps(best, wanted):
-        more = "no ε is enough" if best.epsilon is None else f"that needs ε {bound(best.epsilon)}"
+        more = "no ε is enough" if best.epsilon is None else f"that needs ε {format_error_bound(best.epsilon)}"
         console.print(f"  it does not keep an α of {wanted.alpha:g}: {more}")
     if counted:
         console.print(f"  {counted}")

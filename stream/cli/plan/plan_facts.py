@@ -29,7 +29,7 @@ from schemas import (
     ValuesSource,
 )
 from stream.cli.output import CommandError, console, read_as, show_table
-from stream.formatting import bound
+from stream.formatting import format_error_bound
 from stream.privacy.accuracy.source_facts import Movement, SourceFacts
 from stream.privacy.planning.form_accuracy import FORMS, Form, Summed
 from stream.privacy.planning.inverse_plans import (
@@ -277,7 +277,7 @@ def _sparse_vector_in_words(calibration: SparseVectorCalibration) -> str:
     if calibration.numbers == "fresh" and calibration.epsilon_answer:
         parts += f", ε₃ {calibration.epsilon_answer:.4g}"
     if calibration.numbers != "none":
-        parts += f", numbers within {bound(calibration.answer_alpha, grouped=True)}"
+        parts += f", numbers within {format_error_bound(calibration.answer_alpha, grouped=True)}"
     return f"{parts}, shift {calibration.shift * calibration.grid:.4g}"
 
 
@@ -288,7 +288,7 @@ def print_simplest_alternative(spec: StreamSpec, setting: SourceFacts) -> None:
         lazy = LazyHistogram(kind="lazy_histogram", **sparse)
         alpha = choose(spec.model_copy(update={"mechanism": lazy, "calibration": "best"}), setting).alpha
         console.print(
-            f"a lazy_histogram with the same ε answers such questions within ±{bound(alpha, grouped=True)}"
+            f"a lazy_histogram with the same ε answers such questions within ±{format_error_bound(alpha, grouped=True)}"
         )
 
 
@@ -311,7 +311,7 @@ def parameters_reaching(spec: StreamSpec, setting: SourceFacts, alpha: float) ->
     needs: dict[str, str] = {}
     for name, question in questions:
         try:
-            needs[name] = bound(question())
+            needs[name] = format_error_bound(question())
         except PlanError as error:
             needs[name] = f"(none: {error})"
     return needs
@@ -329,8 +329,8 @@ def print_plan(spec: StreamSpec, listed: tuple[Calibration, ...], chosen: Calibr
             [
                 "→" if one == chosen else "",
                 name_of(one),
-                f"{bound(one.alpha, grouped=True)}{' (vacuous)' if one.vacuous else ''}",
-                bound(rank(one), grouped=True),
+                f"{format_error_bound(one.alpha, grouped=True)}{' (vacuous)' if one.vacuous else ''}",
+                format_error_bound(rank(one), grouped=True),
                 noise_in_words(one),
             ]
             for one in listed

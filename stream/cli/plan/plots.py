@@ -13,7 +13,7 @@ from rich.progress import track
 from schemas import Calibration, StreamSpec
 from stream.cli.output import CommandError
 from stream.dev.simulation import ErrorMeasurement, SimulationReport
-from stream.formatting import bound
+from stream.formatting import format_error_bound
 from stream.privacy.accuracy.source_facts import SourceFacts
 from stream.privacy.planning.inverse_plans import Against, curve, variations
 from stream.privacy.planning.noise_layouts import PlanError
@@ -100,7 +100,7 @@ def _mark_chosen(axes: Any, spec: StreamSpec, chosen: Calibration, against: Agai
         markerfacecolor="none",
         markeredgecolor="black",
         linestyle="none",
-        label=f"chosen: {name_of(chosen)} at {what}, α {bound(rank(chosen), grouped=True)}",
+        label=f"chosen: {name_of(chosen)} at {what}, α {format_error_bound(rank(chosen), grouped=True)}",
     )
 
 

@@ -12,12 +12,21 @@ from pydantic import TypeAdapter
 from rich.console import Console
 
 from schemas import Source, StreamSpec
-from stream.cli.output import AsJson, CommandError, amount, read_as, requested_amount, say, show_json, show_table
+from stream.cli.output import (
+    AsJson,
+    CommandError,
+    format_amount,
+    read_as,
+    requested_amount,
+    say,
+    show_json,
+    show_table,
+)
 from stream.cli.plan.plots import new_figure, plot_simulation
 from stream.cli.plan.public_data import RegisteredSources, public_data
 from stream.dev.simulation import Figures, SimulationReport, read_questions
 from stream.dev.simulation import simulate as simulate_stream
-from stream.formatting import bound
+from stream.formatting import format_error_bound
 
 MAX_RUNS = 1000
 MAX_SYNTHETIC_ROWS = 10_000_000
@@ -143,7 +152,7 @@ def _print(report: SimulationReport, data: str) -> None:
         say(f"promised: {promise}")
     say(f"on {data}; seed {report.seed}")
     show_table(
-        f"{report.questions:,} questions, {amount(grant.cost)} reserved",
+        f"{report.questions:,} questions, {format_amount(grant.cost)} reserved",
         ["run", "answered", "rejected", "halted", "charged", "spent", "ended at"],
         [
             [
@@ -152,7 +161,7 @@ def _print(report: SimulationReport, data: str) -> None:
                 f"{len(run.rejections):,}",
                 f"{run.halted:,}",
                 "once" if run.charged is None else f"{run.charged:,} / {cutoff:,}",
-                amount(run.spent),
+                format_amount(run.spent),
                 "–" if run.ended is None else f"line {run.ended.line:,}",
             ]
             for run in report.runs
@@ -208,5 +217,5 @@ def _promised(one: Figures) -> str:
     if one.alpha is None:
         return "nothing"
     least, largest = one.alpha
-    shown = bound(largest, grouped=True)
-    return f"{bound(least, grouped=True)} … {shown}" if least < 0.99 * largest else shown
+    shown = format_error_bound(largest, grouped=True)
+    return f"{format_error_bound(least, grouped=True)} … {shown}" if least < 0.99 * largest else shown

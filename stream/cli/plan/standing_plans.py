@@ -24,9 +24,9 @@ from schemas import (
 )
 from stream.budget.openings import facts_for_plan
 from stream.budget.standing_streams import complete_spec, groups_per_window, promised_windows
-from stream.cli.output import CommandError, amount, read_as, say, show_json, show_table
+from stream.cli.output import CommandError, format_amount, read_as, say, show_json, show_table
 from stream.cli.plan.plan_facts import noise_in_words
-from stream.formatting import bound
+from stream.formatting import format_error_bound
 from stream.privacy.accuracy.source_facts import SourceFacts
 from stream.privacy.composition.costs import PARTS, stream_cost, to_amount
 from stream.privacy.composition.refusals import RefusedError
@@ -34,7 +34,7 @@ from stream.privacy.planning.noise_layouts import PlanError
 from stream.privacy.planning.plans import candidates, choose, name_of
 from stream.privacy.planning.prices import count_price, epsilon_of
 from stream.privacy.planning.promises import promises
-from stream.questions.stream_watch import declared_topic, standing_words, windows_words
+from stream.questions.stream_watch import describe_live_topic, describe_standing_query, describe_window_count
 
 _DAY_MS: Final = 86_400_000
 
@@ -151,19 +151,24 @@ def _print(plan: StandingPlan, other: StandingPlan | str, source: EventsSource) 
         f"{spec.stream}: {spec.mechanism.kind}, ε {spec.epsilon:g}, δ {spec.delta:g}, β {spec.beta:g}, {plan.groups:,} groups a window",
         ["", "calibration", "α", "noise"],
         [
-            ["→" if one == chosen else "", name_of(one), bound(one.alpha, grouped=True), noise_in_words(one)]
+            [
+                "→" if one == chosen else "",
+                name_of(one),
+                format_error_bound(one.alpha, grouped=True),
+                noise_in_words(one),
+            ]
             for one in plan.calibrations
         ],
     )
     if plan.asked is not None:
-        say(standing_words(plan.asked), soft_wrap=True)
-    say(declared_topic(source), soft_wrap=True)
+        say(describe_standing_query(plan.asked), soft_wrap=True)
+    say(describe_live_topic(source), soft_wrap=True)
     for promise in promises(spec, chosen):
         say(f"{promise}", soft_wrap=True)
     lasting = f"{plan.days:,.3g} days" if plan.days >= 1 else f"{24 * plan.days:,.3g} hours"
-    say(f"{windows_words(plan.windows, plan.period)}: {lasting}", soft_wrap=True)
+    say(f"{describe_window_count(plan.windows, plan.period)}: {lasting}", soft_wrap=True)
     cost = "in all" if plan.period is None else f"in each period of {plan.period}"
-    say(f"cost {amount(plan.cost)} {cost}, ε {plan.cost_per_day:.4g} a day", soft_wrap=True)
+    say(f"cost {format_amount(plan.cost)} {cost}, ε {plan.cost_per_day:.4g} a day", soft_wrap=True)
     say(_compared(plan, other), soft_wrap=True)
 
 
@@ -174,7 +179,7 @@ def _compared(plan: StandingPlan, other: StandingPlan | str) -> str:
         return f"{name} for the same ε: none ({other})"
     what = "each window's numbers" if running else "the numbers so far"
     kind = "" if other.spec.mechanism.kind == "running_count" else f" ({other.spec.mechanism.kind})"
-    return f"{name} for the same ε{kind}: {what} within ±{bound(other.chosen.alpha, grouped=True)} over {other.windows:,} windows"
+    return f"{name} for the same ε{kind}: {what} within ±{format_error_bound(other.chosen.alpha, grouped=True)} over {other.windows:,} windows"
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,7 +9,7 @@ from typing import Final
 from schemas import Source, TableSource
 from stream.cli.output import CommandError, console, show_json, show_table
 from stream.cli.plan.plan_facts import SourceOptions, setting_of, source_of
-from stream.formatting import bound
+from stream.formatting import format_error_bound
 from stream.privacy.planning.workload_choices import WorkloadChoice, compare_pairs, is_informative, mean_count
 
 _NAMES: Final = "any"
@@ -67,4 +67,4 @@ def _names(source: Source | None, count: int) -> list[str]:
 
 
 def _error(choice: WorkloadChoice) -> str:
-    return "–" if choice.error is None else bound(choice.error, grouped=True)
+    return "–" if choice.error is None else format_error_bound(choice.error, grouped=True)

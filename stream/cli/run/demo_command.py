@@ -20,7 +20,7 @@ from stream.dev.audit import FALSE_ALARM, AuditError, Finding, audit_all, cases_
 from stream.dev.demo import DemoReport, installation, run_demo
 from stream.dev.demo.departures import run_live_demo
 from stream.environment import reduce_gc_frequency
-from stream.settings import LAST_PORT
+from stream.settings import MAX_PORT
 
 MIN_QUERIES = 20_000
 
@@ -60,7 +60,7 @@ def demo(
     queries: Annotated[int, typer.Option(help="Number of queries.", min=1000)] = MIN_QUERIES,
     folder: Annotated[Path, typer.Option(help="Folder for the run's data.")] = Path(".sotto/demo"),
     port: Annotated[
-        int, typer.Option(help="Port of the monitor's page; another one if it is taken.", min=1, max=LAST_PORT)
+        int, typer.Option(help="Port of the monitor's page; another one if it is taken.", min=1, max=MAX_PORT)
     ] = 8080,
     stay: Annotated[bool, typer.Option(help="Keep everything running until Ctrl-C.")] = False,
     as_json: AsJson = False,
@@ -75,7 +75,7 @@ def demo(
         with ExitStack() as stack:
             live = scene == "live"
             up = stack.enter_context(installation(folder, bar, os.environ.get("SOTTO_BOOTSTRAP"), feed=live))
-            monitor = stack.enter_context(monitor_commands.start(up.settings, folder, port))
+            monitor = stack.enter_context(monitor_commands.run_monitor(up.settings, folder, port))
             bar.step(monitor.where)
             scene_run = run_live_demo(up.settings, bar) if live else run_demo(up, bar, queries=queries)
             report = asyncio.run(scene_run)

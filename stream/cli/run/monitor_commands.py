@@ -35,16 +35,16 @@ from stream.monitor.api.tokens import (
     Token,
     TokenError,
     TokenFile,
-    article,
     change_names,
-    new_text,
+    generate_token,
     read_names,
+    role_with_article,
 )
-from stream.secret_files import read_own, read_secret, replace_secret, write_secret
+from stream.secret_files import read_own_file, read_secret, replace_secret, write_secret
 from stream.services.processes import Service
 from stream.settings import Settings
 
-LOCK = "up.lock"
+LOCK_FILE = "up.lock"
 NAMES_FILE = "names.json"
 OPERATOR_FILE = "monitor-operator.token"
 VIEWER_FILE = "monitor-viewer.token"
@@ -72,7 +72,7 @@ def lock_folder(folder: Path) -> Iterator[FolderLock]:
         CommandError: another process has locked it; the message names the process and the broker's address.
     """
     folder.mkdir(parents=True, exist_ok=True, mode=0o700)
-    path = folder / LOCK
+    path = folder / LOCK_FILE
     # No child inherits the descriptor: the lock ends with this process.
     descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
     try:
@@ -101,7 +101,7 @@ def _local_monitor() -> tuple[str, Path] | None:
     """Find a running ``sotto up`` here or in a parent folder: its monitor and viewer's token file."""
     for folder in folders_above():
         try:
-            holder = json.loads(read_own(folder / LOCK) or b"{}")
+            holder = json.loads(read_own_file(folder / LOCK_FILE) or b"{}")
             process, address = Process(int(holder["pid"]), holder["mark"]), holder["monitor"]
         except (ValueError, KeyError, TypeError):
             continue
@@ -110,7 +110,7 @@ def _local_monitor() -> tuple[str, Path] | None:
     return None
 
 
-def monitor_of(url: str | None, settings: Settings) -> tuple[str, str]:
+def find_monitor(url: str | None, settings: Settings) -> tuple[str, str]:
     """Return the monitor's address and token; the token of ``sotto up`` goes only to its monitor."""
     is_default = url is None and settings.model_fields_set.isdisjoint({"monitor_host", "monitor_port"})
     if is_default and (local := _local_monitor()) is not None:
@@ -165,7 +165,7 @@ class RunningMonitor:
                 console.print(
                     f"The monitor ended, see {self._service.log}; the other services continue", soft_wrap=True
                 )
-        elif self._told is None and _answers(self.address):
+        elif self._told is None and _is_answering(self.address):
             self._told = True
             console.print(self.where, soft_wrap=True)
 
@@ -181,7 +181,7 @@ class RunningMonitor:
 
 
 @contextmanager
-def start(settings: Settings, folder: Path, port: int) -> Iterator[RunningMonitor]:
+def run_monitor(settings: Settings, folder: Path, port: int) -> Iterator[RunningMonitor]:
     """Run the monitor as a child process, with its token file in ``folder``."""
     operator, viewer, names = folder / OPERATOR_FILE, folder / VIEWER_FILE, folder / NAMES_FILE
     make_first_names(names, {"operator": operator, "viewer": viewer})
@@ -206,7 +206,7 @@ def make_first_names(names: Path, files: dict[AccessRole, Path]) -> None:
         return
     now, tokens = int(time.time()), []
     for role, path in files.items():
-        text = new_text()
+        text = generate_token()
         (replace_secret if path.exists() else write_secret)(path, text)
         tokens.append(Token.from_text(text, role, role, created=now))
     # ``names`` is written last: after a crash before it, the next start creates all tokens again.
@@ -226,7 +226,7 @@ def _free_port(host: str, wanted: int) -> int:
     return wanted
 
 
-def _answers(address: str) -> bool:
+def _is_answering(address: str) -> bool:
     try:
         with urlopen(f"{address}healthz", timeout=1.0):  # noqa: S310  (our own address)
             return True
@@ -236,7 +236,7 @@ def _answers(address: str) -> bool:
 
 def check_targets(file: Path) -> None:
     """Fail if the alerts service would reject the file of targets."""
-    from stream.alerts.alert_targets import AlertsFile  # noqa: PLC0415  (only needed with alerts)
+    from stream.alerts.alerts_file import AlertsFile  # noqa: PLC0415  (only needed with alerts)
 
     AlertsFile.read(str(file))
 
@@ -244,7 +244,7 @@ def check_targets(file: Path) -> None:
 def serve_alerts(*, stop_with_stdin: bool) -> None:
     """Deliver alerts to their targets until SIGTERM or Ctrl-C."""
     from stream.alerts.alert_service import serve_alerts  # noqa: PLC0415
-    from stream.alerts.alert_targets import AlertsFile  # noqa: PLC0415  (only this service needs an HTTP client)
+    from stream.alerts.alerts_file import AlertsFile  # noqa: PLC0415  (only this service needs an HTTP client)
 
     settings = settings_here()
     file = AlertsFile.read(settings.alerts_file)  # fails early
@@ -254,7 +254,7 @@ def serve_alerts(*, stop_with_stdin: bool) -> None:
 token_app = typer.Typer(help="The monitor's access tokens: names with their roles.", no_args_is_help=True)
 _holder_name: TypeAdapter[str] = TypeAdapter(Identifier)
 
-UNITS: Final = {"h": 3_600, "d": 86_400}
+SECONDS_OF_UNIT: Final = {"h": 3_600, "d": 86_400}
 
 
 File = Annotated[
@@ -293,12 +293,12 @@ def create(
         raise CommandError(f"--into: {into} exists already; give a new file")
 
     def add(names: TokenFile) -> tuple[TokenFile, tuple[Token, str]]:
-        changed, token, text = names.with_token(name, role, now=now, expires=end)
+        changed, token, text = names.add_token(name, role, now=now, expires=end)
         return changed, (token, text)
 
     token, text = change_names(path, add)
     until = "does not expire" if end is None else f"expires {_date(end)}"
-    summary = f"{path}: token {token.id} of {name}, {article(token.role)}, {until}"
+    summary = f"{path}: token {token.id} of {name}, {role_with_article(token.role)}, {until}"
     if into is None:
         typer.echo(f"{summary}; it is shown only this time:", err=True)
         typer.echo(text)
@@ -314,7 +314,7 @@ def list_tokens(file: File = None, as_json: AsJson = False) -> None:
     now = time.time()
     tokens = sorted(read_names(path).tokens, key=lambda token: (token.name, token.created, token.id))
     if as_json:
-        show_json([{**token.model_dump(exclude={"digest"}), "standing": token.standing(now)} for token in tokens])
+        show_json([{**token.model_dump(exclude={"digest"}), "standing": token.status_at(now)} for token in tokens])
         return
     show_table(
         f"{len(tokens)} tokens in {path}",
@@ -324,7 +324,7 @@ def list_tokens(file: File = None, as_json: AsJson = False) -> None:
                 token.name,
                 token.role,
                 token.id,
-                token.standing(now) + (f" {_date(token.revoked)}" if token.revoked is not None else ""),
+                token.status_at(now) + (f" {_date(token.revoked)}" if token.revoked is not None else ""),
                 _date(token.created),
                 "never" if token.expires is None else _date(token.expires),
             ]
@@ -339,11 +339,14 @@ def revoke(
 ) -> None:
     """Revoke a name's tokens, or one by its id: a running monitor refuses them from its next request."""
     path = _file(file, must_exist=True)
-    ended = change_names(path, lambda names: names.without(which, int(time.time())))
+    ended = change_names(path, lambda names: names.revoke(which, int(time.time())))
     if not ended:
         say(f"{path}: nothing to do, {which} is revoked already", soft_wrap=True)
     for token in ended:
-        say(f"{path}: token {token.id} of {token.name}, {article(token.role)}, is revoked", soft_wrap=True)
+        say(
+            f"{path}: token {token.id} of {token.name}, {role_with_article(token.role)}, is revoked",
+            soft_wrap=True,
+        )
 
 
 def _file(given: Path | None, *, must_exist: bool) -> Path:
@@ -368,7 +371,7 @@ def _end(text: str, now: int) -> int | None:
     found = re.fullmatch(r"([1-9][0-9]{0,5})([hd])", text)
     if found is None:
         raise CommandError(f"--expires: {text!r} is not a lifetime; give hours as 12h, days as 90d, or never")
-    return now + int(found[1]) * UNITS[found[2]]
+    return now + int(found[1]) * SECONDS_OF_UNIT[found[2]]
 
 
 def _date(seconds: int) -> str:

@@ -13,13 +13,13 @@ import typer
 from stream import log
 from stream.cli.output import CommandError
 from stream.engine.health import ServiceName
-from stream.environment import warning
+from stream.environment import unread_variables_warning
 from stream.kafka.client.local_address import settings_here
 from stream.privacy.noise import NoiseKey
 from stream.services.processes import ReplicaError, Replicas, cores
 from stream.services.runner import ignore_stop_signals, install_stop_handlers
 from stream.services.runner import serve as serve_role
-from stream.settings import LAST_PORT
+from stream.settings import MAX_PORT
 
 
 def serve(
@@ -33,7 +33,7 @@ def serve(
     key_file: Annotated[Path | None, typer.Option(help="Noise key file; or SOTTO_NOISE_KEY[_FILE].")] = None,
     host: Annotated[str | None, typer.Option(help="Address of the monitor's page and API.")] = None,
     port: Annotated[
-        int | None, typer.Option(help="Port of the monitor's page and API.", min=1, max=LAST_PORT)
+        int | None, typer.Option(help="Port of the monitor's page and API.", min=1, max=MAX_PORT)
     ] = None,
     processes: Annotated[
         int, typer.Option(help="Worker or feed processes, restarted when they fail; 0 for one per core.", min=0)
@@ -44,7 +44,7 @@ def serve(
     """Run a service until SIGTERM or Ctrl-C."""
     log.configure(as_json=json_logs)
     # A parent process has logged the warning already.
-    if not stop_with_stdin and (reason := warning()) is not None:
+    if not stop_with_stdin and (reason := unread_variables_warning()) is not None:
         log.get_logger("settings").warning("without effect", reason=reason)
     if processes != 1 and role not in {"worker", "feed"}:
         raise CommandError("--processes: only workers and feeds have several; omit it, or give 1")

@@ -12,10 +12,10 @@ from typing import Annotated
 
 import typer
 
-from stream.cli.output import AsJson, CommandError, show_json, show_table, visible
+from stream.cli.output import AsJson, CommandError, escape_text, show_json, show_table
 from stream.dev.contract_events import CONTRACT_VERSION
-from stream.dev.contract_files import drift, is_changed
 from stream.dev.contract_files import export as export_files
+from stream.dev.contract_files import is_changed, list_drift
 from stream.dev.contract_files import release as release_version
 from stream.kafka.client.local_address import settings_here
 from stream.kafka.topics.acls import ANY_HOST, AclEntry, AclRole, apply, command, grants, usual_principal
@@ -93,7 +93,7 @@ def export(
 @contract_app.command("check")
 def check(folder: Folder = _FOLDER) -> None:
     """Compare the contract with the code and with its released version; exit status 1 if it differs."""
-    if drifted := drift(folder):
+    if drifted := list_drift(folder):
         raise CommandError(f"out of date: {', '.join(drifted)}; run 'sotto contract export'")
     if is_changed(folder):
         raise CommandError(
@@ -140,7 +140,7 @@ def create(
         line = f"existing topics differ and are not changed: {format_differences(created.otherwise)}"
         if not all(one.serves for one in created.otherwise):
             raise CommandError(line)
-        typer.echo(f"warning: {visible(line)}", err=True)
+        typer.echo(f"warning: {escape_text(line)}", err=True)
 
 
 @topics_app.command("check")

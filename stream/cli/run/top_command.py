@@ -20,16 +20,16 @@ from rich.text import Text
 
 from schemas import Amount, registered_as
 from stream.cli.manage.record_rows import short_start
-from stream.cli.output import CommandError, console, visible
-from stream.cli.run.monitor_commands import monitor_of
-from stream.formatting import bound
+from stream.cli.output import CommandError, console, escape_text
+from stream.cli.run.monitor_commands import find_monitor
+from stream.formatting import format_error_bound
 from stream.monitor.api.models import Overview, Problem, SourcePage, SourceRow, StreamPage, StreamRow, View
 from stream.monitor.api.service_models import MemberRow, RejectedView, WorkersView
 from stream.settings import Settings
 
 TIMEOUT = 5.0
 """Longest wait for the monitor's response, in seconds."""
-BAR = 20
+BAR_WIDTH = 20
 
 _STATES = {"open": "green", "exhausted": "yellow", "halted": "red", "closed": "bright_black"}
 _View = TypeVar("_View", bound=View)
@@ -71,7 +71,7 @@ def top(
         raise CommandError(
             "standard output is not a terminal, which live pictures need; give --once for one picture"
         )
-    address, token = monitor_of(url, Settings())
+    address, token = find_monitor(url, Settings())
     asyncio.run(_run(address, token, rows, once=once))
 
 
@@ -80,20 +80,20 @@ async def _run(address: str, token: str, rows: int, *, once: bool) -> None:
     async with ClientSession(headers=headers, timeout=ClientTimeout(total=TIMEOUT)) as session:
         frame = await fetch(session, address, rows)
         if once:
-            console.print(picture(frame, console.chart_width), width=console.chart_width)
+            console.print(draw_screen(frame, console.chart_width), width=console.chart_width)
             return
         with Live(console=console, screen=True, auto_refresh=False) as live:
             while True:
-                live.update(picture(frame, console.width, live=True), refresh=True)
+                live.update(draw_screen(frame, console.width, live=True), refresh=True)
                 await asyncio.sleep(1.0)
                 try:
                     frame = await fetch(session, address, rows)
                 except CommandError as error:
                     stale = Text(
-                        f"{visible(str(error))}; these are the figures of {_clock(frame.overview.time)}",
+                        f"{escape_text(str(error))}; these are the figures of {_format_time(frame.overview.time)}",
                         "bold red",
                     )
-                    live.update(Group(stale, picture(frame, console.width)), refresh=True)
+                    live.update(Group(stale, draw_screen(frame, console.width)), refresh=True)
 
 
 async def fetch(session: ClientSession, address: str, rows: int) -> Frame:
@@ -130,17 +130,17 @@ def _problem(body: bytes, status: int) -> str:
         return f"status {status}"
 
 
-def picture(frame: Frame, width: int, *, live: bool = False) -> RenderableType:
+def draw_screen(frame: Frame, width: int, *, live: bool = False) -> RenderableType:
     """Draw one screen for a terminal of ``width`` columns."""
     parts: list[RenderableType] = [_headline(frame.overview, live=live), Text()]
-    parts += [_fitting(width, partial(_sources, frame.sources)), Text()]
-    parts += [_fitting(width, partial(_streams, frame.streams)), Text()]
-    parts += [_fitting(width, partial(_members, frame.workers)), Text()]
+    parts += [_widest_table(width, partial(_sources, frame.sources)), Text()]
+    parts += [_widest_table(width, partial(_streams, frame.streams)), Text()]
+    parts += [_widest_table(width, partial(_members, frame.workers)), Text()]
     parts.append(_rejected(frame.rejected))
     return Group(*parts)
 
 
-def _fitting(width: int, table_of: Callable[[Detail], Table]) -> Table:
+def _widest_table(width: int, table_of: Callable[[Detail], Table]) -> Table:
     """Return the most detailed table in which no text is cut; the last level breaks names."""
     options = console.options.update(width=width)
     for detail in Detail:
@@ -154,7 +154,7 @@ def _fitting(width: int, table_of: Callable[[Detail], Table]) -> Table:
 def _headline(overview: Overview, *, live: bool) -> Text:
     minute = next(rate for rate in overview.rates if rate.window_seconds == 60)
     states = overview.streams.model_dump()
-    line = Text.assemble(("Sotto ", "bold"), _clock(overview.time), "  ")
+    line = Text.assemble(("Sotto ", "bold"), _format_time(overview.time), "  ")
     for state, style in _STATES.items():
         line.append(f"{states[state]:,} {state}  ", style)
     lag = "unknown" if overview.lag is None else f"{overview.lag:,}"
@@ -183,7 +183,7 @@ def _sources(page: SourcePage, detail: Detail) -> Table:
         left = Text(f"{row.left_share:.1%}", low)
         bar = [_budget_bar(row)] if with_bar else []
         table.add_row(_name(line.source, row.starts), _state(line.state), *bar, left, *map(_amount, amounts))
-    return _or_hint(table, "none yet: register one with 'sotto source add'", page.items)
+    return _with_hint(table, "none yet: register one with 'sotto source add'", page.items)
 
 
 def _streams(page: StreamPage, detail: Detail) -> Table:
@@ -196,7 +196,7 @@ def _streams(page: StreamPage, detail: Detail) -> Table:
         table.add_column(name, justify="right", no_wrap=True)
     for row in page.items:
         table.add_row(*_stream_cells(row, wide=wide))
-    return _or_hint(table, "none yet: open one with 'sotto stream open'", page.items)
+    return _with_hint(table, "none yet: open one with 'sotto stream open'", page.items)
 
 
 def _stream_cells(line: StreamRow, *, wide: bool) -> list[Text]:
@@ -216,11 +216,11 @@ def _stream_cells(line: StreamRow, *, wide: bool) -> list[Text]:
     rest = [
         Text(f"{row.answered:,}"),
         Text(
-            f"{bound(row.alpha, grouped=True)}{' (vacuous)' if any(one.warning for one in row.promises) else ''}"
+            f"{format_error_bound(row.alpha, grouped=True)}{' (vacuous)' if any(one.warning for one in row.promises) else ''}"
         ),
         Text(dry),
     ]
-    return [name, state, _text(row.mechanism), bar + Text(used), *rates, *rest]
+    return [name, state, _escaped_text(row.mechanism), bar + Text(used), *rates, *rest]
 
 
 def _members(workers: WorkersView, detail: Detail) -> Table:
@@ -233,9 +233,9 @@ def _members(workers: WorkersView, detail: Detail) -> Table:
     for name in ("lag", "events/s", "restoring"):
         table.add_column(name, justify="right", no_wrap=True)
     for member in workers.members:
-        host = [_text(member.host)] if wide else []
+        host = [_escaped_text(member.host)] if wide else []
         table.add_row(
-            _text(member.member),
+            _escaped_text(member.member),
             Text(member.role),
             *host,
             Text(", ".join(map(str, member.partitions)) or "none"),
@@ -243,7 +243,7 @@ def _members(workers: WorkersView, detail: Detail) -> Table:
             Text(_rate(member.events_per_second)),
             _restoring(member, workers),
         )
-    return _or_hint(
+    return _with_hint(
         table, "none runs: start them with 'sotto serve worker' and 'sotto serve budget'", workers.members
     )
 
@@ -261,15 +261,15 @@ def _restoring(member: MemberRow, workers: WorkersView) -> Text:
 def _rejected(rejected: RejectedView) -> Text:
     if not rejected.total:
         return Text("Rejected: none", "bright_black")
-    reasons = ", ".join(f"{visible(reason.code)} {reason.count:,}" for reason in rejected.reasons)
+    reasons = ", ".join(f"{escape_text(reason.code)} {reason.count:,}" for reason in rejected.reasons)
     return Text(f"Rejected {rejected.total:,}: {reasons}", "yellow")
 
 
 def _name(name: str, period: str | None) -> Text:
     return (
-        _text(name)
+        _escaped_text(name)
         if period is None
-        else Text.assemble(_text(registered_as(name)), (f" {short_start(period)}", "bright_black"))
+        else Text.assemble(_escaped_text(registered_as(name)), (f" {short_start(period)}", "bright_black"))
     )
 
 
@@ -288,7 +288,7 @@ def _table(title: str) -> Table:
     )
 
 
-def _or_hint(table: Table, hint: str, items: Sequence[object]) -> Table:
+def _with_hint(table: Table, hint: str, items: Sequence[object]) -> Table:
     if items:
         return table
     empty = Table(title=table.title, title_justify="left", box=None, show_header=False)
@@ -301,7 +301,7 @@ def _budget_bar(row: SourceRow) -> Text:
     total = _size(row, row.total) or 1.0
     spent = min(_size(row, row.spent) / total, 1.0)
     held = max(1.0 - _size(row, row.left) / total - spent, 0.0)
-    return _bar([(spent, "█", "blue"), (held, "▒", "cyan")], BAR)
+    return _bar([(spent, "█", "blue"), (held, "▒", "cyan")], BAR_WIDTH)
 
 
 def _bar(parts: Sequence[tuple[float, str, str]], width: int) -> Text:
@@ -336,7 +336,7 @@ def _rate(value: float) -> str:
     return f"{value:,.0f}" if value >= 100 else f"{value:.2g}"
 
 
-def _clock(seconds: float) -> str:
+def _format_time(seconds: float) -> str:
     return time.strftime("%H:%M:%S", time.localtime(seconds))
 
 
@@ -347,6 +347,6 @@ def _duration(seconds: float) -> str:
     return f"{seconds:.2g} s"
 
 
-def _text(value: str) -> Text:
+def _escaped_text(value: str) -> Text:
     """Return a name with control characters escaped, because names come from topics."""
-    return Text(visible(value))
+    return Text(escape_text(value))

@@ -20,7 +20,7 @@ from stream.kafka.broker.local_broker import DEFAULT_FOLDER, LocalBroker
 from stream.kafka.topics.creation import create_topics
 from stream.privacy.noise import NoiseKey
 from stream.services.processes import ReplicaError, RoleName, Service, metrics_ports
-from stream.settings import LAST_PORT, Settings
+from stream.settings import MAX_PORT, Settings
 from stream.tables import adult
 
 
@@ -29,7 +29,7 @@ def up(
     folder: Annotated[Path, typer.Option(help="Folder of data, logs and the key.")] = DEFAULT_FOLDER.parent,
     key_file: Annotated[Path | None, typer.Option(help="Noise key file; generated if omitted.")] = None,
     port: Annotated[
-        int, typer.Option(help="Port of the monitor's page; another one if it is taken.", min=1, max=LAST_PORT)
+        int, typer.Option(help="Port of the monitor's page; another one if it is taken.", min=1, max=MAX_PORT)
     ] = 8080,
     alerts: Annotated[
         Path | None, typer.Option(help="File of targets for alerts; see 'sotto serve alerts'.")
@@ -91,7 +91,7 @@ def up(
             + ("" if broker.started_it else ", all but the broker, which ran before"),
             soft_wrap=True,
         )
-        monitor = stack.enter_context(monitor_commands.start(settings, folder, port))
+        monitor = stack.enter_context(monitor_commands.run_monitor(settings, folder, port))
         holder.write_addresses(running.bootstrap, monitor.address)
         # On exit, all services are told to stop before the first is waited for.
         stack.callback(monitor.ask_to_stop)

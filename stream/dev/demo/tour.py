@@ -17,7 +17,7 @@ import polars as pl
 from schemas import Answer, GrantRecord, Laplace, Query, RecordsSource, Source, StreamSpec
 from stream.client.async_client import AsyncClient
 from stream.dev.demo.demo_report import AdultColumns, Check
-from stream.formatting import bound
+from stream.formatting import format_error_bound
 from stream.privacy.accuracy.source_facts import SourceFacts
 from stream.privacy.planning.inverse_plans import needed_epsilon
 from stream.privacy.planning.response_plans import shares_of
@@ -216,7 +216,7 @@ def _within(truths: Sequence[float]) -> Judge:
             for answer, truth in zip(answers, truths, strict=True)
         ]
         worst, alpha = max(errors)
-        return f"{len(errors)} numbers, worst off by {worst:.4g} of ±{bound(alpha)}", all(
+        return f"{len(errors)} numbers, worst off by {worst:.4g} of ±{format_error_bound(alpha)}", all(
             e <= a for e, a in errors
         )
 
@@ -264,7 +264,7 @@ def _answers(people: AdultColumns) -> list[Stop]:
         [answer] = answers
         lost = max(decades.values()) - decades.get(answer.choice or "", -(10**9))
         alpha = answer.alpha or 0.0
-        return f"chose '{answer.choice}', {lost} below the best of ±{bound(alpha)}", lost <= alpha
+        return f"chose '{answer.choice}', {lost} below the best of ±{format_error_bound(alpha)}", lost <= alpha
 
     return [
         Stop(laplace, questions, _within(truths)),

@@ -26,7 +26,7 @@ from schemas import (
 )
 from schemas.queries import STATISTICS
 from stream.dev.simulation.simulation_inputs import SimulationError, TableTruths, Truths, truths_of
-from stream.formatting import rows_counted
+from stream.formatting import describe_table_bound
 from stream.privacy.composition.costs import whole_left
 from stream.privacy.noise import NoiseKey
 from stream.privacy.planning.promises import promises
@@ -236,7 +236,7 @@ class SimulationReport:
     def promises(self) -> tuple[str, ...]:
         """The stream's error bounds as sentences."""
         return tuple(
-            map(str, promises(self.grant.spec, self.grant.calibration, counted=rows_counted(self.source)))
+            map(str, promises(self.grant.spec, self.grant.calibration, counted=describe_table_bound(self.source)))
         )
 
     @property

@@ -19,7 +19,7 @@ from typing import Final
 import msgspec
 
 from schemas.wire import UNREADABLE
-from stream.secret_files import read_own
+from stream.secret_files import read_own_file
 
 
 class BrokerError(RuntimeError):
@@ -261,7 +261,7 @@ def read_state(folder: Path) -> BrokerState | None:
 
 def read_own_state(folder: Path) -> BrokerState | None:
     """Reads a broker's state, but only from an owner-only file of this user."""
-    told = read_own(folder / STATE_FILE)
+    told = read_own_file(folder / STATE_FILE)
     try:
         return None if told is None else msgspec.json.decode(told, type=BrokerState)
     except UNREADABLE:
@@ -270,7 +270,7 @@ def read_own_state(folder: Path) -> BrokerState | None:
 
 def read_own_cluster(folder: Path) -> ClusterState | None:
     """Reads a cluster's state, but only from an owner-only file of this user."""
-    told = read_own(folder / CLUSTER_FILE)
+    told = read_own_file(folder / CLUSTER_FILE)
     try:
         return None if told is None else msgspec.json.decode(told, type=ClusterState)
     except UNREADABLE:

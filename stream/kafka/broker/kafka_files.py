@@ -18,7 +18,7 @@ from typing import Final
 
 from stream.environment import CACHE_VARIABLE
 from stream.kafka.broker.broker_process import BrokerError
-from stream.secret_files import OTHERS_WRITE, find_writable_folder, trusted_users
+from stream.secret_files import OTHERS_WRITE_BITS, find_writable_folder, trusted_users
 
 KAFKA_VERSION: Final = "4.3.1"
 
@@ -219,7 +219,7 @@ def _open(path: Path) -> str | None:
         return f"{path} belongs to another user (uid {status.st_uid})"
     if stat.S_ISLNK(status.st_mode):
         return f"{path} is a link"
-    return f"others may write {path}" if stat.S_IMODE(status.st_mode) & OTHERS_WRITE else None
+    return f"others may write {path}" if stat.S_IMODE(status.st_mode) & OTHERS_WRITE_BITS else None
 
 
 @once

@@ -20,7 +20,7 @@ from aiokafka.consumer.group_coordinator import GroupCoordinator
 from aiokafka.errors import InvalidSessionTimeoutError, KafkaError, KafkaTimeoutError, for_code
 from aiokafka.protocol.metadata import MetadataRequest
 
-from stream.settings import variable
+from stream.settings import variable_of
 
 
 def _copy_module(name: str) -> Any:
@@ -264,7 +264,7 @@ class RefusedTimeError(KafkaError):  # type: ignore[misc]  # aiokafka is not typ
 def refused_session(milliseconds: int) -> RefusedTimeError:
     """Creates the error for a session timeout outside the coordinator's range."""
     return RefusedTimeError(
-        f"{variable('session_timeout_ms')}: Kafka refuses a session of {milliseconds} ms; set one between the brokers' "
+        f"{variable_of('session_timeout_ms')}: Kafka refuses a session of {milliseconds} ms; set one between the brokers' "
         "group.min.session.timeout.ms and group.max.session.timeout.ms, or change those"
     )
 
@@ -272,7 +272,7 @@ def refused_session(milliseconds: int) -> RefusedTimeError:
 def refused_transaction(milliseconds: int) -> RefusedTimeError:
     """Creates the error for a transaction timeout above the coordinator's limit."""
     return RefusedTimeError(
-        f"{variable('transaction_timeout_ms')}: Kafka refuses transactions of {milliseconds} ms; set no more than the "
+        f"{variable_of('transaction_timeout_ms')}: Kafka refuses transactions of {milliseconds} ms; set no more than the "
         "brokers' transaction.max.timeout.ms, or raise that"
     )
 

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from stream.kafka.broker.broker_process import HOST, is_alive, node_folder, read_own_cluster, read_own_state
-from stream.settings import SECURITY_FIELDS, Settings, variable
+from stream.settings import SECURITY_FIELDS, Settings, variable_of
 
 FOLDER: Final = Path(".sotto")
 """The default folder of ``sotto up`` and ``sotto broker``."""
@@ -63,7 +63,7 @@ def settings_here(**fields: Any) -> Settings:
 
 def address_origin(settings: Settings) -> str:
     """Returns, for messages, which variable or folder the address in the settings comes from."""
-    name = variable("bootstrap")
+    name = variable_of("bootstrap")
     if os.environ.get(name) == settings.bootstrap:
         return f"as {name} says"
     found = local_address()

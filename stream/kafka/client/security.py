@@ -29,11 +29,11 @@ from aiokafka.errors import (
     UnsupportedSaslMechanismError,
 )
 
-from stream.environment import SECRETS, without
+from stream.environment import SECRET_VARIABLES, environment_without
 from stream.kafka.client.client_patches import KafkaAdmin, RefusedTimeError
 from stream.kafka.client.local_address import address_origin
 from stream.secret_files import SecretFileError, read_secret
-from stream.settings import SECURITY_FIELDS, Settings, variable
+from stream.settings import SECURITY_FIELDS, Settings, variable_of
 
 TOKEN_SECONDS = 10.0
 """Most seconds that the command for a bearer token may run."""
@@ -81,7 +81,8 @@ def connection(settings: Settings) -> dict[str, Any]:
         if is_set and ((field.startswith("tls_") and not tls) or (field.startswith("sasl_") and not sasl)):
             wanted = "SSL or SASL_SSL" if field.startswith("tls_") else "SASL_SSL"
             _refuse(
-                field, f"has no effect while {variable('security_protocol')} is {protocol}; set that to {wanted}"
+                field,
+                f"has no effect while {variable_of('security_protocol')} is {protocol}; set that to {wanted}",
             )
     if protocol == "PLAINTEXT":
         return options
@@ -109,7 +110,7 @@ async def admin_client(settings: Settings) -> AsyncIterator[AIOKafkaAdminClient]
             await find_refusal(settings)
             raise UnansweredError(
                 f"no broker answers at {settings.bootstrap} ({address_origin(settings)}); start one with 'sotto broker start' or "
-                f"'sotto up', or set {variable('bootstrap')}"
+                f"'sotto up', or set {variable_of('bootstrap')}"
             ) from None
         yield admin
     except NodeNotReadyError:
@@ -132,25 +133,25 @@ async def find_refusal(settings: Settings) -> None:
         except ssl.SSLCertVerificationError as error:
             what = f"the certificate of {host}:{port} is not accepted ({error.verify_message})"
             if error.verify_message.startswith(("Hostname mismatch", "IP address mismatch")):
-                remedy = f"name the broker in {variable('bootstrap')} as its certificate does"
+                remedy = f"name the broker in {variable_of('bootstrap')} as its certificate does"
             else:
-                remedy = f"{variable('tls_ca_file')} must name the file of the authority that signed it"
+                remedy = f"{variable_of('tls_ca_file')} must name the file of the authority that signed it"
             raise SecurityError(f"{what}; {remedy}") from None
         except ssl.SSLError as error:
             raise SecurityError(
-                f"no TLS with {host}:{port} ({error.reason or 'refused'}); check {variable('security_protocol')}, and "
-                f"{variable('tls_certificate_file')} if the broker asks for a certificate"
+                f"no TLS with {host}:{port} ({error.reason or 'refused'}); check {variable_of('security_protocol')}, and "
+                f"{variable_of('tls_certificate_file')} if the broker asks for a certificate"
             ) from None
         except SaslAuthenticationFailed:
             raise SecurityError(_unauthenticated(settings, f"{host}:{port}")) from None
         except UnsupportedSaslMechanismError:
             raise SecurityError(
-                f"{host}:{port} does not offer {settings.sasl_mechanism}; set {variable('sasl_mechanism')} to one that it does"
+                f"{host}:{port} does not offer {settings.sasl_mechanism}; set {variable_of('sasl_mechanism')} to one that it does"
             ) from None
         except KafkaConnectionError:
             raise ClosedError(
-                f"{host}:{port} closes the connection; unless it is starting or stopping, check {variable('security_protocol')} "
-                f"({settings.security_protocol}), and {variable('tls_certificate_file')} if it asks for a certificate"
+                f"{host}:{port} closes the connection; unless it is starting or stopping, check {variable_of('security_protocol')} "
+                f"({settings.security_protocol}), and {variable_of('tls_certificate_file')} if it asks for a certificate"
             ) from None
         except (OSError, KafkaError):
             continue
@@ -181,10 +182,10 @@ def _names(error: KafkaError) -> bool:
 
 def _unauthenticated(settings: Settings, broker: str) -> str:
     if settings.sasl_mechanism == "OAUTHBEARER":
-        return f"{broker} refuses the bearer token; check {variable('sasl_token_file')} or _COMMAND"
+        return f"{broker} refuses the bearer token; check {variable_of('sasl_token_file')} or _COMMAND"
     return (
-        f"{broker} refuses user '{settings.sasl_username}' or its password; check {variable('sasl_username')}, "
-        f"{variable('sasl_password_file')} and {variable('sasl_mechanism')} ({settings.sasl_mechanism})"
+        f"{broker} refuses user '{settings.sasl_username}' or its password; check {variable_of('sasl_username')}, "
+        f"{variable_of('sasl_password_file')} and {variable_of('sasl_mechanism')} ({settings.sasl_mechanism})"
     )
 
 
@@ -198,10 +199,10 @@ def _tls(settings: Settings) -> ssl.SSLContext:
     context.minimum_version = ssl.TLSVersion.TLSv1_2
     context.check_hostname = settings.tls_check_hostname
     if settings.tls_key_file and not settings.tls_certificate_file:
-        _refuse("tls_certificate_file", f"is missing beside {variable('tls_key_file')}")
+        _refuse("tls_certificate_file", f"is missing beside {variable_of('tls_key_file')}")
     if settings.tls_certificate_file:
         if not settings.tls_key_file:
-            _refuse("tls_key_file", f"is missing beside {variable('tls_certificate_file')}")
+            _refuse("tls_key_file", f"is missing beside {variable_of('tls_certificate_file')}")
         _read_secret("tls_key_file", settings.tls_key_file)
         try:
             context.load_cert_chain(settings.tls_certificate_file, settings.tls_key_file, _no_password)
@@ -227,14 +228,14 @@ def _credentials(settings: Settings) -> Mapping[str, Any]:
     if mechanism in _CLEAR_SECRETS and settings.security_protocol != "SASL_SSL":
         _refuse(
             "sasl_mechanism",
-            f"{mechanism} sends its secret as it is; set {variable('security_protocol')} to SASL_SSL",
+            f"{mechanism} sends its secret as it is; set {variable_of('security_protocol')} to SASL_SSL",
         )
     options: dict[str, Any] = {"sasl_mechanism": mechanism}
     if mechanism == "OAUTHBEARER":
         if bool(settings.sasl_token_file) == bool(settings.sasl_token_command):
             _refuse(
                 "sasl_token_file",
-                f"or {variable('sasl_token_command')} is needed for OAUTHBEARER: set one of them",
+                f"or {variable_of('sasl_token_command')} is needed for OAUTHBEARER: set one of them",
             )
         return options | {"sasl_oauth_token_provider": BearerToken(settings)}
     if not settings.sasl_username:
@@ -247,7 +248,7 @@ def _password(settings: Settings) -> str:
     if bool(given) == bool(settings.sasl_password_file):
         _refuse(
             "sasl_password_file",
-            f"or {variable('sasl_password')} is needed for {settings.sasl_mechanism}: set one of them",
+            f"or {variable_of('sasl_password')} is needed for {settings.sasl_mechanism}: set one of them",
         )
     return given or _read_secret("sasl_password_file", settings.sasl_password_file)
 
@@ -263,7 +264,7 @@ def _read_secret(field: str, path: str) -> str:
 
 
 def _refuse(field: str, why: str) -> NoReturn:
-    raise SecurityError(f"{variable(field)}: {why}") from None
+    raise SecurityError(f"{variable_of(field)}: {why}") from None
 
 
 class BearerToken(AbstractTokenProvider):  # type: ignore[misc]  # aiokafka is not typed
@@ -281,7 +282,7 @@ class BearerToken(AbstractTokenProvider):  # type: ignore[misc]  # aiokafka is n
         try:
             process = await asyncio.create_subprocess_exec(
                 *shlex.split(self._command),
-                env=without(SECRETS),
+                env=environment_without(SECRET_VARIABLES),
                 stdin=asyncio.subprocess.DEVNULL,
                 stdout=asyncio.subprocess.PIPE,
                 stderr=asyncio.subprocess.DEVNULL,

@@ -35,7 +35,7 @@ from stream.kafka.topics.layouts import (
     shared_partitions,
 )
 from stream.processing.topic_names import Topics, outer_prefixes
-from stream.settings import Settings, variable
+from stream.settings import Settings, variable_of
 
 DELETION_SECONDS = 60.0
 """Longest time that brokers may still list a deleted topic."""
@@ -87,7 +87,7 @@ def _require_own_names(prefix: str, listed: Collection[str]) -> None:
     _require_apart(prefix, listed)
     if (others := outer_prefixes(prefix)) and not installation_exists(prefix, listed):
         raise TopicsError(
-            f"{variable('prefix')}: '{prefix}' could share names of topics or groups with an installation '{others[-1]}'; choose a prefix "
+            f"{variable_of('prefix')}: '{prefix}' could share names of topics or groups with an installation '{others[-1]}'; choose a prefix "
             "without '.feed', '-feed' and '-alerts' behind its beginning"
         )
 
@@ -101,7 +101,7 @@ def _require_apart(prefix: str, listed: Collection[str]) -> None:
     for other in outer_prefixes(prefix):
         if installation_exists(other, listed):
             raise TopicsError(
-                f"{variable('prefix')}: '{prefix}' may share names of topics or groups with the installation '{other}', which is there "
+                f"{variable_of('prefix')}: '{prefix}' may share names of topics or groups with the installation '{other}', which is there "
                 "too; end one of them: 'sotto ledger export' takes its backup, then delete its topics"
             )
 
@@ -137,7 +137,7 @@ def _partitions(settings: Settings, existing: Mapping[str, Sequence[int]]) -> in
     if "partitions" in settings.model_fields_set and shared != settings.partitions:
         name = next(one.name for one in layout(Topics(settings.prefix, shared)) if counts.get(one.name) == shared)
         raise TopicsError(
-            f"{variable('partitions')} (--partitions): topic {name} has {shared} partitions, not {settings.partitions}, "
+            f"{variable_of('partitions')} (--partitions): topic {name} has {shared} partitions, not {settings.partitions}, "
             "and that is fixed at creation; leave it out, or use another prefix"
         )
     return shared

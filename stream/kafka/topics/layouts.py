@@ -12,7 +12,7 @@ from aiokafka.errors import ClusterAuthorizationFailedError, TopicAuthorizationF
 
 from stream.kafka.client.availability import from_any_broker
 from stream.processing.topic_names import LEDGER_PARTITIONS, Topics
-from stream.settings import Settings, variable
+from stream.settings import Settings, variable_of
 
 _MEGABYTE = 1024 * 1024
 STAMPED = {"message.timestamp.type": "LogAppendTime"}
@@ -215,7 +215,7 @@ def format_differences(differences: Iterable[Difference]) -> str:
     if REPLICATION in settings:
         remedies.append(
             "change replicas with kafka-reassign-partitions.sh, or leave --replication "
-            f"({variable('replication')}) out"
+            f"({variable_of('replication')}) out"
         )
     if settings - {PARTITIONS, REPLICATION}:
         remedies.append(

@@ -10,7 +10,7 @@ from schemas import Amount, StreamState
 from stream.monitor.api.models import MAX_PAGE, Name, Parameters, SourceRow, Time, View
 from stream.monitor.api.service_models import FeedView
 
-HELD_ENTRIES: Final = 50_000
+MAX_HELD_ENTRIES: Final = 50_000
 """Number of latest trail entries that the monitor keeps for the list and the export."""
 
 BudgetPart = Literal["epsilon", "delta", "rho"]
@@ -165,7 +165,7 @@ class TrailPage(View):
     held: Annotated[
         int,
         Field(
-            description=f"Number of entries that can be listed: the latest {HELD_ENTRIES:,} without notes of spending."
+            description=f"Number of entries that can be listed: the latest {MAX_HELD_ENTRIES:,} without notes of spending."
         ),
     ]
     broken: Annotated[str | None, Field(description="The first break of the chain; null if it is intact.")]

@@ -17,7 +17,7 @@ from aiohttp import web
 
 from schemas import AllotmentRecord, Amount, Period, PopulationRecord
 from stream.monitor.api.budget_models import (
-    HELD_ENTRIES,
+    MAX_HELD_ENTRIES,
     AllotmentPage,
     AllotmentQuery,
     AllotmentRow,
@@ -36,14 +36,14 @@ from stream.monitor.api.budget_models import (
     TrailQuery,
     TrailRow,
 )
-from stream.monitor.api.connections import sending, write
-from stream.monitor.api.problems import too_many, unknown
+from stream.monitor.api.connections import streaming_answer, write_text
+from stream.monitor.api.problems import too_many_error, unknown_name_error
 from stream.monitor.api.tokens import Bearer
 from stream.monitor.api.views import left_share, points_of, source_row
-from stream.monitor.state.budget_history import HeldEntry, PeriodEnd, TrailState, merged
-from stream.monitor.state.digests import TrailShape, read
+from stream.monitor.state.budget_history import HeldEntry, PeriodEnd, TrailState, add_histories
 from stream.monitor.state.entries import SourceEntry, meaning_of, total_amount
-from stream.monitor.state.monitor_tables import Tables
+from stream.monitor.state.monitor_tables import MonitorTables
+from stream.monitor.state.record_shapes import TrailShape, decode_record
 from stream.questions.result_text import cell
 
 
@@ -56,22 +56,24 @@ def period_view(period: Period | None) -> PeriodView | None:
     )
 
 
-def list_populations(tables: Tables) -> PopulationPage:
+def list_populations(tables: MonitorTables) -> PopulationPage:
     """Return all populations, by name."""
     found = sorted(tables.shared.populations.items())
     return PopulationPage(items=[_population_row(record, updated) for _, (record, updated) in found])
 
 
-def population_detail(tables: Tables, name: str, now: float) -> PopulationDetail:
+def population_detail(tables: MonitorTables, name: str, now: float) -> PopulationDetail:
     """Return a population with sources, allotments, history and forecasts; a 404 if it is unknown."""
     if name not in tables.shared.populations:
-        raise unknown("population", name)
+        raise unknown_name_error("population", name)
     record, updated = tables.shared.populations[name]
     row = _population_row(record, updated)
     members = members_of(tables, name)
     # Amounts of different accountants do not add up.
     alike = all(entry.record.source.accountant == row.accountant for entry in members)
-    history = merged([tables.trail.history("source", entry.record.source.source) for entry in members if alike])
+    history = add_histories(
+        [tables.trail.history("source", entry.record.source.source) for entry in members if alike]
+    )
     end = PeriodEnd(now, None if row.period is None else row.period.ends)
     return PopulationDetail(
         row=row,
@@ -82,18 +84,18 @@ def population_detail(tables: Tables, name: str, now: float) -> PopulationDetail
     )
 
 
-def list_allotments(tables: Tables, query: AllotmentQuery) -> AllotmentPage:
+def list_allotments(tables: MonitorTables, query: AllotmentQuery) -> AllotmentPage:
     """Return the matching allotments, sorted by owner and name."""
     return AllotmentPage(items=[_allotment_row(tables, record) for record in _allotments(tables, query)])
 
 
-def members_of(tables: Tables, population: str) -> list[SourceEntry]:
+def members_of(tables: MonitorTables, population: str) -> list[SourceEntry]:
     """Return the sources of a population, by name."""
     found = [entry for entry in tables.sources.values() if entry.record.population == population]
     return sorted(found, key=lambda entry: entry.record.source.source)
 
 
-def _allotments(tables: Tables, query: AllotmentQuery) -> Iterable[AllotmentRecord]:
+def _allotments(tables: MonitorTables, query: AllotmentQuery) -> Iterable[AllotmentRecord]:
     for (owner, _), record in sorted(
         tables.shared.allotments.items(),
         key=lambda one: (one[0][0].source or "", one[0][0].population or "", one[0][1]),
@@ -122,7 +124,7 @@ def _population_row(record: PopulationRecord, updated: float) -> PopulationRow:
     )
 
 
-def _allotment_row(tables: Tables, record: AllotmentRecord) -> AllotmentRow:
+def _allotment_row(tables: MonitorTables, record: AllotmentRecord) -> AllotmentRow:
     total = total_amount(record.epsilon, record.delta, _accountant_of(tables, record))
     return AllotmentRow.from_record(
         record,
@@ -133,7 +135,7 @@ def _allotment_row(tables: Tables, record: AllotmentRecord) -> AllotmentRow:
     )
 
 
-def _accountant_of(tables: Tables, record: AllotmentRecord) -> str:
+def _accountant_of(tables: MonitorTables, record: AllotmentRecord) -> str:
     if record.source is not None:
         entry = tables.sources.get(record.source)
         return "pure" if entry is None else entry.record.source.accountant
@@ -141,7 +143,7 @@ def _accountant_of(tables: Tables, record: AllotmentRecord) -> str:
     return "pure" if known is None else known[0].population.accountant
 
 
-def spending(tables: Tables, query: SpendingQuery) -> Spending:
+def spending(tables: MonitorTables, query: SpendingQuery) -> Spending:
     """Return analysts, most streams first, and the costliest streams; older periods are left out."""
     found = [(entry, grant) for entry in tables.streams_of(query.source) if (grant := entry.grant) is not None]
     shares = {
@@ -207,7 +209,7 @@ def list_trail(trail: TrailState, query: TrailQuery) -> TrailPage:
     page = islice(matching, query.offset, query.offset + query.limit)
     return TrailPage(
         entries=trail.entries,
-        held=HELD_ENTRIES,
+        held=MAX_HELD_ENTRIES,
         broken=trail.broken,
         matching=len(matching),
         offset=query.offset,
@@ -234,7 +236,7 @@ def matches(entry: HeldEntry, query: TrailFilter) -> bool:
 
 def trail_row(entry: HeldEntry) -> TrailRow:
     """Return the view of an entry."""
-    shape = read(TrailShape, entry.raw)
+    shape = decode_record(TrailShape, entry.raw)
     left = shape.left if shape.totals is None else shape.totals.left
     return TrailRow.from_record(shape, time=entry.time, action=entry.action, left=left)
 
@@ -274,7 +276,7 @@ class TrailExports:
         if request.method == "HEAD":
             return web.Response(headers=_HEADERS)
         if self._sending.total() >= MAX_EXPORTS or self._sending[bearer.name] >= MAX_EXPORTS_EACH:
-            raise too_many(
+            raise too_many_error(
                 f"at most {MAX_EXPORTS_EACH} exports per name and {MAX_EXPORTS} of all; "
                 "ask again when one is done",
                 10,
@@ -282,10 +284,10 @@ class TrailExports:
         self._sending[bearer.name] += 1
         try:
             response = web.StreamResponse(headers=_HEADERS)
-            with sending(request):
+            with streaming_answer(request):
                 await response.prepare(request)
                 for text in trail_csv(list(trail)[::-1], wanted):
-                    await write(response, text)
+                    await write_text(response, text)
                     # If the client reads fast, no write waits, and other tasks run only here.
                     await asyncio.sleep(0)
         finally:

@@ -30,30 +30,30 @@ WRITE_SECONDS = 30.0
 """Seconds after which a client that does not read its answer is disconnected."""
 LINGER_SECONDS, LINGER_BYTES = 2.0, 2 * MAX_DEFINITION_BYTES
 """Seconds and bytes for discarding the rest of a request that was answered before it was complete."""
-ERRORS_PER_SECOND, ERRORS_AT_ONCE = 1.0, 10
+ERRORS_PER_SECOND, ERROR_BURST = 1.0, 10
 """Rate limit per address: malformed requests above it are disconnected without an answer."""
 
 log = get_logger("monitor")
 
 
 @contextmanager
-def sending(request: web.Request) -> Iterator[None]:
+def streaming_answer(request: web.Request) -> Iterator[None]:
     """End a streamed answer without an error if the client disconnects or does not read it."""
     try:
         yield
     except TimeoutError:
-        cut_off(request)  # otherwise unread data keeps the connection open
+        abort_connection(request)  # otherwise unread data keeps the connection open
     except ConnectionError:
         pass  # the client has disconnected
 
 
-async def write(response: web.StreamResponse, text: str) -> None:
+async def write_text(response: web.StreamResponse, text: str) -> None:
     """Send the next part of an answer; TimeoutError if the client does not read it."""
     async with asyncio.timeout(WRITE_SECONDS):
         await response.write(text.encode())
 
 
-def cut_off(request: web.Request) -> None:
+def abort_connection(request: web.Request) -> None:
     """Abort a request's connection."""
     if request.transport is not None:
         request.transport.abort()
@@ -76,7 +76,7 @@ class WaitingConnections:
         self._count += 1
         if self._count > self._limit:
             most = max(self._by_address.values(), key=len)
-            next(iter(most)).cut_off()
+            next(iter(most)).abort_connection()
 
     def discard(self, connection: HttpConnection) -> None:
         """Remove a connection, if present."""
@@ -98,16 +98,16 @@ class HttpConnection(web.RequestHandler):
         self.address = ""
         self._waiting = waiting
         self._errors = errors
-        self._wire: asyncio.Transport | None = None
+        self._socket_transport: asyncio.Transport | None = None
         self._unread: StreamReader | None = None
-        self._thrown_away = 0
+        self._discarded_bytes = 0
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """Add the new connection to the waiting ones."""
         super().connection_made(transport)
         if not isinstance(transport, asyncio.Transport):
             raise TypeError("a web server's connections are streams")
-        self._wire = transport
+        self._socket_transport = transport
         self.address = str((transport.get_extra_info("peername") or ("",))[0])
         wire = transport.get_extra_info("socket")
         if wire is not None and wire.family != socket.AF_UNIX and hasattr(socket, "TCP_USER_TIMEOUT"):
@@ -127,16 +127,16 @@ class HttpConnection(web.RequestHandler):
         if self._unread is None:
             super().data_received(data)
             return
-        self._thrown_away += len(data)
-        if self._thrown_away > LINGER_BYTES:
-            self.cut_off()
+        self._discarded_bytes += len(data)
+        if self._discarded_bytes > LINGER_BYTES:
+            self.abort_connection()
 
-    def cut_off(self) -> None:
+    def abort_connection(self) -> None:
         """Abort the connection."""
         self._waiting.discard(self)
         self.force_close()
-        if self._wire is not None:
-            self._wire.abort()
+        if self._socket_transport is not None:
+            self._socket_transport.abort()
 
     def stop_waiting(self) -> None:
         """Remove the connection from the waiting ones: its request is processed now."""
@@ -153,7 +153,7 @@ class HttpConnection(web.RequestHandler):
             async with asyncio.timeout(WRITE_SECONDS):
                 answered = await super().finish_response(request, resp, start_time)
         except TimeoutError:
-            self.cut_off()
+            self.abort_connection()
             return resp, True
         if self.transport is not None:
             self._waiting.discard(self)
@@ -169,8 +169,8 @@ class HttpConnection(web.RequestHandler):
     ) -> web.StreamResponse:
         """Answer a malformed request or an uncaught error without quoting it."""
         del message
-        if status < 500 and self._errors.wait(self.address):
-            self.cut_off()
+        if status < 500 and self._errors.seconds_to_wait(self.address):
+            self.abort_connection()
             raise ConnectionResetError("too many malformed requests from this address")
         log.warning("malformed request", status=status, error=type(exc).__name__)
         if request.writer.output_size > 0:
@@ -189,15 +189,15 @@ class _Server(web.Server):
     """An aiohttp server that creates HttpConnection objects."""
 
     def __init__(self, server: web.Server, loop: asyncio.AbstractEventLoop) -> None:
-        async def work(request: web.BaseRequest) -> web.StreamResponse:
+        async def handle(request: web.BaseRequest) -> web.StreamResponse:
             if isinstance(request.protocol, HttpConnection):
                 request.protocol.stop_waiting()
             return await server.request_handler(request)
 
-        super().__init__(work, request_factory=server.request_factory, loop=loop)
+        super().__init__(handle, request_factory=server.request_factory, loop=loop)
         self._own_loop = loop
         self._waiting = WaitingConnections()
-        self._errors = RateLimiter(ERRORS_PER_SECOND, ERRORS_AT_ONCE)
+        self._errors = RateLimiter(ERRORS_PER_SECOND, ERROR_BURST)
 
     def __call__(self) -> HttpConnection:
         """Return the handler of a new connection."""
@@ -213,7 +213,7 @@ class _Server(web.Server):
         )
 
 
-class Runner(web.AppRunner):
+class MonitorRunner(web.AppRunner):
     """Runs the monitor's application on HttpConnection objects."""
 
     async def _make_server(self) -> web.Server:

@@ -34,7 +34,7 @@ from schemas.queries import MaxPrice
 from stream.budget.openings import facts_for_plan, plan_stream, require_reach
 from stream.budget.standing_streams import complete_spec, promised_windows, require_valid_periods
 from stream.errors import Refused
-from stream.formatting import rows_counted
+from stream.formatting import describe_table_bound
 from stream.monitor.api.models import Plan, PromiseParts, SourceRow, View
 from stream.monitor.api.problems import ProblemError
 from stream.monitor.state.entries import SourceEntry
@@ -84,7 +84,7 @@ class CurveRequest(View):
 
 
 class CurvePoint(View):
-    """The error bound at one point; ``vacuous`` if a constant answer would satisfy it."""
+    """The error bound at one point; ``vacuous`` if a constant answer would keep to the bound."""
 
     value: float
     alpha: float
@@ -162,17 +162,17 @@ def declaration(source: Source) -> Declaration:
     return Declaration(
         source=source,
         attributes=[
-            AttributeView(name=name, kind=domain.kind, size=domain.size, outside=_outside(domain))
+            AttributeView(name=name, kind=domain.kind, size=domain.size, outside=_describe_other_values(domain))
             for name, domain in attributes.items()
         ],
         cells=math.prod(domain.size for domain in attributes.values()) if attributes else None,
         total=to_amount(total_budget(source), source),
-        neighbors=_neighbors(source),
+        neighbors=_describe_neighbors(source),
         remarks=_remarks(source),
     )
 
 
-def _outside(domain: Domain) -> str:
+def _describe_other_values(domain: Domain) -> str:
     match domain:
         case Categories(other=None):
             return "rows with any other value are left out"
@@ -188,7 +188,7 @@ def _outside(domain: Domain) -> str:
             return "rows with a value outside are left out"
 
 
-def _neighbors(source: Source) -> str:  # noqa: PLR0911 - one for each kind of source
+def _describe_neighbors(source: Source) -> str:  # noqa: PLR0911 - one for each kind of source
     match source:
         case TableSource(person=str(person), contribution=most):
             differ = "one person more" if source.neighbors == "add-remove" else "another person in one's place"
@@ -217,11 +217,11 @@ def _neighbors(source: Source) -> str:  # noqa: PLR0911 - one for each kind of s
             return f"with another person in one's place, every value moves by at most {source.sensitivity:g}"
 
 
-def _of_a_topic(source: EventsSource) -> Iterator[str]:
+def _topic_remarks(source: EventsSource) -> Iterator[str]:
     yield f"its streams are standing: they ask of the windows of topic '{source.topic}', which must be keyed by '{source.person}'"
     if source.clock == "broker":
         yield (
-            f"windows close by the broker's stamps: topic '{source.topic}' needs message.timestamp.type=LogAppendTime; a silent partition "
+            f"windows close by the broker's timestamps: topic '{source.topic}' needs message.timestamp.type=LogAppendTime; a silent partition "
             f"follows the clock {source.idle} behind"
         )
     else:
@@ -247,7 +247,7 @@ def _remarks(source: Source) -> list[str]:
         high = "no largest" if source.maximum is None else f"{source.maximum:g} as the largest"
         remarks.append(f"values are rounded to multiples of {source.grid:g}, with {low} and {high}")
     if isinstance(source, EventsSource):
-        remarks += _of_a_topic(source)
+        remarks += _topic_remarks(source)
     if source.population is not None:
         remarks.append(
             f"grants also count against the budget of population '{source.population}', which must be registered"
@@ -261,7 +261,7 @@ def _remarks(source: Source) -> list[str]:
     return remarks
 
 
-_Made = TypeVar("_Made", Calibration, Curve)
+_Result = TypeVar("_Result", Calibration, Curve)
 
 CURVE_POINTS: Final = 17
 CURVE_SECONDS: Final = 10.0
@@ -270,49 +270,52 @@ CURVE_SECONDS: Final = 10.0
 
 async def plan(spec: StreamSpec, source: Source, entry: SourceEntry) -> Plan:
     """Plan the opening of a stream: its error bound and its cost."""
-    calibration = await _planned(lambda: plan_stream(spec, source))
+    calibration = await _plan_in_thread(lambda: plan_stream(spec, source))
     cost = to_amount(stream_cost(calibration, source.accountant), source)
     left = entry.record.left
     return Plan(
         calibration=calibration,
         cost=cost,
         left=left,
-        affordable=_pays(left, cost) and entry.record.state == "open",
+        affordable=_is_affordable(left, cost) and entry.record.state == "open",
         promises=[
-            PromiseParts(**asdict(one)) for one in promises(spec, calibration, counted=rows_counted(source))
+            PromiseParts(**asdict(one))
+            for one in promises(spec, calibration, counted=describe_table_bound(source))
         ],
         windows=promised_windows(complete_spec(spec, source, clock=0), source),
         period=period_of(source),
     )
 
 
-async def plan_curve(spec: StreamSpec, source: Source, against: Against, gone: Callable[[], bool]) -> Curve:
+async def plan_curve(
+    spec: StreamSpec, source: Source, against: Against, is_disconnected: Callable[[], bool]
+) -> Curve:
     """Compute a stream's error curve; stop if the client disconnects."""
-    return await _planned(lambda: _curve(spec, source, against, gone))
+    return await _plan_in_thread(lambda: _curve(spec, source, against, is_disconnected))
 
 
-def _curve(spec: StreamSpec, source: Source, against: Against, gone: Callable[[], bool]) -> Curve:
-    setting = facts_for_plan(spec, source)
+def _curve(spec: StreamSpec, source: Source, against: Against, is_disconnected: Callable[[], bool]) -> Curve:
+    facts = facts_for_plan(spec, source)
     ends = time.monotonic() + CURVE_SECONDS
     lines: dict[str, list[CurvePoint]] = {}
     complete = True
-    for place in curve(spec, setting, against, CURVE_POINTS):
+    for place in curve(spec, facts, against, CURVE_POINTS):
         for one in place.calibrations:
             point = CurvePoint(value=place.value, alpha=one.alpha, vacuous=one.vacuous)
             lines.setdefault(name_of(one), []).append(point)
-        if time.monotonic() > ends or gone():
+        if time.monotonic() > ends or is_disconnected():
             complete = False
             break
     return Curve(
         against=against.value,
-        chosen=_chosen_place(spec, against),
+        chosen=_requested_value(spec, against),
         method=_chosen_method(spec, source),
         lines=[CurveLine(method=name, points=points) for name, points in lines.items()],
         complete=complete,
     )
 
 
-def _chosen_place(spec: StreamSpec, against: Against) -> float | None:
+def _requested_value(spec: StreamSpec, against: Against) -> float | None:
     if against is Against.EPSILON:
         return spec.epsilon
     name = cutoff_field(spec.mechanism.kind, type(spec.mechanism), standing=spec.standing is not None)
@@ -327,17 +330,17 @@ def _chosen_method(spec: StreamSpec, source: Source) -> str | None:
         return None
 
 
-async def _planned(work: Callable[[], _Made]) -> _Made:
+async def _plan_in_thread(planning: Callable[[], _Result]) -> _Result:
     try:
         # The search over calibrations is slow and must not block the event loop.
-        return await asyncio.to_thread(work)
+        return await asyncio.to_thread(planning)
     except Refused as error:
         raise ProblemError(409, "refused", str(error)[:1024], asked=error.asked, left=error.left) from None
     except (PlanError, ValueError, ArithmeticError) as error:
         raise ProblemError(409, "refused", str(error)[:1024]) from None
 
 
-def _pays(left: Amount, cost: Amount) -> bool:
+def _is_affordable(left: Amount, cost: Amount) -> bool:
     if cost.rho is None or left.rho is None:
         return cost.epsilon <= left.epsilon and cost.delta <= left.delta
     # If an amount has ρ and δ, they imply its ε, which cannot be compared.

@@ -12,12 +12,12 @@ from pydantic import BeforeValidator, Field
 from schemas import StreamState, named_from
 from stream.monitor.api.models import MAX_PAGE, Name, Parameters, SourcePage, StreamPage
 from stream.monitor.api.service_models import RejectedEvent, RejectedReason, RejectedView
-from stream.monitor.api.views import dry_in, left_share, rates, source_line, stream_line
+from stream.monitor.api.views import dry_in, left_share, rates, source_row_with_periods, stream_row_with_periods
 from stream.monitor.state.entries import STATES, PeriodsByName, SourceEntry, StreamEntry
-from stream.monitor.state.monitor_tables import Tables
+from stream.monitor.state.monitor_tables import MonitorTables
 
 _Entry = TypeVar("_Entry", SourceEntry, StreamEntry)
-_Listed = TypeVar("_Listed")
+_Item = TypeVar("_Item")
 _Key = Any
 
 StreamSort = Literal[
@@ -74,7 +74,7 @@ class RejectedQuery(Parameters):
     limit: Annotated[int, Field(ge=1, le=MAX_PAGE)] = 100
 
 
-def list_rejected(tables: Tables, query: RejectedQuery) -> RejectedView:
+def list_rejected(tables: MonitorTables, query: RejectedQuery) -> RejectedView:
     """Return dead letters by reason, most frequent first, and the latest matching ones."""
     search = query.search.casefold()
     matching = [
@@ -96,61 +96,68 @@ def list_rejected(tables: Tables, query: RejectedQuery) -> RejectedView:
     )
 
 
-def list_sources(tables: Tables, query: SourceQuery) -> SourcePage:
+def list_sources(tables: MonitorTables, query: SourceQuery) -> SourcePage:
     """Return a page of the matching sources."""
-    lines = tables.source_periods
-    names = _named(lines, query)
+    periods = tables.source_periods
+    names = _matching_names(periods, query)
     if query.sort == "source" and query.state is None:
-        chosen = _slice(names, query) if query.of is not None else _page(names, str, query)
-        matching, page = len(names), [entry for name in chosen if (entry := _shown(tables.sources, lines, name))]
+        names_on_page = _slice(names, query) if query.of is not None else _page(names, str, query)
+        matching, page = (
+            len(names),
+            [entry for name in names_on_page if (entry := _entry_of(tables.sources, periods, name))],
+        )
     else:
         key = _SOURCE_KEYS[query.sort]
-        found = [entry for name in names if (entry := _shown(tables.sources, lines, name)) is not None]
+        found = [entry for name in names if (entry := _entry_of(tables.sources, periods, name)) is not None]
         found = [entry for entry in found if query.state in {None, entry.record.state}]
         matching = len(found)
         page = _page(
-            found, lambda one: (key(_current(tables.sources, lines, one)), one.record.source.source), query
+            found,
+            lambda one: (key(_entry_to_sort_by(tables.sources, periods, one)), one.record.source.source),
+            query,
         )
     return SourcePage(
-        total=len(lines) if query.of is None else len(lines.periods(query.of)),
+        total=len(periods) if query.of is None else len(periods.starts_of(query.of)),
         matching=matching,
         offset=query.offset,
-        items=[source_line(tables, entry) for entry in page],
+        items=[source_row_with_periods(tables, entry) for entry in page],
     )
 
 
-def list_streams(tables: Tables, query: StreamQuery, now: float) -> StreamPage:
+def list_streams(tables: MonitorTables, query: StreamQuery, now: float) -> StreamPage:
     """Return a page of the matching streams; streams without a value to sort by come last."""
-    lines = tables.stream_lines
+    periods = tables.stream_periods
     value_of = _STREAM_KEYS[query.sort]
 
     def place(entry: StreamEntry) -> _Key:
-        value = value_of(_current(tables.streams, lines, entry), now)
+        value = value_of(_entry_to_sort_by(tables.streams, periods, entry), now)
         return (value is None) != query.descending, 0 if value is None else value, entry.name
 
     if query.of is not None and query.sort == "stream" and not (query.state or query.source or query.mechanism):
-        names = _named(lines, query)
+        names = _matching_names(periods, query)
         matching, page = len(names), [tables.streams[name] for name in _slice(names, query)]
     else:
         found = list(_matching(tables, query))
         matching, page = len(found), _page(found, place, query)
     return StreamPage(
-        total=tables.shown if query.of is None else len(lines.periods(query.of)),
+        total=tables.shown_streams if query.of is None else len(periods.starts_of(query.of)),
         matching=matching,
         offset=query.offset,
-        items=[stream_line(tables, entry, now) for entry in page],
+        items=[stream_row_with_periods(tables, entry, now) for entry in page],
     )
 
 
-def _matching(tables: Tables, query: StreamQuery) -> Iterable[StreamEntry]:
+def _matching(tables: MonitorTables, query: StreamQuery) -> Iterable[StreamEntry]:
     search = query.search.casefold()
     states = frozenset(query.state)
     named = None if query.source is None else named_from(query.source)
-    names: Iterable[str] = tables.stream_lines if query.of is None else tables.stream_lines.names(query.of)
+    names: Iterable[str] = (
+        tables.stream_periods if query.of is None else tables.stream_periods.period_names(query.of)
+    )
     if named is not None and query.of is None:
-        names = tables.stream_lines.at(named[1])
+        names = tables.stream_periods.names_at(named[1])
     for name in names:
-        entry = _shown(tables.streams, tables.stream_lines, name)
+        entry = _entry_of(tables.streams, tables.stream_periods, name)
         grant = None if entry is None else entry.grant
         if (
             entry is not None
@@ -163,22 +170,22 @@ def _matching(tables: Tables, query: StreamQuery) -> Iterable[StreamEntry]:
             yield entry
 
 
-def _named(lines: PeriodsByName, query: SourceQuery | StreamQuery) -> Sequence[str]:
+def _matching_names(periods: PeriodsByName, query: SourceQuery | StreamQuery) -> Sequence[str]:
     """Return the matching names; with ``query.of`` the matching periods of this name, oldest first."""
     search = query.search.casefold()
-    names = list(lines) if query.of is None else lines.names(query.of)
+    names = list(periods) if query.of is None else periods.period_names(query.of)
     return [name for name in names if search in name.casefold()] if search else names
 
 
-def _shown(entries: Mapping[str, _Entry], lines: PeriodsByName, name: str) -> _Entry | None:
+def _entry_of(entries: Mapping[str, _Entry], periods: PeriodsByName, name: str) -> _Entry | None:
     """Return the entry of a name; if only its periods have entries, that of the latest."""
-    return entries.get(name) or entries.get(lines.current(name) or "")
+    return entries.get(name) or entries.get(periods.latest_name(name) or "")
 
 
-def _current(entries: Mapping[str, _Entry], lines: PeriodsByName, entry: _Entry) -> _Entry:
+def _entry_to_sort_by(entries: Mapping[str, _Entry], periods: PeriodsByName, entry: _Entry) -> _Entry:
     """Return the entry to sort by: that of the latest period, if there are periods."""
     name = entry.name if isinstance(entry, StreamEntry) else entry.record.source.source
-    return entries.get(lines.current(name) or "", entry)
+    return entries.get(periods.latest_name(name) or "", entry)
 
 
 def _slice(names: Sequence[str], query: _Page) -> Sequence[str]:
@@ -188,7 +195,7 @@ def _slice(names: Sequence[str], query: _Page) -> Sequence[str]:
     return names[max(end - query.limit, 0) : max(end, 0)][::-1]
 
 
-def _page(entries: Sequence[_Listed], key: Callable[[_Listed], _Key], query: _Page) -> list[_Listed]:
+def _page(entries: Sequence[_Item], key: Callable[[_Item], _Key], query: _Page) -> list[_Item]:
     choose = heapq.nlargest if query.descending else heapq.nsmallest
     wanted = query.offset + query.limit
     if wanted * 4 < len(entries):

@@ -17,19 +17,26 @@ from typing import Annotated, Final, get_args
 from aiohttp import web
 from pydantic import BaseModel, BeforeValidator, ValidationError
 
-from stream.monitor.api.connections import sending, write
+from stream.monitor.api.connections import streaming_answer, write_text
 from stream.monitor.api.models import FieldProblem, View, ViewName
 from stream.monitor.api.monitor_state import Monitor
-from stream.monitor.api.problems import GoneError, ProblemError, RequestTurns, malformed, refuse_repeated, too_many
+from stream.monitor.api.problems import (
+    GoneError,
+    ProblemError,
+    RequestTurns,
+    malformed_error,
+    refuse_repeated,
+    too_many_error,
+)
 from stream.monitor.api.routes import VIEWS, Call, Route
 from stream.monitor.api.tokens import Bearer
 
-INTERVAL = 1.0
+MIN_INTERVAL_SECONDS = 1.0
 """Shortest time between two computations of one view, in seconds."""
-REFRESH = 5.0
+MAX_INTERVAL_SECONDS = 5.0
 """Longest time between two computations of one view, in seconds: rates change without records."""
-REST: Final = 3.0
-"""Pause after computing a view, in multiples of its duration: views take a quarter of the time."""
+PAUSE_FACTOR: Final = 3.0
+"""Pause after computing a view, in multiples of that time, so that views take a quarter of all time."""
 
 
 @dataclass(eq=False)
@@ -54,7 +61,7 @@ class LiveViews:
 
     def __init__(self, monitor: Monitor) -> None:
         self._monitor = monitor
-        self._turns = RequestTurns(rest=REST)
+        self._turns = RequestTurns(pause_factor=PAUSE_FACTOR)
         self._views: dict[Hashable, LiveView] = {}
 
     def watch(self, name: ViewName, query: Hashable, make: Callable[[], BaseModel]) -> LiveView:
@@ -86,16 +93,18 @@ class LiveViews:
             if who in view.making:
                 tasks.append(view.making[who])
             elif not self._is_fresh(view):
-                view.making[who] = asyncio.create_task(self._in_turn(view, who))
+                view.making[who] = asyncio.create_task(self._make_in_turn(view, who))
                 tasks.append(view.making[who])
         if tasks:
-            await asyncio.wait(tasks, timeout=INTERVAL)
+            await asyncio.wait(tasks, timeout=MIN_INTERVAL_SECONDS)
 
     def _is_fresh(self, view: LiveView) -> bool:
         age = asyncio.get_running_loop().time() - view.made
-        return age < INTERVAL or (age < REFRESH and view.version == self._monitor.version(view.name))
+        return age < MIN_INTERVAL_SECONDS or (
+            age < MAX_INTERVAL_SECONDS and view.version == self._monitor.version(view.name)
+        )
 
-    async def _in_turn(self, view: LiveView, who: str) -> None:
+    async def _make_in_turn(self, view: LiveView, who: str) -> None:
         try:
             async with self._turns.turn(who, lambda: not view.watchers):
                 if not self._is_fresh(view):
@@ -118,7 +127,7 @@ class LiveViews:
             view.edition += 1
 
 
-KEEPALIVE = 10.0
+KEEPALIVE_SECONDS = 10.0
 """Longest silence on a connection, in seconds."""
 
 
@@ -159,19 +168,19 @@ class EventStreams:
 
     async def serve(self, request: web.Request, bearer: Bearer) -> web.StreamResponse:
         """Send views until the connection, its token or the server ends; for HEAD only headers."""
-        wanted = self._wanted(request.query)
+        wanted = self._parse_views(request.query)
         headers = {"Content-Type": "text/event-stream; charset=utf-8", "X-Accel-Buffering": "no"}
         if request.method == "HEAD":
             return web.Response(headers=headers)
         if self._open[bearer.name] >= self._monitor.settings.monitor_event_streams:
-            raise too_many(
+            raise too_many_error(
                 "too many live connections with this name; close one, or raise SOTTO_MONITOR_EVENT_STREAMS", 10
             )
         self._open[bearer.name] += 1
         subscriptions = [_Subscription(self._live.watch(*one)) for one in wanted]
         try:
             response = web.StreamResponse(headers=headers)
-            with sending(request):
+            with streaming_answer(request):
                 await response.prepare(request)
                 await self._send(response, subscriptions, bearer)
         finally:
@@ -184,29 +193,29 @@ class EventStreams:
         self, response: web.StreamResponse, subscriptions: list[_Subscription], bearer: Bearer
     ) -> None:
         loop = asyncio.get_running_loop()
-        number, spoken = 0, loop.time()
+        number, last_sent = 0, loop.time()
         readiness = ""
-        while not self._closing.is_set() and self._monitor.still_knows(bearer):
+        while not self._closing.is_set() and self._monitor.is_valid(bearer):
             if (state := self._monitor.readiness().model_dump_json()) != readiness:
                 readiness = state
-                number, spoken = number + 1, loop.time()
-                await write(response, f"id: {number}\nevent: readiness\ndata: {state}\n\n")
-            if self._monitor.complete():
+                number, last_sent = number + 1, loop.time()
+                await write_text(response, f"id: {number}\nevent: readiness\ndata: {state}\n\n")
+            if self._monitor.is_complete():
                 await self._live.refresh([one.view for one in subscriptions], bearer.name)
             for one in subscriptions:
                 if (text := one.next_event()) is not None:
-                    number, spoken = number + 1, loop.time()
-                    await write(response, f"id: {number}\n{text}\n\n")
-            if loop.time() - spoken >= KEEPALIVE:
-                await write(response, ": alive\n\n")
-                spoken = loop.time()
+                    number, last_sent = number + 1, loop.time()
+                    await write_text(response, f"id: {number}\n{text}\n\n")
+            if loop.time() - last_sent >= KEEPALIVE_SECONDS:
+                await write_text(response, ": alive\n\n")
+                last_sent = loop.time()
             try:
-                async with asyncio.timeout(INTERVAL):
+                async with asyncio.timeout(MIN_INTERVAL_SECONDS):
                     await self._closing.wait()
             except TimeoutError:
                 continue
 
-    def _wanted(self, given: Mapping[str, str]) -> list[tuple[ViewName, Hashable, Callable[[], BaseModel]]]:
+    def _parse_views(self, given: Mapping[str, str]) -> list[tuple[ViewName, Hashable, Callable[[], BaseModel]]]:
         """Return the requested views, each with its parameters and a function that computes it."""
         refuse_repeated(given)
         rest = dict(given)
@@ -217,29 +226,29 @@ class EventStreams:
             for name in dict.fromkeys(query.views):
                 route = VIEWS[name]
                 own = {*route.names, *(route.query.model_fields if route.query else ())}
-                call = _call(route, {name: text for name, text in rest.items() if name in own})
+                call = _make_call(route, {name: text for name, text in rest.items() if name in own})
                 key = frozenset(one for one in rest.items() if one[0] in own)
                 wanted.append((name, key, partial(route.handle, self._monitor, call)))
                 used |= own
         except ValidationError as error:
-            raise malformed(error, "parameter") from None
+            raise malformed_error(error, "parameter") from None
         if not wanted:
-            raise _wrong("views", f"name at least one of {', '.join(get_args(ViewName))}")
+            raise _parameter_error("views", f"name at least one of {', '.join(get_args(ViewName))}")
         if unknown := [name for name in rest if name not in used]:
-            raise _wrong(unknown[0], "unknown parameter for these views; remove it")
+            raise _parameter_error(unknown[0], "unknown parameter for these views; remove it")
         return wanted
 
 
-def _call(route: Route, given: dict[str, str]) -> Call:
+def _make_call(route: Route, given: dict[str, str]) -> Call:
     """Return a Call of a view's route with the given parameters."""
     for name in route.names:
         if name not in given:
-            raise _wrong(name, "one of the views needs it; give a name")
+            raise _parameter_error(name, "a requested view needs this parameter; give a name")
     names = {name: given[name] for name in route.names}
     return Call(names=names, query=None if route.query is None else route.query.model_validate(given))
 
 
-def _wrong(field: str, message: str) -> ProblemError:
+def _parameter_error(field: str, message: str) -> ProblemError:
     return ProblemError(
         400,
         "malformed",

@@ -32,7 +32,7 @@ from stream.monitor.api.views import dry_in, forecasts, source_row
 from stream.monitor.state.budget_history import HEADLINE_WINDOW, PACE_WINDOWS
 from stream.monitor.state.entries import STATES, Series, SourceEntry
 from stream.monitor.state.monitor_alerts import Alerts
-from stream.monitor.state.monitor_tables import ChangeTopic, Tables
+from stream.monitor.state.monitor_tables import ChangeTopic, MonitorTables
 from stream.settings import Settings
 
 HISTORY_SPACING = 10.0
@@ -70,7 +70,7 @@ class Requester(Protocol):
 class Monitor:
     """The context of all handlers. ``names`` returns the names file or raises TokenError."""
 
-    tables: Tables
+    tables: MonitorTables
     names: Callable[[], TokenFile]
     settings: Settings
     requester: Requester
@@ -79,9 +79,11 @@ class Monitor:
     asker: Asker | None = None
     alerts: Alerts | None = None
     """The alerts, or None if the monitor does not read answers."""
-    planning: RequestTurns = field(default_factory=lambda: RequestTurns(most=16, each=4))
+    planning: RequestTurns = field(default_factory=lambda: RequestTurns(max_waiting=16, max_waiting_per_user=4))
     """Lets one plan or curve be computed at a time, to leave processors to the host's services."""
-    showing: RequestTurns = field(default_factory=lambda: RequestTurns(most=1000, each=100, rest=1.0))
+    showing: RequestTurns = field(
+        default_factory=lambda: RequestTurns(max_waiting=1000, max_waiting_per_user=100, pause_factor=1.0)
+    )
     """Limits views to half of the event loop's time: the tables' reader needs the loop too."""
     history: Series = field(default_factory=lambda: Series(width=3, spacing=HISTORY_SPACING, limit=361))
     """The installation's totals over the last hour."""
@@ -96,14 +98,14 @@ class Monitor:
         """Return the user of a token; TokenError if the names file is unreadable."""
         return self.names().bearer(text, self.clock())
 
-    def still_knows(self, bearer: Bearer) -> bool:
+    def is_valid(self, bearer: Bearer) -> bool:
         """Return True if a user's token is still valid."""
         try:
-            return self.names().still_knows(bearer, self.clock())
+            return self.names().is_valid(bearer, self.clock())
         except TokenError:
             return False
 
-    def complete(self) -> bool:
+    def is_complete(self) -> bool:
         """Return True as soon as the tables contain all records committed before the start, and ever after."""
         self._complete = self._complete or self.readiness().ready
         return self._complete
@@ -114,7 +116,7 @@ class Monitor:
             self.tables, self.history, self.workers, ready=self.readiness().ready, now=self.clock()
         )
 
-    def remember(self) -> None:
+    def record_history(self) -> None:
         """Add the current totals to the history."""
         self.history.add((self.clock(), self.tables.totals.answered, self.tables.totals.tops))
 
@@ -132,29 +134,29 @@ class Monitor:
         return sum(self.tables.changes[topic] for topic in _CHANGED_BY[view])
 
 
-def by_kind(found: Inspection) -> dict[str, int]:
+def count_by_kind(inspection: Inspection) -> dict[str, int]:
     """Count topics by their worst difference: required records deleted, partitions, other settings."""
-    losing = {one.topic for one in found.losses}
-    partitions = {one.topic for one in found.differences if one.setting == PARTITIONS} - losing
-    others = {one.topic for one in found.differences} - losing - partitions
+    losing = {one.topic for one in inspection.losses}
+    partitions = {one.topic for one in inspection.differences if one.setting == PARTITIONS} - losing
+    others = {one.topic for one in inspection.differences} - losing - partitions
     return {"losing": len(losing), "partitions": len(partitions), "settings": len(others)}
 
 
 CONTENT_TYPE = CONTENT_TYPE_LATEST
-DRY_SOON = 3600.0
+DRY_SOON_SECONDS = 3600.0
 """Seconds within which a stream must run dry to be counted as an early warning."""
 
 _Family = GaugeMetricFamily | CounterMetricFamily
 
 
-def exposition(monitor: Monitor) -> bytes:
+def metrics_text(monitor: Monitor) -> bytes:
     """Return all metrics in Prometheus's text format."""
     registry = CollectorRegistry()
-    registry.register(_Figures(monitor))
+    registry.register(_MetricsCollector(monitor))
     return generate_latest(registry)
 
 
-class _Figures(Collector):
+class _MetricsCollector(Collector):
     def __init__(self, monitor: Monitor) -> None:
         self._monitor = monitor
 
@@ -171,7 +173,7 @@ class _Figures(Collector):
         yield CounterMetricFamily(
             "sotto_monitor_records",
             "Records read from the installation's topics, without dead letters of live topics.",
-            value=tables.records - tables.passed_over,
+            value=tables.records - tables.hidden_dead_letters,
         )
         yield CounterMetricFamily(
             "sotto_monitor_unreadable_records", "Records that this version cannot read.", value=tables.unreadable
@@ -194,7 +196,7 @@ class _Figures(Collector):
             "sotto_monitor_source_left_ratio", "Share of a source's budget that is not granted.", labels=["source"]
         )
         halted = GaugeMetricFamily("sotto_monitor_source_halted", "1 if a source is halted.", labels=["source"])
-        for name, entry in self._registered():
+        for name, entry in self._labelled_sources():
             row = source_row(entry)
             parts: dict[str, Amount] = {
                 "total": row.total,
@@ -209,7 +211,7 @@ class _Figures(Collector):
             halted.add_metric([name], row.state == "halted")
         yield from (epsilon, left, halted, self._runs_out())
 
-    def _registered(self) -> Iterable[tuple[str, SourceEntry]]:
+    def _labelled_sources(self) -> Iterable[tuple[str, SourceEntry]]:
         """Return all sources except accounts of periods, which could be thousands of labels."""
         tables = self._monitor.tables
         return ((name, tables.sources[name]) for name in tables.source_periods if name in tables.sources)
@@ -221,7 +223,7 @@ class _Figures(Collector):
             "Time until a source's budget is used up at the last week's pace; +Inf: never.",
             labels=["source"],
         )
-        for name, entry in self._registered():
+        for name, entry in self._labelled_sources():
             headline = forecasts(tables, entry, now)[PACE_WINDOWS.index(HEADLINE_WINDOW)]
             lasts.add_metric([name], seconds_until_gone(headline, now))
         return lasts
@@ -242,7 +244,9 @@ class _Figures(Collector):
             "Open streams whose worker lacks the noise key, the table or updates, and does not answer.",
             tables.totals.not_answering,
         )
-        soon = sum((left := dry_in(entry, now)) is not None and left <= DRY_SOON for entry in tables.streams_of())
+        soon = sum(
+            (left := dry_in(entry, now)) is not None and left <= DRY_SOON_SECONDS for entry in tables.streams_of()
+        )
         yield _gauge(
             "streams_dry_within_hour",
             "Open streams that use up their charged answers within an hour at the current rate.",
@@ -281,7 +285,7 @@ class _Figures(Collector):
             "sotto_monitor_unchecked_topics", "Topics whose configuration the monitor may not read."
         )
         if (topics := self._monitor.topics) is not None:
-            for kind, count in by_kind(topics).items():
+            for kind, count in count_by_kind(topics).items():
                 differing.add_metric([kind], count)
             unchecked.add_metric([], len(topics.hidden))
         yield from (differing, unchecked)

@@ -29,11 +29,11 @@ _PROBLEMS = {
     "503": "Unavailable: the names file cannot be read, or Kafka does not answer; send a change again with the same id",
     "504": "No receipt yet; send the request again with the same id",
 }
-_PLAIN: tuple[tuple[str, str, str, tuple[type[View], ...]], ...] = (
+_ROUTES_WITHOUT_MODEL: tuple[tuple[str, str, str, tuple[type[View], ...]], ...] = (
     ("/metrics", "The monitor's metrics for Prometheus", "text/plain", ()),
     (
         "/api/trail.csv",
-        "The audit trail as CSV: the entries that may be listed, oldest first",
+        "The audit trail as CSV, oldest entry first: the entries that the monitor keeps and the parameters select",
         "text/csv",
         (TrailFilter,),
     ),
@@ -54,10 +54,10 @@ def document() -> _Json:
     paths: dict[str, _Json] = {}
     for route in ROUTES:
         paths.setdefault(route.path, {})[route.method.lower()] = _operation(route, schemas)
-    for path, summary, media, queries in _PLAIN:
+    for path, summary, media, queries in _ROUTES_WITHOUT_MODEL:
         codes = {"401", "429", "503", *(("400",) if queries else ())}
         operation = {
-            **_head("GET", path, summary, "viewer"),
+            **_common_fields("GET", path, summary, "viewer"),
             "responses": _responses({media: {"schema": {}}}, codes, schemas),
         }
         paths[path] = {"get": operation | ({"parameters": _parameters(queries)} if queries else {})}
@@ -78,9 +78,9 @@ def _schemas() -> tuple[dict[Any, _Json], _Json]:
         uses.append(((route.method, route.path, "answer"), "serialization", TypeAdapter(route.answer)))
         if route.body is not None:
             uses.append(((route.method, route.path, "body"), "validation", route.body_adapter))
-    found, definitions = TypeAdapter.json_schemas(uses, ref_template=_TEMPLATE)
+    schema_by_use, definitions = TypeAdapter.json_schemas(uses, ref_template=_TEMPLATE)
     components: _Json = definitions["$defs"]
-    return {use: dict(schema) for (use, _), schema in found.items()}, components
+    return {use: dict(schema) for (use, _), schema in schema_by_use.items()}, components
 
 
 def _operation(route: Route, schemas: dict[Any, _Json]) -> _Json:
@@ -89,17 +89,23 @@ def _operation(route: Route, schemas: dict[Any, _Json]) -> _Json:
     ]
     if route.query is not None:
         parameters += _parameters((route.query,))
-    content = _json(schemas[route.method, route.path, "answer"])
+    content = _json_content(schemas[route.method, route.path, "answer"])
     operation: _Json = {
-        **_head(route.method, route.path, route.summary, route.access),
+        **_common_fields(route.method, route.path, route.summary, route.access),
         "responses": _responses(content, _codes(route), schemas),
     }
     if route.path == "/readyz":
-        operation["responses"]["503"] = {"description": "Not yet", "content": content}
+        operation["responses"]["503"] = {
+            "description": "Not ready yet; the answer has the reason",
+            "content": content,
+        }
     if parameters:
         operation["parameters"] = parameters
     if route.body is not None:
-        operation["requestBody"] = {"required": True, "content": _json(schemas[route.method, route.path, "body"])}
+        operation["requestBody"] = {
+            "required": True,
+            "content": _json_content(schemas[route.method, route.path, "body"]),
+        }
     return operation
 
 
@@ -117,7 +123,7 @@ def _codes(route: Route) -> set[str]:
     return codes
 
 
-def _head(method: str, path: str, summary: str, access: AccessRole | None) -> _Json:
+def _common_fields(method: str, path: str, summary: str, access: AccessRole | None) -> _Json:
     words = [word for word in re.findall(r"\w+", path) if word != "api"]
     return {
         "summary": summary,
@@ -129,12 +135,12 @@ def _head(method: str, path: str, summary: str, access: AccessRole | None) -> _J
 
 def _parameters(queries: tuple[type[View], ...]) -> list[_Json]:
     """Return the models' fields as parameters; if two have the same name, the first."""
-    found: dict[str, _Json] = {}
+    parameter_by_name: dict[str, _Json] = {}
     for query in queries:
         schema = TypeAdapter(query).json_schema()
         for name, field in schema["properties"].items():
             shape = {key: value for key, value in field.items() if key not in {"description", "title"}}
-            found.setdefault(
+            parameter_by_name.setdefault(
                 name,
                 {
                     "name": name,
@@ -145,14 +151,14 @@ def _parameters(queries: tuple[type[View], ...]) -> list[_Json]:
                     **({"style": "form", "explode": False} if shape.get("type") == "array" else {}),
                 },
             )
-    return list(found.values())
+    return list(parameter_by_name.values())
 
 
 def _responses(content: _Json, codes: set[str], schemas: dict[Any, _Json]) -> _Json:
-    problem = _json(schemas["problem"])
+    problem = _json_content(schemas["problem"])
     problems = {code: {"description": _PROBLEMS[code], "content": problem} for code in sorted(codes)}
     return {"200": {"description": "Done", "content": content}, **problems}
 
 
-def _json(schema: _Json) -> _Json:
+def _json_content(schema: _Json) -> _Json:
     return {"application/json": {"schema": schema}}

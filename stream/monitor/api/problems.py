@@ -42,12 +42,12 @@ class ProblemError(Exception):
         self.headers = headers or {}
 
 
-def too_many(message: str, seconds: int) -> ProblemError:
+def too_many_error(message: str, seconds: int) -> ProblemError:
     """Return a 429 that tells the client to retry after ``seconds``."""
     return ProblemError(429, "too-many-requests", message, headers={"Retry-After": str(seconds)})
 
 
-def unknown(what: Literal["source", "stream", "population"], name: str) -> ProblemError:
+def unknown_name_error(what: Literal["source", "stream", "population"], name: str) -> ProblemError:
     """Return a 404 for an unknown name in a path."""
     return ProblemError(404, "not-found", f"there is no {what} '{name[:128]}'")
 
@@ -55,10 +55,10 @@ def unknown(what: Literal["source", "stream", "population"], name: str) -> Probl
 def refuse_repeated(parameters: Collection[str]) -> None:
     """Refuse repeated parameters."""
     if len(set(parameters)) != len(parameters):
-        raise ProblemError(400, "malformed", "parameter: one is given twice; give each parameter once")
+        raise ProblemError(400, "malformed", "parameter: a parameter is given twice; give each parameter once")
 
 
-def malformed(error: ValidationError, what: Literal["body", "parameter"]) -> ProblemError:
+def malformed_error(error: ValidationError, what: Literal["body", "parameter"]) -> ProblemError:
     """Return a 400 that names the invalid fields without quoting values."""
     found = error.error_count()
     if found > MAX_FAULTS:
@@ -79,85 +79,87 @@ class GoneError(ConnectionError):
 
 
 class _Waiter(NamedTuple):
-    gone: Callable[[], bool]
+    is_disconnected: Callable[[], bool]
     turn: asyncio.Future[None]
 
 
 class RequestTurns:
-    """Serializes work; users take turns. At most ``most`` requests wait, and ``each`` of one user.
+    """Serializes work; users take turns. At most ``max_waiting`` requests wait in total, and at most
+    ``max_waiting_per_user`` of any one user.
 
-    After each turn there is a pause: ``rest`` times the turn's duration.
+    After each turn there is a pause: ``pause_factor`` times the turn's duration.
     """
 
     def __init__(
         self,
         *,
-        most: float = math.inf,
-        each: float = math.inf,
-        rest: float = 0.0,
+        max_waiting: float = math.inf,
+        max_waiting_per_user: float = math.inf,
+        pause_factor: float = 0.0,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        self._most = most
-        self._each = each
-        self._rest = rest
+        self._max_waiting = max_waiting
+        self._max_waiting_per_user = max_waiting_per_user
+        self._pause_factor = pause_factor
         self._clock = clock
-        self._taken = False
+        self._is_busy = False
         self._waiting: OrderedDict[str, deque[_Waiter]] = OrderedDict()
 
     @asynccontextmanager
-    async def turn(self, name: str, gone: Callable[[], bool]) -> AsyncIterator[None]:
+    async def turn(self, name: str, is_disconnected: Callable[[], bool]) -> AsyncIterator[None]:
         """Wait for a turn; GoneError if the client has disconnected, ProblemError if too many wait."""
-        await self._wait(name, gone)
+        await self._wait(name, is_disconnected)
         began = self._clock()
         try:
             yield
         finally:
-            pause = (self._clock() - began) * self._rest
+            pause = (self._clock() - began) * self._pause_factor
             if pause > 0.0:
                 asyncio.get_running_loop().call_later(pause, self._pass_on)
             else:
                 self._pass_on()
 
-    async def _wait(self, name: str, gone: Callable[[], bool]) -> None:
-        if not self._taken:
-            self._taken = True
+    async def _wait(self, name: str, is_disconnected: Callable[[], bool]) -> None:
+        if not self._is_busy:
+            self._is_busy = True
             return
         if self._is_full(name):
             self._remove_disconnected()
         if self._is_full(name):
-            raise too_many(
-                f"too many queued requests (limit {self._each} per name, {self._most} in total); retry later", 10
+            raise too_many_error(
+                f"too many requests wait (at most {self._max_waiting_per_user} of one name, {self._max_waiting} in total); retry in 10 s",
+                10,
             )
-        waiter = _Waiter(gone, asyncio.get_running_loop().create_future())
+        waiter = _Waiter(is_disconnected, asyncio.get_running_loop().create_future())
         self._waiting.setdefault(name, deque()).append(waiter)
         try:
             await waiter.turn
         except asyncio.CancelledError:
             if not waiter.turn.cancelled() and waiter.turn.exception() is None:
-                self._pass_on()  # cancelled after it was given the turn
+                self._pass_on()  # the request was cancelled after its turn had come
             raise
 
     def _pass_on(self) -> None:
         self._remove_disconnected()
         if not self._waiting:
-            self._taken = False
+            self._is_busy = False
             return
-        name, own = self._waiting.popitem(last=False)
-        own.popleft().turn.set_result(None)
-        if own:
-            self._waiting[name] = own
+        name, waiters = self._waiting.popitem(last=False)
+        waiters.popleft().turn.set_result(None)
+        if waiters:
+            self._waiting[name] = waiters
 
     def _remove_disconnected(self) -> None:
         """Remove the waiting requests of disconnected clients; they raise GoneError."""
-        for name, own in list(self._waiting.items()):
-            for waiter in own:
-                if not waiter.turn.done() and waiter.gone():
+        for name, waiters in list(self._waiting.items()):
+            for waiter in waiters:
+                if not waiter.turn.done() and waiter.is_disconnected():
                     waiter.turn.set_exception(GoneError())
-            if left := deque(waiter for waiter in own if not waiter.turn.done()):
+            if left := deque(waiter for waiter in waiters if not waiter.turn.done()):
                 self._waiting[name] = left
             else:
                 del self._waiting[name]
 
     def _is_full(self, name: str) -> bool:
-        own = len(self._waiting.get(name, ()))
-        return own >= self._each or sum(map(len, self._waiting.values())) >= self._most
+        waiters = len(self._waiting.get(name, ()))
+        return waiters >= self._max_waiting_per_user or sum(map(len, self._waiting.values())) >= self._max_waiting

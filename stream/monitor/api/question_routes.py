@@ -18,11 +18,11 @@ from schemas import Answer, GrantRecord, Query, SourceRecord
 from stream import sql
 from stream.client.async_client import AsyncClient
 from stream.errors import Forbidden, Invalid, SottoError, Timeout, Unknown
-from stream.formatting import closest
+from stream.formatting import find_closest_name
 from stream.monitor.api import views
 from stream.monitor.api.forms import QuestionAnswered, Statement, StatementAnswered
-from stream.monitor.api.problems import ProblemError, too_many, unknown
-from stream.monitor.state.monitor_tables import Tables
+from stream.monitor.api.problems import ProblemError, too_many_error, unknown_name_error
+from stream.monitor.state.monitor_tables import MonitorTables
 from stream.questions import Result, Results
 from stream.questions.result_text import is_charged, total_cost
 from stream.settings import Settings
@@ -33,10 +33,10 @@ ANSWER_SECONDS: Final = 30.0
 MAX_WAITING: Final = 512
 """Most questions of all users that wait for their answers."""
 
-_REMEMBERED: Final = 4096
-_PATIENCE_SECONDS: Final = 600.0
+_MAX_REMEMBERED: Final = 4096
+_MAX_ANSWER_SECONDS: Final = 600.0
 _IDLE_SECONDS: Final = 60.0
-_PRIVATE: Final = ("value", "values", "category")
+_PRIVATE_FIELDS: Final = ("value", "values", "category")
 
 
 class QuestionSender(Protocol):
@@ -47,7 +47,7 @@ class QuestionSender(Protocol):
 
 
 @dataclass(frozen=True)
-class _Asked:
+class _AskedQuestion:
     query: Query
     answer: asyncio.Task[Result]
 
@@ -55,9 +55,9 @@ class _Asked:
 class Asker:
     """Asks each question once; for a repeated id it returns, or waits for, the first one's answer."""
 
-    def __init__(self, answering: QuestionSender) -> None:
-        self._answering = answering
-        self._asked: OrderedDict[tuple[str, str], _Asked] = OrderedDict()
+    def __init__(self, sender: QuestionSender) -> None:
+        self._sender = sender
+        self._asked: OrderedDict[tuple[str, str], _AskedQuestion] = OrderedDict()
 
     async def ask(self, queries: Sequence[Query], timeout: float = ANSWER_SECONDS) -> list[Result]:  # noqa: ASYNC109
         """Return the answers in the order of the questions, including rejected and halted ones.
@@ -69,12 +69,12 @@ class Asker:
         """
         for query in queries:
             refuse_private(query)
-        new = [one for one in queries if self._known(one) is None]
+        new = [one for one in queries if self._find_asked(one) is None]
         if new and sum(not one.answer.done() for one in self._asked.values()) + len(new) > MAX_WAITING:
-            raise too_many(
+            raise too_many_error(
                 f"at most {MAX_WAITING} questions wait for their answers at a time; ask again in a moment", 5
             )
-        answers = [(self._known(one) or self._begin(one)).answer for one in queries]
+        answers = [(self._find_asked(one) or self._start_asking(one)).answer for one in queries]
         _, late = await asyncio.wait(answers, timeout=timeout)
         if late:
             missing = [one for one, answer in zip(queries, answers, strict=True) if answer in late]
@@ -92,24 +92,26 @@ class Asker:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
 
-    def _known(self, query: Query) -> _Asked | None:
+    def _find_asked(self, query: Query) -> _AskedQuestion | None:
         asked = self._asked.get((query.stream, query.id))
         if asked is None:
             return None
         if asked.query != query:
-            raise ProblemError(409, "refused", "id: another question was asked under this id; give each its own")
+            raise ProblemError(
+                409, "refused", "id: another question was asked with this id; give each question its own id"
+            )
         if asked.answer.done() and (asked.answer.cancelled() or asked.answer.exception() is not None):
             del self._asked[query.stream, query.id]
             return None
         return asked
 
-    def _begin(self, query: Query) -> _Asked:
-        answer = asyncio.ensure_future(self._answering.ask(query, timeout=_PATIENCE_SECONDS, outcomes=True))
+    def _start_asking(self, query: Query) -> _AskedQuestion:
+        answer = asyncio.ensure_future(self._sender.ask(query, timeout=_MAX_ANSWER_SECONDS, outcomes=True))
         answer.add_done_callback(
             lambda task: task.cancelled() or task.exception()
         )  # the client may have disconnected
-        asked = self._asked[query.stream, query.id] = _Asked(query, answer)
-        for key, one in list(self._asked.items())[: max(len(self._asked) - _REMEMBERED, 0)]:
+        asked = self._asked[query.stream, query.id] = _AskedQuestion(query, answer)
+        for key, one in list(self._asked.items())[: max(len(self._asked) - _MAX_REMEMBERED, 0)]:
             if one.answer.done():
                 del self._asked[key]
         return asked
@@ -164,56 +166,59 @@ class OnDemandClient:
 
 def refuse_private(query: Query) -> None:
     """Refuse a question that contains private data."""
-    carried = next((name for name in _PRIVATE if getattr(query, name) is not None), None)
-    if carried is None and any(one.value is not None for one in query.candidates or ()):
-        carried = "candidates"
-    if carried is not None:
+    private_field = next((name for name in _PRIVATE_FIELDS if getattr(query, name) is not None), None)
+    if private_field is None and any(one.value is not None for one in query.candidates or ()):
+        private_field = "candidates"
+    if private_field is not None:
         raise ProblemError(
             400,
             "malformed",
-            f"{carried}: the monitor takes no private data; send it to Kafka with 'sotto ask' or a client",
+            f"{private_field}: the monitor takes no private data; send it to Kafka with 'sotto ask' or a client",
         )
 
 
-_OFF = "this monitor does not ask; start it with SOTTO_MONITOR_ASKS=true, and let its principal write queries and read answers"
+_ASKING_IS_OFF = "this monitor does not ask; start it with SOTTO_MONITOR_ASKS=true, and let its principal write queries and read answers"
 
 
-async def ask_question(tables: Tables, asker: Asker | None, query: Query) -> QuestionAnswered:
+async def ask_question(tables: MonitorTables, asker: Asker | None, query: Query) -> QuestionAnswered:
     """Ask one question and return its answer and cost."""
     entry = tables.streams.get(query.stream)
     if entry is None or entry.grant is None:
-        raise unknown("stream", query.stream)
+        raise unknown_name_error("stream", query.stream)
     grant = views.grant_record(entry)
     source = views.definition(tables, tables.sources[grant.spec.source])
-    [result] = await _answers(asker, [query])
+    [result] = await _ask_or_problem(asker, [query])
     result = result.of(query, source)
     return QuestionAnswered(
-        answer=plain(result),
-        rows=[{name: cell for name, cell in row.items() if name not in _TOLD} for row in result.rows()],
+        answer=to_answer(result),
+        rows=[
+            {name: cell for name, cell in row.items() if name not in _FIELDS_SHOWN_ELSEWHERE}
+            for row in result.rows()
+        ],
         cost=total_cost(grant, source, [result]),
         charged=is_charged(grant, result),
         warnings=list(result.warnings),
     )
 
 
-async def ask_statement(tables: Tables, asker: Asker | None, statement: Statement) -> StatementAnswered:
+async def ask_statement(tables: MonitorTables, asker: Asker | None, statement: Statement) -> StatementAnswered:
     """Ask all questions of a SELECT and return its rows and cost."""
     try:
-        read = sql.read(statement.statement)
+        parsed = sql.read(statement.statement)
         if asker is not None and (asked := asker.stream_asked(f"{statement.id}-0")) is not None:
             # A repeated statement goes to the same stream, although another may be cheaper by now.
-            read = replace(read, table=asked)
-        asking = sql.PreparedStatement.prepare(
-            read, *_candidates(tables, read.table), statement.id, statement.max_price
+            parsed = replace(parsed, table=asked)
+        prepared = sql.PreparedStatement.prepare(
+            parsed, *_sources_and_streams(tables, parsed.table), statement.id, statement.max_price
         )
     except Unknown as error:
         raise ProblemError(404, "not-found", str(error)[:1024]) from None
     except Invalid as error:
         raise ProblemError(400, "malformed", f"statement: {error}"[:1024]) from None
-    found = await _answers(asker, asking.queries)
-    grant, source = asking.target.grant, asking.target.source
-    results = Results(one.of(query, source) for one, query in zip(found, asking.queries, strict=True))
-    table = asking.table(results)
+    found = await _ask_or_problem(asker, prepared.queries)
+    grant, source = prepared.target.grant, prepared.target.source
+    results = Results(one.of(query, source) for one, query in zip(found, prepared.queries, strict=True))
+    table = prepared.table(results)
     return StatementAnswered(
         stream=table.stream,
         columns=list(table.columns),
@@ -221,30 +226,30 @@ async def ask_statement(tables: Tables, asker: Asker | None, statement: Statemen
         cost=total_cost(grant, source, results),
         charged=sum(is_charged(grant, one) for one in results),
         questions=len(results),
-        answers=[plain(one) for one in results],
+        answers=[to_answer(one) for one in results],
         warnings=list(table.warnings),
         why=table.why,
     )
 
 
-_TOLD = frozenset({"stream", "id", "outcome", "reason", "rows_per_person"})
+_FIELDS_SHOWN_ELSEWHERE = frozenset({"stream", "id", "outcome", "reason", "rows_per_person"})
 
 
-def plain(result: Result) -> Answer:
+def to_answer(result: Result) -> Answer:
     """Return a client's Result as the Answer that it extends."""
     return Answer.model_validate(result.model_dump())
 
 
-async def _answers(asker: Asker | None, queries: Sequence[Query]) -> list[Result]:
+async def _ask_or_problem(asker: Asker | None, queries: Sequence[Query]) -> list[Result]:
     if asker is None:
-        raise ProblemError(403, "forbidden", _OFF)
+        raise ProblemError(403, "forbidden", _ASKING_IS_OFF)
     try:
         return await asker.ask(queries)
     except Timeout as error:
         raise ProblemError(
             504,
             "unavailable",
-            f"{error}; is a worker running? Send the same again under the same id: it is not asked twice",
+            f"{error}; is a worker running? Repeat the request with the same id; it is not asked twice",
         ) from None
     except Forbidden as error:
         raise ProblemError(503, "unavailable", f"the monitor's principal may not ask: {error}"[:1024]) from None
@@ -252,10 +257,10 @@ async def _answers(asker: Asker | None, queries: Sequence[Query]) -> list[Result
         raise ProblemError(503, "unavailable", f"{error}; send the same again"[:1024]) from None
 
 
-def _candidates(tables: Tables, name: str) -> tuple[list[SourceRecord], list[GrantRecord]]:
+def _sources_and_streams(tables: MonitorTables, name: str) -> tuple[list[SourceRecord], list[GrantRecord]]:
     """Return the sources and streams that a name after FROM may refer to, or the closest name."""
     if name not in tables.sources and name not in tables.streams:
-        name = closest(name, [*tables.sources, *tables.streams]) or name
+        name = find_closest_name(name, [*tables.sources, *tables.streams]) or name
     streams = [one for one in tables.streams.values() if one.grant and name in {one.name, one.grant.spec.source}]
     named = {name, *(one.grant.spec.source for one in streams if one.grant)}
     sources = [views.source_record(tables, tables.sources[one]) for one in named if one in tables.sources]

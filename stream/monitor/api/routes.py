@@ -83,16 +83,16 @@ from stream.monitor.api.models import (
     ViewName,
 )
 from stream.monitor.api.monitor_state import Monitor
-from stream.monitor.api.problems import ProblemError, unknown
+from stream.monitor.api.problems import ProblemError, unknown_name_error
 from stream.monitor.api.service_models import AlertQuery, AlertsView, RejectedView, WorkersView
 from stream.monitor.api.tokens import Bearer
 from stream.monitor.state.entries import SourceEntry
-from stream.monitor.state.monitor_alerts import view_of
-from stream.monitor.state.monitor_tables import Tables
+from stream.monitor.state.monitor_alerts import alerts_view
+from stream.monitor.state.monitor_tables import MonitorTables
 from stream.privacy.planning.inverse_plans import Against
 from stream.tracing import span
 
-_RANKS: dict[AccessRole, int] = {"viewer": 0, "analyst": 1, "operator": 2}
+_RANK_OF_ROLE: dict[AccessRole, int] = {"viewer": 0, "analyst": 1, "operator": 2}
 """A role has the rights of all roles with a lower rank."""
 
 
@@ -104,11 +104,11 @@ class Call:
     names: dict[str, str] = field(default_factory=dict)
     query: Any = None
     body: Any = None
-    gone: Callable[[], bool] = lambda: False
+    is_disconnected: Callable[[], bool] = lambda: False
     """Returns True if the client has disconnected."""
 
     @property
-    def who(self) -> Bearer:
+    def user(self) -> Bearer:
         """The user; LookupError on a route without a token."""
         if self.bearer is None:
             raise LookupError("a route that takes no role has no name")
@@ -148,13 +148,13 @@ ROUTES: list[Route] = []
 """All routes with a JSON answer."""
 
 _Handle = TypeVar("_Handle", bound=Callable[[Monitor, Call], Any])
-_Shown = TypeVar("_Shown")
+_Answer = TypeVar("_Answer")
 Halt = Annotated[HaltStream | HaltSource, Field(discriminator="kind"), ByKind()]
 
 
-def may(role: AccessRole, access: AccessRole) -> bool:
+def has_rights(role: AccessRole, access: AccessRole) -> bool:
     """Return True if ``role`` includes the rights of ``access``."""
-    return _RANKS[role] >= _RANKS[access]
+    return _RANK_OF_ROLE[role] >= _RANK_OF_ROLE[access]
 
 
 def _add_route(
@@ -181,7 +181,7 @@ def _readiness(monitor: Monitor, _: Call) -> Readiness:
 
 @_add_route("GET", "/api/session", "The token's name and role")
 def _session(monitor: Monitor, call: Call) -> Session:
-    return Session.from_record(call.who, asks=monitor.asker is not None)
+    return Session.from_record(call.user, asks=monitor.asker is not None)
 
 
 @_add_route("GET", "/api/overview", "A summary of the installation", view="overview")
@@ -197,7 +197,7 @@ def _sources(monitor: Monitor, call: Call) -> SourcePage:
 @_add_route("GET", "/api/budgets/{source}", "A source's budget over time, with forecasts", view="budget")
 def _budget(monitor: Monitor, call: Call) -> BurnDown:
     entry = _find_source(monitor, call.names["source"])
-    shown = views.burn_down(monitor.tables, entry, monitor.clock())
+    shown = views.budget_over_time(monitor.tables, entry, monitor.clock())
     return shown.model_copy(update={"feed": views.feed_of(monitor.tables, entry, monitor.workers.members)})
 
 
@@ -237,8 +237,8 @@ def _streams(monitor: Monitor, call: Call) -> StreamPage:
 def _stream(monitor: Monitor, call: Call) -> StreamDetail:
     entry = monitor.tables.streams.get(call.names["stream"])
     if entry is None or entry.grant is None:
-        raise unknown("stream", call.names["stream"])
-    return _readable(lambda: views.stream_detail(monitor.tables, entry, monitor.clock()))
+        raise unknown_name_error("stream", call.names["stream"])
+    return _or_upgrade_problem(lambda: views.stream_detail(monitor.tables, entry, monitor.clock()))
 
 
 @_add_route("GET", "/api/rejected", "Refused events by reason", query=RejectedQuery, view="rejected")
@@ -248,7 +248,7 @@ def _rejected(monitor: Monitor, call: Call) -> RejectedView:
 
 @_add_route("GET", "/api/alerts", "Firing and latest alerts", query=AlertQuery, view="alerts")
 def _alerts(monitor: Monitor, call: Call) -> AlertsView:
-    return view_of(monitor.alerts, call.query, known=monitor.complete())
+    return alerts_view(monitor.alerts, call.query, known=monitor.is_complete())
 
 
 @_add_route("GET", "/api/workers", "Services, partitions, lag and restores", view="workers")
@@ -260,9 +260,9 @@ def _workers(monitor: Monitor, _: Call) -> WorkersView:
 def _source(monitor: Monitor, call: Call) -> SourceDetail:
     entry = _find_source(monitor, call.names["source"])
     registered = monitor.tables.sources.get(entry.record.source.period_of or "", entry)
-    return _readable(
+    return _or_upgrade_problem(
         lambda: SourceDetail(
-            row=views.source_line(monitor.tables, entry),
+            row=views.source_row_with_periods(monitor.tables, entry),
             declaration=declaration(views.definition(monitor.tables, registered)),
         )
     )
@@ -279,9 +279,11 @@ def _declaration(_: Monitor, call: Call) -> Declaration:
 @_add_route("POST", "/api/curves", "The error curve of a planned stream", body=CurveRequest)
 async def _curve(monitor: Monitor, call: Call) -> Curve:
     asked: CurveRequest = call.body
-    source = _readable(lambda: views.definition(monitor.tables, _find_source(monitor, asked.stream.source)))
-    async with monitor.planning.turn(call.who.name, call.gone):
-        return await forms.plan_curve(asked.stream, source, Against(asked.against), call.gone)
+    source = _or_upgrade_problem(
+        lambda: views.definition(monitor.tables, _find_source(monitor, asked.stream.source))
+    )
+    async with monitor.planning.turn(call.user.name, call.is_disconnected):
+        return await forms.plan_curve(asked.stream, source, Against(asked.against), call.is_disconnected)
 
 
 @_add_route("POST", "/api/questions", "Ask one question", access="analyst", body=Query)
@@ -300,8 +302,8 @@ async def _statement(monitor: Monitor, call: Call) -> StatementAnswered:
 async def _plan(monitor: Monitor, call: Call) -> Plan:
     spec: StreamSpec = call.body
     entry = _find_source(monitor, spec.source)
-    source = _readable(lambda: views.definition(monitor.tables, entry))
-    async with monitor.planning.turn(call.who.name, call.gone):
+    source = _or_upgrade_problem(lambda: views.definition(monitor.tables, entry))
+    async with monitor.planning.turn(call.user.name, call.is_disconnected):
         return await forms.plan(spec, source, entry)
 
 
@@ -316,12 +318,12 @@ async def _plan(monitor: Monitor, call: Call) -> Plan:
 @_add_route("POST", "/api/closes", "Close a stream", access="analyst", body=CloseStream)
 async def _request(monitor: Monitor, call: Call) -> Receipt:
     """Send a request to the budget service in the name of the user."""
-    asked = _in_name_of(call.who, call.body, monitor.tables)
+    asked = _set_user(call.user, call.body, monitor.tables)
     try:
         with span("monitor requests", {"sotto.request.kind": asked.kind}):
             receipt = await monitor.requester.request(asked)
     except Refused as error:
-        log.info("request refused", kind=asked.kind, by=call.who.name)
+        log.info("request refused", kind=asked.kind, by=call.user.name)
         raise ProblemError(409, "refused", error.reason, asked=error.asked, left=error.left) from None
     except MalformedEventError as error:
         raise ProblemError(400, "malformed", str(error)) from None
@@ -335,51 +337,51 @@ async def _request(monitor: Monitor, call: Call) -> Receipt:
         raise ProblemError(
             503, "unavailable", f"Kafka: {type(error).__name__}; send the same request again with the same id"
         ) from None
-    log.info("request committed", kind=asked.kind, outcome=receipt.outcome, by=call.who.name)
+    log.info("request committed", kind=asked.kind, outcome=receipt.outcome, by=call.user.name)
     return receipt
 
 
-def _in_name_of(who: Bearer, request: Request, tables: Tables) -> Request:
+def _set_user(user: Bearer, request: Request, tables: MonitorTables) -> Request:
     """Return the request with the user's name, which the trail records.
 
     Analysts open and extend streams in their own name, for which they need an allotment;
     they close only their own streams. Operators may send every request, and may name the analyst of a
     stream.
     """
-    request = request.model_copy(update={"by": who.name})
-    if who.role != "analyst":
+    request = request.model_copy(update={"by": user.name})
+    if user.role != "analyst":
         return request
     match request:
         case OpenStream():
-            _require_allotments(tables, request.stream.source, who)
-            return request.model_copy(update={"analyst": who.name})
+            _require_allotments(tables, request.stream.source, user)
+            return request.model_copy(update={"analyst": user.name})
         case ExtendStream():
-            _require_allotments(tables, request.source, who)
-            return request.model_copy(update={"analyst": who.name})
+            _require_allotments(tables, request.source, user)
+            return request.model_copy(update={"analyst": user.name})
         case CloseStream():
             entry = tables.streams.get(request.stream)
             if entry is None or entry.grant is None:
-                raise unknown("stream", request.stream)
-            if entry.grant.analyst != who.name:
+                raise unknown_name_error("stream", request.stream)
+            if entry.grant.analyst != user.name:
                 raise ProblemError(403, "forbidden", "the stream is another's; an analyst closes their own")
             return request
         case _:
             raise ProblemError(403, "forbidden", "this is for an operator; the token is an analyst's")
 
 
-def _require_allotments(tables: Tables, source: str, who: Bearer) -> None:
+def _require_allotments(tables: MonitorTables, source: str, user: Bearer) -> None:
     """Refuse if the budget has no allotments: the ledger would then let an analyst use all of it.
 
     Allotments are never removed, so all in the tables still exist.
     """
     entry = tables.sources.get(source)
     if entry is None:
-        raise unknown("source", source)
+        raise unknown_name_error("source", source)
     if not tables.shared.has_allotments(source, entry.record.population):
         raise ProblemError(
             409,
             "refused",
-            f"{who.name} has no allotment on this source, nor on its population; an operator makes one with "
+            f"{user.name} has no allotment on this source, nor on its population; an operator makes one with "
             "'sotto allot', or on the page",
         )
 
@@ -388,11 +390,11 @@ def _find_source(monitor: Monitor, name: str) -> SourceEntry:
     """Return a source's entry; raise a 404 if it is unknown."""
     entry = monitor.tables.sources.get(name)
     if entry is None:
-        raise unknown("source", name)
+        raise unknown_name_error("source", name)
     return entry
 
 
-def _readable(show: Callable[[], _Shown]) -> _Shown:
+def _or_upgrade_problem(show: Callable[[], _Answer]) -> _Answer:
     """Return ``show()``; raise a 503 if a later version of Sotto wrote the definition."""
     try:
         return show()

@@ -19,14 +19,14 @@ from schemas.json_limits import repeats_a_field, shape_fault
 from stream.log import RateLimiter, get_logger
 from stream.monitor.api.budget_models import TrailFilter
 from stream.monitor.api.budget_views import TrailExports
-from stream.monitor.api.connections import IDLE_SECONDS, cut_off
+from stream.monitor.api.connections import IDLE_SECONDS, abort_connection
 from stream.monitor.api.live_events_stream import EventStreams
 from stream.monitor.api.models import ProblemCode, Readiness, View
-from stream.monitor.api.monitor_state import CONTENT_TYPE, Monitor, exposition
+from stream.monitor.api.monitor_state import CONTENT_TYPE, Monitor, metrics_text
 from stream.monitor.api.openapi import document
-from stream.monitor.api.problems import GoneError, ProblemError, malformed, refuse_repeated, too_many
-from stream.monitor.api.routes import ROUTES, Call, Route, may
-from stream.monitor.api.tokens import Bearer, TokenError, article
+from stream.monitor.api.problems import GoneError, ProblemError, malformed_error, refuse_repeated, too_many_error
+from stream.monitor.api.routes import ROUTES, Call, Route, has_rights
+from stream.monitor.api.tokens import Bearer, TokenError, role_with_article
 from stream.version import SERVER_NAME
 
 FOLDER = Path(__file__).parents[1] / "static"
@@ -47,7 +47,12 @@ _POLICY = (
 )
 CONTENT_SECURITY_POLICY = "; ".join(_POLICY)
 
-_TYPES = {".html": "text/html", ".css": "text/css", ".js": "text/javascript", ".svg": "image/svg+xml"}
+_CONTENT_TYPE_OF_SUFFIX = {
+    ".html": "text/html",
+    ".css": "text/css",
+    ".js": "text/javascript",
+    ".svg": "image/svg+xml",
+}
 _PAGE_HEADERS = {
     "Cache-Control": "no-cache",
     "Content-Security-Policy": CONTENT_SECURITY_POLICY,
@@ -75,10 +80,10 @@ def load_assets() -> dict[str, _Asset]:
     """Read all files of the page, so that no request's path reaches the file system."""
     assets = {}
     for path in sorted(FOLDER.rglob("*")):
-        if path.suffix in _TYPES:
+        if path.suffix in _CONTENT_TYPE_OF_SUFFIX:
             body = path.read_bytes()
             name = str(PurePosixPath(*path.relative_to(FOLDER).parts))
-            assets[name] = _Asset(body, _TYPES[path.suffix], sha256(body).hexdigest()[:32])
+            assets[name] = _Asset(body, _CONTENT_TYPE_OF_SUFFIX[path.suffix], sha256(body).hexdigest()[:32])
     return assets
 
 
@@ -108,17 +113,17 @@ _HEADERS = {
     "X-Content-Type-Options": "nosniff",
     "X-Frame-Options": "DENY",
 }
-_CODES: dict[int, ProblemCode] = {
+_CODE_OF_STATUS: dict[int, ProblemCode] = {
     401: "unauthorized",
     403: "forbidden",
     404: "not-found",
     405: "method-not-allowed",
     413: "too-large",
 }
-_UNLIMITED = frozenset({"/healthz", "/readyz"})
-"""Paths without rate limit. The page's files have none either: a browser loads thirty at once."""
-_PUBLIC = frozenset({*_UNLIMITED, *_PAGES})
-"""Paths without a token: health, and the page, which asks for the token."""
+_UNLIMITED_PATHS = frozenset({"/healthz", "/readyz"})
+"""Paths without rate limit; the page's files have no limit either, as a browser loads thirty at once."""
+_PUBLIC_PATHS = frozenset({*_UNLIMITED_PATHS, *_PAGES})
+"""Paths that need no token: health, and the page, which asks the user for the token."""
 _PUBLIC_PREFIX = "/static/"
 
 _BEARER: web.RequestKey[Bearer] = web.RequestKey("bearer")
@@ -131,15 +136,15 @@ def add_api(application: web.Application, monitor: Monitor) -> None:
     """Add routes and middlewares to an application made with ``APPLICATION_OPTIONS``."""
     streams = EventStreams(monitor)
     exports = TrailExports()
-    application.middlewares.extend([_problems, _guard(monitor)])
-    application.on_response_prepare.append(_harden)
+    application.middlewares.extend([_answer_errors, _make_guard(monitor)])
+    application.on_response_prepare.append(_add_security_headers)
     application.on_shutdown.append(streams.close)
     for route in ROUTES:
-        application.router.add_route(route.method, route.path, _handler(monitor, route))
+        application.router.add_route(route.method, route.path, _make_handler(monitor, route))
 
     async def metrics(request: web.Request) -> web.Response:
-        async with monitor.showing.turn(request[_BEARER].name, _gone(request)):
-            return web.Response(body=exposition(monitor), headers={"Content-Type": CONTENT_TYPE})
+        async with monitor.showing.turn(request[_BEARER].name, _disconnection_check(request)):
+            return web.Response(body=metrics_text(monitor), headers={"Content-Type": CONTENT_TYPE})
 
     async def openapi(_: web.Request) -> web.Response:
         return web.json_response(document())
@@ -148,7 +153,7 @@ def add_api(application: web.Application, monitor: Monitor) -> None:
         return await streams.serve(request, request[_BEARER])
 
     async def trail(request: web.Request) -> web.StreamResponse:
-        wanted = checked(request, TrailFilter)
+        wanted = parse_parameters(request, TrailFilter)
         return await exports.serve(request, request[_BEARER], monitor.tables.trail, wanted)
 
     application.router.add_get("/metrics", metrics)
@@ -159,35 +164,35 @@ def add_api(application: web.Application, monitor: Monitor) -> None:
 
 
 @web.middleware
-async def _problems(request: web.Request, handler: Handler) -> web.StreamResponse:
+async def _answer_errors(request: web.Request, handler: Handler) -> web.StreamResponse:
     """Answer every exception with a Problem."""
     try:
         response = await handler(request)
     except ProblemError as error:
-        response = _answer(error.problem, error.problem.status, error.headers)
+        response = _json_response(error.problem, error.problem.status, error.headers)
     except GoneError:
-        response = _failure(503, "unavailable", "client disconnected")
+        response = _problem_response(503, "unavailable", "client disconnected")
     except web.HTTPException as error:
-        response = _failure(error.status, _CODES.get(error.status, "malformed"), error.reason)
+        response = _problem_response(error.status, _CODE_OF_STATUS.get(error.status, "malformed"), error.reason)
     except Exception as error:  # noqa: BLE001  (answered without any detail of the error)
         # The error's message and the path may quote the request: log only the route and the code lines.
         frames = [f"{frame.filename}:{frame.lineno}" for frame in traceback.extract_tb(error.__traceback__)[-3:]]
         resource = request.match_info.route.resource
         route = None if resource is None else resource.canonical
         log.error("request failed", route=route, error=type(error).__name__, detail=frames)  # noqa: TRY400
-        response = _failure(500, "internal", "internal error; see the monitor's log")
+        response = _problem_response(500, "internal", "internal error; see the monitor's log")
         if request.writer.output_size > 0:
-            cut_off(request)  # the client would read a second answer as part of the first
+            abort_connection(request)  # the client would read a second answer as part of the first
     return response
 
 
-async def _harden(_: web.Request, response: web.StreamResponse) -> None:
+async def _add_security_headers(_: web.Request, response: web.StreamResponse) -> None:
     response.headers["Server"] = SERVER_NAME
     for name, value in _HEADERS.items():
         response.headers.setdefault(name, value)
 
 
-def _guard(monitor: Monitor) -> Any:
+def _make_guard(monitor: Monitor) -> Any:
     """Return a middleware that requires a token and applies the rate limits."""
     settings = monitor.settings
     limiter = RateLimiter(settings.monitor_requests_per_second, settings.monitor_burst)
@@ -196,7 +201,7 @@ def _guard(monitor: Monitor) -> Any:
     async def guard(request: web.Request, handler: Handler) -> web.StreamResponse:
         if any(coding.strip().lower() != "identity" for coding in request.headers.getall("Content-Encoding", ())):
             raise ProblemError(415, "malformed", "body: has a Content-Encoding; send it unencoded")
-        if request.path in _UNLIMITED or request.path.startswith(_PUBLIC_PREFIX):
+        if request.path in _UNLIMITED_PATHS or request.path.startswith(_PUBLIC_PREFIX):
             return await handler(request)
         unreadable = False
         try:
@@ -204,12 +209,12 @@ def _guard(monitor: Monitor) -> Any:
         except TokenError:
             bearer, unreadable = None, True
         # Requests without a valid token share one rate limit per address, so that guessing is slow.
-        if wait := limiter.wait((bearer and bearer.name, request.remote)):
-            raise too_many(
+        if wait := limiter.seconds_to_wait((bearer and bearer.name, request.remote)):
+            raise too_many_error(
                 f"at most {settings.monitor_requests_per_second:g} requests a second; wait {wait:g} s",
                 max(1, round(wait)),
             )
-        public = request.path in _PUBLIC or request.path.startswith(_PUBLIC_PREFIX)
+        public = request.path in _PUBLIC_PATHS or request.path.startswith(_PUBLIC_PREFIX)
         if bearer is not None:
             request[_BEARER] = bearer
         elif unreadable and not public:
@@ -231,46 +236,48 @@ def _token(request: web.Request) -> str:
     return token.strip() if scheme.lower() == "bearer" else ""
 
 
-def _handler(monitor: Monitor, route: Route) -> Handler:
+def _make_handler(monitor: Monitor, route: Route) -> Handler:
     async def handle(request: web.Request) -> web.StreamResponse:
         bearer = request.get(_BEARER)
-        if route.access is not None and (bearer is None or not may(bearer.role, route.access)):
-            whose = "nobody's" if bearer is None else f"{article(bearer.role)}'s"
-            raise ProblemError(403, "forbidden", f"this is for {article(route.access)}; the token is {whose}")
+        if route.access is not None and (bearer is None or not has_rights(bearer.role, route.access)):
+            whose = "nobody's" if bearer is None else f"{role_with_article(bearer.role)}'s"
+            raise ProblemError(
+                403, "forbidden", f"this is for {role_with_article(route.access)}; the token is {whose}"
+            )
         if route.query is None and request.query:
-            raise ProblemError(400, "malformed", "parameter: this route has none; remove them")
-        query = None if route.query is None else checked(request, route.query)
-        body = await _body(request, route) if route.body is not None else None
-        gone = _gone(request)
-        call = Call(bearer, dict(request.match_info), query, body, gone)
+            raise ProblemError(400, "malformed", "parameter: this route has no parameters; remove them")
+        query = None if route.query is None else parse_parameters(request, route.query)
+        body = await _read_body(request, route) if route.body is not None else None
+        is_disconnected = _disconnection_check(request)
+        call = Call(bearer, dict(request.match_info), query, body, is_disconnected)
         if bearer is not None and route.method == "GET":
-            async with monitor.showing.turn(bearer.name, gone):
+            async with monitor.showing.turn(bearer.name, is_disconnected):
                 answer = route.handle(monitor, call)
         else:
             answer = route.handle(monitor, call)
             if isawaitable(answer):
                 answer = await answer
         unready = isinstance(answer, Readiness) and not answer.ready
-        return _answer(answer, 503 if unready else 200)
+        return _json_response(answer, 503 if unready else 200)
 
     return handle
 
 
-def _gone(request: web.Request) -> Callable[[], bool]:
+def _disconnection_check(request: web.Request) -> Callable[[], bool]:
     """Return a function that is True once the client has disconnected."""
     return lambda: request.transport is None or request.transport.is_closing()
 
 
-def checked(request: web.Request, model: type[_Parameters]) -> _Parameters:
+def parse_parameters(request: web.Request, model: type[_Parameters]) -> _Parameters:
     """Return a request's parameters; ProblemError if one is invalid or repeated."""
     refuse_repeated(request.query)
     try:
         return model.model_validate(dict(request.query))
     except ValidationError as error:
-        raise malformed(error, "parameter") from None
+        raise malformed_error(error, "parameter") from None
 
 
-async def _body(request: web.Request, route: Route) -> Any:
+async def _read_body(request: web.Request, route: Route) -> Any:
     if request.content_type != "application/json":
         raise ProblemError(415, "malformed", "body: send JSON with content type application/json")
     try:
@@ -287,18 +294,18 @@ async def _body(request: web.Request, route: Route) -> Any:
     try:
         given = route.body_adapter.validate_json(body)
     except ValidationError as error:
-        raise malformed(error, "body") from None
+        raise malformed_error(error, "body") from None
     if repeats_a_field(body):
         raise ProblemError(400, "malformed", "body: a field is given twice; give each field once")
     return given
 
 
-def _answer(answer: BaseModel, status: int, headers: dict[str, str] | None = None) -> web.Response:
+def _json_response(answer: BaseModel, status: int, headers: dict[str, str] | None = None) -> web.Response:
     return web.Response(
         text=answer.model_dump_json(), status=status, content_type="application/json", headers=headers
     )
 
 
-def _failure(status: int, code: ProblemCode, message: str) -> web.Response:
+def _problem_response(status: int, code: ProblemCode, message: str) -> web.Response:
     problem = ProblemError(status, code, message).problem
-    return _answer(problem, status)
+    return _json_response(problem, status)

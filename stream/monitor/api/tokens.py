@@ -32,10 +32,10 @@ MAX_TOKENS = 10_000
 """Most tokens in one file; revoked tokens count too."""
 
 _PREFIX = "sotto"
-_NOBODY = bytes(32)
+_DUMMY_DIGEST = bytes(32)
 
 TokenId = Annotated[str, StringConstraints(pattern=r"^[0-9a-f]{12}$")]
-Standing = Literal["valid", "expired", "revoked"]
+TokenStatus = Literal["valid", "expired", "revoked"]
 Seconds = Annotated[int, Field(ge=0)]
 
 
@@ -79,7 +79,7 @@ class Token(BaseModel):
             expires=expires,
         )
 
-    def standing(self, now: float) -> Standing:
+    def status_at(self, now: float) -> TokenStatus:
         """Return the token's status: valid, expired or revoked."""
         if self.revoked is not None:
             return "revoked"
@@ -95,65 +95,65 @@ class TokenFile(BaseModel):
     tokens: Annotated[tuple[Token, ...], Field(max_length=MAX_TOKENS)] = ()
 
     @model_validator(mode="after")
-    def _agree(self) -> Self:
+    def _require_distinct(self) -> Self:
         if len(self._by_id) != len(self.tokens):
-            raise ValueError("two tokens have one id")
+            raise ValueError("tokens: two tokens have the same id")
         roles: dict[str, AccessRole] = {}
         for token in self.tokens:
             if token.revoked is None and roles.setdefault(token.name, token.role) != token.role:
-                raise ValueError("a name has two roles")
+                raise ValueError("tokens: a name has two roles")
         return self
 
     def bearer(self, text: str, now: float) -> Bearer | None:
         """Return the user of a token; None if it is unknown, expired or revoked."""
         token = self._by_id.get(_id_of(text))
-        kept = _NOBODY if token is None else bytes.fromhex(token.digest)
+        kept = _DUMMY_DIGEST if token is None else bytes.fromhex(token.digest)
         is_right = hmac.compare_digest(_digest(text), kept)
-        if token is None or not is_right or token.standing(now) != "valid":
+        if token is None or not is_right or token.status_at(now) != "valid":
             return None
         return Bearer(token.name, token.role, token.id, token.expires)
 
-    def still_knows(self, bearer: Bearer, now: float) -> bool:
+    def is_valid(self, bearer: Bearer, now: float) -> bool:
         """Return True if a user's token is still valid."""
         token = self._by_id.get(bearer.token)
-        return token is not None and token.standing(now) == "valid" and token.role == bearer.role
+        return token is not None and token.status_at(now) == "valid" and token.role == bearer.role
 
-    def with_token(
+    def add_token(
         self, name: str, role: AccessRole, *, now: int, expires: int | None
     ) -> tuple[TokenFile, Token, str]:
         """Return the file with a new token, the token's entry, and its text, which only the user gets."""
         for token in self.tokens:
             if token.name == name and token.revoked is None and token.role != role:
                 raise TokenError(
-                    f"name: {name} is {article(token.role)} already; run 'sotto token revoke {name}' first, "
+                    f"name: {name} is {role_with_article(token.role)} already; run 'sotto token revoke {name}' first, "
                     "or choose another name"
                 )
         if len(self.tokens) >= MAX_TOKENS:
-            raise TokenError(f"there are {MAX_TOKENS} tokens already; start a new file")
-        text = new_text()
-        fresh = Token.from_text(text, name, role, created=now, expires=expires)
-        return TokenFile(tokens=(*self.tokens, fresh)), fresh, text
+            raise TokenError(f"the file has {MAX_TOKENS} tokens already; start a new file")
+        text = generate_token()
+        new_token = Token.from_text(text, name, role, created=now, expires=expires)
+        return TokenFile(tokens=(*self.tokens, new_token)), new_token, text
 
-    def without(self, which: str, now: int) -> tuple[TokenFile, tuple[Token, ...]]:
+    def revoke(self, which: str, now: int) -> tuple[TokenFile, tuple[Token, ...]]:
         """Revoke all tokens of a name, or one token by id; return the file and the revoked entries."""
         found = [token for token in self.tokens if which in {token.name, token.id}]
         if not found:
             raise TokenError(f"there is no name and no token '{which[:128]}'; 'sotto token list' lists them")
-        ended = tuple(token.model_copy(update={"revoked": now}) for token in found if token.revoked is None)
-        by_id = {token.id: token for token in ended}
-        return TokenFile(tokens=tuple(by_id.get(token.id, token) for token in self.tokens)), ended
+        revoked = tuple(token.model_copy(update={"revoked": now}) for token in found if token.revoked is None)
+        by_id = {token.id: token for token in revoked}
+        return TokenFile(tokens=tuple(by_id.get(token.id, token) for token in self.tokens)), revoked
 
     @cached_property
     def _by_id(self) -> Mapping[str, Token]:
         return {token.id: token for token in self.tokens}
 
 
-def new_text() -> str:
+def generate_token() -> str:
     """Generate the text of a new token."""
     return f"{_PREFIX}_{secrets.token_hex(6)}_{secrets.token_urlsafe(32)}"
 
 
-def article(role: AccessRole) -> str:
+def role_with_article(role: AccessRole) -> str:
     """Return a role with its article, such as "an operator"."""
     return f"{'a' if role == 'viewer' else 'an'} {role}"
 
@@ -175,7 +175,7 @@ RETRY_SECONDS = 1.0
 log = get_logger("monitor")
 
 _Stamp = tuple[int, ...]
-_Made = TypeVar("_Made")
+_Result = TypeVar("_Result")
 
 
 class NamesFile:
@@ -187,30 +187,30 @@ class NamesFile:
         self._stamp: _Stamp | None = None
         self._read_at = float("-inf")
         self._names: TokenFile | None = None
-        self._trouble = ""
+        self._failure = ""
 
     def __call__(self) -> TokenFile:
         """Return the names file; TokenError if it is unreadable."""
-        now, stamp = self._clock(), _stamp(self._path)
-        patience = RETRY_SECONDS if self._names is None else REREAD_SECONDS
-        if stamp != self._stamp or now - self._read_at >= patience:
+        now, stamp = self._clock(), _file_stamp(self._path)
+        max_age = RETRY_SECONDS if self._names is None else REREAD_SECONDS
+        if stamp != self._stamp or now - self._read_at >= max_age:
             self._stamp, self._read_at = stamp, now
             self._read()
         if self._names is None:
-            raise TokenError(self._trouble)
+            raise TokenError(self._failure)
         return self._names
 
     def _read(self) -> None:
         try:
             self._names = read_names(self._path)
-            if self._trouble:
+            if self._failure:
                 log.info("names file readable again")
-            self._trouble = ""
+            self._failure = ""
         except (SecretFileError, TokenError) as error:
             self._names = None
-            if str(error) != self._trouble:
+            if str(error) != self._failure:
                 log.error("names file unreadable; all tokens are refused", detail=str(error))  # noqa: TRY400
-            self._trouble = str(error)
+            self._failure = str(error)
 
 
 def read_names(path: Path) -> TokenFile:
@@ -229,9 +229,9 @@ def read_names(path: Path) -> TokenFile:
     return names
 
 
-def change_names(path: Path, change: Callable[[TokenFile], tuple[TokenFile, _Made]]) -> _Made:
+def change_names(path: Path, change: Callable[[TokenFile], tuple[TokenFile, _Result]]) -> _Result:
     """Create or replace the file under a lock; readers see the old or the new file, never a part."""
-    with _alone_in(path.resolve().parent):
+    with _lock_folder(path.resolve().parent):
         is_new = not os.path.lexists(path)
         names, made = change(TokenFile() if is_new else read_names(path))
         text = names.model_dump_json(indent=1)
@@ -243,7 +243,7 @@ def change_names(path: Path, change: Callable[[TokenFile], tuple[TokenFile, _Mad
 
 
 @contextmanager
-def _alone_in(folder: Path) -> Iterator[None]:
+def _lock_folder(folder: Path) -> Iterator[None]:
     """Lock the folder. A lock on the file would be lost, because the file is replaced."""
     try:
         descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
@@ -256,7 +256,7 @@ def _alone_in(folder: Path) -> Iterator[None]:
         os.close(descriptor)
 
 
-def _stamp(path: Path) -> _Stamp | None:
+def _file_stamp(path: Path) -> _Stamp | None:
     try:
         status = path.stat()
     except OSError:

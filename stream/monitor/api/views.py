@@ -39,20 +39,20 @@ from stream.monitor.api.models import (
 )
 from stream.monitor.api.service_models import FeedProcess, FeedView, MemberRow, WorkersView
 from stream.monitor.state.budget_history import History, PeriodEnd, amount_of
-from stream.monitor.state.digests import SourceRecordShape
 from stream.monitor.state.entries import RATE_WINDOWS, PeriodsByName, Series, SourceEntry, StreamEntry, meaning_of
-from stream.monitor.state.monitor_tables import Tables
+from stream.monitor.state.monitor_tables import MonitorTables
+from stream.monitor.state.record_shapes import SourceRecordShape
 from stream.privacy.ledger.grants import describe_promise_per_period
 from stream.privacy.ledger.ledger_records import RESULTS_KEPT_BY_MECHANISM
 from stream.privacy.planning.promises import promises
-from stream.questions.stream_watch import period_of, standing_words
+from stream.questions.stream_watch import describe_standing_query, period_of
 
 _DRY_WINDOW = RATE_WINDOWS.index(600)
 
-_records: Codec[LedgerRecord] = Codec(LedgerRecord, limit=MAX_RECORD_BYTES)
+_record_codec: Codec[LedgerRecord] = Codec(LedgerRecord, limit=MAX_RECORD_BYTES)
 
 
-def overview(tables: Tables, history: Series, workers: WorkersView, *, ready: bool, now: float) -> Overview:
+def overview(tables: MonitorTables, history: Series, workers: WorkersView, *, ready: bool, now: float) -> Overview:
     """Return a summary of the installation."""
     totals = tables.totals
     of_workers = [row for row in workers.partitions if row.role == "worker"]
@@ -107,8 +107,8 @@ def _meaning(record: SourceRecordShape) -> str:
     return f"privacy is by period: {describe_promise_per_period(source.epsilon, source.delta, source.period)}"
 
 
-def source_line(tables: Tables, entry: SourceEntry) -> SourceRow:
-    """Return a source with its budget; one with periods also with the latest period's account."""
+def source_row_with_periods(tables: MonitorTables, entry: SourceEntry) -> SourceRow:
+    """Return a source with its budget; a source with periods also has its latest period account."""
     row = source_row(entry)
     if (periods := periods_of(tables.source_periods, row.source)) is None:
         return row
@@ -116,10 +116,10 @@ def source_line(tables: Tables, entry: SourceEntry) -> SourceRow:
     return row.model_copy(update={"periods": periods, "current": latest})
 
 
-def stream_line(tables: Tables, entry: StreamEntry, now: float) -> StreamRow:
-    """Return a stream's row; of a model also with the latest period's row."""
+def stream_row_with_periods(tables: MonitorTables, entry: StreamEntry, now: float) -> StreamRow:
+    """Return a stream's row; a model's row also has the row of its latest period."""
     row = stream_row(entry, now, contribution_text(tables, entry))
-    if (periods := periods_of(tables.stream_lines, row.stream)) is None:
+    if (periods := periods_of(tables.stream_periods, row.stream)) is None:
         return row
     latest = tables.streams[periods.latest]
     current = stream_row(latest, now, contribution_text(tables, latest))
@@ -128,12 +128,12 @@ def stream_line(tables: Tables, entry: StreamEntry, now: float) -> StreamRow:
 
 def periods_of(lines: PeriodsByName, name: str) -> Periods | None:
     """Return how many periods a name has, and the latest period's name; None without periods."""
-    latest = lines.current(name)
-    return None if latest is None else Periods(count=len(lines.periods(name)), latest=latest)
+    latest = lines.latest_name(name)
+    return None if latest is None else Periods(count=len(lines.starts_of(name)), latest=latest)
 
 
 def left_share(left: Amount, total: Amount) -> float:
-    """Return the remaining share: the smaller one of ε and δ, or under zCDP the larger one of ε and ρ."""
+    """Return the remaining share: the smaller of those of ε and δ; under zCDP the larger of those of ε and ρ."""
     shares = [left.epsilon / total.epsilon if total.epsilon else 0.0]
     if total.rho is not None and left.rho is not None:
         # In records of earlier versions, ρ and δ imply the ε, which is then no sum.
@@ -143,7 +143,7 @@ def left_share(left: Amount, total: Amount) -> float:
     return min(max(min(shares), 0.0), 1.0)
 
 
-def burn_down(tables: Tables, entry: SourceEntry, now: float) -> BurnDown:
+def budget_over_time(tables: MonitorTables, entry: SourceEntry, now: float) -> BurnDown:
     """Return a source's budget over time: the trail's totals, then the ledger's current record."""
     record = entry.record
     points = points_of(tables.trail.history("source", record.source.source))
@@ -151,10 +151,12 @@ def burn_down(tables: Tables, entry: SourceEntry, now: float) -> BurnDown:
     # The trail notes spending once a minute; the ledger's record is at least as recent.
     if not points or latest.model_copy(update={"time": points[-1].time}) != points[-1]:
         points.append(latest)
-    return BurnDown(source=source_line(tables, entry), points=points, forecasts=forecasts(tables, entry, now))
+    return BurnDown(
+        source=source_row_with_periods(tables, entry), points=points, forecasts=forecasts(tables, entry, now)
+    )
 
 
-def forecasts(tables: Tables, entry: SourceEntry, now: float) -> list[Forecast]:
+def forecasts(tables: MonitorTables, entry: SourceEntry, now: float) -> list[Forecast]:
     """Return a source's forecasts, one for the pace of each window."""
     record = entry.record
     history = tables.trail.history("source", record.source.source)
@@ -172,20 +174,20 @@ def points_of(history: History) -> list[BurnPoint]:
             refunded=amount_of(row[7:10]),
             left=amount_of(row[10:13]),
         )
-        for row in history.whole
+        for row in history.all_time
     ]
 
 
-def definition(tables: Tables, entry: SourceEntry) -> Source:
+def definition(tables: MonitorTables, entry: SourceEntry) -> Source:
     """Return the definition of a source."""
     return source_record(tables, entry).source
 
 
-def source_record(tables: Tables, entry: SourceEntry) -> SourceRecord:
+def source_record(tables: MonitorTables, entry: SourceEntry) -> SourceRecord:
     """Return the ledger's record of a source; a period's is derived from its source's record."""
     shape = entry.record
     of = entry if shape.source.period_of is None else tables.sources.get(shape.source.period_of, entry)
-    record = _records.decode(of.raw)
+    record = _record_codec.decode(of.raw)
     if not isinstance(record, SourceRecord):
         raise TypeError("a source's entry holds another record")
     source = record.source
@@ -226,7 +228,7 @@ def stream_row(entry: StreamEntry, now: float, counted: str = "") -> StreamRow:
         stream=entry.name,
         source=grant.spec.source,
         mechanism=grant.spec.mechanism.kind,
-        refused=entry.lack,
+        refused=entry.missing_input,
         at_refresh=_at_refresh(entry),
         alpha=grant.calibration.alpha,
         beta=grant.calibration.beta,
@@ -249,7 +251,7 @@ def _at_refresh(entry: StreamEntry) -> Literal["continues", "closes"] | None:
     return "closes" if entry.grant.spec.mechanism.kind in RESULTS_KEPT_BY_MECHANISM else "continues"
 
 
-def contribution_text(tables: Tables, entry: StreamEntry) -> str:
+def contribution_text(tables: MonitorTables, entry: StreamEntry) -> str:
     """Return the contribution bound of a stream's source as a sentence; empty without one."""
     of = None if entry.grant is None else tables.sources.get(entry.grant.spec.source)
     source = None if of is None else of.record.source
@@ -270,13 +272,13 @@ def _promises(entry: StreamEntry, counted: str) -> list[PromiseParts]:
 
 def grant_record(entry: StreamEntry) -> GrantRecord:
     """Return the ledger's record of a stream."""
-    record = _records.decode(entry.raw)
+    record = _record_codec.decode(entry.raw)
     if not isinstance(record, GrantRecord):
         raise TypeError("a stream's entry holds another record")
     return record
 
 
-def stream_detail(tables: Tables, entry: StreamEntry, now: float) -> StreamDetail:
+def stream_detail(tables: MonitorTables, entry: StreamEntry, now: float) -> StreamDetail:
     """Return a stream with its definition and timeline."""
     record = grant_record(entry)
     of = tables.sources.get(record.spec.source)
@@ -285,21 +287,21 @@ def stream_detail(tables: Tables, entry: StreamEntry, now: float) -> StreamDetai
     timeline = entry.activity.timeline if entry.activity is not None else ()
     declared = None if standing is None or of is None else definition(tables, of)
     return StreamDetail(
-        row=stream_line(tables, entry, now),
+        row=stream_row_with_periods(tables, entry, now),
         source_kind=None if of is None else of.record.source.kind,
         spec=record.spec,
         calibration=record.calibration,
         incarnation=entry.incarnation,
         position=position,
         timeline=[TimelinePoint(time=row[0], answered=int(row[1]), tops=int(row[2])) for row in timeline],
-        standing=None if standing is None else standing_words(standing),
+        standing=None if standing is None else describe_standing_query(standing),
         windows=None if declared is None else promised_windows(record.spec, declared),
         period=None if declared is None else period_of(declared),
     )
 
 
 def _rate(series: Series, seconds: int, now: float, answered: int, tops: int) -> Rate:
-    before = series.at(now - seconds)
+    before = series.row_at(now - seconds)
     if before is None:
         return Rate(window_seconds=seconds, above=0.0, below=0.0)
     above = max(tops - before[2], 0.0)
@@ -307,11 +309,11 @@ def _rate(series: Series, seconds: int, now: float, answered: int, tops: int) ->
     return Rate(window_seconds=seconds, above=above / seconds, below=below / seconds)
 
 
-LOOKED_AT: Final = 8
-"""Number of streams, those with the latest answers, from which a feed's progress is computed."""
+FEED_STREAMS: Final = 8
+"""Number of streams from which a feed's progress is computed: those with the latest answers."""
 
 
-def feed_of(tables: Tables, entry: SourceEntry, members: Iterable[MemberRow]) -> FeedView | None:
+def feed_of(tables: MonitorTables, entry: SourceEntry, members: Iterable[MemberRow]) -> FeedView | None:
     """Return the feed of a live topic; None for other sources and for accounts of periods.
 
     Windows are asked in order, each for all groups: the number of answers determines the last window.
@@ -326,8 +328,8 @@ def feed_of(tables: Tables, entry: SourceEntry, members: Iterable[MemberRow]) ->
         return None
     if not isinstance(source, EventsSource):
         return None
-    latest = _answered_last(tables, source.source)
-    ends = [end for one in latest if (end := _asked_to(one, source)) is not None]
+    latest = _latest_answered(tables, source.source)
+    ends = [end for one in latest if (end := _last_window_end(one, source)) is not None]
     return FeedView.from_record(
         source,
         idle=source.idle if source.clock == "broker" else None,
@@ -337,12 +339,12 @@ def feed_of(tables: Tables, entry: SourceEntry, members: Iterable[MemberRow]) ->
     )
 
 
-def _answered_last(tables: Tables, source: str) -> list[StreamEntry]:
+def _latest_answered(tables: MonitorTables, source: str) -> list[StreamEntry]:
     """Return the streams with the latest answers, from two periods: the last may have no answers yet."""
-    starts = tables.source_periods.periods(source)[-2:]
+    starts = tables.source_periods.starts_of(source)[-2:]
     accounts = [f"{source}@{start}" for start in starts] or [source]
     answered = (one for account in accounts for one in tables.streams_of(account) if one.answered)
-    return nlargest(LOOKED_AT, answered, key=lambda one: one.updated or 0.0)
+    return nlargest(FEED_STREAMS, answered, key=lambda one: one.updated or 0.0)
 
 
 def window_end(record: GrantRecord, standing: StandingQuery, source: EventsSource, answered: int) -> int | None:
@@ -361,7 +363,7 @@ def window_end(record: GrantRecord, standing: StandingQuery, source: EventsSourc
     return window.first_from(moment_ms(standing.begins)) + (windows - 1) * window.every_ms + window.size_ms
 
 
-def _asked_to(entry: StreamEntry, source: EventsSource) -> float | None:
+def _last_window_end(entry: StreamEntry, source: EventsSource) -> float | None:
     try:
         record = grant_record(entry)
     except MalformedEventError:

@@ -1,4 +1,4 @@
 """The monitor's state: the latest records of the topics, in bounded memory.
 
-``topic_reader`` reads records, ``digests`` decodes them, and ``monitor_tables`` merges them into ``entries``.
+``topic_reader`` reads records, ``record_shapes`` decodes them, and ``monitor_tables`` merges them into ``entries``.
 """

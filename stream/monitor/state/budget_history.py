@@ -15,49 +15,50 @@ from typing import Final, Literal, NamedTuple
 
 from schemas import Amount, Totals
 from stream.budget.receipts import EMPTY_TRAIL_HEAD, entry_digest
-from stream.monitor.api.budget_models import HELD_ENTRIES, BudgetPart, Forecast, ForecastOutcome
-from stream.monitor.state.digests import TrailShape, read
+from stream.monitor.api.budget_models import MAX_HELD_ENTRIES, BudgetPart, Forecast, ForecastOutcome
 from stream.monitor.state.entries import Series
+from stream.monitor.state.record_shapes import TrailShape, decode_record
 
-DAY: Final = 86_400
-PACE_WINDOWS: Final = (DAY, 7 * DAY, 30 * DAY)
+DAY_SECONDS: Final = 86_400
+PACE_WINDOWS: Final = (DAY_SECONDS, 7 * DAY_SECONDS, 30 * DAY_SECONDS)
 """The windows, in seconds, over which the spending pace is measured."""
-HEADLINE_WINDOW: Final = 7 * DAY
+HEADLINE_WINDOW: Final = 7 * DAY_SECONDS
 """The window of the metric ``sotto_monitor_source_runs_out_seconds``, on which alerts are set."""
-EARLIEST: Final = 3600.0
-"""Seconds of history that a forecast needs: one opened stream must not look like a trend."""
-ROUNDING: Final = 1e-12
-"""Share of a budget up to which the rest is a rounding error and counts as nothing."""
+MIN_HISTORY_SECONDS: Final = 3600.0
+"""Seconds of history that a forecast needs, because one opened stream is no trend."""
+MAX_ROUNDING_SHARE: Final = 1e-12
+"""Share of a budget up to which a remaining amount is a rounding error and counts as 0."""
 HISTORY_POINTS: Final = 256
-_SLOTS: Final = 56
+_SLOTS_PER_WINDOW: Final = 56
 
 
 @dataclass(slots=True)
 class History:
     """Granted, spent, refunded and remaining amounts of a budget, by the time of the trail's entries."""
 
-    whole: Series = field(
-        default_factory=lambda: Series(width=13, spacing=1.0, limit=HISTORY_POINTS, whole_life=True)
+    all_time: Series = field(
+        default_factory=lambda: Series(width=13, spacing=1.0, limit=HISTORY_POINTS, keeps_oldest=True)
     )
     recent: tuple[Series, ...] = field(
         default_factory=lambda: tuple(
-            Series(width=4, spacing=window / _SLOTS, limit=_SLOTS + 2) for window in PACE_WINDOWS
+            Series(width=4, spacing=window / _SLOTS_PER_WINDOW, limit=_SLOTS_PER_WINDOW + 2)
+            for window in PACE_WINDOWS
         )
     )
 
     def add(self, time: float, totals: Totals) -> None:
         """Add the totals at a time."""
-        figures = map(numbers, (totals.granted, totals.spent, totals.refunded, totals.left))
-        self.whole.add((time, *chain.from_iterable(figures)))
+        figures = map(amount_numbers, (totals.granted, totals.spent, totals.refunded, totals.left))
+        self.all_time.add((time, *chain.from_iterable(figures)))
         for series in self.recent:
-            series.add((time, *_net(totals.granted, totals.refunded)))
+            series.add((time, *_net_granted(totals.granted, totals.refunded)))
 
     def forecasts(
         self, granted: Amount, refunded: Amount, left: Amount, total: Amount, end: PeriodEnd
     ) -> list[Forecast]:
-        """Return one forecast per window for a budget with these totals; ``end`` also has the time now."""
+        """Return one forecast for each window, for a budget with these totals at the time ``end.now``."""
         return [
-            self._forecast(series, window, _net(granted, refunded), left, total, end)
+            self._forecast(series, window, _net_granted(granted, refunded), left, total, end)
             for window, series in zip(PACE_WINDOWS, self.recent, strict=True)
         ]
 
@@ -65,7 +66,7 @@ class History:
     def _forecast(
         series: Series, window: int, net: Sequence[float], left: Amount, total: Amount, end: PeriodEnd
     ) -> Forecast:
-        before = series.at(end.now - window)
+        before = series.row_at(end.now - window)
         since = end.now if before is None else max(before[0], end.now - window)
         taken = [0.0] * 3 if before is None else [now - then for now, then in zip(net, before[1:], strict=True)]
         measured = amount_of(taken if total.rho is not None else [*taken[:2], math.nan])
@@ -75,12 +76,12 @@ class History:
         ) -> Forecast:
             return Forecast(window_seconds=window, since=since, taken=measured, outcome=outcome, at=at, part=part)
 
-        if (gone := _gone(left, total)) is not None:
+        if (gone := _used_up_part(left, total)) is not None:
             return forecast("gone", part=gone)
         seconds = end.now - since
-        if seconds < min(EARLIEST, window):
+        if seconds < min(MIN_HISTORY_SECONDS, window):
             return forecast("too-early")
-        lasts, part = _lasts(taken, seconds, left, total)
+        lasts, part = _seconds_left(taken, seconds, left, total)
         if lasts == math.inf:
             return forecast("never")
         if end.renews is not None and end.now + lasts >= end.renews:
@@ -88,16 +89,16 @@ class History:
         return forecast("runs-out", end.now + lasts, part)
 
 
-def merged(histories: Sequence[History]) -> History:
+def add_histories(histories: Sequence[History]) -> History:
     """Add up several budgets' histories, with a row at each time of any of them."""
-    together = History()
-    _merge(together.whole, [one.whole for one in histories], 12)
-    for place, series in enumerate(together.recent):
-        _merge(series, [one.recent[place] for one in histories], 3)
-    return together
+    total = History()
+    _add_series(total.all_time, [one.all_time for one in histories], 12)
+    for place, series in enumerate(total.recent):
+        _add_series(series, [one.recent[place] for one in histories], 3)
+    return total
 
 
-def _merge(into: Series, parts: Sequence[Series], width: int) -> None:
+def _add_series(into: Series, parts: Sequence[Series], width: int) -> None:
     latest = [[0.0] * width for _ in parts]
     rows = sorted((row[0], number, row[1:]) for number, part in enumerate(parts) for row in map(tuple, part))
     for time, number, figures in rows:
@@ -112,7 +113,7 @@ class PeriodEnd(NamedTuple):
     renews: float | None = None
 
 
-def numbers(amount: Amount) -> tuple[float, float, float]:
+def amount_numbers(amount: Amount) -> tuple[float, float, float]:
     """Return an amount's ε, δ and ρ as numbers of a Series row; a missing ρ is NaN."""
     return amount.epsilon, amount.delta, math.nan if amount.rho is None else amount.rho
 
@@ -123,7 +124,7 @@ def amount_of(row: Sequence[float]) -> Amount:
     return Amount(epsilon=epsilon, delta=delta, rho=None if math.isnan(rho) else rho)
 
 
-def _net(granted: Amount, refunded: Amount) -> tuple[float, float, float]:
+def _net_granted(granted: Amount, refunded: Amount) -> tuple[float, float, float]:
     return (
         granted.epsilon - refunded.epsilon,
         granted.delta - refunded.delta,
@@ -131,40 +132,40 @@ def _net(granted: Amount, refunded: Amount) -> tuple[float, float, float]:
     )
 
 
-def _counts_epsilon(left: Amount) -> bool:
-    """Return False if ρ and δ imply the ε (zCDP), which is then not a sum."""
+def _is_epsilon_a_sum(left: Amount) -> bool:
+    """Return False if the ε follows from ρ and δ (zCDP); then it is not the sum of the streams' ε."""
     return not left.delta
 
 
-def _gone(left: Amount, total: Amount) -> BudgetPart | None:
+def _used_up_part(left: Amount, total: Amount) -> BudgetPart | None:
     """Return the part that is used up and ends the budget; None if the budget can still grant."""
-    epsilon = _is_nothing(left.epsilon, total.epsilon)
+    epsilon = _is_used_up(left.epsilon, total.epsilon)
     if total.rho is None:
-        return "epsilon" if epsilon else "delta" if total.delta and _is_nothing(left.delta, total.delta) else None
+        return "epsilon" if epsilon else "delta" if total.delta and _is_used_up(left.delta, total.delta) else None
     if left.rho is None:
         return "epsilon" if epsilon else None
-    return "rho" if _is_nothing(left.rho, total.rho) and (epsilon or not _counts_epsilon(left)) else None
+    return "rho" if _is_used_up(left.rho, total.rho) and (epsilon or not _is_epsilon_a_sum(left)) else None
 
 
-def _is_nothing(left: float, total: float) -> bool:
-    return left <= total * ROUNDING
+def _is_used_up(left: float, total: float) -> bool:
+    return left <= total * MAX_ROUNDING_SHARE
 
 
-def _lasts(taken: Sequence[float], seconds: float, left: Amount, total: Amount) -> tuple[float, BudgetPart]:
-    """Return the seconds until the budget is used up at this pace (may be infinite), and the last part."""
+def _seconds_left(taken: Sequence[float], seconds: float, left: Amount, total: Amount) -> tuple[float, BudgetPart]:
+    """Return the seconds until the budget is used up at this pace, or infinity, and the part that ends it."""
 
-    def until(amount: float, gone: float) -> float:
+    def seconds_until(amount: float, gone: float) -> float:
         return amount * seconds / gone if gone > 0.0 else math.inf
 
-    epsilon, rho = until(left.epsilon, taken[0]), until(left.rho or 0.0, taken[2])
+    epsilon, rho = seconds_until(left.epsilon, taken[0]), seconds_until(left.rho or 0.0, taken[2])
     if total.rho is None or left.rho is None:
-        delta = until(left.delta, taken[1]) if total.delta else math.inf
+        delta = seconds_until(left.delta, taken[1]) if total.delta else math.inf
         return (delta, "delta") if delta < epsilon else (epsilon, "epsilon")
     # Under zCDP the budget lasts until both ε and ρ are used up.
-    return (epsilon, "epsilon") if _counts_epsilon(left) and epsilon > rho else (rho, "rho")
+    return (epsilon, "epsilon") if _is_epsilon_a_sum(left) and epsilon > rho else (rho, "rho")
 
 
-AccountKind = Literal["source", "population"]
+BudgetOwnerKind = Literal["source", "population"]
 
 
 class HeldEntry(NamedTuple):
@@ -191,9 +192,9 @@ class TrailState:
         self.entries = 0
         self.broken: str | None = None
         """A description of the first break of the chain; None if the chain is intact."""
-        self._latest: deque[HeldEntry] = deque(maxlen=HELD_ENTRIES)
+        self._latest: deque[HeldEntry] = deque(maxlen=MAX_HELD_ENTRIES)
         self._digest = EMPTY_TRAIL_HEAD.digest
-        self._histories: defaultdict[tuple[AccountKind, str], History] = defaultdict(History)
+        self._histories: defaultdict[tuple[BudgetOwnerKind, str], History] = defaultdict(History)
 
     def __len__(self) -> int:
         return len(self._latest)
@@ -202,7 +203,7 @@ class TrailState:
         """Iterate over the kept entries, newest first."""
         return reversed(self._latest)
 
-    def history(self, kind: AccountKind, name: str) -> History:
+    def history(self, kind: BudgetOwnerKind, name: str) -> History:
         """Return the history of a source's or population's budget; empty if the trail has no entry."""
         return self._histories.get((kind, name)) or History()
 
@@ -210,15 +211,15 @@ class TrailState:
         """Add the next entry. An unreadable entry breaks the chain."""
         entry = None
         try:
-            entry = read(TrailShape, value)
+            entry = decode_record(TrailShape, value)
         finally:
-            self._follow(entry, value)
+            self._check_chain(entry, value)
         if entry.totals is not None:
-            self._note(entry, entry.totals)
+            self._add_totals(entry, entry.totals)
         if entry.kind != "point":
-            self._latest.append(hold_entry(entry, value))
+            self._latest.append(to_held_entry(entry, value))
 
-    def _follow(self, entry: TrailShape | None, value: bytes) -> None:
+    def _check_chain(self, entry: TrailShape | None, value: bytes) -> None:
         if self.broken is None:
             if entry is None:
                 self.broken = f"entry {self.entries} cannot be read"
@@ -229,14 +230,14 @@ class TrailState:
         self.entries = self.entries + 1 if entry is None else entry.number + 1
         self._digest = entry_digest(value)
 
-    def _note(self, entry: TrailShape, totals: Totals) -> None:
-        kind: AccountKind = "source" if entry.source is not None else "population"
+    def _add_totals(self, entry: TrailShape, totals: Totals) -> None:
+        kind: BudgetOwnerKind = "source" if entry.source is not None else "population"
         name = entry.source or entry.population
         if name is not None:
             self._histories[kind, name].add(entry.time / 1000, totals)
 
 
-def hold_entry(entry: TrailShape, value: bytes) -> HeldEntry:
+def to_held_entry(entry: TrailShape, value: bytes) -> HeldEntry:
     """Return an entry in the form that is kept in memory."""
     action = entry.action or entry.event or entry.kind
     names = (entry.outcome, entry.source, entry.stream, entry.population, entry.analyst, entry.by, entry.request)

@@ -23,7 +23,7 @@ from schemas import (
     StreamState,
     named_from,
 )
-from stream.monitor.state.digests import GrantRecordShape, SourceRecordShape, read
+from stream.monitor.state.record_shapes import GrantRecordShape, SourceRecordShape, decode_record
 from stream.privacy.composition.costs import to_amount, total_budget, whole_left
 from stream.privacy.ledger.accounts import AllottedTerms
 from stream.privacy.ledger.grants import meaning
@@ -33,14 +33,14 @@ from stream.processing.control_order import MODEL_NOT_ASKED_REASON
 class Series:
     """At most ``limit`` rows of a time and numbers, oldest first: the last of each ``spacing`` seconds."""
 
-    __slots__ = ("_limit", "_rows", "_thins", "_width", "spacing")
+    __slots__ = ("_keeps_oldest", "_limit", "_rows", "_width", "spacing")
 
-    def __init__(self, *, width: int, spacing: float, limit: int, whole_life: bool = False) -> None:
-        """With ``whole_life``, a full series doubles its spacing instead of dropping the oldest row."""
+    def __init__(self, *, width: int, spacing: float, limit: int, keeps_oldest: bool = False) -> None:
+        """With ``keeps_oldest``, a full series keeps the oldest row, and doubles its spacing."""
         self._rows = array("d")
         self._width = width
         self._limit = limit
-        self._thins = whole_life
+        self._keeps_oldest = keeps_oldest
         self.spacing = spacing
 
     def __len__(self) -> int:
@@ -64,7 +64,7 @@ class Series:
         if len(self) > self._limit:
             self._shrink()
 
-    def at(self, time: float) -> Sequence[float] | None:
+    def row_at(self, time: float) -> Sequence[float] | None:
         """Return the last row at or before ``time``, or else the oldest; None if there are no rows."""
         if not self._rows:
             return None
@@ -79,7 +79,7 @@ class Series:
 
     def _shrink(self) -> None:
         width = self._width
-        if not self._thins:
+        if not self._keeps_oldest:
             del self._rows[:width]
             return
         while len(self) > self._limit // 2 + 1:
@@ -95,8 +95,8 @@ class Series:
 RATE_WINDOWS = (60, 600, 3600)
 """The windows, in seconds, over which rates are shown."""
 SLOTS_PER_WINDOW = 12
-TIMELINE_POINTS = 64
-NEARLY_DRY = 0.1
+MAX_TIMELINE_POINTS = 64
+NEARLY_DRY_SHARE = 0.1
 """An open stream is nearly dry if at most this share of its charged answers is left."""
 STATES: tuple[StreamState, ...] = ("open", "exhausted", "halted", "closed")
 """All states, in the order in which a stream passes them."""
@@ -104,7 +104,7 @@ STATES: tuple[StreamState, ...] = ("open", "exhausted", "halted", "closed")
 
 @dataclass(slots=True)
 class SourceEntry:
-    """A source with its ``total`` budget; ``raw`` is its last ledger record, empty for a period's account."""
+    """A source with its ``total`` budget; ``raw`` is its last ledger record, empty for a period account."""
 
     record: SourceRecordShape
     raw: bytes
@@ -121,13 +121,13 @@ class Activity:
     timeline: Series
 
     @classmethod
-    def empty(cls) -> Activity:
+    def without_rows(cls) -> Activity:
         """Return an Activity without rows."""
         windows = tuple(
             Series(width=3, spacing=seconds / SLOTS_PER_WINDOW, limit=SLOTS_PER_WINDOW + 2)
             for seconds in RATE_WINDOWS
         )
-        return cls(windows, Series(width=3, spacing=1.0, limit=TIMELINE_POINTS, whole_life=True))
+        return cls(windows, Series(width=3, spacing=1.0, limit=MAX_TIMELINE_POINTS, keeps_oldest=True))
 
 
 @dataclass(slots=True)
@@ -170,7 +170,7 @@ class StreamEntry:
 
     @property
     def may_be_exhausted(self) -> bool:
-        """True if no charged answers are left, extensions included, or if their number is unlimited."""
+        """True if no charged answers are left, those of extensions included, or if they are unlimited."""
         return not self.tops_left
 
     @property
@@ -179,15 +179,17 @@ class StreamEntry:
         return None if self.cutoff is None else max(whole_left(self.cutoff, self.tops, self.surplus), 0)
 
     @property
-    def lack(self) -> str | None:
-        """The reason why the worker cannot answer for an open stream; None if it can, and for a model."""
+    def missing_input(self) -> str | None:
+        """What the worker of an open stream lacks to answer; None if nothing, and for a model."""
         return self.refused if self.state == "open" and self.refused != MODEL_NOT_ASKED_REASON else None
 
     @property
     def nearly_dry(self) -> bool:
         """True if it is open and its charged answers are nearly used up."""
         left, cutoff = self.tops_left, self.cutoff
-        return self.state == "open" and left is not None and cutoff is not None and left <= NEARLY_DRY * cutoff
+        return (
+            self.state == "open" and left is not None and cutoff is not None and left <= NEARLY_DRY_SHARE * cutoff
+        )
 
 
 @dataclass(slots=True)
@@ -232,20 +234,20 @@ class PeriodsByName:
         if place == len(starts) or starts[place] != named[1]:
             starts.insert(place, named[1])
 
-    def periods(self, name: str) -> Sequence[str]:
+    def starts_of(self, name: str) -> Sequence[str]:
         """Return the start times of a name's periods, oldest first."""
         return self._starts.get(name, ())
 
-    def names(self, name: str) -> Sequence[str]:
+    def period_names(self, name: str) -> Sequence[str]:
         """Return the names of a name's periods, oldest first."""
-        return [f"{name}@{start}" for start in self.periods(name)]
+        return [f"{name}@{start}" for start in self.starts_of(name)]
 
-    def current(self, name: str) -> str | None:
+    def latest_name(self, name: str) -> str | None:
         """Return the name of the latest period; None without periods."""
-        starts = self.periods(name)
+        starts = self.starts_of(name)
         return f"{name}@{starts[-1]}" if starts else None
 
-    def at(self, start: str) -> list[str]:
+    def names_at(self, start: str) -> list[str]:
         """Return the names of all periods that begin at ``start``."""
         found = []
         for name, starts in self._starts.items():
@@ -271,12 +273,12 @@ class SharedBudgets:
 
     def add_population(self, value: bytes, time: float) -> None:
         """Add a population's record."""
-        record = read(PopulationRecord, value)
+        record = decode_record(PopulationRecord, value)
         self.populations[record.population.population] = (record, time)
 
     def add_allotment(self, value: bytes) -> None:
         """Add an allotment's record."""
-        record = read(AllotmentRecord, value)
+        record = decode_record(AllotmentRecord, value)
         self.allotments[Owner(record.source, record.population), record.allotment] = record
 
     def has_allotments(self, source: str, population: str | None) -> bool:

@@ -13,11 +13,11 @@ from schemas.wire import Codec, MalformedEventError
 from stream.monitor.api.service_models import AlertingSource, AlertQuery, AlertRow, AlertsView, FiringRow
 from stream.monitor.api.views import contribution_text
 from stream.monitor.state.entries import StreamEntry
-from stream.monitor.state.monitor_tables import Tables
+from stream.monitor.state.monitor_tables import MonitorTables
 from stream.processing.protocol import RecordLike
-from stream.questions.alert_states import ABOVE, BELOW, Firing, group_text
+from stream.questions.alert_states import ABOVE_BYTES, BELOW_BYTES, AlarmTable, group_text
 
-KEPT: Final = 2_000
+MAX_KEPT_ALERTS: Final = 2_000
 """Number of latest alerts that are kept."""
 
 _answers: Codec[Answer] = Codec(Answer, limit=MAX_ANSWER_BYTES)
@@ -28,28 +28,28 @@ class KeptAlert(NamedTuple):
 
     time: float
     stream: str
-    nth: int
+    answer_index: int
     number: int
     answer: Answer
 
 
 class Alerts:
-    """Collects alerts from answers; ``complete`` once all answers of the look-back range are read."""
+    """Collects alerts from answers; ``complete`` is True once the answers of the look-back time are read."""
 
-    def __init__(self, tables: Tables) -> None:
+    def __init__(self, tables: MonitorTables) -> None:
         self.complete = False
         self.unreadable = 0
         self._tables = tables
-        self._firing = Firing(over_periods=True)
-        self._past: list[KeptAlert] = []
-        """A heap by time, because partitions are read in turn; the earliest alert is dropped first."""
+        self._firing = AlarmTable(over_periods=True)
+        self._kept: list[KeptAlert] = []
+        """A heap by time: partitions are read in turn, and the earliest alert must be dropped first."""
         self._number = 0
 
     def add_answer(self, record: RecordLike) -> None:
         """Add one committed answer; most are skipped without decoding."""
         value = record.value or b""
         stream = (record.key or b"").decode(errors="replace")
-        if ABOVE not in value and not (BELOW in value and self._may_end(stream)):
+        if ABOVE_BYTES not in value and not (BELOW_BYTES in value and self._may_end(stream)):
             return
         try:
             answer = _answers.decode_own(value)
@@ -57,34 +57,34 @@ class Alerts:
             self.unreadable += 1
             return
         time = record.timestamp / 1000
-        alarm = self._firing.take(answer, "", time)
+        alarm = self._firing.add_answer(answer, "", time)
         if answer.outcome == "above":
             self._number += 1
-            keep = heapq.heappush if len(self._past) < KEPT else heapq.heappushpop
-            keep(self._past, KeptAlert(time, stream, answer.index or 0, self._number, answer))
+            keep = heapq.heappush if len(self._kept) < MAX_KEPT_ALERTS else heapq.heappushpop
+            keep(self._kept, KeptAlert(time, stream, answer.index or 0, self._number, answer))
         if alarm is not None:
             self._tables.changes["alerts"] += 1
             if alarm.resolved is not None:
-                self._firing.drop(alarm.place)
+                self._firing.drop(alarm.key)
 
     def _may_end(self, stream: str) -> bool:
         """Return True if a ``below`` answer of a stream may end a firing alert."""
         registered = registered_as(stream)
-        return registered != stream or self._firing.concerns(stream)
+        return registered != stream or self._firing.has_alarm(stream)
 
-    def changed(self) -> None:
+    def mark_changed(self) -> None:
         """Mark every view of alerts as changed."""
         self._tables.changes["alerts"] += 1
 
     def view(self, query: AlertQuery) -> AlertsView:
         """Return the matching alerts: the firing ones, longest first, and the latest ones."""
-        wanted = _matching(query)
+        wanted = _alert_filter(query)
         alarms = sorted(
-            self._firing.alarms.values(), key=lambda one: (one.since, one.place.stream, group_text(one.place))
+            self._firing.alarms.values(), key=lambda one: (one.since, one.key.stream, group_text(one.key))
         )
-        rows = [(alarm, self._source(alarm.place.stream)) for alarm in alarms]
+        rows = [(alarm, self._source(alarm.key.stream)) for alarm in alarms]
         chosen = [(alarm, source) for alarm, source in rows if wanted(alarm.answer, source)]
-        past = [(one, self._source(one.answer.stream)) for one in sorted(self._past, reverse=True)]
+        past = [(one, self._source(one.answer.stream)) for one in sorted(self._kept, reverse=True)]
         matching = [(one, source) for one, source in past if wanted(one.answer, source)]
         firing_of, alerts_of = Counter(source for _, source in rows), Counter(source for _, source in past)
         return AlertsView(
@@ -97,7 +97,7 @@ class Alerts:
                     since=alarm.since,
                     alerts=alarm.alerts,
                     latest=self._row(alarm.answer, alarm.time, source),
-                    state=(entry := self._entry(alarm.place.stream)) and (entry.ending or entry.state),
+                    state=(entry := self._entry(alarm.key.stream)) and (entry.ending or entry.state),
                 )
                 for alarm, source in chosen[: query.limit]
             ],
@@ -129,10 +129,10 @@ class Alerts:
         )
 
 
-def view_of(alerts: Alerts | None, query: AlertQuery, *, known: bool) -> AlertsView:
+def alerts_view(alerts: Alerts | None, query: AlertQuery, *, known: bool) -> AlertsView:
     """Return the alerts to show; none, with ``shown`` False, if the monitor does not read answers.
 
-    The view is incomplete until streams and sources are ``known``: before, alerts lack a source.
+    The view is incomplete until streams and sources are ``known``, because alerts lack a source before.
     """
     if alerts is not None:
         view = alerts.view(query)
@@ -141,7 +141,7 @@ def view_of(alerts: Alerts | None, query: AlertQuery, *, known: bool) -> AlertsV
     return AlertsView(shown=False, complete=True, firing=[], recent=[], sources=[], **nothing)
 
 
-def _matching(query: AlertQuery) -> Callable[[Answer, str | None], bool]:
+def _alert_filter(query: AlertQuery) -> Callable[[Answer, str | None], bool]:
     search = query.search.casefold()
 
     def wanted(answer: Answer, source: str | None) -> bool:

@@ -13,16 +13,6 @@ from typing import Literal
 from schemas import MemberStatus, PartitionStatus, StreamState, named_from, registered_as
 from stream.monitor.api.service_models import Restore
 from stream.monitor.state.budget_history import TrailState
-from stream.monitor.state.digests import (
-    ControlShape,
-    DeadLetterDigest,
-    GrantRecordShape,
-    SourceRecordShape,
-    TotalsShape,
-    UnreadableRecordError,
-    dead_letter,
-    read,
-)
 from stream.monitor.state.entries import (
     STATES,
     Activity,
@@ -34,12 +24,22 @@ from stream.monitor.state.entries import (
     StreamTotals,
     total_amount,
 )
+from stream.monitor.state.record_shapes import (
+    ControlShape,
+    DeadLetterSummary,
+    GrantRecordShape,
+    SourceRecordShape,
+    TotalsShape,
+    UnreadableRecordError,
+    decode_record,
+    summarize_dead_letter,
+)
 from stream.privacy.composition.costs import shown_state, whole_left
 from stream.processing.dead_letters import says_exhausted
 from stream.processing.protocol import RecordLike
 from stream.processing.topic_names import Topics
 
-RECENT_REJECTED = 100
+MAX_RECENT_REJECTED = 100
 """Number of dead letters that are kept for each reason."""
 MEMBER_PREFIX = b"@member|"
 MAX_MEMBERS = 10_000
@@ -50,7 +50,7 @@ MAX_CODES = 64
 ChangeTopic = Literal["sources", "streams", "rejected", "workers", "trail", "alerts"]
 
 
-class Tables:
+class MonitorTables:
     """The monitor's state from all topics that it reads, except the answers."""
 
     def __init__(self, topics: Topics) -> None:
@@ -58,7 +58,7 @@ class Tables:
         self.sources: dict[str, SourceEntry] = {}
         self.streams: dict[str, StreamEntry] = {}
         self.source_periods = PeriodsByName()
-        self.stream_lines = PeriodsByName()
+        self.stream_periods = PeriodsByName()
         self.restores: dict[tuple[str, int], Restore] = {}
         self.members: dict[str, MemberEntry] = {}
         self.trail = TrailState()
@@ -66,15 +66,15 @@ class Tables:
         self.totals = StreamTotals()
         self.rejected: Counter[str] = Counter()
         self.last_rejected: dict[str, float] = {}
-        self.recent_rejected: dict[str, deque[tuple[float, DeadLetterDigest]]] = defaultdict(
-            lambda: deque(maxlen=RECENT_REJECTED)
+        self.recent_rejected: dict[str, deque[tuple[float, DeadLetterSummary]]] = defaultdict(
+            lambda: deque(maxlen=MAX_RECENT_REJECTED)
         )
         self.unreadable = 0
         self.records = 0
-        self.passed_over = 0
+        self.hidden_dead_letters = 0
         """Number of dead letters of live topics, which are not shown."""
         self.changes: Counter[ChangeTopic] = Counter()
-        self._seen: dict[tuple[str, int], int] = {}
+        self._read_offsets: dict[tuple[str, int], int] = {}
         self._refused: defaultdict[int, set[str]] = defaultdict(set)
         self._states: defaultdict[str, Counter[StreamState]] = defaultdict(Counter)
         self._adders = {
@@ -96,15 +96,19 @@ class Tables:
         return tuple(self._adders)
 
     @property
-    def shown(self) -> int:
+    def shown_streams(self) -> int:
         """The number of shown streams."""
         return self.totals.states.total()
 
     def streams_of(self, source: str | None = None) -> Iterator[StreamEntry]:
         """Yield the streams of one or all sources; a model stands for its latest period's stream."""
         named = None if source is None else named_from(source)
-        lines = self.stream_lines
-        for name in (lines.current(name) or name for name in lines) if named is None else lines.at(named[1]):
+        periods = self.stream_periods
+        for name in (
+            (periods.latest_name(name) or name for name in periods)
+            if named is None
+            else periods.names_at(named[1])
+        ):
             entry = self.streams.get(name)
             if entry is None or entry.grant is None:
                 continue
@@ -114,14 +118,14 @@ class Tables:
 
     def position(self, topic: str, partition: int) -> int:
         """Return the offset after the last record that was read."""
-        return self._seen.get((topic, partition), -1) + 1
+        return self._read_offsets.get((topic, partition), -1) + 1
 
     def add_record(self, record: RecordLike) -> None:
         """Add one record of one of the ``inputs``; unreadable records are counted and skipped."""
-        place = (record.topic, record.partition)
-        if record.offset <= self._seen.get(place, -1):
+        topic_partition = (record.topic, record.partition)
+        if record.offset <= self._read_offsets.get(topic_partition, -1):
             return
-        self._seen[place] = record.offset
+        self._read_offsets[topic_partition] = record.offset
         self.records += 1
         try:
             self._adders[record.topic](record)
@@ -133,9 +137,9 @@ class Tables:
         if value is None:
             return
         if key.startswith(b"source|"):
-            self._add_source(read(SourceRecordShape, value), value, record.timestamp / 1000)
+            self._add_source(decode_record(SourceRecordShape, value), value, record.timestamp / 1000)
         elif key.startswith(b"grant|"):
-            self._add_grant(read(GrantRecordShape, value), value, record.timestamp / 1000)
+            self._add_grant(decode_record(GrantRecordShape, value), value, record.timestamp / 1000)
         elif key.startswith(b"population|"):
             self.shared.add_population(value, record.timestamp / 1000)
             self.changes["sources"] += 1
@@ -156,22 +160,22 @@ class Tables:
         self.changes["sources"] += 1
 
     def _add_grant(self, record: GrantRecordShape, raw: bytes, time: float) -> None:
-        entry = self._entry(record.spec.stream)
-        self._count(entry, -1)
+        entry = self._get_or_add_stream(record.spec.stream)
+        self._count_stream(entry, -1)
         if entry.incarnation != record.identity.incarnation:
             # The entry's totals belong to an earlier stream of this name.
             opened = entry.opened if entry.grant is None else None
             entry = self.streams[entry.name] = StreamEntry(entry.name, opened=opened)
             entry.incarnation = record.identity.incarnation
         entry.grant, entry.raw, entry.ending = record, raw, record.ending
-        self.stream_lines.add(entry.name, period=entry.is_of_period)
+        self.stream_periods.add(entry.name, period=entry.is_of_period)
         if entry.state == "exhausted" and not entry.may_be_exhausted:
             # The stream was extended: earlier reports of exhaustion are obsolete.
             entry.state, entry.reason = "open", None
-        self._merge(entry, record, time)
+        self._merge_totals(entry, record, time)
         if record.ending is not None or record.state == "exhausted":
             entry.reason = record.reason
-        self._count(entry, 1)
+        self._count_stream(entry, 1)
 
     def _add_status(self, record: RecordLike) -> None:
         if record.value is None:
@@ -179,9 +183,9 @@ class Tables:
                 self.members.pop((record.key or b"").removeprefix(MEMBER_PREFIX).decode(errors="replace"), None)
             return
         if (record.key or b"").startswith(MEMBER_PREFIX):
-            self._add_member(read(MemberStatus, record.value), record.timestamp / 1000)
+            self._add_member(decode_record(MemberStatus, record.value), record.timestamp / 1000)
         elif (record.key or b"").startswith(b"@"):
-            restore = read(PartitionStatus, record.value)
+            restore = decode_record(PartitionStatus, record.value)
             updated = record.timestamp / 1000
             self.restores[restore.role, restore.partition] = Restore.from_record(restore, updated=updated)
             if restore.role == "worker":
@@ -193,10 +197,10 @@ class Tables:
     def _forget_refusals(self, partition: int) -> None:
         """Clear what a partition's streams lack: the new worker reports its own missing inputs."""
         for name in self._refused.pop(partition, ()):
-            entry = self._entry(name)
-            self._count(entry, -1)
+            entry = self._get_or_add_stream(name)
+            self._count_stream(entry, -1)
             entry.refused = None
-            self._count(entry, 1)
+            self._count_stream(entry, 1)
 
     def _add_member(self, record: MemberStatus, time: float) -> None:
         self.members.pop(record.member, None)
@@ -208,16 +212,16 @@ class Tables:
     def _add_totals(self, record: RecordLike) -> None:
         if record.value is None:
             return
-        totals, time = read(TotalsShape, record.value), record.timestamp / 1000
-        entry = self._entry(totals.stream)
+        totals, time = decode_record(TotalsShape, record.value), record.timestamp / 1000
+        entry = self._get_or_add_stream(totals.stream)
         if entry.grant is None and entry.incarnation != totals.incarnation:
             entry = self.streams[entry.name] = StreamEntry(
                 entry.name, incarnation=totals.incarnation, opened=entry.opened
             )
         if entry.incarnation != totals.incarnation:
             return
-        self._count(entry, -1)
-        self._merge(entry, totals, time)
+        self._count_stream(entry, -1)
+        self._merge_totals(entry, totals, time)
         if record.topic == self._topics.status:
             entry.refused = totals.refused
             if totals.refused is not None:
@@ -226,13 +230,13 @@ class Tables:
             entry.position is None or totals.position.offset > entry.position.offset
         ):
             entry.position = totals.position
-        self._count(entry, 1)
+        self._count_stream(entry, 1)
 
     def _add_control(self, record: RecordLike) -> None:
         if record.value is None:
             return
-        control = read(ControlShape, record.value)
-        entry = self._entry((record.key or b"").decode(errors="replace"))
+        control = decode_record(ControlShape, record.value)
+        entry = self._get_or_add_stream((record.key or b"").decode(errors="replace"))
         if control.kind == "opened":
             if not control.extensions:
                 entry.opened = record.timestamp / 1000
@@ -247,9 +251,9 @@ class Tables:
             self.changes["streams"] += 1
 
     def _add_rejected(self, record: RecordLike) -> None:
-        letter = dead_letter(record.headers, record.value)
+        letter = summarize_dead_letter(record.headers, record.value)
         if letter.topic not in self._public:
-            self.passed_over += 1
+            self.hidden_dead_letters += 1
             return
         code = letter.code if letter.code in self.rejected or len(self.rejected) < MAX_CODES else "other"
         time = record.timestamp / 1000
@@ -262,13 +266,13 @@ class Tables:
         self.changes["trail"] += 1
         self.trail.add_entry(record.value or b"")
 
-    def _entry(self, stream: str) -> StreamEntry:
+    def _get_or_add_stream(self, stream: str) -> StreamEntry:
         entry = self.streams.get(stream)
         if entry is None:
             entry = self.streams[stream] = StreamEntry(stream)
         return entry
 
-    def _merge(self, entry: StreamEntry, update: GrantRecordShape | TotalsShape, time: float) -> None:
+    def _merge_totals(self, entry: StreamEntry, update: GrantRecordShape | TotalsShape, time: float) -> None:
         """Merge a record into an entry, in any order: totals only grow, and states only advance."""
         state = update.state
         if (
@@ -277,37 +281,37 @@ class Tables:
             and whole_left(entry.cutoff, update.tops, update.surplus) > 0
         ):
             state = "open"
-        rank, known = STATES.index(state), STATES.index(entry.state)
+        rank, known_rank = STATES.index(state), STATES.index(entry.state)
         if update.answered > entry.answered:
             entry.last_answered = time
         elif update.answered == entry.answered and entry.last_answered is not None:
             entry.last_answered = min(entry.last_answered, time)  # topics are read in any order
         # An open stream's ``spent`` includes the current round: of equal totals, take the later state's.
-        if entry.spent is None or (update.answered, update.tops, rank) >= (entry.answered, entry.tops, known):
+        if entry.spent is None or (update.answered, update.tops, rank) >= (entry.answered, entry.tops, known_rank):
             entry.answered, entry.tops, entry.surplus, entry.spent = (
                 update.answered,
                 update.tops,
                 update.surplus,
                 update.spent,
             )
-        if rank > known:
+        if rank > known_rank:
             entry.state, entry.reason = state, update.reason or entry.reason
         if entry.grant is not None:
             entry.state = shown_state(entry.state, entry.tops_left, entry.grant.spec.mechanism.beyond)
         entry.updated = time if entry.updated is None else max(time, entry.updated)
         if entry.answered:
             if entry.activity is None:
-                entry.activity = Activity.empty()
+                entry.activity = Activity.without_rows()
                 if entry.opened is not None:
-                    self._remember(entry.activity, (entry.opened, 0, 0))
-            self._remember(entry.activity, (time, entry.answered, entry.tops))
+                    self._add_activity(entry.activity, (entry.opened, 0, 0))
+            self._add_activity(entry.activity, (time, entry.answered, entry.tops))
 
     @staticmethod
-    def _remember(activity: Activity, row: tuple[float, int, int]) -> None:
+    def _add_activity(activity: Activity, row: tuple[float, int, int]) -> None:
         for series in (*activity.windows, activity.timeline):
             series.add(row)
 
-    def _count(self, entry: StreamEntry, sign: int) -> None:
+    def _count_stream(self, entry: StreamEntry, sign: int) -> None:
         """Add a stream to the sums (``sign`` 1), or subtract it before a change (-1)."""
         if entry.grant is None:
             return
@@ -315,7 +319,7 @@ class Tables:
         totals.answered += sign * entry.answered
         totals.tops += sign * entry.tops
         totals.nearly_dry += sign * entry.nearly_dry
-        totals.not_answering += sign * (entry.lack is not None)
+        totals.not_answering += sign * (entry.missing_input is not None)
         if not entry.is_of_period:
             totals.states[entry.state] += sign
         self._states[entry.grant.spec.source][entry.state] += sign

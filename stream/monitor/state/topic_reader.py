@@ -30,10 +30,10 @@ from stream.kafka.client.client_patches import patch_process, read_committed_onl
 from stream.kafka.client.security import connection
 from stream.kafka.topics.layouts import layout, monitor_group
 from stream.log import get_logger
-from stream.monitor.api.connections import Runner
+from stream.monitor.api.connections import MonitorRunner
 from stream.monitor.api.server import APPLICATION_OPTIONS
 from stream.monitor.state.monitor_alerts import Alerts
-from stream.monitor.state.monitor_tables import Tables
+from stream.monitor.state.monitor_tables import MonitorTables
 from stream.processing.protocol import Record
 from stream.processing.topic_names import Topics
 from stream.settings import Settings
@@ -63,7 +63,7 @@ class _CommittedTransport(driver.Transport):
     Consumer = _CommittedConsumer
 
 
-class _BareWeb(Web):
+class _WebWithoutPages(Web):
     """Faust's web server without Faust's own pages, which would be served without a token."""
 
     default_blueprints = ()
@@ -73,7 +73,7 @@ class _BareWeb(Web):
 
     def __init__(self, app: faust.App) -> None:
         super().__init__(app)
-        self._runner = Runner(self.web_app)
+        self._runner = MonitorRunner(self.web_app)
 
 
 class _App(faust.App):
@@ -81,13 +81,13 @@ class _App(faust.App):
         return _CommittedTransport(self.conf.broker_consumer, self)
 
     def _new_web(self) -> Web:
-        return _BareWeb(self)
+        return _WebWithoutPages(self)
 
 
-class Reader:
+class TopicReader:
     """Fills the tables from Kafka and runs the web server; an asynchronous context manager."""
 
-    def __init__(self, settings: Settings, topics: Topics, tables: Tables) -> None:
+    def __init__(self, settings: Settings, topics: Topics, tables: MonitorTables) -> None:
         self._settings = settings
         self._partitions = [
             TopicPartition(topic.name, number)
@@ -98,7 +98,7 @@ class Reader:
         self._tables = tables
         self._folder = tempfile.TemporaryDirectory(prefix="sotto-monitor-")
         self._catching_up: asyncio.Task[None] | None = None
-        self.behind: int | None = None
+        self.unread_offsets: int | None = None
         """Number of unread offsets that existed at the start; None while unknown."""
         patch_process()
         self.app = _App(
@@ -149,15 +149,15 @@ class Reader:
             topic, key_type=bytes, value_type=bytes, key_serializer="raw", value_serializer="raw", acks=False
         )
 
-        async def take(stream: faust.StreamT[bytes]) -> None:
+        async def add_records(stream: faust.StreamT[bytes]) -> None:
             async for event in stream.events():
-                self._tables.add_record(_record(event))
+                self._tables.add_record(_to_record(event))
 
-        self.app.agent(raw, name=f"read {topic}")(take)
+        self.app.agent(raw, name=f"read {topic}")(add_records)
 
     async def _catch_up(self) -> None:
-        """Update ``behind`` until all records committed at the start are read."""
-        ends = await self._ends()
+        """Update ``unread_offsets`` until all records committed at the start are read."""
+        ends = await self._read_ends()
         records = -1
         while True:
             # ``left`` may stay above 0: the last offset may be a transaction marker, which is no record.
@@ -165,15 +165,15 @@ class Reader:
                 max(end - self._tables.position(source.topic, source.partition), 0) for source, end in ends.items()
             )
             # The consumer's positions include buffered records, so wait until the agents read no more.
-            if self._tables.records == records and await self._fetched(ends):
-                self.behind = 0
+            if self._tables.records == records and await self._has_fetched(ends):
+                self.unread_offsets = 0
                 log.info("tables are up to date", records=records)
                 return
-            self.behind = max(left, 1)
+            self.unread_offsets = max(left, 1)
             records = self._tables.records
             await asyncio.sleep(POLL_SECONDS)
 
-    async def _ends(self) -> dict[TopicPartition, int]:
+    async def _read_ends(self) -> dict[TopicPartition, int]:
         while True:
             try:
                 async with reader(self._settings) as consumer:
@@ -181,7 +181,7 @@ class Reader:
             except KafkaError:
                 await asyncio.sleep(1.0)
 
-    async def _fetched(self, ends: dict[TopicPartition, int]) -> bool:
+    async def _has_fetched(self, ends: dict[TopicPartition, int]) -> bool:
         """Return True if the positions of Faust's consumer are at or after all ends."""
         consumer = self.app.consumer
         for source, end in ends.items():
@@ -208,7 +208,7 @@ def _credentials(settings: Settings) -> faust.auth.Credentials | None:
     return None if context is None else faust.auth.SSLCredentials(context)
 
 
-def _record(event: EventT[bytes]) -> Record:
+def _to_record(event: EventT[bytes]) -> Record:
     message = event.message
     headers: Any = message.headers or ()
     return Record(
@@ -226,7 +226,7 @@ LOOK_BACK_SECONDS: Final = 7 * 86_400
 """Largest age, in seconds, of answers that are read at the start."""
 LOOK_BACK_RECORDS: Final = 500_000
 """Most answers per partition that are read at the start."""
-_PAUSE: Final = 5.0
+_RETRY_SECONDS: Final = 5.0
 
 
 class AlertReader:
@@ -247,13 +247,13 @@ class AlertReader:
                 log.error("may not read answers, so no alerts are shown; see 'sotto topics acl --role monitor'")  # noqa: TRY400
             except (KafkaError, OSError, TimeoutError) as error:
                 log.warning("reading answers restarts", error=type(error).__name__)
-            await asyncio.sleep(_PAUSE)
+            await asyncio.sleep(_RETRY_SECONDS)
 
     async def _read(self) -> None:
         async with reader(self._settings, fetch_max_wait_ms=100) as consumer:
             await require_visible(consumer, self._partitions[0].topic)
             consumer.assign(self._partitions)
-            ends = await self._begin(consumer)
+            ends = await self._seek_to_first(consumer)
             while True:
                 fetched = await consumer.getmany(timeout_ms=500, max_records=self._settings.batch_events)
                 for partition, records in fetched.items():
@@ -265,9 +265,9 @@ class AlertReader:
                     read = [await consumer.position(one) >= end for one, end in ends.items()]
                     self._alerts.complete = all(read)
                     if self._alerts.complete:
-                        self._alerts.changed()
+                        self._alerts.mark_changed()
 
-    async def _begin(self, consumer: Any) -> dict[TopicPartition, int]:
+    async def _seek_to_first(self, consumer: Any) -> dict[TopicPartition, int]:
         """Seek to the first unread answers, at first within the look-back; return the end offsets."""
         ends: dict[TopicPartition, int] = await consumer.end_offsets(self._partitions)
         since = round((time.time() - LOOK_BACK_SECONDS) * 1000)

@@ -11,7 +11,13 @@ from pathlib import Path
 
 from blake3 import blake3
 
-from stream.environment import KEY_COMMAND_VARIABLE, KEY_FILE_VARIABLE, KEY_VARIABLE, SECRETS, without
+from stream.environment import (
+    KEY_COMMAND_VARIABLE,
+    KEY_FILE_VARIABLE,
+    KEY_VARIABLE,
+    SECRET_VARIABLES,
+    environment_without,
+)
 from stream.errors import SottoError
 from stream.secret_files import SecretFileError, read_secret, replace_secret, write_secret
 
@@ -116,7 +122,7 @@ class NoiseKey:
                 capture_output=True,
                 timeout=COMMAND_TIMEOUT,
                 check=True,
-                env=without(SECRETS),
+                env=environment_without(SECRET_VARIABLES),
             )
         except (OSError, ValueError, subprocess.SubprocessError) as error:
             # The error shows neither the command nor its output: either may hold a secret.

@@ -34,7 +34,7 @@ from schemas import (
     UnknownGroupsCalibration,
 )
 from schemas.queries import MAX_CANDIDATES
-from stream.formatting import bound
+from stream.formatting import format_error_bound
 from stream.privacy.accuracy.noise_laws import two_sided_reach
 from stream.privacy.accuracy.sparse_vector_accuracy import lean_of
 from stream.privacy.composition.costs import charged_answers, extended_beta
@@ -66,7 +66,7 @@ class Promise:
 
     def __str__(self) -> str:
         """Return the promise as a sentence without a full stop."""
-        text = f"{self.before}{bound(self.alpha, grouped=True)}{self.after} with probability {self.probability:g} {self.over}"
+        text = f"{self.before}{format_error_bound(self.alpha, grouped=True)}{self.after} with probability {self.probability:g} {self.over}"
         return "; ".join(part for part in (text, self.remark, self.warning) if part)
 
 
@@ -106,7 +106,7 @@ def _opened(spec: StreamSpec, calibration: Calibration) -> tuple[Promise, ...]: 
                 return (decided,)
             lean = lean_of(calibration) if calibration.numbers == "gap" else 0.0
             remark = (
-                f"of values far above the threshold they are {bound(lean, grouped=True)} too low on average"
+                f"of values far above the threshold they are {format_error_bound(lean, grouped=True)} too low on average"
                 if lean > 0.0
                 else ""
             )
@@ -179,7 +179,9 @@ def _for_few_rows(calibration: EstimateCalibration) -> str:
     """Describe the size of a table that α is too large for, and what to do with a smaller one."""
     rows, wanted = _USEFUL * calibration.alpha, calibration.alpha / _USEFUL
     count = laplace_answers(calibration, wanted)
-    instead = f"laplace answers {count:,} question{'s' * (count > 1)} within ±{bound(wanted, grouped=True)}"
+    instead = (
+        f"laplace answers {count:,} question{'s' * (count > 1)} within ±{format_error_bound(wanted, grouped=True)}"
+    )
     advice = instead if count else "a larger epsilon is needed"
     return f"of fewer than {math.ceil(rows):,} rows this is more than a tenth: there {advice}"
 

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any, Final
 from urllib.parse import unquote
 
-from stream.optional_packages import needed, pl
+from stream.optional_packages import import_or_missing, pl
 from stream.tables.encoding import as_text
 from stream.tables.readers.table_files import DELTA_LOG, DOTS, Names, TableFile, require_number, require_table_name
 from stream.tables.table_errors import UnreadableError
@@ -56,7 +56,7 @@ def newest_parts(
     ``options`` are settings of the object store. UnreadableError if the log cannot be read, names an
     unknown file, or uses unsupported features; Missing if the extra ``delta`` is not installed.
     """
-    deltalake = needed("deltalake", "delta")
+    deltalake = import_or_missing("deltalake", "delta")
     with _readable():
         log = deltalake.DeltaTable(table, storage_options=dict(options))
         _require_understood(log)

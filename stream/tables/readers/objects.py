@@ -17,7 +17,7 @@ from typing import Any, Final
 import polars as pl
 
 from schemas import Address
-from stream.optional_packages import needed
+from stream.optional_packages import import_or_missing
 from stream.tables.readers.delta import newest_parts
 from stream.tables.readers.sheets import FileSheet
 from stream.tables.readers.table_files import (
@@ -118,7 +118,7 @@ def _listed(bucket: str, prefix: str, *, exact: bool = False) -> list[dict[str, 
 @contextmanager
 def _answering() -> Iterator[None]:
     """Convert the store's errors to UnreadableError, without messages, which may quote data."""
-    needed("boto3", "s3")
+    import_or_missing("boto3", "s3")
     failures = import_module("botocore.exceptions")
     try:
         yield
@@ -138,7 +138,7 @@ def _word_of(code: object) -> str:
 
 @lru_cache(maxsize=1)
 def _client() -> Any:
-    boto3 = needed("boto3", "s3")
+    boto3 = import_or_missing("boto3", "s3")
     settings = import_module("botocore.config").Config(
         connect_timeout=_CONNECT_SECONDS,
         read_timeout=_READ_SECONDS,

@@ -17,7 +17,7 @@ from typing import Any, Final
 import polars as pl
 
 from schemas import Address
-from stream.optional_packages import needed
+from stream.optional_packages import import_or_missing
 from stream.tables.readers.sheets import BATCH_ROWS
 from stream.tables.table_errors import UnreadableError
 
@@ -113,7 +113,7 @@ def _connected(address: Address) -> Iterator[Any]:
 
 @contextmanager
 def _readable() -> Iterator[None]:
-    needed("adbc_driver_postgresql", "postgresql")
+    import_or_missing("adbc_driver_postgresql", "postgresql")
     failure = import_module("adbc_driver_manager").Error
     try:
         yield

@@ -23,7 +23,7 @@ from schemas import (
     form_of,
 )
 from schemas.queries import Group
-from stream.formatting import in_other_case
+from stream.formatting import find_name_in_other_case
 from stream.privacy.accuracy.intervals import SECOND_MISS, half_width, wider_interval, within_limits
 from stream.privacy.composition.costs import PARTS
 from stream.privacy.noise import DrawRole, Sampler, event_words, round_words, sampler, samplers
@@ -395,7 +395,7 @@ def declared(names: Collection[str]) -> str:
 
 def meant(attribute: str, names: Collection[str]) -> str:
     """Suggest the declared name that differs only in case, as the end of a refusal; else empty."""
-    found = None if attribute in names else in_other_case(attribute, names)
+    found = None if attribute in names else find_name_in_other_case(attribute, names)
     return "" if found is None else f"; did you mean {described(found)}?"
 
 

@@ -27,7 +27,7 @@ from schemas import (
 from sotto import Driver
 from stream.cli.app import app
 from stream.cli.manage import stream_commands
-from stream.formatting import bound, rows_counted
+from stream.formatting import describe_table_bound, format_error_bound
 from stream.privacy.accuracy.source_facts import SourceFacts
 from stream.privacy.accuracy.sparse_vector_accuracy import lean_of
 from stream.privacy.noise import NoiseKey
@@ -163,7 +163,9 @@ def test_what_moves_by_more_than_the_promise_speaks_of_carries_more_and_is_said_
 def test_every_surface_says_the_same(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
     _, grant = opened(kind)
     bounded = as_source({**TABLE, "person": "who", "contribution": 5})
-    sentences = [str(one) for one in promises(grant.spec, grant.calibration, counted=rows_counted(bounded))]
+    sentences = [
+        str(one) for one in promises(grant.spec, grant.calibration, counted=describe_table_bound(bounded))
+    ]
     assert all("; of each 'who' at most 5 rows count" in sentence for sentence in sentences)
 
     told = {"request": "r", "digest": "0" * 64, "sequence": 0, "outcome": "opened"}
@@ -195,7 +197,7 @@ def test_by_how_much_gaps_of_values_far_above_the_threshold_are_low_is_said_and_
     assert lean > 0.4 * grant.calibration.answer_alpha
     assert sum(errors) / len(errors) == pytest.approx(-lean, rel=0.2)
     remark = promises(grant.spec, grant.calibration)[-1].remark
-    assert remark == f"of values far above the threshold they are {bound(lean)} too low on average"
+    assert remark == f"of values far above the threshold they are {format_error_bound(lean)} too low on average"
     _, fresh = opened("numeric_sparse")
     assert not promises(fresh.spec, fresh.calibration)[-1].remark
 
@@ -207,9 +209,9 @@ def test_how_many_rows_of_one_person_count_is_said_where_rows_are_counted(most: 
         (parse_spec("noisy_max"), f"fewer candidates carry a smaller alpha; of each 'who' {words}"),
         (parse_spec("noisy_max", people=True), "fewer candidates carry a smaller alpha"),
     ):
-        [promise] = promises(spec, choose(spec, SourceFacts()), counted=rows_counted(bounded))
+        [promise] = promises(spec, choose(spec, SourceFacts()), counted=describe_table_bound(bounded))
         assert promise.remark == remark
-    assert not rows_counted(plain)
+    assert not describe_table_bound(plain)
 
 
 def test_a_plan_tells_its_promise_in_the_same_words_and_no_other_number_of_queries() -> None:

@@ -11,10 +11,10 @@ from aiohttp import web
 
 from schemas import Answer
 from schemas.windows import written_moment
-from stream.alerts.alert_targets import AlertmanagerTarget
+from stream.alerts.alerts_file import AlertmanagerTarget
 from stream.alerts.delivery import AlertMetrics, Backoff, TargetSender
-from stream.alerts.targets import BATCH, RESOLVED_SECONDS, Alertmanager, group_labels
-from stream.questions.alert_states import AlertKey, Firing, written_time
+from stream.alerts.targets import MAX_BATCH_ALARMS, RESOLVED_SECONDS, Alertmanager, group_labels
+from stream.questions.alert_states import AlarmTable, AlertKey, format_time
 from tests.unit.alerts.receiver import Receiver
 
 HOUR = 3600.0
@@ -37,19 +37,19 @@ class Ground:
         given = {"name": "am", "kind": "alertmanager", "urls": [f"http://127.0.0.1:{receiver.port}"], **fields}
         self.target = AlertmanagerTarget.model_validate_json(json.dumps(given))
         self.sender = TargetSender(5.0)
-        self.firing = Firing(limit=3)
+        self.firing = AlarmTable(limit=3)
         self.alertmanager = Alertmanager(
             self.target,
             self.sender,
             self.metrics.for_target("am"),
             clock=lambda: self.now,
-            backoff=Backoff(chance=lambda: 1.0),
+            backoff=Backoff(random_share=lambda: 1.0),
             firing=self.firing,
         )
 
     def take(self, *answers: Answer, known: bool = False) -> None:
         for one in answers:
-            self.alertmanager.take(one, "flights", self.now, known=known)
+            self.alertmanager.add_answer(one, "flights", self.now, known=known)
 
     async def sent(self) -> list[dict[str, Any]]:
         """What is sent now."""
@@ -79,12 +79,12 @@ async def test_what_fires_is_sent_again_every_minute_with_an_end_four_sendings_a
         "stream": "late",
         "group_origin": "EWR",
     }
-    assert (alert["startsAt"], alert["endsAt"]) == (written_time(HOUR), written_time(HOUR + 240))
+    assert (alert["startsAt"], alert["endsAt"]) == (format_time(HOUR), format_time(HOUR + 240))
     ground.now += 59
     assert await ground.sent() == []
     ground.now += 1
     [again] = await ground.sent()
-    assert again["endsAt"] == written_time(ground.now + 240)
+    assert again["endsAt"] == format_time(ground.now + 240)
     assert again["startsAt"] == alert["startsAt"]
 
 
@@ -97,9 +97,9 @@ async def test_it_ends_with_the_next_window_that_is_not_above_and_is_sent_as_end
     ground.take(answer("below", 1, "JFK"), answer("below", 1))
     ended = ground.now
     [alert] = await ground.sent()
-    assert alert["endsAt"] == written_time(ended)
+    assert alert["endsAt"] == format_time(ended)
     ground.now += RESOLVED_SECONDS
-    assert [one["endsAt"] for one in await ground.sent()] == [written_time(ended)]
+    assert [one["endsAt"] for one in await ground.sent()] == [format_time(ended)]
     ground.now += 60
     assert await ground.sent() == []
     assert ground.firing.alarms == {}
@@ -111,10 +111,10 @@ async def test_what_is_heard_of_no_more_ends_after_its_windows_length_and_a_whil
     await ground.sent()
     ground.now += HOUR + 900
     [still] = await ground.sent()
-    assert still["endsAt"] > written_time(ground.now)
+    assert still["endsAt"] > format_time(ground.now)
     ground.now += 1
     [ended] = await ground.sent()
-    assert ended["endsAt"] == written_time(HOUR + HOUR + 900)
+    assert ended["endsAt"] == format_time(HOUR + HOUR + 900)
 
 
 async def test_a_run_goes_on_and_a_new_one_begins_after_its_end(ground: Ground) -> None:
@@ -124,7 +124,7 @@ async def test_a_run_goes_on_and_a_new_one_begins_after_its_end(ground: Ground) 
     ground.now = 4 * HOUR
     ground.take(answer("below", 2), answer("above", 3))
     [again] = await ground.sent()
-    assert again["startsAt"] == written_time(4 * HOUR)
+    assert again["startsAt"] == format_time(4 * HOUR)
     assert again["annotations"]["alerts"] == "1"
 
 
@@ -132,15 +132,15 @@ async def test_what_was_not_taken_stays_due_and_is_sent_when_the_target_is_back(
     ground.receiver.behave = lambda number: web.Response(status=[500, 429, 200][min(number, 3) - 1])
     ground.take(answer("above", 0))
     assert len(await ground.sent()) == 1
-    assert not ground.alertmanager.settled
+    assert not ground.alertmanager.all_accepted
     assert await ground.sent() == []  # it is left alone for a while
     ground.now += 1
     await ground.sent()
-    assert not ground.alertmanager.settled
+    assert not ground.alertmanager.all_accepted
     ground.take(answer("above", 1, "JFK"))
     ground.now += 2
     assert len(await ground.sent()) == 2
-    assert ground.alertmanager.settled
+    assert ground.alertmanager.all_accepted
     assert ground.figure("sotto_alerts_delivered_total") == 2
     assert ground.figure("sotto_alerts_failures_total", reason="status") == 1
     assert ground.figure("sotto_alerts_failures_total", reason="throttled") == 1
@@ -151,11 +151,11 @@ async def test_nothing_waits_once_what_was_not_taken_goes_to_another_process(gro
     ground.take(answer("above", 0), answer("above", 0, stream="early"))
     ground.now += 400
     await ground.sent()
-    ground.alertmanager.forget(lambda stream: stream == "late")
+    ground.alertmanager.drop_alarms(lambda stream: stream == "late")
     ground.now += 0.1  # while the target is left alone
     await ground.sent()
     assert ground.figure("sotto_alerts_waiting_seconds") == 400
-    ground.alertmanager.forget(lambda stream: stream == "early")
+    ground.alertmanager.drop_alarms(lambda stream: stream == "early")
     assert await ground.sent() == []
     assert ground.figure("sotto_alerts_waiting_seconds") == 0
 
@@ -166,13 +166,13 @@ async def test_one_member_of_a_cluster_is_enough(ground: Ground) -> None:
     ground.alertmanager.target = target
     ground.take(answer("above", 0))
     assert len(await ground.sent()) == 1
-    assert ground.alertmanager.settled
+    assert ground.alertmanager.all_accepted
     assert ground.figure("sotto_alerts_failures_total", reason="connection") == 1
 
 
 async def test_after_a_restart_what_fires_is_sent_and_what_was_told_before_is_no_news(ground: Ground) -> None:
     ground.take(answer("above", 0), answer("above", 0, "JFK"), answer("below", 1, "JFK"), known=True)
-    assert ground.alertmanager.settled
+    assert ground.alertmanager.all_accepted
     ground.now += RESOLVED_SECONDS + 1
     assert [alert["labels"]["group_origin"] for alert in await ground.sent()] == ["EWR"]
     # What ended while nobody was there to send it is told, however long ago that is.
@@ -185,17 +185,17 @@ async def test_what_is_held_is_bounded_and_what_was_forgotten_is_counted(ground:
     ground.take(*(answer("above", 0, str(number)) for number in range(5)))
     assert [alert["labels"]["group_origin"] for alert in await ground.sent()] == ["2", "3", "4"]
     assert ground.figure("sotto_alerts_dropped_total", reason="room") == 2
-    ground.alertmanager.forget(lambda stream: stream == "late")
+    ground.alertmanager.drop_alarms(lambda stream: stream == "late")
     ground.now += 60
     assert await ground.sent() == []
-    assert not ground.firing.concerns("late")
+    assert not ground.firing.has_alarm("late")
 
 
 async def test_alarms_go_in_batches(ground: Ground) -> None:
     ground.firing._limit = 1000
-    ground.take(*(answer("above", 0, str(number)) for number in range(BATCH + 1)))
-    assert len(await ground.sent()) == BATCH + 1
-    assert [len(request.json) for request in ground.receiver.requests] == [BATCH, 1]
+    ground.take(*(answer("above", 0, str(number)) for number in range(MAX_BATCH_ALARMS + 1)))
+    assert len(await ground.sent()) == MAX_BATCH_ALARMS + 1
+    assert [len(request.json) for request in ground.receiver.requests] == [MAX_BATCH_ALARMS, 1]
 
 
 def test_groups_become_labels_that_prometheus_knows() -> None:

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from typer.testing import CliRunner
 
-from stream.alerts.alert_targets import AlertmanagerTarget, AlertsError, AlertsFile, WebhookTarget
+from stream.alerts.alerts_file import AlertmanagerTarget, AlertsError, AlertsFile, WebhookTarget
 from stream.cli.output import CommandError
 from stream.cli.run import monitor_commands, up_command
 from stream.cli.run.serve_command import serve
@@ -87,7 +87,7 @@ def test_targets_are_read_with_what_is_usual(folder: Path) -> None:
         ),
         (
             {"url": "https://in-the-address:pw@hooks.example.org/", "bearer_file": "any"},
-            "bearer_file: an address contains a user name or password; remove either",
+            "bearer_file: an address contains a user name or password too; remove one of the two",
         ),
         (
             {"ca_file": "/nowhere/at-all"},
@@ -162,7 +162,7 @@ def test_a_weak_secret_is_refused(folder: Path, text: str) -> None:
         ({"labels": {"stream": "x"}}, "labels: stream is reserved for the alert"),
         ({"labels": {"group_a": "x"}}, "labels: group_a is reserved for the alert"),
         ({"labels": {"a-b": "x"}}, "labels"),
-        ({"resend": "500ms"}, "resend: give 1s or more"),
+        ({"resend": "500ms"}, "resend: is less than 1s; give 1s or more"),
         ({"urls": []}, "urls"),
     ],
 )

@@ -22,7 +22,7 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from prometheus_client import generate_latest
 
 from stream.alerts import targets
-from stream.alerts.alert_targets import WebhookTarget
+from stream.alerts.alerts_file import WebhookTarget
 from stream.alerts.delivery import Alert, AlertMetrics, Backoff, TargetSender, parse_outcome
 from stream.alerts.targets import Webhook
 from stream.kafka.client.availability import stopped_within
@@ -304,13 +304,13 @@ def self_signed(folder: Path) -> tuple[ssl.SSLContext, Path]:
 
 
 def test_pauses_grow_to_a_bound_and_are_cut_by_chance() -> None:
-    longest = Backoff(chance=lambda: 1.0)
-    assert [longest.next() for _ in range(8)] == [1, 2, 4, 8, 16, 32, 60, 60]
-    shortest = Backoff(chance=lambda: 0.0)
-    assert [shortest.next() for _ in range(3)] == [0.5, 1, 2]
-    assert shortest.next(least=30.0) == 30.0
+    longest = Backoff(random_share=lambda: 1.0)
+    assert [longest.next_pause() for _ in range(8)] == [1, 2, 4, 8, 16, 32, 60, 60]
+    shortest = Backoff(random_share=lambda: 0.0)
+    assert [shortest.next_pause() for _ in range(3)] == [0.5, 1, 2]
+    assert shortest.next_pause(min_seconds=30.0) == 30.0
     shortest.reset()
-    assert shortest.next() == 0.5
+    assert shortest.next_pause() == 0.5
 
 
 @pytest.mark.parametrize(

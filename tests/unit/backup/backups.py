@@ -44,5 +44,5 @@ def backed_up(driver: Driver, path: Path) -> BackupFile:
                     assert isinstance(progress, LedgerProgress)
                     head = progress.trail
         assert head is not None
-        writer.end({}, head)
+        writer.write_end({}, head)
     return BackupFile(path)

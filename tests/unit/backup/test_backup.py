@@ -26,8 +26,8 @@ from stream.dev.backup_file import (
     check_backup,
     is_backup,
 )
-from stream.dev.backup_transfer import HALTED, LOST, LedgerReturn, _parts
-from stream.optional_packages import EXTRAS
+from stream.dev.backup_transfer import HALTED_REASON, LOST_ANSWERS_REASON, LedgerReturn, _parts
+from stream.optional_packages import EXTRA_OF_PACKAGE
 from stream.settings import Settings
 from tests.builders import KEY, source
 from tests.unit.backup.backups import backed_up, installation
@@ -66,7 +66,7 @@ def test_what_was_not_closed_counts_as_wholly_spent_and_never_answers_or_goes_ba
             assert grant == kept[name]
             continue
         assert (grant.lost, grant.ending, grant.spent, grant.cost) == (True, "halted", grant.cost, kept[name].cost)
-        assert grant.reason == LOST
+        assert grant.reason == LOST_ANSWERS_REASON
         [answer] = new.ask_many([{"id": "again", "stream": name, "value": HIGH}])
         assert answer.outcome == "halted"
         with pytest.raises(Refused):
@@ -101,7 +101,7 @@ def test_a_population_grants_nothing_more_where_what_joined_it_since_is_not_know
         new.register(source("other", population="patients"))
         new.open(spec("hers", "other"), analyst="ann")
         return
-    assert (record.state, record.reason) == ("halted", HALTED)
+    assert (record.state, record.reason) == ("halted", HALTED_REASON)
     new.register(source("other"))
     new.open(spec("free", "other"))
     for crash in (False, True):
@@ -248,7 +248,7 @@ def test_a_whole_file_with_a_forged_ledger_or_trail_proves_wrong(
         writer = BackupWriter(file, backup.heading)
         for topic, partition, key, value in _forged(path.read_bytes().splitlines(), change):
             writer.write(BackupRecord(topic, partition, key.encode(), None if value is None else value.encode()))
-        writer.end({}, checked.ending.head)
+        writer.write_end({}, checked.ending.head)
     assert any(told in finding for finding in check_backup(BackupFile(forged)).findings)
 
 
@@ -282,7 +282,7 @@ import sys
 
 class Without:
     def find_spec(self, name, path=None, target=None):
-        if name.partition(".")[0] in {set(EXTRAS)}:
+        if name.partition(".")[0] in {set(EXTRA_OF_PACKAGE)}:
             raise ModuleNotFoundError(name, name=name)
 
 sys.meta_path.insert(0, Without())

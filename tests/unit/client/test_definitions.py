@@ -13,7 +13,7 @@ from aiokafka import TopicPartition
 from aiokafka.errors import KafkaConnectionError, TopicAuthorizationFailedError
 
 from stream.client import ledger_reader
-from stream.client.ledger_reader import KnownSources
+from stream.client.ledger_reader import SourceLookup
 from tests import builders
 from tests.unit.client.outside import DOCUMENT, ROWS
 
@@ -77,56 +77,56 @@ def ledger() -> Ledger:
     return made
 
 
-def definitions_of(ledger: Ledger) -> KnownSources:
+def definitions_of(ledger: Ledger) -> SourceLookup:
     connection: Any = ledger
-    return KnownSources(connection)
+    return SourceLookup(connection)
 
 
 async def test_the_ledger_is_read_once_for_all_and_then_only_what_is_new(ledger: Ledger) -> None:
     known = definitions_of(ledger)
-    found = await asyncio.gather(*(known.of(name) for name in ("first", "second", "first")))
+    found = await asyncio.gather(*(known.find_source(name) for name in ("first", "second", "first")))
     assert [one is not None and one.source for one in found] == ["people"] * 3
     assert ledger.read == [0]
     before = len(ledger.records)
     ledger.open("third")
-    assert await known.of("third") is found[0]
+    assert await known.find_source("third") is found[0]
     assert ledger.read == [0, before]
 
 
 async def test_a_stream_that_is_not_there_is_not_looked_up_with_each_question(ledger: Ledger) -> None:
     known = definitions_of(ledger)
-    assert [await known.of("nobody") for _ in range(5)] == [None] * 5
+    assert [await known.find_source("nobody") for _ in range(5)] == [None] * 5
     assert len(ledger.read) == 1
 
 
 async def test_whoever_may_not_read_the_ledger_is_told_nothing_and_asks_once(ledger: Ledger) -> None:
     ledger.refusal = TopicAuthorizationFailedError({"ledger"})
     known = definitions_of(ledger)
-    assert [await known.of("first") for _ in range(3)] == [None] * 3
+    assert [await known.find_source("first") for _ in range(3)] == [None] * 3
     assert len(ledger.read) == 1
 
 
 async def test_a_ledger_that_cannot_be_read_now_is_read_later(
     ledger: Ledger, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(ledger_reader, "_ABSENT", 0.0)
+    monkeypatch.setattr(ledger_reader, "_RETRY_ABSENT_SECONDS", 0.0)
     ledger.refusal = OSError("the network is gone")
     known = definitions_of(ledger)
-    assert await known.of("first") is None
+    assert await known.find_source("first") is None
     ledger.refusal = None
-    assert await known.of("first") is not None
+    assert await known.find_source("first") is not None
 
 
 async def test_a_long_ledger_holds_no_question_up(ledger: Ledger, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(ledger_reader, "PATIENCE", 0.01)
+    monkeypatch.setattr(ledger_reader, "MAX_LEDGER_WAIT_SECONDS", 0.01)
     ledger.slow.clear()
     known = definitions_of(ledger)
-    assert [await known.of("first") for _ in range(3)] == [None] * 3
+    assert [await known.find_source("first") for _ in range(3)] == [None] * 3
     ledger.slow.set()
     reading = known._reading
     assert reading is not None
     await reading
-    assert await known.of("first") is not None
+    assert await known.find_source("first") is not None
     assert ledger.read == [0]
     await known.stop()
 
@@ -145,7 +145,7 @@ def second_page(ledger: Ledger, monkeypatch: pytest.MonkeyPatch) -> asyncio.Even
         yield sources
 
     monkeypatch.setattr(ledger_reader, "read_to_end", pages)
-    monkeypatch.setattr(ledger_reader, "_ABSENT", 0.0)
+    monkeypatch.setattr(ledger_reader, "_RETRY_ABSENT_SECONDS", 0.0)
     return come
 
 
@@ -153,9 +153,9 @@ async def test_a_stream_is_known_once_its_grant_and_its_source_are_read(
     ledger: Ledger, second_page: asyncio.Event
 ) -> None:
     known = definitions_of(ledger)
-    asked = [asyncio.create_task(known.of("first"))]
+    asked = [asyncio.create_task(known.find_source("first"))]
     await asyncio.sleep(0.01)
-    asked.append(asyncio.create_task(known.of("first")))
+    asked.append(asyncio.create_task(known.find_source("first")))
     await asyncio.sleep(0.01)
     second_page.set()
     assert [one is not None and one.source for one in await asyncio.gather(*asked)] == ["people"] * 2
@@ -165,10 +165,10 @@ async def test_a_reading_that_broke_off_between_a_grant_and_its_source_is_begun_
     ledger: Ledger, second_page: asyncio.Event
 ) -> None:
     known = definitions_of(ledger)
-    broken = asyncio.create_task(known.of("first"))
+    broken = asyncio.create_task(known.find_source("first"))
     await asyncio.sleep(0.01)
     ledger.refusal = KafkaConnectionError("gone for a moment")
     second_page.set()
     assert await broken is None
     ledger.refusal = None
-    assert await known.of("first") is not None
+    assert await known.find_source("first") is not None

@@ -99,10 +99,10 @@ def test_a_reader_that_rests_between_two_answers_is_closed(client: Client, made:
 
 def test_what_begins_while_a_client_leaves_is_refused(client: Client) -> None:
     client.connect()
-    running = client._portal()
+    running = client._get_portal()
     client.disconnect()
     with pytest.raises(SottoError, match="disconnected"):
-        running.do(running.client.list_sources())
+        running.run(running.client.list_sources())
 
 
 async def test_a_question_that_waits_for_the_reader_of_answers_is_not_sent_after_disconnect(

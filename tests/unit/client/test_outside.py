@@ -8,7 +8,7 @@ import pytest
 
 from schemas import Query, Source
 from sotto import Driver
-from stream.questions.domain_limits import outside
+from stream.questions.domain_limits import warn_about_domains
 from stream.questions.question_forms import as_source
 from stream.tables import PredicateParser
 from stream.tables.expressions import FALSE, TRUE
@@ -20,7 +20,8 @@ SOURCE: Source = as_source(DOCUMENT)
 
 def told(**fields: Any) -> list[str]:
     return [
-        line.removeprefix("where: ").split(";")[0] for line in outside(SOURCE, Query(id="a", stream="b", **fields))
+        line.removeprefix("where: ").split(";")[0]
+        for line in warn_about_domains(SOURCE, Query(id="a", stream="b", **fields))
     ]
 
 
@@ -89,11 +90,11 @@ def test_a_comparison_outside_the_domain_says_why_and_other_reasons_stand_beside
 
 
 def test_a_choice_from_one_candidate_is_told() -> None:
-    one = outside(
+    one = warn_about_domains(
         SOURCE,
         Query.model_validate({"id": "a", "stream": "b", "candidates": [{"name": "x", "where": "age > 30"}]}),
     )
-    assert one == ("candidates: there is one, so that the choice is known; an answer is charged as any other",)
+    assert one == ("candidates: with one candidate the choice is known before; an answer is charged as any other",)
     assert not told(candidates=[{"name": "x", "where": "age > 30"}, {"name": "y", "where": "age > 31"}])
     made = driver()
     made.open(stream("c", "people", "noisy_max", epsilon=9.0))

@@ -51,7 +51,7 @@ def answers(monkeypatch: pytest.MonkeyPatch) -> Answers:
         taken.set_result(None)
         return taken
 
-    monkeypatch.setattr(Connection, "answers_reader", reader)
+    monkeypatch.setattr(Connection, "open_answers_consumer", reader)
     monkeypatch.setattr(Connection, "send", send)
     return made
 
@@ -63,14 +63,14 @@ def connected() -> AsyncClient:
 
 
 async def until_waiting(client: AsyncClient, number: int) -> None:
-    while len(client._listener._waiting) != number:
+    while len(client._listener._futures) != number:
         await asyncio.sleep(0.01)
 
 
 async def test_answers_that_have_come_are_kept_when_the_reader_of_answers_fails(answers: Answers) -> None:
     client = connected()
     asked = client.ask_many([Query(id=str(number), stream="ward", value=1.0) for number in range(10)])
-    results = asyncio.ensure_future(asked._all())
+    results = asyncio.ensure_future(asked._collect_results())
     await until_waiting(client, 10)
     answers.add(*(str(number) for number in range(10) if number != 4))
     await until_waiting(client, 1)
@@ -98,7 +98,7 @@ async def test_no_answer_is_waited_for_to_a_question_that_was_not_sent(monkeypat
     with pytest.raises(TimeoutError):
         await asyncio.wait_for(client.ask("ward", value=1.0), 0.05)
     await asyncio.sleep(0)
-    assert client._listener._waiting == {}
+    assert client._listener._futures == {}
     await client.disconnect()
 
 

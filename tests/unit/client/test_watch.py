@@ -13,10 +13,10 @@ from sotto import Driver, Notice, Unknown
 from stream.cli.manage.answer_commands import document, lines
 from stream.monitor.api.service_models import AlertQuery
 from stream.monitor.state.monitor_alerts import Alerts
-from stream.monitor.state.monitor_tables import Tables
+from stream.monitor.state.monitor_tables import MonitorTables
 from stream.processing.protocol import Record
-from stream.questions.alert_states import place_of, window_end, window_text
-from stream.questions.stream_watch import StreamOpening, Watch, is_news
+from stream.questions.alert_states import alert_key_of, window_end, window_text
+from stream.questions.stream_watch import StreamOpening, Watch, add_if_changed
 from tests.builders import KEY, installation, source, stream
 from tests.unit.processors.installation import HIGH, LOW
 
@@ -66,7 +66,7 @@ def test_streams_are_watched_by_name_pattern_and_source() -> None:
         ]
         assert told(client.watch(source="other", from_beginning=True)) == [("else", "above")]
         assert [one.source for one in client.watch(source="other", from_beginning=True)] == ["other"]
-        with pytest.raises(Unknown, match="stream 'nobody' is not known"):
+        with pytest.raises(Unknown, match="stream 'nobody' does not exist"):
             list(client.watch("nobody"))
         with pytest.raises(Unknown, match="source 'nowhere' is not registered"):
             list(client.watch(source="nowhere"))
@@ -104,20 +104,20 @@ def test_a_reason_that_names_the_state_is_not_told_twice() -> None:
 def test_an_extended_stream_ends_anew() -> None:
     watch = Watch((), None, quiet=False)
     dry = OPENING._replace(state="exhausted", reason="its grant is used up")
-    assert [len(watch.ended([one])) for one in (dry, dry, OPENING, dry)] == [1, 0, 0, 1]
+    assert [len(watch.end_notices([one])) for one in (dry, dry, OPENING, dry)] == [1, 0, 0, 1]
 
 
 def test_an_end_has_the_time_at_which_it_was_first_told_of_however_late_it_is_looked_at() -> None:
     dry = OPENING._replace(state="exhausted", reason="its grant is used up")
     halted = record("halted", reason="exhausted: its grant is used up")
-    by_ledger = Watch((), None, quiet=False).ended([dry])
+    by_ledger = Watch((), None, quiet=False).end_notices([dry])
     by_answer = Watch((), None, quiet=False).notices_of(halted, dry)
     by_answer_alone = Watch((), None, quiet=False).notices_of(halted, OPENING)
     assert [one.time for one in (*by_ledger, *by_answer, *by_answer_alone)] == [1.6e9, 1.6e9, 1.7e9]
     known = {dry.stream: dry}
-    assert not is_news(known, dry._replace(time=1.65e9))  # the ledger writes records for other reasons, too
+    assert not add_if_changed(known, dry._replace(time=1.65e9))  # the ledger writes records for other reasons, too
     assert known == {dry.stream: dry}
-    assert is_news(known, OPENING)
+    assert add_if_changed(known, OPENING)
 
 
 def test_from_the_beginning_ends_come_once_behind_what_was_answered_whatever_is_named() -> None:
@@ -188,7 +188,7 @@ def test_an_alert_begins_with_its_windows_end_and_never_after_it_was_told() -> N
     assert window_end(answer("above"), 2e9) == 1357020000.0
     assert window_end(answer("above"), 1e9) == 1e9
     assert window_end(answer("above", window=None), 7.0) == 7.0
-    assert place_of(answer("above")) != place_of(answer("above", group={"origin": "JFK"}))
+    assert alert_key_of(answer("above")) != alert_key_of(answer("above", group={"origin": "JFK"}))
 
 
 def test_a_standing_streams_windows_and_groups_are_told() -> None:
@@ -209,7 +209,7 @@ def test_a_standing_streams_windows_and_groups_are_told() -> None:
         quiet = list(client.watch(source="flights", from_beginning=True, quiet=True))
         assert len(quiet) == 2 * 3
         # What the monitor shows of the same answers.
-        alerts = Alerts(Tables(client.topics))
+        alerts = Alerts(MonitorTables(client.topics))
         for one in client.records(client.topics.answers):
             alerts.add_answer(one._replace(timestamp=2_000_000_000_000))  # the driver begins in 1970
         [firing] = alerts.view(AlertQuery()).firing

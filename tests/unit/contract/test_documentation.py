@@ -13,7 +13,7 @@ from pydantic import TypeAdapter
 
 from schemas import MAX_DEFINITION_BYTES, MAX_EVENT_BYTES, Answer, Query, Request, form_of
 from schemas.queries import Form
-from stream.dev.contract_events import EVENTS, standalone
+from stream.dev.contract_events import EVENTS, standalone_schema
 from stream.processing.topic_names import partition_of
 from stream.worker.answer_headers import ANSWER_TYPE, MAX_TRACEPARENT, MAX_TRACESTATE, MAX_TRACESTATE_MEMBERS
 
@@ -31,7 +31,7 @@ def model_of(example: dict[str, Any]) -> Any:
 def test_every_example_is_valid(text: str) -> None:
     example = json.loads(text)
     event = TypeAdapter(model_of(example)).validate_json(text)
-    schema = next(standalone(kind) for kind in EVENTS if kind.model is type(event))
+    schema = next(standalone_schema(kind) for kind in EVENTS if kind.model is type(event))
     Draft202012Validator(schema).validate(example)
 
 

@@ -18,10 +18,10 @@ from stream.dev.contract_files import (
     DOCUMENT,
     VERSIONS,
     ContractError,
-    drift,
     export,
-    files,
+    generate_files,
     is_changed,
+    list_drift,
     release,
 )
 
@@ -44,12 +44,14 @@ def folder(tmp_path: Path) -> Path:
 
 
 def test_the_committed_contract_is_that_of_the_code() -> None:
-    assert drift(CONTRACT) == [], "events or topics have changed: run 'sotto contract export' and commit contract/"
+    assert list_drift(CONTRACT) == [], (
+        "events or topics have changed: run 'sotto contract export' and commit contract/"
+    )
 
 
 def test_there_is_one_schema_for_each_event_and_one_document() -> None:
-    assert len(files()) == len(EVENTS) + 1
-    assert json.loads(files()[DOCUMENT])["info"]["version"] == CONTRACT_VERSION
+    assert len(generate_files()) == len(EVENTS) + 1
+    assert json.loads(generate_files()[DOCUMENT])["info"]["version"] == CONTRACT_VERSION
 
 
 def test_exporting_mends_whatever_drifted_and_keeps_released_versions(folder: Path) -> None:
@@ -58,14 +60,14 @@ def test_exporting_mends_whatever_drifted_and_keeps_released_versions(folder: Pa
     (folder / DOCUMENT).write_text("{}")
     kept = sorted((folder / VERSIONS).rglob("*.json"))
     assert export(folder) == [DOCUMENT, "schemas/no-more.json", "schemas/query.json"]
-    assert drift(folder) == []
+    assert list_drift(folder) == []
     assert export(folder) == []
     assert sorted((folder / VERSIONS).rglob("*.json")) == kept
 
 
 def test_a_contract_is_exported_into_an_empty_folder(tmp_path: Path) -> None:
-    assert export(tmp_path / "new") == sorted(files())
-    assert drift(tmp_path / "new") == []
+    assert export(tmp_path / "new") == sorted(generate_files())
+    assert list_drift(tmp_path / "new") == []
 
 
 def test_check_fails_on_drift_and_says_what_to_do(folder: Path) -> None:
@@ -132,7 +134,7 @@ def test_a_version_is_released_once(folder: Path) -> None:
     shutil.rmtree(folder / VERSIONS)
     path = release(folder)
     assert path == folder / VERSIONS / RELEASED / DOCUMENT
-    assert path.read_text() == files()[DOCUMENT]
+    assert path.read_text() == generate_files()[DOCUMENT]
 
 
 def test_a_released_document_that_cannot_be_read_is_named(folder: Path) -> None:

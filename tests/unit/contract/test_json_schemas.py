@@ -17,7 +17,7 @@ from pydantic import TypeAdapter, ValidationError
 from schemas import Query, Request
 from schemas.queries import QUESTION_FIELDS
 from sotto import Driver
-from stream.dev.contract_events import CHANNELS, EVENTS, OPEN_WORDS, Channel, EventKind, standalone
+from stream.dev.contract_events import CHANNELS, EVENTS, EXTENSIBLE_FIELDS, Channel, EventKind, standalone_schema
 from stream.dev.contract_files import FEED_STATE
 from stream.processing.topic_names import Topics
 from tests.builders import KEY, installation, source, stream
@@ -35,12 +35,12 @@ def topic_of(topics: Topics, channel: Channel) -> str:
 
 @cache
 def validator(name: str) -> Draft202012Validator:
-    return Draft202012Validator(standalone(BY_NAME[name]))
+    return Draft202012Validator(standalone_schema(BY_NAME[name]))
 
 
 @pytest.mark.parametrize("event", EVENTS, ids=lambda event: event.name)
 def test_every_schema_is_a_schema_of_its_dialect(event: EventKind) -> None:
-    Draft202012Validator.check_schema(standalone(event))
+    Draft202012Validator.check_schema(standalone_schema(event))
 
 
 def test_every_topic_and_every_event_is_described() -> None:
@@ -131,7 +131,7 @@ def _infinite_as_nothing(value: Any) -> Any:
 
 
 def test_the_forms_of_a_query_are_those_of_the_model() -> None:
-    forms = standalone(BY_NAME["Query"])["oneOf"]
+    forms = standalone_schema(BY_NAME["Query"])["oneOf"]
     assert len(forms) == len(QUESTION_FIELDS) + 2
     common = {"id", "stream", "threshold"}
     named = set().union(*(form["properties"] for form in forms))
@@ -310,7 +310,7 @@ def test_whatever_is_written_fits_the_schema_of_its_event() -> None:
 @pytest.mark.parametrize("event", EVENTS, ids=lambda event: event.name)
 def test_what_is_written_may_gain_fields_and_what_is_taken_in_may_not(event: EventKind) -> None:
     closed = event.channel in {"queries", "requests"}
-    schema = standalone(event)
+    schema = standalone_schema(event)
     objects = [schema, *schema.get("$defs", {}).values(), *schema.get("oneOf", [])]
     described = [one for one in objects if "properties" in one]
     assert described
@@ -318,7 +318,7 @@ def test_what_is_written_may_gain_fields_and_what_is_taken_in_may_not(event: Eve
 
 
 def test_only_lists_declared_open_take_other_words() -> None:
-    for model, name in OPEN_WORDS:
+    for model, name in EXTENSIBLE_FIELDS:
         assert name in model.model_fields
     document = {
         "role": "worker",

@@ -8,7 +8,7 @@ import kubernetes_validate
 import pytest
 
 from stream.kafka.topics.acls import AclRole, usual_principal
-from stream.settings import Settings, variable
+from stream.settings import Settings, variable_of
 from tests.docs.checks import check_command
 from tests.unit.deployment.manifests import (
     FILLED_IN,
@@ -66,7 +66,7 @@ def test_the_service_is_the_command_with_its_settings(
 ) -> None:
     manifests, workload = component.manifests, component.workload
     check_command(" ".join(["sotto", *container(workload)["args"]]))
-    assert set(environment(manifests, workload)) <= {variable(field) for field in Settings.model_fields}
+    assert set(environment(manifests, workload)) <= {variable_of(field) for field in Settings.model_fields}
     taken = settings(manifests, workload, monkeypatch)
     assert f"User:{taken.sasl_username}" == usual_principal(component.role, taken)
     assert taken.instance == (FILLED_IN["metadata.name"] if component.role is AclRole.FEED else "")

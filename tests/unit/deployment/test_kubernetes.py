@@ -20,7 +20,7 @@ from stream.environment import KEY_FILE_VARIABLE
 from stream.kafka.broker.properties import free_port
 from stream.kafka.topics.acls import AclRole, usual_principal
 from stream.monitor.api.routes import ROUTES
-from stream.settings import Settings, variable
+from stream.settings import Settings, variable_of
 from tests.docs.checks import check_command
 from tests.unit.deployment.manifests import (
     BASE,
@@ -103,7 +103,7 @@ def test_every_variable_is_a_setting_and_its_value_is_taken(
     manifests: list[Manifest], name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     workload = workloads(manifests)[name]
-    known = {variable(field) for field in Settings.model_fields} | {KEY_FILE_VARIABLE}
+    known = {variable_of(field) for field in Settings.model_fields} | {KEY_FILE_VARIABLE}
     assert set(environment(manifests, workload)) <= known
     taken = settings(manifests, workload, monkeypatch)
     assert taken.security_protocol == "SASL_SSL"
@@ -198,7 +198,7 @@ def test_pods_have_no_root_no_capabilities_no_writable_files_and_no_token(
 def test_no_service_overwrites_a_setting(manifests: list[Manifest]) -> None:
     """A cluster tells pods of a Service by variables of its name, and SOTTO_MONITOR_PORT would be one."""
     told = {f"{one['metadata']['name'].upper().replace('-', '_')}_PORT" for one in of_kind(manifests, "Service")}
-    assert told & {variable(field) for field in Settings.model_fields} == {"SOTTO_MONITOR_PORT"}
+    assert told & {variable_of(field) for field in Settings.model_fields} == {"SOTTO_MONITOR_PORT"}
     assert all(pod(one)["enableServiceLinks"] is False for one in workloads(manifests).values())
 
 

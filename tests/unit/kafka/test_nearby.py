@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from sotto import AsyncClient
-from stream.cli.run.monitor_commands import LOCK, VIEWER_FILE, lock_folder, monitor_of
+from stream.cli.run.monitor_commands import LOCK_FILE, VIEWER_FILE, find_monitor, lock_folder
 from stream.errors import Unreachable
 from stream.kafka.broker.broker_process import BrokerState, read_own_state, start_mark, write_state
 from stream.kafka.client.local_address import address_origin, local_address, settings_here
@@ -105,22 +105,22 @@ def test_the_monitor_of_a_running_installation_is_found_with_its_token(
     (folder / VIEWER_FILE).chmod(0o600)
     with lock_folder(folder) as holder:
         with pytest.raises(TokenError):
-            monitor_of(None, Settings())
+            find_monitor(None, Settings())
         holder.write_addresses("127.0.0.1:1", "http://127.0.0.1:4567/")
-        assert monitor_of(None, Settings()) == ("http://127.0.0.1:4567", TOKEN)
+        assert find_monitor(None, Settings()) == ("http://127.0.0.1:4567", TOKEN)
         # The token goes to no address that somebody gives.
         with pytest.raises(TokenError):
-            monitor_of("http://elsewhere:1/", Settings())
+            find_monitor("http://elsewhere:1/", Settings())
         with pytest.raises(TokenError):
-            monitor_of(None, Settings(monitor_port=4567))
+            find_monitor(None, Settings(monitor_port=4567))
         monkeypatch.setenv("SOTTO_MONITOR_TOKEN", "u" * 40)
-        assert monitor_of(None, Settings())[1] == "u" * 40
+        assert find_monitor(None, Settings())[1] == "u" * 40
         monkeypatch.delenv("SOTTO_MONITOR_TOKEN")
         (folder / VIEWER_FILE).chmod(0o644)
         with pytest.raises(SecretFileError, match="open to others"):
-            monitor_of(None, Settings())
-    (folder / LOCK).write_text(
+            find_monitor(None, Settings())
+    (folder / LOCK_FILE).write_text(
         json.dumps({"pid": os.getpid(), "mark": "another", "monitor": "http://127.0.0.1:4567/"})
     )
     with pytest.raises(TokenError):
-        monitor_of(None, Settings())
+        find_monitor(None, Settings())

@@ -15,14 +15,14 @@ from schemas import PartitionStatus, Query, Receipt, StreamStatus
 from schemas import Request as LedgerRequest
 from schemas.windows import written_moment
 from sotto import Driver
-from stream.monitor.api.connections import Runner
+from stream.monitor.api.connections import MonitorRunner
 from stream.monitor.api.models import Readiness
 from stream.monitor.api.monitor_state import Monitor
 from stream.monitor.api.question_routes import Asker
 from stream.monitor.api.server import APPLICATION_OPTIONS, add_api
 from stream.monitor.api.tokens import Token, TokenError, TokenFile
 from stream.monitor.state.monitor_alerts import Alerts
-from stream.monitor.state.monitor_tables import Tables
+from stream.monitor.state.monitor_tables import MonitorTables
 from stream.processing.protocol import Record
 from stream.questions import Result
 from stream.settings import Settings
@@ -72,7 +72,7 @@ class Installation:
             self.driver._now = int(self.now * 1000)
 
     def __post_init__(self) -> None:
-        self.tables = Tables(self.driver.topics)
+        self.tables = MonitorTables(self.driver.topics)
         self.alerts = Alerts(self.tables)
         self.alerts.complete = True
         self._answers: dict[int, int] = {}
@@ -187,8 +187,8 @@ class _InMemory:
 class _Server(TestServer):
     """A test server with the connections of the monitor's real server."""
 
-    async def _make_runner(self, **_: Any) -> Runner:
-        return Runner(self.app)
+    async def _make_runner(self, **_: Any) -> MonitorRunner:
+        return MonitorRunner(self.app)
 
 
 async def get(client: WebClient, path: str, token: str = VIEWER, **parameters: str) -> dict[str, Any]:

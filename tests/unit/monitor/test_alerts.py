@@ -15,9 +15,9 @@ from schemas import Answer
 from schemas.windows import written_moment
 from stream.monitor.api.models import Readiness
 from stream.monitor.api.service_models import AlertQuery
-from stream.monitor.state.monitor_alerts import KEPT, Alerts
+from stream.monitor.state.monitor_alerts import MAX_KEPT_ALERTS, Alerts
 from stream.processing.protocol import Record
-from stream.questions.alert_states import Alarm, Firing
+from stream.questions.alert_states import Alarm, AlarmTable
 from tests.unit.monitor.installation import ANALYST, FEED, HIGH, LOW, OPERATOR, VIEWER, Installation, get, spec
 
 HOUR = 3600
@@ -90,10 +90,10 @@ def test_alerts_are_searched_by_stream_and_group_and_chosen_by_source() -> None:
 
 def test_memory_is_bounded_and_what_cannot_be_read_is_passed_over() -> None:
     made = installation()
-    for number in range(KEPT + 5):
+    for number in range(MAX_KEPT_ALERTS + 5):
         made.answer_window("late", number * HOUR, {"EWR": "above"})
     view = made.alerts.view(ALL)
-    assert (view.total, len(view.recent)) == (KEPT, ALL.limit)
+    assert (view.total, len(view.recent)) == (MAX_KEPT_ALERTS, ALL.limit)
     # Partitions are read one after the other: what is older than all that is kept is not kept.
     made.now -= 60
     made.answer_window("else", 0, {"LGA": "above"})
@@ -230,12 +230,12 @@ def by_definition(read: list[Record]) -> list[tuple[float, str, int, float]]:
     return sorted((run[0], group, len(run), run[-1]) for group, run in runs.items() if run)
 
 
-def take(firing: Firing, record: Record) -> Alarm | None:
-    return firing.take(Answer.model_validate_json(record.value or b""), "", record.timestamp / 1000)
+def take(firing: AlarmTable, record: Record) -> Alarm | None:
+    return firing.add_answer(Answer.model_validate_json(record.value or b""), "", record.timestamp / 1000)
 
 
 def test_where_periods_stand_is_remembered_within_bounds() -> None:
-    firing = Firing(limit=2, over_periods=True)
+    firing = AlarmTable(limit=2, over_periods=True)
     quiet = [hours(1, 0, "below", group) for group in ("EWR", "JFK", "LGA")]
     assert [take(firing, one) for one in quiet] == [None] * 3
     late = [hours(0, 23, "above", group) for group in ("JFK", "LGA", "EWR")]
@@ -243,7 +243,7 @@ def test_where_periods_stand_is_remembered_within_bounds() -> None:
 
 
 def test_a_run_over_more_periods_than_there_is_room_for_keeps_its_beginning() -> None:
-    firing = Firing(limit=2, over_periods=True)
+    firing = AlarmTable(limit=2, over_periods=True)
     alarms = [take(firing, hours(day, 0, "above")) for day in range(3)]
     assert alarms[-1] is not None
     assert (alarms[-1].since, alarms[-1].alerts) == (HOUR, 3)

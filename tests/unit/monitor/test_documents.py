@@ -85,14 +85,14 @@ def lived() -> Installation:
     return installation
 
 
-async def exposition(installation: Installation) -> str:
+async def metrics_text(installation: Installation) -> str:
     async with installation.web() as client, client.get("/metrics", headers=bearer(VIEWER)) as response:
         assert response.status == 200
         return await response.text()
 
 
 async def test_metrics_are_the_totals_in_base_units(lived: Installation) -> None:
-    text = await exposition(lived)
+    text = await metrics_text(lived)
     samples = {
         (sample.name.removeprefix("sotto_monitor_"), *sorted(sample.labels.values())): sample.value
         for family in text_string_to_metric_families(text)
@@ -114,19 +114,19 @@ async def test_metrics_are_the_totals_in_base_units(lived: Installation) -> None
 
 
 async def test_no_metric_names_a_stream(lived: Installation) -> None:
-    before = await exposition(lived)
+    before = await metrics_text(lived)
     assert not re.search("quiet|busy|ended", before)
     for number in range(5):
         lived.driver.open(spec(f"more-{number}", epsilon=0.1))
     lived.flow()
-    assert len((await exposition(lived)).splitlines()) == len(before.splitlines())
+    assert len((await metrics_text(lived)).splitlines()) == len(before.splitlines())
 
 
 async def test_the_overview_adds_up(lived: Installation) -> None:
-    lived.monitor.remember()
+    lived.monitor.record_history()
     lived.now += 60.0
     lived.ask("quiet", LOW, LOW, LOW, LOW, LOW, HIGH)
-    lived.monitor.remember()
+    lived.monitor.record_history()
     async with lived.web() as client:
         overview = await get(client, "/api/overview")
     assert (overview["answered"], overview["tops"], overview["rejected"]) == (24, 10, 1)

@@ -33,8 +33,8 @@ WAIT = 20.0
 
 @pytest.fixture(autouse=True)
 def quick(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(live_events_stream, "INTERVAL", 0.02)
-    monkeypatch.setattr(live_events_stream, "KEEPALIVE", 0.05)
+    monkeypatch.setattr(live_events_stream, "MIN_INTERVAL_SECONDS", 0.02)
+    monkeypatch.setattr(live_events_stream, "KEEPALIVE_SECONDS", 0.05)
 
 
 async def read(response: ClientResponse) -> AsyncIterator[tuple[str, dict[str, Any]]]:

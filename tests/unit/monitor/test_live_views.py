@@ -21,8 +21,8 @@ WAIT = 20.0
 @pytest.fixture(autouse=True)
 def unhurried(monkeypatch: pytest.MonkeyPatch) -> None:
     """No view is made again for the time alone, however busy the machine is."""
-    monkeypatch.setattr(live_events_stream, "INTERVAL", 3600.0)
-    monkeypatch.setattr(live_events_stream, "REFRESH", 3600.0)
+    monkeypatch.setattr(live_events_stream, "MIN_INTERVAL_SECONDS", 3600.0)
+    monkeypatch.setattr(live_events_stream, "MAX_INTERVAL_SECONDS", 3600.0)
 
 
 class Watched:
@@ -56,7 +56,7 @@ async def test_a_view_is_made_once_for_all_who_watch_it_and_no_more_often_than_a
         await asyncio.gather(*(watched.live.refresh([view], "vera") for view in views))
         watched.change()
     assert watched.made == ["a"]
-    monkeypatch.setattr(live_events_stream, "INTERVAL", 0.0)
+    monkeypatch.setattr(live_events_stream, "MIN_INTERVAL_SECONDS", 0.0)
     view = views[0]
     while len(watched.made) < 2:
         await asyncio.gather(*(watched.live.refresh([view], who) for who in ("vera", "olga")))
@@ -129,7 +129,7 @@ async def test_a_fault_in_a_view_ends_those_who_watch_it_and_is_tried_again_for_
         await watched.live.refresh([view], "vera")
     watched.then = lambda: None
     watched.change()
-    monkeypatch.setattr(live_events_stream, "INTERVAL", 0.0)
+    monkeypatch.setattr(live_events_stream, "MIN_INTERVAL_SECONDS", 0.0)
     assert watched.watch("a") is view
     async with asyncio.timeout(WAIT):
         while not view.text:

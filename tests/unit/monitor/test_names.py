@@ -22,7 +22,7 @@ from stream.monitor.api.tokens import (
     TokenError,
     TokenFile,
     change_names,
-    new_text,
+    generate_token,
     read_names,
 )
 from stream.secret_files import SecretFileError
@@ -34,7 +34,7 @@ NOW = 1_000_000
 def added(
     names: TokenFile, name: str, role: AccessRole = "viewer", expires: int | None = None
 ) -> tuple[TokenFile, str]:
-    changed, _, text = names.with_token(name, role, now=NOW, expires=expires)
+    changed, _, text = names.add_token(name, role, now=NOW, expires=expires)
     return changed, text
 
 
@@ -47,7 +47,7 @@ def test_a_token_opens_for_its_name_until_it_expires() -> None:
     token = names.tokens[0]
     assert names.bearer(text, NOW + 9.9) == Bearer("ana", "viewer", token.id, NOW + 10)
     assert names.bearer(text, NOW + 10) is None
-    assert token.standing(NOW + 10) == "expired"
+    assert token.status_at(NOW + 10) == "expired"
 
 
 def test_a_name_may_have_several_tokens_and_each_is_taken_back_by_its_id_or_all_by_the_name() -> None:
@@ -56,24 +56,24 @@ def test_a_name_may_have_several_tokens_and_each_is_taken_back_by_its_id_or_all_
     names, other = added(names, "ben", "operator")
     holder = names.bearer(first, NOW)
     assert holder is not None
-    without_one, ended = names.without(holder.token, NOW)
+    without_one, ended = names.revoke(holder.token, NOW)
     assert [token.id for token in ended] == [holder.token]
     assert [without_one.bearer(text, NOW) is None for text in (first, second, other)] == [True, False, False]
-    assert names.still_knows(holder, NOW)
-    assert not without_one.still_knows(holder, NOW)
-    without_ana, ended = without_one.without("ana", NOW)
+    assert names.is_valid(holder, NOW)
+    assert not without_one.is_valid(holder, NOW)
+    without_ana, ended = without_one.revoke("ana", NOW)
     assert len(ended) == 1
     assert [without_ana.bearer(text, NOW) is None for text in (first, second, other)] == [True, True, False]
-    assert without_ana.without("ana", NOW) == (without_ana, ())
+    assert without_ana.revoke("ana", NOW) == (without_ana, ())
     with pytest.raises(TokenError, match="no name and no token 'carl'"):
-        names.without("carl", NOW)
+        names.revoke("carl", NOW)
 
 
 def test_a_name_has_one_role_at_a_time() -> None:
     names, text = added(TokenFile(), "ana")
     with pytest.raises(TokenError, match="ana is a viewer already; run 'sotto token revoke ana' first"):
         added(names, "ana", "operator")
-    names, _ = names.without("ana", NOW)
+    names, _ = names.revoke("ana", NOW)
     names, fresh = added(names, "ana", "operator")
     assert names.bearer(text, NOW) is None
     found = names.bearer(fresh, NOW)
@@ -91,7 +91,7 @@ def test_what_is_kept_of_a_token_is_its_digest(tmp_path: Path) -> None:
     assert stat.S_IMODE(path.stat().st_mode) == 0o600
     token = read_names(path).tokens[0]
     assert token.digest not in repr(token)
-    assert len({new_text() for _ in range(100)}) == 100
+    assert len({generate_token() for _ in range(100)}) == 100
 
 
 @given(st.text(max_size=80))
@@ -120,7 +120,7 @@ def test_changes_are_seen_without_a_restart(tmp_path: Path) -> None:
     assert names().bearer(ana, NOW) is not None
     ben = in_file(path, "ben", "operator")
     assert names().bearer(ben, NOW) is not None
-    change_names(path, lambda before: before.without("ana", NOW))
+    change_names(path, lambda before: before.revoke("ana", NOW))
     assert names().bearer(ana, NOW) is None
     assert names().bearer(ben, NOW) is not None
 
@@ -239,7 +239,7 @@ def test_a_first_start_makes_both_names_once_and_what_was_revoked_stays_so(tmp_p
         found = read_names(path).bearer(text, NOW)
         assert found is not None
         assert (found.name, found.role) == (role, role)
-    change_names(path, lambda names: names.without("viewer", NOW))
+    change_names(path, lambda names: names.revoke("viewer", NOW))
     make_first_names(path, files)
     assert {role: file.read_text().strip() for role, file in files.items()} == texts
     assert read_names(path).bearer(texts["viewer"], NOW) is None

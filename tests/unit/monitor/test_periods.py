@@ -11,8 +11,8 @@ from schemas import EventsSource
 from schemas.windows import moment_ms
 from stream.monitor.api import views
 from stream.monitor.api.listing import SourceQuery, StreamQuery, list_sources, list_streams
-from stream.monitor.api.monitor_state import exposition
-from stream.monitor.state.monitor_tables import Tables
+from stream.monitor.api.monitor_state import metrics_text
+from stream.monitor.state.monitor_tables import MonitorTables
 from tests.unit.monitor.installation import get
 from tests.unit.monitor.periods import installation
 from tests.unit.periods import DAYS, calls
@@ -98,7 +98,7 @@ async def test_spending_and_metrics_name_no_period_but_the_latest() -> None:
     assert [one["stream"] for one in spending["costliest"]] == [f"late@{DAYS[3]}"]
     assert spending["analysts"][0]["sources"][0]["share"]["spent"]["epsilon"] == pytest.approx(0.63)
     assert [one["stream"] for one in before["costliest"]] == [f"late@{DAYS[0]}"]
-    text = exposition(found.monitor).decode()
+    text = metrics_text(found.monitor).decode()
     assert 'source_left_ratio{source="flights"}' in text
     assert "flights@" not in text
     assert 'sotto_monitor_streams{state="closed"} 0.0' in text
@@ -126,7 +126,7 @@ async def test_an_alarm_goes_on_from_period_to_period_and_is_of_the_source_that_
 
 def test_the_latest_period_alone_is_there_where_nothing_else_is_known() -> None:
     found = installation()
-    tables = Tables(found.driver.topics)
+    tables = MonitorTables(found.driver.topics)
     for record in found.records():
         if record.key not in {b"source|flights", b"grant|flights|late", b"late"}:
             tables.add_record(record)
@@ -135,7 +135,7 @@ def test_the_latest_period_alone_is_there_where_nothing_else_is_known() -> None:
 
 
 @pytest.fixture(scope="module")
-def years() -> list[Tables]:
+def years() -> list[MonitorTables]:
     found = []
     for periods in (5, 60):
         year = Year(streams=2, categories=3)
@@ -154,7 +154,7 @@ LISTS: list[Any] = [
 
 
 @pytest.mark.parametrize("work", LISTS)
-def test_lists_do_not_grow_with_the_periods_that_are_over(years: list[Tables], work: Any) -> None:
+def test_lists_do_not_grow_with_the_periods_that_are_over(years: list[MonitorTables], work: Any) -> None:
     few, many = years
     assert calls(lambda: work(few)) == calls(lambda: work(many))
 
@@ -170,7 +170,7 @@ def test_each_record_is_read_for_itself() -> None:
     assert taken(120) < 1.5 * taken(30)
 
 
-def test_a_period_keeps_no_definition_of_its_own(years: list[Tables]) -> None:
+def test_a_period_keeps_no_definition_of_its_own(years: list[MonitorTables]) -> None:
     many = years[1]
     kept = sum(len(entry.raw) for entry in many.sources.values())
     assert kept == len(many.sources["live"].raw) > 0

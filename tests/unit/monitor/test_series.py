@@ -11,8 +11,8 @@ from stream.monitor.state.entries import Series
 GROWING = st.lists(st.tuples(st.floats(0.0, 50.0), st.integers(0, 5)), min_size=1, max_size=200)
 
 
-def series(steps: list[tuple[float, int]], *, whole_life: bool) -> tuple[Series, list[tuple[float, int]]]:
-    kept = Series(width=2, spacing=1.0, limit=16, whole_life=whole_life)
+def series(steps: list[tuple[float, int]], *, keeps_oldest: bool) -> tuple[Series, list[tuple[float, int]]]:
+    kept = Series(width=2, spacing=1.0, limit=16, keeps_oldest=keeps_oldest)
     rows, time, total = [], 1000.0, 0
     for pause, news in steps:
         time, total = time + pause, total + news
@@ -25,7 +25,7 @@ def series(steps: list[tuple[float, int]], *, whole_life: bool) -> tuple[Series,
 def test_a_series_is_bounded_ordered_and_ends_with_the_latest_row(
     steps: list[tuple[float, int]], life: bool
 ) -> None:
-    kept, rows = series(steps, whole_life=life)
+    kept, rows = series(steps, keeps_oldest=life)
     listed = [tuple(row) for row in kept]
     assert len(kept) == len(listed) <= 16
     assert listed == sorted(listed)
@@ -35,16 +35,16 @@ def test_a_series_is_bounded_ordered_and_ends_with_the_latest_row(
 
 @given(GROWING)
 def test_a_whole_life_keeps_its_first_row_and_its_span(steps: list[tuple[float, int]]) -> None:
-    kept, rows = series(steps, whole_life=True)
+    kept, rows = series(steps, keeps_oldest=True)
     assert tuple(next(iter(kept))) == rows[0]
 
 
 @given(GROWING, st.floats(900.0, 12_000.0))
 def test_a_total_at_a_time_is_that_of_the_last_row_before_it(steps: list[tuple[float, int]], time: float) -> None:
-    kept, _ = series(steps, whole_life=False)
+    kept, _ = series(steps, keeps_oldest=False)
     rows = [tuple(row) for row in kept]
     before = [row for row in rows if row[0] <= time]
-    found = kept.at(time)
+    found = kept.row_at(time)
     assert found is not None
     assert tuple(found) == (before[-1] if before else rows[0])
 
@@ -57,12 +57,12 @@ def test_a_row_from_the_past_counts_as_of_the_last_time() -> None:
 
 
 def test_nothing_is_known_of_an_empty_series() -> None:
-    assert Series(width=2, spacing=1.0, limit=4).at(0.0) is None
+    assert Series(width=2, spacing=1.0, limit=4).row_at(0.0) is None
 
 
 @pytest.mark.parametrize("life", [False, True])
 def test_rows_within_one_slot_are_one_row(life: bool) -> None:
-    kept = Series(width=2, spacing=10.0, limit=8, whole_life=life)
+    kept = Series(width=2, spacing=10.0, limit=8, keeps_oldest=life)
     for number in range(100):
         kept.add((float(number), float(number)))
     assert len(kept) <= 8

@@ -9,7 +9,7 @@ import pytest
 from stream.monitor.api import routes, server
 from stream.monitor.api.budget_models import TrailPage, TrailQuery
 from stream.monitor.api.budget_views import list_trail
-from stream.monitor.api.monitor_state import Monitor, exposition
+from stream.monitor.api.monitor_state import Monitor, metrics_text
 from stream.monitor.state.budget_history import TrailState
 from tests.unit.monitor.installation import OPERATOR, VIEWER, Installation, bearer, get
 
@@ -59,9 +59,9 @@ async def test_figures_for_prometheus_take_their_turn_as_all_that_is_shown_of_th
 
     def noted(monitor: Monitor) -> bytes:
         made.append(monitor)
-        return exposition(monitor)
+        return metrics_text(monitor)
 
-    monkeypatch.setattr(server, "exposition", noted)
+    monkeypatch.setattr(server, "metrics_text", noted)
     installation = Installation()
     async with asyncio.timeout(WAIT), installation.web() as client:
         waiting = installation.monitor.showing._waiting

@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 from schemas import MemberStatus, PartitionStatus, Position, StreamStatus
 from stream.monitor.api import views
 from stream.monitor.api.listing import RejectedQuery, list_rejected
-from stream.monitor.api.monitor_state import exposition
-from stream.monitor.state.monitor_tables import MAX_CODES, RECENT_REJECTED, Tables
+from stream.monitor.api.monitor_state import metrics_text
+from stream.monitor.state.monitor_tables import MAX_CODES, MAX_RECENT_REJECTED, MonitorTables
 from stream.processing.dead_letters import TOO_LARGE, Rejection, Unread, UnreadBatch, dead_letter
 from stream.processing.protocol import Record
 from stream.processing.topic_names import Topics
@@ -45,7 +45,7 @@ past = cache(lived)
 """The same, for tests that only look."""
 
 
-def picture(tables: Tables, now: float) -> dict[str, Any]:
+def draw_screen(tables: MonitorTables, now: float) -> dict[str, Any]:
     """Every figure, without what depends on when it was read."""
     streams = {
         name: views.stream_row(entry, now).model_dump(exclude={"rates", "dry_in", "updated", "opened"})
@@ -61,7 +61,7 @@ def picture(tables: Tables, now: float) -> dict[str, Any]:
 
 def test_streams_are_shown_with_their_state_reason_and_totals() -> None:
     installation = lived()
-    shown = picture(installation.tables, installation.now)["streams"]
+    shown = draw_screen(installation.tables, installation.now)["streams"]
     figures = {name: (row["state"], row["answered"], row["tops"], row["tops_left"]) for name, row in shown.items()}
     assert figures == {
         "open": ("open", 3, 1, 1),
@@ -101,13 +101,13 @@ def test_the_order_in_which_partitions_are_read_changes_no_figure(seed: int, aga
         queues.setdefault((record.topic, record.partition), []).append(record)
     order = [place for place, records in queues.items() for _ in records]
     random.Random(seed).shuffle(order)
-    tables = Tables(installation.driver.topics)
+    tables = MonitorTables(installation.driver.topics)
     for place in order:
         tables.add_record(queues[place].pop(0))
     if again:
         for record in installation.records():
             tables.add_record(record)
-    assert picture(tables, installation.now) == picture(installation.tables, installation.now)
+    assert draw_screen(tables, installation.now) == draw_screen(installation.tables, installation.now)
 
 
 @given(st.integers(0, 2**32))
@@ -117,7 +117,7 @@ def test_what_compaction_and_retention_leave_gives_the_same_figures(seed: int) -
     records = installation.records()
     latest = {(one.topic, one.partition, one.key): one for one in records}
     charged = generator.choice([0, generator.randrange(20), 1000])
-    tables = Tables(topics)
+    tables = MonitorTables(topics)
     for record in records:
         if record.topic == topics.charges:
             kept = record.offset >= charged
@@ -127,7 +127,7 @@ def test_what_compaction_and_retention_leave_gives_the_same_figures(seed: int) -
             kept = latest[record.topic, record.partition, record.key] is record or generator.random() < 0.5
         if kept:
             tables.add_record(record)
-    assert picture(tables, installation.now) == picture(installation.tables, installation.now)
+    assert draw_screen(tables, installation.now) == draw_screen(installation.tables, installation.now)
 
 
 def status(installation: Installation, stream: str, answered: int, tops: int, offset: int) -> StreamStatus:
@@ -207,7 +207,9 @@ def test_a_burn_down_shows_every_step_of_a_budget() -> None:
         installation.now += 100.0
         installation.driver.open(spec(f"s{number}"))
         installation.flow()
-    points = views.burn_down(installation.tables, installation.tables.sources["feed"], installation.now).points
+    points = views.budget_over_time(
+        installation.tables, installation.tables.sources["feed"], installation.now
+    ).points
     assert [point.left.epsilon for point in points] == [10.0, 9.0, 8.0, 7.0, 6.0, 5.0]
     assert points[-1].granted.epsilon == 5.0
 
@@ -222,7 +224,9 @@ def test_a_source_under_zcdp_keeps_its_rho() -> None:
     assert row.total.rho is not None
     assert row.left.rho is not None
     assert row.left_share == pytest.approx(max(row.left.rho / row.total.rho, row.left.epsilon / row.total.epsilon))
-    points = views.burn_down(installation.tables, installation.tables.sources["feed"], installation.now).points
+    points = views.budget_over_time(
+        installation.tables, installation.tables.sources["feed"], installation.now
+    ).points
     assert points[-1].left == row.left
 
 
@@ -251,7 +255,7 @@ def test_streams_that_are_not_answered_are_counted_until_they_are_or_their_parti
     def counted() -> int:
         assert (
             f"sotto_monitor_streams_not_answering {installation.tables.totals.not_answering}.0"
-            in exposition(installation.monitor).decode()
+            in metrics_text(installation.monitor).decode()
         )
         return installation.tables.totals.not_answering
 
@@ -292,13 +296,13 @@ def letter(installation: Installation, offset: int, code: str) -> Record:
 
 def test_refused_events_are_counted_by_our_reason_and_never_shown() -> None:
     installation = Installation()
-    for offset in range(RECENT_REJECTED + 20):
+    for offset in range(MAX_RECENT_REJECTED + 20):
         installation.tables.add_record(letter(installation, offset, "malformed" if offset % 3 else "too-large"))
     view = list_rejected(installation.tables, RejectedQuery())
-    assert view.total == RECENT_REJECTED + 20
+    assert view.total == MAX_RECENT_REJECTED + 20
     assert {one.code: one.count for one in view.reasons} == {"malformed": 80, "too-large": 40}
-    assert len(view.recent) == RECENT_REJECTED
-    assert (view.recent[0].offset, view.recent[0].partition) == (RECENT_REJECTED + 19, 1)
+    assert len(view.recent) == MAX_RECENT_REJECTED
+    assert (view.recent[0].offset, view.recent[0].partition) == (MAX_RECENT_REJECTED + 19, 1)
     text = view.model_dump_json()
     assert "private" not in text
     assert "forged" not in text
@@ -309,13 +313,13 @@ def test_of_refused_events_of_live_topics_nothing_is_shown_nor_how_many_they_are
     event = b'{"id": "visit-77", "stream": "ann", "at": "2013-03-08T05:15:00Z", "ward": "nowhere"}'
     original = Record("ops.visits", 1, 12_345, 0, b"ann", event, ())
     topic = installation.driver.topics.rejected
-    before = exposition(installation.monitor), dict(installation.tables.changes)
+    before = metrics_text(installation.monitor), dict(installation.tables.changes)
     for offset in range(3):
         key, value, headers = dead_letter(original, Rejection("unknown category", "ward: not in its domain"))
         installation.tables.add_record(Record(topic, 1, offset, 7_000, key, value, headers))
     view = list_rejected(installation.tables, RejectedQuery())
     assert (view.total, view.reasons, view.recent) == (0, [], [])
-    assert (exposition(installation.monitor), dict(installation.tables.changes)) == before
+    assert (metrics_text(installation.monitor), dict(installation.tables.changes)) == before
     assert installation.tables.position(topic, 1) == 3
 
 
@@ -354,7 +358,7 @@ def test_refused_questions_are_named_by_stream_and_id_and_can_be_searched() -> N
 def test_a_frequent_reason_leaves_room_for_a_rare_one() -> None:
     installation = Installation()
     installation.tables.add_record(letter(installation, 0, "rare"))
-    for offset in range(1, 3 * RECENT_REJECTED):
+    for offset in range(1, 3 * MAX_RECENT_REJECTED):
         installation.tables.add_record(letter(installation, offset, "frequent"))
     rare = list_rejected(installation.tables, RejectedQuery(code="rare"))
     assert [one.offset for one in rare.recent] == [0]
@@ -388,14 +392,14 @@ def test_however_many_reasons_come_only_so_many_are_told_apart() -> None:
 @pytest.mark.parametrize("value", [b"", b"{", b'{"kind": "grant"}', b"\xff", b'{"stream": 1}'])
 def test_what_cannot_be_read_is_counted_and_stops_nothing(value: bytes) -> None:
     installation = lived()
-    before = picture(installation.tables, installation.now)
+    before = draw_screen(installation.tables, installation.now)
     topics = installation.driver.topics
     places = [(topics.ledger, b"grant|feed|x"), (topics.ledger, b"source|x"), (topics.status, b"@worker|0")]
     places += [(topic, b"x") for topic in (topics.charges, topics.control, topics.status, topics.rejected)]
     for offset, (topic, key) in enumerate(places):
         installation.tables.add_record(Record(topic, 0, 10_000 + offset, 0, key, value))
     assert installation.tables.unreadable == len(places)
-    assert picture(installation.tables, installation.now) == before
+    assert draw_screen(installation.tables, installation.now) == before
 
 
 async def test_a_mechanism_of_a_later_version_is_listed_and_its_page_says_why_it_is_not_shown() -> None:
@@ -417,10 +421,10 @@ async def test_a_mechanism_of_a_later_version_is_listed_and_its_page_says_why_it
 
 def test_a_deleted_key_changes_nothing() -> None:
     installation = lived()
-    before = picture(installation.tables, installation.now)
+    before = draw_screen(installation.tables, installation.now)
     for topic in installation.tables.inputs[:4]:
         installation.tables.add_record(Record(topic, 0, 10_000, 0, b"grant|feed|open", None))
-    assert picture(installation.tables, installation.now) == before
+    assert draw_screen(installation.tables, installation.now) == before
 
 
 def test_restores_are_known_by_service_and_partition() -> None:
@@ -436,7 +440,7 @@ def test_restores_are_known_by_service_and_partition() -> None:
 
 
 def test_a_batch_that_was_not_read_is_passed_over_in_every_topic() -> None:
-    tables = Tables(Topics())
+    tables = MonitorTables(Topics())
     what = Unread(bytes(8) + b"{}", TOO_LARGE, UnreadBatch(0, 5, "zstd", 12_000, "ab" * 32))
     for topic in tables.inputs:
         tables.add_record(Record(topic, 0, 5, 0, None, what))

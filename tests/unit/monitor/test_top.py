@@ -8,14 +8,14 @@ import pytest
 from rich.console import Console
 
 from stream.cli.output import CommandError
-from stream.cli.run.top_command import picture, top
+from stream.cli.run.top_command import draw_screen, top
 from tests.unit.monitor.frames import MEMBERS, SOURCE, STREAMS, frame_of
 
 
 @pytest.mark.parametrize("width", [80, 90, 100, 120, 140, 200])
 def test_no_word_of_the_picture_is_cut(width: int) -> None:
     console = Console(file=io.StringIO(), width=width)
-    console.print(picture(frame_of(), width))
+    console.print(draw_screen(frame_of(), width))
     assert isinstance(console.file, io.StringIO)
     text = console.file.getvalue()
     assert "…" not in text
@@ -36,7 +36,7 @@ def test_no_word_of_the_picture_is_cut(width: int) -> None:
 
 
 def test_into_a_pipe_it_says_what_prints_one_picture(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("stream.cli.run.top_command.monitor_of", lambda *_: pytest.fail("the monitor is asked"))
+    monkeypatch.setattr("stream.cli.run.top_command.find_monitor", lambda *_: pytest.fail("the monitor is asked"))
     with pytest.raises(CommandError, match=r"not a terminal.*--once"):
         top(url=None, once=False, rows=10)
 
@@ -45,7 +45,7 @@ def test_a_name_that_fits_no_line_is_broken_and_nothing_else_is_cut() -> None:
     long = frame_of()
     long.streams.items[0] = long.streams.items[0].model_copy(update={"stream": "Q" * 64})
     console = Console(file=io.StringIO(), width=80)
-    console.print(picture(long, 80))
+    console.print(draw_screen(long, 80))
     assert isinstance(console.file, io.StringIO)
     text = console.file.getvalue()
     assert "…" not in text

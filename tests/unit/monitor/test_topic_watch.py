@@ -7,7 +7,7 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from stream.kafka.topics.creation import Inspection
 from stream.kafka.topics.layouts import Difference
-from stream.monitor.api.monitor_state import exposition
+from stream.monitor.api.monitor_state import metrics_text
 from stream.monitor.monitor_service import TopicWatch
 from stream.settings import Settings
 from tests.unit.monitor.installation import Installation
@@ -18,7 +18,7 @@ SET = Difference("s.queries", "compression.type", "producer", "gzip")
 
 
 def figures(installation: Installation) -> dict[str, float]:
-    families = text_string_to_metric_families(exposition(installation.monitor).decode())
+    families = text_string_to_metric_families(metrics_text(installation.monitor).decode())
     samples = [sample for family in families for sample in family.samples if sample.name.endswith("_topics")]
     return {sample.labels.get("kind", "unchecked"): sample.value for sample in samples}
 

@@ -14,9 +14,9 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from stream.monitor.api.budget_models import Forecast, TrailQuery
 from stream.monitor.api.budget_views import list_trail
-from stream.monitor.api.monitor_state import exposition
-from stream.monitor.state.budget_history import DAY, PACE_WINDOWS
-from stream.monitor.state.monitor_tables import Tables
+from stream.monitor.api.monitor_state import metrics_text
+from stream.monitor.state.budget_history import DAY_SECONDS, PACE_WINDOWS
+from stream.monitor.state.monitor_tables import MonitorTables
 from stream.processing.protocol import Record
 from tests.builders import stream
 from tests.unit.monitor.installation import FEED, VIEWER, Installation, bearer, get, spec
@@ -27,7 +27,7 @@ from tests.unit.monitor.trail_history import DAYS, lived
 def begun_again(installation: Installation) -> Installation:
     """The same services under a monitor that was started just now, of whose ledger compaction left the last records."""
     again = Installation(driver=installation.driver, now=installation.now)
-    again.tables = Tables(installation.driver.topics)
+    again.tables = MonitorTables(installation.driver.topics)
     latest = {
         (record.topic, record.key if record.topic == installation.driver.topics.ledger else record.offset): record
         for topic in installation.tables.inputs
@@ -59,7 +59,7 @@ async def forecasts_of(installation: Installation) -> dict[int, Forecast]:
     async with installation.web() as client:
         answer = await get(client, "/api/budgets/feed")
     found = [Forecast.model_validate(one) for one in answer["forecasts"]]
-    return {one.window_seconds // DAY: one for one in found}
+    return {one.window_seconds // DAY_SECONDS: one for one in found}
 
 
 async def test_a_forecast_is_what_is_left_at_the_windows_pace_and_says_over_what() -> None:
@@ -198,7 +198,7 @@ def test_a_chain_that_was_tampered_with_is_told_and_stays_so(how: str) -> None:
         forged[at] = forged[at]._replace(value=b"{")
     else:
         forged[at], forged[at + 1] = forged[at + 1], forged[at]
-    tables = Tables(installation.driver.topics)
+    tables = MonitorTables(installation.driver.topics)
     for offset, record in enumerate(forged):
         tables.add_record(record._replace(offset=offset))
     assert tables.trail.broken is not None
@@ -211,7 +211,7 @@ def test_a_chain_that_was_tampered_with_is_told_and_stays_so(how: str) -> None:
 def test_an_entry_of_a_later_version_is_read_past_what_is_not_known() -> None:
     installation = lived()
     value = json.loads(installation.driver.records(installation.driver.topics.trail)[-1].value or b"")
-    tables = Tables(installation.driver.topics)
+    tables = MonitorTables(installation.driver.topics)
     later = {**value, "number": 0, "kind": "later", "more": [1]}
     tables.add_record(Record(installation.driver.topics.trail, 0, 0, 0, b"", json.dumps(later).encode()))
     assert [row.kind for row in list_trail(tables.trail, TrailQuery()).items] == ["later"]
@@ -239,7 +239,7 @@ async def test_trail_and_spending_take_a_token_and_name_what_is_wrong() -> None:
 
 
 def metric(installation: Installation, name: str) -> float:
-    families = text_string_to_metric_families(exposition(installation.monitor).decode())
+    families = text_string_to_metric_families(metrics_text(installation.monitor).decode())
     return float(next(sample.value for family in families for sample in family.samples if sample.name == name))
 
 
@@ -248,7 +248,7 @@ def seconds(installation: Installation) -> float:
 
 
 def test_windows_are_those_that_the_documentation_names() -> None:
-    assert PACE_WINDOWS == (DAY, 7 * DAY, 30 * DAY)
+    assert PACE_WINDOWS == (DAY_SECONDS, 7 * DAY_SECONDS, 30 * DAY_SECONDS)
 
 
 async def test_a_budget_whose_delta_is_all_granted_is_gone_however_long_ago_that_was() -> None:

@@ -87,7 +87,7 @@ async def test_a_few_exports_are_sent_at_a_time_and_fewer_to_one_name(monkeypatc
     async def held_up(*_: Any) -> None:
         await go_on.wait()
 
-    monkeypatch.setattr(budget_views, "write", held_up)
+    monkeypatch.setattr(budget_views, "write_text", held_up)
     installation = long_trail(1)
     tokens = [f"sotto_{number:012x}_{'9' * 43}" for number in range(MAX_EXPORTS // MAX_EXPORTS_EACH)]
     readers = [Token.from_text(one, f"reader-{one[6:18]}", "viewer", created=0) for one in tokens]
@@ -142,7 +142,7 @@ async def test_an_answer_that_breaks_off_is_followed_by_no_other_and_a_reader_wh
         raise error
 
     log = Log()
-    monkeypatch.setattr(budget_views, "write", begin)
+    monkeypatch.setattr(budget_views, "write_text", begin)
     monkeypatch.setattr(server, "log", log)
     read = b""
     async with asyncio.timeout(WAIT), long_trail(10).web() as client:

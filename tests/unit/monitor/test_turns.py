@@ -42,7 +42,7 @@ class Queue:
 
 
 async def test_names_have_their_turns_one_after_the_other_however_many_wait_of_one() -> None:
-    queue = Queue(RequestTurns(most=9, each=5))
+    queue = Queue(RequestTurns(max_waiting=9, max_waiting_per_user=5))
     async with queue.turns.turn("ana", here):
         tasks = [await queue.wait("vera", f"v{number}") for number in range(5)]
         tasks += [await queue.wait("ana", "a"), await queue.wait("olga", "o1"), await queue.wait("olga", "o2")]
@@ -52,7 +52,7 @@ async def test_names_have_their_turns_one_after_the_other_however_many_wait_of_o
 
 
 async def test_no_more_wait_than_may_of_one_name_and_of_all() -> None:
-    queue = Queue(RequestTurns(most=3, each=2))
+    queue = Queue(RequestTurns(max_waiting=3, max_waiting_per_user=2))
     async with queue.turns.turn("ana", here):
         tasks = [await queue.wait("vera", "v") for _ in range(2)]
         with pytest.raises(ProblemError) as refused:
@@ -66,7 +66,7 @@ async def test_no_more_wait_than_may_of_one_name_and_of_all() -> None:
 
 
 async def test_whoever_has_gone_or_is_stopped_has_no_turn_and_no_place() -> None:
-    queue = Queue(RequestTurns(most=2, each=2))
+    queue = Queue(RequestTurns(max_waiting=2, max_waiting_per_user=2))
     left = asyncio.Event()
     async with queue.turns.turn("ana", here):
         gone = [await queue.wait("vera", "gone", left.is_set) for _ in range(2)]
@@ -82,7 +82,7 @@ async def test_whoever_has_gone_or_is_stopped_has_no_turn_and_no_place() -> None
 
 
 async def test_one_who_is_stopped_as_the_turn_comes_passes_it_on() -> None:
-    queue = Queue(RequestTurns(most=2, each=2))
+    queue = Queue(RequestTurns(max_waiting=2, max_waiting_per_user=2))
     async with queue.turns.turn("ana", here):
         stopped, after = await queue.wait("vera", "stopped"), await queue.wait("olga", "after")
     stopped.cancel()
@@ -98,7 +98,9 @@ async def test_after_a_turn_nobody_has_one_for_a_multiple_of_its_length(monkeypa
         pauses.append(pause)
 
     monkeypatch.setattr(asyncio.get_running_loop(), "call_later", later)
-    async with RequestTurns(most=1, each=1, rest=3.0, clock=lambda: next(times)).turn("ana", here):
+    async with RequestTurns(
+        max_waiting=1, max_waiting_per_user=1, pause_factor=3.0, clock=lambda: next(times)
+    ).turn("ana", here):
         assert pauses == []
     assert pauses == [0.75]
 
@@ -135,7 +137,7 @@ async def test_plans_wait_within_limits_and_those_of_askers_who_have_gone_are_no
         for task in gone:
             task.cancel()
         await asyncio.gather(*gone, return_exceptions=True)
-        while not all(waiter.gone() for waiter in waiting["vera"]):
+        while not all(waiter.is_disconnected() for waiter in waiting["vera"]):
             await asyncio.sleep(0.01)
         stays = ask("stays", VIEWER)
         while len(waiting["vera"]) > 1:

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from stream.monitor.state.budget_history import DAY
+from stream.monitor.state.budget_history import DAY_SECONDS
 from tests.unit.monitor.installation import HIGH, LOW, Installation, spec
 
-DAYS = float(DAY)
+DAYS = float(DAY_SECONDS)
 
 
 def lived() -> Installation:

@@ -10,7 +10,7 @@ import pytest
 from schemas import Answer, Query
 from sotto import Driver
 from stream.errors import Invalid, Rejected
-from stream.questions.question_forms import DEFAULT_MAX_PRICE, with_limit
+from stream.questions.question_forms import DEFAULT_MAX_PRICE, set_default_max_price
 from tests.builders import KEY, source, stream
 
 COUNT: dict[str, Any] = {"where": "age >= 3"}
@@ -160,6 +160,6 @@ def test_clients_limit_questions_with_an_alpha_to_a_tenth_of_the_grant() -> None
     """A client's question with an alpha has a limit of 10% unless it has one; others have none, and a dry run has 0."""
     plain = Query(id="a", stream="s", where="TRUE")
     tight = plain.model_copy(update={"alpha": 5.0})
-    assert with_limit(plain) == plain
-    assert with_limit(tight).max_price == DEFAULT_MAX_PRICE == "10%"
-    assert with_limit(tight.model_copy(update={"max_price": 0.5})).max_price == 0.5
+    assert set_default_max_price(plain) == plain
+    assert set_default_max_price(tight).max_price == DEFAULT_MAX_PRICE == "10%"
+    assert set_default_max_price(tight.model_copy(update={"max_price": 0.5})).max_price == 0.5

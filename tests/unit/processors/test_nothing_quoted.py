@@ -14,7 +14,7 @@ from schemas.rejected import HEADER_PREFIX
 from sotto import Driver
 from stream.budget.openings import PLAN_FAILED_MESSAGE
 from stream.monitor.api.listing import RejectedQuery, list_rejected
-from stream.monitor.state.monitor_tables import Tables
+from stream.monitor.state.monitor_tables import MonitorTables
 from tests.builders import installation, source
 from tests.unit.processors.budget_service import TOPICS, opening, ready, receipts_in, register
 from tests.unit.processors.installation import spec, written
@@ -55,7 +55,7 @@ def tell(driver: Driver, event: bytes) -> list[bytes]:
     before = {topic: len(driver.records(topic)) for topic in vars_of(driver)}
     driver.send(0, event)
     told: list[bytes] = []
-    tables = Tables(driver.topics)
+    tables = MonitorTables(driver.topics)
     for topic, known in before.items():
         for record in driver.records(topic)[known:]:
             ours = topic == driver.topics.rejected

@@ -1,8 +1,8 @@
 """Decodes the fields of the topics' records that the monitor shows.
 
-Each record may contain a table's whole domain, half a megabyte: skipping unused fields keeps a view
-of many streams cheap. Unknown fields and mechanisms are skipped as well, so that an older monitor
-can show newer services. Small parts that all kinds of records share are models of ``schemas``.
+A record may contain a table's whole domain, half a megabyte, so unused fields are not decoded.
+Unknown fields and mechanisms are ignored too, so that an older monitor can show newer services.
+Small parts that all kinds of records share are models of ``schemas``.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from schemas.wire import UNREADABLE
 from stream.processing.dead_letters import address_of
 from stream.processing.protocol import Headers
 
-_Read = TypeVar("_Read", bound=msgspec.Struct | BaseModel)
+_Shape = TypeVar("_Shape", bound=msgspec.Struct | BaseModel)
 
 
 class SourceShape(msgspec.Struct, frozen=True, gc=False):
@@ -168,17 +168,17 @@ def _read_model(model: Any, fields: Any) -> Any:
     return model.model_validate(fields, strict=False, extra="ignore")
 
 
-def read(shape: type[_Read], value: bytes) -> _Read:
+def decode_record(shape: type[_Shape], value: bytes) -> _Shape:
     """Decode a record's value; UnreadableRecordError if a required field is missing."""
     kind: Any = shape
     try:
-        record: _Read = _decoder(kind)(value)
+        record: _Shape = _decoder(kind)(value)
     except UNREADABLE as error:
         raise UnreadableRecordError(type(error).__name__) from None
     return record
 
 
-class DeadLetterDigest(msgspec.Struct, frozen=True, gc=False):
+class DeadLetterSummary(msgspec.Struct, frozen=True, gc=False):
     """The headers of a dead letter, and the stream and id of its question.
 
     No other part of the refused event is read. ``stream`` and ``id`` are null if unreadable.
@@ -193,16 +193,16 @@ class DeadLetterDigest(msgspec.Struct, frozen=True, gc=False):
     id: str | None = None
 
 
-def dead_letter(headers: Headers, value: bytes | None) -> DeadLetterDigest:
+def summarize_dead_letter(headers: Headers, value: bytes | None) -> DeadLetterSummary:
     """Read a dead letter's headers (schemas.RejectedHeaders) and its question's stream and id."""
-    facts = {name: value for name, value in headers if name.startswith(HEADER_PREFIX)}
+    own_headers = {name: value for name, value in headers if name.startswith(HEADER_PREFIX)}
 
     def text(name: str) -> str:
-        return facts[HEADER_PREFIX + name].decode(errors="replace")
+        return own_headers[HEADER_PREFIX + name].decode(errors="replace")
 
     identifier, stream = address_of(value) or (None, None)
     try:
-        return DeadLetterDigest(
+        return DeadLetterSummary(
             topic=text("topic"),
             partition=int(text("partition")),
             offset=int(text("offset")),

@@ -29,16 +29,16 @@ from schemas.base import ByKind
 from schemas.json_limits import repeats_a_field
 from schemas.windows import Span, span_ms
 from schemas.wire import Place, describe_at, parsed
-from stream.questions.alert_states import matches
+from stream.questions.alert_states import matches_patterns
 from stream.secret_files import SecretFileError, read_secret
 
-PREFIX: Final = "whsec_"
-SHORTEST: Final = 24
-LONGEST: Final = 64
+SECRET_PREFIX: Final = "whsec_"  # noqa: S105  (a prefix)
+MIN_KEY_BYTES: Final = 24
+MAX_KEY_BYTES: Final = 64
 
 
 class Secret(NamedTuple):
-    """A key of 24 to 64 bytes that signs webhooks; ``repr`` does not show it."""
+    """A key of 24 to 64 bytes that signs webhooks; ``repr`` hides it."""
 
     key: bytes
 
@@ -49,12 +49,12 @@ class Secret(NamedTuple):
     def parse(cls, text: str) -> Self:
         """Parse a secret: ``whsec_`` and base64, as in Standard Webhooks; ValueError if invalid."""
         try:
-            key = base64.b64decode(text.removeprefix(PREFIX), validate=True)
+            key = base64.b64decode(text.removeprefix(SECRET_PREFIX), validate=True)
         except (binascii.Error, ValueError):
             key = b""
-        if not text.startswith(PREFIX) or not SHORTEST <= len(key) <= LONGEST:
+        if not text.startswith(SECRET_PREFIX) or not MIN_KEY_BYTES <= len(key) <= MAX_KEY_BYTES:
             raise ValueError(
-                f"is not a secret; give {PREFIX} and {SHORTEST} to {LONGEST} random bytes in base64, as "
+                f"is not a secret; give {SECRET_PREFIX} and {MIN_KEY_BYTES} to {MAX_KEY_BYTES} random bytes in base64, as "
                 '\'printf "whsec_%s" "$(openssl rand -base64 32)"\' makes it'
             )
         return cls(key)
@@ -80,11 +80,13 @@ class AlertsError(RuntimeError):
     """The alerts file is invalid; the message names the field but no address or secret."""
 
 
-def _address(text: str) -> str:
+def _check_address(text: str) -> str:
     # Check the characters first: urlsplit removes some of them silently.
-    if unfit := next((sign for sign in text if sign.isspace() or not sign.isprintable()), None):
+    if bad_character := next(
+        (character for character in text if character.isspace() or not character.isprintable()), None
+    ):
         raise ValueError(
-            f"has U+{ord(unfit):04X}, which is not allowed in an address; remove it, or percent-encode it"
+            f"has U+{ord(bad_character):04X}, which is not allowed in an address; remove it, or percent-encode it"
         )
     try:
         parts = urlsplit(text)
@@ -107,20 +109,20 @@ def _is_host(name: str) -> bool:
         return False
 
 
-Address = Annotated[str, StringConstraints(min_length=1, max_length=2048), AfterValidator(_address)]
+Address = Annotated[str, StringConstraints(min_length=1, max_length=2048), AfterValidator(_check_address)]
 FileName = Annotated[str, StringConstraints(pattern=r"^[^\x00]*$")]
-TARGET_NAME: Final = r"^[A-Za-z0-9][A-Za-z0-9._-]{0,62}$"
-TargetName = Annotated[str, StringConstraints(pattern=TARGET_NAME)]
+TARGET_NAME_PATTERN: Final = r"^[A-Za-z0-9][A-Za-z0-9._-]{0,62}$"
+TargetName = Annotated[str, StringConstraints(pattern=TARGET_NAME_PATTERN)]
 Patterns = Annotated[tuple[str, ...], Field(max_length=1000, strict=False)]
 LabelName = Annotated[str, StringConstraints(pattern=r"^[A-Za-z_][A-Za-z0-9_]{0,127}$")]
 LabelText = Annotated[str, StringConstraints(min_length=1, max_length=1024)]
 
 
-class _Strict(BaseModel):
+class _StrictModel(BaseModel):
     model_config = ConfigDict(strict=True, frozen=True, extra="forbid", hide_input_in_errors=True)
 
 
-class _Target(_Strict):
+class _Target(_StrictModel):
     """Fields of all targets; ``streams`` and ``sources`` are names or patterns with ``*``."""
 
     name: TargetName
@@ -137,14 +139,14 @@ class _Target(_Strict):
 
     @model_validator(mode="after")
     def _require_one_credential(self) -> Self:
-        """Refuses a target with both a bearer token and a password in an address."""
+        """Refuse a target that has both a bearer token and a password in an address."""
         if self.bearer_file and any((parts := urlsplit(one)).username or parts.password for one in self.addresses):
-            raise ValueError("bearer_file: an address contains a user name or password; remove either")
+            raise ValueError("bearer_file: an address contains a user name or password too; remove one of the two")
         return self
 
     def wants(self, source: str, stream: str) -> bool:
         """Return True if this target gets a stream's alerts."""
-        return matches(source, self.sources) and matches(stream, self.streams)
+        return matches_patterns(source, self.sources) and matches_patterns(stream, self.streams)
 
     @property
     def timeout_seconds(self) -> float:
@@ -155,7 +157,7 @@ class _Target(_Strict):
         """The bearer token, read from its file on every call."""
         if not self.bearer_file:
             return None
-        token = _read(self.bearer_file, self.name, "bearer_file")
+        token = _read_secret_file(self.bearer_file, self.name, "bearer_file")
         if re.fullmatch(r"[!-~]+", token) is None:
             found = "is empty" if not token else "contains line breaks, spaces or characters outside ASCII"
             raise AlertsError(
@@ -174,16 +176,16 @@ class _Target(_Strict):
                 else f"cannot be read ({error.strerror})"
             )
             raise AlertsError(
-                f"target {self.name}: ca_file: {self.ca_file} {found}; give a PEM file of the authorities, or leave it "
-                "out for the system's"
+                f"target {self.name}: ca_file: {self.ca_file} {found}; give a PEM file of certificate authorities, or "
+                "leave ca_file out to use the system's"
             ) from None
 
 
 class WebhookTarget(_Target):
     """A receiver of webhooks, which gets each stream's alerts in order and at least once.
 
-    Each alert is signed with every secret; give two while the receiver changes from one to the
-    other. An alert that could not be delivered is dropped when it is older than ``give_up``.
+    Each alert is signed with every secret. Give two secrets while the receiver changes from one to
+    the other. An alert that cannot be delivered is dropped when it is older than ``give_up``.
     """
 
     kind: Literal["webhook"]
@@ -201,7 +203,7 @@ class WebhookTarget(_Target):
         found = []
         for file in self.secret_files:
             try:
-                found.append(Secret.parse(_read(file, self.name, "secret_files")))
+                found.append(Secret.parse(_read_secret_file(file, self.name, "secret_files")))
             except ValueError as error:
                 raise AlertsError(f"target {self.name}: secret_files: {file}: {error}") from None
         return found
@@ -210,12 +212,12 @@ class WebhookTarget(_Target):
 class AlertmanagerTarget(_Target):
     """One Alertmanager or a cluster, which gets each firing alarm again after each ``resend``.
 
-    An alarm is a run of alerts of one stream and group. Without new answers, it is resolved after
-    its window's length and ``resolve_after``. After a restart, firing alarms are restored from the
+    An alarm is a run of alerts of one stream and group. It is resolved if no answer follows within
+    its window's length plus ``resolve_after``. After a restart, firing alarms are restored from the
     answers of the last ``look_back``.
     """
 
-    RESERVED: ClassVar[frozenset[str]] = frozenset({"alertname", "source", "stream"})
+    RESERVED_LABELS: ClassVar[frozenset[str]] = frozenset({"alertname", "source", "stream"})
 
     kind: Literal["alertmanager"]
     urls: Annotated[tuple[Address, ...], Field(min_length=1, max_length=16, strict=False)]
@@ -232,27 +234,29 @@ class AlertmanagerTarget(_Target):
 
     @model_validator(mode="after")
     def _check_labels_and_resend(self) -> AlertmanagerTarget:
-        if taken := sorted(name for name in self.labels if name in self.RESERVED or name.startswith("group_")):
-            raise ValueError(f"labels: {taken[0]} is reserved for the alert; use another name")
+        if reserved := sorted(
+            name for name in self.labels if name in self.RESERVED_LABELS or name.startswith("group_")
+        ):
+            raise ValueError(f"labels: {reserved[0]} is reserved for the alert; use another name")
         if span_ms(self.resend) < 1000:
-            raise ValueError("resend: give 1s or more")
+            raise ValueError("resend: is less than 1s; give 1s or more")
         return self
 
 
 Target = Annotated[WebhookTarget | AlertmanagerTarget, Field(discriminator="kind"), ByKind()]
 
 
-class AlertsFile(_Strict):
+class AlertsFile(_StrictModel):
     """All targets, and the address of the monitor's page for links in alerts."""
 
     targets: Annotated[tuple[Target, ...], Field(min_length=1, max_length=MAX_TARGETS, strict=False)]
     page: Address | None = None
 
     @model_validator(mode="after")
-    def _names_are_used_once(self) -> AlertsFile:
+    def _require_distinct_names(self) -> AlertsFile:
         names = [target.name for target in self.targets]
         if repeated := sorted({name for name in names if names.count(name) > 1}):
-            raise ValueError(f"targets: the name {repeated[0]} is used twice; use a different name for each")
+            raise ValueError(f"targets: the name {repeated[0]} is used twice; give each target its own name")
         return self
 
     @classmethod
@@ -265,13 +269,15 @@ class AlertsFile(_Strict):
         except SecretFileError as error:
             raise AlertsError(str(error)) from None
         if "\ufffd" in text:
-            raise AlertsError(f"{path}: write characters outside ASCII as \\u escapes")
+            raise AlertsError(f"{path}: contains characters outside ASCII; write them as \\u escapes")
         try:
             found = cls.model_validate_json(text)
         except ValidationError as error:
-            raise AlertsError(f"{path}: {describe_at(error, partial(_place, parsed(text)), whole='')}") from None
+            raise AlertsError(
+                f"{path}: {describe_at(error, partial(_fault_path, parsed(text)), whole='')}"
+            ) from None
         if repeats_a_field(text.encode()):
-            raise AlertsError(f"{path}: a field is given twice; give each once")
+            raise AlertsError(f"{path}: a field is given twice; give each field once")
         for target in found.targets:
             target.tls()
             target.bearer()
@@ -280,7 +286,7 @@ class AlertsFile(_Strict):
         return found
 
 
-def _place(given: Any, detail: ErrorDetails) -> list[str]:
+def _fault_path(given: Any, detail: ErrorDetails) -> list[str]:
     """Return the path of a faulty field; a target's name replaces its index."""
     steps = Place(given)(detail)
     if len(steps) < 2 or steps[0] != "targets":
@@ -288,12 +294,12 @@ def _place(given: Any, detail: ErrorDetails) -> list[str]:
     _, number, *fields = steps
     target = given["targets"][int(number)]
     name = target.get("name") if isinstance(target, dict) else None
-    if isinstance(name, str) and re.fullmatch(TARGET_NAME, name) is not None:
+    if isinstance(name, str) and re.fullmatch(TARGET_NAME_PATTERN, name) is not None:
         number = name
     return ["targets", number, *fields]
 
 
-def _read(file: str, target: str, field: str) -> str:
+def _read_secret_file(file: str, target: str, field: str) -> str:
     try:
         return read_secret(Path(file))
     except SecretFileError as error:
