@@ -1,4 +1,4 @@
-"""All questions about two attributes: the error of every cell of every pair, for one ε, beside AIM told that workload.
+"""All questions about two attributes: the error of every cell of every pair, for one ε, beside private-pgm told of them.
 
 Each table is asked for the counts of all pairs of its attributes (those of at most 4,096 cells), one ``group_by`` after the
 other, through the services' own processors in memory. Runs are kept in a file as soon as they are made.
@@ -34,14 +34,17 @@ from stream.tables import flights
 DOCUMENT, RUNS = Path("docs/accuracy.md"), Path("docs/workloads.json")
 BEGIN, END = "<!-- workloads -->", "<!-- end of workloads -->"
 DELTA, EPSILON, BETA = 1e-6, 1.0, 0.05
-AIM_ROUNDS = 16
-"""AIM's first division of its budget, in rounds for each attribute, as published."""
 CONTENDERS: dict[str, dict[str, Any] | None] = {
     "pmw, chosen pairs first (`workload`)": {"warm_start": "workload"},
     "pmw, single attributes first": {"warm_start": 1},
     "pmw, all pairs first": {"warm_start": 2},
-    "AIM, offline": None,
+    "private-pgm, a tree of pairs, offline": None,
 }
+SLOW = {"AIM, offline": "aim.py"}
+"""Peers that run for a long time: on request only."""
+AIM_ROUNDS = 16
+"""AIM's first division of its budget, in rounds for each attribute, as published."""
+_WHOLE = 100
 Codes = npt.NDArray[np.int64]
 Floats = npt.NDArray[np.float64]
 
@@ -70,7 +73,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     """Make the runs that are missing, and show or write the table."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.workloads", description=__doc__)
     parser.add_argument("--only", nargs="+", choices=tuple(TABLES), default=tuple(TABLES))
-    parser.add_argument("--contender", nargs="+", choices=tuple(CONTENDERS), default=tuple(CONTENDERS))
+    parser.add_argument("--contender", nargs="+", choices=(*CONTENDERS, *SLOW), default=tuple(CONTENDERS))
     parser.add_argument("--delta", type=float, nargs="+", default=(0.0, DELTA))
     parser.add_argument("--keys", type=int, default=3, help="how many noise keys; means over them are shown")
     parser.add_argument("--again", action="store_true", help="measure anew what was measured before")
@@ -85,7 +88,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
                     place = f"{name} | {contender} | {delta:g} | {key}"
                     if place in runs and not options.again:
                         continue
-                    if (found := _run(TABLES[name](), CONTENDERS[contender], delta, key)) is None:
+                    if (found := _run(TABLES[name](), contender, delta, key)) is None:
                         continue
                     runs[place] = [float(f"{one:.4g}") for one in found]
                     console.print(place, runs[place], highlight=False, soft_wrap=True)
@@ -107,7 +110,9 @@ def _shown(runs: dict[str, list[float]], delta: float) -> str:
             ]
             if found:
                 mean, high, largest = (statistics.mean(run[place] for run in found) for place in range(3))
-                cells.append(f"{mean:.3g} / {high:.3g} / {largest:,.0f}")
+                cells.append(
+                    " / ".join(f"{one:,.0f}" if one >= _WHOLE else f"{one:.3g}" for one in (mean, high, largest))
+                )
             else:
                 cells.append("–")
         lines.append([name, f"{rows:,}", *cells])
@@ -115,12 +120,13 @@ def _shown(runs: dict[str, list[float]], delta: float) -> str:
     return "\n".join([head, "", *("| " + " | ".join(line) + " |" for line in lines)])
 
 
-def _run(
-    table: Table | None, mechanism: dict[str, Any] | None, delta: float, key: int
-) -> tuple[float, ...] | None:
+def _run(table: Table | None, contender: str, delta: float, key: int) -> tuple[float, ...] | None:
     if table is None:
         return None
-    estimates = _aim(table, delta, key) if mechanism is None else _streamed(table, mechanism, delta, key)
+    if (mechanism := CONTENDERS.get(contender)) is not None:
+        estimates: Floats | None = _streamed(table, mechanism, delta, key)
+    else:
+        estimates = _private_pgm(table, SLOW.get(contender, "tree_of_pairs.py"), delta, key)
     if estimates is None:
         return None
     errors = np.abs(estimates - np.concatenate([table.exact(pair) for pair in table.pairs]))
@@ -165,15 +171,15 @@ def _streamed(table: Table, mechanism: dict[str, Any], delta: float, key: int) -
     return np.concatenate([np.array(one.estimates, dtype=np.float64) for one in answers])
 
 
-def _aim(table: Table, delta: float, key: int) -> Floats | None:
-    """Run AIM on private-pgm in the peers' environment."""
+def _private_pgm(table: Table, program: str, delta: float, key: int) -> Floats | None:
+    """Run a program on private-pgm in the peers' environment."""
     if (python := environment("mbi")) is None:
         return None
-    given, made = (FOLDER / "accuracy" / name for name in ("aim.npz", "aim.npy"))
+    given, made = (FOLDER / "accuracy" / name for name in ("pairs.npz", "pairs.npy"))
     given.parent.mkdir(parents=True, exist_ok=True)
     rounds = AIM_ROUNDS * len(table.sizes)
     np.savez(given, codes=table.codes, sizes=table.sizes, epsilon=EPSILON, delta=delta, seed=key, rounds=rounds)
-    subprocess.run([python, PEERS / "aim.py", given, made], check=True)
+    subprocess.run([python, PEERS / program, given, made], check=True)
     everything: Floats = np.load(made)
     places, kept = 0, []
     for x, y in combinations(range(len(table.sizes)), 2):
