@@ -9,11 +9,13 @@ from __future__ import annotations
 from collections import OrderedDict
 from collections.abc import Iterable, Iterator
 from functools import cache
+from typing import Any
 
 from blake3 import blake3
 from pydantic import TypeAdapter
+from pydantic_core import to_json
 
-from schemas import MAX_RECORD_BYTES, Receipt, Request, TrailHead, TrailRecord, subject_of
+from schemas import MAX_RECORD_BYTES, OpenStream, Pmw, Receipt, Request, TrailHead, TrailRecord, subject_of
 from schemas.trail import BEFORE_THE_FIRST
 from schemas.wire import Codec, MalformedEventError
 
@@ -36,8 +38,17 @@ def request_digest(request: Request) -> str:
 
     Fields at their defaults do not count, so a later version's optional fields do not change it.
     """
-    body = _request_adapter().dump_json(request, exclude_defaults=True)
-    return blake3(request.kind.encode() + b"\n" + body).hexdigest()
+    content = _request_adapter().dump_python(request, mode="json", exclude_defaults=True)
+    if isinstance(request, OpenStream) and isinstance(request.stream.mechanism, Pmw):
+        content["stream"]["mechanism"] = _pmw_content(request.stream.mechanism)
+    return blake3(request.kind.encode() + b"\n" + to_json(content)).hexdigest()
+
+
+def _pmw_content(mechanism: Pmw) -> dict[str, Any]:
+    # The default of ``beyond`` was "end" once: clients and services of both versions need equal digests.
+    content = mechanism.model_dump(mode="json")
+    defaults = {name: field.default for name, field in Pmw.model_fields.items()} | {"beyond": "end"}
+    return {name: value for name, value in content.items() if value != defaults[name]}
 
 
 def receipt_key(request: str) -> bytes:

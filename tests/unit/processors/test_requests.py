@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pytest
+from blake3 import blake3
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -267,3 +268,17 @@ def test_the_ledger_knows_how_far_it_has_read() -> None:
     service.send(b"{")
     service.restart()
     assert service.processor.restored() == {**expected, TOPICS.requests: service.offset}
+
+
+@pytest.mark.parametrize(("beyond", "digested"), [("end", b""), ("unpromised", b',"beyond":"unpromised"')])
+def test_request_digest_keeps_the_first_default_of_beyond(beyond: str, digested: bytes) -> None:
+    """Clients of the first version omit "end" from the digest, although it is no longer the default."""
+    mechanism = {"kind": "pmw", "attributes": ["a"], "beyond": beyond}
+    spec = {"stream": "s", "source": "t", "mechanism": mechanism, "epsilon": 0.5}
+    request = OpenStream.model_validate({"request": "r", "stream": spec})
+    body = (
+        b'{"request":"r","stream":{"stream":"s","source":"t","mechanism":{"kind":"pmw","attributes":["a"]'
+        + digested
+        + b'},"epsilon":0.5}}'
+    )
+    assert request_digest(request) == blake3(b"open\n" + body).hexdigest()
