@@ -147,7 +147,8 @@ COMMANDS: Final = {
     ),
     "ask": LazyCommand("stream.cli.manage.query_commands:ask", "Ask one query and wait for its answer."),
     "sql": LazyCommand(
-        "stream.cli.manage.statement_command:sql", "Answer a SELECT, each number with its ±, and print the cost."
+        "stream.cli.manage.statement_command:sql",
+        "Answer a SELECT, each number with its ± and its 95 % confidence interval, and print the cost.",
     ),
     "answers": LazyCommand("stream.cli.manage.query_commands:answers", "Print committed answers as they arrive."),
     "watch": LazyCommand("stream.cli.manage.answer_commands:watch", "Show the alerts of streams as they arrive."),

@@ -72,7 +72,7 @@ async def committed(settings: Settings, topic: str, partition: int) -> list[Reco
 
 
 async def check(
-    settings: Settings, topics: Topics, key: NoiseKey, asked: Sequence[str], *, same_words: bool = True
+    settings: Settings, topics: Topics, key: NoiseKey, asked: Sequence[str], *, same_version: bool = True
 ) -> Findings:
     """Read every topic of an installation and examine it; reasons are not compared if several versions have answered."""
     wide = (topics.queries, topics.control, topics.answers, topics.state)
@@ -82,7 +82,7 @@ async def check(
     logs = {place: await committed(settings, *place) for place in places}
     limits = Limits.of(settings.work_outstanding, settings.work_rate)
     tables = TableStore.keyed_by(key)
-    return examine(Installation(topics, key, tables, limits=limits, same_words=same_words), logs, asked)
+    return examine(Installation(topics, key, tables, limits=limits, same_version=same_version), logs, asked)
 
 
 def examine(installation: Installation, logs: Logs, asked: Iterable[str]) -> Findings:

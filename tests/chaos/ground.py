@@ -196,10 +196,10 @@ class Ground:
                         await producer.send_and_wait(topic, record.value, key=record.key, partition=number)
                         self.injected["control event repeated out of order"] += 1
 
-    async def verified(self, *, same_words: bool = True) -> Findings:
+    async def verified(self, *, same_version: bool = True) -> Findings:
         """Everything is answered; no violation is found once the charges under way have reached the ledger.
 
-        Services of several versions may give other words for the same reasons.
+        Services of several versions (not ``same_version``) give other words for the same reasons.
         """
         if self.live is not None:
             await self.live.finished(WINDOWS_SETTLING)
@@ -212,7 +212,7 @@ class Ground:
         while True:
             limited = self.settings.model_copy(update={"work_outstanding": self.work_outstanding})
             findings = await check(
-                limited, self.client.topics, self.key, [*self.asked, *self.windows], same_words=same_words
+                limited, self.client.topics, self.key, [*self.asked, *self.windows], same_version=same_version
             )
             findings.violations.extend(await self._letters())
             if self.live is not None:

@@ -9,6 +9,7 @@ from fractions import Fraction
 from functools import lru_cache
 from itertools import pairwise
 from operator import itemgetter
+from typing import Any
 
 from schemas import (
     MAX_RECORD_BYTES,
@@ -60,14 +61,14 @@ Fingerprint = Callable[[Source, int], str | None]
 class Installation:
     """What a replay needs beside the logs: the workers' key, tables and limits.
 
-    Reasons are ``same_words`` unless several versions have answered.
+    Without ``same_version``, an earlier version gave some answers: with other reasons, and without intervals.
     """
 
     topics: Topics
     key: NoiseKey
     tables: TableStore
     limits: Limits = NO_LIMITS
-    same_words: bool = True
+    same_version: bool = True
 
     def fingerprint(self, source: Source, version: int) -> str | None:
         """The fingerprint of a version of a source's data."""
@@ -108,7 +109,7 @@ def check_replay(installation: Installation, logs: Logs, partition: int) -> list
         answer = answers_codec.decode(one)
         if answer.outcome == "halted" and answer.stream in ended and not _is_exhausted(answer.reason):
             stopped.add(answer.stream)
-        different += answer.stream not in stopped and not _are_alike(one, other, installation.same_words)
+        different += answer.stream not in stopped and not _are_alike(one, other, installation.same_version)
     if different:
         violations.append(f"partition {partition}: replay gave {different} answers that differ, of {len(seen)}")
     streams = [stream for stream in replayed.streams.names if stream not in ended]
@@ -122,12 +123,14 @@ def check_replay(installation: Installation, logs: Logs, partition: int) -> list
     return violations + differences(f"partition {partition}: changelog and replay", rebuilt, replayed, streams)
 
 
-def _are_alike(one: bytes, other: bytes, same_words: bool) -> bool:
-    if one == other or same_words:
+def _are_alike(one: bytes, other: bytes, same_version: bool) -> bool:
+    if one == other or same_version:
         return one == other
-    return answers_codec.decode(one).model_copy(update={"reason": None}) == answers_codec.decode(other).model_copy(
-        update={"reason": None}
-    )
+    seen, again = answers_codec.decode(one), answers_codec.decode(other)
+    ignored: dict[str, Any] = {"reason": None}
+    if seen.interval is None and seen.intervals is None:
+        ignored |= {"interval": None, "intervals": None}
+    return seen.model_copy(update=ignored) == again.model_copy(update=ignored)
 
 
 def differences(what: str, one: QueryProcessor, other: QueryProcessor, streams: Iterable[str]) -> list[str]:

@@ -146,9 +146,14 @@ class PeriodWorld(World):
             await asyncio.sleep(1.7)
         return found or ["not settled"]
 
-    def examine(self) -> list[str]:
+    def examine(self, *, same_version: bool = True) -> list[str]:
         """Every violation."""
-        return [*super().examine(), *self._periods().refunds(), *self._letters(), *self._out_of_order()]
+        return [
+            *super().examine(same_version=same_version),
+            *self._periods().refunds(),
+            *self._letters(),
+            *self._out_of_order(),
+        ]
 
     def _periods(self) -> Periods:
         return Periods(self.logs(), self.topics, SOURCE, self.ended)

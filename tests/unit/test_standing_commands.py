@@ -52,6 +52,7 @@ def test_results_name_their_window_and_group(driver: Driver) -> None:
     driver.open(standing("numbers", {"kind": "laplace", "answers": 9}))
     driver.open(standing("all", {"kind": "histogram", "attributes": ["origin"], "answers": 9}, by=[]))
     result = driver.ask(question("numbers", 0, value=3) | {"id": "1"})
+    assert result.interval is not None
     about = "numbers [2013-01-01T05:00:00Z … 2013-01-01T06:00:00Z, origin EWR]"
     assert str(result).startswith(f"{about}: ")
     assert _line(result).startswith(f"{about} 1 answer ")
@@ -64,6 +65,8 @@ def test_results_name_their_window_and_group(driver: Driver) -> None:
         "origin": "EWR",
         "estimate": result.estimate,
         "choice": None,
+        "interval_low": result.interval[0],
+        "interval_high": result.interval[1],
         "alpha": result.alpha,
         "reason": None,
     }

@@ -149,7 +149,7 @@ async def test_a_mixed_pair_of_workers_serves_without_loss_whichever_of_them_is_
         assert {one.outcome for one in receipts} <= {"halted", "closed", "closing"}
         await release.ask(100)
         await ground.answered(seconds=PATIENCE)
-        findings = await ground.verified(same_words=False)
+        findings = await ground.verified(same_version=False)
         told = {findings.grants[answer.stream].spec.mechanism.kind for answer in findings.answers}
         assert told == {spec.mechanism.kind for spec in release.specs()}
         assert await refused(ground) == {ground.client.topics.queries}

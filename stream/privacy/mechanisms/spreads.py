@@ -8,12 +8,12 @@ S = Σ y and Z = Σ (2y² − h²); one row changes them by at most 1, h and h²
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
-import numpy as np
-import numpy.typing as npt
+from stream.optional_packages import np
 
-Integers = npt.NDArray[np.int64]
+if TYPE_CHECKING:
+    import numpy.typing as npt
 
 NUMBERS: Final = 3
 """Numbers of one variance: the count and two sums."""
@@ -33,7 +33,7 @@ def moved(size: int, *, replaced: bool) -> tuple[int, int, int]:
     return (count, 2 * total, 2 * squared) if replaced else (count, total, squared)
 
 
-def moments(counts: Integers) -> tuple[int, int, int]:
+def moments(counts: npt.NDArray[np.int64]) -> tuple[int, int, int]:
     """Return count, sum and sum of squares of the rows in each code: private."""
     most = len(counts) - 1
     centred = 2 * np.arange(len(counts), dtype=np.int64) - most
