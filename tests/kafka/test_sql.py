@@ -73,7 +73,7 @@ async def test_groups_are_printed_by_name_and_a_constant_outside_the_domain_warn
     table = run_installed(settings, "ask", "few", "--group-by", "sex")
     assert (table.returncode, table.stderr) == (0, "")
     cells = [line.replace("│", " ").split() for line in table.stdout.splitlines()]
-    counts = {name: float(number) for name, number in (cell for cell in cells if cell and cell[0] in {"F", "M"})}
+    counts = {cell[0]: float(cell[1]) for cell in cells if cell and cell[0] in {"F", "M"}}
     assert counts == {"F": pytest.approx(300, abs=20), "M": pytest.approx(100, abs=20)}
 
     beyond = run_installed(settings, "ask", "few", "--group-by", "sex", "--where", "age > 200", "--json")

@@ -392,6 +392,6 @@ def test_the_receipt_says_what_the_budget_is_for() -> None:
 
 def test_a_window_over_an_edge_would_tell_of_two_periods(monkeypatch: pytest.MonkeyPatch) -> None:
     """The check that finds it, on merging that asks such windows of the period that they begin in."""
-    monkeypatch.setattr("stream.feeds.merge_state.lies_in_one", lambda *_: True)
+    monkeypatch.setattr("stream.feeds.merge_state.lies_in_one_period", lambda *_: True)
     with pytest.raises(AssertionError):
         test_a_persons_events_of_one_period_move_that_periods_numbers_alone(1)

@@ -133,7 +133,7 @@ async def test_a_request_id_used_for_something_else_is_refused_and_changes_nothi
         await post(client, "/api/closes", body)
         before = installation.driver.budget("feed")
         problem = await post(client, "/api/closes", {**body, "stream": "two"}, status=409)
-    assert "another request" in problem["message"]
+    assert "an earlier request with other content" in problem["message"]
     assert installation.driver.budget("feed") == before
 
 

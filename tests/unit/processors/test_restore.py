@@ -76,7 +76,7 @@ def test_a_restored_state_is_the_live_one() -> None:
     figures = {name: kept[0] for name, kept in processor.streams.figures().items()}
     assert figures["stream-3"] == "exhausted"
     assert {figures[HALTED], figures[CLOSED]} == {"halted", "closed"}
-    assert len(set(processor.streams.kinds)) == 11
+    assert len(set(processor.streams.kinds)) == 12
 
 
 def test_an_opening_behind_the_halt_does_not_open_the_stream_again_when_both_were_taken_in() -> None:

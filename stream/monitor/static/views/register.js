@@ -33,6 +33,7 @@ export function registerView({ session }) {
   const path = textInput({ maxlength: "4096", placeholder: "/data/patients.parquet" });
   const person = textInput({ maxlength: "128", placeholder: "none" });
   const contribution = numberInput({ placeholder: "1" });
+  const columns = textInput({ maxlength: "4096", placeholder: "month = visited, weekday = visited" });
   const sensitivity = numberInput({ value: "1" });
   const grid = numberInput({ value: "1" });
   const minimum = numberInput({ placeholder: "none" });
@@ -46,6 +47,7 @@ export function registerView({ session }) {
       labelled("File of the table", path, "as the services see it, below SOTTO_TABLE_ROOTS; a folder with / at its end, or an address in S3 or PostgreSQL"),
       labelled("Column of persons", person, "identifies the person of a row; empty: each row is one person"),
       labelled("Rows of one person", contribution, "most rows counted, if persons have several"),
+      labelled("Columns of attributes", columns, "attribute = column, where the names differ"),
     ],
     events: topic.elements,
     values: [
@@ -107,7 +109,7 @@ export function registerView({ session }) {
       renews: renews.value.trim() || undefined,
     };
     const own = {
-      table: { path: path.value.trim(), person: person.value.trim() || undefined, contribution: typed(contribution), attributes: domain.value(), texts: domain.texts() },
+      table: { path: path.value.trim(), person: person.value.trim() || undefined, contribution: typed(contribution), attributes: domain.value(), texts: domain.texts(), columns: columnsOf(columns.value) },
       values: { sensitivity: typed(sensitivity), grid: typed(grid), minimum: typed(minimum), maximum: typed(maximum) },
       records: { contributions: typed(contributions) },
       events: { ...topic.value(), attributes: { ...domain.value(), ...domain.texts() } },
@@ -193,4 +195,11 @@ export function describe({ attributes, cells, neighbors, total, remarks }) {
     cells === null ? null : make("p", {}, `${count(cells)} cells of all attributes together.`),
     ...remarks.map((text) => make("p", { class: "quiet" }, `${/^[a-z]+\b/.test(text) ? text[0].toUpperCase() + text.slice(1) : text}.`)),
   ].filter(Boolean);
+}
+
+/** The column of each attribute in "attribute = column, …", or undefined if there is none. */
+function columnsOf(text) {
+  const pairs = text.split(",").map((part) => part.split("=").map((name) => name.trim()));
+  const named = pairs.filter((pair) => pair.length === 2 && pair[0] && pair[1]);
+  return named.length ? Object.fromEntries(named) : undefined;
 }
