@@ -83,6 +83,12 @@ export function questionForm(spec, source, onChange) {
     for (const [name, part] of Object.entries(parts)) {
       part.hidden = !needs[form.value].includes(name) || (["alpha", "limit"].includes(name) && !takesAlpha) || (name === "threshold" && !("threshold" in spec.mechanism));
     }
+    // Out of the page while another form is chosen: two builders would have fields of equal names.
+    if (parts.hits.hidden) {
+      parts.hits.remove();
+    } else {
+      parts.most.before(parts.hits);
+    }
   }
 
   function value() {
