@@ -74,9 +74,11 @@ async def test_what_was_asked_is_not_answered_again_where_changelog_and_offsets_
             for number in range(topics.partitions)
             for letter in await committed(ground.settings, topics.rejected, number)
         ]
-        assert [one.key for one in letters if b"which asks no more" in b"".join(v for _, v in one.headers)] == [
-            RUNNING.encode()
-        ]
+        assert [
+            one.key
+            for one in letters
+            if b"so the stream gets no more questions" in b"".join(v for _, v in one.headers)
+        ] == [RUNNING.encode()]
 
 
 def told(answer: Answer) -> tuple[str, str, str, object]:

@@ -92,6 +92,7 @@ async def test_a_killed_worker_is_started_again_and_an_order_to_stop_reaches_all
     settings: Settings, key: NoiseKey, tmp_path: Path
 ) -> None:
     async with installation(settings, key, tmp_path) as ground:
+        ground.work_outstanding = settings.work_outstanding  # the parent's workers have the default
         ground.start("budget")
         await ground.open()
         with parent(settings, key, tmp_path, processes=2) as workers:

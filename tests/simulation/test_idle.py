@@ -146,4 +146,4 @@ def test_a_worker_whose_room_is_used_up_stays_a_member_too() -> None:
 
 def test_a_worker_that_leaves_it_to_the_client_library_never_comes_back_from_a_long_batch() -> None:
     with membership_left_to_the_client_library(), _room_for_one_fetch(), pytest.raises(AssertionError):
-        _long_batch(another_joins=False)
+        _long_batch(another_joins=True)

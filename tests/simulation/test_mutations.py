@@ -11,7 +11,7 @@ FOUND_BY = {
     "fence_after_restore": 112,
     "tables_followed_from_the_high_watermark": 22,
     "versions_of_a_latest_definition_only": 30,
-    "warm_copies_read_uncommitted": 111,
+    "warm_copies_read_uncommitted": 252,
     "streams_that_ran_dry_stay_so": 7,
     "restore_reads_uncommitted": 23,
     "trail_outside_the_transaction": 16,
