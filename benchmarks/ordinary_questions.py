@@ -156,7 +156,7 @@ def health() -> Table:
                 1.0,
             ),
             Question(
-                "Nine tenths have at most so many visits",
+                "90 % have at most this number of visits",
                 "SELECT QUANTILE(visits, 0.9) FROM health_numbers",
                 _of(visits.quantile(0.9, "lower")),
                 2,
@@ -304,7 +304,7 @@ def departures() -> Table:
             ),
             Question("Median delay", "SELECT MEDIAN(late) FROM departures", _of(delay.quantile(0.5, "lower")), 2),
             Question(
-                "Nine tenths leave with at most this delay",
+                "90 % leave with at most this delay",
                 "SELECT QUANTILE(late, 0.9) FROM departures",
                 _of(delay.quantile(0.9, "lower")),
                 5,
@@ -399,7 +399,7 @@ def summarize(lines: list[Line]) -> str:
 
 
 def measure_coverage(keys: int) -> str:
-    """Return how many of the intervals of all questions, under so many noise keys, contain the truth."""
+    """Return how many of the intervals of all questions, under noise keys 1 to ``keys``, contain the truth."""
     tables = (health(), survey(), departures())
     covered = [
         line.is_covered

@@ -197,14 +197,14 @@ def label_of(granularity: str, day: str) -> str | None:
 
 
 @dataclass(frozen=True, slots=True)
-class Period:
-    """What a literal names: from ``start`` up to ``end``, or a time alone if ``end`` is None."""
+class LiteralPeriod:
+    """The period of a literal, from ``start`` up to ``end``; a single time if ``end`` is None."""
 
     start: int
     end: int | None
 
 
-def period_of(text: str, zone: str | None) -> Period:
+def parse_period(text: str, zone: str | None) -> LiteralPeriod:
     """Parse the literal of a year, quarter, month, week, day, hour or time.
 
     The result is in days without a zone, else in instants of that zone, if the text names no offset.
@@ -215,9 +215,11 @@ def period_of(text: str, zone: str | None) -> Period:
         raise ValueError
     if found["hour"] is None or zone is None:
         first, last = _days_of(found)
-        return Period(first, last) if zone is None else Period(start_of_day(first, zone), start_of_day(last, zone))
+        if zone is None:
+            return LiteralPeriod(first, last)
+        return LiteralPeriod(start_of_day(first, zone), start_of_day(last, zone))
     instant = _instant(found, zone)
-    return Period(instant, None if found["minute"] is not None else instant + HOUR_US)
+    return LiteralPeriod(instant, None if found["minute"] is not None else instant + HOUR_US)
 
 
 def _days_of(found: re.Match[str]) -> tuple[int, int]:

@@ -16,7 +16,7 @@ from functools import cached_property
 from typing import Final, Literal, TypeGuard
 
 from schemas import Bins, Categories, Dates, Decimals, Domain, Integers
-from schemas.calendars import Period, period_of
+from schemas.calendars import LiteralPeriod, parse_period
 from stream.formatting import find_name_in_other_case
 from stream.tables.expressions import (
     FALSE,
@@ -179,9 +179,9 @@ class Attribute:
         first = 0 if operator in {"<=", ">"} else self._edge(domain, period.start, text)
         return codes(self.name, domain.size, (first, end)) if first < end else FALSE
 
-    def _period(self, domain: Dates, text: str) -> Period:
+    def _period(self, domain: Dates, text: str) -> LiteralPeriod:
         try:
-            return period_of(text, domain.timezone)
+            return parse_period(text, domain.timezone)
         except (ValueError, OverflowError) as error:
             why = f": {error}" if "clock" in str(error) else ""
             kind = "dates" if domain.kind == "date" else "times"

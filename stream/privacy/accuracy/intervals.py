@@ -30,6 +30,7 @@ from stream.privacy.noise import Gaussian, Symmetric
 CONFIDENCE: Final = 0.95
 """Probability that an interval contains the true number."""
 MISS: Final = 0.05
+"""Probability that an interval does not contain it."""
 
 SECOND_MISS: Final = 0.02
 """The part of ``MISS`` for the second of two noises; ``wider_interval`` leaves it."""

@@ -11,12 +11,13 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from stream.privacy.accuracy.intervals import MISS
 from stream.privacy.accuracy.rank_accuracy import located
 from stream.privacy.mechanisms.estimate_questions import Ranks, Spreads
 from stream.privacy.mechanisms.spreads import NUMBERS, variance_of
 from stream.privacy.planning.hypothesis_plans import WEIGHT_STEPS
 from stream.worker.families.family import Reply
-from stream.worker.families.statistics import INTERVAL_FAILURE, Found, Statistic
+from stream.worker.families.statistics import Found, Statistic
 
 
 def statistic_of(
@@ -31,7 +32,7 @@ def statistic_of(
         found, alpha = _variances(asked, question, numbers, reach or 0.0)
     else:
         found, alpha = _quantiles(asked, numbers, reach or 0.0)
-    if reach is None or beta > INTERVAL_FAILURE:
+    if reach is None or beta > MISS:
         found = [Found(one.estimate) for one in found]
     return asked.reply(found, charged=False, basis="hypothesis", alpha=None if reach is None else alpha)
 

@@ -15,6 +15,7 @@ import numpy as np
 import numpy.typing as npt
 
 from schemas import AnswersCalibration
+from stream.privacy.accuracy.intervals import MISS
 from stream.privacy.accuracy.noise_laws import each_failure, reach
 from stream.privacy.accuracy.rank_accuracy import (
     Located,
@@ -43,7 +44,6 @@ from stream.worker.families.family import (
     too_wide,
 )
 from stream.worker.families.statistics import (
-    INTERVAL_FAILURE,
     Found,
     Statistic,
     read_statistic,
@@ -200,7 +200,7 @@ class LaplaceStatistics:
         asked, laws = question.asked, question.sums
         calibration = self._calibration(slot)
         failure = each_failure(calibration.beta, promised_answers(calibration)) / asked.groups
-        own = [float(reach(law, 1, each_failure(INTERVAL_FAILURE, NUMBERS))) for law in laws]
+        own = [float(reach(law, 1, each_failure(MISS, NUMBERS))) for law in laws]
         all_ = [float(reach(law, 1, each_failure(failure, NUMBERS))) for law in laws]
         found: list[Found] = []
         alpha = 0.0

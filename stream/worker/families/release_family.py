@@ -55,7 +55,7 @@ from stream.worker.families.family import (
     stream_by_stream,
 )
 from stream.worker.families.sparse_cells import NamedCells
-from stream.worker.families.statistics import INTERVAL_FAILURE, Found, Statistic, read_statistic, statistic_form
+from stream.worker.families.statistics import Found, Statistic, read_statistic, statistic_form
 from stream.worker.families.top_groups import Top, largest_groups, top_of
 
 RELEASE_CACHE_BYTES: Final = 128 << 20
@@ -282,7 +282,7 @@ def _statistic_of(question: _ReadStatistic, release: Integers, calibration: Rele
             values = [float(number) for number in moments(counts)]
             own, every = (
                 [sums_reach(law, total, each / len(values)) * width for width in widths(size)]
-                for each in (INTERVAL_FAILURE, failure)
+                for each in (MISS, failure)
             )
             one = asked.of_variance(*variance_of(values, own, size))
             _, low, high = variance_of(values, every, size)

@@ -1,4 +1,4 @@
-"""Quantiles, interquartile ranges, variances and deviations: what is asked, and how it is published.
+"""Quantiles, interquartile ranges, variances and deviations: questions and their answers.
 
 The families differ in what they release: `laplace_statistics` draws values, `release_family` and
 `estimate_family` read statistics off noisy or estimated counts.
@@ -14,6 +14,7 @@ from typing import Any, Final, Literal, NamedTuple, cast
 
 from schemas import MAX_CATEGORIES, MAX_UNIVERSE
 from schemas.queries import STATISTICS
+from stream.privacy.accuracy.intervals import MISS
 from stream.privacy.accuracy.rank_accuracy import Located
 from stream.privacy.composition.costs import shortest_decimal
 from stream.privacy.mechanisms.rank_choice import LARGEST_PART
@@ -24,9 +25,6 @@ from stream.tables.sums import codes_within
 from stream.worker.families.family import Context, Reply, declared, meant, named
 
 StatisticForm = Literal["quantile", "iqr", "variance", "stddev"]
-
-INTERVAL_FAILURE: Final = 0.05
-"""Probability with which an interval does not contain its number."""
 
 _QUARTILES: Final = (Fraction(1, 4), Fraction(3, 4))
 _SQUARED: Final = ("variance", "stddev")
@@ -78,7 +76,7 @@ class Statistic:
     @property
     def failure(self) -> float:
         """Probability with which either side of a quantile's interval is wrong."""
-        return INTERVAL_FAILURE / (2.0 * len(_QUARTILES) if self.form == "iqr" else 2.0)
+        return MISS / (2.0 * len(_QUARTILES) if self.form == "iqr" else 2.0)
 
     def of_codes(self, found: Sequence[Located]) -> list[Found]:
         """Return the numbers of one group from its quantiles; codes count from ``first``."""
