@@ -21,7 +21,9 @@ _COMMAND = re.compile(r"^(\$ )?(\w+=\S+ )*(\.venv/bin/)?sotto\b")
 _LONGEST_COMMAND = 40
 _NUMBER = r"-?\d[\d,]*(?:\.\d+)?"
 _CELL = re.compile(rf"(?<![\w.,]){_NUMBER}(?!\w)")
-_BESIDE_BOUND = re.compile(rf"(?<![\w.,]){_NUMBER}(?= \(?±)|(?<=±){_NUMBER}")
+_BESIDE_BOUND = re.compile(
+    rf"(?<![\w.,]){_NUMBER}(?= \(?±)|(?<=±){_NUMBER}|(?<=95 %: ){_NUMBER}(?= to )|(?<=\d to ){_NUMBER}(?=[,)])"
+)
 
 
 @dataclass(frozen=True)
@@ -107,7 +109,8 @@ def matches(output: str, wanted: str) -> bool:
 def agrees(output: str, wanted: str) -> bool:
     """Return whether an output with noisy numbers agrees with the one on a page.
 
-    A number before a ±, or in a row of a table, may differ by twice the largest ± of the page's output, and a ± by a tenth.
+    A number before a ±, in a 95 % interval or in a row of a table may differ by twice the largest ± of the page's output.
+    A ± may differ by a tenth.
     Lines and spaces of tables may be longer or shorter. All else must match.
     """
     if "±" not in wanted:

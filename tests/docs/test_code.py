@@ -162,7 +162,7 @@ def test_a_wrong_page_fails(right: str, wrong: str) -> None:
 
 
 SHOWN = """
-counts … answer 1,204 (±53, fresh), 9 charged answers left
+counts … answer 1,204 (±53, 95 %: 1,174 to 1,234, fresh), 9 charged answers left
 ┏━━━━━━┳━━━━━━━┓
 ┃ site ┃ n     ┃
 ┡━━━━━━╇━━━━━━━┩
@@ -170,7 +170,7 @@ counts … answer 1,204 (±53, fresh), 9 charged answers left
 └──────┴───────┘
 """
 PRINTED = """
-counts 3f2c answer 1,150 (±53, fresh), 9 charged answers left
+counts 3f2c answer 1,150 (±53, 95 %: 1,119 to 1,181, fresh), 9 charged answers left
 ┏━━━━━┳━━━━━━━━━┓
 ┃ site ┃ n       ┃
 ┡━━━━━╇━━━━━━━━━┩
@@ -188,6 +188,7 @@ def test_agrees_allows_twice_the_bound_and_no_other_difference() -> None:
     ("right", "wrong"),
     [
         ("1,150", "1,050"),
+        ("1,181", "1,481"),
         ("1,010", "1,310"),
         ("9 charged", "8 charged"),
         ("±53", "±83"),

@@ -42,6 +42,12 @@ GROWTH = 128
 """Megabytes by which a service may grow for one partition; see "Memory" in docs/operations.md."""
 
 
+@pytest.fixture
+def settings(settings: Settings) -> Settings:
+    """Long time-outs: a broker that decompresses on a busy machine must not cost a worker its session."""
+    return settings.model_copy(update={"session_timeout_ms": 30_000, "transaction_timeout_ms": 60_000})
+
+
 def highest(service: Service) -> float:
     """The most memory that a service has taken so far, in megabytes."""
     lines = Path(f"/proc/{service.pid}/status").read_text().splitlines()
