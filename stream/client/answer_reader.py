@@ -1,14 +1,14 @@
 """Reads answers: gives each pending question its answer, and yields the notices of ``watch``.
 
-One consumer reads the answers to all pending questions of a client. Each call of ``watch`` has its
-own consumer of answers, and also reads the ledger, which reports the ends of streams.
+One consumer reads the partitions of all pending questions of a client. Each call of ``watch`` has its
+own consumer of all answers, and also reads the ledger, which reports the ends of streams.
 """
 
 from __future__ import annotations
 
 import asyncio
 import time
-from collections import deque
+from collections import defaultdict, deque
 from collections.abc import (
     AsyncGenerator,
     AsyncIterable,
@@ -24,7 +24,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any, Final
 
-from aiokafka import AIOKafkaConsumer
+from aiokafka import AIOKafkaConsumer, TopicPartition
 from aiokafka.errors import KafkaError
 
 from schemas import Query, Source
@@ -34,6 +34,7 @@ from stream.client.ledger_reader import OpeningReader
 from stream.engine.restore import readable
 from stream.errors import Invalid, Timeout, Unreachable
 from stream.processing.dead_letters import address_of
+from stream.processing.topic_names import partition_of
 from stream.questions import Question, Result, Results
 from stream.questions.alert_states import Notice
 from stream.questions.question_forms import as_query
@@ -51,22 +52,29 @@ class PendingQuestion:
     published_at: float
 
 
+FOLLOW_SECONDS: Final = 10.0
+"""Seconds for which a partition is still read after its last pending question."""
+
+
 class AnswerListener:
-    """Reads all answers in the background, from the first question on."""
+    """Reads answers in the background, only from the partitions of the client's own streams.
+
+    An answer is decoded only if its key is a stream with a pending question.
+    """
 
     def __init__(self, connection: Connection) -> None:
         self._connection = connection
-        self._futures: dict[tuple[str, str], list[asyncio.Future[bytes]]] = {}
+        self._futures: defaultdict[bytes, dict[str, list[asyncio.Future[bytes]]]] = defaultdict(dict)
         self._start_lock = asyncio.Lock()
         self._consumer: AIOKafkaConsumer | None = None
         self._task: asyncio.Task[None] | None = None
+        self._followed: dict[TopicPartition, float] = {}
+        """The partitions that are read, with the monotonic time at which each last had a pending question."""
 
-    async def start(self) -> None:
-        """Start to read new answers, unless the listener reads them already."""
-        async with self._start_lock:
-            if self._consumer is None:
-                self._consumer = await self._connection.open_answers_consumer(from_beginning=False)
-                self._task = asyncio.create_task(self._deliver(self._consumer))
+    @property
+    def followed_partitions(self) -> set[int]:
+        """The partitions that are read."""
+        return {one.partition for one in self._followed}
 
     async def stop(self) -> None:
         """Stop reading and cancel all pending questions."""
@@ -76,15 +84,20 @@ class AnswerListener:
         if self._consumer is not None:
             await self._consumer.stop()
         self._consumer = self._task = None
-        for futures in self._futures.values():
-            for future in futures:
-                future.cancel()
+        for future in self._all_futures():
+            future.cancel()
 
-    def add_question(self, query: Query, source: Source | None, timeout: float | None) -> PendingQuestion:
-        """Add a question that waits for its answer; call this before the question is published."""
+    async def add_question(self, query: Query, source: Source | None, timeout: float | None) -> PendingQuestion:  # noqa: ASYNC109
+        """Add a question and read its partition's new answers; call this before the question is published."""
+        key = query.stream.encode()
         value: asyncio.Future[bytes] = asyncio.get_running_loop().create_future()
-        self._futures.setdefault((query.stream, query.id), []).append(value)
-        value.add_done_callback(partial(self._forget, (query.stream, query.id)))
+        self._futures[key].setdefault(query.id, []).append(value)
+        value.add_done_callback(partial(self._forget, key, query.id))
+        try:
+            await self._follow(key)
+        except BaseException:
+            value.cancel()
+            raise
         return PendingQuestion(query, source, value, timeout, time.monotonic())
 
     @staticmethod
@@ -115,12 +128,46 @@ class AnswerListener:
             raise Unreachable(str(lost), [pending.query]) from lost
         return Result.read(value, pending.query, pending.source)
 
-    def _forget(self, address: tuple[str, str], value: asyncio.Future[bytes]) -> None:
-        waiting = self._futures.get(address, [])
+    def _forget(self, stream: bytes, identifier: str, value: asyncio.Future[bytes]) -> None:
+        pending = self._futures[stream]
+        waiting = pending.get(identifier, [])
         if value in waiting:
             waiting.remove(value)
         if not waiting:
-            self._futures.pop(address, None)
+            pending.pop(identifier, None)
+        if not pending:
+            del self._futures[stream]
+
+    def _all_futures(self) -> list[asyncio.Future[bytes]]:
+        return [one for pending in self._futures.values() for futures in pending.values() for one in futures]
+
+    def _partition_of(self, stream: bytes) -> TopicPartition:
+        topics = self._connection.topics
+        return TopicPartition(topics.answers, partition_of(stream, topics.partitions))
+
+    async def _follow(self, stream: bytes) -> None:
+        """Read the new answers of the stream's partition, unless they are read already."""
+        partition = self._partition_of(stream)
+        if self._consumer is not None and partition in self._followed:
+            return
+        async with self._start_lock:
+            if self._consumer is None:
+                self._followed.clear()
+                self._consumer = await self._connection.open_answers_consumer(from_beginning=False)
+                self._consumer.pause(*self._consumer.assignment())
+                self._task = asyncio.create_task(self._deliver(self._consumer))
+            if partition not in self._followed:
+                await self._consumer.seek_to_end(partition)
+                await self._consumer.position(partition)
+                self._consumer.resume(partition)
+                self._followed[partition] = time.monotonic()
+
+    def _pause_idle_partitions(self, consumer: AIOKafkaConsumer) -> None:
+        now = time.monotonic()
+        self._followed.update((self._partition_of(stream), now) for stream in self._futures)
+        for partition in [one for one, used in self._followed.items() if now - used > FOLLOW_SECONDS]:
+            del self._followed[partition]
+            consumer.pause(partition)
 
     async def _deliver(self, consumer: AIOKafkaConsumer) -> None:
         try:
@@ -129,12 +176,15 @@ class AnswerListener:
                     timeout_ms=500, max_records=self._connection.settings.batch_events
                 )
                 for record in (record for records in fetched.values() for record in readable(records)):
-                    identifier, stream = address_of(record.value) or ("", "")
-                    for future in tuple(self._futures.get((stream, identifier), ())):
+                    if (pending := self._futures.get(record.key)) is None:
+                        continue
+                    identifier, _ = address_of(record.value) or ("", "")
+                    for future in tuple(pending.get(identifier, ())):
                         if not future.done():
                             future.set_result(record.value)
+                self._pause_idle_partitions(consumer)
         except KafkaError as error:
-            for future in [one for futures in self._futures.values() for one in futures]:
+            for future in self._all_futures():
                 if not future.done():
                     future.set_exception(translate_kafka_error(error))
             self._consumer = None  # the next question starts another consumer

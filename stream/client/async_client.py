@@ -261,9 +261,8 @@ class AsyncClient(AsyncCalls):
         require_seconds("timeout", timeout)
         self._connection.require_open()
         with translate_errors():
-            await self._listener.start()
             source = await self._source_lookup.find_source(query.stream) if is_about_table(query) else None
-            pending = self._listener.add_question(query, source, timeout)
+            pending = await self._listener.add_question(query, source, timeout)
             try:
                 self._listener.fail_if_rejected(pending, await self._send(query, headers))
             except BaseException:

@@ -113,6 +113,37 @@ async def test_many_questions_are_iterated_over_as_their_answers_come(
     assert seen == [str(number) for number in range(3000)]
 
 
+async def test_client_reads_only_the_partitions_of_its_own_streams(
+    client: AsyncClient, start: StartService, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A partition is read from its first question on, and left when its last question is long answered."""
+    start("budget")
+    start("worker")
+    await client.register(FEED)
+    monkeypatch.setattr("stream.client.answer_reader.FOLLOW_SECONDS", 300.0)
+    partitions = client.topics.partitions
+    names = {partition_of(name.encode(), partitions): name for name in map("ward-{}".format, range(50))}
+    for name in names.values():
+        await client.open({**WARD, "stream": name, "epsilon": 0.5})
+    for count, name in enumerate(names.values(), start=1):
+        assert (await client.ask(name, value=-1e9)).outcome == "below"
+        assert client._listener.followed_partitions == set(list(names)[:count])
+    monkeypatch.setattr("stream.client.answer_reader.FOLLOW_SECONDS", 0.5)
+    stop = asyncio.Event()
+
+    async def keep_asking() -> None:
+        while not stop.is_set():
+            await client.ask(names[0], value=-1e9)
+
+    async with asyncio.timeout(30), asyncio.TaskGroup() as tasks:
+        tasks.create_task(keep_asking())
+        while client._listener.followed_partitions != {0}:
+            await asyncio.sleep(0.1)
+        stop.set()
+    assert (await client.ask(names[1], value=-1e9)).outcome == "below"
+    assert 1 in client._listener.followed_partitions
+
+
 async def test_where_nothing_is_the_error_says_so() -> None:
     with pytest.raises(Unreachable, match="SOTTO_BOOTSTRAP"):
         await AsyncClient(bootstrap="127.0.0.1:1").connect()
