@@ -1,4 +1,4 @@
-"""Admits queries: decodes them, finds their streams, resolves private numbers, rejects the invalid.
+"""Admits queries: decodes them, finds their streams, resolves private numbers, rejects invalid ones.
 
 A ``place`` is the index of a record in its batch; a ``slot`` is the number of a hosted stream.
 """
@@ -25,10 +25,10 @@ from stream.processing.record_columns import RecordColumns, picked
 from stream.processing.topic_names import Topics, partition_of
 from stream.worker.fair_shares import Shares, Workload
 from stream.worker.families import Families
-from stream.worker.families.family import AdmittedQuestion, Context, TableLetGoError
+from stream.worker.families.family import AdmittedQuestion, Context, TableReleasedError
 from stream.worker.families.question_columns import QuestionRows, Row
-from stream.worker.hosted_streams import CONTROL_UNREAD, PLAIN, STANDING
-from stream.worker.stream_terms import quotes_of, window_and_group_of
+from stream.worker.hosted_streams import CONTROL_UNREAD, PLAIN_SORT, STANDING_SORT
+from stream.worker.stream_terms import count_quotes, window_and_group_of
 
 
 class QueryForm(NamedTuple):
@@ -38,34 +38,34 @@ class QueryForm(NamedTuple):
     decode: Callable[[bytes], Any]
 
 
-def _form(kind: Any) -> QueryForm:
+def _make_form(kind: Any) -> QueryForm:
     return QueryForm(kind, msgspec.json.Decoder(kind).decode)
 
 
 _PLAIN_FIELDS = frozenset({"id", "stream", "value", "threshold"})
-_FULL_FORM: Final = _form(struct(Query))
-PLAIN_FORM: Final = _form(struct(Query, only=_PLAIN_FIELDS))
+_FULL_FORM: Final = _make_form(struct(Query))
+PLAIN_FORM: Final = _make_form(struct(Query, only=_PLAIN_FIELDS))
 """The form of a query with a trusted value and no other fields."""
-_WINDOW_FORM: Final = _form(struct(Query, only=_PLAIN_FIELDS | {"window", "group"}))
+_WINDOW_FORM: Final = _make_form(struct(Query, only=_PLAIN_FIELDS | {"window", "group"}))
 QUERY_FORMS: Final = (_FULL_FORM, PLAIN_FORM, _FULL_FORM, _WINDOW_FORM)
-"""Query forms by a stream's sort, a combination of ``PLAIN`` and ``STANDING``."""
+"""Query forms by a stream's sort, a combination of ``PLAIN_SORT`` and ``STANDING_SORT``."""
 
 _query_codec: Codec[Query] = Codec(Query, limit=MAX_EVENT_BYTES)
 
-_REPEATED = Rejection("malformed", REPEATED)
+_REPEATED_FIELD = Rejection("malformed", REPEATED)
 
 
-def decode_as(like: QueryForm, value: bytes, query: Any) -> Any:
-    """Decode a query in its stream's form; return ``query`` if the value has other fields."""
-    if like is _FULL_FORM:
-        return in_full(value)
+def decode_in_form(form: QueryForm, value: bytes, query: Any) -> Any:
+    """Decode a query in its stream's form; return ``query`` if the value has further fields."""
+    if form is _FULL_FORM:
+        return decode_in_full_form(value)
     try:
-        return like.decode(value)
+        return form.decode(value)
     except UNREADABLE:
         return query
 
 
-def in_full(value: bytes) -> Any:
+def decode_in_full_form(value: bytes) -> Any:
     """Decode a query of any form, with numbers of any size."""
     try:
         return _FULL_FORM.decode(value)
@@ -73,23 +73,23 @@ def in_full(value: bytes) -> Any:
         return _FULL_FORM.decode(replace_extreme_numbers(value))
 
 
-def each_once(value: bytes, query: Any) -> Any:
-    """Return the query in full form; Rejection if the text repeats a field."""
+def require_unique_fields(value: bytes, query: Any) -> Any:
+    """Return the query in full form; Rejection if its JSON repeats a field."""
     if query.__class__ is not _FULL_FORM.kind:
-        query = in_full(value)
-    # Only candidates may be written with defaults, which the cheap check does not count.
+        query = decode_in_full_form(value)
+    # The cheap check counts no fields that are written with their defaults; only candidates have such.
     unsure = query.candidates is not None or may_repeat_a_field(value, query)
     if unsure and repeats_a_field(value):
-        raise _REPEATED
+        raise _REPEATED_FIELD
     return query
 
 
-def reject_unreadable(value: bytes | None) -> Rejection:
+def rejection_of_unreadable(value: bytes | None) -> Rejection:
     """Return the rejection for a missing, oversized or unreadable event."""
-    return value.rejection if isinstance(value, Unread) else malformed(value)
+    return value.rejection if isinstance(value, Unread) else rejection_of_malformed(value)
 
 
-def malformed(value: bytes | None) -> Rejection:
+def rejection_of_malformed(value: bytes | None) -> Rejection:
     """Return the pydantic model's rejection of an event that the fast decoder refused."""
     try:
         _query_codec.decode(
@@ -101,27 +101,29 @@ def malformed(value: bytes | None) -> Rejection:
     return Rejection("malformed", "event: the text is not UTF-8; send UTF-8")
 
 
-def _quotes_of_plain(row: Row) -> int:
+def _count_plain_quotes(row: Row) -> int:
     """Count the quotation marks of a plain query without repeated fields or escapes."""
-    about = row[7]
-    return (10 if row[4] is None else 12) + (0 if about is None else quotes_of(about.group))
+    window_and_group = row[7]
+    return (10 if row[4] is None else 12) + (
+        0 if window_and_group is None else count_quotes(window_and_group.group)
+    )
 
 
-def without_repeats(rows: list[Row], rejected: list[tuple[int, Rejection]]) -> list[Row]:
+def reject_repeated_fields(rows: list[Row], rejected: list[tuple[int, Rejection]]) -> list[Row]:
     """Reject plain queries that repeat a field, and return the others.
 
-    Repeated fields are rare, so quotation marks are first counted over the whole batch: a query has
-    at least those of its fields, and more if it repeats one.
+    A query that repeats a field has more quotation marks than its fields need. Repeated fields are
+    rare, so the quotation marks of the whole batch are counted first.
     """
     joined = np.frombuffer(b"".join([row[6] for row in rows]), dtype=np.uint8)
     least = 12 * len(rows) - 2 * [row[4] for row in rows].count(None)
     found = int(np.count_nonzero(joined == ord('"')))
-    if found == least or found == least + sum(quotes_of(row[7].group) for row in rows if row[7] is not None):
+    if found == least or found == least + sum(count_quotes(row[7].group) for row in rows if row[7] is not None):
         return rows
     kept = []
     for row in rows:
-        if row[6].count(b'"') != _quotes_of_plain(row) and repeats_a_field(row[6]):
-            rejected.append((row[0], _REPEATED))
+        if row[6].count(b'"') != _count_plain_quotes(row) and repeats_a_field(row[6]):
+            rejected.append((row[0], _REPEATED_FIELD))
         else:
             kept.append(row)
     rejected.sort(key=itemgetter(0))
@@ -132,29 +134,29 @@ def without_repeats(rows: list[Row], rejected: list[tuple[int, Rejection]]) -> l
 class QueryBatch(Batch):
     """Decoded records, assigned to streams.
 
-    ``rows`` are the questions to plain streams. ``waiting`` has place, slot and query of each other
-    question that was not rejected, and ``shares`` are the fair shares after this batch.
+    ``rows`` are the questions to plain streams. ``unresolved`` has place, slot and query of each other
+    question that was not rejected. ``shares`` are the fair shares after this batch.
     """
 
     rejected: list[tuple[int, Rejection]] = field(kw_only=True)
     rows: QuestionRows = field(kw_only=True)
-    waiting: list[tuple[int, int, Any]] = field(kw_only=True)
+    unresolved: list[tuple[int, int, Any]] = field(kw_only=True)
     shares: Shares = field(kw_only=True)
 
 
 @dataclass(frozen=True, slots=True)
 class AdmittedBatch:
-    """Admitted questions, answered in columns or one by one, and rejections by place."""
+    """Admitted questions: ``rows`` for column families, ``questions`` for others; and rejections."""
 
     rejected: list[tuple[int, Rejection]]
-    asked: Sequence[AdmittedQuestion]
+    questions: Sequence[AdmittedQuestion]
     rows: QuestionRows
 
 
 class Admission:
     """Reads the queries of one partition and resolves them to private numbers.
 
-    It changes no state. The processor sets ``shares`` to the fair shares before the next records.
+    Admission changes no state: the processor sets ``shares`` to those of the batch that it answers.
     """
 
     def __init__(self, topics: Topics, context: Context, families: Families, shares: Shares) -> None:
@@ -167,71 +169,84 @@ class Admission:
     def read(self, records: Sequence[RecordLike], budget: float = math.inf) -> QueryBatch:
         """Read records up to the one whose work exhausts ``budget``."""
         rows: list[Row] = []
-        waiting: list[tuple[int, int, Any]] = []
+        unresolved: list[tuple[int, int, Any]] = []
         shares = self.shares.copy()
         rejected: list[tuple[int, Rejection]] = []
         streams = self._context.streams
         slot_of, sorts = streams.slots.get, streams.sorts
-        unknown, like = False, PLAIN_FORM
-        scanned, places = self._scan(records)
+        unknown, form = False, PLAIN_FORM
+        scanned, places = self._scan_plain(records)
         for place, record in zip(places.tolist(), picked(records, places), strict=True):
             value = record.value
             if value.__class__ is not bytes or len(value) > MAX_EVENT_BYTES:
-                rejected.append((place, reject_unreadable(value)))
+                rejected.append((place, rejection_of_unreadable(value)))
                 continue
             try:
-                query = like.decode(value)
+                query = form.decode(value)
             except UNREADABLE:
                 query = None
             try:
-                query = query or in_full(value)
+                query = query or decode_in_full_form(value)
                 slot = slot_of(query.stream)
                 if slot is None:
-                    unknown = unknown or query.stream not in streams.unread
-                    raise self._unknown(query.stream)
+                    unknown = unknown or query.stream not in streams.unreadable_streams
+                    raise self._rejection_of_unknown(query.stream)
                 # The next query probably goes to a stream of the same sort.
                 sort = sorts[slot]
-                like = QUERY_FORMS[sort]
-                if query.__class__ is not like.kind:
-                    query = decode_as(like, value, query)
-                about = window_and_group_of(query, streams.terms_at(slot).groups) if sort & STANDING else None
-                if sort & PLAIN and query.__class__ is like.kind and query.value is not None:
-                    row = (place, query.id, slot, query.value, query.threshold, record.offset, value, about)
+                form = QUERY_FORMS[sort]
+                if query.__class__ is not form.kind:
+                    query = decode_in_form(form, value, query)
+                window_and_group = (
+                    window_and_group_of(query, streams.terms_at(slot).groups) if sort & STANDING_SORT else None
+                )
+                if sort & PLAIN_SORT and query.__class__ is form.kind and query.value is not None:
+                    row = (
+                        place,
+                        query.id,
+                        slot,
+                        query.value,
+                        query.threshold,
+                        record.offset,
+                        value,
+                        window_and_group,
+                    )
                     rows.append(row)
                     continue
-                query = each_once(value, query)
-                work = self._work(slot, query, shares, record.timestamp)
+                query = require_unique_fields(value, query)
+                work = self._admit_work(slot, query, shares, record.timestamp)
             except UNREADABLE:
-                rejected.append((place, malformed(value)))
+                rejected.append((place, rejection_of_malformed(value)))
                 continue
             except Rejection as rejection:
                 rejected.append((place, rejection))
                 continue
-            waiting.append((place, slot, query))
+            unresolved.append((place, slot, query))
             budget -= work
             if budget <= 0:
                 records = records[: place + 1]
                 break
-        found = scanned.before(len(records)).and_also(QuestionRows.of(without_repeats(rows, rejected)))
-        return QueryBatch(records, unknown, rejected=rejected, rows=found, waiting=waiting, shares=shares)
+        found = scanned.before_record(len(records)).merge(
+            QuestionRows.from_rows(reject_repeated_fields(rows, rejected))
+        )
+        return QueryBatch(records, unknown, rejected=rejected, rows=found, unresolved=unresolved, shares=shares)
 
-    def _work(self, slot: int, query: Any, shares: Shares, timestamp: int) -> int:
-        """Return a question's work and add it to its stream's share; Rejection without room."""
+    def _admit_work(self, slot: int, query: Any, shares: Shares, timestamp: int) -> int:
+        """Return a question's work and add it to its stream's share; Rejection beyond the limit."""
         work = self._workload.estimate(slot, query)
         # A feed never repeats the question of a window, so it must not be refused as busy.
-        if not self._context.streams.sorts[slot] & STANDING:
+        if not self._context.streams.sorts[slot] & STANDING_SORT:
             shares.admit(slot, work, timestamp)
         return work
 
-    def _scan(self, records: Sequence[RecordLike]) -> tuple[QuestionRows, Column]:
+    def _scan_plain(self, records: Sequence[RecordLike]) -> tuple[QuestionRows, Column]:
         """Read plain queries in one pass, and return the places of the other records."""
         streams = self._context.streams
-        events = _events(records)
+        events = _record_values(records)
         if (scanned := streams.texts.scan(events, MAX_EVENT_BYTES)) is None:
-            return QuestionRows.of(()), np.arange(len(records))
+            return QuestionRows.from_rows(()), np.arange(len(records))
         taken = scanned.read
         if not streams.all_are_plain:
-            taken &= streams.columns.plain[scanned.slots]
+            taken &= streams.columns.is_plain[scanned.slots]
         offsets = (
             records.offsets
             if isinstance(records, RecordColumns)
@@ -243,13 +258,13 @@ class Admission:
         return (rows if taken.all() else rows.picked(everything[taken])), everything[~taken]
 
     def admit(self, batch: QueryBatch) -> AdmittedBatch:
-        """Resolve the waiting questions to private numbers, in order."""
+        """Resolve the batch's unresolved questions to private numbers, in order."""
         rejected = batch.rejected.copy()
-        asked: list[AdmittedQuestion] = []
+        questions: list[AdmittedQuestion] = []
         resolved: list[Row] = []
         streams, one_by_one = self._context.streams, self._families.one_by_one
         kinds, sorts = streams.kinds, streams.sorts
-        for place, slot, query in batch.waiting:
+        for place, slot, query in batch.unresolved:
             record = batch.records[place]
             payload = record.value or b""
             try:
@@ -257,46 +272,52 @@ class Admission:
             except Rejection as rejection:
                 rejected.append((place, rejection))
                 continue
-            about = window_and_group_of(query, streams.terms_at(slot).groups) if sorts[slot] & STANDING else None
+            window_and_group = (
+                window_and_group_of(query, streams.terms_at(slot).groups) if sorts[slot] & STANDING_SORT else None
+            )
             if kinds[slot] in one_by_one:
-                asked.append(AdmittedQuestion(place, query.id, slot, record.offset, payload, content, about))
+                questions.append(
+                    AdmittedQuestion(place, query.id, slot, record.offset, payload, content, window_and_group)
+                )
             else:
-                resolved.append((place, query.id, slot, content, query.threshold, record.offset, payload, about))
-        if batch.waiting:
+                resolved.append(
+                    (place, query.id, slot, content, query.threshold, record.offset, payload, window_and_group)
+                )
+        if batch.unresolved:
             rejected.sort(key=itemgetter(0))
-        return AdmittedBatch(rejected, asked, batch.rows.and_also(QuestionRows.of(resolved)))
+        return AdmittedBatch(rejected, questions, batch.rows.merge(QuestionRows.from_rows(resolved)))
 
     def _resolve(self, slot: int, query: Any) -> Any:
-        """Let the stream's family resolve a question; every private number comes from here.
+        """Let the stream's family resolve a question; all private numbers are read here.
 
-        No table is read for a refused or ended stream: it may be wrong, or already released.
+        No table is read for a refused or ended stream: the table may be wrong, or already released.
         """
         streams = self._context.streams
-        if not streams.sorts[slot] & STANDING and (query.window is not None or query.group is not None):
-            raise Rejection("malformed", "window, group: this stream is no standing one; remove them")
+        if not streams.sorts[slot] & STANDING_SORT and (query.window is not None or query.group is not None):
+            raise Rejection("malformed", "window, group: only queries to standing streams have them; remove both")
         if streams.columns.refused[slot]:
             return 0.0
         if query.threshold is not None and not streams.terms_at(slot).is_sparse_vector:
-            raise Rejection("malformed", "threshold: this stream's mechanism compares with none; remove it")
+            raise Rejection("malformed", "threshold: this stream's mechanism has no threshold; remove the field")
         try:
             return self._families.family(streams.kinds[slot]).admit(slot, query)
-        except TableLetGoError:
+        except TableReleasedError:
             return 0.0
 
-    def _unknown(self, stream: str) -> Rejection:
+    def _rejection_of_unknown(self, stream: str) -> Rejection:
         home = partition_of(stream.encode(), self._topics.partitions)
         if home != self._context.partition:
             return Rejection(
                 "wrong-partition",
-                f"stream: belongs in partition {home}, came in {self._context.partition}; "
+                f"stream: belongs in partition {home}, but the event is in partition {self._context.partition}; "
                 "key events by stream with the murmur2 partitioner (librdkafka: partitioner=murmur2_random)",
             )
-        if stream in self._context.streams.unread:
+        if stream in self._context.streams.unreadable_streams:
             return Rejection("unknown-stream", f"stream: {CONTROL_UNREAD}")
         return Rejection("unknown-stream", "stream: no such stream is open; open it first")
 
 
-def _events(records: Sequence[RecordLike]) -> Spans:
+def _record_values(records: Sequence[RecordLike]) -> Spans:
     """Return the records' values, empty if a value is missing or unreadable."""
     if isinstance(records, RecordColumns):
         return records.values

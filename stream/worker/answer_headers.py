@@ -1,4 +1,4 @@
-"""Answer headers: trace context and CloudEvents attributes, if the query has them.
+"""Adds trace context and CloudEvents attributes to answers whose queries have them as headers.
 
 The headers depend on the query's record alone, so a repeated answer has the same headers.
 Sources: W3C Trace Context (Recommendation of 2021); CloudEvents 1.0.2 with its Kafka protocol
@@ -34,13 +34,13 @@ _traceparent = re.compile(TRACEPARENT.removesuffix("$").encode() + rb"\Z")
 _tracestate_member = re.compile(
     rb"[a-z0-9][a-z0-9_\-*/@]{0,255}=[\x20-\x2b\x2d-\x3c\x3e-\x7e]{0,255}[\x21-\x2b\x2d-\x3c\x3e-\x7e]\Z"
 )
-_CARRIED: Final = frozenset({"ce_specversion", "traceparent", "tracestate"})
+_RELEVANT_HEADERS: Final = frozenset({"ce_specversion", "traceparent", "tracestate"})
 
 
 def with_answer_headers(
     topic: str, records: Sequence[RecordLike], answers: Sequence[Message | None]
 ) -> list[Message]:
-    """Return the answers with the headers that their queries request, without None."""
+    """Return the answers that are not None, with the headers that their queries request."""
     return [
         (answer[0], answer[1], answer_headers(topic, record, answer[0] or b"")) if record.headers else answer
         for record, answer in zip(records, answers, strict=True)
@@ -55,22 +55,22 @@ def answer_headers(topic: str, record: RecordLike, stream: bytes) -> Headers:
     well-formed ``traceparent`` is copied, together with a well-formed ``tracestate``; a repeated
     header counts as malformed.
     """
-    given = _given(record.headers)
-    return (*_cloud_event(topic, record, stream, given), *_trace_context(given))
+    query_headers = _relevant_headers(record.headers)
+    return (*_cloud_event(topic, record, stream, query_headers), *_trace_context(query_headers))
 
 
-def _given(headers: Headers) -> Mapping[str, bytes]:
+def _relevant_headers(headers: Headers) -> Mapping[str, bytes]:
     found: dict[str, bytes] = {}
     for name, value in headers:
-        if name in _CARRIED:
+        if name in _RELEVANT_HEADERS:
             found[name] = b"" if name in found else value or b""
     return found
 
 
 def _cloud_event(
-    topic: str, record: RecordLike, stream: bytes, given: Mapping[str, bytes]
+    topic: str, record: RecordLike, stream: bytes, query_headers: Mapping[str, bytes]
 ) -> Iterator[tuple[str, bytes]]:
-    if given.get("ce_specversion") != CLOUD_EVENTS_VERSION:
+    if query_headers.get("ce_specversion") != CLOUD_EVENTS_VERSION:
         return
     yield "content-type", CONTENT_TYPE
     yield "ce_specversion", CLOUD_EVENTS_VERSION
@@ -80,16 +80,16 @@ def _cloud_event(
     yield "ce_subject", stream
 
 
-def _trace_context(given: Mapping[str, bytes]) -> Iterator[tuple[str, bytes]]:
-    parent, state = given.get("traceparent", b""), given.get("tracestate", b"")
+def _trace_context(query_headers: Mapping[str, bytes]) -> Iterator[tuple[str, bytes]]:
+    parent, state = query_headers.get("traceparent", b""), query_headers.get("tracestate", b"")
     if len(parent) > MAX_TRACEPARENT or not _traceparent.match(parent):
         return
     yield "traceparent", parent
-    if _well_formed(state):
+    if _is_well_formed(state):
         yield "tracestate", state
 
 
-def _well_formed(tracestate: bytes) -> bool:
+def _is_well_formed(tracestate: bytes) -> bool:
     if len(tracestate) > MAX_TRACESTATE:
         return False
     members = [stripped for member in tracestate.split(b",") if (stripped := member.strip(b" \t"))]

@@ -1,4 +1,4 @@
-"""Publishes replies and verdicts as answers, with checkpoints, updates and charges.
+"""Publishes replies and verdicts as answers, and writes checkpoints, updates and charges.
 
 ⊤ is a charged answer (``above``), and ⊥ a free one (``below``).
 """
@@ -18,22 +18,22 @@ from stream.kernel import Column, Spans, joined, pack, spans_of
 from stream.privacy.mechanisms.above_threshold import ABOVE, HALTED
 from stream.processing.protocol import Message, Outputs
 from stream.processing.record_columns import MessageColumns
-from stream.worker.answer_encoding import Replies, WireAnswer
 from stream.worker.families.family import AdmittedQuestion, Family, Reply
-from stream.worker.families.question_columns import Number, QuestionRows, Verdicts
+from stream.worker.families.question_columns import PublishedNumber, QuestionRows, Verdicts
 from stream.worker.hosted_streams import EXHAUSTED, HostedStreams
-from stream.worker.stream_columns import groups
+from stream.worker.output_encoding import OutputEncoder, WireAnswer
+from stream.worker.stream_columns import group_equal_rows
 
-_Cost = tuple[str, Any, int | None, int | None]
+_CostFields = tuple[str, Any, int | None, int | None]
 """Fields of a stream's answers until its next charge: name, spent, charged answers left, version."""
 
 
-class Publisher:
+class ReplyPublisher:
     """Publishes the replies of families that answer questions one by one."""
 
-    def __init__(self, streams: HostedStreams, replies: Replies) -> None:
+    def __init__(self, streams: HostedStreams, encoder: OutputEncoder) -> None:
         self._streams = streams
-        self._replies = replies
+        self._encoder = encoder
 
     def publish(
         self,
@@ -42,47 +42,49 @@ class Publisher:
         answers: list[Message | None],
         outputs: Outputs,
     ) -> None:
-        """Answer questions of one family; streams that do not answer give ``halted``."""
+        """Answer questions of one family; a stream that cannot answer gets ``halted``."""
         streams, columns = self._streams, self._streams.columns
-        answering = {slot: streams.life.answers(slot) for slot in {one.slot for one in questions}}
+        answering = {slot: streams.life.can_answer(slot) for slot in {one.slot for one in questions}}
         replies = iter(family.answer([one for one in questions if answering[one.slot]]))
-        costs: dict[int, _Cost] = {}
+        costs: dict[int, _CostFields] = {}
         charged: dict[int, None] = {}
         for one in questions:
             reply = next(replies) if answering[one.slot] else None
-            answers[one.place] = self._halted(one) if reply is None else self._replied(one, reply, costs, charged)
+            answers[one.place] = (
+                self._encode_halted(one) if reply is None else self._encode_reply(one, reply, costs, charged)
+            )
             if reply is not None and reply.update is not None:
-                self._replies.update(outputs, one.slot, reply.update)
+                self._encoder.write_update(outputs, one.slot, reply.update)
         for slot in costs:
             if streams.parts_left(slot) == 0 and streams.terms_at(slot).ends_at_cutoff:
                 columns.state[slot] = EXHAUSTED
             columns.changed[slot] = True
-        self._replies.checkpoints(outputs, np.array(list(costs), dtype=np.intp))
-        self._replies.charges(outputs, np.array(list(charged), dtype=np.intp))
+        self._encoder.write_checkpoints(outputs, np.array(list(costs), dtype=np.intp))
+        self._encoder.write_charges(outputs, np.array(list(charged), dtype=np.intp))
 
-    def _replied(
+    def _encode_reply(
         self,
         one: AdmittedQuestion,
         reply: Reply,
-        costs: dict[int, _Cost],
+        costs: dict[int, _CostFields],
         charged: dict[int, None],
     ) -> Message:
-        """Count and encode a reply; ``costs`` keeps each stream's fields until its next charge."""
+        """Count and encode a reply; ``costs`` caches each stream's fields until its next charge."""
         streams, columns, slot = self._streams, self._streams.columns, one.slot
         if reply.refusal is not None:
             # The question is valid, so it has no dead letter.
             return self._encoded(one, "rejected", reason=reply.refusal.reason, price=reply.price)
         index = int(columns.answered[slot])
         columns.answered[slot], columns.last_offset[slot] = index + 1, one.offset
-        if one.about is not None:
-            streams.life.turns[slot] = one.about.turn
+        if one.window_and_group is not None:
+            streams.life.turns[slot] = one.window_and_group.turn
         if reply.charged:
             streams.charge(slot, reply.parts)
         if reply.charged or index == 0:
             charged[slot] = None
         if reply.charged or slot not in costs:
             version = streams.terms_at(slot).shown_version
-            costs[slot] = streams.names[slot], streams.spent(slot), streams.shown_left(slot), version
+            costs[slot] = streams.names[slot], streams.spent(slot), streams.shown_answers_left(slot), version
         name, spent, left, version = costs[slot]
         answer = WireAnswer(
             one.id,
@@ -101,79 +103,79 @@ class Publisher:
             version,
             reply.interval,
             reply.intervals,
-            *(one.about or ())[:2],
+            *(one.window_and_group or ())[:2],
             top_groups=reply.top_groups,
             keys=reply.keys,
         )
         return (name.encode(), encode(answer), ())
 
-    def _halted(self, one: AdmittedQuestion) -> Message:
+    def _encode_halted(self, one: AdmittedQuestion) -> Message:
         streams, slot = self._streams, one.slot
-        figures = {"spent": streams.spent(slot), "tops_left": streams.shown_left(slot)}
+        figures = {"spent": streams.spent(slot), "tops_left": streams.shown_answers_left(slot)}
         return self._encoded(one, "halted", reason=streams.reason(slot), **figures)
 
     def _encoded(self, one: AdmittedQuestion, outcome: str, **fields: Any) -> Message:
-        window, group = (one.about or (None, None))[:2]
+        window, group = (one.window_and_group or (None, None))[:2]
         name = self._streams.names[one.slot]
         answer = WireAnswer(one.id, name, outcome, window=window, group=group, **fields)
         return (name.encode(), encode(answer), ())
 
 
 _OUTCOMES: Final = ("below", "above")
-_HEAD: Final = b'{"id":"","stream":"'
-_ID_ENDS: Final = _HEAD.index(b'","')
-_END: Final = b"}"
-_About: Any = struct(Answer, only=frozenset({"window", "group"}))
+_ANSWER_START: Final = b'{"id":"","stream":"'
+_ID_END: Final = _ANSWER_START.index(b'","')
+_ANSWER_END: Final = b"}"
+_WindowFields: Any = struct(Answer, only=frozenset({"window", "group"}))
 """The last fields of an answer."""
 _FIRST_INDEX: Final = b'"index":0'
-_MOST_ENCODED: Final = 4096
+_MAX_CACHED_TEXTS: Final = 4096
 
 
 class ColumnPublisher:
     """Publishes a sparse vector family's verdicts on all questions of a batch at once."""
 
-    def __init__(self, streams: HostedStreams, replies: Replies) -> None:
+    def __init__(self, streams: HostedStreams, encoder: OutputEncoder) -> None:
         self._streams = streams
-        self._replies = replies
+        self._encoder = encoder
         self._encoded: dict[tuple[int, ...], tuple[bytes, bytes]] = {}
-        """Encoded parts of answers around their index, by code, ⊤s given, ⊤s left and terms."""
+        """Answers' texts before and after their index, by decision, ⊤s given, ⊤s left and terms."""
 
     def publish(self, rows: QuestionRows, verdicts: Verdicts, outputs: Outputs) -> MessageColumns:
         """Return the answers in order, and write the streams' new figures to ``outputs``."""
-        answers = self._answers(rows, verdicts)
-        self._count(rows, verdicts, outputs)
+        answers = self._encode_answers(rows, verdicts)
+        self._update_figures(rows, verdicts, outputs)
         return answers
 
-    def _answers(self, rows: QuestionRows, verdicts: Verdicts) -> MessageColumns:
+    def _encode_answers(self, rows: QuestionRows, verdicts: Verdicts) -> MessageColumns:
         streams, decisions = self._streams, verdicts.decisions
         _, known, stream_of, _ = verdicts.streams
         tops = known.tops[stream_of] + decisions.tops_before + (decisions.codes == ABOVE)
-        index = known.answered[stream_of] + np.where(verdicts.live[stream_of], decisions.place, 0)
+        index = known.answered[stream_of] + np.where(verdicts.answering[stream_of], decisions.place, 0)
         left = known.cutoff[stream_of] - tops
         halted = decisions.codes == HALTED
-        # Answers with equal figures differ only in id, stream, index, window and group; _apart
-        # marks the others.
+        # Answers with equal figures differ only in id, stream, index, window and group, so they share
+        # their other text. _unshared_rows numbers the answers that share none.
         figures = (decisions.codes, tops, left, known.terms_of[stream_of])
-        first, group = groups(len(rows.slots), [*figures, self._apart(rows, verdicts, halted)])
+        first, group = group_equal_rows(len(rows.slots), [*figures, self._unshared_rows(rows, verdicts, halted)])
         distinct: Iterator[Any] = zip(
             *(column[first].tolist() for column in (*figures, rows.slots, index, rows.places)), strict=True
         )
-        texts = [self._text(one[:-1], verdicts.numbers.get(one[-1])) for one in distinct]
+        texts = [self._answer_text(one[:-1], verdicts.numbers.get(one[-1])) for one in distinct]
         before, after = (spans_of([text[part] for text in texts]) for part in (0, 1))
-        ends = _ends(rows)
+        ends = _answer_ends(rows)
         names = streams.names_of(known).picked(stream_of)
         indexed, unindexed = np.flatnonzero(~halted), np.flatnonzero(halted)
         packed = [
             pack(
                 len(places),
                 [
-                    _HEAD[:_ID_ENDS],
+                    _ANSWER_START[:_ID_END],
                     rows.ids.picked(places),
-                    _HEAD[_ID_ENDS:],
+                    _ANSWER_START[_ID_END:],
                     names.picked(places),
                     (before, group[places]),
                     *more,
-                    _END if ends is None else ends.picked(places),
+                    _ANSWER_END if ends is None else ends.picked(places),
                 ],
             )
             for places, more in (
@@ -186,8 +188,8 @@ class ColumnPublisher:
         order = np.argsort(np.concatenate((indexed, unindexed)), kind="stable") if len(packed) > 1 else None
         return MessageColumns(names, values if order is None else values.picked(order))
 
-    def _apart(self, rows: QuestionRows, verdicts: Verdicts, halted: npt.NDArray[np.bool_]) -> Column:
-        """Return a number for each row whose text other streams cannot share, 0 for other rows."""
+    def _unshared_rows(self, rows: QuestionRows, verdicts: Verdicts, halted: npt.NDArray[np.bool_]) -> Column:
+        """Return a number per row: 0 if its text may be shared, else one that only its sharers have."""
         apart = np.where(halted, rows.slots + 1, 0)
         if extensions := self._streams.extensions:
             extended = np.array([slot in extensions for slot in verdicts.streams.slots.tolist()], dtype=np.bool_)
@@ -197,18 +199,18 @@ class ColumnPublisher:
             apart[own] = -1 - own
         return apart
 
-    def _text(self, figures: tuple[int, ...], number: Number | None) -> tuple[bytes, bytes]:
+    def _answer_text(self, figures: tuple[int, ...], number: PublishedNumber | None) -> tuple[bytes, bytes]:
         """Return an answer's text before and after its index; the second is empty without index."""
-        alike, (code, tops, left, terms_of, slot, index) = figures[:4], figures
+        shared_key, (code, tops, left, terms_of, slot, index) = figures[:4], figures
         terms, extensions = self._streams.terms[terms_of], self._streams.extensions.get(slot, ())
         is_plain = code != HALTED and number is None and not extensions
-        if is_plain and (known := self._encoded.get(alike)) is not None:
+        if is_plain and (known := self._encoded.get(shared_key)) is not None:
             return known
         if code == HALTED:
             spent = terms.spent(index, tops, 0, extensions)
             reason = self._streams.reason(slot)
             answer = WireAnswer("", "", "halted", reason=reason, spent=spent, tops_left=left)
-            return encode(answer)[len(_HEAD) : -len(_END)], b""
+            return encode(answer)[len(_ANSWER_START) : -len(_ANSWER_END)], b""
         answer = WireAnswer(
             "",
             "",
@@ -226,14 +228,14 @@ class ColumnPublisher:
                 alpha=number.alpha,
                 interval=number.interval,
             )
-        head, sign, tail = encode(answer)[len(_HEAD) : -len(_END)].partition(_FIRST_INDEX)
+        head, sign, tail = encode(answer)[len(_ANSWER_START) : -len(_ANSWER_END)].partition(_FIRST_INDEX)
         if is_plain:
-            if len(self._encoded) >= _MOST_ENCODED:
+            if len(self._encoded) >= _MAX_CACHED_TEXTS:
                 self._encoded.clear()
-            self._encoded[alike] = head + sign[:-1], tail
+            self._encoded[shared_key] = head + sign[:-1], tail
         return head + sign[:-1], tail
 
-    def _count(self, rows: QuestionRows, verdicts: Verdicts, outputs: Outputs) -> None:
+    def _update_figures(self, rows: QuestionRows, verdicts: Verdicts, outputs: Outputs) -> None:
         """Update the streams' figures and write them."""
         columns, decisions = self._streams.columns, verdicts.decisions
         slots, before, stream_of, _ = verdicts.streams
@@ -243,14 +245,14 @@ class ColumnPublisher:
         last = before.last_offset.copy()
         # Offsets ascend, so the last assignment of a stream wins.
         last[stream_of] = rows.offsets[given]
-        shown = np.where(verdicts.live, before.tops_left - decisions.tops_left, 0)
+        shown = np.where(verdicts.answering, before.tops_left - decisions.tops_left, 0)
         some = answered > 0
         first = (before.answered == 0) & some
-        if rows.abouts:
+        if rows.windows_and_groups:
             for slot, place in zip(rows.slots[given].tolist(), rows.places[given].tolist(), strict=True):
-                if (about := rows.abouts.get(place)) is not None:
-                    self._streams.life.turns[slot] = about.turn
-        ended = verdicts.live & (decisions.tops_left == 0)
+                if (window_and_group := rows.windows_and_groups.get(place)) is not None:
+                    self._streams.life.turns[slot] = window_and_group.turn
+        ended = verdicts.answering & (decisions.tops_left == 0)
         figures: dict[str, npt.NDArray[Any]] = {
             "answered": before.answered + answered,
             "last_offset": last,
@@ -263,19 +265,24 @@ class ColumnPublisher:
         touched = some | ended
         if touched.all():
             columns.changed[slots] = True
-            self._replies.checkpoints(outputs, slots, after)
+            self._encoder.write_checkpoints(outputs, slots, after)
         else:
             columns.changed[slots[touched]] = True
-            self._replies.checkpoints(outputs, slots[touched])
-        # The first answer is charged for the threshold's noise, and each ⊤ once; later ⊥s are free.
-        self._replies.charges(outputs, slots[first | (shown > 0) | ended])
+            self._encoder.write_checkpoints(outputs, slots[touched])
+        # The first answer is charged for the threshold's noise, and each ⊤ for itself; later ⊥s are free.
+        self._encoder.write_charges(outputs, slots[first | (shown > 0) | ended])
 
 
-def _ends(rows: QuestionRows) -> Spans | None:
-    """Encode the end of each answer, its window and group; None if no row has any."""
-    if not rows.abouts:
+def _answer_ends(rows: QuestionRows) -> Spans | None:
+    """Encode the window and group that end each answer; None if no row has any."""
+    if not rows.windows_and_groups:
         return None
-    abouts = [rows.abouts.get(place) for place in rows.places.tolist()]
+    windows_and_groups = [rows.windows_and_groups.get(place) for place in rows.places.tolist()]
     return spans_of(
-        [_END if about is None else b"," + encode(_About(about.window, about.group))[1:] for about in abouts]
+        [
+            _ANSWER_END
+            if window_and_group is None
+            else b"," + encode(_WindowFields(window_and_group.window, window_and_group.group))[1:]
+            for window_and_group in windows_and_groups
+        ]
     )

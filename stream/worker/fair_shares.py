@@ -2,7 +2,8 @@
 
 Estimates use public facts alone: a question's text, the declared attributes, the mechanism, and
 the number of rows if it is public. They ignore caches and assume that every question corrects a
-hypothesis. So they are near the worst case, and equal whenever the log is read again.
+hypothesis. So an estimate is near the worst case, and a worker that reads the log again computes the
+same one.
 """
 
 from __future__ import annotations
@@ -35,74 +36,75 @@ from schemas.queries import STATISTICS
 from stream.privacy.mechanisms.estimator import WHOLE_CELLS
 from stream.processing.dead_letters import BUSY, Rejection
 from stream.tables.cache import RecentCache
-from stream.worker.families.family import Context, TableLetGoError
+from stream.worker.families.family import Context, TableReleasedError
 
 SECOND: Final = 1_000_000_000
 """Units of work per second: nanoseconds of one core of the machine in docs/performance.md."""
 
 PRIVATE_ROWS: Final = 1 << 20
-"""Assumed number of rows if it is private, so that a refusal does not reveal it."""
+"""Assumed number of rows of a table whose number is private, so that no refusal reveals it."""
 
-QUESTION: Final = 60_000
-"""Per question: resolving, drawing, encoding, its checkpoint."""
-LISTED: Final = 40_000
-"""Per listed value, cell or candidate, and per requested number."""
-CHARACTER: Final = 6_000
-"""Per character of a predicate: parsing and normalization."""
-SCAN: Final = 0.25
-"""Per row, for each literal of a comparison and each binary digit of a sum."""
-GROUPED: Final = 3.0
-"""Per row, for each attribute of a grouping."""
-LEAF: Final = 0.5
-"""Per cell, for each comparison of a predicate."""
-WEIGHED: Final = 1.0
-"""Per cell, for each weighted term."""
-CORRECTED: Final = 20.0
-"""Per cell of a hypothesis: a correction, and the next question's marginal."""
-FITTED: Final = 2_500
-"""Per cell of a small estimate: the steps of its fit."""
-FITTED_WIDE: Final = 700
-"""Per cell of a large estimate, whose fit takes fewer steps, for each ``_AXES`` attributes."""
-MEASURED: Final = 200
-"""Per cell of a marginal: its noise, its counts and their sums."""
-NAMED: Final = 1_000
-"""Per cell of a sparse hypothesis."""
-RELEASED: Final = 4.0
-"""Per cell of a release in a sum."""
-PROJECTED: Final = 15.0
-"""Per row of a projection, for each cell."""
+QUESTION_WORK: Final = 60_000
+"""Work per question: to resolve it, draw noise, encode the answer and write a checkpoint."""
+LISTED_WORK: Final = 40_000
+"""Work per listed value, cell or candidate, and per requested number."""
+CHARACTER_WORK: Final = 6_000
+"""Work per character of a predicate: parsing and normalization."""
+SCAN_WORK: Final = 0.25
+"""Work per row, for each literal of a comparison and each binary digit of a sum."""
+GROUPING_WORK: Final = 3.0
+"""Work per row, for each attribute of a grouping."""
+COMPARISON_WORK: Final = 0.5
+"""Work per cell, for each comparison of a predicate."""
+TERM_WORK: Final = 1.0
+"""Work per cell, for each weighted predicate (JSON field ``terms``)."""
+CORRECTION_WORK: Final = 20.0
+"""Work per cell of a hypothesis: a correction, and the next question's marginal."""
+SMALL_FIT_WORK: Final = 2_500
+"""Work per cell of a small estimate: the steps of its fit."""
+LARGE_FIT_WORK: Final = 700
+"""Work per cell of a large estimate, for every 5 attributes; its fit takes fewer steps."""
+MARGINAL_WORK: Final = 200
+"""Work per cell of a marginal: noise, counts and their sums."""
+SPARSE_CELL_WORK: Final = 1_000
+"""Work per cell of a sparse hypothesis."""
+RELEASE_WORK: Final = 4.0
+"""Work per cell of a release that a sum adds."""
+PROJECTION_WORK: Final = 15.0
+"""Work per row of a projection, for each cell."""
 
-PRICED: Final = 1_500_000
-"""Noise distribution and price of a question with a requested error."""
+PRICING_WORK: Final = 1_500_000
+"""Work to choose the noise distribution and the price of a question with a requested error."""
 
-_SERVED: Final = 10
-"""Assumed number of questions that share a small fit; a large fit serves one question."""
+_QUESTIONS_PER_FIT: Final = 10
+"""Assumed number of questions that one small fit serves; a large fit serves one."""
 
-_AXES: Final = 5
-"""Attributes included in ``FITTED_WIDE``; a fit visits each cell once per attribute."""
+_LARGE_FIT_ATTRIBUTES: Final = 5
+"""Number of attributes that ``LARGE_FIT_WORK`` includes; a fit visits each cell once per attribute."""
 
-_REMEMBERED: Final = 1 << 13
-"""Least number of cached estimates of work, by question and by shape."""
-_LONGEST_REMEMBERED: Final = 512
+_MIN_CACHED_ESTIMATES: Final = 1 << 13
+"""Least number of cached estimates of work, by text and by text without its numbers."""
+_MAX_CACHED_CHARACTERS: Final = 512
+"""Longer predicates are not cached."""
 
 _number = re.compile(r"[0-9]+")
 
-_LITERALS_AT_MOST: Final = 8
-"""Longer lists of literals take one lookup, which costs about as much as 8 comparisons."""
+_MAX_COMPARED_LITERALS: Final = 8
+"""A longer list of literals takes one lookup, which costs about as much as 8 comparisons."""
 
 
 @dataclass(frozen=True)
-class _Facts:
+class _TableFacts:
     """Facts of a table that all questions on the same terms share."""
 
     rows: int
-    named: Sequence[tuple[str, int]]
+    attribute_sizes: Sequence[tuple[str, int]]
     universe: int
 
     @cached_property
-    def numbered(self) -> bool:
+    def names_have_digits(self) -> bool:
         """Whether an attribute's name has a digit in it."""
-        return any(_number.search(name) for name, _ in self.named)
+        return any(_number.search(name) for name, _ in self.attribute_sizes)
 
 
 class Workload:
@@ -110,74 +112,74 @@ class Workload:
 
     def __init__(self, context: Context) -> None:
         self._context = context
-        self._facts: dict[int, _Facts] = {}
-        self._estimates: RecentCache[tuple[Any, ...], float] = RecentCache(_REMEMBERED)
+        self._facts: dict[int, _TableFacts] = {}
+        self._estimates: RecentCache[tuple[Any, ...], float] = RecentCache(_MIN_CACHED_ESTIMATES)
 
     def estimate(self, slot: int, query: Any) -> int:
         """Estimate the work of one question."""
         number = int(self._context.streams.columns.terms_of[slot])
         terms = self._context.streams.terms[number]
-        texts = _predicates(query)
-        work = float(QUESTION + LISTED * _listed(query) + CHARACTER * sum(map(len, texts)))
+        texts = _list_predicates(query)
+        work = float(QUESTION_WORK + LISTED_WORK * _count_listed(query) + CHARACTER_WORK * sum(map(len, texts)))
         if query.alpha is not None:
-            work += PRICED
+            work += PRICING_WORK
         if isinstance(terms.source, TableSource):
             facts = self._facts.get(number) or self._facts_of(slot, number, terms.source)
             if isinstance(terms.calibration, EstimateCalibration):
-                return int(work + self._estimated(number, terms.calibration, query, texts, facts))
-            work += _over_cells(terms.mechanism, terms.calibration.cutoff, query, texts, facts)
+                return int(work + self._cached_fit_work(number, terms.calibration, query, texts, facts))
+            work += _cell_work(terms.mechanism, terms.calibration.cutoff, query, texts, facts)
             if not isinstance(terms.mechanism, Histogram | SparsePmw | SparseProject):
-                work += facts.rows * _passes(terms.source, query, texts)
+                work += facts.rows * _row_work(terms.source, query, texts)
             if isinstance(terms.mechanism, Laplace) and query.group_by is not None:
                 sizes = [
                     terms.source.attributes[name].size
                     for name in query.group_by
                     if name in terms.source.attributes
                 ]
-                work += LISTED * min(math.prod(sizes), MAX_CATEGORIES)
+                work += LISTED_WORK * min(math.prod(sizes), MAX_CATEGORIES)
         return int(work)
 
-    def _estimated(
-        self, number: int, calibration: EstimateCalibration, query: Any, texts: Sequence[str], facts: _Facts
+    def _cached_fit_work(
+        self, number: int, calibration: EstimateCalibration, query: Any, texts: Sequence[str], facts: _TableFacts
     ) -> float:
-        """Estimate the work of an estimate's question; cached for texts with other numbers."""
-        statistic = _statistic(query)
+        """Estimate the work of an estimate's question; texts that differ in numbers share an entry."""
+        statistic = _statistic_attribute(query)
         named = (query.sum, query.mean, statistic, *(query.group_by or ()))
         fields = tuple(name for name in named if name is not None)
         grouped = query.group_by is not None or statistic is not None
         if query.alpha is not None:
-            return _estimated(calibration, fields, texts, facts, grouped=grouped, alone=True)
-        if facts.numbered or len(texts) != 1 or len(texts[0]) > _LONGEST_REMEMBERED:
-            return _estimated(calibration, fields, texts, facts, grouped=grouped)
-        written = (number, facts.rows, texts[0], fields, grouped)
-        if (known := self._estimates.get(written)) is None:
-            shape = (number, facts.rows, _number.sub("0", texts[0]), fields, grouped)
-            if (known := self._estimates.get(shape)) is None:
-                known = _estimated(calibration, fields, texts, facts, grouped=grouped)
-                self._estimates.put(shape, known)
-            self._estimates.put(written, known)
+            return _fit_work(calibration, fields, texts, facts, grouped=grouped, alone=True)
+        if facts.names_have_digits or len(texts) != 1 or len(texts[0]) > _MAX_CACHED_CHARACTERS:
+            return _fit_work(calibration, fields, texts, facts, grouped=grouped)
+        text_key = (number, facts.rows, texts[0], fields, grouped)
+        if (known := self._estimates.get(text_key)) is None:
+            shape_key = (number, facts.rows, _number.sub("0", texts[0]), fields, grouped)
+            if (known := self._estimates.get(shape_key)) is None:
+                known = _fit_work(calibration, fields, texts, facts, grouped=grouped)
+                self._estimates.put(shape_key, known)
+            self._estimates.put(text_key, known)
         return known
 
-    def _facts_of(self, slot: int, number: int, source: TableSource) -> _Facts:
+    def _facts_of(self, slot: int, number: int, source: TableSource) -> _TableFacts:
         mechanism = self._context.streams.terms_at(slot).mechanism
         named = [(name.replace('"', '""').casefold(), domain.size) for name, domain in source.attributes.items()]
         universe = math.prod(source.attributes[name].size for name in getattr(mechanism, "attributes", ()))
         try:
             rows = self._context.public_rows(slot)
-        except (Rejection, TableLetGoError):
+        except (Rejection, TableReleasedError):
             # This worker lacks the table, or the stream has ended: it will not answer.
-            return _Facts(PRIVATE_ROWS, named, universe)
-        found = self._facts[number] = _Facts(PRIVATE_ROWS if rows is None else rows, named, universe)
+            return _TableFacts(PRIVATE_ROWS, named, universe)
+        found = self._facts[number] = _TableFacts(PRIVATE_ROWS if rows is None else rows, named, universe)
         return found
 
 
-def _listed(query: Any) -> int:
+def _count_listed(query: Any) -> int:
     if query.values is None and query.candidates is None and query.cells is None:
         return 0
     return sum(len(part) for part in (query.values, query.candidates, query.cells) if part is not None)
 
 
-def _predicates(query: Any) -> list[str]:
+def _list_predicates(query: Any) -> list[str]:
     """List the predicates of a question, without overlong ones, which are never parsed."""
     texts = [text for text in (query.where, query.rate) if text is not None]
     if query.terms is not None or query.candidates is not None:
@@ -186,90 +188,90 @@ def _predicates(query: Any) -> list[str]:
     return [text for text in texts if len(text) <= MAX_PREDICATE_LENGTH]
 
 
-def _leaves(text: str) -> int:
+def _count_comparisons(text: str) -> int:
     """Return an upper bound on the number of comparisons in a predicate."""
     folded = text.casefold()
     return 1 + folded.count("and") + folded.count("or")
 
 
-def _passes(source: TableSource, query: Any, texts: Sequence[str]) -> float:
+def _row_work(source: TableSource, query: Any, texts: Sequence[str]) -> float:
     """Estimate the work per row of counting, summing or grouping."""
     work = 0.0
     for text in texts:
-        leaves = _leaves(text)
-        work += SCAN * min(2 * (leaves + text.count(",")), _LITERALS_AT_MOST * leaves)
+        leaves = _count_comparisons(text)
+        work += SCAN_WORK * min(2 * (leaves + text.count(",")), _MAX_COMPARED_LITERALS * leaves)
     # People with a matching row are looked up row by row.
-    work += GROUPED * [query.people, *(one.people for one in query.candidates or ())].count(True)
+    work += GROUPING_WORK * [query.people, *(one.people for one in query.candidates or ())].count(True)
     if query.person_sum is not None:
         # A person's sum is added up row by row.
-        work += 2 * GROUPED
+        work += 2 * GROUPING_WORK
     sums = [query.sum, query.mean, *(one.sum for one in query.candidates or ())]
-    work += SCAN * sum(_digits(source.attributes, name) for name in sums if name is not None)
+    work += SCAN_WORK * sum(_binary_digits(source.attributes, name) for name in sums if name is not None)
     # A rate counts twice: hits and all rows.
     times = 1 if query.rate is None else 2
-    grouped = len(query.group_by or ()) + (_statistic(query) is not None)
-    return work + (times * GROUPED * (1 + grouped) if grouped else 0.0)
+    grouped = len(query.group_by or ()) + (_statistic_attribute(query) is not None)
+    return work + (times * GROUPING_WORK * (1 + grouped) if grouped else 0.0)
 
 
-def _statistic(query: Any) -> str | None:
-    """Return the attribute of a quantile, variance or deviation, which are read off its counts."""
+def _statistic_attribute(query: Any) -> str | None:
+    """Return the attribute of a quantile, variance or deviation: its counts give the statistic."""
     return next((name for form in STATISTICS if (name := getattr(query, form)) is not None), None)
 
 
-def _digits(attributes: Mapping[str, Any], name: str) -> int:
+def _binary_digits(attributes: Mapping[str, Any], name: str) -> int:
     domain = attributes.get(name)
     return (domain.size - 1).bit_length() if isinstance(domain, Integers | Decimals) else 0
 
 
-def _estimated(
+def _fit_work(
     calibration: EstimateCalibration,
     fields: Sequence[str],
     texts: Sequence[str],
-    facts: _Facts,
+    facts: _TableFacts,
     *,
     grouped: bool,
     alone: bool = False,
 ) -> float:
     """Estimate the work of a fit, a marginal and the weights over the attributes' cells."""
     folded = " ".join([*texts, *(name.replace('"', '""') for name in fields)]).casefold()
-    named = [size for name, size in facts.named if name in folded]
+    named = [size for name, size in facts.attribute_sizes if name in folded]
     cells = min(facts.universe, math.prod(named), MAX_UNIVERSE)
     # A question with a requested error may be measured alone, so that the next needs a new fit.
-    served = 1 if alone else _SERVED
+    served = 1 if alone else _QUESTIONS_PER_FIT
     if facts.universe <= WHOLE_CELLS:
         # All questions share one estimate of all cells, fitted at first and after each ⊤ (charge).
         fits = (calibration.cutoff + 1) / max(calibration.expected_queries, calibration.cutoff + 1)
-        work = FITTED * facts.universe * (1.0 if alone else fits)
+        work = SMALL_FIT_WORK * facts.universe * (1.0 if alone else fits)
     elif cells <= WHOLE_CELLS:
-        work = FITTED * cells / served
+        work = SMALL_FIT_WORK * cells / served
     else:
-        work = FITTED_WIDE * cells * max(1.0, len(named) / _AXES)
-    measured = (MEASURED * cells + GROUPED * facts.rows * (1 + len(named))) / (
+        work = LARGE_FIT_WORK * cells * max(1.0, len(named) / _LARGE_FIT_ATTRIBUTES)
+    measured = (MARGINAL_WORK * cells + GROUPING_WORK * facts.rows * (1 + len(named))) / (
         1 if cells > WHOLE_CELLS else served
     )
-    written = cells * sum(WEIGHED + LEAF * _leaves(text) for text in texts)
-    return work + measured + written + (LISTED * min(cells, MAX_CATEGORIES) if grouped else 0.0)
+    text_key = cells * sum(TERM_WORK + COMPARISON_WORK * _count_comparisons(text) for text in texts)
+    return work + measured + text_key + (LISTED_WORK * min(cells, MAX_CATEGORIES) if grouped else 0.0)
 
 
-def _over_cells(mechanism: Mechanism, cutoff: int, query: Any, texts: Sequence[str], facts: _Facts) -> float:
+def _cell_work(mechanism: Mechanism, cutoff: int, query: Any, texts: Sequence[str], facts: _TableFacts) -> float:
     """Estimate the work over the cells of a hypothesis, a release or a projection."""
     match mechanism:
         case Pmw():
-            return CORRECTED * facts.universe + _evaluated(texts, facts, WEIGHED)
+            return CORRECTION_WORK * facts.universe + _evaluation_work(texts, facts, TERM_WORK)
         case Histogram() if query.cells is None:
-            return RELEASED * facts.universe + _evaluated(texts, facts, 0.0)
+            return RELEASE_WORK * facts.universe + _evaluation_work(texts, facts, 0.0)
         case SparsePmw(sparsity=sparsity):
-            return float(NAMED * min(facts.universe, cutoff * sparsity))
+            return float(SPARSE_CELL_WORK * min(facts.universe, cutoff * sparsity))
         case SparseProject(projections=projections):
-            return PROJECTED * projections * len(query.cells or ())
+            return PROJECTION_WORK * projections * len(query.cells or ())
     return 0.0
 
 
-def _evaluated(texts: Sequence[str], facts: _Facts, weighed: float) -> float:
+def _evaluation_work(texts: Sequence[str], facts: _TableFacts, term_work: float) -> float:
     """Estimate the evaluation of predicates on all cells of the attributes that they may name."""
     folded = " ".join(texts).casefold()
-    cells = min(facts.universe, math.prod(size for name, size in facts.named if name in folded))
-    return cells * sum(weighed + LEAF * _leaves(text) for text in texts)
+    cells = min(facts.universe, math.prod(size for name, size in facts.attribute_sizes if name in folded))
+    return cells * sum(term_work + COMPARISON_WORK * _count_comparisons(text) for text in texts)
 
 
 _MILLISECONDS: Final = 1000
@@ -284,7 +286,7 @@ class Limits(NamedTuple):
 
     @classmethod
     def of(cls, outstanding: float, rate: float) -> Self:
-        """Convert seconds of work, and seconds of work per second."""
+        """Convert seconds of outstanding work, and seconds of work that are served per second."""
         return cls(round(outstanding * SECOND), max(1, round(rate * SECOND / _MILLISECONDS)))
 
 
@@ -296,7 +298,7 @@ class Shares:
 
     ``served`` is a virtual time: the work served so far to a stream that was always busy. ``due``
     has, for each busy stream, the value of ``served`` at which its outstanding work will be done.
-    Neither ever decreases. ``queue`` orders streams by ``due``.
+    ``served`` and each entry of ``due`` never decrease. ``queue`` orders streams by ``due``.
     """
 
     def __init__(self, limits: Limits) -> None:
@@ -321,24 +323,24 @@ class Shares:
         return found
 
     def admit(self, slot: int, work: int, timestamp: int) -> None:
-        """Admit a question of a stream; Rejection if there is no room for its work.
+        """Admit a question of a stream; Rejection if its work would exceed the limit.
 
         A question that exceeds the limit is admitted if no work is outstanding.
         """
         limit = self._limits.outstanding
         if limit == 0:
             return
-        self._advance(timestamp)
+        self._serve_until(timestamp)
         due = self.due.get(slot, self.served)
-        own = due - self.served
-        excess = own + work - (limit - self._outstanding - work)
+        stream_work = due - self.served
+        excess = stream_work + work - (limit - self._outstanding - work)
         if self._outstanding and excess > 0:
-            raise self._busy(own, work, excess)
+            raise self._busy_rejection(stream_work, work, excess)
         self.due[slot] = due + work
         self._outstanding += work
         heapq.heappush(self.queue, (due + work, slot))
 
-    def _advance(self, timestamp: int) -> None:
+    def _serve_until(self, timestamp: int) -> None:
         """Serve the streams up to a time; an earlier time has no effect."""
         work = (timestamp - self.clock) * self._limits.rate
         if work <= 0:
@@ -357,14 +359,14 @@ class Shares:
                 del self.due[slot]
             heapq.heappop(self.queue)
 
-    def _busy(self, own: int, work: int, excess: int) -> Rejection:
+    def _busy_rejection(self, stream_work: int, work: int, excess: int) -> Rejection:
         # Both the stream's and the partition's outstanding work shrink while the client waits.
         active = len(self.due)
-        pace = self._limits.rate * (active + (own > 0))
+        pace = self._limits.rate * (active + (stream_work > 0))
         wait = min(excess * active // pace, self._outstanding // self._limits.rate) // _MILLISECONDS + 1
         return Rejection(
             BUSY,
-            f"stream: it has {own / SECOND:.1f} s of work outstanding and its partition {self._outstanding / SECOND:.1f} s "
-            f"of at most {self._limits.outstanding / SECOND:g} s; this question would take {1000 * work / SECOND:.1f} ms; "
-            f"ask it again in {wait} s; a stream may have as much as its partition has left",
+            f"stream: this question would add {1000 * work / SECOND:.1f} ms to {stream_work / SECOND:.1f} s of outstanding work; "
+            f"its partition has {self._outstanding / SECOND:.1f} s of at most {self._limits.outstanding / SECOND:g} s, and a stream may "
+            f"have as much as its partition has left; ask it again in {wait} s",
         )

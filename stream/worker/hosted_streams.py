@@ -22,7 +22,7 @@ from stream.privacy.noise import DrawRole, NoiseKey
 from stream.processing.control_order import MODEL_NOT_ASKED_REASON
 from stream.processing.dead_letters import exhausted_reason
 from stream.worker.stream_columns import NO_CUTOFF, StreamColumns, StreamKeys
-from stream.worker.stream_definitions import Definition
+from stream.worker.stream_definitions import StreamDefinition
 from stream.worker.stream_terms import StreamTerms, TermsTable
 
 STATES: tuple[StreamState, ...] = ("open", "exhausted", "halted", "closed")
@@ -30,7 +30,7 @@ OPEN, EXHAUSTED, HALTED, CLOSED = range(4)
 _STATE_NUMBERS = {state: number for number, state in enumerate(STATES)}
 
 
-def answering(figures: StreamColumns) -> npt.NDArray[np.bool_]:
+def answering_mask(figures: StreamColumns) -> npt.NDArray[np.bool_]:
     """Return a mask of the streams that answer on this worker."""
     found: npt.NDArray[np.bool_] = (figures.state == OPEN) & ~figures.refused
     return found
@@ -48,7 +48,7 @@ class LifeCycle:
         self.turns: dict[int, int] = {}
         self._columns = columns
 
-    def begin(self, slots: npt.NDArray[np.intp]) -> None:
+    def open_streams(self, slots: npt.NDArray[np.intp]) -> None:
         """Open new streams."""
         columns = self._columns
         for slot in slots.tolist():
@@ -62,7 +62,7 @@ class LifeCycle:
         columns.surplus[slots] = 0
 
     def resume(self, checkpoints: Sequence[tuple[int, Any, int]]) -> None:
-        """Restore figures from the changelog: slot, checkpoint, and time of writing."""
+        """Restore figures; each entry is a slot, its checkpoint and the checkpoint's time in ms."""
         if not checkpoints:
             return
         columns = self._columns
@@ -75,26 +75,26 @@ class LifeCycle:
         columns.due[slots] = [checkpoint.due for checkpoint in kept]
         columns.tops[slots] = [checkpoint.tops for checkpoint in kept]
         columns.surplus[slots] = [checkpoint.surplus for checkpoint in kept]
-        self.revive(slots)
+        self.reopen_exhausted(slots)
         for slot, checkpoint, _ in checkpoints:
             if checkpoint.reason is not None:
                 self.reasons[slot] = checkpoint.reason
             if checkpoint.turn:
                 self.turns[slot] = checkpoint.turn
 
-    def revive(self, slots: npt.NDArray[np.intp]) -> None:
-        """Open exhausted streams again if an extension lets them answer."""
+    def reopen_exhausted(self, slots: npt.NDArray[np.intp]) -> None:
+        """Open exhausted streams again if an extension pays for another answer."""
         columns = self._columns
         figures = columns.picked(slots)
-        dry = (figures.state == EXHAUSTED) & (figures.tops_left * PARTS > figures.surplus)
-        columns.state[slots[dry]] = OPEN
+        reopened = (figures.state == EXHAUSTED) & (figures.tops_left * PARTS > figures.surplus)
+        columns.state[slots[reopened]] = OPEN
 
-    def answers(self, slot: int) -> bool:
+    def can_answer(self, slot: int) -> bool:
         """Return whether a stream answers on this worker."""
         return bool(self._columns.state[slot] == OPEN) and not self._columns.refused[slot]
 
     def end(self, slot: int, state: int, reason: str) -> bool:
-        """End a stream; return False if its present state may not become this one."""
+        """End a stream; return False if its present state must not change to ``state``."""
         if not may_become(STATES[self._columns.state[slot]], STATES[state]):
             return False
         self._columns.state[slot] = state
@@ -110,10 +110,10 @@ class LifeCycle:
 
 
 CONTROL_UNREAD: Final = "this worker cannot read the stream's control event; upgrade it"
-"""Reason for refusing a stream whose latest control event has a later version."""
+"""Reason for refusing a stream whose latest control event a later release of Sotto wrote."""
 
-PLAIN: Final = 1
-STANDING: Final = 2
+PLAIN_SORT: Final = 1
+STANDING_SORT: Final = 2
 
 
 class HostedStreams:
@@ -121,14 +121,14 @@ class HostedStreams:
 
     - ``names`` and ``texts``: the stream's name by slot, as text and as bytes.
     - ``kinds``: the name of the stream's family.
-    - ``sorts``: ``PLAIN`` (a sparse vector over trusted values), ``STANDING``, both, or 0.
+    - ``sorts``: ``PLAIN_SORT`` (a sparse vector over trusted values), ``STANDING_SORT``, both, or 0.
     - ``extensions``: the extensions of each extended stream.
-    - ``unread``: names of streams without a slot: this version cannot read their definitions.
+    - ``unreadable_streams``: names of streams without a slot, whose control events cannot be read.
     """
 
     def __init__(self, key: NoiseKey) -> None:
         self.slots: dict[str, int] = {}
-        self.unread: set[str] = set()
+        self.unreadable_streams: set[str] = set()
         self.names: list[str] = []
         self.incarnations: list[str] = []
         self.kinds: list[str] = []
@@ -140,7 +140,7 @@ class HostedStreams:
         self.terms_table = TermsTable()
         self.terms: list[StreamTerms] = self.terms_table.all
         self.extensions: dict[int, Extensions] = {}
-        self._beginnings = 0
+        self._start_count = 0
         self._all_are_plain = (0, True)
 
     def __len__(self) -> int:
@@ -149,31 +149,31 @@ class HostedStreams:
     @property
     def all_are_plain(self) -> bool:
         """Whether every stream is a sparse vector over trusted values; cached between openings."""
-        if self._all_are_plain[0] != self._beginnings:
-            self._all_are_plain = self._beginnings, bool(self.columns.plain[: len(self)].all())
+        if self._all_are_plain[0] != self._start_count:
+            self._all_are_plain = self._start_count, bool(self.columns.is_plain[: len(self)].all())
         return self._all_are_plain[1]
 
     def terms_at(self, slot: int) -> StreamTerms:
         """Return the terms of a slot's stream."""
         return self.terms[int(self.columns.terms_of[slot])]
 
-    def host(self, definitions: Sequence[Definition]) -> list[int]:
+    def host(self, definitions: Sequence[StreamDefinition]) -> list[int]:
         """Add or update streams and return their slots; a new incarnation starts with new figures.
 
-        The incarnation of a stream's last definition counts, and within it the definition with most
-        extensions, since extensions are never withdrawn.
+        A stream takes the incarnation of its last definition. Of the definitions of this incarnation, the
+        one with most extensions counts, since extensions are never withdrawn.
         """
         slots: list[int] = []
-        fresh: dict[int, Definition] = {}
-        extended: dict[int, Definition] = {}
-        renewed: dict[int, Definition] = {}
+        new: dict[int, StreamDefinition] = {}
+        extended: dict[int, StreamDefinition] = {}
+        renewed: dict[int, StreamDefinition] = {}
         for definition in definitions:
             slot = self.slots.get(definition.stream)
             if slot is None:
                 slot = self._new_slot(definition.stream)
             if self.incarnations[slot] != definition.incarnation:
                 self.incarnations[slot] = definition.incarnation
-                fresh[slot] = definition
+                new[slot] = definition
                 extended.pop(slot, None)
                 renewed.pop(slot, None)
                 self.extensions.pop(slot, None)
@@ -185,55 +185,55 @@ class HostedStreams:
                 renewed[slot] = max(definition, renewed.get(slot, definition), key=lambda one: one.version)
             slots.append(slot)
         self._name_new_slots()
-        if fresh:
-            self._begin(fresh)
+        if new:
+            self._open_streams(new)
         for slot, definition in renewed.items():
-            self._renew(slot, definition)
+            self._renew_terms(slot, definition)
         for slot, definition in extended.items():
-            self._extend(slot, definition.extensions)
+            self._extend_stream(slot, definition.extensions)
         return slots
 
-    def _extend(self, slot: int, extensions: Extensions) -> None:
+    def _extend_stream(self, slot: int, extensions: Extensions) -> None:
         """Raise a stream's cutoff, and open it again if it was exhausted."""
         if len(extensions) <= len(self.extensions.get(slot, ())):
             return
         self.extensions[slot] = extensions
         self.columns.cutoff[slot] = charged_answers(self.terms_at(slot).calibration, extensions)
         self.columns.changed[slot] = True
-        self.life.revive(np.array([slot], dtype=np.intp))
+        self.life.reopen_exhausted(np.array([slot], dtype=np.intp))
 
-    def _renew(self, slot: int, definition: Definition) -> None:
-        """Let a stream answer from a later version of its table, even if the old was refused."""
+    def _renew_terms(self, slot: int, definition: StreamDefinition) -> None:
+        """Let a stream answer from a later version of its table, even if it was refused before."""
         columns, version = self.columns, self.terms[definition.terms].version
         if version > self.terms_at(slot).version:
-            self._beginnings += 1
-            columns.begun[slot] = self._beginnings
+            self._start_count += 1
+            columns.start_number[slot] = self._start_count
             columns.terms_of[slot] = definition.terms
         if columns.refused[slot] and version == self.terms_at(slot).version:
             columns.refused[slot] = False
             self.life.reasons.pop(slot, None)
-        self.noise.renew(slot, self.terms_at(slot).version)
+        self.noise.set_version(slot, self.terms_at(slot).version)
         columns.changed[slot] = True
 
-    def _begin(self, fresh: dict[int, Definition]) -> None:
-        columns, terms_of = self.columns, [definition.terms for definition in fresh.values()]
-        facts = {index: _facts(self.terms[index]) for index in set(terms_of)}
-        self.noise.begin(fresh, len(self))
-        for slot, index in zip(fresh, terms_of, strict=True):
+    def _open_streams(self, new: dict[int, StreamDefinition]) -> None:
+        columns, terms_of = self.columns, [definition.terms for definition in new.values()]
+        facts = {index: _facts_of_terms(self.terms[index]) for index in set(terms_of)}
+        self.noise.add_streams(new, len(self))
+        for slot, index in zip(new, terms_of, strict=True):
             self.kinds[slot], self.sorts[slot], _ = facts[index]
-        self._beginnings += 1
-        slots = np.fromiter(fresh, dtype=np.intp, count=len(fresh))
-        columns.begun[slots] = self._beginnings
+        self._start_count += 1
+        slots = np.fromiter(new, dtype=np.intp, count=len(new))
+        columns.start_number[slots] = self._start_count
         columns.terms_of[slots] = terms_of
-        columns.threshold[slots] = [definition.threshold for definition in fresh.values()]
-        columns.plain[slots] = [facts[index][1] == PLAIN for index in terms_of]
+        columns.threshold[slots] = [definition.threshold for definition in new.values()]
+        columns.is_plain[slots] = [facts[index][1] == PLAIN_SORT for index in terms_of]
         columns.cutoff[slots] = [facts[index][2] for index in terms_of]
-        self.life.begin(slots)
+        self.life.open_streams(slots)
 
     def _new_slot(self, name: str) -> int:
         slot = len(self.names)
         self.slots[name] = slot
-        self.unread.discard(name)
+        self.unreadable_streams.discard(name)
         self.names.append(name)
         self.incarnations.append("")
         self.kinds.append("")
@@ -253,25 +253,26 @@ class HostedStreams:
         return Spans(self.texts.texts.spans.data, figures.name_at, figures.name_size)
 
     def barrier_of_round(self, slot: int, tops: int) -> int:
-        """Return ρ + s (noise and shift) after ``tops`` ⊤s; constant if ρ is drawn only once."""
+        """Return the threshold's noise ρ plus the shift s after ``tops`` charged answers."""
         return int(self.terms_at(slot).barriers([self.noise.subkey(slot, DrawRole.THRESHOLD)], [tops])[0])
 
-    def key(self, slot: int) -> bytes:
+    def record_key(self, slot: int) -> bytes:
         """Return the key of a stream's records."""
         return self.names[slot].encode()
 
-    def show_resumed(self, recent: int) -> None:
+    def mark_uncertain_status(self, recent: int) -> None:
         """Mark streams whose latest status record may be missing or wrong after a restart.
 
-        These are the streams written in the last ``recent`` milliseconds or at an unknown time, and the
-        open streams that the previous worker may have refused for their table or noise key.
+        These are the streams whose checkpoint was written in the last ``recent`` milliseconds or at an
+        unknown time, and the open streams that the previous worker may have refused for their table
+        or noise key.
         """
         columns, hosted = self.columns, slice(len(self))
         answered, written_at = columns.last_offset[hosted] >= 0, columns.written_at[hosted]
         newest = written_at.max(initial=0)
         columns.changed[hosted] |= answered & ((written_at >= newest - recent) | (written_at < 0))
         over_tables = np.array([isinstance(one.source, TableSource) for one in self.terms], dtype=np.bool_)
-        unsure = self.noise.others() | over_tables[columns.terms_of[hosted]]
+        unsure = self.noise.older_key_mask() | over_tables[columns.terms_of[hosted]]
         columns.changed[hosted] |= (columns.state[hosted] == OPEN) & unsure
 
     def reason(self, slot: int) -> str:
@@ -288,8 +289,8 @@ class HostedStreams:
         del reasons[MODEL_NOT_ASKED_REASON]
         return reasons
 
-    def left(self, slot: int) -> int:
-        """Return how many ordinary charged answers a stream may still give."""
+    def answers_left(self, slot: int) -> int:
+        """Return how many ordinary charged answers the rest of a stream's grant pays for."""
         columns = self.columns
         return whole_left(int(columns.cutoff[slot]), int(columns.tops[slot]), int(columns.surplus[slot]))
 
@@ -305,12 +306,12 @@ class HostedStreams:
         self.columns.tops[slot] += 1
         self.columns.surplus[slot] += parts - PARTS
 
-    def shown_left(self, slot: int) -> int | None:
-        """Return ``left`` as published: None if the first charge pays for all answers."""
-        return None if self.columns.cutoff[slot] == NO_CUTOFF else self.left(slot)
+    def shown_answers_left(self, slot: int) -> int | None:
+        """Return ``answers_left`` as published: None if the first charge pays for all answers."""
+        return None if self.columns.cutoff[slot] == NO_CUTOFF else self.answers_left(slot)
 
     def spent(self, slot: int) -> Any:
-        """Return a stream's realised cost so far, in the contract's form."""
+        """Return a stream's realised cost so far, as an ``Amount``."""
         columns = self.columns
         figures = (int(columns.answered[slot]), int(columns.tops[slot]), int(columns.surplus[slot]))
         return self.terms_at(slot).spent(*figures, self.extensions.get(slot, ()))
@@ -337,7 +338,7 @@ class HostedStreams:
         return self.barrier_of_round(slot, int(self.columns.tops[slot]))
 
 
-def _facts(terms: StreamTerms) -> tuple[str, int, int]:
-    """Return family, sort and cutoff of a stream on these terms."""
-    sort = PLAIN * terms.plain + STANDING * (terms.standing is not None)
+def _facts_of_terms(terms: StreamTerms) -> tuple[str, int, int]:
+    """Return the family's name, the sort and the cutoff of a stream on these terms."""
+    sort = PLAIN_SORT * terms.is_plain + STANDING_SORT * (terms.standing is not None)
     return terms.family, sort, terms.calibration.cutoff or NO_CUTOFF

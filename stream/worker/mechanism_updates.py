@@ -31,8 +31,8 @@ def encode_update(update: Update) -> bytes:
     return update.model_dump_json(exclude_defaults=True).encode()
 
 
-def _decode(value: bytes) -> Any:
-    """Decode a step; an event without a step's direction is a measurement."""
+def _decode_update(value: bytes) -> Any:
+    """Decode a step; a record that is no step is a measurement."""
     try:
         return _decode_step(value)
     except msgspec.ValidationError:
@@ -43,16 +43,16 @@ class UpdateLog:
     """The updates found in a changelog, by stream and number."""
 
     def __init__(self) -> None:
-        self._found: dict[tuple[str, int], Any] = {}
+        self._updates: dict[tuple[str, int], Any] = {}
 
     def add(self, record: RecordLike) -> None:
-        """Add one record; LaterVersionError if this version cannot read it."""
+        """Add one record; LaterVersionError if this release of Sotto cannot read it."""
         number, _, stream = (record.key or b"").removeprefix(UPDATE_PREFIX).decode().partition("|")
-        self._found[stream, int(number)] = decode_kept(record, _decode)
+        self._updates[stream, int(number)] = decode_kept(record, _decode_update)
 
     def first_updates(self, stream: str, incarnation: str, count: int) -> list[Any] | None:
-        """Return the first ``count`` updates in order; None if any of the incarnation is missing."""
-        updates = [self._found.get((stream, number)) for number in range(count)]
+        """Return the first ``count`` updates of an incarnation, in order; None if any is missing."""
+        updates = [self._updates.get((stream, number)) for number in range(count)]
         if any(update is None or update.incarnation != incarnation for update in updates):
             return None
         return updates

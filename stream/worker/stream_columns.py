@@ -12,53 +12,53 @@ import numpy.typing as npt
 from schemas import FIRST_VERSION
 from stream.kernel import LINE_BYTES, RowLayout, Spans, empty_rows, rows_of, with_room, zeros
 from stream.privacy.noise import SUBKEY_BYTES, DrawRole, NoiseKey, stream_subkey, stream_subkeys
-from stream.worker.stream_definitions import Definition
+from stream.worker.stream_definitions import StreamDefinition
 
 NO_CUTOFF: Final = 1 << 62
 """The cutoff of a stream whose first charge pays for all answers."""
 
-_ROOM_AT_FIRST: Final = 64
+_INITIAL_CAPACITY: Final = 64
 
 
 class FigureArrays:
     """Zero-initialized arrays of equal length, one per annotation of a subclass.
 
-    The entries of a slot are adjacent in memory, so that they share cache lines; ``APART`` arrays
-    are separate, since they are rarely read or are scanned as a whole. ``grow`` replaces the arrays,
-    so callers must not keep them.
+    The entries of a slot are adjacent in memory, so that they share cache lines. The arrays named in
+    ``SEPARATE_ARRAYS`` are stored separately: they are rarely read, or scanned as a whole. ``grow``
+    replaces all arrays, so callers must not keep them.
     """
 
-    APART: ClassVar[frozenset[str]] = frozenset()
+    SEPARATE_ARRAYS: ClassVar[frozenset[str]] = frozenset()
 
     def __init__(self) -> None:
-        kinds = _entries(type(self))  # type: ignore[arg-type]  # classes are hashable
-        self._apart = {name: kind for name, kind in kinds.items() if name in self.APART}
-        self._record = _side_by_side(type(self))  # type: ignore[arg-type]
+        kinds = _entry_types(type(self))  # type: ignore[arg-type]  # classes are hashable
+        self._separate = {name: kind for name, kind in kinds.items() if name in self.SEPARATE_ARRAYS}
+        self._record = _adjacent_layout(type(self))  # type: ignore[arg-type]
         self._layout = RowLayout(self._record)
         self._figures = [name for name in self._record.names or () if not kinds[name].shape]
-        self._room = 0
+        self._capacity = 0
         self.rows: npt.NDArray[np.uint8] = np.zeros((0, self._record.itemsize), dtype=np.uint8)
-        self.grow(_ROOM_AT_FIRST)
+        self.grow(_INITIAL_CAPACITY)
 
     def grow(self, count: int) -> None:
         """Make room for ``count`` slots."""
-        if count <= self._room:
+        if count <= self._capacity:
             return
-        before, self._room = self._room, max(self._room, _ROOM_AT_FIRST)
-        while self._room < count:
-            self._room *= 2
-        rows = empty_rows(self._room, self._record.itemsize)
+        before, self._capacity = self._capacity, max(self._capacity, _INITIAL_CAPACITY)
+        while self._capacity < count:
+            self._capacity *= 2
+        rows = empty_rows(self._capacity, self._record.itemsize)
         rows[:before] = self.rows
         self.rows, records = rows, rows.view(self._record)[:, 0]
         for name in self._record.names or ():
             setattr(self, name, records[name])
-        for name, kind in self._apart.items():
-            grown = zeros((self._room,), kind)
+        for name, kind in self._separate.items():
+            grown = zeros((self._capacity,), kind)
             grown[:before] = getattr(self, name, grown)[:before]
             setattr(self, name, grown)
 
     def picked(self, slots: npt.NDArray[np.intp]) -> Self:
-        """Gather the entries of some slots, without ``APART`` arrays and bytes."""
+        """Gather the entries of some slots, without ``SEPARATE_ARRAYS`` and arrays of bytes."""
         found = object.__new__(type(self))
         arrays = self._layout.gather(self.rows, self._figures, np.ascontiguousarray(slots, dtype=np.int64))
         for name, array in zip(self._figures, arrays, strict=True):
@@ -77,7 +77,7 @@ class FigureArrays:
         return found
 
     def texts(self, name: str, slots: npt.NDArray[np.intp]) -> Spans:
-        """Return the entries of an array of bytes."""
+        """Return the entries of some slots in an array of bytes."""
         kind, offset = self._layout.place_of(name)
         at = slots * self._layout.size + offset
         return Spans(self.rows.reshape(-1), at, np.full(len(slots), kind.itemsize, dtype=np.int32))
@@ -89,20 +89,20 @@ class StreamColumns(FigureArrays):
     - ``cutoff``: number of ordinary charged answers that the grant pays for.
     - ``tops``: number of charged answers so far; ``surplus``: their cost beyond one ordinary charge
       each, in parts of a charge (0 for sparse vectors).
-    - ``threshold``: of a sparse vector; ``plain``: a sparse vector over trusted values.
-    - ``begun``: a number, never 0, that changes whenever the stream starts from new terms.
+    - ``threshold``: of a sparse vector; ``is_plain``: a sparse vector over trusted values.
+    - ``start_number``: changes whenever the stream starts from new terms; never 0.
     - ``name_at``, ``name_size``: position of the name among all names.
     """
 
-    APART = frozenset({"changed", "plain", "threshold", "written_at"})
+    SEPARATE_ARRAYS = frozenset({"changed", "is_plain", "threshold", "written_at"})
 
     name_at: npt.NDArray[np.int64]
     name_size: npt.NDArray[np.int32]
     incarnation: Annotated[npt.NDArray[np.uint8], 32]
     terms_of: npt.NDArray[np.int32]
-    begun: npt.NDArray[np.int32]
+    start_number: npt.NDArray[np.int32]
     threshold: npt.NDArray[np.float64]
-    plain: npt.NDArray[np.bool_]
+    is_plain: npt.NDArray[np.bool_]
     cutoff: npt.NDArray[np.int64]
     state: npt.NDArray[np.uint8]
     refused: npt.NDArray[np.bool_]
@@ -122,16 +122,16 @@ class StreamColumns(FigureArrays):
 
 
 @cache
-def _entries(kind: type[FigureArrays]) -> dict[str, np.dtype[Any]]:
-    """Return the entry types by annotation; cached, since they take longer than the arrays."""
+def _entry_types(kind: type[FigureArrays]) -> dict[str, np.dtype[Any]]:
+    """Return each annotated array's entry type; cached, since this takes longer than the arrays."""
     hints = get_type_hints(kind, include_extras=True)
-    return {name: _entry(array) for name, array in hints.items() if name != "APART"}
+    return {name: _entry_type(array) for name, array in hints.items() if name != "SEPARATE_ARRAYS"}
 
 
-def _entry(annotation: Any) -> np.dtype[Any]:
-    """Return the entry type of ``npt.NDArray[...]``, repeated as ``Annotated`` says.
+def _entry_type(annotation: Any) -> np.dtype[Any]:
+    """Return the entry type of ``npt.NDArray[...]``; ``Annotated`` gives the entry's length.
 
-    The innermost type is the array's: numpy's releases nest the outer types differently.
+    The innermost type is the entry's: the nesting of the outer types differs by numpy's release.
     """
     kind, *width = get_args(annotation) if get_origin(annotation) is Annotated else (annotation,)
     while parts := get_args(kind):
@@ -140,10 +140,10 @@ def _entry(annotation: Any) -> np.dtype[Any]:
 
 
 @cache
-def _side_by_side(kind: type[FigureArrays]) -> np.dtype[Any]:
+def _adjacent_layout(kind: type[FigureArrays]) -> np.dtype[Any]:
     """Lay out the adjacent entries, widest first, padded to whole cache lines."""
-    entries = _entries(kind)  # type: ignore[arg-type]
-    kinds = {name: entry for name, entry in entries.items() if name not in kind.APART}
+    entries = _entry_types(kind)  # type: ignore[arg-type]
+    kinds = {name: entry for name, entry in entries.items() if name not in kind.SEPARATE_ARRAYS}
     names = sorted(kinds, key=lambda name: -kinds[name].alignment)
     packed = np.dtype([(name, kinds[name]) for name in names])
     layout = RowLayout(packed)
@@ -153,11 +153,11 @@ def _side_by_side(kind: type[FigureArrays]) -> np.dtype[Any]:
     return np.dtype({"names": names, "formats": formats, "offsets": offsets, "itemsize": size})
 
 
-Places = npt.NDArray[np.intp]
+RowIndices = npt.NDArray[np.intp]
 
 
-def groups(count: int, columns: Sequence[npt.NDArray[Any]]) -> tuple[Places, Places]:
-    """Return the first row of each group of equal rows, and each row's group."""
+def group_equal_rows(count: int, columns: Sequence[npt.NDArray[Any]]) -> tuple[RowIndices, RowIndices]:
+    """Group equal rows; return the index of each group's first row, and each row's group."""
     group = np.zeros(count, dtype=np.intp)
     found = min(count, 1)
     for column in columns:
@@ -177,54 +177,54 @@ _DIGEST_BYTES: Final = 32
 class StreamKeys:
     """Each stream's noise key, incarnation and digest, by slot.
 
-    ``keyless`` has, by slot, the id of the key that a stream needs and this worker lacks; such a
+    ``missing_keys`` has, by slot, the id of the key that a stream needs and this worker lacks; such a
     stream never draws.
     """
 
     def __init__(self, key: NoiseKey, columns: StreamColumns) -> None:
         """Keep the incarnations in ``columns``."""
-        self.keyless: dict[int, str] = {}
+        self.missing_keys: dict[int, str] = {}
         self._keys = (key, *key.older)
         self._numbers = {one.key_id: number for number, one in enumerate(self._keys)}
         self._columns = columns
-        self._digests = np.zeros((_ROOM_AT_FIRST, _DIGEST_BYTES), dtype=np.uint8)
-        self._key_of = np.zeros(_ROOM_AT_FIRST, dtype=np.uint8)
+        self._digests = np.zeros((_INITIAL_CAPACITY, _DIGEST_BYTES), dtype=np.uint8)
+        self._key_of = np.zeros(_INITIAL_CAPACITY, dtype=np.uint8)
         self._count = 0
-        self._versions: dict[int, bytes] = {}
+        self._version_suffixes: dict[int, bytes] = {}
 
-    def begin(self, fresh: Mapping[int, Definition], count: int) -> None:
+    def add_streams(self, definitions: Mapping[int, StreamDefinition], count: int) -> None:
         """Store the incarnations, digests and key names of new streams among ``count`` slots."""
         self._count = count
         self._digests = with_room(self._digests, count)
         self._key_of = with_room(self._key_of, count)
-        slots = np.fromiter(fresh, dtype=np.intp, count=len(fresh))
-        incarnations = "".join([one.incarnation for one in fresh.values()]).encode()
-        digests = bytes.fromhex("".join([one.digest for one in fresh.values()]))
+        slots = np.fromiter(definitions, dtype=np.intp, count=len(definitions))
+        incarnations = "".join([one.incarnation for one in definitions.values()]).encode()
+        digests = bytes.fromhex("".join([one.digest for one in definitions.values()]))
         self._columns.incarnation[slots] = np.frombuffer(incarnations, dtype=np.uint8).reshape(len(slots), -1)
         self._digests[slots] = np.frombuffer(digests, dtype=np.uint8).reshape(-1, _DIGEST_BYTES)
-        self._key_of[slots] = [self._numbers.get(one.key_id, 0) for one in fresh.values()]
-        for slot, one in fresh.items():
-            self._versions.pop(slot, None)
+        self._key_of[slots] = [self._numbers.get(one.key_id, 0) for one in definitions.values()]
+        for slot, one in definitions.items():
+            self._version_suffixes.pop(slot, None)
             if one.key_id in self._numbers:
-                self.keyless.pop(slot, None)
+                self.missing_keys.pop(slot, None)
             else:
-                self.keyless[slot] = one.key_id
+                self.missing_keys[slot] = one.key_id
 
     def incarnations(self, slots: npt.NDArray[np.intp]) -> Spans:
         """Return the incarnations of streams as text."""
         return self._columns.texts("incarnation", slots)
 
-    def renew(self, slot: int, version: int) -> None:
+    def set_version(self, slot: int, version: int) -> None:
         """Derive the noise of a stream's questions for another version of its table.
 
         A question whose first answer was not committed may be answered again from other data. It must
         not get the same noise: the two answers together would reveal how the data differ.
         """
-        self._versions[slot] = version.to_bytes(8, "big") if version > FIRST_VERSION else b""
+        self._version_suffixes[slot] = version.to_bytes(8, "big") if version > FIRST_VERSION else b""
 
     def subkey(self, slot: int, role: DrawRole) -> bytes:
         """Return a stream's subkey for one role; the threshold's is the same in all versions."""
-        version = b"" if role is DrawRole.THRESHOLD else self._versions.get(slot, b"")
+        version = b"" if role is DrawRole.THRESHOLD else self._version_suffixes.get(slot, b"")
         return stream_subkey(
             self._keys[self._key_of[slot]],
             incarnation=self._columns.incarnation[slot].tobytes().decode(),
@@ -245,18 +245,18 @@ class StreamKeys:
                 role=role,
             )
             found[members] = np.frombuffer(derived.concatenated(), dtype=np.uint8).reshape(-1, SUBKEY_BYTES)
-        if self._versions:
+        if self._version_suffixes:
             for place, slot in enumerate(slots.tolist()):
-                if slot in self._versions:
+                if slot in self._version_suffixes:
                     found[place] = np.frombuffer(self.subkey(slot, role), dtype=np.uint8)
         return found
 
     @property
-    def renewed(self) -> KeysView[int]:
+    def refreshed_slots(self) -> KeysView[int]:
         """Slots of the streams whose table was refreshed."""
-        return self._versions.keys()
+        return self._version_suffixes.keys()
 
-    def others(self) -> npt.NDArray[np.bool_]:
+    def older_key_mask(self) -> npt.NDArray[np.bool_]:
         """Return a mask of the streams that use an older noise key than new streams do."""
         others: npt.NDArray[np.bool_] = self._key_of[: self._count] != 0
         return others

@@ -29,7 +29,7 @@ from schemas.base import Identifier, Reason
 from schemas.wire import UNREADABLE, Codec, MalformedEventError, struct
 from stream.worker.stream_terms import TermsTable
 
-_OWN_FIELDS = frozenset({"threshold"})
+_UNSHARED_FIELDS = frozenset({"threshold"})
 """Fields of a mechanism that streams of equal terms do not share."""
 _INCARNATION_LENGTH, _DIGEST_LENGTH = 32, 64
 
@@ -44,16 +44,19 @@ _NAME_LIMIT = _constraints(Identifier).max_length or 0
 _is_name = re.compile(str(_constraints(Identifier).pattern).removeprefix("^").removesuffix("$")).fullmatch
 
 
-def _tagged(model: type[BaseModel]) -> type[msgspec.Struct]:
+def _tagged_struct(model: type[BaseModel]) -> type[msgspec.Struct]:
     """Define the struct of one member of a union tagged by ``kind``."""
     (kind,) = get_args(model.model_fields["kind"].annotation)
-    rest = struct(model, only=frozenset(model.model_fields) - {"kind"})
-    return msgspec.defstruct(model.__name__, [], bases=(rest,), tag_field="kind", tag=kind, frozen=True, gc=False)
+    struct_without_kind = struct(model, only=frozenset(model.model_fields) - {"kind"})
+    return msgspec.defstruct(
+        model.__name__, [], bases=(struct_without_kind,), tag_field="kind", tag=kind, frozen=True, gc=False
+    )
 
 
-_MECHANISMS = tuple(_tagged(model) for model in get_args(get_args(Mechanism)[0]))
+_MECHANISMS = tuple(_tagged_struct(model) for model in get_args(get_args(Mechanism)[0]))
 
-# ``_well_formed`` checks names and identities; the source's name belongs to the shared part.
+# Names and identities are plain str here, because ``_are_well_formed`` checks all of them at once. The
+# source's name needs no check: it belongs to the shared part, which the model has validated.
 _WireSpec = msgspec.defstruct(
     "Spec",
     [("stream", str), ("source", str), ("mechanism", Union[_MECHANISMS])],  # noqa: UP007  (built at run time)
@@ -72,7 +75,7 @@ _WireIdentity = msgspec.defstruct(
 )
 
 
-class _Wire(msgspec.Struct, frozen=True, gc=False, forbid_unknown_fields=True):
+class _WireControl(msgspec.Struct, frozen=True, gc=False, forbid_unknown_fields=True):
     spec: _WireSpec  # type: ignore[valid-type]  # made at run time
     source: msgspec.Raw
     identity: _WireIdentity  # type: ignore[valid-type]  # made at run time
@@ -86,14 +89,15 @@ class _Wire(msgspec.Struct, frozen=True, gc=False, forbid_unknown_fields=True):
     )
 
 
-_decode = msgspec.json.Decoder(_Wire).decode
+_decode = msgspec.json.Decoder(_WireControl).decode
 _shared_of_spec = attrgetter(*sorted(StreamSpec.model_fields.keys() - {"stream", "mechanism"}))
 _shared_of_mechanism = {
-    kind: attrgetter(*sorted(set(kind.__struct_fields__) - _OWN_FIELDS) or ["__class__"]) for kind in _MECHANISMS
+    kind: attrgetter(*sorted(set(kind.__struct_fields__) - _UNSHARED_FIELDS) or ["__class__"])
+    for kind in _MECHANISMS
 }
 
 
-class Definition(msgspec.Struct, frozen=True, gc=False):
+class StreamDefinition(msgspec.Struct, frozen=True, gc=False):
     """A control event: a stream, its identity, its terms, and whether it may answer.
 
     ``terms`` is an index in ``TermsTable``; ``threshold`` is 0 unless the stream is a sparse
@@ -122,34 +126,34 @@ class DefinitionReader:
 
     def __init__(self, terms: TermsTable) -> None:
         self.terms = terms
-        self._known: dict[Any, tuple[int, int]] = {}
+        self._terms_by_shared_part: dict[Any, tuple[int, int]] = {}
 
-    def read(self, values: Sequence[bytes]) -> list[Definition | None]:
-        """Return each event's definition; None if this version cannot read it."""
-        found = [self._read(value) for value in values]
-        if _well_formed([one for one in found if one is not None]):
-            return found
-        return [self._validated(value) for value in values]
+    def read(self, values: Sequence[bytes]) -> list[StreamDefinition | None]:
+        """Return each event's definition; None if this release of Sotto cannot read the event."""
+        definitions = [self._read_value(value) for value in values]
+        if _are_well_formed([one for one in definitions if one is not None]):
+            return definitions
+        return [self._validate(value) for value in values]
 
-    def _read(self, value: bytes) -> Definition | None:
+    def _read_value(self, value: bytes) -> StreamDefinition | None:
         """Decode a definition without checking its name and identity."""
         try:
             wire = _decode(value)
         except UNREADABLE:
-            return self._validated(value)
-        terms, quotes = self._known.get(_shared(wire), (None, 0))
+            return self._validate(value)
+        terms, quotes_without_reason = self._terms_by_shared_part.get(_shared_part(wire), (None, 0))
         if (
             terms is None
             or len(value) > MAX_RECORD_BYTES
             or wire.extensions is not msgspec.UNSET
             or (wire.kind == "opened") is not (wire.reason is msgspec.UNSET)
-            # JSON with a field given twice has more quotation marks than the validated one.
-            or value.count(b'"') != quotes + _count_quotes_of_reason(wire)
+            # A field given twice adds quotation marks, so the number differs from the validated event's.
+            or value.count(b'"') != quotes_without_reason + _count_quotes_of_reason(wire)
         ):
-            return self._validated(value)
-        return _definition(wire, terms)
+            return self._validate(value)
+        return _build_definition(wire, terms)
 
-    def _validated(self, value: bytes) -> Definition | None:
+    def _validate(self, value: bytes) -> StreamDefinition | None:
         """Validate a definition and remember its shared part."""
         try:
             definition = _codec.decode(value)
@@ -161,11 +165,11 @@ class DefinitionReader:
             wire = _decode(_codec.encode(definition))
         terms = self.terms.index_of(definition)
         if definition.extensions:
-            return _definition(wire, terms, definition.extensions)
+            return _build_definition(wire, terms, definition.extensions)
         if isinstance(definition.source, EventsSource) and definition.source.period_of is not None:
-            return _definition(wire, terms)  # its shared part ends with the period
-        self._known[_shared(wire)] = (terms, value.count(b'"') - _count_quotes_of_reason(wire))
-        return _definition(wire, terms)
+            return _build_definition(wire, terms)  # not kept: no stream of a later period has this shared part
+        self._terms_by_shared_part[_shared_part(wire)] = (terms, value.count(b'"') - _count_quotes_of_reason(wire))
+        return _build_definition(wire, terms)
 
 
 def _count_quotes_of_reason(wire: Any) -> int:
@@ -173,8 +177,8 @@ def _count_quotes_of_reason(wire: Any) -> int:
     return 0 if wire.reason is msgspec.UNSET else 4 + wire.reason.count('"')
 
 
-def _shared(wire: Any) -> tuple[Any, ...]:
-    """Return all of a definition but name, incarnation, digest, threshold, kind and reason."""
+def _shared_part(wire: Any) -> tuple[Any, ...]:
+    """Return all fields but the stream's name, incarnation, digest, threshold, kind and reason."""
     spec = wire.spec
     kind = type(spec.mechanism)
     return (
@@ -189,9 +193,9 @@ def _shared(wire: Any) -> tuple[Any, ...]:
     )
 
 
-def _definition(wire: Any, terms: int, extensions: Extensions = ()) -> Definition:
+def _build_definition(wire: Any, terms: int, extensions: Extensions = ()) -> StreamDefinition:
     spec, identity = wire.spec, wire.identity
-    return Definition(
+    return StreamDefinition(
         spec.stream,
         identity.incarnation,
         identity.digest,
@@ -205,7 +209,7 @@ def _definition(wire: Any, terms: int, extensions: Extensions = ()) -> Definitio
     )
 
 
-def _well_formed(definitions: Sequence[Definition]) -> bool:
+def _are_well_formed(definitions: Sequence[StreamDefinition]) -> bool:
     names = [one.stream for one in definitions]
     return (
         all(map(_is_name, names))

@@ -48,7 +48,7 @@ from stream.processing.dead_letters import Rejection, without_constants
 
 
 class WindowAndGroup(NamedTuple):
-    """The window and the group, or None, of a standing stream's question.
+    """The window and the group (None without groups) of a standing stream's question.
 
     ``turn`` grows with each question of a stream: by window, then by group in row-major order.
     """
@@ -60,13 +60,13 @@ class WindowAndGroup(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class QuestionGroups:
-    """The groups of a stream: their attributes, and each group's place in row-major order."""
+    """The groups of a stream: their attributes ``by``, and each group's index in row-major order."""
 
     by: tuple[str, ...]
     places: Mapping[tuple[str | int | float, ...], int]
 
-    def place(self, group: Mapping[str, str | int | float] | None) -> int:
-        """Return the place of a group; Rejection if the stream has no such group."""
+    def index_of(self, group: Mapping[str, str | int | float] | None) -> int:
+        """Return the index of a group; Rejection if the stream has no such group."""
         named = group or {}
         if len(named) == len(self.by):
             try:
@@ -76,19 +76,19 @@ class QuestionGroups:
         attributes = ", ".join(self.by) or "none"
         raise Rejection(
             "malformed",
-            f"group: it is none of the stream's; give a declared value of each attribute: {attributes}",
+            f"group: not a group of this stream; give a declared value of each attribute: {attributes}",
         )
 
 
 _NO_WINDOW: Final = Rejection(
-    "malformed", "window: the windows of its source ask this stream, and nobody else does; ask another stream"
+    "malformed", "window: missing; Sotto itself asks this standing stream, once per window; ask another stream"
 )
 
-_Asking: Any = msgspec.defstruct(
-    "_Asking", [], bases=(struct(Query, only=frozenset({"window", "group"})),), forbid_unknown_fields=False
+_WindowFields: Any = msgspec.defstruct(
+    "_WindowFields", [], bases=(struct(Query, only=frozenset({"window", "group"})),), forbid_unknown_fields=False
 )
 _moment_ms = lru_cache(maxsize=64)(moment_ms)
-_decode_asking = msgspec.json.Decoder(_Asking).decode
+_decode_window_fields = msgspec.json.Decoder(_WindowFields).decode
 
 
 def window_and_group_of(query: Any, groups: QuestionGroups) -> WindowAndGroup:
@@ -99,21 +99,21 @@ def window_and_group_of(query: Any, groups: QuestionGroups) -> WindowAndGroup:
         start = _moment_ms(query.window.start)
     except ValueError as error:
         raise Rejection("malformed", f"window: {error}") from None
-    return WindowAndGroup(query.window, query.group, start * len(groups.places) + groups.place(query.group) + 1)
+    return WindowAndGroup(query.window, query.group, start * len(groups.places) + groups.index_of(query.group) + 1)
 
 
-def about_of_event(value: bytes | None) -> tuple[Any, Any]:
-    """Return window and group of a possibly malformed event; both are None if unreadable."""
+def window_and_group_of_event(value: bytes | None) -> tuple[Any, Any]:
+    """Return window and group of a possibly malformed event; (None, None) if unreadable."""
     if value is None or b'"window"' not in value:
         return None, None
     try:
-        asking = _decode_asking(without_constants(value))
+        fields = _decode_window_fields(without_constants(value))
     except UNREADABLE:
         return None, None
-    return asking.window, asking.group
+    return fields.window, fields.group
 
 
-def quotes_of(group: Mapping[str, Any] | None) -> int:
+def count_quotes(group: Mapping[str, Any] | None) -> int:
     """Count the quotation marks of a window and a group in a query's JSON without escapes."""
     return 10 if group is None else 12 + 2 * len(group) + 2 * sum(isinstance(one, str) for one in group.values())
 
@@ -157,7 +157,7 @@ class StreamTerms:
         return self.source.kind in {"values", "events"}
 
     @property
-    def plain(self) -> bool:
+    def is_plain(self) -> bool:
         """Whether the stream is a sparse vector over trusted values, answered without a table."""
         return self.is_sparse_vector and self.trusts_values
 
@@ -175,7 +175,7 @@ class StreamTerms:
 
     @property
     def sparse_vector(self) -> SparseVectorCalibration:
-        """The calibration of above/below, which may be part of a hypothesis's or estimate's."""
+        """The calibration of the comparisons; a hypothesis or estimate has it inside its own."""
         inner = self.calibration
         if inner.kind in {"hypothesis", "estimate"}:
             inner = inner.sparse_vector
@@ -191,13 +191,13 @@ class StreamTerms:
             return Grid.whole(step)
         if isinstance(source, ValuesSource):
             return Grid.of_feed(source.grid, source.minimum, source.maximum)
-        # The sum of a running count's node is published many times with the same noise, so its range
-        # must not change.
+        # A running count publishes each partial sum many times with the same noise, so the grid must not
+        # depend on the range of the values.
         return Grid(shortest_decimal(step))
 
     @cached_property
     def value_grid(self) -> Grid:
-        """The grid of the numbers to compare: a table's are whole steps already."""
+        """The grid of the numbers to compare; those of a table are whole steps already."""
         return Grid.whole(1.0) if isinstance(self.source, TableSource) else self.grid
 
     @cached_property
@@ -207,9 +207,9 @@ class StreamTerms:
 
     @cached_property
     def groups(self) -> QuestionGroups:
-        """The groups of a standing stream's questions; one if a question covers all groups."""
+        """The groups of a standing stream's questions; a single one if a question covers all groups."""
         if self.standing is None or not isinstance(self.source, EventsSource):
-            raise TypeError(f"a stream over {self.source.kind} is no standing one")
+            raise TypeError(f"a stream over {self.source.kind} is not a standing stream")
         by = () if self.family == STANDING_HISTOGRAM else self.standing.by
         cells = cells_of(self.source.attributes, by)
         return QuestionGroups(by, {tuple(cell.values()): place for place, cell in enumerate(cells)})
@@ -232,7 +232,7 @@ class StreamTerms:
     def barriers(self, subkeys: Sequence[bytes], tops: npt.ArrayLike) -> npt.NDArray[np.int64]:
         """Draw the threshold's noise ρ plus the shift s for each subkey and number of ⊤s.
 
-        If ρ is drawn once, the numbers are ignored.
+        If ρ is drawn only once per stream, the numbers of ⊤s are ignored.
         """
         rounds = np.asarray(tops, dtype=np.int64)
         if not self.sparse_vector.fresh_threshold:
@@ -241,24 +241,24 @@ class StreamTerms:
         return self.threshold_noise.draw(words, low) + self.sparse_vector.shift
 
     def spent(self, answered: int, tops: int, surplus: int = 0, extensions: Extensions = ()) -> Any:
-        """Return the realised cost after these answers and ⊤s (charged), in the contract's form."""
+        """Return the realised cost after so many answers and ⊤s (charged answers), as an ``Amount``."""
         key = (answered > 0, tops, surplus, extensions)
         if (amount := self._amounts.get(key)) is None:
-            of = (self.calibration, self.source.accountant)
-            cost = realised_cost(*of, answered, tops, surplus, extensions)
-            shown = spent_amount(cost, grant_cost(*of, extensions), self.source)
+            charging = (self.calibration, self.source.accountant)
+            cost = realised_cost(*charging, answered, tops, surplus, extensions)
+            shown = spent_amount(cost, grant_cost(*charging, extensions), self.source)
             amount = WireAmount(shown.epsilon, shown.delta, shown.rho)
             self._amounts[key] = amount
         return amount
 
 
 class TermsTable:
-    """The distinct terms of a partition's streams; ``all`` has them by index."""
+    """The distinct terms of a partition's streams; ``all`` has them in order of their index."""
 
     def __init__(self) -> None:
         self.all: list[StreamTerms] = []
         self._index: dict[tuple[Any, ...], int] = {}
-        self._of_a_period: dict[str, EventsSource] = {}
+        self._source_by_period_name: dict[str, EventsSource] = {}
 
     def index_of(self, definition: Control) -> int:
         """Return the index of a definition's terms; new terms are added."""
@@ -271,6 +271,6 @@ class TermsTable:
         if (index := self._index.get(key)) is None:
             index = self._index[key] = len(self.all)
             if isinstance(source, EventsSource) and source.period_of is not None:
-                source = source.sharing(self._of_a_period.setdefault(source.period_of, source))
+                source = source.sharing(self._source_by_period_name.setdefault(source.period_of, source))
             self.all.append(StreamTerms(source, mechanism, calibration, *data))
         return index

@@ -17,18 +17,18 @@ from stream.processing.record_columns import RecordColumns
 from stream.processing.topic_names import Topics
 from stream.tables import TableStore
 from stream.worker.admission import Admission, AdmittedBatch, QueryBatch
-from stream.worker.answer_encoding import Replies
 from stream.worker.answer_headers import with_answer_headers
-from stream.worker.answer_publishing import ColumnPublisher, Publisher
-from stream.worker.control_records import Control, WorkerRestore
+from stream.worker.answer_publishing import ColumnPublisher, ReplyPublisher
+from stream.worker.control_records import StreamControl, WorkerRestore
 from stream.worker.fair_shares import NO_LIMITS, SECOND, Limits, Shares
 from stream.worker.families import families
 from stream.worker.families.family import AdmittedQuestion, Context
-from stream.worker.families.question_columns import QuestionRows, Streams
+from stream.worker.families.question_columns import QuestionRows, QuestionStreams
 from stream.worker.hosted_streams import HALTED, HostedStreams
+from stream.worker.output_encoding import OutputEncoder
 
-WORK_AT_ONCE = 3 * SECOND // 20
-"""Work per batch; a small batch commits early and lets the service stop in time."""
+MAX_BATCH_WORK = 3 * SECOND // 20
+"""Most work per batch: a small batch commits early, and the service can stop in time."""
 
 STATUS_SECONDS = 2.0
 """Seconds between two status records of one stream."""
@@ -49,15 +49,15 @@ class QueryProcessor:
         self.streams = HostedStreams(key)
         self._topics = topics
         self._partition = partition
-        self._replies = Replies(topics, partition, self.streams)
+        self._encoder = OutputEncoder(topics, partition, self.streams)
         context = Context(self.streams, tables, topics.queries, partition)
-        self._publisher = Publisher(self.streams, self._replies)
-        self._column_publisher = ColumnPublisher(self.streams, self._replies)
+        self._reply_publisher = ReplyPublisher(self.streams, self._encoder)
+        self._column_publisher = ColumnPublisher(self.streams, self._encoder)
         self._families = families(context)
-        self._limited = limits.outstanding > 0
+        self._limits_work = limits.outstanding > 0
         self._admission = Admission(topics, context, self._families, Shares(limits))
         self._progress = _WireProgress(0)
-        self._control = Control(self.streams, tables, topics.state)
+        self._control = StreamControl(self.streams, tables, topics.state)
         self._restore = WorkerRestore(topics.control, self._control, self.streams)
         self._status_due = 0.0
 
@@ -67,11 +67,11 @@ class QueryProcessor:
         return self._restore.topic_ids
 
     def recreated(self, topic: str) -> None:
-        """Read recreated queries from the start; streams with later offsets then halt."""
+        """Change nothing: a stream halts if a query has an offset that the stream has already seen."""
 
     @property
     def heavy(self) -> bool:
-        """Whether questions may take long, because some stream is not plain."""
+        """Whether questions may take long: if any stream is no sparse vector over trusted values."""
         return self._control.heavy
 
     @property
@@ -80,23 +80,23 @@ class QueryProcessor:
         return self._control.repeatable
 
     def restore(self, records: Iterable[RecordLike]) -> None:
-        """Collect control events and checkpoints; each topic in order, the two in any order."""
+        """Collect control events and checkpoints: records of one topic in order, topics in any order."""
         self._restore.collect(records)
 
     def restored(self) -> Mapping[str, int]:
         """End the restore and return the next query offset, 0 if the changelog holds none."""
         self._restore.end(self._families)
         self._progress = progress = self._restore.progress or self._progress
-        self.streams.show_resumed(recent=int(5000 * STATUS_SECONDS))
+        self.streams.mark_uncertain_status(recent=int(5000 * STATUS_SECONDS))
         due = self.streams.columns.due[: len(self.streams)]
-        waiting = {slot: int(due[slot]) for slot in np.flatnonzero(due > progress.served).tolist()}
-        self._admission.shares.resume(progress.clock, progress.served, waiting)
+        due_of_busy_slot = {slot: int(due[slot]) for slot in np.flatnonzero(due > progress.served).tolist()}
+        self._admission.shares.resume(progress.clock, progress.served, due_of_busy_slot)
         return {self._topics.queries: progress.offset}
 
     def follow(self, records: Sequence[RecordLike]) -> Outputs:
         """Apply control events; each stream that they end writes its last totals once."""
-        self._control.refuse_unfit(np.array(self._control.define(records), dtype=np.intp))
-        return self._settle()
+        self._control.refuse_unfit_streams(np.array(self._control.apply_events(records), dtype=np.intp))
+        return self._end_streams()
 
     def refusals(self) -> Mapping[str, int]:
         """Count the open streams that this worker refuses, by reason."""
@@ -107,36 +107,36 @@ class QueryProcessor:
 
         The tables are needed if a query names a stream that no control event has defined yet.
         """
-        return self._admission.read(records, WORK_AT_ONCE if self.heavy else math.inf)
+        return self._admission.read(records, MAX_BATCH_WORK if self.heavy else math.inf)
 
     def idle(self, now: float) -> Outputs:
         """End streams, and write status records of changed streams once per interval."""
-        outputs = self._settle()
+        outputs = self._end_streams()
         if now >= self._status_due:
             self._status_due = now + STATUS_SECONDS
             changed = np.flatnonzero(self.streams.columns.changed[: len(self.streams)])
-            self._replies.status(outputs, changed)
+            self._encoder.write_status(outputs, changed)
             self.streams.columns.changed[changed] = False
         return outputs
 
     def process(self, batch: QueryBatch) -> Outputs:
         """Answer queries in order; an invalid query does not affect the others."""
-        charged, records = self._charge(batch), batch.records
-        outputs = self._settle()
+        charged, records = self._take_shares(batch), batch.records
+        outputs = self._end_streams()
         if not records:
             return outputs
         admitted = self._admission.admit(batch)
         answers: list[Message | None] = [None] * (len(records) - len(admitted.rows.slots) and len(records))
         for place, rejection in admitted.rejected:
-            answers[place] = self._replies.reject(outputs, records[place], rejection)
-        in_columns = self._answer(admitted, answers, outputs)
+            answers[place] = self._encoder.write_rejection(outputs, records[place], rejection)
+        in_columns = self._answer_admitted(admitted, answers, outputs)
         outputs.extend(
-            self._topics.answers, self._partition, self._in_order(records, admitted, answers, in_columns)
+            self._topics.answers, self._partition, self._merge_answers(records, admitted, answers, in_columns)
         )
-        self._reached(outputs, records[-1], charged)
+        self._write_progress(outputs, records[-1], charged)
         return outputs
 
-    def _in_order(
+    def _merge_answers(
         self,
         records: Sequence[RecordLike],
         batch: AdmittedBatch,
@@ -151,102 +151,106 @@ class QueryProcessor:
             answers[place] = answer
         return with_answer_headers(self._topics.answers, records, answers)
 
-    def _charge(self, batch: QueryBatch) -> Sequence[int]:
-        """Keep the fair shares after a batch, and return the slots whose shares have changed."""
+    def _take_shares(self, batch: QueryBatch) -> Sequence[int]:
+        """Take the fair shares from a batch, and return the slots whose shares have changed."""
         shares = self._admission.shares = batch.shares
-        charged = list(dict.fromkeys(slot for _, slot, _ in batch.waiting)) if self._limited else []
+        charged = list(dict.fromkeys(slot for _, slot, _ in batch.unresolved)) if self._limits_work else []
         for slot in charged:
             self.streams.columns.due[slot] = shares.due.get(slot, shares.served)
         return charged
 
-    def _reached(self, outputs: Outputs, last: RecordLike, charged: Sequence[int] = ()) -> None:
-        """Write the partition's progress, and the shares of streams without a checkpoint."""
+    def _write_progress(self, outputs: Outputs, last: RecordLike, charged: Sequence[int] = ()) -> None:
+        """Write the partition's progress, and the shares of charged streams without a checkpoint."""
         written = (
             {key for key, *_ in outputs.messages.get((self._topics.state, self._partition), ())} if charged else ()
         )
-        missing = [slot for slot in charged if self.streams.key(slot) not in written]
-        self._replies.checkpoints(outputs, np.array(missing, dtype=np.intp))
+        missing = [slot for slot in charged if self.streams.record_key(slot) not in written]
+        self._encoder.write_checkpoints(outputs, np.array(missing, dtype=np.intp))
         shares = self._admission.shares
         self._progress = _WireProgress(last.offset + 1, shares.clock, shares.served)
-        self._replies.progress(outputs, self._progress, self.topic_ids)
+        self._encoder.write_progress(outputs, self._progress, self.topic_ids)
 
-    def _settle(self) -> Outputs:
+    def _end_streams(self) -> Outputs:
         outputs = Outputs()
-        ended = self._control.settle()
+        ended = self._control.end_streams()
         if len(ended):
-            self._replies.checkpoints(outputs, ended)
-            self._replies.charges(outputs, ended)
+            self._encoder.write_checkpoints(outputs, ended)
+            self._encoder.write_charges(outputs, ended)
         return outputs
 
-    def _answer(self, batch: AdmittedBatch, answers: list[Message | None], outputs: Outputs) -> Sequence[Message]:
-        """Return the answers to ``batch.rows``; put the others into ``answers``."""
-        rows, asked = batch.rows, batch.asked
-        if not len(rows.slots) and not asked:
+    def _answer_admitted(
+        self, batch: AdmittedBatch, answers: list[Message | None], outputs: Outputs
+    ) -> Sequence[Message]:
+        """Return the answers to ``batch.rows``; put the other answers into ``answers``."""
+        rows, questions = batch.rows, batch.questions
+        if not len(rows.slots) and not questions:
             return ()
-        streams = Streams.of(rows, self.streams.columns)
-        parts = (self._halt_replayed(rows, streams, asked), self._halt_asked_again(rows, asked))
+        streams = QuestionStreams.from_rows(rows, self.streams.columns)
+        parts = (self._halt_replayed(rows, streams, questions), self._halt_asked_again(rows, questions))
         replayed = np.unique(np.concatenate(parts)) if any(map(len, parts)) else parts[0]
         if len(replayed):
-            streams = Streams.of(rows, self.streams.columns)
+            streams = QuestionStreams.from_rows(rows, self.streams.columns)
         in_columns: Sequence[Message] = ()
         if len(rows.slots):
             verdicts = self._families.in_columns.decide(rows, streams)
             in_columns = self._column_publisher.publish(rows, verdicts, outputs)
         by_kind: dict[str, list[AdmittedQuestion]] = {}
-        for one in asked:
+        for one in questions:
             by_kind.setdefault(self.streams.kinds[one.slot], []).append(one)
-        for kind, questions in by_kind.items():
-            self._publisher.publish(self._families.one_by_one[kind], questions, answers, outputs)
-        self._replies.checkpoints(outputs, replayed)
-        self._replies.charges(outputs, replayed)
+        for kind, members in by_kind.items():
+            self._reply_publisher.publish(self._families.one_by_one[kind], members, answers, outputs)
+        self._encoder.write_checkpoints(outputs, replayed)
+        self._encoder.write_charges(outputs, replayed)
         return in_columns
 
     def _halt_replayed(
-        self, rows: QuestionRows, streams: Streams, asked: Sequence[AdmittedQuestion]
+        self, rows: QuestionRows, streams: QuestionStreams, questions: Sequence[AdmittedQuestion]
     ) -> npt.NDArray[np.intp]:
-        """Halt streams whose queries repeat an offset: the queries topic went back."""
+        """Halt streams whose queries repeat an offset: the queries topic was set back."""
         replayed = rows.slots[rows.offsets <= streams.figures.last_offset[streams.stream_of]]
-        if asked:
+        if questions:
             last_offset = self.streams.columns.last_offset
-            again = [one.slot for one in asked if one.offset <= last_offset[one.slot]]
+            again = [one.slot for one in questions if one.offset <= last_offset[one.slot]]
             replayed = np.append(replayed, np.array(again, dtype=np.intp))
-        return self._halt(
+        return self._halt_streams(
             np.unique(replayed).tolist(),
             lambda slot: (
-                f"replayed: {self._topics.queries} went back behind offset {self.streams.columns.last_offset[slot]} of this "
-                "stream (topic recreated or offsets reset); open a new stream"
+                f"replayed: {self._topics.queries} has repeated an offset up to {self.streams.columns.last_offset[slot]}, which this "
+                "stream has answered (topic recreated or offsets reset); open a new stream"
             ),
         )
 
-    def _halt_asked_again(self, rows: QuestionRows, asked: Sequence[AdmittedQuestion]) -> npt.NDArray[np.intp]:
-        """Halt standing streams whose windows are asked again: merging lost its state.
+    def _halt_asked_again(self, rows: QuestionRows, questions: Sequence[AdmittedQuestion]) -> npt.NDArray[np.intp]:
+        """Halt standing streams whose windows are asked again: the merging feed lost its state.
 
         Later questions may be wrong too, such as the sums of a running count.
         """
         life, latest, again = self.streams.life, dict[int, int](), set[int]()
-        abouts = (
+        windows_and_groups = (
             [
-                (slot, about)
+                (slot, window_and_group)
                 for slot, place in zip(rows.slots.tolist(), rows.places.tolist(), strict=True)
-                if (about := rows.abouts.get(place)) is not None
+                if (window_and_group := rows.windows_and_groups.get(place)) is not None
             ]
-            if rows.abouts
+            if rows.windows_and_groups
             else []
         )
-        abouts += [(one.slot, one.about) for one in asked if one.about is not None]
-        for slot, about in abouts:
-            if about.turn <= latest.get(slot, life.turns.get(slot, 0)):
+        windows_and_groups += [
+            (one.slot, one.window_and_group) for one in questions if one.window_and_group is not None
+        ]
+        for slot, window_and_group in windows_and_groups:
+            if window_and_group.turn <= latest.get(slot, life.turns.get(slot, 0)):
                 again.add(slot)
-            latest[slot] = about.turn
-        return self._halt(
+            latest[slot] = window_and_group.turn
+        return self._halt_streams(
             sorted(again),
             lambda _: (
-                f"asked again: a window came that this stream was asked about before ({self._topics.merges} lost or set "
-                "back, with its group's offsets); open a new stream"
+                f"asked again: a question repeats a window of an earlier one ({self._topics.merges} was lost or set back, with "
+                "its consumer group's offsets); open a new stream"
             ),
         )
 
-    def _halt(self, slots: Sequence[int], reason: Callable[[int], str]) -> npt.NDArray[np.intp]:
+    def _halt_streams(self, slots: Sequence[int], reason: Callable[[int], str]) -> npt.NDArray[np.intp]:
         """Halt streams, and return the slots of those whose state has changed."""
         end = self.streams.life.end
         return np.array([slot for slot in slots if end(slot, HALTED, reason(slot))], dtype=np.intp)

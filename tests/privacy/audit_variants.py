@@ -43,7 +43,7 @@ from stream.worker import QueryProcessor
 from stream.worker.families import window_families
 from stream.worker.families.estimate_family import _KeyedMeasurements
 from stream.worker.families.hypothesis_family import _KeyedNoise
-from stream.worker.families.question_columns import Number
+from stream.worker.families.question_columns import PublishedNumber
 from stream.worker.families.sparse_vector_family import SparseVectorFamily
 from stream.worker.hosted_streams import LifeCycle
 
@@ -88,12 +88,14 @@ def _epsilon(calibration: Any) -> Fraction:
 def query_noise_released(surgery: Surgery) -> None:
     """The noise of the comparison is used again as the noise of the answer: ⊤ carries f + ν."""
 
-    def compared_by(_: Any, batch: Any, compared: Any, decisions: Any) -> dict[int, Number]:
+    def compared_by(_: Any, batch: Any, compared: Any, decisions: Any) -> dict[int, PublishedNumber]:
         tops = np.flatnonzero(decisions.codes == ABOVE)
         places, margins = batch.rows.places[tops].tolist(), compared.margins[tops].tolist()
-        return {place: Number(float(one), "fresh", 1.0) for place, one in zip(places, margins, strict=True)}
+        return {
+            place: PublishedNumber(float(one), "fresh", 1.0) for place, one in zip(places, margins, strict=True)
+        }
 
-    surgery.patch.setattr(SparseVectorFamily, "_numbers", compared_by)
+    surgery.patch.setattr(SparseVectorFamily, "_published_numbers", compared_by)
 
 
 def lsl_3(surgery: Surgery) -> None:

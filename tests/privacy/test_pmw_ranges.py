@@ -41,7 +41,7 @@ def reader(neighbors: Neighbors = "replace") -> QuestionReader:
 
 
 def mean_of(where: str) -> Mean:
-    question = reader().read("mean", SimpleNamespace(mean="x", where=where)).question
+    question = reader().parse_question("mean", SimpleNamespace(mean="x", where=where)).question
     assert isinstance(question, Mean)
     return question
 
@@ -78,7 +78,7 @@ def test_one_person_moves_the_error_of_a_mean_by_a_rows_steps(where: str) -> Non
 def test_one_person_moves_a_sum_by_its_width_and_its_error_by_a_rows_steps(
     where: str, neighbors: Neighbors
 ) -> None:
-    question = reader(neighbors).total("x", [Term(where=where)])
+    question = reader(neighbors).resolve_total("x", [Term(where=where)])
     moved = 0
     for one, other in neighbours(neighbors):
         mine, theirs = (question.numbers(cells(people, question.axes)) for people in (one, other))
@@ -90,10 +90,10 @@ def test_one_person_moves_a_sum_by_its_width_and_its_error_by_a_rows_steps(
 
 def test_what_was_told_of_a_sum_with_noise_for_all_values_is_another_questions() -> None:
     where = [Term(where="x BETWEEN 1 AND 2")]
-    narrow, wide = reader().total("x", where), reader().total("x", where, narrow=False)
+    narrow, wide = reader().resolve_total("x", where), reader().resolve_total("x", where, narrow=False)
     assert (narrow.width, wide.width) == (2, SIZE - 1)
     assert narrow.key != wide.key
-    assert reader().total("x", []).key == reader().total("x", [], narrow=False).key
+    assert reader().resolve_total("x", []).key == reader().resolve_total("x", [], narrow=False).key
 
 
 @pytest.mark.parametrize("where", WHERES)

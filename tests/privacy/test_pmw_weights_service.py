@@ -16,7 +16,7 @@ from stream.privacy.mechanisms.above_threshold import answer_sampler, query_samp
 from stream.privacy.mechanisms.multiplicative_weights import TensorHypothesis
 from stream.privacy.noise import DrawRole, Sampler, cell_words, round_words, sampler, stream_subkey
 from stream.privacy.planning.hypothesis_plans import rows_rate
-from stream.worker.families.hypothesis_family import strength_of
+from stream.worker.families.hypothesis_family import correction_rule
 from tests.builders import installation, source, stream
 from tests.privacy.service import KEY, definition_of
 
@@ -82,7 +82,7 @@ class Told:
         if abs(exact - estimate) + nu < self.calibration.threshold + rho + self.vector.shift:
             return "hypothesis", estimate / FULL
         value = exact + self._own(DrawRole.ANSWER, answer_sampler(self.vector), question)
-        for _ in range(strength_of(self.calibration, self.rows).times(value - estimate, estimate)):
+        for _ in range(correction_rule(self.calibration, self.rows).times(value - estimate, estimate)):
             self.hypothesis.update(question, up=value > estimate)
         self.tops += 1
         return "noisy", value / FULL

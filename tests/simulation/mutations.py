@@ -33,7 +33,7 @@ from stream.worker.admission import QueryBatch
 from stream.worker.fair_shares import Shares
 from stream.worker.hosted_streams import HostedStreams, LifeCycle
 from stream.worker.mechanism_updates import UpdateLog
-from stream.worker.stream_definitions import Definition
+from stream.worker.stream_definitions import StreamDefinition
 from tests.simulation.clients import MAX_POLL_INTERVAL_MS, SimulatedProducer
 
 SCHEDULES = 150
@@ -365,7 +365,7 @@ def extensions_of_a_latest_definition_only() -> Iterator[None]:
     """An opening that comes once more takes an extension back."""
     host = HostedStreams.host
 
-    def latest(self: HostedStreams, definitions: Sequence[Definition]) -> list[int]:
+    def latest(self: HostedStreams, definitions: Sequence[StreamDefinition]) -> list[int]:
         slots = host(self, definitions)
         for slot, definition in zip(slots, definitions, strict=True):
             if not definition.extensions and self.extensions.pop(slot, ()):
@@ -381,7 +381,7 @@ def versions_of_a_latest_definition_only() -> Iterator[None]:
     """An opening that comes once more brings an earlier version of the data back."""
     host = HostedStreams.host
 
-    def latest(self: HostedStreams, definitions: Sequence[Definition]) -> list[int]:
+    def latest(self: HostedStreams, definitions: Sequence[StreamDefinition]) -> list[int]:
         slots = host(self, definitions)
         for slot, definition in zip(slots, definitions, strict=True):
             self.columns.terms_of[slot] = definition.terms
@@ -394,7 +394,7 @@ def versions_of_a_latest_definition_only() -> Iterator[None]:
 @contextmanager
 def streams_that_ran_dry_stay_so() -> Iterator[None]:
     """A worker that has used up what it knew of does not go on when it hears of an extension."""
-    with patch.object(LifeCycle, "revive", lambda *_: None):
+    with patch.object(LifeCycle, "reopen_exhausted", lambda *_: None):
         yield
 
 

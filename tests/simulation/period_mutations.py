@@ -19,7 +19,7 @@ from stream.feeds.feed_definitions import FeedDefinitions, StandingDefinition
 from stream.feeds.merge_state import MergePeriods, RunningSums, is_asked, period_of
 from stream.processing.protocol import Outputs
 from stream.processing.topic_names import Topics
-from stream.worker.control_records import Control
+from stream.worker.control_records import StreamControl
 from tests.simulation.mutations import Mutation
 
 
@@ -115,7 +115,7 @@ def periods_end_early() -> Iterator[None]:
 @contextmanager
 def closed_before_all_is_answered() -> Iterator[None]:
     """A worker that is behind closes a period's stream when it hears that the period is over."""
-    with patch.object(Control, "_is_still_asked", lambda *_: False):
+    with patch.object(StreamControl, "_is_still_asked", lambda *_: False):
         yield
 
 

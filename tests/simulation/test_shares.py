@@ -31,7 +31,7 @@ UNENDING = ("histogram", "lazy_histogram", "sparse_project", "pmw")
 
 @contextmanager
 def small_pieces() -> Iterator[None]:
-    with patch.object(queries, "WORK_AT_ONCE", PIECE):
+    with patch.object(queries, "MAX_BATCH_WORK", PIECE):
         yield
 
 

@@ -30,52 +30,54 @@ from stream.privacy.planning.answer_plans import choice_alpha
 from stream.privacy.planning.response_plans import Response, response
 from stream.processing.dead_letters import Rejection
 from stream.processing.exact_decimals import scores_of
-from stream.worker.families.family import AdmittedQuestion, Context, Family, Reply, form_for
+from stream.worker.families.family import AdmittedQuestion, Context, Family, Reply, require_form
 
 
 @dataclass(frozen=True, slots=True)
-class _Choice:
-    """Candidates' names and private scores; scores that a producer sends are nearest doubles."""
+class _ScoredCandidates:
+    """Candidates' names and private scores; a score that a producer sent is its nearest double."""
 
     names: tuple[str, ...]
     scores: tuple[float, ...]
 
 
-class _Selection(Family):
-    """Base of noisy maximum and exponential mechanism, which differ only in the draw."""
+class _SelectionFamily(Family):
+    """Base of the noisy maximum and the exponential mechanism, which differ only in ``_choose``."""
 
     kind: Literal["noisy_max", "exponential"]
 
-    def admit(self, slot: int, query: Any) -> _Choice:
+    def admit(self, slot: int, query: Any) -> _ScoredCandidates:
         """Resolve the candidates to private scores."""
-        form_for(query, "candidates")
+        require_form(query, "candidates")
         names = tuple(one.name for one in query.candidates)
         if len(set(names)) < len(names):
-            raise Rejection("malformed", "candidates.name: a name stands there twice; give each its own")
-        score = self._trusted if self._context.trusts_values(slot) else self._counted
-        return _Choice(names, tuple(score(slot, one) for one in query.candidates))
+            raise Rejection(
+                "malformed", "candidates.name: two candidates have the same name; give each its own name"
+            )
+        score = self._sent_score if self._context.trusts_values(slot) else self._table_score
+        return _ScoredCandidates(names, tuple(score(slot, one) for one in query.candidates))
 
     def answer(self, questions: Sequence[AdmittedQuestion]) -> list[Reply | None]:
         """Answer each question with a choice; its randomness is derived from the event."""
-        return self._answer_paid(questions, lambda _, own: [self._reply(one) for one in own])
+        return self._answer_affordable(questions, lambda _, own: [self._reply(one) for one in own])
 
     def _reply(self, one: AdmittedQuestion) -> Reply:
         calibration = self._context.calibration(one.slot, AnswersCalibration)
-        choice: _Choice = one.content
-        chosen = self._choose(one, self._steps(one), calibration)
+        choice: _ScoredCandidates = one.content
+        chosen = self._choose(one, self._score_steps(one), calibration)
         alpha = choice_alpha(calibration, self.kind, len(choice.names))
         return Reply(charged=True, choice=choice.names[chosen], basis="noisy", alpha=alpha)
 
-    def _steps(self, one: AdmittedQuestion) -> npt.NDArray[np.int64]:
+    def _score_steps(self, one: AdmittedQuestion) -> npt.NDArray[np.int64]:
         """Round the scores to steps."""
         terms = self._streams.terms_at(one.slot)
         scores = one.content.scores
-        exactly = (
+        exact_score = (
             scores_of(one.payload)
             if terms.source.kind == "values"
             else lambda place: shortest_decimal(scores[place])
         )
-        return terms.value_grid.private(scores, exactly)
+        return terms.value_grid.private(scores, exact_score)
 
     @abstractmethod
     def _choose(
@@ -83,34 +85,41 @@ class _Selection(Family):
     ) -> int:
         """Return the index of the candidate to publish."""
 
-    def _trusted(self, slot: int, candidate: Any) -> float:
+    def _sent_score(self, slot: int, candidate: Any) -> float:
         del slot
         if candidate.value is None or candidate.where or candidate.sum or candidate.people:
             raise Rejection(
-                "malformed", "candidates: this stream's source has no table; give each a 'value' alone"
+                "malformed",
+                "candidates: this stream's source has no table; give each candidate a 'value' and nothing else",
             )
         return float(candidate.value)
 
-    def _counted(self, slot: int, candidate: Any) -> float:
+    def _table_score(self, slot: int, candidate: Any) -> float:
         if candidate.value is not None:
             raise Rejection(
                 "malformed", "candidates.value: this stream's source is a table; give 'where' or 'sum'"
             )
         if candidate.people:
             if candidate.sum is not None:
-                raise Rejection("malformed", "candidates: one has sum and people; give exactly one of them")
-            return self._context.in_grid(slot, self._context.people(slot, candidate.where, "candidates.where"))
-        self._context.allow_rows(slot, "candidates.where")
+                raise Rejection(
+                    "malformed", "candidates: one candidate has both sum and people; give one of the two"
+                )
+            return self._context.to_grid_steps(
+                slot, self._context.people(slot, candidate.where, "candidates.where")
+            )
+        self._context.require_row_counts(slot, "candidates.where")
         if candidate.sum is not None:
-            self._context.allow_sum(slot, candidate.sum, "candidates.sum")
+            self._context.require_planned_sum(slot, candidate.sum, "candidates.sum")
             total = self._context.total(slot, candidate.sum, candidate.where, field="candidates.sum")
-            return self._context.in_grid(slot, total, candidate.sum)
+            return self._context.to_grid_steps(slot, total, candidate.sum)
         if candidate.where is None:
-            raise Rejection("malformed", "candidates: one has no score; give each a 'where', a 'sum' or 'people'")
-        return self._context.in_grid(slot, self._context.count(slot, candidate.where, "candidates.where"))
+            raise Rejection(
+                "malformed", "candidates: one candidate has no score; give each a 'where', a 'sum' or 'people'"
+            )
+        return self._context.to_grid_steps(slot, self._context.count(slot, candidate.where, "candidates.where"))
 
 
-class NoisyMaxFamily(_Selection):
+class NoisyMaxFamily(_SelectionFamily):
     """Streams of kind ``noisy_max``."""
 
     kind = "noisy_max"
@@ -124,7 +133,7 @@ class NoisyMaxFamily(_Selection):
         return noisy_max(scores, law.draw(words.reshape(shape), lambda row: low(0).reshape(shape)[row]))
 
 
-class ExponentialFamily(_Selection):
+class ExponentialFamily(_SelectionFamily):
     """Streams of kind ``exponential``."""
 
     kind = "exponential"
@@ -142,11 +151,11 @@ class RandomizedResponseFamily(Family):
 
     def __init__(self, context: Context) -> None:
         super().__init__(context)
-        self._numbers: dict[int, dict[str, int]] = {}
+        self._category_indices: dict[int, dict[str, int]] = {}
 
     def admit(self, slot: int, query: Any) -> int | None:
-        """Return the category's index; None for an unknown category, which gets an answer too."""
-        form_for(query, "category")
+        """Return the category's index; None for an unknown category, which is answered too."""
+        require_form(query, "category")
         return self._categories(slot).get(query.category)
 
     def answer(self, questions: Sequence[AdmittedQuestion]) -> list[Reply | None]:
@@ -161,9 +170,9 @@ class RandomizedResponseFamily(Family):
 
     def _categories(self, slot: int) -> dict[str, int]:
         terms = int(self._streams.columns.terms_of[slot])
-        if (numbers := self._numbers.get(terms)) is None:
+        if (numbers := self._category_indices.get(terms)) is None:
             names, _ = self._law(slot)
-            numbers = self._numbers[terms] = {name: number for number, name in enumerate(names)}
+            numbers = self._category_indices[terms] = {name: number for number, name in enumerate(names)}
         return numbers
 
     def _law(self, slot: int) -> tuple[tuple[str, ...], Response]:

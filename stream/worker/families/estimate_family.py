@@ -37,34 +37,34 @@ from stream.privacy.planning.workload_plans import workload_axes
 from stream.processing.dead_letters import PRICE, Rejection
 from stream.tables.cache import BoundedCache, RecentCache
 from stream.worker.families.estimate_reader import QuestionReader, ReadQuestion
-from stream.worker.families.estimate_statistics import statistic_of
+from stream.worker.families.estimate_statistics import statistic_reply
 from stream.worker.families.family import (
     AdmittedQuestion,
     Context,
     NoisyRate,
     Reply,
-    Restored,
-    above_limit,
-    form_for,
-    most_parts,
-    no_alpha_for,
-    rates_reply,
+    RestorableFamily,
+    alpha_rejection,
+    build_rates_reply,
+    max_price_parts,
+    max_price_refusal,
+    price_refusal,
+    require_form,
     share_interval,
-    too_dear,
-    too_wide,
+    wide_noise_rejection,
 )
 from stream.worker.families.statistics import read_statistic, statistic_form
-from stream.worker.families.top_groups import largest_groups
+from stream.worker.families.top_groups import keep_largest_groups
 
-MEMORY_BYTES: Final = 256 << 20
-"""Cache of noisy counts and estimates per partition; evicted ones are recomputed."""
-PRIVATE_BYTES: Final = 128 << 20
-"""Cache of exact counts per partition, with their cumulative sums."""
-READ_QUESTIONS: Final = 1 << 13
-"""A partition's cache keeps at least this many resolved questions, at most twice as many."""
+ESTIMATE_CACHE_BYTES: Final = 256 << 20
+"""Most bytes of cached noisy counts and estimates per partition; evicted ones are recomputed."""
+EXACT_COUNT_CACHE_BYTES: Final = 128 << 20
+"""Most bytes of cached exact counts per partition, with their cumulative sums."""
+MIN_CACHED_QUESTIONS: Final = 1 << 13
+"""Number of resolved questions that a partition's cache keeps: at least this, at most twice it."""
 
 _FORMS: Final = ("count", "fraction", "terms", "sum", "mean", "groups", "rate", *STATISTICS)
-_BASES: Final = {
+_BASIS_OF_KIND: Final = {
     "settled": "measured",
     "above": "noisy",
     "priced": "noisy",
@@ -72,16 +72,16 @@ _BASES: Final = {
     "unpromised": "hypothesis",
 }
 _NUMBER_BYTES: Final = 8
-_CELLS_AT_ONCE: Final = 1 << 15
-_START = b"start"
-_ALONE = b"alone"
-_CHARGED: Final = ("above", "priced")
+_CELLS_PER_BLOCK: Final = 1 << 15
+_START_PREFIX = b"start"
+_SEPARATE_PREFIX = b"alone"
+_CHARGED_KINDS: Final = ("above", "priced")
 
 Integers = npt.NDArray[np.int64]
 
 
-class _Wanted(NamedTuple):
-    """A resolved question, its requested error, and the most parts that it may cost, if given."""
+class _AdmittedEstimateQuestion(NamedTuple):
+    """A resolved question, its requested error, and the most parts that it may cost (or None)."""
 
     read: ReadQuestion
     alpha: float | None
@@ -98,54 +98,57 @@ class _EstimateState:
     rows: int
 
 
-class EstimateFamily(Restored[_EstimateState]):
+class EstimateFamily(RestorableFamily[_EstimateState]):
     """Streams of kind ``pmw`` with an estimate."""
 
     def __init__(self, context: Context) -> None:
         super().__init__(context)
-        self._memory: BoundedCache[Any, Any] = BoundedCache(MEMORY_BYTES, lambda kept: int(kept.nbytes))
-        self._private: BoundedCache[tuple[int, Axes], TensorCells] = BoundedCache(
-            PRIVATE_BYTES, lambda kept: kept.nbytes
+        self._estimate_cache: BoundedCache[Any, Any] = BoundedCache(
+            ESTIMATE_CACHE_BYTES, lambda kept: int(kept.nbytes)
         )
-        self._read: RecentCache[tuple[str, str, Any], ReadQuestion] = RecentCache(READ_QUESTIONS)
+        self._exact_count_cache: BoundedCache[tuple[int, Axes], TensorCells] = BoundedCache(
+            EXACT_COUNT_CACHE_BYTES, lambda kept: kept.nbytes
+        )
+        self._question_cache: RecentCache[tuple[str, str, Any], ReadQuestion] = RecentCache(MIN_CACHED_QUESTIONS)
 
-    def admit(self, slot: int, query: Any) -> _Wanted:
+    def admit(self, slot: int, query: Any) -> _AdmittedEstimateQuestion:
         """Resolve a question with its requested error and highest price, or raise Rejection."""
-        form = form_for(query, *_FORMS, takes_alpha=True)
+        form = require_form(query, *_FORMS, takes_alpha=True)
         if query.alpha is not None and (
             form in {"mean", "rate", *STATISTICS}
             or (form == "fraction" and self._calibration(slot).epsilon_rows > 0.0)
         ):
-            raise no_alpha_for(form)
-        key = (self._streams.incarnations[slot], form, _asked(query))
+            raise alpha_rejection(form)
+        key = (self._streams.incarnations[slot], form, _cache_key(query))
         current = self._state(slot)
-        if (known := self._read.get(key)) is None:
+        if (known := self._question_cache.get(key)) is None:
             known = self._read_question(slot, current.reader, form, query)
             known.hidden = current.estimator.hides(known.question)
-            self._read.put(key, known)
+            self._question_cache.put(key, known)
         if not known.hidden and (
-            query.alpha is None or current.estimator.is_tested(known.question, _limit(current, known, query.alpha))
+            query.alpha is None
+            or current.estimator.is_tested(known.question, _requested_error(current, known, query.alpha))
         ):
-            # A ⊤ may publish the question's numbers.
-            raise too_wide(form, "updates")
-        return _Wanted(known, query.alpha, most_parts(self._calibration(slot), query))
+            # If the question is ⊤, its numbers are published, and their noise would be too wide.
+            raise wide_noise_rejection(form, "updates")
+        return _AdmittedEstimateQuestion(known, query.alpha, max_price_parts(self._calibration(slot), query))
 
     def _read_question(self, slot: int, reader: QuestionReader, form: str, query: Any) -> ReadQuestion:
         if (statistic := statistic_form(query)) is None:
-            return reader.read(form, query)
-        return reader.statistic(read_statistic(self._context, slot, query, statistic, reader.sizes))
+            return reader.parse_question(form, query)
+        return reader.resolve_statistic(read_statistic(self._context, slot, query, statistic, reader.sizes))
 
-    def _answer(self, slot: int, questions: Sequence[AdmittedQuestion]) -> list[Reply | None]:
+    def _answer_stream(self, slot: int, questions: Sequence[AdmittedQuestion]) -> list[Reply | None]:
         """Answer the questions of one stream in order."""
         current = self._state(slot)
-        asked: list[_Wanted] = [one.content for one in questions]
+        asked: list[_AdmittedEstimateQuestion] = [one.content for one in questions]
         current.estimator.extend(int(self._streams.columns.cutoff[slot]))
         number, left = current.estimator.tops, current.estimator.left
         steps = current.estimator.answer(
             [read.question for read, _, _ in asked],
             beyond=not self._streams.terms_at(slot).ends_at_cutoff,
             wanted={
-                place: _limit(current, read, alpha)
+                place: _requested_error(current, read, alpha)
                 for place, (read, alpha, _) in enumerate(asked)
                 if alpha is not None
             },
@@ -156,14 +159,14 @@ class EstimateFamily(Restored[_EstimateState]):
         calibration = self._calibration(slot)
         for place, ((read, alpha, most), step) in enumerate(zip(asked, steps, strict=False)):
             if step.kind == "limited":
-                replies[place] = above_limit(calibration, step.parts, most or 0, at_most=step.marginal)
+                replies[place] = max_price_refusal(calibration, step.parts, most or 0, at_most=step.marginal)
                 continue
             if step.kind == "refused":
-                replies[place] = _refused(calibration, step, left, alpha)
+                replies[place] = _price_refusal(calibration, step, left, alpha)
                 continue
             update = None
-            if step.kind in _CHARGED:
-                update = _measurement(current, read, step, number)
+            if step.kind in _CHARGED_KINDS:
+                update = _measurement_record(current, read, step, number)
                 number, left = number + 1, left - step.parts
             elif (known := read.last) is not None and known[0] is step:
                 replies[place] = known[1]
@@ -171,10 +174,10 @@ class EstimateFamily(Restored[_EstimateState]):
             reply = _reply(calibration, current, read, step, update)
             if alpha is None:
                 read.last = (step, reply)
-            replies[place] = reply if alpha is None else _priced(calibration, reply, step, alpha)
+            replies[place] = reply if alpha is None else _add_price(calibration, reply, step, alpha)
         return replies
 
-    def _begin(self, slot: int, updates: Sequence[Any]) -> _EstimateState:
+    def _build_state(self, slot: int, updates: Sequence[Any]) -> _EstimateState:
         calibration, incarnation = self._calibration(slot), self._streams.incarnations[slot]
         mechanism = self._context.mechanism(slot, Pmw)
         reader = QuestionReader(self._context.source_table(slot), self._context.tables, mechanism.attributes)
@@ -184,24 +187,24 @@ class EstimateFamily(Restored[_EstimateState]):
             tuple(reader.sizes.values()),
             calibration,
             rows,
-            lambda axes: self._true(slot, reader, axes),
+            lambda axes: self._exact_counts(slot, reader, axes),
             _KeyedMeasurements(self._context, slot),
-            _StreamCache(self._memory, incarnation),
+            _StreamCache(self._estimate_cache, incarnation),
             workload_axes(mechanism, tuple(reader.sizes.values())) if calibration.rounds else (),
         )
         current = _EstimateState(incarnation, reader, estimator, rows)
         for update in updates:
-            _take(current, update)
+            _apply_measurement(current, update)
         return current
 
-    def _true(self, slot: int, reader: QuestionReader, axes: Axes) -> TensorCells:
-        """Return the exact counts on some axes: private."""
+    def _exact_counts(self, slot: int, reader: QuestionReader, axes: Axes) -> TensorCells:
+        """Return the exact (private) counts on some axes."""
         key = (int(self._streams.columns.terms_of[slot]), axes)
-        if (known := self._private.get(key)) is None:
+        if (known := self._exact_count_cache.get(key)) is None:
             everyone = self._context.predicate(slot, None)
             names = [reader.attributes[axis] for axis in axes]
             known = TensorCells(self._context.table(slot).group_counts(names, everyone))
-            self._private.put(key, known)
+            self._exact_count_cache.put(key, known)
         return known
 
     def _calibration(self, slot: int) -> EstimateCalibration:
@@ -225,7 +228,7 @@ class _StreamCache:
 
 
 class _KeyedMeasurements:
-    """Draws a stream's noise, from the number of ⊤s and the canonical bytes of questions."""
+    """Draws a stream's noise from its keys, the number of ⊤s and the questions' canonical bytes."""
 
     def __init__(self, context: Context, slot: int) -> None:
         self._streams = context.streams
@@ -234,29 +237,29 @@ class _KeyedMeasurements:
         self._query_key = self._streams.noise.subkey(slot, DrawRole.QUERY)
 
     def barrier(self, tops: int) -> int:
-        """Return ρ, drawn once for the stream."""
+        """Return the threshold's noise ρ, which is drawn once for the stream."""
         del tops
         if self._barrier is None:
             self._barrier = self._streams.barrier_of_round(self._slot, 0)
         return self._barrier
 
     def queries(self, tops: int, keys: Sequence[bytes]) -> Integers:
-        """Draw ν of questions after ``tops`` ⊤s."""
+        """Draw the comparison noise ν of questions after ``tops`` ⊤s."""
         law = self._streams.terms_at(self._slot).query_noise
         number = tops.to_bytes(_NUMBER_BYTES, "big")
         words, low = cell_words(self._query_key, [number + key for key in keys], law.words)
         return law.draw(words, low)
 
     def number(self, tops: int, key: bytes, law: Symmetric) -> int:
-        """Draw the noise of the number of a ⊤."""
+        """Draw the noise of the number that a ⊤ publishes."""
         subkey = self._streams.noise.subkey(self._slot, DrawRole.ANSWER)
         words, low = cell_words(subkey, [tops.to_bytes(_NUMBER_BYTES, "big") + key], law.words)
         return int(law.draw(words, low)[0])
 
     def numbers(self, tops: int, key: bytes, share: int, count: int, law: Symmetric) -> Integers:
-        """Draw the noise of a question's numbers that are measured alone with ``share`` parts."""
+        """Draw the noise of a question's numbers that are measured without a marginal, at ``share`` parts."""
         subkey = self._streams.noise.subkey(self._slot, DrawRole.ANSWER)
-        place = _ALONE + share.to_bytes(_NUMBER_BYTES, "big") + tops.to_bytes(_NUMBER_BYTES, "big") + key
+        place = _SEPARATE_PREFIX + share.to_bytes(_NUMBER_BYTES, "big") + tops.to_bytes(_NUMBER_BYTES, "big") + key
         words, low = block_words(subkey, place, count, law.words)
         return law.draw(words, low)
 
@@ -265,32 +268,32 @@ class _KeyedMeasurements:
     ) -> Integers:
         """Draw the noise of a marginal's cells."""
         subkey = self._streams.noise.subkey(self._slot, DrawRole.RELEASE)
-        when = _START if tops is None else tops.to_bytes(_NUMBER_BYTES, "big")
-        alone = b"" if share is None else _ALONE + share.to_bytes(_NUMBER_BYTES, "big")
+        when = _START_PREFIX if tops is None else tops.to_bytes(_NUMBER_BYTES, "big")
+        alone = b"" if share is None else _SEPARATE_PREFIX + share.to_bytes(_NUMBER_BYTES, "big")
         place = alone + when + b"".join(axis.to_bytes(_NUMBER_BYTES, "big") for axis in axes)
         parts = []
-        for start in range(0, cells, _CELLS_AT_ONCE):
+        for start in range(0, cells, _CELLS_PER_BLOCK):
             block = place + start.to_bytes(_NUMBER_BYTES, "big")
-            words, low = block_words(subkey, block, min(_CELLS_AT_ONCE, cells - start), law.words)
+            words, low = block_words(subkey, block, min(_CELLS_PER_BLOCK, cells - start), law.words)
             parts.append(law.draw(words, low))
         return np.concatenate(parts)
 
     def choices(self, number: int, count: int, law: Sampler) -> Integers:
         """Draw the noise of the scores in a round of the opening."""
         subkey = self._streams.noise.subkey(self._slot, DrawRole.CHOICE)
-        words, low = block_words(subkey, _START + number.to_bytes(_NUMBER_BYTES, "big"), count, law.words)
+        words, low = block_words(subkey, _START_PREFIX + number.to_bytes(_NUMBER_BYTES, "big"), count, law.words)
         return law.draw(words, low)
 
 
-def _asked(query: Any) -> tuple[Any, ...]:
-    """Return the fields that distinguish questions of one form, without the requested error."""
+def _cache_key(query: Any) -> tuple[Any, ...]:
+    """Return the fields that determine a question of one form, without its requested error."""
     terms = None if query.terms is None else tuple((term.where, term.weight) for term in query.terms)
     statistic = (query.quantile, query.q, query.iqr, query.variance, query.stddev)
     return (query.where, terms, query.sum, query.mean, query.group_by, query.rate, query.top, statistic)
 
 
-def _limit(current: _EstimateState, read: ReadQuestion, alpha: float) -> Fraction:
-    """Return the requested error in the unit of the numbers; for a fraction, in rows."""
+def _requested_error(current: _EstimateState, read: ReadQuestion, alpha: float) -> Fraction:
+    """Return the requested error in steps of the question's numbers; for a fraction, in rows."""
     return Fraction(alpha) * (current.rows if read.form == "fraction" else 1) / read.unit
 
 
@@ -301,17 +304,17 @@ def _reply(
     step: EstimateAnswer,
     update: Measurement | None,
 ) -> Reply:
-    basis = _BASES[step.kind]
+    basis = _BASIS_OF_KIND[step.kind]
     if not step.together and calibration.warm_start == "workload":
         basis = INDEPENDENCE
-    charged = step.kind in _CHARGED
+    charged = step.kind in _CHARGED_KINDS
     question = read.question
     if read.statistic is not None and isinstance(question, Ranks | Spreads):
         reach = None if step.reach is None else max(step.reach)
-        reply = statistic_of(read.statistic, question, step.numbers, reach, calibration.beta)
+        reply = statistic_reply(read.statistic, question, step.numbers, reach, calibration.beta)
         return replace(reply, charged=charged, basis=basis, update=update)
     if isinstance(question, Mean):
-        estimate, alpha = _mean(question, step)
+        estimate, alpha = _mean_and_error(question, step)
         interval = _mean_interval(question, step)
         return Reply(
             charged=charged,
@@ -325,13 +328,13 @@ def _reply(
     alpha = None if step.reach is None else _in_unit(read, max(step.reach) * scale)
     numbers = tuple(_in_unit(read, number / question.unit) for number in step.numbers)
     if isinstance(question, Rates):
-        return _rates(numbers, alpha, read, charged=charged, basis=basis, update=update)
+        return _rates_of_groups(numbers, alpha, read, charged=charged, basis=basis, update=update)
     intervals = _intervals(calibration, current, read, step)
     if isinstance(question, CellGroups):
         reply = Reply(
             charged=charged, estimates=numbers, basis=basis, alpha=alpha, update=update, intervals=intervals
         )
-        return reply if read.top is None else largest_groups(reply, read.top)
+        return reply if read.top is None else keep_largest_groups(reply, read.top)
     estimate = numbers[0]
     if read.form == "fraction":
         # |a/n̂ − f/n| ≤ (|a − f| + |n̂ − n|) / n̂, because f ≤ n.
@@ -366,36 +369,40 @@ def _intervals(
     return tuple(within_limits(one, 0.0, most) for one in intervals)
 
 
-def _rates(numbers: Sequence[float], reach: float | None, read: ReadQuestion, **fields: Any) -> Reply:
-    """Return the rates of all groups; without a bound on the counts they have no ``alpha``."""
+def _rates_of_groups(numbers: Sequence[float], reach: float | None, read: ReadQuestion, **fields: Any) -> Reply:
+    """Return the rates of all groups; without a bound on the counts the answer has no ``alpha``."""
     groups = len(numbers) // 2
     pairs = zip(numbers[:groups], numbers[groups:], strict=True)
     rates = [NoisyRate(hits, misses, reach or 0.0) for hits, misses in pairs]
-    reply = rates_reply(rates, grouped=read.grouped, **fields)
+    reply = build_rates_reply(rates, grouped=read.grouped, **fields)
     return reply if reach is not None else replace(reply, alpha=None)
 
 
-def _priced(calibration: EstimateCalibration, reply: Reply, step: EstimateAnswer, alpha: float) -> Reply:
-    """Add a requested error and its price; rounding must not raise the error above the request."""
+def _add_price(calibration: EstimateCalibration, reply: Reply, step: EstimateAnswer, alpha: float) -> Reply:
+    """Add the price and the error bound, which is at most the requested error in spite of rounding."""
     kept = alpha if reply.alpha is None else min(reply.alpha, alpha)
     return replace(reply, alpha=kept, parts=step.parts, price=shown_price(calibration, step.parts))
 
 
-def _refused(calibration: EstimateCalibration, step: EstimateAnswer, left: int, alpha: float | None) -> Reply:
+def _price_refusal(
+    calibration: EstimateCalibration, step: EstimateAnswer, left: int, alpha: float | None
+) -> Reply:
     if step.parts:
-        return too_dear(calibration, step.parts, left, alpha=alpha is not None)
+        return price_refusal(calibration, step.parts, left, alpha=alpha is not None)
     return Reply(
         charged=False,
         refusal=Rejection(
             PRICE,
-            f"alpha: nothing known keeps to it, and where delta is above 0 only measurements are charged; ask with an alpha of at least "
+            f"alpha: no published number is that exact, and with delta above 0 none can be bought; ask with an alpha of at least "
             f"{calibration.alpha:.6g} rows, or open a stream with delta 0",
         ),
     )
 
 
-def _measurement(current: _EstimateState, read: ReadQuestion, step: EstimateAnswer, number: int) -> Measurement:
-    """Return the changelog record of a measurement: its marginal, and the numbers' question."""
+def _measurement_record(
+    current: _EstimateState, read: ReadQuestion, step: EstimateAnswer, number: int
+) -> Measurement:
+    """Return the changelog record of a measurement: its marginal, and the question if it was measured."""
     alone = step.kind == "priced"
     own = alone or step.numbered
     return Measurement(
@@ -410,22 +417,22 @@ def _measurement(current: _EstimateState, read: ReadQuestion, step: EstimateAnsw
     )
 
 
-def _take(current: _EstimateState, update: Any) -> None:
+def _apply_measurement(current: _EstimateState, update: Any) -> None:
     """Apply a measurement from the changelog."""
     reader = current.reader
     question: ResolvedQuestion | None = None
     if update.group_by:
-        question = reader.groups(update.group_by, update.terms)
+        question = reader.resolve_groups(update.group_by, update.terms)
     elif update.sum is not None:
-        question = reader.total(update.sum, update.terms, narrow=update.within)
+        question = reader.resolve_total(update.sum, update.terms, narrow=update.within)
     elif update.terms:
-        question = reader.linear(update.terms)
+        question = reader.resolve_linear(update.terms)
     axes = tuple(reader.attributes.index(name) for name in update.attributes)
     current.estimator.add_measurement(question, axes, update.share)
 
 
 def _mean_interval(question: Mean, step: EstimateAnswer) -> Interval | None:
-    """Return a measured mean's confidence interval: all r with |sum − r·rows| within its noise."""
+    """Return a measured mean's confidence interval: all r with |sum − r·rows| within the noise."""
     if step.intervals is None:
         return None
     (low, high), count, most = step.intervals[0], step.numbers[1] / question.rows.unit, float(question.range)
@@ -434,7 +441,7 @@ def _mean_interval(question: Mean, step: EstimateAnswer) -> Interval | None:
     return question.minimum + first, question.minimum + last
 
 
-def _mean(question: Mean, step: EstimateAnswer) -> tuple[float, float | None]:
+def _mean_and_error(question: Mean, step: EstimateAnswer) -> tuple[float, float | None]:
     """Return a mean and its error bound from the sum and the count."""
     bounds = (0.0, float(question.range))
     total, count = step.numbers[0], step.numbers[1] / question.rows.unit

@@ -42,18 +42,24 @@ from stream.tables import Predicate, TableStore, attributes_of, cells, sum_sensi
 from stream.tables.expressions import AllOf, Codes
 from stream.tables.table_errors import listed, shown
 from stream.tables.universe import membership
-from stream.worker.families.family import declared, named
+from stream.worker.families.family import describe_attribute, list_declared
 from stream.worker.families.statistics import Statistic
-from stream.worker.families.tensors import WeightedPredicates, canonical, check_range, predicate_on, weighted
-from stream.worker.families.top_groups import Top, top_of
+from stream.worker.families.tensors import (
+    WeightedPredicates,
+    canonical_text,
+    parse_predicate_on,
+    parse_terms,
+    require_unit_weights,
+)
+from stream.worker.families.top_groups import TopGroups, parse_top
 
 
 @dataclass(frozen=True, slots=True)
 class _Frame:
     """Values that all boxes on the same attributes share.
 
-    ``order`` has, for each axis, its place among the names in the predicate. ``key`` is the
-    canonical text with ``%d`` for the ends of ranges.
+    ``order`` has, for each axis, the index of its name in the predicate. ``key`` is the canonical text
+    with ``%d`` for the ends of ranges.
     """
 
     axes: tuple[int, ...]
@@ -76,8 +82,8 @@ class BoxReader:
     def __post_init__(self) -> None:
         self._frames: dict[tuple[str, ...], _Frame | None] = {}
 
-    def read(self, where: str) -> Box | None:
-        """Return the count of a box; None if the predicate is not recognised as a box."""
+    def parse_box(self, where: str) -> Box | None:
+        """Return the question that counts a box; None if the predicate is not recognised as one."""
         ranges = self.tables.ranges(self.source, where)
         if not ranges:
             return None
@@ -91,7 +97,7 @@ class BoxReader:
         return Box(frame.axes, key.encode(), low, high, frame.shape)
 
     def _frame(self, names: tuple[str, ...]) -> _Frame | None:
-        """Build a frame; None if an attribute is not the stream's or there are too many cells."""
+        """Build a frame; None if the stream lacks an attribute or there are too many cells."""
         sizes = {name: (axis, size) for axis, (name, size) in enumerate(self.sizes.items()) if name in names}
         shape = tuple(size for _, size in sizes.values())
         if len(sizes) < len(names) or math.prod(shape) > MAX_UNIVERSE or not can_cumulate(shape):
@@ -107,16 +113,16 @@ class BoxReader:
 
 Integers = npt.NDArray[np.int64]
 
-_FEW_CORNERS = 4096
+_ALLOWED_CORNERS = 4096
 
 
 @dataclass(slots=True, eq=False)
 class ReadQuestion:
-    """A resolved question, with the fields that the changelog keeps if its numbers are published.
+    """A resolved question, with the fields that the changelog records if its numbers are published.
 
-    ``unit`` is the step of a summed attribute, by which numbers and errors are multiplied.
-    ``last`` is the estimator's last answer and the reply that was made from it. ``hidden`` is False
-    if a ⊤ would publish a number whose noise is too wide.
+    ``unit`` is the step of a summed attribute, by which numbers and errors are multiplied. ``last``
+    caches the estimator's last answer with its reply. ``hidden`` is False if a ⊤ would publish a
+    number whose noise is too wide.
     """
 
     question: ResolvedQuestion
@@ -128,7 +134,7 @@ class ReadQuestion:
     last: tuple[Any, Any] | None = None
     hidden: bool = True
     grouped: bool = False
-    top: Top | None = None
+    top: TopGroups | None = None
     statistic: Statistic | None = None
 
     @property
@@ -147,18 +153,20 @@ class QuestionReader:
         self.sizes = {name: source.attributes[name].size for name in attributes}
         self._axis = {name: axis for axis, name in enumerate(attributes)}
         self._boxes = BoxReader(source, tables, self.sizes)
-        self._predicate = partial(predicate_on, self.sizes, tables, source)
+        self._predicate = partial(parse_predicate_on, self.sizes, tables, source)
         self._smallest = min(self.sizes, key=lambda name: (self.sizes[name], self._axis[name]))
 
-    def read(self, form: str, query: Any) -> ReadQuestion:
+    def parse_question(self, form: str, query: Any) -> ReadQuestion:
         """Resolve a question, or raise Rejection."""
         match form:
             case "count" | "fraction":
-                box = self._boxes.read(query.where)
-                return ReadQuestion(box or self.linear((Term(where=query.where),)), form, ((query.where, 1.0),))
+                box = self._boxes.parse_box(query.where)
+                return ReadQuestion(
+                    box or self.resolve_linear((Term(where=query.where),)), form, ((query.where, 1.0),)
+                )
             case "terms":
                 texts = tuple((term.where, term.weight) for term in query.terms)
-                return ReadQuestion(self.linear(query.terms), form, texts)
+                return ReadQuestion(self.resolve_linear(query.terms), form, texts)
             case "mean":
                 return ReadQuestion(self._mean(query.mean, query.where), form, unit=self._unit(query.mean))
             case "rate":
@@ -167,67 +175,67 @@ class QuestionReader:
                 texts = ((query.where, 1.0),) if query.where is not None else ()
                 where = [Term(where=text) for text, _ in texts]
                 if form == "sum":
-                    total = self.total(query.sum, where)
+                    total = self.resolve_total(query.sum, where)
                     return ReadQuestion(total, form, texts, query.sum, unit=self._unit(query.sum))
                 group_by = tuple(query.group_by)
-                top = top_of(self._source, query)
-                return ReadQuestion(self.groups(group_by, where), form, texts, group_by=group_by, top=top)
+                top = parse_top(self._source, query)
+                return ReadQuestion(self.resolve_groups(group_by, where), form, texts, group_by=group_by, top=top)
 
-    def linear(self, terms: Sequence[Any]) -> Linear:
+    def resolve_linear(self, terms: Sequence[Any]) -> Linear:
         """Resolve a count or a weighted sum of predicates."""
-        weights = weighted(terms, self._predicate)
-        sizes = self._own(weights.attributes, "where" if len(terms) == 1 else "terms")
-        check_range(weights, sizes)
+        weights = parse_terms(terms, self._predicate)
+        sizes = self._sizes_of_named(weights.attributes, "where" if len(terms) == 1 else "terms")
+        require_unit_weights(weights, sizes)
         return Linear(
             axes=self._axes(sizes),
             key=weights.key,
-            parts=((1, _weighting(weights, sizes)),) if weights.parts else (),
-            weights=lambda: weights.steps(sizes).astype(np.int64).reshape(tuple(sizes.values())),
-            extent=lambda: _extent(weights, sizes),
+            parts=((1, _weight_corners(weights, sizes)),) if weights.parts else (),
+            weights=lambda: weights.cell_weights(sizes).astype(np.int64).reshape(tuple(sizes.values())),
+            extent=lambda: _extent_of_weights(weights, sizes),
             unit=WEIGHT_STEPS,
             width=WEIGHT_STEPS,
             whole=[weight for _, weight in weights.parts] == [WEIGHT_STEPS],
         )
 
-    def total(self, attribute: str, terms: Sequence[Term], *, narrow: bool = True) -> Linear:
+    def resolve_total(self, attribute: str, terms: Sequence[Term], *, narrow: bool = True) -> Linear:
         """Resolve the sum of an attribute over the rows of a term, or over all rows.
 
-        If ``narrow``, the noise is scaled to the values that the predicate admits, otherwise to all
-        values of the attribute, as in earlier versions.
+        If ``narrow``, the noise is scaled to the values that the predicate admits; otherwise to all
+        values of the attribute, as earlier releases of Sotto recorded it.
         """
-        domain = self._summable(attribute, "sum")
+        domain = self._summable_domain(attribute, "sum")
         predicate = self._predicate(terms[0].where if terms else "TRUE", "where")
-        sizes = self._own(attributes_of(predicate) | {attribute}, "sum")
-        above, counted = _valued(predicate, sizes, attribute), _counting(predicate, sizes)
+        sizes = self._sizes_of_named(attributes_of(predicate) | {attribute}, "sum")
+        above, counted = _value_corners(predicate, sizes, attribute), _count_corners(predicate, sizes)
         minimum = domain.minimum
         left = within(domain, attribute, predicate) if narrow else domain
-        # A sum with different noise must be a different question.
+        # A sum with other noise needs another key: equal keys draw equal random words.
         name = "sum" if left == domain else "sum within"
         return Linear(
             axes=self._axes(sizes),
-            key=json.dumps([name, attribute, canonical(predicate)]).encode(),
+            key=json.dumps([name, attribute, canonical_text(predicate)]).encode(),
             parts=((1, above), (minimum, counted)),
-            weights=lambda: _written(predicate, sizes, attribute, minimum),
-            extent=lambda: _extent_of(predicate, sizes),
+            weights=lambda: _cell_values(predicate, sizes, attribute, minimum),
+            extent=lambda: _extent_of_predicate(predicate, sizes),
             unit=1,
             width=max(1, sum_sensitivity(left, self._source.neighbors)),
             whole=False,
         )
 
     def _mean(self, attribute: str, where: str | None) -> Mean:
-        declared_range = self._summable(attribute, "mean")
+        declared_range = self._summable_domain(attribute, "mean")
         predicate = self._predicate("TRUE" if where is None else where, "where")
         domain = within(declared_range, attribute, predicate)
         first = domain.minimum - declared_range.minimum
-        sizes = self._own(attributes_of(predicate) | {attribute}, "mean")
-        key = json.dumps(["mean", attribute, canonical(predicate)]).encode()
-        axes, counted = self._axes(sizes), _counting(predicate, sizes)
+        sizes = self._sizes_of_named(attributes_of(predicate) | {attribute}, "mean")
+        key = json.dumps(["mean", attribute, canonical_text(predicate)]).encode()
+        axes, counted = self._axes(sizes), _count_corners(predicate, sizes)
         count = Linear(
             axes,
             key,
             ((WEIGHT_STEPS, counted),),
             lambda: cells(predicate, sizes).astype(np.int64) * WEIGHT_STEPS,
-            lambda: _extent_of(predicate, sizes),
+            lambda: _extent_of_predicate(predicate, sizes),
             WEIGHT_STEPS,
             WEIGHT_STEPS,
             whole=True,
@@ -235,23 +243,23 @@ class QuestionReader:
         above = Linear(
             axes,
             key,
-            ((1, _valued(predicate, sizes, attribute)), *(((-first, counted),) if first else ())),
-            lambda: _written(predicate, sizes, attribute, -first),
-            lambda: _extent_of(predicate, sizes),
+            ((1, _value_corners(predicate, sizes, attribute)), *(((-first, counted),) if first else ())),
+            lambda: _cell_values(predicate, sizes, attribute, -first),
+            lambda: _extent_of_predicate(predicate, sizes),
             1,
             max(1, domain.size - 1),
             whole=False,
         )
         return Mean(count, above, key, domain.minimum, domain.size - 1)
 
-    def groups(self, group_by: Sequence[str], terms: Sequence[Term]) -> CellGroups:
+    def resolve_groups(self, group_by: Sequence[str], terms: Sequence[Term]) -> CellGroups:
         """Resolve the counts of groups over the rows of a term, or over all rows."""
         predicate = self._predicate(terms[0].where if terms else "TRUE", "where")
-        sizes = self._grouped(group_by, attributes_of(predicate), "group_by")
+        sizes = self._sizes_of_groups(group_by, attributes_of(predicate), "group_by")
         names = list(sizes)
         return CellGroups(
             axes=self._axes(sizes),
-            key=json.dumps(["groups", list(group_by), canonical(predicate)]).encode(),
+            key=json.dumps(["groups", list(group_by), canonical_text(predicate)]).encode(),
             mask=cells(predicate, sizes),
             grouped=tuple(names.index(name) for name in group_by),
         )
@@ -261,57 +269,59 @@ class QuestionReader:
         where = self._predicate("TRUE" if query.where is None else query.where, "where")
         hit = self._predicate(query.rate, "rate")
         group_by = tuple(query.group_by or ())
-        sizes = self._grouped(group_by, attributes_of(where) | attributes_of(hit), "rate")
+        sizes = self._sizes_of_groups(group_by, attributes_of(where) | attributes_of(hit), "rate")
         names = list(sizes)
         return Rates(
             axes=self._axes(sizes),
-            key=json.dumps(["rate", list(group_by), canonical(where), canonical(hit)]).encode(),
+            key=json.dumps(["rate", list(group_by), canonical_text(where), canonical_text(hit)]).encode(),
             mask=cells(where, sizes),
             grouped=tuple(names.index(name) for name in group_by),
             hits=cells(hit, sizes),
         )
 
-    def _grouped(self, group_by: Sequence[str], others: frozenset[str], field: str) -> dict[str, int]:
+    def _sizes_of_groups(self, group_by: Sequence[str], others: frozenset[str], field: str) -> dict[str, int]:
         """Return the sizes of the grouped and the other attributes, or raise Rejection."""
         if len(set(group_by)) != len(group_by):
             raise Rejection("malformed", "group_by: an attribute is named twice; name it once")
         for name in group_by:
-            self._known(name, "group_by")
+            self._require_attribute(name, "group_by")
         if math.prod(self.sizes[name] for name in group_by) > MAX_CATEGORIES:
             raise Rejection(
                 "malformed", f"group_by: more than {MAX_CATEGORIES} cells; group by fewer or smaller attributes"
             )
-        return self._own(others | set(group_by), field)
+        return self._sizes_of_named(others | set(group_by), field)
 
-    def statistic(self, asked: Statistic) -> ReadQuestion:
-        """Resolve a question about an ordered attribute to cumulative counts, or to sums, in each group."""
-        numbers = asked.groups * (NUMBERS if asked.is_squared else asked.values.size)
+    def resolve_statistic(self, statistic: Statistic) -> ReadQuestion:
+        """Resolve a quantile to cumulative counts, or a variance to sums, in each group."""
+        numbers = statistic.groups * (NUMBERS if statistic.is_squared else statistic.values.size)
         if numbers > MAX_CATEGORIES:
             raise Rejection(
                 "malformed",
-                f"{asked.form}: {numbers:,} numbers would be compared with the table, and {MAX_CATEGORIES:,} is the most; declare the "
-                "attribute in coarser bins, group by fewer, or ask a stream of laplace",
+                f"{statistic.form}: {numbers:,} numbers would be compared with the table, and {MAX_CATEGORIES:,} is the most; declare the "
+                "attribute in coarser bins, group by fewer attributes, or ask a stream of laplace",
             )
-        sizes = self._own(attributes_of(asked.predicate) | {*asked.group_by, asked.attribute}, asked.form)
+        sizes = self._sizes_of_named(
+            attributes_of(statistic.predicate) | {*statistic.group_by, statistic.attribute}, statistic.form
+        )
         names = list(sizes)
-        axes, mask = self._axes(sizes), cells(asked.predicate, sizes)
-        grouped = tuple(names.index(name) for name in asked.group_by)
-        ordered = names.index(asked.attribute)
-        named = [asked.attribute, list(asked.group_by), canonical(asked.predicate)]
+        axes, mask = self._axes(sizes), cells(statistic.predicate, sizes)
+        grouped = tuple(names.index(name) for name in statistic.group_by)
+        ordered = names.index(statistic.attribute)
+        named = [statistic.attribute, list(statistic.group_by), canonical_text(statistic.predicate)]
         question: Ranks | Spreads
-        if asked.is_squared:
+        if statistic.is_squared:
             key = json.dumps(["spreads", *named]).encode()
-            moves = moved(asked.size, replaced=self._source.neighbors == "replace")
-            question = Spreads(axes, key, mask, grouped, ordered, asked.first, asked.end, moves)
+            moves = moved(statistic.size, replaced=self._source.neighbors == "replace")
+            question = Spreads(axes, key, mask, grouped, ordered, statistic.first, statistic.end, moves)
         else:
             question = Ranks(axes, json.dumps(["ranks", *named]).encode(), mask, grouped, ordered)
-        return ReadQuestion(question, asked.form, statistic=asked)
+        return ReadQuestion(question, statistic.form, statistic=statistic)
 
     def _axes(self, sizes: dict[str, int]) -> tuple[int, ...]:
         return tuple(self._axis[name] for name in sizes)
 
-    def _own(self, named: frozenset[str] | set[str], field: str) -> dict[str, int]:
-        """Return the sizes of the named attributes, or of the smallest if none is named."""
+    def _sizes_of_named(self, named: frozenset[str] | set[str], field: str) -> dict[str, int]:
+        """Return the sizes of the named attributes; if none is named, of the smallest attribute."""
         sizes = {name: size for name, size in self.sizes.items() if name in named}
         if math.prod(sizes.values()) > MAX_UNIVERSE:
             raise Rejection(
@@ -321,21 +331,21 @@ class QuestionReader:
             )
         return sizes or {self._smallest: self.sizes[self._smallest]}
 
-    def _known(self, name: str, field: str) -> None:
+    def _require_attribute(self, name: str, field: str) -> None:
         if name not in self.sizes:
             raise Rejection(
                 "malformed",
-                f"{field}: {named(name, self._source.attributes)} is none of the stream's mechanism.attributes, which are {listed(self.sizes)}",
+                f"{field}: {describe_attribute(name, self._source.attributes)} is not in the stream's mechanism.attributes, which are {listed(self.sizes)}",
             )
 
-    def _summable(self, name: str, field: str) -> IntegerDomain:
-        self._known(name, field)
+    def _summable_domain(self, name: str, field: str) -> IntegerDomain:
+        self._require_attribute(name, field)
         domain = self._source.attributes[name]
         if not isinstance(domain, Numeric):
             numeric = [one for one in self.sizes if isinstance(self._source.attributes[one], Numeric)]
             raise Rejection(
                 "malformed",
-                f"{field}: attribute {shown(name)} is none of integers or decimals; {declared(numeric)}",
+                f"{field}: attribute {shown(name)} has neither integers nor decimals; {list_declared(numeric)}",
             )
         return domain.in_steps
 
@@ -344,55 +354,57 @@ class QuestionReader:
         return domain.unit if isinstance(domain, Numeric) else Fraction(1)
 
 
-def _weighting(weights: WeightedPredicates, sizes: dict[str, int]) -> Corners:
+def _weight_corners(weights: WeightedPredicates, sizes: dict[str, int]) -> Corners:
     products = [_factors(predicate, sizes) for predicate, _ in weights.parts]
-    if (found := _products(products, sizes)) is not None:
+    if (found := _corners_of_products(products, sizes)) is not None:
         return added([(weight, one) for one, (_, weight) in zip(found, weights.parts, strict=True)])
-    return weighting(weights.steps(sizes).astype(np.int64).reshape(tuple(sizes.values())))
+    return weighting(weights.cell_weights(sizes).astype(np.int64).reshape(tuple(sizes.values())))
 
 
-def _counting(predicate: Predicate, sizes: dict[str, int]) -> Corners:
+def _count_corners(predicate: Predicate, sizes: dict[str, int]) -> Corners:
     """Give each cell that satisfies a predicate the weight 1."""
-    if (found := _products([_factors(predicate, sizes)], sizes)) is not None:
+    if (found := _corners_of_products([_factors(predicate, sizes)], sizes)) is not None:
         return found[0]
     return weighting(cells(predicate, sizes).astype(np.int64))
 
 
-def _valued(predicate: Predicate, sizes: dict[str, int], attribute: str) -> Corners:
+def _value_corners(predicate: Predicate, sizes: dict[str, int], attribute: str) -> Corners:
     """Give each cell that satisfies a predicate its code (from 0) of an attribute as weight."""
     if (factors := _factors(predicate, sizes)) is not None:
         factors[attribute] = factors[attribute] * np.arange(sizes[attribute], dtype=np.int64)
-    if (found := _products([factors], sizes)) is not None:
+    if (found := _corners_of_products([factors], sizes)) is not None:
         return found[0]
-    return weighting(_written(predicate, sizes, attribute, 0))
+    return weighting(_cell_values(predicate, sizes, attribute, 0))
 
 
-def _products(products: Sequence[dict[str, Integers] | None], sizes: dict[str, int]) -> list[Corners] | None:
+def _corners_of_products(
+    products: Sequence[dict[str, Integers] | None], sizes: dict[str, int]
+) -> list[Corners] | None:
     """Convert products of one factor per axis to corners; None if impossible or too large."""
     if not can_cumulate(tuple(sizes.values())):
         return None
     factors = [list(product.values()) for product in products if product is not None]
     if len(factors) < len(products):
         return None
-    most = max(_FEW_CORNERS, math.prod(sizes.values()))
+    most = max(_ALLOWED_CORNERS, math.prod(sizes.values()))
     return list(map(product_corners, factors)) if sum(map(count_of_corners, factors)) <= most else None
 
 
-def _written(predicate: Predicate, sizes: dict[str, int], attribute: str, minimum: int) -> Integers:
+def _cell_values(predicate: Predicate, sizes: dict[str, int], attribute: str, minimum: int) -> Integers:
     """Return the attribute's value in each cell that satisfies a predicate, 0 in other cells."""
     along = [size if name == attribute else 1 for name, size in sizes.items()]
     values = np.arange(minimum, minimum + sizes[attribute], dtype=np.int64).reshape(along)
     return np.where(cells(predicate, sizes), values, 0)
 
 
-def _extent(weights: WeightedPredicates, sizes: dict[str, int]) -> tuple[int, bool]:
+def _extent_of_weights(weights: WeightedPredicates, sizes: dict[str, int]) -> tuple[int, bool]:
     if len(weights.parts) == 1:
-        return _extent_of(weights.parts[0][0], sizes)
-    return extent_of(weights.steps(sizes).reshape(tuple(sizes.values())))
+        return _extent_of_predicate(weights.parts[0][0], sizes)
+    return extent_of(weights.cell_weights(sizes).reshape(tuple(sizes.values())))
 
 
-def _extent_of(predicate: Predicate, sizes: dict[str, int]) -> tuple[int, bool]:
-    """Count the cells of a predicate; the flag is True if they are a range on every axis."""
+def _extent_of_predicate(predicate: Predicate, sizes: dict[str, int]) -> tuple[int, bool]:
+    """Count the cells of a predicate; the second value is True if they are a range on every axis."""
     if (factors := _factors(predicate, sizes)) is None:
         return extent_of(cells(predicate, sizes))
     each = [extent_of(factor) for factor in factors.values()]

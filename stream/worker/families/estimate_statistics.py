@@ -17,55 +17,56 @@ from stream.privacy.mechanisms.estimate_questions import Ranks, Spreads
 from stream.privacy.mechanisms.spreads import NUMBERS, variance_of
 from stream.privacy.planning.hypothesis_plans import WEIGHT_STEPS
 from stream.worker.families.family import Reply
-from stream.worker.families.statistics import Found, Statistic
+from stream.worker.families.statistics import Statistic, StatisticNumber
 
 
-def statistic_of(
-    asked: Statistic, question: Ranks | Spreads, numbers: Sequence[int], reach: float | None, beta: float
+def statistic_reply(
+    statistic: Statistic, question: Ranks | Spreads, numbers: Sequence[int], reach: float | None, beta: float
 ) -> Reply:
-    """Return the answer; each of ``numbers`` is wrong by ``reach`` rows at most.
+    """Return the answer; each of ``numbers`` is wrong by at most ``reach`` rows (None: unknown).
 
-    The bounds hold together with probability 1 − ``beta``, so they give intervals unless ``beta``
-    is larger than an interval's failure.
+    All bounds hold together with probability 1 − ``beta``. So they give confidence intervals, unless
+    ``beta`` is larger than the probability with which an interval may miss.
     """
     if isinstance(question, Spreads):
-        found, alpha = _variances(asked, question, numbers, reach or 0.0)
+        found, alpha = _variances(statistic, question, numbers, reach or 0.0)
     else:
-        found, alpha = _quantiles(asked, numbers, reach or 0.0)
+        found, alpha = _quantiles(statistic, numbers, reach or 0.0)
     if reach is None or beta > MISS:
-        found = [Found(one.estimate) for one in found]
-    return asked.reply(found, charged=False, basis="hypothesis", alpha=None if reach is None else alpha)
+        found = [StatisticNumber(one.estimate) for one in found]
+    return statistic.reply(found, charged=False, basis="hypothesis", alpha=None if reach is None else alpha)
 
 
-def _quantiles(asked: Statistic, numbers: Sequence[int], reach: float) -> tuple[list[Found], float]:
-    rows = np.array(numbers, dtype=np.float64).reshape(asked.groups, asked.values.size) / WEIGHT_STEPS
-    edges = np.arange(asked.size + 1, dtype=np.int64)
-    # A misfit P − q·N has the errors of a count and of q times another one.
-    bounds = [(1.0 + float(part)) * reach for part in asked.parts]
-    found: list[Found] = []
-    for cumulated in rows[:, asked.first : asked.end]:
-        # Counts that were moved apart keep their bounds if they are put in order.
+def _quantiles(statistic: Statistic, numbers: Sequence[int], reach: float) -> tuple[list[StatisticNumber], float]:
+    rows = np.array(numbers, dtype=np.float64).reshape(statistic.groups, statistic.values.size) / WEIGHT_STEPS
+    edges = np.arange(statistic.size + 1, dtype=np.int64)
+    # For the quantile q, P − q·N (P rows at or below a value, N in all) has the error of one count plus
+    # q times that of another.
+    bounds = [(1.0 + float(part)) * reach for part in statistic.parts]
+    found: list[StatisticNumber] = []
+    for cumulated in rows[:, statistic.first : statistic.end]:
+        # Noisy cumulative counts keep their error bounds if they are made non-decreasing.
         below = np.maximum.accumulate(np.concatenate([np.zeros(1), cumulated]))
         total = float(below[-1])
-        found += asked.of_codes(
+        found += statistic.numbers_of_quantiles(
             [
                 located(edges, below - float(part) * total, np.full(len(edges), bound))
-                for part, bound in zip(asked.parts, bounds, strict=True)
+                for part, bound in zip(statistic.parts, bounds, strict=True)
             ]
         )
     return found, max(bounds)
 
 
 def _variances(
-    asked: Statistic, question: Spreads, numbers: Sequence[int], reach: float
-) -> tuple[list[Found], float]:
+    statistic: Statistic, question: Spreads, numbers: Sequence[int], reach: float
+) -> tuple[list[StatisticNumber], float]:
     reaches = [reach * most for most in question.moves]
     found = []
     alpha = 0.0
     for start in range(0, len(numbers), NUMBERS):
-        told = [float(number) for number in numbers[start : start + NUMBERS]]
-        variance, low, high = variance_of(told, reaches, asked.size)
-        one = asked.of_variance(variance, low, high)
-        alpha = max(alpha, asked.alpha_of_variance(one, low, high))
+        group_numbers = [float(number) for number in numbers[start : start + NUMBERS]]
+        variance, low, high = variance_of(group_numbers, reaches, statistic.size)
+        one = statistic.number_of_variance(variance, low, high)
+        alpha = max(alpha, statistic.alpha_of_variance(one, low, high))
         found.append(one)
     return found, alpha

@@ -50,7 +50,7 @@ from stream.worker.stream_terms import WindowAndGroup
 class AdmittedQuestion:
     """An admitted question: its place in the batch, its stream's slot, and its ``content``.
 
-    ``content`` is what ``Family.admit`` returned. ``about`` is the window and group of a standing
+    ``content`` is what ``Family.admit`` returned. ``window_and_group`` is the window and group of a standing
     stream's question.
     """
 
@@ -60,16 +60,16 @@ class AdmittedQuestion:
     offset: int
     payload: bytes
     content: Any
-    about: WindowAndGroup | None = None
+    window_and_group: WindowAndGroup | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class Reply:
-    """The answer to a question as it is published; if ``charged``, it costs ``parts``.
+    """The answer to a question as it is published; if ``charged``, it costs ``parts`` of a charge.
 
     ``interval`` and ``intervals`` are the confidence intervals of ``estimate`` and ``estimates``.
     ``price`` is the ε shown for a question with an alpha. ``update`` is the changelog record of a
-    changed state. With ``refusal`` the question is refused and no state changes.
+    change of the stream's state. With ``refusal`` the question is refused and no state changes.
     """
 
     charged: bool
@@ -105,22 +105,22 @@ def share_interval(
     return within_limits((low / rows, high / rows), 0.0, 1.0)
 
 
-def stream_by_stream(
+def answer_by_stream(
     questions: Sequence[AdmittedQuestion], answer: Callable[[int, Sequence[AdmittedQuestion]], list[Reply | None]]
 ) -> list[Reply | None]:
-    """Call ``answer`` for each stream's questions, and return all replies in order."""
+    """Call ``answer`` with the questions of each stream, and return all replies in order."""
     places: dict[int, list[int]] = {}
     for place, one in enumerate(questions):
         places.setdefault(one.slot, []).append(place)
     replies: list[Reply | None] = [None] * len(questions)
-    for slot, own in places.items():
-        for place, reply in zip(own, answer(slot, [questions[place] for place in own]), strict=True):
+    for slot, members in places.items():
+        for place, reply in zip(members, answer(slot, [questions[place] for place in members]), strict=True):
             replies[place] = reply
     return replies
 
 
 class NoisyRate(NamedTuple):
-    """The noisy hits and misses of a rate, the reach of their errors, and the rate's interval."""
+    """The noisy hits and misses of a rate, the bound of their errors, and the rate's interval."""
 
     hits: float
     misses: float
@@ -128,7 +128,7 @@ class NoisyRate(NamedTuple):
     interval: Interval | None = None
 
 
-def rates_reply(rates: Sequence[NoisyRate], *, grouped: bool, **fields: Any) -> Reply:
+def build_rates_reply(rates: Sequence[NoisyRate], *, grouped: bool, **fields: Any) -> Reply:
     """Build the answer to a question of rates; its ``alpha`` is that of the worst rate."""
     found = [rate_interval(one.hits, one.misses, one.reach) for one in rates]
     alpha = max(error for _, error in found)
@@ -138,8 +138,8 @@ def rates_reply(rates: Sequence[NoisyRate], *, grouped: bool, **fields: Any) -> 
     return Reply(estimate=found[0][0], alpha=alpha, interval=rates[0].interval, **fields)
 
 
-class TableLetGoError(Exception):
-    """The table of an ended stream is no longer in memory."""
+class TableReleasedError(Exception):
+    """The table of an ended stream has been released from memory."""
 
 
 class Family(ABC):
@@ -151,37 +151,37 @@ class Family(ABC):
 
     @abstractmethod
     def admit(self, slot: int, query: Any) -> Any:
-        """Resolve a query (model or decoded struct), or raise Rejection; changes no state."""
+        """Resolve a query (model or decoded struct) without a change of state, or raise Rejection."""
 
     @abstractmethod
     def answer(self, questions: Sequence[AdmittedQuestion]) -> list[Reply | None]:
         """Answer questions of open streams in order; None if a stream's grant is used up.
 
-        ``streams.left`` has the charged answers left at the start of the batch.
+        ``HostedStreams.answers_left`` is the number of charged answers left at the start of the batch.
         """
 
-    def resume(self, slot: int, updates: Sequence[Update]) -> None:
-        """Restore a stream from its updates (changelog records); most families have none."""
+    def restore_updates(self, slot: int, updates: Sequence[Update]) -> None:
+        """Restore a stream from its updates (changelog records); most families write none."""
         del slot, updates
 
-    def _answer_paid(
+    def _answer_affordable(
         self,
         questions: Sequence[AdmittedQuestion],
         answer: Callable[[int, Sequence[AdmittedQuestion]], list[Reply]],
     ) -> list[Reply | None]:
-        """Answer the questions that a grant pays for, in families that charge every answer."""
+        """Answer the questions that their stream's grant pays for; None for the others."""
 
-        def paid(slot: int, own: Sequence[AdmittedQuestion]) -> list[Reply | None]:
-            bought = own[: max(0, self._streams.left(slot))]
-            return [*(answer(slot, bought) if bought else ()), *[None] * (len(own) - len(bought))]
+        def answer_stream(slot: int, members: Sequence[AdmittedQuestion]) -> list[Reply | None]:
+            affordable = members[: max(0, self._streams.answers_left(slot))]
+            return [*(answer(slot, affordable) if affordable else ()), *[None] * (len(members) - len(affordable))]
 
-        return stream_by_stream(questions, paid)
+        return answer_by_stream(questions, answer_stream)
 
 
 State = TypeVar("State")
 
 
-class Restored(Family, Generic[State]):
+class RestorableFamily(Family, Generic[State]):
     """A family whose streams have a state that follows from their updates (changelog records)."""
 
     def __init__(self, context: Context) -> None:
@@ -191,33 +191,33 @@ class Restored(Family, Generic[State]):
 
     def answer(self, questions: Sequence[AdmittedQuestion]) -> list[Reply | None]:
         """Answer questions in order, grouped by stream."""
-        return stream_by_stream(questions, self._answer)
+        return answer_by_stream(questions, self._answer_stream)
 
-    def resume(self, slot: int, updates: Sequence[Any]) -> None:
+    def restore_updates(self, slot: int, updates: Sequence[Any]) -> None:
         """Keep a stream's updates; its state is built at its first question."""
         self._states.pop(slot, None)
         self._updates[slot] = (self._streams.incarnations[slot], list(updates))
 
     @abstractmethod
-    def _answer(self, slot: int, asked: Sequence[AdmittedQuestion]) -> list[Reply | None]:
+    def _answer_stream(self, slot: int, asked: Sequence[AdmittedQuestion]) -> list[Reply | None]:
         """Answer the questions of one stream."""
 
     @abstractmethod
-    def _begin(self, slot: int, updates: Sequence[Any]) -> State:
+    def _build_state(self, slot: int, updates: Sequence[Any]) -> State:
         """Build a stream's state from its updates."""
 
     def _state(self, slot: int) -> State:
         incarnation = self._streams.incarnations[slot]
         known = self._states.get(slot)
         if known is None or known[0] != incarnation:
-            of, updates = self._updates.get(slot, (incarnation, ()))
-            known = (incarnation, self._begin(slot, updates if of == incarnation else ()))
+            updated, updates = self._updates.get(slot, (incarnation, ()))
+            known = (incarnation, self._build_state(slot, updates if updated == incarnation else ()))
             self._states[slot] = known
             self._updates.pop(slot, None)
         return known[1]
 
 
-Terms = TypeVar("Terms")
+Kind = TypeVar("Kind")
 Result = TypeVar("Result")
 
 
@@ -230,17 +230,17 @@ class Context:
     topic: str
     partition: int
 
-    def mechanism(self, slot: int, kind: type[Terms]) -> Terms:
+    def mechanism(self, slot: int, kind: type[Kind]) -> Kind:
         """Return a stream's mechanism; TypeError if it is not of this class."""
-        return _of_kind(self.streams.terms_at(slot).mechanism, kind)
+        return _require_kind(self.streams.terms_at(slot).mechanism, kind)
 
-    def calibration(self, slot: int, kind: type[Terms]) -> Terms:
+    def calibration(self, slot: int, kind: type[Kind]) -> Kind:
         """Return a stream's calibration; TypeError if it is not of this class."""
-        return _of_kind(self.streams.terms_at(slot).calibration, kind)
+        return _require_kind(self.streams.terms_at(slot).calibration, kind)
 
-    def source(self, slot: int, kind: type[Terms]) -> Terms:
+    def source(self, slot: int, kind: type[Kind]) -> Kind:
         """Return a stream's source; TypeError if it is not of this class."""
-        return _of_kind(self.streams.terms_at(slot).source, kind)
+        return _require_kind(self.streams.terms_at(slot).source, kind)
 
     def answer_words(self, questions: Sequence[AdmittedQuestion], count: int) -> tuple[Words, LowWords]:
         """Derive uniform words for the answers to questions, from the questions' events."""
@@ -273,7 +273,7 @@ class Context:
         return max(1, self.table(slot).private_row_count + int(law.draw(words, low)[0]))
 
     def trusts_values(self, slot: int) -> bool:
-        """Return True if producers send values with this stream's queries, which are trusted."""
+        """Return True if this stream's queries carry the private values, which are trusted."""
         return self.streams.terms_at(slot).trusts_values
 
     def source_table(self, slot: int) -> TableSource:
@@ -284,12 +284,12 @@ class Context:
         return source
 
     def table(self, slot: int) -> PrivateTable:
-        """Return a stream's private table; TableLetGoError if an ended stream's table is freed."""
+        """Return a stream's private table; TableReleasedError if the stream ended and it is released."""
         terms, source = self.streams.terms_at(slot), self.source_table(slot)
         if (known := self.tables.at_hand(source, terms.fingerprint)) is not None:
             return known
-        if not self.streams.life.answers(slot):
-            raise TableLetGoError
+        if not self.streams.life.can_answer(slot):
+            raise TableReleasedError
         try:
             return self.tables.get(source, terms.fingerprint, terms.version)
         except ValueError as error:
@@ -298,48 +298,50 @@ class Context:
     def predicate(self, slot: int, where: str | None, field: str = "where") -> Predicate:
         """Parse a predicate; None means all rows."""
         text = "TRUE" if where is None else where
-        return _refusing(field, lambda: self.tables.predicate(self.source_table(slot), text))
+        return _reject_value_errors(field, lambda: self.tables.predicate(self.source_table(slot), text))
 
     def count(self, slot: int, where: str | None, field: str = "where") -> int:
         """Return the true count of a predicate: private."""
-        return _refusing(field, lambda: self.table(slot).count(self.predicate(slot, where, field)))
+        return _reject_value_errors(field, lambda: self.table(slot).count(self.predicate(slot, where, field)))
 
     def people(self, slot: int, where: str | None, field: str = "where", min_rows: int | None = None) -> int:
         """Return the true number of people with ``min_rows`` rows that satisfy a predicate: private."""
         if min_rows is not None and self.source_table(slot).person is None:
             raise Rejection(
                 "malformed",
-                "min_rows: the source declares no person column, so that each person has one row; count the rows, or declare one",
+                "min_rows: the source declares no person column, so each person has one row; count rows, or declare the column",
             )
         predicate = self.predicate(slot, where, field)
-        return _refusing(field, lambda: self.table(slot).people_count(predicate, min_rows or 1))
+        return _reject_value_errors(field, lambda: self.table(slot).people_count(predicate, min_rows or 1))
 
     def total(self, slot: int, attribute: str, where: str | None, *, centre: int = 0, field: str = "sum") -> int:
         """Return the true sum of an attribute minus ``centre`` per row: private."""
-        return _refusing(field, lambda: self.table(slot).total(attribute, self.predicate(slot, where), centre))
+        return _reject_value_errors(
+            field, lambda: self.table(slot).total(attribute, self.predicate(slot, where), centre)
+        )
 
-    def in_grid(self, slot: int, number: int, attribute: str | None = None) -> float:
-        """Convert a count, or the total of an attribute, to whole steps of the stream's grid."""
+    def to_grid_steps(self, slot: int, number: int, attribute: str | None = None) -> float:
+        """Convert a count, or the total of an attribute in its steps, to steps of the stream's grid."""
         steps = self.streams.terms_at(slot).steps_in_one
         if attribute is not None:
             steps *= self.numeric(slot, attribute, "sum").unit
         return float(number if steps == 1 else number * steps)
 
-    def allow_rows(self, slot: int, field: str) -> None:
+    def require_row_counts(self, slot: int, field: str) -> None:
         """Refuse counts and sums of rows on a stream that was planned for people alone."""
         if getattr(self.streams.terms_at(slot).mechanism, "people", False):
             raise Rejection(
                 "malformed",
-                f"{field}: the stream takes counts of people alone; send people beside where, or open one without mechanism.people",
+                f"{field}: the stream takes only counts of people; send people beside where, or open a stream without mechanism.people",
             )
 
-    def allow_sum(self, slot: int, attribute: str, field: str = "sum") -> None:
+    def require_planned_sum(self, slot: int, attribute: str, field: str = "sum") -> None:
         """Refuse a sum that the stream's noise was not planned for."""
         sums: tuple[str, ...] = getattr(self.streams.terms_at(slot).mechanism, "sums", ())
         if attribute not in sums:
             raise Rejection(
                 "malformed",
-                f"{field}: the stream was not opened for sums of this attribute; open one with mechanism.sums naming it",
+                f"{field}: the stream was not opened for sums of this attribute; open one that names it in mechanism.sums",
             )
 
     def numeric(self, slot: int, attribute: str, field: str) -> Numeric:
@@ -353,15 +355,15 @@ class Context:
             numeric = [name for name, one in attributes.items() if isinstance(one, Numeric)]
             raise Rejection(
                 "malformed",
-                f"{field}: {named(attribute, attributes)} is no attribute of integers or decimals; {declared(numeric)}"
-                f"{meant(attribute, numeric)}",
+                f"{field}: {describe_attribute(attribute, attributes)} is no attribute of integers or decimals; {list_declared(numeric)}"
+                f"{suggest_name(attribute, numeric)}",
             )
         return domain
 
     def public_rows(self, slot: int) -> int | None:
         """Return the table's number of rows if it is public: if neighbors have the same number.
 
-        If one row of each person counts, it is the number of people plus rows without a name. It is
+        If one row of each person counts, the number is that of people and of rows without a name. It is
         private (None) if several rows of a person count. How many rows are outside the domains is
         always private.
         """
@@ -369,13 +371,13 @@ class Context:
         return self.table(slot).public_size if rows_are_public(source) else None
 
 
-def _of_kind(terms: Any, kind: type[Terms]) -> Terms:
+def _require_kind(terms: Any, kind: type[Kind]) -> Kind:
     if not isinstance(terms, kind):
         raise TypeError(f"a stream of {kind.__name__} has terms of kind {terms.kind}")
     return terms
 
 
-def _refusing(field: str, read: Callable[[], Result]) -> Result:
+def _reject_value_errors(field: str, read: Callable[[], Result]) -> Result:
     """Call ``read``; raise Rejection about ``field`` if it raises ValueError."""
     try:
         return read()
@@ -383,34 +385,34 @@ def _refusing(field: str, read: Callable[[], Result]) -> Result:
         raise Rejection("predicate", f"{field}: {error}") from None
 
 
-def named(attribute: str, attributes: Container[str]) -> str:
-    """Describe an attribute in a refusal; because refusals are public, name only a declared one."""
+def describe_attribute(attribute: str, attributes: Container[str]) -> str:
+    """Describe an attribute in a refusal: refusals are public, so only a declared one is named."""
     return f"attribute {described(attribute)}" if attribute in attributes else "what is named"
 
 
-def declared(names: Collection[str]) -> str:
-    """List declared names, as a part of a refusal."""
+def list_declared(names: Collection[str]) -> str:
+    """List declared names, as part of a refusal."""
     return f"declared are {listed(names)}" if names else "none is declared"
 
 
-def meant(attribute: str, names: Collection[str]) -> str:
+def suggest_name(attribute: str, names: Collection[str]) -> str:
     """Suggest the declared name that differs only in case, as the end of a refusal; else empty."""
     found = None if attribute in names else find_name_in_other_case(attribute, names)
     return "" if found is None else f"; did you mean {described(found)}?"
 
 
-def form_for(query: Any, *allowed: str, takes_alpha: bool = False) -> str:
+def require_form(query: Any, *allowed: str, takes_alpha: bool = False) -> str:
     """Return the query's form; Rejection if the mechanism does not take it."""
     if query.alpha is not None and not takes_alpha:
         raise Rejection(
             "malformed",
-            "alpha: this stream takes none; ask one of laplace over a table, or of pmw that is planned neither for the worst "
-            "case nor by the textbook, or remove it",
+            "alpha: this stream takes no requested error; remove it, or ask a stream of laplace over a table, or of pmw with an "
+            "estimate",
         )
     if query.max_price is not None and not takes_alpha:
         raise Rejection(
             "malformed",
-            "max_price: all charged answers of this stream cost the same, which its plan says; remove it, or ask a stream that takes "
+            "max_price: all charged answers of this stream cost the same (see its plan); remove it, or ask a stream that takes "
             "an alpha",
         )
     try:
@@ -426,7 +428,7 @@ def form_for(query: Any, *allowed: str, takes_alpha: bool = False) -> str:
     return form
 
 
-def no_alpha_for(form: str) -> Rejection:
+def alpha_rejection(form: str) -> Rejection:
     """Build the refusal of an alpha for a quotient: its error depends on private numbers."""
     asked = "a mean's error depends on how many rows it is over; ask for the sum and the count"
     if form == "rate":
@@ -438,13 +440,13 @@ def no_alpha_for(form: str) -> Rejection:
     return Rejection("malformed", f"alpha: {asked}, each with an alpha of its own")
 
 
-def too_wide(field: str, charged: str) -> Rejection:
-    """Build the refusal of a number whose sensitivity, which is public, needs too wide noise."""
+def wide_noise_rejection(field: str, charged: str) -> Rejection:
+    """Build the refusal of a number whose (public) sensitivity needs too wide noise."""
     return Rejection("malformed", f"{field}: {samplers.too_wide(charged)}")
 
 
-def too_dear(calibration: Calibration, parts: int, left: int, *, alpha: bool) -> Reply:
-    """Build the refusal of a question that costs more than the rest of the grant (both public)."""
+def price_refusal(calibration: Calibration, parts: int, left: int, *, alpha: bool) -> Reply:
+    """Build the refusal of a question whose price is above the rest of the grant (both public)."""
     price = epsilon_of(calibration, parts)
     remedy = "with a larger alpha" if alpha else "with an alpha that costs less"
     text = f"{'alpha' if alpha else 'query'}: it costs ε = {price:.6g}, and ε = {epsilon_left(calibration, left):.6g} is left"
@@ -453,17 +455,20 @@ def too_dear(calibration: Calibration, parts: int, left: int, *, alpha: bool) ->
     )
 
 
-def most_parts(calibration: Calibration, query: Any) -> int | None:
-    """Return the most parts that a question's ``max_price`` allows; None without one."""
+def max_price_parts(calibration: Calibration, query: Any) -> int | None:
+    """Return the most parts that a question's ``max_price`` allows; None without ``max_price``."""
     limit = query.max_price
     if limit is None:
         return None
     if limit and not isinstance(limit, str) and has_gaussian_charges(calibration):
-        raise Rejection("malformed", "max_price: Gaussian noise has no ε of its own; give a percentage, as '10%'")
+        raise Rejection(
+            "malformed",
+            "max_price: an answer with Gaussian noise has no ε of its own; give a percentage, such as '10%'",
+        )
     return parts_within(calibration, limit)
 
 
-def above_limit(calibration: Calibration, parts: int, most: int, *, at_most: bool) -> Reply:
+def max_price_refusal(calibration: Calibration, parts: int, most: int, *, at_most: bool) -> Reply:
     """Build the refusal of a question that may cost more than its ``max_price`` (both public)."""
     price = shown_price(calibration, parts)
     if price is None:

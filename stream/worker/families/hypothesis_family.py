@@ -30,19 +30,26 @@ from stream.privacy.mechanisms.multiplicative_weights import (
 from stream.privacy.noise import DrawRole, Sampler, cell_words
 from stream.privacy.planning.hypothesis_plans import WEIGHT_STEPS, hypothesis_reach, rows_reach
 from stream.tables.cache import BoundedCache
-from stream.worker.families.family import AdmittedQuestion, Context, Reply, Restored, form_for, share_interval
+from stream.worker.families.family import (
+    AdmittedQuestion,
+    Context,
+    Reply,
+    RestorableFamily,
+    require_form,
+    share_interval,
+)
 from stream.worker.families.sparse_cells import CellSpace
-from stream.worker.families.tensors import TensorSpace, VectorCache
+from stream.worker.families.tensors import TensorSpace, WeightCache
 
 HYPOTHESIS_CACHE_BYTES: Final = 256 << 20
-"""Cache of hypotheses per partition; evicted ones are rebuilt from their updates."""
+"""Most bytes of cached hypotheses per partition; an evicted one is rebuilt from its updates."""
 
 _NUMBER_BYTES: Final = 8
 
 
 @dataclass(frozen=True, slots=True)
 class _Content:
-    """An admitted question: resolved, and with its terms or cells as the changelog records them."""
+    """An admitted question, with its terms or cells as the changelog records them."""
 
     question: Any
     terms: tuple[Term, ...]
@@ -52,35 +59,35 @@ class _Content:
 
 @dataclass(slots=True)
 class _HypothesisState:
-    """The state of a stream: its cells, its public or noisy number of rows, and its updates."""
+    """The state of a stream: its universe, its public or noisy number of rows, and its updates."""
 
     space: TensorSpace | CellSpace
     rows: int
     updates: list[HypothesisUpdate]
 
 
-class HypothesisFamily(Restored[_HypothesisState]):
+class HypothesisFamily(RestorableFamily[_HypothesisState]):
     """Textbook and worst-case ``pmw`` over a tensor, and ``sparse_pmw`` over cells of any universe."""
 
     def __init__(self, context: Context) -> None:
         super().__init__(context)
-        self._written = VectorCache()
-        self._built: BoundedCache[tuple[int, str], Hypothesis] = BoundedCache(
+        self._weight_cache = WeightCache()
+        self._hypothesis_cache: BoundedCache[tuple[int, str], Hypothesis] = BoundedCache(
             HYPOTHESIS_CACHE_BYTES, lambda hypothesis: hypothesis.nbytes
         )
 
     def admit(self, slot: int, query: Any) -> _Content:
         """Resolve a question, or raise Rejection."""
         sparse = isinstance(self._streams.terms_at(slot).mechanism, SparsePmw)
-        form = form_for(query, *(("cells",) if sparse else ("count", "fraction", "terms")))
+        form = require_form(query, *(("cells",) if sparse else ("count", "fraction", "terms")))
         terms = tuple(Term(where=term.where, weight=term.weight) for term in query.terms or ())
         if query.where is not None:
             terms = (Term(where=query.where),)
         cells = tuple(CellWeight(at=cell.at, weight=cell.weight) for cell in query.cells or ())
-        return _Content(self._state(slot).space.read(terms or cells), terms, cells, form == "fraction")
+        return _Content(self._state(slot).space.parse_question(terms or cells), terms, cells, form == "fraction")
 
-    def _answer(self, slot: int, asked: Sequence[AdmittedQuestion]) -> list[Reply | None]:
-        """Answer the questions of one stream; None after the cutoff of a stream that ends."""
+    def _answer_stream(self, slot: int, asked: Sequence[AdmittedQuestion]) -> list[Reply | None]:
+        """Answer the questions of one stream; None after the cutoff, if the stream ends there."""
         contents: list[_Content] = [one.content for one in asked]
         current = self._state(slot)
         calibration = self._calibration(slot)
@@ -88,13 +95,13 @@ class HypothesisFamily(Restored[_HypothesisState]):
         steps = run(
             self._hypothesis(slot, current),
             questions,
-            current.space.private(questions),
+            current.space.exact_values(questions),
             _KeyedNoise(self._context, slot, [question.key for question in questions]),
             rows=current.rows,
             threshold=calibration.threshold,
             tops=len(current.updates),
             cutoff=int(self._streams.columns.cutoff[slot]),
-            strength=strength_of(calibration, current.rows),
+            strength=correction_rule(calibration, current.rows),
             beyond=not self._streams.terms_at(slot).ends_at_cutoff,
         )
         replies: list[Reply | None] = [None] * len(contents)
@@ -116,16 +123,16 @@ class HypothesisFamily(Restored[_HypothesisState]):
 
     def _hypothesis(self, slot: int, current: _HypothesisState) -> Hypothesis:
         key = (slot, self._streams.incarnations[slot])
-        hypothesis = self._built.get(key)
+        hypothesis = self._hypothesis_cache.get(key)
         if hypothesis is None:
-            hypothesis = current.space.fresh()
+            hypothesis = current.space.uniform_hypothesis()
             for update in current.updates:
-                question: Any = current.space.read(update.terms or update.cells)
+                question: Any = current.space.parse_question(update.terms or update.cells)
                 hypothesis.update(question, up=update.up, times=update.times)
-            self._built.put(key, hypothesis)
+            self._hypothesis_cache.put(key, hypothesis)
         return hypothesis
 
-    def _begin(self, slot: int, updates: Sequence[Any]) -> _HypothesisState:
+    def _build_state(self, slot: int, updates: Sequence[Any]) -> _HypothesisState:
         calibration = self._calibration(slot)
         # If no ε is planned for the number of rows, it is public.
         rows = self._context.noisy_rows(slot, calibration) if calibration.epsilon_rows else calibration.rows
@@ -137,14 +144,14 @@ class HypothesisFamily(Restored[_HypothesisState]):
         if calibration.places is not None:
             return CellSpace(source, table, self._context.mechanism(slot, SparsePmw), rate, calibration.places)
         mechanism = self._context.mechanism(slot, Pmw)
-        return TensorSpace(source, table, self._context.tables, mechanism, rate, self._written)
+        return TensorSpace(source, table, self._context.tables, mechanism, rate, self._weight_cache)
 
     def _calibration(self, slot: int) -> HypothesisCalibration:
         return self._context.calibration(slot, HypothesisCalibration)
 
 
 class _KeyedNoise:
-    """Draws a stream's noise, from the number of updates and the canonical bytes of questions."""
+    """Draws a stream's noise from its keys, the number of updates and the questions' canonical bytes."""
 
     def __init__(self, context: Context, slot: int, keys: Sequence[bytes]) -> None:
         terms = context.streams.terms_at(slot)
@@ -155,15 +162,15 @@ class _KeyedNoise:
         self._answer = (context.streams.noise.subkey(slot, DrawRole.ANSWER), terms.answer_noise)
 
     def barrier(self, tops: int) -> int:
-        """Return ρ + s of the round after ``tops`` ⊤s."""
+        """Return the threshold's noise ρ plus the shift s after ``tops`` ⊤s."""
         return self._streams.barrier_of_round(self._slot, tops)
 
     def queries(self, tops: int, places: range) -> npt.NDArray[np.int64]:
-        """Draw ν of the questions at these places after ``tops`` ⊤s."""
+        """Draw the comparison noise ν of the questions at these places, after ``tops`` ⊤s."""
         return self._draw(*self._query, tops, places)
 
     def answer(self, tops: int, place: int) -> int:
-        """Draw the noise of the number of a ⊤."""
+        """Draw the noise of the number that a ⊤ publishes."""
         return int(self._draw(*self._answer, tops, range(place, place + 1))[0])
 
     def _draw(self, subkey: bytes, law: Sampler, tops: int, places: range) -> npt.NDArray[np.int64]:
@@ -172,8 +179,8 @@ class _KeyedNoise:
         return law.draw(words, low)
 
 
-def strength_of(calibration: HypothesisCalibration, rows: int) -> TensorCorrection | SparseCorrection:
-    """Return the rule for the strength of corrections; the textbook's strength is constant."""
+def correction_rule(calibration: HypothesisCalibration, rows: int) -> TensorCorrection | SparseCorrection:
+    """Return the rule for the strength of corrections, which is constant for the textbook method."""
     if calibration.method == "textbook":
         return TensorCorrection()
     gap = calibration.learning_rate / 4.0 * calibration.rows

@@ -1,6 +1,6 @@
-"""Laplace: every answer has noise scaled to its question's sensitivity, and is charged.
+"""The family of laplace: every answer has noise scaled to its sensitivity, and is charged.
 
-The noise is Gaussian if the calibration says so.
+The noise is Gaussian if the stream's calibration has the method ``gaussian``.
 """
 
 from __future__ import annotations
@@ -24,15 +24,15 @@ from stream.worker.families.family import (
     Family,
     NoisyRate,
     Reply,
-    above_limit,
-    most_parts,
-    rates_reply,
-    too_dear,
-    too_wide,
+    build_rates_reply,
+    max_price_parts,
+    max_price_refusal,
+    price_refusal,
+    wide_noise_rejection,
 )
 from stream.worker.families.laplace_questions import LaplaceQuestion, LaplaceQuestions
 from stream.worker.families.laplace_statistics import LaplaceStatistic, LaplaceStatistics
-from stream.worker.families.top_groups import largest_groups
+from stream.worker.families.top_groups import keep_largest_groups
 
 
 class LaplaceFamily(Family):
@@ -51,13 +51,13 @@ class LaplaceFamily(Family):
         try:
             if query.alpha is not None:
                 question = self._questions.add_price(slot, question, query.alpha)
-            # Priced noise always fits; its sampler is built only when the grant pays for it.
+            # The noise of a priced question is never too wide; its sampler is built only if the grant pays for it.
             if question.price is None:
                 self._laws(slot, question)
         except NoiseScaleError:
-            raise too_wide("query", "answers") from None
-        most = most_parts(self._calibration(slot), query)
-        return question if most is None else replace(question, most=most)
+            raise wide_noise_rejection("query", "answers") from None
+        most = max_price_parts(self._calibration(slot), query)
+        return question if most is None else replace(question, max_parts=most)
 
     def answer(self, questions: Sequence[AdmittedQuestion]) -> list[Reply | None]:
         """Answer questions that the grant pays for; noise of equal laws is drawn at once."""
@@ -68,9 +68,9 @@ class LaplaceFamily(Family):
             rest = left[one.slot] if one.slot in left else self._streams.parts_left(one.slot)
             statistic = isinstance(one.content, LaplaceStatistic)
             parts = PARTS if statistic or one.content.price is None else one.content.price.parts
-            most = one.content.most
+            most = one.content.max_parts
             if most is not None and most < parts <= rest:
-                replies[number] = above_limit(self._calibration(one.slot), parts, most, at_most=False)
+                replies[number] = max_price_refusal(self._calibration(one.slot), parts, most, at_most=False)
             elif parts <= rest:
                 rest -= parts
                 if statistic:
@@ -79,7 +79,7 @@ class LaplaceFamily(Family):
                     by_laws.setdefault(self._laws(one.slot, one.content), []).append(number)
             elif rest:
                 asked = not statistic and one.content.alpha is not None
-                replies[number] = too_dear(self._calibration(one.slot), parts, rest, alpha=asked)
+                replies[number] = price_refusal(self._calibration(one.slot), parts, rest, alpha=asked)
             left[one.slot] = rest
         for laws, members in by_laws.items():
             for number, noise in zip(
@@ -101,7 +101,7 @@ class LaplaceFamily(Family):
     def _reply(self, one: AdmittedQuestion, laws: Sequence[Symmetric], noise: Sequence[int]) -> Reply:
         question: LaplaceQuestion = one.content
         calibration = self._calibration(one.slot)
-        numbers = self._rounded(one) if question.trusted else question.numbers
+        numbers = self._round_trusted(one) if question.trusted else question.numbers
         noisy = [number + drawn for number, drawn in zip(numbers, noise, strict=True)]
         if question.shape == "quotient":
             top, bottom = (
@@ -122,7 +122,7 @@ class LaplaceFamily(Family):
                 interval=(first, last),
             )
         if question.shape == "rates":
-            return _rates(calibration, question, laws[0], noisy)
+            return _rates_of_groups(calibration, question, laws[0], noisy)
         rounded = shown(noisy, calibration.grid, question.parts)
         intervals = _intervals(calibration, question, half_width(laws[0]), noisy)
         published: dict[str, Any] = (
@@ -130,13 +130,13 @@ class LaplaceFamily(Family):
             if question.shape == "number"
             else {"estimates": tuple(rounded), "intervals": intervals}
         )
-        reply = Reply(charged=True, basis="noisy", alpha=_kept(calibration, question), **published)
+        reply = Reply(charged=True, basis="noisy", alpha=_error_bound(calibration, question), **published)
         if question.alpha is not None:
             parts = PARTS if question.price is None else question.price.parts
             reply = replace(reply, parts=parts, price=shown_price(calibration, parts))
-        return reply if question.top is None else largest_groups(reply, question.top)
+        return reply if question.top is None else keep_largest_groups(reply, question.top)
 
-    def _rounded(self, one: AdmittedQuestion) -> list[int]:
+    def _round_trusted(self, one: AdmittedQuestion) -> list[int]:
         """Round a question's trusted values to steps."""
         question: LaplaceQuestion = one.content
         grid = self._streams.terms_at(one.slot).grid
@@ -157,22 +157,22 @@ def _intervals(
     )
 
 
-def _kept(calibration: AnswersCalibration, question: LaplaceQuestion) -> float:
-    """Return the error bound of the numbers; it must not exceed a requested error by rounding."""
+def _error_bound(calibration: AnswersCalibration, question: LaplaceQuestion) -> float:
+    """Return the error bound of the numbers, at most the requested error in spite of rounding."""
     if question.alpha is None or question.price is None:
         width, values = question.widths[0], len(question.widths)
         return alpha_for(calibration, width, values, question.moved) / question.parts
     return min(question.alpha, float(question.price.reach / question.parts))
 
 
-def _rates(
+def _rates_of_groups(
     calibration: AnswersCalibration, question: LaplaceQuestion, law: Symmetric, noisy: Sequence[int]
 ) -> Reply:
-    """Return each group's share of hits, from the noisy hits of all groups and then the misses."""
+    """Return each group's share of hits; ``noisy`` has the hits of all groups, then their misses."""
     groups = len(noisy) // 2
     reach = rates_reach(calibration, question.widths[0], groups, question.moved)
     rates = [
         NoisyRate(hits, misses, reach, rate_bounds(NoisyNumber(hits, law), NoisyNumber(misses, law)))
         for hits, misses in zip(noisy[:groups], noisy[groups:], strict=True)
     ]
-    return rates_reply(rates, grouped=not question.single, charged=True, basis="noisy")
+    return build_rates_reply(rates, grouped=not question.single, charged=True, basis="noisy")

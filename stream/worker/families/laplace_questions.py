@@ -34,25 +34,26 @@ from stream.tables import (
     within,
 )
 from stream.tables.expressions import conjunction
-from stream.worker.families.family import Context, form_for, no_alpha_for
-from stream.worker.families.top_groups import Top, top_of
+from stream.worker.families.family import Context, alpha_rejection, require_form
+from stream.worker.families.top_groups import TopGroups, parse_top
 
 
 @dataclass(frozen=True, slots=True)
 class LaplaceQuestion:
     """A resolved question.
 
-    - ``numbers``: private integers; ``widths``: ℓ1 sensitivity in steps to which the noise of each
-      is scaled; ``moved``: how many of them one person changes.
+    - ``numbers``: private integers. ``widths``: the ℓ1 sensitivity in steps to which the noise of
+      each is scaled. ``moved``: how many of the numbers one person changes.
     - ``trusted``: values that a producer sent, as doubles; they are rounded to steps from the
       decimals in the event.
-    - The answer is the number divided by ``parts``, or the quotient of two numbers plus ``centre``, or
-      for each group its hits divided by hits and misses; then ``numbers`` has the hits of all groups
-      before the misses, and ``single`` is set without groups.
-      Sums and means of decimals are divided by ``parts``, which is 1/step.
+    - ``shape`` ``number`` or ``vector``: the answer is each number divided by ``parts``, which is 1/step
+      for sums and means of decimals.
+    - ``quotient``: the answer is the quotient of two numbers plus ``centre``.
+    - ``rates``: the answer is each group's share of hits. ``numbers`` has the hits of all groups before
+      the misses; ``single`` is True for a question without groups.
     - ``low`` and ``high``: public limits of the true answer; None if there is none.
     - ``top``: how many of the largest numbers are published, or None for all.
-    - ``alpha``: requested error; ``price``: its price; ``most``: most parts that it may cost.
+    - ``alpha``: requested error; ``price``: its price; ``max_parts``: most parts that it may cost.
     """
 
     numbers: tuple[int, ...]
@@ -65,10 +66,10 @@ class LaplaceQuestion:
     trusted: tuple[float, ...] = ()
     alpha: float | None = None
     price: Price | None = None
-    most: int | None = None
+    max_parts: int | None = None
     moved: int = 1
     single: bool = False
-    top: Top | None = None
+    top: TopGroups | None = None
 
 
 class LaplaceQuestions:
@@ -80,22 +81,22 @@ class LaplaceQuestions:
     def resolve(self, slot: int, query: Any) -> LaplaceQuestion:
         """Return a question's private integers and their sensitivity; Rejection if it is not supported."""
         if self._context.trusts_values(slot):
-            return self._trusted(slot, query)
+            return self._resolve_sent_values(slot, query)
         resolvers: dict[str, Callable[[int, Any], LaplaceQuestion]] = {
-            "count": self._count,
-            "people": self._people,
-            "fraction": self._fraction,
-            "sum": self._sum,
-            "mean": self._mean,
-            "groups": self._groups,
-            "rate": self._rate,
-            "people_groups": self._people_groups,
-            "person_sum": self._person_sum,
+            "count": self._resolve_count,
+            "people": self._resolve_people,
+            "fraction": self._resolve_fraction,
+            "sum": self._resolve_sum,
+            "mean": self._resolve_mean,
+            "groups": self._resolve_groups,
+            "rate": self._resolve_rate,
+            "people_groups": self._resolve_people_groups,
+            "person_sum": self._resolve_person_sum,
         }
-        form = form_for(query, *resolvers, takes_alpha=True)
+        form = require_form(query, *resolvers, takes_alpha=True)
         public = form != "fraction" or rows_are_public(self._context.source_table(slot))
         if query.alpha is not None and (form in {"mean", "rate"} or not public):
-            raise no_alpha_for(form)
+            raise alpha_rejection(form)
         return resolvers[form](slot, query)
 
     def _calibration(self, slot: int) -> AnswersCalibration:
@@ -111,22 +112,24 @@ class LaplaceQuestions:
                 return replace(question, alpha=alpha)
             raise Rejection(
                 "malformed",
-                "alpha: where delta is above 0 all answers are charged alike; ask with an alpha of at least "
+                "alpha: all answers of a stream with delta above 0 cost the same; ask with an alpha of at least "
                 f"{ordinary / question.parts:.6g}, or open a stream with delta 0",
             )
         accountant = self._context.streams.terms_at(slot).source.accountant
         price = answer_price(calibration, accountant, width, values, steps)
         return replace(question, alpha=alpha, price=price)
 
-    def _trusted(self, slot: int, query: Any) -> LaplaceQuestion:
+    def _resolve_sent_values(self, slot: int, query: Any) -> LaplaceQuestion:
         terms = self._context.streams.terms_at(slot)
-        form = form_for(query, "value") if terms.standing is not None else form_for(query, "value", "values")
+        form = (
+            require_form(query, "value") if terms.standing is not None else require_form(query, "value", "values")
+        )
         values = (query.value,) if form == "value" else query.values
         mechanism = terms.mechanism
         if isinstance(mechanism, Laplace) and len(values) > mechanism.dimensions:
             raise Rejection(
                 "malformed",
-                f"values: {len(values)} of them, the stream takes {mechanism.dimensions}; open it with more dimensions",
+                f"values: {len(values)} values, and the stream takes at most {mechanism.dimensions}; open one with more dimensions",
             )
         calibration = self._calibration(slot)
         width = len(values) * calibration.sensitivity_steps
@@ -136,29 +139,29 @@ class LaplaceQuestions:
             (), (width,) * len(values), shape, low=low, high=high, trusted=values, moved=len(values)
         )
 
-    def _count(self, slot: int, query: Any) -> LaplaceQuestion:
+    def _resolve_count(self, slot: int, query: Any) -> LaplaceQuestion:
         count = self._context.count(slot, query.where)
-        high = self._most_rows(slot)
+        high = self._public_row_limit(slot)
         return LaplaceQuestion((count,), (self._count_width(slot),), "number", low=0.0, high=high)
 
-    def _people(self, slot: int, query: Any) -> LaplaceQuestion:
+    def _resolve_people(self, slot: int, query: Any) -> LaplaceQuestion:
         people = self._context.people(slot, query.where, min_rows=query.min_rows)
-        return LaplaceQuestion((people,), (1,), "number", low=0.0, high=self._most_rows(slot))
+        return LaplaceQuestion((people,), (1,), "number", low=0.0, high=self._public_row_limit(slot))
 
-    def _sum(self, slot: int, query: Any) -> LaplaceQuestion:
-        domain = self._summed(slot, query.sum, query.where, "sum")
+    def _resolve_sum(self, slot: int, query: Any) -> LaplaceQuestion:
+        domain = self._summed_domain(slot, query.sum, query.where, "sum")
         total = self._context.total(slot, query.sum, query.where)
-        parts = self._parts_of(slot, query.sum, "sum")
+        parts = self._steps_in_one(slot, query.sum, "sum")
         low, high = (None if end is None else end / parts for end in self._sum_limits(slot, domain))
         return LaplaceQuestion((total,), (self._sum_width(slot, domain),), "number", parts, low=low, high=high)
 
-    def _summed(self, slot: int, attribute: str, where: str | None, field: str) -> Integers:
+    def _summed_domain(self, slot: int, attribute: str, where: str | None, field: str) -> Integers:
         """Return the attribute's domain in steps, restricted to the values that satisfy the predicate."""
         domain = self._context.numeric(slot, attribute, field).in_steps
         return within(domain, attribute, self._context.predicate(slot, where))
 
-    def _parts_of(self, slot: int, attribute: str, field: str) -> int | Fraction:
-        """Return the number of an attribute's steps in 1."""
+    def _steps_in_one(self, slot: int, attribute: str, field: str) -> int | Fraction:
+        """Return how many steps of an attribute make 1."""
         unit = self._context.numeric(slot, attribute, field).unit
         return 1 if unit == 1 else 1 / unit
 
@@ -169,8 +172,8 @@ class LaplaceQuestions:
     def _count_width(self, slot: int) -> int:
         return count_sensitivity(self._context.source_table(slot))
 
-    def _most_rows(self, slot: int) -> float | None:
-        """Return the number of rows as a limit of counts, if it is public."""
+    def _public_row_limit(self, slot: int) -> float | None:
+        """Return the number of rows, the limit of counts; None if it is private."""
         rows = self._context.public_rows(slot)
         return None if rows is None else float(rows)
 
@@ -182,37 +185,37 @@ class LaplaceQuestions:
             return float(rows * least), float(rows * most)
         return (0.0 if least == 0 else None), (0.0 if most == 0 else None)
 
-    def _fraction(self, slot: int, query: Any) -> LaplaceQuestion:
+    def _resolve_fraction(self, slot: int, query: Any) -> LaplaceQuestion:
         count = self._context.count(slot, query.where)
         if (rows := self._context.public_rows(slot)) is not None:
             return LaplaceQuestion((count,), (1,), "number", parts=max(1, rows), low=0.0, high=1.0)
         misses = self._context.count(slot, None) - count
-        return self._shares(slot, (count, misses), single=True)
+        return self._resolve_shares(slot, (count, misses), single=True)
 
-    def _rate(self, slot: int, query: Any) -> LaplaceQuestion:
+    def _resolve_rate(self, slot: int, query: Any) -> LaplaceQuestion:
         where, hit = self._context.predicate(slot, query.where), self._context.predicate(slot, query.rate, "rate")
         hits = conjunction((where, hit))
         if query.group_by is None:
             table = self._context.table(slot)
             all_rows, hit_rows = table.count(where), table.count(hits)
-            return self._shares(slot, (hit_rows, all_rows - hit_rows), single=True)
-        rows = self._cells(slot, query.group_by, where, people=False)
-        hit_cells = self._cells(slot, query.group_by, hits, people=False)
+            return self._resolve_shares(slot, (hit_rows, all_rows - hit_rows), single=True)
+        rows = self._cell_counts(slot, query.group_by, where, people=False)
+        hit_cells = self._cell_counts(slot, query.group_by, hits, people=False)
         misses = (total - one for total, one in zip(rows, hit_cells, strict=True))
-        return self._shares(slot, (*hit_cells, *misses), single=False)
+        return self._resolve_shares(slot, (*hit_cells, *misses), single=False)
 
-    def _shares(self, slot: int, numbers: tuple[int, ...], *, single: bool) -> LaplaceQuestion:
-        """Return the question of hits and misses: counts of disjoint cells, which share no ε."""
+    def _resolve_shares(self, slot: int, numbers: tuple[int, ...], *, single: bool) -> LaplaceQuestion:
+        """Return the question of hits and misses: counts of disjoint cells, each with the whole ε."""
         source = self._context.source_table(slot)
         widths = (groups_sensitivity(source),) * len(numbers)
-        return LaplaceQuestion(numbers, widths, "rates", moved=_cells_moved(source), single=single)
+        return LaplaceQuestion(numbers, widths, "rates", moved=_max_changed_cells(source), single=single)
 
-    def _person_sum(self, slot: int, query: Any) -> LaplaceQuestion:
+    def _resolve_person_sum(self, slot: int, query: Any) -> LaplaceQuestion:
         context, attribute = self._context, query.person_sum
         numeric = context.numeric(slot, attribute, "person_sum")
         domain, parts, bound = numeric.in_steps, 1 / numeric.unit, math.floor(query.bound / numeric.unit)
         if not bound:
-            raise Rejection("malformed", "bound: is less than a step of the attribute; give at least a step")
+            raise Rejection("malformed", "bound: less than a step of the attribute; give at least one step")
         if max(abs(domain.minimum), abs(domain.maximum)) > MAX_BOUND:
             raise Rejection(
                 "malformed",
@@ -224,8 +227,8 @@ class LaplaceQuestions:
         low, high = (0.0 if domain.minimum >= 0 else None), (0.0 if domain.maximum <= 0 else None)
         return LaplaceQuestion((total,), (width,), "number", parts, low=low, high=high)
 
-    def _mean(self, slot: int, query: Any) -> LaplaceQuestion:
-        domain = self._summed(slot, query.mean, query.where, "mean")
+    def _resolve_mean(self, slot: int, query: Any) -> LaplaceQuestion:
+        domain = self._summed_domain(slot, query.mean, query.where, "mean")
         centre = (domain.minimum + domain.maximum) // 2
         width = self._sum_width(slot, domain, centre)
         total = self._context.total(slot, query.mean, query.where, centre=centre, field="mean")
@@ -235,31 +238,33 @@ class LaplaceQuestions:
             (total, count),
             (2 * width, 2 * self._count_width(slot)),
             "quotient",
-            self._parts_of(slot, query.mean, "mean"),
+            self._steps_in_one(slot, query.mean, "mean"),
             float(centre),
             low,
             high,
             moved=2,
         )
 
-    def _groups(self, slot: int, query: Any) -> LaplaceQuestion:
-        numbers = self._cells(slot, query.group_by, self._context.predicate(slot, query.where), people=False)
+    def _resolve_groups(self, slot: int, query: Any) -> LaplaceQuestion:
+        numbers = self._cell_counts(slot, query.group_by, self._context.predicate(slot, query.where), people=False)
         source = self._context.source_table(slot)
         widths = (groups_sensitivity(source),) * len(numbers)
-        top = top_of(source, query)
-        moved, high = _cells_moved(source), self._most_rows(slot)
+        top = parse_top(source, query)
+        moved, high = _max_changed_cells(source), self._public_row_limit(slot)
         return LaplaceQuestion(numbers, widths, "vector", low=0.0, high=high, moved=moved, top=top)
 
-    def _people_groups(self, slot: int, query: Any) -> LaplaceQuestion:
-        numbers = self._cells(slot, query.group_by, self._context.predicate(slot, query.where), people=True)
+    def _resolve_people_groups(self, slot: int, query: Any) -> LaplaceQuestion:
+        numbers = self._cell_counts(slot, query.group_by, self._context.predicate(slot, query.where), people=True)
         source = self._context.source_table(slot)
-        # A person changes each of so many counts by 1.
+        # A person changes at most ``width`` counts, each by 1.
         width = people_groups_sensitivity(source, len(numbers))
-        widths, high, top = (width,) * len(numbers), self._most_rows(slot), top_of(source, query)
+        widths, high, top = (width,) * len(numbers), self._public_row_limit(slot), parse_top(source, query)
         return LaplaceQuestion(numbers, widths, "vector", low=0.0, high=high, moved=width, top=top)
 
-    def _cells(self, slot: int, group_by: Sequence[str], predicate: Predicate, *, people: bool) -> tuple[int, ...]:
-        """Return the true count of rows or people in each cell: private."""
+    def _cell_counts(
+        self, slot: int, group_by: Sequence[str], predicate: Predicate, *, people: bool
+    ) -> tuple[int, ...]:
+        """Return the true (private) count of rows or people in each cell."""
         table = self._context.table(slot)
         counted = table.people_group_counts if people else table.group_counts
         try:
@@ -276,9 +281,9 @@ def _limits(source: Source, standing: StandingQuery | None) -> tuple[float | Non
     return (0.0 if standing is not None and counts_from_zero(source, standing) else None), None
 
 
-def _cells_moved(source: TableSource) -> int:
-    """Return how many of the counts of disjoint cells a person changes, for the largest ℓ₂ norm.
+def _max_changed_cells(source: TableSource) -> int:
+    """Return how many of the counts of disjoint cells one person changes in the worst case.
 
-    The norm is largest if all rows of a person are in one cell.
+    The worst case for the ℓ₂ norm of the change is a person whose rows are all in one cell.
     """
     return 2 if source.neighbors == "replace" else 1

@@ -1,8 +1,9 @@
 """Quantiles and variances on streams that charge each answer (docs/proofs/quantiles.md).
 
-A quantile of an attribute with few values is read off noisy counts of all values. Otherwise the
-exponential mechanism draws a value with three quarters of ε, and the rest pays for noisy counts of
-ranges around it, from which its interval follows. A variance needs a noisy count and two sums.
+A quantile of an attribute with few values is computed from noisy counts of all values. Otherwise
+the exponential mechanism draws a value with three quarters of ε. The rest of ε pays for noisy counts
+of ranges around this value, which give its confidence interval. A variance needs a noisy count and
+two noisy sums.
 """
 
 from __future__ import annotations
@@ -38,14 +39,14 @@ from stream.worker.families.family import (
     AdmittedQuestion,
     Context,
     Reply,
-    form_for,
-    most_parts,
-    no_alpha_for,
-    too_wide,
+    alpha_rejection,
+    max_price_parts,
+    require_form,
+    wide_noise_rejection,
 )
 from stream.worker.families.statistics import (
-    Found,
     Statistic,
+    StatisticNumber,
     read_statistic,
     statistic_form,
 )
@@ -57,7 +58,7 @@ DRAW_SHARE: Final = Fraction(3, 4)
 """Part of ε for drawing values; the rest pays for their intervals."""
 
 VALUES_PER_SQUARE: Final = 12
-"""With m quantiles, all values are counted if there are at most 12·m², otherwise m are drawn."""
+"""For m quantiles: up to 12·m² values are all counted; of more, m values are drawn."""
 
 MOST_WORDS: Final = 1 << 22
 """Most random words of one answer."""
@@ -70,21 +71,22 @@ MOST_WEIGHTS: Final = 1 << 21
 class LaplaceStatistic:
     """A question with its private counts: a row for each group, a column for each code.
 
-    ``draws`` are the laws of the drawn quantiles, empty if all values are counted; ``cells`` the
-    noise of counts; ``sums`` the noise of a variance's numbers. ``most`` is the largest price.
+    ``draws`` are the laws of the drawn quantiles, empty if all values are counted. ``cells`` is the
+    noise of counts, and ``sums`` that of a variance's numbers. ``max_parts`` is the most that the
+    answer may cost, in parts of a charge.
     """
 
-    asked: Statistic
+    statistic: Statistic
     counts: Integers
     draws: tuple[RankLaw, ...] = ()
     cells: Symmetric | None = None
     sums: tuple[Symmetric, ...] = ()
-    most: int | None = None
+    max_parts: int | None = None
 
     @property
     def words(self) -> int:
         """Number of random words of the answer."""
-        groups, size = self.asked.groups, self.asked.size
+        groups, size = self.statistic.groups, self.statistic.size
         numbers = sum(law.words for law in self.sums)
         if self.cells is not None:
             drawn = len(self.draws)
@@ -102,16 +104,16 @@ class LaplaceStatistics:
         """Resolve a question; None if it is of another form."""
         if (form := statistic_form(query)) is None:
             return None
-        form_for(query, form, takes_alpha=True)
+        require_form(query, form, takes_alpha=True)
         source = self._context.source_table(slot)
         if query.alpha is not None:
-            raise no_alpha_for(form)
-        asked = read_statistic(self._context, slot, query, form, source.attributes)
+            raise alpha_rejection(form)
+        statistic = read_statistic(self._context, slot, query, form, source.attributes)
         try:
-            found = self._with_laws(slot, asked)
+            found = self._plan_noise(slot, statistic)
         except NoiseScaleError:
-            raise too_wide(form, "answers") from None
-        weights = asked.groups * sum(2 * law.steps for law in found.draws)
+            raise wide_noise_rejection(form, "answers") from None
+        weights = statistic.groups * sum(2 * law.steps for law in found.draws)
         if found.words > MOST_WORDS or weights > MOST_WEIGHTS:
             raise Rejection(
                 "malformed",
@@ -119,120 +121,124 @@ class LaplaceStatistics:
                 "ask for fewer groups or quantiles, or open a stream with fewer answers",
             )
         return LaplaceStatistic(
-            asked,
-            self._counts(slot, asked),
+            statistic,
+            self._counts(slot, statistic),
             found.draws,
             found.cells,
             found.sums,
-            most_parts(self._calibration(slot), query),
+            max_price_parts(self._calibration(slot), query),
         )
 
     def reply(self, one: AdmittedQuestion) -> Reply:
         """Answer a question that the grant pays for."""
         question: LaplaceStatistic = one.content
-        words = _Words(*self._context.answer_words([one], question.words))
-        if question.asked.is_squared:
+        words = _WordCursor(*self._context.answer_words([one], question.words))
+        if question.statistic.is_squared:
             return self._variances(one.slot, question, words)
         return self._quantiles(one.slot, question, words)
 
     def _calibration(self, slot: int) -> AnswersCalibration:
         return self._context.calibration(slot, AnswersCalibration)
 
-    def _counts(self, slot: int, asked: Statistic) -> Integers:
+    def _counts(self, slot: int, statistic: Statistic) -> Integers:
         table = self._context.table(slot)
         try:
-            counts = table.group_counts((*asked.group_by, asked.attribute), asked.predicate)
+            counts = table.group_counts((*statistic.group_by, statistic.attribute), statistic.predicate)
         except ValueError as error:
-            raise Rejection("malformed", f"{asked.form}: {error}") from None
-        return counts.reshape(asked.groups, asked.values.size)[:, asked.first : asked.end]
+            raise Rejection("malformed", f"{statistic.form}: {error}") from None
+        return counts.reshape(statistic.groups, statistic.values.size)[:, statistic.first : statistic.end]
 
-    def _with_laws(self, slot: int, asked: Statistic) -> LaplaceStatistic:
+    def _plan_noise(self, slot: int, statistic: Statistic) -> LaplaceStatistic:
         """Plan the noise of an answer, from public facts."""
         calibration, source = self._calibration(slot), self._context.source_table(slot)
         replaced, rows = source.neighbors == "replace", source.contribution
         nothing = np.zeros((0, 0), dtype=np.int64)
         gaussian = calibration.method == "gaussian"
-        if asked.is_squared:
-            # The rows of a person may be in several groups, each with numbers of its own.
-            touched = min(groups_sensitivity(source), asked.groups)
+        if statistic.is_squared:
+            # A person's rows may be in several groups, and each group has its own numbers.
+            touched = min(groups_sensitivity(source), statistic.groups)
             if gaussian and calibration.moved < NUMBERS * touched:
                 raise Rejection(
                     "malformed",
-                    f"{asked.form}: the Gaussian noise of this stream is planned for {calibration.moved} numbers in one answer, and a person "
-                    f"moves more; open one with delta 0, or with dimensions {NUMBERS * touched}",
+                    f"{statistic.form}: the Gaussian noise of this stream is planned for {calibration.moved} numbers in one answer, and a person "
+                    f"changes more; open a stream with delta 0, or with dimensions {NUMBERS * touched}",
                 )
-            # Every number shares ε; one person moves each by at most its width, twice if replaced.
+            # All numbers share ε; one person changes each by at most its width, or twice this if replaced.
             each = NUMBERS * rows * (2 if replaced else 1)
-            sums = tuple(answer_law(calibration, each * width, NUMBERS) for width in widths(asked.size))
-            return LaplaceStatistic(asked, nothing, sums=sums)
-        if gaussian or asked.size <= VALUES_PER_SQUARE * len(asked.parts) ** 2:
+            sums = tuple(answer_law(calibration, each * width, NUMBERS) for width in widths(statistic.size))
+            return LaplaceStatistic(statistic, nothing, sums=sums)
+        if gaussian or statistic.size <= VALUES_PER_SQUARE * len(statistic.parts) ** 2:
             law = answer_law(calibration, groups_sensitivity(source), 2 if replaced else 1)
-            return LaplaceStatistic(asked, nothing, cells=law)
+            return LaplaceStatistic(statistic, nothing, cells=law)
         epsilon = Fraction(calibration.epsilon_answer)
-        rates = rates_for(epsilon * DRAW_SHARE, asked.parts, rows, replaced=replaced, grouped=bool(asked.group_by))
-        draws = tuple(rank_law(rate, part) for rate, part in zip(rates, asked.parts, strict=True))
+        rates = rates_for(
+            epsilon * DRAW_SHARE, statistic.parts, rows, replaced=replaced, grouped=bool(statistic.group_by)
+        )
+        draws = tuple(rank_law(rate, part) for rate, part in zip(rates, statistic.parts, strict=True))
         cells = sampler("two_sided", epsilon * (1 - DRAW_SHARE) / groups_sensitivity(source))
-        return LaplaceStatistic(asked, nothing, draws, cells)
+        return LaplaceStatistic(statistic, nothing, draws, cells)
 
-    def _quantiles(self, slot: int, question: LaplaceStatistic, words: _Words) -> Reply:
-        asked, law = question.asked, question.cells
+    def _quantiles(self, slot: int, question: LaplaceStatistic, words: _WordCursor) -> Reply:
+        statistic, law = question.statistic, question.cells
         if law is None:
             raise TypeError("quantiles have noisy counts")
         calibration = self._calibration(slot)
         failure = each_failure(calibration.beta, promised_answers(calibration))
-        numbers = asked.groups * len(asked.parts)
-        size = asked.size
-        found: list[Found] = []
+        numbers = statistic.groups * len(statistic.parts)
+        size = statistic.size
+        found: list[StatisticNumber] = []
         for counts in question.counts:
             codes = tuple(choose_code(counts, draw, words.uniform()) for draw in question.draws)
             edges = ranges_around(size, codes) if codes else np.arange(size + 1, dtype=np.int64)
             below = np.concatenate([np.zeros(1, dtype=np.int64), np.cumsum(counts)])[edges]
             noise = words.draws(law, len(edges) - 1, most_ranges(size, len(codes)) if codes else size)
-            found += asked.of_codes(_located(asked, edges, np.diff(below) + noise, law, codes))
+            found += statistic.numbers_of_quantiles(
+                _locate_quantiles(statistic, edges, np.diff(below) + noise, law, codes)
+            )
         if question.draws:
             alpha = max(draw_reach(float(draw.rate), size, failure / numbers) for draw in question.draws)
         else:
             sums = 2 * size * numbers
-            alpha = max(misfits_reach(law, size, sums, float(part), failure) for part in asked.parts)
-        return asked.reply(found, charged=True, basis="noisy", alpha=alpha)
+            alpha = max(misfits_reach(law, size, sums, float(part), failure) for part in statistic.parts)
+        return statistic.reply(found, charged=True, basis="noisy", alpha=alpha)
 
-    def _variances(self, slot: int, question: LaplaceStatistic, words: _Words) -> Reply:
-        asked, laws = question.asked, question.sums
+    def _variances(self, slot: int, question: LaplaceStatistic, words: _WordCursor) -> Reply:
+        statistic, laws = question.statistic, question.sums
         calibration = self._calibration(slot)
-        failure = each_failure(calibration.beta, promised_answers(calibration)) / asked.groups
-        own = [float(reach(law, 1, each_failure(MISS, NUMBERS))) for law in laws]
-        all_ = [float(reach(law, 1, each_failure(failure, NUMBERS))) for law in laws]
-        found: list[Found] = []
+        failure = each_failure(calibration.beta, promised_answers(calibration)) / statistic.groups
+        single_reaches = [float(reach(law, 1, each_failure(MISS, NUMBERS))) for law in laws]
+        joint_reaches = [float(reach(law, 1, each_failure(failure, NUMBERS))) for law in laws]
+        found: list[StatisticNumber] = []
         alpha = 0.0
         for counts in question.counts:
             noisy = [
                 float(number + int(words.draws(law, 1, 1)[0]))
                 for number, law in zip(moments(counts), laws, strict=True)
             ]
-            one = asked.of_variance(*variance_of(noisy, own, asked.size))
-            _, low, high = variance_of(noisy, all_, asked.size)
-            alpha = max(alpha, asked.alpha_of_variance(one, low, high))
+            one = statistic.number_of_variance(*variance_of(noisy, single_reaches, statistic.size))
+            _, low, high = variance_of(noisy, joint_reaches, statistic.size)
+            alpha = max(alpha, statistic.alpha_of_variance(one, low, high))
             found.append(one)
-        return asked.reply(found, charged=True, basis="noisy", alpha=alpha)
+        return statistic.reply(found, charged=True, basis="noisy", alpha=alpha)
 
 
-def _located(
-    asked: Statistic, edges: Integers, noisy: Integers, law: Symmetric, codes: tuple[int, ...]
+def _locate_quantiles(
+    statistic: Statistic, edges: Integers, noisy: Integers, law: Symmetric, codes: tuple[int, ...]
 ) -> list[Located]:
-    """Return each quantile's code and the codes between which it lies, from noisy counts of ranges."""
+    """Locate each quantile in noisy counts of ranges: its code, and the lowest and highest possible."""
     left = np.arange(len(edges), dtype=np.int64)
     below = np.concatenate([np.zeros(1, dtype=np.int64), np.cumsum(noisy)])
     found = []
-    for place, part in enumerate(asked.parts):
+    for place, part in enumerate(statistic.parts):
         misfits = below - float(part) * float(below[-1])
-        one = located(edges, misfits, edge_reaches(law, left, float(part), asked.failure))
+        one = located(edges, misfits, edge_reaches(law, left, float(part), statistic.failure))
         if codes:
             one = Located(codes[place], min(one.low, codes[place]), max(one.high, codes[place]))
         found.append(one)
     return found
 
 
-class _Words:
+class _WordCursor:
     """The random words of one answer, each of which is used once."""
 
     def __init__(self, high: Words, low: LowWords) -> None:
@@ -244,7 +250,7 @@ class _Words:
         return int.from_bytes(self._high[start : self._next].astype(">u8").tobytes(), "big")
 
     def draws(self, law: Symmetric, count: int, reserved: int) -> Integers:
-        """Draw noise ``count`` times, of words for ``reserved`` draws."""
+        """Draw noise ``count`` times, and skip the words of ``reserved`` draws."""
         start, width = self._next, law.words
         self._next += reserved * width
         high = self._high[start : start + count * width].reshape(count, width)

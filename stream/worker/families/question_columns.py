@@ -17,12 +17,12 @@ from stream.privacy.mechanisms.above_threshold import Decisions
 from stream.worker.stream_columns import StreamColumns
 from stream.worker.stream_terms import WindowAndGroup
 
-Places = npt.NDArray[np.intp]
+Indices = npt.NDArray[np.intp]
 
 Row = tuple[int, str, int, float, float | None, int, bytes, WindowAndGroup | None]
 """A single question: one entry of each column of ``QuestionRows``."""
 
-_NOTHING: Final[Mapping[int, WindowAndGroup]] = MappingProxyType({})
+_NO_WINDOWS: Final[Mapping[int, WindowAndGroup]] = MappingProxyType({})
 
 
 class QuestionRows(NamedTuple):
@@ -32,24 +32,24 @@ class QuestionRows(NamedTuple):
     - ``ids``: the questions' ids as JSON strings without the quotation marks.
     - ``values``: private numbers.
     - ``thresholds``: the questions' thresholds; NaN if a question uses the stream's threshold.
-    - ``abouts``: windows and groups of standing streams' questions, by place.
+    - ``windows_and_groups``: windows and groups of standing streams' questions, by place.
     """
 
-    places: Places
+    places: Indices
     ids: Spans
-    slots: Places
+    slots: Indices
     values: npt.NDArray[np.float64]
     thresholds: npt.NDArray[np.float64]
     offsets: Column
     payloads: Spans
-    abouts: Mapping[int, WindowAndGroup] = _NOTHING
+    windows_and_groups: Mapping[int, WindowAndGroup] = _NO_WINDOWS
 
     @classmethod
-    def of(cls, rows: Sequence[Row]) -> Self:
+    def from_rows(cls, rows: Sequence[Row]) -> Self:
         """Build columns from single questions."""
         if not rows:
-            return cls.none()
-        places, ids, slots, values, thresholds, offsets, payloads, abouts = zip(*rows, strict=True)
+            return cls.empty()
+        places, ids, slots, values, thresholds, offsets, payloads, windows_and_groups = zip(*rows, strict=True)
         return cls(
             np.array(places, dtype=np.intp),
             spans_of([encode(one)[1:-1] for one in ids]),
@@ -58,17 +58,21 @@ class QuestionRows(NamedTuple):
             np.array(thresholds, dtype=np.float64),
             np.array(offsets, dtype=np.int64),
             spans_of(payloads),
-            {place: about for place, about in zip(places, abouts, strict=True) if about is not None},
+            {
+                place: window_and_group
+                for place, window_and_group in zip(places, windows_and_groups, strict=True)
+                if window_and_group is not None
+            },
         )
 
     @classmethod
     @cache
-    def none(cls) -> Self:
+    def empty(cls) -> Self:
         """Return empty columns."""
         nothing, integers, floats = spans_of([]), np.array([], dtype=np.int64), np.array([], dtype=np.float64)
         return cls(integers, nothing, integers, floats, floats, integers, nothing)
 
-    def and_also(self, others: QuestionRows) -> QuestionRows:
+    def merge(self, others: QuestionRows) -> QuestionRows:
         """Merge two sets of questions, in the order of their records."""
         if not len(others.places) or not len(self.places):
             return others if len(others.places) else self
@@ -81,16 +85,16 @@ class QuestionRows(NamedTuple):
             np.concatenate((self.thresholds, others.thresholds)),
             np.concatenate((self.offsets, others.offsets)),
             joined((self.payloads, others.payloads)),
-            {**self.abouts, **others.abouts},
+            {**self.windows_and_groups, **others.windows_and_groups},
         ).picked(order)
 
-    def before(self, place: int) -> QuestionRows:
+    def before_record(self, place: int) -> QuestionRows:
         """Return the questions whose records come before ``place``."""
         if not len(self.places) or self.places[-1] < place:
             return self
         return self.picked(np.flatnonzero(self.places < place))
 
-    def picked(self, members: Places) -> QuestionRows:
+    def picked(self, members: Indices) -> QuestionRows:
         """Return the questions with these indices."""
         return QuestionRows(
             self.places[members],
@@ -100,14 +104,14 @@ class QuestionRows(NamedTuple):
             self.thresholds[members],
             self.offsets[members],
             self.payloads.picked(members),
-            self.abouts,
+            self.windows_and_groups,
         )
 
 
-class Number(NamedTuple):
+class PublishedNumber(NamedTuple):
     """The number that is published with a ⊤.
 
-    ``interval`` is None for a gap: its noise is that of the comparison, which ⊤ tells about.
+    ``interval`` is None for a gap: its noise is that of the comparison, which the outcome ⊤ biases.
     """
 
     estimate: float
@@ -116,20 +120,20 @@ class Number(NamedTuple):
     interval: Interval | None = None
 
 
-class Streams(NamedTuple):
+class QuestionStreams(NamedTuple):
     """The streams of some questions.
 
-    ``slots`` and ``figures`` (answers, ⊤s and other state) have one entry per stream; ``stream_of``
-    has each question's index in them. ``order`` sorts the questions stably by stream.
+    ``slots`` and ``figures`` (answers, ⊤s and other state) have one entry per stream. ``stream_of``
+    has, for each question, the index of its stream. ``order`` sorts the questions stably by stream.
     """
 
-    slots: Places
+    slots: Indices
     figures: StreamColumns
-    stream_of: Places
-    order: Places
+    stream_of: Indices
+    order: Indices
 
     @classmethod
-    def of(cls, rows: QuestionRows, columns: StreamColumns) -> Self:
+    def from_rows(cls, rows: QuestionRows, columns: StreamColumns) -> Self:
         """Group questions by stream, and gather the streams' current figures."""
         slots, stream_of, order = grouped(rows.slots)
         return cls(slots, columns.picked(slots), stream_of, order)
@@ -138,24 +142,24 @@ class Streams(NamedTuple):
 class Verdicts(NamedTuple):
     """The decisions on some questions, and the figures of their streams before them.
 
-    ``live`` is False for streams that have ended or are refused. ``numbers`` has the published
+    ``answering`` is False for streams that have ended or are refused. ``numbers`` has the published
     numbers of ⊤s, by place.
     """
 
-    streams: Streams
-    live: npt.NDArray[np.bool_]
+    streams: QuestionStreams
+    answering: npt.NDArray[np.bool_]
     decisions: Decisions
-    numbers: Mapping[int, Number]
+    numbers: Mapping[int, PublishedNumber]
 
 
 class ColumnFamily(Protocol):
     """A family that decides a whole batch at once."""
 
     def admit(self, slot: int, query: Any) -> float:
-        """Return the question's private number, or raise Rejection; changes no state.
+        """Return the question's private number without a change of state, or raise Rejection.
 
-        It is not called for sparse vectors over values that producers send.
+        It is not called for sparse vectors over trusted values.
         """
 
-    def decide(self, rows: QuestionRows, asked: Streams) -> Verdicts:
-        """Decide questions in order; changes no stream's figures."""
+    def decide(self, rows: QuestionRows, streams: QuestionStreams) -> Verdicts:
+        """Decide questions in order, without a change of the streams' figures."""

@@ -1,4 +1,4 @@
-"""Mechanisms with one release: the stream is charged once, and its answers are post-processing.
+"""Families with one release: the stream is charged once, and its answers are post-processing.
 
 A release is not stored: its noise is derived again from the names of its cells or projection rows.
 """
@@ -50,62 +50,64 @@ from stream.worker.families.family import (
     Family,
     NoisyRate,
     Reply,
-    form_for,
-    rates_reply,
-    stream_by_stream,
+    answer_by_stream,
+    build_rates_reply,
+    require_form,
 )
 from stream.worker.families.sparse_cells import NamedCells
-from stream.worker.families.statistics import Found, Statistic, read_statistic, statistic_form
-from stream.worker.families.top_groups import Top, largest_groups, top_of
+from stream.worker.families.statistics import Statistic, StatisticNumber, read_statistic, statistic_form
+from stream.worker.families.top_groups import TopGroups, keep_largest_groups, parse_top
 
 RELEASE_CACHE_BYTES: Final = 128 << 20
-"""Cache of releases per partition; evicted ones are recomputed."""
+"""Most bytes of cached releases per partition; evicted releases are recomputed."""
 
 BASIS: Final = "release"
 
 Integers = npt.NDArray[np.int64]
 
 
-class _Release(Family):
+class _ReleaseFamily(Family):
     """Base of the families with one release."""
 
     def __init__(self, context: Context) -> None:
         super().__init__(context)
-        self._kept: BoundedCache[str, Integers] = BoundedCache(RELEASE_CACHE_BYTES, lambda release: release.nbytes)
-        self._cells_of: dict[int, NamedCells] = {}
+        self._release_cache: BoundedCache[str, Integers] = BoundedCache(
+            RELEASE_CACHE_BYTES, lambda release: release.nbytes
+        )
+        self._cells_by_terms: dict[int, NamedCells] = {}
 
     def _calibration(self, slot: int) -> ReleaseCalibration:
         return self._context.calibration(slot, ReleaseCalibration)
 
-    def _cells_asked(
+    def _resolve_cells(
         self, slot: int, query: Any, kind: type[LazyHistogram | SparseProject]
     ) -> tuple[PrivateTable, CellQuestion]:
         """Resolve a question to at most ``sparsity`` single cells."""
-        form_for(query, "cells")
+        require_form(query, "cells")
         mechanism = self._context.mechanism(slot, kind)
-        question = self._cells(slot, mechanism.attributes).question(query.cells, mechanism.sparsity)
+        question = self._cells(slot, mechanism.attributes).parse_question(query.cells, mechanism.sparsity)
         return self._context.table(slot), question
 
     def _cells(self, slot: int, attributes: Sequence[str]) -> NamedCells:
         """Return the cells of a stream's attributes; streams of equal terms share one object."""
         terms = int(self._streams.columns.terms_of[slot])
-        if (known := self._cells_of.get(terms)) is None:
-            known = self._cells_of[terms] = NamedCells(self._context.source_table(slot), attributes)
+        if (known := self._cells_by_terms.get(terms)) is None:
+            known = self._cells_by_terms[terms] = NamedCells(self._context.source_table(slot), attributes)
         return known
 
     def _release(self, slot: int, table: PrivateTable) -> Integers:
         """Return a stream's release, from the cache or computed again."""
         incarnation = self._streams.incarnations[slot]
-        if (known := self._kept.get(incarnation)) is None:
-            known = self._computed(slot, table)
-            self._kept.put(incarnation, known)
+        if (known := self._release_cache.get(incarnation)) is None:
+            known = self._compute_release(slot, table)
+            self._release_cache.put(incarnation, known)
         return known
 
-    def _computed(self, slot: int, table: PrivateTable) -> Integers:
+    def _compute_release(self, slot: int, table: PrivateTable) -> Integers:
         raise NotImplementedError
 
     def _interval(self, slot: int, question: CellQuestion, estimate: float) -> Interval:
-        """Return the confidence interval of a weighted sum of cells, from 0 to all rows in one cell."""
+        """Return the confidence interval of a weighted sum of cells, cut to its public limits."""
         half = weighted_half_width(release_law(self._calibration(slot)), question.steps) / WEIGHT_STEPS
         most = self._most_rows(slot)
         ends = (max(0.0, estimate - half), max(0.0, estimate + half))
@@ -115,7 +117,7 @@ class _Release(Family):
         return min(ends[0], limit), min(ends[1], limit)
 
     def _most_rows(self, slot: int) -> float | None:
-        """Return the number of rows as a limit of counts, if it is public."""
+        """Return the number of rows, the limit of counts; None if it is private."""
         rows = self._context.public_rows(slot)
         return None if rows is None else float(rows)
 
@@ -126,62 +128,69 @@ class _Release(Family):
 
 
 @dataclass(frozen=True, slots=True)
-class _Marginal:
-    """Sums of the cells in ``mask`` for each cell of ``axes``, divided by ``rows``.
+class _CellSums:
+    """A question for sums of the cells in ``mask`` by the ``axes`` of its groups, over ``rows``.
 
-    With ``hits``, the share of these sums that is in the cells of ``hits``; with ``top`` only the
-    largest sums are published.
+    With ``hits``, it asks for the share of each sum that is in the cells of ``hits``; with ``top``,
+    only for the largest sums.
     """
 
     mask: npt.NDArray[np.bool_]
     axes: tuple[int, ...]
     rows: int = 1
     hits: npt.NDArray[np.bool_] | None = None
-    top: Top | None = None
+    top: TopGroups | None = None
 
 
 @dataclass(frozen=True, slots=True)
-class _ReadStatistic:
-    """A statistic of the cells in ``mask``; ``axes`` are those of its groups and its attribute."""
+class _CellStatistic:
+    """A question for a statistic of the cells in ``mask``.
+
+    ``axes`` are those of its groups and its attribute.
+    """
 
     asked: Statistic
     mask: npt.NDArray[np.bool_]
     axes: tuple[int, ...]
 
 
-class HistogramFamily(_Release):
+class HistogramFamily(_ReleaseFamily):
     """Streams of kind ``histogram``."""
 
-    def admit(self, slot: int, query: Any) -> tuple[PrivateTable, _Marginal | _ReadStatistic | CellQuestion]:
+    def admit(self, slot: int, query: Any) -> tuple[PrivateTable, _CellSums | _CellStatistic | CellQuestion]:
         """Resolve a question to cells of the release."""
-        form = form_for(query, "count", "fraction", "groups", "cells", "rate", *STATISTICS)
+        form = require_form(query, "count", "fraction", "groups", "cells", "rate", *STATISTICS)
         mechanism = self._context.mechanism(slot, Histogram)
         space = self._cells(slot, mechanism.attributes)
         table = self._context.table(slot)
         if form == "cells":
-            return table, space.question(query.cells, len(query.cells))
-        mask = self._mask(slot, query.where, space, "where")
+            return table, space.parse_question(query.cells, len(query.cells))
+        mask = self._cells_satisfying(slot, query.where, space, "where")
         if form == "rate":
-            axes = () if query.group_by is None else self._axes(query.group_by, space)
-            return table, _Marginal(mask, axes, hits=mask & self._mask(slot, query.rate, space, "rate"))
+            axes = () if query.group_by is None else self._group_axes(query.group_by, space)
+            return table, _CellSums(
+                mask, axes, hits=mask & self._cells_satisfying(slot, query.rate, space, "rate")
+            )
         if (statistic := statistic_form(query)) is not None:
             asked = read_statistic(self._context, slot, query, statistic, space.attributes)
             named = (*asked.group_by, asked.attribute)
-            return table, _ReadStatistic(asked, mask, tuple(space.attributes.index(name) for name in named))
+            return table, _CellStatistic(asked, mask, tuple(space.attributes.index(name) for name in named))
         if form == "groups":
-            axes = self._axes(query.group_by, space)
-            return table, _Marginal(mask, axes, top=top_of(self._context.source_table(slot), query))
+            axes = self._group_axes(query.group_by, space)
+            return table, _CellSums(mask, axes, top=parse_top(self._context.source_table(slot), query))
         rows = self._context.public_rows(slot) if form == "fraction" else 1
         if rows is None:
-            # The number of rows is private: the share is a rate of all cells.
-            return table, _Marginal(np.ones_like(mask), (), hits=mask)
-        return table, _Marginal(mask, (), max(1, rows))
+            # The number of rows is private, so the share is computed as a rate over all cells.
+            return table, _CellSums(np.ones_like(mask), (), hits=mask)
+        return table, _CellSums(mask, (), max(1, rows))
 
     def answer(self, questions: Sequence[AdmittedQuestion]) -> list[Reply | None]:
         """Answer questions from their streams' releases."""
         return [self._reply(one) for one in questions]
 
-    def _mask(self, slot: int, where: str | None, space: NamedCells, field: str) -> npt.NDArray[np.bool_]:
+    def _cells_satisfying(
+        self, slot: int, where: str | None, space: NamedCells, field: str
+    ) -> npt.NDArray[np.bool_]:
         """Return the cells that satisfy a predicate."""
         try:
             predicate = self._context.predicate(slot, where, field)
@@ -189,7 +198,7 @@ class HistogramFamily(_Release):
         except PredicateError as error:
             raise Rejection("predicate", f"{field}: {error}") from None
 
-    def _axes(self, group_by: Sequence[str], space: NamedCells) -> tuple[int, ...]:
+    def _group_axes(self, group_by: Sequence[str], space: NamedCells) -> tuple[int, ...]:
         if len(set(group_by)) != len(group_by):
             raise Rejection("malformed", "group_by: an attribute is named twice; name it once")
         for place, name in enumerate(group_by):
@@ -207,15 +216,17 @@ class HistogramFamily(_Release):
         table, question = one.content
         release = self._release(one.slot, table)
         calibration = self._calibration(one.slot)
-        if isinstance(question, _ReadStatistic):
-            return _statistic_of(question, release, calibration)
+        if isinstance(question, _CellStatistic):
+            return _statistic_reply(question, release, calibration)
         if isinstance(question, CellQuestion):
             estimate = weighted_sum(question.steps, [int(release[cell]) for cell in question.cells])
-            alpha = histogram_alpha(calibration, release.size, len(question.cells), whole=_whole(question))
+            alpha = histogram_alpha(
+                calibration, release.size, len(question.cells), whole=_has_full_weights(question)
+            )
             interval = self._interval(one.slot, question, estimate)
             return Reply(charged=False, estimate=estimate, basis=BASIS, alpha=alpha, interval=interval)
         if question.hits is not None:
-            return _rates(calibration, release, question, question.hits)
+            return _rates_of_groups(calibration, release, question, question.hits)
         numbers = marginal(np.where(question.mask, release, 0), question.axes)
         summed = marginal(question.mask.astype(np.int64), question.axes)
         alpha = histogram_alpha(calibration, release.size, int(summed.max()), numbers.size)
@@ -232,13 +243,13 @@ class HistogramFamily(_Release):
         if question.axes:
             estimates = tuple(map(float, numbers.ravel().tolist()))
             reply = Reply(charged=False, estimates=estimates, basis=BASIS, alpha=alpha, intervals=intervals)
-            return reply if question.top is None else largest_groups(reply, question.top)
+            return reply if question.top is None else keep_largest_groups(reply, question.top)
         estimate = int(numbers) / question.rows
         return Reply(
             charged=False, estimate=estimate, basis=BASIS, alpha=alpha / question.rows, interval=intervals[0]
         )
 
-    def _computed(self, slot: int, table: PrivateTable) -> Integers:
+    def _compute_release(self, slot: int, table: PrivateTable) -> Integers:
         """Compute the noisy histogram over the attributes' axes."""
         space = self._cells(slot, self._context.mechanism(slot, Histogram).attributes)
         counts = table.group_counts(space.attributes, self._context.predicate(slot, None))
@@ -246,8 +257,8 @@ class HistogramFamily(_Release):
         return counts + self._noise(slot, names).reshape(space.shape)
 
 
-def _rates(
-    calibration: ReleaseCalibration, release: Integers, question: _Marginal, hits: npt.NDArray[np.bool_]
+def _rates_of_groups(
+    calibration: ReleaseCalibration, release: Integers, question: _CellSums, hits: npt.NDArray[np.bool_]
 ) -> Reply:
     """Return the share of hits among the cells of each group."""
     parts = (hits, question.mask & ~hits)
@@ -256,16 +267,16 @@ def _rates(
     most = max(1, *(int(one.max()) for one in terms))
     reach = histogram_alpha(calibration, release.size, most, 2 * len(hit))
     law = release_law(calibration)
-    # |(1 − p)·X − p·Y| ≤ max(|X|, |Y|): each of both noises may miss with half of the probability.
+    # |(1 − p)·X − p·Y| ≤ max(|X|, |Y|): each of the two noises gets half of the probability of a miss.
     halves = [max(half_width(law, int(m), MISS / 2) for m in pair) for pair in zip(*terms, strict=True)]
     rates = [
         NoisyRate(h, m, reach, interval_within(h, m, half)) for h, m, half in zip(hit, missed, halves, strict=True)
     ]
-    return rates_reply(rates, grouped=bool(question.axes), charged=False, basis=BASIS)
+    return build_rates_reply(rates, grouped=bool(question.axes), charged=False, basis=BASIS)
 
 
-def _statistic_of(question: _ReadStatistic, release: Integers, calibration: ReleaseCalibration) -> Reply:
-    """Read a statistic off the noisy counts of an attribute's values in each group."""
+def _statistic_reply(question: _CellStatistic, release: Integers, calibration: ReleaseCalibration) -> Reply:
+    """Compute a statistic from the noisy counts of an attribute's values in each group."""
     asked = question.asked
     shape, codes = (asked.groups, asked.values.size), slice(asked.first, asked.end)
     noisy = marginal(np.where(question.mask, release, 0), question.axes).reshape(shape)[:, codes]
@@ -274,18 +285,18 @@ def _statistic_of(question: _ReadStatistic, release: Integers, calibration: Rele
     failure = SUMS_SHARE * calibration.beta / (calibration.expected_queries * numbers)
     law, size = release_law(calibration), asked.size
     edges = np.arange(size + 1, dtype=np.int64)
-    found: list[Found] = []
+    found: list[StatisticNumber] = []
     alpha = 0.0
     for counts, summed in zip(noisy, draws, strict=True):
         total = int(summed.sum())
         if asked.is_squared:
             values = [float(number) for number in moments(counts)]
-            own, every = (
+            single_reaches, joint_reaches = (
                 [sums_reach(law, total, each / len(values)) * width for width in widths(size)]
                 for each in (MISS, failure)
             )
-            one = asked.of_variance(*variance_of(values, own, size))
-            _, low, high = variance_of(values, every, size)
+            one = asked.number_of_variance(*variance_of(values, single_reaches, size))
+            _, low, high = variance_of(values, joint_reaches, size)
             alpha = max(alpha, asked.alpha_of_variance(one, low, high))
             found.append(one)
             continue
@@ -296,20 +307,20 @@ def _statistic_of(question: _ReadStatistic, release: Integers, calibration: Rele
             reaches = edge_reaches(law, left, part, asked.failure)
             quantiles.append(located(edges, below - part * float(below[-1]), reaches))
             alpha = max(alpha, misfits_reach(law, max(1, total), 2 * size, part, failure))
-        found += asked.of_codes(quantiles)
+        found += asked.numbers_of_quantiles(quantiles)
     return asked.reply(found, charged=False, basis=BASIS, alpha=alpha)
 
 
-class LazyHistogramFamily(_Release):
+class LazyHistogramFamily(_ReleaseFamily):
     """Streams of kind ``lazy_histogram``."""
 
     def admit(self, slot: int, query: Any) -> tuple[PrivateTable, CellQuestion]:
         """Resolve a question to single cells."""
-        return self._cells_asked(slot, query, LazyHistogram)
+        return self._resolve_cells(slot, query, LazyHistogram)
 
     def answer(self, questions: Sequence[AdmittedQuestion]) -> list[Reply | None]:
         """Answer questions; the noise of all cells of a stream is drawn at once."""
-        return stream_by_stream(questions, self._replies)
+        return answer_by_stream(questions, self._replies)
 
     def _replies(self, slot: int, asked: Sequence[AdmittedQuestion]) -> list[Reply | None]:
         table: PrivateTable = asked[0].content[0]
@@ -321,19 +332,19 @@ class LazyHistogramFamily(_Release):
         replies: list[Reply | None] = []
         for question in questions:
             values = list(islice(noisy, len(question.cells)))
-            alpha = lazy_alpha(calibration, len(values), whole=_whole(question))
+            alpha = lazy_alpha(calibration, len(values), whole=_has_full_weights(question))
             estimate = weighted_sum(question.steps, values)
             interval = self._interval(slot, question, estimate)
             replies.append(Reply(charged=False, estimate=estimate, basis=BASIS, alpha=alpha, interval=interval))
         return replies
 
 
-class SparseProjectFamily(_Release):
+class SparseProjectFamily(_ReleaseFamily):
     """Streams of kind ``sparse_project``."""
 
     def admit(self, slot: int, query: Any) -> tuple[PrivateTable, CellQuestion]:
         """Resolve a question to single cells."""
-        return self._cells_asked(slot, query, SparseProject)
+        return self._resolve_cells(slot, query, SparseProject)
 
     def answer(self, questions: Sequence[AdmittedQuestion]) -> list[Reply | None]:
         """Answer with inner products; the error bound follows from the noisy projection."""
@@ -355,13 +366,13 @@ class SparseProjectFamily(_Release):
             alpha=alpha if math.isfinite(alpha) else None,
         )
 
-    def _computed(self, slot: int, table: PrivateTable) -> Integers:
-        """Compute the noisy projection u + v, with noise v."""
+    def _compute_release(self, slot: int, table: PrivateTable) -> Integers:
+        """Compute the noisy projection: the exact one plus noise."""
         mechanism = self._context.mechanism(slot, SparseProject)
         codes = np.stack([table.private_codes[name] for name in mechanism.attributes], axis=1)
         exact = project(matrix_seed(self._streams.incarnations[slot]), codes, mechanism.projections)
         return exact + self._noise(slot, cell_names(np.arange(mechanism.projections)[:, None]))
 
 
-def _whole(question: CellQuestion) -> bool:
+def _has_full_weights(question: CellQuestion) -> bool:
     return set(question.steps) == {WEIGHT_STEPS}

@@ -1,4 +1,4 @@
-"""Questions that name single cells, in a universe of any size."""
+"""Questions that name single cells, whatever the number of all cells (the universe)."""
 
 from __future__ import annotations
 
@@ -40,12 +40,12 @@ class NamedCells:
         """Number of cells."""
         return math.prod(self.shape)
 
-    def question(self, cells: Sequence[Any], most: int) -> CellQuestion:
-        """Resolve the cells of a query, without cells of weight 0, or raise Rejection."""
-        if len(cells) > most:
+    def parse_question(self, cells: Sequence[Any], max_cells: int) -> CellQuestion:
+        """Resolve the cells of a query; leave out cells of weight 0; Rejection if a cell is invalid."""
+        if len(cells) > max_cells:
             raise Rejection(
                 "malformed",
-                f"cells: {len(cells)} of them, the stream takes {most}; ask for them in several queries",
+                f"cells: {len(cells)} cells, and the stream takes at most {max_cells}; ask for them in several queries",
             )
         steps: dict[tuple[int, ...], int] = {}
         for cell in cells:
@@ -59,12 +59,12 @@ class NamedCells:
             steps[codes] = weight
         named = sorted((codes, weight) for codes, weight in steps.items() if weight)
         if not named:
-            raise Rejection("malformed", "cells: no weight is above 0; give a cell one")
+            raise Rejection("malformed", "cells: no weight is above 0; give at least one cell a positive weight")
         return CellQuestion(tuple(codes for codes, _ in named), tuple(weight for _, weight in named))
 
 
 class CellSpace:
-    """The universe of ``sparse_pmw``; the first hypothesis spreads the rows over ``places`` cells."""
+    """The universe of ``sparse_pmw``; the uniform hypothesis spreads the rows over ``places`` cells."""
 
     def __init__(
         self,
@@ -80,15 +80,15 @@ class CellSpace:
         self._learning_rate = learning_rate
         self._places = min(self._cells.universe, places)
 
-    def read(self, cells: Sequence[Any]) -> CellQuestion:
+    def parse_question(self, cells: Sequence[Any]) -> CellQuestion:
         """Resolve the cells of a query or of an update, or raise Rejection."""
-        return self._cells.question(cells, self._sparsity)
+        return self._cells.parse_question(cells, self._sparsity)
 
-    def private(self, questions: Sequence[CellQuestion]) -> npt.NDArray[np.int64]:
-        """Return the exact value of each question in steps: private."""
+    def exact_values(self, questions: Sequence[CellQuestion]) -> npt.NDArray[np.int64]:
+        """Return the exact (private) value of each question in steps of 1/1024."""
         return weighted_counts(self._table(), self._cells.attributes, questions)
 
-    def fresh(self) -> SparseHypothesis:
+    def uniform_hypothesis(self) -> SparseHypothesis:
         """Return the uniform hypothesis."""
         return SparseHypothesis(self._places, self._learning_rate, WEIGHT_STEPS)
 
@@ -96,7 +96,7 @@ class CellSpace:
 def weighted_counts(
     table: PrivateTable, attributes: Sequence[str], questions: Sequence[CellQuestion]
 ) -> npt.NDArray[np.int64]:
-    """Return Σ weight·count of each question in steps, exactly: private."""
+    """Return the exact (private) sum of weight·count of each question, in steps of 1/1024."""
     if not questions:
         return np.zeros(0, dtype=np.int64)
     counts = table.cell_counts(attributes, list(chain.from_iterable(one.cells for one in questions)))

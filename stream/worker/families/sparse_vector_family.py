@@ -19,26 +19,33 @@ from stream.privacy.mechanisms.above_threshold import ABOVE, Decisions, decide
 from stream.privacy.mechanisms.grid import shown, shown_interval
 from stream.privacy.noise import SUBKEY_BYTES, DrawRole, Sampler, event_words
 from stream.processing.exact_decimals import value_of
-from stream.worker.families.family import Context, form_for
-from stream.worker.families.question_columns import Number, Places, QuestionRows, Streams, Verdicts
-from stream.worker.hosted_streams import HostedStreams, answering
+from stream.worker.families.family import Context, require_form
+from stream.worker.families.question_columns import (
+    Indices,
+    PublishedNumber,
+    QuestionRows,
+    QuestionStreams,
+    Verdicts,
+)
+from stream.worker.hosted_streams import HostedStreams, answering_mask
 from stream.worker.stream_columns import FigureArrays, StreamColumns
 from stream.worker.stream_terms import StreamTerms
 
 
-class Rounds(FigureArrays):
+class RoundValues(FigureArrays):
     """Values that each sparse vector needs in its current round, derived from its definition.
 
-    ``threshold`` is T in steps and ``barrier`` is ρ + s; ``fresh`` streams draw a new ρ after each
-    ⊤. A slot's values are derived again if the stream's ``begun`` changes (it started from new
-    terms) or, if ``fresh``, its ``tops``.
+    ``threshold`` is T in steps, and ``barrier`` is the threshold's noise ρ plus the shift s. With
+    ``redraws_threshold``, ρ is drawn again after each ⊤. A slot's values are derived again if the
+    stream's ``start_number`` changes (it started from new terms) or, with ``redraws_threshold``, if
+    its ``tops`` change.
     """
 
-    APART = frozenset({"fresh"})
+    SEPARATE_ARRAYS = frozenset({"redraws_threshold"})
 
-    begun: npt.NDArray[np.int32]
+    start_number: npt.NDArray[np.int32]
     tops: npt.NDArray[np.int64]
-    fresh: npt.NDArray[np.bool_]
+    redraws_threshold: npt.NDArray[np.bool_]
     threshold: npt.NDArray[np.int64]
     barrier: npt.NDArray[np.int64]
     query_key: Annotated[npt.NDArray[np.uint8], SUBKEY_BYTES]
@@ -46,31 +53,31 @@ class Rounds(FigureArrays):
     def __init__(self, streams: HostedStreams) -> None:
         super().__init__()
         self._streams = streams
-        self._some_are_fresh = False
+        self._any_redraws = False
 
-    def current(self, slots: npt.NDArray[np.intp], figures: StreamColumns) -> Self:
+    def gather_current(self, slots: npt.NDArray[np.intp], figures: StreamColumns) -> Self:
         """Return the values of some streams for their current rounds.
 
-        They are derived at a stream's first query, so that idle streams do not slow a restore.
+        Values are derived at a stream's first query, so that idle streams do not slow a restore.
         """
         self.grow(len(self._streams))
         found = self.picked(slots)
-        stale = found.begun != figures.begun
-        if self._some_are_fresh:
-            stale |= self.fresh[slots] & (found.tops != figures.tops)
+        stale = found.start_number != figures.start_number
+        if self._any_redraws:
+            stale |= self.redraws_threshold[slots] & (found.tops != figures.tops)
         if not stale.any():
             return found
-        waiting, terms_of = slots[stale], figures.terms_of[stale]
+        stale_slots, terms_of = slots[stale], figures.terms_of[stale]
         for index in np.unique(terms_of).tolist():
-            self._derive(waiting[terms_of == index], index)
+            self._derive(stale_slots[terms_of == index], index)
         return self.picked(slots)
 
-    def which_are_fresh(self, slots: npt.NDArray[np.intp]) -> npt.NDArray[np.bool_] | None:
+    def redraw_mask(self, slots: npt.NDArray[np.intp]) -> npt.NDArray[np.bool_] | None:
         """Return a mask of the streams that draw a new ρ after each ⊤; None if no stream does."""
-        return self.fresh[slots] if self._some_are_fresh else None
+        return self.redraws_threshold[slots] if self._any_redraws else None
 
     def query_keys(self, slots: npt.NDArray[np.intp]) -> Spans:
-        """Return the keys from which ν is derived."""
+        """Return the keys from which the comparisons' noise ν is derived."""
         return self.texts("query_key", slots)
 
     def _derive(self, slots: npt.NDArray[np.intp], index: int) -> None:
@@ -78,10 +85,10 @@ class Rounds(FigureArrays):
         terms, columns, noise = self._streams.terms[index], self._streams.columns, self._streams.noise
         self.query_key[slots] = noise.subkeys(slots, DrawRole.QUERY)
         tops = columns.tops[slots]
-        self.begun[slots] = columns.begun[slots]
+        self.start_number[slots] = columns.start_number[slots]
         self.tops[slots] = tops
-        self.fresh[slots] = fresh = terms.sparse_vector.fresh_threshold
-        self._some_are_fresh |= fresh
+        self.redraws_threshold[slots] = fresh = terms.sparse_vector.fresh_threshold
+        self._any_redraws |= fresh
         self.threshold[slots] = terms.grid.public(columns.threshold[slots])
         subkeys = noise.subkeys(slots, DrawRole.THRESHOLD)
         self.barrier[slots] = terms.barriers(rows_of(subkeys, np.arange(len(slots))), tops)
@@ -89,18 +96,18 @@ class Rounds(FigureArrays):
 
 Integers = npt.NDArray[np.int64]
 
-_NO_NUMBERS: Final[Mapping[int, Number]] = {}
+_NO_NUMBERS: Final[Mapping[int, PublishedNumber]] = {}
 
 
 class _Batch(NamedTuple):
     """Questions, with their indices grouped by the terms of their streams."""
 
     rows: QuestionRows
-    by_terms: Sequence[tuple[StreamTerms, Places]]
+    by_terms: Sequence[tuple[StreamTerms, Indices]]
 
 
 class _ComparedBatch(NamedTuple):
-    """f, T and f − T + ν of each question in a batch, in steps."""
+    """For each question, in steps: its number f, its threshold T, and f − T + ν with noise ν."""
 
     values: Integers
     thresholds: Integers
@@ -113,69 +120,71 @@ class SparseVectorFamily:
     def __init__(self, context: Context) -> None:
         self._context = context
         self._streams = context.streams
-        self._rounds = Rounds(context.streams)
+        self._round_values = RoundValues(context.streams)
 
     def admit(self, slot: int, query: Any) -> float:
         """Return a question's private number: the sent value, or a table's count or sum in steps."""
         context = self._context
         if context.trusts_values(slot):
-            form_for(query, "value")
+            require_form(query, "value")
             return float(query.value)
-        if (form := form_for(query, "count", "people", "sum")) == "people":
-            return context.in_grid(slot, context.people(slot, query.where, min_rows=query.min_rows))
-        context.allow_rows(slot, "where" if form == "count" else "sum")
+        if (form := require_form(query, "count", "people", "sum")) == "people":
+            return context.to_grid_steps(slot, context.people(slot, query.where, min_rows=query.min_rows))
+        context.require_row_counts(slot, "where" if form == "count" else "sum")
         if form == "count":
-            return context.in_grid(slot, context.count(slot, query.where))
-        context.allow_sum(slot, query.sum)
-        return context.in_grid(slot, context.total(slot, query.sum, query.where), query.sum)
+            return context.to_grid_steps(slot, context.count(slot, query.where))
+        context.require_planned_sum(slot, query.sum)
+        return context.to_grid_steps(slot, context.total(slot, query.sum, query.where), query.sum)
 
-    def decide(self, rows: QuestionRows, asked: Streams) -> Verdicts:
+    def decide(self, rows: QuestionRows, streams: QuestionStreams) -> Verdicts:
         """Compare every question with its stream's barrier, in order."""
-        streams, rounds = self._streams, self._rounds
-        slots, figures, stream_of, order = asked
-        own = rounds.current(slots, figures)
-        batch = _Batch(rows, self._by_terms(figures.terms_of[stream_of]))
-        compared = self._compared(batch, own.threshold[stream_of])
-        live = answering(figures)
+        hosted = self._streams
+        slots, figures, stream_of, order = streams
+        values = self._round_values.gather_current(slots, figures)
+        batch = _Batch(rows, self._group_by_terms(figures.terms_of[stream_of]))
+        compared = self._compare(batch, values.threshold[stream_of])
+        answering = answering_mask(figures)
         tops = figures.tops
         decisions = decide(
             compared.margins,
             stream_of,
-            own.barrier,
-            np.where(live, figures.tops_left, 0),
-            lambda row, more: streams.barrier_of_round(int(slots[row]), int(tops[row]) + more),
-            rounds.which_are_fresh(slots),
+            values.barrier,
+            np.where(answering, figures.tops_left, 0),
+            lambda row, more: hosted.barrier_of_round(int(slots[row]), int(tops[row]) + more),
+            self._round_values.redraw_mask(slots),
             order,
         )
-        return Verdicts(asked, live, decisions, self._numbers(batch, compared, decisions))
+        return Verdicts(streams, answering, decisions, self._published_numbers(batch, compared, decisions))
 
-    def _by_terms(self, terms_of: npt.NDArray[np.int32]) -> list[tuple[StreamTerms, Places]]:
+    def _group_by_terms(self, terms_of: npt.NDArray[np.int32]) -> list[tuple[StreamTerms, Indices]]:
         """Group the indices of questions by the terms of their streams."""
         terms = self._streams.terms
         if len(terms_of) and (terms_of == terms_of[0]).all():
             return [(terms[terms_of[0]], np.arange(len(terms_of)))]
         return [(terms[index], np.flatnonzero(terms_of == index)) for index in np.unique(terms_of).tolist()]
 
-    def _compared(self, batch: _Batch, thresholds: Integers) -> _ComparedBatch:
-        """Subtract thresholds (a question's own replaces the stream's) and add noise."""
-        values, asked = batch.rows.values, batch.rows.thresholds
+    def _compare(self, batch: _Batch, thresholds: Integers) -> _ComparedBatch:
+        """Subtract the question's threshold, or else its stream's, from each number, and add noise."""
+        values, question_thresholds = batch.rows.values, batch.rows.thresholds
         steps = np.empty(len(values), dtype=np.int64)
         for terms, members in batch.by_terms:
-            own = ~np.isnan(asked[members])
-            thresholds[members[own]] = terms.grid.public(asked[members[own]])
-            steps[members] = terms.value_grid.private(values[members], _as_written(terms, batch.rows, members))
+            given = members[~np.isnan(question_thresholds[members])]
+            thresholds[given] = terms.grid.public(question_thresholds[given])
+            steps[members] = terms.value_grid.private(
+                values[members], _exact_number_reader(terms, batch.rows, members)
+            )
         return _ComparedBatch(steps, thresholds, steps - thresholds + self._noise(batch))
 
     def _noise(self, batch: _Batch) -> Integers:
-        """Draw ν of every question, all noise of one distribution at once."""
+        """Draw each question's noise ν, for all questions with one distribution at once."""
         noise = np.empty(len(batch.rows.slots), dtype=np.int64)
-        laws: dict[Sampler, list[Places]] = {}
+        laws: dict[Sampler, list[Indices]] = {}
         for terms, members in batch.by_terms:
             laws.setdefault(terms.query_noise, []).append(members)
         for law, parts in laws.items():
             members = np.sort(np.concatenate(parts))
             rows = batch.rows if len(laws) == 1 else batch.rows.picked(members)
-            noise[members] = self._draw(law, rows, self._rounds.query_keys(rows.slots))
+            noise[members] = self._draw(law, rows, self._round_values.query_keys(rows.slots))
         return noise
 
     def _draw(self, law: Sampler, rows: QuestionRows, subkeys: Spans) -> Integers:
@@ -184,13 +193,15 @@ class SparseVectorFamily:
         words, low = event_words(subkeys, topic, partition, rows.offsets, rows.payloads, law.words)
         return law.draw(words, low)
 
-    def _numbers(self, batch: _Batch, compared: _ComparedBatch, decisions: Decisions) -> Mapping[int, Number]:
+    def _published_numbers(
+        self, batch: _Batch, compared: _ComparedBatch, decisions: Decisions
+    ) -> Mapping[int, PublishedNumber]:
         """Return the published numbers of ⊤s by place."""
         tops = np.flatnonzero(decisions.codes == ABOVE)
         if not len(tops):
             return _NO_NUMBERS
-        numbers: dict[int, Number] = {}
-        for terms, chosen in self._by_terms(self._streams.columns.terms_of[batch.rows.slots[tops]]):
+        numbers: dict[int, PublishedNumber] = {}
+        for terms, chosen in self._group_by_terms(self._streams.columns.terms_of[batch.rows.slots[tops]]):
             calibration, members = terms.sparse_vector, tops[chosen]
             if calibration.numbers == "none":
                 continue
@@ -209,20 +220,20 @@ class SparseVectorFamily:
             intervals: Iterable[Interval | None] = repeat(None)
             if calibration.numbers == "fresh":
                 half, rounded = half_width(terms.answer_noise), calibration.rounding > 0.0
-                low, high = _limits(terms)
+                low, high = _public_limits(terms)
                 intervals = [
                     shown_interval(step, half, calibration.grid, low=low, high=high, rounded=rounded)
                     for step in steps.tolist()
                 ]
             for member, number, interval in zip(members.tolist(), published, intervals, strict=False):
-                numbers[int(batch.rows.places[member])] = Number(
+                numbers[int(batch.rows.places[member])] = PublishedNumber(
                     number, calibration.numbers, calibration.answer_alpha, interval
                 )
         return numbers
 
 
-def _limits(terms: StreamTerms) -> tuple[float | None, float | None]:
-    """Return the public limits of the numbers of all questions of a stream."""
+def _public_limits(terms: StreamTerms) -> tuple[float | None, float | None]:
+    """Return the public limits of a stream's numbers; None where there is none."""
     source = terms.source
     if isinstance(source, ValuesSource):
         return source.minimum, source.maximum
@@ -231,8 +242,8 @@ def _limits(terms: StreamTerms) -> tuple[float | None, float | None]:
     return (0.0 if terms.standing is not None and counts_from_zero(source, terms.standing) else None), None
 
 
-def _as_written(terms: StreamTerms, rows: QuestionRows, members: Places) -> Callable[[int], Decimal]:
-    """Return a function for the exact number of a question: from its event, or a table's number."""
+def _exact_number_reader(terms: StreamTerms, rows: QuestionRows, members: Indices) -> Callable[[int], Decimal]:
+    """Return a function from a question's index to its exact number, from the event or the table."""
     if terms.trusts_values:
         return lambda place: value_of(rows.payloads[int(members[place])])
     return lambda place: shortest_decimal(float(rows.values[members[place]]))

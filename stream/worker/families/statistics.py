@@ -1,7 +1,7 @@
-"""Quantiles, interquartile ranges, variances and deviations: questions and their answers.
+"""Resolves questions for quantiles, interquartile ranges, variances and deviations, and answers.
 
 The families differ in what they release: `laplace_statistics` draws values, `release_family` and
-`estimate_family` read statistics off noisy or estimated counts.
+`estimate_family` compute statistics from noisy or estimated counts.
 """
 
 from __future__ import annotations
@@ -22,15 +22,15 @@ from stream.processing.dead_letters import Rejection
 from stream.tables import Predicate
 from stream.tables.ordered_values import OrderedValues, ordered_values
 from stream.tables.sums import codes_within
-from stream.worker.families.family import Context, Reply, declared, meant, named
+from stream.worker.families.family import Context, Reply, describe_attribute, list_declared, suggest_name
 
 StatisticForm = Literal["quantile", "iqr", "variance", "stddev"]
 
 _QUARTILES: Final = (Fraction(1, 4), Fraction(3, 4))
-_SQUARED: Final = ("variance", "stddev")
+_SQUARED_FORMS: Final = ("variance", "stddev")
 
 
-class Found(NamedTuple):
+class StatisticNumber(NamedTuple):
     """A published number with its confidence interval, or without one."""
 
     estimate: float
@@ -42,8 +42,9 @@ class Found(NamedTuple):
 class Statistic:
     """A resolved question about an ordered attribute.
 
-    - ``parts``: the quantiles that it needs, empty for variances; ``listed``: the answer is a list.
-    - ``first`` and ``end``: the half-open range of codes that the predicate allows.
+    - ``parts``: the quantiles to find (0.5 is the median), empty for variances.
+    - ``is_list``: whether the answer is a list.
+    - ``first`` and ``end``: the half-open range of the attribute's codes that the predicate allows.
     - ``shape``: the sizes of the grouped attributes.
     """
 
@@ -51,7 +52,7 @@ class Statistic:
     attribute: str
     values: OrderedValues
     parts: tuple[Fraction, ...]
-    listed: bool
+    is_list: bool
     group_by: tuple[str, ...]
     shape: tuple[int, ...]
     predicate: Predicate
@@ -71,18 +72,18 @@ class Statistic:
     @property
     def is_squared(self) -> bool:
         """True for variances and deviations, False for quantiles."""
-        return self.form in _SQUARED
+        return self.form in _SQUARED_FORMS
 
     @property
     def failure(self) -> float:
-        """Probability with which either side of a quantile's interval is wrong."""
+        """Probability with which a given side of a quantile's interval is wrong."""
         return MISS / (2.0 * len(_QUARTILES) if self.form == "iqr" else 2.0)
 
-    def of_codes(self, found: Sequence[Located]) -> list[Found]:
-        """Return the numbers of one group from its quantiles; codes count from ``first``."""
+    def numbers_of_quantiles(self, found: Sequence[Located]) -> list[StatisticNumber]:
+        """Return the numbers of one group from its quantiles, whose codes count from ``first``."""
         values = self.values
         numbers = [
-            Found(
+            StatisticNumber(
                 values.middle(self.first + one.code),
                 values.low(self.first + one.low),
                 values.high(self.first + one.high),
@@ -96,25 +97,25 @@ class Statistic:
             cast("float", upper.low) - cast("float", lower.high),
             cast("float", upper.high) - cast("float", lower.low),
         )
-        return [Found(max(0.0, upper.estimate - lower.estimate), max(0.0, least), most)]
+        return [StatisticNumber(max(0.0, upper.estimate - lower.estimate), max(0.0, least), most)]
 
-    def of_variance(self, variance: float, low: float | None, high: float | None) -> Found:
+    def number_of_variance(self, variance: float, low: float | None, high: float | None) -> StatisticNumber:
         """Return the variance or deviation of one group from the variance of its codes."""
         unit = float(self.values.step or 1) ** 2
         numbers = [None if one is None else max(0.0, one) * unit for one in (variance, low, high)]
         if self.form == "stddev":
             numbers = [None if one is None else math.sqrt(one) for one in numbers]
-        return Found(cast("float", numbers[0]), *numbers[1:])
+        return StatisticNumber(cast("float", numbers[0]), *numbers[1:])
 
-    def alpha_of_variance(self, found: Found, low: float, high: float) -> float:
-        """Return the error bound of a variance or deviation whose codes' variance is within limits."""
-        ends = self.of_variance(low, low, high)
+    def alpha_of_variance(self, found: StatisticNumber, low: float, high: float) -> float:
+        """Return the error bound of ``found`` if the codes' variance is between ``low`` and ``high``."""
+        ends = self.number_of_variance(low, low, high)
         return max(found.estimate - cast("float", ends.low), cast("float", ends.high) - found.estimate, 0.0)
 
-    def reply(self, found: Sequence[Found], *, charged: bool, basis: str, alpha: float | None) -> Reply:
+    def reply(self, found: Sequence[StatisticNumber], *, charged: bool, basis: str, alpha: float | None) -> Reply:
         """Return the answer: one number, or a list of them in the requested order."""
         intervals = tuple((one.low, one.high) for one in found if one.low is not None and one.high is not None)
-        if self.listed:
+        if self.is_list:
             numbers = tuple(one.estimate for one in found)
             complete = intervals if len(intervals) == len(found) else None
             return Reply(charged=charged, estimates=numbers, basis=basis, alpha=alpha, intervals=complete)
@@ -129,24 +130,24 @@ def statistic_form(query: Any) -> StatisticForm | None:
 
 
 def read_statistic(
-    context: Context, slot: int, query: Any, form: StatisticForm, own: Collection[str]
+    context: Context, slot: int, query: Any, form: StatisticForm, stream_attributes: Collection[str]
 ) -> Statistic:
-    """Resolve a question about an ordered attribute; ``own`` are the attributes of the stream."""
+    """Resolve a question about an ordered attribute, one of ``stream_attributes``."""
     attribute = getattr(query, form)
     attributes = context.source_table(slot).attributes
-    ordered = {name: ordered_values(attributes[name]) for name in own}
+    ordered = {name: ordered_values(attributes[name]) for name in stream_attributes}
     values = ordered.get(attribute)
-    if values is None or (form in _SQUARED and values.step is None):
+    if values is None or (form in _SQUARED_FORMS and values.step is None):
         fitting = [
             name
             for name, one in ordered.items()
-            if one is not None and (form not in _SQUARED or one.step is not None)
+            if one is not None and (form not in _SQUARED_FORMS or one.step is not None)
         ]
-        kind = "numbers" if form in _SQUARED else "ordered values"
+        kind = "numbers" if form in _SQUARED_FORMS else "ordered values"
         raise Rejection(
             "malformed",
-            f"{form}: {named(attribute, attributes)} is no attribute of {kind} of this stream; {declared(fitting)}"
-            f"{meant(attribute, fitting)}",
+            f"{form}: {describe_attribute(attribute, attributes)} is not an attribute of {kind} of this stream; {list_declared(fitting)}"
+            f"{suggest_name(attribute, fitting)}",
         )
     group_by = tuple(query.group_by or ())
     for place, name in enumerate(group_by):
@@ -154,7 +155,8 @@ def read_statistic(
             raise Rejection("malformed", "group_by: an attribute is named twice; name it once")
         if name not in ordered:
             raise Rejection(
-                "malformed", f"group_by: {named(name, attributes)} is none of this stream's; {declared(own)}"
+                "malformed",
+                f"group_by: {describe_attribute(name, attributes)} is none of this stream's; {list_declared(stream_attributes)}",
             )
     shape = tuple(attributes[name].size for name in group_by)
     if math.prod(shape) > MAX_CATEGORIES:
@@ -169,17 +171,17 @@ def read_statistic(
         )
     predicate = context.predicate(slot, query.where)
     first, end = codes_within(values.size, attribute, predicate)
-    parts, several = _parts(form, query.q)
-    listed = bool(group_by) or several
-    return Statistic(form, attribute, values, parts, listed, group_by, shape, predicate, first, end)
+    parts, several = _parse_quantiles(form, query.q)
+    is_list = bool(group_by) or several
+    return Statistic(form, attribute, values, parts, is_list, group_by, shape, predicate, first, end)
 
 
-def _parts(form: StatisticForm, q: Any) -> tuple[tuple[Fraction, ...], bool]:
+def _parse_quantiles(form: StatisticForm, q: Any) -> tuple[tuple[Fraction, ...], bool]:
     if form != "quantile":
         return (_QUARTILES if form == "iqr" else ()), False
     several = isinstance(q, list | tuple)
     given = q if several else (0.5 if q is None else q,)
     parts = tuple(Fraction(shortest_decimal(float(one))) for one in given)
     if any(LARGEST_PART % part.denominator for part in parts):
-        raise Rejection("malformed", "q: a number has more than six decimal digits; round it")
+        raise Rejection("malformed", "q: a number has more than six decimal digits; round it to six")
     return parts, several

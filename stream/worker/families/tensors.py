@@ -20,15 +20,15 @@ from stream.tables import Predicate, PrivateTable, TableStore, attributes_of, ce
 from stream.tables.cache import BoundedCache
 from stream.tables.expressions import evaluate
 
-VECTOR_CACHE_BYTES: Final = 64 << 20
-"""Cache of questions' weights per partition; evicted ones are recomputed."""
+WEIGHT_CACHE_BYTES: Final = 64 << 20
+"""Most bytes of cached weights of questions per partition; evicted weights are recomputed."""
 
-Steps = npt.NDArray[np.int32]
+CellWeights = npt.NDArray[np.int32]
 
 
 @dataclass(frozen=True, slots=True)
 class WeightedPredicates:
-    """A weighted sum of distinct predicates in canonical order; weights are in steps and not 0."""
+    """A weighted sum of distinct predicates in canonical order; weights are in 1/1024 and not 0."""
 
     parts: tuple[tuple[Predicate, int], ...]
 
@@ -40,18 +40,18 @@ class WeightedPredicates:
     @property
     def key(self) -> bytes:
         """Canonical bytes, equal for equal weights."""
-        return json.dumps([[canonical(predicate), weight] for predicate, weight in self.parts]).encode()
+        return json.dumps([[canonical_text(predicate), weight] for predicate, weight in self.parts]).encode()
 
-    def steps(self, sizes: Mapping[str, int]) -> Steps:
-        """Return the weight of each cell of the tensor in steps, in row-major order."""
+    def cell_weights(self, sizes: Mapping[str, int]) -> CellWeights:
+        """Return the weight of each cell of the tensor in 1/1024, in row-major order."""
         total = np.zeros(tuple(sizes.values()), dtype=np.int32)
         for predicate, weight in self.parts:
             total += np.int32(weight) * cells(predicate, sizes)
         return total.reshape(-1)
 
 
-def weighted(terms: Sequence[Any], parse: Callable[[str, str], Predicate]) -> WeightedPredicates:
-    """Resolve the terms of a question; ``parse`` is called with each predicate's text and field."""
+def parse_terms(terms: Sequence[Any], parse: Callable[[str, str], Predicate]) -> WeightedPredicates:
+    """Parse a question's weighted predicates (JSON field ``terms``) with ``parse(text, field)``."""
     alone = len(terms) == 1
     parts: dict[Predicate, int] = {}
     for place, term in enumerate(terms):
@@ -61,23 +61,23 @@ def weighted(terms: Sequence[Any], parse: Callable[[str, str], Predicate]) -> We
         except ValueError as error:
             raise Rejection("malformed", f"terms[{place}].weight: {error}") from None
     kept = [(predicate, weight) for predicate, weight in parts.items() if weight]
-    return WeightedPredicates(tuple(sorted(kept, key=lambda part: canonical(part[0]))))
+    return WeightedPredicates(tuple(sorted(kept, key=lambda part: canonical_text(part[0]))))
 
 
-class VectorCache(BoundedCache[tuple[tuple[str, ...], WeightedPredicates], Steps]):
+class WeightCache(BoundedCache[tuple[tuple[str, ...], WeightedPredicates], CellWeights]):
     """A cache of questions' weights, shared by the streams of a partition."""
 
     def __init__(self) -> None:
-        super().__init__(VECTOR_CACHE_BYTES, lambda steps: steps.nbytes)
+        super().__init__(WEIGHT_CACHE_BYTES, lambda weights: weights.nbytes)
 
 
 @dataclass(frozen=True, eq=False)
 class HypothesisQuestion:
-    """A question to a hypothesis over a tensor; ``sizes`` has all attributes of the tensor."""
+    """A question that a hypothesis over a tensor answers; ``sizes`` has all attributes of the tensor."""
 
     sizes: Mapping[str, int]
     weights: WeightedPredicates
-    written: VectorCache
+    weight_cache: WeightCache
 
     @cached_property
     def own_sizes(self) -> dict[str, int]:
@@ -95,16 +95,16 @@ class HypothesisQuestion:
         """Canonical bytes, equal for equivalent questions."""
         return self.weights.key
 
-    def steps(self) -> Steps:
-        """Return q over the cells of these axes in row-major order, in steps."""
-        # Predicates contain their attributes' sizes, so that names and weights are a full key.
+    def steps(self) -> CellWeights:
+        """Return the question's weight of each cell over ``own_sizes`` in 1/1024, in row-major order."""
+        # The key needs no sizes, because a predicate contains the sizes of its attributes.
         key = (tuple(self.own_sizes), self.weights)
-        known = self.written.get(key)
-        if known is None:
-            known = self.weights.steps(self.own_sizes)
-            known.setflags(write=False)
-            self.written.put(key, known)
-        return known
+        cached = self.weight_cache.get(key)
+        if cached is None:
+            cached = self.weights.cell_weights(self.own_sizes)
+            cached.setflags(write=False)
+            self.weight_cache.put(key, cached)
+        return cached
 
 
 class TensorSpace:
@@ -117,28 +117,28 @@ class TensorSpace:
         tables: TableStore,
         mechanism: Pmw,
         learning_rate: float,
-        written: VectorCache,
+        weight_cache: WeightCache,
     ) -> None:
         self._source = source
         self._table = table
         self._tables = tables
         self._sizes = {name: source.attributes[name].size for name in mechanism.attributes}
-        self._written = written
+        self._weight_cache = weight_cache
         self._learning_rate = learning_rate
 
-    def read(self, terms: Sequence[Any]) -> HypothesisQuestion:
-        """Resolve the terms of a query or of an update, or raise Rejection.
+    def parse_question(self, terms: Sequence[Any]) -> HypothesisQuestion:
+        """Resolve the weighted predicates of a query or of an update, or raise Rejection.
 
-        The weight of every cell must lie between 0 and 1, so that a row of any table has
-        sensitivity 1.
+        The weight of every cell must lie between 0 and 1, so that one row changes the value by at
+        most 1.
         """
-        weights = weighted(terms, partial(predicate_on, self._sizes, self._tables, self._source))
-        question = HypothesisQuestion(self._sizes, weights, self._written)
-        check_range(weights, question.own_sizes)
+        weights = parse_terms(terms, partial(parse_predicate_on, self._sizes, self._tables, self._source))
+        question = HypothesisQuestion(self._sizes, weights, self._weight_cache)
+        require_unit_weights(weights, question.own_sizes)
         return question
 
-    def private(self, questions: Sequence[HypothesisQuestion]) -> npt.NDArray[np.int64]:
-        """Return the exact value of each question in steps: private."""
+    def exact_values(self, questions: Sequence[HypothesisQuestion]) -> npt.NDArray[np.int64]:
+        """Return the exact (private) value of each question in steps of 1/1024."""
         table = self._table()
         totals = [
             sum(weight * table.count(predicate) for predicate, weight in question.weights.parts)
@@ -146,15 +146,15 @@ class TensorSpace:
         ]
         return np.array(totals, dtype=np.int64)
 
-    def fresh(self) -> TensorHypothesis:
+    def uniform_hypothesis(self) -> TensorHypothesis:
         """Return the uniform hypothesis."""
         return TensorHypothesis(tuple(self._sizes.values()), self._learning_rate, WEIGHT_STEPS)
 
 
-def predicate_on(
+def parse_predicate_on(
     attributes: Container[str], tables: TableStore, source: TableSource, where: str, field: str
 ) -> Predicate:
-    """Parse a predicate; Rejection of ``field`` if it names other attributes."""
+    """Parse a predicate; Rejection about ``field`` if it names an attribute not in ``attributes``."""
     try:
         predicate = tables.predicate(source, where)
     except ValueError as error:
@@ -163,12 +163,12 @@ def predicate_on(
         if name not in attributes:
             raise Rejection(
                 "predicate",
-                f"{field}: attribute '{name}' is none of the stream's mechanism.attributes; ask about those alone",
+                f"{field}: attribute '{name}' is not in the stream's mechanism.attributes; ask about those only",
             )
     return predicate
 
 
-def canonical(predicate: Predicate) -> str:
+def canonical_text(predicate: Predicate) -> str:
     """Return a text that is equal for predicates with equal normal forms."""
     return evaluate(
         predicate,
@@ -179,13 +179,13 @@ def canonical(predicate: Predicate) -> str:
     )
 
 
-def check_range(question: WeightedPredicates, sizes: Mapping[str, int]) -> None:
-    """Reject a question that gives some row a weight below 0 or above 1."""
+def require_unit_weights(question: WeightedPredicates, sizes: Mapping[str, int]) -> None:
+    """Reject a question that gives any row a weight below 0 or above 1."""
     weights = [weight for _, weight in question.parts]
     if min(weights, default=0) >= 0 and sum(weights) <= WEIGHT_STEPS:
         return
-    steps = question.steps(sizes)
-    lowest, highest = int(steps.min()), int(steps.max())
+    weight_of_cell = question.cell_weights(sizes)
+    lowest, highest = int(weight_of_cell.min()), int(weight_of_cell.max())
     if lowest < 0 or highest > WEIGHT_STEPS:
         raise Rejection(
             "malformed",

@@ -1,4 +1,4 @@
-"""The largest groups of a group-by, chosen from published numbers: post-processing, at no charge."""
+"""Chooses the largest groups of an answer from its published numbers, at no privacy cost."""
 
 from __future__ import annotations
 
@@ -16,20 +16,20 @@ MAX_NAMES_LENGTH: Final = 1 << 16
 
 
 @dataclass(frozen=True, slots=True)
-class Top:
+class TopGroups:
     """How many groups are published, and the attributes by which they are grouped."""
 
     count: int
     attributes: tuple[tuple[str, Domain], ...]
 
 
-def top_of(source: TableSource, query: Any) -> Top | None:
-    """Return the ``top`` of a query by groups; None without one, and for undeclared attributes."""
+def parse_top(source: TableSource, query: Any) -> TopGroups | None:
+    """Return a grouped query's ``top``; None without one, or if it groups by undeclared attributes."""
     if query.top is None or not set(query.group_by) <= source.attributes.keys():
         return None
-    top = Top(query.top, tuple((name, source.attributes[name]) for name in query.group_by))
+    top = TopGroups(query.top, tuple((name, source.attributes[name]) for name in query.group_by))
     count = min(top.count, math.prod(domain.size for _, domain in top.attributes))
-    longest = sum(len(name) + _longest(domain) for name, domain in top.attributes)
+    longest = sum(len(name) + _max_name_length(domain) for name, domain in top.attributes)
     if count * longest > MAX_NAMES_LENGTH:
         raise Rejection(
             "malformed",
@@ -39,25 +39,25 @@ def top_of(source: TableSource, query: Any) -> Top | None:
     return top
 
 
-def largest_groups(reply: Reply, top: Top) -> Reply:
-    """Keep the largest of a reply's numbers, with the names of their groups; the first of equals wins.
+def keep_largest_groups(reply: Reply, top: TopGroups) -> Reply:
+    """Keep the largest of a reply's numbers, with the names of their groups; equals in row-major order.
 
-    The error bound holds for all numbers together, so also for the chosen ones. A confidence
-    interval of one number by itself does not survive a choice by the numbers.
+    The error bound holds for all numbers at once, so also for the chosen ones. A confidence interval
+    holds for one number fixed in advance, so chosen numbers have none.
     """
     numbers = reply.estimates or ()
-    places = sorted(range(len(numbers)), key=lambda place: (-numbers[place], place))[: top.count]
+    indices = sorted(range(len(numbers)), key=lambda index: (-numbers[index], index))[: top.count]
     values = [(name, values_of(domain)) for name, domain in top.attributes]
     groups = []
-    for place in places:
+    for index in indices:
         group: dict[str, str | int | float] = {}
         for name, choices in reversed(values):
-            place, code = divmod(place, len(choices))  # noqa: PLW2901
+            index, code = divmod(index, len(choices))  # noqa: PLW2901
             group[name] = choices[code]
         groups.append({name: group[name] for name, _ in values})
-    chosen = tuple(numbers[place] for place in places)
+    chosen = tuple(numbers[index] for index in indices)
     return replace(reply, estimates=chosen, top_groups=tuple(groups), intervals=None)
 
 
-def _longest(domain: Domain) -> int:
+def _max_name_length(domain: Domain) -> int:
     return max(len(str(value)) for value in values_of(domain))

@@ -1,4 +1,4 @@
-"""The family of unknown_groups: noisy counts of the texts of a column that enough rows have."""
+"""The family of unknown_groups: noisy counts of those texts of a column that enough rows have."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ from stream.privacy.noise import DrawRole, cell_noise, event_subkey
 from stream.privacy.planning.unknown_groups_plans import count_law, group_interval
 from stream.processing.dead_letters import Rejection
 from stream.tables.table_errors import listed
-from stream.worker.families.family import AdmittedQuestion, Family, Reply, form_for
+from stream.worker.families.family import AdmittedQuestion, Family, Reply, require_form
 
 
 @dataclass(frozen=True, slots=True)
 class _TextCounts:
     """The private texts of a column, and the number of matching rows of each.
 
-    ``top`` is the most groups that are asked for.
+    ``top`` is the largest number of groups to publish, or None.
     """
 
     private_texts: tuple[bytes, ...]
@@ -35,13 +35,13 @@ class UnknownGroupsFamily(Family):
 
     def admit(self, slot: int, query: Any) -> _TextCounts:
         """Resolve a question to the private counts of a column's texts."""
-        form_for(query, "groups")
+        require_form(query, "groups")
         source = self._context.source_table(slot)
         if len(query.group_by) != 1 or query.group_by[0] not in source.texts:
             raise Rejection(
                 "malformed",
-                f"group_by: this stream groups by one text attribute; give one of {listed(source.texts)}, and other "
-                "attributes in where",
+                f"group_by: this stream groups by one text attribute; give one of {listed(source.texts)}, and conditions on "
+                "other attributes in where",
             )
         predicate = self._context.predicate(slot, query.where)
         table, [name] = self._context.table(slot), query.group_by
@@ -49,8 +49,8 @@ class UnknownGroupsFamily(Family):
         return _TextCounts(table.private_texts[name].private_texts, counts, query.top)
 
     def answer(self, questions: Sequence[AdmittedQuestion]) -> list[Reply | None]:
-        """Answer each question that the grant pays for; all texts of the column get noise."""
-        return self._answer_paid(questions, lambda _, own: [self._reply(one) for one in own])
+        """Answer each question that the grant pays for, with noise on the counts of all texts."""
+        return self._answer_affordable(questions, lambda _, own: [self._reply(one) for one in own])
 
     def _reply(self, one: AdmittedQuestion) -> Reply:
         calibration = self._context.calibration(one.slot, UnknownGroupsCalibration)

@@ -1,8 +1,8 @@
 """Families of standing streams: running counts, and histograms of windows.
 
-A running count's question carries the exact sums of its nodes (sums of windows, see
-`counting_trees`). A node's noise depends only on its group and windows, so that it has the same
-noisy sum in all answers, and nothing is stored.
+A running count's question carries the exact sums of its nodes (sums over windows, see
+`counting_trees`). The noise of a node depends only on its group and windows. So a node has the same
+noisy sum in all answers, although none is stored.
 """
 
 from __future__ import annotations
@@ -32,14 +32,14 @@ from stream.privacy.planning.answer_plans import alpha_for, answer_law
 from stream.privacy.planning.release_plans import answer_alpha, node_law, tree_of
 from stream.processing.dead_letters import Rejection
 from stream.processing.exact_decimals import values_of
-from stream.worker.families.family import AdmittedQuestion, Context, Family, Reply, form_for
+from stream.worker.families.family import AdmittedQuestion, Context, Family, Reply, require_form
 
 
 @dataclass(frozen=True, slots=True)
 class _Horizon:
-    """A running count's tree and windows: ``first`` start, ``step`` and ``size`` in ms.
+    """A running count's tree and windows: start of the ``first``, ``step`` and ``size`` in ms.
 
-    ``least`` is the public lower limit of the counts, None if there is none.
+    ``lower_limit`` is the public lower limit of the counts, None if there is none.
     """
 
     calibration: RunningCountCalibration
@@ -47,7 +47,7 @@ class _Horizon:
     first: int
     step: int
     size: int
-    least: float | None
+    lower_limit: float | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,22 +68,22 @@ class RunningCountFamily(Family):
 
     def admit(self, slot: int, query: Any) -> _NodeQuestion:
         """Resolve a question: its window and group, which are public, determine its nodes."""
-        form_for(query, "values")
+        require_form(query, "values")
         horizon = self._horizon(slot)
-        group = self._streams.terms_at(slot).groups.place(query.group)
-        windows = _windows(horizon, query.window)
+        group = self._streams.terms_at(slot).groups.index_of(query.group)
+        windows = _window_number(horizon, query.window)
         nodes = horizon.tree.nodes(windows)
         if len(query.values) != len(nodes):
             raise Rejection(
                 "malformed",
-                f"values: {len(query.values)} of them, and the number so far after {windows} windows is the sum of {len(nodes)}; "
-                "send the sums of these nodes, in the order of their windows",
+                f"values: {len(query.values)} values, and the count after {windows} windows is the sum of {len(nodes)} nodes; send "
+                "the sum of each node, in the order of the windows",
             )
         return _NodeQuestion(group, nodes, query.values)
 
     def answer(self, questions: Sequence[AdmittedQuestion]) -> list[Reply | None]:
         """Answer questions; the noise of all nodes of a stream is drawn at once."""
-        return self._answer_paid(questions, self._replies)
+        return self._answer_affordable(questions, self._replies)
 
     def _replies(self, slot: int, asked: Sequence[AdmittedQuestion]) -> list[Reply]:
         horizon = self._horizon(slot)
@@ -103,7 +103,7 @@ class RunningCountFamily(Family):
                     estimate=shown([noisy], horizon.calibration.grid)[0],
                     basis="noisy",
                     alpha=answer_alpha(horizon.calibration, nodes),
-                    interval=shown_interval(noisy, half, horizon.calibration.grid, low=horizon.least),
+                    interval=shown_interval(noisy, half, horizon.calibration.grid, low=horizon.lower_limit),
                 )
             )
         return replies
@@ -118,16 +118,21 @@ class RunningCountFamily(Family):
             window = standing.window
             first = window.first_from(moment_ms(standing.begins))
             source = self._streams.terms_at(slot).source
-            least = 0.0 if counts_from_zero(source, standing) else None
-            known = _Horizon(calibration, tree_of(calibration), first, window.every_ms, window.size_ms, least)
+            lower_limit = 0.0 if counts_from_zero(source, standing) else None
+            known = _Horizon(
+                calibration, tree_of(calibration), first, window.every_ms, window.size_ms, lower_limit
+            )
             self._horizons[number] = known
         return known
 
 
-def _windows(horizon: _Horizon, window: Window | None) -> int:
-    """Return the number (from 1) of a question's window; Rejection if it is not in the horizon."""
+def _window_number(horizon: _Horizon, window: Window | None) -> int:
+    """Return the number (from 1) of a question's window; Rejection if it is not the stream's."""
     if window is None:
-        raise Rejection("malformed", "window: the windows ask this stream; a question by hand is not answered")
+        raise Rejection(
+            "malformed",
+            "window: missing; Sotto itself asks this standing stream, once per window; ask another stream",
+        )
     try:
         start, end = moment_ms(window.start), moment_ms(window.end)
     except ValueError as error:
@@ -136,12 +141,12 @@ def _windows(horizon: _Horizon, window: Window | None) -> int:
     if not found or end - start != horizon.size:
         raise Rejection(
             "malformed",
-            f"window: it is none of the stream's, the first of which begins at {written_moment(horizon.first)}",
+            f"window: not a window of this stream, the first of which begins at {written_moment(horizon.first)}",
         )
     if found > horizon.tree.steps:
         raise Rejection(
             "malformed",
-            f"window: it is number {found} of the stream's, whose horizon is {horizon.tree.steps} windows; open another stream",
+            f"window: number {found} of the stream, which counts only {horizon.tree.steps} windows; open another stream",
         )
     return found
 
@@ -151,27 +156,27 @@ class StandingHistogramFamily(Family):
 
     def admit(self, slot: int, query: Any) -> tuple[float, ...]:
         """Return the numbers of all groups of a window, in row-major order."""
-        form_for(query, "values")
+        require_form(query, "values")
         values: tuple[float, ...] = query.values
         if len(values) != (groups := self._groups(slot)):
             raise Rejection(
-                "malformed", f"values: there are {len(values)}, and {groups} groups; send one for each"
+                "malformed", f"values: {len(values)} values for {groups} groups; send one value for each group"
             )
         return values
 
     def answer(self, questions: Sequence[AdmittedQuestion]) -> list[Reply | None]:
         """Answer questions; the noise of all windows of a stream is drawn at once."""
-        return self._answer_paid(questions, self._replies)
+        return self._answer_affordable(questions, self._replies)
 
-    def _replies(self, slot: int, paid: Sequence[AdmittedQuestion]) -> list[Reply]:
+    def _replies(self, slot: int, questions: Sequence[AdmittedQuestion]) -> list[Reply]:
         calibration, groups = self._context.calibration(slot, AnswersCalibration), self._groups(slot)
         width, spread = calibration.sensitivity_steps, self._spread(slot, groups)
         laws = (answer_law(calibration, width, spread),) * groups
         alpha, grid = alpha_for(calibration, width, groups, spread), self._streams.terms_at(slot).grid
         standing, half = self._standing(slot), half_width(laws[0])
-        least = 0.0 if counts_from_zero(self._streams.terms_at(slot).source, standing) else None
+        lower_limit = 0.0 if counts_from_zero(self._streams.terms_at(slot).source, standing) else None
         replies: list[Reply] = []
-        for one, noise in zip(paid, self._context.answer_noise(paid, laws), strict=True):
+        for one, noise in zip(questions, self._context.answer_noise(questions, laws), strict=True):
             exact = grid.private(one.content, values_of(one.payload)).tolist()
             noisy = [number + drawn for number, drawn in zip(exact, noise, strict=True)]
             replies.append(
@@ -180,7 +185,9 @@ class StandingHistogramFamily(Family):
                     estimates=tuple(shown(noisy, calibration.grid)),
                     basis="noisy",
                     alpha=alpha,
-                    intervals=tuple(shown_interval(number, half, calibration.grid, low=least) for number in noisy),
+                    intervals=tuple(
+                        shown_interval(number, half, calibration.grid, low=lower_limit) for number in noisy
+                    ),
                 )
             )
         return replies
@@ -191,11 +198,11 @@ class StandingHistogramFamily(Family):
         return math.prod(attributes[name].size for name in self._context.mechanism(slot, Histogram).attributes)
 
     def _spread(self, slot: int, groups: int) -> int:
-        """Return s: the ℓ₂ sensitivity of a window's numbers is the ℓ₁ sensitivity over √s."""
+        """Return s such that the ℓ₂ sensitivity of a window's numbers is the ℓ₁ sensitivity over √s."""
         return movement(self._context.source(slot, EventsSource), self._standing(slot), groups).spread
 
     def _standing(self, slot: int) -> StandingQuery:
         standing = self._streams.terms_at(slot).standing
         if standing is None:
-            raise TypeError(f"stream in slot {slot} is no standing one")
+            raise TypeError(f"the stream in slot {slot} is not a standing stream")
         return standing

@@ -13,8 +13,8 @@ from schemas import MAX_EVENT_BYTES, Amount, Charge, Checkpoint, Position, Strea
 from schemas.wire import Codec
 from stream.kernel import use
 from stream.processing.protocol import Outputs
-from stream.worker.answer_encoding import Replies
 from stream.worker.hosted_streams import STATES
+from stream.worker.output_encoding import OutputEncoder
 from tests.kernels import kernel
 from tests.unit.processors.batches import DRIVER, new_worker
 
@@ -63,7 +63,7 @@ def test_replies_match_models_with_and_without_kernel(seed: int, *, compiled: bo
         charged = Charge.model_construct(**figured, reason=reason)
         shown = StreamStatus.model_construct(
             **figured,
-            tops_left=streams.shown_left(slot),
+            tops_left=streams.shown_answers_left(slot),
             alpha=terms.calibration.alpha,
             position=Position.model_construct(topic=DRIVER.topics.queries, partition=0, offset=offset),
             refused=streams.reason(slot) if columns.refused[slot] else None,
@@ -71,11 +71,11 @@ def test_replies_match_models_with_and_without_kernel(seed: int, *, compiled: bo
         expected["state"].append((name.encode(), kept.model_dump_json().encode(), ()))
         expected["charges"].append((source.encode(), charges.encode(charged), ()))
         expected["status"].append((name.encode(), statuses.encode(shown), ()))
-    outputs, replies, places = Outputs(), Replies(DRIVER.topics, 0, streams), np.array(slots, dtype=np.intp)
+    outputs, encoder, places = Outputs(), OutputEncoder(DRIVER.topics, 0, streams), np.array(slots, dtype=np.intp)
     with use(kernel() if compiled else None):
-        replies.checkpoints(outputs, places)
-        replies.charges(outputs, places)
-        replies.status(outputs, places)
+        encoder.write_checkpoints(outputs, places)
+        encoder.write_charges(outputs, places)
+        encoder.write_status(outputs, places)
     topics = DRIVER.topics
     assert list(outputs.messages[topics.state, 0]) == expected["state"]
     assert list(outputs.messages[topics.charges, 0]) == expected["charges"]

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from stream.kernel import LINE_BYTES, RowLayout, empty_rows, use, with_room, zeros
 from stream.kernel.library import compiled
 from stream.privacy.noise import NoiseKey
-from stream.worker.families.sparse_vector_family import Rounds
+from stream.worker.families.sparse_vector_family import RoundValues
 from stream.worker.hosted_streams import HostedStreams
 from stream.worker.stream_columns import StreamColumns
 from tests.kernels import kernel
@@ -94,14 +94,14 @@ def columns_of(kind: type[Any]) -> Any:
     return kind() if kind is StreamColumns else kind(HostedStreams(NoiseKey(bytes(32))))
 
 
-@pytest.mark.parametrize(("kind", "lines"), [(StreamColumns, 2), (Rounds, 1)])
+@pytest.mark.parametrize(("kind", "lines"), [(StreamColumns, 2), (RoundValues, 1)])
 def test_an_answer_waits_for_few_lines_of_memory(kind: type[Any], lines: int) -> None:
     columns = columns_of(kind)
     columns.grow(1000)
     assert columns.rows.shape == (1024, lines * LINE_BYTES)
     assert columns.rows.ctypes.data % LINE_BYTES == 0
     for name, array in vars(columns).items():
-        if isinstance(array, np.ndarray) and name != "rows" and name not in kind.APART:
+        if isinstance(array, np.ndarray) and name != "rows" and name not in kind.SEPARATE_ARRAYS:
             offset = array.ctypes.data - columns.rows.ctypes.data
             assert array.strides[0] == lines * LINE_BYTES, name
             assert 0 <= offset < lines * LINE_BYTES, name

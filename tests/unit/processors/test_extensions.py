@@ -289,10 +289,10 @@ def test_whatever_order_control_comes_in_the_extension_counts(
             if way != "idle between" or event.key is None or event.value != revived[1].value
         ]
         for event in events:
-            worker.follow([event]) if way == "idle between" else worker._control.define([event])
+            worker.follow([event]) if way == "idle between" else worker._control.apply_events([event])
     process_records(worker, [])
     slot = worker.streams.slots["s"]
-    assert worker.streams.left(slot) == 2
+    assert worker.streams.answers_left(slot) == 2
     assert worker.streams.figures()["s"][0] == "open"
 
 

@@ -175,7 +175,7 @@ def test_what_was_not_used_is_refunded() -> None:
     [
         ({"value": 1.0}, "value: this stream's mechanism does not take it"),
         ({"category": "F"}, "category: this stream's mechanism does not take it"),
-        ({"where": "age < 3", "threshold": 1.0}, "threshold: this stream's mechanism compares with none"),
+        ({"where": "age < 3", "threshold": 1.0}, "threshold: this stream's mechanism has no threshold"),
         ({"where": "height < 3"}, "predicate: where: "),
         ({"sum": "sex"}, "sum: attribute 'sex' is no attribute of integers or decimals; declared are 'age'"),
         ({"mean": "height"}, "mean: what is named is no attribute of integers or decimals; declared are 'age'"),
@@ -201,7 +201,7 @@ def test_a_vector_of_trusted_values_has_noise_that_fits_all_of_them() -> None:
     assert one.alpha is not None
     assert 2.5 < three.alpha / one.alpha < 4.0
     assert four.outcome == "rejected"
-    assert "values: 4 of them, the stream takes 3" in (four.reason or "")
+    assert "values: 4 values, and the stream takes at most 3" in (four.reason or "")
 
 
 def test_a_vectors_noise_is_that_of_the_events_words_one_draw_after_the_other() -> None:
@@ -332,4 +332,4 @@ def test_gaussian_noise_has_no_price_of_its_own_and_is_never_asked_for_less() ->
     loose, tight = ask(driver_with(many()), {"where": "age < 50", "alpha": 1e6}, {"where": "TRUE", "alpha": 1.0})
     assert (loose.outcome, loose.price) == ("answer", None)
     assert (loose.alpha or 0.0) < 1e6
-    assert "where delta is above 0 all answers are charged alike" in (tight.reason or "")
+    assert "all answers of a stream with delta above 0 cost the same" in (tight.reason or "")

@@ -146,8 +146,8 @@ def test_crashes_batches_and_lost_memory_change_no_answer(monkeypatch: pytest.Mo
         pieces += parts.ask_many(questions[start : start + 17])
         parts.crash()
     assert pieces == whole
-    monkeypatch.setattr(estimate_family, "MEMORY_BYTES", 0)
-    monkeypatch.setattr(estimate_family, "PRIVATE_BYTES", 0)
+    monkeypatch.setattr(estimate_family, "ESTIMATE_CACHE_BYTES", 0)
+    monkeypatch.setattr(estimate_family, "EXACT_COUNT_CACHE_BYTES", 0)
     forgetful = driver(spec(mechanism=mechanism))
     assert [*forgetful.ask_many(questions[:30]), *forgetful.ask_many(questions[30:])] == whole
 
@@ -317,10 +317,10 @@ def test_terms_that_come_to_the_same_question_share_its_noise() -> None:
             {"terms": [{"where": "age > 3", "weight": -0.5}]},
             "malformed: terms: some row's weights add up to less than 0",
         ),
-        ({"sum": "sex"}, "malformed: sum: attribute 'sex' is none of integers or decimals; declared are 'age'"),
+        ({"sum": "sex"}, "malformed: sum: attribute 'sex' has neither integers nor decimals; declared are 'age'"),
         (
             {"mean": "height"},
-            "malformed: mean: what is named is none of the stream's mechanism.attributes, which are 'age'",
+            "malformed: mean: what is named is not in the stream's mechanism.attributes, which are 'age'",
         ),
         ({"group_by": ["sex", "sex"]}, "malformed: group_by: an attribute is named twice; name it once"),
     ],

@@ -258,7 +258,7 @@ def test_terms_that_come_to_the_same_question_share_its_noise() -> None:
             {"value": 3.0},
             "malformed: value: this stream's mechanism does not take it; send where, fraction, terms",
         ),
-        ({"where": "town = 1"}, "predicate: where: attribute 'town' is none of the stream's mechanism.attributes"),
+        ({"where": "town = 1"}, "predicate: where: attribute 'town' is not in the stream's mechanism.attributes"),
         ({"where": "age >"}, "predicate: where: "),
         ({"where": "age > 3", "threshold": 5.0}, "malformed: threshold: "),
         ({"terms": [{"where": "age > 3"}, {"where": "town = 1"}]}, "predicate: terms[1].where: attribute 'town'"),

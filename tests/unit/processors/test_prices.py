@@ -201,7 +201,7 @@ def test_where_delta_is_used_only_ordinary_answers_are_given() -> None:
     )
     assert (loose.outcome, loose.alpha, loose.tops_left) == ("answer", ordinary, 999)
     assert tight.outcome == "rejected"
-    assert "where delta is above 0 all answers are charged alike" in (tight.reason or "")
+    assert "all answers of a stream with delta above 0 cost the same" in (tight.reason or "")
 
 
 def test_under_zcdp_a_tight_error_is_charged_by_rho() -> None:
@@ -393,7 +393,7 @@ def test_other_mechanisms_refuse_it(mechanism: dict[str, Any], question: dict[st
     made = driver({**laplace(), "mechanism": mechanism, "epsilon": 20.0})
     answer = only(made, {**question, "alpha": 10.0})
     assert answer.outcome == "rejected"
-    assert (answer.reason or "").startswith("malformed: alpha: this stream takes none; ask one of laplace")
+    assert (answer.reason or "").startswith("malformed: alpha: this stream takes no requested error")
     assert only(made, question).outcome != "rejected"
 
 
@@ -413,7 +413,7 @@ def test_feeds_of_values_refuse_it(kind: str) -> None:
     mechanism = {"kind": kind, **({"answers": 2} if kind == "laplace" else {"threshold": 1.0, "cutoff": 1})}
     made.open(stream("s", mechanism=mechanism))
     answer = only(made, {"value": 3.0, "alpha": 10.0})
-    assert (answer.reason or "").startswith("malformed: alpha: this stream takes none")
+    assert (answer.reason or "").startswith("malformed: alpha: this stream takes no requested error")
 
 
 @pytest.mark.parametrize("alpha", ["0", "-3", "1e400", '"5"', "1e16", "true"])

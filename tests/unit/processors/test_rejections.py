@@ -16,7 +16,7 @@ from sotto import Driver
 from stream.processing.dead_letters import Rejection, address_of
 from stream.processing.protocol import Record
 from stream.processing.topic_names import partition_of
-from stream.worker.admission import malformed
+from stream.worker.admission import rejection_of_malformed
 from tests.builders import PEOPLE, installation, source
 from tests.processing import process_records
 from tests.unit.processors.installation import LOW, answers_in, query, records, spec, worker_of, written
@@ -148,7 +148,7 @@ def test_an_event_in_the_wrong_partition_is_told_the_right_one_and_the_partition
     answer = driver.send(wrong, query("lost", "feed-0", LOW))
     assert answer is not None
     assert (answer.outcome, answer.stream, answer.spent, answer.tops_left) == ("rejected", "feed-0", None, None)
-    assert f"stream: belongs in partition {home}, came in {wrong}" in (answer.reason or "")
+    assert f"stream: belongs in partition {home}, but the event is in partition {wrong}" in (answer.reason or "")
     assert "murmur2" in (answer.reason or "")
     found = driver.send(home, query("found", "feed-0", LOW))
     assert found is not None
@@ -304,7 +304,7 @@ def test_an_event_of_nothing_but_escaped_quotes_is_refused_as_soon_as_any_other(
     event = b'{"id":"' + b'\\"' * (MAX_EVENT_BYTES // 2 - 4)
     started = time.process_time()
     for _ in range(20):
-        assert malformed(event).code == "malformed"
+        assert rejection_of_malformed(event).code == "malformed"
     assert time.process_time() - started < 5.0
 
 

@@ -300,8 +300,16 @@ REJECTED: list[tuple[str, Mapping[str, Any], str]] = [
     ("lazy_histogram", {"cells": [{**at((1, 0, 0)), "weight": 0.3}]}, "cells: weights are multiples of 1/"),
     ("lazy_histogram", {"cells": [{**at((1, 0, 0)), "weight": 0.0}]}, "cells: no weight is above 0"),
     ("lazy_histogram", {"cells": [at((12, 0, 0))]}, "cells: 'age' holds whole numbers from 0 to 11"),
-    ("lazy_histogram", {"cells": [at((age, 0, ward)) for age in range(12) for ward in range(2)]}, "cells: 24 of"),
-    ("sparse_project", {"cells": [at((age, 0, ward)) for age in range(12) for ward in range(2)]}, "cells: 24 of"),
+    (
+        "lazy_histogram",
+        {"cells": [at((age, 0, ward)) for age in range(12) for ward in range(2)]},
+        "cells: 24 cells",
+    ),
+    (
+        "sparse_project",
+        {"cells": [at((age, 0, ward)) for age in range(12) for ward in range(2)]},
+        "cells: 24 cells",
+    ),
     ("sparse_project", {"where": "age < 3"}, "where: this stream's mechanism does not take it; send cells"),
     (
         "sparse_project",

@@ -44,8 +44,8 @@ def restored(*logs: Sequence[Record]) -> QueryProcessor:
 def taken_in_every(count: int) -> Iterator[None]:
     """Restores that take in what they have collected as soon as it is so much."""
     with (
-        patch.object(control_records, "DEFINITIONS_AT_ONCE", count),
-        patch.object(control_records, "CHECKPOINTS_AT_ONCE", count),
+        patch.object(control_records, "MAX_COLLECTED_DEFINITIONS", count),
+        patch.object(control_records, "MAX_COLLECTED_CHECKPOINTS", count),
     ):
         yield
 
@@ -114,7 +114,7 @@ def test_a_stream_defined_anew_starts_afresh_whatever_was_taken_in_before() -> N
         processor.restore(second.records(second.topics.control))
     processor.restored()
     assert processor.streams.figures()["s"] == second.figures()["s"]
-    assert processor.streams.shown_left(0) == 2
+    assert processor.streams.shown_answers_left(0) == 2
 
 
 def test_a_stream_with_figures_is_not_begun_afresh_by_a_definition_that_the_restore_missed() -> None:
@@ -127,7 +127,7 @@ def test_a_stream_with_figures_is_not_begun_afresh_by_a_definition_that_the_rest
     processor.restore(driver.records(driver.topics.state))
     processor.restored()
     processor.follow([record for record in control if record.key == b"other"])
-    with pytest.raises(TableMissedError, match="s has figures in sotto"):
+    with pytest.raises(TableMissedError, match="s has a checkpoint in sotto"):
         processor.follow([record for record in control if record.key == b"s"])
     assert "s" not in processor.streams.slots
 
@@ -141,7 +141,7 @@ def test_a_stream_opened_anew_after_a_restore_is_begun_afresh_whatever_the_chang
     processor.restore(first.records(first.topics.state))
     processor.restored()
     processor.follow(second.records(second.topics.control))
-    assert processor.streams.shown_left(0) == 2
+    assert processor.streams.shown_answers_left(0) == 2
 
 
 def test_a_table_that_came_late_is_found_when_the_restore_ends() -> None:

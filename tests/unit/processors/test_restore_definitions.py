@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from schemas import MAX_RECORD_BYTES, Control, StreamOpened
 from schemas.wire import Codec, MalformedEventError
 from stream.worker import stream_definitions
-from stream.worker.stream_definitions import Definition, DefinitionReader
+from stream.worker.stream_definitions import DefinitionReader, StreamDefinition
 from stream.worker.stream_terms import TermsTable
 from tests.unit.processors.histories import asked_installation
 from tests.unit.schemas.json_events import garbage, literals, numbers, strings
@@ -42,7 +42,7 @@ def by_the_model(value: bytes) -> Any:
         return None
 
 
-def assert_same(reader: DefinitionReader, found: Definition | None, value: bytes) -> None:
+def assert_same(reader: DefinitionReader, found: StreamDefinition | None, value: bytes) -> None:
     event = by_the_model(value)
     assert (found is None) == (event is None), value
     if found is None:

@@ -121,21 +121,21 @@ def moved_by(milliseconds: int, length: int = EVERY) -> dict[str, Any]:
 @pytest.mark.parametrize(
     ("otherwise", "words"),
     [
-        ({"values": [1.0, 2.0]}, "values: 2 of them, and the number so far after 1 windows is the sum of 1"),
+        ({"values": [1.0, 2.0]}, "values: 2 values, and the count after 1 windows is the sum of 1"),
         ({"values": None, "value": 3.0}, "value: this stream's mechanism does not take it; send values"),
-        ({"window": None}, "window: the windows"),
-        (moved_by(1000), "window: it is none of the stream's, the first of which begins at 2001-09-09T02:00:00Z"),
-        (moved_by(-EVERY), "window: it is none of the stream's"),
-        (moved_by(0, 2 * EVERY), "window: it is none of the stream's"),
-        (moved_by(6 * EVERY), "window: it is number 7 of the stream's, whose horizon is 6 windows"),
+        ({"window": None}, "window: missing"),
+        (moved_by(1000), "window: not a window of this stream, the first of which begins at 2001-09-09T02:00:00Z"),
+        (moved_by(-EVERY), "window: not a window of this stream"),
+        (moved_by(0, 2 * EVERY), "window: not a window of this stream"),
+        (moved_by(6 * EVERY), "window: number 7 of the stream, which counts only 6 windows"),
         ({"window": {"start": "today", "end": "tomorrow"}}, "window: give a moment in ISO 8601"),
         (
             {"group": None},
-            "group: it is none of the stream's; give a declared value of each attribute: side, ward",
+            "group: not a group of this stream; give a declared value of each attribute: side, ward",
         ),
-        ({"group": {"side": "left"}}, "group: it is none of the stream's"),
-        ({"group": {"side": "left", "ward": "z"}}, "group: it is none of the stream's"),
-        ({"group": {"side": "left", "ward": "a", "age": 3}}, "group: it is none of the stream's"),
+        ({"group": {"side": "left"}}, "group: not a group of this stream"),
+        ({"group": {"side": "left", "ward": "z"}}, "group: not a group of this stream"),
+        ({"group": {"side": "left", "ward": "a", "age": 3}}, "group: not a group of this stream"),
     ],
 )
 def test_what_does_not_fit_is_refused_and_uses_nothing_up(otherwise: dict[str, Any], words: str) -> None:

@@ -88,10 +88,10 @@ def test_candidates_of_a_table_are_counts_and_declared_sums(kind: str) -> None:
     ("candidates", "message"),
     [
         ([{"name": "a", "value": 1.0}], "candidates.value: this stream's source is a table"),
-        ([{"name": "a"}], "candidates: one has no score; give each a 'where', a 'sum' or 'people'"),
+        ([{"name": "a"}], "candidates: one candidate has no score; give each a 'where', a 'sum' or 'people'"),
         (
             [{"name": "a", "where": "TRUE"}, {"name": "a", "where": "FALSE"}],
-            "candidates.name: a name stands there twice",
+            "candidates.name: two candidates have the same name",
         ),
         ([{"name": "a", "sum": "age"}], "candidates.sum: the stream was not opened for sums of this attribute"),
         ([{"name": "a", "where": "height > 3"}], "candidates.where: "),
@@ -115,7 +115,10 @@ def test_candidates_without_a_value_are_refused_on_a_feed(kind: str, candidate: 
     [answer] = asked(driver, [candidate])
     assert answer.outcome == "rejected"
     assert answer.reason is not None
-    assert "candidates: this stream's source has no table; give each a 'value' alone" in answer.reason
+    assert (
+        "candidates: this stream's source has no table; give each candidate a 'value' and nothing else"
+        in answer.reason
+    )
 
 
 @pytest.mark.parametrize("kind", KINDS)

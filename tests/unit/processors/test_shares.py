@@ -22,7 +22,7 @@ from stream.processing.protocol import Outputs, Record
 from stream.settings import Settings
 from stream.worker.fair_shares import NO_LIMITS, PRIVATE_ROWS, SECOND, Limits, Shares, Workload
 from stream.worker.families.family import Context
-from stream.worker.worker_processor import WORK_AT_ONCE, QueryProcessor
+from stream.worker.worker_processor import MAX_BATCH_WORK, QueryProcessor
 from tests.builders import KEY, PEOPLE, installation, source, stream
 from tests.processing import process_records
 from tests.unit.processors.installation import answers_in, changelog, table_store, written
@@ -336,7 +336,7 @@ def test_1800_of_the_slowest_questions_hold_a_neighbour_up_for_ten_seconds_of_wo
             for record, answer in zip(records, answers, strict=False)
             if answer.stream == "s" and answer.outcome == "answer"
         ]
-        assert sum(done) <= max([WORK_AT_ONCE, *done])
+        assert sum(done) <= max([MAX_BATCH_WORK, *done])
         work += sum(done)
         found += outcomes(answers)
         records = records[len(batch.records) :]

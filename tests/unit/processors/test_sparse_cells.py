@@ -35,15 +35,16 @@ def cell(code: int, zip_code: int, weight: float = 1.0) -> Cell:
 
 def test_a_question_is_its_cells_in_the_mechanisms_order_of_attributes_with_weights_in_steps() -> None:
     asked = (cell(9, 7, 0.5), cell(2, 1), cell(4, 4, 0.0))
-    assert SPACE.read(asked) == CellQuestion(((2, 1), (9, 7)), (1024, 512))
+    assert SPACE.parse_question(asked) == CellQuestion(((2, 1), (9, 7)), (1024, 512))
 
 
 def test_true_values_are_exact_for_many_questions_at_once() -> None:
     asked = [
-        SPACE.read(cells) for cells in [(cell(2, 1),), (cell(2, 1, 0.25), cell(3, 1), cell(8, 8)), (cell(8, 8),)]
+        SPACE.parse_question(cells)
+        for cells in [(cell(2, 1),), (cell(2, 1, 0.25), cell(3, 1), cell(8, 8)), (cell(8, 8),)]
     ]
-    assert SPACE.private(asked).tolist() == [2 * 1024, 2 * 256 + 1024, 0]
-    assert SPACE.private([]).tolist() == []
+    assert SPACE.exact_values(asked).tolist() == [2 * 1024, 2 * 256 + 1024, 0]
+    assert SPACE.exact_values([]).tolist() == []
 
 
 @given(
@@ -54,15 +55,15 @@ def test_equal_questions_have_equal_keys_however_they_were_written(parts: list[t
     if not any(weight for _, weight in parts):
         return
     written = tuple(cell(code, 1, weight / 1024) for code, weight in parts)
-    question = SPACE.read(written)
-    assert question.key == SPACE.read(written[::-1]).key
+    question = SPACE.parse_question(written)
+    assert question.key == SPACE.parse_question(written[::-1]).key
     heavier = CellQuestion(question.cells, (question.steps[0] % 1024 + 1, *question.steps[1:]))
     assert heavier.key != question.key
 
 
 def test_questions_of_different_lengths_have_different_keys() -> None:
     keys = {
-        SPACE.read(cells).key
+        SPACE.parse_question(cells).key
         for cells in [(cell(0, 0),), (cell(0, 0), cell(0, 1)), (cell(0, 1),), (cell(0, 0), cell(0, 1), cell(1, 0))]
     }
     assert len(keys) == 4
@@ -71,7 +72,7 @@ def test_questions_of_different_lengths_have_different_keys() -> None:
 @pytest.mark.parametrize(
     ("cells", "reason"),
     [
-        (tuple(cell(number, 0) for number in range(4)), "cells: 4 of them, the stream takes 3"),
+        (tuple(cell(number, 0) for number in range(4)), "cells: 4 cells, and the stream takes at most 3"),
         ((cell(1, 1), cell(1, 1, 0.5)), "cells: one cell is named twice"),
         ((cell(1, 1, 0.0),), "cells: no weight is above 0"),
         ((cell(1, 1, 1 / 3),), "cells: weights are multiples of 1/1024"),
@@ -80,17 +81,17 @@ def test_questions_of_different_lengths_have_different_keys() -> None:
 )
 def test_other_questions_are_refused_by_their_field(cells: Any, reason: str) -> None:
     with pytest.raises(Rejection) as refused:
-        SPACE.read(cells)
+        SPACE.parse_question(cells)
     assert refused.value.message.startswith(reason)
 
 
 def test_a_fresh_hypothesis_is_uniform_over_its_places_or_all_cells_where_those_are_fewer() -> None:
-    question = SPACE.read((cell(5, 5),))
-    assert SPACE.fresh().estimates([question], 1 << 20).tolist() == [1 << 20]
+    question = SPACE.parse_question((cell(5, 5),))
+    assert SPACE.uniform_hypothesis().estimates([question], 1 << 20).tolist() == [1 << 20]
     few = CellSpace(
         SOURCE, lambda: TABLE, SparsePmw(kind="sparse_pmw", attributes=("sex",), sparsity=3), 0.5, 1024
     )
-    [women] = few.fresh().estimates([few.read((Cell(at={"sex": "F"}),))], 1 << 20).tolist()
+    [women] = few.uniform_hypothesis().estimates([few.parse_question((Cell(at={"sex": "F"}),))], 1 << 20).tolist()
     assert women == 1 << 29
 
 

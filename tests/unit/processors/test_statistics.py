@@ -189,16 +189,16 @@ def test_gaussian_stream_counts_all_values() -> None:
 @pytest.mark.parametrize(
     ("kind", "asked", "reason"),
     [
-        ("laplace", {"quantile": "sex"}, "quantile: attribute 'sex' is no attribute of ordered values"),
+        ("laplace", {"quantile": "sex"}, "quantile: attribute 'sex' is not an attribute of ordered values"),
         ("laplace", {"quantile": "Age"}, "did you mean 'age'?"),
         ("laplace", {"variance": "band"}, "declared are 'age', 'pay', 'dose'"),
         ("laplace", {"quantile": "age", "group_by": ["age"]}, "group_by: an attribute is named twice"),
         ("laplace", {"quantile": "age", "alpha": 5.0}, "alpha: "),
         ("laplace", {"quantile": "age", "q": 0.1234567}, "q: a number has more than six decimal digits"),
         ("laplace", {"quantile": "pay", "group_by": ["age", "sex"]}, "more than 1048576 values"),
-        ("histogram", {"quantile": "pay"}, "quantile: attribute 'pay' is no attribute of ordered values"),
+        ("histogram", {"quantile": "pay"}, "quantile: attribute 'pay' is not an attribute of ordered values"),
         ("histogram", {"quantile": "age", "group_by": ["band"]}, "group_by: attribute 'band' is none"),
-        ("pmw", {"quantile": "pay"}, "quantile: attribute 'pay' is no attribute of ordered values"),
+        ("pmw", {"quantile": "pay"}, "quantile: attribute 'pay' is not an attribute of ordered values"),
         ("pmw", {"iqr": "age", "alpha": 3.0}, "alpha: "),
     ],
 )

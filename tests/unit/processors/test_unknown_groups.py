@@ -144,7 +144,7 @@ def test_a_full_answer_fits_what_clients_read() -> None:
         ({"group_by": ["diagnosis", "ward"]}, "group_by: this stream groups by one text attribute"),
         ({"where": "ward = 'A'"}, "where: this stream's mechanism does not take it; send group_by"),
         ({**ASKED, "where": "diagnosis = 'flu'"}, "attribute 'diagnosis' is text, whose values are private"),
-        ({**ASKED, "alpha": 3.0}, "alpha: this stream takes none"),
+        ({**ASKED, "alpha": 3.0}, "alpha: this stream takes no requested error"),
     ],
 )
 def test_other_questions_are_refused_without_a_charge(asked: dict[str, Any], reason: str) -> None:

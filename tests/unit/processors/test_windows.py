@@ -11,7 +11,7 @@ from msgspec.json import decode
 from schemas import Answer
 from schemas.wire import encode
 from sotto import Driver
-from stream.worker.answer_encoding import WireAnswer
+from stream.worker.output_encoding import WireAnswer
 from tests.builders import installation, stream
 from tests.privacy.service import KEY, feed
 from tests.unit.processors.live import GROUP, flights, question, standing, window
@@ -107,7 +107,7 @@ def test_a_stream_that_is_not_standing_takes_no_window(driver: Driver) -> None:
         [question("late", 1, value=1), question("plain", 2, value=1), {"id": "3", "stream": "plain", "value": 1}]
     )
     assert [answer.outcome for answer in answers] == ["below", "rejected", "below"]
-    assert answers[1].reason == "malformed: window, group: this stream is no standing one; remove them"
+    assert answers[1].reason == "malformed: window, group: only queries to standing streams have them; remove both"
     assert (answers[2].window, answers[2].group) == (None, None)
 
 
@@ -232,7 +232,7 @@ def test_a_group_that_is_none_of_the_streams_is_refused(driver: Driver) -> None:
     for group in (None, {}, {"origin": "XXX"}, {"gate": 1}, {"origin": "EWR", "gate": 1}):
         answer = driver.ask(question("late", 0, value=1) | {"group": group}, outcomes=True)
         assert answer.outcome == "rejected"
-        assert (answer.reason or "").startswith("malformed: group: it is none of the stream's")
+        assert (answer.reason or "").startswith("malformed: group: not a group of this stream")
     assert driver.ask(question("late", 0, value=1)).outcome == "below"
 
 

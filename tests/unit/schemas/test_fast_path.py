@@ -14,7 +14,7 @@ from schemas import MAX_EVENT_BYTES, Query
 from schemas.wire import Codec, MalformedEventError
 from stream.processing.dead_letters import Rejection
 from stream.processing.exact_decimals import replace_extreme_numbers
-from stream.worker.admission import each_once, in_full
+from stream.worker.admission import decode_in_full_form, require_unique_fields
 from tests.unit.schemas.json_events import FIELDS, mutilated, queries, repeats_a_name
 
 Reading = tuple[Any, ...]
@@ -25,7 +25,7 @@ codec: Codec[Query] = Codec(Query, limit=MAX_EVENT_BYTES)
 def fast(data: bytes) -> Reading | None:
     """What the fast path reads; the rule about value and where is the only one that no struct can state."""
     try:
-        query = each_once(data, in_full(data))
+        query = require_unique_fields(data, decode_in_full_form(data))
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError, Rejection):
         return None
     if (query.value is None) == (query.where is None):

@@ -9,7 +9,7 @@ from typing import Any
 from schemas import EventsSource
 from stream.feeds.feed_definitions import StandingDefinition
 from tests.processing import process_records
-from tests.unit.processors.feeds.reference import WHERES, Found, found_by
+from tests.unit.processors.feeds.reference import WHERES, StatisticNumber, found_by
 from tests.unit.processors.feeds.topic import (
     MINUTE,
     TOPICS,
@@ -132,7 +132,7 @@ def run_feed(
     return kafka
 
 
-def counts_of(kafka: Kafka, name: str) -> Found:
+def counts_of(kafka: Kafka, name: str) -> StatisticNumber:
     """Return the committed counts of a stream by window and cell."""
     partials = [partial for partial in kafka.partials() if partial["stream"] == name]
     starts = [partial["start"] for partial in partials]

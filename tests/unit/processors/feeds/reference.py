@@ -20,7 +20,7 @@ WHERES: dict[str, Callable[[dict[str, Any]], bool]] = {
     "origin <> 'JFK' OR delay < 3": lambda event: event["origin"] != "JFK" or event["delay"] < 3,
 }
 
-Found = dict[int, dict[int, int]]
+StatisticNumber = dict[int, dict[int, int]]
 """The cells of each window, by its beginning."""
 
 
@@ -55,7 +55,7 @@ def clocks(about: EventsSource, records: Sequence[Arrived], ends: dict[int, int]
 
 def found_by(
     about: EventsSource, stream: StandingDefinition, records: Sequence[Arrived], ends: dict[int, int], effect: int
-) -> Found:
+) -> StatisticNumber:
     """All windows of a stream that are closed in the end, of which a feed hears before the record ``effect``."""
     standing = stream.standing
     size, every, lateness = standing.window.size_ms, standing.window.every_ms, span_ms(standing.lateness)
@@ -74,7 +74,7 @@ def found_by(
             cell = _cell(standing.by, event)
             if start >= first and not beyond and not late and bounds.let(str(event["who"]), start):
                 windows[start][cell] += event["delay"] if is_sum else 1
-    closed: Found = {}
+    closed: StatisticNumber = {}
     start = first
     while start + size + lateness <= now[-1] and (horizon is None or start < first + horizon * every):
         closed[start] = {cell: number for cell, number in sorted(windows[start].items()) if number}

@@ -17,25 +17,25 @@ from stream.processing.record_columns import MessageColumns
 from stream.processing.topic_names import LEDGER_PARTITIONS, Topics, partition_of
 from stream.worker.hosted_streams import STATES, HostedStreams
 from stream.worker.mechanism_updates import Update, encode_update, update_key
-from stream.worker.stream_columns import StreamColumns, groups
-from stream.worker.stream_terms import about_of_event
+from stream.worker.stream_columns import StreamColumns, group_equal_rows
+from stream.worker.stream_terms import window_and_group_of_event
 
 WireAnswer: Any = struct(Answer)
 _STATES: Final = spans_of([b'","state":"%s","answered":' % state.encode() for state in STATES])
 
 
-class Replies:
-    """Encodes the records of one partition. All methods only add to ``outputs``."""
+class OutputEncoder:
+    """Encodes the records of one partition; the methods only add to ``outputs``."""
 
     def __init__(self, topics: Topics, partition: int, streams: HostedStreams) -> None:
         self._topics = topics
         self._partition = partition
         self._streams = streams
 
-    def checkpoints(
+    def write_checkpoints(
         self, outputs: Outputs, slots: npt.NDArray[np.intp], figures: StreamColumns | None = None
     ) -> None:
-        """Write one changelog record per stream; ``figures`` saves gathering the columns again."""
+        """Write one checkpoint per stream; pass ``figures`` if they are already gathered."""
         if not len(slots):
             return
         if figures is None:
@@ -45,18 +45,18 @@ class Replies:
             (
                 b'{"incarnation":"',
                 self._streams.noise.incarnations(slots),
-                _one_or_each(_STATES, figures.state),
+                _constant_or_texts(_STATES, figures.state),
                 figures.answered,
                 b',"tops":',
-                _alike(figures.tops),
+                _constant_or_column(figures.tops),
                 b',"offset":',
                 figures.last_offset,
                 b',"reason":',
-                self._reasons(slots),
+                self._encode_stream_reasons(slots),
                 b',"due":',
-                _alike(figures.due),
-                self._surplus(figures),
-                self._turns(slots),
+                _constant_or_column(figures.due),
+                self._encode_surplus(figures),
+                self._encode_turns(slots),
                 b"}",
             ),
         )
@@ -64,7 +64,7 @@ class Replies:
             self._topics.state, self._partition, MessageColumns(self._streams.names_of(figures), values)
         )
 
-    def _surplus(self, figures: StreamColumns) -> Part:
+    def _encode_surplus(self, figures: StreamColumns) -> Part:
         """Encode the field ``surplus``, which is omitted if it is 0."""
         surplus = figures.surplus
         if not surplus.any():
@@ -72,44 +72,44 @@ class Replies:
         known, which = np.unique(surplus, return_inverse=True)
         return spans_of([b',"surplus":%d' % one if one else b"" for one in known.tolist()]), which
 
-    def _turns(self, slots: npt.NDArray[np.intp]) -> Part:
+    def _encode_turns(self, slots: npt.NDArray[np.intp]) -> Part:
         """Encode the field ``turn``, which only standing streams have."""
         if not (turns := self._streams.life.turns):
             return b""
         said = [b',"turn":%d' % turns[slot] if slot in turns else b"" for slot in slots.tolist()]
         return spans_of(said), np.arange(len(slots))
 
-    def _reasons(self, slots: npt.NDArray[np.intp]) -> Part:
+    def _encode_stream_reasons(self, slots: npt.NDArray[np.intp]) -> Part:
         if not (reasons := self._streams.life.reasons):
             return b"null"
-        return _texts_of([reasons.get(slot) for slot in slots.tolist()])
+        return _encode_reasons([reasons.get(slot) for slot in slots.tolist()])
 
-    def update(self, outputs: Outputs, slot: int, update: Update) -> None:
+    def write_update(self, outputs: Outputs, slot: int, update: Update) -> None:
         """Write one changelog record for an update of a stream's hypothesis or estimate."""
         key = update_key(self._streams.names[slot], update.number)
         outputs.add(self._topics.state, self._partition, (key, encode_update(update), ()))
 
-    def progress(self, outputs: Outputs, progress: Any, topic_ids: Mapping[str, str]) -> None:
+    def write_progress(self, outputs: Outputs, progress: Any, topic_ids: Mapping[str, str]) -> None:
         """Write the offset up to which this partition's queries are answered."""
         outputs.add(
             self._topics.state, self._partition, (PROGRESS_KEY, encode(progress), with_topic_ids(topic_ids))
         )
 
-    def charges(self, outputs: Outputs, slots: npt.NDArray[np.intp]) -> None:
+    def write_charges(self, outputs: Outputs, slots: npt.NDArray[np.intp]) -> None:
         """Write one charge per stream."""
         if not len(slots):
             return
         figures = self._streams.columns.picked(slots)
-        sources, source_of = self._sources(slots, figures)
+        sources, source_of = self._encode_sources(slots, figures)
         values = pack(
             len(slots),
             (
-                *self._totals(slots, figures, (sources, source_of)),
+                *self._encode_totals(slots, figures, (sources, source_of)),
                 b',"spent":',
-                self._spent(slots, figures),
+                self._encode_spent(slots, figures),
                 b',"reason":',
-                self._reasons(slots),
-                self._surplus(figures),
+                self._encode_stream_reasons(slots),
+                self._encode_surplus(figures),
                 b"}",
             ),
         )
@@ -119,7 +119,7 @@ class Replies:
             charges = MessageColumns(sources.picked(source_of[own]), values.picked(own))
             outputs.extend(self._topics.charges, partition, charges)
 
-    def status(self, outputs: Outputs, slots: npt.NDArray[np.intp]) -> None:
+    def write_status(self, outputs: Outputs, slots: npt.NDArray[np.intp]) -> None:
         """Write one status record per stream."""
         if not len(slots):
             return
@@ -127,24 +127,24 @@ class Replies:
         refused: Part = b"null"
         if figures.refused.any():
             reasons = zip(slots.tolist(), figures.refused.tolist(), strict=True)
-            refused = _texts_of(
+            refused = _encode_reasons(
                 [self._streams.reason(slot) if is_refused else None for slot, is_refused in reasons]
             )
         values = pack(
             len(slots),
             (
-                *self._totals(slots, figures, self._sources(slots, figures)),
-                self._left(slots, figures),
+                *self._encode_totals(slots, figures, self._encode_sources(slots, figures)),
+                self._encode_answers_left(slots, figures),
                 b',"spent":',
-                self._spent(slots, figures),
+                self._encode_spent(slots, figures),
                 b',"alpha":',
-                self._alphas(slots, figures),
+                self._encode_alphas(slots, figures),
                 b',"position":{"topic":"' + self._topics.queries.encode(),
                 b'","partition":%d,"offset":' % self._partition,
                 figures.last_offset,
                 b'},"refused":',
                 refused,
-                self._surplus(figures),
+                self._encode_surplus(figures),
                 b"}",
             ),
         )
@@ -152,7 +152,9 @@ class Replies:
             self._topics.status, self._partition, MessageColumns(self._streams.names_of(figures), values)
         )
 
-    def _totals(self, slots: npt.NDArray[np.intp], figures: StreamColumns, sources: Part) -> tuple[Part, ...]:
+    def _encode_totals(
+        self, slots: npt.NDArray[np.intp], figures: StreamColumns, sources: Part
+    ) -> tuple[Part, ...]:
         """Encode the first fields of charges and status records."""
         streams = self._streams
         return (
@@ -168,36 +170,36 @@ class Replies:
             figures.tops,
         )
 
-    def _sources(self, slots: npt.NDArray[np.intp], figures: StreamColumns) -> tuple[Spans, Column]:
-        first, group = groups(len(slots), [figures.terms_of])
+    def _encode_sources(self, slots: npt.NDArray[np.intp], figures: StreamColumns) -> tuple[Spans, Column]:
+        first, group = group_equal_rows(len(slots), [figures.terms_of])
         return spans_of(
             [self._streams.terms_at(slot).source.source.encode() for slot in slots[first].tolist()]
         ), group
 
-    def _alphas(self, slots: npt.NDArray[np.intp], figures: StreamColumns) -> Part:
-        first, group = groups(len(slots), [figures.terms_of])
+    def _encode_alphas(self, slots: npt.NDArray[np.intp], figures: StreamColumns) -> Part:
+        first, group = group_equal_rows(len(slots), [figures.terms_of])
         return spans_of(
             [encode(self._streams.terms_at(slot).calibration.alpha) for slot in slots[first].tolist()]
         ), group
 
-    def _left(self, slots: npt.NDArray[np.intp], figures: StreamColumns) -> Part:
-        first, group = groups(len(slots), [figures.cutoff, figures.tops, figures.surplus])
-        shown = [encode(self._streams.shown_left(slot)) for slot in slots[first].tolist()]
+    def _encode_answers_left(self, slots: npt.NDArray[np.intp], figures: StreamColumns) -> Part:
+        first, group = group_equal_rows(len(slots), [figures.cutoff, figures.tops, figures.surplus])
+        shown = [encode(self._streams.shown_answers_left(slot)) for slot in slots[first].tolist()]
         return spans_of([b',"tops_left":' + left for left in shown]), group
 
-    def _spent(self, slots: npt.NDArray[np.intp], figures: StreamColumns) -> Part:
+    def _encode_spent(self, slots: npt.NDArray[np.intp], figures: StreamColumns) -> Part:
         streams = self._streams
         alike = [figures.terms_of, figures.answered > 0, figures.tops, figures.surplus]
         if streams.extensions:
             extended = np.array([slot in streams.extensions for slot in slots.tolist()], dtype=np.bool_)
             alike.append(np.where(extended, slots + 1, 0))
-        first, group = groups(len(slots), alike)
+        first, group = group_equal_rows(len(slots), alike)
         return spans_of([encode(streams.spent(slot)) for slot in slots[first].tolist()]), group
 
-    def reject(self, outputs: Outputs, record: RecordLike, rejection: Rejection) -> Message | None:
+    def write_rejection(self, outputs: Outputs, record: RecordLike, rejection: Rejection) -> Message | None:
         """Write a dead letter, and return the answer if the event has an id and a stream.
 
-        A busy question is valid and its client can send it again, so it has no dead letter.
+        A question refused as busy is valid and its client can send it again, so it has no dead letter.
         """
         if rejection.code == BUSY:
             outputs.busy += 1
@@ -207,21 +209,21 @@ class Replies:
         if (isinstance(value, Unread) and value.batch is not None) or (address := address_of(value)) is None:
             return None
         query_id, name = address
-        window, group = about_of_event(value)
+        window, group = window_and_group_of_event(value)
         answer = WireAnswer(query_id, name, "rejected", reason=rejection.reason, window=window, group=group)
         return (name.encode(), encode(answer), ())
 
 
-def _alike(numbers: Column) -> Part:
-    """Return integers as a part to encode; one constant if all are equal."""
+def _constant_or_column(numbers: Column) -> Part:
+    """Return a column of integers as a part to encode, or one constant if all are equal."""
     return b"%d" % numbers[0] if (numbers == numbers[0]).all() else numbers
 
 
-def _one_or_each(texts: Spans, which: npt.NDArray[np.uint8]) -> Part:
+def _constant_or_texts(texts: Spans, which: npt.NDArray[np.uint8]) -> Part:
     """Return each row's text as a part to encode; one constant if all rows have the same text."""
     return texts[int(which[0])] if (which == which[0]).all() else (texts, which.astype(np.int64))
 
 
-def _texts_of(reasons: Sequence[str | None]) -> Part:
+def _encode_reasons(reasons: Sequence[str | None]) -> Part:
     number_of = {reason: number for number, reason in enumerate(dict.fromkeys(reasons))}
     return spans_of(list(map(encode, number_of))), np.array([number_of[one] for one in reasons], dtype=np.int64)
