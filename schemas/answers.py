@@ -37,14 +37,15 @@ class Answer(Event):
     * ``estimate`` is the requested number, ``estimates`` several numbers in the requested order (cells
       in row-major order), ``choice`` a category or a candidate's name.
     * ``keys`` are the released texts of unknown groups, one for each of the ``estimates``, the largest
-      first.
+      first; sorted and without ``estimates`` if the stream releases no counts.
     * ``alpha`` bounds the errors of all numbers of the stream together, with probability 1 − β;
       ``basis`` is its justification; ``independence`` says that some two attributes of an estimate
       were never measured together.
     * ``interval`` is the 95 % confidence interval ``[low, high]`` of ``estimate``, ``intervals`` has
       one for each of the ``estimates``: each holds for one number by itself. They are null if the
       number's noise has no known law, and of a question with ``top``, whose numbers are chosen.
-    * ``top_groups`` are the groups of the ``estimates`` of a question with ``top``, in their order.
+    * ``top_groups`` are the groups of the ``estimates`` of a question with ``top``, in their order, and
+      those of unknown groups by a text and declared attributes, in place of ``keys``.
     * ``spent`` is the stream's privacy loss so far, ``tops_left`` the number of charged answers (⊤s,
       updates, noisy answers) that the grant still pays for, null if one charge pays for all answers.
       Both are null for ``rejected``, because the query never reaches its stream.

@@ -205,10 +205,14 @@ class UnknownGroupsCalibration(_Calibration):
     Each of ``cutoff`` answers is (``epsilon_answer``, ``delta_answer``)-DP. Counts have Laplace
     noise of scale ``sensitivity_steps`` / ``epsilon_answer``, and a text is released if its noisy
     count is at least ``threshold``. One person has at most ``contribution`` rows.
+
+    ``selection`` releases no counts. A text of n people is released with the largest probability
+    that keeps each of the ``sensitivity_steps`` texts that one person moves to its part of ε and δ;
+    from ``threshold`` people on it is certain.
     """
 
     kind: Literal["unknown_groups"] = "unknown_groups"
-    method: Literal["laplace", "textbook"]
+    method: Literal["laplace", "textbook", "selection"]
     epsilon_answer: float
     delta_answer: float
     threshold: Steps

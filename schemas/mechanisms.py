@@ -255,15 +255,19 @@ class LazyHistogram(Event):
     sparsity: Annotated[int, Field(ge=1, le=MAX_SPARSITY)] = 16
 
 
-class UnknownGroups(Event):
+class UnknownGroups(SparingEvent):
     """Noisy counts of the texts of a column that enough rows have, for each of ``answers`` questions.
 
     Which texts are released is private and costs δ: a text is released if its noisy count reaches
-    the threshold of the plan.
+    the threshold of the plan. Without ``counts``, answers name the texts alone: the whole budget
+    decides which texts are released, by the number of people who have them.
     """
+
+    wire_omits: ClassVar[frozenset[str]] = frozenset({"counts"})
 
     kind: Literal["unknown_groups"]
     answers: Cutoff = 1
+    counts: bool = True
 
 
 class RunningCount(Event):

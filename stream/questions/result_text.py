@@ -46,6 +46,9 @@ def line(answer: Answer) -> str:
         first = ", ".join(_numbers(answer)[:MAX_LINES])
         more = len(answer.estimates) - MAX_LINES
         parts.append(f"[{first}{f', … {more} more' if more > 0 else ''}]")
+    elif (names := _names(answer)) is not None:
+        more = len(names) - MAX_LINES
+        parts.append(f"[{', '.join(names[:MAX_LINES])}{f', … {more} more' if more > 0 else ''}]")
     elif answer.choice is not None:
         parts.append(f"'{answer.choice}'")
     else:
@@ -71,11 +74,17 @@ def alpha_unit(answer: Answer) -> str:
 
 
 def _numbers(answer: Answer) -> list[str]:
-    """Format the numbers of an answer, each behind its text if there are keys."""
+    """Format the numbers of an answer, each behind its released group if there are such."""
     numbers = [format_estimate(number, answer.alpha) for number in answer.estimates or ()]
-    if answer.keys is None:
-        return numbers
-    return [f"{shown(text)} {number}" for text, number in zip(answer.keys, numbers, strict=True)]
+    names = _names(answer)
+    return numbers if names is None else [f"{name} {number}" for name, number in zip(names, numbers, strict=True)]
+
+
+def _names(answer: Answer) -> list[str] | None:
+    """Quote the names of an answer's groups, if it has them."""
+    if answer.top_groups is not None:
+        return [shown(", ".join(map(str, group.values()))) for group in answer.top_groups]
+    return None if answer.keys is None else [shown(text) for text in answer.keys]
 
 
 def about(answer: Answer) -> str:

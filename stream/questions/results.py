@@ -69,7 +69,8 @@ class Result(DataFrames, Answer):
     def groups(self) -> tuple[Group, ...] | None:
         """The cell of each of the ``estimates`` of a ``group_by`` question; else None.
 
-        For unknown groups, the cells are the released texts, the largest first.
+        For unknown groups, the cells are the released ones, the largest first; without counts, they
+        are sorted and have no ``estimates``.
         """
         if self.keys is not None:
             name = "key" if self._query is None or self._query.group_by is None else self._query.group_by[0]
@@ -136,6 +137,8 @@ class Result(DataFrames, Answer):
             common |= {"window_start": self.window.start, "window_end": self.window.end}
             common |= _apart(self.group or {}, dict.fromkeys((*common, *_NUMBERS)))
         bound = {} if self.rows_per_person is None else {"rows_per_person": self.rows_per_person}
+        if self.estimates is None and self.groups is not None:
+            return [{**common, **_apart(label, {**common, **bound}), **bound} for label in self.groups]
         if self.estimates is None:
             one = {"estimate": self.estimate, "choice": self.choice, "alpha": self.alpha, "reason": self.reason}
             return [{**common, **one, **_ends(self.interval), **bound}]

@@ -10,6 +10,7 @@ from math import prod
 from typing import Any
 
 from schemas import GrantRecord, Query, SourceRecord, TableSource
+from stream.formatting import values_of
 from stream.questions import Result, Results, result_text
 from stream.questions.question_forms import validate_as_invalid
 from stream.questions.result_text import ERROR, HIGH, LOW, DataFrames, cost_of
@@ -131,9 +132,11 @@ class PreparedStatement:
 
 def _table(asked: PreparedStatement, results: Results) -> Table:
     statement, plan, target = asked.statement, asked.plan, asked.target
-    texts = [group for result in results if result.keys is not None for group in result.groups or ()]
-    rows: list[dict[str, Any]] = [dict(_grouped(plan, group)) for group in plan.rows or texts]
+    released = [group for result in results for group in result.groups or ()] if not plan.rows else []
+    rows: list[dict[str, Any]] = [dict(_grouped(plan, group)) for group in plan.rows or released]
     for question, result in zip(plan.questions, results, strict=True):
+        if question.column is None:
+            continue
         name = plan.columns[question.column].name
         numbers = result.estimates if result.estimates is not None else (result.estimate,)
         places = range(len(rows)) if question.row is None else (question.row,)
@@ -180,6 +183,8 @@ def _rank(
     if isinstance(column, Grouped):
         if column.attribute in source.texts:
             return True, rows[at][column.name]
+        if not plan.rows:
+            return True, list(values_of(source.attributes[column.attribute])).index(rows[at][column.name])
         axis = plan.groups.index(column.attribute)
         domains = [source.attributes[name] for name in plan.groups[axis:]]
         return True, at // prod(domain.size for domain in domains[1:]) % domains[0].size

@@ -22,6 +22,7 @@ from schemas import (
     Integers,
     Pmw,
     TableSource,
+    UnknownGroups,
 )
 from schemas.queries import STATISTICS
 from stream.formatting import did_you_mean
@@ -30,7 +31,7 @@ from stream.privacy.noise import samplers
 from stream.questions.results import Group, groups_of
 from stream.sql.aggregates import AnswerColumn, StatementError, distinct
 from stream.sql.calendar_functions import attribute_named, is_calendar_name, without_calendar_names
-from stream.sql.statements import Column, Grouped, SelectStatement
+from stream.sql.statements import Column, Grouped, SelectStatement, no_aggregates
 from stream.tables import (
     PredicateError,
     PredicateParser,
@@ -67,22 +68,24 @@ class StreamCheck:
         self._pmw = grant.spec.mechanism if isinstance(grant.spec.mechanism, Pmw) else None
         self._histogram = grant.spec.mechanism if isinstance(grant.spec.mechanism, Histogram) else None
         self._by_weights = grant.calibration.kind == "hypothesis"
+        mechanism = grant.spec.mechanism
+        self._uncounted = isinstance(mechanism, UnknownGroups) and not mechanism.counts
 
     def groups(self, names: Sequence[str]) -> None:
-        """Refuse repeated attributes and too many groups; a text is a group by itself."""
+        """Refuse repeated attributes, several texts, and too many declared groups."""
         if len(set(names)) < len(names):
             raise StatementError("GROUP BY: an attribute stands there twice; name it once")
-        if text := next((name for name in names if name in self._source.texts), None):
-            self._by_text(text, names)
-            return
-        if self._cells(names) > MAX_CATEGORIES:
+        texts = [name for name in names if name in self._source.texts]
+        if len(texts) > 1:
             raise StatementError(
-                f"GROUP BY: there are {self._cells(names):,} groups; group by fewer or smaller attributes, with at most {MAX_CATEGORIES:,}"
+                f"GROUP BY: {listed(texts)} are texts; group by one of them, alone or with declared attributes"
             )
-
-    def _by_text(self, text: str, names: Sequence[str]) -> None:
-        if len(names) > 1:
-            raise StatementError(f"GROUP BY: {private_text(text)}; put conditions on other attributes into WHERE")
+        cells = self._cells([name for name in names if name not in texts])
+        if cells > MAX_CATEGORIES:
+            of_text = " of each text" if texts else ""
+            raise StatementError(
+                f"GROUP BY: there are {cells:,} groups{of_text}; group by fewer or smaller attributes, with at most {MAX_CATEGORIES:,}"
+            )
 
     def question(self, column: str, query: Mapping[str, Any]) -> None:
         """Refuse an unsupported question; the error names its column or quotes its condition."""
@@ -100,6 +103,11 @@ class StreamCheck:
                 raise StatementError(message) from None
         if not self._is_hidden(query):
             raise StatementError(f"column '{one_line(column)}': {samplers.too_wide('answers')}")
+        if self._uncounted and column:
+            raise StatementError(
+                f"column '{column}': stream '{self._stream}' names texts and releases no counts; leave the column out, or name a stream "
+                "with mechanism.counts"
+            )
         if self._pmw is not None:
             self._on_pmw(column, query, named, self._pmw)
         if self._histogram is not None:
@@ -194,9 +202,12 @@ MAX_QUESTIONS: Final = 256
 
 @dataclass(frozen=True, slots=True)
 class StatementQuestion:
-    """A query without stream and id, whose answer fills a column in one row, or in all rows (None)."""
+    """A query without stream and id, whose answer fills a column in one row, or in all rows (None).
 
-    column: int
+    Without a ``column``, its answer names the rows themselves: the groups of a text.
+    """
+
+    column: int | None
     row: int | None
     query: dict[str, Any]
 
@@ -236,21 +247,30 @@ def plan(statement: SelectStatement, source: TableSource, grant: GrantRecord) ->
     _require_groups(statement, columns, groups, named)
     check = StreamCheck(source, grant, () if has_functions else statement.conditions)
     check.groups(groups)
-    if groups and groups[0] in source.texts:
+    if any(name in source.texts for name in groups):
         _require_one_count(columns)
     rows = groups_of(source, groups) or ()
-    questions: list[StatementQuestion] = []
-    for place, column in enumerate(columns):
-        if isinstance(column, AnswerColumn):
-            questions += _questions(place, column, source, groups)
+    questions = [
+        question
+        for place, column in enumerate(columns)
+        if isinstance(column, AnswerColumn)
+        for question in _questions(place, column, source, groups)
+    ] or [_names_alone(named.condition(statement.where), source, groups)]
     if len(questions) > MAX_QUESTIONS:
         raise StatementError(
             f"{len(questions):,} questions are asked, one for each sum or mean of each group; ask at most {MAX_QUESTIONS} at once: "
             "take fewer groups, or COUNT(*), which is one question for all groups"
         )
     for question in questions:
-        check.question(columns[question.column].name, question.query)
+        check.question("" if question.column is None else columns[question.column].name, question.query)
     return StatementPlan(columns, groups, rows, tuple(questions))
+
+
+def _names_alone(where: str | None, source: TableSource, groups: tuple[str, ...]) -> StatementQuestion:
+    """Return the question of a statement without aggregates: which groups of a text there are."""
+    if not any(name in source.texts for name in groups):
+        raise no_aggregates()
+    return StatementQuestion(None, None, {"group_by": groups} | ({} if where is None else {"where": where}))
 
 
 class _Attributes:
@@ -315,9 +335,10 @@ def _require_declared(name: str, source: TableSource) -> None:
 
 def _require_one_count(columns: Sequence[Column]) -> None:
     counts = [column for column in columns if isinstance(column, AnswerColumn)]
-    if len(counts) != 1 or counts[0].form != "count":
+    if len(counts) > 1 or any(one.form not in {"count", "people"} or one.min_rows is not None for one in counts):
         raise StatementError(
-            "GROUP BY a text: each count releases other texts; SELECT the text and one COUNT(*), and ask others in statements of their own"
+            "GROUP BY a text: each count releases other texts; SELECT the text and one COUNT(*) or COUNT(DISTINCT person), and ask others "
+            "in statements of their own"
         )
 
 

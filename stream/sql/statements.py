@@ -1,7 +1,7 @@
 """Parses one SELECT of aggregates from one table.
 
 Supported are ``COUNT(*)``, ``SUM(a)``, ``AVG(a)``, each with ``FILTER (WHERE …)`` or ``CASE WHEN … END``,
-quantiles, variances, shares of rows, ``WHERE`` and ``GROUP BY``. ``HAVING``, ``ORDER BY`` and ``LIMIT`` apply to the result and cost
+quantiles, variances, shares of rows, ``WHERE`` and ``GROUP BY``; of a text attribute also the groups alone. ``HAVING``, ``ORDER BY`` and ``LIMIT`` apply to the result and cost
 nothing.
 """
 
@@ -40,7 +40,7 @@ _COUNTS_IF: Final = frozenset({"COUNT_IF", "COUNTIF"})
 def columns_of(text: str) -> list[str]:
     """Return the text of each column between SELECT and FROM."""
     tokens = _DIALECT.tokenize(text)
-    found, first = [], 1 + (len(tokens) > 1 and tokens[1].token_type is TokenType.ALL)
+    found, first = [], 1 + (len(tokens) > 1 and tokens[1].token_type in {TokenType.ALL, TokenType.DISTINCT})
     for place, token in _outermost(tokens):
         if place >= first and token.token_type in {TokenType.COMMA, TokenType.FROM}:
             found.append(one_line(_between(text, tokens[first:place]), len(text)))
@@ -122,10 +122,11 @@ _reading: Final[ContextVar[bool]] = ContextVar("reading", default=False)
 # The parser logs unknown text to standard error, which may quote the statement.
 logging.getLogger("sqlglot").addFilter(lambda _: not _reading.get())
 
-_CLAUSES: Final = frozenset({"kind", "expressions", "from_", "where", "group", "having", "order", "limit"})
+_CLAUSES: Final = frozenset(
+    {"kind", "expressions", "from_", "where", "group", "having", "order", "limit", "distinct"}
+)
 _REFUSED: Final[dict[str, str]] = {
     "joins": "one row is one person of one table; declare what you join as attributes of the source",
-    "distinct": "name what you group by: SELECT a, COUNT(*) FROM t GROUP BY a",
     "windows": "ask counts, sums or means by GROUP BY",
     "offset": "leave it out, and drop rows from the result yourself",
     "with_": "write one SELECT from one table",
@@ -167,7 +168,7 @@ class SelectStatement:
     """A parsed SELECT; ``order`` has the positions of columns and whether they are descending.
 
     ``renamed`` has the names in GROUP BY that are aliases of columns. ``conditions`` are pairs: the text as
-    written, and the same text without table names.
+    written, and the same text without table names. Without aggregates, ``where`` selects the rows of the groups.
     """
 
     table: str
@@ -178,6 +179,7 @@ class SelectStatement:
     renamed: tuple[str, ...] = ()
     having: Having | None = None
     conditions: tuple[tuple[str, str], ...] = field(default=(), compare=False)
+    where: str | None = None
 
 
 def read(text: str) -> SelectStatement:
@@ -236,6 +238,8 @@ def _statement(select: exp.Select, text: str) -> SelectStatement:
         if found and clause not in _CLAUSES:
             instead = _REFUSED.get(clause, "leave it out")
             raise StatementError(f"{clause.strip('_').removesuffix('s').upper()} cannot be asked; {instead}")
+    if select.args.get("distinct"):
+        _group_by_columns(select)
     people = None
     if select.args.get("from_") is not None and isinstance(select.args["from_"].this, exp.Subquery):
         people = people_query(select.args["from_"].this)
@@ -250,8 +254,9 @@ def _statement(select: exp.Select, text: str) -> SelectStatement:
     columns = tuple(
         _column(one, said, where, groups, people) for one, said in zip(select.expressions, written, strict=True)
     )
-    if not any(isinstance(column, AnswerColumn) for column in columns):
-        raise StatementError(f"rows are never returned, only aggregates; {USUAL}")
+    aggregates = any(isinstance(column, AnswerColumn) for column in columns)
+    if not aggregates and not groups:
+        raise no_aggregates()
     names = [column.name for column in columns]
     if reserved := next((name for name in names if name.endswith((ERROR, LOW, HIGH))), None):
         raise StatementError(f"'{reserved}' is reserved for an error bound; give the column another name with AS")
@@ -267,7 +272,25 @@ def _statement(select: exp.Select, text: str) -> SelectStatement:
         renamed,
         _having(select, columns),
         conditions,
+        None if aggregates else where,
     )
+
+
+def no_aggregates() -> StatementError:
+    """Return the error of a statement that would return rows."""
+    return StatementError(f"rows are never returned, only aggregates; {USUAL}")
+
+
+def _group_by_columns(select: exp.Select) -> None:
+    """Turn SELECT DISTINCT of columns into their GROUP BY."""
+    columns = [bare(one.this if isinstance(one, exp.Alias) else one) for one in select.expressions]
+    plain = all(isinstance(one, exp.Column) and not isinstance(one.this, exp.Star) for one in columns)
+    if select.args.get("group") or select.args["distinct"].args.get("on") or not plain:
+        raise StatementError(
+            "DISTINCT cannot be asked; name what you group by: SELECT a, COUNT(*) FROM t GROUP BY a"
+        )
+    select.set("distinct", None)
+    select.set("group", exp.Group(expressions=[one.copy() for one in columns]))
 
 
 def _require_people_alone(select: exp.Select) -> None:

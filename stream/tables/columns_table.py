@@ -20,6 +20,7 @@ from stream.tables.people_counts import PeopleCounts
 from stream.tables.rows import Frame, Rows
 from stream.tables.sums import summable
 from stream.tables.table_errors import DataError, no_attribute, private_text, shown
+from stream.tables.text_groups import TextGroups, count_groups
 from stream.tables.texts import TextColumn, declared_texts, hashed_columns
 from stream.tables.universe import Cell, CellIndex, membership
 
@@ -240,16 +241,22 @@ class PrivateTable:
             cell += self.private_codes[name][block]
         return cell
 
-    def text_counts(self, attribute: str, predicate: Predicate) -> npt.NDArray[np.int64]:
-        """Return the exact number of matching rows with each text of an attribute: private.
+    def text_groups(
+        self,
+        attribute: str,
+        predicate: Predicate,
+        declared: Sequence[str] = (),
+        *,
+        people: bool = False,
+        max_cells: int = MAX_UNIVERSE,
+    ) -> TextGroups:
+        """Return the exact number of matching rows, or people, of each group of a text: private.
 
-        They are in the order of ``private_texts[attribute].private_texts``. One row is in at most one of
-        them. DataError if the attribute is no text; other errors as in ``count``.
+        With ``declared`` attributes, a group is a text and their cell. One row is in at most one group.
+        DataError if ``attribute`` is no text, and as in ``group_counts``.
         """
-        column = self.private_texts.get(attribute)
-        if column is None:
-            raise DataError(f"{shown(attribute)} is no text of the table; name one of its texts")
-        return column.counts(self.private_inside(predicate))[1:]
+        shape = self.group_shape(declared, max_cells) if declared else ()
+        return count_groups(self, attribute, declared, shape, predicate, people=people)
 
     def cell_counts(self, attributes: Sequence[str], cells: Sequence[Cell]) -> npt.NDArray[np.int64]:
         """Return the exact number of rows in each of these cells: private.
@@ -262,11 +269,12 @@ class PrivateTable:
     def private_inside(self, predicate: Predicate) -> Iterator[tuple[slice, npt.NDArray[np.uint8]]]:
         """Yield blocks of rows, each with a mask of matching rows. Errors as in ``count``."""
         bits = self._bits(predicate).view(np.uint8)
-        for block in self._blocks():
+        for block in self.blocks():
             rows = block.stop - block.start
             yield block, np.unpackbits(bits[block.start // 8 : -(-block.stop // 8)], count=rows)
 
-    def _blocks(self) -> Iterator[slice]:
+    def blocks(self) -> Iterator[slice]:
+        """Yield the rows in blocks."""
         for start in range(0, self.private_row_count, _BLOCK_ROWS):
             yield slice(start, min(start + _BLOCK_ROWS, self.private_row_count))
 
@@ -333,7 +341,7 @@ class PrivateTable:
 
     def _packed(self, rows: Callable[[slice], npt.NDArray[np.bool_]]) -> Bitmap:
         bitmap = np.zeros(-(-self.private_row_count // _WORD_BITS), dtype=np.uint64)
-        for block in self._blocks():
+        for block in self.blocks():
             bitmap.view(np.uint8)[block.start // 8 : -(-block.stop // 8)] = np.packbits(rows(block))
         bitmap.setflags(write=False)
         return bitmap

@@ -50,7 +50,7 @@ def no_attribute(place: int, name: str, names: Collection[str], whole: str) -> s
 def private_text(name: str) -> str:
     """Return the message for a text attribute in a question that needs declared values."""
     return (
-        f"attribute {shown(name)} is text, whose values are private; group by it alone on a stream of unknown_groups, or "
+        f"attribute {shown(name)} is text, whose values are private; group by it on a stream of unknown_groups, or "
         "declare its values"
     )
 

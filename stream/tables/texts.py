@@ -69,16 +69,6 @@ class TextColumn:
         """Return the column of some rows, with the same codes."""
         return replace(self, private_codes=self.private_codes[rows])
 
-    def counts(self, inside: Any) -> npt.NDArray[np.int64]:
-        """Count the rows of each text by ``inside``, an iterable of blocks and masks of rows.
-
-        Item 0 belongs to rows without a text or outside, so that the time is the same for all masks.
-        """
-        counts = np.zeros(len(self.private_texts) + 1, dtype=np.int64)
-        for block, mask in inside:
-            counts += np.bincount(np.where(mask, self.private_codes[block], 0), minlength=len(counts))
-        return counts
-
 
 class TextEncoder:
     """Encodes the cells of one text attribute, over all batches."""

@@ -27,7 +27,7 @@ from stream.privacy.mechanisms import rank_choice
 from stream.privacy.mechanisms.above_threshold import ABOVE, query_sampler, threshold_sampler
 from stream.privacy.mechanisms.grid import Grid
 from stream.privacy.mechanisms.selection import Weights, weights
-from stream.privacy.mechanisms.unknown_groups import release
+from stream.privacy.mechanisms.unknown_groups import release, release_keys
 from stream.privacy.noise import (
     DrawRole,
     NoiseKey,
@@ -39,6 +39,7 @@ from stream.privacy.noise import (
     stream_subkeys,
 )
 from stream.privacy.noise.samplers import Integers, LowWords, Words
+from stream.privacy.planning.selection_rules import CERTAIN
 from stream.worker import QueryProcessor
 from stream.worker.families import window_families
 from stream.worker.families.estimate_family import _KeyedMeasurements
@@ -122,6 +123,14 @@ def lsl_6(surgery: Surgery) -> None:
 def texts_without_a_threshold(surgery: Surgery) -> None:
     """Every text that a row has is released with its noisy count, as declared groups are."""
     surgery.exchange(release, lambda texts, counts, noise, _: release(texts, counts, noise, -(1 << 40)))
+
+
+def names_without_a_rule(surgery: Surgery) -> None:
+    """Every text that a person has is named, as a list of declared groups would be."""
+    surgery.exchange(
+        release_keys,
+        lambda names, people, words, _: release_keys(names, people, words, np.array([0, CERTAIN], np.uint64)),
+    )
 
 
 @dataclass(frozen=True)

@@ -76,6 +76,14 @@ OTHERS: list[tuple[Variant, str, str, int, float, float]] = [
     (variants.gaussian_noise_too_narrow, "laplace", "16 up", 750, 0.4467, 0.0033),
     (variants.distances_in_parts_of_a_row, "laplace", "one row more; quantile", 550, 1.0, 0.01),
     (variants.texts_without_a_threshold, "unknown_groups", "one row with a text of its own more", 250, 1.0, 0.0),
+    (
+        variants.names_without_a_rule,
+        "unknown_groups",
+        "one row with a text of its own more; no counts",
+        250,
+        1.0,
+        0.0,
+    ),
     (people_variants.no_bound, "laplace", "one person with 5 rows more", 900, 0.616, 0.003),
     (
         people_variants.chosen_by_order_across_people,

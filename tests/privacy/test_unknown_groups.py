@@ -211,3 +211,4 @@ def test_alpha_holds_for_as_many_texts_as_a_table_may_have() -> None:
         return 1 - (1 - float(each)) ** (1 << 20)
 
     assert failing(reach) <= 0.05 < failing(reach - 1)
+    assert groups_reach(plan, cells=4096) - reach in {8, 9}  # ln(4096) / ε = 8.3

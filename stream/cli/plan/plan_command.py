@@ -108,6 +108,7 @@ def plan(
     categories: Annotated[
         int, typer.Option(help="randomized_response: number of categories.", min=2, max=MAX_CATEGORIES)
     ] = 2,
+    counts: Annotated[bool, typer.Option(help="unknown_groups: release a noisy count with each text.")] = True,
     total: Annotated[
         int | None,
         typer.Option(
@@ -183,6 +184,7 @@ def plan(
         "warm_start": _warm_start(warm_start),
         "worst_case": worst_case or None,
         "steps": queries,
+        "counts": None if counts else False,
     }
     own_sizes = _sizes(sizes)
     if about is not None:

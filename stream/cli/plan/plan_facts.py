@@ -229,6 +229,11 @@ def noise_in_words(calibration: Calibration) -> str:  # noqa: PLR0911 - one for 
                 f"{gaussian if calibration.method == 'gaussian' else pure}; a {calibration.tree} tree of {calibration.levels} "
                 f"levels, up to {calibration.nodes} sums an answer; charged once"
             )
+        case UnknownGroupsCalibration(method="selection"):
+            return (
+                f"ε {calibration.epsilon_answer:.4g} and δ {calibration.delta_answer:.3g} per answer; a text of "
+                f"{calibration.threshold:,} people is released for certain"
+            )
         case UnknownGroupsCalibration():
             return (
                 f"ε {calibration.epsilon_answer:.4g} and δ {calibration.delta_answer:.3g} per answer; a text needs a noisy count of "

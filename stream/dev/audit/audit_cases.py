@@ -117,8 +117,15 @@ class Case:
         return SeenAnswer(
             answer.outcome,
             tuple(math.floor(number / self.resolution) for number in numbers),
-            answer.choice if answer.keys is None else ", ".join(answer.keys),
+            _named(answer),
         )
+
+
+def _named(answer: Answer) -> str | None:
+    """Return the groups or the choice that an answer names."""
+    if answer.top_groups is not None:
+        return "; ".join(", ".join(map(str, group.values())) for group in answer.top_groups)
+    return answer.choice if answer.keys is None else ", ".join(answer.keys)
 
 
 _TOPIC: Final = {

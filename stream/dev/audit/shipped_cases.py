@@ -249,6 +249,13 @@ SHIPPED: Final[Mapping[str, Sequence[Case]]] = {
             _notes(["a"] * 9, [*["a"] * 9, "b"]),
             _SMALL_DELTA,
         ),
+        Case(
+            "one row with a text of its own more; no counts",
+            {"kind": "unknown_groups", "counts": False},
+            _TEXTS,
+            _notes(["a"] * 9, [*["a"] * 9, "b"]),
+            _SMALL_DELTA,
+        ),
     ),
     "randomized_response": (
         Case(

@@ -20,7 +20,7 @@ export const SPECS = {
   sparse_project: { on: ["table"], fields: ["attributes", "sparsity", "projections"], forms: ["cell"] },
   lazy_histogram: { on: ["table"], fields: ["attributes", "sparsity"], forms: ["cell"] },
   running_count: { on: ["events"], fields: ["steps"], forms: [] },
-  unknown_groups: { on: ["table"], fields: ["answers"], forms: ["texts"] },
+  unknown_groups: { on: ["table"], fields: ["answers", "counts"], forms: ["texts", "text_people"] },
 };
 
 /** Fields of mechanisms: label, input type and initial value. */
@@ -31,6 +31,7 @@ export const FIELDS = {
   updates: { text: "Charged answers to pay for", type: "number", hint: "empty: chosen by the planner" },
   dimensions: { text: "Most numbers in one answer", type: "number", value: "1" },
   monotone: { text: "All queries move in the same direction", type: "flag", hint: "true for counts if neighbors add or remove a row" },
+  counts: { text: "Counts", type: "choice", options: [["true", "a noisy count with each text"], ["false", "texts alone: all of ε selects them"]], flag: true },
   people: { text: "Count people instead of rows", type: "flag" },
   sums: { text: "Attributes whose sums may be asked for", type: "integers" },
   numbers: { text: "Numbers from", type: "choice", options: [["fresh", "fresh noise"], ["gap", "the gap, free"]] },
@@ -54,6 +55,7 @@ export const FORMS = {
   groups: "how many rows in each group",
   top: "the largest groups",
   texts: "how many rows with each text that enough rows have",
+  text_people: "how many people with each text that enough people have",
   fraction: "which share of all rows",
   rate: "which share of some rows, in each group",
   sum: "the sum of an attribute",

@@ -6,7 +6,7 @@ stream, the question's position and the text alone.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Final, NamedTuple
 
 import msgspec
@@ -14,6 +14,7 @@ import numpy as np
 import numpy.typing as npt
 
 from schemas import MAX_KEY_BYTES, MAX_KEYS
+from stream.privacy.noise.samplers import Words
 
 Integers = npt.NDArray[np.int64]
 
@@ -26,7 +27,7 @@ _SIGNS: Final = 4
 
 
 class ReleasedGroup(NamedTuple):
-    """A released text and its noisy count."""
+    """A released text, or name of a group with declared attributes, and its noisy count."""
 
     text: bytes
     rows: int
@@ -43,15 +44,35 @@ def release(texts: Sequence[bytes], counts: Integers, noise: Integers, threshold
     return sorted((ReleasedGroup(texts[place], int(noisy[place])) for place in found), key=_rank)
 
 
-def shortened(groups: Sequence[ReleasedGroup], most: int = MAX_KEYS, most_bytes: int = MAX_KEY_BYTES) -> int:
+def written(text: bytes) -> int:
+    """Return the bytes of a text as JSON."""
+    return len(msgspec.json.encode(text.decode()))
+
+
+def shortened(
+    groups: Sequence[ReleasedGroup],
+    most: int = MAX_KEYS,
+    most_bytes: int = MAX_KEY_BYTES,
+    size_of: Callable[[bytes], int] = written,
+) -> int:
     """Return how many of the released groups fit into an answer; it depends on them alone."""
     size = 0
     for place, group in enumerate(groups[:most]):
         number = len(str(group.rows)) + _SIGNS
-        size += len(msgspec.json.encode(group.text.decode())) + 1 + _NUMBERS * number
+        size += size_of(group.text) + 1 + _NUMBERS * number
         if size > most_bytes:
             return place
     return min(len(groups), most)
+
+
+def release_keys(names: Sequence[bytes], people: Integers, words: Words, rule: Words) -> list[bytes]:
+    """Return the names that ``rule`` releases without counts, sorted; each has one uniform word of its own.
+
+    ``rule`` has the number of words out of 2⁶³ for each number of people. A name without a person is
+    never released: its entry of the rule is 0.
+    """
+    chance = rule[np.minimum(people, len(rule) - 1)]
+    return sorted(names[place] for place in np.flatnonzero((words >> np.uint64(1)) < chance).tolist())
 
 
 def _rank(group: ReleasedGroup) -> tuple[int, bytes]:

@@ -95,6 +95,13 @@ def cell_noise(law: Sampler, subkey: bytes, cells: Sequence[bytes]) -> Integers:
     return np.concatenate([np.zeros(0, dtype=np.int64), *drawn])
 
 
+def name_words(subkey: bytes, names: Sequence[bytes]) -> Words:
+    """Return one word for each name, which depends only on the key and the name."""
+    some = (names[start : start + _CELLS_AT_ONCE] for start in range(0, len(names), _CELLS_AT_ONCE))
+    parts = [cell_words(subkey, block, 1)[0][:, 0] for block in some]
+    return np.concatenate([np.zeros(0, dtype=np.uint64), *parts])
+
+
 def block_words(subkey: bytes, block: bytes, cells: int, count: int) -> tuple[Words, LowWords]:
     """Derive the words of all cells of a block, one row per cell; cheaper than ``cell_words``."""
     width = cells * count * _WORD_BYTES

@@ -257,6 +257,8 @@ def _why(chosen: Calibration, mechanism: Mechanism, wanted: Wanted) -> str:  # n
             return f"charged once; only the cells asked for have noise{gaussian}"
         case SparseProject():
             return "charged once; the projection errs beside its noise"
+        case UnknownGroups(counts=False):
+            return f"{charged}, with a part of δ; all of ε decides which texts are released, and none has a count"
         case UnknownGroups():
             return f"{charged}, with a part of δ for the texts that few rows have"
         case NoisyMax():

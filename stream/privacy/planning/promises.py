@@ -153,6 +153,9 @@ def _opened(spec: StreamSpec, calibration: Calibration) -> tuple[Promise, ...]: 
             over += f" and {groups:,} groups" if groups > 1 else ""
             remark = "an answer made of fewer sums carries a smaller alpha"
             return (_promise(calibration, "each number so far is within ±", "", over, remark),)
+        case UnknownGroups(counts=False):
+            remark = released_with(calibration) if isinstance(calibration, UnknownGroupsCalibration) else ""
+            return (_promise(calibration, "a text is released for certain from ", " people on", asked, remark),)
         case UnknownGroups():
             remark = released_with(calibration) if isinstance(calibration, UnknownGroupsCalibration) else ""
             return (_promise(calibration, "the count of each text is within ±", "", asked, remark),)
@@ -170,9 +173,10 @@ def _opened(spec: StreamSpec, calibration: Calibration) -> tuple[Promise, ...]: 
 
 
 def released_with(calibration: UnknownGroupsCalibration) -> str:
-    """Describe how many rows a text needs to be released."""
+    """Describe how many rows, or without counts people, a text needs to be released."""
     half, mostly = (rows_released_with(calibration, chance) for chance in (0.5, 0.95))
-    return f"a text with {half:,} rows is released with probability 50 % or more, one with {mostly:,} with 95 %"
+    unit = "people" if calibration.method == "selection" else "rows"
+    return f"a text with {half:,} {unit} is released with probability 50 % or more, one with {mostly:,} with 95 %"
 
 
 def _for_few_rows(calibration: EstimateCalibration) -> str:

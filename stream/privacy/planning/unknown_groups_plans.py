@@ -1,4 +1,4 @@
-"""Planner of unknown_groups: the least threshold whose δ the stream pays for.
+"""Planner of unknown_groups: the least threshold, or rule of selection, that the stream's ε and δ pay for.
 
 Each of c answers is (ε/c, δ/c)-private, and they add up. Proof: docs/proofs/unknown-groups.md.
 """
@@ -11,12 +11,15 @@ from fractions import Fraction
 from functools import lru_cache
 from typing import Final
 
+import numpy as np
+
 from schemas import MAX_TEXTS, StreamSpec, UnknownGroups, UnknownGroupsCalibration
 from stream.privacy.accuracy.noise_laws import each_failure, two_sided_reach
 from stream.privacy.accuracy.source_facts import SourceFacts
 from stream.privacy.composition.pure_rounds import optimal_round_epsilon, rounded_down
 from stream.privacy.noise import DELTA_PER_DRAW, TwoSidedGeometric, sampler
 from stream.privacy.planning.noise_layouts import PlanError, require_fit
+from stream.privacy.planning.selection_rules import CERTAIN, MAX_RULE, Rule, RuleTooLongError, selection_rule
 
 _DIGITS: Final = 80
 _ROUNDING: Final = 1.0 + 1e-10
@@ -25,7 +28,7 @@ _LEAST_DELTA: Final = 1e-15
 
 
 def candidates(spec: StreamSpec, setting: SourceFacts) -> tuple[UnknownGroupsCalibration, ...]:
-    """Return the textbook's threshold and the least one; PlanError without δ.
+    """Return the textbook's threshold and the least one, or a rule of selection; PlanError without δ.
 
     The textbook's is m + (Δ/ε₀)·ln(m/2δ₀), for continuous noise and a union bound over m texts
     (Wilson et al. 2020), or the least that is sound on the integers if that is larger.
@@ -44,15 +47,12 @@ def candidates(spec: StreamSpec, setting: SourceFacts) -> tuple[UnknownGroupsCal
             f"delta: {spec.delta:g} for {mechanism.answers:,} answers leaves less than {_LEAST_DELTA:g} each; raise delta, or "
             "lower answers"
         )
-    steps = setting.groups_steps
-    require_fit(steps / epsilon, ", lower answers", setting.grid)
-    rate, rows = Fraction(epsilon) / steps, setting.contribution
-    least = least_threshold(rate, rows, Fraction(delta))
+    steps, rows = setting.groups_steps, setting.contribution
     draft = UnknownGroupsCalibration(
         method="laplace",
         epsilon_answer=epsilon,
         delta_answer=delta,
-        threshold=least,
+        threshold=1,
         contribution=rows,
         sensitivity_steps=steps,
         grid=setting.grid,
@@ -63,11 +63,39 @@ def candidates(spec: StreamSpec, setting: SourceFacts) -> tuple[UnknownGroupsCal
         beta=spec.beta,
         alpha=0.0,
     )
+    if not mechanism.counts:
+        return (_selecting(draft),)
+    require_fit(steps / epsilon, ", lower answers", setting.grid)
+    rate = Fraction(epsilon) / steps
+    least = least_threshold(rate, rows, Fraction(delta))
+    draft = draft.model_copy(update={"threshold": least})
     reach = groups_reach(draft)
     stated = rows + math.ceil(math.log(rows / (2.0 * delta)) / float(rate))
     theorem = math.log(MAX_TEXTS * min(draft.cutoff, draft.expected_queries) / draft.beta) / float(rate)
     textbook = {"method": "textbook", "threshold": max(least, stated), "alpha": max(float(reach), theorem)}
     return draft.model_copy(update=textbook), draft.model_copy(update={"alpha": float(reach)})
+
+
+def _selecting(draft: UnknownGroupsCalibration) -> UnknownGroupsCalibration:
+    """Return the plan that releases no counts; α is the number of people from which release is certain."""
+    draft = draft.model_copy(update={"method": "selection"})
+    try:
+        certain = len(rule_of(draft)) - 1
+    except RuleTooLongError:
+        raise PlanError(
+            f"epsilon: is so small that a text needs more than {MAX_RULE:,} people to be released for certain; raise epsilon or "
+            "delta, lower answers, or release counts"
+        ) from None
+    return draft.model_copy(update={"threshold": certain, "alpha": float(certain)})
+
+
+def rule_of(calibration: UnknownGroupsCalibration) -> Rule:
+    """Return the rule by which texts are released without counts.
+
+    One person moves ``sensitivity_steps`` texts by one person each, and each of them gets an equal part.
+    """
+    texts = calibration.sensitivity_steps
+    return selection_rule(Fraction(calibration.epsilon_answer) / texts, Fraction(calibration.delta_answer) / texts)
 
 
 def count_law(calibration: UnknownGroupsCalibration) -> TwoSidedGeometric:
@@ -80,11 +108,14 @@ def count_rate(calibration: UnknownGroupsCalibration) -> Fraction:
     return Fraction(calibration.epsilon_answer) / calibration.sensitivity_steps
 
 
-def groups_reach(calibration: UnknownGroupsCalibration) -> int:
-    """Return a bound on the errors of all texts of a table, released or not, of all promised answers."""
+def groups_reach(calibration: UnknownGroupsCalibration, cells: int = 1) -> int:
+    """Return a bound on the errors of all texts of a table, released or not, of all promised answers.
+
+    With declared attributes beside the text, each text has ``cells`` counts.
+    """
     answers = min(calibration.cutoff, calibration.expected_queries)
     allowed = each_failure(calibration.beta, answers)
-    return two_sided_reach(float(count_rate(calibration)), MAX_TEXTS, allowed)
+    return two_sided_reach(float(count_rate(calibration)), MAX_TEXTS * cells, allowed)
 
 
 def released_delta(rate: Fraction, rows: int, threshold: int) -> Decimal:
@@ -135,7 +166,12 @@ def least_threshold(rate: Fraction, rows: int, delta: Fraction) -> int:
 
 
 def rows_released_with(calibration: UnknownGroupsCalibration, chance: float) -> int:
-    """Return the least number of rows with which a text is released with this probability, above ½."""
+    """Return the least number of rows with which a text is released with this probability, at least ½.
+
+    Without counts, it is the number of people.
+    """
+    if calibration.method == "selection":
+        return int(np.searchsorted(rule_of(calibration), np.uint64(math.ceil(chance * CERTAIN))))
     rate = float(count_rate(calibration))
     # P(noise ≥ T − n) = 1 − q^(n − T + 1) / (1 + q) for n ≥ T.
     beyond = math.log(1.0 / ((1.0 - chance) * (1.0 + math.exp(-rate)))) / rate

@@ -1,60 +1,101 @@
-"""The family of unknown_groups: noisy counts of those texts of a column that enough rows have."""
+"""The family of unknown_groups: texts of a column that enough rows or people have, mostly with noisy counts."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import math
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-import numpy as np
-import numpy.typing as npt
+import msgspec
 
-from schemas import UnknownGroupsCalibration
-from stream.privacy.mechanisms.unknown_groups import release, shortened
-from stream.privacy.noise import DrawRole, cell_noise, event_subkey
-from stream.privacy.planning.unknown_groups_plans import count_law, group_interval
+from schemas import MAX_CATEGORIES, TableSource, UnknownGroups, UnknownGroupsCalibration
+from schemas.queries import Group
+from stream.formatting import values_of
+from stream.privacy.mechanisms.unknown_groups import ReleasedGroup, release, release_keys, shortened, written
+from stream.privacy.noise import DrawRole, cell_noise, event_subkey, name_words
+from stream.privacy.planning.unknown_groups_plans import count_law, group_interval, groups_reach, rule_of
 from stream.processing.dead_letters import Rejection
-from stream.tables.table_errors import listed
+from stream.tables.table_errors import DataError, listed
+from stream.tables.text_groups import TextGroups, parts_of
 from stream.worker.families.family import AdmittedQuestion, Family, Reply, require_form
 
 
 @dataclass(frozen=True, slots=True)
-class _TextCounts:
-    """The private texts of a column, and the number of matching rows of each.
+class _GroupNames:
+    """Turns the name of a released group into its values: a text, and those of ``declared`` attributes."""
+
+    text: str
+    order: tuple[str, ...]
+    declared: Mapping[str, Sequence[str | int | float]]
+
+    @property
+    def cells(self) -> int:
+        """The number of groups of each text."""
+        return math.prod(map(len, self.declared.values()))
+
+    def values(self, name: bytes) -> Group:
+        """Return the values of a group, in the order in which the question names the attributes."""
+        text, cell = parts_of(name)
+        found: Group = {self.text: text.decode()}
+        for attribute, values in reversed(tuple(self.declared.items())):
+            cell, code = divmod(cell, len(values))
+            found[attribute] = values[code]
+        return {attribute: found[attribute] for attribute in self.order}
+
+    def written(self, name: bytes) -> int:
+        """Return the bytes of a group's values as JSON."""
+        return len(msgspec.json.encode(self.values(name))) if self.declared else written(name)
+
+
+@dataclass(frozen=True, slots=True)
+class _TextQuestion:
+    """The private groups of a question with their counts, and the names of the groups.
 
     ``top`` is the largest number of groups to publish, or None.
     """
 
-    private_texts: tuple[bytes, ...]
-    private_counts: npt.NDArray[np.int64]
+    groups: TextGroups
+    names: _GroupNames
     top: int | None
 
 
 class UnknownGroupsFamily(Family):
     """Streams of kind ``unknown_groups``."""
 
-    def admit(self, slot: int, query: Any) -> _TextCounts:
-        """Resolve a question to the private counts of a column's texts."""
-        require_form(query, "groups")
-        source = self._context.source_table(slot)
-        if len(query.group_by) != 1 or query.group_by[0] not in source.texts:
+    def admit(self, slot: int, query: Any) -> _TextQuestion:
+        """Resolve a question to the private counts of the groups of a column's texts."""
+        form = require_form(query, "groups", "people_groups")
+        counts = self._context.mechanism(slot, UnknownGroups).counts
+        source, people = self._context.source_table(slot), form == "people_groups"
+        if people and source.person is None:
             raise Rejection(
                 "malformed",
-                f"group_by: this stream groups by one text attribute; give one of {listed(source.texts)}, and conditions on "
-                "other attributes in where",
+                "people: the source declares no person column: one row is one person; leave people out",
             )
+        if not counts and (people or query.top is not None):
+            field = "people" if people else "top"
+            raise Rejection(
+                "malformed",
+                f"{field}: the stream releases no counts; leave {field} out, or ask a stream with mechanism.counts",
+            )
+        names = _names_of(source, query.group_by)
         predicate = self._context.predicate(slot, query.where)
-        table, [name] = self._context.table(slot), query.group_by
-        counts = table.text_counts(name, predicate)
-        return _TextCounts(table.private_texts[name].private_texts, counts, query.top)
+        try:
+            groups = self._context.table(slot).text_groups(
+                names.text, predicate, tuple(names.declared), people=people or not counts, max_cells=MAX_CATEGORIES
+            )
+        except DataError as error:
+            raise Rejection("malformed", f"group_by: {error}") from None
+        return _TextQuestion(groups, names, query.top)
 
     def answer(self, questions: Sequence[AdmittedQuestion]) -> list[Reply | None]:
-        """Answer each question that the grant pays for, with noise on the counts of all texts."""
+        """Answer each question that the grant pays for; all groups of the column get noise."""
         return self._answer_affordable(questions, lambda _, own: [self._reply(one) for one in own])
 
     def _reply(self, one: AdmittedQuestion) -> Reply:
         calibration = self._context.calibration(one.slot, UnknownGroupsCalibration)
-        content: _TextCounts = one.content
+        content: _TextQuestion = one.content
         key = event_subkey(
             self._streams.noise.subkey(one.slot, DrawRole.KEYS),
             self._context.topic,
@@ -62,15 +103,53 @@ class UnknownGroupsFamily(Family):
             one.offset,
             one.payload,
         )
-        noise = cell_noise(count_law(calibration), key, content.private_texts)
-        groups = release(content.private_texts, content.private_counts, noise, calibration.threshold)
-        shown = groups[: shortened(groups)][: content.top]
-        ends = (group_interval(calibration, group.rows) for group in shown)
-        return Reply(
-            charged=True,
-            estimates=tuple(float(group.rows) for group in shown),
-            keys=tuple(group.text.decode() for group in shown),
-            intervals=tuple((float(low), float(high)) for low, high in ends),
-            basis="noisy",
-            alpha=calibration.alpha,
+        reply = _selected if calibration.method == "selection" else _counted
+        return reply(calibration, content, key)
+
+
+def _counted(calibration: UnknownGroupsCalibration, asked: _TextQuestion, key: bytes) -> Reply:
+    """Release the groups whose noisy count reaches the threshold, with these counts."""
+    private_names = asked.groups.private_names()
+    noise = cell_noise(count_law(calibration), key, private_names)
+    groups = release(private_names, asked.groups.private_counts, noise, calibration.threshold)
+    shown = groups[: shortened(groups, size_of=asked.names.written)][: asked.top]
+    ends = (group_interval(calibration, group.rows) for group in shown)
+    cells = asked.names.cells
+    return Reply(
+        charged=True,
+        estimates=tuple(float(group.rows) for group in shown),
+        intervals=tuple((float(low), float(high)) for low, high in ends),
+        basis="noisy",
+        alpha=calibration.alpha if cells == 1 else max(calibration.alpha, float(groups_reach(calibration, cells))),
+        **_described(asked.names, [group.text for group in shown]),
+    )
+
+
+def _selected(calibration: UnknownGroupsCalibration, asked: _TextQuestion, key: bytes) -> Reply:
+    """Release groups by the number of their people, without counts."""
+    private_names = asked.groups.private_names()
+    words = name_words(key, private_names)
+    found = release_keys(private_names, asked.groups.private_counts, words, rule_of(calibration))
+    uncounted = [ReleasedGroup(name, 0) for name in found]
+    shown = found[: shortened(uncounted, size_of=asked.names.written)]
+    return Reply(charged=True, basis="noisy", **_described(asked.names, shown))
+
+
+def _names_of(source: TableSource, group_by: Sequence[str]) -> _GroupNames:
+    """Return the text and the declared attributes of a group-by; Rejection for other attributes."""
+    texts = [name for name in group_by if name in source.texts]
+    declared = [name for name in group_by if name in source.attributes]
+    if len(texts) != 1 or len(texts) + len(declared) != len(group_by) or len(set(declared)) < len(declared):
+        raise Rejection(
+            "malformed",
+            f"group_by: this stream groups by one text attribute; give one of {listed(source.texts)}, alone or with declared "
+            "attributes, each once",
         )
+    return _GroupNames(texts[0], tuple(group_by), {name: values_of(source.attributes[name]) for name in declared})
+
+
+def _described(names: _GroupNames, released: Sequence[bytes]) -> dict[str, Any]:
+    """Return the field of an answer that names the released groups."""
+    if names.declared:
+        return {"top_groups": tuple(names.values(name) for name in released)}
+    return {"keys": tuple(name.decode() for name in released)}

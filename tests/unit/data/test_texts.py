@@ -35,7 +35,7 @@ def frame(notes: Sequence[str | None] = NOTES, sexes: Sequence[str] = SEXES) -> 
 
 
 def counted(table: PrivateTable, where: str = "TRUE") -> dict[str, int]:
-    counts = table.text_counts("note", parse(where, table.attributes)).tolist()
+    counts = table.text_groups("note", parse(where, table.attributes)).private_counts.tolist()
     texts = table.private_texts["note"].private_texts
     return {text.decode(): count for text, count in zip(texts, counts, strict=True) if count}
 

@@ -190,6 +190,13 @@ KINDS = [
         {"group_by": ["sex"]},
         more={"delta": 1e-6},
     ),
+    Kind(
+        "unknown_groups, names alone",
+        {"kind": "unknown_groups", "answers": 4, "counts": False},
+        [{"group_by": ["town"]}, {"group_by": ["sex", "town"]}, {"group_by": ["town"], "where": "age < 30"}],
+        {"group_by": ["town"], "top": 2},
+        more={"delta": 1e-6},
+    ),
 ]
 
 

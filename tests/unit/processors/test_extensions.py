@@ -24,10 +24,10 @@ from tests.unit.processors.mechanisms import KINDS, Kind, driver_with
 CHARGED = [
     kind
     for kind in KINDS
-    if kind.name.split()[0]
+    if kind.mechanism["kind"]
     not in {"randomized_response", "histogram", "sparse_project", "lazy_histogram", "unknown_groups"}
 ]
-ONCE = [kind for kind in KINDS if kind not in CHARGED and kind.name != "unknown_groups"]
+ONCE = [kind for kind in KINDS if kind not in CHARGED and kind.mechanism["kind"] != "unknown_groups"]
 FEW = {"cutoff": 1, "answers": 2, "updates": 1}
 """So few charged answers that the questions of a kind use them up."""
 

@@ -141,7 +141,9 @@ def test_a_full_answer_fits_what_clients_read() -> None:
     ("asked", "reason"),
     [
         ({"group_by": ["ward"]}, "group_by: this stream groups by one text attribute; give one of 'diagnosis'"),
-        ({"group_by": ["diagnosis", "ward"]}, "group_by: this stream groups by one text attribute"),
+        ({"group_by": ["diagnosis", "diagnosis"]}, "group_by: this stream groups by one text attribute"),
+        ({"group_by": ["diagnosis", "ward", "ward"]}, "with declared attributes, each once"),
+        ({"people": True, **ASKED}, "people: the source declares no person column"),
         ({"where": "ward = 'A'"}, "where: this stream's mechanism does not take it; send group_by"),
         ({**ASKED, "where": "diagnosis = 'flu'"}, "attribute 'diagnosis' is text, whose values are private"),
         ({**ASKED, "alpha": 3.0}, "alpha: this stream takes no requested error"),
@@ -224,7 +226,9 @@ def test_a_statement_groups_by_a_text() -> None:
 @pytest.mark.parametrize(
     ("statement", "reason"),
     [
-        ("SELECT diagnosis, ward, COUNT(*) FROM s GROUP BY diagnosis, ward", "put conditions on other attributes"),
+        ("SELECT diagnosis, ward, AVG(ward) FROM s GROUP BY diagnosis, ward", "SELECT the text and one COUNT"),
+        ("SELECT ward FROM l GROUP BY ward", "rows are never returned"),
+        ("SELECT DISTINCT COUNT(*) FROM s", "DISTINCT cannot be asked"),
         ("SELECT diagnosis, COUNT(*), COUNT(*) AS n FROM s GROUP BY diagnosis", "SELECT the text and one COUNT"),
         ("SELECT AVG(diagnosis) FROM l", "is text, whose values are private"),
         ("SELECT COUNT(diagnosis) FROM l", "is text, whose values are private"),
@@ -245,3 +249,112 @@ def test_the_plan_states_the_rows_that_a_text_needs() -> None:
     assert isinstance(grant, GrantRecord)
     assert grant.calibration.kind == "unknown_groups"
     assert grant.calibration.threshold == 15
+
+
+PAIRS: dict[str, Any] = {"group_by": ["ward", "diagnosis"]}
+
+
+def pairs(result: Result) -> dict[tuple[Any, ...], float]:
+    groups = [tuple(group.values()) for group in result.groups or ()]
+    return dict(zip(groups, result.estimates or (), strict=True))
+
+
+def test_a_text_is_grouped_with_declared_attributes() -> None:
+    result = opened(spec()).ask("s", **PAIRS)
+    found = pairs(result)
+    assert set(found) == {(ward, text) for ward in "AB" for text in ("cold", "flu", "Flu")}
+    assert result.alpha is not None
+    for (_, text), number in found.items():
+        assert abs(number - {"cold": 250, "flu": 150, "Flu": 100}[text]) <= result.alpha
+    assert list(found.values()) == sorted(found.values(), reverse=True)
+    assert result.keys is None
+    assert result.rows()[0]["ward"] in {"A", "B"}
+    [alone] = [opened(spec()).ask("s", **ASKED).alpha]
+    assert alone is not None
+    assert result.alpha >= alone
+
+
+def test_pairs_without_a_row_are_never_released() -> None:
+    rows = {"visits": {"ward": ["A"] * 500 + ["B"] * 500, "diagnosis": ["flu"] * 500 + ["cold"] * 500}}
+    for text, ward in (("flu", "A"), ("cold", "B")):
+        found = pairs(opened(spec(), rows=rows).ask("s", where=f"ward = '{ward}'", **PAIRS))
+        assert set(found) == {(ward, text)}
+
+
+def test_people_are_counted_once_for_each_text() -> None:
+    rows = {
+        "visits": {
+            "ward": ["A", "B"] * 300,
+            "diagnosis": ["flu"] * 400 + ["cold"] * 200,
+            "who": [str(number // 2) for number in range(600)],
+        }
+    }
+    driver = opened(spec(3, epsilon=6.0), rows=rows, person="who", contribution=2)
+    people = driver.ask("s", people=True, **ASKED)
+    assert counts(people)["flu"] == pytest.approx(200, abs=people.alpha or 0.0)
+    assert counts(people)["cold"] == pytest.approx(100, abs=people.alpha or 0.0)
+    by_ward = driver.ask("s", people=True, **PAIRS)
+    assert pairs(by_ward)["A", "flu"] == pytest.approx(200, abs=by_ward.alpha or 0.0)
+    table = driver.sql("SELECT diagnosis, COUNT(DISTINCT who) AS n FROM visits GROUP BY diagnosis")
+    assert [round(row["n"], -2) for row in table] == [200, 100]
+
+
+def names_alone(answers: int = 1, **changes: Any) -> dict[str, Any]:
+    mechanism = {"kind": "unknown_groups", "answers": answers, "counts": False}
+    return stream("n", "visits", mechanism=mechanism, **{"epsilon": 1.0, "delta": 1e-6, **changes})
+
+
+def test_a_stream_without_counts_names_the_texts_alone() -> None:
+    result = opened(names_alone()).ask("n", **ASKED)
+    assert result.keys == ("Flu", "cold", "flu")
+    assert (result.estimates, result.alpha, result.intervals, result.basis) == (None, None, None, "noisy")
+    assert [row["diagnosis"] for row in result.rows()] == ["Flu", "cold", "flu"]
+    assert "'cold'" in str(result)
+    assert result.spent is not None
+    assert (result.spent.epsilon, result.spent.delta) == pytest.approx((1.0, 1e-6))
+
+
+def test_a_stream_without_counts_names_pairs_alone() -> None:
+    result = opened(names_alone()).ask("n", where="ward = 'B'", **PAIRS)
+    assert [group["diagnosis"] for group in result.groups or ()] == ["Flu", "cold", "flu"]
+    assert {group["ward"] for group in result.groups or ()} == {"B"}
+
+
+def test_selection_counts_people_and_not_their_rows() -> None:
+    rows = {
+        "visits": {
+            "ward": ["A"] * 600,
+            "diagnosis": ["flu"] * 300 + ["cold"] * 300,
+            "who": [str(number // 100) for number in range(300)] + [str(number) for number in range(300, 600)],
+        }
+    }
+    result = opened(names_alone(), rows=rows, person="who", contribution=200).ask("n", **ASKED)
+    # 3 people have 300 rows of flu; 300 people have one row of cold each.
+    assert result.keys in {("cold",), ()}
+
+
+@pytest.mark.parametrize("asked", [{"people": True, **ASKED}, {**ASKED, "top": 2}])
+def test_a_stream_without_counts_refuses_questions_about_counts(asked: dict[str, Any]) -> None:
+    rows = {"visits": {**ROWS["visits"], "who": [str(number) for number in range(len(WARDS))]}}
+    with pytest.raises(Rejected, match="the stream releases no counts"):
+        opened(names_alone(), rows=rows, person="who").ask("n", **asked)
+
+
+def test_a_statement_asks_which_texts_there_are() -> None:
+    driver = opened(names_alone(4), spec(4))
+    for statement in (
+        "SELECT DISTINCT diagnosis FROM n ORDER BY diagnosis",
+        "SELECT diagnosis FROM n GROUP BY diagnosis ORDER BY 1",
+        "SELECT DISTINCT diagnosis FROM s WHERE ward = 'A' ORDER BY diagnosis",
+    ):
+        assert [dict(row) for row in driver.sql(statement)] == [
+            {"diagnosis": text} for text in ("Flu", "cold", "flu")
+        ]
+    both = driver.sql(
+        "SELECT ward, diagnosis, COUNT(*) AS n FROM s GROUP BY ward, diagnosis ORDER BY ward, diagnosis"
+    )
+    assert [(row["ward"], row["diagnosis"]) for row in both] == [
+        (ward, text) for ward in "AB" for text in ("Flu", "cold", "flu")
+    ]
+    with pytest.raises(StatementError, match="names texts and releases no counts"):
+        driver.sql("SELECT diagnosis, COUNT(*) FROM n GROUP BY diagnosis")

@@ -178,8 +178,7 @@ def test_the_result_can_be_ordered_and_limited() -> None:
         ("SELECT COUNT(*) FROM a ORDER BY 2", "a column of the result"),
         ("SELECT * FROM a", "COUNT"),
         ("SELECT age FROM a", "GROUP BY it, or ask AVG"),
-        ("SELECT sex FROM a GROUP BY sex", "rows are never returned"),
-        ("SELECT DISTINCT sex FROM a", "GROUP BY a"),
+        ("SELECT DISTINCT age + 1 FROM a", "GROUP BY a"),
         ("SELECT COUNT(DISTINCT age, sex) FROM a", "COUNT\\(\\*\\) counts"),
         ("SELECT MAX(age) FROM a", "ask COUNT"),
         ("SELECT MIN(age) FROM a", "ask COUNT"),
@@ -255,3 +254,12 @@ def test_read_keeps_the_parsers_log_for_other_programs(caplog: pytest.LogCapture
         caplog.clear()
         read("SELECT COUNT(*) FROM a WHERE b -> 'x[[' = 1")
         assert not caplog.text
+
+
+@pytest.mark.parametrize(
+    "text", ["SELECT sex FROM a WHERE age > 3 GROUP BY sex", "SELECT DISTINCT sex FROM a WHERE age > 3"]
+)
+def test_a_statement_may_ask_for_groups_alone(text: str) -> None:
+    statement = read(text)
+    assert statement.groups == ("sex",)
+    assert statement.where == '"age" > 3'

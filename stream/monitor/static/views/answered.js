@@ -20,7 +20,7 @@ export function questionAnswered(title, { answer, rows, cost, charged, warnings 
   const surest = numbers.some((row) => typeof row.interval_low === "number");
   const head = answer.choice ? `${OUTCOMES.answer}: ${answer.choice}` : OUTCOMES[answer.outcome];
   const of = versionsOf([answer]);
-  const table = numbers.length ? tableOf([...names, "estimate", ofRanks ? "± rows of rank" : "±", ...(surest ? [INTERVAL] : [])], numbers.map((row) => [...names.map((name) => row[name]), estimate(row.estimate, row.alpha), row.alpha === null ? "–" : bound(row.alpha), ...(surest ? [interval(row.interval_low, row.interval_high)] : [])]), of) : null;
+  const table = !numbers.length && (answer.keys || answer.top_groups) ? tableOf(names, rows.map((row) => names.map((name) => row[name])), of) : numbers.length ? tableOf([...names, "estimate", ofRanks ? "± rows of rank" : "±", ...(surest ? [INTERVAL] : [])], numbers.map((row) => [...names.map((name) => row[name]), estimate(row.estimate, row.alpha), row.alpha === null ? "–" : bound(row.alpha), ...(surest ? [interval(row.interval_low, row.interval_high)] : [])]), of) : null;
   return card(head, answer, { cost, charged }, [...(answer.basis ? [`Based on ${BASES[answer.basis] ?? answer.basis}.`] : []), ...about(table ? [] : of)], warnings, labels, table);
 }
 

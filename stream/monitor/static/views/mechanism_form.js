@@ -42,6 +42,9 @@ export function mechanismForm() {
     }
     if (type === "choice") {
       const list = select(options);
+      if (FIELDS[name].flag) {
+        return { element: labelled(text, list, hint), read: () => (list.value === "false" ? false : undefined) };
+      }
       return { element: labelled(text, list, hint), read: () => (FIELDS[name].whole && /^\d+$/.test(list.value) ? Number(list.value) : list.value) };
     }
     const input = numberInput({ value });

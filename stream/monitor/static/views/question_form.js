@@ -7,7 +7,7 @@ import { cellsOf, isDate } from "../calendar.js";
 import { isNumeric, literal, quoted, whereBuilder } from "./where.js";
 
 const MOST_CANDIDATES = 256;
-const OF_PEOPLE = ["people", "people_groups", "repeaters", "person_sum"]; // offered if the source has a person column
+const OF_PEOPLE = ["people", "people_groups", "repeaters", "person_sum", "text_people"]; // offered if the source has a person column
 const WHOLE = { inputmode: "numeric", min: "1", step: "1" };
 
 /** `value()` is the query without id and stream; `problem()` is the reason why it cannot be asked yet. */
@@ -20,7 +20,8 @@ export function questionForm(spec, source, onChange) {
   const summable = spec.mechanism.sums?.length ? spec.mechanism.sums : kind.endsWith("threshold") || kind === "numeric_sparse" ? [] : numeric;
   const ranked = mine.filter((name) => isNumeric(own[name]) || own[name].kind === "bins");
   const peopleAlone = spec.mechanism.people === true;
-  const offered = SPECS[kind].forms.filter((form) => (peopleAlone ? ["people", "choice"].includes(form) : !OF_PEOPLE.includes(form) || Boolean(source.person)) && (!["sum", "mean", "person_sum", "variance", "stddev"].includes(form) || summable.length) && (!RANKS.includes(form) || ranked.length));
+  const uncounted = spec.mechanism.counts === false; // texts alone: no count of rows or people
+  const offered = SPECS[kind].forms.filter((form) => !(uncounted && form === "text_people") && (peopleAlone ? ["people", "choice"].includes(form) : !OF_PEOPLE.includes(form) || Boolean(source.person)) && (!["sum", "mean", "person_sum", "variance", "stddev"].includes(form) || summable.length) && (!RANKS.includes(form) || ranked.length));
   const form = select(offered.map((name) => [name, FORMS[name]]));
   const added = select(summable.map((name) => [name, name]));
   const ordered = select(ranked.map((name) => [name, name]));
@@ -66,7 +67,8 @@ export function questionForm(spec, source, onChange) {
     repeaters: ["least", "where", "alpha", "limit"],
     person_sum: ["added", "bound", "where", "alpha", "limit"],
     groups: ["groups", "where", "alpha", "limit"],
-    texts: ["texts", "where"],
+    texts: ["texts", "grouped", "where"],
+    text_people: ["texts", "grouped", "where"],
     sum: ["added", "where", "alpha", "limit", "threshold"],
     mean: ["added", "where", "limit"],
     quantile: ["ordered", "share", "grouped", "where", "limit"],
@@ -122,7 +124,9 @@ export function questionForm(spec, source, onChange) {
       case "groups":
         return given({ group_by: groups.values(), ...filtered, alpha: wanted });
       case "texts":
-        return given({ group_by: [texts.value], ...filtered });
+        return given({ group_by: [texts.value, ...grouped.values()], ...filtered });
+      case "text_people":
+        return given({ people: true, group_by: [texts.value, ...grouped.values()], ...filtered });
       case "choice":
         return { candidates: choices.value ? candidates(choices.value, own[choices.value]).map((one) => ({ ...one, ...(peopleAlone ? { people: true } : {}) })) : [] };
       case "cell":
