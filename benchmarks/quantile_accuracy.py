@@ -131,6 +131,11 @@ def peers_errors(
     return measured
 
 
+def _written(number: float) -> str:
+    """Write a number with three significant digits, and thousands with commas."""
+    return f"{float(f'{number:.3g}'):,.0f}" if abs(number) >= 1000 else f"{number:.3g}"
+
+
 def table(cases: list[tuple[Sample, float, float]], measured: dict[str, list[Errors | None]]) -> str:
     """Format the errors as a table: in value, and in rows of rank in brackets."""
     lines = [
@@ -141,9 +146,11 @@ def table(cases: list[tuple[Sample, float, float]], measured: dict[str, list[Err
         cells = []
         for found in measured.values():
             own = found[place]
-            cells.append("–" if own is None else f"{own.value:.3g} ({own.rank:.3g})")
+            cells.append("–" if own is None else f"{_written(own.value)} ({_written(own.rank)})")
         sotto = measured[SOTTO][place]
-        told = ("–", "–") if sotto is None else (f"{sotto.width:.3g}", f"{100 * (sotto.covered or 0):.0f} %")
+        told = (
+            ("–", "–") if sotto is None else (_written(sotto.width or 0.0), f"{100 * (sotto.covered or 0):.0f} %")
+        )
         lines.append(f"| {one.name} | {q} | {epsilon} | {' | '.join(cells)} | {told[0]} | {told[1]} |")
     return "\n".join(lines)
 

@@ -44,6 +44,8 @@ SLOW = {"AIM, offline": "aim.py"}
 """Peers that run for a long time: on request only."""
 AIM_ROUNDS = 16
 """AIM's first division of its budget, in rounds for each attribute, as published."""
+AIM_CELLS = 1 << 17
+"""Most cells of the largest clique of AIM's model."""
 _WHOLE = 100
 Codes = npt.NDArray[np.int64]
 Floats = npt.NDArray[np.float64]
@@ -74,6 +76,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.workloads", description=__doc__)
     parser.add_argument("--only", nargs="+", choices=tuple(TABLES), default=tuple(TABLES))
     parser.add_argument("--contender", nargs="+", choices=(*CONTENDERS, *SLOW), default=tuple(CONTENDERS))
+    parser.add_argument("--rounds", type=int, default=AIM_ROUNDS, help="AIM's rounds for each attribute")
+    parser.add_argument("--cells", type=int, default=AIM_CELLS, help="most cells of AIM's largest clique")
     parser.add_argument("--delta", type=float, nargs="+", default=(0.0, DELTA))
     parser.add_argument("--keys", type=int, default=3, help="how many noise keys; means over them are shown")
     parser.add_argument("--again", action="store_true", help="measure anew what was measured before")
@@ -81,14 +85,18 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--write", action="store_true", help=f"write the table of {DOCUMENT}")
     options = parser.parse_args(arguments)
     runs: dict[str, list[float]] = json.loads(RUNS.read_text()) if RUNS.exists() else {}
+    model = options.rounds, options.cells
     for name in options.only if not options.show else ():
         for contender in options.contender:
+            label = contender
+            if contender in SLOW and model != (AIM_ROUNDS, AIM_CELLS):
+                label += f", {options.rounds} rounds, {options.cells} cells"
             for delta in options.delta:
                 for key in range(options.keys):
-                    place = f"{name} | {contender} | {delta:g} | {key}"
+                    place = f"{name} | {label} | {delta:g} | {key}"
                     if place in runs and not options.again:
                         continue
-                    if (found := _run(TABLES[name](), contender, delta, key)) is None:
+                    if (found := _run(TABLES[name](), contender, delta, key, model)) is None:
                         continue
                     runs[place] = [float(f"{one:.4g}") for one in found]
                     console.print(place, runs[place], highlight=False, soft_wrap=True)
@@ -120,13 +128,15 @@ def _shown(runs: dict[str, list[float]], delta: float) -> str:
     return "\n".join([head, "", *("| " + " | ".join(line) + " |" for line in lines)])
 
 
-def _run(table: Table | None, contender: str, delta: float, key: int) -> tuple[float, ...] | None:
+def _run(
+    table: Table | None, contender: str, delta: float, key: int, model: tuple[int, int]
+) -> tuple[float, ...] | None:
     if table is None:
         return None
     if (mechanism := CONTENDERS.get(contender)) is not None:
         estimates: Floats | None = _streamed(table, mechanism, delta, key)
     else:
-        estimates = _private_pgm(table, SLOW.get(contender, "tree_of_pairs.py"), delta, key)
+        estimates = _private_pgm(table, SLOW.get(contender, "tree_of_pairs.py"), delta, key, model)
     if estimates is None:
         return None
     errors = np.abs(estimates - np.concatenate([table.exact(pair) for pair in table.pairs]))
@@ -171,14 +181,22 @@ def _streamed(table: Table, mechanism: dict[str, Any], delta: float, key: int) -
     return np.concatenate([np.array(one.estimates, dtype=np.float64) for one in answers])
 
 
-def _private_pgm(table: Table, program: str, delta: float, key: int) -> Floats | None:
-    """Run a program on private-pgm in the peers' environment."""
+def _private_pgm(table: Table, program: str, delta: float, key: int, model: tuple[int, int]) -> Floats | None:
+    """Run a program on private-pgm in the peers' environment; ``model`` limits AIM's rounds and cells."""
     if (python := environment("mbi")) is None:
         return None
     given, made = (FOLDER / "accuracy" / name for name in ("pairs.npz", "pairs.npy"))
     given.parent.mkdir(parents=True, exist_ok=True)
-    rounds = AIM_ROUNDS * len(table.sizes)
-    np.savez(given, codes=table.codes, sizes=table.sizes, epsilon=EPSILON, delta=delta, seed=key, rounds=rounds)
+    np.savez(
+        given,
+        codes=table.codes,
+        sizes=table.sizes,
+        epsilon=EPSILON,
+        delta=delta,
+        seed=key,
+        rounds=model[0] * len(table.sizes),
+        cells=model[1],
+    )
     subprocess.run([python, PEERS / program, given, made], check=True)
     everything: Floats = np.load(made)
     places, kept = 0, []

@@ -3,7 +3,8 @@
 It measures single attributes, then selects, measures and fits again, and raises the budget of a round when the last one
 told nothing new. Gaussian noise and zCDP where δ > 0, as published; where δ = 0 the same rounds with Laplace noise and an
 equal division of ε. Takes an input and an output path: ``codes``, ``sizes``, ``epsilon``, ``delta``, ``seed``; the output
-has the estimated counts of every pair, one after the other. Runs in the benchmarks' own environment, with numpy's noise.
+has the estimated counts of every pair, one after the other. ``rounds`` is the first division of the budget, and
+``cells`` the most cells of the model's largest clique. Runs in the benchmarks' own environment, with numpy's noise.
 """
 
 from __future__ import annotations
@@ -29,8 +30,6 @@ Axes = tuple[int, ...]
 
 _MEASURED, _CHOSEN = 0.9, 0.1
 """The parts of a round's budget for its measurement and for its choice."""
-_CELLS = 1 << 17
-"""The model of all cliques has at most this many cells in the largest one."""
 
 
 def main(source: Path, target: Path) -> None:
@@ -38,15 +37,16 @@ def main(source: Path, target: Path) -> None:
     given = np.load(source)
     sizes = [int(size) for size in given["sizes"]]
     epsilon, delta, rounds = float(given["epsilon"]), float(given["delta"]), int(given["rounds"])
+    most = int(given["cells"])
     budget = zcdp_of(epsilon, delta) if delta else epsilon
     curator = Curator(given["codes"], sizes, delta, int(given["seed"]))
     pairs: list[Axes] = list(combinations(range(len(sizes)), 2))
-    model = fitted(curator, sizes, pairs, budget, rounds)
+    model = fitted(curator, sizes, pairs, budget, rounds, most)
     np.save(target, np.concatenate([projected(model, pair, sizes).ravel() for pair in pairs]))
 
 
-def fitted(curator: Curator, sizes: list[int], pairs: list[Axes], budget: float, rounds: int) -> Any:
-    """Select, measure and fit until the budget is used up."""
+def fitted(curator: Curator, sizes: list[int], pairs: list[Axes], budget: float, rounds: int, most: int) -> Any:
+    """Select, measure and fit until the budget is used up; cliques have at most ``most`` cells."""
     domain = Domain(tuple(map(str, range(len(sizes)))), tuple(sizes))
     part = budget / rounds
     singles = [(axis,) for axis in range(len(sizes))]
@@ -58,7 +58,7 @@ def fitted(curator: Curator, sizes: list[int], pairs: list[Axes], budget: float,
         if left < 2 * part:
             part = left
         left -= part
-        open_pairs = [pair for pair in pairs if pair in cliques or width([*cliques, pair], sizes) <= _CELLS]
+        open_pairs = [pair for pair in pairs if pair in cliques or width([*cliques, pair], sizes) <= most]
         before = {pair: projected(model, pair, sizes).ravel() for pair in open_pairs}
         noise = mean_noise(part * _MEASURED, curator.delta)
         scores = [

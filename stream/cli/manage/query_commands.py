@@ -246,6 +246,9 @@ def _show(answer: Answer, *, as_json: bool) -> None:
     say(_line(answer, with_estimates=groups is None))
     if groups is not None:
         names = list(groups[0]) if groups else ["key"]
+        if answer.estimates is None:
+            show_table("", names, ([str(one[name]) for name in names] for one in groups))
+            return
         cells = zip(groups, answer.estimates or (), answer.intervals or repeat(None), strict=False)
         show_table(
             "",

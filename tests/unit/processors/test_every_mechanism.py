@@ -110,7 +110,7 @@ def test_two_streams_of_one_specification_have_noise_of_their_own(kind: Kind) ->
 
     def seen(stream: str) -> list[Any]:
         log = [{"id": f"{place}", "stream": stream, **one} for place, one in enumerate(list(kind.questions) * 5)]
-        keep = {"outcome", "estimate", "estimates", "choice"}
+        keep = {"outcome", "estimate", "estimates", "choice", "keys", "top_groups"}
         return [answer.model_dump(include=keep) for answer in driver.ask_many(log)]
 
     assert seen("s") != seen("second")
