@@ -1,6 +1,15 @@
 """The contract: every event on every topic, as immutable pydantic models."""
 
-from schemas.answers import INDEPENDENCE, Answer, Interval, MemberStatus, Outcome, PartitionStatus, StreamStatus
+from schemas.answers import (
+    INDEPENDENCE,
+    Answer,
+    Interval,
+    MemberStatus,
+    Outcome,
+    PartitionStatus,
+    StreamStatus,
+    TextInterval,
+)
 from schemas.base import (
     FIRST_VERSION,
     MAX_ANSWER_BYTES,
@@ -140,4 +149,12 @@ __all__ += ["StreamState", "StreamStatus", "SumOf", "TableSource", "Term", "Tota
 __all__ += ["TrailEvent", "TrailHead", "TrailPoint", "TrailRecord", "TrailRequest", "TrailRestored"]
 __all__ += ["TrailStanding", "ValuesSource", "Window", "Windows", "form_of", "moment_ms", "named_at"]
 __all__ += ["named_from", "registered_as", "span_ms", "subject_of", "written_moment"]
-__all__ += ["MAX_KEYS", "MAX_KEY_BYTES", "MAX_TEXTS", "Text", "UnknownGroups", "UnknownGroupsCalibration"]
+__all__ += [
+    "MAX_KEYS",
+    "MAX_KEY_BYTES",
+    "MAX_TEXTS",
+    "Text",
+    "TextInterval",
+    "UnknownGroups",
+    "UnknownGroupsCalibration",
+]

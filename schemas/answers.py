@@ -23,6 +23,9 @@ from schemas.windows import Window
 Interval = tuple[float, float]
 """The lower and the upper end of a confidence interval, in the unit of the number."""
 
+TextInterval = tuple[str, str]
+"""The first and the last value of the confidence interval of a date or an ordered category."""
+
 Outcome = Literal["above", "below", "answer", "halted", "rejected"]
 
 
@@ -38,6 +41,8 @@ class Answer(Event):
       in row-major order), ``choice`` a category or a candidate's name.
     * ``keys`` are the released texts of unknown groups, one for each of the ``estimates``, the largest
       first; sorted and without ``estimates`` if the stream releases no counts.
+    * ``choices`` are the values of several quantiles of dates or ordered categories, in the requested
+      order, and ``choice`` that of one; ``choice_intervals`` are their 95 % confidence intervals.
     * ``alpha`` bounds the errors of all numbers of the stream together, with probability 1 − β;
       ``basis`` is its justification; ``independence`` says that some two attributes of an estimate
       were never measured together.
@@ -83,6 +88,8 @@ class Answer(Event):
     group: Group | None = None
     top_groups: tuple[Group, ...] | None = None
     keys: tuple[str, ...] | None = None
+    choices: tuple[str, ...] | None = None
+    choice_intervals: tuple[TextInterval, ...] | None = None
 
 
 class StreamStatus(SparingEvent):

@@ -8,7 +8,7 @@ from fractions import Fraction
 from html import escape
 from typing import Any, Final
 
-from schemas import Amount, Answer, GrantRecord, Query, Source
+from schemas import Amount, Answer, GrantRecord, Query, Source, TextInterval
 from stream.formatting import format_error_bound, format_estimate, format_interval
 from stream.optional_packages import import_or_missing
 from stream.privacy.composition.costs import (
@@ -40,23 +40,13 @@ _WIDTH, _HEIGHT = 160, 14
 def line(answer: Answer) -> str:
     """Format an answer in one line: stream, number with ± and interval, price, and ε spent so far."""
     parts = [f"{answer.stream}{about(answer)}:"]
-    if answer.estimate is not None:
-        parts.append(format_estimate(answer.estimate, answer.alpha))
-    elif answer.estimates is not None:
-        first = ", ".join(_numbers(answer)[:MAX_LINES])
-        more = len(answer.estimates) - MAX_LINES
-        parts.append(f"[{first}{f', … {more} more' if more > 0 else ''}]")
-    elif (names := _names(answer)) is not None:
-        more = len(names) - MAX_LINES
-        parts.append(f"[{', '.join(names[:MAX_LINES])}{f', … {more} more' if more > 0 else ''}]")
-    elif answer.choice is not None:
-        parts.append(f"'{answer.choice}'")
-    else:
-        parts.append(answer.outcome)
+    parts.append(_content(answer))
     if answer.alpha is not None:
         parts.append(f"± {format_error_bound(answer.alpha)}{alpha_unit(answer)}")
     if answer.interval is not None:
         parts.append(f"(95 %: {format_interval(answer.interval)})")
+    if answer.choice is not None and answer.choice_intervals is not None:
+        parts.append(f"(95 %: {format_text_interval(answer.choice_intervals[0])})")
     if answer.reason:
         parts.append(f"({answer.reason})")
     if answer.price is not None and answer.outcome != "rejected":
@@ -66,11 +56,35 @@ def line(answer: Answer) -> str:
     return " ".join(parts)
 
 
+def _content(answer: Answer) -> str:
+    """Format the numbers, texts or groups of an answer; without any, its outcome."""
+    names = _names(answer)
+    if answer.estimate is not None:
+        return format_estimate(answer.estimate, answer.alpha)
+    if answer.choice is not None:
+        return f"'{answer.choice}'"
+    if answer.estimates is not None:
+        found = _numbers(answer)
+    elif answer.choices is not None:
+        found = [shown(one) for one in answer.choices]
+    elif names is not None:
+        found = names
+    else:
+        return answer.outcome
+    more = len(found) - MAX_LINES
+    return f"[{', '.join(found[:MAX_LINES])}{f', … {more} more' if more > 0 else ''}]"
+
+
 def alpha_unit(answer: Answer) -> str:
     """Return the unit of an answer's alpha, if it is not that of its numbers: the alpha of a quantile is in rows."""
     query: Query | None = getattr(answer, "query", None)
     of_ranks = query is not None and (query.quantile is not None or query.iqr is not None)
     return " rows of rank" if of_ranks else ""
+
+
+def format_text_interval(ends: TextInterval) -> str:
+    """Format an interval of dates or ordered categories."""
+    return f"{ends[0]} to {ends[1]}"
 
 
 def _numbers(answer: Answer) -> list[str]:

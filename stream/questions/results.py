@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import repeat
 from typing import Any, Final, Self, overload
 
 from pydantic import PrivateAttr
 
-from schemas import INDEPENDENCE, MAX_ANSWER_BYTES, Answer, Interval, Query, Source, TableSource
+from schemas import INDEPENDENCE, MAX_ANSWER_BYTES, Answer, Interval, Query, Source, TableSource, TextInterval
 from schemas.wire import Codec
 from stream.errors import Exhausted, Halted, Rejected
 from stream.formatting import cells_of, contribution_bound_of, counts_people, describe_source_bound
@@ -77,10 +77,11 @@ class Result(DataFrames, Answer):
             return tuple({name: text} for text in self.keys)
         if self.top_groups is not None:
             return self.top_groups
-        if self.estimates is None or self._query is None or self._query.group_by is None or self._source is None:
+        numbers = self.estimates if self.choices is None else self.choices
+        if numbers is None or self._query is None or self._query.group_by is None or self._source is None:
             return None
         groups = groups_of(self._source, self._query.group_by)
-        return groups if groups is not None and len(groups) == len(self.estimates) else None
+        return groups if groups is not None and len(groups) == len(numbers) else None
 
     @property
     def warnings(self) -> tuple[str, ...]:
@@ -137,11 +138,14 @@ class Result(DataFrames, Answer):
             common |= {"window_start": self.window.start, "window_end": self.window.end}
             common |= _apart(self.group or {}, dict.fromkeys((*common, *_NUMBERS)))
         bound = {} if self.rows_per_person is None else {"rows_per_person": self.rows_per_person}
+        if self.choices is not None:
+            return list(self._text_rows(common, bound))
         if self.estimates is None and self.groups is not None:
             return [{**common, **_apart(label, {**common, **bound}), **bound} for label in self.groups]
         if self.estimates is None:
             one = {"estimate": self.estimate, "choice": self.choice, "alpha": self.alpha, "reason": self.reason}
-            return [{**common, **one, **_ends(self.interval), **bound}]
+            ends = self.interval if self.choice_intervals is None else self.choice_intervals[0]
+            return [{**common, **one, **_ends(ends), **bound}]
         positions = [{"position": number} for number in range(len(self.estimates))]
         labels = positions if self.groups is None else self.groups
         numbers = [
@@ -152,6 +156,14 @@ class Result(DataFrames, Answer):
             {**common, **_apart(label, {**common, **number}), **number}
             for label, number in zip(labels, numbers, strict=True)
         ]
+
+    def _text_rows(self, common: dict[str, Any], bound: dict[str, Any]) -> Iterator[dict[str, Any]]:
+        """Yield a row for each quantile of dates or ordered categories."""
+        choices = self.choices or ()
+        labels = self.groups or [{"position": number} for number in range(len(choices))]
+        for label, choice, ends in zip(labels, choices, self.choice_intervals or repeat(None), strict=False):
+            number = {"choice": choice, "alpha": self.alpha, **_ends(ends), **bound}
+            yield {**common, **_apart(label, {**common, **number}), **number}
 
     def __repr__(self) -> str:
         return f"<{type(self).__name__} {self}>"
@@ -229,7 +241,7 @@ _NUMBERS = (
 _results: Codec[Result] = Codec(Result, limit=MAX_ANSWER_BYTES)
 
 
-def _ends(interval: Interval | None) -> dict[str, float]:
+def _ends(interval: Interval | TextInterval | None) -> dict[str, float | str]:
     return {} if interval is None else {"interval_low": interval[0], "interval_high": interval[1]}
 
 

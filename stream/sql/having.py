@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from operator import eq, ge, gt, le, lt, ne
 from typing import Any, Final, Literal
@@ -83,6 +83,15 @@ def parse_having(node: exp.Expr, column_of: Callable[[exp.Expr], int]) -> Having
     if (number := _number(left)) is not None:
         return Comparison(column_of(right), _MIRRORED[operator], number)
     raise StatementError(_USUAL)
+
+
+def columns_compared(having: Having | None) -> Iterator[int]:
+    """Yield the places of the columns that a condition compares."""
+    if isinstance(having, Comparison):
+        yield having.column
+    elif having is not None:
+        for part in having.parts:
+            yield from columns_compared(part)
 
 
 def holds(having: Having, row: Mapping[str, Any], names: tuple[str, ...]) -> bool:

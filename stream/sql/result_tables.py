@@ -138,12 +138,13 @@ def _table(asked: PreparedStatement, results: Results) -> Table:
         if question.column is None:
             continue
         name = plan.columns[question.column].name
-        numbers = result.estimates if result.estimates is not None else (result.estimate,)
+        several = result.estimates if result.choices is None else result.choices
+        numbers = several if several is not None else (_single(result),)
         places = range(len(rows)) if question.row is None else (question.row,)
         for place in places:
-            rows[place][name] = numbers[place] if result.estimates is not None else numbers[0]
+            rows[place][name] = numbers[place] if several is not None else numbers[0]
             rows[place][name + ERROR] = _error_bound(question.query, result, place)
-            intervals = result.intervals if result.intervals is not None else (result.interval,)
+            intervals = result.choice_intervals or result.intervals or (result.interval,)
             if (ends := intervals[place if len(intervals) > 1 else 0]) is not None:
                 rows[place][name + LOW], rows[place][name + HIGH] = ends
     known = {name for row in rows for name in row}
@@ -160,10 +161,17 @@ def _table(asked: PreparedStatement, results: Results) -> Table:
     return Table(stream, ordered[: statement.limit], results, epsilon, columns=names, why=asked.why)
 
 
+def _single(result: Result) -> float | str | None:
+    """Return the only number of an answer, or the date or category in its place."""
+    return result.estimate if result.choice is None else result.choice
+
+
 def _error_bound(query: Mapping[str, Any], result: Result, place: int) -> float | None:
     """Return a number's error bound in its unit; that of a quantile is the farther end of its interval."""
     if "quantile" not in query:
         return result.alpha
+    if result.choice is not None or result.choices is not None:
+        return None
     numbers, intervals = result.estimates or (result.estimate,), result.intervals or (result.interval,)
     at = place if result.estimates is not None else 0
     number, interval = numbers[at], intervals[at] if at < len(intervals) else None
@@ -189,6 +197,9 @@ def _rank(
         domains = [source.attributes[name] for name in plan.groups[axis:]]
         return True, at // prod(domain.size for domain in domains[1:]) % domains[0].size
     number = rows[at].get(column.name)
+    if isinstance(number, str):
+        values = values_of(source.attributes[column.attribute or ""])
+        return True, list(map(str, values)).index(number)
     return number is not None, number or 0.0
 
 

@@ -31,6 +31,7 @@ from stream.privacy.noise import samplers
 from stream.questions.results import Group, groups_of
 from stream.sql.aggregates import AnswerColumn, StatementError, distinct
 from stream.sql.calendar_functions import attribute_named, is_calendar_name, without_calendar_names
+from stream.sql.having import columns_compared
 from stream.sql.statements import Column, Grouped, SelectStatement, no_aggregates
 from stream.tables import (
     PredicateError,
@@ -247,6 +248,7 @@ def plan(statement: SelectStatement, source: TableSource, grant: GrantRecord) ->
     _require_groups(statement, columns, groups, named)
     check = StreamCheck(source, grant, () if has_functions else statement.conditions)
     check.groups(groups)
+    _require_numbers(statement, columns, source)
     if any(name in source.texts for name in groups):
         _require_one_count(columns)
     rows = groups_of(source, groups) or ()
@@ -321,6 +323,18 @@ def _require_groups(
             )
 
 
+def _require_numbers(statement: SelectStatement, columns: Sequence[Column], source: TableSource) -> None:
+    """Refuse HAVING about a column of dates or categories."""
+    for place in columns_compared(statement.having):
+        column = columns[place]
+        if isinstance(column, AnswerColumn) and column.form == "quantile":
+            values = ordered_values(source.attributes[column.attribute or ""])
+            if values is not None and values.text is not None:
+                raise StatementError(
+                    f"HAVING: '{one_line(column.name)}' is no number; compare a number of the result"
+                )
+
+
 def _require_person(column: str, source: TableSource) -> None:
     if source.person is None:
         raise StatementError(distinct(" (this one declares none: one row is one person)"))
@@ -388,8 +402,10 @@ def _statistic(column: AnswerColumn, source: TableSource, groups: tuple[str, ...
     """Return the query of a quantile, variance or deviation: one for all groups."""
     attribute = column.attribute or ""
     values = ordered_values(source.attributes[attribute])
-    if values is None or (column.form in _SQUARED and values.step is None):
-        wanted = "integers or decimals" if column.form in _SQUARED else "integers, decimals or bins"
+    if values is None or not values.has(column.form):
+        wanted = (
+            "integers or decimals" if column.form in _SQUARED else "numbers, bins, dates or ordered categories"
+        )
         raise StatementError(f"'{attribute}' is not declared as {wanted}; ask COUNT(*) … GROUP BY it")
     if attribute in groups:
         raise StatementError(f"GROUP BY: '{attribute}' is the attribute of a column too; group by others")

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from fractions import Fraction
 
-from schemas import Bins, Dates, Decimals, Domain, Integers
+from schemas import Bins, Categories, Dates, Decimals, Domain, Integers
 
 
 @dataclass(frozen=True, slots=True)
@@ -16,6 +16,9 @@ class OrderedValues:
     A code stands for the values from ``low`` to ``high``, and ``middle`` represents them. ``step``
     is the distance of neighboring values, or None if a code is a bin: it has a rank, but no value
     to square.
+
+    The values of dates and of ordered categories are texts: their numbers are the codes, and
+    ``text`` returns the text of each. ``distances`` is False if two values have no distance.
     """
 
     size: int
@@ -23,18 +26,34 @@ class OrderedValues:
     middle: Callable[[int], float]
     high: Callable[[int], float]
     step: Fraction | None
+    text: Callable[[int], str] | None = None
+    distances: bool = True
+
+    def has(self, form: str) -> bool:
+        """Return whether a statistic of this form is defined for the values."""
+        match form:
+            case "quantile":
+                return True
+            case "iqr":
+                return self.distances
+            case _:
+                return self.step is not None
 
 
 def ordered_values(domain: Domain) -> OrderedValues | None:
-    """Return the values of an ordered domain; None for categories and for dates, which are no numbers.
+    """Return the values of an ordered domain; None for categories without an order.
 
-    A part of a date, such as its hour, is ordered, but has no variance.
+    Dates, their parts, such as an hour, and ordered categories have ranks, but no variance. The
+    distance of two dates is a number of days, weeks or other cells; categories have none.
     """
     match domain:
         case Integers() | Decimals():
             return _numbers(domain.in_steps, domain.unit, domain.unit)
         case Dates() if domain.part is not None:
             return _numbers(domain.part, Fraction(1), None)
+        case Dates() | Categories(ordered=True):
+            text = domain.calendar.label if isinstance(domain, Dates) else domain.values.__getitem__
+            return OrderedValues(domain.size, float, float, float, None, text, isinstance(domain, Dates))
         case Bins(edges=edges):
             return OrderedValues(
                 domain.size,

@@ -106,6 +106,8 @@ class ReplyPublisher:
             *(one.window_and_group or ())[:2],
             top_groups=reply.top_groups,
             keys=reply.keys,
+            choices=reply.choices,
+            choice_intervals=reply.choice_intervals,
         )
         return (name.encode(), encode(answer), ())
 

@@ -6,7 +6,7 @@ import asyncio
 import json
 import shlex
 import uuid
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from enum import IntEnum
 from itertools import repeat
 from typing import Annotated, Any, Final
@@ -23,7 +23,8 @@ from stream.errors import Timeout
 from stream.formatting import format_error_bound, format_estimate, format_interval
 from stream.processing.dead_letters import says_exhausted
 from stream.questions import Result
-from stream.questions.result_text import about, alpha_unit
+from stream.questions.result_text import about, alpha_unit, format_text_interval
+from stream.questions.results import Group
 
 
 class ExitStatus(IntEnum):
@@ -247,7 +248,7 @@ def _show(answer: Answer, *, as_json: bool) -> None:
     if groups is not None:
         names = list(groups[0]) if groups else ["key"]
         if answer.estimates is None:
-            show_table("", names, ([str(one[name]) for name in names] for one in groups))
+            _show_texts(answer, names, groups)
             return
         cells = zip(groups, answer.estimates or (), answer.intervals or repeat(None), strict=False)
         show_table(
@@ -262,6 +263,21 @@ def _show(answer: Answer, *, as_json: bool) -> None:
                 for one, n, ends in cells
             ),
         )
+
+
+def _show_texts(answer: Answer, names: Sequence[str], groups: Sequence[Group]) -> None:
+    """Print groups without numbers: released texts, or a date or an ordered category of each."""
+    choices, ends = answer.choices, answer.choice_intervals
+    heads = [*names, *(["value"] if choices else []), *(["95 %"] if ends else [])]
+    rows = (
+        [
+            *(str(one[name]) for name in names),
+            *([choices[place]] if choices else []),
+            *([format_text_interval(ends[place])] if ends else []),
+        ]
+        for place, one in enumerate(groups)
+    )
+    show_table("", heads, rows)
 
 
 def _json_object(argument: str) -> dict[str, Any]:
@@ -309,9 +325,13 @@ def _line(answer: Answer, *, with_estimates: bool = True) -> str:
         parts.append(", ".join(format_estimate(number, answer.alpha) for number in answer.estimates))
     if answer.choice is not None:
         parts.append(f"'{answer.choice}'")
+    if answer.choices is not None and with_estimates:
+        parts.append(", ".join(f"'{one}'" for one in answer.choices))
+    ends = answer.choice_intervals if answer.choice is not None else None
     facts = [
         "" if answer.alpha is None else f"±{format_error_bound(answer.alpha)}{alpha_unit(answer)}",
         "" if answer.interval is None else f"95 %: {format_interval(answer.interval)}",
+        "" if ends is None else f"95 %: {format_text_interval(ends[0])}",
         answer.basis or "",
     ]
     if answer.alpha is not None or answer.interval is not None:

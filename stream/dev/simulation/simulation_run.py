@@ -121,6 +121,8 @@ def _measured_statistic(truths: Truths, query: Query, answer: Answer, line: int)
         return None
     published = (answer.estimate,) if answer.estimate is not None else answer.estimates or ()
     true = truths.statistics(query)
+    if texts := (answer.choice,) if answer.choice is not None else answer.choices:
+        published = tuple(map(true.code_of, texts))
     what = f"{_WORDS[form]} of {getattr(query, form)}"
     if form == "quantile":
         pairs = [(error, Fraction()) for error in true.rank_errors(published)]

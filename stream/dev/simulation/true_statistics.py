@@ -44,6 +44,11 @@ class TrueStatistics:
             for (counts, part), number in zip(wanted, published, strict=True)
         ]
 
+    def code_of(self, text: str) -> float:
+        """Return the number by which a date or an ordered category is compared."""
+        label = self._values.text
+        return float(next(code for code in range(self._values.size) if label is not None and label(code) == text))
+
     def numbers(self) -> tuple[Fraction, ...]:
         """Return the interquartile range, variance or deviation of each group; empty if a group has no rows."""
         if not all(counts.any() for counts in self._groups):

@@ -20,6 +20,7 @@ from schemas import (
     Interval,
     Numeric,
     TableSource,
+    TextInterval,
     form_of,
 )
 from schemas.queries import Group
@@ -67,7 +68,8 @@ class AdmittedQuestion:
 class Reply:
     """The answer to a question as it is published; if ``charged``, it costs ``parts`` of a charge.
 
-    ``interval`` and ``intervals`` are the confidence intervals of ``estimate`` and ``estimates``.
+    ``interval`` and ``intervals`` are the confidence intervals of ``estimate`` and ``estimates``,
+    ``choice_intervals`` those of ``choice`` or ``choices``.
     ``price`` is the ε shown for a question with an alpha. ``update`` is the changelog record of a
     change of the stream's state. With ``refusal`` the question is refused and no state changes.
     """
@@ -87,6 +89,8 @@ class Reply:
     interval: Interval | None = None
     intervals: tuple[Interval, ...] | None = None
     top_groups: tuple[Group, ...] | None = None
+    choices: tuple[str, ...] | None = None
+    choice_intervals: tuple[TextInterval, ...] | None = None
 
 
 def share_interval(

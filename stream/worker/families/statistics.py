@@ -7,7 +7,7 @@ The families differ in what they release: `laplace_statistics` draws values, `re
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 from typing import Any, Final, Literal, NamedTuple, cast
@@ -114,6 +114,8 @@ class Statistic:
 
     def reply(self, found: Sequence[StatisticNumber], *, charged: bool, basis: str, alpha: float | None) -> Reply:
         """Return the answer: one number, or a list of them in the requested order."""
+        if self.form == "quantile" and self.values.text is not None:
+            return _texts_reply(self.values.text, found, self.is_list, charged=charged, basis=basis, alpha=alpha)
         intervals = tuple((one.low, one.high) for one in found if one.low is not None and one.high is not None)
         if self.is_list:
             numbers = tuple(one.estimate for one in found)
@@ -122,6 +124,27 @@ class Statistic:
         [one] = found
         interval = intervals[0] if intervals else None
         return Reply(charged=charged, estimate=one.estimate, basis=basis, alpha=alpha, interval=interval)
+
+
+def _texts_reply(
+    text: Callable[[int], str],
+    found: Sequence[StatisticNumber],
+    is_list: bool,
+    *,
+    charged: bool,
+    basis: str,
+    alpha: float | None,
+) -> Reply:
+    """Return quantiles of dates or categories as texts, with the ends of their intervals."""
+    choices = tuple(text(int(one.estimate)) for one in found)
+    ends = tuple(
+        (text(int(one.low)), text(int(one.high))) for one in found if one.low is not None and one.high is not None
+    )
+    intervals = ends if len(ends) == len(found) else None
+    if is_list:
+        return Reply(charged=charged, basis=basis, alpha=alpha, choices=choices, choice_intervals=intervals)
+    [choice] = choices
+    return Reply(charged=charged, basis=basis, alpha=alpha, choice=choice, choice_intervals=intervals)
 
 
 def statistic_form(query: Any) -> StatisticForm | None:
@@ -137,12 +160,8 @@ def read_statistic(
     attributes = context.source_table(slot).attributes
     ordered = {name: ordered_values(attributes[name]) for name in stream_attributes}
     values = ordered.get(attribute)
-    if values is None or (form in _SQUARED_FORMS and values.step is None):
-        fitting = [
-            name
-            for name, one in ordered.items()
-            if one is not None and (form not in _SQUARED_FORMS or one.step is not None)
-        ]
+    if values is None or not values.has(form):
+        fitting = [name for name, one in ordered.items() if one is not None and one.has(form)]
         kind = "numbers" if form in _SQUARED_FORMS else "ordered values"
         raise Rejection(
             "malformed",

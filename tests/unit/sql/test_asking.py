@@ -492,7 +492,7 @@ def test_deviation_and_variance_are_those_of_the_population(mechanism: Mapping[s
 @pytest.mark.parametrize(
     ("statement", "reason"),
     [
-        ('SELECT MEDIAN("Sex") FROM s', "not declared as integers, decimals or bins"),
+        ('SELECT MEDIAN("Sex") FROM s', "not declared as numbers, bins, dates or ordered categories"),
         ("SELECT STDDEV(bmi) FROM s", "not declared as integers"),
         ("SELECT age, MEDIAN(age) FROM s GROUP BY age", "the attribute of a column too"),
     ],

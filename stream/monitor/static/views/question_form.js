@@ -18,7 +18,7 @@ export function questionForm(spec, source, onChange) {
   const own = Object.fromEntries(mine.map((name) => [name, attributes[name]]));
   const numeric = mine.filter((name) => isNumeric(own[name]));
   const summable = spec.mechanism.sums?.length ? spec.mechanism.sums : kind.endsWith("threshold") || kind === "numeric_sparse" ? [] : numeric;
-  const ranked = mine.filter((name) => isNumeric(own[name]) || own[name].kind === "bins");
+  const ranked = mine.filter((name) => isNumeric(own[name]) || own[name].kind === "bins" || isDate(own[name]) || own[name].ordered);
   const peopleAlone = spec.mechanism.people === true;
   const uncounted = spec.mechanism.counts === false; // texts alone: no count of rows or people
   const offered = SPECS[kind].forms.filter((form) => !(uncounted && form === "text_people") && (peopleAlone ? ["people", "choice"].includes(form) : !OF_PEOPLE.includes(form) || Boolean(source.person)) && (!["sum", "mean", "person_sum", "variance", "stddev"].includes(form) || summable.length) && (!RANKS.includes(form) || ranked.length));
@@ -158,8 +158,12 @@ export function questionForm(spec, source, onChange) {
         return choices.value ? "" : `No attribute of this stream has 2 to ${MOST_CANDIDATES} values to choose from; send candidates of your own to Kafka.`;
       case "cell":
         return "";
-      case "quantile":
       case "iqr":
+        if (own[ordered.value].kind === "categories") {
+          return "Categories have no distance: ask for a quantile.";
+        }
+      // falls through
+      case "quantile":
       case "variance":
       case "stddev":
         return grouped.values().includes(RANKS.includes(form.value) ? ordered.value : added.value) ? "Group by another attribute." : where.problem();
