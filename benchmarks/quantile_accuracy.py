@@ -30,6 +30,8 @@ SOTTO = "Sotto"
 _PEER = Path(__file__).parent / "peers" / "quantiles.py"
 _BEGIN, _END = "<!-- quantiles measured -->", "<!-- quantiles end -->"
 _SEED = 20_260
+_LEAST = 5e-4
+"""Smaller distances are written as 0: the values are whole numbers."""
 
 
 @dataclass(frozen=True)
@@ -132,7 +134,9 @@ def peers_errors(
 
 
 def _written(number: float) -> str:
-    """Write a number with three significant digits, and thousands with commas."""
+    """Write a number with three significant digits, thousands with commas, and rounding errors as 0."""
+    if abs(number) < _LEAST:
+        return "0"
     return f"{float(f'{number:.3g}'):,.0f}" if abs(number) >= 1000 else f"{number:.3g}"
 
 
