@@ -30,7 +30,7 @@ Outcome = Literal["above", "below", "answer", "halted", "rejected"]
 
 
 INDEPENDENCE: Final = "independence"
-"""Basis of an estimated number if some two of its attributes were never measured together."""
+"""Basis of an estimated number if some two of its attributes were never measured together, or one never at all."""
 
 
 class Answer(Event):
@@ -45,7 +45,10 @@ class Answer(Event):
       order, and ``choice`` that of one; ``choice_intervals`` are their 95 % confidence intervals.
     * ``alpha`` bounds the errors of all numbers of the stream together, with probability 1 − β;
       ``basis`` is its justification; ``independence`` says that some two attributes of an estimate
-      were never measured together.
+      were never measured together, or one never at all.
+    * ``typical_error`` is the mean error, in the unit of the numbers, of estimates like this one: about as
+      many attributes, and the same share of their cells. It is a noisy mean over the expected questions
+      and no bound for this number; null for measured numbers, which have an interval.
     * ``interval`` is the 95 % confidence interval ``[low, high]`` of ``estimate``, ``intervals`` has
       one for each of the ``estimates``: each holds for one number by itself. They are null if the
       number's noise has no known law, and of a question with ``top``, whose numbers are chosen.
@@ -90,6 +93,7 @@ class Answer(Event):
     keys: tuple[str, ...] | None = None
     choices: tuple[str, ...] | None = None
     choice_intervals: tuple[TextInterval, ...] | None = None
+    typical_error: float | None = None
 
 
 class StreamStatus(SparingEvent):

@@ -132,6 +132,10 @@ class EstimateCalibration(_Calibration):
     together or with the precision of one marginal of ``deviation_chosen``. Their number is the root
     of the number of rows divided by ``rounds_rows``, but at least ``least_rounds``.
 
+    ``epsilon_typical`` pays for the typical errors of estimates after the warm start, 0 if they are
+    not published. With ``marks_guesses`` answers whose attributes were not measured together are
+    marked, as they always are after the warm start ``workload``.
+
     ``gaussian`` noise has no ε per measurement. A cell's noise has ``deviation_start`` at the start
     and ``deviation_answer`` on a ⊤ without a number; a number that one person moves by W has
     W·``deviation_number``, and the marginal beside it loses that much precision. ``estimate`` is
@@ -148,6 +152,8 @@ class EstimateCalibration(_Calibration):
             "epsilon_choices",
             "epsilon_chosen",
             "deviation_chosen",
+            "epsilon_typical",
+            "marks_guesses",
         }
     )
 
@@ -166,6 +172,8 @@ class EstimateCalibration(_Calibration):
     epsilon_choices: float = 0.0
     epsilon_chosen: float = 0.0
     deviation_chosen: float = 0.0
+    epsilon_typical: float = 0.0
+    marks_guesses: bool = False
     epsilon_number: float
     marginal_sensitivity: Steps = 1
     noise: Literal["laplace", "gaussian"] = "laplace"

@@ -172,13 +172,15 @@ class Pmw(SparingEvent):
     * ``beyond``: after the last update the stream answers from the estimate at no cost, without an error
       bound (``unpromised``), or ends (``end``).
     * ``gap``: error of the estimate, as a share of ``rows``, that should cause a ⊤.
+    * ``typical_error``: publish the typical error of estimates with the answers, for a small part of ε; by
+      default if the warm start chooses from a workload.
 
     With ``worst_case``, the ⊤s provably last for every table of at most ``rows`` rows and every
     client, by multiplicative weights over all cells of the attributes, at most 2²⁰; either ``gap``
     or ``updates`` may then be given.
     """
 
-    wire_omits: ClassVar[frozenset[str]] = frozenset({"workload"})
+    wire_omits: ClassVar[frozenset[str]] = frozenset({"workload", "typical_error"})
 
     kind: Literal["pmw"]
     attributes: Attributes
@@ -189,9 +191,14 @@ class Pmw(SparingEvent):
     worst_case: bool = False
     gap: Gap | None = None
     rows: Annotated[int, Field(ge=1, le=10**12)] | None = None
+    typical_error: bool | None = None
 
     @model_validator(mode="after")
     def _lasting(self) -> Pmw:
+        if self.worst_case and self.typical_error:
+            raise ValueError(
+                "typical_error: worst_case keeps no such figure; leave out typical_error, or worst_case"
+            )
         if self.worst_case and self.gap is not None and self.updates is not None:
             raise ValueError("worst_case: gap and updates follow from each other; give one of them, or neither")
         return self

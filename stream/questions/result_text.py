@@ -47,6 +47,8 @@ def line(answer: Answer) -> str:
         parts.append(f"(95 %: {format_interval(answer.interval)})")
     if answer.choice is not None and answer.choice_intervals is not None:
         parts.append(f"(95 %: {format_text_interval(answer.choice_intervals[0])})")
+    if answer.typical_error is not None:
+        parts.append(f"({typical_error(answer)})")
     if answer.reason:
         parts.append(f"({answer.reason})")
     if answer.price is not None and answer.outcome != "rejected":
@@ -85,6 +87,16 @@ def alpha_unit(answer: Answer) -> str:
 def format_text_interval(ends: TextInterval) -> str:
     """Format an interval of dates or ordered categories."""
     return f"{ends[0]} to {ends[1]}"
+
+
+def typical_error(answer: Answer) -> str:
+    """Format the typical error of an answer's numbers; empty if it has none."""
+    found = answer.typical_error
+    if found is None:
+        return ""
+    query: Query | None = getattr(answer, "query", None)
+    unit = "" if query is not None and query.fraction else " rows"
+    return f"typical error about {float(f'{found:.2g}'):g}{unit}"
 
 
 def _numbers(answer: Answer) -> list[str]:

@@ -22,7 +22,7 @@ Group = Mapping[str, str | int | float]
 
 
 INDEPENDENT: Final = (
-    "basis: some two of these attributes were never measured together, so the estimate takes them for independent; request an "
+    "basis: some two of these attributes were never measured together, or one never at all, so the estimate guesses; request an "
     "alpha, or open a stream whose workload names them"
 )
 
@@ -130,8 +130,8 @@ class Result(DataFrames, Answer):
 
         Columns are ``stream``, ``id``, ``outcome``, for a standing stream ``window_start``,
         ``window_end`` and its group, then the group's attributes (or ``position``), ``estimate``,
-        ``alpha`` and, if the number has a confidence interval, ``interval_low`` and
-        ``interval_high``. An attribute with the name of another column gets a ``*`` appended.
+        ``alpha`` and, if the number has them, its confidence interval (``interval_low`` and
+        ``interval_high``) or its ``typical_error``. An attribute with the name of another column gets a ``*`` appended.
         """
         common: dict[str, Any] = {"stream": self.stream, "id": self.id, "outcome": self.outcome}
         if self.window is not None:
@@ -142,14 +142,15 @@ class Result(DataFrames, Answer):
             return list(self._text_rows(common, bound))
         if self.estimates is None and self.groups is not None:
             return [{**common, **_apart(label, {**common, **bound}), **bound} for label in self.groups]
+        typical = {} if self.typical_error is None else {"typical_error": self.typical_error}
         if self.estimates is None:
             one = {"estimate": self.estimate, "choice": self.choice, "alpha": self.alpha, "reason": self.reason}
             ends = self.interval if self.choice_intervals is None else self.choice_intervals[0]
-            return [{**common, **one, **_ends(ends), **bound}]
+            return [{**common, **one, **_ends(ends), **typical, **bound}]
         positions = [{"position": number} for number in range(len(self.estimates))]
         labels = positions if self.groups is None else self.groups
         numbers = [
-            {"estimate": number, "alpha": self.alpha, **_ends(interval), **bound}
+            {"estimate": number, "alpha": self.alpha, **_ends(interval), **typical, **bound}
             for number, interval in zip(self.estimates, self.intervals or repeat(None), strict=False)
         ]
         return [
@@ -233,7 +234,7 @@ class Results(DataFrames, Sequence[Result]):
 
 
 _NUMBERS = (
-    *("position", "estimate", "choice", "alpha", "interval_low", "interval_high", "reason"),
+    *("position", "estimate", "choice", "alpha", "interval_low", "interval_high", "typical_error", "reason"),
     "rows_per_person",
 )
 """Columns that follow a standing stream's group."""

@@ -108,6 +108,7 @@ class ReplyPublisher:
             keys=reply.keys,
             choices=reply.choices,
             choice_intervals=reply.choice_intervals,
+            typical_error=reply.typical_error,
         )
         return (name.encode(), encode(answer), ())
 

@@ -131,6 +131,13 @@ def plan(
             help="pmw: attributes of each marginal that is measured first; workload chooses pairs by their dependence."
         ),
     ] = "auto",
+    typical_error: Annotated[
+        bool | None,
+        typer.Option(
+            "--typical-error/--no-typical-error",
+            help="pmw: publish the typical error of estimates; by default after the warm start workload.",
+        ),
+    ] = None,
     worst_case: Annotated[
         bool, typer.Option(help="pmw: plan enough measurements for every table and every analyst.")
     ] = False,
@@ -182,6 +189,7 @@ def plan(
         "rows": rows,
         "gap": gap,
         "warm_start": _warm_start(warm_start),
+        "typical_error": typical_error,
         "worst_case": worst_case or None,
         "steps": queries,
         "counts": None if counts else False,

@@ -26,7 +26,7 @@ from stream.tables.checks.table_check import bound_words
 
 _GROUPED: Final = {"groups", "people_groups", "rate"}
 """Forms that ``--group-by`` applies to."""
-_OPTIONS: Final = ("numbers", "dimensions", "sparsity", "projections", "gap", "warm_start")
+_OPTIONS: Final = ("numbers", "dimensions", "sparsity", "projections", "gap", "warm_start", "typical_error")
 """Fields of mechanisms for which ``sotto plan`` has an option of the same name."""
 
 

@@ -273,6 +273,8 @@ def _estimate_in_words(calibration: EstimateCalibration) -> str:
         )
     if calibration.epsilon_rows:
         parts.append(f"ε rows {calibration.epsilon_rows:.4g}")
+    if calibration.epsilon_typical:
+        parts.append(f"ε {calibration.epsilon_typical:.4g} for typical errors")
     return f"{', '.join(parts)}; {_sparse_vector_in_words(calibration.sparse_vector)}"
 
 

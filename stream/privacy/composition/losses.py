@@ -148,11 +148,13 @@ def losses(calibration: Calibration) -> Losses:  # noqa: C901, PLR0911 - one for
         case EstimateCalibration():
             inner = losses(calibration.sparse_vector)
             rows, start = Fraction(calibration.epsilon_rows), Fraction(calibration.epsilon_start)
-            # The rounds of a workload divide these two; Σ ε² of the parts is at most that of the whole.
+            # Rounds of a workload, and orders of a typical error, divide these: Σ ε² of the parts is at most
+            # that of the whole.
             choices, chosen = Fraction(calibration.epsilon_choices), Fraction(calibration.epsilon_chosen)
-            pure = ((1, rows), (calibration.starts, start), (1, choices), (1, chosen))
+            typical = Fraction(calibration.epsilon_typical)
+            pure = ((1, rows), (calibration.starts, start), (1, choices), (1, chosen), (1, typical))
             opening = tuple((count, part) for count, part in pure if count and part)
-            first = rows + calibration.starts * start + choices + chosen + inner.first
+            first = rows + calibration.starts * start + choices + chosen + typical + inner.first
             return Losses(
                 (*opening, *inner.parts),
                 first,

@@ -14,7 +14,7 @@ import math
 import operator
 from bisect import bisect_right
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from fractions import Fraction
 from typing import Final, Literal
 
@@ -38,11 +38,13 @@ from stream.privacy.mechanisms.estimate_questions import (
 from stream.privacy.mechanisms.maximum_entropy import combined, fit
 from stream.privacy.mechanisms.measurements import Axes, Draws, Measurements, Memory, own_price
 from stream.privacy.mechanisms.tensor_sums import TensorCells, values
+from stream.privacy.mechanisms.typical_errors import TypicalErrors
 from stream.privacy.mechanisms.workload_selection import add_workload
 from stream.privacy.noise import NoiseScaleError
 from stream.privacy.planning.estimate_plans import Bounds, marginal_law, number_law
 from stream.privacy.planning.hypothesis_plans import WEIGHT_STEPS
 from stream.privacy.planning.prices import takes_alpha
+from stream.privacy.planning.workload_plans import ExpectedSets
 
 Integers = npt.NDArray[np.int64]
 
@@ -66,7 +68,8 @@ class EstimateAnswer:
     ⊤ published a number, ``marginal`` False if no marginal was measured. ``intervals`` has the 95 %
     confidence interval of each number, in its unit, if the numbers were measured; for a mean, the
     first has the half-width of sum − mean·rows around the sum. ``together`` is False if some two
-    attributes of an estimated number were never measured together.
+    attributes of an estimated number were never measured together, or the only one never.
+    ``typical`` is the root distance R of the typical error of estimates, if it is known.
     """
 
     kind: Literal["settled", "below", "above", "unpromised", "priced", "refused", "limited"]
@@ -77,6 +80,7 @@ class EstimateAnswer:
     marginal: bool = True
     intervals: tuple[tuple[int, int], ...] | None = None
     together: bool = True
+    typical: float | None = None
 
 
 @dataclass(slots=True, eq=False)
@@ -98,7 +102,7 @@ class Estimator:
 
     ``sizes`` has the number of values of each attribute, ``rows`` is the (noisy) row count, and
     ``private`` returns true counts. ``workload`` has the sets of attributes of which the warm start
-    chooses. ``tops`` counts all charged answers; ``left`` is the rest of the grant, in parts of a
+    chooses, ``expected`` those over which typical errors are means. ``tops`` counts all charged answers; ``left`` is the rest of the grant, in parts of a
     ⊤'s charge.
     """
 
@@ -109,6 +113,7 @@ class Estimator:
     draws: Draws
     memory: Memory
     workload: Sequence[Axes] = ()
+    expected: ExpectedSets = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         self.tops = 0
@@ -120,7 +125,8 @@ class Estimator:
         self._connects = self.calibration.warm_start == "workload"
         # Many measured pairs that depend strongly on each other fit slowly together.
         self._everything = math.prod(self.sizes) <= WHOLE_CELLS and not self._connects
-        self._opened = self._begun = not self._connects
+        self._opened, self._begun = False, not self._connects
+        self._typical: TypicalErrors | None = None
         self._looks: dict[bytes, _FreeAnswer] = {}
         self._on_tops: dict[tuple[int, int, bool], float] = {}
         self._reaches: dict[tuple[Axes, int, bool], tuple[float, int | None]] = {}
@@ -141,7 +147,13 @@ class Estimator:
         """List the marginals that the opening chooses; private, and charged with the first answer."""
         if not self._opened:
             self._opened = True
-            add_workload(self._measured, self.workload, self.rows)
+            if self._connects:
+                add_workload(self._measured, self.workload, self.rows)
+            if self.calibration.epsilon_typical > 0.0:
+                opening = self._measured.copied()
+                self._typical = TypicalErrors(
+                    opening, self.expected, self.rows, lambda axes: self._shares(axes, opening)
+                )
 
     def extend(self, cutoff: int) -> None:
         """Set the total number of ⊤s that are paid for."""
@@ -242,8 +254,8 @@ class Estimator:
         if error >= threshold + self.draws.barrier(self.tops):
             return self._measure(question)
         reach = self._promise + slack / WEIGHT_STEPS
-        together = self._measured.together(question.axes)
-        return EstimateAnswer("below", estimate, (reach,) * len(estimate), together=together)
+        together, typical = self._measured.together(question.axes), self._typical_error(question.axes)
+        return EstimateAnswer("below", estimate, (reach,) * len(estimate), together=together, typical=typical)
 
     # Methods from here on read public values only (noisy counts are public):
 
@@ -304,35 +316,41 @@ class Estimator:
                 if settled is not None:
                     looks[question.key] = _FreeAnswer(settled, compared=False)
                 elif self.left >= PARTS:
-                    below = EstimateAnswer("below", numbers, self._promised(len(numbers)), together=together)
+                    reach, typical = self._promised(len(numbers)), self._typical_error(axes)
+                    below = EstimateAnswer("below", numbers, reach, together=together, typical=typical)
                     looks[question.key] = _FreeAnswer(below, compared=True)
                 else:
-                    unpromised = EstimateAnswer("unpromised", numbers, None, together=together)
+                    typical = self._typical_error(axes)
+                    unpromised = EstimateAnswer("unpromised", numbers, None, together=together, typical=typical)
                     looks[question.key] = _FreeAnswer(unpromised, compared=False)
         return [looks[question.key] for question in questions]
 
     def _promised(self, numbers: int) -> tuple[float, ...]:
         return (self._promise,) * numbers
 
-    def _shares(self, axes: Axes) -> TensorCells:
-        frame = axes
+    def _typical_error(self, axes: Axes) -> float | None:
+        return None if self._typical is None else self._typical.root_distance(axes, self._measured)
+
+    def _shares(self, axes: Axes, measured: Measurements | None = None) -> TensorCells:
+        """Return the estimated shares on ``axes``, from all measurements or from those given."""
+        measured, frame = measured or self._measured, axes
         if self._everything:
             frame = tuple(range(len(self.sizes)))
         elif self._connects:
-            frame = self._measured.connected(axes)
-        return self._shares_in(frame, axes)
+            frame = measured.connected(axes)
+        return self._shares_in(frame, axes, measured)
 
-    def _shares_in(self, frame: Axes, axes: Axes) -> TensorCells:
+    def _shares_in(self, frame: Axes, axes: Axes, measured: Measurements) -> TensorCells:
         """Return the shares on ``axes`` of the estimate that is fitted on ``frame``."""
-        used = self._measured.used_for(frame)
+        used = measured.used_for(frame)
         key = ("shares", axes, frame, used)
         if (known := self.memory.get(key)) is None:
             if axes == frame:
-                marginals = combined(self._measured.marginals(frame))
+                marginals = combined(measured.marginals(frame))
                 tensor = fit([self.sizes[axis] for axis in frame], marginals, self.rows)
             else:
                 others = tuple(place for place, axis in enumerate(frame) if axis not in axes)
-                tensor = self._shares_in(frame, frame).tensor.sum(axis=others)
+                tensor = self._shares_in(frame, frame, measured).tensor.sum(axis=others)
             known = TensorCells(tensor)
             self.memory.put(key, known)
         return known  # type: ignore[no-any-return]

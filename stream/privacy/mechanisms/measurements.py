@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from fractions import Fraction
 from itertools import combinations
 from typing import Any, Final, Protocol
@@ -99,6 +99,9 @@ class Draws(Protocol):
     def choices(self, number: int, count: int, law: Sampler) -> Integers:
         """Return the noise of the scores of ``count`` sets in round ``number`` of the opening."""
 
+    def typical(self, order: int, law: Symmetric) -> int:
+        """Return the noise of the typical error of questions about ``order`` attributes."""
+
 
 class Memory(Protocol):
     """Cache of values that can be recomputed."""
@@ -187,6 +190,12 @@ class Measurements:
                 self.told[question.key] = len(self.listed)
         self.append(one)
 
+    def copied(self) -> Measurements:
+        """Return these measurements as they are now; later ones are not added to the copy."""
+        found = replace(self)
+        found.listed, found.told = list(self.listed), dict(self.told)
+        return found
+
     def append(self, one: MeasuredMarginal) -> None:
         """List a measurement."""
         self.listed.append(one)
@@ -236,8 +245,8 @@ class Measurements:
         return known
 
     def together(self, axes: Axes) -> bool:
-        """Return True if each two of these axes are in a measured marginal."""
-        return all(self.covering(pair) for pair in combinations(axes, 2))
+        """Return True if each two of these axes, or the only one, are in a measured marginal."""
+        return all(self.covering(some) for some in combinations(axes, min(2, len(axes))))
 
     # Methods from here on read private values, which are published only with noise:
 

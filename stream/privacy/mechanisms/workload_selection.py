@@ -55,9 +55,13 @@ def add_workload(measured: Measurements, workload: Sequence[Axes], rows: int) ->
 def _score(measured: Measurements, axes: Axes, rows: int, law: Symmetric, known: dict[Any, Integers]) -> int:
     """Return the score of a set, in steps: private."""
     shares = _estimate(measured, axes, rows, known)
+    return distance(measured, axes, shares, rows) - math.ceil(shares.size * mean_noise(law) * WEIGHT_STEPS)
+
+
+def distance(measured: Measurements, axes: Axes, shares: Integers, rows: int) -> int:
+    """Return the ℓ₁ distance of a marginal from the estimated shares, in steps: private."""
     estimate = np.rint(shares * (float(rows) * WEIGHT_STEPS / float(shares.sum()))).astype(np.int64)
-    distance = int(np.abs(measured.private(axes).tensor * WEIGHT_STEPS - estimate).sum())
-    return distance - math.ceil(shares.size * mean_noise(law) * WEIGHT_STEPS)
+    return int(np.abs(measured.private(axes).tensor * WEIGHT_STEPS - estimate).sum())
 
 
 def _estimate(measured: Measurements, axes: Axes, rows: int, known: dict[Any, Integers]) -> Integers:

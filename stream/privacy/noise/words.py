@@ -38,6 +38,7 @@ class DrawRole(StrEnum):
     NODES = "nodes"
     KEYS = "keys"
     CHOICE = "choice"
+    TYPICAL = "typical"
 
 
 def _prefixed(*parts: bytes) -> bytes:

@@ -25,9 +25,12 @@ from stream.privacy.planning.hypothesis_plans import WEIGHT_STEPS
 from stream.privacy.planning.noise_layouts import PlanError, require_fit
 from stream.privacy.planning.workload_plans import (
     START_SHARE,
+    TYPICAL_SHARE,
     UPDATES,
     WorkloadStart,
     can_select,
+    compared_orders,
+    expected_sets,
     plan_workload,
     workload_axes,
 )
@@ -189,20 +192,26 @@ def _candidates(spec: StreamSpec, setting: SourceFacts) -> tuple[EstimateCalibra
     starts = len(opening(sizes, order))
     order = order if starts else 0
     width = 1 if setting.neighbors == "add-remove" else 2
-    rows = 0.0 if setting.rows_public else spec.epsilon * _ROWS_SHARE
+    typical = spec.epsilon * _typical_share(mechanism, planned, order, sizes)
+    epsilon = spec.epsilon - typical
+    rows = 0.0 if setting.rows_public else epsilon * _ROWS_SHARE
     settled = order >= len(sizes)
-    start = spec.epsilon * (_WHOLE_START_SHARE if settled else _START_SHARE[order]) / starts if starts else 0.0
+    start = epsilon * (_WHOLE_START_SHARE if settled else _START_SHARE[order]) / starts if starts else 0.0
     chosen = WorkloadStart()
     updates = default_updates(sizes, order)
     if planned == "workload":
-        chosen = plan_workload(workload_axes(mechanism, sizes), sizes, spec.epsilon * START_SHARE)
+        chosen = plan_workload(workload_axes(mechanism, sizes), sizes, epsilon * START_SHARE)
         start, updates = chosen.singles / starts, UPDATES
     updates = mechanism.updates or updates
     gap = mechanism.gap
     if gap is not None and setting.rows is None:
         raise PlanError("mechanism.rows: a gap is a share of them; give a public number of rows, or leave gap out")
     task = _Task(
-        left=Fraction(spec.epsilon) - Fraction(rows) - starts * Fraction(start) - chosen.epsilon,
+        left=Fraction(spec.epsilon)
+        - Fraction(typical)
+        - Fraction(rows)
+        - starts * Fraction(start)
+        - chosen.epsilon,
         updates=updates if mechanism.updates is not None else min(updates, spec.expected_queries),
         queries=spec.expected_queries,
         beta=spec.beta,
@@ -217,7 +226,27 @@ def _candidates(spec: StreamSpec, setting: SourceFacts) -> tuple[EstimateCalibra
         tasks.append(replace(task, number_share=_NUMBER_SHARE_BESIDE_PAIRS, known=scale, wide=wide))
     plans = (_finished(spec, one, order, starts, start, rows) for one in tasks)
     best = min(plans, key=lambda plan: plan.alpha)
-    return (best.model_copy(update=chosen.fields) if chosen.rounds else best,)
+    more = {
+        **(chosen.fields if chosen.rounds else {}),
+        "epsilon_typical": typical,
+        "marks_guesses": planned in {0, 1},
+    }
+    return (best.model_copy(update=more),)
+
+
+def _typical_share(mechanism: Pmw, planned: Opening, order: Order, sizes: Sequence[int]) -> float:
+    """Return the share of ε for typical errors: by default only if the warm start is selected."""
+    wanted = planned == "workload" if mechanism.typical_error is None else mechanism.typical_error
+    if not wanted:
+        return 0.0
+    if not compared_orders(order, expected_sets(mechanism, sizes)):
+        if mechanism.typical_error is None:
+            return 0.0
+        raise PlanError(
+            "mechanism.typical_error: the warm start measures all questions of up to three attributes, so none "
+            "has a typical error; leave typical_error out"
+        )
+    return TYPICAL_SHARE
 
 
 def warm_start(mechanism: Pmw, sizes: Sequence[int]) -> Opening:

@@ -84,7 +84,7 @@ class _GaussianTask:
         chosen = factor * self.chosen
         if known.rounds:
             fixed += known.marginal_sensitivity / chosen**2
-        pure = known.epsilon_rows + known.epsilon_choices
+        pure = known.epsilon_rows + known.epsilon_choices + known.epsilon_typical
 
         def at(log_wider: float) -> _GaussianDivision:
             marginal = self.marginal * math.exp(log_wider)

@@ -1,5 +1,7 @@
 """Warm starts for a workload: the sets of attributes, the number of rounds, the division of ε.
 
+Also the typical errors of estimates: the sets of attributes that they are means over, and the noise.
+
 The opening measures single attributes, then chooses and measures sets of the workload, round by
 round. The constants were chosen by the errors of all pairs' cells on tables of several kinds
 (`python -m benchmarks.workloads`); privacy and error bounds hold for any of them.
@@ -9,20 +11,23 @@ from __future__ import annotations
 
 import math
 import statistics
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 from itertools import combinations
-from typing import Any
+from typing import Any, TypeVar
 
 from schemas import EstimateCalibration, Pmw
 from schemas.mechanisms import MAX_UNIVERSE
 from stream.privacy.accuracy.noise_laws import variance_of
-from stream.privacy.noise import Gaussian, Geometric, Symmetric, gaussian, sampler
+from stream.privacy.noise import Gaussian, Geometric, Symmetric, TwoSidedGeometric, gaussian, sampler
 from stream.privacy.planning.hypothesis_plans import WEIGHT_STEPS
 from stream.privacy.planning.noise_layouts import PlanError
 
+_Item = TypeVar("_Item")
 Axes = tuple[int, ...]
+ExpectedSets = Mapping[int, tuple[Axes, ...]]
+"""Sets of attributes that questions are expected to name, by their number of attributes."""
 
 START_SHARE = 0.85
 """Share of ε for the warm start."""
@@ -37,6 +42,16 @@ _NEARLY_ALL = 0.75
 """From this share of the sets on, all of them are measured: choices would cost more than they save."""
 UPDATES = 3
 """Default number of ⊤s: the opening measures what most of them would be for."""
+TYPICAL_SHARE = 0.03
+"""Share of ε for typical errors."""
+TYPICAL_UNIT = 1 << 20
+"""A set of m cells has the weight ⌊2²⁰/√m⌋ in a typical error."""
+_TYPICAL_PARTS = {1: 1, 2: 2, 3: 1}
+"""Parts of that ε for questions of one, two and three attributes."""
+_TYPICAL_SETS = {1: 128, 2: 128, 3: 24}
+_TYPICAL_CELLS = 1 << 14
+_TYPICAL_ATTRIBUTES = 40
+"""A typical error is a mean over at most this many sets, of at most this many cells and attributes."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -143,3 +158,47 @@ def mean_noise(law: Symmetric) -> float:
     if isinstance(law, Gaussian):
         return math.sqrt(2.0 / math.pi * variance_of(law))
     return math.sqrt(0.5 * variance_of(law))
+
+
+def expected_sets(mechanism: Pmw, sizes: Sequence[int]) -> ExpectedSets:
+    """Return the sets of one, two and three attributes over which typical errors are means.
+
+    They are those of a given workload, or else all sets, thinned out evenly if there are many.
+    """
+    given: tuple[Axes, ...] = ()
+    if not isinstance(mechanism.workload, str):
+        place = {name: axis for axis, name in enumerate(mechanism.attributes)}
+        given = tuple(tuple(sorted(place[name] for name in names)) for names in mechanism.workload)
+    few = _thinned(range(len(sizes)), _TYPICAL_ATTRIBUTES)
+    found: dict[int, tuple[Axes, ...]] = {}
+    for order, most in _TYPICAL_SETS.items():
+        named = [axes for axes in given if len(axes) == order]
+        sets = named or list(combinations(few, order))
+        small = [axes for axes in sets if math.prod(sizes[axis] for axis in axes) <= _TYPICAL_CELLS]
+        if small:
+            found[order] = tuple(_thinned(small, most))
+    return found
+
+
+def compared_orders(measured: int, sets: ExpectedSets) -> tuple[int, ...]:
+    """Return the orders whose typical error is read from the table: those above the warm start's."""
+    return tuple(order for order in sets if order > measured)
+
+
+def typical_law(calibration: EstimateCalibration, orders: Sequence[int], order: int) -> TwoSidedGeometric:
+    """Return the noise of one order's mean distance, in steps; one person moves it by s rows."""
+    part = Fraction(_TYPICAL_PARTS[order], sum(_TYPICAL_PARTS[one] for one in orders))
+    moved = calibration.marginal_sensitivity * WEIGHT_STEPS
+    return sampler("two_sided", Fraction(calibration.epsilon_typical) * part / moved)
+
+
+def set_weights(sets: Sequence[Axes], sizes: Sequence[int]) -> tuple[int, ...]:
+    """Return the weight of each set's distance in the typical error: ⌊2²⁰/√cells⌋."""
+    return tuple(math.isqrt(TYPICAL_UNIT**2 // math.prod(sizes[axis] for axis in axes)) for axes in sets)
+
+
+def _thinned(places: Sequence[_Item], most: int) -> list[_Item]:
+    """Return at most ``most`` of the items, evenly spaced."""
+    if len(places) <= most:
+        return list(places)
+    return [places[number * len(places) // most] for number in range(most)]

@@ -7,6 +7,7 @@ counts: a restore derives the noise again and repeats the fit.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from fractions import Fraction
@@ -29,11 +30,12 @@ from stream.privacy.mechanisms.estimate_questions import (
 from stream.privacy.mechanisms.estimator import EstimateAnswer, Estimator
 from stream.privacy.mechanisms.measurements import Axes
 from stream.privacy.mechanisms.tensor_sums import TensorCells
+from stream.privacy.mechanisms.typical_errors import error_of_sums
 from stream.privacy.noise import DrawRole, Sampler, Symmetric, block_words, cell_words
 from stream.privacy.planning.answer_plans import ratio_interval
 from stream.privacy.planning.hypothesis_plans import rows_reach
 from stream.privacy.planning.prices import shown_price
-from stream.privacy.planning.workload_plans import workload_axes
+from stream.privacy.planning.workload_plans import expected_sets, workload_axes
 from stream.processing.dead_letters import PRICE, Rejection
 from stream.tables.cache import BoundedCache, RecentCache
 from stream.worker.families.estimate_reader import QuestionReader, ReadQuestion
@@ -64,6 +66,7 @@ MIN_CACHED_QUESTIONS: Final = 1 << 13
 """Number of resolved questions that a partition's cache keeps: at least this, at most twice it."""
 
 _FORMS: Final = ("count", "fraction", "terms", "sum", "mean", "groups", "rate", *STATISTICS)
+_TYPICAL_FORMS: Final = ("count", "fraction", "groups")
 _BASIS_OF_KIND: Final = {
     "settled": "measured",
     "above": "noisy",
@@ -191,6 +194,7 @@ class EstimateFamily(RestorableFamily[_EstimateState]):
             _KeyedMeasurements(self._context, slot),
             _StreamCache(self._estimate_cache, incarnation),
             workload_axes(mechanism, tuple(reader.sizes.values())) if calibration.rounds else (),
+            expected_sets(mechanism, tuple(reader.sizes.values())) if calibration.epsilon_typical else {},
         )
         current = _EstimateState(incarnation, reader, estimator, rows)
         for update in updates:
@@ -284,6 +288,12 @@ class _KeyedMeasurements:
         words, low = block_words(subkey, _START_PREFIX + number.to_bytes(_NUMBER_BYTES, "big"), count, law.words)
         return law.draw(words, low)
 
+    def typical(self, order: int, law: Symmetric) -> int:
+        """Draw the noise of an order's typical error."""
+        subkey = self._streams.noise.subkey(self._slot, DrawRole.TYPICAL)
+        words, low = cell_words(subkey, [_START_PREFIX + order.to_bytes(_NUMBER_BYTES, "big")], law.words)
+        return int(law.draw(words, low)[0])
+
 
 def _cache_key(query: Any) -> tuple[Any, ...]:
     """Return the fields that determine a question of one form, without its requested error."""
@@ -305,7 +315,7 @@ def _reply(
     update: Measurement | None,
 ) -> Reply:
     basis = _BASIS_OF_KIND[step.kind]
-    if not step.together and calibration.warm_start == "workload":
+    if not step.together and (calibration.marks_guesses or calibration.warm_start == "workload"):
         basis = INDEPENDENCE
     charged = step.kind in _CHARGED_KINDS
     question = read.question
@@ -329,10 +339,16 @@ def _reply(
     numbers = tuple(_in_unit(read, number / question.unit) for number in step.numbers)
     if isinstance(question, Rates):
         return _rates_of_groups(numbers, alpha, read, charged=charged, basis=basis, update=update)
-    intervals = _intervals(calibration, current, read, step)
+    intervals, typical = _intervals(calibration, current, read, step), _typical_error(current, read, step)
     if isinstance(question, CellGroups):
         reply = Reply(
-            charged=charged, estimates=numbers, basis=basis, alpha=alpha, update=update, intervals=intervals
+            charged=charged,
+            estimates=numbers,
+            basis=basis,
+            alpha=alpha,
+            update=update,
+            intervals=intervals,
+            typical_error=typical,
         )
         return reply if read.top is None else keep_largest_groups(reply, read.top)
     estimate = numbers[0]
@@ -341,7 +357,26 @@ def _reply(
         estimate /= current.rows
         alpha = None if alpha is None else (alpha + rows_reach(calibration)) / current.rows
     interval = None if intervals is None else intervals[0]
-    return Reply(charged=charged, estimate=estimate, basis=basis, alpha=alpha, update=update, interval=interval)
+    return Reply(
+        charged=charged,
+        estimate=estimate,
+        basis=basis,
+        alpha=alpha,
+        update=update,
+        interval=interval,
+        typical_error=typical,
+    )
+
+
+def _typical_error(current: _EstimateState, read: ReadQuestion, step: EstimateAnswer) -> float | None:
+    """Return the typical error of an estimated count, share, or counts of groups."""
+    question = read.question
+    if step.typical is None or read.form not in _TYPICAL_FORMS or not question.whole:
+        return None
+    sizes = tuple(current.reader.sizes.values())
+    cells = math.prod(sizes[axis] for axis in question.axes)
+    found = error_of_sums(step.typical, question.summed, cells)
+    return (found / current.rows if read.form == "fraction" else found) or None
 
 
 def _in_unit(read: ReadQuestion, steps: float) -> float:

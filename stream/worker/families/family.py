@@ -91,6 +91,7 @@ class Reply:
     top_groups: tuple[Group, ...] | None = None
     choices: tuple[str, ...] | None = None
     choice_intervals: tuple[TextInterval, ...] | None = None
+    typical_error: float | None = None
 
 
 def share_interval(

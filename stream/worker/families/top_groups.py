@@ -56,7 +56,7 @@ def keep_largest_groups(reply: Reply, top: TopGroups) -> Reply:
             group[name] = choices[code]
         groups.append({name: group[name] for name, _ in values})
     chosen = tuple(numbers[index] for index in indices)
-    return replace(reply, estimates=chosen, top_groups=tuple(groups), intervals=None)
+    return replace(reply, estimates=chosen, top_groups=tuple(groups), intervals=None, typical_error=None)
 
 
 def _max_name_length(domain: Domain) -> int:

@@ -14,7 +14,7 @@ const HIGH = " 95% high";
 /** The answer to one question. */
 export function questionAnswered(title, { answer, rows, cost, charged, warnings }) {
   const numbers = rows.filter((row) => row.estimate !== null && row.estimate !== undefined);
-  const names = Object.keys(rows[0] ?? {}).filter((name) => !["estimate", "alpha", "choice", "position", "interval_low", "interval_high"].includes(name));
+  const names = Object.keys(rows[0] ?? {}).filter((name) => !["estimate", "alpha", "choice", "position", "interval_low", "interval_high", "typical_error"].includes(name));
   const ofRanks = RANKS.some((form) => title === FORMS[form]); // their error bound is not in the unit of the numbers
   const labels = numbers.map((row) => ({ name: names.length ? names.map((name) => row[name]).join(", ") : title, estimate: row.estimate, alpha: ofRanks ? null : row.alpha, low: row.interval_low, high: row.interval_high }));
   const surest = numbers.some((row) => typeof row.interval_low === "number");
@@ -22,7 +22,7 @@ export function questionAnswered(title, { answer, rows, cost, charged, warnings 
   const head = answer.choice ? `${OUTCOMES.answer}: ${answer.choice}${ends}` : OUTCOMES[answer.outcome];
   const of = versionsOf([answer]);
   const table = !numbers.length && answer.choices ? tableOf([...names, "value", ...(answer.choice_intervals ? [INTERVAL] : [])], rows.map((row) => [...names.map((name) => row[name]), row.choice, ...(answer.choice_intervals ? [`${row.interval_low} … ${row.interval_high}`] : [])]), of) : !numbers.length && (answer.keys || answer.top_groups) ? tableOf(names, rows.map((row) => names.map((name) => row[name])), of) : numbers.length ? tableOf([...names, "estimate", ofRanks ? "± rows of rank" : "±", ...(surest ? [INTERVAL] : [])], numbers.map((row) => [...names.map((name) => row[name]), estimate(row.estimate, row.alpha), row.alpha === null ? "–" : bound(row.alpha), ...(surest ? [interval(row.interval_low, row.interval_high)] : [])]), of) : null;
-  return card(head, answer, { cost, charged }, [...(answer.basis ? [`Based on ${BASES[answer.basis] ?? answer.basis}.`] : []), ...about(table ? [] : of)], warnings, labels, table);
+  return card(head, answer, { cost, charged }, [...(answer.basis ? [`Based on ${BASES[answer.basis] ?? answer.basis}.`] : []), ...typical(answer, title === FORMS.fraction), ...about(table ? [] : of)], warnings, labels, table);
 }
 
 /** The price of a question that was asked with a limit of 0; its answer if that was free. */
@@ -81,6 +81,11 @@ function versionsOf(answers) {
   const answered = answers.filter(({ outcome }) => outcome !== "rejected" && outcome !== "halted");
   const found = [...new Set(answered.map(({ version }) => version ?? 1))].sort((one, other) => one - other);
   return found.some((one) => one > 1) ? found : [];
+}
+
+/** Return the typical error of an answer in words, if it has one. */
+function typical({ typical_error: error }, isShare) {
+  return typeof error === "number" ? [`Estimates like this one are typically off by about ${Number(error.toPrecision(2)).toLocaleString("en")}${isShare ? "" : " rows"}.`] : [];
 }
 
 function about(versions) {
