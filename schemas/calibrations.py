@@ -159,7 +159,7 @@ class EstimateCalibration(_Calibration):
 
     kind: Literal["estimate"] = "estimate"
     method: Literal["maximum_entropy"] = "maximum_entropy"
-    estimate: Literal[1] = 1
+    estimate: Literal[1, 2] = 1
     sparse_vector: SparseVectorCalibration
     threshold: Count
     epsilon_rows: float = 0.0

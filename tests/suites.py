@@ -73,6 +73,7 @@ SUITES: Final[dict[str, str]] = {
     "tests/privacy/test_prices.py::test_a_measurement_that_is_charged_too_little_is_found": "mutations",
     "tests/privacy/test_prices.py::test_errors_exceed_the_wanted_ones_in_no_more_streams_than_beta_allows": "statistics",
     "tests/privacy/test_running_count.py::test_every_answer_keeps_to_its_alpha": "statistics",
+    "tests/privacy/test_typical_truth.py": "statistics",
     "tests/privacy/test_selection.py::test_one_sided_noise_errs_no_more": "statistics",
     "tests/privacy/test_service_law.py::test_transcripts_of_many_streams_follow_the_exact_law": "statistics",
     "tests/privacy/test_standing.py::test_broken_ways_to_count_are_found_broken": "mutations",

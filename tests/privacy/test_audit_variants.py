@@ -75,6 +75,7 @@ OTHERS: list[tuple[Variant, str, str, int, float, float]] = [
     (variants.decimals_rounded_as_doubles, "laplace", "0.1 up", 1100, 0.6817, 0.085),
     (variants.gaussian_noise_too_narrow, "laplace", "16 up", 750, 0.4467, 0.0033),
     (variants.distances_in_parts_of_a_row, "laplace", "one row more; quantile", 550, 1.0, 0.01),
+    (variants.typical_error_without_noise, "pmw", "one row changed; typical error", 280, 0.98, 0.0),
     (variants.texts_without_a_threshold, "unknown_groups", "one row with a text of its own more", 250, 1.0, 0.0),
     (
         variants.names_without_a_rule,

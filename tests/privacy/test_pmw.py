@@ -89,6 +89,9 @@ class Forced:
     def choices(self, number: int, count: int, law: Sampler) -> Integers:
         raise AssertionError((number, count, law))
 
+    def typical(self, order: int, law: Symmetric) -> int:
+        raise AssertionError((order, law))
+
     def marginal(
         self, tops: int | None, axes: Axes, cells: int, law: Symmetric, share: int | None = None
     ) -> Integers:

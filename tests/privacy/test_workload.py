@@ -130,6 +130,9 @@ class Forced:
         self.law = law
         return np.zeros(count, dtype=np.int64)
 
+    def typical(self, order: int, law: Symmetric) -> int:
+        raise AssertionError((order, law))
+
     def marginal(
         self, tops: int | None, axes: Axes, cells: int, law: Symmetric, share: int | None = None
     ) -> Integers:

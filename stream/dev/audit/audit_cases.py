@@ -113,7 +113,8 @@ class Case:
         """Return the content of an answer; AuditError for a rejection."""
         if answer.outcome == "rejected":
             raise AuditError(f"{self.kind}, {self.pair}: a query was rejected: {answer.reason}")
-        numbers = (*(() if answer.estimate is None else (answer.estimate,)), *(answer.estimates or ()))
+        single = (one for one in (answer.estimate, answer.typical_error) if one is not None)
+        numbers = (*single, *(answer.estimates or ()))
         return SeenAnswer(
             answer.outcome,
             tuple(math.floor(number / self.resolution) for number in numbers),

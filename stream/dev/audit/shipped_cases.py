@@ -169,6 +169,16 @@ def _paired(query: Mapping[str, Any]) -> tuple[Side, Side]:
     return Side([query], same), Side([query], other)
 
 
+def _distant(query: Mapping[str, Any]) -> tuple[Side, Side]:
+    """One of 400 rows changes, all far from an estimate that takes every cell for equally frequent.
+
+    The estimate of the query's count is exact, so that it is not measured.
+    """
+    same = {"a": list("01") * 200, "b": list("01") * 200, "c": list("01") * 200}
+    other = {**same, "b": [*list("01") * 199, "0", "0"]}
+    return Side([query], same), Side([query], other)
+
+
 _ESTIMATED: Final = {"kind": "pmw", "attributes": ["group"], "updates": 1}
 
 
@@ -308,6 +318,15 @@ SHIPPED: Final[Mapping[str, Sequence[Case]]] = {
             _THREE,
             _paired({"group_by": ["a", "b"]}),
             _PLAN,
+        ),
+        # Nothing is measured, so every number but the typical error is the same on both sides.
+        Case(
+            "one row changed; typical error",
+            {"kind": "pmw", "attributes": list("abc"), "warm_start": 0, "typical_error": True},
+            _THREE,
+            _distant({"where": "(a = '0' AND b = '0') OR (a = '1' AND b = '0')"}),
+            _PLAN,
+            resolution=0.25,
         ),
         Case(
             "up, down; worst case",

@@ -24,7 +24,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from decimal import Decimal, localcontext
 from functools import lru_cache
-from typing import Final
+from typing import Final, Literal
 
 import numpy as np
 import numpy.typing as npt
@@ -44,6 +44,8 @@ _LEAST_SHARE: Final = 0.5
 _MOST_STEPS, _LEAST_STEPS = 80, 30
 _CELL_STEPS: Final = 1 << 21
 """A fit takes about this number divided by the cells as steps, within the bounds on steps."""
+_SQUARES: Final = {"laplace": 5.0, "gaussian": 2.0}
+"""The variance of the square of one cell's noise, in units of σ⁴."""
 _OVERLAP: Final = 1.5
 """Curvatures of marginals that share an axis add up; the factor covers correlated axes."""
 
@@ -189,6 +191,24 @@ def summed(one: NoisyMarginal, axes: tuple[int, ...]) -> NoisyMarginal:
     turned = one.counts.transpose([*sorted(set(range(one.counts.ndim)) - set(kept)), *kept])
     rows = turned.reshape(-1, math.prod(shape))
     return NoisyMarginal(axes, _folded(rows).reshape(shape), one.variance * len(rows))
+
+
+def moved_to_product(
+    one: NoisyMarginal, singles: Sequence[NoisyMarginal], noise: Literal["laplace", "gaussian"]
+) -> NoisyMarginal:
+    """Move a marginal to the product of its single attributes if noise alone explains the difference.
+
+    ``singles`` are measured for each of its axes in order. The sum of squares of the noise of m cells
+    has the mean m·σ² and the deviation s·σ², s = √(5m) for Laplace noise and √(2m) for Gaussian. Below
+    (m + s)·σ² the product replaces the marginal, from (m + 2s)·σ² on the marginal stays.
+    """
+    placed = [NoisyMarginal((place,), single.counts, single.variance) for place, single in enumerate(singles)]
+    totals = sum(ordered_sum(single.counts) for single in singles)
+    product = _product(one.counts.shape, placed) * (totals / len(placed))
+    beyond = one.counts - product
+    spread = math.sqrt(_SQUARES[noise] * beyond.size)
+    share = (ordered_sum(beyond * beyond) / one.variance - beyond.size - spread) / spread
+    return NoisyMarginal(one.axes, product + min(1.0, max(0.0, share)) * beyond, one.variance)
 
 
 def ordered_sum(values: Floats) -> float:

@@ -20,7 +20,7 @@ from schemas import EstimateCalibration
 from stream.privacy.accuracy.noise_laws import two_sided_reach, variance_of
 from stream.privacy.composition.costs import PARTS
 from stream.privacy.mechanisms.estimate_questions import CellGroups, Numbers, ResolvedQuestion, Single
-from stream.privacy.mechanisms.maximum_entropy import NoisyMarginal, ordered_sum, summed
+from stream.privacy.mechanisms.maximum_entropy import NoisyMarginal, moved_to_product, ordered_sum, summed
 from stream.privacy.mechanisms.tensor_sums import TensorCells
 from stream.privacy.noise import Sampler, Symmetric, sampler
 from stream.privacy.planning.estimate_plans import marginal_law, number_law, opening, opening_law, order_of
@@ -169,6 +169,7 @@ class Measurements:
             MeasuredMarginal(axes, opening_law(calibration), None)
             for axes in (opening(self.sizes, order_of(calibration)) if calibration.starts else ())
         ]
+        self._singles = {one.axes[0]: index for index, one in enumerate(self.listed) if len(one.axes) == 1}
         self.told: dict[bytes, int] = {}
         self._used: dict[Axes, tuple[int, ...]] = {}
         self._covering: dict[Axes, list[Covering]] = {}
@@ -292,10 +293,16 @@ class Measurements:
         return found
 
     def _noisy(self, index: int) -> NoisyMarginal:
-        """Combine a marginal's cells with the number measured beside it, by precision."""
+        """Combine a marginal's cells with the number measured beside it, by precision.
+
+        A chosen set of the opening is moved to the product of its attributes if it hardly differs.
+        """
         one = self.listed[index]
         counts = self.counts(index).astype(np.float64)
         variance = variance_of(one.law)
+        if self.calibration.estimate > 1 and one.tops is None and len(one.axes) > 1:
+            singles = [self._noisy(self._singles[axis]) for axis in one.axes]
+            return moved_to_product(NoisyMarginal(one.axes, counts, variance), singles, self.calibration.noise)
         if isinstance(question := one.question, Single) and one.share is None:
             weights = question.weights().astype(np.float64)
             told = self.numbers(index)[0] - question.numbers(TensorCells(self.counts(index)))[0]

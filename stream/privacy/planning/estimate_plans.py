@@ -226,10 +226,11 @@ def _candidates(spec: StreamSpec, setting: SourceFacts) -> tuple[EstimateCalibra
         tasks.append(replace(task, number_share=_NUMBER_SHARE_BESIDE_PAIRS, known=scale, wide=wide))
     plans = (_finished(spec, one, order, starts, start, rows) for one in tasks)
     best = min(plans, key=lambda plan: plan.alpha)
-    more = {
+    more: dict[str, Any] = {
         **(chosen.fields if chosen.rounds else {}),
         "epsilon_typical": typical,
         "marks_guesses": planned in {0, 1},
+        "estimate": 2 if chosen.rounds else 1,
     }
     return (best.model_copy(update=more),)
 

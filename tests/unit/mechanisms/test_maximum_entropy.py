@@ -11,7 +11,14 @@ import pytest
 from blake3 import blake3
 
 from stream.privacy.mechanisms import maximum_entropy
-from stream.privacy.mechanisms.maximum_entropy import NoisyMarginal, combined, fit, ordered_sum, summed
+from stream.privacy.mechanisms.maximum_entropy import (
+    NoisyMarginal,
+    combined,
+    fit,
+    moved_to_product,
+    ordered_sum,
+    summed,
+)
 
 Floats = npt.NDArray[np.float64]
 SHAPE = (7, 3, 5)
@@ -136,3 +143,23 @@ def test_an_ordered_sum_adds_by_halves() -> None:
     values = np.array([1e16, 1.0, -1e16, 1.0, 1.0])
     assert ordered_sum(values) == ((1e16 + -1e16) + 1.0) + (1.0 + 1.0)
     assert ordered_sum(np.zeros(0)) == 0.0
+
+
+@pytest.mark.parametrize(("factor", "kept"), [(0.0, 0.0), (20.0, 1.0)])
+def test_marginal_that_noise_explains_is_moved_to_the_product(factor: float, kept: float) -> None:
+    """Cells that alternate by σ around the product have the square sum of noise; twenty times as much is no noise."""
+    singles = [NoisyMarginal((axis,), np.full(6, 600.0), 100.0) for axis in range(2)]
+    signs = np.where(np.add.outer(np.arange(6), np.arange(6)) % 2, 1.0, -1.0)
+    one = NoisyMarginal((2, 4), 100.0 + 10.0 * (1.0 + factor) * signs, 100.0)
+    found = moved_to_product(one, singles, "laplace")
+    assert (found.axes, found.variance) == (one.axes, one.variance)
+    assert np.abs(found.counts - (100.0 + kept * (one.counts - 100.0))).max() < 1e-9
+
+
+def test_marginal_between_noise_and_dependence_is_moved_in_part() -> None:
+    singles = [NoisyMarginal((axis,), np.full(6, 600.0), 100.0) for axis in range(2)]
+    signs = np.where(np.add.outer(np.arange(6), np.arange(6)) % 2, 1.0, -1.0)
+    squares = 36 + 1.5 * math.sqrt(5 * 36)
+    one = NoisyMarginal((0, 1), 100.0 + 10.0 * math.sqrt(squares / 36) * signs, 100.0)
+    found = moved_to_product(one, singles, "laplace")
+    assert np.abs((found.counts - 100.0) / (one.counts - 100.0) - 0.5).max() < 1e-9

@@ -86,7 +86,7 @@ def test_every_answer_is_within_the_alpha_that_it_names(mechanism: dict[str, Any
     assert {answer.outcome for answer in answers} == {"answer"}
     told = [answer for answer in answers if answer.alpha is not None]
     assert len(told) > 200
-    assert {answer.basis for answer in told} <= {"measured", "hypothesis", "noisy"}
+    assert {answer.basis for answer in told} <= {"measured", "hypothesis", "independence", "noisy"}
     pairs = zip(answers, counts(made), strict=True)
     assert all(within(answer, exact) for answer, exact in pairs if answer.alpha is not None)
     assert max(answer.alpha or 0.0 for answer in told) < ROWS / 10

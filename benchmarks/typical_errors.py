@@ -1,0 +1,128 @@
+"""The typical errors that `pmw` publishes, beside the mean errors of the same answers, on tables of different kinds.
+
+One stream of each table with the warm start `workload` is asked for the counts of all pairs and of some triples of its attributes, and
+for ranges of two attributes. Answers that a measurement settles have an interval in place of a typical error and are left out.
+"""
+
+from __future__ import annotations
+
+import argparse
+import math
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from itertools import combinations
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from benchmarks.answered import TABLES, Sample, questions
+from benchmarks.report import console
+from schemas import MAX_CATEGORIES, Answer
+from sotto import Driver
+
+DOCUMENT = Path("docs/accuracy.md")
+_BEGIN, _END = "<!-- typical measured -->", "<!-- typical end -->"
+_HEADINGS = ("table", "rows", "cells of pairs", "cells of triples", "ranges")
+_TRIPLES, _RANGES = 30, 300
+
+
+@dataclass(frozen=True)
+class Compared:
+    """Means over all numbers with a typical error: of that error, and of the true error; ``count`` numbers."""
+
+    published: float
+    true: float
+    count: int
+
+
+def compare(sample: Sample, seed: int, epsilon: float = 1.0, **mechanism: Any) -> dict[str, Compared]:
+    """Ask all questions of one stream, and compare typical errors with the truth."""
+    driver = Driver(seed.to_bytes(32, "big"), partitions=1)
+    names = [f"a{axis}" for axis in range(len(sample.sizes))]
+    source: dict[str, Any] = {"source": "t", "kind": "table", "neighbors": "add-remove", "path": "in memory"}
+    driver.register(
+        {**source, "epsilon": epsilon, "attributes": dict(zip(names, sample.sizes, strict=True))},
+        {name: column.tolist() for name, column in zip(names, sample.columns, strict=True)},
+    )
+    chosen = {"kind": "pmw", "attributes": names, "warm_start": "workload", **mechanism}
+    driver.open({"stream": "s", "source": "t", "epsilon": epsilon, "expected_queries": 1000, "mechanism": chosen})
+
+    def ask(asked: Iterable[dict[str, Any]], truths: Sequence[Any]) -> Compared:
+        answers = driver.ask_many({"stream": "s", "id": str(at), **one} for at, one in enumerate(asked))
+        return _compared(answers, truths)
+
+    def cells(order: int, most: int) -> Compared:
+        sets = [axes for axes in combinations(range(len(names)), order) if _cells(sample, axes) <= MAX_CATEGORIES]
+        sets = sets if len(sets) <= most else [sets[place * len(sets) // most] for place in range(most)]
+        return ask(
+            ({"group_by": [names[axis] for axis in axes]} for axes in sets),
+            [_counts(sample, axes) for axes in sets],
+        )
+
+    found = {"cells of pairs": cells(2, len(names) ** 2), "cells of triples": cells(3, _TRIPLES)}
+    texts, truths = questions(sample, _RANGES, np.random.default_rng(seed + 1))
+    found["ranges"] = ask(({"where": text} for text in texts), truths.tolist())
+    return found
+
+
+def _cells(sample: Sample, axes: Sequence[int]) -> int:
+    return math.prod(sample.sizes[axis] for axis in axes)
+
+
+def _counts(sample: Sample, axes: Sequence[int]) -> Any:
+    flat = np.ravel_multi_index(
+        tuple(sample.columns[axis] for axis in axes), tuple(sample.sizes[axis] for axis in axes)
+    )
+    return np.bincount(flat, minlength=_cells(sample, axes))
+
+
+def _compared(answers: Iterable[Answer], truths: Sequence[Any]) -> Compared:
+    published: list[float] = []
+    true: list[float] = []
+    for answer, truth in zip(answers, truths, strict=True):
+        if answer.typical_error is not None:
+            errors = np.abs(np.array(answer.estimates or [answer.estimate], dtype=np.float64) - truth)
+            published.append(answer.typical_error)
+            true.append(float(errors.mean()))
+    if not true:
+        return Compared(math.nan, math.nan, 0)
+    return Compared(float(np.mean(published)), float(np.mean(true)), len(true))
+
+
+def _line(cells: Sequence[str]) -> str:
+    return f"| {' | '.join(cells)} |"
+
+
+def _shown(found: Sequence[Compared]) -> str:
+    known = [one for one in found if one.count]
+    if not known:
+        return "settled"
+    return f"{np.mean([one.published for one in known]):,.3g} / {np.mean([one.true for one in known]):,.3g}"
+
+
+def main(arguments: list[str] | None = None) -> None:
+    """Measure every table, show the results, and write them if asked for."""
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.typical_errors", description=__doc__)
+    parser.add_argument("--keys", type=int, default=5, help="how many noise keys; means over them are shown")
+    parser.add_argument("--write", action="store_true", help=f"write the table of {DOCUMENT}")
+    options = parser.parse_args(arguments)
+    lines = [_line(_HEADINGS), _line(("---", *("---:" for _ in _HEADINGS[1:])))]
+    for name, make, rows in TABLES:
+        runs = [compare(_made(make, rows), seed) for seed in range(options.keys)]
+        shown = [_shown([run[kind] for run in runs]) for kind in _HEADINGS[2:]]
+        lines.append(_line((name, f"{rows:,}", *shown)))
+        console.print(lines[-1], markup=False, soft_wrap=True)
+    if options.write:
+        text = DOCUMENT.read_text(encoding="utf-8")
+        before, rest = text.split(_BEGIN, 1)
+        after = rest.split(_END, 1)[1]
+        DOCUMENT.write_text("\n".join([f"{before}{_BEGIN}", *lines, f"{_END}{after}"]), encoding="utf-8")
+
+
+def _made(make: Callable[[int, np.random.Generator], Sample], rows: int) -> Sample:
+    return make(rows, np.random.default_rng(39))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,169 @@
+"""Typical errors never lose more than they are charged: exact probabilities on small tables.
+
+The shipped figures are computed on both of two neighboring tables for the same public measurements. The published
+number is a function of the mean distance plus noise, so its loss is that of the noise at the distance of the two.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import partial
+from itertools import combinations, combinations_with_replacement, product
+from typing import Any
+
+import numpy as np
+import pytest
+
+from schemas import EstimateCalibration
+from stream.privacy.composition.losses import losses
+from stream.privacy.mechanisms.measurements import Axes, Measurements
+from stream.privacy.mechanisms.tensor_sums import TensorCells
+from stream.privacy.mechanisms.typical_errors import TypicalErrors, error_of_sums
+from stream.privacy.noise import Symmetric, TwoSidedGeometric
+from stream.privacy.planning.workload_plans import compared_orders, typical_law
+from tests.privacy.pmw_transcripts import FLOATS, STEPS, Integers, calibration, two_sided
+
+SIZES = (2, 3, 2)
+SETS = {order: tuple(combinations(range(3), order)) for order in (1, 2, 3)}
+Row = tuple[int, ...]
+EVERYONE: list[Row] = list(product(*map(range, SIZES)))
+ROWS = 3
+EPSILON = 0.5
+
+
+def plan(*, replace: bool) -> EstimateCalibration:
+    return calibration("numbers", replace=replace).model_copy(update={"epsilon_typical": EPSILON})
+
+
+def cells_of(rows: Sequence[Row], axes: Axes) -> TensorCells:
+    table = np.zeros([SIZES[axis] for axis in axes], dtype=np.int64)
+    for row in rows:
+        table[tuple(row[axis] for axis in axes)] += 1
+    return TensorCells(table)
+
+
+class Given:
+    """Noise that is given, and recorded with its law."""
+
+    def __init__(self, noise: int = 0) -> None:
+        self.noise = noise
+        self.laws: list[Symmetric] = []
+
+    def typical(self, order: int, law: Symmetric) -> int:
+        del order
+        self.laws.append(law)
+        return self.noise
+
+
+class Nothing:
+    def get(self, key: Any) -> None:
+        del key
+
+    def put(self, key: Any, value: Any) -> None:
+        del key, value
+
+
+def figures(rows: Sequence[Row], plan: EstimateCalibration, draws: Any, weights: Integers) -> TypicalErrors:
+    """The figures of a table for one public estimate on all attributes."""
+
+    def shares(axes: Axes) -> TensorCells:
+        others = tuple(axis for axis in range(len(SIZES)) if axis not in axes)
+        return TensorCells(weights.sum(axis=others))
+
+    opening = Measurements(SIZES, plan, partial(cells_of, rows), draws, Nothing())
+    return TypicalErrors(opening, SETS, ROWS, shares)
+
+
+def neighbours(rows: Sequence[Row], *, replace: bool) -> list[list[Row]]:
+    if not replace:
+        return [[*rows, row] for row in EVERYONE]
+    return [[*rows[:place], row, *rows[place + 1 :]] for place in range(len(rows)) for row in EVERYONE]
+
+
+def estimates() -> list[Integers]:
+    rng = np.random.default_rng(2)
+    uneven = [rng.integers(0, 1 << 20, SIZES) for _ in range(2)]
+    one_cell = np.zeros(SIZES, dtype=np.int64)
+    one_cell[0, 0, 0] = 1 << 30
+    return [np.full(SIZES, 1 << 30, dtype=np.int64), one_cell, *uneven]
+
+
+@pytest.mark.parametrize("replace", [False, True])
+def test_mean_distance_moves_by_at_most_its_sensitivity(replace: bool) -> None:
+    """All tables of up to two rows, and all their neighbors, for four public estimates."""
+    made, most = plan(replace=replace), 0
+    for weights in estimates():
+        known: dict[tuple[Row, ...], list[int]] = {}
+
+        def distances(
+            rows: Sequence[Row], weights: Integers, known: dict[tuple[Row, ...], list[int]]
+        ) -> list[int]:
+            key = tuple(sorted(rows))
+            if key not in known:
+                found = figures(key, made, Given(), weights)
+                known[key] = [found._mean_distance(SETS[order]) for order in SETS]
+            return known[key]
+
+        for count in (1, 2) if replace else (0, 1):
+            for rows in combinations_with_replacement(EVERYONE, count):
+                here = distances(rows, weights, known)
+                for other in neighbours(rows, replace=replace):
+                    there = distances(other, weights, known)
+                    most = max(most, *(abs(one - two) for one, two in zip(here, there, strict=True)))
+    sensitivity = made.marginal_sensitivity * STEPS
+    assert most == sensitivity
+
+
+@pytest.mark.parametrize("replace", [False, True])
+@pytest.mark.parametrize("wrong", [1.0, 2.0])
+def test_all_orders_together_lose_their_charge_and_no_more(replace: bool, wrong: float) -> None:
+    """For a table far from the estimate one row moves every order fully; half the noise is found out."""
+    made = plan(replace=replace)
+    weights = np.zeros(SIZES, dtype=np.int64)
+    weights[0, 0, 0] = 1 << 30
+    rows = [(1, 1, 1)] * ROWS
+    other = [(0, 0, 0), *rows[1:]] if replace else [*rows, (1, 1, 1)]
+    here, there = (figures(one, made, Given(), weights) for one in (rows, other))
+    orders = compared_orders(0, SETS)
+    total = 0.0
+    for order in orders:
+        law = typical_law(made, orders, order)
+        assert isinstance(law, TwoSidedGeometric)
+        moved = here._mean_distance(SETS[order]) - there._mean_distance(SETS[order])
+        assert abs(moved) == made.marginal_sensitivity * STEPS
+        rate = wrong * float(law.rate)
+        published = range(-4 * STEPS, 4 * STEPS, 97)
+        total += max(abs(two_sided(value, rate) - two_sided(value - moved, rate)) for value in published)
+    assert total == pytest.approx(wrong * EPSILON)
+    assert (total <= EPSILON * FLOATS) == (wrong == 1.0)
+
+
+def test_typical_errors_are_charged_with_the_first_answer() -> None:
+    paid, without = (
+        losses(plan(replace=False)),
+        losses(plan(replace=False).model_copy(update={"epsilon_typical": 0.0})),
+    )
+    assert float(paid.first - without.first) == EPSILON
+    assert float(paid.total - without.total) == EPSILON
+    assert paid.each == without.each
+
+
+def test_figure_adds_noise_of_the_law_once_and_is_never_below_it() -> None:
+    made, weights = plan(replace=False), np.full(SIZES, 1 << 30, dtype=np.int64)
+    low, high = Given(-(1 << 40)), Given(1 << 20)
+    least, found = (figures([(0, 0, 0)], made, draws, weights) for draws in (low, high))
+    [axes] = SETS[3]
+    floor, raised = least.root_distance(axes, least.opening), found.root_distance(axes, found.opening)
+    assert floor is not None
+    assert raised is not None
+    [law] = low.laws
+    assert floor == pytest.approx(float(1 / law.rate) / STEPS / 12**0.5, rel=1e-5)  # type: ignore[union-attr]
+    distance = found._mean_distance([axes]) + (1 << 20)
+    assert raised == pytest.approx(distance / STEPS / 12**0.5, rel=1e-5)
+    found.root_distance(axes, found.opening)
+    assert len(high.laws) == 1
+
+
+def test_typical_error_of_all_or_no_cells_is_zero() -> None:
+    assert error_of_sums(60.0, 12, 12) == error_of_sums(60.0, 0, 12) == 0.0
+    assert error_of_sums(60.0, 6, 12) == 30.0
