@@ -59,7 +59,7 @@ from stream.privacy.planning.plans import MECHANISMS_OF, choose, sensitivity_ste
 from stream.processing.protocol import Message, Outputs, RecordLike
 from stream.processing.topic_names import Topics, partition_of
 from stream.tables import count_sensitivity, rows_are_public, total_sensitivity
-from stream.tables.table_errors import private_text
+from stream.tables.table_errors import private_text_message
 
 PLAN_FAILED_MESSAGE: Final = (
     "request: no plan can be computed from its numbers; change epsilon, delta, beta or the mechanism's fields"
@@ -229,7 +229,7 @@ def _require_texts(source: TableSource) -> None:
 
 def _require_declared(source: TableSource, name: str, field: str) -> None:
     if name in source.texts:
-        raise RefusedError(f"{field}: {private_text(name)}")
+        raise RefusedError(f"{field}: {private_text_message(name)}")
 
 
 def _public_rows(mechanism: Mechanism, source: TableSource, table_rows: Callable[[], int] | None) -> int | None:

@@ -18,7 +18,7 @@ from schemas.windows import END_MS
 from stream.events.event_fields import MALFORMED, MAX_BYTES, NO_OBJECT, REPEATED, Codes, Flaw, Moments
 from stream.kernel import Fields, SlotNames, Spans, Values, digests, spans_of
 from stream.tables.date_codes import date_codes, text_series
-from stream.tables.encoding import bin_codes, decimal_codes, integer_codes, near_a_tie
+from stream.tables.encoding import bin_codes, decimal_codes, integer_codes, near_tie_mask
 
 Path = tuple[str, ...]
 """The names of nested fields, outermost first."""
@@ -271,7 +271,7 @@ class PlainReader:
         numbers[~values.read] = np.nan
         if isinstance(domain, Decimals):
             # Decoder reads the text of a number that may be halfway between two steps.
-            numbers[near_a_tie(domain, numbers)] = np.nan
+            numbers[near_tie_mask(domain, numbers)] = np.nan
             codes, known = decimal_codes(domain, numbers)
         else:
             codes, known = (bin_codes if domain.kind == "bins" else integer_codes)(domain, numbers)  # type: ignore[arg-type]

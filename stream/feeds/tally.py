@@ -21,7 +21,7 @@ from schemas.domains import Domain
 from stream.events import Events
 from stream.kernel import Added, Bounded, Column, Keys, add_counts, count_up_to_bound, with_rows
 from stream.tables.expressions import Codes, Predicate, evaluate
-from stream.tables.universe import membership
+from stream.tables.universe import code_mask
 
 Words = npt.NDArray[np.uint64]
 Counts = npt.NDArray[np.unsignedinteger[Any]]
@@ -264,7 +264,7 @@ class EventBatch:
     def _leaf(self, leaf: Codes) -> Any:
         found = self._masks.get(leaf)
         if found is None:
-            found = self._masks[leaf] = membership(leaf.cuts, leaf.size)[self._codes[leaf.attribute]]
+            found = self._masks[leaf] = code_mask(leaf.cuts, leaf.size)[self._codes[leaf.attribute]]
         return found
 
 

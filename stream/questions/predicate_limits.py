@@ -14,7 +14,7 @@ from schemas import Domain, Integers, Numeric
 from stream.questions.domain_limits import CHARGED_AS_USUAL_TEXT
 from stream.tables import PredicateError, PredicateParser
 from stream.tables.expressions import Constant
-from stream.tables.table_errors import one_line
+from stream.tables.table_errors import to_one_line
 
 _DIALECT: Final = Dialect.get_or_raise("postgres")  # as workers read predicates
 
@@ -44,7 +44,7 @@ def warn_about_predicate(text: str, attributes: Mapping[str, Domain]) -> list[st
     # A comparison's warning that names the same rows already gives the reason.
     if rows is not None and not any(f" holds for {rows};" in line for line in lines):
         lines.append(
-            f"where: {one_line(text, _MAX_SHOWN_CHARACTERS)} holds for {rows}: the declared domains alone decide it; {CHARGED_AS_USUAL_TEXT}"
+            f"where: {to_one_line(text, _MAX_SHOWN_CHARACTERS)} holds for {rows}: the declared domains alone decide it; {CHARGED_AS_USUAL_TEXT}"
         )
     return lines
 

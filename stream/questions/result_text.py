@@ -19,7 +19,7 @@ from stream.privacy.composition.costs import (
     realised_cost,
     to_amount,
 )
-from stream.tables.table_errors import shown
+from stream.tables.table_errors import quote_name
 
 ERROR = " ±"
 """Suffix of a column's name for the column with its error bounds."""
@@ -68,7 +68,7 @@ def _content(answer: Answer) -> str:
     if answer.estimates is not None:
         found = _numbers(answer)
     elif answer.choices is not None:
-        found = [shown(one) for one in answer.choices]
+        found = [quote_name(one) for one in answer.choices]
     elif names is not None:
         found = names
     else:
@@ -109,8 +109,8 @@ def _numbers(answer: Answer) -> list[str]:
 def _names(answer: Answer) -> list[str] | None:
     """Quote the names of an answer's groups, if it has them."""
     if answer.top_groups is not None:
-        return [shown(", ".join(map(str, group.values()))) for group in answer.top_groups]
-    return None if answer.keys is None else [shown(text) for text in answer.keys]
+        return [quote_name(", ".join(map(str, group.values()))) for group in answer.top_groups]
+    return None if answer.keys is None else [quote_name(text) for text in answer.keys]
 
 
 def about(answer: Answer) -> str:

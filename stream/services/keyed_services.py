@@ -17,8 +17,8 @@ from stream.worker import QueryProcessor
 from stream.worker.fair_shares import Limits
 
 
-def table_store(settings: Settings, key: NoiseKey, *, keeps: bool = True) -> TableStore:
-    """Return the tables that services may read; with ``keeps``, the latest stay in memory."""
+def table_store(settings: Settings, key: NoiseKey, *, keeps_tables: bool = True) -> TableStore:
+    """Return the tables that services may read; with ``keeps_tables``, the latest stay in memory."""
     limits = ReadingLimits.parse(
         settings.table_roots,
         table_bytes=settings.table_bytes,
@@ -27,7 +27,7 @@ def table_store(settings: Settings, key: NoiseKey, *, keeps: bool = True) -> Tab
         names_causes=settings.table_causes,
     )
     reader = GuardedReader(limits)
-    return TableStore.keyed_by(key, read=reader, stamp=reader.stamp, keeps=keeps)
+    return TableStore.keyed_by(key, read=reader, stamp=reader.stamp, keeps_tables=keeps_tables)
 
 
 def worker(settings: Settings, topics: Topics, key: NoiseKey, health: ServiceHealth | None = None) -> Engine:
@@ -45,7 +45,7 @@ def worker(settings: Settings, topics: Topics, key: NoiseKey, health: ServiceHea
 
 def budget(settings: Settings, topics: Topics, key: NoiseKey, health: ServiceHealth | None = None) -> Engine:
     """Return an engine that decides requests and writes the ledger."""
-    tables = table_store(settings, key, keeps=False)
+    tables = table_store(settings, key, keeps_tables=False)
     role = EngineRole(
         name="budget",
         group=budget_group(settings),

@@ -17,7 +17,7 @@ from sqlglot.dialects.dialect import Dialect
 from schemas import Dates, TableSource
 from schemas.calendars import PARTS, label_of
 from stream.sql.aggregates import StatementError
-from stream.tables.table_errors import shown
+from stream.tables.table_errors import quote_name
 
 _DIALECT: Final = Dialect.get_or_raise("postgres")
 
@@ -48,7 +48,7 @@ def _named(node: exp.Expr) -> exp.Expr:
     word, known = ("EXTRACT", _EXTRACTED) if isinstance(node, exp.Extract) else ("DATE_TRUNC", _TRUNCATED)
     if unit not in known:
         instead = "; ISODOW counts from Monday" if unit == "DOW" else ""
-        raise StatementError(f"{word}: {shown(unit)} cannot be asked; name {', '.join(known)}{instead}")
+        raise StatementError(f"{word}: {quote_name(unit)} cannot be asked; name {', '.join(known)}{instead}")
     return exp.column(exp.to_identifier(f"{word}({unit} FROM {column.name})", quoted=True))
 
 
@@ -67,7 +67,7 @@ def attribute_named(name: str, source: TableSource, find: Callable[[str], str]) 
     declared = find(base)
     domain, column = source.attributes[declared], source.column_of(declared)
     if not isinstance(domain, Dates):
-        raise StatementError(f"{word}: {shown(declared)} is no attribute of dates; name one")
+        raise StatementError(f"{word}: {quote_name(declared)} is no attribute of dates; name one")
     for attribute, other in source.attributes.items():
         if (
             isinstance(other, Dates)
@@ -76,7 +76,7 @@ def attribute_named(name: str, source: TableSource, find: Callable[[str], str]) 
         ):
             return attribute
     raise StatementError(
-        f"{word}: no attribute has granularity '{wanted}' and reads the column of {shown(declared)}; declare one, with "
+        f"{word}: no attribute has granularity '{wanted}' and reads the column of {quote_name(declared)}; declare one, with "
         "the same column in columns"
     )
 

@@ -38,12 +38,12 @@ from stream.tables import (
     PredicateParser,
     attributes_of,
     person_sensitivity,
+    restrict_domain,
     total_sensitivity,
-    within,
 )
 from stream.tables.ordered_values import ordered_values
-from stream.tables.sums import codes_within
-from stream.tables.table_errors import listed, one_line, private_text, shown
+from stream.tables.sensitivity import codes_within
+from stream.tables.table_errors import private_text_message, quote_name, quote_names, to_one_line
 
 _BY_WEIGHTS: Final = frozenset({"where", "fraction"})
 """Fields of a query that pmw by multiplicative weights supports."""
@@ -79,7 +79,7 @@ class StreamCheck:
         texts = [name for name in names if name in self._source.texts]
         if len(texts) > 1:
             raise StatementError(
-                f"GROUP BY: {listed(texts)} are texts; group by one of them, alone or with declared attributes"
+                f"GROUP BY: {quote_names(texts)} are texts; group by one of them, alone or with declared attributes"
             )
         cells = self._cells([name for name in names if name not in texts])
         if cells > MAX_CATEGORIES:
@@ -99,11 +99,12 @@ class StreamCheck:
                 named |= attributes_of(self._parser.parse(where))
             except PredicateError as error:
                 message = (
-                    self._condition_error() or f"column '{one_line(column)}', where {one_line(where)}: {error}"
+                    self._condition_error()
+                    or f"column '{to_one_line(column)}', where {to_one_line(where)}: {error}"
                 )
                 raise StatementError(message) from None
         if not self._is_hidden(query):
-            raise StatementError(f"column '{one_line(column)}': {samplers.too_wide('answers')}")
+            raise StatementError(f"column '{to_one_line(column)}': {samplers.too_wide('answers')}")
         if self._uncounted and column:
             raise StatementError(
                 f"column '{column}': stream '{self._stream}' names texts and releases no counts; leave the column out, or name a stream "
@@ -120,7 +121,7 @@ class StreamCheck:
             try:
                 self._parser.parse(alone)
             except PredicateError as error:
-                return f"where {one_line(written)}: {error}"
+                return f"where {to_one_line(written)}: {error}"
         return None
 
     def _is_hidden(self, query: Mapping[str, Any]) -> bool:
@@ -141,7 +142,7 @@ class StreamCheck:
             return True
         domain = domain.in_steps
         if (where := query.get("where")) is not None:
-            domain = within(domain, query[form], self._parser.parse(where))
+            domain = restrict_domain(domain, query[form], self._parser.parse(where))
         numbers, centre = (1, 0) if form == "sum" else (2, (domain.minimum + domain.maximum) // 2)
         width = numbers * max(1, total_sensitivity(self._source, domain, centre))
         return samplers.hides(self._calibration, width, numbers)
@@ -294,8 +295,8 @@ class _Attributes:
             return attribute_named(name, self._source, lambda base: self.find(base, where))
         if len(alike := self._folded.get(name.casefold(), [])) == 1:
             return alike[0]
-        hint = did_you_mean(name, self._names) or f"; there are {listed(self._names)}"
-        raise StatementError(f"{where}: no attribute is called {shown(name)}{hint}")
+        hint = did_you_mean(name, self._names) or f"; there are {quote_names(self._names)}"
+        raise StatementError(f"{where}: no attribute is called {quote_name(name)}{hint}")
 
     def condition(self, text: str | None) -> str | None:
         """Return a condition with attributes in place of calendar functions."""
@@ -331,7 +332,7 @@ def _require_numbers(statement: SelectStatement, columns: Sequence[Column], sour
             values = ordered_values(source.attributes[column.attribute or ""])
             if values is not None and values.text is not None:
                 raise StatementError(
-                    f"HAVING: '{one_line(column.name)}' is no number; compare a number of the result"
+                    f"HAVING: '{to_one_line(column.name)}' is no number; compare a number of the result"
                 )
 
 
@@ -344,7 +345,7 @@ def _require_person(column: str, source: TableSource) -> None:
 
 def _require_declared(name: str, source: TableSource) -> None:
     if name in source.texts:
-        raise StatementError(private_text(name))
+        raise StatementError(private_text_message(name))
 
 
 def _require_one_count(columns: Sequence[Column]) -> None:

@@ -24,7 +24,7 @@ from stream.sql.calendar_functions import is_calendar_name, name_calendar_functi
 from stream.sql.having import Having, parse_having
 from stream.sql.person_statements import PeopleQuery, people_column, people_query
 from stream.tables.predicates import DOUBLE_QUOTES, remedy_of
-from stream.tables.table_errors import one_line, shown
+from stream.tables.table_errors import quote_name, to_one_line
 
 _DIALECT: Final = Dialect.get_or_raise("postgres")
 
@@ -43,7 +43,7 @@ def columns_of(text: str) -> list[str]:
     found, first = [], 1 + (len(tokens) > 1 and tokens[1].token_type in {TokenType.ALL, TokenType.DISTINCT})
     for place, token in _outermost(tokens):
         if place >= first and token.token_type in {TokenType.COMMA, TokenType.FROM}:
-            found.append(one_line(_between(text, tokens[first:place]), len(text)))
+            found.append(to_one_line(_between(text, tokens[first:place]), len(text)))
             first = place + 1
             if token.token_type is TokenType.FROM:
                 break
@@ -205,7 +205,7 @@ def _read(text: str) -> SelectStatement:
     try:
         _require_select(text)
         if (name := name_with_signs(text)) is not None:
-            raise StatementError(f'{_ONE_NAME}: FROM "{one_line(name)}"')
+            raise StatementError(f'{_ONE_NAME}: FROM "{to_one_line(name)}"')
         trees = [tree for tree in _DIALECT.parse(text) if tree is not None]
     except SqlglotError as error:
         remedy = remedy_of(text, f"{USUAL} FROM a source")
@@ -227,7 +227,7 @@ def _require_select(text: str) -> None:
     if tokens and tokens[0].token_type not in _FIRST:
         word = tokens[0].text
         remedy = _NO_SELECT.get(word.upper(), f"{USUAL} FROM a source")
-        raise StatementError(f"a statement begins with SELECT, not with {shown(word)}; {remedy}")
+        raise StatementError(f"a statement begins with SELECT, not with {quote_name(word)}; {remedy}")
     for token in tokens:
         if token.token_type in {TokenType.UNKNOWN, TokenType.L_BRACKET} and token.text in {"`", "["}:
             raise StatementError(f"character {token.start + 1}: {token.text} quotes no name; {DOUBLE_QUOTES}")
@@ -364,7 +364,7 @@ def _column(
             return people_column(name, node, people)
         return measured(name, node, where, grouped=bool(groups))
     except StatementError as error:
-        raise StatementError(f"column '{one_line(written)}': {error}") from None
+        raise StatementError(f"column '{to_one_line(written)}': {error}") from None
 
 
 def _normal(node: exp.Expr) -> str:

@@ -15,34 +15,34 @@ if TYPE_CHECKING:
     from stream.tables.predicates import PredicateParser, parse
     from stream.tables.readers.table_reading import GuardedReader, ReadingLimits
     from stream.tables.rows import Rows
-    from stream.tables.store import TableStore, fingerprint
-    from stream.tables.sums import (
+    from stream.tables.sensitivity import (
         count_sensitivity,
         groups_sensitivity,
         people_groups_sensitivity,
         person_sensitivity,
+        restrict_domain,
         rows_are_public,
         sum_sensitivity,
         total_sensitivity,
-        within,
     )
+    from stream.tables.store import TableStore, fingerprint
     from stream.tables.table_errors import DataError, PredicateError, UnreadableError
-    from stream.tables.universe import Cell, CellReader, cell_codes, cells
+    from stream.tables.universe import Cell, CellReader, cell_codes, cell_mask
 
 __all__ = ["Cell", "CellReader", "DataError", "GuardedReader", "Predicate", "PredicateError"]
 __all__ += ["PredicateParser", "PrivateTable", "ReadingLimits", "Rows", "TableStore", "UnreadableError"]
-__all__ += ["attributes_of", "cell_codes", "cells", "count_sensitivity", "fingerprint", "groups_sensitivity"]
+__all__ += ["attributes_of", "cell_codes", "cell_mask", "count_sensitivity", "fingerprint", "groups_sensitivity"]
 __all__ += ["people_groups_sensitivity", "person_sensitivity"]
-__all__ += ["parse", "rows_are_public", "sum_sensitivity", "total_sensitivity", "within"]
+__all__ += ["parse", "restrict_domain", "rows_are_public", "sum_sensitivity", "total_sensitivity"]
 
-_HOMES: Final = {
+_NAMES_BY_MODULE: Final = {
     "table_errors": ("DataError", "PredicateError", "UnreadableError"),
     "expressions": ("Predicate", "attributes_of"),
     "predicates": ("PredicateParser", "parse"),
     "readers.table_reading": ("GuardedReader", "ReadingLimits"),
     "rows": ("Rows",),
     "store": ("TableStore", "fingerprint"),
-    "sums": (
+    "sensitivity": (
         "count_sensitivity",
         "groups_sensitivity",
         "people_groups_sensitivity",
@@ -50,16 +50,16 @@ _HOMES: Final = {
         "rows_are_public",
         "sum_sensitivity",
         "total_sensitivity",
-        "within",
+        "restrict_domain",
     ),
     "columns_table": ("PrivateTable",),
-    "universe": ("Cell", "CellReader", "cell_codes", "cells"),
+    "universe": ("Cell", "CellReader", "cell_codes", "cell_mask"),
 }
-_HOME_OF: Final = {name: home for home, names in _HOMES.items() for name in names}
+_MODULE_OF: Final = {name: module for module, names in _NAMES_BY_MODULE.items() for name in names}
 
 
 def __getattr__(name: str) -> Any:
-    if name not in _HOME_OF:
+    if name not in _MODULE_OF:
         raise AttributeError(f"module 'stream.tables' has no attribute '{name}'")
-    value = globals()[name] = getattr(import_module(f"stream.tables.{_HOME_OF[name]}"), name)
+    value = globals()[name] = getattr(import_module(f"stream.tables.{_MODULE_OF[name]}"), name)
     return value

@@ -11,7 +11,7 @@ Key = TypeVar("Key", bound=Hashable)
 Value = TypeVar("Value")
 
 
-def _one(_: object) -> int:
+def _weigh_as_one(_: object) -> int:
     return 1
 
 
@@ -21,7 +21,7 @@ class BoundedCache(Generic[Key, Value]):
     Thread-safe. A value that weighs more than ``capacity`` is not cached.
     """
 
-    def __init__(self, capacity: int, weigh: Callable[[Value], int] = _one) -> None:
+    def __init__(self, capacity: int, weigh: Callable[[Value], int] = _weigh_as_one) -> None:
         self._capacity = capacity
         self._weigh = weigh
         self._weight = 0

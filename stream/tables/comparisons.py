@@ -24,12 +24,12 @@ from stream.tables.expressions import (
     AllOf,
     Codes,
     Predicate,
-    codes,
     conjunction,
     disjunction,
+    make_leaf,
     negation,
 )
-from stream.tables.table_errors import PredicateError, listed, normal, shown
+from stream.tables.table_errors import PredicateError, quote_name, quote_names, to_nfc
 
 Operator = Literal["=", "<>", "<", "<=", ">", ">="]
 _NEGATED: Final = frozenset({"<>", ">=", ">"})
@@ -40,7 +40,7 @@ Constant = str | Decimal
 MAX_DECIMAL_EXPONENT = 30
 
 
-def number(text: str) -> Decimal:
+def parse_number(text: str) -> Decimal:
     """Parse a number literal exactly; PredicateError unless its exponent is from −30 to 30."""
     try:
         value = Decimal(text)
@@ -78,7 +78,7 @@ class Attribute:
         return negation(found) if operator in _NEGATED else found
 
     def between(self, low: Constant, high: Constant) -> Predicate:
-        """Return the predicate of rows between two literals, both included."""
+        """Return the predicate of rows from one literal to another, both included."""
         return conjunction((self.compare(">=", low), self.compare("<=", high)))
 
     def among(self, literals: Iterable[Constant]) -> Predicate:
@@ -89,19 +89,19 @@ class Attribute:
         """Return the code of a value; PredicateError if it is not in the domain.
 
         Invalid values in rows are clamped, mapped to ``other`` or left out. Invalid values in questions
-        are refused, so that an answer is never about another cell.
+        are refused, so that no answer is about another cell than the one asked for.
         """
         match self.domain:
             case Categories():
                 if not isinstance(value, str):
-                    raise PredicateError(f"{shown(self.name)} holds categories; give one as a string")
+                    raise PredicateError(f"{quote_name(self.name)} holds categories; give one as a string")
                 return self._category_code(value)
             case (
                 Integers(minimum=minimum, maximum=maximum) | Dates(part=Integers(minimum=minimum, maximum=maximum))
             ):
                 if not _is_number(value) or not minimum <= value <= maximum or value != int(value):
                     raise PredicateError(
-                        f"{shown(self.name)} holds whole numbers from {minimum} to {maximum}; give one of them",
+                        f"{quote_name(self.name)} holds whole numbers from {minimum} to {maximum}; give one of them",
                     )
                 return int(value) - minimum
             case Dates() as dates:
@@ -111,7 +111,7 @@ class Attribute:
             case Bins(edges=edges, size=size):
                 if not _is_number(value) or not edges[0] <= value <= edges[-1]:
                     raise PredicateError(
-                        f"{shown(self.name)} holds numbers from {edges[0]!r} to {edges[-1]!r}; give one of them",
+                        f"{quote_name(self.name)} holds numbers from {edges[0]!r} to {edges[-1]!r}; give one of them",
                     )
                 return min(bisect_right(edges, float(value)), size) - 1
 
@@ -119,14 +119,14 @@ class Attribute:
         """Return the message for a comparison with TRUE or FALSE."""
         word = str(truth)
         if isinstance(self.domain, Dates) and self.domain.part is None:
-            return f"{shown(self.name)} holds dates; write one in single quotes in place of {word.upper()}"
+            return f"{quote_name(self.name)} holds dates; write one in single quotes in place of {word.upper()}"
         if not isinstance(self.domain, Categories):
-            return f"{shown(self.name)} is numeric; write a number in place of {word.upper()}"
+            return f"{quote_name(self.name)} is numeric; write a number in place of {word.upper()}"
         value = find_name_in_other_case(word, self.domain.values)
-        instead = f"declared are {listed(self.domain.values)}" if value is None else f"write {shown(value)}"
-        return (
-            f"{shown(self.name)} holds categories, which stand in single quotes, and not {word.upper()}; {instead}"
+        instead = (
+            f"declared are {quote_names(self.domain.values)}" if value is None else f"write {quote_name(value)}"
         )
+        return f"{quote_name(self.name)} holds categories, not {word.upper()}; put a category in single quotes; {instead}"
 
     @cached_property
     def _code_of(self) -> dict[str, int]:
@@ -135,32 +135,34 @@ class Attribute:
 
     def _number(self, literal: Constant) -> Decimal:
         if isinstance(literal, str):
-            raise PredicateError(f"{shown(self.name)} is numeric; write numbers without quotes", literal)
+            raise PredicateError(f"{quote_name(self.name)} is numeric; write numbers without quotes", literal)
         return literal
 
     def _below_category(self, domain: Categories, operator: Operator, literal: Constant) -> Predicate:
         """Return the predicate for =, < or <=; for <>, >= or >, the one that ``compare`` negates."""
         if operator not in {"=", "<>"} and not domain.ordered:
             raise PredicateError(
-                f"categories of {shown(self.name)} have no order; compare with =, <> or IN, or declare them as ordered"
+                f"categories of {quote_name(self.name)} have no order; compare with =, <> or IN, or declare them as ordered"
             )
         if not isinstance(literal, str):
-            raise PredicateError(f"{shown(self.name)} holds categories; put them in single quotes", str(literal))
+            raise PredicateError(
+                f"{quote_name(self.name)} holds categories; put them in single quotes", str(literal)
+            )
         code = self._category_code(literal)
         first = code if operator in {"=", "<>"} else 0
-        return codes(self.name, domain.size, (first, code if operator in {"<", ">="} else code + 1))
+        return make_leaf(self.name, domain.size, (first, code if operator in {"<", ">="} else code + 1))
 
     def _category_code(self, category: str) -> int:
         code = self._code_of.get(category)
         if code is None:
-            same = [value for value in self._code_of if normal(value) == normal(category)]
+            same = [value for value in self._code_of if to_nfc(value) == to_nfc(category)]
             declared = (
-                f"it is the declared {shown(same[0])} but for Unicode normalisation: write it so"
+                f"it differs from the declared {quote_name(same[0])} in Unicode normalisation; write it in the same form"
                 if same
-                else f"declared are {listed(self._code_of)}"
+                else f"declared are {quote_names(self._code_of)}"
             )
             raise PredicateError(
-                f"what is given is no declared value of {shown(self.name)}; {declared}",
+                f"this text is not a declared value of {quote_name(self.name)}; {declared}",
                 category,
             )
         return code
@@ -169,15 +171,18 @@ class Attribute:
         """Return the predicate for =, < or <=; for <>, >= or >, the one that ``compare`` negates."""
         text = str(literal)
         if not isinstance(literal, str):
-            raise PredicateError(f"{shown(self.name)} holds dates; put them in single quotes", text)
+            raise PredicateError(f"{quote_name(self.name)} holds dates; put them in single quotes", text)
         period = self._period(domain, text)
         if operator in {"<", ">="}:
-            return codes(self.name, domain.size, (0, self._edge(domain, period.start, text)))
+            return make_leaf(self.name, domain.size, (0, self._edge(domain, period.start, text)))
         if period.end is None:
-            raise PredicateError(f"a time of {shown(self.name)} is one instant; compare with < or >=", text)
+            raise PredicateError(
+                f"a literal of {quote_name(self.name)} with a time of day is one instant; compare it with < or >=",
+                text,
+            )
         end = self._edge(domain, period.end, text)
         first = 0 if operator in {"<=", ">"} else self._edge(domain, period.start, text)
-        return codes(self.name, domain.size, (first, end)) if first < end else FALSE
+        return make_leaf(self.name, domain.size, (first, end)) if first < end else FALSE
 
     def _period(self, domain: Dates, text: str) -> LiteralPeriod:
         try:
@@ -186,13 +191,13 @@ class Attribute:
             why = f": {error}" if "clock" in str(error) else ""
             kind = "dates" if domain.kind == "date" else "times"
             raise PredicateError(
-                f"a literal of {shown(self.name)}, which holds {kind}, cannot be read{why}; write one as "
+                f"a literal of {quote_name(self.name)}, which holds {kind}, cannot be read{why}; write one as "
                 + ("2024, 2024-Q1, 2024-03 or 2024-03-31" if kind == "dates" else "2024-03-31 or 2024-03-31T12Z"),
                 text,
             ) from None
 
     def _edge(self, domain: Dates, at: int, text: str) -> int:
-        """Return the cell that begins at a day or instant, or the number of cells if it is after all."""
+        """Return the cell that begins at a day or instant; the number of cells if it is after the last."""
         calendar = domain.calendar
         if at <= calendar.start(0):
             return 0
@@ -200,9 +205,11 @@ class Attribute:
             return domain.size
         place = calendar.place_of(at)
         if calendar.start(place) != at:
-            near = " or ".join(shown(calendar.label(one)) for one in range(place, min(place + 2, domain.size)))
+            near = " or ".join(
+                quote_name(calendar.label(one)) for one in range(place, min(place + 2, domain.size))
+            )
             raise PredicateError(
-                f"a date is not the edge of a {domain.granularity} of {shown(self.name)}; use {near}", text
+                f"a date is not the edge of a {domain.granularity} of {quote_name(self.name)}; use {near}", text
             )
         return place
 
@@ -215,7 +222,7 @@ class Attribute:
                 if end == first + 1:
                     return first
         raise PredicateError(
-            f"{shown(self.name)} holds a {domain.granularity} from {domain.calendar.label(0)} to "
+            f"{quote_name(self.name)} holds a {domain.granularity} from {domain.calendar.label(0)} to "
             f"{domain.calendar.label(domain.size - 1)}; give one of them",
         )
 
@@ -226,7 +233,7 @@ class Attribute:
             if steps.denominator == 1 and whole.minimum <= steps <= whole.maximum:
                 return int(steps) - whole.minimum
         raise PredicateError(
-            f"{shown(self.name)} holds numbers from {domain.minimum!r} to {domain.maximum!r} in steps of "
+            f"{quote_name(self.name)} holds numbers from {domain.minimum!r} to {domain.maximum!r} in steps of "
             f"{domain.step!r}; give one of them",
         )
 
@@ -235,52 +242,57 @@ class Attribute:
         floor, ceiling = math.floor(literal) - domain.minimum, math.ceil(literal) - domain.minimum
         match operator:
             case "<" | ">=":
-                return codes(self.name, domain.size, (0, ceiling))
+                return make_leaf(self.name, domain.size, (0, ceiling))
             case "<=" | ">":
-                return codes(self.name, domain.size, (0, floor + 1))
+                return make_leaf(self.name, domain.size, (0, floor + 1))
             case "=" | "<>":
-                return codes(self.name, domain.size, (floor, floor + 1)) if floor == ceiling else FALSE
+                return make_leaf(self.name, domain.size, (floor, floor + 1)) if floor == ceiling else FALSE
 
     def _below_bin(self, domain: Bins, operator: Operator, literal: Decimal) -> Predicate:
         """Return the predicate for < or <=; for >= or >, the one that ``compare`` negates."""
         edge = bisect_left(domain.edges, float(literal))
         if edge == len(domain.edges) or domain.edges[edge] != float(literal):
             nearest = " or ".join(repr(value) for value in domain.edges[max(edge - 1, 0) : edge + 1])
-            raise PredicateError(f"a number is no bin edge of {shown(self.name)}; use {nearest}", str(literal))
+            raise PredicateError(
+                f"a number is not a bin edge of {quote_name(self.name)}; use {nearest}", str(literal)
+            )
         # The last bin includes its upper edge, so only <= and > can use that edge.
         is_last = edge == domain.size
         if operator in {"<=", ">"} and is_last:
             return TRUE
         if operator in {"<", ">="} and not is_last:
-            return codes(self.name, domain.size, (0, edge))
+            return make_leaf(self.name, domain.size, (0, edge))
         remedy = "use <= or > with the last edge" if is_last else "use < or >= with an edge"
-        raise PredicateError(f"bins of {shown(self.name)} cannot tell {operator} here; {remedy}", str(literal))
+        raise PredicateError(
+            f"bins of {quote_name(self.name)} cannot be compared with {operator} at this edge; {remedy}",
+            str(literal),
+        )
 
 
 def _is_number(value: str | float) -> TypeGuard[int | float]:
     return isinstance(value, int | float) and not isinstance(value, bool)
 
 
-MOST_SHAPES: Final = 1 << 12
-LONGEST: Final = 512
+MAX_SHAPES: Final = 1 << 12
+MAX_SHAPED_LENGTH: Final = 512
 """Longest text with a cached shape; shapes of longer texts rarely repeat."""
 
 Ranges = tuple[tuple[str, int, int, int], ...]
 """For each attribute, sorted: name, size, and a half-open range of some but not all codes."""
 
-_Ends = tuple[tuple[int, int], ...]
-"""Positions of numbers that bound a range, each with the amount to subtract from the number."""
-_Range = tuple[str, int, int, int, _Ends, _Ends]
-"""An attribute, its size, its range by constants, and the numbers that raise or lower its ends."""
+_NumberOffsets = tuple[tuple[int, int], ...]
+"""Positions of numbers in a text that bound a range; each with what to subtract from the number."""
+_Range = tuple[str, int, int, int, _NumberOffsets, _NumberOffsets]
+"""An attribute, its size, its range by constants, and the numbers that bound its ends further."""
 _Shape = tuple[_Range, ...]
 
-_HOLE: Final = "\0"
-_numbers = re.compile(r"""(?<![\w.'"])(0|[1-9][0-9]{0,8})(?![\w.'"])""")
-_item = re.compile(
+_NUMBER_HOLE: Final = "\0"
+_number_pattern = re.compile(r"""(?<![\w.'"])(0|[1-9][0-9]{0,8})(?![\w.'"])""")
+_comparison_pattern = re.compile(
     r"""\s*([A-Za-z_]\w*|"[^"\0]+")(?:\s*(>=|<=|=|>|<)\s*(?:\0|('[^'\0]*'))|\s+BETWEEN\s+\0\s+AND\s+\0)""",
     re.IGNORECASE | re.ASCII,
 )
-_and = re.compile(r"\s+AND\s", re.IGNORECASE | re.ASCII)
+_and_pattern = re.compile(r"\s+AND\s", re.IGNORECASE | re.ASCII)
 
 
 def predicate_of(ranges: Ranges) -> Predicate:
@@ -291,78 +303,78 @@ def predicate_of(ranges: Ranges) -> Predicate:
     return leaves[0] if leaves else TRUE
 
 
-class Shapes:
+class ShapeCache:
     """Caches shapes: texts of predicates without their numbers; thread-safe."""
 
     def __init__(self, find: Callable[[str], Attribute | None], parse: Callable[[str], Predicate]) -> None:
-        """Set the lookup of attributes, and the parser of any text."""
+        """Set the lookup of attributes by name, and the parser for texts of unknown shape."""
         self._find = find
         self._parse = parse
-        self._known: dict[tuple[str, ...], _Shape] = {}
+        self._shapes: dict[tuple[str, ...], _Shape] = {}
 
     def ranges(self, text: str) -> Ranges | None:
         """Return a text's ranges; None if its shape is unknown or a range is empty."""
-        if len(text) > LONGEST:
+        if len(text) > MAX_SHAPED_LENGTH:
             return None
-        parts = _numbers.split(text)
-        known = self._known.get(tuple(parts[::2]))
-        return None if known is None else _cut(known, parts)
+        parts = _number_pattern.split(text)
+        known = self._shapes.get(tuple(parts[::2]))
+        return None if known is None else _ranges_of_shape(known, parts)
 
     def parse(self, text: str) -> Predicate:
-        """Parse a text by its shape or, if that is unknown, with the parser."""
+        """Parse a text by its shape or, if the shape is unknown, with the parser."""
         if (ranges := self.ranges(text)) is not None:
             return predicate_of(ranges)
         predicate = self._parse(text)
-        if len(text) <= LONGEST:
-            self._learn(text, predicate)
+        if len(text) <= MAX_SHAPED_LENGTH:
+            self._learn_shape(text, predicate)
         return predicate
 
-    def _learn(self, text: str, predicate: Predicate) -> None:
-        parts = _numbers.split(text)
+    def _learn_shape(self, text: str, predicate: Predicate) -> None:
+        parts = _number_pattern.split(text)
         shape = tuple(parts[::2])
         if (
-            shape in self._known
-            or _HOLE in text
-            or (found := self._read(shape)) is None
-            or (ranges := _cut(found, parts)) is None
+            shape in self._shapes
+            or _NUMBER_HOLE in text
+            or (found := self._interpret(shape)) is None
+            or (ranges := _ranges_of_shape(found, parts)) is None
         ):
             return
         if predicate_of(ranges) == predicate:
-            if len(self._known) >= MOST_SHAPES:
-                self._known = {}
-            self._known[shape] = found
+            if len(self._shapes) >= MAX_SHAPES:
+                self._shapes = {}
+            self._shapes[shape] = found
 
-    def _read(self, shape: tuple[str, ...]) -> _Shape | None:
+    def _interpret(self, shape: tuple[str, ...]) -> _Shape | None:
         """Interpret a shape; None if it is not a conjunction of ranges."""
-        text = _HOLE.join(shape)
+        text = _NUMBER_HOLE.join(shape)
         ranges: dict[str, _Range] = {}
         at, place = 0, 1
-        while (item := _item.match(text, at)) is not None:
+        while (item := _comparison_pattern.match(text, at)) is not None:
             name, operator, constant = item.groups()
             if (attribute := self._find(name.strip('"'))) is None:
                 return None
-            known = ranges.get(attribute.name) or _all_of(attribute)
-            if (cut := _held(attribute, known, operator, constant, place)) is None:
+            known = ranges.get(attribute.name) or _full_range(attribute)
+            if (cut := _narrow(attribute, known, operator, constant, place)) is None:
                 return None
             ranges[attribute.name] = cut
-            place += 2 * item[0].count(_HOLE)
+            place += 2 * item[0].count(_NUMBER_HOLE)
             if not text[item.end() :].strip():
                 return tuple(ranges[name] for name in sorted(ranges))
-            if (word := _and.match(text, item.end())) is None:
+            if (word := _and_pattern.match(text, item.end())) is None:
                 return None
             at = word.end()
         return None
 
 
-def _all_of(attribute: Attribute) -> _Range:
+def _full_range(attribute: Attribute) -> _Range:
     size = attribute.domain.size
     return (attribute.name, size, 0, size, (), ())
 
 
-def _held(
+def _narrow(
     attribute: Attribute, known: _Range, operator: str | None, constant: str | None, place: int
 ) -> _Range | None:
-    """Narrow a range by a comparison (operator None: BETWEEN); None if the result is no range."""
+    """Narrow a range by a comparison (without an operator: BETWEEN); None if the result is no range."""
     name, size, low, high, lows, highs = known
     domain = attribute.domain
     if constant is not None:
@@ -379,14 +391,14 @@ def _held(
     return (name, size, low, high, lows, highs)
 
 
-def _cut(shape: _Shape, parts: Sequence[str]) -> Ranges | None:
+def _ranges_of_shape(shape: _Shape, parts: Sequence[str]) -> Ranges | None:
     found = []
     for attribute, size, least, most, lows, highs in shape:
         low, high = least, most
-        for place, less in lows:
-            low = max(low, int(parts[place]) - less)
-        for place, less in highs:
-            high = min(high, int(parts[place]) - less)
+        for place, offset in lows:
+            low = max(low, int(parts[place]) - offset)
+        for place, offset in highs:
+            high = min(high, int(parts[place]) - offset)
         if low >= high:
             return None
         if low > 0 or high < size:

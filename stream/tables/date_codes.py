@@ -1,9 +1,10 @@
 """Converts dates and timestamps to the codes of calendar cells, each cell by itself.
 
-- Texts are ISO 8601: a date, or a date and a time with or without an offset. A date drops a time
-  without an offset; one with an offset is left out, because its day depends on a zone.
-- A time without an offset is local in the declared zone: a repeated hour is the first of both, and a
-  skipped one is left out.
+- Texts are ISO 8601: a date, or a date and a time with or without an offset from UTC.
+- A ``date`` attribute ignores a time without an offset. A time with an offset has no code, because
+  its day depends on a zone.
+- A time without an offset is local in the declared zone. In an hour that the clock repeats, the first
+  is meant; a time that the clock skips has no code.
 """
 
 from __future__ import annotations
@@ -34,8 +35,11 @@ _FIRST_DAY: Final = day_of(f"{FIRST_YEAR}-01-01")
 _LAST_DAY: Final = day_of(f"{LAST_YEAR}-12-31")
 
 
-class _Times(NamedTuple):
-    """Local times in microseconds since 1970, offsets from UTC if the cell has one, and validity."""
+class _LocalTimes(NamedTuple):
+    """Local times and offsets from UTC in µs since 1970, with masks of what each cell has.
+
+    ``known`` is the mask of cells that are valid dates or times.
+    """
 
     local: Whole
     offset: Whole
@@ -46,22 +50,22 @@ class _Times(NamedTuple):
 
 def date_codes(name: str, domain: Dates, column: pl.Series) -> tuple[Whole, Mask]:
     """Return each date's code, and a mask of dates with a code; ColumnError for other types."""
-    times = _times(name, domain, column)
+    times = _read_times(name, domain, column)
     known = times.known.copy()
     if domain.timezone is None:
         known &= ~times.has_offset
-        return _codes(domain, times.local // _DAY_US, times.local, known)
+        return _calendar_codes(domain, times.local // _DAY_US, times.local, known)
     instants, exist = _instants(domain.timezone, times)
     known &= exist
     local = instants + _offsets_at(domain.timezone, instants)
     if domain.part is not None:
         known &= (local >= _FIRST_DAY * _DAY_US) & (local < (_LAST_DAY + 1) * _DAY_US)
-    return _codes(domain, local // _DAY_US, instants if domain.part is None else local, known)
+    return _calendar_codes(domain, local // _DAY_US, instants if domain.part is None else local, known)
 
 
-def _codes(domain: Dates, days: Whole, times: Whole, known: Mask) -> tuple[Whole, Mask]:
+def _calendar_codes(domain: Dates, days: Whole, times: Whole, known: Mask) -> tuple[Whole, Mask]:
     if domain.part is not None:
-        return np.where(known, _part(domain.granularity, days, times), 0), known
+        return np.where(known, _date_part_codes(domain.granularity, days, times), 0), known
     calendar = domain.calendar
     first, last = calendar.first, calendar.last
     if domain.outside == "reject":
@@ -76,20 +80,22 @@ def _codes(domain: Dates, days: Whole, times: Whole, known: Mask) -> tuple[Whole
             codes = (inside + 3) // 7 - (first + 3) // 7
         case granularity:
             size = MONTHS[granularity]
-            codes = (_months(inside) + _SINCE_0) // size - (_months(np.array([first])) + _SINCE_0) // size
+            codes = (_months(inside) + _MONTHS_TO_1970) // size - (
+                _months(np.array([first])) + _MONTHS_TO_1970
+            ) // size
     return np.where(known, np.clip(codes, 0, calendar.size - 1), 0), known
 
 
-_SINCE_0: Final = 12 * 1970
-"""Months before 1970."""
+_MONTHS_TO_1970: Final = 12 * 1970
+"""Months from year 0 to 1970."""
 
 
-def _part(granularity: str, days: Whole, times: Whole) -> Whole:
+def _date_part_codes(granularity: str, days: Whole, times: Whole) -> Whole:
     match granularity:
         case "weekday":
             return (days + 3) % 7
         case "month-of-year":
-            return (_months(days) + _SINCE_0) % 12
+            return (_months(days) + _MONTHS_TO_1970) % 12
         case _:
             return times % _DAY_US // HOUR_US
 
@@ -99,26 +105,28 @@ def _months(days: Whole) -> Whole:
     return days.astype("datetime64[D]").astype("datetime64[M]").astype(np.int64)
 
 
-def _times(name: str, domain: Dates, column: pl.Series) -> _Times:
+def _read_times(name: str, domain: Dates, column: pl.Series) -> _LocalTimes:
     kind = column.dtype
     if kind in (pl.String, pl.Categorical, pl.Enum, pl.Null):
-        return _of_texts(column.cast(pl.String).str.strip_chars())
+        return _parse_texts(column.cast(pl.String).str.strip_chars())
     if kind == pl.Date:
         days = column.cast(pl.Int64)
-        return _Times(*_whole(days, _DAY_US), has_time=_none(column), known=column.is_not_null().to_numpy())
+        return _LocalTimes(
+            *_scale_numbers(days, _DAY_US), has_time=_all_false(column), known=column.is_not_null().to_numpy()
+        )
     if isinstance(kind, pl.Datetime) and (kind.time_zone is None or domain.kind == "timestamp"):
         units = {"ms": 1000, "us": 1}
         whole = column.cast(pl.Int64)
-        local, _, _ = _whole(whole, units.get(kind.time_unit, 1))
+        local, _, _ = _scale_numbers(whole, units.get(kind.time_unit, 1))
         if kind.time_unit == "ns":
             local //= 1000
         known = column.is_not_null().to_numpy()
-        return _Times(local, np.zeros_like(local), known & (kind.time_zone is not None), known, known)
+        return _LocalTimes(local, np.zeros_like(local), known & (kind.time_zone is not None), known, known)
     raise ColumnError("no dates" if domain.kind == "date" else "no times", name, str(kind.base_type()))
 
 
 def text_series(texts: Sequence[str | None]) -> pl.Series:
-    """Return texts as a column; no text is a missing cell."""
+    """Return texts as a column; None becomes a missing cell."""
     return pl.Series("", texts, dtype=pl.String)
 
 
@@ -126,25 +134,28 @@ def iso_text(name: str, domain: Dates, column: pl.Series) -> pl.Series:
     """Convert a column of dates or times to ISO 8601; ColumnError for other types."""
     kind = column.dtype
     if isinstance(kind, pl.Datetime):
-        _times(name, domain, column.clear())
+        _read_times(name, domain, column.clear())
         return column.dt.strftime("%Y-%m-%dT%H:%M:%S%.6f" + ("" if kind.time_zone is None else "%:z"))
     if kind != pl.Date:
-        _times(name, domain, column.clear())
+        _read_times(name, domain, column.clear())
     return column.cast(pl.String)
 
 
-def _none(column: pl.Series) -> Mask:
+def _all_false(column: pl.Series) -> Mask:
     return np.zeros(len(column), dtype=np.bool_)
 
 
-def _whole(column: pl.Series, factor: int) -> tuple[Whole, Whole, Mask]:
-    """Return whole numbers times a factor, without offsets; numbers that would overflow are far outside."""
+def _scale_numbers(column: pl.Series, factor: int) -> tuple[Whole, Whole, Mask]:
+    """Multiply whole numbers by a factor; numbers that would overflow become the largest that do not.
+
+    The offsets are 0, and no cell has one.
+    """
     most = (1 << 62) // factor
     numbers = np.clip(column.fill_null(0).to_numpy().astype(np.int64), -most, most) * factor
-    return numbers, np.zeros_like(numbers), _none(column)
+    return numbers, np.zeros_like(numbers), _all_false(column)
 
 
-def _of_texts(texts: pl.Series) -> _Times:
+def _parse_texts(texts: pl.Series) -> _LocalTimes:
     groups = texts.str.extract_groups(_TEXT).struct
     field = {part: groups.field(str(place + 1)) for place, part in enumerate(_FIELDS)}
     number = {part: _number(field[part]) for part in _FIELDS if part not in {"fraction", "utc", "sign"}}
@@ -163,19 +174,19 @@ def _of_texts(texts: pl.Series) -> _Times:
     ahead = np.where((field["sign"] == "-").fill_null(value=False).to_numpy(), -1, 1)
     offset = ahead * (number["off"] * 60 + number["minutes"]) * 60 * _SECOND_US
     has_offset = (field["utc"].is_not_null() | field["sign"].is_not_null()).to_numpy()
-    return _Times(local, offset, has_offset, field["hour"].is_not_null().to_numpy(), known)
+    return _LocalTimes(local, offset, has_offset, field["hour"].is_not_null().to_numpy(), known)
 
 
 def _number(texts: pl.Series) -> Whole:
     return texts.cast(pl.Int64, strict=False).fill_null(0).to_numpy().astype(np.int64)
 
 
-def _instants(zone: str, times: _Times) -> tuple[Whole, Mask]:
-    """Return the instants of times, and a mask of those that the local clock shows."""
+def _instants(zone: str, times: _LocalTimes) -> tuple[Whole, Mask]:
+    """Return the instants of times, and a mask of the times that the local clock does not skip."""
     if zone == "UTC":
         return times.local - times.offset, np.ones(len(times.local), dtype=np.bool_)
     changes, offsets = _changes(zone)
-    # Up to the end of an offset's local times, it holds: of a repeated time, the first is meant.
+    # An offset holds up to the end of its local times, so of a repeated time, the first is meant.
     local_ends = changes + offsets[:-1]
     place = np.searchsorted(local_ends, times.local, side="right")
     instants = times.local - offsets[place]
@@ -199,7 +210,7 @@ def _offsets_at(zone: str, instants: Whole) -> Whole | int:
 def _changes(zone: str) -> tuple[Whole, Whole]:
     """Return the instants at which a zone's offset changes, and the offsets before and after them.
 
-    The offset is looked up at the beginning of each day, and a change is found to the second.
+    The offset is looked up at the beginning of each day; bisection finds the second of a change.
     """
     days = range(_FIRST_DAY - 1, _LAST_DAY + 2)
     changes: list[int] = []

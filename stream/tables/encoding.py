@@ -1,12 +1,13 @@
 """Encodes cells as codes, and hashes words of codes (SipHash).
 
-Each cell is encoded by the declared domain alone, whatever the other cells are. Otherwise one person's
-row could change another person's row, and one person could change a count by more than 1.
+Each cell is encoded by the declared domain alone, independently of other cells. Otherwise one person's
+row could change how another person's is encoded, and so change a count by more than 1.
 
 - An undeclared or missing category becomes ``other``; without ``other`` its row is left out.
 - A number out of range, also an infinite one, is clamped, or its row is left out (``reject``).
-- A decimal between two steps is first rounded to the nearer one, halfway to the one farther from 0.
-- A date or time is put into its calendar cell (``date_codes``); out of range, into the nearer end cell.
+- A decimal between two steps is first rounded to the nearer one; if it is halfway, away from 0.
+- A date or time gets the code of its calendar cell (``date_codes``); out of range, it is treated as a
+  number is.
 - A row with a missing, invalid or (for integers) fractional number is always left out.
 """
 
@@ -29,9 +30,9 @@ CodeArray = npt.NDArray[np.unsignedinteger[Any]]
 Mask = npt.NDArray[np.bool_]
 
 _LARGEST_EXACT: Final = 2.0**53
-_FEW_EDGES: Final = 32
+_MAX_COMPARED_EDGES: Final = 32
 """Up to this number of edges, comparing with each is faster than searching."""
-_WHOLE: Final = frozenset({"Int8", "Int16", "Int32", "Int64", "UInt8", "UInt16", "UInt32"})
+_INTEGER_TYPES: Final = frozenset({"Int8", "Int16", "Int32", "Int64", "UInt8", "UInt16", "UInt32"})
 
 
 def code_type(size: int) -> np.dtype[np.unsignedinteger[Any]]:
@@ -61,10 +62,10 @@ class Encoder:
                 found, known = self._category_codes(self._domain, as_text(self._name, column))
             case Integers():
                 if (
-                    str(column.dtype) in _WHOLE
+                    str(column.dtype) in _INTEGER_TYPES
                     and -_LARGEST_EXACT < self._domain.minimum <= self._domain.maximum < _LARGEST_EXACT
                 ):
-                    found, known = _whole_codes(self._domain, column)
+                    found, known = _codes_of_integer_column(self._domain, column)
                 else:
                     found, known = integer_codes(self._domain, as_numbers(self._name, column))
             case Dates():
@@ -90,8 +91,8 @@ def encode(name: str, domain: Domain, column: pl.Series) -> tuple[CodeArray, Mas
     return Encoder(name, domain)(column)
 
 
-def _whole_codes(domain: Integers, column: pl.Series) -> tuple[npt.NDArray[np.int64], Mask]:
-    """Do the same as ``integer_codes`` for a column with an integer type."""
+def _codes_of_integer_column(domain: Integers, column: pl.Series) -> tuple[npt.NDArray[np.int64], Mask]:
+    """Return the same as ``integer_codes``, but faster, for a column with an integer type."""
     known = column.is_not_null().to_numpy()
     cells = column.cast(pl.Int64).fill_null(domain.minimum).to_numpy()
     if domain.outside == "reject":
@@ -108,21 +109,21 @@ def integer_codes(domain: Integers, cells: npt.NDArray[np.float64]) -> tuple[npt
     return (inside - domain.minimum).astype(np.int64), known
 
 
-_NEAR_A_TIE: Final = 2.0**-6
-"""Steps from halfway within which a double may be on the wrong side; its error is below 2⁻¹⁰."""
+_TIE_MARGIN: Final = 2.0**-6
+"""Distance from halfway, in steps, within which a double's error (below 2⁻¹⁰) might matter."""
 _HALF: Final = Decimal("0.5")
 
 
-Written = Callable[[npt.NDArray[np.intp]], Sequence[str]]
-"""Returns the decimals of the numbers at some places of an array."""
+ExactTexts = Callable[[npt.NDArray[np.intp]], Sequence[str]]
+"""Returns the exact decimals of the numbers at some indexes of an array."""
 
 
 def decimal_codes(
-    domain: Decimals, cells: npt.NDArray[np.float64], written: Written | None = None
+    domain: Decimals, cells: npt.NDArray[np.float64], exact_texts: ExactTexts | None = None
 ) -> tuple[npt.NDArray[np.int64], Mask]:
     """Return each number's code, and a mask of numbers with a code; NaN has none.
 
-    A number is rounded from its double; if that is near a tie, from the decimal that ``written`` returns.
+    A number is rounded from its double or, if that is near a tie, from the decimal that ``exact_texts`` returns.
     """
     whole = domain.in_steps
     known = ~np.isnan(cells)
@@ -130,11 +131,13 @@ def decimal_codes(
     size = np.abs(steps)
     below = np.floor(size)
     up = size - below >= 0.5
-    if written is not None and len(near := np.flatnonzero(near_a_tie(domain, cells))):
+    if exact_texts is not None and len(near := np.flatnonzero(near_tie_mask(domain, cells))):
         half = decimal_of(domain.unit) * _HALF
         up[near] = [
-            _reaches(text, number, half * (2 * int(low) + 1))
-            for text, number, low in zip(written(near), cells[near].tolist(), below[near].tolist(), strict=True)
+            _reaches_tie(text, number, half * (2 * int(low) + 1))
+            for text, number, low in zip(
+                exact_texts(near), cells[near].tolist(), below[near].tolist(), strict=True
+            )
         ]
     codes = np.copysign(below + up, steps).astype(np.int64)
     if domain.outside == "reject":
@@ -142,22 +145,22 @@ def decimal_codes(
     return np.clip(codes, whole.minimum, whole.maximum) - whole.minimum, known
 
 
-def near_a_tie(domain: Decimals, cells: npt.NDArray[np.float64]) -> Mask:
+def near_tie_mask(domain: Decimals, cells: npt.NDArray[np.float64]) -> Mask:
     """Return a mask of numbers whose double may be on the wrong side of a tie."""
     parts = np.abs(_steps(domain, cells))
-    near: Mask = np.abs(parts - np.floor(parts) - 0.5) < _NEAR_A_TIE
+    near: Mask = np.abs(parts - np.floor(parts) - 0.5) < _TIE_MARGIN
     return near
 
 
 def _steps(domain: Decimals, cells: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
-    """Divide numbers by the step; one step beyond an end is as far outside as any number."""
+    """Divide numbers by the step; clip them to one step beyond either end."""
     whole, unit = domain.in_steps, domain.unit
     with np.errstate(over="ignore"):
         steps = cells * unit.denominator / unit.numerator
     return np.clip(steps, whole.minimum - 1.0, whole.maximum + 1.0)
 
 
-def _reaches(text: str, number: float, tie: Decimal) -> bool:
+def _reaches_tie(text: str, number: float, tie: Decimal) -> bool:
     """Return whether a number is at least as far from 0 as a tie; both are compared exactly."""
     try:
         exact = Decimal(text)
@@ -167,7 +170,7 @@ def _reaches(text: str, number: float, tie: Decimal) -> bool:
 
 
 def exact_text(column: pl.Series) -> pl.Series:
-    """Convert numbers or their texts to exact decimals; a double stands for its shortest decimal."""
+    """Convert numbers or their texts to exact decimals; a double becomes its shortest decimal."""
     if column.dtype == pl.Boolean:
         column = column.cast(pl.Int64)
     return column.cast(pl.String).str.strip_chars()
@@ -180,7 +183,7 @@ def bin_codes(domain: Bins, cells: npt.NDArray[np.float64]) -> tuple[npt.NDArray
     if domain.outside == "reject":
         known &= (cells >= edges[0]) & (cells <= edges[-1])
     inner = edges[1:-1]
-    if len(inner) > _FEW_EDGES:
+    if len(inner) > _MAX_COMPARED_EDGES:
         return np.searchsorted(inner, cells, side="right").clip(0, len(inner)), known
     found = np.zeros(len(cells), dtype=np.uint8)
     for edge in inner:
@@ -192,7 +195,7 @@ def as_text(name: str, column: pl.Series) -> pl.Series:
     """Convert a column's cells to text, to compare them with categories."""
     kind = column.dtype
     if kind.is_float():
-        # Some writers turn integers into floats if a cell is missing: 1.0 is still the category '1'.
+        # Some programs write a column of integers as floats if a cell is missing: 1.0 is the category '1'.
         whole = (column == column.floor()) & (column.abs() <= _LARGEST_EXACT)
         return (
             column.cast(pl.Int64, strict=False)
@@ -218,29 +221,29 @@ def as_numbers(name: str, column: pl.Series) -> npt.NDArray[np.float64]:
 
 
 def _type_name(kind: pl.DataType) -> str:
-    """Return a type's name without parameters, which may contain private text of the file."""
+    """Return a type's name without its parameters, which may contain private text of the file."""
     return str(kind.base_type())
 
 
 Words = npt.NDArray[np.uint64]
 
-_START: Final = (0x736F6D6570736575, 0x646F72616E646F6D, 0x6C7967656E657261, 0x7465646279746573)
-_BLOCK: Final = 1 << 14
+_SIPHASH_START: Final = (0x736F6D6570736575, 0x646F72616E646F6D, 0x6C7967656E657261, 0x7465646279746573)
+_ROWS_PER_BLOCK: Final = 1 << 14
 """Messages hashed at a time; they fit the cache of a processor core."""
-_END: Final = 0xFF
+_SIPHASH_END: Final = 0xFF
 
 
 def siphash(keys: Words, messages: Words) -> Words:
     """Return the SipHash of each row of 64-bit words; its key is the same row of ``keys``, or the only row."""
     found = np.empty(len(messages), dtype=np.uint64)
-    for start in range(0, len(messages), _BLOCK):
-        block = slice(start, start + _BLOCK)
-        found[block] = _hashed(keys if len(keys) == 1 else keys[block], messages[block])
+    for start in range(0, len(messages), _ROWS_PER_BLOCK):
+        block = slice(start, start + _ROWS_PER_BLOCK)
+        found[block] = _hash_block(keys if len(keys) == 1 else keys[block], messages[block])
     return found
 
 
-def _hashed(keys: Words, messages: Words) -> Words:
-    state = [np.full(len(messages), word, dtype=np.uint64) for word in _START]
+def _hash_block(keys: Words, messages: Words) -> Words:
+    state = [np.full(len(messages), word, dtype=np.uint64) for word in _SIPHASH_START]
     for place in range(4):
         state[place] ^= keys[:, place % 2]
     length = np.full(len(messages), (8 * messages.shape[1] & 0xFF) << 56, dtype=np.uint64)
@@ -248,7 +251,7 @@ def _hashed(keys: Words, messages: Words) -> Words:
         state[3] ^= word
         _rounds(state, 2)
         state[0] ^= word
-    state[2] ^= np.uint64(_END)
+    state[2] ^= np.uint64(_SIPHASH_END)
     _rounds(state, 4)
     found: Words = state[0] ^ state[1] ^ state[2] ^ state[3]
     return found

@@ -56,7 +56,7 @@ FALSE = Constant(holds=False)
 Result = TypeVar("Result")
 
 
-def codes(attribute: str, size: int, cuts: Iterable[int]) -> Predicate:
+def make_leaf(attribute: str, size: int, cuts: Iterable[int]) -> Predicate:
     """Return a leaf; ends are clipped to 0 … size, and adjacent ranges joined."""
     kept: set[int] = set()
     for cut in cuts:
@@ -72,7 +72,7 @@ def negation(predicate: Predicate) -> Predicate:
         case Constant(holds):
             return Constant(not holds)
         case Codes(attribute, size, cuts):
-            return codes(attribute, size, (*cuts, 0, size))
+            return make_leaf(attribute, size, (*cuts, 0, size))
         case AllOf(parts):
             return disjunction(negation(part) for part in parts)
         case AnyOf(parts):
@@ -82,44 +82,44 @@ def negation(predicate: Predicate) -> Predicate:
 def conjunction(parts: Iterable[Predicate]) -> Predicate:
     """Return the conjunction of parts; all rows if there are none."""
     flat = [inner for part in parts for inner in (part.parts if isinstance(part, AllOf) else (part,))]
-    kept = _merged(flat, lambda leaves: leaves)
+    kept = _merge_leaves(flat, lambda leaves: leaves)
     if FALSE in kept:
         return FALSE
     kept.discard(TRUE)
     if len(kept) < 2:
         return kept.pop() if kept else TRUE
-    return AllOf(tuple(sorted(kept, key=_order)))
+    return AllOf(tuple(sorted(kept, key=_sort_key)))
 
 
 def disjunction(parts: Iterable[Predicate]) -> Predicate:
     """Return the disjunction of parts; no rows if there are none."""
     flat = [inner for part in parts for inner in (part.parts if isinstance(part, AnyOf) else (part,))]
-    kept = _merged(flat, lambda _: 1)
+    kept = _merge_leaves(flat, lambda _: 1)
     if TRUE in kept:
         return TRUE
     kept.discard(FALSE)
     if len(kept) < 2:
         return kept.pop() if kept else FALSE
-    return AnyOf(tuple(sorted(kept, key=_order)))
+    return AnyOf(tuple(sorted(kept, key=_sort_key)))
 
 
 def evaluate(
     predicate: Predicate,
     constant: Callable[[bool], Result],
     leaf: Callable[[Codes], Result],
-    both: Callable[[Result, Result], Result],
-    either: Callable[[Result, Result], Result],
+    conjoin: Callable[[Result, Result], Result],
+    disjoin: Callable[[Result, Result], Result],
 ) -> Result:
-    """Compute a result from the leaves up: ``both`` combines parts of AND, ``either`` parts of OR."""
+    """Compute a result from the leaves up: ``conjoin`` combines parts of AND, ``disjoin`` parts of OR."""
     match predicate:
         case Constant(holds):
             return constant(holds)
         case Codes():
             return leaf(predicate)
         case AllOf(parts):
-            return reduce(both, [evaluate(part, constant, leaf, both, either) for part in parts])
+            return reduce(conjoin, [evaluate(part, constant, leaf, conjoin, disjoin) for part in parts])
         case AnyOf(parts):
-            return reduce(either, [evaluate(part, constant, leaf, both, either) for part in parts])
+            return reduce(disjoin, [evaluate(part, constant, leaf, conjoin, disjoin) for part in parts])
 
 
 def attributes_of(predicate: Predicate) -> frozenset[str]:
@@ -133,7 +133,7 @@ def attributes_of(predicate: Predicate) -> frozenset[str]:
     )
 
 
-def _merged(parts: Iterable[Predicate], needed: Callable[[int], int]) -> set[Predicate]:
+def _merge_leaves(parts: Iterable[Predicate], needed: Callable[[int], int]) -> set[Predicate]:
     """Deduplicate parts; merge n leaves of an attribute to the codes that ``needed(n)`` or more have."""
     merged: set[Predicate] = set()
     leaves: dict[str, list[Codes]] = {}
@@ -143,7 +143,9 @@ def _merged(parts: Iterable[Predicate], needed: Callable[[int], int]) -> set[Pre
         else:
             merged.add(part)
     for attribute, same in leaves.items():
-        merged.add(same[0] if len(same) == 1 else codes(attribute, same[0].size, _sweep(same, needed(len(same)))))
+        merged.add(
+            same[0] if len(same) == 1 else make_leaf(attribute, same[0].size, _sweep(same, needed(len(same))))
+        )
     return merged
 
 
@@ -160,13 +162,13 @@ def _sweep(leaves: Iterable[Codes], needed: int) -> Iterable[int]:
             yield cut
 
 
-def _order(predicate: Predicate) -> tuple[Any, ...]:
+def _sort_key(predicate: Predicate) -> tuple[Any, ...]:
     match predicate:
         case Codes(attribute, size, cuts):
             return (0, attribute, (size, *cuts), ())
         case AllOf(parts):
-            return (1, "", (), tuple(map(_order, parts)))
+            return (1, "", (), tuple(map(_sort_key, parts)))
         case AnyOf(parts):
-            return (2, "", (), tuple(map(_order, parts)))
+            return (2, "", (), tuple(map(_sort_key, parts)))
         case Constant(holds):
             return (3, "", (int(holds),), ())

@@ -23,17 +23,17 @@ Numbers = npt.NDArray[np.uint32]
 NAME_BYTES: Final = 16
 """Length of the digest of a person's name."""
 PERSON_BYTES: Final = 44
-"""Most bytes per person while rows are chosen: digests of names in two orders, and positions."""
+"""Most bytes of memory per person while rows are chosen: digests of names in two orders, positions."""
 CHOOSING_BYTES: Final = 32
-"""Most bytes per row, besides codes, while rows are chosen: person, hash, rank and position."""
+"""Most bytes of memory per row, besides codes, while rows are chosen: person, hash, rank, position."""
 
-_WHOLE_NUMBER: Final = r"^(-?[0-9]+)\.0+$"
+_INTEGER_WRITTEN_AS_FLOAT: Final = r"^(-?[0-9]+)\.0+$"
 _WORD_BYTES: Final = 8
-_GROUP_ROWS: Final = 1 << 22
+_MAX_ROWS_AT_ONCE: Final = 1 << 22
 """Most rows that are processed at a time, at about a hundred bytes each."""
 _HASH_ROWS: Final = 1 << 16
 _NAME_CONTEXT: Final = "sotto 2026 person v1"
-_PURPOSE: Final = b"sotto contribution v1"
+_KEY_PURPOSE: Final = b"sotto contribution v1"
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,11 +54,11 @@ class RowOwners:
 
     @property
     def public_size(self) -> int:
-        """Number of people plus unnamed rows; it does not depend on the attributes of a row."""
+        """Number of people plus rows without a person; it does not depend on the attributes of a row."""
         return self.count + self.private_unnamed
 
 
-def named(name: str, column: pl.Series) -> tuple[pl.Series, Mask]:
+def person_names(name: str, column: pl.Series) -> tuple[pl.Series, Mask]:
     """Return each row's person as text, and a mask of rows with a missing or blank name.
 
     Names are stripped, and 1.0 becomes 1, because some programs write a column of integers as floats if
@@ -66,7 +66,7 @@ def named(name: str, column: pl.Series) -> tuple[pl.Series, Mask]:
     """
     texts = as_text(name, column)
     if not column.dtype.is_integer():
-        texts = texts.str.strip_chars().str.replace(_WHOLE_NUMBER, "${1}")
+        texts = texts.str.strip_chars().str.replace(_INTEGER_WRITTEN_AS_FLOAT, "${1}")
     nobody = texts.is_null() | (texts == "").fill_null(value=True)
     if column.dtype.is_float():
         nobody |= column.is_nan().fill_null(value=True)
@@ -74,7 +74,7 @@ def named(name: str, column: pl.Series) -> tuple[pl.Series, Mask]:
 
 
 class PeopleNumbers:
-    """Gives each name in a person column a number, over all batches; numbers are in no order."""
+    """Numbers the names in a person column, over all batches; the numbers have no meaningful order."""
 
     def __init__(self, column: str) -> None:
         self.column: Final = column
@@ -84,7 +84,7 @@ class PeopleNumbers:
 
     def add(self, column: pl.Series) -> tuple[Numbers, Mask]:
         """Return each row's person number, and a mask; numbers outside the mask are invalid."""
-        texts, nobody = named(self.column, column)
+        texts, nobody = person_names(self.column, column)
         somebody = ~nobody
         asked = (
             texts if somebody.all() else texts.zip_with(pl.Series(somebody), pl.Series([None], dtype=pl.String))
@@ -105,65 +105,76 @@ class PeopleNumbers:
 
 def contribution_key(key: bytes, source: str) -> bytes:
     """Derive the key for choosing a source's rows from a deployment's key."""
-    return blake3(source.encode(), key=blake3(_PURPOSE, key=key).digest()).digest(NAME_BYTES)
+    return blake3(source.encode(), key=blake3(_KEY_PURPOSE, key=key).digest()).digest(NAME_BYTES)
 
 
 @dataclass(frozen=True, slots=True)
 class RowChoice:
-    """Indexes of all rows, the ``private_counted`` counted rows first; ``people`` is in this order."""
+    """``private_order``: all rows' indexes, first those of the ``private_counted`` counted rows.
+
+    ``people`` has the rows' people in this order.
+    """
 
     private_order: Numbers
     private_counted: int
     people: RowOwners
 
 
-def choose(codes: Mapping[str, CodeArray], people: RowOwners, most: int, key: bytes) -> RowChoice:
-    """Choose at most ``most`` rows of each person, regardless of row order and person numbers.
+def choose_rows(codes: Mapping[str, CodeArray], people: RowOwners, bound: int, key: bytes) -> RowChoice:
+    """Choose at most ``bound`` rows of each person, regardless of row order and person numbers.
 
     The order of the result depends only on the rows' content.
     """
     by_name = np.lexsort((people.private_names[:, 1], people.private_names[:, 0]))
     place = np.empty(people.count, dtype=np.uint32)
     place[by_name] = np.arange(people.count, dtype=np.uint32)
-    whose, names = place[people.private_numbers], people.private_names[by_name]
+    person_of_row, names = place[people.private_numbers], people.private_names[by_name]
     counted, others = [], []
-    for low, high in _groups(whose, people.count):
-        rows = np.flatnonzero((whose >= low) & (whose < high)).astype(np.uint32)
-        for order, counts in _chosen(codes, rows, whose[rows] - np.uint32(low), names[low:high], most, key):
+    for low, high in _person_ranges(person_of_row, people.count):
+        rows = np.flatnonzero((person_of_row >= low) & (person_of_row < high)).astype(np.uint32)
+        for order, counts in _choose_by_hash(
+            codes, rows, person_of_row[rows] - np.uint32(low), names[low:high], bound, key
+        ):
             counted.append(rows[order[counts]])
             others.append(rows[order[~counts]])
-    arranged = np.concatenate([np.empty(0, dtype=np.uint32), *counted, *others])
-    return RowChoice(arranged, sum(map(len, counted)), RowOwners(whose[arranged], names, people.private_unnamed))
+    private_order = np.concatenate([np.empty(0, dtype=np.uint32), *counted, *others])
+    return RowChoice(
+        private_order,
+        sum(map(len, counted)),
+        RowOwners(person_of_row[private_order], names, people.private_unnamed),
+    )
 
 
-def _groups(whose: Numbers, people: int) -> Iterator[tuple[int, int]]:
-    """Yield ranges of people who have at most ``_GROUP_ROWS`` rows together; or a single person."""
-    rows = np.cumsum(np.bincount(whose, minlength=people))
+def _person_ranges(person_of_row: Numbers, people: int) -> Iterator[tuple[int, int]]:
+    """Yield ranges of people who have at most ``_MAX_ROWS_AT_ONCE`` rows together; or a single person."""
+    rows = np.cumsum(np.bincount(person_of_row, minlength=people))
     low = done = 0
     while low < people:
-        high = max(low + 1, int(np.searchsorted(rows, done + _GROUP_ROWS, side="right")))
+        high = max(low + 1, int(np.searchsorted(rows, done + _MAX_ROWS_AT_ONCE, side="right")))
         yield low, high
         low, done = high, int(rows[high - 1])
 
 
-def _chosen(
-    codes: Mapping[str, CodeArray], rows: Numbers, whose: Numbers, names: Words, most: int, key: bytes
+def _choose_by_hash(
+    codes: Mapping[str, CodeArray], rows: Numbers, person_of_row: Numbers, names: Words, bound: int, key: bytes
 ) -> Iterator[tuple[npt.NDArray[np.intp], Mask]]:
     """Yield the order of rows by person and hash in parts, each with a mask of counted rows."""
-    own = siphash(np.frombuffer(key, dtype="<u8").reshape(1, 2).astype(np.uint64), _twice(names)).reshape(-1, 2)
-    hashes = np.empty(len(whose), dtype=np.uint64)
-    for block in _blocks(len(whose), _HASH_ROWS):
+    person_keys = siphash(
+        np.frombuffer(key, dtype="<u8").reshape(1, 2).astype(np.uint64), _append_zero_and_one(names)
+    ).reshape(-1, 2)
+    hashes = np.empty(len(person_of_row), dtype=np.uint64)
+    for block in _blocks(len(person_of_row), _HASH_ROWS):
         own_codes = {name: column[rows[block]] for name, column in codes.items()}
-        hashes[block] = siphash(own[whose[block]], words_of(own_codes, len(whose[block])))
-    ranks = _ranks_of_equals(whose, hashes, len(names))
-    for block in _blocks(len(whose), _HASH_ROWS):
+        hashes[block] = siphash(person_keys[person_of_row[block]], words_of(own_codes, len(person_of_row[block])))
+    ranks = _ranks_of_equals(person_of_row, hashes, len(names))
+    for block in _blocks(len(person_of_row), _HASH_ROWS):
         hashes[block] = siphash(
-            own[whose[block]], np.stack([hashes[block], ranks[block].astype(np.uint64)], axis=1)
+            person_keys[person_of_row[block]], np.stack([hashes[block], ranks[block].astype(np.uint64)], axis=1)
         )
     done = 0
-    for order in _sorted_parts(whose, hashes, len(names)):
+    for order in _sorted_parts(person_of_row, hashes, len(names)):
         # Only a single person's rows are split into several parts.
-        yield order, _ranks(whose[order]) + done < most
+        yield order, _ranks_among_equals(person_of_row[order]) + done < bound
         done += len(order)
 
 
@@ -173,33 +184,33 @@ def _blocks(rows: int, size: int) -> Iterator[slice]:
 
 
 def _hash_ranges(rows: int) -> Iterator[tuple[np.uint64, np.uint64]]:
-    """Divide all hashes into equal ranges, one for each ``_GROUP_ROWS`` rows."""
-    parts = -(-rows // _GROUP_ROWS)
+    """Divide all hashes into equal ranges, one for each ``_MAX_ROWS_AT_ONCE`` rows."""
+    parts = -(-rows // _MAX_ROWS_AT_ONCE)
     for part in range(parts):
         yield np.uint64((part << 64) // parts), np.uint64(((part + 1 << 64) // parts) - 1)
 
 
-def _sorted_parts(whose: Numbers, hashes: Words, people: int) -> Iterator[npt.NDArray[np.intp]]:
-    """Yield the order by person and hash; in parts if one person exceeds ``_GROUP_ROWS``."""
-    if len(whose) <= _GROUP_ROWS:
-        yield _sorted(whose, hashes, people)
+def _sorted_parts(person_of_row: Numbers, hashes: Words, people: int) -> Iterator[npt.NDArray[np.intp]]:
+    """Yield the order by person and hash; in parts if one person exceeds ``_MAX_ROWS_AT_ONCE``."""
+    if len(person_of_row) <= _MAX_ROWS_AT_ONCE:
+        yield _sort_rows(person_of_row, hashes, people)
         return
-    for first, last in _hash_ranges(len(whose)):
+    for first, last in _hash_ranges(len(person_of_row)):
         part = np.flatnonzero((hashes >= first) & (hashes <= last))
-        yield part[_sorted(whose[part], hashes[part], people)]
+        yield part[_sort_rows(person_of_row[part], hashes[part], people)]
 
 
-def _ranks_of_equals(whose: Numbers, hashes: Words, people: int) -> Numbers:
+def _ranks_of_equals(person_of_row: Numbers, hashes: Words, people: int) -> Numbers:
     """Number the equal rows of each person from 0, in any order."""
-    ranks = np.empty(len(whose), dtype=np.uint32)
-    if len(whose) <= _GROUP_ROWS:
-        order = _sorted(whose, hashes, people)
-        ranks[order] = _ranks(whose[order], hashes[order])
+    ranks = np.empty(len(person_of_row), dtype=np.uint32)
+    if len(person_of_row) <= _MAX_ROWS_AT_ONCE:
+        order = _sort_rows(person_of_row, hashes, people)
+        ranks[order] = _ranks_among_equals(person_of_row[order], hashes[order])
         return ranks
     # A single person: each pass over the rows handles one range of hashes, which bounds memory.
-    for first, last in _hash_ranges(len(whose)):
+    for first, last in _hash_ranges(len(person_of_row)):
         known, counts = np.empty(0, dtype=np.uint64), np.empty(0, dtype=np.int64)
-        for block in _blocks(len(whose), _GROUP_ROWS):
+        for block in _blocks(len(person_of_row), _MAX_ROWS_AT_ONCE):
             inside = np.flatnonzero((hashes[block] >= first) & (hashes[block] <= last))
             order = inside[np.argsort(hashes[block][inside])]
             ordered = hashes[block][order]
@@ -209,14 +220,14 @@ def _ranks_of_equals(whose: Numbers, hashes: Words, people: int) -> Numbers:
             is_known[places < len(known)] = known[places[places < len(known)]] == found[places < len(known)]
             before = np.zeros(len(found), dtype=np.int64)
             before[is_known] = counts[places[is_known]]
-            ranks[block][order] = _ranks(ordered) + np.repeat(before, number)
+            ranks[block][order] = _ranks_among_equals(ordered) + np.repeat(before, number)
             counts[places[is_known]] += number[is_known]
             known = np.insert(known, places[~is_known], found[~is_known])
             counts = np.insert(counts, places[~is_known], number[~is_known])
     return ranks
 
 
-def _twice(names: Words) -> Words:
+def _append_zero_and_one(names: Words) -> Words:
     """Return each name with 0 and with 1 appended; their hashes are the person's key of two words."""
     doubled = np.repeat(names, 2, axis=0)
     return np.concatenate([doubled, np.tile(np.arange(2, dtype=np.uint64), len(names))[:, None]], axis=1)
@@ -234,22 +245,22 @@ def words_of(codes: Mapping[str, CodeArray], rows: int) -> Words:
     return found.view("<u8").astype(np.uint64)
 
 
-def _sorted(whose: Numbers, hashes: Words, people: int) -> npt.NDArray[np.intp]:
+def _sort_rows(person_of_row: Numbers, hashes: Words, people: int) -> npt.NDArray[np.intp]:
     """Sort rows by person and hash; equal rows have no order.
 
     Person and truncated hash are packed into one word, which sorts much faster; if two different rows
     have the same word, the full values are sorted.
     """
     bits = np.uint64(max(1, (people - 1).bit_length()))
-    key = (whose.astype(np.uint64) << (np.uint64(64) - bits)) | (hashes >> bits)
+    key = (person_of_row.astype(np.uint64) << (np.uint64(64) - bits)) | (hashes >> bits)
     order = np.argsort(key)
     key, sorted_hashes = key[order], hashes[order]
     if ((key[1:] == key[:-1]) & (sorted_hashes[1:] != sorted_hashes[:-1])).any():
-        return np.lexsort((hashes, whose))
+        return np.lexsort((hashes, person_of_row))
     return order
 
 
-def _ranks(*columns: npt.NDArray[np.unsignedinteger]) -> npt.NDArray[np.int64]:
+def _ranks_among_equals(*columns: npt.NDArray[np.unsignedinteger]) -> npt.NDArray[np.int64]:
     """Count the equal rows before each row of sorted columns."""
     rows = np.arange(len(columns[0]))
     first = np.zeros(len(rows), dtype=np.bool_)

@@ -11,8 +11,8 @@ import numpy.typing as npt
 
 from stream.tables.cache import BoundedCache
 from stream.tables.expressions import Predicate
-from stream.tables.sums import person_range, summable
-from stream.tables.table_errors import DataError, shown
+from stream.tables.sensitivity import person_range, require_summable
+from stream.tables.table_errors import DataError, quote_name
 
 if TYPE_CHECKING:
     from stream.tables.columns_table import PrivateTable
@@ -24,11 +24,11 @@ GROUP_CACHE_BYTES: Final = 32 << 20
 
 
 class PeopleCounts:
-    """Counts the people of one table, and sums what each of them contributes; all results are private.
+    """Counts the people of one table, and adds up their clamped sums; all results are private.
 
     Without a person column each row is one person. Counts and sums of people use all of a person's
-    rows, also rows that do not count; counts by group use the counted rows alone, so that a person is
-    in at most ``contribution`` groups. The time does not depend on the rows' content.
+    rows, including those that do not count. Counts by group use only the counted rows, so that a person
+    is in at most ``contribution`` groups. The time does not depend on the rows' content.
     """
 
     def __init__(self) -> None:
@@ -40,10 +40,10 @@ class PeopleCounts:
     def count(self, table: PrivateTable, predicate: Predicate, min_rows: int = 1) -> int:
         """Return the number of people with at least ``min_rows`` matching rows.
 
-        One person changes it by at most 1. DataError as in ``PrivateTable.count``.
+        One person changes the number by at most 1. DataError as in ``PrivateTable.count``.
         """
-        everyone = table.everyone
-        if everyone is None:
+        all_rows = table.all_rows
+        if all_rows is None:
             rows = table.count(predicate)
             return rows if min_rows == 1 else 0
         key = (predicate, min_rows)
@@ -53,15 +53,15 @@ class PeopleCounts:
         return known
 
     def total(self, table: PrivateTable, attribute: str, predicate: Predicate, bound: int) -> int:
-        """Return the sum over people of each one's sum of an attribute over the matching rows.
+        """Return the total of all people's clamped sums of an attribute over their matching rows.
 
-        A person's sum is clamped to ``person_range``, so one person changes the total by at most
-        ``person_sensitivity``. DataError if the attribute is no integer, and as in ``count``.
+        Each person's sum is clamped to ``person_range``, so one person changes the total by at most
+        ``person_sensitivity``. DataError if the attribute has no sum, and as in ``count``.
         """
         domain = table.attributes.get(attribute)
         if domain is None:
             raise DataError("the attribute is not declared; name a declared one")
-        integers = summable(domain, f"attribute {shown(attribute)}")
+        integers = require_summable(domain, f"attribute {quote_name(attribute)}")
         key = (attribute, predicate, bound)
         if (known := self._counts.get(key)) is None:
             low, high = person_range(integers, bound)
@@ -76,22 +76,22 @@ class PeopleCounts:
     ) -> Numbers:
         """Return, for each cell, the number of people with a counted matching row in it.
 
-        One axis per attribute, as in ``PrivateTable.group_counts``, which documents the errors.
+        The array has one axis per attribute. Errors as in ``PrivateTable.group_counts``.
         """
-        everyone = table.everyone
-        if everyone is None or everyone.contribution == 1:
+        all_rows = table.all_rows
+        if all_rows is None or all_rows.contribution == 1:
             # Each person has one counted row.
             return table.group_counts(attributes, predicate, max_cells)
         shape = table.group_shape(attributes, max_cells)
         key = (tuple(attributes), predicate)
         if (known := self._groups.get(key)) is None:
             size = math.prod(shape)
-            whose = everyone.people.private_numbers[: table.private_row_count]
+            person_of_row = all_rows.people.private_numbers[: table.private_row_count]
             places = np.empty(table.private_row_count, dtype=np.int64)
-            for block, inside in table.private_inside(predicate):
+            for block, inside in table.private_matches(predicate):
                 cell = table.private_cells(attributes, shape, block)
                 # Rows that do not match are put in an extra cell, so that the time is constant.
-                places[block] = np.where(inside, cell, size) + whose[block].astype(np.int64) * (size + 1)
+                places[block] = np.where(inside, cell, size) + person_of_row[block].astype(np.int64) * (size + 1)
             places.sort()
             first = np.ones(len(places), dtype=np.bool_)
             first[1:] = places[1:] != places[:-1]
@@ -104,28 +104,28 @@ class PeopleCounts:
 
 def _rows_of_people(table: PrivateTable, predicate: Predicate) -> Numbers:
     """Return each person's number of matching rows."""
-    everyone = table.everyone
-    if everyone is None:
+    all_rows = table.all_rows
+    if all_rows is None:
         raise TypeError("the table has no person column")
-    whose, count = everyone.people.private_numbers, everyone.people.count
+    person_of_row, count = all_rows.people.private_numbers, all_rows.people.count
     rows = np.zeros(count + 1, dtype=np.int64)
-    for block, inside in table.every_row.private_inside(predicate):
-        # Rows that do not match mark an extra person, so that the time is constant.
-        rows += np.bincount(np.where(inside, whose[block], count), minlength=count + 1)
+    for block, inside in table.table_of_all_rows.private_matches(predicate):
+        # Rows that do not match are counted for an extra person, so that the time is constant.
+        rows += np.bincount(np.where(inside, person_of_row[block], count), minlength=count + 1)
     return rows[:count]
 
 
 def _sums_of_people(table: PrivateTable, attribute: str, minimum: int, predicate: Predicate) -> Iterator[Numbers]:
     """Yield the people's sums of an attribute, in one array or several."""
-    everyone = table.everyone
-    if everyone is None:
-        for block, inside in table.private_inside(predicate):
+    all_rows = table.all_rows
+    if all_rows is None:
+        for block, inside in table.private_matches(predicate):
             codes = table.private_codes[attribute][block].astype(np.int64)
             yield np.where(inside, codes + minimum, 0)
         return
-    whose, count = everyone.people.private_numbers, everyone.people.count
+    person_of_row, count = all_rows.people.private_numbers, all_rows.people.count
     sums = np.zeros(count + 1, dtype=np.int64)
-    for block, inside in table.every_row.private_inside(predicate):
-        values = everyone.private_codes[attribute][block].astype(np.int64) + minimum
-        np.add.at(sums, np.where(inside, whose[block], count), values)
+    for block, inside in table.table_of_all_rows.private_matches(predicate):
+        values = all_rows.private_codes[attribute][block].astype(np.int64) + minimum
+        np.add.at(sums, np.where(inside, person_of_row[block], count), values)
     yield sums[:count]

@@ -15,14 +15,12 @@ from sqlglot.dialects.dialect import Dialect
 from sqlglot.errors import ParseError
 
 from schemas import MAX_PREDICATE_LENGTH, Domain
-from stream.tables.comparisons import Attribute, Constant, Operator, Ranges, Shapes, number
+from stream.tables.comparisons import Attribute, Constant, Operator, Ranges, ShapeCache, parse_number
 from stream.tables.expressions import FALSE, TRUE, Predicate, conjunction, disjunction, negation
-from stream.tables.table_errors import PredicateError, listed, private_text, shown
+from stream.tables.table_errors import PredicateError, private_text_message, quote_name, quote_names
 
 DOUBLE_QUOTES: Final = "put names in double quotes"
-DOUBLED_QUOTE: Final = (
-    "a quote in a text is written twice, as in 'O''Brien', and a backslash is a sign like others"
-)
+DOUBLED_QUOTE: Final = "double a quote inside a text, as in 'O''Brien'; a backslash does not escape it"
 _ESCAPED_QUOTE: Final = "\\'"
 
 MAX_TOKENS = 1024
@@ -71,7 +69,7 @@ _ALLOWED_TOKENS: Final = frozenset(
 )
 
 _KNOWN_WORDS: Final = frozenset({*_DIALECT.tokenizer_class.KEYWORDS, *_DIALECT.tokenizer_class.SINGLE_TOKENS})
-"""SQL keywords and signs, which a message may name."""
+"""SQL keywords and signs: public words, which a message may name."""
 
 _HINTS: Final[dict[TokenType, str]] = {
     TokenType.SEMICOLON: "give one condition",
@@ -86,8 +84,8 @@ _HINTS: Final[dict[TokenType, str]] = {
     TokenType.COLON: "write the value itself",
     TokenType.L_BRACKET: DOUBLE_QUOTES,
 }
-_NO_NAME_BUT_A_VALUE: Final = "no declared attribute has this name; put a value in single quotes"
-_USUAL_HINT: Final = "use comparisons, BETWEEN, IN, AND, OR and NOT, and put names in double quotes"
+_UNQUOTED_VALUE_HINT: Final = "no declared attribute has this name; put a value in single quotes"
+_DEFAULT_HINT: Final = "use comparisons, BETWEEN, IN, AND, OR and NOT, and put names in double quotes"
 
 
 _CONSTRUCTS: Final[tuple[tuple[tuple[type[exp.Expr], ...], str], ...]] = (
@@ -108,17 +106,17 @@ class PredicateParser:
         """Parse conditions over these attributes; ``texts`` are refused, because their values are private."""
         self._texts = {name.casefold(): name for name in texts}
         self._attributes = {name: Attribute(name, domain) for name, domain in attributes.items()}
-        self._shapes = Shapes(self._find, self._in_full)
+        self._shapes = ShapeCache(self._find_attribute, self._parse_and_locate)
 
     def parse(self, text: str) -> Predicate:
-        """Return the predicate in normal form; PredicateError, and no other error, if invalid."""
+        """Return the predicate in normal form; an invalid one raises PredicateError and no other error."""
         return self._shapes.parse(text)
 
     def ranges(self, text: str) -> Ranges | None:
         """Return a predicate as ranges by attribute; None if ``Shapes`` does not know its shape."""
         return self._shapes.ranges(text)
 
-    def _in_full(self, text: str) -> Predicate:
+    def _parse_and_locate(self, text: str) -> Predicate:
         try:
             return self._parse(text)
         except PredicateError as error:
@@ -131,18 +129,18 @@ class PredicateParser:
     def _parse(self, text: str) -> Predicate:
         if len(text) > MAX_PREDICATE_LENGTH:
             raise PredicateError(f"the predicate has more than {MAX_PREDICATE_LENGTH} characters; shorten it")
-        tokens = self._tokens(text)
+        tokens = self._read_tokens(text)
         try:
             trees = _DIALECT.parser().parse_into(exp.Condition, tokens, text)
         except ParseError as error:
-            raise PredicateError(_syntax_error(error, remedy_of(text, _USUAL_HINT))) from None
+            raise PredicateError(_syntax_error(error, remedy_of(text, _DEFAULT_HINT))) from None
         except Exception:  # noqa: BLE001 - no text may crash the worker
             raise PredicateError("the predicate cannot be read; check its operators and parentheses") from None
         if len(trees) != 1 or trees[0] is None:
             raise PredicateError("the predicate is not one condition; give one, or TRUE for all rows")
-        return self._condition(trees[0])
+        return self._parse_condition(trees[0])
 
-    def _tokens(self, text: str) -> list[Token]:
+    def _read_tokens(self, text: str) -> list[Token]:
         try:
             text.encode()
             tokens = list(_DIALECT.tokenize(text))
@@ -159,104 +157,108 @@ class PredicateParser:
             if token.token_type in _ALLOWED_TOKENS:
                 continue
             written = text[token.start : token.end + 1]
-            # An attribute may be named 'date' or 'type', which SQL reserves; E'date' is not such a name.
-            if not written.isidentifier() or self._find(written) is None:
-                hint = _hint(tokens[place : place + 3]) or remedy_of(text, _USUAL_HINT)
-                sign = written.upper() if written.upper() in _KNOWN_WORDS else "what stands there"
+            # An attribute may have a name that SQL reserves, such as 'date'; E'date' is a string, not a name.
+            if not written.isidentifier() or self._find_attribute(written) is None:
+                hint = _remedy_for_token(tokens[place : place + 3]) or remedy_of(text, _DEFAULT_HINT)
+                sign = written.upper() if written.upper() in _KNOWN_WORDS else "this word or sign"
                 raise PredicateError(f"character {token.start + 1}: {sign} is not allowed in a predicate; {hint}")
             tokens[place] = Token(TokenType.VAR, written, token.line, token.col, token.start, token.end)
         _check_nesting(tokens)
         return tokens
 
-    def _condition(self, node: exp.Expr) -> Predicate:
+    def _parse_condition(self, node: exp.Expr) -> Predicate:
         match node:
             case exp.Paren():
-                return self._condition(_part(node, "this"))
+                return self._parse_condition(_only_part(node, "this"))
             case exp.Not():
-                return negation(self._condition(_part(node, "this")))
+                return negation(self._parse_condition(_only_part(node, "this")))
             case exp.And():
-                return conjunction([self._condition(part) for part in _chain(node, exp.And)])
+                return conjunction([self._parse_condition(part) for part in _operands_of_chain(node, exp.And)])
             case exp.Or():
-                return disjunction([self._condition(part) for part in _chain(node, exp.Or)])
+                return disjunction([self._parse_condition(part) for part in _operands_of_chain(node, exp.Or)])
             case exp.Boolean():
                 return TRUE if node.this else FALSE
             case _:
-                return self._test(node)
+                return self._parse_test(node)
 
-    def _test(self, node: exp.Expr) -> Predicate:
+    def _parse_test(self, node: exp.Expr) -> Predicate:
         match node:
             case exp.EQ() | exp.NEQ() | exp.LT() | exp.LTE() | exp.GT() | exp.GTE():
-                return self._comparison(node)
+                return self._parse_comparison(node)
             case exp.Between():
-                column, low, high = _parts(node, "this", "low", "high")
-                attribute = self._attribute(column)
+                column, low, high = _checked_parts(node, "this", "low", "high")
+                attribute = self._parse_attribute(column)
                 return attribute.between(self._literal(low, attribute), self._literal(high, attribute))
             case exp.In():
-                column, *literals = _parts(node, "this", "expressions")
+                column, *literals = _checked_parts(node, "this", "expressions")
                 if not 0 < len(literals) <= MAX_LIST_LENGTH:
                     raise PredicateError(f"an IN list has 1 to {MAX_LIST_LENGTH} literals; split it with OR")
-                attribute = self._attribute(column)
+                attribute = self._parse_attribute(column)
                 return attribute.among([self._literal(literal, attribute) for literal in literals])
             case exp.Column():
-                name = self._attribute(node).name
+                name = self._parse_attribute(node).name
                 raise PredicateError(
-                    f"attribute {shown(name)} alone is not a condition; compare it with a literal"
+                    f"attribute {quote_name(name)} alone is not a condition; compare it with a literal"
                 )
-        raise PredicateError(f"{_described(node)} is not a condition; {_USUAL_HINT}")
+        raise PredicateError(f"{_describe_node(node)} is not a condition; {_DEFAULT_HINT}")
 
-    def _comparison(self, node: exp.Expr) -> Predicate:
-        left, right = (_bare(side) for side in _parts(node, "this", "expression"))
+    def _parse_comparison(self, node: exp.Expr) -> Predicate:
+        left, right = (_without_parentheses(side) for side in _checked_parts(node, "this", "expression"))
         operator, mirrored = _OPERATORS[type(node)]
         match left, right:
             case exp.Column(), exp.Column():
                 names = [_name(side) for side in (left, right)]
-                known = [name for name in names if name is not None and self._find(name) is not None]
+                known = [name for name in names if name is not None and self._find_attribute(name) is not None]
                 if len(known) == 1:
-                    raise PredicateError(_NO_NAME_BUT_A_VALUE, next(name for name in names if name not in known))
+                    raise PredicateError(_UNQUOTED_VALUE_HINT, next(name for name in names if name not in known))
                 raise PredicateError("two attributes are compared; compare each with a literal")
             case exp.Column(), _:
-                attribute = self._attribute(left)
+                attribute = self._parse_attribute(left)
                 return attribute.compare(operator, self._literal(right, attribute))
             case _, exp.Column():
-                attribute = self._attribute(right)
+                attribute = self._parse_attribute(right)
                 return attribute.compare(mirrored, self._literal(left, attribute))
             case _:
                 culprit = next((side for side in (left, right) if not _is_literal(side)), None)
-                what = "two literals are compared" if culprit is None else f"{_described(culprit)} is compared"
+                what = "two literals are compared" if culprit is None else f"{_describe_node(culprit)} is compared"
                 raise PredicateError(
                     f"{what}; compare an attribute with a literal, and quote its name if it has signs"
                 )
 
-    def _attribute(self, node: exp.Expr) -> Attribute:
-        column = _bare(node)
+    def _parse_attribute(self, node: exp.Expr) -> Attribute:
+        column = _without_parentheses(node)
         if not isinstance(column, exp.Column):
             raise PredicateError(
-                f"{_described(column)} stands where an attribute's name belongs; name a declared one"
+                f"{_describe_node(column)} instead of an attribute's name; name a declared attribute"
             )
-        identifier = _part(column, "this")
+        identifier = _only_part(column, "this")
         if not isinstance(identifier, exp.Identifier):
             raise PredicateError(
-                f"{_described(identifier)} stands where an attribute's name belongs; name a declared one"
+                f"{_describe_node(identifier)} instead of an attribute's name; name a declared attribute"
             )
         name = str(identifier.this)
-        attribute = self._find(name)
+        attribute = self._find_attribute(name)
         if attribute is None:
             if (text := self._texts.get(name.casefold())) is not None:
-                raise PredicateError(private_text(text), name)
+                raise PredicateError(private_text_message(text), name)
             raise PredicateError(
-                f"no declared attribute has this name; declared are {listed(self._attributes)}", name
+                f"no declared attribute has this name; declared are {quote_names(self._attributes)}", name
             )
         return attribute
 
     def _literal(self, node: exp.Expr, attribute: Attribute) -> Constant:
-        bare = _bare(node)
+        bare = _without_parentheses(node)
         if isinstance(bare, exp.Boolean):
             raise PredicateError(attribute.refusal_of_truth(truth=bool(bare.this)))
-        if isinstance(bare, exp.Column) and (name := _name(bare)) is not None and self._find(name) is None:
-            raise PredicateError(_NO_NAME_BUT_A_VALUE, name)
+        if (
+            isinstance(bare, exp.Column)
+            and (name := _name(bare)) is not None
+            and self._find_attribute(name) is None
+        ):
+            raise PredicateError(_UNQUOTED_VALUE_HINT, name)
         return _literal(bare)
 
-    def _find(self, name: str) -> Attribute | None:
+    def _find_attribute(self, name: str) -> Attribute | None:
         if name in self._attributes:
             return self._attributes[name]
         folded = name.casefold()
@@ -270,7 +272,7 @@ def parse(text: str, attributes: Mapping[str, Domain]) -> Predicate:
 
 
 def _check_nesting(tokens: Iterable[Token]) -> None:
-    """Refuse deep nesting, so that the result does not depend on the stack in use."""
+    """Refuse deep nesting, so that no predicate fails for lack of stack on some machines only."""
     prefixes = [0]
     for token in tokens:
         match token.token_type:
@@ -286,37 +288,37 @@ def _check_nesting(tokens: Iterable[Token]) -> None:
             raise PredicateError(f"the predicate nests deeper than {MAX_NESTING} parentheses and NOTs; flatten it")
 
 
-def _chain(node: exp.Expr, kind: type[exp.Expr]) -> Sequence[exp.Expr]:
+def _operands_of_chain(node: exp.Expr, kind: type[exp.Expr]) -> Sequence[exp.Expr]:
     """Return the operands of a AND b AND c …, which the parser nests to the left."""
     operands = []
     while isinstance(node, kind):
-        node, right = _parts(node, "this", "expression")
+        node, right = _checked_parts(node, "this", "expression")
         operands.append(right)
     operands.append(node)
     return operands
 
 
-def _parts(node: exp.Expr, *names: str) -> list[exp.Expr]:
+def _checked_parts(node: exp.Expr, *names: str) -> list[exp.Expr]:
     """Return the node's parts; PredicateError if it has parts that were not checked."""
     if extra := [name for name, value in node.args.items() if value and name not in names]:
-        raise PredicateError(f"{node.key.upper()} with {shown(extra[0])} is not allowed; {_USUAL_HINT}")
+        raise PredicateError(f"{node.key.upper()} with {quote_name(extra[0])} is not allowed; {_DEFAULT_HINT}")
     parts: list[exp.Expr] = []
     for name in names:
         value = node.args.get(name)
         for part in value if isinstance(value, list) else [value]:
             if not isinstance(part, exp.Expr):
-                raise PredicateError(f"{_described(node)} is incomplete; {_USUAL_HINT}")
+                raise PredicateError(f"{_describe_node(node)} is incomplete; {_DEFAULT_HINT}")
             parts.append(part)
     return parts
 
 
-def _part(node: exp.Expr, name: str) -> exp.Expr:
-    return _parts(node, name)[0]
+def _only_part(node: exp.Expr, name: str) -> exp.Expr:
+    return _checked_parts(node, name)[0]
 
 
-def _bare(node: exp.Expr) -> exp.Expr:
+def _without_parentheses(node: exp.Expr) -> exp.Expr:
     while isinstance(node, exp.Paren):
-        node = _part(node, "this")
+        node = _only_part(node, "this")
     return node
 
 
@@ -330,28 +332,28 @@ def _name(column: exp.Column) -> str | None:
 
 
 def _literal(node: exp.Expr) -> Constant:
-    bare = _bare(node)
+    bare = _without_parentheses(node)
     if isinstance(bare, exp.Literal):
-        return str(bare.this) if bare.is_string else number(str(bare.this))
+        return str(bare.this) if bare.is_string else parse_number(str(bare.this))
     if isinstance(bare, exp.Neg):
-        inner = _part(bare, "this")
+        inner = _only_part(bare, "this")
         if isinstance(inner, exp.Literal) and not inner.is_string:
-            return number(str(inner.this)).copy_negate()
-    raise PredicateError(f"{_described(bare)} stands where a number or a string belongs; write the value itself")
+            return parse_number(str(inner.this)).copy_negate()
+    raise PredicateError(f"{_describe_node(bare)} instead of a number or a string; write the value itself")
 
 
-def _described(node: exp.Expr) -> str:
+def _describe_node(node: exp.Expr) -> str:
     names = (name for kinds, name in _CONSTRUCTS if isinstance(node, kinds))
     return next(names, f"the construct {node.key.upper()}")
 
 
-def remedy_of(text: str, usual: str) -> str:
-    """Return the remedy for unreadable SQL: ``usual``, or how to escape quotes."""
-    return DOUBLED_QUOTE if _ESCAPED_QUOTE in text else usual
+def remedy_of(text: str, default: str) -> str:
+    """Return the remedy for unreadable SQL: ``default``, or how to escape quotes."""
+    return DOUBLED_QUOTE if _ESCAPED_QUOTE in text else default
 
 
-def _hint(tokens: Sequence[Token]) -> str | None:
-    """Return the remedy for the first token, which is not allowed."""
+def _remedy_for_token(tokens: Sequence[Token]) -> str | None:
+    """Return the remedy for the first of these tokens, which is not allowed; None if there is none."""
     first, *following = tokens
     kinds = [token.token_type for token in following]
     if first.text == "`":

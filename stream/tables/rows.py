@@ -1,4 +1,4 @@
-"""Reads and encodes the rows of a table in batches; ``people`` applies the contribution bound later."""
+"""Reads and encodes the rows of a table in batches, before the contribution bound (see ``people``)."""
 
 from __future__ import annotations
 
@@ -14,23 +14,23 @@ from schemas.sources import MAX_ROWS
 from stream.optional_packages import pl
 from stream.tables.date_codes import iso_text
 from stream.tables.encoding import CodeArray, Encoder, Words, as_numbers, as_text, code_type, exact_text
-from stream.tables.people import Numbers, PeopleNumbers, RowOwners, named
+from stream.tables.people import Numbers, PeopleNumbers, RowOwners, person_names
 from stream.tables.readers.sheets import Sheet, sheets_of
 from stream.tables.table_errors import ColumnError, DataError, UnreadableError
-from stream.tables.texts import TEXT_CODE, TextCodes, TextColumn, encoders
+from stream.tables.texts import TEXT_CODE, TextCodes, TextColumn, text_encoders
 
 Frame: TypeAlias = "pl.DataFrame | Mapping[str, Sequence[object]]"
 """A table in memory: a data frame, or columns of cells of any kind."""
 
-_FARTHEST_INTEGER: Final = 10**30
+_LARGEST_INTEGER: Final = 10**30
 
 
-def in_memory(frame: Frame, names: Sequence[str], person: str | None = None) -> pl.DataFrame:
+def select_columns(frame: Frame, names: Sequence[str], person: str | None = None) -> pl.DataFrame:
     """Select columns of a table in memory; DataError if one is missing or lengths differ."""
     if isinstance(frame, pl.DataFrame):
-        require(names, frame.columns, person)
+        require_columns(names, frame.columns, person)
         return frame.select(names)
-    require(names, frame, person)
+    require_columns(names, frame, person)
     try:
         return pl.DataFrame([_column(name, frame[name]) for name in names])
     except pl.exceptions.PolarsError:
@@ -39,7 +39,7 @@ def in_memory(frame: Frame, names: Sequence[str], person: str | None = None) -> 
         ) from None
 
 
-def require(
+def require_columns(
     names: Sequence[str], available: Sequence[str] | Mapping[str, object], person: str | None = None
 ) -> None:
     """Raise ColumnError for the first missing column; ``person`` is the person column."""
@@ -51,25 +51,25 @@ def require(
 def _column(name: str, values: Sequence[object]) -> pl.Series:
     if isinstance(values, pl.Series):
         return values.alias(name)
-    return pl.Series(name, [_text(value) for value in values], dtype=pl.String)
+    return pl.Series(name, [_cell_text(value) for value in values], dtype=pl.String)
 
 
-def _text(cell: object) -> str | None:
+def _cell_text(cell: object) -> str | None:
     match cell:
         case str():
             return cell.encode(errors="replace").decode()
         case bool():
             return str(cell).lower()
         case int():
-            return str(min(max(cell, -_FARTHEST_INTEGER), _FARTHEST_INTEGER))
+            return str(min(max(cell, -_LARGEST_INTEGER), _LARGEST_INTEGER))
         case float():
-            return str(int(cell)) if cell.is_integer() and abs(cell) < _FARTHEST_INTEGER else repr(cell)
+            return str(int(cell)) if cell.is_integer() and abs(cell) < _LARGEST_INTEGER else repr(cell)
         case _:
             return None
 
 
 class GrowingColumn:
-    """An array that grows in place: the system remaps large arrays, so no copy is made."""
+    """An array that grows in place: the operating system remaps a large one without a copy."""
 
     def __init__(self, kind: np.dtype[Any]) -> None:
         self._items: npt.NDArray[Any] = np.empty(0, dtype=kind)
@@ -83,7 +83,7 @@ class GrowingColumn:
         self._items[self._filled : end] = items
         self._filled = end
 
-    def joined(self) -> npt.NDArray[Any]:
+    def items(self) -> npt.NDArray[Any]:
         """Return all items; none may be added afterwards."""
         self._items.resize(self._filled, refcheck=False)
         return self._items
@@ -109,13 +109,13 @@ class RowEncoder:
         self._encoders = {
             name: Encoder(source.column_of(name), domain) for name, domain in source.attributes.items()
         }
-        self._texts = encoders(source)
+        self._texts = text_encoders(source)
         self._people = None if source.person is None else PeopleNumbers(source.person)
 
     def encode(self, cells: pl.DataFrame) -> EncodedBatch:
-        """Encode a batch, without rows that a domain rejects or that have no person.
+        """Encode a batch; leave out rows that a domain rejects or that have no person.
 
-        DataError if a column is neither text nor numbers; no error depends on a cell.
+        DataError if a column's type does not fit its domain; no error depends on a cell.
         """
         kept = None
         encoded: dict[str, CodeArray] = {}
@@ -134,17 +134,17 @@ class RowEncoder:
             numbers = None if numbers is None else numbers[kept]
         return EncodedBatch(encoded, numbers, cells.height, unnamed, texts)
 
-    def sheet(self, sheet: Sheet) -> Iterator[EncodedBatch]:
+    def encode_sheet(self, sheet: Sheet) -> Iterator[EncodedBatch]:
         """Encode one file of the table in batches; ColumnError if the file lacks a column."""
         names = columns_of(self._source)
         try:
-            require(names, sheet.types, self._source.person)
+            require_columns(names, sheet.types, self._source.person)
             yield from map(self.encode, sheet.batches(names))
         except ColumnError as error:
             raise error.in_file(sheet.name) from None
 
     def people(self) -> PeopleNumbers | None:
-        """Return the numbers of the people so far; None if the source has no person column."""
+        """Return the names and numbers of people so far; None if the source has no person column."""
         return self._people
 
     def texts(self) -> dict[str, tuple[bytes, ...]]:
@@ -179,14 +179,16 @@ class Rows:
         """
         encoder = RowEncoder(source)
         if frame is not None:
-            batches: Iterable[EncodedBatch] = [encoder.encode(in_memory(frame, columns_of(source), source.person))]
+            batches: Iterable[EncodedBatch] = [
+                encoder.encode(select_columns(frame, columns_of(source), source.person))
+            ]
         else:
-            batches = (batch for sheet in sheets_of(source.path) for batch in encoder.sheet(sheet))
-        gathered = RowCollector(source)
+            batches = (batch for sheet in sheets_of(source.path) for batch in encoder.encode_sheet(sheet))
+        collector = RowCollector(source)
         for batch in batches:
-            gathered.add(batch)
+            collector.add(batch)
         people = encoder.people()
-        return gathered.rows(None if people is None else people.names(), encoder.texts())
+        return collector.rows(None if people is None else people.names(), encoder.texts())
 
 
 class RowCollector:
@@ -220,10 +222,10 @@ class RowCollector:
 
         ``names`` are the digests of people's names, if any, and ``texts`` those of each text attribute.
         """
-        codes = {name: self._codes.pop(name).joined() for name in self._source.attributes}
-        people = None if names is None else RowOwners(self._numbers.joined(), names, self.private_unnamed)
+        codes = {name: self._codes.pop(name).items() for name in self._source.attributes}
+        people = None if names is None else RowOwners(self._numbers.items(), names, self.private_unnamed)
         columns = {
-            name: TextColumn(declared, self._texts.pop(name).joined(), texts[name])
+            name: TextColumn(declared, self._texts.pop(name).items(), texts[name])
             for name, declared in self._source.texts.items()
         }
         return Rows(self._source.attributes, codes, self.file_row_count, people, columns)
@@ -232,15 +234,16 @@ class RowCollector:
 def read_cells(source: TableSource, path: str) -> pl.DataFrame:
     """Read a source's columns from the table at ``path`` into one frame of texts and numbers.
 
-    Files may have different types for a column; the frame is encoded to the same codes and people.
+    Files may have different types for a column. Each column of the frame has one type, and encoding it
+    gives the same codes and people.
     """
     names = columns_of(source)
     batches: list[pl.DataFrame] = []
     for sheet in sheets_of(path):
         try:
-            require(names, sheet.types, source.person)
+            require_columns(names, sheet.types, source.person)
             batches += [
-                cells.with_columns(_of_one_type(source, cells[name]) for name in names)
+                cells.with_columns(_to_common_type(source, cells[name]) for name in names)
                 for cells in sheet.batches(names)
             ]
         except ColumnError as error:
@@ -248,20 +251,20 @@ def read_cells(source: TableSource, path: str) -> pl.DataFrame:
     return pl.concat(batches)
 
 
-def _of_one_type(source: TableSource, column: pl.Series) -> pl.Series:
-    """Convert a column to one type that its attributes read alike, or to a person's name."""
+def _to_common_type(source: TableSource, column: pl.Series) -> pl.Series:
+    """Convert a column to a type that encodes to the same codes or names, whatever its file's type."""
     if column.name == source.person:
-        texts, nobody = named(column.name, column)
+        texts, nobody = person_names(column.name, column)
         return pl.select(pl.when(pl.Series(~nobody)).then(texts).alias(column.name)).to_series()
-    own = [domain for name, domain in source.attributes.items() if source.column_of(name) == column.name]
+    domains = [domain for name, domain in source.attributes.items() if source.column_of(name) == column.name]
     is_text = column.name in map(source.column_of, source.texts)
-    if is_text or any(isinstance(domain, Categories) for domain in own):
+    if is_text or any(isinstance(domain, Categories) for domain in domains):
         return as_text(column.name, column)
-    dates = next((domain for domain in own if isinstance(domain, Dates)), None)
+    dates = next((domain for domain in domains if isinstance(domain, Dates)), None)
     if dates is not None:
         return iso_text(column.name, dates, column)
     numbers = as_numbers(column.name, column)
-    if any(isinstance(domain, Decimals) for domain in own):
+    if any(isinstance(domain, Decimals) for domain in domains):
         return exact_text(column)
     return pl.Series(column.name, numbers)
 

@@ -28,19 +28,19 @@ from stream.tables.people import words_of
 from stream.tables.predicates import PredicateParser
 from stream.tables.readers.sheets import Stamp, stamp_of
 from stream.tables.rows import Frame, Rows
-from stream.tables.sums import rows_are_public
-from stream.tables.table_errors import DataError, PredicateError, UnreadableError, shown
+from stream.tables.sensitivity import rows_are_public
+from stream.tables.table_errors import DataError, PredicateError, UnreadableError, quote_name
 from stream.tables.texts import hashed_columns
 
 PREDICATE_CACHE_SIZE: Final = 1 << 14
 RETRY_SECONDS: Final = 10.0
 _FINGERPRINT_PURPOSE: Final = "sotto table fingerprint v1"
-_TAG: Final = b"sotto table fingerprint v1"
+_ORDERED_TAG: Final = b"sotto table fingerprint v1"
 _UNORDERED_TAG: Final = b"sotto table fingerprint of rows in no order v1"
 _HASHED_ROWS: Final = 1 << 16
 
 
-class _Current(NamedTuple):
+class _CurrentTable(NamedTuple):
     """The latest table of a source, and the stamp and fingerprint of its data."""
 
     stamp: Stamp
@@ -48,7 +48,7 @@ class _Current(NamedTuple):
     fingerprint: str
 
 
-class _Known(NamedTuple):
+class _KnownFingerprint(NamedTuple):
     """The fingerprint of a source's data for one version, valid while stamp and source are the same."""
 
     stamp: Stamp
@@ -65,12 +65,12 @@ class _Parser(NamedTuple):
 class TableStore:
     """Caches the latest table of each source; older ones are freed once unreferenced.
 
-    - ``keys``: 32 bytes each. The first key makes new fingerprints; all keys are tried to match a
-      registered one. The key of a fingerprint also determines which of a person's rows count.
+    - ``keys``: 32 bytes each. New fingerprints use the first key; a registered fingerprint may have been
+      made with any of them. A fingerprint's key also determines which rows of a person count.
     - ``overrides``: tables in memory by source name, which replace the sources' paths.
-    - ``read`` reads a table. ``stamp`` returns a value that changes if the table may have changed; until
-      then an unreadable table is not read again.
-    - ``keeps=False``: tables are not kept, only their fingerprints.
+    - ``read`` reads a table. ``stamp`` returns a value that changes if the table may have changed. An
+      unreadable table is not read again until its stamp changes.
+    - ``keeps_tables=False``: tables are not cached, only their fingerprints.
 
     If an object store or database lacks an expected table, it is read again only after ``RETRY_SECONDS``.
     Thread-safe: reading one source does not block the others.
@@ -82,18 +82,18 @@ class TableStore:
         overrides: Mapping[str, Frame] | None = None,
         read: Callable[[TableSource], Rows] = Rows.load,
         stamp: Callable[[TableSource], Stamp] = lambda source: stamp_of(source.path),
-        keeps: bool = True,
+        keeps_tables: bool = True,
     ) -> None:
         self._keys = keys
-        self._keeps = keeps
+        self._keeps_tables = keeps_tables
         self._read = read
         self._stamp = stamp
         self._lock = RLock()
         self._loading: dict[str, RLock] = {}
         self._numbers = count()
         self._frames: dict[str, tuple[int, Frame]] = {}
-        self._current: dict[str, _Current] = {}
-        self._known: dict[tuple[str, int], _Known] = {}
+        self._current: dict[str, _CurrentTable] = {}
+        self._fingerprints: dict[tuple[str, int], _KnownFingerprint] = {}
         self._unreadable: dict[str, tuple[Stamp, TableSource, UnreadableError]] = {}
         self._tables: WeakValueDictionary[tuple[str, str], PrivateTable] = WeakValueDictionary()
         self._refused: dict[tuple[str, str], tuple[float, DataError]] = {}
@@ -122,33 +122,33 @@ class TableStore:
         A table in memory with this fingerprint is returned even if its file has changed since.
         DataError if the file's data has another fingerprint.
         """
-        if (known := self.at_hand(source, expected_fingerprint)) is not None:
+        if (known := self.table_in_memory(source, expected_fingerprint)) is not None:
             return known
-        with self._one_at_a_time(source):
+        with self._loading_lock(source):
             if expected_fingerprint is None:
                 return self._load(source, self._stamp_of(source)).table
             at, refusal = self._refused.get((source.source, expected_fingerprint), (0.0, None))
             if refusal is not None and monotonic() < at + RETRY_SECONDS:
                 raise refusal.with_traceback(None)
             try:
-                return self._expected(source, expected_fingerprint, version)
+                return self._load_expected(source, expected_fingerprint, version)
             except DataError as error:
                 if Address.of_table(source.path) is not None:
                     self._refused[source.source, expected_fingerprint] = (monotonic(), error)
                 raise
 
-    def at_hand(self, source: TableSource, expected_fingerprint: str | None) -> PrivateTable | None:
+    def table_in_memory(self, source: TableSource, expected_fingerprint: str | None) -> PrivateTable | None:
         """Return the source's table of this fingerprint, if it is in memory."""
         if expected_fingerprint is None:
             return None
         known = self._tables.get((source.source, expected_fingerprint))
-        return known if known is not None and known.is_of(source) else None
+        return known if known is not None and known.fits_source(source) else None
 
     def fingerprint(self, source: TableSource, version: int = FIRST_VERSION) -> str:
-        """Return the fingerprint of the source's current table; it includes the ``version``."""
-        with self._one_at_a_time(source):
+        """Return the fingerprint of the source's current table as data of this ``version``."""
+        with self._loading_lock(source):
             stamp = self._stamp_of(source)
-            known = self._known.get((source.source, version))
+            known = self._fingerprints.get((source.source, version))
             if known is not None and (known.stamp, known.source) == (stamp, source):
                 return known.fingerprint
             current = self._load(source, stamp)
@@ -156,7 +156,7 @@ class TableStore:
             if version != FIRST_VERSION:
                 made = fingerprint(current.table, source, self._keys[0], version)
                 self._tables[source.source, made] = current.table
-            self._known[source.source, version] = _Known(stamp, source, made)
+            self._fingerprints[source.source, version] = _KnownFingerprint(stamp, source, made)
             return made
 
     def predicate(self, source: TableSource, text: str) -> Predicate:
@@ -175,7 +175,7 @@ class TableStore:
         return known
 
     def ranges(self, source: TableSource, text: str) -> Ranges | None:
-        """Return a predicate as ranges by attribute; None if ``Shapes`` does not know its shape."""
+        """Return a predicate as ranges by attribute; None if ``ShapeCache`` has not learned its shape."""
         return self._parser(source).parser.ranges(text)
 
     def _parser(self, source: TableSource) -> _Parser:
@@ -189,26 +189,26 @@ class TableStore:
                 self._parsers[source.source] = parser
         return parser
 
-    def _expected(self, source: TableSource, expected: str, version: int) -> PrivateTable:
+    def _load_expected(self, source: TableSource, expected: str, version: int) -> PrivateTable:
         """Load the current table; DataError unless it has this fingerprint under any key."""
         current = self._load(source, self._stamp_of(source))
         found: PrivateTable | None = current.table
         if version != FIRST_VERSION or current.fingerprint != expected:
-            # Each key chooses different rows of a person.
+            # With another key, other rows of a person count.
             made = (
-                (current.table if key == self._keys[0] else _chosen_by(key, current.table, source), key)
+                (current.table if key == self._keys[0] else _choose_rows_by(key, current.table, source), key)
                 for key in self._keys
             )
             found = next((one for one, key in made if fingerprint(one, source, key, version) == expected), None)
         if found is None:
             raise DataError(
-                f"source data differs from what was registered for {shown(source.source)}; restore that data, or take in the "
-                "new with 'sotto source refresh'",
+                f"source data differs from what was registered for {quote_name(source.source)}; restore that data, or register the "
+                "new data with 'sotto source refresh'",
             )
         self._tables[source.source, expected] = found
         return found
 
-    def _one_at_a_time(self, source: TableSource) -> RLock:
+    def _loading_lock(self, source: TableSource) -> RLock:
         with self._lock:
             return self._loading.setdefault(source.source, RLock())
 
@@ -216,15 +216,15 @@ class TableStore:
         number, frame = self._frames.get(source.source, (None, None))
         return (number,) if frame is not None else self._stamp(source)
 
-    def _load(self, source: TableSource, stamp: Stamp) -> _Current:
+    def _load(self, source: TableSource, stamp: Stamp) -> _CurrentTable:
         current = self._current.get(source.source)
-        if current is None or current.stamp != stamp or not current.table.is_of(source):
+        if current is None or current.stamp != stamp or not current.table.fits_source(source):
             # Free the earlier table before loading, and the rows once the table is built.
             self._current.pop(source.source, None)
             current = None
-            table = PrivateTable.of(self._rows(source, stamp), source, self._keys[0])
-            current = _Current(stamp, table, fingerprint(table, source, self._keys[0]))
-            if self._keeps:
+            table = PrivateTable.from_rows(self._rows(source, stamp), source, self._keys[0])
+            current = _CurrentTable(stamp, table, fingerprint(table, source, self._keys[0]))
+            if self._keeps_tables:
                 self._current[source.source] = current
             self._tables[source.source, current.fingerprint] = table
         return current
@@ -234,8 +234,8 @@ class TableStore:
         return self._read_file(source, stamp) if frame is None else Rows.load(source, frame)
 
     def _read_file(self, source: TableSource, stamp: Stamp) -> Rows:
-        of, asked, error = self._unreadable.get(source.source, (None, None, None))
-        if error is not None and of == stamp and asked == source:
+        failed_stamp, failed_source, error = self._unreadable.get(source.source, (None, None, None))
+        if error is not None and failed_stamp == stamp and failed_source == source:
             raise error.with_traceback(None)
         try:
             return self._read(source)
@@ -251,21 +251,21 @@ def table_key(key: NoiseKey) -> bytes:
     return key.subkey(_FINGERPRINT_PURPOSE)
 
 
-def _chosen_by(key: bytes, table: PrivateTable, source: TableSource) -> PrivateTable:
-    """Return the table with the counted rows that another key chooses."""
-    return table if table.everyone is None else PrivateTable.of(table.rows(), source, key)
+def _choose_rows_by(key: bytes, table: PrivateTable, source: TableSource) -> PrivateTable:
+    """Return the table in which another key has chosen the counted rows."""
+    return table if table.all_rows is None else PrivateTable.from_rows(table.rows(), source, key)
 
 
 def fingerprint(table: PrivateTable, source: TableSource, key: bytes, version: int = FIRST_VERSION) -> str:
     """Return a keyed digest of a source's name, schema and rows: 64 hexadecimal digits.
 
     Equal data has equal digests; without the 32-byte key a digest reveals nothing. It covers the rows'
-    people, which rows count, and a public number of rows or people. The order of rows matters unless
-    the source has a person column or is a database. Each version has another digest even for equal
-    data, because it is private whether the data changed.
+    people, which rows count, and the number of rows or people if it is public. The order of rows
+    matters unless the source has a person column or is a database. Equal data has another digest in
+    each version, because it is private whether the data changed.
     """
-    if not table.is_of(source):
-        raise DataError(f"the table was not encoded for source {shown(source.source)}; load it again")
+    if not table.fits_source(source):
+        raise DataError(f"the table was not encoded for source {quote_name(source.source)}; load it again")
     domains = {**source.attributes, **source.texts}
     schema = {name: domain.model_dump(mode="json") for name, domain in domains.items()}
     digest = blake3(key=key)
@@ -276,14 +276,18 @@ def fingerprint(table: PrivateTable, source: TableSource, key: bytes, version: i
 
     rows = table.rows()
     is_ordered = rows.people is not None or not _is_in_database(source)
-    add(_TAG if is_ordered else _UNORDERED_TAG)
+    add(_ORDERED_TAG if is_ordered else _UNORDERED_TAG)
     add(source.source.encode())
     add(json.dumps(schema, sort_keys=True, separators=(",", ":")).encode())
     if is_ordered:
         for part in _ordered_parts(rows):
             add(part)
     else:
-        add(_multiset(hashed_columns(rows.private_codes, rows.private_texts), rows.private_row_count, key))
+        add(
+            _hash_unordered_rows(
+                hashed_columns(rows.private_codes, rows.private_texts), rows.private_row_count, key
+            )
+        )
     if rows.people is not None:
         add(json.dumps([source.person, source.contribution, table.private_row_count]).encode())
         for part in (*_column_parts(rows.people.private_numbers), *_column_parts(rows.people.private_names)):
@@ -324,10 +328,10 @@ def _is_in_database(source: TableSource) -> bool:
     return address is not None and address.scheme == "postgresql"
 
 
-def _multiset(codes: Mapping[str, Any], rows: int, key: bytes) -> bytes:
+def _hash_unordered_rows(codes: Mapping[str, Any], rows: int, key: bytes) -> bytes:
     """Hash rows regardless of their order: their number and two sums of keyed hashes mod 2⁶⁴.
 
-    Collisions cannot be found without the key. The result is private; only the digest may use it.
+    Collisions cannot be found without the key. The result is private: only the digest may contain it.
     """
     keys = (
         np.frombuffer(blake3(_UNORDERED_TAG, key=key).digest(32), dtype="<u8").reshape(2, 1, 2).astype(np.uint64)

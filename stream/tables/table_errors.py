@@ -9,48 +9,48 @@ from unicodedata import normalize
 from stream.formatting import find_name_in_other_case
 
 MAX_MESSAGE_LENGTH = 300
-_SHOWN_LENGTH = 60
-_LISTED_LENGTH = 120
+_MAX_QUOTED_LENGTH = 60
+_MAX_QUOTED_NAMES_LENGTH = 120
 
 
-def one_line(text: str, length: int = MAX_MESSAGE_LENGTH) -> str:
+def to_one_line(text: str, length: int = MAX_MESSAGE_LENGTH) -> str:
     """Return the text as one printable line of at most ``length`` characters."""
     line = "".join(character if character.isprintable() else " " for character in text)
     return line if len(line) <= length else line[: length - 1] + "…"
 
 
-def shown(text: str) -> str:
+def quote_name(text: str) -> str:
     """Quote a name or a literal, truncated to fit a message."""
-    return f"'{one_line(text, _SHOWN_LENGTH)}'"
+    return f"'{to_one_line(text, _MAX_QUOTED_LENGTH)}'"
 
 
-def normal(text: str) -> str:
+def to_nfc(text: str) -> str:
     """Normalize a text to NFC: ``ä`` may also be written as ``a`` with a combining mark."""
     return normalize("NFC", text)
 
 
-def listed(names: Iterable[str]) -> str:
-    """Quote declared names; an ellipsis replaces the names that do not fit the message."""
-    found, room = "", _LISTED_LENGTH
+def quote_names(names: Iterable[str]) -> str:
+    """Quote several names; an ellipsis replaces those that do not fit in a message."""
+    found, room = "", _MAX_QUOTED_NAMES_LENGTH
     for name in names:
-        room -= len(shown(name)) + 2
+        room -= len(quote_name(name)) + 2
         if found and room < 0:
             return f"{found}, …"
-        found += f"{', ' if found else ''}{shown(name)}"
+        found += f"{', ' if found else ''}{quote_name(name)}"
     return found
 
 
-def no_attribute(place: int, name: str, names: Collection[str], whole: str) -> str:
-    """Return the message for an undeclared name, with its position instead of the name."""
-    meant = find_name_in_other_case(name, names)
-    hint = f"; did you mean {shown(meant)}?" if meant is not None else ""
-    return f"name {place + 1} is no attribute of {whole} {listed(names)}{hint}"
+def undeclared_name_message(place: int, name: str, names: Collection[str], owner: str) -> str:
+    """Return the message for an undeclared name: it is private, so only its position is told."""
+    similar_name = find_name_in_other_case(name, names)
+    hint = f"; did you mean {quote_name(similar_name)}?" if similar_name is not None else ""
+    return f"name {place + 1} is no attribute of {owner} {quote_names(names)}{hint}"
 
 
-def private_text(name: str) -> str:
-    """Return the message for a text attribute in a question that needs declared values."""
+def private_text_message(name: str) -> str:
+    """Return the message for a text attribute in a question that takes only declared values."""
     return (
-        f"attribute {shown(name)} is text, whose values are private; group by it on a stream of unknown_groups, or "
+        f"attribute {quote_name(name)} is a text, whose values are private; group by it on a stream of unknown_groups, or "
         "declare its values"
     )
 
@@ -63,15 +63,15 @@ class DataError(ValueError):
     """
 
     def __init__(self, message: str) -> None:
-        super().__init__(one_line(message))
+        super().__init__(to_one_line(message))
 
 
-_HIDDEN: Final = (
+_HIDDEN_CAUSE_MESSAGE: Final = (
     "path: no table can be read there; give a well-formed .csv, .csv.gz or .parquet file, a folder of them with '/' at "
     "its end, or an address, that lies in the deployment's table roots, that its services may read, and that is within "
     "their limits (their log says more)"
 )
-OUTSIDE: Final = "outside SOTTO_TABLE_ROOTS"
+OUTSIDE_ROOTS: Final = "outside SOTTO_TABLE_ROOTS"
 
 
 class UnreadableError(DataError):
@@ -80,7 +80,7 @@ class UnreadableError(DataError):
     The message names the public ``cause`` and, for a folder, the ``file``. If ``hidden``, the message is
     the same for all causes, so that registering a source does not reveal which files a service can
     see; the log has the cause. ``lasting`` is true if the error remains until the table changes.
-    ``where`` is the place in the file; it is private, and callers of a service do not get it.
+    ``where`` is the position in the file; it is private, so callers of a service do not get it.
     """
 
     def __init__(
@@ -90,13 +90,13 @@ class UnreadableError(DataError):
         self.lasting = lasting
         self.where = where
         self.file = file
-        super().__init__(_HIDDEN if hidden else f"path: no table can be read there: {self.problem}")
+        super().__init__(_HIDDEN_CAUSE_MESSAGE if hidden else f"path: no table can be read there: {self.problem}")
 
     @property
     def problem(self) -> str:
         """The file, the cause and the remedy."""
-        begin = f"{shown(self.file)}: " if self.file else ""
-        return f"{begin}{self.cause}" if ";" in self.cause else f"{begin}{self.cause}; {self._remedy()}"
+        prefix = f"{quote_name(self.file)}: " if self.file else ""
+        return f"{prefix}{self.cause}" if ";" in self.cause else f"{prefix}{self.cause}; {self._remedy()}"
 
     def in_file(self, file: str) -> UnreadableError:
         """Add the name of the file in the table's folder, unless the error has one."""
@@ -107,8 +107,8 @@ class UnreadableError(DataError):
         return UnreadableError(self.cause, lasting=self.lasting, file=self.file, hidden=hidden)
 
     def _remedy(self) -> str:
-        if self.cause == OUTSIDE:
-            return "move it below one of these folders or addresses, or have whoever runs the services add its own"
+        if self.cause == OUTSIDE_ROOTS:
+            return "move the table below one of these folders or addresses, or have the operator of the services add its own"
         if "SOTTO_" in self.cause:
             return "make the table smaller, or raise that limit"
         return "give a well-formed .csv, .csv.gz or .parquet file, a folder of them with '/' at its end, or an address"
@@ -128,27 +128,29 @@ COLUMN_ERRORS: Final = {
 class ColumnError(DataError):
     """A declared column is missing, or has an unsupported type.
 
-    ``told`` is a key of ``COLUMN_ERRORS``, the column and its type. A reading process sends these three;
+    ``details`` are a key of ``COLUMN_ERRORS``, the column and its type. A reading process sends these three;
     the service verifies them and rebuilds the error. ``file`` is the file's name in the table's folder.
     """
 
-    def __init__(self, wrong: str, column: str, kind: str = "", file: str = "") -> None:
-        table = f"file {shown(file)}" if file else "the table"
+    def __init__(self, problem: str, column: str, kind: str = "", file: str = "") -> None:
+        table = f"file {quote_name(file)}" if file else "the table"
         place = f" of {table}" if file else ""
-        super().__init__(COLUMN_ERRORS[wrong].format(column=shown(column), kind=kind, table=table, place=place))
-        self.told = (wrong, column, kind)
+        super().__init__(
+            COLUMN_ERRORS[problem].format(column=quote_name(column), kind=kind, table=table, place=place)
+        )
+        self.details = (problem, column, kind)
         self.file = file
 
     def in_file(self, file: str) -> ColumnError:
         """Add the name of the file in the table's folder."""
-        return ColumnError(*self.told, file)
+        return ColumnError(*self.details, file)
 
 
 class PredicateError(DataError):
     """A predicate is not in the accepted part of SQL, or does not fit the declared attributes.
 
     The error depends on the text and the declared attributes alone. The message may be published, so it
-    quotes only declared names. ``culprit`` is the invalid part of the text, by which it is located.
+    quotes only declared names. ``culprit`` is the invalid part of the text; its position is told instead.
     """
 
     def __init__(self, message: str, culprit: str | None = None) -> None:

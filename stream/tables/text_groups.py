@@ -13,7 +13,7 @@ import numpy as np
 import numpy.typing as npt
 
 from stream.tables.expressions import Predicate
-from stream.tables.table_errors import DataError, shown
+from stream.tables.table_errors import DataError, quote_name
 
 if TYPE_CHECKING:
     from stream.tables.columns_table import PrivateTable
@@ -63,7 +63,9 @@ def count_groups(
     """
     column = table.private_texts.get(attribute)
     if column is None:
-        raise DataError(f"{shown(attribute)} is no text of the table; name one of its texts")
+        raise DataError(
+            f"{quote_name(attribute)} is not a text attribute of the table; name one of its text attributes"
+        )
     if not declared:
         found = _count_keys(table, column.private_codes, len(column.private_texts) + 1, predicate, people=people)
         return TextGroups(column.private_texts, None, found[1:])
@@ -84,16 +86,16 @@ def _count_keys(
     table: PrivateTable, keys: npt.NDArray[np.integer], size: int, predicate: Predicate, *, people: bool
 ) -> Numbers:
     """Count the matching rows of each key, or the people with such a row; the time fits all masks."""
-    everyone = table.everyone
-    if not people or everyone is None or everyone.contribution == 1:
+    all_rows = table.all_rows
+    if not people or all_rows is None or all_rows.contribution == 1:
         counts = np.zeros(size + 1, dtype=np.int64)
-        for block, inside in table.private_inside(predicate):
+        for block, inside in table.private_matches(predicate):
             # Rows that do not match are counted in an extra key.
             counts += np.bincount(np.where(inside, keys[block], size), minlength=size + 1)
         return counts[:size]
-    owners, number = everyone.people.private_numbers, everyone.people.count
+    owners, number = all_rows.people.private_numbers, all_rows.people.count
     pairs = np.empty(table.private_row_count, dtype=np.int64)
-    for block, inside in table.private_inside(predicate):
+    for block, inside in table.private_matches(predicate):
         pairs[block] = np.where(inside, keys[block], size).astype(np.int64) * number + owners[block]
     pairs.sort()
     first = np.ones(len(pairs), dtype=np.bool_)

@@ -1,8 +1,8 @@
-"""Encodes texts: columns with private values, which only unknown groups release.
+"""Encodes texts: columns with private values, which only ``unknown_groups`` releases.
 
-A text is compared byte by byte, and each row is encoded by its own cell alone. A missing, empty or
-too long cell has no text (code 0). The codes of other texts are in no order, and nothing public
-depends on them: rows are hashed by the digests of their texts.
+Texts are compared byte by byte, and each row is encoded by its own cell alone. A missing, empty or
+too long cell has no text (code 0). The codes of texts have no order, and nothing public depends on
+them: rows are hashed by the digests of their texts, not by codes.
 """
 
 from __future__ import annotations
@@ -26,8 +26,8 @@ Digests = npt.NDArray[np.void]
 
 TEXT_CODE: Final = np.dtype("<u4")
 TEXT_BYTES: Final = 128
-"""Most bytes of memory per different text, besides its own bytes."""
-TOO_MANY: Final = f"more than {MAX_TEXTS} different texts in one attribute; declare a column with fewer"
+"""Most bytes of memory per different text, besides the text itself."""
+TOO_MANY_TEXTS: Final = f"more than {MAX_TEXTS} different texts in one attribute; declare a column with fewer"
 
 _DIGEST_BYTES: Final = 16
 _DIGEST_CONTEXT: Final = "sotto 2026 text v1"
@@ -87,7 +87,7 @@ class TextEncoder:
         numbers = kept.cast(self._anchor.dtype).to_physical().cast(pl.UInt32) + 1
         codes: TextCodes = numbers.fill_null(0).to_numpy().astype(TEXT_CODE)
         if len(codes) and int(codes.max()) > MAX_TEXTS:
-            raise UnreadableError(TOO_MANY)
+            raise UnreadableError(TOO_MANY_TEXTS)
         return codes
 
     def texts(self) -> tuple[bytes, ...]:
@@ -101,7 +101,7 @@ def is_text(cells: pl.Series, declared: Text) -> pl.Series:
     return ((sizes > 0) & (sizes <= declared.max_length)).fill_null(value=False)
 
 
-def encoders(source: TableSource) -> dict[str, TextEncoder]:
+def text_encoders(source: TableSource) -> dict[str, TextEncoder]:
     """Return an encoder for each text attribute of a source."""
     return {name: TextEncoder(source.column_of(name), declared) for name, declared in source.texts.items()}
 
@@ -116,12 +116,12 @@ def declared_texts(texts: Mapping[str, TextColumn]) -> dict[str, Text]:
     return {name: column.declared for name, column in texts.items()}
 
 
-def joined(texts: Sequence[bytes]) -> tuple[npt.NDArray[np.uint16], bytes]:
+def join_texts(texts: Sequence[bytes]) -> tuple[npt.NDArray[np.uint16], bytes]:
     """Return the lengths of texts and all of their bytes, to send them."""
     return np.fromiter(map(len, texts), dtype="<u2", count=len(texts)), b"".join(texts)
 
 
-def split(declared: Text, lengths: npt.NDArray[np.uint16], content: bytes) -> tuple[bytes, ...]:
+def split_texts(declared: Text, lengths: npt.NDArray[np.uint16], content: bytes) -> tuple[bytes, ...]:
     """Return received texts; ValueError if they are repeated, too long, empty or not UTF-8."""
     ends = np.cumsum(lengths, dtype=np.int64).tolist()
     texts = tuple(content[start:end] for start, end in zip([0, *ends], ends, strict=False))

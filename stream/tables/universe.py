@@ -1,7 +1,7 @@
 """Converts cells to codes, counts the rows of cells, and converts predicates to masks over cells.
 
-A cell is a tuple of codes, one per attribute in a fixed order; there may be too many cells for an array. Clients
-import predicates without this module, because it needs numpy.
+A cell is a tuple of codes, one per attribute in a fixed order. There may be too many cells for an array.
+This module needs numpy, so clients, which have predicates but no numpy, do not import it.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from schemas import Domain
 from stream.tables.comparisons import Attribute
 from stream.tables.encoding import CodeArray, code_type
 from stream.tables.expressions import Codes, Cuts, Predicate, evaluate
-from stream.tables.table_errors import DataError, PredicateError, no_attribute, shown
+from stream.tables.table_errors import DataError, PredicateError, quote_name, undeclared_name_message
 
 Cell = tuple[int, ...]
 
@@ -30,15 +30,17 @@ class CellReader:
     def read(self, cell: Mapping[str, str | int | float]) -> Cell:
         """Return the codes of the cell's values, in the attributes' order.
 
-        Each attribute needs a declared category, a whole number in range, or a number within the bins;
-        PredicateError names the attribute if its value is missing, unknown or invalid.
+        Each attribute needs a value of its domain. PredicateError names the attribute whose value is
+        missing, unknown or invalid.
         """
         for place, name in enumerate(cell):
             if name not in self._attributes:
-                raise PredicateError(no_attribute(place, name, self._attributes, "these cells, which have"))
+                raise PredicateError(
+                    undeclared_name_message(place, name, self._attributes, "these cells, which have")
+                )
         for name in self._attributes:
             if name not in cell:
-                raise PredicateError(f"the cell has no value for {shown(name)}; give it one")
+                raise PredicateError(f"the cell has no value for {quote_name(name)}; give it one")
         return tuple(attribute.code(cell[name]) for name, attribute in self._attributes.items())
 
 
@@ -50,12 +52,12 @@ def cell_codes(attributes: Mapping[str, Domain], cell: Mapping[str, str | int | 
 class CellIndex:
     """The sorted cells of all rows: two binary searches count the rows of a cell.
 
-    Equal cells are kept, so that the time of a search depends only on the number of rows.
+    Equal cells are not merged, so that the time of a search depends only on the number of rows.
     """
 
     def __init__(self, private_columns: Mapping[str, CodeArray], sizes: Mapping[str, int]) -> None:
         self._sizes: Final = dict(sizes)
-        # As byte strings, big-endian codes of fixed width sort in the order of the tuples.
+        # Cells become byte strings: with big-endian codes of fixed width, they sort like the tuples.
         self._layout = np.dtype(
             [(f"axis {axis}", code_type(size).newbyteorder(">")) for axis, size in enumerate(sizes.values())],
         )
@@ -63,7 +65,7 @@ class CellIndex:
         self._private_keys.sort()
 
     def counts(self, cells: Sequence[Cell]) -> npt.NDArray[np.int64]:
-        """Return the number of rows in each cell; DataError if a cell has other attributes."""
+        """Return the number of rows in each cell; DataError if a cell does not fit the attributes."""
         for cell in cells:
             if len(cell) != len(self._sizes):
                 raise DataError(
@@ -72,7 +74,9 @@ class CellIndex:
         codes = np.array(cells, dtype=np.int64).reshape(len(cells), len(self._sizes))
         for (name, size), column in zip(self._sizes.items(), codes.T, strict=True):
             if ((column < 0) | (column >= size)).any():
-                raise DataError(f"a code of {shown(name)} is not from 0 to {size - 1}; read cells for this table")
+                raise DataError(
+                    f"a code of {quote_name(name)} is not from 0 to {size - 1}; read cells for this table"
+                )
         keys = self._keys(list(codes.T))
         return self._private_keys.searchsorted(keys, "right") - self._private_keys.searchsorted(keys, "left")
 
@@ -83,7 +87,7 @@ class CellIndex:
         return rows.view(f"S{self._layout.itemsize}")
 
 
-def membership(cuts: Cuts, size: int) -> npt.NDArray[np.bool_]:
+def code_mask(cuts: Cuts, size: int) -> npt.NDArray[np.bool_]:
     """Return a mask of the codes 0 … size − 1 that lie in ``cuts``."""
     inside = np.zeros(size, dtype=np.bool_)
     for low, high in zip(cuts[::2], cuts[1::2], strict=True):
@@ -91,11 +95,11 @@ def membership(cuts: Cuts, size: int) -> npt.NDArray[np.bool_]:
     return inside
 
 
-def cells(predicate: Predicate, sizes: Mapping[str, int]) -> npt.NDArray[np.bool_]:
+def cell_mask(predicate: Predicate, sizes: Mapping[str, int]) -> npt.NDArray[np.bool_]:
     """Return a mask over all cells of these attributes, true where the predicate holds.
 
     Axes are in the order of ``sizes``, as in ``PrivateTable.group_counts``. The array is read-only, because
-    axes of attributes without a condition are broadcast. It depends on declared domains alone.
+    axes of attributes without a condition are broadcast. It does not depend on the table's rows.
     PredicateError if the predicate uses an attribute that is not in ``sizes``.
     """
     shape = tuple(sizes.values())
@@ -105,15 +109,15 @@ def cells(predicate: Predicate, sizes: Mapping[str, int]) -> npt.NDArray[np.bool
         size = sizes.get(node.attribute)
         if size is None:
             raise PredicateError(
-                f"attribute {shown(node.attribute)} is none of those that the stream has; ask about those alone"
+                f"attribute {quote_name(node.attribute)} is not one of the stream's attributes; ask only about those"
             )
         if size != node.size:
             raise PredicateError(
-                f"the tensor declares {shown(node.attribute)} otherwise; parse the predicate for its attributes"
+                f"the tensor declares {quote_name(node.attribute)} otherwise; parse the predicate for its attributes"
             )
         broadcast = [1] * len(shape)
         broadcast[axes[node.attribute]] = node.size
-        return membership(node.cuts, node.size).reshape(broadcast)
+        return code_mask(node.cuts, node.size).reshape(broadcast)
 
     inside = evaluate(predicate, np.bool_, leaf, np.logical_and, np.logical_or)
     return np.broadcast_to(np.asarray(inside, dtype=np.bool_), shape)

@@ -19,7 +19,7 @@ from stream.privacy.noise import NoiseKey
 from stream.processing.protocol import Batch, Headers, Outputs, Processor, Record, TableMissedError
 from stream.processing.topic_names import Topics
 from stream.tables import TableStore
-from stream.tables.rows import in_memory
+from stream.tables.rows import select_columns
 from stream.worker import QueryProcessor
 from stream.worker.fair_shares import Limits
 
@@ -379,4 +379,4 @@ def _column(name: str, cells: Any) -> pl.Series:
         raise Invalid(
             f"table: column '{name}' has cells of types {mixed}; give texts, numbers and None, or one other type alone"
         )
-    return in_memory({name: cells}, [name])[name]
+    return select_columns({name: cells}, [name])[name]

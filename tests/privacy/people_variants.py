@@ -10,7 +10,7 @@ import numpy.typing as npt
 
 from stream.tables import people
 from stream.tables.columns_table import PrivateTable
-from stream.tables.people import RowChoice, choose
+from stream.tables.people import RowChoice, choose_rows
 from tests.privacy.audit_variants import Surgery
 
 COUNTED_UNBOUND = 1 << 30
@@ -24,7 +24,7 @@ def _by(order: npt.NDArray[np.intp], counts: npt.NDArray[np.bool_], own: people.
 
 def no_bound(surgery: Surgery) -> None:
     """All rows of everybody count."""
-    surgery.exchange(choose, lambda codes, own, _, key: choose(codes, own, COUNTED_UNBOUND, key))
+    surgery.exchange(choose_rows, lambda codes, own, _, key: choose_rows(codes, own, COUNTED_UNBOUND, key))
 
 
 def chosen_by_order_across_people(surgery: Surgery) -> None:
@@ -35,7 +35,7 @@ def chosen_by_order_across_people(surgery: Surgery) -> None:
         order = np.arange(len(own.private_numbers))
         return _by(order, order < most * own.count, own)
 
-    surgery.exchange(choose, first)
+    surgery.exchange(choose_rows, first)
 
 
 def hashed_without_the_person(surgery: Surgery) -> None:
@@ -43,14 +43,14 @@ def hashed_without_the_person(surgery: Surgery) -> None:
 
     def hashed(codes: Mapping[str, Any], own: people.RowOwners, most: int, key: bytes) -> RowChoice:
         everybody = people.RowOwners(np.zeros(len(own.private_numbers), np.uint32), np.zeros((1, 2), np.uint64))
-        order = choose(codes, everybody, COUNTED_UNBOUND, key).private_order.astype(np.int64)
+        order = choose_rows(codes, everybody, COUNTED_UNBOUND, key).private_order.astype(np.int64)
         before = [
             int(np.count_nonzero(own.private_numbers[order[:at]] == own.private_numbers[row]))
             for at, row in enumerate(order)
         ]
         return _by(order, np.array(before, dtype=np.int64) < most, own)
 
-    surgery.exchange(choose, hashed)
+    surgery.exchange(choose_rows, hashed)
 
 
 def bound_after_the_filter(surgery: Surgery) -> None:
@@ -59,7 +59,7 @@ def bound_after_the_filter(surgery: Surgery) -> None:
     grouped = PrivateTable.group_counts
 
     def groups(table: PrivateTable, attributes: Any, predicate: Any, max_cells: int = 1 << 20) -> Any:
-        everyone = table.everyone
+        everyone = table.all_rows
         if everyone is None:
             return grouped(table, attributes, predicate, max_cells)
         found = np.zeros_like(grouped(table, attributes, predicate, max_cells))

@@ -192,7 +192,7 @@ def test_gaussian_noise_covers_the_norm_of_people_in_groups() -> None:
 
 def every_row_counts(table: PrivateTable) -> Move:
     """People in groups by all their rows, not by those that count."""
-    everyone = table.everyone
+    everyone = table.all_rows
     assert everyone is not None
     whose, codes = everyone.people.private_numbers, everyone.private_codes["x"]
     seen = {(int(person), int(code)) for person, code in zip(whose, codes, strict=True)}
@@ -201,7 +201,7 @@ def every_row_counts(table: PrivateTable) -> Move:
 
 def counted_by_rows(table: PrivateTable) -> Move:
     """Rows of people with two or more, in place of the people."""
-    everyone = table.everyone
+    everyone = table.all_rows
     assert everyone is not None
     rows = np.bincount(everyone.people.private_numbers, minlength=everyone.people.count)
     return (int(rows[rows >= 2].sum()),)

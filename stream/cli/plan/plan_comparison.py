@@ -22,7 +22,7 @@ from stream.privacy.planning.inverse_plans import cutoff_field, promised_alpha
 from stream.privacy.planning.promises import VACUOUS
 from stream.tables import UnreadableError
 from stream.tables.checks import PersonRows, check_table
-from stream.tables.checks.table_check import bound_words
+from stream.tables.checks.table_check import describe_bounds
 
 _GROUPED: Final = {"groups", "people_groups", "rate"}
 """Forms that ``--group-by`` applies to."""
@@ -66,7 +66,7 @@ def show_choices(
         sensitivity = source.sensitivity if isinstance(source, ValuesSource) else facts.sensitivity
         _print(wanted, found, facts, sensitivity, _counted(form, source))
         if people is not None:
-            words = bound_words(people) if people.rows_beyond else "all rows with a person count"
+            words = describe_bounds(people) if people.rows_beyond else "all rows with a person count"
             console.print(f"  in {table}: {words}", soft_wrap=True)
 
 

@@ -290,7 +290,7 @@ def simulate(
             rows is not None and rows.people is not None
         ):  # the key selects each person's counted rows
             if rows is not None and isinstance(source, TableSource):
-                public = PrivateTable.of(rows, source, table_key(key))
+                public = PrivateTable.from_rows(rows, source, table_key(key))
             truths = truths_of(source, public)
         made.append(_run(number, key, spec, source, questions, table, truths))
     return SimulationReport(

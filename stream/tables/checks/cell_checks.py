@@ -26,12 +26,12 @@ MAX_VALUES: Final = 10_000
 _SHOWN_LENGTH: Final = 60
 
 
-class Commonest:
+class ValueCounts:
     """Counts values, truncated to 60 characters; exact up to ``MAX_VALUES`` distinct values."""
 
     def __init__(self) -> None:
         self._rows: Counter[str] = Counter()
-        self._all = True
+        self._is_exact = True
 
     def __iter__(self) -> Iterator[str]:
         """Iterate over the counted values, in no order."""
@@ -42,16 +42,16 @@ class Commonest:
         counted = values.drop_nulls().str.head(_SHOWN_LENGTH).alias("value").value_counts(name="rows")
         self._rows.update(dict(counted.iter_rows()))
         if len(self._rows) > MAX_VALUES:
-            self._all = False
+            self._is_exact = False
             self._rows = Counter(dict(self._sorted()[: MAX_VALUES // 2]))
 
-    def shown(self) -> tuple[FoundValue, ...]:
+    def most_frequent(self) -> tuple[FoundValue, ...]:
         """Return the most frequent values."""
         return tuple(FoundValue(*one) for one in self._sorted()[:SHOWN_VALUES])
 
-    def different(self) -> int | None:
+    def distinct_count(self) -> int | None:
         """Return the number of distinct values; None if there were too many."""
-        return len(self._rows) if self._all else None
+        return len(self._rows) if self._is_exact else None
 
     def _sorted(self) -> list[tuple[str, int]]:
         return sorted(self._rows.items(), key=lambda one: (-one[1], one[0]))
@@ -61,11 +61,11 @@ _LARGEST_WHOLE: Final = 1e15
 
 
 @dataclass
-class _Misfits:
+class _MisfitCells:
     """The cells with one kind of misfit in the batches so far."""
 
     rows: int = 0
-    values: Commonest = field(default_factory=Commonest)
+    values: ValueCounts = field(default_factory=ValueCounts)
     farthest: float | None = None
     sum_moved: float = 0.0
 
@@ -76,10 +76,10 @@ class CellCheck:
     def __init__(self, name: str, domain: Domain) -> None:
         self.name = name
         self.domain = domain
-        self._misfits: dict[What, _Misfits] = {}
+        self._misfits: dict[What, _MisfitCells] = {}
 
     def add(self, column: pl.Series) -> tuple[Mask, Mask]:
-        """Return a mask of cells with a code, and a mask of cells whose code is of another value.
+        """Return a mask of cells with a code, and a mask of cells whose code stands for another value.
 
         DataError if the column's type is not supported.
         """
@@ -103,9 +103,9 @@ class CellCheck:
             self._misfit_of(what, self._misfits[what]) for what in get_args(What) if what in self._misfits
         )
 
-    def undeclared(self) -> Commonest:
+    def undeclared(self) -> ValueCounts:
         """Return the undeclared values of categories."""
-        return self._misfits["undeclared"].values if "undeclared" in self._misfits else Commonest()
+        return self._misfits["undeclared"].values if "undeclared" in self._misfits else ValueCounts()
 
     def _add_categories(self, domain: Categories, column: pl.Series) -> Mask:
         texts = as_text(self.name, column)
@@ -147,7 +147,7 @@ class CellCheck:
         missing = _missing(column)
         unread = np.isnan(numbers) & ~missing
         value = np.array(domain.values())[np.where(known, codes, 0)]
-        # At an end, a value that is only rounded lies within half a step.
+        # A number beyond an end, but within half a step of it, counts as rounded and not as clamped.
         rounded = known & (numbers != value) & (np.abs(numbers - value) <= domain.step / 2)
         outside = ~missing & ~unread & ~rounded & ~(known & (numbers == value))
         below, above = outside & (numbers < domain.minimum), outside & (numbers > domain.maximum)
@@ -159,35 +159,35 @@ class CellCheck:
         misfits: Mask = missing | unread | rounded | below | above
         return misfits
 
-    def _count(self, what: What, rows: Mask, cells: pl.Series | None = None) -> _Misfits | None:
+    def _count(self, what: What, rows: Mask, cells: pl.Series | None = None) -> _MisfitCells | None:
         number = int(np.count_nonzero(rows))
         if not number:
             return None
-        found = self._misfits.setdefault(what, _Misfits())
+        found = self._misfits.setdefault(what, _MisfitCells())
         found.rows += number
         if cells is not None:
             found.values.add(cells.filter(pl.Series(rows)).cast(pl.String))
         return found
 
     @staticmethod
-    def _measure(found: _Misfits | None, outside: npt.NDArray[np.float64], end: float) -> None:
+    def _measure(found: _MisfitCells | None, outside: npt.NDArray[np.float64], end: float) -> None:
         if found is None:
             return
         known = [] if found.farthest is None else [found.farthest]
         found.farthest = max([float(outside.min()), float(outside.max()), *known], key=lambda one: abs(one - end))
         found.sum_moved += float(np.sum(end - outside[np.isfinite(outside)]))
 
-    def _misfit_of(self, what: What, found: _Misfits) -> Misfit:
+    def _misfit_of(self, what: What, found: _MisfitCells) -> Misfit:
         fate, becomes = self._fate(what)
-        named = what in {"undeclared", "not a number", "not a date", "not whole"}
+        is_counted = what in {"undeclared", "not a number", "not a date", "not whole"}
         return Misfit(
             attribute=self.name,
             what=what,
             rows=found.rows,
             fate=fate,
             becomes=becomes,
-            found=found.values.shown(),
-            different=found.values.different() if named else None,
+            found=found.values.most_frequent(),
+            different=found.values.distinct_count() if is_counted else None,
             farthest=None if found.farthest is None else _number(found.farthest),
             sum_moved=found.sum_moved if fate == "clamped" and isinstance(self.domain, Numeric) else None,
         )

@@ -11,8 +11,8 @@ import polars as pl
 
 from schemas.sources import MAX_CONTRIBUTION
 from stream.tables.checks.check_report import Bound, PersonRows
-from stream.tables.people import named
-from stream.tables.readers.csv_files import SURPLUS
+from stream.tables.people import person_names
+from stream.tables.readers.csv_files import SURPLUS_COLUMN
 from stream.tables.readers.sheets import sheets_of
 
 
@@ -61,37 +61,37 @@ class TableScan:
         Memory does not grow with the number of rows. UnreadableError if a file is malformed.
         """
         for sheet in sheets_of(self.path):
-            yield from sheet.batches([*names, SURPLUS] if sheet.is_csv else names)
+            yield from sheet.batches([*names, SURPLUS_COLUMN] if sheet.is_csv else names)
 
 
-_ROWS_A_PASS: Final = 1 << 23
-_SHOWN_PEOPLE: Final = 3
-_DOUBLINGS: Final = 21
-_SHOWN_SPELLINGS: Final = 4
+_ROWS_PER_PASS: Final = 1 << 23
+_MAX_EXAMPLES: Final = 3
+_MAX_DOUBLINGS: Final = 21
+_MAX_SPELLINGS: Final = 4
 
 
-def count_people(file: TableScan, column: str, rows: int, most: int = 1) -> PersonRows:
-    """Count each person's rows by 64-bit digests of names, and the rows beyond ``most``.
+def count_people(file: TableScan, column: str, rows: int, bound: int = 1) -> PersonRows:
+    """Count each person's rows by 64-bit digests of names, and the rows beyond ``bound``.
 
-    For bounded memory, the file is read once per eight million rows; each pass counts a part of the
-    names. Among a hundred million people, two share a digest with a probability of 0.03 %.
+    To bound memory, the file is read once per eight million rows, and each pass counts a part of the
+    names. Among a hundred million people, two have the same digest with a probability of 0.03 %.
     """
-    passes = -(-rows // _ROWS_A_PASS)
+    passes = -(-rows // _ROWS_PER_PASS)
     people = most_rows = several = somebody = alike = 0
     examples: list[int] = []
-    contributions = [most << step for step in range(_DOUBLINGS)]
-    left_out = [0] * _DOUBLINGS
+    contributions = [bound << step for step in range(_MAX_DOUBLINGS)]
+    left_out = [0] * _MAX_DOUBLINGS
     for number in range(passes):
         counted = _count_names(file, column, number, passes)
         forms = counted.filter(pl.len().over("folded") > 1)["folded"].unique().sort()
         alike += len(forms)
-        examples += forms[: _SHOWN_PEOPLE - len(examples)].to_list()
+        examples += forms[: _MAX_EXAMPLES - len(examples)].to_list()
         rows_of = counted["rows"]
         people += len(rows_of)
         most_rows = max([most_rows, *rows_of.top_k(1)])
         left_out = [
-            beyond + int((rows_of - bound).clip(0).sum())
-            for bound, beyond in zip(contributions, left_out, strict=True)
+            beyond + int((rows_of - larger).clip(0).sum())
+            for larger, beyond in zip(contributions, left_out, strict=True)
         ]
         several += int((rows_of > 1).sum())
         somebody += int(rows_of.sum())
@@ -100,7 +100,7 @@ def count_people(file: TableScan, column: str, rows: int, most: int = 1) -> Pers
         people=people,
         most_rows=most_rows,
         with_several=several,
-        contribution=most,
+        contribution=bound,
         rows_beyond=left_out[0],
         rows_without=rows - somebody,
         bounds=_bounds(contributions, left_out, somebody, most_rows),
@@ -127,19 +127,19 @@ def _count_names(file: TableScan, column: str, part: int, parts: int) -> pl.Data
     """Count the rows of each name, for names whose folded form's digest is in this part."""
     batches = []
     for batch in file.batches([column]):
-        names = _names(column, batch[column])
-        digests = pl.DataFrame({"name": names.hash(), "folded": _folded(names).hash()})
+        names = _present_names(column, batch[column])
+        digests = pl.DataFrame({"name": names.hash(), "folded": _fold(names).hash()})
         batches.append(digests.filter(pl.col("folded") % parts == part).group_by("name", "folded").len("rows"))
     return pl.concat(batches).group_by("name", "folded").agg(pl.col("rows").cast(pl.Int64).sum())
 
 
-def _names(column: str, cells: pl.Series) -> pl.Series:
+def _present_names(column: str, cells: pl.Series) -> pl.Series:
     """Return the names of rows with a person."""
-    texts, nobody = named(column, cells)
+    texts, nobody = person_names(column, cells)
     return texts.filter(pl.Series(~nobody))
 
 
-def _folded(names: pl.Series) -> pl.Series:
+def _fold(names: pl.Series) -> pl.Series:
     """Return the names in lower case and one Unicode form, without spaces and leading zeros."""
     folded = names.str.normalize("NFKC").str.to_lowercase().str.replace_all(r"\s+", "")
     return folded.str.replace(r"^0+([0-9])", "${1}")
@@ -149,8 +149,8 @@ def _spellings(file: TableScan, column: str, forms: list[int]) -> tuple[tuple[st
     """Return the first spellings found for each of these folded forms."""
     found: dict[int, dict[str, None]] = {form: {} for form in forms}
     for batch in file.batches([column]):
-        names = _names(column, batch[column])
-        these = pl.DataFrame({"form": _folded(names).hash(), "name": names}).filter(pl.col("form").is_in(forms))
+        names = _present_names(column, batch[column])
+        these = pl.DataFrame({"form": _fold(names).hash(), "name": names}).filter(pl.col("form").is_in(forms))
         for form, name in these.unique(maintain_order=True).iter_rows():
             found[form][name] = None
-    return tuple(tuple(islice(names, _SHOWN_SPELLINGS)) for names in found.values())
+    return tuple(tuple(islice(names, _MAX_SPELLINGS)) for names in found.values())

@@ -17,12 +17,12 @@ from stream.tables.checks.cell_checks import CellCheck
 from stream.tables.checks.check_report import CheckReport, ColumnMatch, Misfit, PersonRows
 from stream.tables.checks.row_counts import TableScan, count_people
 from stream.tables.encoding import as_text, encode
-from stream.tables.people import named
-from stream.tables.readers.csv_files import SEPARATORS, SURPLUS
-from stream.tables.table_errors import ColumnError, DataError, normal, shown
+from stream.tables.people import person_names
+from stream.tables.readers.csv_files import SEPARATORS, SURPLUS_COLUMN
+from stream.tables.table_errors import ColumnError, DataError, quote_name, to_nfc
 from stream.tables.texts import is_text
 
-_MOST_ALIKE: Final = 3
+_MAX_SPELLING_HINTS: Final = 3
 _DECIMAL_COMMA: Final = re.compile(r"\s*[-+]?(\d+|\d{1,3}([. '’\u00a0\u202f]\d{3})+),\d+\s*")
 _THOUSANDS: Final = re.compile(r"\s*[-+]?[1-9]\d{0,2}((,\d{3})+|([ '’\u00a0\u202f]\d{3})+)(\.\d+)?\s*")
 _UNIT: Final = re.compile(r"\s*[-+]?\d+(\.\d+)?\s*[^\d\s.,eE+-]+\s*")
@@ -37,7 +37,7 @@ def separator_of(header: list[str], declared: Iterable[str]) -> str | None:
     return best if named[best] > len(wanted.intersection(header)) else None
 
 
-def about_columns(columns: ColumnMatch) -> Iterator[str]:
+def advise_on_columns(columns: ColumnMatch) -> Iterator[str]:
     """Yield advice on missing columns."""
     if columns.separator is not None:
         yield (
@@ -45,26 +45,26 @@ def about_columns(columns: ColumnMatch) -> Iterator[str]:
             "file with commas"
         )
         return
-    alike = {_folded(name): name for name in columns.undeclared}
+    alike = {_fold(name): name for name in columns.undeclared}
     for name in columns.missing:
         if (files := columns.lacking.get(name)) is not None:
             more = f" and {len(files) - 1:,} more" if len(files) > 1 else ""
-            yield f"some files have column {shown(name)}, and {shown(files[0])}{more} do not; write it to each, empty if unknown"
+            yield f"some files have column {quote_name(name)}, and {quote_name(files[0])}{more} do not; write it to each, empty if unknown"
             continue
-        found = alike.get(_folded(name))
+        found = alike.get(_fold(name))
         near = [found] if found is not None else get_close_matches(name, columns.undeclared, n=1)
         if near:
-            normalised = " (they differ in Unicode normalisation)" if normal(near[0]) == normal(name) else ""
+            normalised = " (they differ in Unicode normalisation)" if to_nfc(near[0]) == to_nfc(name) else ""
             yield (
-                f"column {shown(near[0])} may be the declared {shown(name)}: names must be equal, character by character{normalised}"
+                f"column {quote_name(near[0])} may be the declared {quote_name(name)}: names must be equal, character by character{normalised}"
             )
     if len(columns.undeclared) == len(columns.found):
-        yield "no declared column is there; see that the first line of a CSV file names the columns"
+        yield "no declared column was found; check that the first line of a CSV file has the column names"
     for name in columns.repeated:
-        yield f"several columns are called {shown(name)}; the first one is read"
+        yield f"several columns are called {quote_name(name)}; the first one is read"
 
 
-def about_cells(checks: Iterable[CellCheck]) -> Iterator[str]:
+def advise_on_cells(checks: Iterable[CellCheck]) -> Iterator[str]:
     """Yield advice on cells that do not fit."""
     clamped = False
     for check in checks:
@@ -73,49 +73,50 @@ def about_cells(checks: Iterable[CellCheck]) -> Iterator[str]:
             clamped |= misfit.fate == "clamped"
     if clamped:
         yield (
-            "a declaration is public: choose ranges without looking at the table, since ranges fitted to the rows "
+            "a declaration is public: choose ranges without looking at the table, because ranges fitted to its rows "
             "reveal them"
         )
 
 
-def about_rows(source: TableSource, left_out: int, surplus_lines: int, people: PersonRows | None) -> Iterator[str]:
+def advise_on_rows(
+    source: TableSource, left_out: int, surplus_lines: int, people: PersonRows | None
+) -> Iterator[str]:
     """Yield advice on rows."""
     if surplus_lines:
-        yield "lines with too many cells: put cells that hold commas in quotes, or their rows are read shifted"
+        yield "some lines have too many cells: put cells that contain commas in quotes, or cells are read into wrong columns"
     if left_out and source.neighbors == "replace":
         yield (
-            "with neighbors 'replace' the number of rows in the file is public, those left out among them; mechanisms that "
-            "build on it promise their accuracy only where no row is left out: declare 'other', clamp, and fill in numbers"
+            "with neighbors 'replace' the number of rows in the file, including those left out, is public; mechanisms that use "
+            "it promise their accuracy only if no row is left out: declare 'other', clamp, and fill in missing numbers"
         )
     if people is not None and people.alike:
-        some = "; ".join(" and ".join(map(shown, names)) for names in people.spellings)
+        some = "; ".join(" and ".join(map(quote_name, names)) for names in people.spellings)
         yield (
-            f"{people.alike:,} names in {shown(people.column)} have several spellings, each of which is a person to services: "
+            f"{people.alike:,} names in {quote_name(people.column)} have several spellings, and services take each spelling for another person: "
             f"{some}; write each person in one way"
         )
     if people is not None and source.person == people.column:
         if people.rows_beyond:
-            yield f"contribution: {bound_words(people)}"
+            yield f"contribution: {describe_bounds(people)}"
         if people.rows_without:
-            yield f"rows without {shown(people.column)} are left out: their person is unknown; add it"
+            yield f"rows without {quote_name(people.column)} are left out; add the person"
         return
     if people is not None and people.with_several:
         yield (
             f"guarantees are for one row per person: a person with {people.most_rows:,} rows has a loss of up to "
-            f"{_group_loss(source, people.most_rows)}; declare person {shown(people.column)} and a contribution, or make one row of "
+            f"{_group_loss(source, people.most_rows)}; declare person {quote_name(people.column)} and a contribution, or make one row of "
             "each person's rows"
         )
     if people is not None and people.rows_without:
-        yield f"rows without {shown(people.column)}: their person is unknown; add it, or drop the rows"
+        yield f"rows without {quote_name(people.column)}: their person is unknown; add the person, or drop the rows"
 
 
-def bound_words(people: PersonRows) -> str:
+def describe_bounds(people: PersonRows) -> str:
     """Describe how many rows contribution bounds leave out, and the cost of larger bounds."""
     larger = "; ".join(f"{one.contribution:,} would leave out {one.rows_beyond:,}" for one in people.bounds)
     return (
-        f"{people.rows_beyond:,} rows do not count, as {people.contribution:,} others of their person do, so counts and sums are too small by "
-        f"what they hold, which no ± covers; {larger}; a larger one has as many times the noise, and is public: choose it by what is known "
-        "without the table"
+        f"{people.rows_beyond:,} rows do not count, because {people.contribution:,} others of their person do; counts and sums lack them, and no "
+        f"± covers this; {larger}; k times the contribution has k times the noise; it is public, so choose it without looking at the table"
     )
 
 
@@ -126,36 +127,36 @@ def _group_loss(source: TableSource, rows: int) -> str:
 
 
 def _about_misfit(check: CellCheck, misfit: Misfit) -> Iterator[str]:
-    name, domain = shown(check.name), check.domain
+    name, domain = quote_name(check.name), check.domain
     values = [one.value for one in misfit.found]
     if isinstance(domain, Categories):
-        alike = {_folded(value): value for value in domain.values}
-        pairs = ((value, alike.get(_folded(value))) for value in sorted(check.undeclared()))
-        for value, declared in islice(((one, two) for one, two in pairs if two is not None), _MOST_ALIKE):
+        alike = {_fold(value): value for value in domain.values}
+        pairs = ((value, alike.get(_fold(value))) for value in sorted(check.undeclared()))
+        for value, declared in islice(((one, two) for one, two in pairs if two is not None), _MAX_SPELLING_HINTS):
             if misfit.what == "undeclared":
-                yield f"{name}: {shown(value)} is the declared {shown(declared)} but for {_apart(value, declared)}; write it so"
+                yield f"{name}: {quote_name(value)} is the declared {quote_name(declared)} except for {_describe_difference(value, declared)}; write it in the same way"
         if misfit.fate == "left out":
             yield f"{name}: declare 'other' to keep rows whose category is {misfit.what}"
     elif any(_DECIMAL_COMMA.fullmatch(value) and not _THOUSANDS.fullmatch(value) for value in values):
-        yield f"{name}: numbers have a decimal comma; write a decimal point, and nothing between thousands"
+        yield f"{name}: numbers have a decimal comma; write a decimal point, and no separator between thousands"
     elif found := next((value for value in values if _THOUSANDS.fullmatch(value)), None):
         plain = re.sub(r"[^\d.+-]", "", found)
-        yield f"{name}: numbers have thousands separators; write {shown(found)} as {plain}"
+        yield f"{name}: numbers have thousands separators; write {quote_name(found)} as {plain}"
     elif any(_UNIT.fullmatch(value) for value in values):
-        yield f"{name}: numbers have a unit; write the number alone"
+        yield f"{name}: numbers have a unit; write only the number"
     elif misfit.what == "not whole":
         yield f"{name}: declare decimals with a step such as 0.01 or bins, or round the numbers in the file"
     if any(_NOT_UTF8 in value for value in values):
         yield f"{name}: some cells are not UTF-8; write the file as UTF-8"
 
 
-def _folded(text: str) -> str:
-    return normal("".join(normal(text).casefold().split()))
+def _fold(text: str) -> str:
+    return to_nfc("".join(to_nfc(text).casefold().split()))
 
 
-def _apart(found: str, declared: str) -> str:
-    """Describe the difference between two texts of equal folded form."""
-    if normal(found) == normal(declared):
+def _describe_difference(found: str, declared: str) -> str:
+    """Describe how two texts differ that are equal after folding."""
+    if to_nfc(found) == to_nfc(declared):
         return "Unicode normalisation"
     plain = "".join(found.casefold().split()) == "".join(declared.casefold().split())
     return "spaces or case" if plain else "spaces, case or Unicode normalisation"
@@ -173,14 +174,16 @@ def check_table(source: TableSource, path: Path | str | None = None, person: str
     person = source.person if person is None else person
     if person is not None and person not in file.types:
         field = "person" if declared else "--person"
-        raise DataError(f"{field}: the table has no column {shown(person)}; name one of {_listed(file)}")
+        raise DataError(
+            f"{field}: the table has no column {quote_name(person)}; name one of {_quote_columns(file)}"
+        )
     if person is not None:
         for kind, part in file.kinds[person].items():
             try:
-                named(person, pl.Series(person, [], dtype=kind))
+                person_names(person, pl.Series(person, [], dtype=kind))
             except ColumnError as error:
                 raise error.in_file(part) from None
-    columns = _columns(source, file, person)
+    columns = _match_columns(source, file, person)
     checks = [
         CellCheck(name, domain)
         for name, domain in source.attributes.items()
@@ -194,16 +197,16 @@ def check_table(source: TableSource, path: Path | str | None = None, person: str
     for batch in file.batches(read or list(file.types)[:1]):
         kept, altered = np.ones(batch.height, dtype=np.bool_), np.zeros(batch.height, dtype=np.bool_)
         for check in checks:
-            known, misread = check.add(batch[source.column_of(check.name)])
+            known, altered_cells = check.add(batch[source.column_of(check.name)])
             kept &= known
-            altered |= misread
+            altered |= altered_cells
         for name, column in texts.items():
             without_text[name] += int((~is_text(as_text(column, batch[column]), source.texts[name])).sum())
         rows += batch.height
         left_out += int(np.count_nonzero(~kept))
         changed += int(np.count_nonzero(kept & altered))
-        if SURPLUS in batch.columns:
-            surplus_lines += int((batch[SURPLUS] != "").sum())
+        if SURPLUS_COLUMN in batch.columns:
+            surplus_lines += int((batch[SURPLUS_COLUMN] != "").sum())
     # An undeclared person column implies one row per person.
     people = None if person is None else count_people(file, person, rows, source.contribution if declared else 1)
     return CheckReport(
@@ -218,25 +221,25 @@ def check_table(source: TableSource, path: Path | str | None = None, person: str
         misfits=tuple(misfit for check in checks for misfit in check.misfits()),
         people=people,
         suggestions=(
-            *about_columns(columns),
-            *about_cells(checks),
-            *about_texts(source, without_text),
-            *about_rows(source, left_out, surplus_lines, people),
+            *advise_on_columns(columns),
+            *advise_on_cells(checks),
+            *advise_on_texts(source, without_text),
+            *advise_on_rows(source, left_out, surplus_lines, people),
         ),
     )
 
 
-def about_texts(source: TableSource, without_text: Mapping[str, int]) -> Iterator[str]:
+def advise_on_texts(source: TableSource, without_text: Mapping[str, int]) -> Iterator[str]:
     """Yield a remark about each text attribute with rows that belong to no group."""
     for name, rows in without_text.items():
         if rows:
             yield (
-                f"{shown(name)}: {rows:,} rows have no text: it is missing, empty or longer than {source.texts[name].max_length} bytes; "
+                f"{quote_name(name)}: {rows:,} rows have no text: it is missing, empty or longer than {source.texts[name].max_length} bytes; "
                 "they belong to no group of unknown_groups, so fill them in, or raise max_length"
             )
 
 
-def _columns(source: TableSource, file: TableScan, person: str | None) -> ColumnMatch:
+def _match_columns(source: TableSource, file: TableScan, person: str | None) -> ColumnMatch:
     unusable: dict[str, str] = {}
     declared = list(dict.fromkeys(map(source.column_of, (*source.attributes, *source.texts))))
     for name, domain in source.attributes.items():
@@ -265,5 +268,5 @@ def _columns(source: TableSource, file: TableScan, person: str | None) -> Column
     )
 
 
-def _listed(file: TableScan) -> str:
-    return ", ".join(shown(name) for name in file.types)
+def _quote_columns(file: TableScan) -> str:
+    return ", ".join(quote_name(name) for name in file.types)

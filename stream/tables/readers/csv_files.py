@@ -21,7 +21,7 @@ import numpy.typing as npt
 from stream.optional_packages import pl
 from stream.tables.table_errors import UnreadableError
 
-SURPLUS: Final = "\0surplus"
+SURPLUS_COLUMN: Final = "\0surplus"
 """Column with a line's first extra cell; no header has this name."""
 
 BLOCK_BYTES: Final = 8 << 20
@@ -62,7 +62,7 @@ class CsvFile:
 
     @property
     def types(self) -> Mapping[str, pl.DataType]:
-        """The columns in order, as text; of several columns with one name, the first."""
+        """The columns in order, as text; if several have one name, the first of them."""
         return dict.fromkeys(self.names, pl.String())
 
     @property
@@ -80,7 +80,7 @@ class CsvFile:
             places = [str(place) for place in range(len(text.names) + 1)]
             header = ",".join(places).encode() + b"\n"
             chosen = [
-                pl.col(places[-1 if name == SURPLUS else text.names.index(name)]).fill_null("").alias(name)
+                pl.col(places[-1 if name == SURPLUS_COLUMN else text.names.index(name)]).fill_null("").alias(name)
                 for name in names
             ]
             for block in text.blocks():
@@ -100,8 +100,8 @@ class CsvFile:
 class _CsvText:
     """The text of an open CSV file."""
 
-    def __init__(self, opened: Callable[[], io.RawIOBase | io.BytesIO]) -> None:
-        self._stream = io.BufferedReader(opened(), _HEADER_BYTES)
+    def __init__(self, open_file: Callable[[], io.RawIOBase | io.BytesIO]) -> None:
+        self._stream = io.BufferedReader(open_file(), _HEADER_BYTES)
         try:
             self._chunks = _chunks(self._stream)
             self._line = 1
@@ -118,37 +118,37 @@ class _CsvText:
 
     def blocks(self) -> Iterator[bytes]:
         """Yield the text after the line of names, in blocks of complete rows."""
-        waiting, size, wanted = [self._rest], len(self._rest), 0
+        unparsed, size, wanted = [self._text_after_header], len(self._text_after_header), 0
         for chunk in self._chunks:
-            waiting.append(chunk)
+            unparsed.append(chunk)
             size += len(chunk)
             if size < wanted:
                 continue
-            text = b"".join(waiting)
-            quotes = _places(text, _QUOTE)
-            self._check(text, quotes)
+            text = b"".join(unparsed)
+            quotes = _find_all(text, _QUOTE)
+            self._check_quotes(text, quotes)
             end = _last_row_end(text, quotes)
             # If a row is longer than a block, the block size doubles.
-            waiting, size, wanted = [text[end:]], len(text) - end, 0 if end else 2 * len(text)
+            unparsed, size, wanted = [text[end:]], len(text) - end, 0 if end else 2 * len(text)
             if end:
                 yield text[:end]
                 self._line += text.count(b"\n", 0, end)
-        text = b"".join(waiting)
+        text = b"".join(unparsed)
         if text:
-            quotes = _places(text, _QUOTE)
-            self._check(text, quotes)
+            quotes = _find_all(text, _QUOTE)
+            self._check_quotes(text, quotes)
             if len(quotes) % 2:
                 raise self._malformed(text, int(quotes[-1]))
             yield text
 
     def _read_names(self) -> list[str]:
         text = next(self._chunks, b"")
-        for begin, problem in _NOT_CSV.items():
-            if text.startswith(begin):
+        for signature, problem in _NOT_CSV.items():
+            if text.startswith(signature):
                 raise UnreadableError(problem)
         text = text.removeprefix(_UTF8_MARK)
         while True:
-            text = self._without_blank_lines(text)
+            text = self._strip_blank_lines(text)
             end = _first_row_end(text)
             if end is not None:
                 break
@@ -157,12 +157,12 @@ class _CsvText:
                 end = len(text)
                 break
             text += chunk
-        header, self._rest = text[:end], text[end:]
+        header, self._text_after_header = text[:end], text[end:]
         if not header:
             raise UnreadableError("no line of column names")
         return self._parse_names(header)
 
-    def _without_blank_lines(self, text: bytes) -> bytes:
+    def _strip_blank_lines(self, text: bytes) -> bytes:
         stripped = text.lstrip(b"\r\n")
         self._line += text.count(b"\n", 0, len(text) - len(stripped))
         return stripped
@@ -172,7 +172,7 @@ class _CsvText:
             raise UnreadableError("its first line has NUL bytes; write the file as UTF-8")
         line = header.rstrip(b"\r\n")
         self._header = line.decode("utf-8", "replace")
-        self._check(header, _places(header, _QUOTE))
+        self._check_quotes(header, _find_all(header, _QUOTE))
         if any(b"\r" in part for part in line.split(b'"')[::2]):
             raise UnreadableError("its lines end in CR alone; end them with LF or CR LF")
         if line.count(b'"') % 2:
@@ -181,10 +181,10 @@ class _CsvText:
         try:
             [names] = csv.reader(io.StringIO(self._header, newline=""), strict=True)
         except (csv.Error, ValueError):
-            raise UnreadableError("its line of column names") from None
+            raise UnreadableError("its line of column names is malformed") from None
         return names
 
-    def _check(self, text: bytes, quotes: Places) -> None:
+    def _check_quotes(self, text: bytes, quotes: Places) -> None:
         """Raise UnreadableError unless each quote opens a cell, closes one, or is doubled within one."""
         if not len(quotes):
             return
@@ -194,16 +194,18 @@ class _CsvText:
         # A quote at the end of the text is checked with the next block.
         behind = np.minimum(closing + 1, len(signs) - 1)
         closes = (closing == behind) | _AFTER_CLOSING[signs[behind]]
-        further = np.minimum(behind + 1, len(signs) - 1)
-        closes &= (signs[behind] != _CR) | (further == behind) | (signs[further] == _LF)
-        astray = [*opening[~opens][:1].tolist(), *closing[~closes][:1].tolist()]
-        if astray:
-            raise self._malformed(text, min(astray))
+        after_behind = np.minimum(behind + 1, len(signs) - 1)
+        closes &= (signs[behind] != _CR) | (after_behind == behind) | (signs[after_behind] == _LF)
+        stray = [*opening[~opens][:1].tolist(), *closing[~closes][:1].tolist()]
+        if stray:
+            raise self._malformed(text, min(stray))
 
     def _malformed(self, text: bytes, place: int) -> UnreadableError:
-        for sign, named in SEPARATORS.items():
+        for sign, separator_name in SEPARATORS.items():
             if sign in self._header and "," not in self._header:
-                return UnreadableError(f"its columns seem to be separated by {named}; write it with commas")
+                return UnreadableError(
+                    f"its columns seem to be separated by {separator_name}; write it with commas"
+                )
         line = self._line + text.count(b"\n", 0, place)
         return UnreadableError(
             "a stray quote; put cells with quotes, commas or newlines in quotes, and double their own quotes",
@@ -219,12 +221,12 @@ def _chunks(stream: io.BufferedReader[Any]) -> Iterator[bytes]:
         while chunk := file.read(BLOCK_BYTES):
             yield chunk
     except EOFError:
-        raise UnreadableError("its gzip format: it ends early") from None
+        raise UnreadableError("its gzip format is damaged: it ends early") from None
     except (BadGzipFile, zlib.error):
-        raise UnreadableError("its gzip format") from None
+        raise UnreadableError("its gzip format is damaged") from None
 
 
-def _places(text: bytes, sign: int) -> Places:
+def _find_all(text: bytes, sign: int) -> Places:
     if sign not in text:
         return np.empty(0, dtype=np.intp)
     return np.flatnonzero(np.frombuffer(text, dtype=np.uint8) == sign)
@@ -245,6 +247,6 @@ def _last_row_end(text: bytes, quotes: Places) -> int:
     """Return the position after the last complete row's newline; 0 if no row is complete."""
     if not len(quotes):
         return text.rfind(b"\n") + 1
-    newlines = _places(text, _LF)
+    newlines = _find_all(text, _LF)
     ends = newlines[np.searchsorted(quotes, newlines) % 2 == 0]
     return int(ends[-1]) + 1 if len(ends) else 0

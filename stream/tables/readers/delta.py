@@ -1,9 +1,9 @@
 """Finds the files of a Delta table's newest version.
 
 The package deltalake reads the log (github.com/delta-io/delta/blob/master/PROTOCOL.md). The files
-are read like others, with four differences: only files found in the table's folder are read;
-partition columns have the log's values; if a file lacks a column, its cells are missing; and rows
-that are deleted in place are skipped.
+are read like those of other tables, with four exceptions: only files found in the table's folder are
+read; partition columns have the log's values; if a file lacks a column, its cells are missing; and
+rows that the log marks as deleted are skipped.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from stream.tables.encoding import as_text
 from stream.tables.readers.table_files import DELTA_LOG, DOTS, Names, TableFile, require_number, require_table_name
 from stream.tables.table_errors import UnreadableError
 
-_UNDERSTOOD: Final = {
+_SUPPORTED_FEATURES: Final = {
     "columnMapping",
     "deletionVectors",
     "timestampNtz",
@@ -31,24 +31,27 @@ _UNDERSTOOD: Final = {
 }
 """Reader features that are handled here or do not affect the reading of files."""
 
-_MAPPING: Final = "delta.columnMapping.mode"
+_COLUMN_MAPPING: Final = "delta.columnMapping.mode"
 
 
-def newest_local_parts(folder: Path, listed: Sequence[TableFile]) -> tuple[TableFile, ...]:
+def newest_local_files(folder: Path, listed: Sequence[TableFile]) -> tuple[TableFile, ...]:
     """Select the files of a local folder's newest version.
 
-    Links out of the folder are not followed, even in its log. UnreadableError as for ``newest_parts``.
+    Symbolic links that lead out of the folder are not followed, not even those below its log.
+    UnreadableError as for ``newest_files``.
     """
-    own = folder.resolve()
-    below = {
-        path.relative_to(own).parts: part for part in listed if (path := Path(part.location)).is_relative_to(own)
+    table_folder = folder.resolve()
+    file_by_path = {
+        path.relative_to(table_folder).parts: part
+        for part in listed
+        if (path := Path(part.location)).is_relative_to(table_folder)
     }
-    if not any(names[0] == DELTA_LOG for names in below):
-        raise UnreadableError("its log is not in its folder")
-    return newest_parts(str(own), below, {})
+    if not any(names[0] == DELTA_LOG for names in file_by_path):
+        raise UnreadableError("its _delta_log is not in the table's folder; copy the whole table")
+    return newest_files(str(table_folder), file_by_path, {})
 
 
-def newest_parts(
+def newest_files(
     table: str, listed: Mapping[Names, TableFile], options: Mapping[str, str]
 ) -> tuple[TableFile, ...]:
     """Select the files of a table's newest version, in the order of their names.
@@ -57,41 +60,46 @@ def newest_parts(
     unknown file, or uses unsupported features; Missing if the extra ``delta`` is not installed.
     """
     deltalake = import_or_missing("deltalake", "delta")
-    with _readable():
+    with _as_unreadable_errors():
         log = deltalake.DeltaTable(table, storage_options=dict(options))
-        _require_understood(log)
+        _require_supported_features(log)
         kept = _kept_rows(log)
         actions = pl.DataFrame(log.get_add_actions())
         columns = tuple(one.name for one in log.schema().fields)
-        said = log.metadata().partition_columns
+        partition_columns = log.metadata().partition_columns
     require_number(actions)
-    cells = {name: _cells(name, actions["partition"].struct.field(name)) for name in said}
+    cells = {
+        name: _partition_values_as_text(name, actions["partition"].struct.field(name))
+        for name in partition_columns
+    }
     found = []
     for number, (path, rows) in enumerate(actions.select("path", "num_records").iter_rows()):
         names = tuple(unquote(path).split("/"))
         if names not in listed or names[0] == DELTA_LOG or not DOTS.isdisjoint(names):
             raise UnreadableError("its log names a file that is not in its folder")
         require_table_name(names[-1])
-        own = tuple((name, column[number]) for name, column in cells.items())
+        own_cells = tuple((name, column[number]) for name, column in cells.items())
         mask = kept.pop(f"{log.table_uri.removesuffix('/')}/{path}", None)
-        found.append((names, replace(listed[names], cells=own, columns=columns, rows=rows, kept=mask)))
+        found.append((names, replace(listed[names], cells=own_cells, columns=columns, rows=rows, kept_rows=mask)))
     if kept:
-        raise UnreadableError("its log says of files that are not its own which rows are deleted")
+        raise UnreadableError("its log marks rows as deleted in files that do not belong to the table")
     return tuple(part for _, part in sorted(found, key=lambda one: one[0]))
 
 
-def _require_understood(log: Any) -> None:
+def _require_supported_features(log: Any) -> None:
     """Raise UnreadableError if the log uses unsupported features or column mapping."""
-    if strange := set(log.protocol().reader_features or ()) - _UNDERSTOOD:
-        raise UnreadableError(f"a Delta table with {', '.join(sorted(strange))}")
-    if log.metadata().configuration.get(_MAPPING, "none") != "none":
+    if unsupported := set(log.protocol().reader_features or ()) - _SUPPORTED_FEATURES:
         raise UnreadableError(
-            "a Delta table whose files have other names for its columns (column mapping); write it anew"
+            f"a Delta table with unsupported features: {', '.join(sorted(unsupported))}; write it without them"
+        )
+    if log.metadata().configuration.get(_COLUMN_MAPPING, "none") != "none":
+        raise UnreadableError(
+            "a Delta table with column mapping, which is not supported; write it with delta.columnMapping.mode=none"
         )
 
 
-def _cells(name: str, column: pl.Series) -> pl.Series:
-    """Convert a partition column back to text; deltalake has given its values a type."""
+def _partition_values_as_text(name: str, column: pl.Series) -> pl.Series:
+    """Convert a partition column back to the log's text, which deltalake has converted to a type."""
     if column.dtype.is_float():
         return as_text(name, column)
     if isinstance(column.dtype, pl.Datetime):
@@ -110,7 +118,7 @@ def _kept_rows(log: Any) -> dict[str, bytes]:
 
 
 @contextmanager
-def _readable() -> Iterator[None]:
+def _as_unreadable_errors() -> Iterator[None]:
     """Convert errors to UnreadableError without their messages, which may quote the log."""
     failures = import_module("deltalake.exceptions")
     try:

@@ -18,16 +18,16 @@ import polars as pl
 
 from schemas import Address
 from stream.optional_packages import import_or_missing
-from stream.tables.readers.delta import newest_parts
+from stream.tables.readers.delta import newest_files
 from stream.tables.readers.sheets import FileSheet
 from stream.tables.readers.table_files import (
-    CHANGED,
+    CHANGED_WHILE_READ,
     DELTA_LOG,
-    MOST_LISTED,
+    MAX_LISTED_FILES,
     Names,
     Scope,
     TableFile,
-    cells_of,
+    folder_cells,
     require_size,
     require_table_name,
 )
@@ -35,7 +35,7 @@ from stream.tables.table_errors import UnreadableError
 
 _CONNECT_SECONDS: Final = 10
 _READ_SECONDS: Final = 60
-_word = re.compile(r"[A-Za-z0-9.]{1,60}", re.ASCII)
+_plain_word = re.compile(r"[A-Za-z0-9.]{1,60}", re.ASCII)
 
 
 def object_sheets(address: Address, most_bytes: int | None = None) -> Iterator[FileSheet]:
@@ -43,32 +43,32 @@ def object_sheets(address: Address, most_bytes: int | None = None) -> Iterator[F
 
     UnreadableError if they have more than ``most_bytes`` in total, or change while they are read.
     """
-    parts = object_parts(address)
+    parts = object_files(address)
     require_size(parts, most_bytes)
     for part in parts:
-        yield FileSheet.open(part, _options(), partial(_ObjectStream, part))
-    if object_parts(address) != parts:
-        raise UnreadableError(CHANGED)
+        yield FileSheet.open(part, _read_options(), partial(_ObjectStream, part))
+    if object_files(address) != parts:
+        raise UnreadableError(CHANGED_WHILE_READ)
 
 
-def object_parts(address: Address) -> tuple[TableFile, ...]:
+def object_files(address: Address) -> tuple[TableFile, ...]:
     """List the objects of an address; UnreadableError if there are none, or some are no tables."""
-    scope = Scope.of(address.parts, is_folder=address.is_folder)
+    scope = Scope.from_names(address.parts, is_folder=address.is_folder)
     if scope is None:
         require_table_name(address.parts[-1])
         only: Names = ()
-        listed = {only: one for one in _listed(address.host, "/".join(address.parts), exact=True)}  # noqa: B035  (one at most)
+        listed = {only: one for one in _list_objects(address.host, "/".join(address.parts), exact=True)}  # noqa: B035  (one at most)
         names = list(listed)
     else:
         folder = "".join(f"{name}/" for name in scope.folder)
-        listed = {tuple(one["Key"][len(folder) :].split("/")): one for one in _listed(address.host, folder)}
-        if scope.is_whole and any(names[0] == DELTA_LOG for names in listed):
-            parts = {one: _part(address.host, found, one) for one, found in listed.items()}
-            return newest_parts(f"s3://{address.host}/{folder}", parts, _delta_options())
+        listed = {tuple(one["Key"][len(folder) :].split("/")): one for one in _list_objects(address.host, folder)}
+        if scope.is_all_files and any(names[0] == DELTA_LOG for names in listed):
+            parts = {one: _object_file(address.host, found, one) for one, found in listed.items()}
+            return newest_files(f"s3://{address.host}/{folder}", parts, _delta_options())
         names = scope.select(list(listed))
     if not names:
         raise UnreadableError("missing")
-    return tuple(_part(address.host, listed[one], one) for one in names)
+    return tuple(_object_file(address.host, listed[one], one) for one in names)
 
 
 class _ObjectStream(RawIOBase):
@@ -76,14 +76,14 @@ class _ObjectStream(RawIOBase):
 
     def __init__(self, part: TableFile) -> None:
         bucket, _, key = part.location.removeprefix("s3://").partition("/")
-        with _answering():
+        with _as_unreadable_errors():
             self._body = _client().get_object(Bucket=bucket, Key=key, IfMatch=str(part.stamp[0]))["Body"]
 
     def readable(self) -> bool:
         return True
 
     def readinto(self, room: Any) -> int:
-        with _answering():
+        with _as_unreadable_errors():
             found = self._body.read(len(room))
         room[: len(found)] = found
         return len(found)
@@ -93,30 +93,32 @@ class _ObjectStream(RawIOBase):
         self._body.close()
 
 
-def _part(bucket: str, found: dict[str, Any], names: Names) -> TableFile:
+def _object_file(bucket: str, found: dict[str, Any], names: Names) -> TableFile:
     stamp = (found["ETag"], found["LastModified"].isoformat(), found["Size"])
-    return TableFile(f"s3://{bucket}/{found['Key']}", found["Size"], stamp, cells_of(names), name="/".join(names))
+    return TableFile(
+        f"s3://{bucket}/{found['Key']}", found["Size"], stamp, folder_cells(names), name="/".join(names)
+    )
 
 
-def _listed(bucket: str, prefix: str, *, exact: bool = False) -> list[dict[str, Any]]:
+def _list_objects(bucket: str, prefix: str, *, exact: bool = False) -> list[dict[str, Any]]:
     """List the objects with this key or prefix, without objects that only mark folders."""
     found: list[dict[str, Any]] = []
-    with _answering():
+    with _as_unreadable_errors():
         for page in _client().get_paginator("list_objects_v2").paginate(Bucket=bucket, Prefix=prefix):
             for one in page.get("Contents", ()):
                 if exact and one["Key"] == prefix:
                     return [one]
                 if not one["Key"].endswith("/"):
                     found.append(one)
-            if exact or len(found) > MOST_LISTED:
+            if exact or len(found) > MAX_LISTED_FILES:
                 break
-    if len(found) > MOST_LISTED:
-        raise UnreadableError(f"more than {MOST_LISTED} files below its folder")
+    if len(found) > MAX_LISTED_FILES:
+        raise UnreadableError(f"more than {MAX_LISTED_FILES} files below its folder")
     return [] if exact else found
 
 
 @contextmanager
-def _answering() -> Iterator[None]:
+def _as_unreadable_errors() -> Iterator[None]:
     """Convert the store's errors to UnreadableError, without messages, which may quote data."""
     import_or_missing("boto3", "s3")
     failures = import_module("botocore.exceptions")
@@ -125,15 +127,15 @@ def _answering() -> Iterator[None]:
     except failures.ClientError as error:
         code = error.response.get("Error", {}).get("Code")
         if code == "PreconditionFailed":
-            raise UnreadableError(CHANGED) from None
-        raise UnreadableError(f"the store refused: {_word_of(code)}") from None
+            raise UnreadableError(CHANGED_WHILE_READ) from None
+        raise UnreadableError(f"the store refused: {_error_code(code)}") from None
     except failures.BotoCoreError as error:
         raise UnreadableError(f"the store was not reached: {type(error).__name__}") from None
 
 
-def _word_of(code: object) -> str:
-    """Return a store's error code, if it is a plain word."""
-    return code if isinstance(code, str) and _word.fullmatch(code) else "no word of why"
+def _error_code(code: object) -> str:
+    """Return a store's error code, if it is a plain word and so public."""
+    return code if isinstance(code, str) and _plain_word.fullmatch(code) else "no error code"
 
 
 @lru_cache(maxsize=1)
@@ -144,22 +146,22 @@ def _client() -> Any:
         read_timeout=_READ_SECONDS,
         retries={"total_max_attempts": 3, "mode": "standard"},
     )
-    # A new session, as boto3's default session keeps the credentials and addresses of its first use.
+    # Use a new session: boto3's default one keeps the credentials and addresses of its first use.
     return boto3.Session().client("s3", config=settings)
 
 
-def _options() -> dict[str, Any]:
+def _read_options() -> dict[str, Any]:
     """Return options for reading objects; polars finds credentials with boto3, too."""
-    return {"storage_options": _store(), "credential_provider": pl.CredentialProviderAWS()}
+    return {"storage_options": _store_settings(), "credential_provider": pl.CredentialProviderAWS()}
 
 
 def _delta_options() -> dict[str, str]:
-    """Return options for reading a log, with credentials, as deltalake finds only few kinds."""
+    """Return options for reading a log, with credentials, because deltalake finds only few kinds itself."""
     found = pl.CredentialProviderAWS()()[0]
-    return _store() | {name: text for name, text in found.items() if text is not None}
+    return _store_settings() | {name: text for name, text in found.items() if text is not None}
 
 
-def _store() -> dict[str, str]:
+def _store_settings() -> dict[str, str]:
     client = _client()
     store = {"aws_endpoint_url": client.meta.endpoint_url, "aws_region": client.meta.region_name}
     if client.meta.endpoint_url.startswith("http://"):

@@ -24,7 +24,7 @@ from stream.tables.table_errors import UnreadableError
 _CONNECT_SECONDS: Final = 10
 _BATCH_BYTES: Final = 4 << 20
 
-_NUMBERS: Final[Mapping[str, pl.DataType]] = {
+_TYPES_READ_AS_THEY_ARE: Final[Mapping[str, pl.DataType]] = {
     "smallint": pl.Int16(),
     "integer": pl.Int32(),
     "bigint": pl.Int64(),
@@ -54,11 +54,13 @@ class PostgresqlSheet:
         """Yield the named columns in batches, in the server's order of rows."""
         schema = pl.Schema({name: self.types[name] for name in names})
         yield pl.DataFrame(schema=schema)
-        asked = [_quoted(name) + ("::text" if kind == pl.String else "") for name, kind in schema.items()]
+        columns = [
+            _quote_identifier(name) + ("::text" if kind == pl.String else "") for name, kind in schema.items()
+        ]
         _database, *relation = self.address.parts
-        with _readable(), self.connection.cursor() as cursor:
+        with _as_unreadable_errors(), self.connection.cursor() as cursor:
             cursor.adbc_statement.set_options(**{"adbc.postgresql.batch_size_hint_bytes": str(_BATCH_BYTES)})
-            cursor.execute(f"SELECT {', '.join(asked)} FROM {'.'.join(map(_quoted, relation))}")  # noqa: S608  (all quoted)
+            cursor.execute(f"SELECT {', '.join(columns)} FROM {'.'.join(map(_quote_identifier, relation))}")  # noqa: S608  (all quoted)
             for batch in cursor.fetch_record_batch():
                 cells = pl.DataFrame(batch)
                 cells.columns = names
@@ -67,7 +69,7 @@ class PostgresqlSheet:
 
 def postgresql_sheets(address: Address) -> Iterator[PostgresqlSheet]:
     """Yield the table of an address; UnreadableError if it is missing or forbidden."""
-    with _readable(), _connected(address) as connection:
+    with _as_unreadable_errors(), _connect(address) as connection:
         _database, schema, name = address.parts
         found = _rows(
             connection,
@@ -78,28 +80,28 @@ def postgresql_sheets(address: Address) -> Iterator[PostgresqlSheet]:
         )
         if not found:
             raise UnreadableError("missing")
-        types = {column: _NUMBERS.get(kind, pl.String()) for column, kind in found}
+        types = {column: _TYPES_READ_AS_THEY_ARE.get(kind, pl.String()) for column, kind in found}
         yield PostgresqlSheet(address, types, connection)
 
 
 def snapshot(address: Address) -> tuple[str, ...]:
     """Return the server's start time and snapshot; if neither changes, neither do the rows."""
-    with _readable(), _connected(address) as connection:
-        [seen] = _rows(connection, "SELECT pg_postmaster_start_time()::text, pg_current_snapshot()::text")
-    return seen
+    with _as_unreadable_errors(), _connect(address) as connection:
+        [stamp] = _rows(connection, "SELECT pg_postmaster_start_time()::text, pg_current_snapshot()::text")
+    return stamp
 
 
 @contextmanager
-def _connected(address: Address) -> Iterator[Any]:
+def _connect(address: Address) -> Iterator[Any]:
     """Open a connection in a read-only transaction with one snapshot."""
     # Addresses have only few kinds of characters, so nothing needs quoting.
-    told = {
+    settings = {
         "host": address.host,
         "port": address.port,
         "dbname": address.parts[0],
         "connect_timeout": _CONNECT_SECONDS,
     }
-    text = " ".join(f"{name}='{value}'" for name, value in told.items())
+    text = " ".join(f"{name}='{value}'" for name, value in settings.items())
     connection = import_module("adbc_driver_postgresql.dbapi").connect(text)
     try:
         with connection.cursor() as cursor:
@@ -112,18 +114,18 @@ def _connected(address: Address) -> Iterator[Any]:
 
 
 @contextmanager
-def _readable() -> Iterator[None]:
+def _as_unreadable_errors() -> Iterator[None]:
     import_or_missing("adbc_driver_postgresql", "postgresql")
     failure = import_module("adbc_driver_manager").Error
     try:
         yield
     except failure as error:
         code = error.sqlstate
-        told = f"PostgreSQL says {code}" if code else "PostgreSQL was not reached, or let nobody in"
-        raise UnreadableError(told) from None
+        cause = f"PostgreSQL refused: {code}" if code else "PostgreSQL was not reached, or refused the login"
+        raise UnreadableError(cause) from None
     except (OSError, import_module("pyarrow").ArrowException):
         # Errors while rows arrive have no code.
-        raise UnreadableError("PostgreSQL broke off while it sent rows") from None
+        raise UnreadableError("PostgreSQL ended the connection while it sent rows") from None
 
 
 def _rows(connection: Any, query: str, values: tuple[str, ...] = ()) -> list[tuple[str, ...]]:
@@ -133,5 +135,5 @@ def _rows(connection: Any, query: str, values: tuple[str, ...] = ()) -> list[tup
         return [tuple(row) for row in cursor.fetchall()]
 
 
-def _quoted(name: str) -> str:
+def _quote_identifier(name: str) -> str:
     return '"' + name.replace('"', '""') + '"'

@@ -1,6 +1,6 @@
 """The protocol by which a reading process sends a table to its service, over a pipe.
 
-The service verifies everything: a malicious file may control the process.
+The service verifies all that it receives, because a malicious file may control the process.
 """
 
 from __future__ import annotations
@@ -27,15 +27,15 @@ from stream.tables.people import CHOOSING_BYTES, PERSON_BYTES
 from stream.tables.readers.sheets import sheets_of, stamp_of
 from stream.tables.readers.table_files import TableFile
 from stream.tables.rows import EncodedBatch, RowCollector, RowEncoder, Rows, columns_of
-from stream.tables.table_errors import COLUMN_ERRORS, ColumnError, UnreadableError, one_line
-from stream.tables.texts import TEXT_BYTES, TEXT_CODE, joined, split
+from stream.tables.table_errors import COLUMN_ERRORS, ColumnError, UnreadableError, to_one_line
+from stream.tables.texts import TEXT_BYTES, TEXT_CODE, join_texts, split_texts
 
 _HEADER_BYTES: Final = 4 << 20
-_MOST_BATCH_ROWS: Final = 1 << 24
+_MAX_BATCH_ROWS: Final = 1 << 24
 
 
 @cache
-def _kinds() -> frozenset[str]:
+def _type_names() -> frozenset[str]:
     """Return the names of all column types of polars."""
     types = filter(isclass, vars(import_module("polars")).values())
     return frozenset({"", *(one.__name__ for one in types if issubclass(one, pl.DataType))})
@@ -48,7 +48,7 @@ def row_bytes(source: TableSource) -> int:
     return codes if source.person is None else 2 * codes + CHOOSING_BYTES
 
 
-def header(answer: dict[str, object]) -> bytes:
+def encode_header(answer: dict[str, object]) -> bytes:
     """Encode a header: its length in 4 bytes, and its fields as JSON."""
     text = json.dumps(answer).encode()
     return len(text).to_bytes(4, "little") + text
@@ -57,7 +57,9 @@ def header(answer: dict[str, object]) -> bytes:
 def write_batch(stream: IO[bytes], batch: EncodedBatch) -> None:
     """Send a batch."""
     rows = len(next(iter(batch.private_codes.values())))
-    stream.write(header({"rows": rows, "file_rows": batch.file_row_count, "unnamed": batch.private_unnamed}))
+    stream.write(
+        encode_header({"rows": rows, "file_rows": batch.file_row_count, "unnamed": batch.private_unnamed})
+    )
     for column in (*batch.private_codes.values(), *batch.private_texts.values()):
         stream.write(np.ascontiguousarray(column).view(np.uint8).data)
     if batch.private_numbers is not None:
@@ -66,10 +68,14 @@ def write_batch(stream: IO[bytes], batch: EncodedBatch) -> None:
 
 def write_end(stream: IO[bytes], names: Words | None, texts: Mapping[str, tuple[bytes, ...]]) -> None:
     """Send the end of the table, the texts of each text attribute, and the digests of people's names."""
-    counts = {"texts": [[len(own), sum(map(len, own))] for own in texts.values()]} if texts else {}
-    stream.write(header({"people": 0 if names is None else len(names), **counts}))
-    for own in texts.values():
-        lengths, content = joined(own)
+    counts = (
+        {"texts": [[len(column_texts), sum(map(len, column_texts))] for column_texts in texts.values()]}
+        if texts
+        else {}
+    )
+    stream.write(encode_header({"people": 0 if names is None else len(names), **counts}))
+    for column_texts in texts.values():
+        lengths, content = join_texts(column_texts)
         stream.write(lengths.tobytes() + content)
     if names is not None:
         stream.write(np.ascontiguousarray(names, dtype="<u8").view(np.uint8).data)
@@ -79,13 +85,14 @@ def write_end(stream: IO[bytes], names: Words | None, texts: Mapping[str, tuple[
 class TimedPipe:
     """The service's end of a pipe, with a deadline, because the other process may never answer.
 
-    It uses the descriptor; nothing else may use the file object. TimeoutError after the deadline.
+    It reads and writes the file descriptor, so nothing else may use the file object. TimeoutError after
+    the deadline.
     """
 
-    def __init__(self, pipe: IO[bytes], until: float) -> None:
+    def __init__(self, pipe: IO[bytes], deadline: float) -> None:
         """Set the deadline as a time of ``monotonic``."""
         self._pipe = pipe.fileno()
-        self._until = until
+        self._deadline = deadline
 
     def readinto(self, view: memoryview) -> int:
         """Read some bytes and return their number: 0 at the end."""
@@ -100,28 +107,28 @@ class TimedPipe:
             os.write(self._pipe, text[start : start + PIPE_BUF])
 
     def _wait(self, event: int) -> None:
-        left, ready = self._until - monotonic(), poll()
+        left, ready = self._deadline - monotonic(), poll()
         ready.register(self._pipe, event)
         if left <= 0 or not ready.poll(left * 1000):
             raise TimeoutError
 
 
 def receive_header(stream: TimedPipe, source: TableSource) -> dict[str, Any]:
-    """Read a header; UnreadableError or ColumnError if it is a refusal, EOFError etc. if invalid.
+    """Read a header; UnreadableError or ColumnError if it is a refusal, EOFError or others if invalid.
 
-    A refusal may be published, so it must have a known error, a column of the source and a known type.
-    Causes and file names are for the service's log, or for trusted callers.
+    A refusal may be published, so its error, column and type must be known ones. Causes and file names
+    are for the service's log, or for trusted callers.
     """
-    length = int.from_bytes(_exactly(stream, 4), "little")
+    length = int.from_bytes(_read_items(stream, 4), "little")
     if length > _HEADER_BYTES:
         raise EOFError
-    answer = json.loads(_exactly(stream, length).tobytes())
-    file = one_line(str(answer.get("file", "")))
+    answer = json.loads(_read_items(stream, length).tobytes())
+    file = to_one_line(str(answer.get("file", "")))
     if "unreadable" in answer:
-        raise UnreadableError(one_line(str(answer["unreadable"])), file=file)
+        raise UnreadableError(to_one_line(str(answer["unreadable"])), file=file)
     if "refused" in answer:
         wrong, column, kind = answer["refused"]
-        if wrong not in COLUMN_ERRORS or column not in columns_of(source) or kind not in _kinds():
+        if wrong not in COLUMN_ERRORS or column not in columns_of(source) or kind not in _type_names():
             raise EOFError
         raise ColumnError(wrong, column, kind, file)
     return dict(answer)
@@ -129,39 +136,39 @@ def receive_header(stream: TimedPipe, source: TableSource) -> dict[str, Any]:
 
 def receive_rows(stream: TimedPipe, source: TableSource, most_bytes: int) -> Rows:
     """Read all batches; UnreadableError if they exceed ``most_bytes``."""
-    gathered, each, highest = RowCollector(source), row_bytes(source), -1
+    collector, bytes_per_row, highest_person = RowCollector(source), row_bytes(source), -1
     largest = dict.fromkeys(source.texts, 0)
     while "people" not in (answer := receive_header(stream, source)):
         rows, file_rows, unnamed = int(answer["rows"]), int(answer["file_rows"]), int(answer["unnamed"])
-        if not 0 <= rows <= file_rows - unnamed <= file_rows <= _MOST_BATCH_ROWS:
+        if not 0 <= rows <= file_rows - unnamed <= file_rows <= _MAX_BATCH_ROWS:
             raise EOFError
-        if (gathered.private_row_count + rows) * each > most_bytes:
+        if (collector.private_row_count + rows) * bytes_per_row > most_bytes:
             raise UnreadableError(TOO_LARGE)
         codes = _receive_codes(stream, source, rows)
-        texts = {name: _exactly(stream, rows, TEXT_CODE) for name in source.texts}
+        texts = {name: _read_items(stream, rows, TEXT_CODE) for name in source.texts}
         for name, column in texts.items():
             largest[name] = max(largest[name], int(column.max(initial=0)))
         numbers = None
         if source.person is not None:
-            numbers = _exactly(stream, rows, np.dtype("<u4")).astype(np.uint32, copy=False)
-            highest = max(highest, int(numbers.max(initial=0)) if rows else -1)
-        gathered.add(EncodedBatch(codes, numbers, file_rows, unnamed, texts))
+            numbers = _read_items(stream, rows, np.dtype("<u4")).astype(np.uint32, copy=False)
+            highest_person = max(highest_person, int(numbers.max(initial=0)) if rows else -1)
+        collector.add(EncodedBatch(codes, numbers, file_rows, unnamed, texts))
     people = int(answer["people"])
-    if not highest < people <= gathered.file_row_count - gathered.private_unnamed:
+    if not highest_person < people <= collector.file_row_count - collector.private_unnamed:
         raise EOFError
-    used = gathered.private_row_count * each + people * PERSON_BYTES
-    sizes, rows_in_all = answer.get("texts", []), gathered.file_row_count
+    used = collector.private_row_count * bytes_per_row + people * PERSON_BYTES
+    sizes, rows_in_all = answer.get("texts", []), collector.file_row_count
     found = _receive_texts(stream, source, sizes, largest, rows_in_all, most_bytes - used)
     if source.person is None:
-        return gathered.rows(None, found)
-    names = _exactly(stream, 2 * people, np.dtype("<u8")).astype(np.uint64, copy=False)
-    return gathered.rows(names.reshape(-1, 2), found)
+        return collector.rows(None, found)
+    names = _read_items(stream, 2 * people, np.dtype("<u8")).astype(np.uint64, copy=False)
+    return collector.rows(names.reshape(-1, 2), found)
 
 
 def _receive_codes(stream: TimedPipe, source: TableSource, rows: int) -> dict[str, CodeArray]:
     codes: dict[str, CodeArray] = {}
     for name, domain in source.attributes.items():
-        codes[name] = _exactly(stream, rows, code_type(domain.size))
+        codes[name] = _read_items(stream, rows, code_type(domain.size))
         if rows and int(codes[name].max()) >= domain.size:
             raise EOFError
     return codes
@@ -178,10 +185,10 @@ def _receive_texts(
     for (name, declared), (count, content) in zip(source.texts.items(), counts, strict=True):
         if not largest[name] <= count <= min(MAX_TEXTS, rows):
             raise EOFError
-        lengths = _exactly(stream, count, np.dtype("<u2"))
+        lengths = _read_items(stream, count, np.dtype("<u2"))
         if int(lengths.sum(dtype=np.int64)) != content:
             raise EOFError
-        found[name] = split(declared, lengths, _exactly(stream, content).tobytes())
+        found[name] = split_texts(declared, lengths, _read_items(stream, content).tobytes())
     return found
 
 
@@ -189,34 +196,34 @@ TOO_LARGE: Final = "larger than SOTTO_TABLE_BYTES"
 _BYTE: Final = np.dtype(np.uint8)
 
 
-def _exactly(stream: TimedPipe, items: int, kind: np.dtype[Any] = _BYTE) -> npt.NDArray[Any]:
+def _read_items(stream: TimedPipe, items: int, kind: np.dtype[Any] = _BYTE) -> npt.NDArray[Any]:
     """Read a number of items; EOFError if the pipe ends, TimeoutError after the deadline."""
     found = np.empty(items, dtype=kind)
     view, filled = found.view(np.uint8).data, 0
     while filled < len(view):
-        got = stream.readinto(view[filled:])
-        if not got:
+        received = stream.readinto(view[filled:])
+        if not received:
             raise EOFError
-        filled += got
+        filled += received
     return found
 
 
-def send(request: dict[str, Any], output: IO[bytes]) -> None:
-    """Answer a request: write the codes of the table's rows, the table's stamp, or a refusal."""
+def answer_request(request: dict[str, Any], output: IO[bytes]) -> None:
+    """Write the answer to a request: the codes of the table's rows, the table's stamp, or a refusal."""
     source = TableSource.model_validate(request["source"])
     try:
         if request["wanted"] == "stamp":
-            output.write(header({"stamp": stamp_of(source.path)[1:]}))
+            output.write(encode_header({"stamp": stamp_of(source.path)[1:]}))
         else:
             _send_rows(source, request, output)
     except UnreadableError as error:
-        output.write(header({"unreadable": error.cause, "file": error.file}))
+        output.write(encode_header({"unreadable": error.cause, "file": error.file}))
     except Missing as error:
-        output.write(header({"unreadable": str(error)}))
+        output.write(encode_header({"unreadable": str(error)}))
     except ColumnError as error:
-        output.write(header({"refused": error.told, "file": error.file}))
+        output.write(encode_header({"refused": error.details, "file": error.file}))
     except MemoryError:
-        output.write(header({"unreadable": "more memory than SOTTO_TABLE_READING_BYTES"}))
+        output.write(encode_header({"unreadable": "more memory than SOTTO_TABLE_READING_BYTES"}))
     output.flush()
 
 
@@ -235,6 +242,6 @@ def _batches(source: TableSource, request: dict[str, Any], encoder: RowEncoder) 
     for sheet in sheets_of(source.path, parts, request["reading_bytes"]):
         if rows + (sheet.row_count_from_metadata() or 0) > most:
             raise UnreadableError(TOO_LARGE)
-        for batch in encoder.sheet(sheet):
+        for batch in encoder.encode_sheet(sheet):
             rows += len(next(iter(batch.private_codes.values())))
             yield batch

@@ -20,13 +20,13 @@ import numpy as np
 from schemas import Address
 from stream.optional_packages import pl
 from stream.tables.readers.csv_files import CsvFile
-from stream.tables.readers.delta import newest_local_parts
+from stream.tables.readers.delta import newest_local_files
 from stream.tables.readers.table_files import (
-    CHANGED,
+    CHANGED_WHILE_READ,
     TableFile,
     has_changed,
     local_delta,
-    local_parts,
+    local_files,
     require_size,
 )
 from stream.tables.table_errors import DataError, UnreadableError
@@ -71,32 +71,32 @@ class ParquetFile:
     @property
     def types(self) -> Mapping[str, pl.DataType]:
         """The columns in order."""
-        return dict(self._scanned().collect_schema())
+        return dict(self._scan().collect_schema())
 
     def row_count_from_metadata(self) -> int | None:
         """Return the number of rows from the footer."""
-        return int(self._scanned().select(pl.len()).collect().item())
+        return int(self._scan().select(pl.len()).collect().item())
 
     def batches(self, names: Sequence[str], rows: int) -> Iterator[pl.DataFrame]:
         """Yield the named columns in batches."""
-        yield from self._scanned().select(names).collect_batches(chunk_size=rows, lazy=True)
+        yield from self._scan().select(names).collect_batches(chunk_size=rows, lazy=True)
 
-    def _scanned(self) -> pl.LazyFrame:
+    def _scan(self) -> pl.LazyFrame:
         return pl.scan_parquet(self.location, glob=False, hive_partitioning=False, **self.options)
 
 
 @dataclass(frozen=True)
 class FileSheet:
-    """A CSV or Parquet file; ``cells`` and ``kept`` add what folder names or a Delta log say."""
+    """A CSV or Parquet file, with the cells and deletions that folder names or a Delta log add."""
 
     name: str
     cells: Mapping[str, str | None]
     file: CsvFile | ParquetFile
-    own: Mapping[str, pl.DataType]
+    file_types: Mapping[str, pl.DataType]
     """The file's own columns in order, including columns that ``cells`` replace."""
 
     rows: int | None = None
-    kept: bytes | None = None
+    kept_rows: bytes | None = None
 
     @classmethod
     def open(
@@ -112,17 +112,17 @@ class FileSheet:
             file = ParquetFile(part.location, options or {})
         else:
             file = CsvFile(opened or partial(FileIO, part.location))
-        with readable(part.name):
-            own = file.types
-            if not own:
+        with as_unreadable_errors(part.name):
+            file_types = file.types
+            if not file_types:
                 raise UnreadableError("no columns")
-        cells.update((name, None) for name in part.columns if name not in own and name not in cells)
-        return cls(part.name, cells, file, own, part.rows, part.kept)
+        cells.update((name, None) for name in part.columns if name not in file_types and name not in cells)
+        return cls(part.name, cells, file, file_types, part.rows, part.kept_rows)
 
     @property
     def types(self) -> Mapping[str, pl.DataType]:
         """The file's columns and, as text, the columns from folder names or a Delta log."""
-        return dict(self.own) | dict.fromkeys(self.cells, pl.String())
+        return dict(self.file_types) | dict.fromkeys(self.cells, pl.String())
 
     @property
     def repeated(self) -> Sequence[str]:
@@ -136,23 +136,25 @@ class FileSheet:
 
     def row_count_from_metadata(self) -> int | None:
         """Return the number of rows from a Parquet file's footer."""
-        with readable(self.name):
+        with as_unreadable_errors(self.name):
             return self.file.row_count_from_metadata()
 
     def batches(self, names: Sequence[str]) -> Iterator[pl.DataFrame]:
         """Yield the named columns in the file's order of rows."""
-        said = [pl.lit(self.cells[name], dtype=pl.String).alias(name) for name in names if name in self.cells]
-        own = [name for name in names if name not in self.cells]
-        # If folder names have all requested columns, any column gives the number of rows.
-        read, types = own or list(self.own)[:1], self.types
+        constant_cells = [
+            pl.lit(self.cells[name], dtype=pl.String).alias(name) for name in names if name in self.cells
+        ]
+        read_names = [name for name in names if name not in self.cells]
+        # If folder names give all requested columns, any column of the file gives the number of rows.
+        read, types = read_names or list(self.file_types)[:1], self.types
         yield pl.DataFrame(schema={name: types.get(name, pl.String()) for name in names})
-        with readable(self.name):
-            for batch in self._kept(self.file.batches(read, BATCH_ROWS)):
-                yield batch.with_columns(said).select(names)
+        with as_unreadable_errors(self.name):
+            for batch in self._drop_deleted(self.file.batches(read, BATCH_ROWS)):
+                yield batch.with_columns(constant_cells).select(names)
 
-    def _kept(self, batches: Iterable[pl.DataFrame]) -> Iterator[pl.DataFrame]:
+    def _drop_deleted(self, batches: Iterable[pl.DataFrame]) -> Iterator[pl.DataFrame]:
         """Drop deleted rows; UnreadableError if the log has another number of rows."""
-        kept = None if self.kept is None else pl.Series(np.frombuffer(self.kept, dtype=np.bool_))
+        kept = None if self.kept_rows is None else pl.Series(np.frombuffer(self.kept_rows, dtype=np.bool_))
         rows, done = self.rows if kept is None else len(kept), 0
         for batch in batches:
             begin, done = done, done + batch.height
@@ -160,22 +162,20 @@ class FileSheet:
                 break
             yield batch if kept is None else batch.filter(kept[begin:done])
         if rows is not None and done != rows:
-            raise UnreadableError("its log says that a file has another number of rows")
+            raise UnreadableError("its Delta log gives another number of rows for a file")
 
 
 @contextmanager
-def readable(file: str = "") -> Iterator[None]:
+def as_unreadable_errors(file: str = "") -> Iterator[None]:
     """Convert errors to UnreadableError without their messages, which may quote cells."""
     try:
         yield
     except UnreadableError as error:
         raise error.in_file(file) from None
     except PermissionError:
-        raise UnreadableError("its rights: it may not be read", file=file) from None
+        raise UnreadableError("its permissions do not let this process read it", file=file) from None
     except (pl.exceptions.PolarsError, pl.exceptions.PanicException, OSError, UnicodeError):
-        raise UnreadableError(
-            "its format: it is damaged, or of another kind than its name says", file=file
-        ) from None
+        raise UnreadableError("its format is damaged, or not the one that its name says", file=file) from None
 
 
 def _is_parquet(location: str) -> bool:
@@ -183,7 +183,7 @@ def _is_parquet(location: str) -> bool:
 
 
 Stamp = tuple[object, ...]
-"""A value that changes if a path's data may have changed; if nothing is known, it is the path alone."""
+"""A value that changes if a path's data may have changed; the path alone if no file is known."""
 
 
 def address_of(path: str) -> Address | None:
@@ -203,14 +203,14 @@ def sheets_of(
     has changed since it was listed. A database is read in one snapshot.
     """
     if (address := address_of(path)) is None:
-        listed = local_parts(path) if parts is None else parts
+        listed = local_files(path) if parts is None else parts
         if (folder := local_delta(path)) is not None:
-            listed = newest_local_parts(folder, listed)
+            listed = newest_local_files(folder, listed)
             require_size(listed, most_bytes)
         for part in listed:
             yield FileSheet.open(part)
         if any(map(has_changed, listed)):
-            raise UnreadableError(CHANGED)
+            raise UnreadableError(CHANGED_WHILE_READ)
     elif address.scheme == "s3":
         from stream.tables.readers.objects import object_sheets  # noqa: PLC0415  (an extra)
 
@@ -225,26 +225,26 @@ def stamp_of(path: str) -> Stamp:
     """Return the current stamp of a path; UnreadableError if a store or server fails."""
     if (address := address_of(path)) is None:
         try:
-            return stamp_of_parts(path, local_parts(path))
+            return stamp_of_files(path, local_files(path))
         except UnreadableError:
-            # Reading reports the error of the path.
+            # The error of the path is raised when the table is read.
             return (path,)
     if address.scheme == "s3":
-        from stream.tables.readers.objects import object_parts  # noqa: PLC0415  (an extra)
+        from stream.tables.readers.objects import object_files  # noqa: PLC0415  (an extra)
 
-        return stamp_of_parts(path, object_parts(address))
+        return stamp_of_files(path, object_files(address))
     from stream.tables.readers.postgresql import snapshot  # noqa: PLC0415  (an extra)
 
     return (path, *snapshot(address))
 
 
-def stamp_of_parts(path: str, parts: Sequence[TableFile]) -> Stamp:
+def stamp_of_files(path: str, parts: Sequence[TableFile]) -> Stamp:
     """Return the stamp of these files; its size does not depend on their number."""
     if not parts:
         return (path,)
-    told = blake2b(digest_size=16)
+    digest = blake2b(digest_size=16)
     for part in parts:
-        kept = part.kept or b""
-        told.update(repr((part.location, part.stamp, part.cells, part.columns, part.rows, len(kept))).encode())
-        told.update(kept)
-    return (path, told.hexdigest())
+        kept = part.kept_rows or b""
+        digest.update(repr((part.location, part.stamp, part.cells, part.columns, part.rows, len(kept))).encode())
+        digest.update(kept)
+    return (path, digest.hexdigest())

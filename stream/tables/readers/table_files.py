@@ -20,19 +20,19 @@ from urllib.parse import unquote
 from schemas import Address
 from stream.tables.table_errors import DataError, UnreadableError
 
-MOST_PARTS: Final = 10_000
+MAX_FILES: Final = 10_000
 """Most files of one table."""
-MOST_LISTED: Final = 100_000
+MAX_LISTED_FILES: Final = 100_000
 """Most files, and local folders, that are searched."""
 
-CHANGED: Final = "changed while it was read"
+CHANGED_WHILE_READ: Final = "changed while it was read"
 LARGE_FILES: Final = "larger than SOTTO_TABLE_READING_BYTES"
 
 DELTA_LOG: Final = "_delta_log"
 """The log folder of a Delta table."""
 
 DOTS: Final = frozenset({"", ".", ".."})
-"""Names with a special meaning in paths, though a store's objects may have them."""
+"""Names with a special meaning in paths; the keys of a store's objects may contain them."""
 
 Names = tuple[str, ...]
 """A file's path relative to some folder, as names."""
@@ -62,7 +62,7 @@ class TableFile:
     rows: int | None = None
     """Number of rows from a Delta log, including deleted ones, or None."""
 
-    kept: bytes | None = None
+    kept_rows: bytes | None = None
     """A byte per row, 0 if a Delta log marks the row as deleted; None if no row is deleted."""
 
     name: str = ""
@@ -77,7 +77,7 @@ class Scope:
     pattern: Names
 
     @classmethod
-    def of(cls, names: Names, *, is_folder: bool) -> Scope | None:
+    def from_names(cls, names: Names, *, is_folder: bool) -> Scope | None:
         """Return the scope of a path; None for a single file."""
         fixed = next((place for place, name in enumerate(names) if "*" in name), len(names))
         if is_folder:
@@ -90,15 +90,15 @@ class Scope:
         return None if _ANY_FOLDERS in self.pattern else len(self.pattern)
 
     @property
-    def is_whole(self) -> bool:
-        """Whether the path means all files of its folder, as for a Delta table."""
+    def is_all_files(self) -> bool:
+        """Whether the path means all files of its folder; only such a path can be a Delta table."""
         return self.pattern == (_ANY_FOLDERS, "*")
 
     def select(self, listed: Sequence[Names]) -> list[Names]:
         """Select the files that match the path, in order.
 
         Names that begin with ``_`` or ``.`` (and have no ``=``) are skipped. UnreadableError if a file is
-        not a table, or belongs to a Delta table, whose folder may have outdated files.
+        not a table, or belongs to a Delta table: its folder may also have files of older versions.
         """
         # The only wildcard is ``*``.
         pattern = tuple(re.sub(r"[?\[]", r"[\g<0>]", name) for name in self.pattern)
@@ -108,7 +108,9 @@ class Scope:
             if not _matches(pattern, names):
                 continue
             if not DOTS.isdisjoint(names):
-                raise UnreadableError("a file below has an empty name, or dots for one")
+                raise UnreadableError(
+                    "a file in the folder has an empty name, or '.' or '..' as a name; rename it"
+                )
             if any(map(_is_hidden, names)):
                 continue
             if any(names[:depth] in logged for depth in range(len(names))):
@@ -123,7 +125,7 @@ def local_scope(path: str) -> Scope | None:
     """Return the scope of a local path; None if it is an existing file, or names a single file."""
     if Path(path).is_file():
         return None
-    return Scope.of(tuple(path.rstrip("/").split("/")), is_folder=path.endswith("/"))
+    return Scope.from_names(tuple(path.rstrip("/").split("/")), is_folder=path.endswith("/"))
 
 
 def local_folder(scope: Scope) -> Path:
@@ -134,13 +136,13 @@ def local_folder(scope: Scope) -> Path:
 def local_delta(path: str) -> Path | None:
     """Return the folder of a local Delta table, or None."""
     scope = local_scope(path)
-    if scope is None or not scope.is_whole:
+    if scope is None or not scope.is_all_files:
         return None
     folder = local_folder(scope)
     return folder if folder.joinpath(DELTA_LOG).is_dir() else None
 
 
-def local_parts(path: str) -> tuple[TableFile, ...]:
+def local_files(path: str) -> tuple[TableFile, ...]:
     """List the files of a local path; UnreadableError if there are none, or some are no tables.
 
     In each ``location``, links are resolved, so that callers can check whether it is allowed. For a Delta
@@ -149,11 +151,11 @@ def local_parts(path: str) -> tuple[TableFile, ...]:
     try:
         if (scope := local_scope(path)) is None:
             require_table_name(Path(path).name)
-            return (_local_part(Path(path)),)
+            return (_local_file(Path(path)),)
         folder = local_folder(scope)
-        listed = _listed(folder, scope.depth)
+        listed = _list_files(folder, scope.depth)
         chosen = scope.select(listed) if local_delta(path) is None else sorted(listed)
-        return tuple(_local_part(folder.joinpath(*names), names) for names in chosen)
+        return tuple(_local_file(folder.joinpath(*names), names) for names in chosen)
     except (OSError, RuntimeError, ValueError) as error:
         if isinstance(error, UnreadableError):
             raise
@@ -168,7 +170,7 @@ def has_changed(part: TableFile) -> bool:
         return True
 
 
-def cells_of(names: Names) -> tuple[tuple[str, str | None], ...]:
+def folder_cells(names: Names) -> tuple[tuple[str, str | None], ...]:
     """Return the columns and cells in folder names ``key=value``, percent-decoded."""
     found: dict[str, str | None] = {}
     for name in names[:-1]:
@@ -188,8 +190,8 @@ def require_number(files: Sized) -> None:
     """Raise UnreadableError if a table has no files or too many."""
     if not len(files):
         raise UnreadableError("missing")
-    if len(files) > MOST_PARTS:
-        raise UnreadableError(f"more than {MOST_PARTS} files")
+    if len(files) > MAX_FILES:
+        raise UnreadableError(f"more than {MAX_FILES} files")
 
 
 def require_size(parts: Sequence[TableFile], most_bytes: int | None) -> None:
@@ -198,7 +200,7 @@ def require_size(parts: Sequence[TableFile], most_bytes: int | None) -> None:
         raise UnreadableError(LARGE_FILES)
 
 
-def _listed(folder: Path, depth: int | None) -> list[Names]:
+def _list_files(folder: Path, depth: int | None) -> list[Names]:
     """List the files below a folder, without following links to folders."""
     found: list[Names] = []
     for earlier, (at, folders, files) in enumerate(walk(folder)):
@@ -206,17 +208,17 @@ def _listed(folder: Path, depth: int | None) -> list[Names]:
         if depth is not None and len(below) >= depth:
             folders[:] = [name for name in folders if name == DELTA_LOG]
         found.extend((*below, name) for name in files)
-        if earlier + len(found) > MOST_LISTED:
-            raise UnreadableError(f"more than {MOST_LISTED} files and folders below its folder")
+        if earlier + len(found) > MAX_LISTED_FILES:
+            raise UnreadableError(f"more than {MAX_LISTED_FILES} files and folders below its folder")
     return found
 
 
-def _local_part(path: Path, names: Names = ()) -> TableFile:
+def _local_file(path: Path, names: Names = ()) -> TableFile:
     resolved = path.resolve(strict=True)
     status = resolved.stat()
     if not S_ISREG(status.st_mode):
         raise UnreadableError("no regular file")
-    return TableFile(str(resolved), status.st_size, _stamp(status), cells_of(names), name="/".join(names))
+    return TableFile(str(resolved), status.st_size, _stamp(status), folder_cells(names), name="/".join(names))
 
 
 def _stamp(status: stat_result) -> tuple[int, ...]:
@@ -229,7 +231,7 @@ def _is_hidden(name: str) -> bool:
 
 def _matches(pattern: Names, names: Names) -> bool:
     """Match names with a pattern in polynomial time; ``**`` matches any number of names."""
-    ends = {0}  # numbers of names that the pattern so far matches
+    ends = {0}  # how many names the part of the pattern so far may match
     for part in pattern:
         if part == _ANY_FOLDERS:
             ends = set(range(min(ends, default=len(names) + 1), len(names) + 1))
@@ -246,13 +248,13 @@ _address = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*://[^:]*(?::[0-9]+(?:/[^:]*)?(?![
 def parse_roots(text: str) -> tuple[Root, ...]:
     """Parse roots separated by colons as in ``PATH``.
 
-    The colons of ``://`` and of ports do not separate. After an address, the next root must be an
-    address or begin with ``/`` or ``.``, as other text might belong to the address; else DataError.
+    The colons of ``://`` and of ports do not separate roots. After an address, the next root must be an
+    address or begin with ``/`` or ``.``, because other text might belong to the address; else DataError.
     """
-    return tuple(_parsed(text))
+    return tuple(_parse_each_root(text))
 
 
-def _parsed(text: str) -> Iterator[Root]:
+def _parse_each_root(text: str) -> Iterator[Root]:
     at, is_behind_address = 0, False
     while at <= len(text):
         if (found := _address.match(text, at)) is not None:
@@ -265,8 +267,8 @@ def _parsed(text: str) -> Iterator[Root]:
         folder = text[at:].partition(":")[0]
         if folder and is_behind_address and not folder.startswith(("/", ".")):
             raise DataError(
-                "SOTTO_TABLE_ROOTS: what stands behind an address and ':' might be a part of it; begin a folder there with '/' or "
-                "'./', and an address with s3:// or postgresql://"
+                "SOTTO_TABLE_ROOTS: the text after an address and ':' might belong to the address; begin a folder there with '/' "
+                "or './', and an address with s3:// or postgresql://"
             )
         if folder:
             yield Path(folder)
@@ -275,7 +277,7 @@ def _parsed(text: str) -> Iterator[Root]:
 
 
 def is_within(path: Path, roots: tuple[Root, ...]) -> bool:
-    """Return whether a path, with links resolved, is in a root; OSError or ValueError if unknown."""
+    """Return whether a path, with links resolved, is in a root; OSError or ValueError if it has errors."""
     resolved = path.resolve()
     return any(resolved.is_relative_to(root.resolve()) for root in roots if isinstance(root, Path))
 

@@ -2,7 +2,7 @@
 
 A malicious file may exhaust memory or time, or crash a reader. So each table is read by a process
 (``reading_process``) with limits of the operating system, and the service verifies its output. The
-process gets only some environment variables (``_PASSED_ON``).
+process gets only some environment variables (``_PASSED_VARIABLES``).
 """
 
 from __future__ import annotations
@@ -22,36 +22,44 @@ from typing import Final, TypeVar
 from schemas import Address, TableSource
 from stream.log import get_logger
 from stream.tables.readers.reading_protocol import TimedPipe, receive_header, receive_rows
-from stream.tables.readers.sheets import Stamp, stamp_of_parts
+from stream.tables.readers.sheets import Stamp, stamp_of_files
 from stream.tables.readers.table_files import (
     Root,
     TableFile,
     is_allowed,
     is_within,
     local_delta,
+    local_files,
     local_folder,
-    local_parts,
     local_scope,
     parse_roots,
     require_size,
 )
 from stream.tables.rows import Rows
-from stream.tables.table_errors import OUTSIDE, ColumnError, DataError, UnreadableError
+from stream.tables.table_errors import OUTSIDE_ROOTS, ColumnError, DataError, UnreadableError
 
 READING_PROCESS: Final = "stream.tables.readers.reading_process"
 
-_ALWAYS: Final = ("PATH", "LANG", "LC_", "TZ", "TMPDIR", "LD_LIBRARY_PATH", "PYTHON", "POLARS_")
-_NETWORK: Final = ("HOME", "SSL_CERT_")
-_STORES: Final = ("AWS_", "HTTP_PROXY", "HTTPS_PROXY", "NO_PROXY", "http_proxy", "https_proxy", "no_proxy")
-_PASSED_ON: Final = {
-    None: _ALWAYS,
-    "s3": (*_ALWAYS, *_NETWORK, *_STORES),
-    "postgresql": (*_ALWAYS, *_NETWORK, "PG"),
+_COMMON_VARIABLES: Final = ("PATH", "LANG", "LC_", "TZ", "TMPDIR", "LD_LIBRARY_PATH", "PYTHON", "POLARS_")
+_NETWORK_VARIABLES: Final = ("HOME", "SSL_CERT_")
+_STORE_VARIABLES: Final = (
+    "AWS_",
+    "HTTP_PROXY",
+    "HTTPS_PROXY",
+    "NO_PROXY",
+    "http_proxy",
+    "https_proxy",
+    "no_proxy",
+)
+_PASSED_VARIABLES: Final = {
+    None: _COMMON_VARIABLES,
+    "s3": (*_COMMON_VARIABLES, *_NETWORK_VARIABLES, *_STORE_VARIABLES),
+    "postgresql": (*_COMMON_VARIABLES, *_NETWORK_VARIABLES, "PG"),
 }
 """Prefixes of environment variables that a reading process gets, by scheme."""
 
 log = get_logger("tables")
-Told = TypeVar("Told")
+Result = TypeVar("Result")
 
 
 @dataclass(frozen=True)
@@ -91,7 +99,7 @@ class GuardedReader:
         self._limits = limits
 
     def __call__(self, source: TableSource) -> Rows:
-        """Read the source's rows; DataError if that is forbidden or fails."""
+        """Read the source's rows; DataError if the path is forbidden or reading fails."""
         return self._read_or_explain(
             source, "rows", lambda pipe: receive_rows(pipe, source, self._limits.table_bytes)
         )
@@ -103,14 +111,14 @@ class GuardedReader:
                 source, "stamp", lambda pipe: (source.path, *receive_header(pipe, source)["stamp"])
             )
         try:
-            return stamp_of_parts(source.path, self._allowed(source.path) or ())
+            return stamp_of_files(source.path, self._list_allowed_files(source.path) or ())
         except UnreadableError:
-            # Reading reports the error of the path.
+            # The error of the path is raised when the table is read.
             return (source.path,)
 
-    def _read_or_explain(self, source: TableSource, wanted: str, receive: Callable[[TimedPipe], Told]) -> Told:
+    def _read_or_explain(self, source: TableSource, wanted: str, receive: Callable[[TimedPipe], Result]) -> Result:
         try:
-            return self._ask(source, wanted, self._allowed(source.path), receive)
+            return self._run_process(source, wanted, self._list_allowed_files(source.path), receive)
         except UnreadableError as error:
             file = {"file": error.file} if error.file else {}
             log.warning("table not read", source=source.source, cause=error.cause, **file)
@@ -119,34 +127,34 @@ class GuardedReader:
             log.warning("table not read", source=source.source, cause=str(error))
             raise (error if self._limits.names_causes else error.in_file("")) from None
 
-    def _allowed(self, path: str) -> tuple[TableFile, ...] | None:
+    def _list_allowed_files(self, path: str) -> tuple[TableFile, ...] | None:
         """List a local path's files; None for an address; UnreadableError if one is forbidden."""
         roots = self._limits.roots
         if (address := Address.of_table(path)) is not None:
             if not is_allowed(address, roots):
-                raise UnreadableError(OUTSIDE)
+                raise UnreadableError(OUTSIDE_ROOTS)
             return None
         try:
             scope = local_scope(path)
             if scope is not None and not is_within(local_folder(scope), roots):
-                raise UnreadableError(OUTSIDE)
-            parts = local_parts(path)
+                raise UnreadableError(OUTSIDE_ROOTS)
+            parts = local_files(path)
             inside = all(is_within(Path(part.location), roots) for part in parts)
         except (OSError, RuntimeError, ValueError) as error:
             raise UnreadableError(error.cause if isinstance(error, UnreadableError) else "missing") from None
         if not inside:
-            raise UnreadableError(OUTSIDE)
-        if local_delta(path) is None:  # only the log of a Delta table says which files count
+            raise UnreadableError(OUTSIDE_ROOTS)
+        if local_delta(path) is None:  # which files of a Delta table count is known only from its log
             require_size(parts, self._limits.reading_bytes)
         return parts
 
-    def _ask(
+    def _run_process(
         self,
         source: TableSource,
         wanted: str,
         parts: tuple[TableFile, ...] | None,
-        receive: Callable[[TimedPipe], Told],
-    ) -> Told:
+        receive: Callable[[TimedPipe], Result],
+    ) -> Result:
         limits = self._limits
         request = {
             "wanted": wanted,
@@ -157,22 +165,22 @@ class GuardedReader:
             "reading_bytes": limits.reading_bytes,
             "seconds": limits.seconds,
         }
-        until = monotonic() + limits.seconds
-        process = _started(source.path)
+        deadline = monotonic() + limits.seconds
+        process = _start_process(source.path)
         try:
             with process:
                 try:
-                    return receive(_asked(process, json.dumps(request).encode(), until))
+                    return receive(_send_request(process, json.dumps(request).encode(), deadline))
                 finally:
-                    _end(process)
+                    _kill_process(process)
         except DataError:
             raise
         except (EOFError, OSError, LookupError, TypeError, ValueError, ArithmeticError, RecursionError):
             # The process crashed, was killed, or sent an invalid answer.
-            raise UnreadableError(f"reading ended early, status {process.returncode}") from None
+            raise UnreadableError(f"the reading process ended early, with status {process.returncode}") from None
 
 
-def _started(path: str) -> subprocess.Popen[bytes]:
+def _start_process(path: str) -> subprocess.Popen[bytes]:
     """Start a reading process; UnreadableError if the system has no resources for it."""
     try:
         return subprocess.Popen(  # noqa: S603  (our own interpreter and module)
@@ -189,17 +197,17 @@ def _started(path: str) -> subprocess.Popen[bytes]:
         raise UnreadableError(f"no process could be started: {error.strerror}", lasting=False) from None
 
 
-def _asked(process: subprocess.Popen[bytes], request: bytes, until: float) -> TimedPipe:
+def _send_request(process: subprocess.Popen[bytes], request: bytes, deadline: float) -> TimedPipe:
     """Send a request and return the pipe for the answer."""
     if process.stdin is None or process.stdout is None:
         raise EOFError
-    TimedPipe(process.stdin, until).write(request)
+    TimedPipe(process.stdin, deadline).write(request)
     process.stdin.close()
-    return TimedPipe(process.stdout, until)
+    return TimedPipe(process.stdout, deadline)
 
 
-def _end(process: subprocess.Popen[bytes]) -> None:
-    """Kill a process and its group; it must not have been waited for."""
+def _kill_process(process: subprocess.Popen[bytes]) -> None:
+    """Kill a process and its group, before anything waits for it, so that the pid is still its own."""
     with suppress(ProcessLookupError, PermissionError):
         os.killpg(process.pid, signal.SIGKILL)
 
@@ -207,5 +215,5 @@ def _end(process: subprocess.Popen[bytes]) -> None:
 def _environment(path: str) -> dict[str, str]:
     """Return a reading process's environment."""
     address = Address.of_table(path)
-    begins = _PASSED_ON[None if address is None else address.scheme]
-    return {name: text for name, text in os.environ.items() if name.startswith(begins)}
+    prefixes = _PASSED_VARIABLES[None if address is None else address.scheme]
+    return {name: text for name, text in os.environ.items() if name.startswith(prefixes)}

@@ -38,10 +38,10 @@ from stream.privacy.mechanisms.tensor_sums import (
 )
 from stream.privacy.planning.hypothesis_plans import WEIGHT_STEPS
 from stream.processing.dead_letters import Rejection
-from stream.tables import Predicate, TableStore, attributes_of, cells, sum_sensitivity, within
+from stream.tables import Predicate, TableStore, attributes_of, cell_mask, restrict_domain, sum_sensitivity
 from stream.tables.expressions import AllOf, Codes
-from stream.tables.table_errors import listed, shown
-from stream.tables.universe import membership
+from stream.tables.table_errors import quote_name, quote_names
+from stream.tables.universe import code_mask
 from stream.worker.families.family import describe_attribute, list_declared
 from stream.worker.families.statistics import Statistic
 from stream.worker.families.tensors import (
@@ -208,7 +208,7 @@ class QuestionReader:
         sizes = self._sizes_of_named(attributes_of(predicate) | {attribute}, "sum")
         above, counted = _value_corners(predicate, sizes, attribute), _count_corners(predicate, sizes)
         minimum = domain.minimum
-        left = within(domain, attribute, predicate) if narrow else domain
+        left = restrict_domain(domain, attribute, predicate) if narrow else domain
         # A sum with other noise needs another key: equal keys draw equal random words.
         name = "sum" if left == domain else "sum within"
         return Linear(
@@ -225,7 +225,7 @@ class QuestionReader:
     def _mean(self, attribute: str, where: str | None) -> Mean:
         declared_range = self._summable_domain(attribute, "mean")
         predicate = self._predicate("TRUE" if where is None else where, "where")
-        domain = within(declared_range, attribute, predicate)
+        domain = restrict_domain(declared_range, attribute, predicate)
         first = domain.minimum - declared_range.minimum
         sizes = self._sizes_of_named(attributes_of(predicate) | {attribute}, "mean")
         key = json.dumps(["mean", attribute, canonical_text(predicate)]).encode()
@@ -234,7 +234,7 @@ class QuestionReader:
             axes,
             key,
             ((WEIGHT_STEPS, counted),),
-            lambda: cells(predicate, sizes).astype(np.int64) * WEIGHT_STEPS,
+            lambda: cell_mask(predicate, sizes).astype(np.int64) * WEIGHT_STEPS,
             lambda: _extent_of_predicate(predicate, sizes),
             WEIGHT_STEPS,
             WEIGHT_STEPS,
@@ -260,7 +260,7 @@ class QuestionReader:
         return CellGroups(
             axes=self._axes(sizes),
             key=json.dumps(["groups", list(group_by), canonical_text(predicate)]).encode(),
-            mask=cells(predicate, sizes),
+            mask=cell_mask(predicate, sizes),
             grouped=tuple(names.index(name) for name in group_by),
         )
 
@@ -274,9 +274,9 @@ class QuestionReader:
         return Rates(
             axes=self._axes(sizes),
             key=json.dumps(["rate", list(group_by), canonical_text(where), canonical_text(hit)]).encode(),
-            mask=cells(where, sizes),
+            mask=cell_mask(where, sizes),
             grouped=tuple(names.index(name) for name in group_by),
-            hits=cells(hit, sizes),
+            hits=cell_mask(hit, sizes),
         )
 
     def _sizes_of_groups(self, group_by: Sequence[str], others: frozenset[str], field: str) -> dict[str, int]:
@@ -304,7 +304,7 @@ class QuestionReader:
             attributes_of(statistic.predicate) | {*statistic.group_by, statistic.attribute}, statistic.form
         )
         names = list(sizes)
-        axes, mask = self._axes(sizes), cells(statistic.predicate, sizes)
+        axes, mask = self._axes(sizes), cell_mask(statistic.predicate, sizes)
         grouped = tuple(names.index(name) for name in statistic.group_by)
         ordered = names.index(statistic.attribute)
         named = [statistic.attribute, list(statistic.group_by), canonical_text(statistic.predicate)]
@@ -335,7 +335,7 @@ class QuestionReader:
         if name not in self.sizes:
             raise Rejection(
                 "malformed",
-                f"{field}: {describe_attribute(name, self._source.attributes)} is not in the stream's mechanism.attributes, which are {listed(self.sizes)}",
+                f"{field}: {describe_attribute(name, self._source.attributes)} is not in the stream's mechanism.attributes, which are {quote_names(self.sizes)}",
             )
 
     def _summable_domain(self, name: str, field: str) -> IntegerDomain:
@@ -345,7 +345,7 @@ class QuestionReader:
             numeric = [one for one in self.sizes if isinstance(self._source.attributes[one], Numeric)]
             raise Rejection(
                 "malformed",
-                f"{field}: attribute {shown(name)} has neither integers nor decimals; {list_declared(numeric)}",
+                f"{field}: attribute {quote_name(name)} has neither integers nor decimals; {list_declared(numeric)}",
             )
         return domain.in_steps
 
@@ -365,7 +365,7 @@ def _count_corners(predicate: Predicate, sizes: dict[str, int]) -> Corners:
     """Give each cell that satisfies a predicate the weight 1."""
     if (found := _corners_of_products([_factors(predicate, sizes)], sizes)) is not None:
         return found[0]
-    return weighting(cells(predicate, sizes).astype(np.int64))
+    return weighting(cell_mask(predicate, sizes).astype(np.int64))
 
 
 def _value_corners(predicate: Predicate, sizes: dict[str, int], attribute: str) -> Corners:
@@ -394,7 +394,7 @@ def _cell_values(predicate: Predicate, sizes: dict[str, int], attribute: str, mi
     """Return the attribute's value in each cell that satisfies a predicate, 0 in other cells."""
     along = [size if name == attribute else 1 for name, size in sizes.items()]
     values = np.arange(minimum, minimum + sizes[attribute], dtype=np.int64).reshape(along)
-    return np.where(cells(predicate, sizes), values, 0)
+    return np.where(cell_mask(predicate, sizes), values, 0)
 
 
 def _extent_of_weights(weights: WeightedPredicates, sizes: dict[str, int]) -> tuple[int, bool]:
@@ -406,7 +406,7 @@ def _extent_of_weights(weights: WeightedPredicates, sizes: dict[str, int]) -> tu
 def _extent_of_predicate(predicate: Predicate, sizes: dict[str, int]) -> tuple[int, bool]:
     """Count the cells of a predicate; the second value is True if they are a range on every axis."""
     if (factors := _factors(predicate, sizes)) is None:
-        return extent_of(cells(predicate, sizes))
+        return extent_of(cell_mask(predicate, sizes))
     each = [extent_of(factor) for factor in factors.values()]
     return math.prod(count for count, _ in each), all(ranges for _, ranges in each)
 
@@ -418,5 +418,5 @@ def _factors(predicate: Predicate, sizes: dict[str, int]) -> dict[str, Integers]
     for leaf in leaves:
         if not isinstance(leaf, Codes):
             return None
-        found[leaf.attribute] = found[leaf.attribute] * membership(leaf.cuts, leaf.size)
+        found[leaf.attribute] = found[leaf.attribute] * code_mask(leaf.cuts, leaf.size)
     return found

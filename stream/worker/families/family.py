@@ -40,8 +40,8 @@ from stream.privacy.planning.prices import (
 )
 from stream.processing.dead_letters import PRICE, Rejection
 from stream.tables import Predicate, PrivateTable, TableStore, rows_are_public
-from stream.tables.table_errors import listed, private_text
-from stream.tables.table_errors import shown as described
+from stream.tables.table_errors import private_text_message, quote_names
+from stream.tables.table_errors import quote_name as described
 from stream.worker.hosted_streams import HostedStreams
 from stream.worker.mechanism_updates import Update
 from stream.worker.stream_terms import WindowAndGroup
@@ -291,7 +291,7 @@ class Context:
     def table(self, slot: int) -> PrivateTable:
         """Return a stream's private table; TableReleasedError if the stream ended and it is released."""
         terms, source = self.streams.terms_at(slot), self.source_table(slot)
-        if (known := self.tables.at_hand(source, terms.fingerprint)) is not None:
+        if (known := self.tables.table_in_memory(source, terms.fingerprint)) is not None:
             return known
         if not self.streams.life.can_answer(slot):
             raise TableReleasedError
@@ -353,7 +353,7 @@ class Context:
         """Return the declared range of an attribute of integers or decimals."""
         source = self.source_table(slot)
         if attribute in source.texts:
-            raise Rejection("malformed", f"{field}: {private_text(attribute)}")
+            raise Rejection("malformed", f"{field}: {private_text_message(attribute)}")
         attributes = source.attributes
         domain = attributes.get(attribute)
         if not isinstance(domain, Numeric):
@@ -397,7 +397,7 @@ def describe_attribute(attribute: str, attributes: Container[str]) -> str:
 
 def list_declared(names: Collection[str]) -> str:
     """List declared names, as part of a refusal."""
-    return f"declared are {listed(names)}" if names else "none is declared"
+    return f"declared are {quote_names(names)}" if names else "none is declared"
 
 
 def suggest_name(attribute: str, names: Collection[str]) -> str:

@@ -29,9 +29,9 @@ from stream.tables import (
     groups_sensitivity,
     people_groups_sensitivity,
     person_sensitivity,
+    restrict_domain,
     rows_are_public,
     total_sensitivity,
-    within,
 )
 from stream.tables.expressions import conjunction
 from stream.worker.families.family import Context, alpha_rejection, require_form
@@ -158,7 +158,7 @@ class LaplaceQuestions:
     def _summed_domain(self, slot: int, attribute: str, where: str | None, field: str) -> Integers:
         """Return the attribute's domain in steps, restricted to the values that satisfy the predicate."""
         domain = self._context.numeric(slot, attribute, field).in_steps
-        return within(domain, attribute, self._context.predicate(slot, where))
+        return restrict_domain(domain, attribute, self._context.predicate(slot, where))
 
     def _steps_in_one(self, slot: int, attribute: str, field: str) -> int | Fraction:
         """Return how many steps of an attribute make 1."""

@@ -41,9 +41,9 @@ from stream.privacy.mechanisms.spreads import moments, variance_of, widths
 from stream.privacy.noise import DrawRole, cell_noise
 from stream.privacy.planning.hypothesis_plans import WEIGHT_STEPS
 from stream.processing.dead_letters import Rejection
-from stream.tables import PredicateError, PrivateTable, cells
+from stream.tables import PredicateError, PrivateTable, cell_mask
 from stream.tables.cache import BoundedCache
-from stream.tables.table_errors import no_attribute
+from stream.tables.table_errors import undeclared_name_message
 from stream.worker.families.family import (
     AdmittedQuestion,
     Context,
@@ -194,7 +194,7 @@ class HistogramFamily(_ReleaseFamily):
         """Return the cells that satisfy a predicate."""
         try:
             predicate = self._context.predicate(slot, where, field)
-            return cells(predicate, dict(zip(space.attributes, space.shape, strict=True)))
+            return cell_mask(predicate, dict(zip(space.attributes, space.shape, strict=True)))
         except PredicateError as error:
             raise Rejection("predicate", f"{field}: {error}") from None
 
@@ -203,7 +203,9 @@ class HistogramFamily(_ReleaseFamily):
             raise Rejection("malformed", "group_by: an attribute is named twice; name it once")
         for place, name in enumerate(group_by):
             if name not in space.attributes:
-                lacking = no_attribute(place, name, space.attributes, "the stream's histogram, which has")
+                lacking = undeclared_name_message(
+                    place, name, space.attributes, "the stream's histogram, which has"
+                )
                 raise Rejection("malformed", f"group_by: {lacking}")
         axes = tuple(space.attributes.index(name) for name in group_by)
         if math.prod(space.shape[axis] for axis in axes) > MAX_CATEGORIES:

@@ -21,7 +21,7 @@ from stream.privacy.mechanisms.rank_choice import LARGEST_PART
 from stream.processing.dead_letters import Rejection
 from stream.tables import Predicate
 from stream.tables.ordered_values import OrderedValues, ordered_values
-from stream.tables.sums import codes_within
+from stream.tables.sensitivity import codes_within
 from stream.worker.families.family import Context, Reply, describe_attribute, list_declared, suggest_name
 
 StatisticForm = Literal["quantile", "iqr", "variance", "stddev"]

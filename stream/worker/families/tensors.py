@@ -16,7 +16,7 @@ from stream.privacy.mechanisms.multiplicative_weights import TensorHypothesis
 from stream.privacy.mechanisms.sparse_weights import whole_steps
 from stream.privacy.planning.hypothesis_plans import WEIGHT_STEPS
 from stream.processing.dead_letters import Rejection
-from stream.tables import Predicate, PrivateTable, TableStore, attributes_of, cells
+from stream.tables import Predicate, PrivateTable, TableStore, attributes_of, cell_mask
 from stream.tables.cache import BoundedCache
 from stream.tables.expressions import evaluate
 
@@ -46,7 +46,7 @@ class WeightedPredicates:
         """Return the weight of each cell of the tensor in 1/1024, in row-major order."""
         total = np.zeros(tuple(sizes.values()), dtype=np.int32)
         for predicate, weight in self.parts:
-            total += np.int32(weight) * cells(predicate, sizes)
+            total += np.int32(weight) * cell_mask(predicate, sizes)
         return total.reshape(-1)
 
 

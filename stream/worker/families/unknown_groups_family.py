@@ -16,7 +16,7 @@ from stream.privacy.mechanisms.unknown_groups import ReleasedGroup, release, rel
 from stream.privacy.noise import DrawRole, cell_noise, event_subkey, name_words
 from stream.privacy.planning.unknown_groups_plans import count_law, group_interval, groups_reach, rule_of
 from stream.processing.dead_letters import Rejection
-from stream.tables.table_errors import DataError, listed
+from stream.tables.table_errors import DataError, quote_names
 from stream.tables.text_groups import TextGroups, parts_of
 from stream.worker.families.family import AdmittedQuestion, Family, Reply, require_form
 
@@ -142,7 +142,7 @@ def _names_of(source: TableSource, group_by: Sequence[str]) -> _GroupNames:
     if len(texts) != 1 or len(texts) + len(declared) != len(group_by) or len(set(declared)) < len(declared):
         raise Rejection(
             "malformed",
-            f"group_by: this stream groups by one text attribute; give one of {listed(source.texts)}, alone or with declared "
+            f"group_by: this stream groups by one text attribute; give one of {quote_names(source.texts)}, alone or with declared "
             "attributes, each once",
         )
     return _GroupNames(texts[0], tuple(group_by), {name: values_of(source.attributes[name]) for name in declared})

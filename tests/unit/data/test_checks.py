@@ -152,7 +152,7 @@ def test_a_missing_column_is_named_with_those_found_and_the_others_are_checked(t
 @pytest.mark.parametrize(
     ("text", "attributes", "said"),
     [
-        ("3,F\n4,M\n", {"age": AGE, "sex": SEX}, "see that the first line"),
+        ("3,F\n4,M\n", {"age": AGE, "sex": SEX}, "check that the first line"),
         ("age,age\n3,4\n", {"age": AGE}, "several columns are called 'age'"),
         ('age,rate\n1,"2,5"\n', {"rate": BMI}, "decimal comma"),
         ('age,rate\n1,"1,007"\n', {"rate": BMI}, "numbers have thousands separators; write '1,007' as 1007"),
@@ -163,9 +163,17 @@ def test_a_missing_column_is_named_with_those_found_and_the_others_are_checked(t
         ('age,rate\n1,"1,007"\n2,"2,5"\n', {"rate": BMI}, "decimal comma"),
         ("age,rate\n1,25 kg\n", {"rate": BMI}, "unit"),
         ("age,rate\n1.5,25\n", {"age": AGE}, "declare decimals with a step such as 0.01 or bins"),
-        ("age,sex\n1, f\n", {"sex": SEX}, "' f' is the declared 'F' but for spaces or case"),
-        ("ward\nPa\u0308diatrie\n", {"ward": WARD}, "is the declared 'Pädiatrie' but for Unicode normalisation"),
-        ("ward\npa\u0308diatrie\n", {"ward": WARD}, "'Pädiatrie' but for spaces, case or Unicode normalisation"),
+        ("age,sex\n1, f\n", {"sex": SEX}, "' f' is the declared 'F' except for spaces or case"),
+        (
+            "ward\nPa\u0308diatrie\n",
+            {"ward": WARD},
+            "is the declared 'Pädiatrie' except for Unicode normalisation",
+        ),
+        (
+            "ward\npa\u0308diatrie\n",
+            {"ward": WARD},
+            "'Pädiatrie' except for spaces, case or Unicode normalisation",
+        ),
         (
             "wa\u0308rd,age\nA,1\n",
             {"wärd": WARD, "age": AGE},
@@ -232,7 +240,7 @@ def test_check_names_the_file_of_an_unreadable_type(tmp_path: Path) -> None:
 def test_rows_per_person(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     named = ["a", "b", "a", "", "c", "a", "b", " "]
     text = "age,who\n" + "".join(f"1,{name}\n" for name in named)
-    monkeypatch.setattr(row_counts, "_ROWS_A_PASS", 3)  # several passes
+    monkeypatch.setattr(row_counts, "_ROWS_PER_PASS", 3)  # several passes
     report = checked(tmp_path, text, {"age": AGE}, "who")
     told = report.people
     assert told is not None
@@ -247,7 +255,7 @@ def test_check_warns_of_one_person_under_several_spellings(
     """Names that differ in leading zeros, case, spaces or composition are counted and shown, wherever they stand."""
     named = ["1", "ann", "7", "01", "1.0", " 7", "Ann", "a nn", "Pa\u0308r", "10", "1", "P\u00e4r", ""]
     text = "age,who\n" + "".join(f"1,{name}\n" for name in named)
-    monkeypatch.setattr(row_counts, "_ROWS_A_PASS", 5)  # several passes
+    monkeypatch.setattr(row_counts, "_ROWS_PER_PASS", 5)  # several passes
     report = checked(tmp_path, text, {"age": AGE}, "who")
     told = report.people
     assert told is not None
@@ -313,13 +321,13 @@ def test_values_are_counted_exactly_up_to_a_bound_and_the_commonest_beyond(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(cell_checks, "MAX_VALUES", 20)
-    counted = cell_checks.Commonest()
+    counted = cell_checks.ValueCounts()
     law = [f"rare {number}" for number in range(20)]
     counted.add(pl.Series(law))
-    assert counted.different() == 20
+    assert counted.distinct_count() == 20
     counted.add(pl.Series([*["often"] * 9, *["x" * 1000] * 8, None]))
-    assert counted.different() is None
-    assert counted.shown()[0] == FoundValue("often", 9)
+    assert counted.distinct_count() is None
+    assert counted.most_frequent()[0] == FoundValue("often", 9)
     assert max(map(len, counted)) == 60
     assert len(list(counted)) <= 20
 

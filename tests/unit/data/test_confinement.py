@@ -14,7 +14,7 @@ import pytest
 from stream.tables.readers import reading_process
 from stream.tables.readers.reading_process import confine
 
-pytestmark = pytest.mark.skipif(not reading_process.version(), reason="takes Landlock")
+pytestmark = pytest.mark.skipif(not reading_process.landlock_version(), reason="takes Landlock")
 
 TRIES = """
 import os, pathlib, socket, stream, sys
@@ -54,9 +54,9 @@ print(*(name for name, tried in tries.items() if done(tried)), sep=",")
 """
 NAMES = set(re.findall(r'^    "(.+?)": lambda', TRIES, re.MULTILINE))
 FREE = {"read inside", "list inside"}
-LENGTHS = {"cut one short"} if reading_process.version() < 3 else set()
-NETWORK = {"connect"} if reading_process.version() < 4 else set()
-OTHERS = {"signal another"} if reading_process.version() < 6 else set()
+LENGTHS = {"cut one short"} if reading_process.landlock_version() < 3 else set()
+NETWORK = {"connect"} if reading_process.landlock_version() < 4 else set()
+OTHERS = {"signal another"} if reading_process.landlock_version() < 6 else set()
 UNHELD = {"change a mode", "set times", "connect by a path", "send a datagram"}
 """What Landlock has no word for, or is not asked about."""
 
@@ -91,7 +91,7 @@ def test_a_confined_process_does_what_is_said_and_nothing_else(folders: tuple[Pa
 
 
 def test_nothing_has_changed_where_the_kernel_offers_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(reading_process, "version", lambda: 0)
+    monkeypatch.setattr(reading_process, "landlock_version", lambda: 0)
     assert not confine([])
     assert Path(__file__).read_text()
 

@@ -142,7 +142,7 @@ def test_date_literals_name_whole_periods(attribute: Dates, text: str, first: An
         (DAYS, "x = '2024-03-01T12:00'", "cannot be read"),
         (DAYS, "x = 20240301", "'x' holds dates; put them in single quotes"),
         (DAYS, "x = TRUE", "'x' holds dates; write one in single quotes in place of TRUE"),
-        (HOURS, "x <= '2024-03-01T12:00'", "is one instant; compare with < or >="),
+        (HOURS, "x <= '2024-03-01T12:00'", "with a time of day is one instant; compare it with < or >="),
         (HOURS, "x >= '2024-03-01T12:30'", "a date is not the edge of a hour of 'x'"),
         (HOURS, "x >= '2024-10-27T02'", "the clock skips or repeats this time; write its offset"),
         (WEEKDAYS, "x = '6'", "'x' is numeric; write numbers without quotes"),

@@ -18,9 +18,9 @@ from schemas import Categories, Domain, Integers
 from stream.tables import GuardedReader, ReadingLimits, TableStore, UnreadableError
 from stream.tables.checks import check_table
 from stream.tables.readers import reading_process
-from stream.tables.readers.delta import newest_parts
+from stream.tables.readers.delta import newest_files
 from stream.tables.readers.sheets import BATCH_ROWS, FileSheet, sheets_of
-from stream.tables.readers.table_files import TableFile, local_parts
+from stream.tables.readers.table_files import TableFile, local_files
 from tests.unit.data.delta_logs import INLINE, deleting, rewrite, vector_in, with_features, write_vector, z85
 from tests.unit.data.guarded import cause, rows_of
 from tests.unit.data.small import KEY, source
@@ -142,7 +142,11 @@ def test_a_log_that_is_a_link_is_not_followed(visits: Path, tmp_path: Path, whol
         path.rename(secret / path.name)
         path.symlink_to(secret / path.name)
     read = partial(reader(visits), declared(f"{visits}/"))
-    assert cause(read) == ("its log is not in its folder" if whole else "outside SOTTO_TABLE_ROOTS")
+    assert cause(read) == (
+        "its _delta_log is not in the table's folder; copy the whole table"
+        if whole
+        else "outside SOTTO_TABLE_ROOTS"
+    )
 
 
 def test_files_that_alone_do_not_tell_the_rows_are_refused(visits: Path) -> None:
@@ -195,7 +199,7 @@ def test_which_rows_are_deleted_is_said_by_a_file_of_the_table(visits: Path) -> 
     assert sorted(rows_of(reader(visits.parent)(declared(f"{visits}/")))) == ROWS[:3]
 
 
-@pytest.mark.skipif(not reading_process.version(), reason="takes Landlock")
+@pytest.mark.skipif(not reading_process.landlock_version(), reason="takes Landlock")
 def test_a_log_that_names_deleted_rows_anywhere_has_nothing_opened_there(visits: Path, tmp_path: Path) -> None:
     secret = tmp_path / "secret"
     secret.mkdir()
@@ -211,8 +215,8 @@ def test_a_deleted_row_is_the_same_however_a_file_is_cut_into_batches(tmp_path: 
     file = tmp_path / "one.parquet"
     kept = np.random.default_rng(rows).integers(0, 2, rows, dtype=np.uint8)
     pl.DataFrame({"x": range(rows)}).write_parquet(file, row_group_size=10_000)
-    (part,) = local_parts(str(file))
-    read = pl.concat(FileSheet.open(replace(part, kept=kept.tobytes())).batches(["x"]))
+    (part,) = local_files(str(file))
+    read = pl.concat(FileSheet.open(replace(part, kept_rows=kept.tobytes())).batches(["x"]))
     assert read["x"].to_list() == np.flatnonzero(kept).tolist()
 
 
@@ -229,7 +233,7 @@ def test_a_log_that_says_another_number_of_rows_than_a_file_has_is_refused(
 
     rewrite(visits, change)
     found = cause(lambda: reader(visits.parent)(declared(f"{visits}/")))
-    assert found == "its log says that a file has another number of rows"
+    assert found == "its Delta log gives another number of rows for a file"
 
 
 def test_a_log_that_says_no_number_of_rows_is_read(visits: Path) -> None:
@@ -242,7 +246,7 @@ def test_an_object_whose_name_has_dots_for_a_folder_is_never_a_tables(visits: Pa
     rewrite(visits, lambda entry: entry.get("add", {}).update(path=path))
     listed = {tuple(path.split("/")): TableFile("", 0, ())}
     with pytest.raises(UnreadableError) as refused:
-        newest_parts(str(visits), listed, {})
+        newest_files(str(visits), listed, {})
     assert refused.value.cause == "its log names a file that is not in its folder"
 
 

@@ -10,7 +10,7 @@ import polars as pl
 import pytest
 
 from schemas import Bins, Categories, Domain, Integers
-from stream.tables import DataError, PrivateTable, TableStore, cell_codes, cells, fingerprint, parse
+from stream.tables import DataError, PrivateTable, TableStore, cell_codes, cell_mask, fingerprint, parse
 from tests.unit.data.small import source
 
 SENTINEL = "987654321"
@@ -55,7 +55,7 @@ def _failures(folder: Path) -> dict[str, Callable[[], object]]:
         "other data": lambda: TableStore(KEY, overrides={"small": FRAME}).get(source(ATTRIBUTES), "0" * 64),
         "other schema": lambda: fingerprint(table, other, KEY),
         "other predicate": lambda: table.count(parse("x = 1", {"x": ATTRIBUTES["number"]})),
-        "no axis": lambda: cells(parse("number = 1", ATTRIBUTES), {}),
+        "no axis": lambda: cell_mask(parse("number = 1", ATTRIBUTES), {}),
         "undeclared category": lambda: parse("category = 'c'", ATTRIBUTES),
         "no edge": lambda: parse("bin < 3", ATTRIBUTES),
         "sum of bins": lambda: having.total("bin", everyone),

@@ -127,7 +127,7 @@ def test_nothing_outside_the_roots_is_asked_for(bucket: Bucket) -> None:
 def test_an_object_whose_key_has_dots_for_a_folder_is_refused(bucket: Bucket) -> None:
     bucket.put("visits/../secret.csv", PLAIN[0].encode())
     assert cause(lambda: reader(bucket.address("visits"))(declared(bucket.address("visits/")))) == (
-        "a file below has an empty name, or dots for one"
+        "a file in the folder has an empty name, or '.' or '..' as a name; rename it"
     )
 
 

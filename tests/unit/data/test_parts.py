@@ -18,8 +18,8 @@ from stream.tables import DataError, GuardedReader, ReadingLimits, Rows, TableSt
 from stream.tables.checks import check_table
 from stream.tables.readers import sheets as sheets_module
 from stream.tables.readers import table_files as parts_module
-from stream.tables.readers.sheets import sheets_of, stamp_of_parts
-from stream.tables.readers.table_files import TableFile, local_parts
+from stream.tables.readers.sheets import sheets_of, stamp_of_files
+from stream.tables.readers.table_files import TableFile, local_files
 from stream.tables.rows import EncodedBatch, GrowingColumn, RowEncoder
 from tests.unit.data.guarded import cause, rows_of
 from tests.unit.data.small import KEY, source
@@ -61,18 +61,18 @@ def test_files_are_read_in_the_order_of_their_names_and_their_folders_say_column
 
 
 def test_wildcards_stand_for_signs_of_one_name(visits: Path) -> None:
-    assert len(local_parts(f"{visits}/*=2023/*/*.parquet")) == 2
-    assert len(local_parts(f"{visits}/**/b.*")) == 1
-    assert len(local_parts(f"{visits}/**/**/**/*")) == 3
+    assert len(local_files(f"{visits}/*=2023/*/*.parquet")) == 2
+    assert len(local_files(f"{visits}/**/b.*")) == 1
+    assert len(local_files(f"{visits}/**/**/**/*")) == 3
     for nothing in ("*.parquet", "*/*.parquet", "year=202?/**/a.parquet", "year=202[34]/**/*"):
         with pytest.raises(UnreadableError):
-            local_parts(f"{visits}/{nothing}")
+            local_files(f"{visits}/{nothing}")
 
 
 def test_a_file_of_the_very_name_is_no_pattern(tmp_path: Path) -> None:
     for name in ("a*.csv", "ab.csv"):
         (tmp_path / name).write_text("x\n1\n")
-    assert [part.location for part in local_parts(f"{tmp_path}/a*.csv")] == [f"{tmp_path}/a*.csv"]
+    assert [part.location for part in local_files(f"{tmp_path}/a*.csv")] == [f"{tmp_path}/a*.csv"]
 
 
 def test_csv_and_parquet_may_lie_side_by_side_and_lack_no_column(visits: Path) -> None:
@@ -164,34 +164,34 @@ def test_a_stamp_is_made_of_nothing_outside_the_roots(visits: Path) -> None:
         {"cells": (("ward", None),)},
         {"columns": ("x",)},
         {"rows": 3},
-        {"kept": b"\1\0"},
-        {"kept": b"\1\1"},
+        {"kept_rows": b"\1\0"},
+        {"kept_rows": b"\1\1"},
     ],
 )
 def test_a_stamp_changes_with_whatever_is_known_of_a_file(change: dict[str, Any]) -> None:
     part = TableFile("s3://visits/a.parquet", 9, ("e", 1), (("ward", "A"),), (), 2)
     more = TableFile("s3://visits/z.parquet", 9, ("e", 1))
-    [*_, told] = stamp_of_parts("s3://visits/", [part, more])
-    assert stamp_of_parts("s3://visits/", [replace(part, **change), more]) != ("s3://visits/", told)
+    [*_, told] = stamp_of_files("s3://visits/", [part, more])
+    assert stamp_of_files("s3://visits/", [replace(part, **change), more]) != ("s3://visits/", told)
 
 
 def test_a_stamp_is_short_however_many_files_there_are() -> None:
     many = [
         TableFile(f"s3://visits/{'folder/' * 20}{number}.parquet", 9, ("e", 1))
-        for number in range(parts_module.MOST_LISTED)
+        for number in range(parts_module.MAX_LISTED_FILES)
     ]
-    assert len(json.dumps(stamp_of_parts("s3://visits/", many))) < 100
+    assert len(json.dumps(stamp_of_files("s3://visits/", many))) < 100
 
 
 def test_folders_without_files_count_towards_what_is_looked_through(
     visits: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     # Five folders and five files, of which three are the table's.
-    monkeypatch.setattr(parts_module, "MOST_LISTED", 10)
-    assert len(local_parts(f"{visits}/")) == 3
+    monkeypatch.setattr(parts_module, "MAX_LISTED_FILES", 10)
+    assert len(local_files(f"{visits}/")) == 3
     (visits / "empty").mkdir()
     with pytest.raises(UnreadableError) as refused:
-        local_parts(f"{visits}/")
+        local_files(f"{visits}/")
     assert refused.value.cause == "more than 10 files and folders below its folder"
 
 
@@ -256,10 +256,10 @@ def test_a_column_grows_and_is_one_array_at_the_end() -> None:
         GrowingColumn(np.dtype("<u2")),
         [np.arange(size, dtype="<u2") for size in (0, 3, 9000, 1, 4096)],
     )
-    assert len(GrowingColumn(np.dtype("<u2")).joined()) == 0
+    assert len(GrowingColumn(np.dtype("<u2")).items()) == 0
     for part in parts:
         column.extend(part)
-    found = column.joined()
+    found = column.items()
     assert found.dtype == np.dtype("<u2")
     assert np.array_equal(found, np.concatenate(parts))
 

@@ -177,10 +177,10 @@ def test_public_size_counts_rows_without_a_name(nobody: str | None, kind: str, t
             cells.write_csv(path) if kind == "csv" else cells.write_parquet(path)
             declared = source(1, neighbors="replace", path=str(path))
             rows = GuardedReader(ReadingLimits((tmp_path,), 1 << 20, 1 << 30, 60.0))(declared)
-        table = PrivateTable.of(rows, declared, KEY)
+        table = PrivateTable.from_rows(rows, declared, KEY)
         assert table.private_row_count == (3 if last == "dee" else 2)
         sizes.append(table.public_size)
-        sizes.append(PrivateTable.of(table.rows(), declared, OTHER).public_size)
+        sizes.append(PrivateTable.from_rows(table.rows(), declared, OTHER).public_size)
         fingerprints.append(fingerprint(table, declared, KEY))
     assert sizes == [3] * 4
     assert len(set(fingerprints)) == 2
@@ -264,7 +264,7 @@ def test_a_file_read_in_a_process_of_its_own_gives_the_same_table(kind: str, tmp
         (tmp_path,), table_bytes=300 * (2 * 2 + 32) + 7 * 44, reading_bytes=1 << 30, seconds=60.0
     )
     here, there = Rows.load(declared), GuardedReader(limits)(declared)
-    made = [fingerprint(PrivateTable.of(one, declared, KEY), declared, KEY) for one in (here, there)]
+    made = [fingerprint(PrivateTable.from_rows(one, declared, KEY), declared, KEY) for one in (here, there)]
     assert made[0] == made[1]
     with pytest.raises(DataError, match=r"^person: the table has no column 'pid'"):
         GuardedReader(limits)(source(3, path=str(path), person="pid"))
@@ -290,7 +290,7 @@ def test_of_how_many_people_rows_are_chosen_at_a_time_makes_no_difference(
 ) -> None:
     whole = loaded(rows_of(people), contribution)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(people_module, "_GROUP_ROWS", rows)
+        patch.setattr(people_module, "_MAX_ROWS_AT_ONCE", rows)
         parted = loaded(rows_of(people), contribution)
     for name, column in whole.private_codes.items():
         assert parted.private_codes[name].tolist() == column.tolist()
@@ -307,7 +307,7 @@ def test_one_persons_equal_rows_take_what_the_limit_counts(tmp_path: Path) -> No
         "import json, resource, sys; from schemas import TableSource; from stream.tables import PrivateTable, Rows, people; "
         "people._GROUP_ROWS = 1 << 17; asked = TableSource.model_validate(json.loads(sys.argv[1])); rows = [Rows.load(asked)]; "
         "most = lambda: resource.getrusage(resource.RUSAGE_SELF).ru_maxrss << 10; begun = most(); "
-        "table = PrivateTable.of(rows.pop(), asked, bytes(range(32))); print(table.private_row_count, most() - begun)"
+        "table = PrivateTable.from_rows(rows.pop(), asked, bytes(range(32))); print(table.private_row_count, most() - begun)"
     )
     asked = source(3, path=str(path)).model_dump_json()
     done = subprocess.run([sys.executable, "-c", program, asked], check=True, capture_output=True, text=True)

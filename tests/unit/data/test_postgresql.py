@@ -18,7 +18,7 @@ from tests.unit.data.guarded import rows_of
 from tests.unit.data.servers import READER, Database, let_into_the_database
 from tests.unit.data.small import KEY, source
 
-_BROKE_OFF = "PostgreSQL broke off while it sent rows"
+_BROKE_OFF = "PostgreSQL ended the connection while it sent rows"
 ATTRIBUTES: dict[str, Domain] = {
     "age": Integers(minimum=0, maximum=120),
     "Sex": Categories(values=("F", "M", "?"), other="?"),
@@ -177,16 +177,16 @@ def test_what_goes_wrong_is_told_by_code_to_the_log_alone(
         return cause(partial(reader(at), source({"age": ATTRIBUTES["age"]}, path=clinic.address(table))))
 
     assert asked("nothing") == "missing"
-    assert asked("hidden") == "PostgreSQL says 42501"
+    assert asked("hidden") == "PostgreSQL refused: 42501"
     assert asked("dividing") == _BROKE_OFF
     for other in ("postgresql://127.0.0.1", f"{root}2", "postgresql://localhost", f"{root}/visits2"):
         assert asked("visits", other) == "outside SOTTO_TABLE_ROOTS"
     with pytest.raises(DataError, match="no column 'height'"):
         reader(root)(source({"height": ATTRIBUTES["age"]}, path=clinic.address("visits")))
     (tmp_path / "pgpass").write_text("")
-    assert asked("visits") == "PostgreSQL was not reached, or let nobody in"
+    assert asked("visits") == "PostgreSQL was not reached, or refused the login"
     monkeypatch.setenv("PGPASSWORD", "wrong-" + READER)
-    assert asked("visits") == "PostgreSQL was not reached, or let nobody in"
+    assert asked("visits") == "PostgreSQL was not reached, or refused the login"
 
 
 def test_columns_of_any_name_are_quoted(clinic: Database) -> None:

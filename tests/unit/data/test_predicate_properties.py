@@ -7,7 +7,7 @@ import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
-from stream.tables import PredicateError, PrivateTable, attributes_of, cells, parse
+from stream.tables import PredicateError, PrivateTable, attributes_of, cell_mask, parse
 from stream.tables.table_errors import MAX_MESSAGE_LENGTH
 from tests.unit.data.small import (
     ATTRIBUTES,
@@ -146,7 +146,7 @@ def test_the_cells_of_a_predicate_hold_exactly_the_rows_that_satisfy_it(table: R
     loaded = load(table)
     predicate = parse(said.text, ATTRIBUTES)
     names = sorted(attributes_of(predicate)) or ["age"]
-    inside = cells(predicate, {name: ATTRIBUTES[name].size for name in names})
+    inside = cell_mask(predicate, {name: ATTRIBUTES[name].size for name in names})
     assert inside.shape == tuple(ATTRIBUTES[name].size for name in names)
     assert np.count_nonzero(inside[tuple(loaded.private_codes[name] for name in names)]) == loaded.count(predicate)
 

@@ -20,7 +20,7 @@ from schemas import Categories, TableSource
 from stream.tables import DataError, GuardedReader, PrivateTable, ReadingLimits, Rows, adult
 from stream.tables.readers import table_reading as reading_module
 from stream.tables.readers.sheets import FileSheet
-from stream.tables.readers.table_files import local_parts
+from stream.tables.readers.table_files import local_files
 from tests.unit.data.guarded import AGE, MIB, cause, reader
 from tests.unit.data.small import ATTRIBUTES, source
 
@@ -112,7 +112,7 @@ def test_a_file_that_says_it_holds_too_many_rows_is_not_unfolded(tmp_path: Path)
     path = tmp_path / "people.parquet"
     pl.DataFrame({"age": pl.repeat(1, 9 * MIB, dtype=pl.Int64, eager=True)}).write_parquet(path)
     assert path.stat().st_size < MIB
-    assert FileSheet.open(local_parts(str(path))[0]).row_count_from_metadata() == 9 * MIB
+    assert FileSheet.open(local_files(str(path))[0]).row_count_from_metadata() == 9 * MIB
     assert cause(lambda: reader(tmp_path)(source(AGE, path=str(path)))) == "larger than SOTTO_TABLE_BYTES"
 
 
@@ -253,7 +253,7 @@ def test_callers_learn_causes_only_where_the_deployment_says_so(tmp_path: Path) 
         "give a well-formed .csv, .csv.gz or .parquet file, a folder of them with '/' at its end, or an address"
     )
     assert found == {
-        "../people.csv": "outside SOTTO_TABLE_ROOTS; move it below one of these folders or addresses, or have whoever runs the "
+        "../people.csv": "outside SOTTO_TABLE_ROOTS; move the table below one of these folders or addresses, or have the operator of the "
         "services add its own",
         "none.csv": f"missing; {kinds}",
         "large.csv": "larger than SOTTO_TABLE_BYTES; make the table smaller, or raise that limit",

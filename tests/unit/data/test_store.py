@@ -159,7 +159,7 @@ def test_of_many_versions_the_last_is_kept_and_an_earlier_one_while_it_is_held(t
 
 
 def test_store_that_keeps_nothing_releases_tables_and_knows_fingerprints(tmp_path: Path) -> None:
-    """With ``keeps=False`` no table outlives its fingerprint, and equal data is neither read nor fingerprinted again."""
+    """With ``keeps_tables=False`` no table outlives its fingerprint, and equal data is neither read nor fingerprinted again."""
     path = tmp_path / "table.csv"
     path.write_text("x,y\n1,a\n")
     declared, reads = source(ATTRIBUTES, path=str(path)), []
@@ -169,7 +169,7 @@ def test_store_that_keeps_nothing_releases_tables_and_knows_fingerprints(tmp_pat
         reads.append(ref(rows.private_codes["x"]))
         return rows
 
-    store = TableStore(KEY, read=read, keeps=False)
+    store = TableStore(KEY, read=read, keeps_tables=False)
     made = [store.fingerprint(declared, version) for version in (1, 1, 2, 2)]
     assert made == [TableStore(KEY).fingerprint(declared, version) for version in (1, 1, 2, 2)]
     assert len(reads) == 2

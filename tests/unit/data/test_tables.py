@@ -15,7 +15,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from schemas import Bins, Categories, Domain, Integers
-from stream.tables import DataError, PrivateTable, UnreadableError, cells, parse
+from stream.tables import DataError, PrivateTable, UnreadableError, cell_mask, parse
 from stream.tables.rows import Frame
 from tests.unit.data.small import ATTRIBUTES, Cell, Said, columns, predicates, rows, source, unhurried
 
@@ -162,8 +162,8 @@ def test_a_predicate_over_another_schema_is_refused() -> None:
         table.count(parse("y = 1", {"y": CLAMP}))
     with pytest.raises(DataError, match="declares 'x' otherwise"):
         table.count(parse("x = 1", {"x": Integers(minimum=0, maximum=99)}))
-    with pytest.raises(DataError, match="attribute 'x' is none of those"):
-        cells(parse("x = 1", {"x": CLAMP}), {"y": 10})
+    with pytest.raises(DataError, match="attribute 'x' is not one of the stream's"):
+        cell_mask(parse("x = 1", {"x": CLAMP}), {"y": 10})
 
 
 def test_the_codes_cannot_be_changed_and_are_not_shown() -> None:

@@ -16,7 +16,7 @@ from stream.tables import PrivateTable, Rows, TableStore, UnreadableError, parse
 from stream.tables import texts as texts_module
 from stream.tables.checks import check_table
 from stream.tables.readers import reading_protocol
-from stream.tables.texts import joined, split
+from stream.tables.texts import join_texts, split_texts
 from tests.unit.data.guarded import cause, reader
 from tests.unit.data.small import KEY, source
 
@@ -59,7 +59,7 @@ def _delta(folder: Path) -> Path:
 def test_every_kind_of_table_gives_the_same_texts(write: Callable[[Path], Path], tmp_path: Path) -> None:
     path = write(tmp_path)
     own = declared(f"{path}/" if path.is_dir() else path)
-    table = PrivateTable.of(reader(tmp_path)(own), own)
+    table = PrivateTable.from_rows(reader(tmp_path)(own), own)
     assert counted(table) == EXPECTED
     assert counted(table, "sex = 'M'") == {"Flu": 1, "ä": 1, "x" * 8: 1, 'a,"b"\nc': 1}
     assert table.private_row_count == len(NOTES)
@@ -104,7 +104,7 @@ def test_more_texts_than_allowed_make_a_table_unreadable(tmp_path: Path, monkeyp
         Rows.load(declared(), frame([*NOTES[:-1], "new"]))
     # The service does not trust the process that reads.
     monkeypatch.setattr(reading_protocol, "MAX_TEXTS", 6)
-    assert "reading ended early" in cause(lambda: reader(tmp_path)(declared(_csv(tmp_path))))
+    assert "the reading process ended early" in cause(lambda: reader(tmp_path)(declared(_csv(tmp_path))))
 
 
 def test_texts_count_as_memory_of_the_table(tmp_path: Path) -> None:
@@ -118,9 +118,9 @@ def test_texts_count_as_memory_of_the_table(tmp_path: Path) -> None:
     "texts", [(b"a", b"a"), (b"",), (b"123456789",), (b"\xff",), ("ä".encode()[:1], "ä".encode()[1:])]
 )
 def test_received_texts_are_checked(texts: tuple[bytes, ...]) -> None:
-    assert split(Text(max_length=8), *joined((b"a", "ä".encode()))) == (b"a", "ä".encode())
+    assert split_texts(Text(max_length=8), *join_texts((b"a", "ä".encode()))) == (b"a", "ä".encode())
     with pytest.raises(ValueError, match=r"texts|utf-8"):
-        split(Text(max_length=8), *joined(texts))
+        split_texts(Text(max_length=8), *join_texts(texts))
 
 
 def test_counts_of_texts_add_up_to_the_rows_that_have_one() -> None:

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from schemas import Bins, Categories, Domain, Integers
-from stream.tables import DataError, PrivateTable, parse, sum_sensitivity, within
+from stream.tables import DataError, PrivateTable, parse, restrict_domain, sum_sensitivity
 from stream.tables.expressions import FALSE, TRUE
 from tests.unit.data.small import (
     ATTRIBUTES,
@@ -151,7 +151,7 @@ def test_nor_by_more_than_that_of_the_values_which_the_predicate_leaves(
 ) -> None:
     predicate, domain = parse(said.text, ATTRIBUTES), ATTRIBUTES[name]
     assert isinstance(domain, Integers)
-    left = within(domain, name, predicate)
+    left = restrict_domain(domain, name, predicate)
     centre = (left.minimum + left.maximum) // 2 if centred else 0
     without, having, replaced = (
         PrivateTable.load(source(), columns([*table, *more])).total(name, predicate, centre)
@@ -181,5 +181,5 @@ def test_nor_by_more_than_that_of_the_values_which_the_predicate_leaves(
 def test_what_a_predicate_leaves_of_a_range(where: str, least: int, most: int) -> None:
     domain = Integers(minimum=-5, maximum=94, outside="reject")
     attributes: dict[str, Domain] = {"x": domain, "asked": Categories(values=("yes", "no"))}
-    left = within(domain, "x", parse(where, attributes))
+    left = restrict_domain(domain, "x", parse(where, attributes))
     assert (left.minimum, left.maximum, left.outside) == (least, most, "reject")

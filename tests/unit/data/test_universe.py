@@ -19,7 +19,7 @@ from stream.tables import (
     PrivateTable,
     attributes_of,
     cell_codes,
-    cells,
+    cell_mask,
     parse,
 )
 from stream.tables.expressions import FALSE, TRUE
@@ -73,7 +73,7 @@ def test_group_counts_are_those_of_a_row_by_row_count(table: Rows, names: list[s
 def test_a_predicate_over_grouped_attributes_selects_cells(table: Rows, said: Said) -> None:
     loaded, predicate = load(table), parse(said.text, ATTRIBUTES)
     names = sorted(attributes_of(predicate)) or ["sex"]
-    inside = cells(predicate, {name: ATTRIBUTES[name].size for name in names})
+    inside = cell_mask(predicate, {name: ATTRIBUTES[name].size for name in names})
     everyone = loaded.group_counts(names, TRUE)
     assert np.array_equal(loaded.group_counts(names, predicate), everyone * inside)
     assert everyone[inside].sum() == loaded.count(predicate)
@@ -251,7 +251,7 @@ def test_a_cell_has_one_value_for_each_attribute_and_no_other() -> None:
 
 
 def test_a_predicate_outside_a_tensors_axes_is_refused_by_name() -> None:
-    with pytest.raises(PredicateError, match="attribute 'sex' is none of those that the stream has; ask about"):
-        cells(parse("age = 20 OR sex = 'F'", ATTRIBUTES), {"age": 10})
+    with pytest.raises(PredicateError, match="attribute 'sex' is not one of the stream's attributes; ask only"):
+        cell_mask(parse("age = 20 OR sex = 'F'", ATTRIBUTES), {"age": 10})
     with pytest.raises(PredicateError, match="declares 'age' otherwise"):
-        cells(parse("age = 20", ATTRIBUTES), {"age": 11})
+        cell_mask(parse("age = 20", ATTRIBUTES), {"age": 11})

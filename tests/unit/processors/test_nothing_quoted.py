@@ -101,7 +101,7 @@ SHARED = new_driver()
             {"where": f'"{MARKER}" = 1'},
             "character 1: no declared attribute has this name; declared are 'age', 'sex'",
         ),
-        ({"where": f"sex = '{MARKER}'"}, "character 7: what is given is no declared value of 'sex'"),
+        ({"where": f"sex = '{MARKER}'"}, "character 7: this text is not a declared value of 'sex'"),
         ({"where": "age >= '30'"}, "character 8: 'age' is numeric; write numbers without quotes"),
         ({"where": f"sex LIKE '{MARKER}'"}, "character 5: LIKE is not allowed in a predicate"),
         ({"where": "age = 1 AND (sex = 'F'"}, "line 1, column"),

@@ -186,7 +186,7 @@ def test_check_shows_what_larger_contributions_leave_out(tmp_path: Any) -> None:
     [words] = [one for one in report.suggestions if one.startswith("contribution: ")]
     assert "324 rows do not count" in words
     assert "4 would leave out 189; 8 would leave out 27; 10 would leave out 0" in words
-    assert "choose it by what is known without the table" in words
+    assert "choose it without looking at the table" in words
 
 
 ROWS_OF_ONE: Final = "of each 'who' at most 2 rows count"

@@ -314,7 +314,7 @@ REJECTED: list[tuple[str, Mapping[str, Any], str]] = [
     (
         "sparse_project",
         {"cells": [{"at": {"age": 1, "sex": "X", "ward": 0}}]},
-        "cells: what is given is no declared value of 'sex'",
+        "cells: this text is not a declared value of 'sex'",
     ),
 ]
 

@@ -145,7 +145,7 @@ def test_a_full_answer_fits_what_clients_read() -> None:
         ({"group_by": ["diagnosis", "ward", "ward"]}, "with declared attributes, each once"),
         ({"people": True, **ASKED}, "people: the source declares no person column"),
         ({"where": "ward = 'A'"}, "where: this stream's mechanism does not take it; send group_by"),
-        ({**ASKED, "where": "diagnosis = 'flu'"}, "attribute 'diagnosis' is text, whose values are private"),
+        ({**ASKED, "where": "diagnosis = 'flu'"}, "attribute 'diagnosis' is a text, whose values are private"),
         ({**ASKED, "alpha": 3.0}, "alpha: this stream takes no requested error"),
     ],
 )
@@ -162,7 +162,7 @@ def test_other_questions_are_refused_without_a_charge(asked: dict[str, Any], rea
 )
 def test_other_mechanisms_refuse_texts(asked: dict[str, Any]) -> None:
     driver = opened(stream("s", "visits", "laplace"))
-    with pytest.raises(Rejected, match="is text, whose values are private"):
+    with pytest.raises(Rejected, match="is a text, whose values are private"):
         driver.ask("s", **asked)
 
 
@@ -230,9 +230,9 @@ def test_a_statement_groups_by_a_text() -> None:
         ("SELECT ward FROM l GROUP BY ward", "rows are never returned"),
         ("SELECT DISTINCT COUNT(*) FROM s", "DISTINCT cannot be asked"),
         ("SELECT diagnosis, COUNT(*), COUNT(*) AS n FROM s GROUP BY diagnosis", "SELECT the text and one COUNT"),
-        ("SELECT AVG(diagnosis) FROM l", "is text, whose values are private"),
-        ("SELECT COUNT(diagnosis) FROM l", "is text, whose values are private"),
-        ("SELECT COUNT(*) FROM l WHERE diagnosis = 'flu'", "is text, whose values are private"),
+        ("SELECT AVG(diagnosis) FROM l", "is a text, whose values are private"),
+        ("SELECT COUNT(diagnosis) FROM l", "is a text, whose values are private"),
+        ("SELECT COUNT(*) FROM l WHERE diagnosis = 'flu'", "is a text, whose values are private"),
         ("SELECT diagnosis, COUNT(*) FROM l GROUP BY diagnosis", "does not group by a text"),
         ("SELECT COUNT(*) FROM s", "does not answer every count"),
     ],

@@ -227,7 +227,7 @@ def test_a_statement_that_nests_deep_is_refused(nested: str) -> None:
         ("SELECT COUNT(*) FROM a WHERE `age` = 3", "character 30: ` quotes no name; put names in double quotes"),
         ("SELECT COUNT(*) FROM `a`", "character 22: ` quotes no name; put names in double quotes"),
         ("SELECT [a b], COUNT(*) FROM a GROUP BY 1", "character 8: [ quotes no name; put names in double quotes"),
-        ("SELECT COUNT(*) FROM a WHERE b = 'O\\'Brien'", "a quote in a text is written twice, as in 'O''Brien'"),
+        ("SELECT COUNT(*) FROM a WHERE b = 'O\\'Brien'", "double a quote inside a text, as in 'O''Brien'"),
         ("EXPLAIN SELECT COUNT(*) FROM a", "not with 'EXPLAIN'; leave it out: each result shows its cost"),
         ("SHOW TABLES", "not with 'SHOW'; 'sotto source list' and list_sources() show"),
         ("(SELECT COUNT(*) FROM a)", "stands in parentheses; leave them out"),

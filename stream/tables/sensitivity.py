@@ -1,4 +1,4 @@
-"""Computes the sensitivity of counts and of sums of integer and decimal attributes."""
+"""Computes sensitivities: the most by which one person or row changes a count or a sum."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ from stream.tables.expressions import Predicate, evaluate
 from stream.tables.table_errors import DataError
 
 
-def summable(domain: Domain, described: str = "the attribute") -> Integers:
-    """Return the domain in whole steps; DataError unless it is one of integers or decimals."""
+def require_summable(domain: Domain, described: str = "the attribute") -> Integers:
+    """Return a domain of integers or decimals in whole steps; DataError for another domain."""
     if not isinstance(domain, Integers | Decimals):
         raise DataError(f"{described} has no sum; declare it as integers or decimals")
     return domain.in_steps
@@ -19,21 +19,21 @@ def summable(domain: Domain, described: str = "the attribute") -> Integers:
 def codes_within(size: int, attribute: str, predicate: Predicate) -> tuple[int, int]:
     """Return the half-open range of an attribute's codes that a predicate allows.
 
-    The result depends only on the predicate's conditions on this attribute, so it is public; it may be
-    wider than necessary. If the predicate allows no code, the result is the range of all codes.
+    The result depends only on the predicate's conditions on this attribute, so it is public. It may be
+    wider than necessary, and it is the range of all codes if the predicate allows none.
     """
-    whole, none = (0, size), (size, 0)
+    all_codes, no_codes = (0, size), (size, 0)
     first, end = evaluate(
         predicate,
-        lambda holds: whole if holds else none,
-        lambda leaf: (leaf.cuts[0], leaf.cuts[-1]) if leaf.attribute == attribute else whole,
+        lambda holds: all_codes if holds else no_codes,
+        lambda leaf: (leaf.cuts[0], leaf.cuts[-1]) if leaf.attribute == attribute else all_codes,
         lambda one, other: (max(one[0], other[0]), min(one[1], other[1])),
         lambda one, other: (min(one[0], other[0]), max(one[1], other[1])),
     )
-    return (first, end) if first < end else whole
+    return (first, end) if first < end else all_codes
 
 
-def within(domain: Integers, attribute: str, predicate: Predicate) -> Integers:
+def restrict_domain(domain: Integers, attribute: str, predicate: Predicate) -> Integers:
     """Restrict a domain to the range of values that a predicate allows, as `codes_within` does."""
     first, end = codes_within(domain.size, attribute, predicate)
     return domain.model_copy(update={"minimum": domain.minimum + first, "maximum": domain.minimum + end - 1})
@@ -46,7 +46,7 @@ def sum_sensitivity(domain: Domain, neighbors: Literal["add-remove", "replace"],
     by at most max |value − centre|, and a replaced row by at most the width of the interval that contains
     all terms and 0. Sums of decimals are in whole steps. DataError if the domain has no sum.
     """
-    integers = summable(domain)
+    integers = require_summable(domain)
     lowest, highest = integers.minimum - centre, integers.maximum - centre
     if neighbors == "add-remove":
         return max(abs(lowest), abs(highest))
@@ -54,7 +54,7 @@ def sum_sensitivity(domain: Domain, neighbors: Literal["add-remove", "replace"],
 
 
 def rows_are_public(source: TableSource) -> bool:
-    """Return whether neighbors have equally many rows (or people, with a person column)."""
+    """Return whether neighbors have the same number of rows (with a person column: of people)."""
     return source.neighbors == "replace" and source.contribution == 1
 
 
@@ -76,13 +76,14 @@ def total_sensitivity(source: TableSource, domain: Integers, centre: int = 0) ->
 def person_range(domain: Integers, bound: int) -> tuple[int, int]:
     """Return the range to which ``bound`` clamps one person's sum of an attribute.
 
-    It contains 0, the sum of a person without rows. It is one-sided if the declared values are.
+    The range contains 0, the sum of a person without rows. It begins or ends at 0 if the declared
+    values have only one sign.
     """
     return (-bound if domain.minimum < 0 else 0), (bound if domain.maximum > 0 else 0)
 
 
 def person_sensitivity(source: TableSource, domain: Integers, bound: int) -> int:
-    """Return the most by which one person changes the sum of clamped sums of people."""
+    """Return the most by which one person changes the total of all people's clamped sums."""
     low, high = person_range(domain, bound)
     return high - low if source.neighbors == "replace" else max(-low, high)
 
