@@ -6,8 +6,12 @@ decide: a path is a folder, a file or the start of a test id, and the longest pa
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from contextlib import suppress
+from functools import cache
+from importlib import import_module
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 import pytest
 from xdist.scheduler import LoadFileScheduling
@@ -124,7 +128,22 @@ FIRST: Final = (
     "tests/simulation/",
     "tests/privacy/test_answer_accuracy.py",
     "tests/privacy/test_audit_variants.py",
+    "tests/privacy/test_standing.py",
+    "tests/privacy/test_pmw.py",
     "tests/privacy/",
+    "tests/unit/kafka/test_batches.py",
+    "tests/unit/accounting/test_hypotheses.py",
+    "tests/unit/data/test_delta.py",
+    "tests/unit/accounting/test_planner.py",
+    "tests/unit/data/test_people.py",
+    "tests/unit/data/test_reading.py",
+    "tests/unit/test_starting_up.py",
+    "tests/unit/test_plan_command.py",
+    "tests/unit/processors/test_shares.py",
+    "tests/unit/test_cli.py",
+    "tests/unit/test_plan_comparison.py",
+    "tests/unit/accounting/",
+    "tests/unit/processors/",
 )
 """The slowest files and folders, in descending order of duration: if a long test starts last, the other processes wait for it."""
 
@@ -150,9 +169,16 @@ TOGETHER: Final = {
 ROOT: Final = Path(__file__).parents[1]
 
 
+@cache
+def _rules_of(file: str) -> tuple[tuple[str, str], ...]:
+    """Return the paths that tests of a file may match, longest first, with their suites."""
+    paths = (path for path in SUITES if file.startswith(path) or path.startswith(f"{file}::"))
+    return tuple((path, SUITES[path]) for path in sorted(paths, key=len, reverse=True))
+
+
 def suite_of(nodeid: str) -> str:
     """Return the suite of a test."""
-    return SUITES[max((path for path in SUITES if nodeid.startswith(path)), key=len)]
+    return next(suite for path, suite in _rules_of(nodeid.partition("::")[0]) if nodeid.startswith(path))
 
 
 def has_commit_tests(file: str) -> bool:
@@ -189,6 +215,31 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: object) -> Schedule 
         return None
     config.option.loadscopereorder = False  # xdist would start the files with the most tests first
     return Schedule(config, log)
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection(session: pytest.Session) -> None:
+    """Import the test modules of a parallel run, each process beginning with others.
+
+    The first import of a module compiles it and rewrites its assertions. In a new clone, each process does that for its share
+    and then finds the others' files; in one order, all would do all of it at the same time.
+    """
+    worker: dict[str, Any] | None = getattr(session.config, "workerinput", None)
+    folders = [ROOT / argument for argument in session.config.args]
+    if worker is None or not all(folder.is_dir() for folder in folders):
+        return
+    files = [path for folder in folders for path in sorted(folder.rglob("test_*.py"))]
+    wanted = [path.relative_to(ROOT) for path in files if not pytest_ignore_collect(path, session.config)]
+    for file in rotated(wanted, int(worker["workerid"].removeprefix("gw")), worker["workercount"]):
+        # Collection imports it again, and reports what is wrong.
+        with suppress(Exception, pytest.skip.Exception):
+            import_module(".".join(file.with_suffix("").parts))
+
+
+def rotated(files: Sequence[Path], worker: int, workers: int) -> list[Path]:
+    """Return the files in the order in which a worker imports them: its share first."""
+    start = len(files) * worker // workers
+    return [*files[start:], *files[:start]]
 
 
 def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:

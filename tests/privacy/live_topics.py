@@ -96,6 +96,8 @@ def written(people: Mapping[str, Person]) -> list[Record]:
     return records
 
 
+Counted = dict[tuple[int, tuple[Record, ...]], list[Any]]
+"""What feeds published, by partition and its events: one person changes one partition, and the others are counted once."""
 Schedule = Callable[[int, int], int]
 """Up to which moment a feed has read control, by the number of a step and the last stamp in it less ``idle``, in milliseconds."""
 
@@ -118,40 +120,57 @@ def asked(
     end: int,
     step: int = 3,
     schedule: Schedule = punctual,
+    counted: Counted | None = None,
 ) -> Numbers:
     """What is asked, by the shipped feeds and merging, when the clock of all partitions reaches an end, in minutes.
 
-    Feeds read control between steps. Marks come every other minute, whatever events do.
+    Feeds read control between steps. Marks come every other minute, whatever events do. ``counted`` has partitions of earlier calls
+    with the same arguments but other people.
     """
+    counted = {} if counted is None else counted
+    partials: list[Any] = []
+    for partition in range(PARTITIONS):
+        own = tuple(record for record in records if record.partition == partition)
+        if (partition, own) not in counted:
+            counted[partition, own] = _published(source, streams, partition, own, end, step, schedule)
+        partials += counted[partition, own]
+    return _merged(streams, partials)
+
+
+def _published(
+    source: EventsSource,
+    streams: Sequence[StandingDefinition],
+    partition: int,
+    events: Sequence[Record],
+    end: int,
+    step: int,
+    schedule: Schedule,
+) -> list[Any]:
+    """Return the partial counts that a partition's feed publishes."""
     partials: list[Any] = []
     marks = range(0, MARKED * MINUTE, 2 * MINUTE)
     idle = span_ms(source.idle)
-    for partition in range(PARTITIONS):
-        known = Known()
-        heard = _hear(known, streams, 0)
-        feed = FeedProcessor(TOPICS, source, partition, PARTITIONS, known)
-        feed.restored()
-        feed.idle(0.0)
-        own = [record for record in records if record.partition == partition]
-        if source.clock == "marks":
-            parse_definition = [
-                Record("ops", partition, 0, mark, None, None, [("sotto-mark", b"%d" % mark)]) for mark in marks
-            ]
-            own = sorted(
-                [*parse_definition, *own], key=lambda record: (record.timestamp, record.value is not None)
-            )
-            last = Record("ops", partition, 0, end * MINUTE, None, None, [("sotto-mark", b"%d" % (end * MINUTE))])
-            own.append(last)
-        own = [record._replace(offset=offset) for offset, record in enumerate(own)]
-        for number, start in enumerate(range(0, len(own), step)):
-            chunk = own[start : start + step]
-            heard = _hear(known, streams, schedule(number, chunk[-1].timestamp - idle), heard)
-            partials += _partials(process_records(feed, chunk))
-        _hear(known, streams, END_MS, heard)
-        feed.reached_end(end * 60)
-        while outputs := feed.idle(0.0):
-            partials += _partials(outputs)
-    return _merged(streams, partials)
+    known = Known()
+    heard = _hear(known, streams, 0)
+    feed = FeedProcessor(TOPICS, source, partition, PARTITIONS, known)
+    feed.restored()
+    feed.idle(0.0)
+    own = list(events)
+    if source.clock == "marks":
+        marked = [Record("ops", partition, 0, mark, None, None, [("sotto-mark", b"%d" % mark)]) for mark in marks]
+        own = sorted([*marked, *own], key=lambda record: (record.timestamp, record.value is not None))
+        last = Record("ops", partition, 0, end * MINUTE, None, None, [("sotto-mark", b"%d" % (end * MINUTE))])
+        own.append(last)
+    own = [record._replace(offset=offset) for offset, record in enumerate(own)]
+    for number, start in enumerate(range(0, len(own), step)):
+        chunk = own[start : start + step]
+        heard = _hear(known, streams, schedule(number, chunk[-1].timestamp - idle), heard)
+        partials += _partials(process_records(feed, chunk))
+    _hear(known, streams, END_MS, heard)
+    feed.reached_end(end * 60)
+    while outputs := feed.idle(0.0):
+        partials += _partials(outputs)
+    return partials
 
 
 def _hear(known: Known, streams: Sequence[StandingDefinition], moment: int, before: int = -1) -> int:

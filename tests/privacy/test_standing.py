@@ -19,6 +19,7 @@ from tests.privacy import standing_variants
 from tests.privacy.audit_variants import Variant, broken
 from tests.privacy.live_topics import (
     MINUTE,
+    Counted,
     Form,
     Moment,
     Moved,
@@ -111,11 +112,12 @@ def moved(
     found = Moved()
     streams = opened(source, forms)
     known: dict[Any, Any] = {}
+    counted: Counted = {}
 
     def numbers(people: Mapping[str, Person]) -> Any:
         key = tuple(sorted(people.items()))
         if key not in known:
-            known[key] = asked(source, streams, written(people), END, step, schedule)
+            known[key] = asked(source, streams, written(people), END, step, schedule, counted)
         return known[key]
 
     for one, other in neighbours(source, OTHERS, lives(MOMENTS, most)):

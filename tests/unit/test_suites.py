@@ -7,7 +7,18 @@ from pathlib import Path
 
 import pytest
 
-from tests.suites import APART, COMMIT, FIRST, SUITES, TOGETHER, has_commit_tests, rank_of, scope_of, suite_of
+from tests.suites import (
+    APART,
+    COMMIT,
+    FIRST,
+    SUITES,
+    TOGETHER,
+    has_commit_tests,
+    rank_of,
+    rotated,
+    scope_of,
+    suite_of,
+)
 
 PROJECT = Path(__file__).parents[2]
 
@@ -59,3 +70,10 @@ def test_rank_of_orders_slow_files_before_their_folders() -> None:
 )
 def test_scope_of_keeps_files_together_unless_listed(nodeid: str, scope: str) -> None:
     assert scope_of(nodeid) == scope
+
+
+def test_rotated_gives_each_worker_another_start_and_all_files() -> None:
+    files = [Path(f"test_{number}.py") for number in range(7)]
+    orders = [rotated(files, worker, 3) for worker in range(3)]
+    assert [order[0] for order in orders] == [files[0], files[2], files[4]]
+    assert all(sorted(order) == files for order in orders)
