@@ -25,7 +25,7 @@ from stream.settings import Settings
 from stream.tables import adult
 from tests.chaos import ground as chaos
 from tests.patience import lengthen_timeouts
-from tests.preloaded import preloaded_services
+from tests.preloaded import preloaded_readers, preloaded_services
 
 # No deadline: the time of an example depends on how busy the machine is.
 # Half of the usual examples: each run tries others.
@@ -127,6 +127,13 @@ def start(settings: Settings, key: NoiseKey, tmp_path: Path) -> Iterator[StartSe
 def preloaded() -> Iterator[None]:
     """Fork the services of a test module from a process with loaded imports; it takes a third of the processor time."""
     with preloaded_services():
+        yield
+
+
+@pytest.fixture(scope="module")
+def forked_readers() -> Iterator[None]:
+    """Fork the processes that read tables for the tests of a module."""
+    with preloaded_readers():
         yield
 
 

@@ -22,7 +22,7 @@ from contextlib import contextmanager
 from functools import cache
 from pathlib import Path
 from tempfile import TemporaryFile
-from typing import Any, BinaryIO
+from typing import Any, BinaryIO, Self
 from unittest.mock import patch
 
 # Without polars: it has threads, which a fork does not copy.
@@ -49,6 +49,13 @@ COMMANDS = (
     "scipy.optimize",
     "scipy.special",
 )
+# Without the module that runs: it confines the process before it imports what is not loaded yet, as polars.
+READERS = (
+    "stream.tables.readers.reading_protocol",
+    "stream.tables.readers.csv_files",
+    "stream.tables.readers.delta",
+)
+CLI = "stream.cli"
 MESSAGE_BYTES = 128 * 1024
 PAUSE = 0.005
 
@@ -56,11 +63,21 @@ PAUSE = 0.005
 class Forked:
     """A forked process, with the methods of ``subprocess.Popen`` that tests use."""
 
-    def __init__(self, parent: _Parent, pid: int, stdin: BinaryIO) -> None:
+    def __init__(self, parent: _Parent, pid: int, stdin: BinaryIO, stdout: BinaryIO | None = None) -> None:
         self._parent = parent
         self.pid = pid
         self.stdin = stdin
+        self.stdout = stdout
         self.returncode: int | None = None
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        for pipe in (self.stdin, self.stdout):
+            if pipe is not None:
+                pipe.close()
+        self.wait()
 
     def poll(self) -> int | None:
         """Return the exit status; None while the process runs."""
@@ -101,6 +118,32 @@ def preloaded_services() -> Iterator[None]:
         return _parent(SERVICES, _from_the_start(environment)).fork(arguments, environment, log)
 
     with patch.object(processes, "started", forked):
+        yield
+
+
+@contextmanager
+def preloaded_readers() -> Iterator[None]:
+    """Fork the processes that read tables for this one in this block, if the system supports it.
+
+    They start as usual if a test replaces their program, their modules or ``Popen``.
+    """
+    from stream.tables.readers import table_reading  # noqa: PLC0415  (the forking process must not import it)
+
+    usual, program, popen = table_reading._start_process, table_reading.READING_PROCESS, subprocess.Popen
+
+    def forked(path: str) -> Any:
+        environment = table_reading._environment(path)
+        own = (table_reading.READING_PROCESS, subprocess.Popen) != (program, popen)
+        if own or "PYTHONPATH" in environment or not hasattr(socket, "SOCK_SEQPACKET"):
+            return usual(path)
+        reading, writing = os.pipe()
+        with os.fdopen(writing, "wb") as output, Path(os.devnull).open("wb") as errors:
+            parent = _parent(READERS, _from_the_start(environment))
+            process = parent.fork([], environment, output, errors, program=program)
+        process.stdout = os.fdopen(reading, "rb")
+        return process
+
+    with patch.object(table_reading, "_start_process", forked):
         yield
 
 
@@ -161,11 +204,12 @@ class _Parent:
         environment: Mapping[str, str],
         *logs: BinaryIO,
         folder: Path | None = None,
+        program: str = CLI,
     ) -> Forked:
         """Start a process in a folder; it writes to one log, or its output and its errors to two."""
         reading, writing = os.pipe()
         try:
-            message = [list(arguments), dict(environment), str(folder or Path.cwd())]
+            message = [program, list(arguments), dict(environment), str(folder or Path.cwd())]
             pid = self._asked(message, [reading, logs[0].fileno(), logs[-1].fileno()])
         finally:
             os.close(reading)
@@ -197,7 +241,7 @@ def _counts_from_the_start(name: str) -> bool:
 
 
 def _serve(asked: socket.socket) -> list[str] | None:
-    """Fork on each request; in the child, return the arguments of its command."""
+    """Fork on each request; in the child, return its program and arguments."""
     while True:
         message, descriptors, _, _ = socket.recv_fds(asked, MESSAGE_BYTES, 3)
         if not message:
@@ -206,13 +250,13 @@ def _serve(asked: socket.socket) -> list[str] | None:
             case [int(pid)]:
                 found, status = os.waitpid(pid, os.WNOHANG)
                 asked.send(json.dumps(os.waitstatus_to_exitcode(status) if found else None).encode())
-            case [arguments, environment, folder]:
+            case [program, arguments, environment, folder]:
                 pid = os.fork()
                 if pid == 0:
                     asked.close()
                     os.chdir(folder)
                     _become(environment, *descriptors)
-                    return list(arguments)
+                    return [program, *arguments]
                 for descriptor in descriptors:
                     os.close(descriptor)
                 asked.send(json.dumps(pid).encode())
@@ -235,5 +279,5 @@ if __name__ == "__main__":
     gc.freeze()
     asked = _serve(socket.socket(fileno=int(sys.argv[1])))
     if asked is not None:
-        sys.argv = ["sotto", *asked]
-        runpy.run_module("stream.cli", run_name="__main__", alter_sys=True)
+        sys.argv = ["sotto", *asked[1:]]
+        runpy.run_module(asked[0], run_name="__main__", alter_sys=True)

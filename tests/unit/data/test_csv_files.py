@@ -22,6 +22,8 @@ from stream.tables.rows import read_cells
 from tests.unit.data.guarded import cause, reader
 from tests.unit.data.small import source, unhurried
 
+pytestmark = pytest.mark.usefixtures("forked_readers")
+
 ATTRIBUTES: dict[str, Domain] = {
     "age": Integers(minimum=0, maximum=120),
     "sex": Categories(values=("F", "M", "?"), other="?"),

@@ -24,6 +24,8 @@ from stream.tables.rows import EncodedBatch, GrowingColumn, RowEncoder
 from tests.unit.data.guarded import cause, rows_of
 from tests.unit.data.small import KEY, source
 
+pytestmark = pytest.mark.usefixtures("forked_readers")
+
 ATTRIBUTES: dict[str, Domain] = {
     "x": Integers(minimum=0, maximum=9),
     "year": Integers(minimum=2020, maximum=2029),

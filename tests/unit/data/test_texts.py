@@ -20,6 +20,8 @@ from stream.tables.texts import join_texts, split_texts
 from tests.unit.data.guarded import cause, reader
 from tests.unit.data.small import KEY, source
 
+pytestmark = pytest.mark.usefixtures("forked_readers")
+
 NOTES = ["flu", "Flu", " flu", "ä", "a\u0308", "", None, "x" * 8, "y" * 9, 'a,"b"\nc', "flu"]
 EXPECTED = {"flu": 2, "Flu": 1, " flu": 1, "ä": 1, "a\u0308": 1, "x" * 8: 1, 'a,"b"\nc': 1}
 SEXES = ["F", "M"] * 5 + ["F"]
