@@ -54,3 +54,21 @@ def test_a_stream_that_answers_nothing_is_told_of() -> None:
     seen, held = tour.judged(asked, [refused], spec, 1.0)
     assert "table: gone" in seen
     assert not held
+
+
+def test_the_step_of_unknown_groups_checks_counts_of_countries() -> None:
+    driver = Driver(bytes(32), partitions=1)
+    driver.register(tour.tour_sources()[0])
+    stop = next(stop for stop in stops(1) if stop.spec.mechanism.kind == "unknown_groups")
+    driver.open(stop.spec)
+    answers = [driver.ask(stop.spec.stream, **question) for question in stop.questions]
+    grant = driver.grant(CENSUS, stop.spec.stream)
+    seen, held = stop.judge(answers, grant)
+    assert held
+    assert "of 42 countries released" in seen
+    [answer] = answers
+    wrong = answer.model_copy(
+        update={"estimates": tuple(1.0 + number + 2 * (answer.alpha or 0.0) for number in answer.estimates or ())}
+    )
+    assert not stop.judge([wrong], grant)[1]
+    assert not stop.judge([answer.model_copy(update={"keys": (), "estimates": ()})], grant)[1]

@@ -14,7 +14,7 @@ import numpy as np
 import numpy.typing as npt
 import polars as pl
 
-from schemas import Answer, GrantRecord, Laplace, Query, RecordsSource, Source, StreamSpec
+from schemas import Answer, GrantRecord, Laplace, Query, RecordsSource, Source, StreamSpec, Text
 from stream.client.async_client import AsyncClient
 from stream.dev.demo.demo_report import AdultColumns, Check
 from stream.formatting import format_error_bound
@@ -141,6 +141,8 @@ def _wait(answer: Answer) -> float:
 
 
 CENSUS, SURVEY = "census", "survey"
+TEXT, COUNTRY = "country", "native-country"
+"""An attribute of texts, and the table's column of them."""
 EPSILON, DELTA = 1.0, 1e-6
 BETA = 1e-6
 """Bound on the probability that an error exceeds α; small, because every answer is checked."""
@@ -163,9 +165,13 @@ class Stop:
 
 
 def tour_sources() -> list[Source]:
-    """Return the census table, and a survey whose respondents each send one event."""
+    """Return the census table, and a survey whose respondents each send one event.
+
+    The table's countries of birth are declared twice: as codes, and as texts that nobody has listed.
+    """
+    countries = {"texts": {TEXT: Text(kind="text")}, "columns": {TEXT: COUNTRY}}
     return [
-        adult.source(epsilon=20.0, delta=1e-4).model_copy(update={"source": CENSUS}),
+        adult.source(epsilon=20.0, delta=1e-4).model_copy(update={"source": CENSUS, **countries}),
         RecordsSource(kind="records", source=SURVEY, epsilon=EPSILON),
     ]
 
@@ -176,6 +182,7 @@ def stops(seed: int) -> list[Stop]:
     return [
         *_sparse_vectors(people),
         *_answers(people),
+        _unknown_groups(),
         *_releases(people),
         _many(seed),
         *_hypotheses(people),
@@ -271,6 +278,20 @@ def _answers(people: AdultColumns) -> list[Stop]:
         Stop(_spec({"kind": "noisy_max", "monotone": True}), [{"candidates": candidates}], chosen),
         Stop(_spec({"kind": "exponential", "monotone": True}), [{"candidates": candidates}], chosen),
     ]
+
+
+def _unknown_groups() -> Stop:
+    cells = pl.read_csv(adult.PATH)[COUNTRY].cast(pl.String)
+    truths: dict[str, int] = dict(Counter(cells.drop_nulls().to_list()))
+
+    def judge(answers: Sequence[Answer], _: GrantRecord) -> tuple[str, bool]:
+        [answer] = answers
+        alpha, released = answer.alpha or 0.0, dict(zip(answer.keys or (), answer.estimates or (), strict=True))
+        worst = max((abs(number - truths[text]) for text, number in released.items()), default=0.0)
+        seen = f"{len(released)} of {len(truths)} countries released, worst off by {worst:.4g} of ±{format_error_bound(alpha)}"
+        return seen, bool(released) and worst <= alpha
+
+    return Stop(_spec({"kind": "unknown_groups"}, expected_queries=1), [{"group_by": [TEXT]}], judge)
 
 
 def _women_in_groups(people: AdultColumns, lows: Iterable[int]) -> tuple[list[dict[str, Any]], list[float]]:

@@ -31,6 +31,7 @@ from schemas import (
     Query,
     Source,
     TableSource,
+    Text,
     ValuesSource,
     form_of,
 )
@@ -38,6 +39,7 @@ from schemas.calendars import HOUR_US, day_of
 from schemas.json_limits import repeats_a_field, shape_fault
 from schemas.wire import describe, read_json
 from stream.dev.simulation.true_statistics import TrueStatistics
+from stream.formatting import cells_of
 from stream.privacy.accuracy.source_facts import range_of
 from stream.tables import PredicateParser, PrivateTable, adult, cell_codes, rows_are_public
 from stream.tables.readers.table_files import local_folder, local_scope
@@ -152,9 +154,10 @@ def _question(line: str, number: int, stream: str) -> Query:
     return query
 
 
+_MOST_TEXTS = 1000
 LAW = (
     "independent attributes; a category has odds 1/k, k its place in a drawn order; "
-    "a number or bin d steps from a drawn one has odds 1/(1 + d)"
+    "a number or bin d steps from a drawn one has odds 1/(1 + d); texts are up to 1,000 numbers, the k-th with odds 1/k"
 )
 """Distribution of synthetic rows."""
 
@@ -172,10 +175,19 @@ def synthetic(source: TableSource, rows: int, seed: int) -> pl.DataFrame:
         if column not in finest or domain.size > finest[column][1].size:
             finest[column] = name, domain
     columns = [_column(name, domain, rows, seed).alias(column) for column, (name, domain) in finest.items()]
+    for name, text in source.texts.items():
+        if (column := source.column_of(name)) not in finest:
+            finest[column] = name, Categories(values=_texts(text))
+            columns.append(_column(name, finest[column][1], rows, seed).alias(column))
     if source.person is not None and source.person not in finest:
         people = max(1, rows // source.contribution)
         columns.append(pl.Series(source.person, _generator(source.person, seed).integers(people, size=rows)))
     return pl.DataFrame(columns)
+
+
+def _texts(declared: Text) -> tuple[str, ...]:
+    """Return made-up texts: the whole numbers from 1 that are short enough."""
+    return tuple(str(number) for number in range(1, _MOST_TEXTS + 1) if len(str(number)) <= declared.max_length)
 
 
 def _column(name: str, domain: Domain, rows: int, seed: int) -> pl.Series:
@@ -238,7 +250,7 @@ class TableTruths:
     def __init__(self, source: TableSource, table: PrivateTable) -> None:
         self._source = source
         self._table = table
-        self._parser = PredicateParser(source.attributes)
+        self._parser = PredicateParser(source.attributes, source.texts)
         self._attributes = source.attributes
         # If the number of rows is public, shares refer to all rows of the file.
         self._rows = table.public_size if rows_are_public(source) else table.private_row_count
@@ -274,6 +286,23 @@ class TableTruths:
             case _:
                 parts = [self._count(_where(query))]
         return (sum(parts, Fraction()),) if parts else ()
+
+    def text_groups(self, query: Query, *, people: bool) -> dict[tuple[str | int | float, ...], int] | None:
+        """Return the exact count of each group of a text, by its values; None for other questions."""
+        names = query.group_by or ()
+        text = next((name for name in names if name in self._source.texts), None)
+        if text is None:
+            return None
+        declared = [name for name in names if name != text]
+        found = self._table.text_groups(text, self._parser.parse(_where(query)), declared, people=people)
+        cells = cells_of(self._attributes, declared)
+        places = [0] * len(found.private_texts) if found.private_cells is None else found.private_cells.tolist()
+        groups = [
+            {**cells[place], text: label.decode()}
+            for place, label in zip(places, found.private_texts, strict=True)
+        ]
+        labels = [tuple(group[name] for name in names) for group in groups]
+        return dict(zip(labels, found.private_counts.tolist(), strict=True))
 
     def statistics(self, query: Query) -> TrueStatistics:
         """Return the exact counts behind a question about an ordered attribute."""

@@ -24,7 +24,7 @@ from schemas import (
     TableSource,
     form_of,
 )
-from schemas.queries import STATISTICS
+from schemas.queries import STATISTICS, Group
 from stream.dev.simulation.simulation_inputs import SimulationError, TableTruths, Truths, truths_of
 from stream.formatting import describe_table_bound
 from stream.privacy.composition.costs import whole_left
@@ -99,6 +99,10 @@ def measure(
         return [_measured(line, "choices", [(regret, Fraction())], answer.alpha)]
     if (statistic := _measured_statistic(truths, query, answer, line)) is not None:
         return [statistic]
+    if isinstance(truths, TableTruths) and query.group_by is not None:
+        texts = _measured_texts(truths, query, answer, calibration, line)
+        if texts is not None:
+            return texts
     exact = truths.numbers(query)
     found = []
     mechanism = spec.mechanism
@@ -130,6 +134,31 @@ def _measured_statistic(truths: Truths, query: Query, answer: Answer, line: int)
         pairs = [(Fraction(one), truth) for one, truth in zip(published, true.numbers(), strict=False)]
     # The α of an interquartile range is one of ranks.
     return _measured(line, what, pairs, None if form == "iqr" else answer.alpha) if pairs else None
+
+
+def _measured_texts(
+    truths: TableTruths, query: Query, answer: Answer, calibration: Calibration, line: int
+) -> list[ErrorMeasurement] | None:
+    """Measure the counts of released groups of a text; None for groups of declared values.
+
+    Without counts, measure the most people of a group that is not named: fewer than α.
+    """
+    named = answer.estimates is None
+    exact = truths.text_groups(query, people=query.people or named)
+    if exact is None:
+        return None
+    named_groups: list[Group] = list(answer.top_groups or ({"": key} for key in answer.keys or ()))
+    groups = [tuple(one.values()) for one in named_groups]
+    if named:
+        left_out = max((count for group, count in exact.items() if group not in set(groups)), default=0)
+        return [
+            _measured(line, "people of groups left out", [(Fraction(left_out), Fraction())], calibration.alpha)
+        ]
+    pairs = [
+        (Fraction(number), Fraction(exact[group]))
+        for number, group in zip(answer.estimates or (), groups, strict=True)
+    ]
+    return [_measured(line, "released groups", pairs, answer.alpha)] if pairs else []
 
 
 def figures(measurements: Iterable[ErrorMeasurement]) -> tuple[Figures, ...]:

@@ -38,7 +38,7 @@ export const FIELDS = {
   attributes: { text: "Attributes", type: "attributes" },
   categories: { text: "Categories", type: "list", value: "yes, no" },
   warm_start: { text: "Measured with the first answer", type: "choice", options: [["auto", "chosen by the planner"], ["0", "nothing"], ["1", "every attribute"], ["2", "every pair"], ["workload", "every attribute, and pairs that depend on each other"]], whole: true },
-  workload: { text: "Selected to answer", type: "choice", options: [["pairs", "questions over all pairs of attributes"]], hint: "if the first measurements are selected" },
+  workload: { text: "Sets of attributes that will be asked together", type: "sets", hint: "as age, sex; age, income – empty: all pairs. If the first measurements are selected" },
   beyond: { text: "When charged answers are used up", type: "choice", options: [["unpromised", "continues without an error bound"], ["end", "it ends"]] },
   typical_error: { text: "Publish the typical error of estimates", type: "flag", hint: "on by itself if the first measurements are selected" },
   worst_case: { text: "Updates must last for every table and asker", type: "flag" },

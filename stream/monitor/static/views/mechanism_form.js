@@ -1,7 +1,7 @@
 // The fields of a mechanism for a planned stream on a source.
 
 import { make } from "../dom.js";
-import { flag, given, labelled, listed, numberInput, select, ticks, typed } from "../forms.js";
+import { flag, given, labelled, listed, numberInput, select, textInput, ticks, typed } from "../forms.js";
 import { FIELDS, SPECS } from "../mechanisms.js";
 import { isNumeric } from "./where.js";
 
@@ -21,6 +21,12 @@ function fits(name, kind, source) {
     default:
       return true;
   }
+}
+
+/** The sets of names in a text, as `a, b; b, c`; undefined without any. */
+function setsOf(text) {
+  const sets = text.split(";").map((set) => set.split(",").map((name) => name.trim()).filter(Boolean)).filter((set) => set.length);
+  return sets.length ? sets : undefined;
 }
 
 /** `show(kind, source)` shows a mechanism's fields and keeps typed values; `value()` reads them. */
@@ -46,6 +52,10 @@ export function mechanismForm() {
         return { element: labelled(text, list, hint), read: () => (list.value === "false" ? false : undefined) };
       }
       return { element: labelled(text, list, hint), read: () => (FIELDS[name].whole && /^\d+$/.test(list.value) ? Number(list.value) : list.value) };
+    }
+    if (type === "sets") {
+      const sets = textInput({ placeholder: "age, sex; age, income" });
+      return { element: labelled(text, sets, hint), read: () => setsOf(sets.value) };
     }
     const input = numberInput({ value });
     return { element: labelled(text, input, hint), read: () => (type === "list" ? listed(input) : typed(input)) };

@@ -1,0 +1,55 @@
+"""Simulations of unknown groups: made-up texts, and errors of released groups."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from stream.dev.simulation import SimulationReport, read_questions, simulate, synthetic
+from tests.builders import parse_source, parse_spec, source
+
+SOURCE = parse_source(
+    source(
+        "visits",
+        "table",
+        epsilon=8.0,
+        delta=1e-3,
+        path="private.csv",
+        attributes={"ward": ["A", "B"], "note": {"kind": "text", "max_length": 2}},
+    )
+)
+ROWS = synthetic(SOURCE, 4000, 1)
+
+
+def simulated(question: str, **mechanism: Any) -> SimulationReport:
+    spec = parse_spec("unknown_groups", source="visits", epsilon=2.0, delta=1e-5, **mechanism)
+    return simulate(spec, SOURCE, read_questions([question], spec.stream), ROWS, runs=2, seed=1)
+
+
+def test_made_up_texts_are_short_enough_and_some_are_rarer() -> None:
+    counts = ROWS["note"].value_counts().sort("count", descending=True)
+    assert 90 <= counts.height <= 99
+    assert ROWS["note"].str.len_bytes().max() == 2
+    assert counts["count"][0] > 20 * counts["count"][-1]
+
+
+@pytest.mark.parametrize(
+    "question",
+    ['{"group_by": ["note"]}', '{"group_by": ["ward", "note"], "where": "ward = \'A\'"}'],
+)
+def test_released_groups_are_compared_with_their_counts(question: str) -> None:
+    report = simulated(question)
+    for run in report.runs:
+        [figures] = run.figures
+        assert (figures.what, figures.broken) == ("released groups", 0)
+        assert figures.numbers > 5
+        assert 0.0 < figures.largest <= (figures.alpha or (0.0, 0.0))[1]
+
+
+def test_names_alone_are_judged_by_the_groups_left_out() -> None:
+    report = simulated('{"group_by": ["note"]}', counts=False)
+    for run in report.runs:
+        [figures] = run.figures
+        assert (figures.what, figures.broken) == ("people of groups left out", 0)
+        assert 0.0 < figures.largest < report.grant.calibration.alpha
