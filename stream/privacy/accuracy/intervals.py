@@ -146,6 +146,16 @@ def interval_within(hits: float, misses: float, half: float) -> tuple[float, flo
     return within_limits(((hits - half) / rows, (hits + half) / rows), 0.0, 1.0)
 
 
+def share_between(hits: tuple[float, float], misses: tuple[float, float]) -> tuple[float, float]:
+    """Return the shares of hits that are possible if hits and misses lie between these ends."""
+    (low_hits, high_hits), (low_misses, high_misses) = (
+        (max(0.0, low), max(0.0, high)) for low, high in (hits, misses)
+    )
+    least = low_hits / (low_hits + high_misses) if low_hits > 0.0 else 0.0
+    most = high_hits / (high_hits + low_misses) if low_misses > 0.0 else 1.0
+    return least, most
+
+
 def _edge(inside: float, outside: float, is_possible: Callable[[float], bool]) -> float:
     """Return the end of the possible quotients between two values, on its outer side."""
     for _ in range(60):

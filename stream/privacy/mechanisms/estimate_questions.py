@@ -215,6 +215,16 @@ class Rates(CellGroups):
 
 
 @dataclass(frozen=True, eq=False)
+class Share(Rates):
+    """The share of all rows that a count has: its hits and misses, as of a rate.
+
+    If a ⊤ measures it, the number of ``counted`` is published, as for the count alone.
+    """
+
+    counted: Single = field(kw_only=True)
+
+
+@dataclass(frozen=True, eq=False)
 class Ranks:
     """The cumulative counts of an attribute in each group: rows with each code or a smaller one.
 

@@ -22,14 +22,16 @@ import numpy as np
 import numpy.typing as npt
 
 from schemas import EstimateCalibration
-from stream.privacy.accuracy.intervals import bounded_half_width, half_width
+from stream.privacy.accuracy.intervals import MISS, bounded_half_width, half_width
 from stream.privacy.composition.costs import PARTS
 from stream.privacy.mechanisms.estimate_questions import (
     Box,
     Linear,
     Mean,
     Numbers,
+    Rates,
     ResolvedQuestion,
+    Share,
     Single,
     box_numbers,
     plain_of,
@@ -199,7 +201,8 @@ class Estimator:
                 steps.append(self._alone(questions[start], wanted[start]))
                 continue
             place = bisect_right(alone, start)
-            block = questions[start : min(start + size, *alone[place : place + 1], len(questions))]
+            asked = questions[start : min(start + size, *alone[place : place + 1], len(questions))]
+            block = [self._published(question) for question in asked]
             looks = self._answers_without_top(block)
             over = self._first_above(block, looks) if self.left >= PARTS else len(block)
             unpaid = EstimateAnswer("refused", (), None, parts=PARTS)
@@ -261,6 +264,8 @@ class Estimator:
 
     def hides(self, question: ResolvedQuestion) -> bool:
         """Return True if the noise of the number that a ⊤ would publish, if any, fits 52 digits."""
+        if isinstance(question, Share):
+            question = question.counted
         if not isinstance(question, Linear):
             # Noise of counts fits; for several numbers a ⊤ publishes sums of the marginal's cells.
             return True
@@ -278,7 +283,7 @@ class Estimator:
     def _most_charged(self, question: ResolvedQuestion, alpha: Fraction | None) -> tuple[int, bool]:
         """Return the most parts that a question may cost, and True if a comparison decides."""
         if alpha is None:
-            compared = not self._begun or self._answers_without_top([question])[0].compared
+            compared = not self._begun or self._answers_without_top([self._published(question)])[0].compared
             return (PARTS, True) if compared else (0, False)
         reach, index, _ = self._nearest(question)
         if self._begun and index is not None and reach <= alpha * question.unit:
@@ -297,6 +302,16 @@ class Estimator:
             return EstimateAnswer("refused", (), None)
         price, _ = own_price(self.calibration, question, alpha)
         return EstimateAnswer("refused", (), None, parts=price.parts) if price.parts > self.left else None
+
+    def _published(self, question: ResolvedQuestion) -> ResolvedQuestion:
+        """Return the count in place of a share that no measurement settles, if one settles the count."""
+        if not isinstance(question, Share) or self._is_settled(question):
+            return question
+        return question.counted if self._is_settled(question.counted) else question
+
+    def _is_settled(self, question: ResolvedQuestion) -> bool:
+        reach, index, _ = self._nearest(question)
+        return index is not None and reach <= self._promise * question.width
 
     def _answers_without_top(self, questions: Sequence[ResolvedQuestion]) -> list[_FreeAnswer]:
         """Return the answers to questions unless they are ⊤; equal questions are computed once."""
@@ -446,7 +461,7 @@ class Estimator:
         one = self._measured.listed[index]
         if not told:
             more = math.prod(self.sizes[axis] for axis in one.axes if axis not in question.axes)
-            return half_width(one.law, question.summed * more) * question.width
+            return half_width(one.law, question.summed * more, _miss(question)) * question.width
         if one.share is None:
             return half_width(number_law(self.calibration, question.width))
         # A marginal that was measured alone has one cell for each number.
@@ -505,6 +520,8 @@ class Estimator:
 
     def _measure(self, question: ResolvedQuestion) -> EstimateAnswer:
         """Measure on a ⊤; answer with a number, or with sums of the marginal if accurate enough."""
+        if isinstance(question, Share):
+            question = question.counted
         numbered, bound = self._on_top(question)
         self.add_measurement(question if numbered else None, question.axes)
         index = len(self._measured.listed) - 1
@@ -516,11 +533,16 @@ class Estimator:
             # The weights of a mean's difference sum − mean·rows are at most its range.
             width = max(1, question.range) if isinstance(question, Mean) else question.width
             half = (
-                half_width(law, question.summed) * width
+                half_width(law, question.summed, _miss(question)) * width
                 if question.whole
                 else bounded_half_width(law, question.summed, width)
             )
         return EstimateAnswer("above", told, (bound,) * len(told), numbered, PARTS, intervals=_around(told, half))
+
+
+def _miss(question: ResolvedQuestion) -> float:
+    """Return the probability with which an interval misses; hits and misses of a rate share it."""
+    return MISS / 2 if isinstance(question, Rates) else MISS
 
 
 def _around(numbers: Numbers, half: int) -> tuple[tuple[int, int], ...]:

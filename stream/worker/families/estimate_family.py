@@ -18,13 +18,14 @@ import numpy.typing as npt
 
 from schemas import INDEPENDENCE, EstimateCalibration, Interval, Measurement, Pmw
 from schemas.queries import STATISTICS
-from stream.privacy.accuracy.intervals import within_limits
+from stream.privacy.accuracy.intervals import share_between, within_limits
 from stream.privacy.mechanisms.estimate_questions import (
     CellGroups,
     Mean,
     Ranks,
     Rates,
     ResolvedQuestion,
+    Share,
     Spreads,
 )
 from stream.privacy.mechanisms.estimator import EstimateAnswer, Estimator
@@ -33,7 +34,6 @@ from stream.privacy.mechanisms.tensor_sums import TensorCells
 from stream.privacy.mechanisms.typical_errors import error_of_sums
 from stream.privacy.noise import DrawRole, Sampler, Symmetric, block_words, cell_words
 from stream.privacy.planning.answer_plans import ratio_interval
-from stream.privacy.planning.hypothesis_plans import rows_reach
 from stream.privacy.planning.prices import shown_price
 from stream.privacy.planning.workload_plans import expected_sets, workload_axes
 from stream.processing.dead_letters import PRICE, Rejection
@@ -52,6 +52,7 @@ from stream.worker.families.family import (
     max_price_refusal,
     price_refusal,
     require_form,
+    share_alpha,
     share_interval,
     wide_noise_rejection,
 )
@@ -183,8 +184,13 @@ class EstimateFamily(RestorableFamily[_EstimateState]):
     def _build_state(self, slot: int, updates: Sequence[Any]) -> _EstimateState:
         calibration, incarnation = self._calibration(slot), self._streams.incarnations[slot]
         mechanism = self._context.mechanism(slot, Pmw)
-        reader = QuestionReader(self._context.source_table(slot), self._context.tables, mechanism.attributes)
         public = self._context.public_rows(slot)
+        reader = QuestionReader(
+            self._context.source_table(slot),
+            self._context.tables,
+            mechanism.attributes,
+            rows_are_public=public is not None,
+        )
         rows = self._context.noisy_rows(slot, calibration) if public is None else max(1, public)
         estimator = Estimator(
             tuple(reader.sizes.values()),
@@ -319,6 +325,9 @@ def _reply(
         basis = INDEPENDENCE
     charged = step.kind in _CHARGED_KINDS
     question = read.question
+    if isinstance(question, Share) and len(step.numbers) == 1:
+        # A ⊤ published the count alone.
+        question = question.counted
     if read.statistic is not None and isinstance(question, Ranks | Spreads):
         reach = None if step.reach is None else max(step.reach)
         reply = statistic_reply(read.statistic, question, step.numbers, reach, calibration.beta)
@@ -337,9 +346,11 @@ def _reply(
     scale = question.width / question.unit
     alpha = None if step.reach is None else _in_unit(read, max(step.reach) * scale)
     numbers = tuple(_in_unit(read, number / question.unit) for number in step.numbers)
+    typical = _typical_error(current, read, step)
     if isinstance(question, Rates):
-        return _rates_of_groups(numbers, alpha, read, charged=charged, basis=basis, update=update)
-    intervals, typical = _intervals(calibration, current, read, step), _typical_error(current, read, step)
+        fields = {"charged": charged, "basis": basis, "update": update, "typical_error": typical}
+        return _rates_of_groups(numbers, alpha, step.intervals, read.grouped, **fields)
+    intervals = _intervals(calibration, current, read, step)
     if isinstance(question, CellGroups):
         reply = Reply(
             charged=charged,
@@ -353,9 +364,8 @@ def _reply(
         return reply if read.top is None else keep_largest_groups(reply, read.top)
     estimate = numbers[0]
     if read.form == "fraction":
-        # |a/n̂ − f/n| ≤ (|a − f| + |n̂ − n|) / n̂, because f ≤ n.
+        alpha = None if alpha is None else share_alpha(calibration, current.rows, estimate, alpha)
         estimate /= current.rows
-        alpha = None if alpha is None else (alpha + rows_reach(calibration)) / current.rows
     interval = None if intervals is None else intervals[0]
     return Reply(
         charged=charged,
@@ -370,7 +380,7 @@ def _reply(
 
 def _typical_error(current: _EstimateState, read: ReadQuestion, step: EstimateAnswer) -> float | None:
     """Return the typical error of an estimated count, share, or counts of groups."""
-    question = read.question
+    question = read.question.counted if isinstance(read.question, Share) else read.question
     if step.typical is None or read.form not in _TYPICAL_FORMS or not question.whole:
         return None
     sizes = tuple(current.reader.sizes.values())
@@ -404,12 +414,25 @@ def _intervals(
     return tuple(within_limits(one, 0.0, most) for one in intervals)
 
 
-def _rates_of_groups(numbers: Sequence[float], reach: float | None, read: ReadQuestion, **fields: Any) -> Reply:
-    """Return the rates of all groups; without a bound on the counts the answer has no ``alpha``."""
+def _rates_of_groups(
+    numbers: Sequence[float],
+    reach: float | None,
+    intervals: Sequence[Interval] | None,
+    grouped: bool,
+    **fields: Any,
+) -> Reply:
+    """Return the rates of all groups; without a bound on the counts the answer has no ``alpha``.
+
+    The intervals of measured hits and misses hold together, so they give that of their share.
+    """
     groups = len(numbers) // 2
     pairs = zip(numbers[:groups], numbers[groups:], strict=True)
     rates = [NoisyRate(hits, misses, reach or 0.0) for hits, misses in pairs]
-    reply = build_rates_reply(rates, grouped=read.grouped, **fields)
+    if intervals is not None:
+        ends = zip(intervals[:groups], intervals[groups:], strict=True)
+        shares = [share_between(hits, misses) for hits, misses in ends]
+        rates = [one._replace(interval=share) for one, share in zip(rates, shares, strict=True)]
+    reply = build_rates_reply(rates, grouped=grouped, **fields)
     return reply if reach is not None else replace(reply, alpha=None)
 
 

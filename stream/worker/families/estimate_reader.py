@@ -24,6 +24,8 @@ from stream.privacy.mechanisms.estimate_questions import (
     Ranks,
     Rates,
     ResolvedQuestion,
+    Share,
+    Single,
     Spreads,
     extent_of,
 )
@@ -146,7 +148,15 @@ class ReadQuestion:
 class QuestionReader:
     """Reads the questions of one stream, and checks the weight that each cell gets."""
 
-    def __init__(self, source: TableSource, tables: TableStore, attributes: Sequence[str]) -> None:
+    def __init__(
+        self,
+        source: TableSource,
+        tables: TableStore,
+        attributes: Sequence[str],
+        *,
+        rows_are_public: bool = True,
+    ) -> None:
+        self._rows_are_public = rows_are_public
         self._source = source
         self._tables = tables
         self.attributes = tuple(attributes)
@@ -160,10 +170,10 @@ class QuestionReader:
         """Resolve a question, or raise Rejection."""
         match form:
             case "count" | "fraction":
-                box = self._boxes.parse_box(query.where)
-                return ReadQuestion(
-                    box or self.resolve_linear((Term(where=query.where),)), form, ((query.where, 1.0),)
-                )
+                counted = self._boxes.parse_box(query.where) or self.resolve_linear((Term(where=query.where),))
+                share = form == "fraction" and not self._rows_are_public
+                question = self._share(counted, query.where) if share else counted
+                return ReadQuestion(question, form, ((query.where, 1.0),))
             case "terms":
                 texts = tuple((term.where, term.weight) for term in query.terms)
                 return ReadQuestion(self.resolve_linear(query.terms), form, texts)
@@ -262,6 +272,20 @@ class QuestionReader:
             key=json.dumps(["groups", list(group_by), canonical_text(predicate)]).encode(),
             mask=cell_mask(predicate, sizes),
             grouped=tuple(names.index(name) for name in group_by),
+        )
+
+    def _share(self, counted: Single, where: str) -> Share:
+        """Resolve the share of a predicate's rows among a private number of rows."""
+        predicate = self._predicate(where, "where")
+        sizes = self._sizes_of_groups((), attributes_of(predicate), "where")
+        everyone = np.ones(tuple(sizes.values()), dtype=np.bool_)
+        return Share(
+            axes=self._axes(sizes),
+            key=json.dumps(["share", canonical_text(predicate)]).encode(),
+            mask=everyone,
+            grouped=(),
+            hits=cell_mask(predicate, sizes),
+            counted=counted,
         )
 
     def _rates(self, query: Any) -> Rates:

@@ -30,7 +30,7 @@ from stream.privacy.composition.costs import PARTS
 from stream.privacy.noise import DrawRole, Sampler, event_words, round_words, sampler, samplers
 from stream.privacy.noise.samplers import LowWords, Words
 from stream.privacy.planning.answer_plans import rate_interval
-from stream.privacy.planning.hypothesis_plans import rows_rate
+from stream.privacy.planning.hypothesis_plans import rows_rate, rows_reach
 from stream.privacy.planning.prices import (
     epsilon_left,
     epsilon_of,
@@ -99,15 +99,32 @@ def share_interval(
 ) -> Interval:
     """Return the confidence interval of a share from that of its count, in rows.
 
-    |a/n̂ − f/n| ≤ (|a − f| + |n̂ − n|) / n̂, because f ≤ n. If n̂ is noisy, both errors share the
-    probability that the interval misses.
+    If n̂ is noisy, both errors share the probability that the interval misses.
     """
     low, high = count
     if calibration.epsilon_rows > 0.0:
         low, high = wider_interval(low, high)
         extra = half_width(sampler("two_sided", rows_rate(calibration)), miss=SECOND_MISS)
-        low, high = low - extra, high + extra
+        more = part_of_rows(high, rows, extra)
+        low, high = low - more, high + more
     return within_limits((low / rows, high / rows), 0.0, 1.0)
+
+
+def share_alpha(
+    calibration: HypothesisCalibration | EstimateCalibration, rows: int, number: float, alpha: float
+) -> float:
+    """Return the error bound of a share from that of its ``number`` of rows."""
+    return (alpha + part_of_rows(number + alpha, rows, rows_reach(calibration))) / rows
+
+
+def part_of_rows(most: float, rows: int, reach: float) -> float:
+    """Bound the error p·(n̂ − n) of a share p of noisy rows, in rows, if at most ``most`` rows are in it.
+
+    a/n̂ − f/n = ((a − f) − p·(n̂ − n)) / n̂ with p = f/n: the smaller a share, the less the noise of the
+    number of rows matters.
+    """
+    share = min(1.0, max(0.0, most) / (rows - reach)) if rows > reach else 1.0
+    return share * reach
 
 
 def answer_by_stream(

@@ -28,7 +28,7 @@ from stream.privacy.mechanisms.multiplicative_weights import (
     run,
 )
 from stream.privacy.noise import DrawRole, Sampler, cell_words
-from stream.privacy.planning.hypothesis_plans import WEIGHT_STEPS, hypothesis_reach, rows_reach
+from stream.privacy.planning.hypothesis_plans import WEIGHT_STEPS, hypothesis_reach
 from stream.tables.cache import BoundedCache
 from stream.worker.families.family import (
     AdmittedQuestion,
@@ -36,6 +36,7 @@ from stream.worker.families.family import (
     Reply,
     RestorableFamily,
     require_form,
+    share_alpha,
     share_interval,
 )
 from stream.worker.families.sparse_cells import CellSpace
@@ -207,9 +208,8 @@ def _reply(
     if not step.promised:
         alpha = None
     if fraction:
-        # |a/n̂ − f/n| ≤ (|a − f| + |n̂ − n|) / n̂, because f ≤ n.
+        alpha = None if alpha is None else share_alpha(calibration, rows, estimate, alpha)
         estimate /= rows
-        alpha = None if alpha is None else (alpha + rows_reach(calibration)) / rows
         interval = None if interval is None else share_interval(calibration, rows, interval)
     return Reply(
         charged=step.above,
