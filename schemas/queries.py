@@ -18,7 +18,13 @@ MAX_PREDICATE_LENGTH = 2048
 """Longest predicate in characters."""
 
 MAX_CANDIDATES = 256
-"""Most candidates, cells, terms or trusted values in one query."""
+"""Most candidates, cells or terms in one query, and most sums in one of a running count."""
+
+MAX_VALUES = 1664
+"""Most trusted values in one query: the counts of a quantile's values fit an event."""
+
+MOST_COUNT = 99_999_999
+"""Largest count of a quantile's value in a window; more events of one value count as so many."""
 
 MAX_BOUND = 2**31 - 1
 """Largest ``bound`` of a person's sum, and largest ``min_rows``."""
@@ -127,7 +133,7 @@ class Query(Event):
     where: Where | None = None
     threshold: Annotated[Number | None, Field()] = None
     values: (
-        Annotated[tuple[PrivateNumber, ...], Field(min_length=1, max_length=MAX_CANDIDATES, strict=False)] | None
+        Annotated[tuple[PrivateNumber, ...], Field(min_length=1, max_length=MAX_VALUES, strict=False)] | None
     ) = None
     category: str | None = None
     fraction: bool = False

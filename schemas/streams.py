@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Annotated, ClassVar, Literal
 
-from pydantic import Field
+from pydantic import Field, model_validator
 
 from schemas.base import (
     FIRST_VERSION,
@@ -26,7 +26,7 @@ from schemas.base import (
 from schemas.calibrations import Calibration
 from schemas.domains import AttributeName
 from schemas.mechanisms import MAX_ANSWERS, Mechanism
-from schemas.queries import Where
+from schemas.queries import Quantiles, Where
 from schemas.sources import Source
 from schemas.windows import Moment, Span, Windows, span_ms
 
@@ -44,22 +44,36 @@ class StandingQuery(SparingEvent):
     """The question that a standing stream asks of each window of its source.
 
     ``count`` selects the number of events that satisfy ``where``, the number of people, or the sum
-    of an attribute. With ``by``, each cell of these attributes is asked, also without events. A
-    window is asked when the source's clock is ``lateness`` past its end; later events do not count.
-    The first window starts at or after ``begins``, by default the opening of the stream.
+    of an attribute. With ``quantile``, the question is instead the value of this ordered attribute
+    below which a share ``q`` of these events lies (0.5, the median, if omitted; a list for several).
+    With ``by``, each cell of these attributes is asked, also without events. A window is asked when
+    the source's clock is ``lateness`` past its end; later events do not count. The first window
+    starts at or after ``begins``, by default the opening of the stream.
     """
 
-    wire_omits: ClassVar[frozenset[str]] = frozenset({"count", "where", "by", "lateness", "begins"})
+    wire_omits: ClassVar[frozenset[str]] = frozenset(
+        {"count", "quantile", "q", "where", "by", "lateness", "begins"}
+    )
 
     window: Windows
     count: Annotated[
         Literal["events", "people"] | SumOf,
         OneOf("give 'events', 'people', or {\"sum\": NAME} with the name of an attribute, as text"),
     ] = "events"
+    quantile: AttributeName | None = None
+    q: Quantiles | None = None
     where: Where | None = None
     by: Annotated[tuple[AttributeName, ...], Field(max_length=8, strict=False)] = ()
     lateness: Span = "0s"
     begins: Moment | None = None
+
+    @model_validator(mode="after")
+    def _one_question(self) -> StandingQuery:
+        if self.quantile is not None and self.count != "events":
+            raise ValueError("count, quantile: give exactly one of them; ask the other in another stream")
+        if self.q is not None and self.quantile is None:
+            raise ValueError("q: goes with quantile; name the attribute there, or remove it")
+        return self
 
     @property
     def open_ms(self) -> int:

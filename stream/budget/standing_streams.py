@@ -25,8 +25,9 @@ from schemas import (
     span_ms,
     written_moment,
 )
-from schemas.queries import MAX_CANDIDATES
+from schemas.queries import MAX_CANDIDATES, MOST_COUNT
 from schemas.sources import MAX_PARENT_NAME, named_from
+from stream.budget.window_quantiles import quantile_facts
 from stream.formatting import values_of
 from stream.privacy.accuracy.source_facts import (
     LARGEST_NUMBER,
@@ -51,7 +52,7 @@ If a window with its lateness is longer than this, its length is the limit. A da
 open several streams, one after the other, that begin at the same time.
 """
 MAX_PAST_QUESTIONS: Final = 100_000_000
-"""Most questions about past windows of a new stream: windows times groups.
+"""Most questions about past windows of a new stream: windows times groups, and times a quantile's values.
 
 With clock ``marks`` a replay may begin long ago; the limit is three years of one-second windows.
 """
@@ -61,6 +62,8 @@ _QUESTION_BYTES: Final = 512
 """Most bytes of a window's question, without its numbers and its group."""
 _NUMBER_BYTES: Final = 40
 """Most characters of a count or sum: the largest adds up 2⁶³ events of 10¹⁵ each."""
+_COUNT_BYTES: Final = len(f"{MOST_COUNT},")
+"""Most characters of the count of a quantile's value."""
 
 
 def require_valid_periods(source: Source) -> None:
@@ -139,7 +142,7 @@ def require_bounded_past(spec: StreamSpec, source: Source, *, clock: int) -> Non
             f"day, or a window with its lateness if that is longer; give {written_moment(clock - behind)} or later, leave it out to begin "
             "now, or replay the past to a source with clock 'marks'"
         )
-    limit = MAX_PAST_QUESTIONS // _count_groups(standing, source)
+    limit = MAX_PAST_QUESTIONS // _count_numbers(standing, source)
     if (windows := (clock - begins) // window.every_ms) > limit:
         raise RefusedError(
             f"standing.begins: {standing.begins} lies {windows:,} windows before the ledger's clock, {written_moment(clock)}; with so many groups "
@@ -196,6 +199,21 @@ def live_topic_facts(spec: StreamSpec, source: EventsSource) -> SourceFacts:
         _require_periods(spec, source, standing)
     _require_predicate(standing, source)
     groups = _count_groups(standing, source)
+    if standing.quantile is not None:
+        found = quantile_facts(mechanism, source, standing, groups)
+        _require_no_repeated_fields(mechanism, standing)
+        counts, together = found.values * found.groups, isinstance(mechanism, Histogram)
+        _require_small_questions(standing, source, numbers=counts, number_bytes=_COUNT_BYTES, together=together)
+        if not together:
+            _require_one_window(spec, groups)
+        change = movement(source, standing, found.groups)
+        return SourceFacts(
+            sensitivity_steps=change.together,
+            neighbors=source.neighbors,
+            universe=groups if together else None,
+            movement=change,
+            quantiles=found,
+        )
     if isinstance(standing.count, SumOf):
         require_total(numeric_of(source, standing.count), standing.count.sum, "standing.count.sum")
     if isinstance(mechanism, RunningCount):
@@ -281,16 +299,31 @@ def _count_groups(standing: StandingQuery, source: EventsSource) -> int:
     return groups
 
 
-def _require_small_questions(standing: StandingQuery, source: EventsSource, *, numbers: int) -> None:
+def _count_numbers(standing: StandingQuery, source: EventsSource) -> int:
+    """Return how many numbers the questions of a window carry."""
+    groups = _count_groups(standing, source)
+    domain = None if standing.quantile is None else source.attributes.get(standing.quantile)
+    return groups if domain is None else groups * domain.size
+
+
+def _require_small_questions(
+    standing: StandingQuery,
+    source: EventsSource,
+    *,
+    numbers: int,
+    number_bytes: int = _NUMBER_BYTES,
+    together: bool = False,
+) -> None:
     """Refuse a standing query if a question with large counts would exceed an event's size.
 
-    A refusal when the question is asked would depend on the count, which is private.
+    A refusal when the question is asked would depend on the count, which is private. A question of
+    all groups ``together`` names none.
     """
     group = sum(
         max(len(msgspec.json.encode({name: value})) for value in values_of(source.attributes[name]))
-        for name in standing.by
+        for name in (() if together else standing.by)
     )
-    if (size := _QUESTION_BYTES + _NUMBER_BYTES * numbers + group) > MAX_EVENT_BYTES:
+    if (size := _QUESTION_BYTES + number_bytes * numbers + group) > MAX_EVENT_BYTES:
         raise RefusedError(
             f"standing.by: the question of the group with the longest values may have {size:,} bytes, and an event has at most "
             f"{MAX_EVENT_BYTES:,}; group by fewer attributes, or declare them with shorter names and values"

@@ -323,7 +323,9 @@ def _since(kept: int | None) -> int:
 
 
 def _counting(definition: StandingDefinition) -> Counting:
-    count = definition.standing.count
+    count, quantile = definition.standing.count, definition.standing.quantile
+    if quantile is not None:
+        return Counting((*definition.standing.by, quantile))
     if isinstance(count, SumOf):
         return Counting(definition.standing.by, sum=count.sum)
     return Counting(definition.standing.by, people=count == "people")

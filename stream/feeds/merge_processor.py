@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Final, cast
+from typing import Any, Final
 
 from schemas import MAX_GROUPS
 from stream.feeds.feed_definitions import FeedDefinitions, StandingDefinition, parse_definition
@@ -28,9 +28,10 @@ from stream.feeds.merge_state import (
 )
 from stream.feeds.window_queries import (
     build_questions,
-    count_groups,
+    count_cells,
     decode_partial,
     matches_definition,
+    numbers_of_groups,
     parse_partial,
 )
 from stream.processing.dead_letters import Rejection, Unread, dead_letter
@@ -46,7 +47,7 @@ from stream.processing.protocol import (
 from stream.processing.topic_names import Topics, partition_of
 
 MAX_QUESTIONS_PER_STEP: Final = MAX_GROUPS
-"""A step ends after the window with which it reaches this number of questions."""
+"""A step ends after the window with which it reaches this number of questions, or of their counts."""
 
 _MALFORMED = Rejection("malformed", "partial: the record is no partial; allow only feeds to write this topic")
 _MISMATCHED = Rejection(
@@ -176,7 +177,7 @@ class MergeProcessor:
                 number in there or (partial.stream, partial.start, number) in waiting
                 for number in range(partial.partitions)
             ):
-                asked += count_groups(definition)
+                asked += count_cells(definition)
                 if asked >= MAX_QUESTIONS_PER_STEP:
                     break
         return PartialBatch(records[: len(partials)], needs_tables, partials)
@@ -303,7 +304,7 @@ class MergeProcessor:
             for place in self._ask_window(outputs, asking, merged, start, partials):
                 # Node records of a period's stream have the model's name.
                 written[node_key(name, place)] = encode_node(merged, place)
-            asked = count_groups(asking)
+            asked = count_cells(asking)
         written[name.encode()] = encode_stream(merged)
         self._periods.close_past_streams(outputs, definition, before, start)
         return asked
@@ -329,11 +330,11 @@ class MergeProcessor:
         partials: Partials,
     ) -> Sequence[int]:
         """Ask all groups of a window; return the changed nodes of a running count."""
-        counts = [0] * count_groups(definition)
+        counts = [0] * count_cells(definition)
         for partial in partials.values():
             for cell, count in zip(partial.cells, partial.counts, strict=True):
                 counts[cell] += count
-        name, numbers = definition.spec.stream, cast("list[Any]", counts)
+        name, numbers = definition.spec.stream, numbers_of_groups(definition, counts)
         changed: Sequence[int] = ()
         if definition.spec.mechanism.kind == "running_count":
             changed = merged.running.add(definition, start, counts)

@@ -12,6 +12,7 @@ import msgspec
 
 from schemas import Decimals, EventsSource, Partial, SumOf
 from schemas.domains import Domain
+from schemas.queries import MOST_COUNT
 from schemas.windows import written_moment
 from schemas.wire import UNREADABLE, encode, struct
 from stream.feeds.counted_streams import Key, StandingStreams, Stream
@@ -20,6 +21,9 @@ from stream.formatting import cells_of
 from stream.processing.dead_letters import Unread
 from stream.processing.protocol import Outputs, RecordLike
 from stream.processing.topic_names import Topics, partition_of
+from stream.tables import PredicateParser
+from stream.tables.expressions import TRUE
+from stream.tables.sensitivity import codes_within
 
 _encode = msgspec.json.Encoder().encode
 
@@ -37,11 +41,39 @@ def count_groups(definition: StandingDefinition) -> int:
     return count
 
 
+def count_cells(definition: StandingDefinition) -> int:
+    """Return the number of counts of a window: of quantiles, one for each value in each group."""
+    quantile, groups = definition.standing.quantile, count_groups(definition)
+    return groups if quantile is None else groups * definition.source.attributes[quantile].size
+
+
+def numbers_of_groups(definition: StandingDefinition, counts: list[int]) -> list[Any]:
+    """Return what a window's questions carry: each group's number, or the counts of its values.
+
+    The values are those that the stream's predicate allows. The counts of all groups are one list if
+    one question covers them. A count is at most ``MOST_COUNT``, so that the question is small however
+    many events there are.
+    """
+    standing, attributes = definition.standing, definition.source.attributes
+    if (quantile := standing.quantile) is None:
+        return counts
+    size = attributes[quantile].size
+    predicate = TRUE if standing.where is None else PredicateParser(attributes).parse(standing.where)
+    first, end = codes_within(size, quantile, predicate)
+    groups = [
+        [min(number, MOST_COUNT) for number in counts[start + first : start + end]]
+        for start in range(0, len(counts), size)
+    ]
+    if definition.spec.mechanism.kind in _SINGLE_QUESTION_KINDS:
+        return [number for group in groups for number in group]
+    return groups
+
+
 def build_questions(definition: StandingDefinition, start: int, numbers: Sequence[Any]) -> Iterator[bytes]:
     """Yield the questions of a window: one for each group in row-major order, or one for all.
 
-    ``numbers`` has each group's count or, for a running count, its list of node sums. Sums of decimals
-    are in steps, and are written as decimals.
+    ``numbers`` has each group's count or, for a running count, its list of node sums, or the counts
+    of a quantile's values. Sums of decimals are in steps, and are written as decimals.
     """
     write = _writer(definition)
     begun = written_moment(start)
@@ -109,7 +141,7 @@ def matches_definition(partial: Any, definition: StandingDefinition) -> bool:
         and partial.start % definition.standing.window.every_ms == 0
         and len(cells) == len(partial.counts)
         and all(before < after for before, after in pairwise(cells))
-        and (not cells or cells[-1] < count_groups(definition))
+        and (not cells or cells[-1] < count_cells(definition))
     )
 
 
@@ -147,14 +179,14 @@ class PartialWriter:
                 to = partition_of(name.encode(), self._topics.partitions)
                 found = facts[stream.key] = (
                     to,
-                    count_groups(stream.definition),
+                    count_cells(stream.definition),
                     stream.definition.standing.window.every_ms,
                 )
                 published.append(stream)
-            to, groups, every = found
+            to, counts, every = found
             outputs.add(self._topics.partials, to, (name.encode(), self._partial(stream), ()))
             partials += 1
-            cells += groups
+            cells += counts
             stream.next += every
             if closes + every <= clock and stream.next <= stream.last:
                 heapreplace(waiting, (closes + every, name, epoch, stream))

@@ -228,9 +228,7 @@ def describe_live_topic(source: EventsSource) -> str:
 
 def describe_standing_query(standing: StandingQuery) -> str:
     """Describe a standing query in words: its number, its windows, and when it asks."""
-    counted = (
-        f"how many {standing.count}" if isinstance(standing.count, str) else f"the sum of '{standing.count.sum}'"
-    )
+    counted = _describe_number(standing)
     where = f" with {standing.where}" if standing.where is not None else ""
     by = f" for each {' and '.join(standing.by)}" if standing.by else ""
     window = standing.window
@@ -238,6 +236,21 @@ def describe_standing_query(standing: StandingQuery) -> str:
     begins = f", from {standing.begins} on" if standing.begins is not None else ""
     after = "at its end" if standing.lateness == "0s" else f"{standing.lateness} after its end"
     return f"asks {counted}{where}{by} in windows of {window.size}{every}{begins}; each is asked {after}"
+
+
+def _describe_number(standing: StandingQuery) -> str:
+    name, q = standing.quantile, standing.q
+    if name is None:
+        return (
+            f"how many {standing.count}"
+            if isinstance(standing.count, str)
+            else f"the sum of '{standing.count.sum}'"
+        )
+    if q is None or q == 0.5:
+        return f"the median of '{name}'"
+    if isinstance(q, float):
+        return f"the quantile {q:g} of '{name}'"
+    return f"the quantiles {', '.join(f'{one:g}' for one in q)} of '{name}'"
 
 
 def describe_window_count(windows: int, period: str | None) -> str:

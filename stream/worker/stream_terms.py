@@ -122,6 +122,8 @@ WireAmount: Any = struct(Amount)
 
 STANDING_HISTOGRAM: Final = "standing_histogram"
 """The family that releases a histogram of each window of a live topic."""
+WINDOW_QUANTILES: Final = "window_quantiles"
+"""The family that answers quantiles of each window of a live topic."""
 HYPOTHESIS: Final = "hypothesis"
 """The family of multiplicative weights: textbook and worst-case ``pmw``, and ``sparse_pmw``."""
 
@@ -163,7 +165,9 @@ class StreamTerms:
 
     @property
     def family(self) -> str:
-        """The family's name: the mechanism's kind, ``STANDING_HISTOGRAM`` or ``HYPOTHESIS``."""
+        """The family's name: the mechanism's kind, or one of the constants above."""
+        if self.standing is not None and self.standing.quantile is not None:
+            return WINDOW_QUANTILES
         if self.standing is not None and isinstance(self.mechanism, Histogram):
             return STANDING_HISTOGRAM
         return HYPOTHESIS if self.calibration.kind == "hypothesis" else self.mechanism.kind
@@ -210,7 +214,7 @@ class StreamTerms:
         """The groups of a standing stream's questions; a single one if a question covers all groups."""
         if self.standing is None or not isinstance(self.source, EventsSource):
             raise TypeError(f"a stream over {self.source.kind} is not a standing stream")
-        by = () if self.family == STANDING_HISTOGRAM else self.standing.by
+        by = () if isinstance(self.mechanism, Histogram) else self.standing.by
         cells = cells_of(self.source.attributes, by)
         return QuestionGroups(by, {tuple(cell.values()): place for place, cell in enumerate(cells)})
 

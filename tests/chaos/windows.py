@@ -26,6 +26,8 @@ Gaps = Sequence[tuple[int, int | None]]
 """The stamps at which control told that a stream has ended, each with that at which it told of its extension."""
 
 GROUPS = ("a", "b", "c")
+VALUES = 10
+"""How many values are declared, from 0 on."""
 PEOPLE = 12
 LARGEST = 64 * 1024
 """An event that is larger is not read."""
@@ -49,7 +51,7 @@ def live_source(topic: str, clock: str, idle: str = "1s", **changed: str) -> Eve
         "epsilon": 100.0,
         "person": "who.id",
         "time": "at",
-        "attributes": {"group": list(GROUPS), "value": {"kind": "integers", "minimum": 0, "maximum": 9}},
+        "attributes": {"group": list(GROUPS), "value": {"kind": "integers", "minimum": 0, "maximum": VALUES - 1}},
         "contribution": 2,
         "total": TOTAL,
         "clock": clock,
@@ -74,6 +76,7 @@ def standing_specs(size: str, every: str, begins: int, horizon: int = 10) -> lis
         ("visits-all", {"kind": "histogram", "attributes": ["group"], "answers": 300}, {**plain, "by": ["group"]}),
         ("visits-so-far", {"kind": "running_count", "steps": horizon}, {**plain, "by": ["group"]}),
         ("visits-sum", {"kind": "laplace", "answers": 900}, {**hopping, "count": {"sum": "value"}}),
+        ("visits-typical", {"kind": "laplace", "answers": 900}, {**plain, "quantile": "value", "by": ["group"]}),
     ]
     return [
         StreamSpec.model_validate(
@@ -219,7 +222,7 @@ def _wanted(
     for number, some in enumerate(events):
         for start, cell, count in _counted(logs, topics, source, spec, number, some, epochs[number]):
             counts[start][cell] += count
-    cells = len(GROUPS) if standing.by else 1
+    cells, values = len(GROUPS) if standing.by else 1, 1 if standing.quantile is None else VALUES
     first, end = asked_between(source, spec)
     start, given, tree = first, 0, _tree(logs, topics, spec)
     while start < end and (closes := start + size + late) <= (until if given >= least else until + FAR):
@@ -237,7 +240,8 @@ def _wanted(
             yield moment, [counts[start][cell] for cell in range(cells)], closes
         else:
             for cell in range(cells):
-                yield f"{moment}/{cell}", [counts[start][cell]], closes
+                numbers = [counts[start][cell * values + value] for value in range(values)]
+                yield f"{moment}/{cell}", numbers, closes
         given += 1 if spec.mechanism.kind == "histogram" else cells
         start += every
 
@@ -282,7 +286,7 @@ def _counted(
         at = event["at"]
         if not first <= at < end + size or one.offset < effect:
             continue
-        who, value = event["who"]["id"], min(event["value"], 9)
+        who, value = event["who"]["id"], min(event["value"], VALUES - 1)
         if standing.where is not None and value < 5:
             continue
         for start in range(at - at % every, at - at % every - size, -every):
@@ -296,6 +300,8 @@ def _counted(
             visits[who, start] += 1
             lives[who] += 1
             cell = GROUPS.index(event["group"]) if standing.by else 0
+            if standing.quantile is not None:
+                cell = cell * VALUES + value
             yield start, cell, 1 if isinstance(standing.count, str) else value
 
 

@@ -17,7 +17,7 @@ from schemas.wire import struct
 from stream.feeds.count_processor import FeedProcessor
 from stream.feeds.feed_definitions import StandingDefinition
 from stream.feeds.merge_state import MergedStreamState
-from stream.feeds.window_queries import count_groups
+from stream.feeds.window_queries import count_cells
 from stream.processing.protocol import Outputs, Record
 from stream.processing.topic_names import Topics, partition_of
 from tests.builders import parse_source, source
@@ -197,7 +197,7 @@ def _merged(streams: Sequence[StandingDefinition], partials: Sequence[Any]) -> N
         for start, parts in merged.close_complete_windows():
             if len(parts) < PARTITIONS:
                 continue
-            numbers = [0] * count_groups(stream)
+            numbers = [0] * count_cells(stream)
             for part in parts.values():
                 for cell, count in zip(part.cells, part.counts, strict=True):
                     numbers[cell] += count

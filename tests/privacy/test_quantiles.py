@@ -12,9 +12,10 @@ import numpy as np
 import pytest
 
 from stream.privacy.accuracy.rank_accuracy import ranges_around
-from stream.privacy.mechanisms.rank_choice import RankLaw, choose_code, code_weights, rank_law, rates_for
+from stream.privacy.mechanisms.rank_choice import RankLaw, choose_code, code_weights, rank_law
 from stream.privacy.mechanisms.selection import UNIFORM_BITS
 from stream.privacy.mechanisms.spreads import moments, moved
+from stream.privacy.planning.quantile_plans import rates_for
 
 EPSILON = Fraction(3, 4)
 DELTA_PER_DRAW = 2.0**-147

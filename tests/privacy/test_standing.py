@@ -38,6 +38,8 @@ from tests.privacy.standing_variants import VARIANTS
 
 M = 2
 HIGH = 3
+VALUES = 6
+"""How many amounts are declared."""
 END = 60
 
 FORMS: Mapping[str, Form] = {
@@ -49,6 +51,7 @@ FORMS: Mapping[str, Form] = {
     "where": Form({"window": {"size": "10m"}, "where": "amount > 0", "by": ["group"]}, M, M),
     "hopping": Form({"window": {"size": "10m", "every": "5m"}, "by": ["group"]}, M, M),
     "lateness": Form({"window": {"size": "10m", "every": "5m"}, "lateness": "7m", "by": ["group"]}, M, M),
+    "median": Form({"window": {"size": "10m"}, "quantile": "amount", "by": ["group"]}, M, M),
 }
 
 LATER: Mapping[str, Form] = {
@@ -227,7 +230,10 @@ def test_the_figures_are_those_that_plans_rest_on() -> None:
 
 
 def test_ten_thousand_events_of_one_person_move_no_count_by_more_than_the_bound() -> None:
-    source, forms = about(), {name: FORMS[name] for name in ("events", "groups", "people", "hopping", "sum")}
+    source, forms = (
+        about(),
+        {name: FORMS[name] for name in ("events", "groups", "people", "hopping", "sum", "median")},
+    )
     streams = opened(source, forms)
     busy = tuple(Moment(3 + place % 6, group="ab"[place % 2], amount=3) for place in range(10_000))
     found = Moved()
@@ -253,6 +259,7 @@ def test_which_windows_and_groups_are_asked_hangs_on_the_clock_alone() -> None:
         starts = sorted(start for stream, start in nobody if stream == name)
         assert starts == list(range(0, starts[-1] + 1, every))
         groups = 2 if "by" in form.standing else 1
+        groups *= VALUES if "quantile" in form.standing else 1
         assert all(numbers == (0,) * groups for (stream, _), numbers in nobody.items() if stream == name)
 
 

@@ -104,7 +104,9 @@ class Feeds:
             self.injected["service ended by itself"] += 1
             if isinstance(error, MembershipLostError) and "under the name" in str(error):
                 self.injected["name lost"] += 1
-                return
+                # Of two processes each may lose the name in one of its groups, and then nobody has it.
+                if any(one.instance == running.instance for one in self.running):
+                    return
         if not running.leaving:
             self._loop.call_later(self._chance.uniform(0.1, 3.0), self.start, running.instance)
 

@@ -165,9 +165,62 @@ def test_running_counts_go_on_from_window_to_window_up_to_their_horizon() -> Non
     assert [one.outcome for one in answers] == ["answer"] * 9
 
 
+@pytest.mark.parametrize("together", [False, True], ids=["laplace", "histogram"])
+def test_window_quantiles_rest_on_the_counts_of_a_plain_count(together: bool) -> None:
+    """Each question has the count of every declared value, and its answer is a value with a rank near the wanted one."""
+    driver = new_driver("broker", typical(together=together))
+    events = some_events(random.Random(5), 2)
+    answers = list(driver.publish("flights", events))
+    for time in ("01:10", "02:10"):
+        answers += driver.advance("flights", f"2026-01-01T{time}:00Z")
+        driver.crash()
+    delays = plain_delays(events)
+    questions = [Query.model_validate_json(one.value or b"") for one in driver.records(driver.topics.queries)]
+    places = list(product((0, 1), AIRPORTS))
+    for number, question in enumerate(questions):
+        counts = iter(question.values or ())  # noqa: PD011
+        for hour, origin in places[3 * number : 3 * number + 3] if together else places[number : number + 1]:
+            found = [delay for delay in range(-60, 241) for _ in range(int(next(counts)))]
+            assert found == sorted(delays[hour, origin])
+        assert next(counts, None) is None
+    shown: list[tuple[Any, Any]] = []
+    for one in answers:
+        shown += zip(one.estimates or (one.estimate,), one.intervals or (one.interval,), strict=True)
+    alpha = driver.grant("flights", "typical").calibration.alpha
+    assert {one.alpha for one in answers} == {alpha}
+    for (estimate, interval), place in zip(shown, places, strict=True):
+        own = sorted(delays[place])
+        below, upto = sum(one < estimate for one in own), sum(one <= estimate for one in own)
+        assert below - alpha <= 0.8 * len(own) <= upto + alpha
+        assert interval[0] <= estimate <= interval[1]
+
+
+def typical(*, together: bool) -> dict[str, Any]:
+    """A stream of the delay below which four fifths of an hour's departures lie, at each airport."""
+    mechanism: dict[str, Any] = {"kind": "laplace", "answers": 300}
+    if together:
+        mechanism = {"kind": "histogram", "attributes": ["origin"], "answers": 100}
+    asked = {"quantile": "delay", "q": 0.8, "where": "delay <= 240", "window": {"size": "1h"}}
+    standing = {**LATE["standing"], **asked}
+    return {**LATE, "stream": "typical", "epsilon": 60.0, "mechanism": mechanism, "standing": standing}
+
+
+def plain_delays(events: list[dict[str, Any]]) -> dict[tuple[int, str], list[int]]:
+    """The delays by hour and airport: of each plane the first two in an hour."""
+    found: dict[tuple[int, str], list[int]] = {place: [] for place in product(range(24), AIRPORTS)}
+    seen: Counter[tuple[str, int]] = Counter()
+    for one in events:
+        hour = int(one["scheduled"][11:13])
+        person = (one["plane"]["tail"], hour)
+        if one["delay"] <= 240 and seen[person] < 2:
+            seen[person] += 1
+            found[hour, one["origin"]].append(one["delay"])
+    return found
+
+
 @pytest.mark.parametrize("seed", range(6))
 def test_crashes_and_redeliveries_change_nothing_that_anybody_can_see(seed: int) -> None:
-    plain, upset = (new_driver("marks", LATE, running(4), partitions=3) for _ in range(2))
+    plain, upset = (new_driver("marks", LATE, running(4), typical(together=False), partitions=3) for _ in range(2))
     chance = random.Random(seed)
     told: list[list[bytes]] = [[], []]
     for step in range(8):

@@ -25,6 +25,8 @@ KINDS: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
     ),
     "laplace": ({"kind": "laplace", "answers": 3 * 96}, {**DAILY, "expected_queries": 3 * 96}),
 }
+KINDS["quantiles"] = (KINDS["laplace"][0], {**KINDS["laplace"][1], "quantile": "wait"})
+KINDS["all quantiles"] = (HISTOGRAM, {**KINDS["histogram"][1], "quantile": "speed"})
 SOURCE = flights(total=8)
 
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from fractions import Fraction
 from functools import lru_cache
 from typing import TYPE_CHECKING, Final
 
@@ -26,6 +27,17 @@ _POINTS: Final = 1 << 14
 _PER_DEVIATION: Final = 128.0
 _KNOTS: Final = 32
 _ROUNDING: Final = 1.0 + 1e-9
+
+DRAW_BITS: Final = 192
+"""Weights of draws are integers; the best value's weight is 2^192."""
+
+MOST_STEPS: Final = 1 << 18
+"""Most weights on each side of a quantile; a smaller rate would need more."""
+
+
+def draw_steps(rate: Fraction) -> int:
+    """Return the number of whole rows of distance beyond which a weight is below 2⁻¹⁹²."""
+    return math.floor(DRAW_BITS * math.log(2.0) / float(rate) * _ROUNDING) + 2
 
 
 def draw_reach(rate: float, values: int, failure: float) -> float:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from decimal import Context, Decimal, Inexact
+from fractions import Fraction
 from typing import Literal
 
 from schemas import EventsSource, Numeric, Source, StandingQuery, SumOf
@@ -26,6 +27,24 @@ class Movement:
 
 
 @dataclass(frozen=True, slots=True)
+class QuantileFacts:
+    """The public facts of a question about quantiles of an attribute.
+
+    - ``parts``: the quantiles; ``values``: how many values of the attribute a row may have.
+    - ``groups``: number of groups that one answer covers; ``grouped``: they were asked for, so that
+      a replaced row may be in two of them.
+    - ``contribution``: most counted rows of a person; ``replaced``: neighbors replace a person.
+    """
+
+    parts: tuple[Fraction, ...]
+    values: int
+    groups: int
+    contribution: int
+    replaced: bool
+    grouped: bool
+
+
+@dataclass(frozen=True, slots=True)
 class SourceFacts:
     """The public facts of a source that a mechanism's plan depends on.
 
@@ -38,6 +57,7 @@ class SourceFacts:
     - ``rounding``: largest change by rounding to the grid; half a step for feeds, 0 for tables.
     - ``movement``: sensitivity of a window of a standing stream; ``horizon``: of all windows of a
       running count.
+    - ``quantiles``: a window's quantiles, if a standing stream asks for them.
     - ``disjoint``: True if an answer's numbers count disjoint groups, so that a row is in one.
     """
 
@@ -53,6 +73,7 @@ class SourceFacts:
     contribution: int = 1
     horizon: Movement | None = None
     movement: Movement | None = None
+    quantiles: QuantileFacts | None = None
 
     @property
     def rows_public(self) -> bool:
@@ -82,6 +103,10 @@ def movement(source: EventsSource, standing: StandingQuery, groups: int) -> Move
     """
     most, replaced = source.contribution, source.neighbors == "replace"
     people = 2 if replaced else 1
+    if standing.quantile is not None:
+        # Each group has a count for each value: a person moves at most ``most`` events of them all.
+        groups *= source.attributes[standing.quantile].size
+        return Movement(most, people * most, people, min(groups, people * most))
     if standing.count == "people":
         moved = min(groups, people)
         return Movement(1, moved, moved, moved)

@@ -7,30 +7,20 @@ q·n − upto). A value is drawn with probability ∝ e^{−rate·distance} (doc
 
 from __future__ import annotations
 
-import math
 from bisect import bisect_right
-from collections.abc import Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 from functools import cached_property, lru_cache
 from itertools import accumulate
-from typing import Final
 
 import numpy as np
 import numpy.typing as npt
 
+from stream.privacy.accuracy.rank_accuracy import MOST_STEPS, draw_steps
 from stream.privacy.mechanisms.selection import UNIFORM_BITS, WEIGHT_BITS, weights
 from stream.privacy.noise import NoiseScaleError
 
 Integers = npt.NDArray[np.int64]
-
-MOST_STEPS: Final = 1 << 18
-"""Most weights on each side of a quantile; a smaller rate would need more."""
-
-LARGEST_PART: Final = 1_000_000
-"""Largest denominator of q: q has at most six decimal digits."""
-
-_ROUNDING: Final = 1.0 + 1e-9
 
 
 @dataclass(frozen=True)
@@ -49,7 +39,7 @@ class RankLaw:
     @cached_property
     def steps(self) -> int:
         """Number of whole rows of distance beyond which a weight is below 2⁻¹⁹²."""
-        return math.floor(WEIGHT_BITS * math.log(2.0) / float(self.rate) * _ROUNDING) + 2
+        return draw_steps(self.rate)
 
     def weights_from(self, offset: int) -> list[int]:
         """Return the weights at the distances j + offset/denominator for j = 0, 1, …, in fixed point.
@@ -111,21 +101,3 @@ def choose_code(counts: Integers, law: RankLaw, uniform: int) -> int:
     place = bisect_right(ends, point)
     before = ends[place - 1] if place else 0
     return int(np.flatnonzero(places == place)[(point - before) // listed[place]])
-
-
-def rates_for(
-    epsilon: Fraction, parts: Sequence[Fraction], moved: int, *, replaced: bool, grouped: bool
-) -> list[Fraction]:
-    """Return the rate of the draw of each quantile in ``parts``; together they cost ``epsilon``.
-
-    One person has ``moved`` rows. A row that is added or removed changes each distance by at most
-    max(q, 1 − q), up or down, and a replaced one by at most 1. For the least and the largest
-    value all distances change in the same direction. In two groups a replaced row counts twice.
-    """
-    found = []
-    for part in parts:
-        spread = Fraction(1) if part in (0, 1) else 2 * max(part, 1 - part)
-        if replaced:
-            spread = 2 * spread if grouped else Fraction(1 if part in (0, 1) else 2)
-        found.append(epsilon / (len(parts) * moved * spread))
-    return found

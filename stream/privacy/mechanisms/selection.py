@@ -20,12 +20,13 @@ import numpy as np
 import numpy.typing as npt
 
 from schemas import AnswersCalibration
+from stream.privacy.accuracy.rank_accuracy import DRAW_BITS
 from stream.privacy.noise import Sampler, sampler
 from stream.privacy.planning.response_plans import RESPONSE_BITS, Response
 
 Integers = npt.NDArray[np.int64]
 
-WEIGHT_BITS = 192
+WEIGHT_BITS = DRAW_BITS
 """Weights of the exponential mechanism are integers; the best candidate's weight is 2^192."""
 
 UNIFORM_BITS = 256

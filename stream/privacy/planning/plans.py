@@ -33,10 +33,10 @@ from stream.privacy.accuracy.source_facts import SourceFacts
 from stream.privacy.accuracy.sparse_vector_accuracy import LARGEST_STEPS, exact_alpha
 from stream.privacy.composition.costs import affordable_delta, affordable_epsilon, exact_decimal
 from stream.privacy.planning import (
-    answer_plans,
     estimate_plans,
     gaussian_plans,
     hypothesis_plans,
+    quantile_plans,
     release_plans,
     response_plans,
     unknown_groups_plans,
@@ -173,9 +173,9 @@ def _planned(spec: StreamSpec, setting: SourceFacts) -> tuple[Calibration, ...]:
             )
             return tuple(_with_rounding(one, setting.rounding) for one in found)
         case Laplace() | NoisyMax() | Exponential():
-            return answer_plans.candidates(spec, setting)
+            return quantile_plans.candidates(spec, setting)
         case Histogram() if setting.movement is not None:
-            return answer_plans.candidates(spec, setting)
+            return quantile_plans.candidates(spec, setting)
         case RandomizedResponse():
             return response_plans.candidates(spec, setting)
         case Histogram() | LazyHistogram() | SparseProject():

@@ -119,6 +119,13 @@ def _opened(spec: StreamSpec, calibration: Calibration) -> tuple[Promise, ...]: 
                 calibration.answer_alpha,
             )
             return decided, number
+        case Laplace() | Histogram() if _asks_quantiles(spec):
+            over = (
+                _first(promised_answers(calibration), "answer")
+                if isinstance(calibration, AnswersCalibration)
+                else ""
+            )
+            return (_promise(calibration, "each quantile's rank is within ±", " rows", over),)
         case Laplace(dimensions=dimensions):
             several = f", of up to {dimensions:,} in an answer," if dimensions > 1 else ""
             table = "on a table: each count; numbers with a larger sensitivity carry their own alpha"
@@ -170,6 +177,10 @@ def _opened(spec: StreamSpec, calibration: Calibration) -> tuple[Promise, ...]: 
             return (_promise(calibration, "each count is within ±", "", asked, ", ".join(remarks)),)
         case _:
             assert_never(mechanism)
+
+
+def _asks_quantiles(spec: StreamSpec) -> bool:
+    return spec.standing is not None and spec.standing.quantile is not None
 
 
 def released_with(calibration: UnknownGroupsCalibration) -> str:

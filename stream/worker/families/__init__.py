@@ -19,7 +19,8 @@ from stream.worker.families.release_family import HistogramFamily, LazyHistogram
 from stream.worker.families.sparse_vector_family import SparseVectorFamily
 from stream.worker.families.unknown_groups_family import UnknownGroupsFamily
 from stream.worker.families.window_families import RunningCountFamily, StandingHistogramFamily
-from stream.worker.stream_terms import HYPOTHESIS, STANDING_HISTOGRAM
+from stream.worker.families.window_quantiles import WindowQuantilesFamily
+from stream.worker.stream_terms import HYPOTHESIS, STANDING_HISTOGRAM, WINDOW_QUANTILES
 
 IN_COLUMNS: Final = frozenset({"above_threshold", "numeric_sparse"})
 """Kinds of mechanism whose questions are decided in batches of columns, not one by one."""
@@ -47,6 +48,7 @@ def families(context: Context) -> Families:
             "exponential": ExponentialFamily(context),
             "histogram": HistogramFamily(context),
             STANDING_HISTOGRAM: StandingHistogramFamily(context),
+            WINDOW_QUANTILES: WindowQuantilesFamily(context),
             "lazy_histogram": LazyHistogramFamily(context),
             "sparse_project": SparseProjectFamily(context),
             "running_count": RunningCountFamily(context),

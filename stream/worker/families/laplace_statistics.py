@@ -8,31 +8,30 @@ two noisy sums.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from fractions import Fraction
+from dataclasses import dataclass, replace
 from typing import Any, Final
 
 import numpy as np
 import numpy.typing as npt
 
-from schemas import AnswersCalibration
+from schemas import AnswersCalibration, EventsSource, TableSource
 from stream.privacy.accuracy.intervals import MISS
 from stream.privacy.accuracy.noise_laws import each_failure, reach
 from stream.privacy.accuracy.rank_accuracy import (
     Located,
-    draw_reach,
     edge_reaches,
     located,
-    misfits_reach,
     most_ranges,
     ranges_around,
 )
-from stream.privacy.mechanisms.rank_choice import RankLaw, choose_code, rank_law, rates_for
+from stream.privacy.accuracy.source_facts import QuantileFacts
+from stream.privacy.mechanisms.rank_choice import RankLaw, choose_code, rank_law
 from stream.privacy.mechanisms.selection import UNIFORM_WORDS
 from stream.privacy.mechanisms.spreads import NUMBERS, moments, variance_of, widths
-from stream.privacy.noise import NoiseScaleError, Symmetric, sampler
+from stream.privacy.noise import NoiseScaleError, Symmetric
 from stream.privacy.noise.samplers import LowWords, Words
 from stream.privacy.planning.answer_plans import answer_law, promised_answers
+from stream.privacy.planning.quantile_plans import MOST_WEIGHTS, quantile_noise, rank_alpha
 from stream.processing.dead_letters import Rejection
 from stream.tables import groups_sensitivity
 from stream.worker.families.family import (
@@ -54,17 +53,8 @@ from stream.worker.families.statistics import (
 Integers = npt.NDArray[np.int64]
 Floats = npt.NDArray[np.float64]
 
-DRAW_SHARE: Final = Fraction(3, 4)
-"""Part of ε for drawing values; the rest pays for their intervals."""
-
-VALUES_PER_SQUARE: Final = 12
-"""For m quantiles: up to 12·m² values are all counted; of more, m values are drawn."""
-
 MOST_WORDS: Final = 1 << 22
 """Most random words of one answer."""
-
-MOST_WEIGHTS: Final = 1 << 21
-"""Most weights of all draws of one answer."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,7 +63,7 @@ class LaplaceStatistic:
 
     ``draws`` are the laws of the drawn quantiles, empty if all values are counted. ``cells`` is the
     noise of counts, and ``sums`` that of a variance's numbers. ``max_parts`` is the most that the
-    answer may cost, in parts of a charge.
+    answer may cost, in parts of a charge. ``alpha`` bounds the rank error of quantiles.
     """
 
     statistic: Statistic
@@ -82,6 +72,7 @@ class LaplaceStatistic:
     cells: Symmetric | None = None
     sums: tuple[Symmetric, ...] = ()
     max_parts: int | None = None
+    alpha: float | None = None
 
     @property
     def words(self) -> int:
@@ -120,22 +111,16 @@ class LaplaceStatistics:
                 f"{form}: one answer would need {max(found.words, weights):,} random words and weights, and the most is {MOST_WEIGHTS:,}; "
                 "ask for fewer groups or quantiles, or open a stream with fewer answers",
             )
-        return LaplaceStatistic(
-            statistic,
-            self._counts(slot, statistic),
-            found.draws,
-            found.cells,
-            found.sums,
-            max_price_parts(self._calibration(slot), query),
-        )
+        max_parts = max_price_parts(self._calibration(slot), query)
+        return replace(found, counts=self._counts(slot, statistic), max_parts=max_parts)
 
     def reply(self, one: AdmittedQuestion) -> Reply:
         """Answer a question that the grant pays for."""
         question: LaplaceStatistic = one.content
-        words = _WordCursor(*self._context.answer_words([one], question.words))
+        words = AnswerWords(*self._context.answer_words([one], question.words))
         if question.statistic.is_squared:
             return self._variances(one.slot, question, words)
-        return self._quantiles(one.slot, question, words)
+        return quantiles_reply(question, words)
 
     def _calibration(self, slot: int) -> AnswersCalibration:
         return self._context.calibration(slot, AnswersCalibration)
@@ -167,42 +152,9 @@ class LaplaceStatistics:
             each = NUMBERS * rows * (2 if replaced else 1)
             sums = tuple(answer_law(calibration, each * width, NUMBERS) for width in widths(statistic.size))
             return LaplaceStatistic(statistic, nothing, sums=sums)
-        if gaussian or statistic.size <= VALUES_PER_SQUARE * len(statistic.parts) ** 2:
-            law = answer_law(calibration, groups_sensitivity(source), 2 if replaced else 1)
-            return LaplaceStatistic(statistic, nothing, cells=law)
-        epsilon = Fraction(calibration.epsilon_answer)
-        rates = rates_for(
-            epsilon * DRAW_SHARE, statistic.parts, rows, replaced=replaced, grouped=bool(statistic.group_by)
-        )
-        draws = tuple(rank_law(rate, part) for rate, part in zip(rates, statistic.parts, strict=True))
-        cells = sampler("two_sided", epsilon * (1 - DRAW_SHARE) / groups_sensitivity(source))
-        return LaplaceStatistic(statistic, nothing, draws, cells)
+        return quantiles_of(statistic, nothing, calibration, source)
 
-    def _quantiles(self, slot: int, question: LaplaceStatistic, words: _WordCursor) -> Reply:
-        statistic, law = question.statistic, question.cells
-        if law is None:
-            raise TypeError("quantiles have noisy counts")
-        calibration = self._calibration(slot)
-        failure = each_failure(calibration.beta, promised_answers(calibration))
-        numbers = statistic.groups * len(statistic.parts)
-        size = statistic.size
-        found: list[StatisticNumber] = []
-        for counts in question.counts:
-            codes = tuple(choose_code(counts, draw, words.uniform()) for draw in question.draws)
-            edges = ranges_around(size, codes) if codes else np.arange(size + 1, dtype=np.int64)
-            below = np.concatenate([np.zeros(1, dtype=np.int64), np.cumsum(counts)])[edges]
-            noise = words.draws(law, len(edges) - 1, most_ranges(size, len(codes)) if codes else size)
-            found += statistic.numbers_of_quantiles(
-                _locate_quantiles(statistic, edges, np.diff(below) + noise, law, codes)
-            )
-        if question.draws:
-            alpha = max(draw_reach(float(draw.rate), size, failure / numbers) for draw in question.draws)
-        else:
-            sums = 2 * size * numbers
-            alpha = max(misfits_reach(law, size, sums, float(part), failure) for part in statistic.parts)
-        return statistic.reply(found, charged=True, basis="noisy", alpha=alpha)
-
-    def _variances(self, slot: int, question: LaplaceStatistic, words: _WordCursor) -> Reply:
+    def _variances(self, slot: int, question: LaplaceStatistic, words: AnswerWords) -> Reply:
         statistic, laws = question.statistic, question.sums
         calibration = self._calibration(slot)
         failure = each_failure(calibration.beta, promised_answers(calibration)) / statistic.groups
@@ -222,6 +174,48 @@ class LaplaceStatistics:
         return statistic.reply(found, charged=True, basis="noisy", alpha=alpha)
 
 
+def quantiles_of(
+    statistic: Statistic, counts: Integers, calibration: AnswersCalibration, source: TableSource | EventsSource
+) -> LaplaceStatistic:
+    """Return a question about quantiles with the noise of its answer, from public facts.
+
+    ``counts`` has a row for each group and a column for each code.
+
+    Raises:
+        NoiseScaleError: the noise is too wide.
+    """
+    facts = QuantileFacts(
+        statistic.parts,
+        statistic.size,
+        statistic.groups,
+        source.contribution,
+        source.neighbors == "replace",
+        bool(statistic.group_by),
+    )
+    noise = quantile_noise(calibration, facts)
+    draws = tuple(map(rank_law, noise.rates, statistic.parts)) if noise.rates else ()
+    alpha = rank_alpha(calibration, facts, noise)
+    return LaplaceStatistic(statistic, counts, draws, noise.cells, alpha=alpha)
+
+
+def quantiles_reply(question: LaplaceStatistic, words: AnswerWords) -> Reply:
+    """Draw the quantiles of each group, and find their intervals."""
+    statistic, law = question.statistic, question.cells
+    if law is None:
+        raise TypeError("quantiles have noisy counts")
+    size = statistic.size
+    found: list[StatisticNumber] = []
+    for counts in question.counts:
+        codes = tuple(choose_code(counts, draw, words.uniform()) for draw in question.draws)
+        edges = ranges_around(size, codes) if codes else np.arange(size + 1, dtype=np.int64)
+        below = np.concatenate([np.zeros(1, dtype=np.int64), np.cumsum(counts)])[edges]
+        noise = words.draws(law, len(edges) - 1, most_ranges(size, len(codes)) if codes else size)
+        found += statistic.numbers_of_quantiles(
+            _locate_quantiles(statistic, edges, np.diff(below) + noise, law, codes)
+        )
+    return statistic.reply(found, charged=True, basis="noisy", alpha=question.alpha)
+
+
 def _locate_quantiles(
     statistic: Statistic, edges: Integers, noisy: Integers, law: Symmetric, codes: tuple[int, ...]
 ) -> list[Located]:
@@ -238,7 +232,7 @@ def _locate_quantiles(
     return found
 
 
-class _WordCursor:
+class AnswerWords:
     """The random words of one answer, each of which is used once."""
 
     def __init__(self, high: Words, low: LowWords) -> None:

@@ -12,14 +12,14 @@ from dataclasses import dataclass
 from fractions import Fraction
 from typing import Any, Final, Literal, NamedTuple, cast
 
-from schemas import MAX_CATEGORIES, MAX_UNIVERSE
+from schemas import MAX_CATEGORIES, MAX_UNIVERSE, EventsSource, StandingQuery
 from schemas.queries import STATISTICS
 from stream.privacy.accuracy.intervals import MISS
 from stream.privacy.accuracy.rank_accuracy import Located
-from stream.privacy.composition.costs import shortest_decimal
-from stream.privacy.mechanisms.rank_choice import LARGEST_PART
+from stream.privacy.planning.quantile_plans import quantile_parts
 from stream.processing.dead_letters import Rejection
-from stream.tables import Predicate
+from stream.tables import Predicate, PredicateParser
+from stream.tables.expressions import TRUE
 from stream.tables.ordered_values import OrderedValues, ordered_values
 from stream.tables.sensitivity import codes_within
 from stream.worker.families.family import Context, Reply, describe_attribute, list_declared, suggest_name
@@ -152,6 +152,20 @@ def statistic_form(query: Any) -> StatisticForm | None:
     return next((name for name in STATISTICS if getattr(query, name) is not None), None)
 
 
+def window_statistic(source: EventsSource, standing: StandingQuery, *, together: bool) -> Statistic:
+    """Return the question of a window about quantiles; ``together``: one question covers all groups."""
+    attribute = standing.quantile
+    values = None if attribute is None else ordered_values(source.attributes[attribute])
+    if attribute is None or values is None:
+        raise TypeError("the stream asks for no quantiles of an ordered attribute")
+    predicate = TRUE if standing.where is None else PredicateParser(source.attributes).parse(standing.where)
+    first, end = codes_within(values.size, attribute, predicate)
+    parts, several = _parse_quantiles("quantile", standing.q)
+    by = standing.by if together else ()
+    shape = tuple(source.attributes[name].size for name in by)
+    return Statistic("quantile", attribute, values, parts, bool(by) or several, by, shape, predicate, first, end)
+
+
 def read_statistic(
     context: Context, slot: int, query: Any, form: StatisticForm, stream_attributes: Collection[str]
 ) -> Statistic:
@@ -199,8 +213,7 @@ def _parse_quantiles(form: StatisticForm, q: Any) -> tuple[tuple[Fraction, ...],
     if form != "quantile":
         return (_QUARTILES if form == "iqr" else ()), False
     several = isinstance(q, list | tuple)
-    given = q if several else (0.5 if q is None else q,)
-    parts = tuple(Fraction(shortest_decimal(float(one))) for one in given)
-    if any(LARGEST_PART % part.denominator for part in parts):
-        raise Rejection("malformed", "q: a number has more than six decimal digits; round it to six")
-    return parts, several
+    try:
+        return quantile_parts(0.5 if q is None else q), several
+    except ValueError as error:
+        raise Rejection("malformed", f"q: {error}") from None

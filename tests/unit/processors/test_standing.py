@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from schemas import AnswersCalibration, OpenStream, Receipt, moment_ms
-from sotto import Driver, Refused
+from sotto import Driver, Invalid, Refused
 from stream.questions.question_forms import as_spec
 from tests.builders import installation, source, stream
 from tests.privacy.service import KEY, definition_of, feed
@@ -18,6 +18,9 @@ from tests.unit.processors.live import flights, standing
 def driver() -> Driver:
     return installation(sources=[flights()], key=KEY, partitions=2)
 
+
+NUMBERS = {"kind": "laplace", "answers": 30_000}
+ALL_GROUPS = {"kind": "histogram", "attributes": ["origin"], "answers": 9}
 
 REFUSED: dict[str, tuple[dict[str, Any], str]] = {
     "where": (standing(where="colour = 1"), "standing.where: "),
@@ -52,6 +55,44 @@ REFUSED: dict[str, tuple[dict[str, Any], str]] = {
     "dimensions": (standing(mechanism={"kind": "laplace", "dimensions": 3}), "mechanism.dimensions: "),
     "answers": (standing(mechanism={"kind": "laplace", "answers": 2}), "mechanism.answers: 2 would not last"),
     "queries": (standing(expected_queries=2), "expected_queries: each window asks 3 questions"),
+    "q's digits": (standing(mechanism=NUMBERS, quantile="delay", q=0.1234567), "standing.q: a number has more"),
+    "quantile of categories": (
+        standing(mechanism=NUMBERS, quantile="origin"),
+        "standing.quantile: names no attribute of integers, decimals, bins or a part of a date; declared are delay, gate, speed, wait",
+    ),
+    "quantile of nothing": (
+        standing(mechanism=NUMBERS, quantile="colour"),
+        "standing.quantile: names no attribute",
+    ),
+    "quantile of its group": (
+        standing(mechanism=NUMBERS, quantile="speed", by=["speed"]),
+        "standing.by: names the",
+    ),
+    "quantile's mechanism": (standing(quantile="delay"), "mechanism.kind: above_threshold answers no quantiles"),
+    "quantile's counts": (
+        standing(mechanism=NUMBERS, quantile="gate"),
+        "standing.quantile: 'gate' has 4,000 values, which are counted in each of 3 groups, and a window has at most 10,000 counts",
+    ),
+    "quantile's values": (
+        standing(mechanism=NUMBERS, quantile="gate", by=[]),
+        "standing.quantile: a question would carry 4,000 counts, one for each value of 'gate' that where allows, and the limit",
+    ),
+    "quantile's groups": (
+        standing(mechanism=ALL_GROUPS, quantile="delay", where="delay >= 0 AND gate < 9"),
+        "standing.quantile: a question would carry 4,503 counts, one for each value of 'delay' that where allows in each group,",
+    ),
+    "quantiles in groups": (
+        standing(mechanism=ALL_GROUPS, quantile="speed", q=[0.1, 0.5]),
+        "standing.q: is a list, and an answer of a histogram",
+    ),
+    "quantile's answers": (
+        standing(mechanism={"kind": "laplace", "answers": 2}, quantile="speed"),
+        "mechanism.answers: 2 would not last",
+    ),
+    "quantile's epsilon": (
+        standing(mechanism={"kind": "laplace", "answers": 1000_000}, quantile="delay", epsilon=1),
+        "one answer would draw from",
+    ),
     "kind": (standing(mechanism={"kind": "noisy_max"}), "mechanism.kind: noisy_max does not run"),
     "nothing standing": (
         {name: part for name, part in standing().items() if name != "standing"},
@@ -72,6 +113,22 @@ def test_what_does_not_go_together_is_refused_with_its_field(driver: Driver, cas
         driver.open(spec)
     assert str(refused.value).startswith(told)
     assert driver.list_streams() == []
+
+
+INVALID: list[tuple[dict[str, Any], str]] = [
+    ({"count": "people", "quantile": "delay"}, "standing: count, quantile: give exactly one of them"),
+    ({"q": 0.5}, "standing: q: goes with quantile"),
+    ({"quantile": "delay", "q": 1.5}, "standing.q: give a number from 0 to 1"),
+]
+
+
+@pytest.mark.parametrize(("changed", "told"), INVALID)
+def test_quantile_fields_that_contradict_each_other_are_refused(
+    driver: Driver, changed: dict[str, Any], told: str
+) -> None:
+    with pytest.raises(Invalid) as refused:
+        driver.open(standing(mechanism=NUMBERS, **changed))
+    assert str(refused.value).startswith(told)
 
 
 LONG = {"\N{GRINNING FACE}" * 126 + f"{number}": ["\x01" * 256] for number in range(8)}

@@ -4,6 +4,13 @@ import { make } from "../dom.js";
 import { given, labelled, select, textInput, ticks } from "../forms.js";
 import { isNumeric } from "./where.js";
 
+const ANSWERING = new Set(["laplace", "histogram"]); // mechanisms that answer quantiles
+
+/** A number if the text is one; else the text, which the service refuses with its field. */
+function numberOf(text) {
+  return Number.isFinite(Number(text)) ? Number(text) : text;
+}
+
 /** `show(kind, source)` shows the fields for a mechanism on a live topic and hides them for other sources; `value()` reads them. */
 export function standingForm() {
   const element = make("div", { class: "sheet mechanism", hidden: true });
@@ -13,6 +20,7 @@ export function standingForm() {
   const lateness = textInput({ maxlength: "32", placeholder: "0s" });
   const begins = textInput({ maxlength: "40", placeholder: "now" });
   const text = (control) => control.value.trim() || undefined;
+  const q = textInput({ maxlength: "300", value: "0.5" });
   let counted = select([]);
   let by = null;
   let shown = "";
@@ -25,10 +33,17 @@ export function standingForm() {
     shown = `${kind} ${source.source}`;
     const attributes = Object.entries(source.attributes ?? {});
     const sums = attributes.filter(([, domain]) => isNumeric(domain)).map(([name]) => [`sum ${name}`, `sum of ${name}`]);
-    counted = select([["events", "number of events"], ["people", "number of people"], ...sums]);
+    const ranked = attributes.filter(([, domain]) => isNumeric(domain) || domain.kind === "bins");
+    const quantiles = ANSWERING.has(kind) ? ranked.map(([name]) => [`quantile ${name}`, `quantiles of ${name}`]) : [];
+    counted = select([["events", "number of events"], ["people", "number of people"], ...sums, ...quantiles]);
+    const share = labelled("Share of the events below", q, "0.5 for the median; several separated by commas");
+    const choose = () => (share.hidden = !counted.value.startsWith("quantile "));
+    counted.addEventListener("change", choose);
+    choose();
     by = kind === "histogram" ? null : ticks("Grouped by", attributes.map(([name]) => [name, name]));
     element.replaceChildren(
-      labelled("Counted in each window", counted),
+      labelled("Asked of each window", counted),
+      share,
       labelled("Events where", where, "a predicate; empty for all events"),
       by?.element ?? "",
       labelled("Window length", size, "for example 90s, 15m, 1h or 2d"),
@@ -36,6 +51,19 @@ export function standingForm() {
       labelled("Lateness", lateness, "delay between a window's end and its question"),
       labelled("First window starts at", begins, "a time with its zone, for example 2026-01-01T00:00:00Z"),
     );
+  }
+
+  /** Return the fields of the question, without its windows. */
+  function question() {
+    const [form, name] = counted.value.split(/ (.*)/s);
+    if (form === "sum") {
+      return { count: { sum: name } };
+    }
+    if (form !== "quantile") {
+      return { count: form };
+    }
+    const parts = q.value.split(",").map((part) => part.trim()).filter(Boolean).map(numberOf);
+    return { quantile: name, q: parts.length > 1 ? parts : parts[0] };
   }
 
   return {
@@ -48,7 +76,7 @@ export function standingForm() {
       }
       const chosen = by?.values() ?? [];
       return given({
-        count: counted.value.startsWith("sum ") ? { sum: counted.value.slice(4) } : counted.value,
+        ...question(),
         where: text(where),
         by: chosen.length ? chosen : undefined,
         window: given({ size: size.value.trim(), every: text(every) }),

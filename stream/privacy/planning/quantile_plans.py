@@ -1,0 +1,126 @@
+"""Planner of quantiles that are charged by answer: their noise, and the rank error that it leaves.
+
+An attribute with few values is counted value by value. Otherwise the exponential mechanism draws a
+value with three quarters of ε, and the rest pays for noisy counts of ranges around it. Proofs:
+docs/proofs/quantiles.md.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from fractions import Fraction
+from functools import partial
+from typing import Final
+
+from schemas import AnswersCalibration, StreamSpec
+from stream.privacy.accuracy.noise_laws import each_failure
+from stream.privacy.accuracy.rank_accuracy import MOST_STEPS, draw_reach, draw_steps, misfits_reach
+from stream.privacy.accuracy.source_facts import QuantileFacts, SourceFacts
+from stream.privacy.composition.costs import shortest_decimal
+from stream.privacy.noise import NoiseScaleError, Symmetric, sampler
+from stream.privacy.planning import answer_plans
+from stream.privacy.planning.answer_plans import answer_law, promised_answers
+from stream.privacy.planning.noise_layouts import PlanError, fitting
+
+DRAW_SHARE: Final = Fraction(3, 4)
+"""Part of ε for drawing values; the rest pays for their intervals."""
+
+VALUES_PER_SQUARE: Final = 12
+"""With m quantiles, all values are counted if there are at most 12·m², otherwise m are drawn."""
+
+MOST_WEIGHTS: Final = 1 << 21
+"""Most weights of all draws of one answer."""
+
+LARGEST_PART: Final = 1_000_000
+"""Largest denominator of q: q has at most six decimal digits."""
+
+
+def quantile_parts(q: float | Sequence[float]) -> tuple[Fraction, ...]:
+    """Return one quantile, or several, as exact fractions.
+
+    Raises:
+        ValueError: a number has more than six decimal digits.
+    """
+    given = q if isinstance(q, Sequence) else (q,)
+    parts = tuple(Fraction(shortest_decimal(float(one))) for one in given)
+    if any(LARGEST_PART % part.denominator for part in parts):
+        raise ValueError("a number has more than six decimal digits; round it to six")
+    return parts
+
+
+def rates_for(
+    epsilon: Fraction, parts: Sequence[Fraction], moved: int, *, replaced: bool, grouped: bool
+) -> list[Fraction]:
+    """Return the rate of the draw of each quantile in ``parts``; together they cost ``epsilon``.
+
+    One person has ``moved`` rows. A row that is added or removed changes each distance by at most
+    max(q, 1 − q), up or down, and a replaced one by at most 1. For the least and the largest
+    value all distances change in the same direction. In two groups a replaced row counts twice.
+    """
+    found = []
+    for part in parts:
+        spread = Fraction(1) if part in (0, 1) else 2 * max(part, 1 - part)
+        if replaced:
+            spread = 2 * spread if grouped else Fraction(1 if part in (0, 1) else 2)
+        found.append(epsilon / (len(parts) * moved * spread))
+    return found
+
+
+@dataclass(frozen=True, slots=True)
+class QuantileNoise:
+    """The rates of the drawn quantiles, empty if all values are counted, and the noise of counts."""
+
+    rates: tuple[Fraction, ...]
+    cells: Symmetric
+
+
+def quantile_noise(calibration: AnswersCalibration, facts: QuantileFacts) -> QuantileNoise:
+    """Return the noise of one answer, which costs the stream's ε of an answer.
+
+    Raises:
+        NoiseScaleError: the noise is too wide.
+    """
+    moved = facts.contribution * (2 if facts.replaced else 1)
+    if calibration.method == "gaussian" or facts.values <= VALUES_PER_SQUARE * len(facts.parts) ** 2:
+        return QuantileNoise((), answer_law(calibration, moved, 2 if facts.replaced else 1))
+    epsilon = Fraction(calibration.epsilon_answer)
+    rates = rates_for(
+        epsilon * DRAW_SHARE, facts.parts, facts.contribution, replaced=facts.replaced, grouped=facts.grouped
+    )
+    return QuantileNoise(tuple(rates), sampler("two_sided", epsilon * (1 - DRAW_SHARE) / moved))
+
+
+def rank_alpha(calibration: AnswersCalibration, facts: QuantileFacts, noise: QuantileNoise) -> float:
+    """Return the rank error, in rows, that no quantile of one answer exceeds.
+
+    With probability 1 − β it holds for all answers of the stream.
+    """
+    failure = each_failure(calibration.beta, promised_answers(calibration))
+    numbers = facts.groups * len(facts.parts)
+    if noise.rates:
+        return max(draw_reach(float(rate), facts.values, failure / numbers) for rate in noise.rates)
+    sums = 2 * facts.values * numbers
+    return max(misfits_reach(noise.cells, facts.values, sums, float(part), failure) for part in facts.parts)
+
+
+def candidates(spec: StreamSpec, setting: SourceFacts) -> tuple[AnswersCalibration, ...]:
+    """Return every calibration of a stream; if its answers are quantiles, ``alpha`` is in rows of rank."""
+    found = answer_plans.candidates(spec, setting)
+    if (facts := setting.quantiles) is None:
+        return found
+    return fitting([partial(_in_rank, one, facts) for one in found])
+
+
+def _in_rank(calibration: AnswersCalibration, facts: QuantileFacts) -> AnswersCalibration:
+    try:
+        noise = quantile_noise(calibration, facts)
+    except NoiseScaleError as error:
+        raise PlanError(str(error)) from None
+    steps = [draw_steps(rate) for rate in noise.rates]
+    if any(one > MOST_STEPS for one in steps) or 2 * facts.groups * sum(steps) > MOST_WEIGHTS:
+        raise PlanError(
+            f"one answer would draw from {2 * facts.groups * sum(steps):,} weights, and the limit is {MOST_WEIGHTS:,}; raise "
+            "epsilon, or lower answers, groups or quantiles"
+        )
+    return calibration.model_copy(update={"alpha": rank_alpha(calibration, facts, noise)})
