@@ -25,7 +25,7 @@ from schemas.base import (
 )
 from schemas.calibrations import Calibration
 from schemas.domains import AttributeName
-from schemas.mechanisms import MAX_ANSWERS, Mechanism
+from schemas.mechanisms import MAX_ANSWERS, MAX_CATEGORIES, Mechanism
 from schemas.queries import Quantiles, Where
 from schemas.sources import Source
 from schemas.windows import Moment, Span, Windows, span_ms
@@ -46,13 +46,13 @@ class StandingQuery(SparingEvent):
     ``count`` selects the number of events that satisfy ``where``, the number of people, or the sum
     of an attribute. With ``quantile``, the question is instead the value of this ordered attribute
     below which a share ``q`` of these events lies (0.5, the median, if omitted; a list for several).
-    With ``by``, each cell of these attributes is asked, also without events. A window is asked when
-    the source's clock is ``lateness`` past its end; later events do not count. The first window
+    With ``by``, each cell of these attributes is asked, also without events; with ``top``, only the
+    largest numbers of a histogram's cells are published. A window is asked when the source's clock is ``lateness`` past its end; later events do not count. The first window
     starts at or after ``begins``, by default the opening of the stream.
     """
 
     wire_omits: ClassVar[frozenset[str]] = frozenset(
-        {"count", "quantile", "q", "where", "by", "lateness", "begins"}
+        {"count", "quantile", "q", "top", "where", "by", "lateness", "begins"}
     )
 
     window: Windows
@@ -62,6 +62,7 @@ class StandingQuery(SparingEvent):
     ] = "events"
     quantile: AttributeName | None = None
     q: Quantiles | None = None
+    top: Annotated[int, Field(ge=1, le=MAX_CATEGORIES)] | None = None
     where: Where | None = None
     by: Annotated[tuple[AttributeName, ...], Field(max_length=8, strict=False)] = ()
     lateness: Span = "0s"
@@ -73,6 +74,10 @@ class StandingQuery(SparingEvent):
             raise ValueError("count, quantile: give exactly one of them; ask the other in another stream")
         if self.q is not None and self.quantile is None:
             raise ValueError("q: goes with quantile; name the attribute there, or remove it")
+        if self.quantile is not None and self.top is not None:
+            raise ValueError(
+                "top: chooses the largest counts or sums, and quantile asks for none; remove one of them"
+            )
         return self
 
     @property

@@ -108,6 +108,15 @@ def cells_of(attributes: Mapping[str, Domain], by: Sequence[str]) -> tuple[dict[
     return tuple(dict(zip(by, cell, strict=True)) for cell in product(*values))
 
 
+MAX_NAMES_LENGTH: Final = 1 << 16
+"""Most characters of the names of an answer's groups."""
+
+
+def longest_name(attributes: Mapping[str, Domain], by: Sequence[str]) -> int:
+    """Return the characters of the attributes' names and longest values."""
+    return sum(len(name) + max(len(str(value)) for value in values_of(attributes[name])) for name in by)
+
+
 def format_contribution_bound(person: str, most: int, what: str) -> str:
     """Format a contribution bound, as ``of each 'patient' at most 3 rows count``."""
     return f"of each '{person}' at most {most:,} {what}{'s count' if most > 1 else ' counts'}"

@@ -28,7 +28,7 @@ from schemas import (
 from schemas.queries import MAX_CANDIDATES, MOST_COUNT
 from schemas.sources import MAX_PARENT_NAME, named_from
 from stream.budget.window_quantiles import quantile_facts
-from stream.formatting import values_of
+from stream.formatting import MAX_NAMES_LENGTH, longest_name, values_of
 from stream.privacy.accuracy.source_facts import (
     LARGEST_NUMBER,
     Movement,
@@ -199,6 +199,7 @@ def live_topic_facts(spec: StreamSpec, source: EventsSource) -> SourceFacts:
         _require_periods(spec, source, standing)
     _require_predicate(standing, source)
     groups = _count_groups(standing, source)
+    _require_top(mechanism, standing, source, groups)
     if standing.quantile is not None:
         found = quantile_facts(mechanism, source, standing, groups)
         _require_no_repeated_fields(mechanism, standing)
@@ -355,6 +356,21 @@ def _require_monotone(mechanism: Mechanism, standing: StandingQuery, source: Eve
         raise RefusedError(
             f"mechanism.monotone: sums of '{standing.count.sum}' can fall when a person is added; leave it false, or declare the "
             "attribute with a minimum of at least 0"
+        )
+
+
+def _require_top(mechanism: Mechanism, standing: StandingQuery, source: EventsSource, groups: int) -> None:
+    if standing.top is None:
+        return
+    if not isinstance(mechanism, Histogram):
+        raise RefusedError(
+            f"standing.top: a question to {mechanism.kind} is about one group; use histogram, whose answers have all groups of a window"
+        )
+    longest = longest_name(source.attributes, standing.by)
+    if min(standing.top, groups) * longest > MAX_NAMES_LENGTH:
+        raise RefusedError(
+            f"standing.top: the names of {min(standing.top, groups)} groups have up to {min(standing.top, groups) * longest:,} characters; "
+            f"ask for at most {MAX_NAMES_LENGTH // longest}"
         )
 
 

@@ -235,6 +235,8 @@ def describe_standing_query(standing: StandingQuery) -> str:
     every = f", one every {window.every}" if window.every is not None and window.overlap > 1 else ""
     begins = f", from {standing.begins} on" if standing.begins is not None else ""
     after = "at its end" if standing.lateness == "0s" else f"{standing.lateness} after its end"
+    if standing.top is not None:
+        by = f" for the {standing.top} largest groups by {' and '.join(standing.by)}"
     return f"asks {counted}{where}{by} in windows of {window.size}{every}{begins}; each is asked {after}"
 
 

@@ -73,7 +73,11 @@ def standing_specs(size: str, every: str, begins: int, horizon: int = 10) -> lis
         ("visits-high", sparse, {**hopping, "where": "value >= 5", "by": ["group"]}),
         ("visits-late", sparse, {**plain, "lateness": every}),
         ("visitors", {"kind": "laplace", "answers": 900}, {**plain, "count": "people", "by": ["group"]}),
-        ("visits-all", {"kind": "histogram", "attributes": ["group"], "answers": 300}, {**plain, "by": ["group"]}),
+        (
+            "visits-all",
+            {"kind": "histogram", "attributes": ["group"], "answers": 300},
+            {**plain, "by": ["group"], "top": 2},
+        ),
         ("visits-so-far", {"kind": "running_count", "steps": horizon}, {**plain, "by": ["group"]}),
         ("visits-sum", {"kind": "laplace", "answers": 900}, {**hopping, "count": {"sum": "value"}}),
         ("visits-typical", {"kind": "laplace", "answers": 900}, {**plain, "quantile": "value", "by": ["group"]}),

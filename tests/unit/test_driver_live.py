@@ -195,6 +195,26 @@ def test_window_quantiles_rest_on_the_counts_of_a_plain_count(together: bool) ->
         assert interval[0] <= estimate <= interval[1]
 
 
+@pytest.mark.parametrize("top", [1, 2, 9])
+def test_top_of_a_window_publishes_its_largest_groups(top: int) -> None:
+    """A question has the numbers of all groups; of the noisy ones the largest are published, with their groups."""
+    mechanism = {"kind": "histogram", "attributes": ["origin"], "answers": 9}
+    standing = {**LATE["standing"], "window": {"size": "1h"}, "by": [], "top": top}
+    driver = new_driver("broker", {**LATE, "epsilon": 99.0, "mechanism": mechanism, "standing": standing})
+    late = [event(f"N{n}", "2026-01-01T00:30:00Z", AIRPORTS[n % 11 % 3], 60 + n) for n in range(220)]
+    driver.publish("flights", late)
+    [answer] = driver.advance("flights", "2026-01-01T01:10:00Z")
+    counts = Counter(one["origin"] for one in late)
+    largest = [{"origin": name} for name, _ in counts.most_common(top)]
+    assert answer.groups == tuple(largest)
+    assert answer.intervals is None
+    assert answer.alpha is not None
+    for group, estimate in zip(answer.groups or (), answer.estimates or (), strict=True):
+        assert abs(estimate - counts[str(group["origin"])]) <= answer.alpha
+    asked_counts = Query.model_validate_json(driver.records(driver.topics.queries)[0].value or b"")
+    assert sorted(asked_counts.values or ()) == sorted(counts.values())  # noqa: PD011
+
+
 def typical(*, together: bool) -> dict[str, Any]:
     """A stream of the delay below which four fifths of an hour's departures lie, at each airport."""
     mechanism: dict[str, Any] = {"kind": "laplace", "answers": 300}

@@ -4,15 +4,12 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, replace
-from typing import Any, Final
+from typing import Any
 
 from schemas import Domain, TableSource
-from stream.formatting import values_of
+from stream.formatting import MAX_NAMES_LENGTH, longest_name, values_of
 from stream.processing.dead_letters import Rejection
 from stream.worker.families.family import Reply
-
-MAX_NAMES_LENGTH: Final = 1 << 16
-"""Most characters of the names of an answer's groups."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,7 +26,7 @@ def parse_top(source: TableSource, query: Any) -> TopGroups | None:
         return None
     top = TopGroups(query.top, tuple((name, source.attributes[name]) for name in query.group_by))
     count = min(top.count, math.prod(domain.size for _, domain in top.attributes))
-    longest = sum(len(name) + _max_name_length(domain) for name, domain in top.attributes)
+    longest = longest_name(source.attributes, query.group_by)
     if count * longest > MAX_NAMES_LENGTH:
         raise Rejection(
             "malformed",
@@ -57,7 +54,3 @@ def keep_largest_groups(reply: Reply, top: TopGroups) -> Reply:
         groups.append({name: group[name] for name, _ in values})
     chosen = tuple(numbers[index] for index in indices)
     return replace(reply, estimates=chosen, top_groups=tuple(groups), intervals=None, typical_error=None)
-
-
-def _max_name_length(domain: Domain) -> int:
-    return max(len(str(value)) for value in values_of(domain))

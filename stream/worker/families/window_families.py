@@ -33,6 +33,7 @@ from stream.privacy.planning.release_plans import answer_alpha, node_law, tree_o
 from stream.processing.dead_letters import Rejection
 from stream.processing.exact_decimals import values_of
 from stream.worker.families.family import AdmittedQuestion, Context, Family, Reply, require_form
+from stream.worker.families.top_groups import TopGroups, keep_largest_groups
 
 
 @dataclass(frozen=True, slots=True)
@@ -179,18 +180,25 @@ class StandingHistogramFamily(Family):
         for one, noise in zip(questions, self._context.answer_noise(questions, laws), strict=True):
             exact = grid.private(one.content, values_of(one.payload)).tolist()
             noisy = [number + drawn for number, drawn in zip(exact, noise, strict=True)]
+            reply = Reply(
+                charged=True,
+                estimates=tuple(shown(noisy, calibration.grid)),
+                basis="noisy",
+                alpha=alpha,
+                intervals=tuple(
+                    shown_interval(number, half, calibration.grid, low=lower_limit) for number in noisy
+                ),
+            )
             replies.append(
-                Reply(
-                    charged=True,
-                    estimates=tuple(shown(noisy, calibration.grid)),
-                    basis="noisy",
-                    alpha=alpha,
-                    intervals=tuple(
-                        shown_interval(number, half, calibration.grid, low=lower_limit) for number in noisy
-                    ),
-                )
+                reply if standing.top is None else keep_largest_groups(reply, self._top(slot, standing.top))
             )
         return replies
+
+    def _top(self, slot: int, count: int) -> TopGroups:
+        """Return how many groups of a window are published, and their attributes."""
+        attributes = self._context.source(slot, EventsSource).attributes
+        names = self._context.mechanism(slot, Histogram).attributes
+        return TopGroups(count, tuple((name, attributes[name]) for name in names))
 
     def _groups(self, slot: int) -> int:
         """Return the number of groups of a window: the cells of the mechanism's attributes."""

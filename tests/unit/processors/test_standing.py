@@ -93,6 +93,10 @@ REFUSED: dict[str, tuple[dict[str, Any], str]] = {
         standing(mechanism={"kind": "laplace", "answers": 1000_000}, quantile="delay", epsilon=1),
         "one answer would draw from",
     ),
+    "top": (
+        standing(mechanism=NUMBERS, top=2),
+        "standing.top: a question to laplace is about one group; use histogram",
+    ),
     "kind": (standing(mechanism={"kind": "noisy_max"}), "mechanism.kind: noisy_max does not run"),
     "nothing standing": (
         {name: part for name, part in standing().items() if name != "standing"},
@@ -118,6 +122,7 @@ def test_what_does_not_go_together_is_refused_with_its_field(driver: Driver, cas
 INVALID: list[tuple[dict[str, Any], str]] = [
     ({"count": "people", "quantile": "delay"}, "standing: count, quantile: give exactly one of them"),
     ({"q": 0.5}, "standing: q: goes with quantile"),
+    ({"quantile": "delay", "top": 2}, "standing: top: chooses the largest counts or sums"),
     ({"quantile": "delay", "q": 1.5}, "standing.q: give a number from 0 to 1"),
 ]
 

@@ -1,15 +1,10 @@
 // The standing query of a stream on a live topic.
 
 import { make } from "../dom.js";
-import { given, labelled, select, textInput, ticks } from "../forms.js";
+import { given, labelled, numberInput, select, textInput, ticks, typed } from "../forms.js";
 import { isNumeric } from "./where.js";
 
 const ANSWERING = new Set(["laplace", "histogram"]); // mechanisms that answer quantiles
-
-/** A number if the text is one; else the text, which the service refuses with its field. */
-function numberOf(text) {
-  return Number.isFinite(Number(text)) ? Number(text) : text;
-}
 
 /** `show(kind, source)` shows the fields for a mechanism on a live topic and hides them for other sources; `value()` reads them. */
 export function standingForm() {
@@ -20,6 +15,7 @@ export function standingForm() {
   const lateness = textInput({ maxlength: "32", placeholder: "0s" });
   const begins = textInput({ maxlength: "40", placeholder: "now" });
   const text = (control) => control.value.trim() || undefined;
+  const top = numberInput({ placeholder: "all" });
   const q = textInput({ maxlength: "300", value: "0.5" });
   let counted = select([]);
   let by = null;
@@ -45,7 +41,7 @@ export function standingForm() {
       labelled("Asked of each window", counted),
       share,
       labelled("Events where", where, "a predicate; empty for all events"),
-      by?.element ?? "",
+      by?.element ?? labelled("Largest groups only", top, "number of groups in an answer"),
       labelled("Window length", size, "for example 90s, 15m, 1h or 2d"),
       labelled("A window starts every", every, "shorter than the window length if windows overlap"),
       labelled("Lateness", lateness, "delay between a window's end and its question"),
@@ -53,16 +49,20 @@ export function standingForm() {
     );
   }
 
+  function most() {
+    return by === null ? typed(top) : undefined;
+  }
+
   /** Return the fields of the question, without its windows. */
   function question() {
     const [form, name] = counted.value.split(/ (.*)/s);
     if (form === "sum") {
-      return { count: { sum: name } };
+      return given({ count: { sum: name }, top: most() });
     }
     if (form !== "quantile") {
-      return { count: form };
+      return given({ count: form, top: most() });
     }
-    const parts = q.value.split(",").map((part) => part.trim()).filter(Boolean).map(numberOf);
+    const parts = q.value.split(",").map((part) => part.trim()).filter(Boolean).map((part) => typed({ value: part }));
     return { quantile: name, q: parts.length > 1 ? parts : parts[0] };
   }
 
