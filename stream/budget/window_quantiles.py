@@ -30,7 +30,7 @@ def quantile_facts(
     if quantile not in ordered:
         declared = f"declared are {', '.join(sorted(ordered))}" if ordered else "the source declares none"
         raise RefusedError(
-            f"standing.quantile: names no attribute of integers, decimals, bins or a part of a date; {declared}"
+            f"standing.quantile: names no attribute with an order, which numbers, bins, dates and ordered categories have; {declared}"
         )
     if quantile in standing.by:
         raise RefusedError(

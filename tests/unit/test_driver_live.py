@@ -215,6 +215,23 @@ def test_top_of_a_window_publishes_its_largest_groups(top: int) -> None:
     assert sorted(asked_counts.values or ()) == sorted(counts.values())  # noqa: PD011
 
 
+def test_window_quantile_of_ordered_categories_is_a_category() -> None:
+    source = {
+        **FLIGHTS,
+        "attributes": {"delay": {"kind": "categories", "values": ["none", "short", "long"], "ordered": True}},
+    }
+    standing = {"quantile": "delay", "q": [0.5, 1.0], "window": {"size": "1h"}, "begins": "2026-01-01T00:00:00Z"}
+    spec = {**LATE, "epsilon": 90.0, "mechanism": {"kind": "laplace", "answers": 1}, "standing": standing}
+    driver = installation({**spec, "expected_queries": 1}, sources=[source])
+    driver.advance("flights", "2026-01-01T00:00:00Z")
+    times = ["none"] * 40 + ["short"] * 70 + ["long"] * 20
+    events = [{**event(f"N{n}", "2026-01-01T00:30:00Z"), "delay": delay} for n, delay in enumerate(times)]
+    driver.publish("flights", events)
+    [answer] = driver.advance("flights", "2026-01-01T01:00:00Z")
+    assert answer.choices == ("short", "long")
+    assert answer.alpha is not None
+
+
 def typical(*, together: bool) -> dict[str, Any]:
     """A stream of the delay below which four fifths of an hour's departures lie, at each airport."""
     mechanism: dict[str, Any] = {"kind": "laplace", "answers": 300}

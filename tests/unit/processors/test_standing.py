@@ -58,7 +58,7 @@ REFUSED: dict[str, tuple[dict[str, Any], str]] = {
     "q's digits": (standing(mechanism=NUMBERS, quantile="delay", q=0.1234567), "standing.q: a number has more"),
     "quantile of categories": (
         standing(mechanism=NUMBERS, quantile="origin"),
-        "standing.quantile: names no attribute of integers, decimals, bins or a part of a date; declared are delay, gate, speed, wait",
+        "standing.quantile: names no attribute with an order, which numbers, bins, dates and ordered categories have; declared are delay, gate, speed, wait",
     ),
     "quantile of nothing": (
         standing(mechanism=NUMBERS, quantile="colour"),

@@ -1,5 +1,6 @@
 // The standing query of a stream on a live topic.
 
+import { isDate } from "../calendar.js";
 import { make } from "../dom.js";
 import { given, labelled, numberInput, select, textInput, ticks, typed } from "../forms.js";
 import { isNumeric } from "./where.js";
@@ -29,7 +30,7 @@ export function standingForm() {
     shown = `${kind} ${source.source}`;
     const attributes = Object.entries(source.attributes ?? {});
     const sums = attributes.filter(([, domain]) => isNumeric(domain)).map(([name]) => [`sum ${name}`, `sum of ${name}`]);
-    const ranked = attributes.filter(([, domain]) => isNumeric(domain) || domain.kind === "bins");
+    const ranked = attributes.filter(([, domain]) => isNumeric(domain) || domain.kind === "bins" || isDate(domain) || domain.ordered);
     const quantiles = ANSWERING.has(kind) ? ranked.map(([name]) => [`quantile ${name}`, `quantiles of ${name}`]) : [];
     counted = select([["events", "number of events"], ["people", "number of people"], ...sums, ...quantiles]);
     const share = labelled("Share of the events below", q, "0.5 for the median; several separated by commas");
