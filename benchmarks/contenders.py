@@ -13,7 +13,7 @@ from pathlib import Path
 from benchmarks.installation import FOLDER, Installation
 from benchmarks.java_programs import java_classpath
 from benchmarks.programs import Program, service
-from stream.kafka.broker.programs import java
+from stream.kafka.broker.programs import java_launcher
 
 SOTTO = "Sotto"
 KAFKA_STREAMS = "Kafka Streams"
@@ -71,7 +71,7 @@ def kafka_streams(
 
     def start(installation: Installation, source: str, sink: str, log: Path) -> Program:
         command: list[str | Path] = [
-            java(),
+            java_launcher(),
             f"-Dlog4j2.configurationFile={quiet.absolute()}",
             f"-Dsettings={more}",
             "-cp",

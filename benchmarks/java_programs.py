@@ -10,7 +10,7 @@ from pathlib import Path
 from jgo.parse import Coordinate
 
 from stream.kafka.broker.broker_process import BrokerError, file_lock
-from stream.kafka.broker.kafka_files import require_own
+from stream.kafka.broker.kafka_files import require_own_folder
 from stream.kafka.broker.programs import (
     PARALLEL_DOWNLOADS,
     PREPARE_LOCK_SECONDS,
@@ -46,7 +46,7 @@ def _resolve(coordinate: str, repository: Path, known: Collection[str]) -> list[
     with file_lock(repository.with_suffix(".lock"), PREPARE_LOCK_SECONDS), system_certificates():
         try:
             repository.mkdir(mode=0o700, exist_ok=True)
-            require_own(repository)
+            require_own_folder(repository)
             context = maven_context(repository)
             wanted = context.create_dependency(Coordinate.parse(coordinate))
             inputs, others = context.resolver.resolve([wanted])

@@ -17,7 +17,7 @@ from benchmarks.java_programs import java_classpath
 from benchmarks.live_course import Course, Positions
 from benchmarks.live_job import Job, People, fill, live_topic, open_streams
 from benchmarks.programs import Program, ProgramError, service
-from stream.kafka.broker.programs import java
+from stream.kafka.broker.programs import java_launcher
 from stream.settings import Settings
 
 PEOPLE: Final = 200_000
@@ -137,7 +137,7 @@ def _kafka_streams() -> Peer | None:
             "rootLogger.level = warn\nrootLogger.appenderRef.console.ref = console\n"
             "appender.console.type = Console\nappender.console.name = console\n",
         )
-        parts: list[str | Path] = [java(), f"-Dlog4j2.configurationFile={quiet.absolute()}"]
+        parts: list[str | Path] = [java_launcher(), f"-Dlog4j2.configurationFile={quiet.absolute()}"]
         parts += ["-cp", f"{classpath}{os.pathsep}{classes.absolute()}", "LivePeer"]
         parts += [settings.bootstrap, TOPIC, sink, _state(sink), *map(str, job.words)]
         return Program(parts, log)

@@ -10,7 +10,7 @@ from typing import Final
 import numpy as np
 
 from sotto import Driver
-from stream.kernel import compiled, spans_of
+from stream.kernel import compiled_kernel, spans_of
 from stream.privacy.noise import NoiseKey
 from stream.processing.protocol import Record
 from stream.processing.record_columns import RecordColumns
@@ -23,7 +23,7 @@ THRESHOLD: Final = 1e6
 
 def fetched(records: Sequence[Record]) -> Sequence[Record]:
     """Records as a worker gets them out of a fetch: in columns, where the kernel is compiled."""
-    if compiled() is None:
+    if compiled_kernel() is None:
         return records
     return RecordColumns(
         records[0].topic,

@@ -133,7 +133,7 @@ async def _own(settings: Settings, partition: int) -> tuple[Any, Transaction]:
 
 
 async def _first(settings: Settings, partition: int) -> tuple[Any, Transaction]:
-    with patch.object(transactional_producer, "follows_second", lambda _: False):
+    with patch.object(transactional_producer, "supports_second_protocol", lambda _: False):
         return await _own(settings, partition)
 
 

@@ -71,7 +71,7 @@ __all__ = [
     "Unreachable",
 ]
 
-_HOMES: Final = {
+_NAMES_BY_MODULE: Final = {
     "schemas": "AllotmentRecord Answer GrantRecord PopulationRecord Query Receipt SourceRecord",
     "stream.client.async_client": "AsyncClient",
     "stream.client.blocking_client": "Client",
@@ -87,17 +87,17 @@ _HOMES: Final = {
     "stream.sql": "StatementError Table",
     "stream.testing": "Driver NotReproducibleError",
 }
-_HOME_OF: Final = {name: home for home, names in _HOMES.items() for name in names.split()}
+_MODULE_OF: Final = {name: module for module, names in _NAMES_BY_MODULE.items() for name in names.split()}
 
 
 def __getattr__(name: str) -> Any:
-    if name not in _HOME_OF and name != "__version__":
+    if name not in _MODULE_OF and name != "__version__":
         raise AttributeError(f"module 'sotto' has no attribute '{name}'")
     require_own_packages()
     if name == "__version__":
         return import_module("stream.version").VERSION
     with import_module("stream.optional_packages").explain_missing_packages():
-        value = globals()[name] = getattr(import_module(_HOME_OF[name]), name)
+        value = globals()[name] = getattr(import_module(_MODULE_OF[name]), name)
     return value
 
 

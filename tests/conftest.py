@@ -65,7 +65,7 @@ StartService = Callable[[RoleName], Service]
 def _brokers_have_ports_of_their_own() -> Iterator[None]:
     """Give every broker a free port: a broker that restarts could lose the usual port to another test."""
     with pytest.MonkeyPatch.context() as patched:
-        patched.setattr("stream.kafka.broker.properties.USUAL_PORT", 0)
+        patched.setattr("stream.kafka.broker.properties.DEFAULT_PORT", 0)
         yield
 
 

@@ -117,7 +117,7 @@ def preloaded_services() -> Iterator[None]:
     def forked(arguments: Sequence[str], environment: Mapping[str, str], log: BinaryIO) -> Forked:
         return _parent(SERVICES, _from_the_start(environment)).fork(arguments, environment, log)
 
-    with patch.object(processes, "started", forked):
+    with patch.object(processes, "start_sotto", forked):
         yield
 
 

@@ -31,9 +31,15 @@ from stream.client.ledger_reader import OpeningReader
 from stream.engine.health import Probes
 from stream.engine.restore import readable
 from stream.errors import SottoError
-from stream.kafka.client.availability import BACKOFF, Stopped, is_passing, patiently, stopped_within
-from stream.kafka.client.client_patches import KafkaConsumer, refused_session
-from stream.kafka.client.security import connection
+from stream.kafka.client.availability import (
+    RETRY_PAUSES,
+    Stopped,
+    is_temporary,
+    retry_until_available,
+    wait_for_stop,
+)
+from stream.kafka.client.client_patches import KafkaConsumer, session_timeout_error
+from stream.kafka.client.security import connection_options
 from stream.kafka.topics.acls import AclRole
 from stream.kafka.topics.creation import find_topics
 from stream.kafka.topics.layouts import alerts_group
@@ -70,7 +76,7 @@ async def serve_alerts(settings: Settings, file: AlertsFile, *, stop_with_stdin:
     try:
         connection = Connection(settings)
         find_own_topics = partial(find_topics, settings, attempts=50, role=AclRole.ALERTS)
-        connection.topics = await patiently(find_own_topics, stopping, probes.set_lack)
+        connection.topics = await retry_until_available(find_own_topics, stopping, probes.set_lack)
         deliveries = [
             TargetDelivery(connection, target, file.page, target_metrics, stopping)
             for target, target_metrics in zip(file.targets, all_metrics, strict=True)
@@ -144,13 +150,13 @@ class TargetDelivery:
                 ):
                     await self._follow(sender)
             except (KafkaError, SottoError, OSError, TimeoutError, AlertsError) as error:
-                if isinstance(error, (KafkaError, OSError)) and not is_passing(error):
+                if isinstance(error, (KafkaError, OSError)) and not is_temporary(error):
                     raise
-                pause = BACKOFF[min(failures, len(BACKOFF) - 1)]
+                pause = RETRY_PAUSES[min(failures, len(RETRY_PAUSES) - 1)]
                 failures += 1
                 reason = str(error) if isinstance(error, AlertsError) else type(error).__name__
                 log.warning("target restarts", target=self.name, reason=reason, seconds=pause)
-                await stopped_within(self._stopping, pause)
+                await wait_for_stop(self._stopping, pause)
             finally:
                 await self._openings.stop()
 
@@ -283,7 +289,7 @@ class AnswerFollower(ConsumerRebalanceListener):  # type: ignore[misc]
         """Be in the group for the context's time; RefusedTimeError if Kafka refuses the session timeout."""
         settings = self._settings
         consumer = KafkaConsumer(
-            **connection(settings),
+            **connection_options(settings),
             group_id=alerts_group(settings, self._target),
             enable_auto_commit=False,
             isolation_level="read_committed",
@@ -301,7 +307,7 @@ class AnswerFollower(ConsumerRebalanceListener):  # type: ignore[misc]
             await consumer.start()
             yield
         except InvalidSessionTimeoutError:
-            raise refused_session(settings.session_timeout_ms) from None
+            raise session_timeout_error(settings.session_timeout_ms) from None
         finally:
             self._consumer, self.is_joined = None, False
             await consumer.stop()

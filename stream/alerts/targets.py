@@ -28,7 +28,7 @@ from stream.alerts.delivery import (
     TargetSender,
     stream_page_url,
 )
-from stream.kafka.client.availability import stopped_within
+from stream.kafka.client.availability import wait_for_stop
 from stream.log import get_logger
 from stream.questions.alert_states import (
     Alarm,
@@ -232,7 +232,7 @@ class Webhook:
         try:
             if (left := self._not_before - self.clock()) > 0:
                 self.metrics.waiting.set(max(self.clock() - alert.time, 0.0))
-                await stopped_within(
+                await wait_for_stop(
                     self.stopping, min(left, MAX_RETRY_AFTER_SECONDS)
                 )  # the clock may have been set back
             while still_ours() and not self.stopping.is_set():
@@ -272,7 +272,7 @@ class Webhook:
                     status=outcome.status,
                     seconds=round(pause, 1),
                 )
-                await stopped_within(self.stopping, pause)
+                await wait_for_stop(self.stopping, pause)
             return False
         finally:
             self.metrics.waiting.set(0)

@@ -14,8 +14,8 @@ from schemas.wire import MalformedEventError
 from stream.engine.restore import reader, require_visible
 from stream.errors import Forbidden, Invalid, SottoError, Unknown, Unreachable
 from stream.kafka.client.client_patches import KafkaProducer, fail_pending_batches
-from stream.kafka.client.security import advice, connection, is_refusal
-from stream.kafka.topics.creation import FoundTopics, look_up
+from stream.kafka.client.security import connection_options, describe_error, is_refusal
+from stream.kafka.topics.creation import FoundTopics, read_topics
 from stream.kafka.topics.layouts import TopicsError
 from stream.processing.protocol import Headers
 from stream.processing.topic_names import Topics
@@ -47,7 +47,7 @@ class KafkaSender:
     async def start(cls, settings: Settings) -> Self:
         """Start the producer."""
         producer = KafkaProducer(
-            **connection(settings), enable_idempotence=True, linger_ms=2, max_batch_size=256 * 1024
+            **connection_options(settings), enable_idempotence=True, linger_ms=2, max_batch_size=256 * 1024
         )
         try:
             await producer.start()
@@ -113,7 +113,7 @@ class Connection:
         A topic with the wrong number of partitions raises an error only when it is used. So streams
         can be halted even then, because a halt uses only the topic ``requests``.
         """
-        self._found_topics = await look_up(self.settings, attempts=25)
+        self._found_topics = await read_topics(self.settings, attempts=25)
         self.topics = self._found_topics.topics
         self.is_open = True
 
@@ -193,7 +193,7 @@ class Connection:
 
     def _require_partition_count(self, topic: str) -> None:
         if self._found_topics is not None:
-            self._found_topics.require_even([topic])
+            self._found_topics.require_partition_counts([topic])
 
     @asynccontextmanager
     async def _open_consumer(self) -> AsyncIterator[AIOKafkaConsumer]:
@@ -254,4 +254,4 @@ def translate_errors() -> Iterator[None]:
 
 def translate_kafka_error(error: KafkaError) -> SottoError:
     """Convert a Kafka error into ``Forbidden`` or ``Unreachable``."""
-    return (Forbidden if is_refusal(error) else Unreachable)(advice(error))
+    return (Forbidden if is_refusal(error) else Unreachable)(describe_error(error))

@@ -37,7 +37,7 @@ from stream.engine.restore import read_to_end, reader, require_visible
 from stream.engine.writer import Writer
 from stream.kafka.client.client_patches import RefusedTimeError, group_members
 from stream.kafka.client.security import admin_client
-from stream.kafka.topics.creation import find_topics, look_up
+from stream.kafka.topics.creation import find_topics, read_topics
 from stream.kafka.topics.layouts import budget_group, layout, worker_group
 from stream.privacy.ledger.ledger_records import restore_ledger
 from stream.privacy.ledger.state_machine import Ledger
@@ -56,7 +56,7 @@ async def take_backup(settings: Settings, file: IO[bytes]) -> BackupEnd:
         BackupError: the ledger has no trail yet, or the trail is shorter than the ledger says.
     """
     # Accept any number of partitions: a wrong number may be the reason for the backup.
-    topics = (await look_up(settings)).topics
+    topics = (await read_topics(settings)).topics
     began = datetime.now(UTC).isoformat(timespec="seconds")
     heading = Heading(prefix=topics.prefix, partitions=topics.partitions, began=began, sotto=VERSION)
     writer = BackupWriter(file, heading)

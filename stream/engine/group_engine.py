@@ -22,8 +22,8 @@ from stream.engine.standby import Standby
 from stream.engine.supervision import Membership, MembershipLostError, StalledError, Supervision
 from stream.engine.writer import Stamps
 from stream.kafka.client.adapter import KAFKA, Clients
-from stream.kafka.client.availability import Stopped, patiently
-from stream.kafka.client.security import connection
+from stream.kafka.client.availability import Stopped, retry_until_available
+from stream.kafka.client.security import connection_options
 from stream.kafka.topics.layouts import PARTITIONS_REMEDY
 from stream.log import get_logger
 from stream.processing.protocol import Processor
@@ -156,7 +156,7 @@ class Engine:
         """
         settings = self._settings
         consumer = self._clients.consumer(
-            **connection(settings),
+            **connection_options(settings),
             group_id=self.role.group,
             group_instance_id=settings.instance or None,
             client_id=self.role.member,
@@ -177,7 +177,7 @@ class Engine:
             for client in (offsets, consumer):
                 stack.push_async_callback(client.stop)
                 try:
-                    await patiently(client.start, self._stopping, self.health.set_lack)
+                    await retry_until_available(client.start, self._stopping, self.health.set_lack)
                 except Stopped:
                     return
             await stack.enter_async_context(self._standby)

@@ -15,7 +15,7 @@ from aiokafka import ConsumerRecord, TopicPartition
 from aiokafka.errors import KafkaError
 
 from stream.kafka.client.adapter import Consumer, Fetched
-from stream.kafka.client.availability import Stopped, is_passing
+from stream.kafka.client.availability import Stopped, is_temporary
 from stream.log import get_logger
 from stream.processing.protocol import Processor
 from stream.processing.record_columns import are_alike, concatenate, size_of
@@ -232,7 +232,7 @@ class TopicIds:
             try:
                 return await self._consumer.topic_id(source)
             except (KafkaError, OSError, TimeoutError) as error:
-                if not is_passing(error) or time.monotonic() > until:
+                if not is_temporary(error) or time.monotonic() > until:
                     raise
                 await asyncio.sleep(TOPIC_ID_RETRY_SECONDS)
 

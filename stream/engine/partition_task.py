@@ -20,7 +20,7 @@ from stream.engine.partition_input import InputRecreatedError, StateLostError, c
 from stream.engine.restore import TopicWentBackError, UnreadableChangelogError
 from stream.engine.session import Equipment, PartitionSession, SessionOpener
 from stream.kafka.client.adapter import Fetched
-from stream.kafka.client.availability import Stopped, stopped_within
+from stream.kafka.client.availability import Stopped, wait_for_stop
 from stream.kafka.client.client_patches import RefusedTimeError
 from stream.log import get_logger
 from stream.processing.protocol import InputRefusedError, LaterVersionError, Outputs, TableMissedError, Timed
@@ -178,7 +178,7 @@ class PartitionTask:
             pause = 2 * self._settings.heartbeat_ms / 1000
         elif isinstance(error, KafkaError):
             pause = min(pause, KAFKA_RETRY_SECONDS)
-        await stopped_within(self._stopping, pause)
+        await wait_for_stop(self._stopping, pause)
 
     def _seek(self, session: PartitionSession) -> None:
         for source, offset in session.positions.items():
@@ -252,4 +252,4 @@ class PartitionTask:
             pause = min(pause, left)
         if pause > 0:
             self.step.enter("waiting")
-            await stopped_within(self._stopping, pause)
+            await wait_for_stop(self._stopping, pause)

@@ -10,7 +10,7 @@ from aiokafka import AIOKafkaConsumer, ConsumerRecord, TopicPartition
 from aiokafka.errors import TopicAuthorizationFailedError
 
 from stream.kafka.client.adapter import KAFKA, Clients, Consumer
-from stream.kafka.client.security import connection
+from stream.kafka.client.security import connection_options
 from stream.log import get_logger
 from stream.processing.dead_letters import Unread
 from stream.settings import Settings
@@ -71,7 +71,7 @@ FETCH_BYTES = 16 * 1024 * 1024
 def reader(settings: Settings, clients: Clients = KAFKA, **overrides: Any) -> Any:
     """Return a consumer outside any group that sees only committed records."""
     options: dict[str, Any] = {
-        **connection(settings),
+        **connection_options(settings),
         "group_id": None,
         "enable_auto_commit": False,
         "isolation_level": "read_committed",

@@ -13,8 +13,8 @@ from stream.engine.health import ON_KAFKA, EngineHealth, ServiceHealth, ServiceN
 from stream.engine.partition_task import PartitionTask
 from stream.engine.session import EngineRole
 from stream.kafka.client.adapter import Clients, Consumer
-from stream.kafka.client.client_patches import refused_session
-from stream.kafka.client.security import connection
+from stream.kafka.client.client_patches import session_timeout_error
+from stream.kafka.client.security import connection_options
 from stream.log import get_logger
 from stream.settings import Settings, variable_of
 
@@ -58,7 +58,7 @@ class Membership:
         self._session_ms = settings.session_timeout_ms
         self._session = self._session_ms / 1000
         self._observer = clients.observer(
-            **connection(settings),
+            **connection_options(settings),
             client_id=f"{role.member}-watch",
             request_timeout_ms=settings.session_timeout_ms,
         )
@@ -73,7 +73,7 @@ class Membership:
             RefusedTimeError: the group does not accept its session timeout.
         """
         if self._consumer.session_refused:
-            raise refused_session(self._session_ms)
+            raise session_timeout_error(self._session_ms)
         if self._consumer.displaced:
             raise MembershipLostError(
                 f"another process has joined group {self._role.group} under the name {self._name} and has its "

@@ -17,10 +17,10 @@ from aiokafka.record.util import calc_crc32c, encode_varint
 from stream.engine.partition_input import GroupOffsets
 from stream.kafka.client.adapter import KAFKA, Clients, OutgoingBatch, Producer
 from stream.kafka.client.batch_reader import COLUMN_RECORDS
-from stream.kafka.client.client_patches import refused_transaction
-from stream.kafka.client.security import connection
+from stream.kafka.client.client_patches import transaction_timeout_error
+from stream.kafka.client.security import connection_options
 from stream.kafka.client.transactional_producer import TransactionalProducer
-from stream.kernel import RecordWriter, Spans, compiled, spans_of
+from stream.kernel import RecordWriter, Spans, compiled_kernel, spans_of
 from stream.log import get_logger
 from stream.processing.protocol import Message, Messages, Outputs
 from stream.processing.record_columns import MessageColumns
@@ -47,7 +47,7 @@ def batches_of(
     producer: Producer, messages: Messages, timestamp: int, batch_bytes: int
 ) -> Iterator[OutgoingBatch]:
     """Yield batches of at most ``batch_bytes``, unless one message is longer."""
-    if isinstance(producer, TransactionalProducer) and compiled() is not None:
+    if isinstance(producer, TransactionalProducer) and compiled_kernel() is not None:
         yield from framed(messages, timestamp, batch_bytes)
     else:
         yield from _appended(producer, messages, timestamp)
@@ -357,7 +357,7 @@ class Writer:
             KafkaError: Kafka is unreachable or refuses.
         """
         producer = clients.producer(
-            **connection(settings),
+            **connection_options(settings),
             transactional_id=transactional_id,
             transaction_timeout_ms=settings.transaction_timeout_ms,
             max_batch_size=settings.batch_bytes,
@@ -367,7 +367,7 @@ class Writer:
             await producer.start()
         except InvalidTransactionTimeout:
             await writer.close()
-            raise refused_transaction(settings.transaction_timeout_ms) from None
+            raise transaction_timeout_error(settings.transaction_timeout_ms) from None
         except BaseException:
             await writer.close()
             raise

@@ -25,9 +25,10 @@ Path = tuple[str, ...]
 
 
 class Decoder:
-    """Reads the fields at some paths; a missing field is None.
+    """Decodes the fields at some paths of an event; a missing field is None.
 
-    ``quick`` decodes valid events to structs. ``slow`` decodes the others or returns their flaw.
+    ``decode_quickly`` decodes valid events to structs. ``decode_slowly`` decodes other events, or returns their
+    flaw.
     Each event is decoded independently of the others.
     """
 
@@ -39,24 +40,24 @@ class Decoder:
         for path, kind in zip(paths, kinds, strict=True):
             at, name = self._tree, ""
             for step in path:
-                at, place = at.below(step)
+                at, place = at.child(step)
                 name = f"{name}.{place}" if name else place
             at.kinds.append(kind)
             names.append(name)
-        self.quick: Callable[[bytes], Any] | None = None
+        self.decode_quickly: Callable[[bytes], Any] | None = None
         if not self._tree.is_mixed:
-            self.quick = msgspec.json.Decoder(self._tree.struct("Event")).decode
+            self.decode_quickly = msgspec.json.Decoder(self._tree.struct("Event")).decode
         self._getters = [_getter(name) for name in names]
-        self.written: Sequence[bytes] = [
+        self.json_names: Sequence[bytes] = [
             msgspec.json.encode(step) for step in dict.fromkeys(step for path in paths for step in path)
         ]
         """The names in all paths as JSON texts, without escapes."""
 
     def column(self, field: int, events: Sequence[Any]) -> list[Any]:
-        """Return one field's values in events that ``quick`` decoded."""
+        """Return one field's values in events that ``decode_quickly`` decoded."""
         return list(map(self._getters[field], events))
 
-    def slow(self, value: bytes) -> tuple[Any, ...] | Flaw:
+    def decode_slowly(self, value: bytes) -> tuple[Any, ...] | Flaw:
         """Return an event's fields or its flaw; numbers too large for a double become infinite."""
         try:
             event = _decode(value)
@@ -64,15 +65,15 @@ class Decoder:
             return MALFORMED
         if not isinstance(event, dict):
             return NO_OBJECT
-        return tuple(_at(event, path) for path in self._paths)
+        return tuple(_value_at(event, path) for path in self._paths)
 
-    def repeats(self, value: bytes) -> Flaw | None:
+    def repetition_flaw(self, value: bytes) -> Flaw | None:
         """Return the flaw of an event that repeats a declared field, or None."""
         try:
-            event = _pairs.decode(value.decode(errors="surrogateescape"))
+            event = _pairs_decoder.decode(value.decode(errors="surrogateescape"))
         except (ValueError, RecursionError):
             return MALFORMED
-        return REPEATED if _repeated(event, self._tree) else None
+        return REPEATED if _repeats_field(event, self._tree) else None
 
 
 _decode: Final = msgspec.json.Decoder(float_hook=float).decode
@@ -82,7 +83,7 @@ class _Pairs(list[tuple[str, Any]]):
     pass
 
 
-_pairs: Final = json.JSONDecoder(object_pairs_hook=_Pairs, parse_int=str, parse_float=str)
+_pairs_decoder: Final = json.JSONDecoder(object_pairs_hook=_Pairs, parse_int=str, parse_float=str)
 
 
 class _Branch:
@@ -92,7 +93,7 @@ class _Branch:
         self.branches: dict[str, _Branch] = {}
         self.kinds: list[Any] = []
 
-    def below(self, step: str) -> tuple[_Branch, str]:
+    def child(self, step: str) -> tuple[_Branch, str]:
         """Return the branch below a name, and its name in the struct."""
         branch = self.branches.setdefault(step, _Branch())
         return branch, f"f{list(self.branches).index(step)}"
@@ -105,13 +106,13 @@ class _Branch:
     def struct(self, name: str) -> type[msgspec.Struct]:
         fields: list[tuple[str, Any, Any]] = []
         for place, branch in enumerate(self.branches.values()):
-            kind = branch.struct(f"{name}{place}") | None if branch.branches else _common(branch.kinds)
+            kind = branch.struct(f"{name}{place}") | None if branch.branches else _common_type(branch.kinds)
             fields.append((f"f{place}", kind, None))
         renamed = {f"f{place}": step for place, step in enumerate(self.branches)}
         return msgspec.defstruct(name, fields, rename=renamed, frozen=True, gc=False)
 
 
-def _common(kinds: Sequence[Any]) -> Any:
+def _common_type(kinds: Sequence[Any]) -> Any:
     return kinds[0] | None if all(kind == kinds[0] for kind in kinds) and kinds[0] is not Any else Any
 
 
@@ -130,7 +131,7 @@ def _getter(name: str) -> Callable[[Any], Any]:
     return get
 
 
-def _at(event: Mapping[str, Any], path: Path) -> Any:
+def _value_at(event: Mapping[str, Any], path: Path) -> Any:
     found: Any = event
     for step in path:
         if not isinstance(found, dict):
@@ -139,12 +140,12 @@ def _at(event: Mapping[str, Any], path: Path) -> Any:
     return found
 
 
-def _repeated(event: Any, branch: _Branch) -> bool:
+def _repeats_field(event: Any, branch: _Branch) -> bool:
     if not isinstance(event, _Pairs):
         return False
     for step, below in branch.branches.items():
         values = [value for name, value in event if name == step]
-        if len(values) > 1 or (values and _repeated(values[0], below)):
+        if len(values) > 1 or (values and _repeats_field(values[0], below)):
             return True
     return False
 
@@ -198,7 +199,7 @@ def partitions_of(names: Sequence[bytes], partitions: int) -> npt.NDArray[np.int
     return (found & np.uint32(0x7FFFFFFF)).astype(np.int64) % partitions
 
 
-_NOT_AMONG: Final = -1
+_NO_CODE: Final = -1
 
 
 @dataclass(frozen=True, slots=True)
@@ -239,8 +240,8 @@ class PlainReader:
         self._time = tuple(source.time.split("."))
         self._paths = {name: tuple(source.path_of(name).split(".")) for name in source.attributes}
         paths = {self._person, self._time, *self._paths.values()}
-        leads_on = any(way != path and path[: len(way)] == way for way in paths for path in paths)
-        self._fields = None if leads_on else Fields(sorted(paths))
+        has_prefix_path = any(way != path and path[: len(way)] == way for way in paths for path in paths)
+        self._fields = None if has_prefix_path else Fields(sorted(paths))
         self._names: dict[str, SlotNames] = {}
         for name, domain in source.attributes.items():
             if isinstance(domain, Categories):
@@ -260,17 +261,17 @@ class PlainReader:
         return Events(rows, people, homes, times[rows], {name: column[rows] for name, column in codes.items()}, {})
 
     def _codes(self, name: str, values: Values, column: int) -> Codes:
-        """Return each value's code; rows without one are excluded, so that ``Decoder`` reads them."""
+        """Return each value's code; clear ``read`` for rows without one, so that ``Decoder`` reads them."""
         domain = self._domains[name]
         if isinstance(domain, Categories):
-            other = _NOT_AMONG if domain.other is None else domain.values.index(domain.other)
+            other = _NO_CODE if domain.other is None else domain.values.index(domain.other)
             return values.slots(column, self._names[name], other)
         if isinstance(domain, Dates):
             return self._date_codes(domain, values, column)
         numbers = values.numbers(column)
         numbers[~values.read] = np.nan
         if isinstance(domain, Decimals):
-            # Decoder reads the text of a number that may be halfway between two steps.
+            # A number that may be halfway between two steps is left to Decoder, which reads its text.
             numbers[near_tie_mask(domain, numbers)] = np.nan
             codes, known = decimal_codes(domain, numbers)
         else:
@@ -281,7 +282,7 @@ class PlainReader:
     def _date_codes(self, domain: Dates, values: Values, column: int) -> Codes:
         rows = np.flatnonzero(values.read)
         found: Codes = np.zeros(len(values.read), dtype=np.int64)
-        # A number's digits are no date, so that Decoder refuses it.
+        # The digits of a JSON number are not a date, so such a row is left to Decoder, which refuses it.
         texts = text_series([text.decode("ascii") for text in values.texts(column, rows)])
         found[rows], values.read[rows] = date_codes("", domain, texts)
         return found

@@ -18,7 +18,7 @@ from stream.tables.encoding import Mask, bin_codes, decimal_codes, integer_codes
 MAX_BYTES: Final = 64 * 1024
 """Largest event; larger ones are refused unread."""
 MAX_DEPTH: Final = 64
-"""Deepest nesting of objects and lists, independent of the stack in use."""
+"""Deepest nesting of objects and lists; a fixed limit, so that it does not depend on the stack."""
 MAX_PERSON_BYTES: Final = 256
 """Longest name of a person."""
 
@@ -34,7 +34,7 @@ EMPTY: Final = Flaw("malformed", "event: has no value; send a JSON object")
 OVERSIZE: Final = Flaw("oversize", f"event: more than {MAX_BYTES} bytes; send the fields that are counted")
 NESTED: Final = Flaw("malformed", f"event: nested deeper than {MAX_DEPTH}; send the fields that are counted")
 MALFORMED: Final = Flaw("malformed", "event: is not JSON; send a JSON object in UTF-8")
-NO_OBJECT: Final = Flaw("malformed", "event: is JSON and no object; send a JSON object")
+NO_OBJECT: Final = Flaw("malformed", "event: is JSON but not an object; send a JSON object")
 REPEATED: Final = Flaw("malformed", "event: a declared field is given twice; give each field once")
 NOBODY: Final = Flaw(
     "person",
@@ -42,7 +42,7 @@ NOBODY: Final = Flaw(
 )
 NO_TIME: Final = Flaw(
     "time",
-    "time: missing, or no moment from 1970 to 9999; give ISO 8601 with a zone, or whole milliseconds since 1970",
+    "time: missing, or not a time from 1970 to 9999; give ISO 8601 with a zone, or whole milliseconds since 1970",
 )
 SECONDS: Final = Flaw(
     "time",
@@ -56,69 +56,70 @@ NANOSECONDS: Final = Flaw(
     "time",
     "time: is in nanoseconds since 1970, by its size; give whole milliseconds (divide by 1,000,000), or ISO 8601 with a zone",
 )
-AHEAD: Final = Flaw("ahead", "time: further ahead of the clock than the source allows; see to the writer's clock")
+AHEAD: Final = Flaw("ahead", "time: further ahead of the clock than the source allows; check the writer's clock")
 BEFORE: Final = Flaw(
     "before",
-    "time: lies before the first window of every stream; open a stream that begins earlier, or see to the writer's clock",
+    "time: lies before the first window of every stream; open a stream that begins earlier, or check the writer's clock",
 )
 
 SECONDS_FROM: Final = 10**8
 SECONDS_TO: Final = 10**10
-"""Such numbers are the years 1973 to 2286 in seconds, or days 2 to 116 of 1970 in milliseconds."""
+"""Numbers in this range are the years 1973 to 2286 in seconds, or days 2 to 116 of 1970 in ms."""
 _UNITS: Final = (
     (SECONDS_FROM, SECONDS_TO, SECONDS),
     (10**14, 10**16, MICROSECONDS),
     (10**17, 10**19, NANOSECONDS),
 )
-"""Numbers that are the years 1973 to 2286 in another unit; the last two are after 5000 in milliseconds."""
+"""Ranges of the years 1973 to 2286 in another unit. In ms, the last two would lie after the year 5000."""
 
 
-def unit_of(number: float) -> Flaw | None:
+def unit_flaw(number: float) -> Flaw | None:
     """Return the flaw of a time in another unit than milliseconds, or None."""
     return next((flaw for low, high, flaw in _UNITS if low <= number < high), None)
 
 
 def time_flaw(time: int, *, is_ahead: bool) -> Flaw:
-    """Return the flaw of a time ahead of the clock or before every window; it may be the unit."""
-    unit = unit_of(time)
+    """Return the flaw of a time ahead of the clock or before every window: perhaps its unit."""
+    unit = unit_flaw(time)
     if is_ahead:
         return MICROSECONDS if unit is MICROSECONDS else AHEAD
     return SECONDS if unit is SECONDS else BEFORE
 
 
-def unknown_category(attribute: str) -> Flaw:
+def category_flaw(attribute: str) -> Flaw:
     """Return the flaw of an unknown category of an attribute without ``other``."""
     return Flaw("unknown category", f"{attribute}: unknown category; declare it, or give the attribute an other")
 
 
-def no_number(attribute: str) -> Flaw:
+def number_flaw(attribute: str) -> Flaw:
     """Return the flaw of a missing, invalid, fractional or out-of-range number."""
     return Flaw(
-        "number", f"{attribute}: missing, no number of the declared kind, or outside; declare what the events have"
+        "number",
+        f"{attribute}: missing, not a number of the declared kind, or out of range; declare what the events have",
     )
 
 
-def no_date(attribute: str) -> Flaw:
+def date_flaw(attribute: str) -> Flaw:
     """Return the flaw of a missing, invalid or out-of-range date."""
     return Flaw(
         "date",
-        f"{attribute}: missing, no date or time in ISO 8601, skipped by the clock, or outside; declare what the events have",
+        f"{attribute}: missing, not a date or time in ISO 8601, skipped by the clock, or out of range; declare what the events have",
     )
 
 
 def flaw_of(attribute: str, domain: Domain) -> Flaw:
     """Return the flaw of a value that has no code in an attribute's domain."""
     if isinstance(domain, Categories):
-        return unknown_category(attribute)
-    return no_date(attribute) if isinstance(domain, Dates) else no_number(attribute)
+        return category_flaw(attribute)
+    return date_flaw(attribute) if isinstance(domain, Dates) else number_flaw(attribute)
 
 
 Moments = npt.NDArray[np.int64]
 
 _ZERO: Final = ord("0")
-_PLAIN: Final = 20
-"""Length of ``2013-01-01T05:00:00Z``, the commonest form; ``_FINE`` has milliseconds."""
-_FINE: Final = 24
+_LENGTH_IN_SECONDS: Final = 20
+"""Length of ``2013-01-01T05:00:00Z``, the commonest form; ``_LENGTH_IN_MILLISECONDS`` has milliseconds."""
+_LENGTH_IN_MILLISECONDS: Final = 24
 _SIGNS: Final = {4: "-", 7: "-", 10: "T", 13: ":", 16: ":"}
 _DIGITS: Final = tuple(place for place in range(19) if place not in _SIGNS)
 
@@ -133,26 +134,26 @@ def moments_of(values: Sequence[Any]) -> Moments:
             pass
         else:
             return np.where((moments >= 0) & (moments < END_MS), moments, NO_MOMENT)
-    if kinds == {str} and (found := _alike(values)) is not None:
+    if kinds == {str} and (found := _parse_equal_forms(values)) is not None:
         return found
     return np.array([moment_of(value) for value in values], dtype=np.int64)
 
 
-def before_all(times: Moments, first: Moments, clocks: Moments) -> npt.NDArray[np.bool_]:
-    """Mark the events to refuse: those before the ``first`` window of every stream.
+def precedes_all_windows(times: Moments, first: Moments, clocks: Moments) -> npt.NDArray[np.bool_]:
+    """Return a mask of the events to refuse: those before the ``first`` window of every stream.
 
-    While the clock is also before that window, such events are history: they are not refused, and count
-    nowhere. A clock below 0 has not started. Times that are probably in seconds are always refused.
+    While the clock is also before that window, such events are history: they count nowhere, but are not
+    refused. A clock below 0 has not started. Times that are probably in seconds are always refused.
     """
     is_history = (clocks >= 0) & (clocks < first)
     has_seconds = (times >= SECONDS_FROM) & (times < SECONDS_TO)
     return (times < first) & (has_seconds | ~is_history)
 
 
-def _alike(texts: Sequence[str]) -> Moments | None:
+def _parse_equal_forms(texts: Sequence[str]) -> Moments | None:
     """Parse texts that all have one plain form in UTC; None if a text has another form."""
     width = len(texts[0])
-    if width not in {_PLAIN, _FINE} or set(map(len, texts)) != {width}:
+    if width not in {_LENGTH_IN_SECONDS, _LENGTH_IN_MILLISECONDS} or set(map(len, texts)) != {width}:
         return None
     try:
         letters = np.frombuffer("".join(texts).encode("ascii"), dtype=np.uint8).reshape(-1, width)
@@ -160,8 +161,8 @@ def _alike(texts: Sequence[str]) -> Moments | None:
         return None
     columns = np.ascontiguousarray(letters.T)
     digits = columns.astype(np.int64) - _ZERO
-    signs = {**_SIGNS, width - 1: "Z"} | ({19: "."} if width == _FINE else {})
-    places = [*_DIGITS, *((20, 21, 22) if width == _FINE else ())]
+    signs = {**_SIGNS, width - 1: "Z"} | ({19: "."} if width == _LENGTH_IN_MILLISECONDS else {})
+    places = [*_DIGITS, *((20, 21, 22) if width == _LENGTH_IN_MILLISECONDS else ())]
     numeric = digits[places]
     if (
         any((columns[place] != ord(sign)).any() for place, sign in signs.items())
@@ -180,7 +181,7 @@ def _alike(texts: Sequence[str]) -> Moments | None:
         return None
     whole: Moments = (((first + day - 1) * 24 + hour) * 60 + minute) * 60 + second
     whole *= 1000
-    if width == _FINE:
+    if width == _LENGTH_IN_MILLISECONDS:
         whole += _number(digits, 20, 23)
     return whole
 
@@ -229,7 +230,9 @@ class FieldCodes:
         if isinstance(self._domain, Integers):
             return integer_codes(self._domain, numbers)
         if isinstance(self._domain, Decimals):
-            return decimal_codes(self._domain, numbers, lambda places: [_written(values[at]) for at in places])
+            return decimal_codes(
+                self._domain, numbers, lambda places: [_exact_decimal_text(values[at]) for at in places]
+            )
         return bin_codes(self._domain, numbers)
 
 
@@ -242,7 +245,7 @@ def _numbers(values: Sequence[Any], kinds: set[type]) -> npt.NDArray[np.float64]
     return np.array([number_of(value) for value in values], dtype=np.float64)
 
 
-def _written(value: Any) -> str:
+def _exact_decimal_text(value: Any) -> str:
     """Return a number's exact decimal; a double stands for its shortest decimal."""
     return value.strip() if isinstance(value, str) else repr(int(value) if isinstance(value, bool) else value)
 

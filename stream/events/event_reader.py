@@ -29,12 +29,12 @@ from stream.events.event_fields import (
     Codes,
     FieldCodes,
     Flaw,
-    before_all,
     flaw_of,
     moments_of,
     number_of,
+    precedes_all_windows,
     time_flaw,
-    unit_of,
+    unit_flaw,
 )
 from stream.kernel import Spans, spans_of
 
@@ -63,28 +63,28 @@ class EventReader:
         """Read a batch as columns: plain events with the kernel, all others with ``Decoder``."""
         plain = self._plain.read(values if isinstance(values, Spans) else spans_of([one or b"" for one in values]))
         if plain is None:
-            return self._read(_listed(values))
+            return self._read(_as_list(values))
         if len(plain.places) == len(values):
             return plain
         left = np.ones(len(values), dtype=np.bool_)
         left[plain.places] = False
         places = np.flatnonzero(left)
-        others = values.picked(places) if isinstance(values, Spans) else [values[one] for one in places.tolist()]
-        return plain.merged(self._read(_listed(others)), places)
+        others = values.gather(places) if isinstance(values, Spans) else [values[one] for one in places.tolist()]
+        return plain.merged(self._read(_as_list(others)), places)
 
     def _read(self, values: Sequence[bytes | None]) -> Events:
         flaws: dict[int, Flaw] = {}
-        places, columns = self._fields(values, flaws)
+        places, columns = self._decode_fields(values, flaws)
         kept = np.ones(len(places), dtype=np.bool_)
         names = _names(columns[_PERSON])
         named = np.array([bool(name) for name in names], dtype=np.bool_)
-        self._leave_out(places, kept, named, partial(_same, NOBODY), flaws)
+        self._leave_out(places, kept, named, partial(_constant_flaw, NOBODY), flaws)
         times = moments_of(columns[_TIME]) if places else np.empty(0, dtype=np.int64)
-        self._leave_out(places, kept, times >= 0, lambda row: _no_time(columns[_TIME][row]), flaws)
+        self._leave_out(places, kept, times >= 0, lambda row: _time_flaw(columns[_TIME][row]), flaws)
         codes: dict[str, Codes] = {}
         for field, name in enumerate(self._names):
             codes[name], known = self._cells[field].codes(columns[_FIRST_ATTRIBUTE + field])
-            self._leave_out(places, kept, known, partial(_same, self._flaws[field]), flaws)
+            self._leave_out(places, kept, known, partial(_constant_flaw, self._flaws[field]), flaws)
         found = np.array(places, dtype=np.int64)
         if not kept.all():
             found, times = found[kept], times[kept]
@@ -106,15 +106,15 @@ class EventReader:
                 flaws[places[row]] = flaw_of(row)
             kept &= fit
 
-    def _fields(
+    def _decode_fields(
         self, values: Sequence[bytes | None], flaws: dict[int, Flaw]
     ) -> tuple[Sequence[int], Sequence[Sequence[Any]]]:
         """Return the places of decodable events, and their fields as columns."""
-        events = self._at_once(values)
+        events = self._decode_all(values)
         if events is None:
             places, rows = [], []
             for place, value in enumerate(values):
-                fields = _refused(value) or self._one(value or b"")
+                fields = _size_flaw(value) or self._decode_one(value or b"")
                 if isinstance(fields, Flaw):
                     flaws[place] = fields
                 else:
@@ -123,17 +123,17 @@ class EventReader:
             return places, list(zip(*rows, strict=True)) if rows else [()] * self._fields_count
         whole: Sequence[bytes] = values  # type: ignore[assignment]
         columns = [self._decoder.column(field, events) for field in range(self._fields_count)]
-        if self._give_each_once(whole, columns):
+        if self._has_no_repeats(whole, columns):
             return range(len(values)), columns
         for place, value in enumerate(whole):
-            if (flaw := self._repeats(value)) is not None:
+            if (flaw := self._repetition_flaw(value)) is not None:
                 flaws[place] = flaw
         kept = [place for place in range(len(values)) if place not in flaws]
         return kept, [[column[place] for place in kept] for column in columns]
 
-    def _at_once(self, values: Sequence[bytes | None]) -> Sequence[Any] | None:
-        """Decode all events quickly; None if any is invalid."""
-        quick = self._decoder.quick
+    def _decode_all(self, values: Sequence[bytes | None]) -> Sequence[Any] | None:
+        """Decode all events quickly; None if any needs the slow decoder."""
+        quick = self._decoder.decode_quickly
         if quick is None or None in values:
             return None
         whole: Sequence[bytes] = values  # type: ignore[assignment]
@@ -145,7 +145,7 @@ class EventReader:
         except (ValueError, RecursionError):
             return None
 
-    def _give_each_once(self, values: Sequence[bytes], columns: Sequence[Sequence[Any]]) -> bool:
+    def _has_no_repeats(self, values: Sequence[bytes], columns: Sequence[Sequence[Any]]) -> bool:
         """Return whether a count over the batch proves that no event repeats a declared field.
 
         If every field has a value in every event, each event has each name at least once. So if a name's
@@ -155,26 +155,26 @@ class EventReader:
         return (
             b"\\" not in joined
             and not any(None in column for column in columns)
-            and all(joined.count(name) == len(values) for name in self._decoder.written)
+            and all(joined.count(name) == len(values) for name in self._decoder.json_names)
         )
 
-    def _repeats(self, value: bytes) -> Flaw | None:
+    def _repetition_flaw(self, value: bytes) -> Flaw | None:
         """Return the flaw of an event that repeats a declared field, or None."""
-        if b"\\" not in value and all(value.count(name) <= 1 for name in self._decoder.written):
+        if b"\\" not in value and all(value.count(name) <= 1 for name in self._decoder.json_names):
             return None
-        return self._decoder.repeats(value)
+        return self._decoder.repetition_flaw(value)
 
-    def _one(self, value: bytes) -> tuple[Any, ...] | Flaw:
+    def _decode_one(self, value: bytes) -> tuple[Any, ...] | Flaw:
         found: tuple[Any, ...] | Flaw
         try:
-            if self._decoder.quick is None:
-                found = self._decoder.slow(value)
+            if self._decoder.decode_quickly is None:
+                found = self._decoder.decode_slowly(value)
             else:
-                event = [self._decoder.quick(value)]
+                event = [self._decoder.decode_quickly(value)]
                 found = tuple(self._decoder.column(field, event)[0] for field in range(self._fields_count))
         except (ValueError, RecursionError):
-            found = self._decoder.slow(value)
-        return found if isinstance(found, Flaw) else self._repeats(value) or found
+            found = self._decoder.decode_slowly(value)
+        return found if isinstance(found, Flaw) else self._repetition_flaw(value) or found
 
 
 def _names(people: Sequence[Any]) -> list[bytes]:
@@ -205,18 +205,18 @@ def _name(person: Any) -> bytes:
     return name if len(name) <= MAX_PERSON_BYTES else b""
 
 
-def _same(flaw: Flaw, row: int) -> Flaw:
+def _constant_flaw(flaw: Flaw, row: int) -> Flaw:
     del row
     return flaw
 
 
-def _no_time(value: Any) -> Flaw:
-    """Return the flaw of an invalid time; it tells the unit of a number in another unit."""
-    return (None if isinstance(value, bool) else unit_of(number_of(value))) or NO_TIME
+def _time_flaw(value: Any) -> Flaw:
+    """Return the flaw of an invalid time: its unit, if it is probably a number in another unit."""
+    return (None if isinstance(value, bool) else unit_flaw(number_of(value))) or NO_TIME
 
 
-def _refused(value: bytes | None) -> Flaw | None:
-    """Return the flaw of an event that is refused unread, or None."""
+def _size_flaw(value: bytes | None) -> Flaw | None:
+    """Return the flaw of an event that is missing, too large or too deep, or None."""
     if value is None:
         return EMPTY
     if len(value) > MAX_BYTES:
@@ -233,7 +233,7 @@ def _may_nest(values: Sequence[bytes], longest: int) -> bool:
     return len(places) > MAX_DEPTH and int((places[MAX_DEPTH:] - places[:-MAX_DEPTH]).min()) < longest
 
 
-def _listed(values: Sequence[bytes | None] | Spans) -> Sequence[bytes | None]:
+def _as_list(values: Sequence[bytes | None] | Spans) -> Sequence[bytes | None]:
     """List the values; in ``Spans`` a negative size means None."""
     if not isinstance(values, Spans):
         return values
@@ -243,7 +243,8 @@ def _listed(values: Sequence[bytes | None] | Spans) -> Sequence[bytes | None]:
 class EventCheck:
     """Checks events against their source, the first windows of its streams, and the clock.
 
-    A feed may still refuse an event that passes: its clock may differ, or a stream may be new.
+    A feed may still refuse an event that passes these checks: its clock may differ, or a new stream may
+    begin later.
     """
 
     def __init__(self, source: EventsSource, grants: Iterable[GrantRecord]) -> None:
@@ -261,7 +262,9 @@ class EventCheck:
         """
         read = self._reader.read(events)
         times, first = read.times, np.full(len(read.times), self._first, dtype=np.int64)
-        is_before = before_all(times, first, times if in_order else np.full(len(times), NO_MOMENT, dtype=np.int64))
+        is_before = precedes_all_windows(
+            times, first, times if in_order else np.full(len(times), NO_MOMENT, dtype=np.int64)
+        )
         is_ahead = times > (np.iinfo(np.int64).max if now is None else now + self._ahead)
         moments, flaws = [NO_MOMENT] * len(events), dict(read.flaws)
         for place, time, ahead, before in zip(

@@ -10,7 +10,7 @@ import numpy as np
 from schemas import EventsSource, FirstWindow
 from schemas.wire import struct
 from stream.events import EventReader
-from stream.events.event_fields import AHEAD, before_all, time_flaw
+from stream.events.event_fields import AHEAD, precedes_all_windows, time_flaw
 from stream.feeds.event_clock import NOT_BEGUN, EventClock
 from stream.feeds.tally import EventBatch, select_events
 from stream.kernel import Column
@@ -124,7 +124,11 @@ class Intake:
             rejections[int(places[row])] = Rejection(flaw.code, flaw.message)
         places = places[events.places]
         at_home, in_time = events.homes == self._partition, events.times <= latest[places]
-        counts = at_home & in_time & ~before_all(events.times, first.starts_at(stamps[places]), clocks[places])
+        counts = (
+            at_home
+            & in_time
+            & ~precedes_all_windows(events.times, first.starts_at(stamps[places]), clocks[places])
+        )
         for row in np.flatnonzero(~counts).tolist():
             flaw = time_flaw(int(events.times[row]), is_ahead=not in_time[row])
             if not at_home[row]:

@@ -19,7 +19,7 @@ import numpy.typing as npt
 from schemas import Numeric
 from schemas.domains import Domain
 from stream.events import Events
-from stream.kernel import Added, Bounded, Column, Keys, add_counts, count_up_to_bound, with_rows
+from stream.kernel import AddedCounts, BoundedCounts, Column, Keys, add_counts, count_up_to_bound, with_rows
 from stream.tables.expressions import Codes, Predicate, evaluate
 from stream.tables.universe import code_mask
 
@@ -58,7 +58,7 @@ class PersonCounts:
         """The memory in bytes."""
         return self._keys.nbytes + self._counts.nbytes + self._pieces.nbytes
 
-    def count(self, people: Words, wanted: Words, piece: int) -> Bounded:
+    def count(self, people: Words, wanted: Words, piece: int) -> BoundedCounts:
         """Count each event's person in wanted columns up to the bound; mark them with ``piece``."""
         return count_up_to_bound(self._rows(people), wanted, self._counts, self._most, self._pieces, piece)
 
@@ -71,7 +71,7 @@ class PersonCounts:
 
     def people(self, rows: Column) -> Words:
         """Return the people of some rows."""
-        return self._keys.of(rows)
+        return self._keys.keys_of(rows)
 
     def counts(self, rows: Column, columns: Sequence[int]) -> Counts:
         """Return the counts in some rows and columns."""
@@ -174,7 +174,7 @@ class CellCounts:
             if self.counting.sum is not None:
                 self.sums = np.concatenate([self.sums, np.zeros(more, dtype=np.int64)])
 
-    def add(self, places: Column, bits: Words, bit: int, codes: Column | None, piece: int) -> Added:
+    def add(self, places: Column, bits: Words, bit: int, codes: Column | None, piece: int) -> AddedCounts:
         """Count events with ``bit`` at places (row · cells + cell); mark these with ``piece``."""
         found = add_counts(places, bits, bit, codes, self.counts, self.sums, self.pieces, piece)
         self.live += found.newly_marked

@@ -10,7 +10,7 @@ import numpy as np
 
 from schemas.domains import Domain
 from stream.feeds.tally import NO_END, Counting, EventBatch, OpenWindow, PersonCounts, Shape, Tally, Touched, Words
-from stream.kernel import Bounded, Column
+from stream.kernel import BoundedCounts, Column
 
 COLUMNS: Final = 64
 """Conditions that share a table, one per bit of a word."""
@@ -156,7 +156,7 @@ class Form:
             start, some, rows, np.full(len(rows), window.row, dtype=np.int64), bounded.within_bound, bounded.first
         )
 
-    def _bound(self, window: OpenWindow, rows: Column, wanted: Words, step: _Step) -> Bounded:
+    def _bound(self, window: OpenWindow, rows: Column, wanted: Words, step: _Step) -> BoundedCounts:
         """Count some events' people up to the bound of the window."""
         return window.visits.count(step.batch.people[rows], wanted, step.piece)
 

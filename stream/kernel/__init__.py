@@ -8,10 +8,10 @@ from stream.kernel.array_operations import (
     Part,
     RecordReader,
     RecordWriter,
-    grouped,
+    group_rows,
     keyed_output,
     keyed_words,
-    pack,
+    pack_rows,
 )
 from stream.kernel.byte_columns import (
     LINE_BYTES,
@@ -19,18 +19,45 @@ from stream.kernel.byte_columns import (
     RowLayout,
     Spans,
     Texts,
+    concatenate_spans,
     empty_rows,
-    joined,
+    grow_to,
+    mapped_zeros,
     rows_of,
     spans_of,
-    with_room,
-    zeros,
 )
-from stream.kernel.json_fields import Fields, Scanned, SlotNames, Values, digests
-from stream.kernel.key_tables import Added, Bounded, Keys, add_counts, count_up_to_bound, with_rows
-from stream.kernel.library import compiled, use
+from stream.kernel.json_fields import Fields, ScannedQueries, SlotNames, Values, digests
+from stream.kernel.key_tables import AddedCounts, BoundedCounts, Keys, add_counts, count_up_to_bound, with_rows
+from stream.kernel.library import compiled_kernel, use_kernel
 
-__all__ = ["LINE_BYTES", "Added", "Bounded", "Column", "EqualRows", "Fields", "Keys", "Part", "RecordReader"]
-__all__ += ["RecordWriter", "RowLayout", "Scanned", "SlotNames", "Spans", "Texts", "Values", "add_counts"]
-__all__ += ["compiled", "count_up_to_bound", "digests", "empty_rows", "grouped", "joined", "keyed_output"]
-__all__ += ["keyed_words", "pack", "rows_of", "spans_of", "use", "with_room", "with_rows", "zeros"]
+__all__ = [
+    "LINE_BYTES",
+    "AddedCounts",
+    "BoundedCounts",
+    "Column",
+    "EqualRows",
+    "Fields",
+    "Keys",
+    "Part",
+    "RecordReader",
+]
+__all__ += ["RecordWriter", "RowLayout", "ScannedQueries", "SlotNames", "Spans", "Texts", "Values", "add_counts"]
+__all__ += [
+    "compiled_kernel",
+    "concatenate_spans",
+    "count_up_to_bound",
+    "digests",
+    "empty_rows",
+    "group_rows",
+    "keyed_output",
+]
+__all__ += [
+    "grow_to",
+    "keyed_words",
+    "mapped_zeros",
+    "pack_rows",
+    "rows_of",
+    "spans_of",
+    "use_kernel",
+    "with_rows",
+]

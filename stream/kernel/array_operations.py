@@ -12,7 +12,7 @@ import numpy.typing as npt
 from blake3 import blake3
 
 from stream.kernel.byte_columns import Buffer, Column, Sizes, Spans, address, addresses, spans_of
-from stream.kernel.library import compiled
+from stream.kernel.library import compiled_kernel
 
 
 class EqualRows(NamedTuple):
@@ -23,10 +23,10 @@ class EqualRows(NamedTuple):
     order: Column
 
 
-def grouped(numbers: Column) -> EqualRows:
+def group_rows(numbers: Column) -> EqualRows:
     """Group rows by their non-negative numbers."""
     count = len(numbers)
-    if (library := compiled()) is None:
+    if (library := compiled_kernel()) is None:
         order = np.argsort(numbers, kind="stable")
         begins = np.ones(count, dtype=np.bool_)
         np.not_equal(numbers[order[1:]], numbers[order[:-1]], out=begins[1:])
@@ -51,10 +51,10 @@ def keyed_words(keys: Spans, prefix: bytes, numbers: Column | None, texts: Spans
     Keys have 32 bytes.
     """
     width = count * _WORD_BYTES
-    if (library := compiled()) is None:
+    if (library := compiled_kernel()) is None:
         outputs = [
             blake3(head + text, key=key).digest(width)
-            for head, text, key in zip(_heads(prefix, numbers), texts, keys, strict=False)
+            for head, text, key in zip(_message_prefixes(prefix, numbers), texts, keys, strict=False)
         ]
         return np.frombuffer(b"".join(outputs), dtype="<u8").reshape(len(texts), count)
     rows = len(texts)
@@ -84,15 +84,15 @@ def keyed_output(keys: Spans, prefix: bytes, numbers: Column | None, texts: Span
     return blake3(prefix + number + texts[row], key=keys[row]).digest(size)
 
 
-def _heads(prefix: bytes, numbers: Column | None) -> repeat[bytes] | list[bytes]:
+def _message_prefixes(prefix: bytes, numbers: Column | None) -> repeat[bytes] | list[bytes]:
     return (
         repeat(prefix) if numbers is None else [prefix + number.to_bytes(8, "big") for number in numbers.tolist()]
     )
 
 
-Picked = tuple[Spans, Column]
+IndexedTexts = tuple[Spans, Column]
 """Texts, and each row's index into them."""
-Part = bytes | Spans | Picked | Column
+Part = bytes | Spans | IndexedTexts | Column
 """A part of each row: constant bytes, a text per row, an indexed text, or an integer."""
 
 
@@ -106,19 +106,19 @@ class _TextPart(ctypes.Structure):
     )
 
 
-def pack(count: int, parts: Sequence[Part]) -> Spans:
+def pack_rows(count: int, parts: Sequence[Part]) -> Spans:
     """Concatenate the parts of each of ``count`` rows; integers become decimal digits."""
-    if (library := compiled()) is None:
-        return spans_of([b"".join(row) for row in zip(*map(_spelt, parts, [count] * len(parts)), strict=True)])
-    parts = _with_constants_joined(parts)
-    laid_out = (_TextPart * len(parts))(*[_TextPart(*_laid_out(part)) for part in parts])
+    if (library := compiled_kernel()) is None:
+        return spans_of([b"".join(row) for row in zip(*map(_row_texts, parts, [count] * len(parts)), strict=True)])
+    parts = _merge_constants(parts)
+    laid_out = (_TextPart * len(parts))(*[_TextPart(*_part_layout(part)) for part in parts])
     out = np.empty(library.sotto_room(count, laid_out, len(parts)), dtype=np.uint8)
     at, size = np.empty(count, dtype=np.int64), np.empty(count, dtype=np.int32)
     written = library.sotto_pack(count, laid_out, len(parts), address(out), address(at), address(size))
     return Spans(out[:written], at, size)
 
 
-def _with_constants_joined(parts: Sequence[Part]) -> list[Part]:
+def _merge_constants(parts: Sequence[Part]) -> list[Part]:
     """Merge neighboring constants and drop empty ones."""
     found: list[Part] = []
     for part in parts:
@@ -129,7 +129,7 @@ def _with_constants_joined(parts: Sequence[Part]) -> list[Part]:
     return found
 
 
-def _laid_out(part: Part) -> tuple[Any, ...]:
+def _part_layout(part: Part) -> tuple[Any, ...]:
     if isinstance(part, bytes):
         return (part, None, None, None, len(part))
     if isinstance(part, np.ndarray):
@@ -140,7 +140,7 @@ def _laid_out(part: Part) -> tuple[Any, ...]:
     return (address(part.data), address(part.at), address(part.size), None, 0)
 
 
-def _spelt(part: Part, count: int) -> Iterator[bytes]:
+def _row_texts(part: Part, count: int) -> Iterator[bytes]:
     if isinstance(part, bytes):
         return iter([part] * count)
     if isinstance(part, np.ndarray):
@@ -149,7 +149,7 @@ def _spelt(part: Part, count: int) -> Iterator[bytes]:
         return iter(part)
     texts, places = part
     used, which = np.unique(places, return_inverse=True)
-    listed = list(texts.picked(used))
+    listed = list(texts.gather(used))
     return (listed[place] for place in which.tolist())
 
 
@@ -177,7 +177,7 @@ class RecordReader:
         or negative.
         """
         data, *columns = self._pointers
-        found = compiled().sotto_unframe(
+        found = compiled_kernel().sotto_unframe(
             data, start, stop, count, last_delta, base, first_time, appended, self.rows, *columns
         )
         if found < 0:
@@ -186,7 +186,7 @@ class RecordReader:
         return True
 
     def columns(self) -> tuple[Column, Column, Spans, Spans]:
-        """Return offsets, times, keys and values of all records; size -1 is null."""
+        """Return offsets, times, keys and values of all records; a text of size -1 is null."""
         rows = slice(self.rows)
         return (
             self._offset[rows],
@@ -197,7 +197,7 @@ class RecordReader:
 
 
 class RecordWriter:
-    """Writes Kafka records of one batch: at most ``most``, in ``room`` bytes; the first always fits."""
+    """Writes Kafka records of one batch: at most ``most``, in ``room`` bytes; the first one always fits."""
 
     def __init__(self, room: int, most: int, largest: int) -> None:
         """Set the limits; ``largest`` is the size of the largest record."""
@@ -208,8 +208,8 @@ class RecordWriter:
         self._out: Buffer = np.empty(room + largest, dtype=np.uint8)
 
     def write(self, first: int, keys: Spans, values: Spans) -> int:
-        """Write messages from number ``first`` until one does not fit; return how many were written."""
-        written: int = compiled().sotto_frame(
+        """Write messages from index ``first`` until one does not fit; return how many were written."""
+        written: int = compiled_kernel().sotto_frame(
             first,
             len(values),
             self.count,

@@ -13,18 +13,18 @@ from typing import Any, Final, overload
 import numpy as np
 import numpy.typing as npt
 
-from stream.kernel.library import compiled
+from stream.kernel.library import compiled_kernel
 
 Column = npt.NDArray[np.int64]
 Sizes = npt.NDArray[np.int32]
 Buffer = npt.NDArray[np.uint8]
 
-_FIRST_TEXTS: Final = 64
-_FIRST_BYTES: Final = 1024
-_LARGE_BYTES: Final = 4 << 20
+_INITIAL_TEXTS: Final = 64
+_INITIAL_BYTES: Final = 1024
+_HUGE_PAGE_MIN_BYTES: Final = 4 << 20
 
 
-_HEAD_BYTES: Final = object.__basicsize__
+_OBJECT_HEADER_BYTES: Final = object.__basicsize__
 """Size of CPython's object header."""
 
 
@@ -34,15 +34,15 @@ def _documented_address(array: npt.NDArray[Any]) -> int:
 
 
 def _raw_address(array: npt.NDArray[Any]) -> int:
-    return _word_at(id(array) + _HEAD_BYTES).value
+    return _word_at(id(array) + _OBJECT_HEADER_BYTES).value
 
 
 _word_at: Final = ctypes.c_size_t.from_address
 _samples: Final = [np.arange(9, dtype=kind)[start:] for kind in (np.uint8, np.int32, np.int64) for start in (0, 2)]
 
-# An array's first member is the address of its entries (NumPy's C API: PyArrayObject_fields). Reading
-# it takes a fifth of the documented way's time, and a small batch needs a hundred addresses. The
-# documented way is used if the layout differs.
+# An array object begins with the address of its entries (NumPy's C API: PyArrayObject_fields). Reading
+# this word takes a fifth of the time of the documented way, which is used if the layout differs. A
+# small batch needs a hundred addresses.
 address: Final[Callable[[npt.NDArray[Any]], int]] = (
     _raw_address
     if sys.implementation.name == "cpython"
@@ -86,11 +86,11 @@ class Spans(Sequence[bytes]):
         for start, size in zip(self.at.tolist(), self.size.tolist(), strict=True):
             yield bytes(data[start : start + max(size, 0)])
 
-    def picked(self, places: npt.NDArray[Any]) -> Spans:
+    def gather(self, places: npt.NDArray[Any]) -> Spans:
         """Return the strings at some places."""
         return Spans(self.data, self.at[places], self.size[places])
 
-    def concatenated(self) -> bytes:
+    def joined_bytes(self) -> bytes:
         """Concatenate the strings without the bytes between them."""
         if len(self) and np.array_equal(self.at[1:], self.at[:-1] + self.size[:-1]):
             return self.data[self.at[0] : self.at[-1] + self.size[-1]].tobytes()
@@ -113,7 +113,7 @@ def rows_of(array: npt.NDArray[np.uint8], rows: npt.NDArray[Any]) -> Spans:
     return Spans(array.reshape(-1), at, np.full(len(rows), width, dtype=np.int32))
 
 
-def joined(parts: Sequence[Spans]) -> Spans:
+def concatenate_spans(parts: Sequence[Spans]) -> Spans:
     """Concatenate several columns of byte strings."""
     if all(part.data is parts[0].data for part in parts):
         data, shifts = parts[0].data, [0] * len(parts)
@@ -130,9 +130,9 @@ class Texts:
     def __init__(self) -> None:
         self._count = 0
         self._end = 0
-        self._data: Buffer = np.zeros(_FIRST_BYTES, dtype=np.uint8)
-        self._at: Column = np.zeros(_FIRST_TEXTS, dtype=np.int64)
-        self._size: Sizes = np.zeros(_FIRST_TEXTS, dtype=np.int32)
+        self._data: Buffer = np.zeros(_INITIAL_BYTES, dtype=np.uint8)
+        self._at: Column = np.zeros(_INITIAL_TEXTS, dtype=np.int64)
+        self._size: Sizes = np.zeros(_INITIAL_TEXTS, dtype=np.int32)
 
     def __len__(self) -> int:
         return self._count
@@ -143,8 +143,8 @@ class Texts:
             return
         added = spans_of(texts)
         count, end = self._count + len(added), self._end + len(added.data)
-        self._at, self._size = with_room(self._at, count), with_room(self._size, count)
-        self._data = with_room(self._data, end)
+        self._at, self._size = grow_to(self._at, count), grow_to(self._size, count)
+        self._data = grow_to(self._data, end)
         self._at[self._count : count] = added.at + self._end
         self._size[self._count : count] = added.size
         self._data[self._end : end] = added.data
@@ -156,14 +156,14 @@ class Texts:
         return Spans(self._data, self._at, self._size)
 
 
-def zeros(shape: tuple[int, ...], kind: npt.DTypeLike) -> Any:
+def mapped_zeros(shape: tuple[int, ...], kind: npt.DTypeLike) -> Any:
     """Return zeros in lazily allocated memory, in huge pages if large and supported.
 
-    NumPy requests huge pages too, but not for zeros.
+    NumPy itself requests huge pages, but not for zeros.
     """
     dtype = np.dtype(kind)
     size = prod(shape) * dtype.itemsize
-    if size < _LARGE_BYTES or not hasattr(mmap, "MADV_HUGEPAGE"):
+    if size < _HUGE_PAGE_MIN_BYTES or not hasattr(mmap, "MADV_HUGEPAGE"):
         return np.zeros(shape, dtype=dtype)
     room = mmap.mmap(-1, size, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
     with suppress(OSError):  # a Linux kernel without huge pages
@@ -171,11 +171,11 @@ def zeros(shape: tuple[int, ...], kind: npt.DTypeLike) -> Any:
     return np.frombuffer(room, dtype=dtype).reshape(shape)
 
 
-def with_room(array: npt.NDArray[Any], count: int) -> Any:
+def grow_to(array: npt.NDArray[Any], count: int) -> Any:
     """Return the array if it has ``count`` entries, otherwise a larger copy."""
     if count <= len(array):
         return array
-    grown = zeros((max(count, len(array) * 3 // 2), *array.shape[1:]), array.dtype)
+    grown = mapped_zeros((max(count, len(array) * 3 // 2), *array.shape[1:]), array.dtype)
     grown[: len(array)] = array
     return grown
 
@@ -186,19 +186,19 @@ LINE_BYTES: Final = 64
 
 def empty_rows(count: int, size: int) -> Buffer:
     """Return rows of zeros, aligned to cache lines if their size is a multiple of a line."""
-    room: Buffer = zeros((count * size + LINE_BYTES,), np.uint8)
+    room: Buffer = mapped_zeros((count * size + LINE_BYTES,), np.uint8)
     start = -address(room) % LINE_BYTES
     return room[start : start + count * size].reshape(count, size)
 
 
 class RowLayout:
-    """Copies fields between arrays and rows of bytes, of which each is one record."""
+    """Copies fields between arrays and rows of bytes; each row is one record."""
 
     def __init__(self, record: np.dtype[Any]) -> None:
         self._record = record
         found: Mapping[str, Any] = record.fields or {}
         self._fields: dict[str, tuple[np.dtype[Any], int]] = {name: found[name][:2] for name in found}
-        self._places: dict[tuple[str, ...], Column] = {}
+        self._layouts: dict[tuple[str, ...], Column] = {}
 
     @property
     def size(self) -> int:
@@ -211,32 +211,32 @@ class RowLayout:
 
     def gather(self, rows: Buffer, names: Sequence[str], slots: Column) -> list[npt.NDArray[Any]]:
         """Read fields of 1, 4 or 8 bytes from some rows in one pass; one array per field."""
-        if (library := compiled()) is None:
+        if (library := compiled_kernel()) is None:
             records = rows.view(self._record)[:, 0]
             return [records[name][slots] for name in names]
         count, fields = len(slots), self._fields
         found = [np.empty(count, dtype=fields[name][0]) for name in names]
-        laid = self._laid_out(tuple(names), found)
+        laid = self._field_layout(tuple(names), found)
         library.sotto_gather(count, address(slots), address(rows), self.size, address(laid), len(laid))
         return found
 
     def scatter(self, rows: Buffer, columns: Mapping[str, npt.NDArray[Any]], slots: Column) -> None:
         """Write fields of some distinct rows in one pass; the reverse of ``gather``."""
-        if (library := compiled()) is None:
+        if (library := compiled_kernel()) is None:
             records = rows.view(self._record)[:, 0]
             for name, column in columns.items():
                 records[name][slots] = column
             return
         # References keep the arrays alive during the call.
         kept = [np.ascontiguousarray(column, self._fields[name][0]) for name, column in columns.items()]
-        laid = self._laid_out(tuple(columns), kept)
+        laid = self._field_layout(tuple(columns), kept)
         library.sotto_scatter(len(slots), address(slots), address(rows), self.size, address(laid), len(laid))
 
-    def _laid_out(self, names: tuple[str, ...], columns: Sequence[npt.NDArray[Any]]) -> Column:
+    def _field_layout(self, names: tuple[str, ...], columns: Sequence[npt.NDArray[Any]]) -> Column:
         """Return position, size and array address of each field for the kernel."""
-        if (places := self._places.get(names)) is None:
+        if (places := self._layouts.get(names)) is None:
             entries = [(self._fields[name][1], self._fields[name][0].itemsize, 0) for name in names]
-            places = self._places[names] = np.array(entries, dtype=np.int64).reshape(-1, 3)
+            places = self._layouts[names] = np.array(entries, dtype=np.int64).reshape(-1, 3)
         laid = places.copy()
         laid[:, 2] = [address(column) for column in columns]
         return laid

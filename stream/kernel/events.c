@@ -1,14 +1,14 @@
 /*
- * People's events: the declared fields of plain JSON objects, and people's names as digests.
+ * People's events: the declared fields of plain JSON objects, and digests of people's names.
  *
- * As in kernel.c: each function has a twin in Python, and leaves to it what it does not know for certain. A plain event is one
- * object of valid JSON, all of printable ASCII without escapes, with every declared field once and of a plain kind.
+ * As in kernel.c, each function has a twin in Python, to which it leaves inputs that it does not support. A plain event is a
+ * valid JSON object in printable ASCII without escapes, with every declared field once, each a text or a number.
  */
 #include "texts.h"
 
 enum { TEXT = 1, NUMBER = 2, DEEPEST = 32, LONGEST_WHOLE = 18, LONGEST_NAME = 256 };
 
-/* ---- Fields of objects. Node 0 is the event; a node's children lie one behind another; a leaf has a column ---- */
+/* ---- Fields of objects. Node 0 is the event; a node's children are consecutive; a leaf has a column ---- */
 
 typedef struct {
     const uint8_t *names;
@@ -25,7 +25,7 @@ typedef struct {
     uint64_t seen;
 } scan;
 
-/* The quotation mark that ends a plain text; NULL if it is not plain. */
+/* Return the quotation mark that ends a plain text; NULL if the text is not plain. */
 static inline const uint8_t *plain(const uint8_t *p, const uint8_t *end) {
     p = past_plain(p, end);
     return p < end && *p == '"' ? p : NULL;
@@ -37,7 +37,7 @@ static inline const uint8_t *digits(const uint8_t *p, const uint8_t *end) {
     return p > start ? p : NULL;
 }
 
-/* What follows a number, however large; NULL if there is none. */
+/* Return the position after a number of any size; NULL if there is none. */
 static inline const uint8_t *past_number(const uint8_t *p, const uint8_t *end) {
     if (p < end && *p == '-') p++;
     if (p < end && *p == '0')
@@ -59,7 +59,7 @@ static inline int is_word(const uint8_t *p, const uint8_t *end, const char *word
 
 static const uint8_t *object(scan *own, const uint8_t *p, int node, int depth);
 
-/* What follows a value that nobody asked for; NULL if it is not plain. */
+/* Return the position after the value of an undeclared field; NULL if it is not plain. */
 static const uint8_t *past_value(scan *own, const uint8_t *p, int depth) {
     const uint8_t *end = own->end;
     if (p >= end || depth > DEEPEST) return NULL;
@@ -81,7 +81,7 @@ static const uint8_t *past_value(scan *own, const uint8_t *p, int depth) {
     return past_number(p, end);
 }
 
-/* The child of a node that has a name; -1 if there is none. */
+/* Return the child of a node with this name; -1 if there is none. */
 static inline int child_of(const tree *fields, int node, const uint8_t *name, int64_t size) {
     if (node < 0) return -1;
     for (int child = fields->first[node], end = child + fields->count[node]; child < end; child++)
@@ -89,7 +89,7 @@ static inline int child_of(const tree *fields, int node, const uint8_t *name, in
     return -1;
 }
 
-/* The value of a field: a text or a number. */
+/* Read the value of a field: a text or a number. */
 static inline const uint8_t *leaf(scan *own, const uint8_t *p, int node) {
     int64_t place = own->fields->leaf[node] * own->rows + own->n;
     const uint8_t *start = p;
@@ -103,7 +103,7 @@ static inline const uint8_t *leaf(scan *own, const uint8_t *p, int node) {
     return p;
 }
 
-/* What follows an object, from behind its bracket on; its fields are those below a node, none if that is below 0. */
+/* Read an object after its opening bracket; return the position after it. Its fields are those of a node; none if < 0. */
 static const uint8_t *object(scan *own, const uint8_t *p, int node, int depth) {
     const uint8_t *end = own->end;
     if (depth > DEEPEST) return NULL;
@@ -137,8 +137,8 @@ static const uint8_t *object(scan *own, const uint8_t *p, int node, int depth) {
 }
 
 /*
- * Read events: of each column, where its value stands and of which kind it is. ``read[n]`` says whether event n is plain, of
- * at most ``limit`` bytes, with all nodes in it.
+ * Read events: for each column, the position and the kind of its value. ``read[n]`` is set if event n is plain, has at most
+ * ``limit`` bytes and contains all nodes.
  */
 PUBLIC void sotto_fields(int64_t rows, const uint8_t *data, const int64_t *at, const int32_t *size, int64_t limit,
                          int64_t nodes, const uint8_t *names, const int32_t *name_at, const int32_t *name_size,
@@ -158,9 +158,9 @@ PUBLIC void sotto_fields(int64_t rows, const uint8_t *data, const int64_t *at, c
     }
 }
 
-/* ---- Columns of values. Each unsets ``read`` where a value is not plain; rows that are not read are passed over ---- */
+/* ---- Columns of values. Each function clears ``read`` for unsupported values, and skips rows that are not read ---- */
 
-/* Whether these are the digits of a whole number as everybody writes them. */
+/* Return whether this is a whole number in canonical form: without a plus sign, leading zeros or -0. */
 static inline int is_whole(const uint8_t *p, int64_t size) {
     int minus = size > 1 && *p == '-';
     p += minus, size -= minus;
@@ -179,7 +179,7 @@ PUBLIC void sotto_numbers(int64_t rows, const uint8_t *data, const int64_t *at, 
     }
 }
 
-/* The slot of each name, or ``other`` if it is no name; below 0 stands for none. */
+/* Find the slot of each name, or ``other`` for an unknown name; below 0 means no slot. */
 PUBLIC void sotto_find(int64_t rows, const uint8_t *data, const int64_t *at, const int32_t *size, const uint8_t *kind,
                        uint8_t *read, const entry *table, int64_t entries, uint64_t seed, const uint8_t *name_data,
                        int64_t other, int64_t *slots) {
@@ -206,7 +206,7 @@ static inline int64_t part_of(const uint8_t *p, int size) {
     return found;
 }
 
-/* The milliseconds since 1970 of 2013-01-01T05:00:00Z or 2013-01-01T05:00:00.000Z; below 0 for anything else. */
+/* Return the milliseconds since 1970 of 2013-01-01T05:00:00Z or 2013-01-01T05:00:00.000Z; below 0 for other forms. */
 static int64_t moment(const uint8_t *p, int64_t size) {
     static const uint8_t DAYS[12] = {31, 28, 31, 30, 31, 30, 31, 31, 30, 31, 30, 31};
     if ((size != 20 && size != 24) || p[4] != '-' || p[7] != '-' || p[10] != 'T' || p[13] != ':' || p[16] != ':')
@@ -218,7 +218,7 @@ static int64_t moment(const uint8_t *p, int64_t size) {
     if (minute < 0 || minute > 59 || second < 0 || second > 59 || fine < 0) return -1;
     int leap = (year % 4 == 0 && year % 100 != 0) || year % 400 == 0;
     if (day > DAYS[month - 1] + (leap && month == 2)) return -1;
-    /* Days since 1970 by the civil calendar, years beginning in March. */
+    /* Days since 1970 in the Gregorian calendar, computed with years that begin in March. */
     int64_t y = month <= 2 ? year - 1 : year, m = month <= 2 ? month + 9 : month - 3;
     int64_t days = y * 365 + y / 4 - y / 100 + y / 400 + (153 * m + 2) / 5 + day - 1 - 719468;
     return ((days * 24 + hour) * 60 + minute) * 60000 + second * 1000 + fine;
@@ -237,7 +237,7 @@ PUBLIC void sotto_moments(int64_t rows, const uint8_t *data, const int64_t *at, 
     }
 }
 
-/* Names of people: texts that are not blank, and whole numbers. */
+/* Check names of people: nonblank texts, and whole numbers. */
 PUBLIC void sotto_names(int64_t rows, const uint8_t *data, const int64_t *at, const int32_t *size, const uint8_t *kind,
                         uint8_t *read) {
     for (int64_t n = 0; n < rows; n++) {
@@ -252,7 +252,7 @@ PUBLIC void sotto_names(int64_t rows, const uint8_t *data, const int64_t *at, co
     }
 }
 
-/* ---- BLAKE2b of 16 bytes, without a key (RFC 7693), and Kafka's murmur2 ---- */
+/* ---- BLAKE2b with 16 bytes of output and without a key (RFC 7693), and Kafka's murmur2 ---- */
 
 static const uint64_t START[8] = {0x6A09E667F3BCC908ull, 0xBB67AE8584CAA73Bull, 0x3C6EF372FE94F82Bull,
                                   0xA54FF53A5F1D36F1ull, 0x510E527FADE682D1ull, 0x9B05688C2B3E6C1Full,
@@ -332,7 +332,7 @@ static inline uint32_t murmur2(const uint8_t *p, int64_t size) {
     return found ^ found >> 15;
 }
 
-/* The digest of each name as two words, and its partition. */
+/* Compute the digest of each name as two words, and its partition. */
 PUBLIC void sotto_digests(int64_t rows, const uint8_t *data, const int64_t *at, const int32_t *size,
                           int64_t partitions, uint64_t *digests, int64_t *homes) {
     for (int64_t n = 0; n < rows; n++) {

@@ -21,13 +21,13 @@ from stream.kernel.byte_columns import (
     spans_of,
 )
 from stream.kernel.key_tables import Words
-from stream.kernel.library import compiled
+from stream.kernel.library import compiled_kernel
 
-_FIRST_ENTRIES: Final = 256
+_INITIAL_ENTRIES: Final = 256
 _ENTRY_BYTES: Final = 16
 
 
-class Scanned(NamedTuple):
+class ScannedQueries(NamedTuple):
     """Columns of scanned events; rows that are not ``read`` have no meaning.
 
     ``ids`` are the raw texts between quotation marks; a missing threshold is NaN.
@@ -41,24 +41,24 @@ class Scanned(NamedTuple):
 
 
 class SlotNames:
-    """Names numbered by slots; the kernel finds slots by names in a hash table with a secret seed."""
+    """Names numbered by slots, with a hash table (secret seed) in which the kernel finds the slots."""
 
     def __init__(self) -> None:
         self.texts = Texts()
         self._seed = secrets.randbits(64)
-        self._table = _empty_table(_FIRST_ENTRIES)
-        self._entered = 0
+        self._table = _empty_table(_INITIAL_ENTRIES)
+        self._entered_count = 0
 
     def extend(self, names: Sequence[bytes]) -> None:
         """Append names in the next slots."""
         self.texts.extend(names)
 
-    def entered(self) -> tuple[npt.NDArray[np.uint64], int, int, Spans]:
+    def table_with_names(self) -> tuple[npt.NDArray[np.uint64], int, int, Spans]:
         """Return the hash table from names to slots, its size, its seed, and the names."""
-        self._enter()
+        self._enter_new_names()
         return self._table, len(self._table), self._seed, self.texts.spans
 
-    def scan(self, events: Spans, limit: int) -> Scanned | None:
+    def scan(self, events: Spans, limit: int) -> ScannedQueries | None:
         """Read plain queries to known streams; None without a kernel.
 
         A plain query is a JSON object with ``id``, ``stream``, ``value`` and optionally
@@ -66,9 +66,9 @@ class SlotNames:
         escapes, with numbers that convert to a double in one rounding. ``limit`` is the size of the
         largest event.
         """
-        if (library := compiled()) is None:
+        if (library := compiled_kernel()) is None:
             return None
-        self._enter()
+        self._enter_new_names()
         count, names = len(events), self.texts.spans
         read, slots = np.zeros(count, dtype=np.bool_), np.zeros(count, dtype=np.int64)
         ids = Spans(events.data, np.zeros(count, dtype=np.int64), np.zeros(count, dtype=np.int32))
@@ -82,33 +82,33 @@ class SlotNames:
             self._seed,
             *addresses(names.data, read, ids.at, ids.size, slots, values, thresholds),
         )
-        return Scanned(read, ids, slots, values, thresholds)
+        return ScannedQueries(read, ids, slots, values, thresholds)
 
-    def _enter(self) -> None:
+    def _enter_new_names(self) -> None:
         """Add new names to the table."""
         count = len(self.texts)
-        if self._entered == count or (library := compiled()) is None:
+        if self._entered_count == count or (library := compiled_kernel()) is None:
             return
         if 2 * count > len(self._table):
             self._table = _empty_table(1 << (2 * count).bit_length())
-            self._entered = 0
+            self._entered_count = 0
         names = self.texts.spans
         library.sotto_enter(
             address(self._table),
             len(self._table),
             self._seed,
             *addresses(names.data, names.at, names.size),
-            self._entered,
+            self._entered_count,
             count,
         )
-        self._entered = count
+        self._entered_count = count
 
 
 def _empty_table(entries: int) -> npt.NDArray[np.uint64]:
     return empty_rows(entries, _ENTRY_BYTES).view(np.uint64)
 
 
-_MOST_NODES: Final = 64
+_MAX_NODES: Final = 64
 """Most nodes in a tree of field names: the kernel has one bit of a word for each."""
 
 Read = npt.NDArray[np.bool_]
@@ -117,7 +117,7 @@ Read = npt.NDArray[np.bool_]
 class Values:
     """Locations of fields in texts; ``read`` marks the rows of plain texts.
 
-    Each conversion excludes (clears) rows that it does not support. Excluded rows have no meaning.
+    Each conversion clears ``read`` for rows that it does not support; they are read in another way.
     """
 
     def __init__(self, data: Buffer, columns: int, rows: int) -> None:
@@ -130,32 +130,32 @@ class Values:
     def numbers(self, column: int) -> npt.NDArray[np.float64]:
         """Return a column's numbers; excludes those that do not convert to a double in one rounding."""
         found = np.full(len(self.read), np.nan)
-        compiled().sotto_numbers(*self._column(column), address(found))
+        compiled_kernel().sotto_numbers(*self._column_addresses(column), address(found))
         return found
 
     def slots(self, column: int, names: SlotNames, other: int) -> Column:
         """Return the slot of each name, ``other`` for unknown names; if that is negative, excludes them."""
         found: Column = np.full(len(self.read), -1, dtype=np.int64)
-        table, entries, seed, texts = names.entered()
+        table, entries, seed, texts = names.table_with_names()
         end = (address(table), entries, seed, address(texts.data), other, address(found))
-        compiled().sotto_find(*self._column(column), *end)
+        compiled_kernel().sotto_find(*self._column_addresses(column), *end)
         return found
 
     def moments(self, column: int, end: int) -> Column:
         """Return milliseconds since 1970 below ``end``, from whole numbers or ISO 8601."""
         found: Column = np.full(len(self.read), -1, dtype=np.int64)
-        compiled().sotto_moments(*self._column(column), end, address(found))
+        compiled_kernel().sotto_moments(*self._column_addresses(column), end, address(found))
         return found
 
     def people(self, column: int) -> None:
         """Exclude rows without a person, which is a nonblank text of at most 256 bytes or an integer."""
-        compiled().sotto_names(*self._column(column))
+        compiled_kernel().sotto_names(*self._column_addresses(column))
 
     def texts(self, column: int, rows: Column) -> Spans:
         """Return the raw bytes of a column in some rows."""
         return Spans(self.data, self.at[column, rows], self.size[column, rows])
 
-    def _column(self, column: int) -> tuple[int, ...]:
+    def _column_addresses(self, column: int) -> tuple[int, ...]:
         columns = (self.at[column], self.size[column], self.kind[column], self.read)
         return len(self.read), address(self.data), *(address(one) for one in columns)
 
@@ -182,8 +182,8 @@ class Fields:
                 names.append(step.encode(errors="replace"))
                 first.append(0)
                 count.append(0)
-        self.is_plain = len(names) <= _MOST_NODES and all(map(_is_plain, names))
-        """Whether the kernel supports these names: plain, and at most ``_MOST_NODES``."""
+        self.is_plain = len(names) <= _MAX_NODES and all(map(_is_plain, names))
+        """Whether the kernel supports these names: plain, and at most ``_MAX_NODES``."""
         self._names = spans_of(names)
         self._places = self._names.at.astype(np.int32)
         self._tree = [np.array(column, dtype=np.int32) for column in (first, count, leaf)]
@@ -194,7 +194,7 @@ class Fields:
         A plain text is a JSON object of printable ASCII without escapes, with every field once,
         each a text or a number.
         """
-        if (library := compiled()) is None or not self.is_plain:
+        if (library := compiled_kernel()) is None or not self.is_plain:
             return None
         found = Values(texts.data, len(self.columns), len(texts))
         at, size = np.ascontiguousarray(texts.at), np.ascontiguousarray(texts.size)
@@ -211,7 +211,7 @@ class Fields:
 
 def digests(texts: Spans, partitions: int) -> tuple[Words, Column] | None:
     """Return the texts' 16-byte BLAKE2b digests and Kafka partitions; None without a kernel."""
-    if (library := compiled()) is None:
+    if (library := compiled_kernel()) is None:
         return None
     found, homes = np.empty((len(texts), 2), dtype=np.uint64), np.empty(len(texts), dtype=np.int64)
     columns = addresses(texts.data, texts.at, texts.size)

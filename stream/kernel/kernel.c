@@ -1,9 +1,9 @@
 /*
- * The loops over every event of a batch, for workers: keyed hashes, plain queries, texts of answers, Kafka's records.
+ * Loops over the events of a batch, for workers: keyed hashes, plain queries, texts of answers, Kafka's records.
  *
- * Nothing here decides anything: each function has a twin in Python that gives the same bytes, and leaves to it whatever
- * it does not know for certain. All memory is the caller's; nothing is kept between calls. Texts are given as a buffer with
- * the place and the size of each, a size below 0 standing for none.
+ * Each function has a twin in Python that gives the same bytes, and leaves to the twin every input that it does not
+ * support. The caller owns all memory; nothing is kept between calls. Texts are a buffer with the position and the size of
+ * each text; a size below 0 means that there is no text.
  */
 #include <stddef.h>
 #include <stdint.h>
@@ -15,7 +15,7 @@
 #define SOURCE ""
 #endif
 
-/* The digest of the source that this was built from: a kernel of other source is not used. */
+/* The digest of the sources of this library: a kernel built from other sources is not loaded. */
 PUBLIC const char *sotto_source(void) { return SOURCE; }
 
 /* ---- BLAKE3, keyed, of messages that fit one chunk (github.com/BLAKE3-team/BLAKE3-specs, section 2) ---- */
@@ -31,13 +31,13 @@ static const uint8_t SCHEDULE[7][16] = {
     {12, 13, 9, 11, 15, 10, 14, 8, 7, 2, 5, 3, 0, 1, 6, 4}, {9, 14, 11, 5, 8, 12, 15, 1, 13, 3, 0, 10, 2, 6, 4, 7},
     {11, 15, 5, 0, 1, 9, 8, 6, 14, 10, 2, 12, 3, 4, 7, 13}};
 
-/* So many rows before memory is read that may lie anywhere, it is asked for. */
+/* Number of rows by which memory at scattered addresses is prefetched before it is read. */
 #define AHEAD 32
 
-/* What a processor fetches of memory at once. */
+/* Bytes of a cache line. */
 #define LINE_BYTES 64
 
-/* So many messages are hashed side by side, one in each lane of a vector. */
+/* Number of messages that are hashed in parallel, one in each lane of a vector. */
 #define LANES 8
 typedef uint32_t lanes __attribute__((vector_size(4 * LANES)));
 
@@ -71,7 +71,7 @@ static inline __attribute__((always_inline)) lanes all(uint32_t x) {
     return v;
 }
 
-/* One block of each lane: ``out`` gets 16 words, of which the first 8 are the chaining value. */
+/* Compress one block of each lane; ``out`` gets 16 words, and the first 8 are the chaining value. */
 static inline __attribute__((always_inline)) void compress(const lanes chained[8], const lanes m[16], uint32_t counter,
                                                            lanes length, lanes flags, lanes out[16]) {
     lanes v[16];
@@ -102,7 +102,7 @@ static inline void put_word(uint8_t *p, uint32_t x) {
     p[0] = (uint8_t)x, p[1] = (uint8_t)(x >> 8), p[2] = (uint8_t)(x >> 16), p[3] = (uint8_t)(x >> 24);
 }
 
-/* The digests of up to LANES messages, each of 1 to CHUNK_BYTES bytes in a buffer of its own that zeros fill up. */
+/* Hash up to LANES messages of 1 to CHUNK_BYTES bytes, each in its own buffer, which is filled up with zeros. */
 static inline __attribute__((always_inline)) void hash_lanes(uint8_t messages[LANES][CHUNK_BYTES],
                                                              const int64_t *sizes, const uint8_t *const *keys,
                                                              int count, int64_t width, uint8_t *const *digests) {
@@ -145,9 +145,9 @@ static inline __attribute__((always_inline)) void hash_lanes(uint8_t messages[LA
 }
 
 /*
- * Keyed digests of ``width`` bytes, a multiple of 4. Message n is the prefix, number n in 8 bytes (unless there are no
- * numbers) and text n; its key is the 32 bytes at ``key_at[n]``. Gives how many were hashed before one that has no
- * bytes or too many.
+ * Compute keyed digests of ``width`` bytes, a multiple of 4. Message n is the prefix, number n in 8 bytes (if there are
+ * numbers) and text n; its key is the 32 bytes at ``key_at[n]``. Return how many messages were hashed before one that is
+ * empty or too long.
  */
 static inline __attribute__((always_inline)) int64_t derive(int64_t count, const uint8_t *keys, const int64_t *key_at,
                                                             const uint8_t *prefix, int64_t prefix_size,
@@ -208,9 +208,9 @@ PUBLIC int64_t sotto_derive(DERIVE_ARGUMENTS) {
 PUBLIC int64_t sotto_derive(DERIVE_ARGUMENTS) { return derive_anywhere(DERIVE_GIVEN); }
 #endif
 
-/* ---- Names: which slot a stream has ---- */
+/* ---- Names: the slot of each stream ---- */
 
-/* Enter the names of slots from ``first`` on; the table has a power of 2 of entries, at least twice the slots. */
+/* Enter the names of slots from ``first`` on. The table's size is a power of 2 and at least twice the number of slots. */
 PUBLIC void sotto_enter(entry *table, int64_t entries, uint64_t seed, const uint8_t *data, const int64_t *at,
                         const int32_t *size, int64_t first, int64_t slots) {
     uint64_t mask = (uint64_t)entries - 1;
@@ -222,9 +222,9 @@ PUBLIC void sotto_enter(entry *table, int64_t entries, uint64_t seed, const uint
     }
 }
 
-/* ---- Plain queries: {"id", "stream", "value"} and maybe "threshold", in any order, each once, of plain text ---- */
+/* ---- Plain queries: "id", "stream", "value" and optionally "threshold", each once, in any order, in plain text ---- */
 
-/* A text of 1 to 128 printable characters of ASCII without escapes; gives what follows its quotation mark, or NULL. */
+/* Read a text of 1 to 128 printable ASCII characters without escapes; return the position after it, or NULL. */
 static inline const uint8_t *text(const uint8_t *p, const uint8_t *end, const uint8_t **start, int64_t *size) {
     if (p >= end || *p != '"') return NULL;
     *start = ++p;
@@ -245,7 +245,7 @@ static int field_of(const uint8_t *name, int64_t size) {
     return 0;
 }
 
-/* Read one event: its id, its stream and both numbers; a threshold that is not given stays as it is. */
+/* Read one event: its id, stream, value and threshold; a missing threshold leaves the output unchanged. */
 static inline int read_query(const uint8_t *p, const uint8_t *end, const uint8_t **id, int64_t *id_size,
                              const uint8_t **stream, int64_t *stream_size, double *value, double *threshold) {
     const uint8_t *start = NULL;
@@ -279,14 +279,13 @@ static inline int read_query(const uint8_t *p, const uint8_t *end, const uint8_t
     return !(found & THRESHOLD) || (*threshold >= -MAX_MAGNITUDE && *threshold <= MAX_MAGNITUDE);
 }
 
-/* So many events are read before their streams are looked for. */
+/* Number of events that are read before their streams are looked up. */
 enum { AT_ONCE = 128 };
 
 /*
- * Read events: where the id stands, both numbers (a threshold that is not given stays as it is) and the stream's slot.
- * ``read[n]`` says whether event n is a plain query to a stream that is known. Memory that may lie anywhere is asked for a
- * pass ahead of the one that reads it, the table's line and then the name, in passes that do nothing else: so a processor
- * finds many of the places at a time.
+ * Read events: the position of the id, value, threshold (unchanged if it is missing) and the stream's slot. ``read[n]`` is
+ * set if event n is a plain query to a known stream. Scattered memory (the table's line, then the name) is prefetched one
+ * pass before the pass that reads it. A pass does nothing else, so that a processor fetches many addresses at a time.
  */
 PUBLIC void sotto_scan(int64_t count, const uint8_t *data, const int64_t *at, const int32_t *size, int64_t limit,
                        const entry *table, int64_t entries, uint64_t seed, const uint8_t *name_data, uint8_t *read,
@@ -330,7 +329,7 @@ typedef struct {
     uint8_t *column;
 } field;
 
-/* Copy fields of some rows, each field into an array of its own. */
+/* Copy fields of some rows, each field into its own array. */
 PUBLIC void sotto_gather(int64_t count, const int64_t *slots, const uint8_t *from, int64_t row_bytes,
                          const field *fields, int64_t field_count) {
     for (int64_t n = 0; n < count; n++) {
@@ -349,7 +348,7 @@ PUBLIC void sotto_gather(int64_t count, const int64_t *slots, const uint8_t *fro
     }
 }
 
-/* Write fields of some rows, each field out of an array of its own; of a row that comes twice the last counts. */
+/* Write fields of some rows, each field from its own array; if a row is given twice, the last one counts. */
 PUBLIC void sotto_scatter(int64_t count, const int64_t *slots, uint8_t *to, int64_t row_bytes, const field *fields,
                           int64_t field_count) {
     for (int64_t n = 0; n < count; n++) {
@@ -368,7 +367,7 @@ PUBLIC void sotto_scatter(int64_t count, const int64_t *slots, uint8_t *to, int6
     }
 }
 
-/* ---- Texts out of parts: constants, texts by number, whole numbers ---- */
+/* ---- Texts built from parts: constants, texts by index, whole numbers ---- */
 
 typedef struct {
     const uint8_t *data;  /* texts, or one constant; NULL for numbers */
@@ -378,7 +377,7 @@ typedef struct {
     int64_t length;       /* of a constant */
 } part;
 
-/* Copy bytes, most often a few: a call for each would take longer than the copy. */
+/* Copy bytes, usually a few: calling memcpy would take longer than the copy. */
 static inline uint8_t *put(uint8_t *p, const uint8_t *from, int64_t size) {
     if (size > 64) {
         memcpy(p, from, (size_t)size);
@@ -414,7 +413,7 @@ static inline uint8_t *decimal(uint8_t *p, int64_t number) {
     return put(p, first, digits + sizeof digits - first);
 }
 
-/* At least as many bytes as ``count`` texts take. */
+/* Return an upper bound on the bytes of ``count`` texts. */
 PUBLIC int64_t sotto_room(int64_t count, const part *parts, int64_t part_count) {
     int64_t room = 0;
     for (const part *one = parts; one < parts + part_count; one++) {
@@ -432,7 +431,7 @@ PUBLIC int64_t sotto_room(int64_t count, const part *parts, int64_t part_count) 
     return room;
 }
 
-/* Write ``count`` texts one behind another; the caller has made room for all of them. Gives the bytes written. */
+/* Write ``count`` texts one after another; the caller has reserved room for all. Return the number of bytes. */
 PUBLIC int64_t sotto_pack(int64_t count, const part *parts, int64_t part_count, uint8_t *out, int64_t *at,
                           int32_t *size) {
     uint8_t *p = out;
@@ -484,9 +483,9 @@ static inline uint8_t *put_sized(uint8_t *p, const uint8_t *text, int64_t size) 
 }
 
 /*
- * Write records from ``first`` on into a batch that has ``delta`` records of ``*written`` bytes, until ``room`` bytes or
- * ``most`` records are reached, all of the batch's first time. ``out`` has room for a record beyond, since the first of a
- * batch is always written. Gives how many; ``written`` gets the bytes that the batch has now.
+ * Write records from ``first`` on into a batch that already has ``delta`` records of ``*written`` bytes, until it has
+ * ``room`` bytes or ``most`` records. All records have the batch's first timestamp. ``out`` has room for one more record,
+ * since the first record of a batch is always written. Return how many were written; ``written`` gets the batch's bytes.
  */
 PUBLIC int64_t sotto_frame(int64_t first, int64_t count, int64_t delta, int64_t most, const uint8_t *key_data,
                            const int64_t *key_at, const int32_t *key_size, const uint8_t *data, const int64_t *at,
@@ -532,9 +531,9 @@ static inline const uint8_t *get_sized(const uint8_t *p, const uint8_t *end, con
 }
 
 /*
- * Read the records between two places of ``data``, of a batch that begins at ``base`` and ``first_time``: offset and time of
- * each (``appended`` if that is not below 0), and where key and value stand. The arrays are filled from ``row`` on. Gives the
- * records' number, or -1 if any has headers or is laid out otherwise than records are.
+ * Read the records between two positions of ``data``, of a batch that begins with offset ``base`` and time ``first_time``:
+ * each record's offset, time (``appended`` if that is not below 0), and the positions of key and value. The arrays are
+ * filled from ``row`` on. Return the number of records, or -1 if any has headers or a malformed layout.
  */
 PUBLIC int64_t sotto_unframe(const uint8_t *data, int64_t start, int64_t stop, int64_t count, int64_t last_delta,
                              int64_t base, int64_t first_time, int64_t appended, int64_t row, int64_t *offset,

@@ -1,6 +1,7 @@
 """Numbers 16-byte keys in order of appearance with hash tables, and counts rows by these numbers.
 
-A key takes 24 to 40 bytes; in a Python dictionary it would take 150, and a step of Python for each event.
+A key takes 24 to 40 bytes; in a Python dictionary it would take 150 bytes, and each event a step of
+Python.
 """
 
 from __future__ import annotations
@@ -13,15 +14,15 @@ import numpy as np
 import numpy.typing as npt
 
 from stream.kernel.byte_columns import Column, address, addresses
-from stream.kernel.library import compiled
+from stream.kernel.library import compiled_kernel
 
 Words = npt.NDArray[np.uint64]
 
-_FEWEST: Final = 16
-_ENTRY_BYTES: Final = 150
+_MIN_ROWS: Final = 16
+_DICTIONARY_ENTRY_BYTES: Final = 150
 """Bytes of a dictionary's entry with its key."""
-_GROWTH: Final = 4
-"""Tables grow by 1/_GROWTH, so that the unused part stays small."""
+_GROWTH_DIVISOR: Final = 4
+"""Tables grow by 1/_GROWTH_DIVISOR of their size, so that the unused part stays small."""
 
 
 class Keys:
@@ -33,11 +34,11 @@ class Keys:
     def __init__(self) -> None:
         self._count = 0
         self._seed = np.uint64(secrets.randbits(64) | 1)
-        self._known: Words = np.zeros((_FEWEST, 2), dtype=np.uint64)
+        self._keys: Words = np.zeros((_MIN_ROWS, 2), dtype=np.uint64)
         self._bits = 0
         self._index: npt.NDArray[np.uint32] = np.zeros(0, dtype=np.uint32)
         self._numbers_of: dict[bytes, int] = {}
-        """Each key's number; it replaces the index while there is no kernel."""
+        """Each key's number; used instead of the index while there is no kernel."""
         self._make_index()
 
     def __len__(self) -> int:
@@ -46,16 +47,16 @@ class Keys:
     @property
     def nbytes(self) -> int:
         """Bytes of memory in use."""
-        return self._known.nbytes + self._index.nbytes + _ENTRY_BYTES * len(self._numbers_of)
+        return self._keys.nbytes + self._index.nbytes + _DICTIONARY_ENTRY_BYTES * len(self._numbers_of)
 
-    def of(self, numbers: Column) -> Words:
+    def keys_of(self, numbers: Column) -> Words:
         """Return the keys with these numbers."""
-        return self._known[numbers]
+        return self._keys[numbers]
 
     def numbers(self, keys: Words) -> Column:
         """Return the number of each key; new keys are added."""
         keys = np.ascontiguousarray(keys)
-        if (library := compiled()) is None:
+        if (library := compiled_kernel()) is None:
             return self._numbers(keys)
         if self._numbers_of:
             self._numbers_of = {}
@@ -69,8 +70,8 @@ class Keys:
                 address(self._index),
                 self._bits,
                 int(self._seed),
-                address(self._known),
-                len(self._known),
+                address(self._keys),
+                len(self._keys),
                 ctypes.addressof(count),
                 address(found[done:]),
             )
@@ -80,41 +81,41 @@ class Keys:
             self._reserve(self._count + 1)
 
     def _reserve(self, count: int) -> None:
-        if count <= len(self._known):
+        if count <= len(self._keys):
             return
         # In place: mapped memory grows without a copy.
-        self._known.resize((grown_size(count, len(self._known)), 2), refcheck=False)
-        if 2 * len(self._known) > len(self._index):
+        self._keys.resize((grown_size(count, len(self._keys)), 2), refcheck=False)
+        if 2 * len(self._keys) > len(self._index):
             self._make_index()
 
     def _make_index(self) -> None:
-        self._bits = (2 * len(self._known) - 1).bit_length()
+        self._bits = (2 * len(self._keys) - 1).bit_length()
         self._index = np.zeros(1 << self._bits, dtype=np.uint32)
-        if (library := compiled()) is not None:
+        if (library := compiled_kernel()) is not None:
             library.sotto_index(
-                self._count, address(self._known), address(self._index), self._bits, int(self._seed)
+                self._count, address(self._keys), address(self._index), self._bits, int(self._seed)
             )
 
     def _numbers(self, keys: Words) -> Column:
         if len(self._numbers_of) < self._count:
-            known = _texts_of(self._known[: self._count])
+            known = _key_texts(self._keys[: self._count])
             self._numbers_of = {text: number for number, text in enumerate(known)}
-        numbers = [self._numbers_of.setdefault(text, len(self._numbers_of)) for text in _texts_of(keys)]
+        numbers = [self._numbers_of.setdefault(text, len(self._numbers_of)) for text in _key_texts(keys)]
         found: Column = np.array(numbers, dtype=np.int64)
         self._reserve(len(self._numbers_of))
-        self._known[found] = keys
+        self._keys[found] = keys
         self._count = len(self._numbers_of)
         return found
 
 
-def _texts_of(keys: Words) -> list[bytes]:
+def _key_texts(keys: Words) -> list[bytes]:
     data = keys.tobytes()
     return [data[start : start + 16] for start in range(0, len(data), 16)]
 
 
 def grown_size(count: int, room: int) -> int:
     """Return to how many rows ``room`` rows grow, to have at least ``count``."""
-    return max(count, room + room // _GROWTH, _FEWEST)
+    return max(count, room + room // _GROWTH_DIVISOR, _MIN_ROWS)
 
 
 def with_rows(array: npt.NDArray[Any], count: int) -> npt.NDArray[Any]:
@@ -127,8 +128,11 @@ def with_rows(array: npt.NDArray[Any], count: int) -> npt.NDArray[Any]:
 Marks = npt.NDArray[np.int32]
 
 
-class Bounded(NamedTuple):
-    """For each row, bits of the columns where it counted, and where it did so first; changed numbers."""
+class BoundedCounts(NamedTuple):
+    """For each row, bits of the columns in which it counted, and in which it was its number's first.
+
+    ``changed`` has the numbers with a changed count.
+    """
 
     within_bound: Words
     first: Words
@@ -142,13 +146,13 @@ def count_up_to_bound(
     most: int,
     marks: Marks,
     mark: int,
-) -> Bounded:
+) -> BoundedCounts:
     """Increase the counts of each row's number in the columns of its ``wanted`` bits, up to ``most``.
 
     ``counts`` has a row per number, and ``marks`` an entry per number, which is set to ``mark`` if a
     count of the number changes.
     """
-    if (library := compiled()) is None:
+    if (library := compiled_kernel()) is None:
         return _count_up_to_bound(numbers, wanted, counts, most, marks, mark)
     rows = len(numbers)
     within_bound, first = np.empty(rows, dtype=np.uint64), np.empty(rows, dtype=np.uint64)
@@ -157,7 +161,7 @@ def count_up_to_bound(
     outputs = addresses(within_bound, first, changed)
     inputs = addresses(numbers, wanted, counts)
     found = library.sotto_bound(rows, *inputs, *shape, most, address(marks), mark, *outputs)
-    return Bounded(within_bound, first, changed[:found])
+    return BoundedCounts(within_bound, first, changed[:found])
 
 
 def _count_up_to_bound(
@@ -167,7 +171,7 @@ def _count_up_to_bound(
     most: int,
     marks: Marks,
     mark: int,
-) -> Bounded:
+) -> BoundedCounts:
     within_bound, first = np.zeros(len(numbers), dtype=np.uint64), np.zeros(len(numbers), dtype=np.uint64)
     for column in range(counts.shape[1]):
         bit = np.uint64(1 << column)
@@ -175,20 +179,20 @@ def _count_up_to_bound(
         if not len(rows):
             continue
         rows = rows[np.argsort(numbers[rows], kind="stable")]
-        whose, begins, lengths = np.unique(numbers[rows], return_index=True, return_counts=True)
-        before = counts[whose, column].astype(np.int64)
+        counted_numbers, begins, lengths = np.unique(numbers[rows], return_index=True, return_counts=True)
+        before = counts[counted_numbers, column].astype(np.int64)
         rank = np.arange(len(rows)) + np.repeat(before - begins, lengths)
-        counts[whose, column] = np.minimum(before + lengths, most)
+        counts[counted_numbers, column] = np.minimum(before + lengths, most)
         within_bound[rows[rank < most]] |= bit
         first[rows[rank == 0]] |= bit
     _, places = np.unique(numbers[within_bound != 0], return_index=True)
     changed = numbers[within_bound != 0][np.sort(places)]
     marks[changed] = mark
-    return Bounded(within_bound, first, changed)
+    return BoundedCounts(within_bound, first, changed)
 
 
-class Added(NamedTuple):
-    """The changed places, the number of them that had no mark, and the number of rows counted."""
+class AddedCounts(NamedTuple):
+    """The changed places, how many of them had no mark before, and the number of rows counted."""
 
     changed: Column
     newly_marked: int
@@ -204,12 +208,12 @@ def add_counts(
     sums: Column,
     marks: Marks,
     mark: int,
-) -> Added:
+) -> AddedCounts:
     """For each row that has the bit, add 1 to ``counts`` and its code to ``sums``, at its place.
 
     ``marks`` is as in ``count_up_to_bound``, by place; a negative entry means no mark.
     """
-    if (library := compiled()) is None:
+    if (library := compiled_kernel()) is None:
         rows = np.flatnonzero(bits >> np.uint64(bit) & np.uint64(1))
         _, begins, times = np.unique(places[rows], return_index=True, return_counts=True)
         order = np.argsort(begins)
@@ -219,7 +223,7 @@ def add_counts(
             np.add.at(sums, places[rows], codes[rows])
         newly_marked = int(np.count_nonzero(marks[changed] < 0))
         marks[changed] = mark
-        return Added(changed, newly_marked, len(rows))
+        return AddedCounts(changed, newly_marked, len(rows))
     if codes is not None:
         codes = np.ascontiguousarray(codes, dtype=np.int64)
     changed, totals = np.empty(min(len(places), len(counts)), dtype=np.int64), np.zeros(2, dtype=np.int64)
@@ -232,4 +236,4 @@ def add_counts(
         mark,
         *addresses(changed, totals),
     )
-    return Added(changed[:found], int(totals[1]), int(totals[0]))
+    return AddedCounts(changed[:found], int(totals[1]), int(totals[0]))

@@ -17,16 +17,16 @@ SOURCES: Final = Path(__file__).parent
 FILE: Final = SOURCES / "kernel.so"
 """The built library."""
 
-_POINTER, _NUMBER, _DOUBLED = ctypes.c_void_p, ctypes.c_int64, ctypes.c_uint64
+_POINTER, _NUMBER, _UNSIGNED = ctypes.c_void_p, ctypes.c_int64, ctypes.c_uint64
 _FUNCTIONS: Final[dict[str, tuple[Any, list[Any]]]] = {
     "sotto_derive": (
         _NUMBER,
         [_NUMBER, _POINTER, _POINTER, _POINTER, _NUMBER, *[_POINTER] * 4, _NUMBER, _POINTER],
     ),
-    "sotto_enter": (None, [_POINTER, _NUMBER, _DOUBLED, *[_POINTER] * 3, _NUMBER, _NUMBER]),
+    "sotto_enter": (None, [_POINTER, _NUMBER, _UNSIGNED, *[_POINTER] * 3, _NUMBER, _NUMBER]),
     "sotto_scan": (
         None,
-        [_NUMBER, *[_POINTER] * 3, _NUMBER, _POINTER, _NUMBER, _DOUBLED, *[_POINTER] * 7],
+        [_NUMBER, *[_POINTER] * 3, _NUMBER, _POINTER, _NUMBER, _UNSIGNED, *[_POINTER] * 7],
     ),
     "sotto_gather": (None, [_NUMBER, *[_POINTER] * 2, _NUMBER, _POINTER, _NUMBER]),
     "sotto_scatter": (None, [_NUMBER, *[_POINTER] * 2, _NUMBER, _POINTER, _NUMBER]),
@@ -35,12 +35,12 @@ _FUNCTIONS: Final[dict[str, tuple[Any, list[Any]]]] = {
     "sotto_frame": (_NUMBER, [*[_NUMBER] * 4, *[_POINTER] * 7, _NUMBER, _POINTER]),
     "sotto_number": (
         _NUMBER,
-        [_NUMBER, _POINTER, _POINTER, _NUMBER, _DOUBLED, _POINTER, _NUMBER, *[_POINTER] * 2],
+        [_NUMBER, _POINTER, _POINTER, _NUMBER, _UNSIGNED, _POINTER, _NUMBER, *[_POINTER] * 2],
     ),
-    "sotto_index": (None, [_NUMBER, *[_POINTER] * 2, _NUMBER, _DOUBLED]),
+    "sotto_index": (None, [_NUMBER, *[_POINTER] * 2, _NUMBER, _UNSIGNED]),
     "sotto_bound": (
         _NUMBER,
-        [_NUMBER, *[_POINTER] * 3, _NUMBER, _NUMBER, _DOUBLED, _POINTER, _NUMBER, *[_POINTER] * 3],
+        [_NUMBER, *[_POINTER] * 3, _NUMBER, _NUMBER, _UNSIGNED, _POINTER, _NUMBER, *[_POINTER] * 3],
     ),
     "sotto_add": (
         _NUMBER,
@@ -52,7 +52,7 @@ _FUNCTIONS: Final[dict[str, tuple[Any, list[Any]]]] = {
         [_NUMBER, *[_POINTER] * 3, _NUMBER, _NUMBER, *[_POINTER] * 10],
     ),
     "sotto_numbers": (None, [_NUMBER, *[_POINTER] * 6]),
-    "sotto_find": (None, [_NUMBER, *[_POINTER] * 6, _NUMBER, _DOUBLED, _POINTER, _NUMBER, _POINTER]),
+    "sotto_find": (None, [_NUMBER, *[_POINTER] * 6, _NUMBER, _UNSIGNED, _POINTER, _NUMBER, _POINTER]),
     "sotto_moments": (None, [_NUMBER, *[_POINTER] * 5, _NUMBER, _POINTER]),
     "sotto_names": (None, [_NUMBER, *[_POINTER] * 5]),
     "sotto_digests": (None, [_NUMBER, *[_POINTER] * 3, _NUMBER, *[_POINTER] * 2]),
@@ -60,7 +60,7 @@ _FUNCTIONS: Final[dict[str, tuple[Any, list[Any]]]] = {
 }
 
 
-class _Loaded:
+class _LoadedKernel:
     library: Any = None
 
 
@@ -92,7 +92,7 @@ def load(file: Path = FILE) -> Any:
 
 def describe_missing_kernel() -> str | None:
     """Describe why there is no kernel, with the remedy; None if it is loaded, or turned off on purpose."""
-    if compiled() is not None or _is_off():
+    if compiled_kernel() is not None or _is_off():
         return None
     state = "is of another version or platform" if FILE.exists() else "is missing"
     return (
@@ -101,19 +101,19 @@ def describe_missing_kernel() -> str | None:
     )
 
 
-def compiled() -> Any:
+def compiled_kernel() -> Any:
     """Return the kernel's functions, or None without a kernel."""
-    return _Loaded.library
+    return _LoadedKernel.library
 
 
 @contextmanager
-def use(library: Any) -> Iterator[None]:
+def use_kernel(library: Any) -> Iterator[None]:
     """Use another kernel, or none, in a ``with`` block, to compare them."""
-    before, _Loaded.library = _Loaded.library, library
+    before, _LoadedKernel.library = _LoadedKernel.library, library
     try:
         yield
     finally:
-        _Loaded.library = before
+        _LoadedKernel.library = before
 
 
-_Loaded.library = load()
+_LoadedKernel.library = load()

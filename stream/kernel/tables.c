@@ -1,20 +1,20 @@
 /*
- * The loops of counting: keys of 16 bytes that are numbered as they come, counts that end at a bound, sums by place.
+ * Loops for counting: 16-byte keys numbered in order of appearance, counts up to a bound, and sums by place.
  *
- * As in kernel.c, nothing here decides anything, each function has a twin in Python, and all memory is the caller's.
+ * As in kernel.c, each function has a twin in Python with the same results, and the caller owns all memory.
  */
 #include "texts.h"
 
-/* So many rows before memory is read that may lie anywhere, it is asked for. */
+/* Number of rows by which memory at scattered addresses is prefetched before it is read. */
 #define AHEAD 16
 
-/* ---- Numbers of keys. An index of a power of 2 of places, at least half of them free; entry: number + 1, 0 is free ---- */
+/* ---- Numbers of keys. The index has a power of 2 of entries, at least half of them free: number + 1, or 0 if free ---- */
 
 static inline uint64_t home(uint64_t word, uint64_t seed, int64_t bits) { return (word * seed) >> (64 - bits); }
 
 /*
- * The number of each key of two words; one that is new gets the next number and is written into ``known``, which has ``room``.
- * Gives how many rows were looked up before there was none left.
+ * Find the number of each key of two words. A new key gets the next number and is written into ``known``, which has room for
+ * ``room`` keys. Return how many rows were looked up before the room was used up.
  */
 PUBLIC int64_t sotto_number(int64_t count, const uint64_t *keys, uint32_t *index, int64_t bits, uint64_t seed,
                             uint64_t *known, int64_t room, int64_t *taken, int64_t *numbers) {
@@ -49,7 +49,7 @@ PUBLIC int64_t sotto_number(int64_t count, const uint64_t *keys, uint32_t *index
     return n;
 }
 
-/* Enter the first ``entries`` of the known keys into an empty index. */
+/* Enter the first ``entries`` known keys into an empty index. */
 PUBLIC void sotto_index(int64_t entries, const uint64_t *known, uint32_t *index, int64_t bits, uint64_t seed) {
     uint64_t mask = ((uint64_t)1 << bits) - 1;
     for (int64_t n = 0; n < entries; n++) {
@@ -60,11 +60,12 @@ PUBLIC void sotto_index(int64_t entries, const uint64_t *known, uint32_t *index,
     }
 }
 
-/* ---- Counts up to a bound: a row of ``width`` for each number, one column for each bit ---- */
+/* ---- Counts up to a bound: a row of ``width`` counts for each number, one column for each bit ---- */
 
 /*
- * In each column that row n wants, its number is counted unless it has been ``most`` times: ``let`` gets the columns that
- * counted, ``first`` those that did for the first time. Numbers with a change are marked and told, each once; gives how many.
+ * In each column whose bit row n has, count its number unless it was counted ``most`` times. ``let`` gets the columns in
+ * which it was counted, and ``first`` those in which this was the first time. Numbers with a changed count are marked and
+ * listed once; return how many there are.
  */
 #define BOUND(NAME, TYPE)                                                                                              \
     static int64_t NAME(int64_t count, const int64_t *numbers, const uint64_t *wanted, TYPE *counts, int64_t width,    \
@@ -110,8 +111,9 @@ PUBLIC int64_t sotto_bound(int64_t count, const int64_t *numbers, const uint64_t
 /* ---- Sums by place ---- */
 
 /*
- * Each row with a bit is counted at its place, and its code added there if there are codes. Places with a change are marked
- * and told, each once; gives how many. ``rows`` gets how many rows have the bit, and how many of the places had a mark below 0.
+ * Count each row with the bit at its place, and add its code there if there are codes. Changed places are marked and listed
+ * once; return how many there are. ``rows`` gets the number of rows with the bit, and how many changed places had a mark
+ * below 0.
  */
 PUBLIC int64_t sotto_add(int64_t count, const int64_t *places, const uint64_t *bits, int64_t bit, const int64_t *codes,
                          int64_t *counts, int64_t *sums, int32_t *marks, int64_t mark, int64_t *changed,
@@ -138,8 +140,8 @@ PUBLIC int64_t sotto_add(int64_t count, const int64_t *places, const uint64_t *b
 enum { DIGIT_BITS = 11, DIGITS = 1 << DIGIT_BITS };
 
 /*
- * The rows by their numbers, none below 0, those of equal numbers as they came; the distinct numbers in ascending order; and
- * which of these each row has. Gives how many there are. ``order`` and ``spare`` have room for all rows.
+ * Sort the rows stably by their numbers, which are not below 0. Also find the distinct numbers in ascending order, and each
+ * row's index in them. Return how many distinct numbers there are. ``order`` and ``spare`` have room for all rows.
  */
 PUBLIC int64_t sotto_group(int64_t count, const int64_t *numbers, int64_t *order, int64_t *spare, int64_t *distinct,
                            int64_t *group_of) {

@@ -1,5 +1,5 @@
 /*
- * What several files share: names that are looked up, and numbers in JSON.
+ * Shared by several files: the look-up of names, and numbers in JSON.
  */
 #ifndef TEXTS_H
 #define TEXTS_H
@@ -14,7 +14,7 @@
 #define PUBLIC __attribute__((visibility("default")))
 #endif
 
-/* ---- Names: which slot one has ---- */
+/* ---- Names: the slot of each name ---- */
 
 static inline uint64_t hash_of(const uint8_t *p, int64_t size, uint64_t seed) {
     uint64_t h = seed ^ ((uint64_t)size * 0x9E3779B97F4A7C15ull);
@@ -28,7 +28,7 @@ static inline uint64_t hash_of(const uint8_t *p, int64_t size, uint64_t seed) {
     return h ^ h >> 32;
 }
 
-/* All that a look-up needs but the name itself. */
+/* Everything that a look-up needs except the name. */
 typedef struct {
     uint64_t tag;  /* slot + 1 in the low half, part of the hash in the high half; 0 is free */
     uint64_t name; /* where it stands, and in the lowest SIZE_BITS its size, LONG for more than any text has that is looked up */
@@ -42,13 +42,13 @@ typedef struct {
     const uint8_t *data;
 } names;
 
-/* Where a name stands whose place is taken: first anywhere in its line of the cache, which is here once its place is. */
+/* The next entry to try if a name's entry is taken: first the others in its cache line, which is loaded already. */
 static inline uint64_t next_place(uint64_t place, uint64_t home, uint64_t mask) {
     uint64_t next = (place & ~(uint64_t)(LINE_ENTRIES - 1)) | ((place + 1) % LINE_ENTRIES);
     return (next ^ home) % LINE_ENTRIES ? next : (next + LINE_ENTRIES) & mask;
 }
 
-/* The first entry from a place on that may be of a name with this hash, by its tag; NULL if there is none. */
+/* Return the first entry from a position on whose tag fits this hash; NULL if there is none. */
 static inline const entry *likely(const names *known, uint64_t place, uint64_t h) {
     for (;; place = next_place(place, h, known->mask)) {
         const entry *one = &known->table[place];
@@ -70,14 +70,14 @@ static inline int64_t slot_of(const names *known, const uint8_t *name, int64_t s
 
 /* ---- JSON ---- */
 
-/* Where printable ASCII without quotation marks and escapes ends: eight bytes at a time, where their order allows it. */
+/* Return where printable ASCII without quotation marks and escapes ends; eight bytes at a time if the byte order allows. */
 static inline const uint8_t *past_plain(const uint8_t *p, const uint8_t *end) {
 #if defined(__BYTE_ORDER__) && __BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__
     const uint64_t each = 0x0101010101010101ull, high = 0x80 * each;
     for (uint64_t bytes; end - p >= 8; p += 8) {
         memcpy(&bytes, p, 8);
         uint64_t quote = bytes ^ ('"' * each), escape = bytes ^ ('\\' * each);
-        /* Of each kind the first is found for certain: what borrows and carries can mark lies behind one. */
+        /* The first match of each kind is certain: borrows and carries can mark wrong bytes only after a match. */
         uint64_t found = ((bytes - 0x20 * each) & ~bytes) | ((quote - each) & ~quote) | ((escape - each) & ~escape) |
                          (bytes + each) | bytes;
         if (found &= high) return p + __builtin_ctzll(found) / 8;
@@ -96,8 +96,8 @@ static inline const uint8_t *blank(const uint8_t *p, const uint8_t *end) {
 }
 
 /*
- * A number whose double is exact: a whole number of at most 2^53 times or by a power of ten of at most 10^22 is rounded
- * once (Clinger 1990). Others give NULL, and so does a zero with a minus.
+ * Read a number that converts to a double in one rounding: a whole number of at most 2^53, multiplied or divided by a power
+ * of ten of at most 10^22 (Clinger 1990). Return NULL for other numbers and for a negative zero.
  */
 static inline const uint8_t *number(const uint8_t *p, const uint8_t *end, double *value) {
     int minus = 0, digits = 0;

@@ -21,11 +21,11 @@ from stream import tracing
 from stream.client.async_client import AsyncClient
 from stream.engine.health import ServiceName, require_free
 from stream.engine.restore import reader
-from stream.kafka.client.availability import Stopped, patiently
+from stream.kafka.client.availability import Stopped, retry_until_available
 from stream.kafka.client.client_patches import group_members
 from stream.kafka.client.security import admin_client
 from stream.kafka.topics.acls import AclRole
-from stream.kafka.topics.creation import Inspection, inspect_topics, look_up
+from stream.kafka.topics.creation import Inspection, inspect_topics, read_topics
 from stream.kafka.topics.layouts import Difference, TopicsError, budget_group, merging_group, worker_group
 from stream.log import get_logger
 from stream.monitor.api.models import Readiness
@@ -68,7 +68,7 @@ async def serve_monitor(
     stopping = asyncio.Event()
     install_stop_handlers(stopping.set, stop_with_stdin=stop_with_stdin)
     try:
-        await patiently(lambda: look_up(settings, attempts=50, role=AclRole.MONITOR), stopping)
+        await retry_until_available(lambda: read_topics(settings, attempts=50, role=AclRole.MONITOR), stopping)
     except Stopped:
         ignore_stop_signals()
         return

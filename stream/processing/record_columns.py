@@ -9,7 +9,7 @@ from typing import Any, ClassVar, Final, overload
 import numpy as np
 import numpy.typing as npt
 
-from stream.kernel import Column, Spans, joined
+from stream.kernel import Column, Spans, concatenate_spans
 from stream.processing.protocol import Message, Record, RecordLike
 
 _NO_HEADERS: Final = ()
@@ -64,21 +64,21 @@ class RecordColumns(Sequence[Record]):
         for offset, timestamp, key, value in zip(*columns, strict=True):
             yield Record(topic, partition, offset, timestamp, key, value)
 
-    def picked(self, places: npt.NDArray[Any]) -> RecordColumns:
+    def gather(self, places: npt.NDArray[Any]) -> RecordColumns:
         """Return the records at some places."""
         return replace(
             self,
             offsets=self.offsets[places],
             timestamps=self.timestamps[places],
-            keys=self.keys.picked(places),
-            values=self.values.picked(places),
+            keys=self.keys.gather(places),
+            values=self.values.gather(places),
         )
 
 
 def picked(records: Sequence[RecordLike], places: npt.NDArray[Any]) -> Iterable[RecordLike]:
     """Return the records at some places."""
     if isinstance(records, RecordColumns):
-        return records.picked(places)
+        return records.gather(places)
     return [records[place] for place in places.tolist()]
 
 
@@ -110,8 +110,8 @@ def concatenate(parts: Sequence[Sequence[Any]]) -> Sequence[Any]:
         columns[0],
         offsets=np.concatenate([part.offsets for part in columns]),
         timestamps=np.concatenate([part.timestamps for part in columns]),
-        keys=joined([part.keys for part in columns]),
-        values=joined([part.values for part in columns]),
+        keys=concatenate_spans([part.keys for part in columns]),
+        values=concatenate_spans([part.values for part in columns]),
     )
 
 

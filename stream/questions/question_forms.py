@@ -13,7 +13,7 @@ from schemas.base import Event
 from schemas.wire import describe
 from stream.errors import Invalid
 from stream.formatting import did_you_mean
-from stream.kafka.client.local_address import settings_here
+from stream.kafka.client.local_address import local_settings
 from stream.settings import Settings, variable_of
 
 Question = Query | Mapping[str, Any] | str
@@ -135,7 +135,7 @@ def as_settings(settings: Settings | str | None, fields: Mapping[str, Any]) -> S
         raise Invalid(f"{unknown}: is not a setting{did_you_mean(unknown, Settings.model_fields)}")
     if settings is None:
         return validate_as_invalid(
-            lambda: settings_here(**fields), lambda name: name if name in fields else variable_of(name)
+            lambda: local_settings(**fields), lambda name: name if name in fields else variable_of(name)
         )
     return (
         settings

@@ -24,7 +24,7 @@ from stream.feeds.feed_definitions import FeedDefinitions
 from stream.feeds.merge_processor import MergeProcessor
 from stream.kafka.client.adapter import KAFKA, Clients, Consumer
 from stream.kafka.topics.layouts import TopicsError, feed_groups, merging_group
-from stream.kafka.topics.live_topics import another_source, find_live_topic
+from stream.kafka.topics.live_topics import find_live_topic, other_source_remedy
 from stream.log import get_logger
 from stream.processing.topic_names import Topics
 from stream.settings import Settings
@@ -43,8 +43,8 @@ class ControlFollower:
         self, settings: Settings, topics: Topics, definitions: FeedDefinitions, clients: Clients = KAFKA
     ) -> None:
         self.caught_up = asyncio.Event()
-        self.on_news: Callable[[], None] = lambda: None
-        """Called after each update."""
+        self.on_update: Callable[[], None] = lambda: None
+        """Called after each update of the definitions."""
         self._settings = settings
         self._places = [TopicPartition(topics.control, number) for number in range(topics.partitions)]
         self._definitions = definitions
@@ -75,10 +75,10 @@ class ControlFollower:
             ):
                 self.caught_up.set()
             if fetched and self.caught_up.is_set():
-                self.on_news()
+                self.on_update()
 
 
-CODES: Final = (
+DEAD_LETTER_CODES: Final = (
     *("ahead", "before", "malformed", "mark", "number", "oversize", "partition", "person", "time"),
     *("date", "unknown category", "unreadable"),
 )
@@ -86,7 +86,7 @@ CODES: Final = (
 
 
 class FeedFigures:
-    """Metrics of all live topics that a process counts; ``look`` updates them."""
+    """Metrics of all live topics that a process counts; ``update_metrics`` updates them."""
 
     def __init__(self, registry: CollectorRegistry) -> None:
         self._counters = {
@@ -101,7 +101,7 @@ class FeedFigures:
         self._rejected = Counter(
             "sotto_feed_dead_letters", "Dead letters by the reason's code.", ["code"], registry=registry
         )
-        for code in CODES:  # Prometheus sees no increase in a series that begins at 1
+        for code in DEAD_LETTER_CODES:  # Prometheus sees no increase in a series that begins at 1
             self._rejected.labels(code)
         self._windows = Gauge("sotto_feed_open_windows", "Open windows with counts.", registry=registry)
         self._people = Gauge(
@@ -119,15 +119,17 @@ class FeedFigures:
             ["source"],
             registry=registry,
         )
-        self._seen: WeakKeyDictionary[FeedProcessor, Counts[str]] = WeakKeyDictionary()
+        self._previous_counts: WeakKeyDictionary[FeedProcessor, Counts[str]] = WeakKeyDictionary()
 
-    def look(self, engines: Mapping[str, Engine], sources: Mapping[str, EventsSource], now: float) -> None:
+    def update_metrics(
+        self, engines: Mapping[str, Engine], sources: Mapping[str, EventsSource], now: float
+    ) -> None:
         """Update the metrics from the engines by source name; ``now`` is in seconds since 1970."""
         windows = people = 0
         for name, engine in engines.items():
             processors = [one for one in engine.processors() if isinstance(one, FeedProcessor)]
             for processor in processors:
-                self._add(processor)
+                self._add_counts(processor)
                 windows += processor.open_windows
                 people += processor.people
             if (source := sources.get(name)) is not None:
@@ -142,11 +144,11 @@ class FeedFigures:
             with suppress(KeyError):  # it was never shown
                 gauge.remove(source)
 
-    def _add(self, processor: FeedProcessor) -> None:
+    def _add_counts(self, processor: FeedProcessor) -> None:
         now = Counts({name: getattr(processor.figures, name) for name in self._counters})
         now.update({f"code {code}": count for code, count in processor.rejected.items()})
-        before = self._seen.get(processor, Counts())
-        self._seen[processor] = now
+        before = self._previous_counts.get(processor, Counts())
+        self._previous_counts[processor] = now
         for name, count in (now - before).items():
             if name in self._counters:
                 self._counters[name].inc(count)
@@ -155,15 +157,17 @@ class FeedFigures:
 
 
 def seconds_behind(source: EventsSource, processors: Sequence[FeedProcessor], now: float) -> float:
-    """Return the seconds by which the slowest clock is behind; about ``idle`` without events.
+    """Return by how many seconds the slowest clock is behind; about ``idle`` if no events arrive.
 
-    A clock that has not started is behind once the fastest clock has passed the close of its first
-    window.
+    A clock that has not started counts as behind once the fastest clock has passed the end of its
+    first window.
     """
     moments = [one.moment for one in processors if one.moment >= 0]
-    foremost = now * 1000 if source.clock == "broker" else max(moments, default=0)
-    held_up = [reading for one in processors if one.moment < 0 and (reading := one.next_close) is not None]
-    return max(0.0, foremost - min([*moments, *held_up], default=foremost)) / 1000
+    fastest = now * 1000 if source.clock == "broker" else max(moments, default=0)
+    unstarted_closes = [
+        reading for one in processors if one.moment < 0 and (reading := one.next_close) is not None
+    ]
+    return max(0.0, fastest - min([*moments, *unstarted_closes], default=fastest)) / 1000
 
 
 LIVE_TOPIC_RETRY_SECONDS: Final = 5.0
@@ -172,7 +176,7 @@ LIVE_TOPIC_RETRY_SECONDS: Final = 5.0
 CHANGELOG_WAIT_SECONDS: Final = 0.25
 """Seconds that counts may wait to be committed while no window closes."""
 
-MERGING: Final = ""
+MERGING_ENGINE: Final = ""
 """The name of merging's engine; the other engines have source names, which are not empty."""
 
 
@@ -219,9 +223,9 @@ class FeedService:
         self._follower = ControlFollower(settings, topics, self.definitions, clients)
         self._figures = FeedFigures(health.metrics.registry)
         self._engines: dict[str, Engine] = {}
-        self._served: dict[str, EventsSource] = {}
-        self._serving: dict[str, asyncio.Task[None]] = {}
-        self._retired: set[str] = set()
+        self._served_sources: dict[str, EventsSource] = {}
+        self._engine_tasks: dict[str, asyncio.Task[None]] = {}
+        self._retiring: set[str] = set()
         """Sources whose engines stop because all their standing streams are closed."""
         self._news = asyncio.Event()
         self._stopping = asyncio.Event()
@@ -239,21 +243,21 @@ class FeedService:
             MembershipLostError, StalledError: an engine raised it.
             Exception: the control follower failed: no stream would begin or end any more.
         """
-        self._follower.on_news = self._news.set
+        self._follower.on_update = self._news.set
         following = asyncio.create_task(self._follower.run())
-        beside = [following, asyncio.create_task(self._show())]
+        background = [following, asyncio.create_task(self._update_metrics())]
         try:
             self._health.part("control").set_lack("has not been read yet")
-            await self._first(self._follower.caught_up.wait(), following)
+            await self._wait_for_first(self._follower.caught_up.wait(), following)
             self._health.drop("control")
             if not self._stopping.is_set():
-                self._serving[MERGING] = asyncio.create_task(self._merge())
+                self._engine_tasks[MERGING_ENGINE] = asyncio.create_task(self._merge())
                 await self._follow(following)
-            await asyncio.gather(*self._serving.values())
+            await asyncio.gather(*self._engine_tasks.values())
         finally:
-            for task in (*beside, *self._serving.values()):
+            for task in (*background, *self._engine_tasks.values()):
                 task.cancel()
-            await asyncio.gather(*beside, *self._serving.values(), return_exceptions=True)
+            await asyncio.gather(*background, *self._engine_tasks.values(), return_exceptions=True)
 
     async def _follow(self, following: asyncio.Task[None]) -> None:
         """Start and retire engines until stopped; raise errors of engines and of the follower."""
@@ -261,35 +265,35 @@ class FeedService:
             self._news.clear()
             sources = self.definitions.sources()
             for name, source in sources.items():
-                if name not in self._serving:
-                    self._serving[name] = asyncio.create_task(self._serve(source), name=f"feed-{name}")
-            for name in self._serving.keys() - sources.keys() - {MERGING}:
+                if name not in self._engine_tasks:
+                    self._engine_tasks[name] = asyncio.create_task(self._serve(source), name=f"feed-{name}")
+            for name in self._engine_tasks.keys() - sources.keys() - {MERGING_ENGINE}:
                 if all(one.kind == "closed" for one in self.definitions.streams_of(name)):
                     self._retire(name)
-            await self._first(self._news.wait(), following, *self._serving.values())
-            for name in [one for one in self._retired if self._has_left(one)]:
-                self._forget(name)
-            for task in (following, *self._serving.values()):
+            await self._wait_for_first(self._news.wait(), following, *self._engine_tasks.values())
+            for name in [one for one in self._retiring if self._has_ended(one)]:
+                self._forget_source(name)
+            for task in (following, *self._engine_tasks.values()):
                 if task.done() and not self._stopping.is_set():
                     self.on_failure()
                     task.result()
-                    raise RuntimeError("an engine ended without an order to stop")
+                    raise RuntimeError("an engine ended although it was not stopped")
 
     def _retire(self, name: str) -> None:
         """Stop reading a live topic without open standing streams; a later stream resumes it."""
-        self._retired.add(name)
+        self._retiring.add(name)
         if (engine := self._engines.get(name)) is not None:
             engine.stop()
 
-    def _has_left(self, name: str) -> bool:
-        task = self._serving[name]
+    def _has_ended(self, name: str) -> bool:
+        task = self._engine_tasks[name]
         return task.done() and not task.cancelled() and task.exception() is None
 
-    def _forget(self, name: str) -> None:
-        self._retired.discard(name)
-        del self._serving[name]
+    def _forget_source(self, name: str) -> None:
+        self._retiring.discard(name)
+        del self._engine_tasks[name]
         self._engines.pop(name, None)
-        if self._served.pop(name, None) is not None:
+        if self._served_sources.pop(name, None) is not None:
             self._figures.drop(name)
         self._health.drop(f"source {name}")
         log.info("source left: its standing streams are closed", source=name)
@@ -297,7 +301,7 @@ class FeedService:
     async def _merge(self) -> None:
         topics = self._topics
         await self._run(
-            MERGING,
+            MERGING_ENGINE,
             Engine(
                 self.role,
                 self._settings,
@@ -311,14 +315,14 @@ class FeedService:
     async def _serve(self, source: EventsSource) -> None:
         """Count one live topic as soon as it exists."""
         health = self._health.part(f"source {source.source}")
-        while not self._stopping.is_set() and source.source not in self._retired:
+        while not self._stopping.is_set() and source.source not in self._retiring:
             try:
                 partitions = await self._find(self._settings, self._topics, source.source, source.topic)
             except (TopicsError, KafkaError, OSError) as error:
                 reason = str(error) if isinstance(error, TopicsError) else type(error).__name__
                 log.warning("live topic not served", source=source.source, reason=reason)
                 health.set_lack(reason)
-                await self._first(asyncio.sleep(LIVE_TOPIC_RETRY_SECONDS))
+                await self._wait_for_first(asyncio.sleep(LIVE_TOPIC_RETRY_SECONDS))
                 continue
             engine = Engine(
                 self._role_of(source, partitions),
@@ -326,12 +330,12 @@ class FeedService:
                 [source.topic],
                 self._clients,
                 partitions=partitions,
-                remedy=another_source(source.source),
+                remedy=other_source_remedy(source.source),
                 health=health,
                 clock=self._clock,
             )
             log.info("serving", source=source.source, topic=source.topic, partitions=partitions)
-            self._served[source.source] = source
+            self._served_sources[source.source] = source
             await self._run(source.source, engine)
             return
 
@@ -356,24 +360,24 @@ class FeedService:
     async def _run(self, name: str, engine: Engine) -> None:
         self._engines[name] = engine
         engine.on_failure = self.on_failure
-        if self._stopping.is_set() or name in self._retired:
+        if self._stopping.is_set() or name in self._retiring:
             engine.stop()
         await engine.run()
 
-    async def _first(self, *awaited: object) -> None:
-        """Wait until one of these is done, or until the order to stop."""
-        given = [asyncio.ensure_future(one) for one in awaited]  # type: ignore[call-overload]
-        mine = [task for task, one in zip(given, awaited, strict=True) if task is not one]
-        mine.append(asyncio.ensure_future(self._stopping.wait()))
+    async def _wait_for_first(self, *awaited: object) -> None:
+        """Wait until one of these is done, or until ``stop`` is called."""
+        tasks = [asyncio.ensure_future(one) for one in awaited]  # type: ignore[call-overload]
+        created = [task for task, one in zip(tasks, awaited, strict=True) if task is not one]
+        created.append(asyncio.ensure_future(self._stopping.wait()))
         try:
-            await asyncio.wait({*given, *mine}, return_when=asyncio.FIRST_COMPLETED)
+            await asyncio.wait({*tasks, *created}, return_when=asyncio.FIRST_COMPLETED)
         finally:
-            for task in mine:
+            for task in created:
                 task.cancel()
-            await asyncio.gather(*mine, return_exceptions=True)
+            await asyncio.gather(*created, return_exceptions=True)
 
-    async def _show(self) -> None:
+    async def _update_metrics(self) -> None:
         """Update the metrics once a second."""
         while True:
-            self._figures.look(self._engines, self._served, self._clock())
+            self._figures.update_metrics(self._engines, self._served_sources, self._clock())
             await asyncio.sleep(1.0)

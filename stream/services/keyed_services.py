@@ -30,7 +30,9 @@ def table_store(settings: Settings, key: NoiseKey, *, keeps_tables: bool = True)
     return TableStore.keyed_by(key, read=reader, stamp=reader.stamp, keeps_tables=keeps_tables)
 
 
-def worker(settings: Settings, topics: Topics, key: NoiseKey, health: ServiceHealth | None = None) -> Engine:
+def build_worker_engine(
+    settings: Settings, topics: Topics, key: NoiseKey, health: ServiceHealth | None = None
+) -> Engine:
     """Return an engine that answers queries."""
     tables = table_store(settings, key)
     limits = Limits.of(settings.work_outstanding, settings.work_rate)
@@ -43,7 +45,9 @@ def worker(settings: Settings, topics: Topics, key: NoiseKey, health: ServiceHea
     return Engine(role, settings, [topics.queries, topics.control], partitions=topics.partitions, health=health)
 
 
-def budget(settings: Settings, topics: Topics, key: NoiseKey, health: ServiceHealth | None = None) -> Engine:
+def build_budget_engine(
+    settings: Settings, topics: Topics, key: NoiseKey, health: ServiceHealth | None = None
+) -> Engine:
     """Return an engine that decides requests and writes the ledger."""
     tables = table_store(settings, key, keeps_tables=False)
     role = EngineRole(

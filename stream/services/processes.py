@@ -24,7 +24,7 @@ from stream.environment import (
     NOISE_KEY_VARIABLES,
     environment_without,
 )
-from stream.kafka.client.availability import stopped_within
+from stream.kafka.client.availability import wait_for_stop
 from stream.log import get_logger
 from stream.settings import MAX_PORT, Settings, variable_of
 
@@ -39,31 +39,31 @@ LOG_BYTES = 5_000_000
 class Service:
     """A service in its own process.
 
-    It stops when its standard input closes, which happens whenever this process ends. Ctrl-C does
-    not reach it, so that the parent can stop everything in order.
+    The service stops when its standard input closes, which happens whenever this process ends. Ctrl-C
+    does not reach it, so that this process can stop all services in order.
     """
 
     def __init__(self, role: RoleName, settings: Settings, key_file: Path | None, log: Path) -> None:
         """``key_file`` is None for a service that must not have the noise key."""
         # Defaults are not passed on: an explicit replication factor of one would count as a choice.
-        given = {
+        passed_settings = {
             variable_of(name): str(value.get_secret_value() if isinstance(value, SecretStr) else value)
             for name, value in settings.model_dump(exclude_unset=True).items()
         }
         # Settings are passed in the environment: every user of the machine can read command lines.
-        needless = (
+        dropped_variables = (
             NOISE_KEY_VARIABLES | MONITOR_TOKEN_VARIABLES
             if role == "monitor"
             else NOISE_KEY_VARIABLES | MONITOR_TOKEN_VARIABLES | MONITOR_NAMES_VARIABLES
         )
-        environment = environment_without(needless, {**os.environ, **given})
+        environment = environment_without(dropped_variables, {**os.environ, **passed_settings})
         if key_file is not None:
             environment[KEY_FILE_VARIABLE] = str(key_file)
         self.role = role
         self.log = log
         log.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
         with _open_private_log(log) as output:
-            self._process = started(["serve", role, "--stop-with-stdin", "--json-logs"], environment, output)
+            self._process = start_sotto(["serve", role, "--stop-with-stdin", "--json-logs"], environment, output)
 
     @property
     def pid(self) -> int:
@@ -72,23 +72,23 @@ class Service:
 
     @property
     def exit_status(self) -> int | None:
-        """The exit status; None while it runs."""
+        """The exit status; None while the service runs."""
         return self._process.poll()
 
     def kill(self) -> None:
-        """Kill it without an order to stop, as a power cut would."""
+        """Kill the service without an order to stop, as a power cut would."""
         self._process.kill()
         self._process.wait()
 
     def suspend(self) -> None:
-        """Suspend it (SIGSTOP)."""
+        """Suspend the service (SIGSTOP)."""
         self._process.send_signal(signal.SIGSTOP)
 
     def wake(self) -> None:
-        """Resume it (SIGCONT)."""
+        """Resume the service (SIGCONT)."""
         self._process.send_signal(signal.SIGCONT)
 
-    def keep_log_small(self) -> None:
+    def rotate_large_log(self) -> None:
         """Rotate a log larger than ``LOG_BYTES``; lines written during the copy are lost."""
         if self.log.stat().st_size <= LOG_BYTES:
             return
@@ -99,12 +99,12 @@ class Service:
         os.truncate(self.log, 0)  # the service appends, so that it continues at the beginning
 
     def ask_to_stop(self) -> None:
-        """Order it to stop, without waiting."""
+        """Order the service to stop, without waiting."""
         if self._process.poll() is None:
             self._process.terminate()
 
     def stop(self) -> None:
-        """Order it to stop, and kill it if it does not."""
+        """Order the service to stop, and kill it if it does not stop in time."""
         self.ask_to_stop()
         if self._process.poll() is None:
             try:
@@ -121,7 +121,9 @@ class Service:
         self.stop()
 
 
-def started(arguments: Sequence[str], environment: Mapping[str, str], log: BinaryIO) -> subprocess.Popen[bytes]:
+def start_sotto(
+    arguments: Sequence[str], environment: Mapping[str, str], log: BinaryIO
+) -> subprocess.Popen[bytes]:
     """Start ``sotto`` with these arguments in a new session, with a pipe as its standard input."""
     return subprocess.Popen(  # noqa: S603  (our own interpreter and module)
         [sys.executable, "-P", "-m", "stream.cli", *arguments],
@@ -141,7 +143,7 @@ def _open_private_log(log: Path) -> BinaryIO:
 
 
 RESTART_PAUSES: Final = (0.5, 1.0, 2.0, 5.0, 10.0)
-"""Seconds before a failed process is restarted, by the number of failures in a row."""
+"""Seconds before a failed process is restarted, by its number of failures in a row."""
 STEADY_SECONDS: Final = 30.0
 """A process that ran for this time has started successfully."""
 
@@ -152,7 +154,7 @@ class ReplicaError(RuntimeError):
     """The processes cannot run as requested; the message has the reason."""
 
 
-def cores() -> int:
+def count_cores() -> int:
     """Return the number of cores available to this process."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
@@ -161,7 +163,7 @@ def metrics_ports(first: int, count: int) -> Sequence[int]:
     """Return consecutive metrics ports from ``first`` on; zeros for 0."""
     if first and first + count - 1 > MAX_PORT:
         raise ReplicaError(
-            f"{variable_of('metrics_port')}: {count} processes need the ports from {first} on; give {MAX_PORT - count + 1} at most"
+            f"{variable_of('metrics_port')}: {count} processes need the ports from {first} on; give at most {MAX_PORT - count + 1}"
         )
     return range(first, first + count) if first else (0,) * count
 
@@ -169,10 +171,10 @@ def metrics_ports(first: int, count: int) -> Sequence[int]:
 class Replicas:
     """Runs ``count`` workers or feeds, each ``sotto serve ROLE`` with some arguments.
 
-    They get this process's environment without the monitor's tokens, and write to its standard
-    error. The noise key is removed from the environment too if its file is in the arguments, and
-    for feeds. Process n has the metrics port ``metrics_port + n`` and keeps its name in the group
-    after a restart. None outlives this process.
+    The processes get this process's environment without the monitor's tokens, and write to its
+    standard error. Feeds do not get the noise key, nor do workers whose arguments name its file.
+    Process n has the metrics port ``metrics_port + n`` and keeps its name in the group after a restart.
+    No process outlives this one.
 
     Raises:
         ReplicaError: there are too few metrics ports.
@@ -193,9 +195,11 @@ class Replicas:
             "--stop-with-stdin",
             *arguments,
         ]
-        needless = MONITOR_TOKEN_VARIABLES | MONITOR_NAMES_VARIABLES
-        self._needless = (
-            needless | NOISE_KEY_VARIABLES if "--key-file" in arguments or role == "feed" else needless
+        dropped_variables = MONITOR_TOKEN_VARIABLES | MONITOR_NAMES_VARIABLES
+        self._dropped_variables = (
+            dropped_variables | NOISE_KEY_VARIABLES
+            if "--key-file" in arguments or role == "feed"
+            else dropped_variables
         )
         self._stopping = asyncio.Event()
 
@@ -205,7 +209,7 @@ class Replicas:
 
     def environment(self, number: int) -> dict[str, str]:
         """Return the environment of process ``number``."""
-        environment = environment_without(self._needless)
+        environment = environment_without(self._dropped_variables)
         name = self._settings.instance or f"{socket.gethostname()}-{os.getpid()}"
         environment[variable_of("instance")] = f"{name}-{number}"
         if port := self._ports[number]:
@@ -221,14 +225,14 @@ class Replicas:
         try:
             async with asyncio.TaskGroup() as group:
                 for number in range(self._count):
-                    group.create_task(self._keep(number))
+                    group.create_task(self._keep_running(number))
         except BaseExceptionGroup as errors:
             failed, others = errors.split(ReplicaError)
             if failed is None or others is not None:
                 raise
             raise failed.exceptions[0] from None
 
-    async def _keep(self, number: int) -> None:
+    async def _keep_running(self, number: int) -> None:
         failures = 0
         while not self._stopping.is_set():
             began = time.monotonic()
@@ -241,7 +245,7 @@ class Replicas:
                 raise ReplicaError(
                     f"{self._role} process {number} failed {failures} times at its start; see its log above"
                 )
-            await stopped_within(self._stopping, RESTART_PAUSES[failures - 1])
+            await wait_for_stop(self._stopping, RESTART_PAUSES[failures - 1])
 
     async def _run_process(self, number: int) -> int:
         process = await asyncio.create_subprocess_exec(
@@ -258,11 +262,11 @@ class Replicas:
             await asyncio.wait({ended, stopping}, return_when=asyncio.FIRST_COMPLETED)
         finally:
             stopping.cancel()
-            await _end(process, ended)
+            await _end_process(process, ended)
         return ended.result()
 
 
-async def _end(process: asyncio.subprocess.Process, ended: asyncio.Task[int]) -> None:
+async def _end_process(process: asyncio.subprocess.Process, ended: asyncio.Task[int]) -> None:
     if process.returncode is None:
         process.terminate()
         done, _ = await asyncio.wait({ended}, timeout=STOP_SECONDS)

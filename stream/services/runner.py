@@ -23,14 +23,14 @@ from stream.engine.health import ServiceHealth, ServiceName
 from stream.engine.session import EngineRole
 from stream.environment import reduce_gc_frequency
 from stream.kafka.client import column_reader
-from stream.kafka.client.availability import Stopped, patiently
+from stream.kafka.client.availability import Stopped, retry_until_available
 from stream.kafka.client.client_patches import KafkaProducer
-from stream.kafka.client.security import connection
+from stream.kafka.client.security import connection_options
 from stream.kafka.topics import acls
 from stream.kafka.topics.acls import AclRole
 from stream.kafka.topics.creation import find_topics, inspect_topics
 from stream.kafka.topics.layouts import TopicsError, format_differences
-from stream.kernel import compiled
+from stream.kernel import compiled_kernel
 from stream.kernel.library import describe_missing_kernel
 from stream.log import get_logger
 from stream.privacy.noise import NoiseKey
@@ -81,25 +81,27 @@ HEARTBEAT_SECONDS: Final = 10.0
 KEY_PREFIX: Final = "@member|"
 
 _STATM: Final = Path("/proc/self/statm")
-_LEAVING_SECONDS: Final = 3.0
+_DELETION_SECONDS: Final = 3.0
 
 log = get_logger("service")
 
 
-async def heartbeats(settings: Settings, role: EngineRole, started: float) -> None:
+async def write_heartbeats(settings: Settings, role: EngineRole, started: float) -> None:
     """Write heartbeats to the status topic until cancelled, then a tombstone.
 
-    If a heartbeat fails, the next one is tried, so that the service does not depend on them.
+    If a heartbeat fails, the next one is tried: the service does not depend on heartbeats.
     """
     is_shown = False
     while True:
         producer: Any = None
         try:
             # Secrets are read at each connection: their files may be replaced at any time.
-            producer = KafkaProducer(**connection(settings))
+            producer = KafkaProducer(**connection_options(settings))
             await producer.start()
             while True:
-                await producer.send_and_wait(role.status, key=_key(role), value=_word(role, started))
+                await producer.send_and_wait(
+                    role.status, key=_heartbeat_key(role), value=_encode_heartbeat(role, started)
+                )
                 is_shown = True
                 await asyncio.sleep(HEARTBEAT_SECONDS)
         except (KafkaError, OSError) as error:
@@ -117,17 +119,17 @@ async def heartbeats(settings: Settings, role: EngineRole, started: float) -> No
 async def _delete_heartbeat(producer: Any, role: EngineRole) -> None:
     """Delete this process's heartbeat."""
     try:
-        async with asyncio.timeout(_LEAVING_SECONDS):
-            await producer.send_and_wait(role.status, key=_key(role), value=None)
+        async with asyncio.timeout(_DELETION_SECONDS):
+            await producer.send_and_wait(role.status, key=_heartbeat_key(role), value=None)
     except (KafkaError, OSError, TimeoutError):
         log.info("could not remove the heartbeat", role=role.name)
 
 
-def _key(role: EngineRole) -> bytes:
+def _heartbeat_key(role: EngineRole) -> bytes:
     return f"{KEY_PREFIX}{role.member}".encode()
 
 
-def _word(role: EngineRole, started: float) -> bytes:
+def _encode_heartbeat(role: EngineRole, started: float) -> bytes:
     """Encode a heartbeat."""
     status = MemberStatus(
         role=role.name, member=role.member, version=VERSION, started=started, memory=resident_bytes()
@@ -146,21 +148,21 @@ def resident_bytes() -> int:
 
 SWITCH_SECONDS: Final = 0.0005
 """Longest time a busy thread keeps the event loop waiting; Python's default is 5 ms."""
-_ORDERS: Final = (signal.SIGTERM, signal.SIGINT)
+_STOP_SIGNALS: Final = (signal.SIGTERM, signal.SIGINT)
 
 
-def _service(
+def _build_service(
     role: ServiceName, settings: Settings, topics: Topics, key: NoiseKey | None, health: ServiceHealth
 ) -> Engine | FeedService:
     if role == "feed":
         from stream.services.feed_service import FeedService  # noqa: PLC0415  (imports of the other roles are slow)
 
         return FeedService(settings, topics, health)
-    from stream.services.keyed_services import budget, worker  # noqa: PLC0415
+    from stream.services.keyed_services import build_budget_engine, build_worker_engine  # noqa: PLC0415
 
     if key is None:
         raise ValueError(f"a {role} needs the noise key")
-    return (worker if role == "worker" else budget)(settings, topics, key, health)
+    return (build_worker_engine if role == "worker" else build_budget_engine)(settings, topics, key, health)
 
 
 async def serve(
@@ -168,8 +170,8 @@ async def serve(
 ) -> None:
     """Run a service until SIGTERM or SIGINT, then finish current batches and leave the group.
 
-    It waits for Kafka if necessary. With ``stop_with_stdin``, the end of standard input stops it
-    too, so that a service ends with its parent. Feeds need no noise key.
+    The service waits for Kafka if necessary. With ``stop_with_stdin``, the end of standard input stops
+    it too, so that a service ends with its parent. Feeds need no noise key.
     """
     tracing.configure(role)
     if (reason := describe_missing_kernel()) is not None:
@@ -179,31 +181,31 @@ async def serve(
     install_stop_handlers(stopping.set, stop_with_stdin=stop_with_stdin)
     health = ServiceHealth(role)
     health.serve(settings.metrics_host, settings.metrics_port)
-    beating = asyncio.create_task(health.beat())
+    health_task = asyncio.create_task(health.beat())
     try:
         find = partial(find_topics, settings, attempts=50, role=acls.AclRole(role))
-        topics = await patiently(find, stopping, health.set_lack)
-        await patiently(partial(guard_topics, settings, acls.AclRole(role)), stopping, health.set_lack)
-        gc.disable()  # while modules are imported: their objects are never freed
-        engine = _service(role, settings, topics, key, health)
+        topics = await retry_until_available(find, stopping, health.set_lack)
+        await retry_until_available(partial(guard_topics, settings, acls.AclRole(role)), stopping, health.set_lack)
+        gc.disable()  # until the imports below are done: imported objects are never freed
+        engine = _build_service(role, settings, topics, key, health)
         column_reader.install()
-        log.info("ready to begin", role=role, kernel="python" if compiled() is None else "compiled")
+        log.info("ready to begin", role=role, kernel="python" if compiled_kernel() is None else "compiled")
         sys.setswitchinterval(SWITCH_SECONDS)
         reduce_gc_frequency()
         gc.enable()
         install_stop_handlers(engine.stop, stop_with_stdin=stop_with_stdin)
         engine.on_failure = force_exit_after
         if not stopping.is_set():
-            saying = asyncio.create_task(heartbeats(settings, engine.role, started))
+            heartbeat_task = asyncio.create_task(write_heartbeats(settings, engine.role, started))
             try:
                 await engine.run()
             finally:
-                saying.cancel()
-                await asyncio.gather(saying, return_exceptions=True)
+                heartbeat_task.cancel()
+                await asyncio.gather(heartbeat_task, return_exceptions=True)
     except Stopped:
         log.info("stopped before it began", role=role)
     finally:
-        beating.cancel()
+        health_task.cancel()
         ignore_stop_signals()
 
 
@@ -219,8 +221,9 @@ def install_stop_handlers(
 ) -> None:
     """Call ``stop`` at SIGTERM, SIGINT or, if requested, at the end of standard input.
 
-    After ``seconds``, by default twice ``STOP_SECONDS``, the process exits by force: a stop may
-    wait for Kafka without end. The next owner completes the work, as after a kill.
+    The process exits by force ``seconds`` after the stop (by default twice ``STOP_SECONDS``), because a
+    stop may wait for Kafka forever. The next owner of its partitions completes the work, as after a
+    kill.
     """
     loop = asyncio.get_running_loop()
 
@@ -228,7 +231,7 @@ def install_stop_handlers(
         stop()
         force_exit_after(2 * STOP_SECONDS if seconds is None else seconds)
 
-    for number in _ORDERS:
+    for number in _STOP_SIGNALS:
         loop.add_signal_handler(number, stop_once)
     if stop_with_stdin:
         loop.add_reader(sys.stdin.fileno(), _stop_at_end_of_input, loop, stop_once)
@@ -237,7 +240,7 @@ def install_stop_handlers(
 def ignore_stop_signals() -> None:
     """Ignore further stop signals, which would change the exit status."""
     loop = asyncio.get_running_loop()
-    for number in _ORDERS:
+    for number in _STOP_SIGNALS:
         loop.remove_signal_handler(number)
         signal.signal(number, signal.SIG_IGN)
 

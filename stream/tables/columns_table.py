@@ -115,10 +115,10 @@ class PrivateTable:
         hashed = hashed_columns(rows.private_codes, rows.private_texts)
         found = choose_rows(hashed, rows.people, source.contribution, contribution_key(key, source.source))
         codes = {name: column[found.private_order] for name, column in rows.private_codes.items()}
-        texts = {name: column.picked(found.private_order) for name, column in rows.private_texts.items()}
+        texts = {name: column.gather(found.private_order) for name, column in rows.private_texts.items()}
         all_rows = AllRows(source.person or "", source.contribution, codes, found.people, texts)
         counted = {name: column[: found.private_counted] for name, column in codes.items()}
-        texts = {name: column.picked(slice(found.private_counted)) for name, column in texts.items()}
+        texts = {name: column.gather(slice(found.private_counted)) for name, column in texts.items()}
         return cls(rows.attributes, counted, public_size=found.people.public_size, all_rows=all_rows, texts=texts)
 
     @classmethod

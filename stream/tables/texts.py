@@ -65,7 +65,7 @@ class TextColumn:
         joined = np.frombuffer(bytes(_DIGEST_BYTES) + b"".join(parts), dtype=TextDigests.dtype)
         return TextDigests(self.private_codes, joined)
 
-    def picked(self, rows: Any) -> TextColumn:
+    def gather(self, rows: Any) -> TextColumn:
         """Return the column of some rows, with the same codes."""
         return replace(self, private_codes=self.private_codes[rows])
 

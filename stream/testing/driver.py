@@ -174,7 +174,7 @@ class Driver(MemoryInstallation, SyncCalls):
         options = validate_as_invalid(lambda: _Options.model_validate(given))
         limits = Limits.of(options.work_outstanding, options.work_rate)
         super().__init__(as_key(noise_key), Topics(partitions=options.partitions), limits)
-        self._made = 0
+        self._id_count = 0
         self._last: Delivery | None = None
         self._calls = MemoryCalls(self.topics, self._send_requests, self._ask, self.log, self._new_id)
 
@@ -208,7 +208,7 @@ class Driver(MemoryInstallation, SyncCalls):
             'registered'
         """
         source = as_source(source)
-        self._put(source.source, table)
+        self._use_table(source.source, table)
         return super().register(source)
 
     def register_all(self, sources: Iterable[Source], table: Any = None) -> None:
@@ -222,7 +222,7 @@ class Driver(MemoryInstallation, SyncCalls):
         frame = None if table is None else as_frame(table)
         requests = []
         for source in sources:
-            self._put(source.source, frame)
+            self._use_table(source.source, frame)
             requests.append(RegisterSource(request=self._new_id(), source=source))
         for receipt in self.requests(requests):
             require_accepted(receipt)
@@ -234,7 +234,7 @@ class Driver(MemoryInstallation, SyncCalls):
             >>> client.refresh("people", table={"sex": ["F", "M"], "age": [34, 71]}).version
             2
         """
-        self._put(source, table)
+        self._use_table(source, table)
         return super().refresh(source, close=close)
 
     def ask_many(
@@ -363,11 +363,11 @@ class Driver(MemoryInstallation, SyncCalls):
         if not isinstance(value, bytes) or partition not in range(self.topics.partitions):
             raise Invalid(f"send: give bytes, and a partition from 0 to {self.topics.partitions - 1}")
         require_headers(headers)
-        marks = self._marks()
+        marks = self._log_ends()
         place = (self.topics.queries, partition)
         self._append(place, b"", value, headers)
         self._last = None
-        self._settle()
+        self._process_all()
         results = self._collect(Delivery(marks, {}, [(place, None, None)] if address_of(value) else []))
         return results[0] if results else None
 
@@ -399,7 +399,7 @@ class Driver(MemoryInstallation, SyncCalls):
             again = after.get(place, [])
             if compare and [one[4:] for one in records] != [one[4:] for one in again]:
                 raise NotReproducibleError(
-                    f"{place[0]} partition {place[1]}: other bytes for the same {self._last.count} events"
+                    f"{place[0]} partition {place[1]}: the {self._last.count} redelivered events gave other bytes"
                 )
         return self._collect(self._last)
 
@@ -407,10 +407,10 @@ class Driver(MemoryInstallation, SyncCalls):
         return self._calls
 
     def _new_id(self) -> str:
-        self._made += 1
-        return f"made-{self._made}"
+        self._id_count += 1
+        return f"made-{self._id_count}"
 
-    def _put(self, source: str, table: Any) -> None:
+    def _use_table(self, source: str, table: Any) -> None:
         if table is not None:
             frame = as_frame(table)
             self._frames[source] = frame
@@ -424,7 +424,7 @@ class Driver(MemoryInstallation, SyncCalls):
                 (self.topics.requests, 0), subject_of(request)[0].encode(), _request_codec.encode(request)
             )
         self._last = None
-        self._settle()
+        self._process_all()
         receipts: dict[tuple[str, str], Receipt] = {}
         for record in self.log(ledger)[begin:]:
             if record.value is not None and (record.key or b"").startswith(RECEIPT_KEY_PREFIX):
@@ -434,7 +434,7 @@ class Driver(MemoryInstallation, SyncCalls):
         return [receipts[request.request, request_digest(request)] for request in requests]
 
     def _ask(self, questions: Sequence[Query | bytes], headers: Headers) -> Results:
-        marks = self._marks()
+        marks = self._log_ends()
         expected: list[tuple[Place, Query | None, Source | None]] = []
         for question in questions:
             value = question if isinstance(question, bytes) else _query_codec.encode(question)
@@ -445,16 +445,16 @@ class Driver(MemoryInstallation, SyncCalls):
             if address:
                 query = None if isinstance(question, bytes) else question
                 expected.append((place, query, None if query is None else self._source_of(query)))
-        self._last = Delivery(marks, self._marks(), expected)
-        self._settle()
+        self._last = Delivery(marks, self._log_ends(), expected)
+        self._process_all()
         return self._collect(self._last)
 
     def _write(self, records: Iterable[LiveRecord]) -> Results:
-        marks = self._marks()
+        marks = self._log_ends()
         for topic, partition, key, value, headers in records:
             self._append((topic, partition), key, value, headers)
-        self._last = Delivery(marks, self._marks(), None)
-        self._settle()
+        self._last = Delivery(marks, self._log_ends(), None)
+        self._process_all()
         return self._collect(self._last)
 
     def _collect(self, delivery: Delivery) -> Results:

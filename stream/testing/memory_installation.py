@@ -138,7 +138,7 @@ class Feeds:
         return moved
 
 
-LONGEST_WAIT: Final = 100 * 366 * 86_400
+MAX_WAIT_SECONDS: Final = 100 * 366 * 86_400
 """Most seconds of one call of ``wait``: a hundred years."""
 
 
@@ -183,10 +183,14 @@ class MemoryInstallation:
         Examples:
             >>> client.wait(60)
         """
-        if isinstance(seconds, bool) or not isinstance(seconds, int | float) or not 0 <= seconds <= LONGEST_WAIT:
-            raise Invalid(f"seconds: give a number of seconds from 0 to {LONGEST_WAIT:,}")
+        if (
+            isinstance(seconds, bool)
+            or not isinstance(seconds, int | float)
+            or not 0 <= seconds <= MAX_WAIT_SECONDS
+        ):
+            raise Invalid(f"seconds: give a number of seconds from 0 to {MAX_WAIT_SECONDS:,}")
         self._now += round(1000 * seconds)
-        self._settle()
+        self._process_all()
 
     def log(self, place: Place) -> Sequence[Record]:
         """Return all records ever written to a partition.
@@ -204,7 +208,7 @@ class MemoryInstallation:
             >>> client.crash()
         """
         self._start()
-        self._settle()
+        self._process_all()
 
     def restart(self, noise_key: NoiseKey | bytes | str) -> None:
         """Restart with another noise key, as after a key rotation; keep the tables.
@@ -220,7 +224,7 @@ class MemoryInstallation:
 
     def _start(self) -> None:
         topics = self.topics
-        self._workers = [self._restored(partition) for partition in range(topics.partitions)]
+        self._workers = [self._restore_worker(partition) for partition in range(topics.partitions)]
         self._budget = BudgetProcessor(
             topics,
             0,
@@ -234,7 +238,7 @@ class MemoryInstallation:
         self._budget.restored()
         self._feeds = Feeds(topics, self)
 
-    def _restored(self, partition: int) -> QueryProcessor:
+    def _restore_worker(self, partition: int) -> QueryProcessor:
         topics = self.topics
         worker = QueryProcessor(topics, partition, self._key, self._tables, self._limits)
         worker.restore(self.compacted((topics.control, partition)))
@@ -253,17 +257,17 @@ class MemoryInstallation:
         latest = {record.key: record for record in self._logs.get(place, ())}
         return sorted(latest.values(), key=lambda record: record.offset)
 
-    def _settle(self) -> None:
+    def _process_all(self) -> None:
         topics = self.topics
         for worker in self._workers:
             self.write(worker.follow(()))
         while True:
-            moved = self._feed(topics.requests, 0, self._budget.prepare, self._budget.process)
-            moved |= self._feed(topics.charges, 0, self._budget.prepare, self._budget.process)
+            moved = self._process_next(topics.requests, 0, self._budget.prepare, self._budget.process)
+            moved |= self._process_next(topics.charges, 0, self._budget.prepare, self._budget.process)
             for partition in range(topics.partitions):
                 moved |= self._follow(partition)
                 worker = self._workers[partition]
-                moved |= self._feed(topics.queries, partition, worker.prepare, worker.process)
+                moved |= self._process_next(topics.queries, partition, worker.prepare, worker.process)
             moved |= self._feeds.step()
             if not moved and not self._feeds.idle(self._now / 1000):
                 self.write(self._budget.idle(self._now / 1000))
@@ -272,13 +276,15 @@ class MemoryInstallation:
     def _follow(self, partition: int) -> bool:
         worker = self._workers[partition]
         try:
-            return self._feed(self.topics.control, partition, Batch, lambda batch: worker.follow(batch.records))
+            return self._process_next(
+                self.topics.control, partition, Batch, lambda batch: worker.follow(batch.records)
+            )
         except TableMissedError:
-            worker = self._workers[partition] = self._restored(partition)
+            worker = self._workers[partition] = self._restore_worker(partition)
             self.write(worker.follow(()))
             return True
 
-    def _feed(
+    def _process_next(
         self, topic: str, partition: int, prepare: Callable[..., Batch], process: Callable[[Any], Outputs]
     ) -> bool:
         place = (topic, partition)
@@ -311,7 +317,7 @@ class MemoryInstallation:
         log.append(record)
         return record
 
-    def _marks(self) -> dict[Place, int]:
+    def _log_ends(self) -> dict[Place, int]:
         return {place: len(log) for place, log in self._logs.items()}
 
 
@@ -352,7 +358,7 @@ def as_frame(table: Any) -> pl.DataFrame:
     except (TypeError, ValueError, OverflowError, pl.exceptions.PolarsError):
         if not isinstance(table, Mapping):
             raise Invalid(
-                f"table: {type(table).__name__} is no table; give a polars frame or a mapping of columns"
+                f"table: {type(table).__name__} is not a table; give a polars frame or a mapping of columns"
             ) from None
     columns = [_column(str(name), cells) for name, cells in table.items()]
     first = columns[0]
@@ -360,7 +366,7 @@ def as_frame(table: Any) -> pl.DataFrame:
     if other is not None:
         raise Invalid(
             f"table: column '{first.name}' has {len(first)} cells and column '{other.name}' has {len(other)}; give each row a cell in "
-            "every column, None where it has none"
+            "every column; None is an empty cell"
         )
     return pl.DataFrame(columns)
 
@@ -377,6 +383,6 @@ def _column(name: str, cells: Any) -> pl.Series:
     if not kinds <= {str, int, float, type(None)}:
         mixed = ", ".join(sorted(kind.__name__ for kind in kinds))
         raise Invalid(
-            f"table: column '{name}' has cells of types {mixed}; give texts, numbers and None, or one other type alone"
+            f"table: column '{name}' has cells of types {mixed}; give only texts, numbers and None, or only one other type"
         )
     return select_columns({name: cells}, [name])[name]

@@ -255,7 +255,7 @@ class Admission:
         everything = np.arange(len(records))
         _, ids, slots, values, thresholds = scanned
         rows = QuestionRows(everything, ids, slots, values, thresholds, offsets, events)
-        return (rows if taken.all() else rows.picked(everything[taken])), everything[~taken]
+        return (rows if taken.all() else rows.gather(everything[taken])), everything[~taken]
 
     def admit(self, batch: QueryBatch) -> AdmittedBatch:
         """Resolve the batch's unresolved questions to private numbers, in order."""

@@ -14,7 +14,7 @@ from msgspec.structs import replace
 
 from schemas import Answer
 from schemas.wire import encode, struct
-from stream.kernel import Column, Spans, joined, pack, spans_of
+from stream.kernel import Column, Spans, concatenate_spans, pack_rows, spans_of
 from stream.privacy.mechanisms.above_threshold import ABOVE, HALTED
 from stream.processing.protocol import Message, Outputs
 from stream.processing.record_columns import MessageColumns
@@ -166,19 +166,19 @@ class ColumnPublisher:
         texts = [self._answer_text(one[:-1], verdicts.numbers.get(one[-1])) for one in distinct]
         before, after = (spans_of([text[part] for text in texts]) for part in (0, 1))
         ends = _answer_ends(rows)
-        names = streams.names_of(known).picked(stream_of)
+        names = streams.names_of(known).gather(stream_of)
         indexed, unindexed = np.flatnonzero(~halted), np.flatnonzero(halted)
         packed = [
-            pack(
+            pack_rows(
                 len(places),
                 [
                     _ANSWER_START[:_ID_END],
-                    rows.ids.picked(places),
+                    rows.ids.gather(places),
                     _ANSWER_START[_ID_END:],
-                    names.picked(places),
+                    names.gather(places),
                     (before, group[places]),
                     *more,
-                    _ANSWER_END if ends is None else ends.picked(places),
+                    _ANSWER_END if ends is None else ends.gather(places),
                 ],
             )
             for places, more in (
@@ -187,9 +187,9 @@ class ColumnPublisher:
             )
             if len(places)
         ]
-        values = joined(packed) if packed else rows.ids
+        values = concatenate_spans(packed) if packed else rows.ids
         order = np.argsort(np.concatenate((indexed, unindexed)), kind="stable") if len(packed) > 1 else None
-        return MessageColumns(names, values if order is None else values.picked(order))
+        return MessageColumns(names, values if order is None else values.gather(order))
 
     def _unshared_rows(self, rows: QuestionRows, verdicts: Verdicts, halted: npt.NDArray[np.bool_]) -> Column:
         """Return a number per row: 0 if its text may be shared, else one that only its sharers have."""

@@ -141,7 +141,7 @@ class StreamControl:
                         streams.life.refuse(slot, f"table: {error}")
         # Only a refreshed or ended stream can make a table unnecessary.
         renewed = any(streams.terms[index].version > FIRST_VERSION for index in indices)
-        if renewed or not answering_mask(streams.columns.picked(slots)).all():
+        if renewed or not answering_mask(streams.columns.gather(slots)).all():
             self._release_tables()
 
     def _release_tables(self) -> None:

@@ -85,7 +85,7 @@ class LifeCycle:
     def reopen_exhausted(self, slots: npt.NDArray[np.intp]) -> None:
         """Open exhausted streams again if an extension pays for another answer."""
         columns = self._columns
-        figures = columns.picked(slots)
+        figures = columns.gather(slots)
         reopened = (figures.state == EXHAUSTED) & (figures.tops_left * PARTS > figures.surplus)
         columns.state[slots[reopened]] = OPEN
 

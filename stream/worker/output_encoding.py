@@ -10,7 +10,7 @@ import numpy.typing as npt
 
 from schemas import Answer
 from schemas.wire import encode, struct
-from stream.kernel import Column, Part, Spans, pack, spans_of
+from stream.kernel import Column, Part, Spans, pack_rows, spans_of
 from stream.processing.dead_letters import BUSY, Rejection, Unread, address_of, dead_letter
 from stream.processing.protocol import PROGRESS_KEY, Message, Outputs, RecordLike, with_topic_ids
 from stream.processing.record_columns import MessageColumns
@@ -39,8 +39,8 @@ class OutputEncoder:
         if not len(slots):
             return
         if figures is None:
-            figures = self._streams.columns.picked(slots)
-        values = pack(
+            figures = self._streams.columns.gather(slots)
+        values = pack_rows(
             len(slots),
             (
                 b'{"incarnation":"',
@@ -99,9 +99,9 @@ class OutputEncoder:
         """Write one charge per stream."""
         if not len(slots):
             return
-        figures = self._streams.columns.picked(slots)
+        figures = self._streams.columns.gather(slots)
         sources, source_of = self._encode_sources(slots, figures)
-        values = pack(
+        values = pack_rows(
             len(slots),
             (
                 *self._encode_totals(slots, figures, (sources, source_of)),
@@ -116,21 +116,21 @@ class OutputEncoder:
         home = np.array([partition_of(source, LEDGER_PARTITIONS) for source in sources])[source_of]
         for partition in np.unique(home).tolist():
             own = np.flatnonzero(home == partition)
-            charges = MessageColumns(sources.picked(source_of[own]), values.picked(own))
+            charges = MessageColumns(sources.gather(source_of[own]), values.gather(own))
             outputs.extend(self._topics.charges, partition, charges)
 
     def write_status(self, outputs: Outputs, slots: npt.NDArray[np.intp]) -> None:
         """Write one status record per stream."""
         if not len(slots):
             return
-        figures = self._streams.columns.picked(slots)
+        figures = self._streams.columns.gather(slots)
         refused: Part = b"null"
         if figures.refused.any():
             reasons = zip(slots.tolist(), figures.refused.tolist(), strict=True)
             refused = _encode_reasons(
                 [self._streams.reason(slot) if is_refused else None for slot, is_refused in reasons]
             )
-        values = pack(
+        values = pack_rows(
             len(slots),
             (
                 *self._encode_totals(slots, figures, self._encode_sources(slots, figures)),

@@ -10,7 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from schemas import FIRST_VERSION
-from stream.kernel import LINE_BYTES, RowLayout, Spans, empty_rows, rows_of, with_room, zeros
+from stream.kernel import LINE_BYTES, RowLayout, Spans, empty_rows, grow_to, mapped_zeros, rows_of
 from stream.privacy.noise import SUBKEY_BYTES, DrawRole, NoiseKey, stream_subkey, stream_subkeys
 from stream.worker.stream_definitions import StreamDefinition
 
@@ -53,11 +53,11 @@ class FigureArrays:
         for name in self._record.names or ():
             setattr(self, name, records[name])
         for name, kind in self._separate.items():
-            grown = zeros((self._capacity,), kind)
+            grown = mapped_zeros((self._capacity,), kind)
             grown[:before] = getattr(self, name, grown)[:before]
             setattr(self, name, grown)
 
-    def picked(self, slots: npt.NDArray[np.intp]) -> Self:
+    def gather(self, slots: npt.NDArray[np.intp]) -> Self:
         """Gather the entries of some slots, without ``SEPARATE_ARRAYS`` and arrays of bytes."""
         found = object.__new__(type(self))
         arrays = self._layout.gather(self.rows, self._figures, np.ascontiguousarray(slots, dtype=np.int64))
@@ -195,8 +195,8 @@ class StreamKeys:
     def add_streams(self, definitions: Mapping[int, StreamDefinition], count: int) -> None:
         """Store the incarnations, digests and key names of new streams among ``count`` slots."""
         self._count = count
-        self._digests = with_room(self._digests, count)
-        self._key_of = with_room(self._key_of, count)
+        self._digests = grow_to(self._digests, count)
+        self._key_of = grow_to(self._key_of, count)
         slots = np.fromiter(definitions, dtype=np.intp, count=len(definitions))
         incarnations = "".join([one.incarnation for one in definitions.values()]).encode()
         digests = bytes.fromhex("".join([one.digest for one in definitions.values()]))
@@ -244,7 +244,7 @@ class StreamKeys:
                 definitions=rows_of(self._digests, slots[members]),
                 role=role,
             )
-            found[members] = np.frombuffer(derived.concatenated(), dtype=np.uint8).reshape(-1, SUBKEY_BYTES)
+            found[members] = np.frombuffer(derived.joined_bytes(), dtype=np.uint8).reshape(-1, SUBKEY_BYTES)
         if self._version_suffixes:
             for place, slot in enumerate(slots.tolist()):
                 if slot in self._version_suffixes:

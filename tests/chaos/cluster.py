@@ -17,7 +17,7 @@ from aiokafka.admin import AIOKafkaAdminClient
 from aiokafka.errors import KafkaError
 
 from stream.kafka.broker.broker_cluster import LocalCluster
-from stream.kafka.client.availability import from_any_broker
+from stream.kafka.client.availability import ask_any_broker
 from stream.kafka.topics.creation import create_topics
 from stream.kafka.topics.layouts import layout, worker_group
 from stream.privacy.noise import NoiseKey
@@ -121,7 +121,7 @@ class Brokers:
         admin = AIOKafkaAdminClient(bootstrap_servers=self.ground.settings.bootstrap)
         await admin.start()
         try:
-            return await from_any_broker(lambda: ask(admin))
+            return await ask_any_broker(lambda: ask(admin))
         finally:
             await admin.close()
 

@@ -17,7 +17,7 @@ from stream.kafka.broker.properties import free_port
 from stream.kafka.topics.creation import create_topics
 from stream.privacy.noise import NoiseKey
 from stream.processing.protocol import Outputs
-from stream.services.keyed_services import worker
+from stream.services.keyed_services import build_worker_engine
 from stream.services.processes import RoleName, Service
 from stream.settings import Settings
 from stream.worker import QueryProcessor
@@ -107,7 +107,7 @@ async def test_a_batch_that_takes_longer_does_not_cost_a_worker_its_group(
         ground.start("budget")
         await client.register(FEED)
         await client.open(ward())
-        engine = worker(narrow, client.topics, key)
+        engine = build_worker_engine(narrow, client.topics, key)
         running = asyncio.create_task(engine.run())
 
         async def ask(identifier: str) -> Any:

@@ -35,8 +35,8 @@ from stream.kafka.broker.broker_process import HOST
 from stream.kafka.broker.local_broker import LocalBroker
 from stream.kafka.broker.programs import new_cluster_id
 from stream.kafka.broker.properties import Member, Ports, choose_ports, free_port
-from stream.kafka.client.security import SecurityError, connection
-from stream.kafka.topics.acls import AclRole, apply, grants, usual_principal
+from stream.kafka.client.security import SecurityError, connection_options
+from stream.kafka.topics.acls import AclRole, create_acls, default_principal, role_access
 from stream.kafka.topics.creation import create_topics, find_topics
 from stream.kafka.topics.layouts import TopicsError, layout
 from stream.processing.topic_names import Topics
@@ -211,7 +211,7 @@ class SecuredKafka:
     def install(self, prefix: str, partitions: int = 2) -> None:
         """Make topics, users and access lists as an administrator would."""
         admin = self.administrator(prefix).model_copy(update={"partitions": partitions})
-        self.add_users(usual_principal(role, admin).removeprefix("User:") for role in AclRole)
+        self.add_users(default_principal(role, admin).removeprefix("User:") for role in AclRole)
         asyncio.run(_install(admin))
         for role in AclRole:
             asyncio.run(in_force(self.role(role, prefix), role))
@@ -223,8 +223,8 @@ class SecuredKafka:
 
 async def _install(admin: Settings) -> None:
     await create_topics(admin)
-    for role, granted in grants(admin).items():
-        await apply(admin, usual_principal(role, admin), granted)
+    for role, granted in role_access(admin).items():
+        await create_acls(admin, default_principal(role, admin), granted)
 
 
 async def in_force(settings: Settings, role: AclRole) -> None:
@@ -255,7 +255,7 @@ class Raw:
     """One principal's connection, on which requests are sent without asking first whether they are allowed."""
 
     def __init__(self, settings: Settings) -> None:
-        self._client = AIOKafkaClient(**connection(settings))
+        self._client = AIOKafkaClient(**connection_options(settings))
 
     async def __aenter__(self) -> Self:
         await self._client.bootstrap()
@@ -290,7 +290,7 @@ async def ends(admin: Settings, topics: Iterable[str], partitions: int) -> dict[
 
 async def fence(settings: Settings, transactional_id: str) -> None:
     """Take a transactional id, as whoever wants to cut its owner off would."""
-    producer = AIOKafkaProducer(**connection(settings), transactional_id=transactional_id)
+    producer = AIOKafkaProducer(**connection_options(settings), transactional_id=transactional_id)
     try:
         await producer.start()
     finally:

@@ -18,7 +18,7 @@ from stream.client.kafka_connection import KafkaSender
 from stream.engine.restore import reader
 from stream.kafka.broker.local_broker import LocalBroker
 from stream.kafka.client.adapter import KAFKA
-from stream.kafka.client.security import admin_client, connection
+from stream.kafka.client.security import admin_client, connection_options
 from stream.kafka.topics.creation import check_topics, find_topics
 from stream.kafka.topics.layouts import TopicsError, layout
 from stream.privacy.noise import NoiseKey
@@ -164,7 +164,7 @@ async def send(settings: Settings, topic: str) -> None:
 
 async def write(settings: Settings, topic: str) -> None:
     producer = KAFKA.producer(
-        **connection(settings),
+        **connection_options(settings),
         transactional_id=f"{topic}-0",
         transaction_timeout_ms=5000,
         max_batch_size=1024,

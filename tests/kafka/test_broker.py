@@ -23,7 +23,14 @@ from stream.kafka.broker.local_broker import (
     prepare,
     record_start_cache,
 )
-from stream.kafka.broker.programs import Kind, cluster_id, copied, java, keep, server_command
+from stream.kafka.broker.programs import (
+    Kind,
+    cluster_id,
+    copy_formatted_data,
+    java_launcher,
+    server_command,
+    store_formatted_data,
+)
 from stream.kafka.broker.properties import Ports, choose_ports, free_port
 
 pytestmark = pytest.mark.kafka
@@ -170,7 +177,7 @@ def test_losing_the_race_for_a_port_is_followed_by_another_try_in_which_a_taken_
     monkeypatch.setattr(
         "stream.kafka.broker.local_broker.choose_ports", lambda port: next(answers, None) or choose_ports(port)
     )
-    monkeypatch.setattr("stream.kafka.broker.properties.USUAL_PORT", taken)
+    monkeypatch.setattr("stream.kafka.broker.properties.DEFAULT_PORT", taken)
     shared.stop()
     running = shared.start()
     assert running == shared.status()
@@ -199,12 +206,12 @@ def test_a_folder_that_kafka_made_is_kept_and_copies_have_ids_of_their_own(tmp_p
     (made / "meta.properties").write_text(
         "#\n#Tue\ncluster.id=CLUSTER\ndirectory.id=DIRECTORY\nnode.id=1\nversion=1\n"
     )
-    assert not copied(tmp_path, tmp_path / "none", kind, cluster="a", node=1)
-    keep(tmp_path, made, kind)
+    assert not copy_formatted_data(tmp_path, tmp_path / "none", kind, cluster="a", node=1)
+    store_formatted_data(tmp_path, made, kind)
     shutil.rmtree(made)
     ids = []
     for node, cluster in enumerate(("first", "second"), start=1):
-        assert copied(tmp_path, tmp_path / cluster, kind, cluster=cluster, node=node)
+        assert copy_formatted_data(tmp_path, tmp_path / cluster, kind, cluster=cluster, node=node)
         assert cluster_id(tmp_path / cluster) == cluster
         assert (tmp_path / cluster / "log" / "voters").read_bytes() == b"\x00 of DIRECTORY"
         told = dict(line.split("=") for line in (tmp_path / cluster / "meta.properties").read_text().splitlines())
@@ -217,7 +224,7 @@ def test_a_kept_folder_that_cannot_be_read_is_passed_over(tmp_path: Path) -> Non
     kept = tmp_path / "formatted-single"
     kept.mkdir()
     (kept / "meta.properties").write_text("of another kind\n")
-    assert not copied(tmp_path, tmp_path / "data", "single", cluster="a", node=1)
+    assert not copy_formatted_data(tmp_path, tmp_path / "data", "single", cluster="a", node=1)
     assert not (tmp_path / "data").exists()
 
 
@@ -309,6 +316,6 @@ def test_what_java_remembers_of_a_start_fits_and_brokers_are_started_with_it() -
 
 
 def test_other_java_programs_run_from_the_same_jars() -> None:
-    command = [str(java()), "-cp", java_classpath(), "kafka.Kafka", "--version"]
+    command = [str(java_launcher()), "-cp", java_classpath(), "kafka.Kafka", "--version"]
     told = subprocess.run(command, capture_output=True, text=True, check=True)
     assert told.stdout.startswith("4.3.1")

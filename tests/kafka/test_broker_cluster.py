@@ -15,7 +15,7 @@ from stream.kafka.broker import broker_cluster
 from stream.kafka.broker.broker_cluster import LocalCluster
 from stream.kafka.broker.broker_process import is_alive, read_state
 from stream.kafka.broker.local_broker import BrokerError, LocalBroker
-from stream.kafka.broker.properties import Member, Ports, choose_ports_of, server_properties
+from stream.kafka.broker.properties import Member, Ports, choose_cluster_ports, server_properties
 from stream.kafka.client.local_address import local_address
 from stream.kafka.topics.creation import check_topics
 from stream.settings import Settings
@@ -89,13 +89,13 @@ def test_nodes_that_lose_the_race_for_a_port_try_again_on_others(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with socket.create_server(("127.0.0.1", 0)) as listener:
-        free = choose_ports_of(2, None)
+        free = choose_cluster_ports(2, None)
         taken = Ports(free[1].clients, controller=listener.getsockname()[1])
         laid_out = iter([(free[0], taken)])
         monkeypatch.setattr(
             broker_cluster,
             "choose_ports_of",
-            lambda nodes, port: next(laid_out, None) or choose_ports_of(nodes, port),
+            lambda nodes, port: next(laid_out, None) or choose_cluster_ports(nodes, port),
         )
         with LocalCluster(tmp_path, 2) as cluster:
             found = cluster.status()

@@ -32,7 +32,7 @@ from sotto import (
 )
 from stream.engine.restore import reader
 from stream.kafka.client.client_patches import BrokerClient
-from stream.kafka.client.security import admin_client, connection
+from stream.kafka.client.security import admin_client, connection_options
 from stream.processing.topic_names import partition_of
 from stream.tables import adult
 from tests.builders import source, stream
@@ -295,7 +295,7 @@ async def test_client_closes_a_connection_that_it_is_opening(settings: Settings)
     """A client that is closed while it connects to a broker leaves no connection open."""
     with no_open_connection():
         for step in range(40):
-            kafka = BrokerClient(**connection(settings))
+            kafka = BrokerClient(**connection_options(settings))
             await kafka.bootstrap()
             opening = asyncio.create_task(kafka._get_conn(kafka.get_random_node()))
             for _ in range(step // 4):

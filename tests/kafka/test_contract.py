@@ -16,7 +16,7 @@ from stream.kafka.topics.creation import create_topics, find_topics
 from stream.kafka.topics.layouts import TopicsError, budget_group
 from stream.privacy.noise import NoiseKey
 from stream.processing.topic_names import partition_of
-from stream.services.keyed_services import worker
+from stream.services.keyed_services import build_worker_engine
 from stream.settings import Settings
 from tests.chaos.checker import check, committed
 from tests.conftest import StartService
@@ -256,7 +256,7 @@ async def test_a_worker_with_another_key_refuses_the_streams_of_the_first(
     start("budget")
     await client.register(FEED)
     await client.open(ward())
-    engine = worker(settings, client.topics, NoiseKey.generate())
+    engine = build_worker_engine(settings, client.topics, NoiseKey.generate())
     with structlog.testing.capture_logs() as said:
         running = asyncio.create_task(engine.run())
         try:

@@ -11,7 +11,7 @@ from aiokafka.conn import AIOKafkaConnection
 from aiokafka.errors import KafkaError
 
 from stream.engine.restore import reader
-from stream.kafka.client.client_patches import FRUITLESS_FETCHES, METADATA_REQUESTS, KafkaProducer
+from stream.kafka.client.client_patches import MAX_EMPTY_FETCHES, MAX_METADATA_REQUESTS, KafkaProducer
 from stream.kafka.topics.creation import create_topics, delete_topics
 from stream.processing.topic_names import Topics
 from stream.settings import Settings
@@ -43,7 +43,7 @@ async def test_a_topic_that_is_gone_is_asked_for_now_and_then(
         monkeypatch.setattr(AIOKafkaConnection, "send", counted)
         await asyncio.sleep(SECONDS)
         # Two clients, each with what may come at once; and the producer's own tries.
-        assert 2 <= sent <= 2 * (SECONDS + 2) * (METADATA_REQUESTS + FRUITLESS_FETCHES)
+        assert 2 <= sent <= 2 * (SECONDS + 2) * (MAX_METADATA_REQUESTS + MAX_EMPTY_FETCHES)
         await create_topics(settings)
         with suppress(KafkaError):
             await waiting

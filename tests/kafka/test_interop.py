@@ -20,7 +20,7 @@ from schemas import Answer
 from schemas.wire import Codec
 from sotto import AsyncClient
 from stream.kafka.broker.kafka_files import KAFKA_VERSION
-from stream.kafka.broker.programs import download, java, maven_context, prepare, system_certificates
+from stream.kafka.broker.programs import download, java_launcher, maven_context, prepare, system_certificates
 from stream.processing.topic_names import partition_of
 from stream.settings import Settings
 from stream.worker.answer_headers import ANSWER_TYPE
@@ -207,7 +207,7 @@ def consume_by_jvm(settings: Settings, topic: str) -> list[str]:
 
 def run_jvm(tool: str, settings: Settings, *options: str, given: str = "") -> str:
     command = [
-        str(java()),
+        str(java_launcher()),
         "-Xmx128m",
         "-XX:+UseSerialGC",
         "-XX:TieredStopAtLevel=1",

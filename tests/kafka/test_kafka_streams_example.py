@@ -19,7 +19,7 @@ from benchmarks.java_programs import java_classpath
 from sotto import AsyncClient
 from stream.engine.restore import read_to_end, reader
 from stream.kafka.broker.kafka_files import KAFKA_VERSION
-from stream.kafka.broker.programs import java
+from stream.kafka.broker.programs import java_launcher
 from stream.settings import Settings
 from tests.conftest import StartService
 from tests.docs.pages import PROJECT
@@ -52,7 +52,10 @@ def running(classpath: str, folder: Path, *arguments: str) -> Iterator[subproces
     options = ["-Xmx256m", *SHORT, f"-Djava.io.tmpdir={folder}"]
     log = (folder / "streams.log").open("ab")
     process = subprocess.Popen(
-        [str(java()), *options, "-cp", classpath, "Alarms", *arguments], stdout=log, stderr=log, cwd=folder
+        [str(java_launcher()), *options, "-cp", classpath, "Alarms", *arguments],
+        stdout=log,
+        stderr=log,
+        cwd=folder,
     )
     try:
         yield process

@@ -25,7 +25,7 @@ from stream.engine import session
 from stream.kafka.broker.properties import free_port
 from stream.privacy.noise import NoiseKey
 from stream.processing.topic_names import partition_of
-from stream.services.keyed_services import worker
+from stream.services.keyed_services import build_worker_engine
 from stream.services.processes import Service
 from stream.settings import Settings
 from stream.tracing import set_tracer_provider, span
@@ -238,7 +238,7 @@ async def test_a_restore_tells_how_far_it_is(
     await client.register(FEED)
     await client.open(ward(cutoff=3, threshold=0.0))
     monkeypatch.setattr(session, "RESTORE_REPORT_SECONDS", 0.0)
-    engine = worker(settings, client.topics, key)
+    engine = build_worker_engine(settings, client.topics, key)
     running = asyncio.create_task(engine.run())
     try:
         await client.ask({"stream": "ward", "value": LOW}, timeout=START_SECONDS, outcomes=True)
@@ -265,7 +265,7 @@ async def test_a_trace_leads_from_the_asker_to_the_worker(
     await client.open(ward(cutoff=3, threshold=0.0))
     exporter, provider = InMemorySpanExporter(), TracerProvider()
     provider.add_span_processor(SimpleSpanProcessor(exporter))
-    engine = worker(settings, client.topics, key)
+    engine = build_worker_engine(settings, client.topics, key)
     running = asyncio.create_task(engine.run())
     set_tracer_provider(provider)
     try:

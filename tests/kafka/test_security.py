@@ -26,8 +26,8 @@ from sotto import AsyncClient, Forbidden, SottoError, Unknown
 from stream.cli.run.setup_commands import topics_app
 from stream.engine.restore import read_to_end, reader
 from stream.kafka.broker.properties import free_port
-from stream.kafka.client.security import SecurityError, admin_client, connection
-from stream.kafka.topics.acls import AclEntry, AclRole, Operation, Resource, apply, grants
+from stream.kafka.client.security import SecurityError, admin_client, connection_options
+from stream.kafka.topics.acls import AclEntry, AclRole, Operation, Resource, create_acls, role_access
 from stream.kafka.topics.creation import check_topics, find_topics, inspect_topics
 from stream.kafka.topics.layouts import TopicsError, layout
 from stream.privacy.noise import NoiseKey
@@ -251,7 +251,7 @@ async def test_people_s_events_go_to_a_live_topic_only_from_whom_it_is_granted(i
     counted = AclEntry(Operation.DESCRIBE, Resource.TOPIC, topics.queries)
     seen = AclEntry(Operation.DESCRIBE, Resource.TOPIC, tills)
     granted = (*AclEntry.read(topics.ledger), counted, *AclEntry.write(door), seen)
-    await apply(installation.admin, "User:door", granted)
+    await create_acls(installation.admin, "User:door", granted)
     sender = kafka.user("door", LIVE)
     event = {"who": "ada", "at": 1000}
     async with asyncio.timeout(120):
@@ -289,7 +289,7 @@ async def test_nobody_else_fences_the_budget_service_or_joins_a_services_group(i
                 await fence(installation.of(role), f"{LIVE}-budget-0")
     for role, group in ((AclRole.ANALYST, f"{LIVE}-workers"), (AclRole.WORKER, f"{LIVE}-budget")):
         topic = topics_of(LIVE)["answers" if role is AclRole.ANALYST else "queries"]
-        consumer = AIOKafkaConsumer(topic, **connection(installation.of(role)), group_id=group)
+        consumer = AIOKafkaConsumer(topic, **connection_options(installation.of(role)), group_id=group)
         try:
             with pytest.raises(GroupAuthorizationFailedError):
                 await joined(consumer)
@@ -306,7 +306,7 @@ async def test_an_analyst_may_use_groups_of_its_own(matrix: SecuredKafka) -> Non
     analyst = matrix.role(AclRole.ANALYST, MATRIX)
     consumer = AIOKafkaConsumer(
         topics_of(MATRIX)["answers"],
-        **connection(analyst),
+        **connection_options(analyst),
         group_id=f"{MATRIX}-analyst-reports",
         auto_offset_reset="earliest",
     )
@@ -317,8 +317,8 @@ async def test_an_analyst_may_use_groups_of_its_own(matrix: SecuredKafka) -> Non
 
 async def test_a_role_makes_no_topics_and_no_access_lists(matrix: SecuredKafka) -> None:
     budget = matrix.role(AclRole.BUDGET, MATRIX)
-    with pytest.raises(SecurityError, match="no access control list"):
-        await apply(budget, f"User:{MATRIX}-budget", grants(budget)[AclRole.WORKER])
+    with pytest.raises(SecurityError, match="access control list"):
+        await create_acls(budget, f"User:{MATRIX}-budget", role_access(budget)[AclRole.WORKER])
     async with admin_client(budget) as admin:
         response = await admin.create_topics([NewTopic(f"{MATRIX}.more", 1, 1)])
     assert [code for _, code, *_ in response.topic_errors] == [TopicAuthorizationFailedError.errno]

@@ -16,7 +16,7 @@ from schemas import Answer
 from sotto import AsyncClient, Refused
 from stream.engine.group_engine import Engine
 from stream.privacy.noise import NoiseKey
-from stream.services.keyed_services import budget, worker
+from stream.services.keyed_services import build_budget_engine, build_worker_engine
 from stream.settings import Settings
 from stream.tables import GuardedReader, Rows
 from tests.builders import source, stream
@@ -55,7 +55,10 @@ async def test_a_slow_table_holds_up_neither_heartbeats_nor_the_other_partitions
 
     monkeypatch.setattr(GuardedReader, "__call__", slow_load)
     monkeypatch.setattr(Engine, "start_partitions", counted_take)
-    services = [budget(settings, client.topics, key), worker(settings, client.topics, key)]
+    services = [
+        build_budget_engine(settings, client.topics, key),
+        build_worker_engine(settings, client.topics, key),
+    ]
     running = [asyncio.create_task(service.run()) for service in services]
     try:
         await client.register(people("people", path))

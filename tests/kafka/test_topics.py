@@ -71,7 +71,7 @@ async def test_a_topic_that_is_missing_gets_the_partitions_of_the_others(made: d
     with pytest.raises(TopicsError, match="SOTTO_PARTITIONS"):
         await create_topics(settings_of(made, partitions=5))
     created = await create_topics(settings)
-    assert (created.names, created.otherwise) == ([missing], [])
+    assert (created.names, created.differences) == ([missing], [])
     assert (await find_topics(settings)).partitions == 3
 
 

@@ -12,7 +12,7 @@ from aiokafka.errors import KafkaConnectionError, KafkaError, ProducerFenced
 from stream.engine.restore import read_to_end, reader
 from stream.kafka.client import transactional_producer
 from stream.kafka.client.adapter import KAFKA
-from stream.kafka.client.security import connection
+from stream.kafka.client.security import connection_options
 from stream.kafka.client.transaction_protocols import FirstProtocol, SecondProtocol
 from stream.kafka.client.transactional_producer import TransactionalProducer
 from stream.settings import Settings
@@ -29,14 +29,14 @@ def speak(monkeypatch: pytest.MonkeyPatch) -> Any:
     def speak(*, second: bool) -> None:
         monkeypatch.undo()
         if not second:
-            monkeypatch.setattr(transactional_producer, "follows_second", lambda _: False)
+            monkeypatch.setattr(transactional_producer, "supports_second_protocol", lambda _: False)
 
     return speak
 
 
 def producer_of(settings: Settings, name: str = "w-0", batch_bytes: int = 100_000) -> TransactionalProducer:
     return TransactionalProducer(
-        **connection(settings),
+        **connection_options(settings),
         transactional_id=f"{settings.prefix}-{name}",
         transaction_timeout_ms=30_000,
         max_batch_size=batch_bytes,
@@ -83,7 +83,7 @@ async def test_all_of_a_transaction_is_there_at_its_end_and_nothing_before(
         found, kept = await committed(settings, answers, state)
         assert found == [*before, *values]
         assert kept[-2:] == [values[0], values[2]]
-        async with KAFKA.consumer(**connection(settings), group_id=group) as consumer:
+        async with KAFKA.consumer(**connection_options(settings), group_id=group) as consumer:
             assert await consumer.committed(source) == turn + 1
     await producer.stop()
 
@@ -126,7 +126,7 @@ async def test_the_last_release_s_client_and_this_one_fence_each_other(
     speak(second=second)
     answers, _ = places(settings)
     name = f"{settings.prefix}-w-0"
-    older = AIOKafkaProducer(**connection(settings), transactional_id=name)
+    older = AIOKafkaProducer(**connection_options(settings), transactional_id=name)
     await older.start()
     await older.begin_transaction()
     await older.send_and_wait(answers.topic, b"aborted", partition=0)
@@ -137,7 +137,7 @@ async def test_the_last_release_s_client_and_this_one_fence_each_other(
     with pytest.raises(KafkaError):
         await older.commit_transaction()
     await older.stop()
-    again = AIOKafkaProducer(**connection(settings), transactional_id=name)
+    again = AIOKafkaProducer(**connection_options(settings), transactional_id=name)
     await again.start()
     async with again.transaction():
         await again.send_and_wait(answers.topic, b"two", partition=0)

@@ -217,7 +217,7 @@ class Outcomes:
     margins: tuple[int, ...]
     slack: int
 
-    def picked(self, transcript: Transcript, margins: Sequence[int]) -> Exact:
+    def gather(self, transcript: Transcript, margins: Sequence[int]) -> Exact:
         """The probabilities where every query's margin is one of those listed."""
         index = [self.margins.index(margin) for margin in margins]
         table = self.of[transcript]
@@ -303,7 +303,7 @@ def worst_delta(outcomes: Outcomes, moves: Sequence[Move], loss: Callable[[Trans
     def play(transcript: Transcript) -> tuple[Exact, Exact, Exact]:
         """The value of the game from here on, and P(transcript) under either neighbour, by the moves made."""
         if transcript in outcomes.of:
-            ours, theirs = outcomes.picked(transcript, left), outcomes.picked(transcript, right)
+            ours, theirs = outcomes.gather(transcript, left), outcomes.gather(transcript, right)
             return excess(transcript, ours, theirs), ours, theirs
         games = [play((*transcript, outcome)) for outcome in alphabet]
         # Whatever is asked next, the probabilities of its outcomes add up to that of having come so far.
@@ -334,8 +334,8 @@ def worst_loss(outcomes: Outcomes, moves: Sequence[Move], least: float = 2.0**-4
     left, right = [a for a, _ in moves], [b for _, b in moves]
     found = WorstCase(-math.inf, (), (), (), 0.0)
     for transcript in outcomes.of:
-        ours = outcomes.picked(transcript, left).astype(np.float64) / UNIT
-        theirs = outcomes.picked(transcript, right).astype(np.float64) / UNIT
+        ours = outcomes.gather(transcript, left).astype(np.float64) / UNIT
+        theirs = outcomes.gather(transcript, right).astype(np.float64) / UNIT
         with np.errstate(divide="ignore", invalid="ignore"):
             losses = np.where(ours >= least, np.log(ours) - np.log(theirs), -np.inf)
         index = np.unravel_index(int(np.argmax(losses)), losses.shape)

@@ -41,7 +41,7 @@ class Running:
         for engine in self.service._engines.values():
             for task in engine._tasks.values():
                 task.cancel()
-        for task in (self.task, *self.service._serving.values()):
+        for task in (self.task, *self.service._engine_tasks.values()):
             task.cancel()
 
 

@@ -9,7 +9,7 @@ from unittest.mock import patch
 import pytest
 
 from stream.kafka.topics.layouts import TopicsError
-from stream.services.feed_service import MERGING, ControlFollower
+from stream.services.feed_service import MERGING_ENGINE, ControlFollower
 from tests.chaos.load import Questions
 from tests.simulation.clock import virtual_time
 from tests.simulation.live import LATER, SOURCE, LiveWorld, told
@@ -79,11 +79,11 @@ async def _left(world: LiveWorld) -> tuple[str, str, set[str], list[str]]:
     before = feed.service._health.lack
     world.tell(*(record for name, record in told()[1].items() if name != LATER))
     await asyncio.sleep(MOMENT)
-    after, serving = feed.service._health.lack, set(feed.service._serving)
+    after, serving = feed.service._health.lack, set(feed.service._engine_tasks)
     feed.service._find = found
     world.tell(told()[0][LATER])
     await asyncio.sleep(MOMENT)
-    return before, after, serving, [feed.service._health.lack, *feed.service._serving]
+    return before, after, serving, [feed.service._health.lack, *feed.service._engine_tasks]
 
 
 def test_feed_is_ready_once_streams_of_a_refused_source_are_closed(capsys: pytest.CaptureFixture[str]) -> None:
@@ -93,6 +93,6 @@ def test_feed_is_ready_once_streams_of_a_refused_source_are_closed(capsys: pytes
         world.faults.cease()
         before, after, serving, again = loop.run_until_complete(_left(world))
     assert "close the streams of this source" in before
-    assert (after, serving) == ("", {MERGING})
-    assert again == ["", MERGING, SOURCE.source]
+    assert (after, serving) == ("", {MERGING_ENGINE})
+    assert again == ["", MERGING_ENGINE, SOURCE.source]
     capsys.readouterr()

@@ -253,10 +253,10 @@ def test_a_column_of_mixed_cells_is_read_as_that_of_a_file(cells: list[Any], dom
     [
         ({"age": [1, 2], "sex": ["F"]}, "column 'age' has 2 cells and column 'sex' has 1; give each row a cell"),
         ({"age": [1, "x"], "sex": []}, "column 'age' has 2 cells and column 'sex' has 0"),
-        ({"age": [1, [2]]}, "column 'age' has cells of types int, list; give texts, numbers and None"),
+        ({"age": [1, [2]]}, "column 'age' has cells of types int, list; give only texts, numbers and None"),
         ({"age": [True, 2, "x"]}, "column 'age' has cells of types bool, int, str"),
         ({"age": {1, 2}}, "column 'age' is of type set; give a list of cells"),
-        (3, "int is no table; give a polars frame or a mapping of columns"),
+        (3, "int is not a table; give a polars frame or a mapping of columns"),
     ],
 )
 def test_a_table_that_is_none_is_refused_with_its_column(table: Any, told: str) -> None:
@@ -284,7 +284,7 @@ def test_redelivery_notices_state_that_the_changelog_does_not_hold() -> None:
     driver.ask_many([{"id": "b", "stream": "stream-0", "value": 0.0}])
     place = next(place for place, log in driver._logs.items() if place[0] == driver.topics.state and log)
     del driver._logs[place][:2]
-    with pytest.raises(NotReproducibleError, match=r"other bytes for the same 1 events"):
+    with pytest.raises(NotReproducibleError, match=r"the 1 redelivered events gave other bytes"):
         driver.redeliver()
 
 

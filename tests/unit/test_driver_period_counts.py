@@ -183,7 +183,7 @@ def test_once_a_partition_has_told_a_window_twice_no_period_to_come_is_asked() -
         if record.value
     )
     driver._append(place, told.key, told.value)
-    driver._settle()
+    driver._process_all()
     driver.crash()
     for day in DAYS[2:4]:
         driver.advance("flights", day)

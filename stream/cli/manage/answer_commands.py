@@ -30,7 +30,7 @@ from stream.cli.output import (
 )
 from stream.client.async_client import AsyncClient
 from stream.engine.restore import read_to_end, reader, require_visible
-from stream.kafka.client.local_address import settings_here
+from stream.kafka.client.local_address import local_settings
 from stream.privacy.planning.response_plans import EstimateError, shares_of
 from stream.processing.topic_names import partition_of
 from stream.questions.alert_states import Notice, estimate_text, format_time, group_text, window_text
@@ -102,7 +102,7 @@ def _decoded(file: str, lines: Iterable[tuple[int, bytes]]) -> Iterator[Answer]:
 
 async def _collected(stream: str) -> list[Answer]:
     """Read a stream's committed answers up to now."""
-    settings = settings_here()
+    settings = local_settings()
     async with AsyncClient(settings) as client:
         topics = client.topics
     partition = TopicPartition(topics.answers, partition_of(stream.encode(), topics.partitions))

@@ -19,7 +19,7 @@ from stream.client.async_client import AsyncClient
 from stream.errors import Invalid
 from stream.events import Flaw
 from stream.events.event_reader import EventCheck
-from stream.kafka.client.local_address import settings_here
+from stream.kafka.client.local_address import local_settings
 from stream.kafka.topics.live_topics import create_live_topic
 from stream.questions.live_events import Replay, parse_time, require_live_source
 
@@ -109,7 +109,7 @@ def _no_object(line: bytes) -> str | None:
 
 async def _create_topic(client: AsyncClient, source: str, partitions: int) -> tuple[EventsSource, int, bool]:
     declared = require_live_source((await client.budget(source)).source)
-    return declared, *await create_live_topic(settings_here(), declared, partitions)
+    return declared, *await create_live_topic(local_settings(), declared, partitions)
 
 
 class _Report:

@@ -20,7 +20,7 @@ from stream.cli.manage.record_rows import call_client, create_owner_only_file, r
 from stream.cli.output import AsJson, CommandError, say, show_json, show_table
 from stream.client.kafka_connection import Connection, translate_errors
 from stream.client.ledger_reader import read_ledger_records, read_topic
-from stream.kafka.client.local_address import settings_here
+from stream.kafka.client.local_address import local_settings
 from stream.optional_packages import explain_missing_packages
 
 app = typer.Typer(
@@ -110,7 +110,7 @@ def export_ledger(file: Annotated[Path, typer.Argument(help="The new file.")]) -
     from stream.dev.backup_transfer import take_backup  # noqa: PLC0415  (other commands do without)
 
     with create_owner_only_file(file) as opened, translate_errors():
-        ending = asyncio.run(take_backup(settings_here(), opened))
+        ending = asyncio.run(take_backup(local_settings(), opened))
     counts = ", ".join(f"{count} of {topic}" for topic, count in ending.records.items())
     say(f"{file}: {counts}", soft_wrap=True)
     say(f"head {ending.head.entries}:{ending.head.digest}", soft_wrap=True)
@@ -139,7 +139,7 @@ def import_ledger(
     noted = [_head(one) for one in head or ()]
     meant: Since = "accept_loss" if since == "accept-loss" else since
     with translate_errors():
-        sources, lost = asyncio.run(restore_backup(settings_here(), BackupFile(file), meant, noted))
+        sources, lost = asyncio.run(restore_backup(local_settings(), BackupFile(file), meant, noted))
     if as_json:
         show_json({"sources": sources, "lost": lost, "since": meant})
         return
@@ -186,7 +186,7 @@ def _batches() -> Iterator[Sequence[bytes]]:
 @contextmanager
 def _connected(runner: asyncio.Runner) -> Iterator[Connection]:
     with translate_errors():
-        connection = Connection(settings_here())
+        connection = Connection(local_settings())
         runner.run(connection.open())
         try:
             yield connection

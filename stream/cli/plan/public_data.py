@@ -15,8 +15,8 @@ from stream.cli.output import CommandError
 from stream.client.async_client import AsyncClient
 from stream.dev.simulation import LAW, SimulationError, require_public, synthetic
 from stream.dev.simulation.simulation_inputs import is_shipped, require_other_table
-from stream.kafka.client.local_address import settings_here
-from stream.kafka.client.security import advice
+from stream.kafka.client.local_address import local_settings
+from stream.kafka.client.security import describe_error
 from stream.kafka.topics.creation import find_topics
 from stream.kafka.topics.layouts import TopicsError
 from stream.settings import Settings
@@ -65,7 +65,7 @@ class RegisteredSources:
     """The sources of the ledger, read on first use."""
 
     def __init__(self) -> None:
-        self._settings = settings_here()
+        self._settings = local_settings()
         self._named = "bootstrap" in Settings().model_fields_set
 
     def tables(self) -> list[TableSource] | None:
@@ -103,7 +103,7 @@ class RegisteredSources:
 
 
 def _message(error: TopicsError | KafkaError) -> str:
-    return str(error) if isinstance(error, TopicsError) else advice(error)
+    return str(error) if isinstance(error, TopicsError) else describe_error(error)
 
 
 async def _sources_of(settings: Settings) -> list[Source]:

@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from stream.cli.output import AsJson, show_json
-from stream.kafka.broker.broker_cluster import MOST_NODES, ClusterInfo, LocalCluster, cluster_in
+from stream.kafka.broker.broker_cluster import MAX_NODES, ClusterInfo, LocalCluster, has_cluster
 from stream.kafka.broker.local_broker import DEFAULT_FOLDER as BROKER_FOLDER
 from stream.kafka.broker.local_broker import BrokerInfo, LocalBroker, record_start_cache
 
@@ -29,7 +29,7 @@ def start(
             help="Number of nodes; if omitted, as many as the folder has, or one. With several, topics have three "
             "replicas, of which two must be in sync.",
             min=1,
-            max=MOST_NODES,
+            max=MAX_NODES,
         ),
     ] = None,
     as_json: AsJson = False,
@@ -58,7 +58,7 @@ def status(folder: Folder = BROKER_FOLDER, as_json: AsJson = False) -> None:
 
 
 def _at(folder: Path, nodes: int | None = None) -> LocalBroker | LocalCluster:
-    if cluster_in(folder) or (nodes or 1) > 1:
+    if has_cluster(folder) or (nodes or 1) > 1:
         return LocalCluster(folder, nodes, detached=True)
     return LocalBroker(folder, detached=True)
 

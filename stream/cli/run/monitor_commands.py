@@ -28,7 +28,7 @@ from schemas.base import Identifier
 from stream.cli.output import AsJson, CommandError, console, say, show_json, show_table
 from stream.environment import TOKEN_VARIABLE
 from stream.kafka.broker.broker_process import Process, is_alive, start_mark
-from stream.kafka.client.local_address import folders_above, settings_here
+from stream.kafka.client.local_address import local_settings, sotto_folders_above
 from stream.monitor.api.models import AccessRole
 from stream.monitor.api.tokens import (
     NamesFile,
@@ -99,7 +99,7 @@ def _refusal(folder: Path, content: bytes) -> str:
 
 def _local_monitor() -> tuple[str, Path] | None:
     """Find a running ``sotto up`` here or in a parent folder: its monitor and viewer's token file."""
-    for folder in folders_above():
+    for folder in sotto_folders_above():
         try:
             holder = json.loads(read_own_file(folder / LOCK_FILE) or b"{}")
             process, address = Process(int(holder["pid"]), holder["mark"]), holder["monitor"]
@@ -136,7 +136,7 @@ def serve_monitor(host: str | None, port: int | None, *, stop_with_stdin: bool) 
 
     given = {"monitor_host": host, "monitor_port": port}
     chosen = {name: value for name, value in given.items() if value is not None}
-    settings = Settings.model_validate({**settings_here().model_dump(), **chosen})
+    settings = Settings.model_validate({**local_settings().model_dump(), **chosen})
     if not settings.monitor_names_file:
         raise TokenError(
             "SOTTO_MONITOR_NAMES_FILE: is not set; set it to a file of names; 'sotto token create NAME "
@@ -158,7 +158,7 @@ class RunningMonitor:
 
     def watch(self) -> None:
         """Print once that the page is up, and once that the monitor ended; keep its log small."""
-        self._service.keep_log_small()
+        self._service.rotate_large_log()
         if self._service.exit_status is not None:
             if self._told is not False:
                 self._told = False
@@ -246,7 +246,7 @@ def serve_alerts(*, stop_with_stdin: bool) -> None:
     from stream.alerts.alert_service import serve_alerts  # noqa: PLC0415
     from stream.alerts.alerts_file import AlertsFile  # noqa: PLC0415  (only this service needs an HTTP client)
 
-    settings = settings_here()
+    settings = local_settings()
     file = AlertsFile.read(settings.alerts_file)  # fails early
     asyncio.run(serve_alerts(settings, file, stop_with_stdin=stop_with_stdin))
 
@@ -353,7 +353,7 @@ def _file(given: Path | None, *, must_exist: bool) -> Path:
     if given is None and (named := Settings().monitor_names_file):
         given = Path(named)
     if given is None:
-        given = next((path for folder in folders_above() if (path := folder / NAMES_FILE).is_file()), None)
+        given = next((path for folder in sotto_folders_above() if (path := folder / NAMES_FILE).is_file()), None)
     if given is None:
         raise CommandError(
             "--file: no file of names; give one, or set SOTTO_MONITOR_NAMES_FILE; 'sotto up' creates .sotto/names.json"

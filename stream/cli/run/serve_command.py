@@ -14,9 +14,9 @@ from stream import log
 from stream.cli.output import CommandError
 from stream.engine.health import ServiceName
 from stream.environment import unread_variables_warning
-from stream.kafka.client.local_address import settings_here
+from stream.kafka.client.local_address import local_settings
 from stream.privacy.noise import NoiseKey
-from stream.services.processes import ReplicaError, Replicas, cores
+from stream.services.processes import ReplicaError, Replicas, count_cores
 from stream.services.runner import ignore_stop_signals, install_stop_handlers
 from stream.services.runner import serve as serve_role
 from stream.settings import MAX_PORT
@@ -65,10 +65,10 @@ def serve(
         raise CommandError("--key-file: a feed needs no noise key; omit it")
     key = None if name == "feed" else NoiseKey.load(key_file) if key_file else NoiseKey.from_environment()
     if processes == 1:
-        run_service(serve_role(name, settings_here(), key, stop_with_stdin=stop_with_stdin))
+        run_service(serve_role(name, local_settings(), key, stop_with_stdin=stop_with_stdin))
         return
     arguments = [*(("--key-file", str(key_file)) if key_file else ()), *(("--json-logs",) if json_logs else ())]
-    asyncio.run(_serve_replicas(name, processes or cores(), arguments, stop_with_stdin=stop_with_stdin))
+    asyncio.run(_serve_replicas(name, processes or count_cores(), arguments, stop_with_stdin=stop_with_stdin))
 
 
 def run_service(service: Coroutine[Any, Any, None]) -> None:
@@ -82,7 +82,7 @@ def run_service(service: Coroutine[Any, Any, None]) -> None:
 
 async def _serve_replicas(role: ServiceName, count: int, arguments: list[str], *, stop_with_stdin: bool) -> None:
     try:
-        replicas = Replicas(settings_here(), role, count, arguments)
+        replicas = Replicas(local_settings(), role, count, arguments)
         install_stop_handlers(replicas.stop, stop_with_stdin=stop_with_stdin)
         await replicas.run()
         ignore_stop_signals()

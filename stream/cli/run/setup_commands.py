@@ -17,8 +17,16 @@ from stream.dev.contract_events import CONTRACT_VERSION
 from stream.dev.contract_files import export as export_files
 from stream.dev.contract_files import is_changed, list_drift
 from stream.dev.contract_files import release as release_version
-from stream.kafka.client.local_address import settings_here
-from stream.kafka.topics.acls import ANY_HOST, AclEntry, AclRole, apply, command, grants, usual_principal
+from stream.kafka.client.local_address import local_settings
+from stream.kafka.topics.acls import (
+    ANY_HOST,
+    AclEntry,
+    AclRole,
+    acl_commands,
+    create_acls,
+    default_principal,
+    role_access,
+)
 from stream.kafka.topics.creation import check_topics, create_topics
 from stream.kafka.topics.layouts import durability, format_differences
 from stream.privacy.noise import NoiseKey, NoiseKeyError
@@ -127,7 +135,7 @@ def create(
     or partitions or replicas differ.
     """
     given = {"partitions": partitions, "replication": replication}
-    settings = settings_here(**{name: number for name, number in given.items() if number is not None})
+    settings = local_settings(**{name: number for name, number in given.items() if number is not None})
     created = asyncio.run(create_topics(settings))
     if created.names:
         typer.echo(f"created {', '.join(created.names)}")
@@ -136,9 +144,9 @@ def create(
         typer.echo(f"replication {created.replication}, min.insync.replicas {least}, among {brokers}")
     else:
         typer.echo("all topics exist")
-    if created.otherwise:
-        line = f"existing topics differ and are not changed: {format_differences(created.otherwise)}"
-        if not all(one.serves for one in created.otherwise):
+    if created.differences:
+        line = f"existing topics differ and are not changed: {format_differences(created.differences)}"
+        if not all(one.serves for one in created.differences):
             raise CommandError(line)
         typer.echo(f"warning: {escape_text(line)}", err=True)
 
@@ -146,7 +154,7 @@ def create(
 @topics_app.command("check")
 def compare_topics() -> None:
     """Compare every topic with its configuration; exit status 1 if one differs."""
-    differences = asyncio.run(check_topics(settings_here()))
+    differences = asyncio.run(check_topics(local_settings()))
     if differences:
         raise CommandError(format_differences(differences))
     typer.echo("all topics have their configuration")
@@ -172,16 +180,16 @@ def acl(
         raise CommandError("--principal: needs exactly one --role; give it")
     if principal is not None and not principal.partition(":")[2]:
         raise CommandError("--principal: has no type; give it, as in 'User:alice'")
-    settings = settings_here()
-    everything = grants(settings, live or ())
+    settings = local_settings()
+    everything = role_access(settings, live or ())
     wanted = {one: everything[one] for one in role or AclRole}
-    holders = {one: principal or usual_principal(one, settings) for one in wanted}
+    holders = {one: principal or default_principal(one, settings) for one in wanted}
     if apply_now:
         asyncio.run(_apply(settings, {holders[one]: granted for one, granted in wanted.items()}))
         typer.echo(f"applied to {', '.join(holders.values())}")
     elif commands:
         for one, granted in wanted.items():
-            typer.echo("\n".join(command(holders[one], granted, settings.bootstrap)))
+            typer.echo("\n".join(acl_commands(holders[one], granted, settings.bootstrap)))
     elif as_json:
         fixed = {"host": ANY_HOST, "permission": "Allow"}
         names = ("operation", "resource", "name", "pattern")
@@ -212,4 +220,4 @@ def acl(
 
 async def _apply(settings: Settings, wanted: dict[str, tuple[AclEntry, ...]]) -> None:
     for principal, granted in wanted.items():
-        await apply(settings, principal, granted)
+        await create_acls(settings, principal, granted)

@@ -101,7 +101,7 @@ def up(
             if broker.status() != running:
                 raise CommandError(f"the broker ended, so the services are stopped; see {broker.log}")
             for service in services:
-                service.keep_log_small()
+                service.rotate_large_log()
             monitor.watch()
             time.sleep(0.5)
         ended = next(service for service in services if service.exit_status is not None)

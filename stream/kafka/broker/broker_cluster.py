@@ -18,11 +18,11 @@ from stream.kafka.broker.broker_process import (
 )
 from stream.kafka.broker.local_broker import DEFAULT_FOLDER, START_ATTEMPTS, BrokerInfo, LocalBroker, prepare
 from stream.kafka.broker.programs import new_cluster_id
-from stream.kafka.broker.properties import Member, Ports, are_free, choose_ports_of
+from stream.kafka.broker.properties import Member, Ports, are_free, choose_cluster_ports
 
-__all__ = ["MOST_NODES", "ClusterInfo", "LocalCluster", "cluster_in"]
+__all__ = ["MAX_NODES", "ClusterInfo", "LocalCluster", "has_cluster"]
 
-MOST_NODES: Final = 7
+MAX_NODES: Final = 7
 HEAP_MEGABYTES: Final = 384
 """Largest Java heap of each node."""
 
@@ -77,8 +77,8 @@ class LocalCluster:
             raise BrokerError(
                 f"{self.folder} holds a cluster of {len(known.nodes)} nodes; start it as it is, or choose another folder"
             )
-        if not 2 <= self.size <= MOST_NODES:
-            raise BrokerError(f"a cluster has 2 to {MOST_NODES} nodes, not {self.size}; choose a number between")
+        if not 2 <= self.size <= MAX_NODES:
+            raise BrokerError(f"a cluster has 2 to {MAX_NODES} nodes, not {self.size}; choose a number between")
         if known is None and (self.folder / "data").exists():
             raise BrokerError(f"{self.folder} holds a single broker; choose another folder for a cluster")
         self.detached = detached
@@ -182,7 +182,7 @@ class LocalCluster:
                 raise BrokerError(f"The cluster in {self.folder} runs on port {first}; stop it first")
             if runs or (port in {None, first} and are_free(_ports(known))):
                 return known
-        nodes = tuple(NodePorts(one.clients, one.controller) for one in choose_ports_of(self.size, port))
+        nodes = tuple(NodePorts(one.clients, one.controller) for one in choose_cluster_ports(self.size, port))
         state = ClusterState(known.cluster if known is not None else new_cluster_id(), nodes)
         write_cluster(self.folder, state)
         return state
@@ -200,7 +200,7 @@ class LocalCluster:
         ]
 
 
-def cluster_in(folder: Path) -> bool:
+def has_cluster(folder: Path) -> bool:
     """Returns whether a folder holds a cluster of several nodes."""
     return read_own_cluster(Path(folder).absolute()) is not None
 

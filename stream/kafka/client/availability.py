@@ -10,14 +10,14 @@ from typing import Final, TypeVar
 
 from aiokafka.errors import KafkaConnectionError, KafkaError, NodeNotReadyError
 
-from stream.kafka.client.security import ClosedError, advice
+from stream.kafka.client.security import ClosedError, describe_error
 from stream.log import get_logger
 
-BACKOFF: Final = (0.2, 0.5, 1.0, 2.0, 5.0)
+RETRY_PAUSES: Final = (0.2, 0.5, 1.0, 2.0, 5.0)
 """Seconds between attempts after consecutive failures."""
-ASKED: Final = 10
-"""Attempts, each at a random broker, until all brokers count as unavailable."""
-ASKED_AGAIN: Final = 0.2
+BROKER_ATTEMPTS: Final = 10
+"""Number of attempts, each at a random broker, after which all brokers count as unavailable."""
+BROKER_RETRY_SECONDS: Final = 0.2
 """Seconds between these attempts; aiokafka updates its list of brokers after each failure."""
 
 Result = TypeVar("Result")
@@ -29,31 +29,31 @@ class Stopped(Exception):  # noqa: N818  (a stop is no error)
     """A stop signal interrupted an attempt; the next process completes the work."""
 
 
-async def patiently(
-    start: Callable[[], Awaitable[Result]], stopping: asyncio.Event, tell: Callable[[str], None] | None = None
+async def retry_until_available(
+    start: Callable[[], Awaitable[Result]], stopping: asyncio.Event, report: Callable[[str], None] | None = None
 ) -> Result:
-    """Calls ``start`` until it succeeds, with growing pauses; reports each to the log and ``tell``.
+    """Calls ``start`` until it succeeds, with growing pauses; reports each failure to the log and ``report``.
 
     Raises:
         Stopped: ``stopping`` was set.
         KafkaError: a permanent error, such as a refused password.
     """
-    for pause in chain(BACKOFF, repeat(BACKOFF[-1])):
+    for pause in chain(RETRY_PAUSES, repeat(RETRY_PAUSES[-1])):
         try:
             return await unless_stopped(stopping, start())
         except (KafkaError, OSError, TimeoutError) as error:
-            if not is_passing(error):
+            if not is_temporary(error):
                 raise
-            told = advice(error) if isinstance(error, KafkaError) else f"Kafka: {type(error).__name__}"
-            log.warning("waiting for Kafka", reason=told, seconds=pause)
-            if tell is not None:
-                tell(f"waits for Kafka: {told}")
-        if await stopped_within(stopping, pause):
+            reason = describe_error(error) if isinstance(error, KafkaError) else f"Kafka: {type(error).__name__}"
+            log.warning("waiting for Kafka", reason=reason, seconds=pause)
+            if report is not None:
+                report(f"waits for Kafka: {reason}")
+        if await wait_for_stop(stopping, pause):
             raise Stopped
     raise AssertionError("pauses do not end")
 
 
-async def stopped_within(stopping: asyncio.Event, seconds: float) -> bool:
+async def wait_for_stop(stopping: asyncio.Event, seconds: float) -> bool:
     """Waits for ``stopping``, at most ``seconds``; returns whether it is set."""
     with suppress(TimeoutError):
         async with asyncio.timeout(seconds):
@@ -80,22 +80,22 @@ async def unless_stopped(stopping: asyncio.Event, attempt: Awaitable[Result]) ->
         await asyncio.gather(trying, stopped, return_exceptions=True)
 
 
-async def from_any_broker(ask: Callable[[], Awaitable[Result]]) -> Result:
+async def ask_any_broker(ask: Callable[[], Awaitable[Result]]) -> Result:
     """Retries a request of an admin client, because the client may choose a dead broker.
 
     Raises:
-        NodeNotReadyError, KafkaConnectionError: none of ``ASKED`` chosen brokers has answered.
+        NodeNotReadyError, KafkaConnectionError: none of ``BROKER_ATTEMPTS`` chosen brokers has answered.
     """
-    for left in reversed(range(ASKED)):
+    for attempts_left in reversed(range(BROKER_ATTEMPTS)):
         try:
             return await ask()
         except (NodeNotReadyError, KafkaConnectionError):
-            if left == 0:
+            if attempts_left == 0:
                 raise
-            await asyncio.sleep(ASKED_AGAIN)
+            await asyncio.sleep(BROKER_RETRY_SECONDS)
     raise AssertionError("the last try returns or raises")
 
 
-def is_passing(error: Exception) -> bool:
+def is_temporary(error: Exception) -> bool:
     """Returns whether an error is temporary: it may end when a broker starts or becomes leader."""
     return not isinstance(error, KafkaError) or bool(error.retriable) or isinstance(error, ClosedError)

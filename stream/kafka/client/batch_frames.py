@@ -18,13 +18,13 @@ from stream.processing.dead_letters import (
 HEADER_BYTES: Final = 61
 """Length of a batch's header."""
 ATTRIBUTES: Final = 22
-"""Offset of the byte with the compression codec and the timestamp type."""
+"""Offset of the byte that has the compression codec and the timestamp type."""
 LAST_DELTA: Final = slice(23, 27)
 FIRST_TIMESTAMP: Final = slice(27, 35)
 MAX_TIMESTAMP: Final = slice(35, 43)
 COUNT: Final = slice(57, 61)
-"""The bytes that have the number of records."""
-APPEND_TIME: Final = 0x08
+"""The bytes with the number of records."""
+APPEND_TIME_FLAG: Final = 0x08
 _LONGEST_VARINT: Final = 10
 
 Bytes = bytes | memoryview
@@ -46,15 +46,15 @@ class ReadRecord(NamedTuple):
     checksum: None = None
 
 
-class RecordPlace(NamedTuple):
+class RecordPosition(NamedTuple):
     """A position between two records of a batch: the number of records and bytes before it."""
 
     records: int = 0
     size: int = 0
 
 
-def parse(batch: memoryview, following: int) -> Iterator[ReadRecord]:
-    """Parses the records of an uncompressed batch, starting at offset ``following``.
+def parse_records(batch: memoryview, next_offset: int) -> Iterator[ReadRecord]:
+    """Parses the records of an uncompressed batch, starting at offset ``next_offset``.
 
     The value of a record is an `Unread` if a header name is not UTF-8, or if there are more than
     `MAX_HEADERS` headers, of which only the first ones are kept.
@@ -62,55 +62,58 @@ def parse(batch: memoryview, following: int) -> Iterator[ReadRecord]:
     Raises:
         BrokenBatchError: the next bytes are not a valid record.
     """
-    return (record for record, _ in parse_from(RecordPlace(), batch, bytes(batch[HEADER_BYTES:]), following))
+    return (
+        record
+        for record, _ in parse_records_from(RecordPosition(), batch, bytes(batch[HEADER_BYTES:]), next_offset)
+    )
 
 
-def parse_from(
-    start: RecordPlace, batch: memoryview, data: Bytes, following: int, largest: int = sys.maxsize
-) -> Iterator[tuple[ReadRecord, RecordPlace]]:
+def parse_records_from(
+    start: RecordPosition, batch: memoryview, data: Bytes, next_offset: int, max_bytes: int = sys.maxsize
+) -> Iterator[tuple[ReadRecord, RecordPosition]]:
     """Parses like `parse`, but from ``start`` in ``data``; yields each record and its end.
 
-    A record of more than ``largest`` bytes has an empty `Unread` as its value.
+    A record of more than ``max_bytes`` bytes has an empty `Unread` as its value.
     """
     base = int.from_bytes(batch[:8], "big")
     first_timestamp = int.from_bytes(batch[FIRST_TIMESTAMP], "big", signed=True)
-    appended = int.from_bytes(batch[MAX_TIMESTAMP], "big") if batch[ATTRIBUTES] & APPEND_TIME else None
+    append_time = int.from_bytes(batch[MAX_TIMESTAMP], "big") if batch[ATTRIBUTES] & APPEND_TIME_FLAG else None
     last = int.from_bytes(batch[LAST_DELTA], "big")
     place = start.size
     for number in range(start.records, int.from_bytes(batch[COUNT], "big", signed=True)):
-        length, begin = _varint(data, place, len(data))
+        length, begin = _read_varint(data, place, len(data))
         place = begin + length
         if length <= 0 or place > len(data):
             raise BrokenBatchError
-        timestamp, position = _varint(data, begin + 1, place)
-        delta, position = _varint(data, position, place)
+        timestamp, position = _read_varint(data, begin + 1, place)
+        delta, position = _read_varint(data, position, place)
         if not 0 <= delta <= last:
             raise BrokenBatchError
-        if base + delta < following:
+        if base + delta < next_offset:
             continue
         key: bytes | None = None
         headers: list[tuple[str, bytes | None]] = []
-        if length > largest:
+        if length > max_bytes:
             value: bytes | None = Unread(b"", RECORD_TOO_LARGE)
         else:
-            key, position = _sized(data, position, place)
-            value, position = _sized(data, position, place)
-            headers, unread = _headers(data, position, place)
+            key, position = _read_bytes(data, position, place)
+            value, position = _read_bytes(data, position, place)
+            headers, unread = _read_headers(data, position, place)
             value = value if unread is None or value is None else Unread(value, unread)
-        stamp = first_timestamp + timestamp if appended is None else appended
-        read = ReadRecord(base + delta, stamp, 0 if appended is None else 1, key, value, headers)
-        yield read, RecordPlace(number + 1, place)
+        stamp = first_timestamp + timestamp if append_time is None else append_time
+        read = ReadRecord(base + delta, stamp, 0 if append_time is None else 1, key, value, headers)
+        yield read, RecordPosition(number + 1, place)
 
 
-def _headers(data: Bytes, position: int, end: int) -> tuple[list[tuple[str, bytes | None]], Rejection | None]:
-    count, position = _varint(data, position, end)
+def _read_headers(data: Bytes, position: int, end: int) -> tuple[list[tuple[str, bytes | None]], Rejection | None]:
+    count, position = _read_varint(data, position, end)
     if count < 0:
         raise BrokenBatchError
     headers: list[tuple[str, bytes | None]] = []
     unread = None
     for _ in range(min(count, MAX_HEADERS)):
-        name, position = _sized(data, position, end)
-        value, position = _sized(data, position, end)
+        name, position = _read_bytes(data, position, end)
+        value, position = _read_bytes(data, position, end)
         if name is None:
             raise BrokenBatchError
         try:
@@ -125,8 +128,8 @@ def _headers(data: Bytes, position: int, end: int) -> tuple[list[tuple[str, byte
     return headers, unread
 
 
-def _sized(data: Bytes, position: int, end: int) -> tuple[bytes | None, int]:
-    length, position = _varint(data, position, end)
+def _read_bytes(data: Bytes, position: int, end: int) -> tuple[bytes | None, int]:
+    length, position = _read_varint(data, position, end)
     if length < 0:
         return None, position
     if length > end - position:
@@ -134,7 +137,7 @@ def _sized(data: Bytes, position: int, end: int) -> tuple[bytes | None, int]:
     return bytes(data[position : position + length]), position + length
 
 
-def _varint(data: Bytes, position: int, end: int) -> tuple[int, int]:
+def _read_varint(data: Bytes, position: int, end: int) -> tuple[int, int]:
     """Reads a zigzag varint; returns the number and the position after it."""
     number = 0
     for shift in range(_LONGEST_VARINT):

@@ -2,7 +2,7 @@
 
 A compressed batch of a few kilobytes can have gigabytes of content, and aiokafka has no limit.
 Here each batch is decompressed into a buffer of fixed size. If it does not fit, it is decompressed
-into a larger buffer several times, and some of its records are returned each time (a turn). A batch
+into a larger buffer several times, and each time (a turn) some of its records are returned. A batch
 that does not fit there either is replaced by one `Unread` (`stream.processing.dead_letters`).
 Importing `stream.kafka.client.adapter` installs this module in Sotto's consumers.
 """
@@ -21,16 +21,16 @@ from aiokafka.record.memory_records import MemoryRecords
 from blake3 import blake3
 
 from stream.kafka.client.batch_frames import (
-    APPEND_TIME,
+    APPEND_TIME_FLAG,
     ATTRIBUTES,
     COUNT,
     HEADER_BYTES,
     MAX_TIMESTAMP,
     BrokenBatchError,
     ReadRecord,
-    RecordPlace,
-    parse,
-    parse_from,
+    RecordPosition,
+    parse_records,
+    parse_records_from,
 )
 from stream.kafka.client.client_patches import fetcher
 from stream.processing.dead_letters import (
@@ -49,29 +49,29 @@ from stream.processing.dead_letters import (
     UnreadBatch,
 )
 
-HANDED_BYTES: Final = UNFOLDED_BYTES
+MAX_FETCH_BYTES: Final = UNFOLDED_BYTES
 """A fetch of a partition ends after this many decompressed bytes; the rest is fetched again."""
-NATIVE_BYTES: Final = 1024 * 1024
-"""Largest batch that aiokafka parses: it creates all headers before they can be counted."""
+MAX_NATIVE_BYTES: Final = 1024 * 1024
+"""Largest batch that aiokafka parses: it creates all headers before Sotto can count them."""
 COLUMN_RECORDS: Final = 100_000
-"""Most records of a batch that is read into columns; the writer states this number."""
+"""Most records of a batch that is read into columns, by the number that its header states."""
 TURN_RECORDS: Final = 50_000
 """Most records that a batch returns in one of several turns."""
-SHOWN_BYTES: Final = 4096
+DEAD_LETTER_BYTES: Final = 4096
 """Number of bytes of an unread batch, from its start, that its dead letter contains."""
 
 _CODECS: Final = ("none", "gzip", "snappy", "lz4", "zstd")
 _CODEC_MASK: Final = 0x07
-_FORMAT: Final = 16
-"""Offset of the byte with the format: 2 since Kafka 0.11; batches of older formats are unread."""
-_OLD_ATTRIBUTES: Final = 17
-_XERIAL: Final = b"\x82SNAPPY\x00"
+_FORMAT_OFFSET: Final = 16
+"""Offset of the byte with the batch format: 2 since Kafka 0.11; older formats are not read."""
+_OLD_ATTRIBUTES_OFFSET: Final = 17
+_XERIAL_MARK: Final = b"\x82SNAPPY\x00"
 _XERIAL_HEADER: Final = 16
 _UNREADABLE: Final = (KafkaError, ValueError, IndexError, AssertionError, OverflowError, TypeError)
 """Errors of aiokafka for a batch with an unexpected layout."""
 
-_number = struct.Struct(">i").unpack_from
-_space = threading.local()
+_read_int32 = struct.Struct(">i").unpack_from
+_thread_buffers = threading.local()
 
 
 class BoundedRecords:
@@ -82,7 +82,7 @@ class BoundedRecords:
         self._view = memoryview(data)
         self._records = MemoryRecords(data)
         self._place = 0
-        self._left = HANDED_BYTES
+        self._bytes_left = MAX_FETCH_BYTES
 
     def size_in_bytes(self) -> int:
         """Returns the number of fetched bytes."""
@@ -90,19 +90,19 @@ class BoundedRecords:
 
     def has_next(self) -> bool:
         """Returns whether another batch may be read; the remaining ones are fetched again later."""
-        return self._left > 0 and self._records.has_next()
+        return self._bytes_left > 0 and self._records.has_next()
 
     def next_batch(self) -> Any:
         """Returns the next batch."""
         batch, start = self._records.next_batch(), self._place
-        self._place = end = start + 12 + _number(self._data, start + 8)[0]
+        self._place = end = start + 12 + _read_int32(self._data, start + 8)[0]
         if batch is None or batch.is_control_batch:
             return batch
         return BoundedBatch(batch, self._view, slice(start, end), self)
 
-    def unfolded(self, size: int) -> None:
-        """Counts decompressed bytes against ``HANDED_BYTES``."""
-        self._left -= size
+    def count_decompressed(self, size: int) -> None:
+        """Counts decompressed bytes against ``MAX_FETCH_BYTES``."""
+        self._bytes_left -= size
 
 
 class BoundedBatch:
@@ -110,10 +110,10 @@ class BoundedBatch:
 
     __slots__ = (
         "_batch",
+        "_decompressed",
         "_digest",
         "_fetched",
         "_raw",
-        "_unfolded",
         "base_offset",
         "data",
         "is_transactional",
@@ -127,7 +127,7 @@ class BoundedBatch:
         """Takes aiokafka's batch and its place in the fetched data."""
         self._batch = batch
         self._raw = data[place]
-        self._unfolded: memoryview | None = None
+        self._decompressed: memoryview | None = None
         self._digest: str | None = None
         self.data = data
         self.place = place
@@ -142,109 +142,113 @@ class BoundedBatch:
         return bool(self._batch.validate_crc())
 
     def __iter__(self) -> Iterator[Any]:
-        return self._current() if self._raw[_FORMAT] >= 2 else iter([self._unread(BROKEN)])
+        return (
+            self._records_of_current_format()
+            if self._raw[_FORMAT_OFFSET] >= 2
+            else iter([self._build_unread(BROKEN)])
+        )
 
     @property
     def count(self) -> int:
         """The number of records that the batch header states."""
-        return int(_number(self._raw, COUNT.start)[0])
+        return int(_read_int32(self._raw, COUNT.start)[0])
 
     @property
     def timestamp_type(self) -> int:
         """Kafka's timestamp type: 0 for the writer's time, 1 for the broker's."""
-        return 1 if self._raw[ATTRIBUTES] & APPEND_TIME else 0
+        return 1 if self._raw[ATTRIBUTES] & APPEND_TIME_FLAG else 0
 
-    def unfolded(self) -> tuple[memoryview, slice] | None:
-        """Returns the uncompressed batch as a buffer and a place in it; None if unfit for columns."""
+    def decompressed(self) -> tuple[memoryview, slice] | None:
+        """Returns a buffer and the uncompressed batch's slice of it; None if it cannot become columns."""
         raw = self._raw
-        if raw[_FORMAT] < 2 or not 0 < self.count <= COLUMN_RECORDS:
+        if raw[_FORMAT_OFFSET] < 2 or not 0 < self.count <= COLUMN_RECORDS:
             return None
         if not raw[ATTRIBUTES] & _CODEC_MASK:
             return self.data, self.place
-        return None if (plain := self._plain()) is None else (plain, slice(0, len(plain)))
+        return None if (plain := self._decompress_once()) is None else (plain, slice(0, len(plain)))
 
-    def _plain(self) -> memoryview | None:
+    def _decompress_once(self) -> memoryview | None:
         """Returns the uncompressed batch; None if it does not fit in the buffer or is invalid."""
         raw = self._raw
         if not raw[ATTRIBUTES] & _CODEC_MASK:
             return raw
-        if self._unfolded is None:
-            unfolded = unfold(_CODEC_MASK & raw[ATTRIBUTES], raw[HEADER_BYTES:])
-            if unfolded is None:
+        if self._decompressed is None:
+            content = decompress(_CODEC_MASK & raw[ATTRIBUTES], raw[HEADER_BYTES:])
+            if content is None:
                 return None
-            self._fetched.unfolded(len(unfolded))
+            self._fetched.count_decompressed(len(content))
             head = bytearray(raw[:HEADER_BYTES])
             head[ATTRIBUTES] &= ~_CODEC_MASK
-            self._unfolded = memoryview(b"".join((head, unfolded)))
-        return self._unfolded
+            self._decompressed = memoryview(b"".join((head, content)))
+        return self._decompressed
 
-    def _current(self) -> Iterator[Any]:
+    def _records_of_current_format(self) -> Iterator[Any]:
         """Yields the records of a batch in the current format."""
         if self.count > MAX_RECORDS:
-            yield self._unread(TOO_MANY_RECORDS)
+            yield self._build_unread(TOO_MANY_RECORDS)
             return
-        if (plain := self._plain()) is None:
-            yield from self._in_turns()
+        if (plain := self._decompress_once()) is None:
+            yield from self._records_in_turns()
             return
         batch = self._batch if plain is self._raw else DefaultRecordBatch(plain)
-        seen = self.base_offset - 1
-        if len(plain) <= NATIVE_BYTES:
+        last_offset = self.base_offset - 1
+        if len(plain) <= MAX_NATIVE_BYTES:
             try:
                 for record in batch:
-                    if not seen < record.offset < self.next_offset:
+                    if not last_offset < record.offset < self.next_offset:
                         break  # aiokafka checks no offsets, and reads a record's attributes as a varint.
-                    seen = record.offset
-                    yield record if len(record.headers) <= MAX_HEADERS else _with_few_headers(record)
+                    last_offset = record.offset
+                    yield record if len(record.headers) <= MAX_HEADERS else _without_extra_headers(record)
                 else:
                     return
             except _UNREADABLE:
-                pass  # The parser below finds the broken record.
+                pass  # The parser below finds out which record is broken.
         try:
-            for record in parse(plain, seen + 1):
-                seen = record.offset
+            for record in parse_records(plain, last_offset + 1):
+                last_offset = record.offset
                 yield record
         except BrokenBatchError:
-            yield self._unread(BROKEN, first=seen + 1)
+            yield self._build_unread(BROKEN, first=last_offset + 1)
 
-    def _in_turns(self) -> Iterator[Any]:
+    def _records_in_turns(self) -> Iterator[Any]:
         """Yields records in turns; each turn decompresses the batch again, to use little memory."""
-        place, seen, is_over = RecordPlace(), self.base_offset - 1, False
+        place, last_offset, is_over = RecordPosition(), self.base_offset - 1, False
         while not is_over:
-            if (plain := self._plain_for_a_turn()) is None:
-                yield self._unread(TOO_LARGE)
+            if (plain := self._decompress_for_turn()) is None:
+                yield self._build_unread(TOO_LARGE)
                 return
-            rest = parse_from(place, self._raw, plain, seen + 1, MAX_RECORD_BYTES)
+            rest = parse_records_from(place, self._raw, plain, last_offset + 1, MAX_RECORD_BYTES)
             turn: list[ReadRecord] = []
-            handed = 0
+            returned_bytes = 0
             try:
-                while len(turn) < TURN_RECORDS and handed < UNFOLDED_BYTES:
+                while len(turn) < TURN_RECORDS and returned_bytes < UNFOLDED_BYTES:
                     before = place.size
                     record, place = next(rest)
-                    seen = record.offset
+                    last_offset = record.offset
                     if isinstance(record.value, Unread) and record.value.rejection is RECORD_TOO_LARGE:
-                        turn.append(self._unread(RECORD_TOO_LARGE, seen, seen))
+                        turn.append(self._build_unread(RECORD_TOO_LARGE, last_offset, last_offset))
                     else:
                         turn.append(record)
-                        handed += place.size - before
+                        returned_bytes += place.size - before
             except StopIteration:
                 is_over = True
             except BrokenBatchError:
-                turn.append(self._unread(BROKEN, seen + 1))
+                turn.append(self._build_unread(BROKEN, last_offset + 1))
                 is_over = True
             del plain, rest
-            self._fetched.unfolded(handed)
+            self._fetched.count_decompressed(returned_bytes)
             yield from turn
 
-    def _plain_for_a_turn(self) -> memoryview | None:
+    def _decompress_for_turn(self) -> memoryview | None:
         """Decompresses into a larger, temporary buffer; None if the batch does not fit there either."""
         space = memoryview(bytearray(MOST_UNFOLDED_BYTES))
-        return unfold(_CODEC_MASK & self._raw[ATTRIBUTES], self._raw[HEADER_BYTES:], space)
+        return decompress(_CODEC_MASK & self._raw[ATTRIBUTES], self._raw[HEADER_BYTES:], space)
 
-    def _unread(self, rejection: Rejection, first: int | None = None, last: int | None = None) -> ReadRecord:
+    def _build_unread(self, rejection: Rejection, first: int | None = None, last: int | None = None) -> ReadRecord:
         """Builds the record that replaces the records from offset ``first`` to ``last``."""
         raw = self._raw
-        is_current = raw[_FORMAT] >= 2
-        codec = raw[ATTRIBUTES if is_current else _OLD_ATTRIBUTES] & _CODEC_MASK
+        is_current = raw[_FORMAT_OFFSET] >= 2
+        codec = raw[ATTRIBUTES if is_current else _OLD_ATTRIBUTES_OFFSET] & _CODEC_MASK
         if self._digest is None:  # cached, because a batch may have hundreds of unread records
             self._digest = blake3(raw).hexdigest()
         batch = UnreadBatch(
@@ -254,29 +258,29 @@ class BoundedBatch:
             length=len(raw),
             digest=self._digest,
         )
-        is_stamped = is_current and bool(raw[ATTRIBUTES] & APPEND_TIME)
+        is_stamped = is_current and bool(raw[ATTRIBUTES] & APPEND_TIME_FLAG)
         stamp = int.from_bytes(raw[MAX_TIMESTAMP], "big", signed=True) if is_stamped else 0
-        unread = Unread(bytes(raw[:SHOWN_BYTES]), rejection, batch)
+        unread = Unread(bytes(raw[:DEAD_LETTER_BYTES]), rejection, batch)
         return ReadRecord(batch.last, stamp, int(is_stamped), None, unread, [])
 
 
-def unfold(codec: int, data: memoryview, place: memoryview | None = None) -> memoryview | None:
+def decompress(codec: int, data: memoryview, place: memoryview | None = None) -> memoryview | None:
     """Decompresses into ``place``; None if the content does not fit or is invalid.
 
     Without a ``place``, it uses one buffer of `UNFOLDED_BYTES` per thread, whatever size the data
-    states. The result is valid until the next call in this thread.
+    states; the result is then valid until the next call in this thread.
     """
     if place is None:
-        space = getattr(_space, "buffer", None)
+        space = getattr(_thread_buffers, "buffer", None)
         if space is None:
-            space = _space.buffer = bytearray(UNFOLDED_BYTES)
+            space = _thread_buffers.buffer = bytearray(UNFOLDED_BYTES)
         place = memoryview(space)
     try:
         match codec:
             case 1:
                 size = cramjam.gzip.decompress_into(data, place)
             case 2:
-                size = _unfold_snappy(data, place)
+                size = _decompress_snappy(data, place)
             case 3:
                 size = cramjam.lz4.decompress_into(data, place)
             case 4:
@@ -288,22 +292,22 @@ def unfold(codec: int, data: memoryview, place: memoryview | None = None) -> mem
     return place[:size]
 
 
-def _unfold_snappy(data: memoryview, place: memoryview) -> int:
+def _decompress_snappy(data: memoryview, place: memoryview) -> int:
     """Decompresses Snappy data: blocks with their lengths (Java's format), or one block."""
-    if bytes(data[: len(_XERIAL)]) != _XERIAL:
+    if bytes(data[: len(_XERIAL_MARK)]) != _XERIAL_MARK:
         return int(cramjam.snappy.decompress_raw_into(data, place))
     size, position = 0, _XERIAL_HEADER
     while position < len(data):
         length = int.from_bytes(data[position : position + 4], "big", signed=True)
         position += 4
         if not 0 < length <= len(data) - position:
-            raise ValueError("a block is longer than the rest")
+            raise ValueError("a Snappy block is longer than the remaining data")
         size += int(cramjam.snappy.decompress_raw_into(data[position : position + length], place[size:]))
         position += length
     return size
 
 
-def _with_few_headers(record: Any) -> ReadRecord:
+def _without_extra_headers(record: Any) -> ReadRecord:
     value = record.value
     stand_in = None if value is None else Unread(value, TOO_MANY_HEADERS)
     return ReadRecord(
@@ -319,6 +323,6 @@ def install() -> None:
     """
     if getattr(fetcher, "MemoryRecords", None) not in {MemoryRecords, BoundedRecords}:
         raise RuntimeError(
-            "aiokafka.consumer.fetcher has no MemoryRecords; install the version that Sotto requires"
+            "aiokafka.consumer.fetcher.MemoryRecords is not the class that Sotto replaces; install the required version"
         )
     fetcher.MemoryRecords = BoundedRecords

@@ -60,61 +60,61 @@ class BrokerConnection(conn.AIOKafkaConnection):  # type: ignore[misc]  # aiokaf
             raise errors.KafkaConnectionError(f"Connection at {self._host}:{self._port} is closed") from error
 
 
-_OPENED: ContextVar[list[BrokerConnection] | None] = ContextVar("_OPENED", default=None)
+_OPENED_CONNECTIONS: ContextVar[list[BrokerConnection] | None] = ContextVar("_OPENED_CONNECTIONS", default=None)
 """The connections that ``bootstrap`` has opened in this context."""
 
 
 async def open_connection(host: str, port: int, **options: Any) -> BrokerConnection:
     """Connects to a broker, as ``aiokafka.conn.create_conn`` does."""
     connection = BrokerConnection(host, port, **options)
-    if (opened := _OPENED.get()) is not None:
+    if (opened := _OPENED_CONNECTIONS.get()) is not None:
         opened.append(connection)
     await connection.connect()
     return connection
 
 
-SECONDS: Final = 1.0
-METADATA_REQUESTS: Final = 10
+RATE_INTERVAL_SECONDS: Final = 1.0
+MAX_METADATA_REQUESTS: Final = 10
 """Most metadata requests of a client per second."""
-FRUITLESS_FETCHES: Final = 20
+MAX_EMPTY_FETCHES: Final = 20
 """Most fetches per second from one broker that return at once and empty."""
 
 
 class RateLimit:
     """Limits events to ``most`` in any interval of ``seconds``."""
 
-    def __init__(self, most: int, seconds: float = SECONDS) -> None:
-        self._begun: deque[float] = deque(maxlen=most)
+    def __init__(self, most: int, seconds: float = RATE_INTERVAL_SECONDS) -> None:
+        self._starts: deque[float] = deque(maxlen=most)
         self._seconds = seconds
 
-    async def keep(self) -> None:
+    async def wait_for_turn(self) -> None:
         """Waits until one more event is allowed, and counts it."""
         loop = asyncio.get_running_loop()
         begins = loop.time()
-        if len(self._begun) == self._begun.maxlen:
-            begins = max(begins, self._begun[0] + self._seconds)
-        self._begun.append(begins)
+        if len(self._starts) == self._starts.maxlen:
+            begins = max(begins, self._starts[0] + self._seconds)
+        self._starts.append(begins)
         if (left := begins - loop.time()) > 0:
             await asyncio.sleep(left)
 
 
 class BrokerClient(_Client):  # type: ignore[misc]  # aiokafka is not typed
-    """aiokafka's client with paced metadata requests that create no topics.
+    """aiokafka's client with rate-limited metadata requests that create no topics.
 
     By Kafka's default ``auto.create.topics.enable``, brokers create each topic that a metadata
     request names, with their default configuration: such a ledger would lose its first records
     after a week. aiokafka has no option that prevents this.
     """
 
-    def __init__(self, *arguments: Any, **named: Any) -> None:
-        super().__init__(*arguments, **named)
-        self._pace = RateLimit(METADATA_REQUESTS)
+    def __init__(self, *arguments: Any, **options: Any) -> None:
+        super().__init__(*arguments, **options)
+        self._metadata_rate = RateLimit(MAX_METADATA_REQUESTS)
         self._is_closed = False
 
     async def bootstrap(self) -> None:
         """Connects; on a failure or cancellation, closes the connections, which aiokafka leaves open."""
         opened: list[BrokerConnection] = []
-        token = _OPENED.set(opened)
+        token = _OPENED_CONNECTIONS.set(opened)
         try:
             await super().bootstrap()
         except BaseException:
@@ -122,41 +122,41 @@ class BrokerClient(_Client):  # type: ignore[misc]  # aiokafka is not typed
                 connection.close()
             raise
         finally:
-            _OPENED.reset(token)
+            _OPENED_CONNECTIONS.reset(token)
 
     async def close(self) -> None:
         """Closes all connections, including a connection that is just being opened."""
         self._is_closed = True
         await super().close()
 
-    async def _get_conn(self, *arguments: Any, **named: Any) -> Any:
-        connection = await super()._get_conn(*arguments, **named)
+    async def _get_conn(self, *arguments: Any, **options: Any) -> Any:
+        connection = await super()._get_conn(*arguments, **options)
         if connection is not None and self._is_closed:
             connection.close()
         return connection
 
     async def _metadata_update(self, cluster_metadata: Any, topics: Any) -> Any:
-        await self._pace.keep()
+        await self._metadata_rate.wait_for_turn()
         return await super()._metadata_update(cluster_metadata, topics)
 
 
 class PacedFetcher(_Fetcher):  # type: ignore[misc]
     """aiokafka's fetcher, with a limit on empty fetches per second."""
 
-    def __init__(self, *arguments: Any, **named: Any) -> None:
-        self._fruitless: dict[Any, RateLimit] = {}
-        super().__init__(*arguments, **named)
+    def __init__(self, *arguments: Any, **options: Any) -> None:
+        self._empty_fetch_rates: dict[Any, RateLimit] = {}
+        super().__init__(*arguments, **options)
 
     async def _proc_fetch_request(self, assignment: Any, node_id: Any, request: Any) -> Any:
         loop = asyncio.get_running_loop()
-        asked = loop.time()
+        started = loop.time()
         found = await super()._proc_fetch_request(assignment, node_id, request)
-        # A broker without records waits; an empty answer before that is an error or outdated.
-        is_fruitless = not found and loop.time() - asked < self._fetch_max_wait_ms / 2000
+        # A broker without records waits before it answers; an earlier empty answer is an error or outdated.
+        is_empty_at_once = not found and loop.time() - started < self._fetch_max_wait_ms / 2000
         task = asyncio.current_task()
         # aiokafka treats a cancellation as an empty answer.
-        if is_fruitless and task is not None and not task.cancelling():
-            await self._fruitless.setdefault(node_id, RateLimit(FRUITLESS_FETCHES)).keep()
+        if is_empty_at_once and task is not None and not task.cancelling():
+            await self._empty_fetch_rates.setdefault(node_id, RateLimit(MAX_EMPTY_FETCHES)).wait_for_turn()
         return found
 
     async def close(self) -> None:
@@ -261,19 +261,19 @@ class RefusedTimeError(KafkaError):  # type: ignore[misc]  # aiokafka is not typ
         return str(self.args[0])
 
 
-def refused_session(milliseconds: int) -> RefusedTimeError:
+def session_timeout_error(milliseconds: int) -> RefusedTimeError:
     """Creates the error for a session timeout outside the coordinator's range."""
     return RefusedTimeError(
         f"{variable_of('session_timeout_ms')}: Kafka refuses a session of {milliseconds} ms; set one between the brokers' "
-        "group.min.session.timeout.ms and group.max.session.timeout.ms, or change those"
+        "group.min.session.timeout.ms and group.max.session.timeout.ms, or change these"
     )
 
 
-def refused_transaction(milliseconds: int) -> RefusedTimeError:
+def transaction_timeout_error(milliseconds: int) -> RefusedTimeError:
     """Creates the error for a transaction timeout above the coordinator's limit."""
     return RefusedTimeError(
-        f"{variable_of('transaction_timeout_ms')}: Kafka refuses transactions of {milliseconds} ms; set no more than the "
-        "brokers' transaction.max.timeout.ms, or raise that"
+        f"{variable_of('transaction_timeout_ms')}: Kafka refuses transactions of {milliseconds} ms; set at most the "
+        "brokers' transaction.max.timeout.ms, or raise that setting"
     )
 
 
@@ -281,26 +281,26 @@ FENCED_INSTANCE_ID: Final = 82
 """Kafka's error code if another member has the instance id now; aiokafka lacks this code."""
 
 
-class NamedCoordinator(GroupCoordinator):  # type: ignore[misc]  # aiokafka is not typed
+class StaticCoordinator(GroupCoordinator):  # type: ignore[misc]  # aiokafka is not typed
     """aiokafka's group coordinator with static membership (``group_instance_id``)."""
 
     displaced = False
     """Whether another process has joined under the same instance id; this is permanent."""
     session_refused = False
-    """Whether the group refuses the session timeout; aiokafka raises it only at the next fetch."""
+    """Whether the group refuses the session timeout; aiokafka raises the error only at the next fetch."""
 
-    _former = ""
+    _former_member_id = ""
     _group_instance_id: str | None
 
     def reset_generation(self) -> None:
         """Resets the membership; keeps the member id, by which Kafka detects a displaced member."""
         if self._group_instance_id is not None and self.generation > 0:
-            self._former = self.member_id
+            self._former_member_id = self.member_id
         super().reset_generation()
 
     async def _do_rejoin_group(self, subscription: Any) -> Any:
-        if self._former:
-            self.member_id, self._former = self._former, ""
+        if self._former_member_id:
+            self.member_id, self._former_member_id = self._former_member_id, ""
         return await super()._do_rejoin_group(subscription)
 
     async def _send_req(self, request: Any) -> Any:
@@ -318,7 +318,7 @@ class NamedCoordinator(GroupCoordinator):  # type: ignore[misc]  # aiokafka is n
             self._group_instance_id = name
 
 
-_REPLACED: Final = (
+_REPLACED_METHODS: Final = (
     (client, ("create_conn",)),
     (client.AIOKafkaClient, ("bootstrap", "close", "_get_conn", "_metadata_update")),
     (fetcher.Fetcher, ("_proc_fetch_request", "close")),
@@ -333,7 +333,9 @@ def require_known_client() -> None:
     Raises:
         RuntimeError: aiokafka has another version.
     """
-    missing = [f"{kind.__name__}.{name}" for kind, names in _REPLACED for name in names if not hasattr(kind, name)]
+    missing = [
+        f"{kind.__name__}.{name}" for kind, names in _REPLACED_METHODS for name in names if not hasattr(kind, name)
+    ]
     if missing:
         raise RuntimeError(f"aiokafka has no {', '.join(missing)}; install the version that Sotto requires")
 
@@ -341,11 +343,11 @@ def require_known_client() -> None:
 def _replace_parts(consumer_module: Any, producer_module: Any) -> None:
     consumer_module.AIOKafkaClient = producer_module.AIOKafkaClient = BrokerClient
     consumer_module.Fetcher = PacedFetcher
-    consumer_module.GroupCoordinator = NamedCoordinator
+    consumer_module.GroupCoordinator = StaticCoordinator
 
 
 def patch_process() -> None:
-    """Patches aiokafka itself, not the copy; only the monitor needs this, as it uses Faust."""
+    """Patches aiokafka itself, not the copies; only the monitor needs this, because Faust uses aiokafka."""
     _replace_parts(import_module("aiokafka.consumer.consumer"), import_module("aiokafka.producer.producer"))
 
 

@@ -12,7 +12,7 @@ from aiokafka import ConsumerRecord
 from aiokafka.errors import CorruptRecordException
 
 from stream.kafka.client.batch_frames import (
-    APPEND_TIME,
+    APPEND_TIME_FLAG,
     ATTRIBUTES,
     FIRST_TIMESTAMP,
     HEADER_BYTES,
@@ -21,7 +21,7 @@ from stream.kafka.client.batch_frames import (
 )
 from stream.kafka.client.batch_reader import BoundedBatch
 from stream.kafka.client.client_patches import fetcher
-from stream.kernel import RecordReader, compiled
+from stream.kernel import RecordReader, compiled_kernel
 from stream.processing.record_columns import RecordColumns
 
 _PartitionRecords: Final[Any] = fetcher.PartitionRecords
@@ -35,65 +35,69 @@ class ColumnRecords(_PartitionRecords):  # type: ignore[misc]  # aiokafka is not
         super().__init__(*arguments)
         # aiokafka's own iterator would keep the fetched data in memory until a garbage collection.
         self._records_iterator = iter(())
-        self._batches = self._readable_batches()
-        self._ahead: Any = None
-        self._rest: RecordColumns | Iterator[ConsumerRecord] | None = None
-        self._following = self.next_fetch_offset
-        """The next offset to fetch after ``_rest``, the records that are read but not yet taken."""
+        self._batches = self._batches_and_readability()
+        self._pending_batch: Any = None
+        self._read_records: RecordColumns | Iterator[ConsumerRecord] | None = None
+        self._offset_after_read_records = self.next_fetch_offset
+        """The next offset to fetch after ``_read_records``, the records that are read but not yet taken."""
 
-    def take(self, most: int) -> list[ConsumerRecord] | RecordColumns:
-        """Returns the next records, at most ``most``: all in columns, or all as aiokafka's records."""
+    def take(self, max_records: int) -> list[ConsumerRecord] | RecordColumns:
+        """Returns the next records, at most ``max_records``: all in columns, or all as aiokafka's records."""
         found: list[ConsumerRecord] = []
-        while len(found) < most and self._has_rest(most):
-            if isinstance(rest := self._rest, RecordColumns):
+        while len(found) < max_records and self._read_if_empty(max_records):
+            if isinstance(rest := self._read_records, RecordColumns):
                 if found:
                     break
-                taken = rest[:most]
+                taken = rest[:max_records]
                 self.next_fetch_offset = int(taken.offsets[-1]) + 1
-                self._rest = rest[most:]
-                if len(rest) <= most:
-                    self._end_rest()
+                self._read_records = rest[max_records:]
+                if len(rest) <= max_records:
+                    self._discard_read_records()
                 return taken
-            room = most - len(found)
+            room = max_records - len(found)
             some = list(islice(rest or (), room))
             if some:
                 self.next_fetch_offset = some[-1].offset + 1
             if len(some) < room:
-                self._end_rest()
+                self._discard_read_records()
             found += some
         return found
 
     @property
     def is_over(self) -> bool:
         """Whether all records have been taken."""
-        if self._rest is None and self._ahead is None and (ahead := self._next()) is not None:
-            self._ahead = ahead
-        return self._rest is None and self._ahead is None
+        if (
+            self._read_records is None
+            and self._pending_batch is None
+            and (ahead := self._next_readable_batch()) is not None
+        ):
+            self._pending_batch = ahead
+        return self._read_records is None and self._pending_batch is None
 
-    def _end_rest(self) -> None:
-        self._rest, self.next_fetch_offset = None, self._following
+    def _discard_read_records(self) -> None:
+        self._read_records, self.next_fetch_offset = None, self._offset_after_read_records
 
-    def _has_rest(self, most: int) -> bool:
-        if self._rest is None and (batch := self._next()) is not None:
+    def _read_if_empty(self, max_records: int) -> bool:
+        if self._read_records is None and (batch := self._next_readable_batch()) is not None:
             # A batch keeps its last offset even if compaction has removed the last record.
-            self._following = batch.next_offset
-            self._rest = self._in_columns(batch, most) or self._one_by_one(batch)
-        return self._rest is not None
+            self._offset_after_read_records = batch.next_offset
+            self._read_records = self._read_columns(batch, max_records) or self._consumer_records(batch)
+        return self._read_records is not None
 
-    def _next(self) -> Any:
+    def _next_readable_batch(self) -> Any:
         """Returns the next readable batch; None if there is none."""
-        if self._ahead is not None:
-            batch, self._ahead = self._ahead, None
+        if self._pending_batch is not None:
+            batch, self._pending_batch = self._pending_batch, None
             return batch
         for batch, is_read in self._batches:
             if is_read:
                 return batch
-            self._following = batch.next_offset
-            if self._rest is None:
+            self._offset_after_read_records = batch.next_offset
+            if self._read_records is None:
                 self.next_fetch_offset = batch.next_offset
         return None
 
-    def _readable_batches(self) -> Iterator[tuple[Any, bool]]:
+    def _batches_and_readability(self) -> Iterator[tuple[Any, bool]]:
         """Yields each batch, and whether it has committed records (not aborted, no control batch)."""
         while self._records.has_next():
             batch = self._records.next_batch()
@@ -107,36 +111,38 @@ class ColumnRecords(_PartitionRecords):  # type: ignore[misc]  # aiokafka is not
                 aborted = batch.is_transactional and batch.producer_id in self._aborted_producers
             yield batch, not (aborted or batch.is_control_batch)
 
-    def _one_by_one(self, batch: Any) -> Iterator[ConsumerRecord]:
-        following = self.next_fetch_offset
+    def _consumer_records(self, batch: Any) -> Iterator[ConsumerRecord]:
+        next_offset = self.next_fetch_offset
         for record in batch:
-            if record.offset >= following:
-                following = record.offset + 1
+            if record.offset >= next_offset:
+                next_offset = record.offset + 1
                 yield self._consumer_record(self._tp, record)
 
-    def _in_columns(self, first: Any, most: int) -> RecordColumns | None:
+    def _read_columns(self, first: Any, max_records: int) -> RecordColumns | None:
         """Reads a batch and the next ones in its buffer into columns; None if that is impossible."""
-        if not isinstance(first, BoundedBatch) or (found := first.unfolded()) is None:
+        if not isinstance(first, BoundedBatch) or (found := first.decompressed()) is None:
             return None
         buffer, place = found
-        reader = RecordReader(buffer, max(most, first.count))
-        if not _read(reader, first, buffer, place):
+        reader = RecordReader(buffer, max(max_records, first.count))
+        if not _read_batch(reader, first, buffer, place):
             return None
-        self._rest = iter(())  # so that `_next` skips no offset: this batch is not taken yet
-        while reader.rows < most and (batch := self._next()) is not None:
+        self._read_records = iter(
+            ()
+        )  # not None, so that `_next_readable_batch` does not move next_fetch_offset past this untaken batch
+        while reader.rows < max_records and (batch := self._next_readable_batch()) is not None:
             fits = (
                 isinstance(batch, BoundedBatch)
                 and batch.data is buffer
-                and reader.rows + batch.count <= most
+                and reader.rows + batch.count <= max_records
                 and batch.timestamp_type == first.timestamp_type
             )
-            if not fits or (found := batch.unfolded()) is None or found[0] is not buffer:
-                self._ahead = batch
+            if not fits or (found := batch.decompressed()) is None or found[0] is not buffer:
+                self._pending_batch = batch
                 break
-            if not _read(reader, batch, buffer, found[1]):
-                self._ahead = batch
+            if not _read_batch(reader, batch, buffer, found[1]):
+                self._pending_batch = batch
                 break
-            self._following = batch.next_offset
+            self._offset_after_read_records = batch.next_offset
         offsets, times, keys, values = reader.columns()
         records = RecordColumns(
             self._tp.topic,
@@ -150,7 +156,7 @@ class ColumnRecords(_PartitionRecords):  # type: ignore[misc]  # aiokafka is not
         return records[int(np.searchsorted(offsets, self.next_fetch_offset)) :]
 
 
-def _read(reader: RecordReader, batch: BoundedBatch, buffer: memoryview, place: slice) -> bool:
+def _read_batch(reader: RecordReader, batch: BoundedBatch, buffer: memoryview, place: slice) -> bool:
     head = buffer[place.start : place.start + HEADER_BYTES]
     appended = int.from_bytes(head[MAX_TIMESTAMP], "big", signed=True)
     return reader.read(
@@ -160,7 +166,7 @@ def _read(reader: RecordReader, batch: BoundedBatch, buffer: memoryview, place: 
         last_delta=int.from_bytes(head[LAST_DELTA], "big", signed=True),
         base=batch.base_offset,
         first_time=int.from_bytes(head[FIRST_TIMESTAMP], "big", signed=True),
-        appended=appended if head[ATTRIBUTES] & APPEND_TIME else -1,
+        appended=appended if head[ATTRIBUTES] & APPEND_TIME_FLAG else -1,
     )
 
 
@@ -188,10 +194,11 @@ def install() -> None:
     Raises:
         RuntimeError: aiokafka has another version.
     """
-    if compiled() is None:
+    if compiled_kernel() is None:
         return
     if fetcher.PartitionRecords not in {_PartitionRecords, ColumnRecords}:
         raise RuntimeError(
-            "aiokafka.consumer.fetcher has other PartitionRecords; install the version that Sotto requires"
+            "aiokafka.consumer.fetcher.PartitionRecords is not the class that Sotto replaces: another library has patched it, or "
+            "aiokafka has another version; install the required version"
         )
     fetcher.PartitionRecords, fetcher.FetchResult = ColumnRecords, ColumnResult

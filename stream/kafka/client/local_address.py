@@ -23,7 +23,7 @@ class LocalAddress:
     folder: Path
 
 
-def folders_above(start: Path | None = None) -> Iterator[Path]:
+def sotto_folders_above(start: Path | None = None) -> Iterator[Path]:
     """Yields the path ``.sotto`` in a folder (default: working folder) and in each parent."""
     try:
         first = (start or Path.cwd()).absolute()
@@ -38,23 +38,23 @@ def local_address(start: Path | None = None) -> LocalAddress | None:
 
     Only owner-only files of this user are trusted.
     """
-    for folder in folders_above(start):
+    for folder in sotto_folders_above(start):
         state = read_own_state(folder / "broker")
         if state is not None and is_alive(state.process):
             return LocalAddress(f"{HOST}:{state.port}", folder)
         cluster = read_own_cluster(folder / "broker")
-        if cluster is not None and _any_runs(folder / "broker", len(cluster.nodes)):
+        if cluster is not None and _any_node_runs(folder / "broker", len(cluster.nodes)):
             return LocalAddress(cluster.bootstrap, folder)
     return None
 
 
-def _any_runs(folder: Path, nodes: int) -> bool:
+def _any_node_runs(folder: Path, nodes: int) -> bool:
     states = (read_own_state(node_folder(folder, number)) for number in range(1, nodes + 1))
     return any(state is not None and is_alive(state.process) for state in states)
 
 
-def settings_here(**fields: Any) -> Settings:
-    """Returns the settings; without a set address or security, the local broker's address."""
+def local_settings(**fields: Any) -> Settings:
+    """Returns the settings; if neither address nor security is set, with the local broker's address."""
     settings = Settings(**fields)
     if settings.model_fields_set.isdisjoint({"bootstrap", *SECURITY_FIELDS}) and (found := local_address()):
         return settings.model_copy(update={"bootstrap": found.bootstrap})
@@ -62,7 +62,7 @@ def settings_here(**fields: Any) -> Settings:
 
 
 def address_origin(settings: Settings) -> str:
-    """Returns, for messages, which variable or folder the address in the settings comes from."""
+    """Describes for messages where the address in the settings comes from."""
     name = variable_of("bootstrap")
     if os.environ.get(name) == settings.bootstrap:
         return f"as {name} says"

@@ -40,7 +40,7 @@ TOKEN_SECONDS = 10.0
 PROBE_SECONDS = 5.0
 """Most seconds to wait for a broker that is asked why it refuses connections."""
 
-_CLEAR_SECRETS: Final = frozenset({"PLAIN", "OAUTHBEARER"})
+_CLEARTEXT_MECHANISMS: Final = frozenset({"PLAIN", "OAUTHBEARER"})
 _REFUSALS: Final = (
     ClusterAuthorizationFailedError,
     GroupAuthorizationFailedError,
@@ -64,10 +64,10 @@ class UnansweredError(KafkaConnectionError):  # type: ignore[misc]  # aiokafka i
 
 
 class ClosedError(SecurityError):
-    """A broker closes the connection: it expects another protocol, or starts or stops."""
+    """A broker closes the connection: it expects another protocol, or it is starting or stopping."""
 
 
-def connection(settings: Settings) -> dict[str, Any]:
+def connection_options(settings: Settings) -> dict[str, Any]:
     """Returns the connection options of aiokafka's clients.
 
     Raises:
@@ -80,7 +80,7 @@ def connection(settings: Settings) -> dict[str, Any]:
         is_set = getattr(settings, field) != type(settings).model_fields[field].default
         if is_set and ((field.startswith("tls_") and not tls) or (field.startswith("sasl_") and not sasl)):
             wanted = "SSL or SASL_SSL" if field.startswith("tls_") else "SASL_SSL"
-            _refuse(
+            _raise_security_error(
                 field,
                 f"has no effect while {variable_of('security_protocol')} is {protocol}; set that to {wanted}",
             )
@@ -88,9 +88,9 @@ def connection(settings: Settings) -> dict[str, Any]:
         return options
     options["security_protocol"] = protocol
     if tls:
-        options["ssl_context"] = _tls(settings)
+        options["ssl_context"] = _tls_context(settings)
     if sasl:
-        options |= _credentials(settings)
+        options |= _sasl_options(settings)
     return options
 
 
@@ -102,12 +102,12 @@ async def admin_client(settings: Settings) -> AsyncIterator[AIOKafkaAdminClient]
         SecurityError: Kafka refuses the credentials, or its certificate is not trusted.
         UnansweredError: no broker answers.
     """
-    admin = KafkaAdmin(**connection(settings))
+    admin = KafkaAdmin(**connection_options(settings))
     try:
         try:
             await admin.start()
         except KafkaConnectionError:
-            await find_refusal(settings)
+            await raise_if_refused(settings)
             raise UnansweredError(
                 f"no broker answers at {settings.bootstrap} ({address_origin(settings)}); start one with 'sotto broker start' or "
                 f"'sotto up', or set {variable_of('bootstrap')}"
@@ -116,15 +116,15 @@ async def admin_client(settings: Settings) -> AsyncIterator[AIOKafkaAdminClient]
     except NodeNotReadyError:
         # aiokafka does not notice that a token is refused, and then finds no broker.
         if settings.sasl_mechanism == "OAUTHBEARER":
-            raise SecurityError(_unauthenticated(settings, settings.bootstrap)) from None
+            raise SecurityError(_authentication_message(settings, settings.bootstrap)) from None
         raise
     finally:
         await admin.close()
 
 
-async def find_refusal(settings: Settings) -> None:
+async def raise_if_refused(settings: Settings) -> None:
     """Connects to each broker once; raises a SecurityError if one refuses."""
-    options = connection(settings)
+    options = connection_options(settings)
     for host, port, _ in collect_hosts(options.pop("bootstrap_servers"), randomize=False):
         try:
             connected = await create_conn(host, port, request_timeout_ms=int(PROBE_SECONDS * 1000), **options)
@@ -139,11 +139,11 @@ async def find_refusal(settings: Settings) -> None:
             raise SecurityError(f"{what}; {remedy}") from None
         except ssl.SSLError as error:
             raise SecurityError(
-                f"no TLS with {host}:{port} ({error.reason or 'refused'}); check {variable_of('security_protocol')}, and "
+                f"TLS with {host}:{port} failed ({error.reason or 'refused'}); check {variable_of('security_protocol')}, and "
                 f"{variable_of('tls_certificate_file')} if the broker asks for a certificate"
             ) from None
         except SaslAuthenticationFailed:
-            raise SecurityError(_unauthenticated(settings, f"{host}:{port}")) from None
+            raise SecurityError(_authentication_message(settings, f"{host}:{port}")) from None
         except UnsupportedSaslMechanismError:
             raise SecurityError(
                 f"{host}:{port} does not offer {settings.sasl_mechanism}; set {variable_of('sasl_mechanism')} to one that it does"
@@ -163,12 +163,12 @@ def is_refusal(error: KafkaError) -> bool:
     return isinstance(error, _REFUSALS)
 
 
-def advice(error: KafkaError) -> str:
+def describe_error(error: KafkaError) -> str:
     """Describes a Kafka error in one line with a remedy."""
     if isinstance(error, SecurityError | UnansweredError | RefusedTimeError):
         return str(error)
     if isinstance(error, _REFUSALS):
-        named = f" ({', '.join(sorted(map(str, error.args[0])))})" if _names(error) else ""
+        named = f" ({', '.join(sorted(map(str, error.args[0])))})" if _names_resources(error) else ""
         return (
             f"Kafka: {type(error).__name__}{named}; the principal may not do this: see 'sotto topics acl' for what each "
             "role may"
@@ -176,11 +176,11 @@ def advice(error: KafkaError) -> str:
     return f"Kafka: {type(error).__name__}; is the broker that SOTTO_BOOTSTRAP names up? ('sotto broker start')"
 
 
-def _names(error: KafkaError) -> bool:
+def _names_resources(error: KafkaError) -> bool:
     return bool(error.args) and isinstance(error.args[0], set | frozenset | list | tuple)
 
 
-def _unauthenticated(settings: Settings, broker: str) -> str:
+def _authentication_message(settings: Settings, broker: str) -> str:
     if settings.sasl_mechanism == "OAUTHBEARER":
         return f"{broker} refuses the bearer token; check {variable_of('sasl_token_file')} or _COMMAND"
     return (
@@ -189,25 +189,29 @@ def _unauthenticated(settings: Settings, broker: str) -> str:
     )
 
 
-def _tls(settings: Settings) -> ssl.SSLContext:
+def _tls_context(settings: Settings) -> ssl.SSLContext:
     try:
         context = ssl.create_default_context(cafile=settings.tls_ca_file or None)
     except OSError as error:  # SSLError is one
-        _refuse(
+        _raise_security_error(
             "tls_ca_file", f"cannot use {settings.tls_ca_file} ({_reason(error)}); give a PEM file of certificates"
         )
     context.minimum_version = ssl.TLSVersion.TLSv1_2
     context.check_hostname = settings.tls_check_hostname
     if settings.tls_key_file and not settings.tls_certificate_file:
-        _refuse("tls_certificate_file", f"is missing beside {variable_of('tls_key_file')}")
+        _raise_security_error(
+            "tls_certificate_file", f"is missing, although {variable_of('tls_key_file')} is set; set both"
+        )
     if settings.tls_certificate_file:
         if not settings.tls_key_file:
-            _refuse("tls_key_file", f"is missing beside {variable_of('tls_certificate_file')}")
+            _raise_security_error(
+                "tls_key_file", f"is missing, although {variable_of('tls_certificate_file')} is set; set both"
+            )
         _read_secret("tls_key_file", settings.tls_key_file)
         try:
             context.load_cert_chain(settings.tls_certificate_file, settings.tls_key_file, _no_password)
         except OSError as error:
-            _refuse(
+            _raise_security_error(
                 "tls_certificate_file",
                 f"cannot use {settings.tls_certificate_file} with its key ({_reason(error)})",
             )
@@ -220,35 +224,35 @@ def _reason(error: OSError) -> str:
 
 def _no_password() -> str:
     """Raises a SecurityError for an encrypted key: OpenSSL would ask for a password."""
-    _refuse("tls_key_file", "is encrypted; decrypt it into an owner-only file")
+    _raise_security_error("tls_key_file", "is encrypted; decrypt it into an owner-only file")
 
 
-def _credentials(settings: Settings) -> Mapping[str, Any]:
+def _sasl_options(settings: Settings) -> Mapping[str, Any]:
     mechanism = settings.sasl_mechanism
-    if mechanism in _CLEAR_SECRETS and settings.security_protocol != "SASL_SSL":
-        _refuse(
+    if mechanism in _CLEARTEXT_MECHANISMS and settings.security_protocol != "SASL_SSL":
+        _raise_security_error(
             "sasl_mechanism",
-            f"{mechanism} sends its secret as it is; set {variable_of('security_protocol')} to SASL_SSL",
+            f"{mechanism} sends its secret unencrypted; set {variable_of('security_protocol')} to SASL_SSL",
         )
     options: dict[str, Any] = {"sasl_mechanism": mechanism}
     if mechanism == "OAUTHBEARER":
         if bool(settings.sasl_token_file) == bool(settings.sasl_token_command):
-            _refuse(
+            _raise_security_error(
                 "sasl_token_file",
-                f"or {variable_of('sasl_token_command')} is needed for OAUTHBEARER: set one of them",
+                f"for OAUTHBEARER, set either this or {variable_of('sasl_token_command')}",
             )
         return options | {"sasl_oauth_token_provider": BearerToken(settings)}
     if not settings.sasl_username:
-        _refuse("sasl_username", f"is needed for {mechanism}")
+        _raise_security_error("sasl_username", f"is needed for {mechanism}")
     return options | {"sasl_plain_username": settings.sasl_username, "sasl_plain_password": _password(settings)}
 
 
 def _password(settings: Settings) -> str:
     given = settings.sasl_password.get_secret_value()
     if bool(given) == bool(settings.sasl_password_file):
-        _refuse(
+        _raise_security_error(
             "sasl_password_file",
-            f"or {variable_of('sasl_password')} is needed for {settings.sasl_mechanism}: set one of them",
+            f"for {settings.sasl_mechanism}, set either this or {variable_of('sasl_password')}",
         )
     return given or _read_secret("sasl_password_file", settings.sasl_password_file)
 
@@ -257,13 +261,13 @@ def _read_secret(field: str, path: str) -> str:
     try:
         secret = read_secret(Path(path))
     except SecretFileError as error:
-        _refuse(field, str(error))
+        _raise_security_error(field, str(error))
     if not secret or "\N{REPLACEMENT CHARACTER}" in secret:
-        _refuse(field, f"{path} must hold ASCII characters, and at least one")
+        _raise_security_error(field, f"{path} must contain at least one character, and only ASCII")
     return secret
 
 
-def _refuse(field: str, why: str) -> NoReturn:
+def _raise_security_error(field: str, why: str) -> NoReturn:
     raise SecurityError(f"{variable_of(field)}: {why}") from None
 
 
@@ -288,15 +292,17 @@ class BearerToken(AbstractTokenProvider):  # type: ignore[misc]  # aiokafka is n
                 stderr=asyncio.subprocess.DEVNULL,
             )
         except (OSError, ValueError) as error:
-            _refuse("sasl_token_command", f"cannot be run ({type(error).__name__})")
+            _raise_security_error("sasl_token_command", f"cannot be run ({type(error).__name__})")
         try:
             async with asyncio.timeout(TOKEN_SECONDS):
                 printed, _ = await process.communicate()
         except TimeoutError:
             process.kill()
             await process.wait()
-            _refuse("sasl_token_command", f"did not end within {TOKEN_SECONDS:g} seconds")
+            _raise_security_error("sasl_token_command", f"did not end within {TOKEN_SECONDS:g} seconds")
         token = printed.decode("ascii", errors="replace").strip()
         if process.returncode or not token or not token.isascii():
-            _refuse("sasl_token_command", f"ended with status {process.returncode} and printed no usable token")
+            _raise_security_error(
+                "sasl_token_command", f"ended with status {process.returncode} and printed no usable token"
+            )
         return token

@@ -21,7 +21,7 @@ from aiokafka.protocol.transaction import (
 
 from stream.kafka.client import wire_requests
 
-SECOND_FROM: Final = 2
+SECOND_PROTOCOL_VERSION: Final = 2
 """The second protocol needs at least this ``transaction.version`` of the cluster."""
 
 _ALL_IN_SYNC: Final = -1
@@ -51,70 +51,74 @@ class FirstProtocol:
         self._id = transactional_id
         self._timeout_ms = timeout_ms
 
-    def join(self, who: Identity, places: Sequence[TopicPartition]) -> ProtocolRequest | None:
+    def add_partitions(self, identity: Identity, partitions: Sequence[TopicPartition]) -> ProtocolRequest | None:
         """Returns the request that adds partitions to the transaction; None if there are none."""
-        topics = _by_topic((place, place.partition) for place in places)
-        return ProtocolRequest(AddPartitionsToTxnRequest(self._id, *who, topics), _errors) if topics else None
+        topics = _by_topic((place, place.partition) for place in partitions)
+        return ProtocolRequest(AddPartitionsToTxnRequest(self._id, *identity, topics), _errors) if topics else None
 
     def produce(self, batches: Batches) -> ProtocolRequest:
         """Returns the request that writes a batch to each partition, for the partitions' leader."""
         topics = _by_topic((place, (place.partition, batch)) for place, batch in batches.items())
-        return ProtocolRequest(ProduceRequest(self._id, _ALL_IN_SYNC, self._timeout_ms, topics), _written)
+        return ProtocolRequest(ProduceRequest(self._id, _ALL_IN_SYNC, self._timeout_ms, topics), _produce_errors)
 
-    def join_group(self, who: Identity, group: str) -> ProtocolRequest | None:
+    def add_group(self, identity: Identity, group: str) -> ProtocolRequest | None:
         """Returns the request that adds a consumer group to the transaction."""
-        return ProtocolRequest(AddOffsetsToTxnRequest(self._id, *who, group), code_of)
+        return ProtocolRequest(AddOffsetsToTxnRequest(self._id, *identity, group), error_code_of)
 
-    def commit_offsets(self, who: Identity, group: str, offsets: Mapping[TopicPartition, int]) -> ProtocolRequest:
+    def commit_offsets(
+        self, identity: Identity, group: str, offsets: Mapping[TopicPartition, int]
+    ) -> ProtocolRequest:
         """Returns the request that commits offsets in the transaction, for the group's coordinator."""
         topics = _by_topic((place, (place.partition, offset, "")) for place, offset in offsets.items())
-        return ProtocolRequest(TxnOffsetCommitRequest(self._id, group, *who, topics), _errors)
+        return ProtocolRequest(TxnOffsetCommitRequest(self._id, group, *identity, topics), _errors)
 
-    def end(self, who: Identity) -> ProtocolRequest:
+    def end(self, identity: Identity) -> ProtocolRequest:
         """Returns the request that commits the transaction, for its coordinator."""
-        return ProtocolRequest(EndTxnRequest(self._id, *who, True), code_of)
+        return ProtocolRequest(EndTxnRequest(self._id, *identity, True), error_code_of)
 
-    def following(self, who: Identity, ended: Any) -> Identity:
+    def next_identity(self, identity: Identity, ended: Any) -> Identity:
         """Returns the identity for the next transaction, given the response to ``end``."""
         del ended
-        return who
+        return identity
 
 
 class SecondProtocol(FirstProtocol):
     """Builds the requests of the second protocol with ``wire_requests``."""
 
-    def join(self, who: Identity, places: Sequence[TopicPartition]) -> None:
+    def add_partitions(self, identity: Identity, partitions: Sequence[TopicPartition]) -> None:
         """Returns None, because a write adds its partition to the transaction."""
 
     def produce(self, batches: Batches) -> ProtocolRequest:
         """Returns the request that writes a batch to each partition."""
-        return ProtocolRequest(wire_requests.produce(self._id, self._timeout_ms, batches), _as_read)
+        return ProtocolRequest(wire_requests.produce(self._id, self._timeout_ms, batches), _unchanged)
 
-    def join_group(self, who: Identity, group: str) -> None:
+    def add_group(self, identity: Identity, group: str) -> None:
         """Returns None, because a commit of offsets adds the group to the transaction."""
 
-    def commit_offsets(self, who: Identity, group: str, offsets: Mapping[TopicPartition, int]) -> ProtocolRequest:
+    def commit_offsets(
+        self, identity: Identity, group: str, offsets: Mapping[TopicPartition, int]
+    ) -> ProtocolRequest:
         """Returns the request that commits offsets in the transaction."""
-        return ProtocolRequest(wire_requests.commit_offsets(self._id, group, who, offsets), _as_read)
+        return ProtocolRequest(wire_requests.commit_offsets(self._id, group, identity, offsets), _unchanged)
 
-    def end(self, who: Identity) -> ProtocolRequest:
+    def end(self, identity: Identity) -> ProtocolRequest:
         """Returns the request that commits the transaction."""
-        return ProtocolRequest(wire_requests.end(self._id, who), lambda ended: [(None, ended.error)])
+        return ProtocolRequest(wire_requests.end(self._id, identity), lambda ended: [(None, ended.error)])
 
-    def following(self, who: Identity, ended: Any) -> Identity:
+    def next_identity(self, identity: Identity, ended: Any) -> Identity:
         """Returns the identity that the coordinator has assigned in its response."""
-        del who
+        del identity
         return Identity(ended.producer_id, ended.epoch)
 
 
-def follows_second(told: wire_requests.Features) -> bool:
+def supports_second_protocol(features: wire_requests.Features) -> bool:
     """Returns whether a broker supports the second protocol and its cluster enables it."""
-    return told.features.get(wire_requests.TRANSACTION_VERSION, 0) >= SECOND_FROM and all(
-        wire_requests.knows(told.versions, api) for api in wire_requests.SECOND
+    return features.features.get(wire_requests.TRANSACTION_VERSION, 0) >= SECOND_PROTOCOL_VERSION and all(
+        wire_requests.supports_request(features.versions, api) for api in wire_requests.SECOND_PROTOCOL_REQUESTS
     )
 
 
-def code_of(answer: Any) -> Codes:
+def error_code_of(answer: Any) -> Codes:
     """Returns the only error code of a response."""
     return [(None, answer.error_code)]
 
@@ -130,7 +134,7 @@ def _errors(answer: Any) -> Codes:
     return _codes(answer.errors)
 
 
-def _written(answer: Any) -> Codes:
+def _produce_errors(answer: Any) -> Codes:
     return _codes(answer.topics)
 
 
@@ -140,5 +144,5 @@ def _codes(topics: Any) -> Codes:
     ]
 
 
-def _as_read(codes: Codes) -> Codes:
+def _unchanged(codes: Codes) -> Codes:
     return codes

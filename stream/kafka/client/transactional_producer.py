@@ -25,12 +25,12 @@ from stream.kafka.client.transaction_protocols import (
     Identity,
     ProtocolRequest,
     SecondProtocol,
-    code_of,
-    follows_second,
+    error_code_of,
+    supports_second_protocol,
 )
 from stream.kafka.client.wire_requests import ask_features
 
-ENDING_SECONDS: Final = 0.002
+FIRST_PAUSE_SECONDS: Final = 0.002
 """First pause before a retry while Kafka writes the markers of the last transaction."""
 PAUSE_SECONDS: Final = 0.1
 """Pause before a retry for another reason; also the longest pause."""
@@ -40,7 +40,7 @@ REFRESH_SECONDS: Final = 2.0
 
 _PRODUCER_FENCED: Final = 90
 _FENCED: Final = frozenset({_PRODUCER_FENCED, errors.InvalidProducerEpoch.errno})
-_MOVED: Final = frozenset(
+_COORDINATOR_MOVED: Final = frozenset(
     {
         errors.CoordinatorNotAvailableError.errno,
         errors.NotCoordinatorError.errno,
@@ -54,11 +54,11 @@ _REFUSALS: Final = frozenset(
         errors.GroupAuthorizationFailedError,
     }
 )
-_ARRIVED: Final = frozenset({0, errors.DuplicateSequenceNumber.errno})
-_ENDING: Final = errors.ConcurrentTransactions.errno
-_SKIPPED: Final = errors.OperationNotAttempted.errno
+_DELIVERED_CODES: Final = frozenset({0, errors.DuplicateSequenceNumber.errno})
+_STILL_ENDING: Final = errors.ConcurrentTransactions.errno
+_NOT_ATTEMPTED: Final = errors.OperationNotAttempted.errno
 _LAST_SEQUENCE: Final = 2**31 - 1
-_NOBODY: Final = -1
+_NO_LEADER: Final = -1
 
 
 class TransactionalProducer:
@@ -76,7 +76,7 @@ class TransactionalProducer:
         self._identity = Identity(-1, -1)
         self._protocol = FirstProtocol(transactional_id, transaction_timeout_ms)
         self._sequences: dict[TopicPartition, int] = {}
-        self._joined: set[TopicPartition | str] = set()
+        self._added_to_transaction: set[TopicPartition | str] = set()
         """The partitions and groups that have been added to the open transaction."""
 
     async def start(self) -> None:
@@ -87,9 +87,9 @@ class TransactionalProducer:
         """
         await self._client.bootstrap()
         request = InitProducerIdRequest(self._id, self._timeout_ms)
-        told = await self._coordinate(ProtocolRequest(request, code_of))
+        told = await self._coordinate(ProtocolRequest(request, error_code_of))
         self._identity = Identity(told.producer_id, told.producer_epoch)
-        if await self._second():
+        if await self._uses_second_protocol():
             self._protocol = SecondProtocol(self._id, self._timeout_ms)
 
     async def stop(self) -> None:
@@ -112,13 +112,13 @@ class TransactionalProducer:
                     await self._client._wait_on_metadata(place.topic)  # noqa: SLF001  (as aiokafka's producer does)
         except TimeoutError:
             raise errors.KafkaTimeoutError from None
-        fresh = [place for place in batches if place not in self._joined]
-        if (joining := self._protocol.join(self._identity, fresh)) is not None:
+        new_partitions = [place for place in batches if place not in self._added_to_transaction]
+        if (joining := self._protocol.add_partitions(self._identity, new_partitions)) is not None:
             await self._coordinate(joining)
-        self._joined.update(batches)
+        self._added_to_transaction.update(batches)
         for turn in zip_longest(*batches.values()):
             filled = {place: batch for place, batch in zip(batches, turn, strict=True) if batch is not None}
-            await self._deliver({place: self._built(place, batch) for place, batch in filled.items()})
+            await self._deliver({place: self._encode_batch(place, batch) for place, batch in filled.items()})
 
     async def add_offsets(self, offsets: Mapping[TopicPartition, int], group: str) -> None:
         """Commits a group's offsets in the transaction.
@@ -126,9 +126,9 @@ class TransactionalProducer:
         Raises:
             KafkaError: the offsets are refused.
         """
-        if (joining := self._protocol.join_group(self._identity, group)) is not None:
+        if (joining := self._protocol.add_group(self._identity, group)) is not None:
             await self._coordinate(joining)
-        self._joined.add(group)
+        self._added_to_transaction.add(group)
         await self._coordinate(self._protocol.commit_offsets(self._identity, group, offsets), group)
 
     async def commit(self) -> None:
@@ -137,15 +137,15 @@ class TransactionalProducer:
         Raises:
             KafkaError: the transaction was not committed, or its outcome is unknown.
         """
-        if not self._joined:
+        if not self._added_to_transaction:
             return
         ended = await self._coordinate(self._protocol.end(self._identity))
-        following = self._protocol.following(self._identity, ended)
+        following = self._protocol.next_identity(self._identity, ended)
         if following != self._identity:
             self._identity, self._sequences = following, {}
-        self._joined.clear()
+        self._added_to_transaction.clear()
 
-    def _built(self, place: TopicPartition, batch: Any) -> bytes | bytearray:
+    def _encode_batch(self, place: TopicPartition, batch: Any) -> bytes | bytearray:
         """Encodes a batch with its sequence number, by which Kafka detects duplicates."""
         first = self._sequences.get(place, 0)
         batch._set_producer_state(*self._identity, first)  # noqa: SLF001
@@ -157,17 +157,17 @@ class TransactionalProducer:
     async def _deliver(self, batches: dict[TopicPartition, bytes | bytearray]) -> None:
         """Sends a batch to each partition; retries until all have arrived or time is over."""
         loop = asyncio.get_running_loop()
-        until = loop.time() + self._timeout_ms / 1000
+        deadline = loop.time() + self._timeout_ms / 1000
         while True:
             pause = 0.0
             for place, code in await self._send(batches):
-                if code in _ARRIVED:
+                if code in _DELIVERED_CODES:
                     del batches[place]
                 else:
                     pause = max(pause, _pause_after(code, place.topic))
             if not batches:
                 return
-            if loop.time() > until:
+            if loop.time() > deadline:
                 raise errors.KafkaTimeoutError
             if pause == PAUSE_SECONDS:
                 await self._refresh()
@@ -179,24 +179,24 @@ class TransactionalProducer:
         told = []
         for place, batch in batches.items():
             leader = self._client.cluster.leader_for_partition(place)
-            if leader is None or leader == _NOBODY:
+            if leader is None or leader == _NO_LEADER:
                 told.append((place, errors.LeaderNotAvailableError.errno))
             else:
                 by_node.setdefault(leader, {})[place] = batch
-        for answer in await _all([self._send_to(node, part) for node, part in by_node.items()]):
+        for answer in await _gather_all([self._send_to(node, part) for node, part in by_node.items()]):
             told += answer
         return told
 
     async def _send_to(self, node: int, batches: Batches) -> list[tuple[TopicPartition | None, int]]:
-        question = self._protocol.produce(batches)
+        protocol_request = self._protocol.produce(batches)
         try:
-            return list(question.codes(await self._client.send(node, question.request)))
+            return list(protocol_request.codes(await self._client.send(node, protocol_request.request)))
         except errors.KafkaError as error:
             if not error.retriable:
                 raise
             return [(place, errors.RequestTimedOutError.errno) for place in batches]
 
-    async def _coordinate(self, question: ProtocolRequest, group: str | None = None) -> Any:
+    async def _coordinate(self, protocol_request: ProtocolRequest, group: str | None = None) -> Any:
         """Sends a request to a coordinator until it succeeds.
 
         Raises:
@@ -204,31 +204,33 @@ class TransactionalProducer:
         """
         kind = CoordinationType.TRANSACTION if group is None else CoordinationType.GROUP
         loop = asyncio.get_running_loop()
-        until, ending = loop.time() + self._timeout_ms / 1000, ENDING_SECONDS
+        deadline, ending = loop.time() + self._timeout_ms / 1000, FIRST_PAUSE_SECONDS
         while True:
-            answer, code, subject = await self._ask(kind, group or self._id, question)
+            answer, code, subject = await self._ask_coordinator(kind, group or self._id, protocol_request)
             if not code:
                 return answer
             wait = _pause_after(code, subject)
-            if loop.time() > until:
-                raise _error(code, subject)
-            if code in _MOVED:
+            if loop.time() > deadline:
+                raise _error_of(code, subject)
+            if code in _COORDINATOR_MOVED:
                 self._coordinators.pop(kind, None)
-            if code == _ENDING:
+            if code == _STILL_ENDING:
                 wait, ending = ending, min(2 * ending, PAUSE_SECONDS)
             await asyncio.sleep(wait)
 
-    async def _ask(self, kind: int, key: str, question: ProtocolRequest) -> tuple[Any, int, str]:
+    async def _ask_coordinator(
+        self, kind: int, key: str, protocol_request: ProtocolRequest
+    ) -> tuple[Any, int, str]:
         """Returns a coordinator's response, its first error code (0: none) and what that is about."""
         try:
             node = await self._coordinator(kind, key)
-            answer = await self._client.send(node, question.request, group=ConnectionGroup.COORDINATION)
+            answer = await self._client.send(node, protocol_request.request, group=ConnectionGroup.COORDINATION)
         except errors.KafkaError as error:
             if not error.retriable:
                 raise
             return None, errors.RequestTimedOutError.errno, key
-        for place, code in question.codes(answer):
-            if code not in {0, _SKIPPED}:
+        for place, code in protocol_request.codes(answer):
+            if code not in {0, _NOT_ATTEMPTED}:
                 return answer, code, key if place is None else place.topic
         return answer, 0, key
 
@@ -249,11 +251,11 @@ class TransactionalProducer:
             async with asyncio.timeout(REFRESH_SECONDS):
                 await self._client.force_metadata_update()
 
-    async def _second(self) -> bool:
+    async def _uses_second_protocol(self) -> bool:
         """Returns whether the cluster uses the second transaction protocol."""
         node, group = await self._coordinator(CoordinationType.TRANSACTION, self._id), ConnectionGroup.COORDINATION
         try:
-            return follows_second(await self._client.send(node, ask_features(), group=group))
+            return supports_second_protocol(await self._client.send(node, ask_features(), group=group))
         except errors.UnsupportedVersionError:
             return False
 
@@ -264,15 +266,15 @@ def _pause_after(code: int, subject: str) -> float:
     Raises:
         KafkaError: the error is permanent.
     """
-    if code == _ENDING:
-        return ENDING_SECONDS
-    error = _error(code, subject)
-    if not error.retriable and code not in _MOVED:
+    if code == _STILL_ENDING:
+        return FIRST_PAUSE_SECONDS
+    error = _error_of(code, subject)
+    if not error.retriable and code not in _COORDINATOR_MOVED:
         raise error
     return PAUSE_SECONDS
 
 
-def _error(code: int, subject: str) -> errors.KafkaError:
+def _error_of(code: int, subject: str) -> errors.KafkaError:
     """Returns aiokafka's error for a code; a denied access names the ``subject``."""
     if code in _FENCED:
         return errors.ProducerFenced()
@@ -280,7 +282,7 @@ def _error(code: int, subject: str) -> errors.KafkaError:
     return kind(subject) if kind in _REFUSALS else kind()
 
 
-async def _all(awaitables: Iterable[Awaitable[Any]]) -> list[Any]:
+async def _gather_all(awaitables: Iterable[Awaitable[Any]]) -> list[Any]:
     """Awaits all, then raises the first error, so that no failure is lost."""
     results = await asyncio.gather(*awaitables, return_exceptions=True)
     for result in results:

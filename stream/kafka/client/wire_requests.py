@@ -20,7 +20,7 @@ METADATA: Final = (3, 10)
 PRODUCE: Final = (0, 12)
 END: Final = (26, 5)
 COMMIT_OFFSETS: Final = (28, 5)
-SECOND: Final = (PRODUCE, END, COMMIT_OFFSETS)
+SECOND_PROTOCOL_REQUESTS: Final = (PRODUCE, END, COMMIT_OFFSETS)
 """Key and version of each request of the second protocol."""
 
 TRANSACTION_VERSION: Final = "transaction.version"
@@ -29,21 +29,21 @@ TRANSACTION_VERSION: Final = "transaction.version"
 _ALL_IN_SYNC: Final = -1
 _NO_TAGS: Final = b"\0"
 
-_head = struct.Struct(">hhih").pack
-_producing = struct.Struct(">hi").pack
-_producer = struct.Struct(">qh").pack
-_ending = struct.Struct(">qh?").pack
+_pack_header = struct.Struct(">hhih").pack
+_pack_produce_start = struct.Struct(">hi").pack
+_pack_identity = struct.Struct(">qh").pack
+_pack_end = struct.Struct(">qh?").pack
 _int16 = struct.Struct(">h").unpack_from
 _int32 = struct.Struct(">i").unpack_from
-_packed32 = struct.Struct(">i").pack
-_offset = struct.Struct(">iqi").pack
-_ended = struct.Struct(">ihqh").unpack_from
+_pack_int32 = struct.Struct(">i").pack
+_pack_offset = struct.Struct(">iqi").pack
+_unpack_end = struct.Struct(">ihqh").unpack_from
 _unpack_produced = struct.Struct(">ihqqq").unpack_from
 _ID_BYTES: Final = 16
 _NO_ID: Final = bytes(_ID_BYTES)
 
 
-class Ended(NamedTuple):
+class EndResponse(NamedTuple):
     """The coordinator's response to a commit: an error code and the next identity."""
 
     error: int
@@ -52,7 +52,7 @@ class Ended(NamedTuple):
 
 
 class TopicId(NamedTuple):
-    """A topic id as Kafka's tools show it (empty: none), or an error code."""
+    """A topic id in the form of Kafka's tools (empty if the topic has none), or an error code."""
 
     error: int
     topic_id: str
@@ -65,7 +65,7 @@ class Features(NamedTuple):
     features: Mapping[str, int]
 
 
-def knows(versions: Mapping[int, tuple[int, int]], api: tuple[int, int]) -> bool:
+def supports_request(versions: Mapping[int, tuple[int, int]], api: tuple[int, int]) -> bool:
     """Returns whether a broker supports a request: ``api`` is its key and version."""
     least, most = versions.get(api[0], (0, -1))
     return least <= api[1] <= most
@@ -88,7 +88,7 @@ class Request:
     def __init__(
         self, api: tuple[int, int], body: bytes, read: Callable[[bytes], Any], *, tagged: bool = True
     ) -> None:
-        """Takes the request; only for ``API_VERSIONS``, the response header has no tagged fields."""
+        """Takes the request; ``tagged`` is False for ``API_VERSIONS``: its response header has no tags."""
         self._api = api
         self._body = body
         self._read = read
@@ -105,14 +105,14 @@ class Request:
         Raises:
             UnsupportedVersionError: the broker does not know this version.
         """
-        if not knows(versions, self._api):
+        if not supports_request(versions, self._api):
             raise UnsupportedVersionError
         return self
 
     def build_request_header(self, *, correlation_id: int, client_id: str) -> Header:
         """Returns a header of version 2 without tags."""
         name = client_id.encode()
-        return Header(correlation_id, _head(*self._api, correlation_id, len(name)) + name + _NO_TAGS)
+        return Header(correlation_id, _pack_header(*self._api, correlation_id, len(name)) + name + _NO_TAGS)
 
     def encode(self) -> bytes:
         """Returns the bytes after the header."""
@@ -141,10 +141,10 @@ def produce(
     """Returns the request that writes batches; the response has an error code per partition."""
     topics: dict[str, list[bytes | bytearray]] = {}
     for (topic, partition), batch in batches.items():
-        topics.setdefault(topic, []).extend((_packed32(partition), _varint(len(batch) + 1), batch, _NO_TAGS))
+        topics.setdefault(topic, []).extend((_pack_int32(partition), _varint(len(batch) + 1), batch, _NO_TAGS))
     parts: list[bytes | bytearray] = [
         _text(transactional_id),
-        _producing(_ALL_IN_SYNC, timeout_ms),
+        _pack_produce_start(_ALL_IN_SYNC, timeout_ms),
         _varint(len(topics) + 1),
     ]
     for topic, written in topics.items():
@@ -158,17 +158,17 @@ def commit_offsets(
     """Returns the request that commits offsets; the response has an error code per partition."""
     topics: dict[str, list[bytes]] = {}
     for (topic, partition), offset in offsets.items():
-        topics.setdefault(topic, []).append(_offset(partition, offset, -1) + _text("") + _NO_TAGS)
-    no_member = _packed32(-1) + _text("") + _varint(0)
-    parts = [_text(transactional_id), _text(group), _producer(*identity), no_member, _varint(len(topics) + 1)]
+        topics.setdefault(topic, []).append(_pack_offset(partition, offset, -1) + _text("") + _NO_TAGS)
+    no_member = _pack_int32(-1) + _text("") + _varint(0)
+    parts = [_text(transactional_id), _text(group), _pack_identity(*identity), no_member, _varint(len(topics) + 1)]
     for topic, committed in topics.items():
         parts += (_text(topic), _varint(len(committed) + 1), *committed, _NO_TAGS)
     return Request(COMMIT_OFFSETS, b"".join((*parts, _NO_TAGS)), _offsets_committed)
 
 
 def end(transactional_id: str, identity: tuple[int, int]) -> Request:
-    """Returns the request that commits a transaction; the response is an ``Ended``."""
-    return Request(END, _text(transactional_id) + _ending(*identity, True) + _NO_TAGS, _read_end)
+    """Returns the request that commits a transaction; the response is an ``EndResponse``."""
+    return Request(END, _text(transactional_id) + _pack_end(*identity, True) + _NO_TAGS, _read_end)
 
 
 def ask_topic_ids(topics: Collection[str]) -> Request:
@@ -226,7 +226,7 @@ class Cursor:
         """
         self._at += size
         if self._at > len(self._data):
-            raise ValueError("a response of Kafka is cut short")
+            raise ValueError("a response of Kafka ends too early")
         return self._data[self._at - size : self._at]
 
     def partition(self) -> tuple[int, int]:
@@ -311,7 +311,7 @@ def _topic_ids(body: bytes) -> Mapping[str, TopicId]:
     found = {}
     for _ in range(cursor.count()):
         error, topic, topic_id = cursor.int16(), cursor.text(), bytes(cursor.data(_ID_BYTES))
-        found[topic] = TopicId(error, _shown(topic_id))
+        found[topic] = TopicId(error, _id_text(topic_id))
         cursor.data(1)
         for _ in range(cursor.count()):
             cursor.data(2 + 3 * 4)
@@ -323,13 +323,13 @@ def _topic_ids(body: bytes) -> Mapping[str, TopicId]:
     return found
 
 
-def _shown(topic_id: bytes) -> str:
+def _id_text(topic_id: bytes) -> str:
     return "" if topic_id == _NO_ID else urlsafe_b64encode(topic_id).decode().rstrip("=")
 
 
-def _read_end(body: bytes) -> Ended:
-    _, error, producer_id, epoch = _ended(body)
-    return Ended(error, producer_id, epoch)
+def _read_end(body: bytes) -> EndResponse:
+    _, error, producer_id, epoch = _unpack_end(body)
+    return EndResponse(error, producer_id, epoch)
 
 
 def _text(text: str) -> bytes:

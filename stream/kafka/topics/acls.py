@@ -16,7 +16,7 @@ from aiokafka.errors import KafkaConnectionError, KafkaError, for_code
 from aiokafka.protocol.admin import CreateAclsRequest
 
 from stream.kafka.client.client_patches import BrokerClient
-from stream.kafka.client.security import SecurityError, connection, find_refusal
+from stream.kafka.client.security import SecurityError, connection_options, raise_if_refused
 from stream.kafka.topics.layouts import (
     alerts_group,
     budget_group,
@@ -107,12 +107,12 @@ class AclEntry:
         return tuple(cls(Operation.DESCRIBE_CONFIGS, Resource.TOPIC, topic, optional=True) for topic in topics)
 
     @classmethod
-    def own_groups(cls, beginning: str) -> Self:
+    def groups_with_prefix(cls, prefix: str) -> Self:
         """Returns the entry that allows Read on all consumer groups with a prefix."""
-        return cls(Operation.READ, Resource.GROUP, f"{beginning}-", prefixed=True)
+        return cls(Operation.READ, Resource.GROUP, f"{prefix}-", prefixed=True)
 
 
-def grants(settings: Settings, live: Iterable[str] = ()) -> Mapping[AclRole, tuple[AclEntry, ...]]:
+def role_access(settings: Settings, live: Iterable[str] = ()) -> Mapping[AclRole, tuple[AclEntry, ...]]:
     """Returns the minimal access of each role in an installation.
 
     ``live`` names the live topics, which the feeds read.
@@ -123,12 +123,12 @@ def grants(settings: Settings, live: Iterable[str] = ()) -> Mapping[AclRole, tup
         AclRole.ANALYST: (
             # The ledger has the public attributes, plan and remaining budget of a stream.
             *AclEntry.read(topics.answers, topics.ledger),
-            AclEntry.own_groups(f"{settings.prefix}-{AclRole.ANALYST}"),
+            AclEntry.groups_with_prefix(f"{settings.prefix}-{AclRole.ANALYST}"),
         ),
         AclRole.OPERATOR: (
             *AclEntry.write(topics.requests),
             *AclEntry.read(topics.ledger, topics.trail, topics.rejected, topics.status),
-            AclEntry.own_groups(f"{settings.prefix}-{AclRole.OPERATOR}"),
+            AclEntry.groups_with_prefix(f"{settings.prefix}-{AclRole.OPERATOR}"),
         ),
         AclRole.WORKER: _service(
             worker_group(settings),
@@ -177,7 +177,7 @@ def grants(settings: Settings, live: Iterable[str] = ()) -> Mapping[AclRole, tup
                 AclEntry(Operation.DESCRIBE, Resource.GROUP, group)
                 for group in (worker_group(settings), budget_group(settings), merging_group(settings))
             ),
-            AclEntry.own_groups(monitor_group(settings)),
+            AclEntry.groups_with_prefix(monitor_group(settings)),
         ),
         AclRole.ALERTS: (
             *AclEntry.read(topics.answers, topics.ledger),
@@ -186,15 +186,15 @@ def grants(settings: Settings, live: Iterable[str] = ()) -> Mapping[AclRole, tup
     }
 
 
-def usual_principal(role: AclRole, settings: Settings) -> str:
+def default_principal(role: AclRole, settings: Settings) -> str:
     """Returns the default name of the principal that has a role."""
     return f"User:{settings.prefix}-{role}"
 
 
-def command(principal: str, granted: Iterable[AclEntry], bootstrap: str) -> list[str]:
-    """Returns the ``kafka-acls.sh`` commands for the grants, one per resource."""
+def acl_commands(principal: str, access: Iterable[AclEntry], bootstrap: str) -> list[str]:
+    """Returns the ``kafka-acls.sh`` commands for this access, one per resource."""
     operations: dict[tuple[Resource, str, str], list[Operation]] = {}
-    for one in granted:
+    for one in access:
         operations.setdefault((one.resource, one.name, one.pattern), []).append(one.operation)
     return [
         shlex.join(
@@ -209,35 +209,35 @@ def command(principal: str, granted: Iterable[AclEntry], bootstrap: str) -> list
     ]
 
 
-async def apply(settings: Settings, principal: str, granted: Iterable[AclEntry]) -> None:
+async def create_acls(settings: Settings, principal: str, access: Iterable[AclEntry]) -> None:
     """Creates the ACLs and keeps existing ones; the caller needs Alter on the cluster.
 
     Raises:
         SecurityError: Kafka refuses; the message says why.
     """
-    client = BrokerClient(**connection(settings))
+    client = BrokerClient(**connection_options(settings))
     try:
         try:
             await client.bootstrap()
         except KafkaConnectionError:
-            await find_refusal(settings)
+            await raise_if_refused(settings)
             raise
-        for one in granted:
+        for one in access:
             response = await client.send(client.get_random_node(), _request(principal, one))
             for code, message in response.creation_responses:
-                _accept(code, message)
+                _raise_error_code(code, message)
     finally:
         await client.close()
 
 
-def _request(principal: str, granted: AclEntry) -> CreateAclsRequest:
+def _request(principal: str, access: AclEntry) -> CreateAclsRequest:
     return CreateAclsRequest(
-        _RESOURCE_CODES[granted.resource],
-        granted.name,
-        _PATTERN_CODES[granted.pattern],
+        _RESOURCE_CODES[access.resource],
+        access.name,
+        _PATTERN_CODES[access.pattern],
         principal,
         ANY_HOST,
-        _OPERATION_CODES[granted.operation],
+        _OPERATION_CODES[access.operation],
         _ALLOW,
     )
 
@@ -253,7 +253,7 @@ def _service(group: str, reads: tuple[str, ...], writes: tuple[str, ...]) -> tup
     )
 
 
-def _accept(code: int, message: str | None) -> None:
+def _raise_error_code(code: int, message: str | None) -> None:
     error: type[KafkaError] = for_code(code)
     if code:
-        raise SecurityError(f"Kafka makes no access control list: {message or error.__name__}")
+        raise SecurityError(f"Kafka did not create the access control list: {message or error.__name__}")

@@ -15,10 +15,10 @@ from aiokafka.errors import (
     for_code,
 )
 
-from stream.kafka.broker.properties import replicas_among
-from stream.kafka.client.availability import from_any_broker
+from stream.kafka.broker.properties import default_replicas
+from stream.kafka.client.availability import ask_any_broker
 from stream.kafka.client.security import admin_client
-from stream.kafka.topics.acls import AclRole, Resource, grants
+from stream.kafka.topics.acls import AclRole, Resource, role_access
 from stream.kafka.topics.layouts import (
     REPLICATION,
     Difference,
@@ -31,7 +31,7 @@ from stream.kafka.topics.layouts import (
     layout,
     losses,
     partition_differences,
-    require_read,
+    require_readable,
     shared_partitions,
 )
 from stream.processing.topic_names import Topics, outer_prefixes
@@ -42,17 +42,17 @@ DELETION_SECONDS = 60.0
 
 
 @dataclass(frozen=True, slots=True)
-class Created:
+class CreatedTopics:
     """The created topics, their replicas, and the number of brokers."""
 
     names: list[str]
     replication: int
     brokers: int
-    otherwise: list[Difference]
+    differences: list[Difference]
     """Settings of existing topics that differ from their layout."""
 
 
-async def create_topics(settings: Settings) -> Created:
+async def create_topics(settings: Settings) -> CreatedTopics:
     """Creates the missing topics; checks the existing topics but does not change them.
 
     Without settings, a topic gets three replicas (or one per broker, if fewer) and as many
@@ -60,21 +60,21 @@ async def create_topics(settings: Settings) -> Created:
 
     Raises:
         TopicsError: the settings ask for another number of partitions than existing topics have
-            (then nothing is created), or as for `look_up`.
+            (then nothing is created), or as for `read_topics`.
     """
     async with admin_client(settings) as admin:
         brokers, replication = await replication_of(admin, settings)
-        listed = set(await from_any_broker(admin.list_topics))
-        there = [one.name for one in layout(Topics(settings.prefix)) if one.name in listed]
-        described = await describe_topics(admin, there) if there else {}
-        existing = {name: described[name] for name in there if described.get(name)}
+        listed = set(await ask_any_broker(admin.list_topics))
+        present = [one.name for one in layout(Topics(settings.prefix)) if one.name in listed]
+        described = await describe_topics(admin, present) if present else {}
+        existing = {name: described[name] for name in present if described.get(name)}
         topics = Topics(settings.prefix, _partitions(settings, existing))
         missing = [wanted for wanted in layout(topics) if wanted.name not in listed]
         _require_own_names(settings.prefix, listed)
         await create_missing(admin, missing, replication)
-        otherwise = await _find_differences(admin, settings, topics, existing)
-    await look_up(settings, attempts=20)
-    return Created([wanted.name for wanted in missing], replication, brokers, otherwise)
+        differences = await _find_differences(admin, settings, topics, existing)
+    await read_topics(settings, attempts=20)
+    return CreatedTopics([wanted.name for wanted in missing], replication, brokers, differences)
 
 
 def _require_own_names(prefix: str, listed: Collection[str]) -> None:
@@ -84,15 +84,15 @@ def _require_own_names(prefix: str, listed: Collection[str]) -> None:
         TopicsError: such an installation exists, or this one is new and a later one could share
             its names.
     """
-    _require_apart(prefix, listed)
+    _require_no_name_conflict(prefix, listed)
     if (others := outer_prefixes(prefix)) and not installation_exists(prefix, listed):
         raise TopicsError(
             f"{variable_of('prefix')}: '{prefix}' could share names of topics or groups with an installation '{others[-1]}'; choose a prefix "
-            "without '.feed', '-feed' and '-alerts' behind its beginning"
+            "that does not contain '.feed', '-feed' or '-alerts'"
         )
 
 
-def _require_apart(prefix: str, listed: Collection[str]) -> None:
+def _require_no_name_conflict(prefix: str, listed: Collection[str]) -> None:
     """Refuses a prefix if an installation exists that may share its names.
 
     Raises:
@@ -112,7 +112,7 @@ async def _find_differences(
     """Returns the differences between existing topics and their layout."""
     wanted = [one for one in layout(topics) if one.name in existing]
     actual = await configurations(admin, existing) if existing else {}
-    require_read(existing, actual)
+    require_readable(existing, actual)
     return [
         *partition_differences(wanted, {name: len(replicas) for name, replicas in existing.items()}),
         *(
@@ -138,16 +138,16 @@ def _partitions(settings: Settings, existing: Mapping[str, Sequence[int]]) -> in
         name = next(one.name for one in layout(Topics(settings.prefix, shared)) if counts.get(one.name) == shared)
         raise TopicsError(
             f"{variable_of('partitions')} (--partitions): topic {name} has {shared} partitions, not {settings.partitions}, "
-            "and that is fixed at creation; leave it out, or use another prefix"
+            "and the number is fixed at creation; leave the setting out, or use another prefix"
         )
     return shared
 
 
 async def replication_of(admin: AIOKafkaAdminClient, settings: Settings) -> tuple[int, int]:
     """Returns the number of brokers, and the number of replicas for a new topic."""
-    brokers = len((await from_any_broker(admin.describe_cluster))["brokers"])
-    told = "replication" in settings.model_fields_set
-    return brokers, settings.replication if told else replicas_among(brokers)
+    brokers = len((await ask_any_broker(admin.describe_cluster))["brokers"])
+    is_set = "replication" in settings.model_fields_set
+    return brokers, settings.replication if is_set else default_replicas(brokers)
 
 
 async def create_missing(admin: AIOKafkaAdminClient, missing: list[TopicLayout], replication: int) -> None:
@@ -169,7 +169,7 @@ async def create_missing(admin: AIOKafkaAdminClient, missing: list[TopicLayout],
 
 @dataclass(frozen=True)
 class FoundTopics:
-    """The topics that this principal may see; ``topics`` has the usual number of partitions."""
+    """The topics that this principal may see; ``topics`` has their most frequent number of partitions."""
 
     topics: Topics
     replicas: Mapping[str, Sequence[int]]
@@ -177,7 +177,7 @@ class FoundTopics:
     partition_differences: Sequence[Difference] = ()
     """Topics whose number of partitions differs from their layout."""
 
-    def require_even(self, names: Iterable[str]) -> None:
+    def require_partition_counts(self, names: Iterable[str]) -> None:
         """Raises a TopicsError if one of these topics has a wrong number of partitions."""
         named = set(names)
         if differing := [one for one in self.partition_differences if one.topic in named]:
@@ -188,14 +188,14 @@ async def find_topics(settings: Settings, *, attempts: int = 1, role: AclRole | 
     """Finds the topics; checks the number of partitions of all topics, or of a role's topics.
 
     Raises:
-        TopicsError: as for `look_up`, or if a topic has a wrong number of partitions.
+        TopicsError: as for `read_topics`, or if a topic has a wrong number of partitions.
     """
-    found = await look_up(settings, attempts=attempts, role=role)
-    found.require_even(found.replicas if role is None else _topics_of_role(settings, role))
+    found = await read_topics(settings, attempts=attempts, role=role)
+    found.require_partition_counts(found.replicas if role is None else _topics_of_role(settings, role))
     return found.topics
 
 
-async def look_up(settings: Settings, *, attempts: int = 1, role: AclRole | None = None) -> FoundTopics:
+async def read_topics(settings: Settings, *, attempts: int = 1, role: AclRole | None = None) -> FoundTopics:
     """Reads the partitions and replicas of the topics that this principal may see.
 
     Raises:
@@ -203,21 +203,21 @@ async def look_up(settings: Settings, *, attempts: int = 1, role: AclRole | None
             installation too.
     """
     names = [one.name for one in layout(Topics(settings.prefix))]
-    touched = _topics_of_role(settings, role) if role is not None else set(names)
+    role_topics = _topics_of_role(settings, role) if role is not None else set(names)
     others = outer_prefixes(settings.prefix) if role is not None else []
-    beside = [one.name for other in others for one in layout(Topics(other))]
+    other_names = [one.name for other in others for one in layout(Topics(other))]
     async with admin_client(settings) as admin:
         for attempt in range(attempts):
-            found = await describe_topics(admin, [*names, *beside])
-            missing = [name for name in names if name in touched and found.get(name) == []]
+            found = await describe_topics(admin, [*names, *other_names])
+            missing = [name for name in names if name in role_topics and found.get(name) == []]
             if not missing:
                 break
             if attempt + 1 < attempts:
                 await asyncio.sleep(0.2)
-    _require_apart(settings.prefix, [name for name in beside if found.pop(name, None)])
+    _require_no_name_conflict(settings.prefix, [name for name in other_names if found.pop(name, None)])
     if missing:
         raise TopicsError(f"topics are missing: {', '.join(missing)}; run 'sotto topics create'")
-    if role is not None and (hidden := sorted(touched - found.keys())):
+    if role is not None and (hidden := sorted(role_topics - found.keys())):
         raise TopicsError(
             f"Kafka hides from this principal: {', '.join(hidden)}; give it its role, see 'sotto topics acl --role {role}'"
         )
@@ -237,7 +237,7 @@ def _topics_of_role(settings: Settings, role: AclRole) -> set[str]:
     """Returns the names of the topics that a role must read or write."""
     return {
         one.name
-        for one in grants(settings)[role]
+        for one in role_access(settings)[role]
         if one.resource is Resource.TOPIC and not one.prefixed and not one.optional
     }
 
@@ -257,9 +257,9 @@ async def inspect_topics(settings: Settings, *, attempts: int = 1, role: AclRole
     """Compares the topics, or those of a role, with their layout.
 
     Raises:
-        TopicsError: as for `look_up`.
+        TopicsError: as for `read_topics`.
     """
-    found = await look_up(settings, attempts=attempts, role=role)
+    found = await read_topics(settings, attempts=attempts, role=role)
     names = None if role is None else _topics_of_role(settings, role)
     wanted = [one for one in layout(found.topics) if names is None or one.name in names]
     seen = [one for one in wanted if one.name in found.replicas]
@@ -282,10 +282,10 @@ async def check_topics(settings: Settings) -> list[Difference]:
     """Compares all topics with their layout; the principal needs DescribeConfigs.
 
     Raises:
-        TopicsError: as for `look_up`, or if a configuration may not be read.
+        TopicsError: as for `read_topics`, or if a configuration may not be read.
     """
     inspected = await inspect_topics(settings)
-    require_read(inspected.hidden, {})
+    require_readable(inspected.hidden, {})
     return inspected.differences
 
 
@@ -301,16 +301,16 @@ async def delete_topics(settings: Settings) -> None:
         for name, code in response.topic_error_codes:
             if code and for_code(code) is not UnknownTopicOrPartitionError:
                 raise TopicsError(f"cannot delete topic {name}: {for_code(code).__name__}")
-        until = monotonic() + DELETION_SECONDS
-        while left := names.intersection(await from_any_broker(admin.list_topics)):
-            if monotonic() > until:
+        deadline = monotonic() + DELETION_SECONDS
+        while left := names.intersection(await ask_any_broker(admin.list_topics)):
+            if monotonic() > deadline:
                 raise TopicsError(f"topics were deleted and are still there: {', '.join(sorted(left))}")
             await asyncio.sleep(0.1)
 
 
 async def describe_topics(admin: AIOKafkaAdminClient, names: list[str]) -> dict[str, list[int]]:
     """Returns the replicas of each partition by topic: [] if it is missing, no entry if hidden."""
-    described = await from_any_broker(lambda: admin.describe_topics(names))
+    described = await ask_any_broker(lambda: admin.describe_topics(names))
     return {
         one["topic"]: [] if one["error_code"] else [len(part["replicas"]) for part in one["partitions"]]
         for one in described

@@ -10,25 +10,25 @@ from aiokafka.admin import AIOKafkaAdminClient
 from aiokafka.admin.config_resource import ConfigResource, ConfigResourceType
 from aiokafka.errors import ClusterAuthorizationFailedError, TopicAuthorizationFailedError, for_code
 
-from stream.kafka.client.availability import from_any_broker
+from stream.kafka.client.availability import ask_any_broker
 from stream.processing.topic_names import LEDGER_PARTITIONS, Topics
 from stream.settings import Settings, variable_of
 
 _MEGABYTE = 1024 * 1024
-STAMPED = {"message.timestamp.type": "LogAppendTime"}
+BROKER_TIMESTAMPS = {"message.timestamp.type": "LogAppendTime"}
 """The broker sets timestamps, so that they do not depend on writers' clocks."""
-_AS_SENT = {"compression.type": "producer"}
+_PRODUCER_COMPRESSION = {"compression.type": "producer"}
 """Brokers keep the producers' compression. With any other setting they decompress batches without a
-limit: a batch of 38 KB with 900 MB of content ends a broker that has 1 GB of heap."""
+limit: a batch of 38 KB with 900 MB of content crashes a broker that has 1 GB of heap."""
 _COMPACTED = {"cleanup.policy": "compact", "min.cleanable.dirty.ratio": "0.2", "segment.ms": "3600000"}
-_FOR_EVER = {
+_KEPT_FOREVER = {
     "cleanup.policy": "delete",
     "retention.ms": "-1",
     "retention.bytes": "-1",
     "max.message.bytes": str(4 * _MEGABYTE),
 }
-"""For the trail, which proves little without its beginning: Kafka's default is one week."""
-_OUTLASTING = {"cleanup.policy": "delete", "retention.ms": str(28 * 24 * 3_600_000), "retention.bytes": "-1"}
+"""For the trail, whose beginning must be kept; Kafka's default retention is one week."""
+_KEPT_FOUR_WEEKS = {"cleanup.policy": "delete", "retention.ms": str(28 * 24 * 3_600_000), "retention.bytes": "-1"}
 """Requests and charges are kept for four weeks, so that an outage of a week loses none."""
 _CHANGELOG = {**_COMPACTED, "max.message.bytes": str(4 * _MEGABYTE)}
 
@@ -49,7 +49,12 @@ class TopicLayout:
 
     def configuration_with(self, replication: int) -> dict[str, str]:
         """Returns the full configuration for a number of replicas."""
-        return {**self.configuration, **_AS_SENT, **(STAMPED if self.stamped else {}), **durability(replication)}
+        return {
+            **self.configuration,
+            **_PRODUCER_COMPRESSION,
+            **(BROKER_TIMESTAMPS if self.stamped else {}),
+            **durability(replication),
+        }
 
 
 def durability(replication: int) -> dict[str, str]:
@@ -59,20 +64,20 @@ def durability(replication: int) -> dict[str, str]:
 
 def layout(topics: Topics) -> list[TopicLayout]:
     """Returns the layout of every topic of an installation."""
-    wide, serial = topics.partitions, LEDGER_PARTITIONS
+    many, serial = topics.partitions, LEDGER_PARTITIONS
     return [
-        TopicLayout(topics.queries, wide, {"cleanup.policy": "delete", "max.message.bytes": str(_MEGABYTE)}),
-        TopicLayout(topics.control, wide, _CHANGELOG, kept=True),
-        TopicLayout(topics.answers, wide, {"cleanup.policy": "delete", "max.message.bytes": str(4 * _MEGABYTE)}),
-        TopicLayout(topics.state, wide, _CHANGELOG, kept=True),
-        TopicLayout(topics.partials, wide, {"cleanup.policy": "delete", "max.message.bytes": str(4 * _MEGABYTE)}),
-        TopicLayout(topics.merges, wide, _CHANGELOG, kept=True),
-        TopicLayout(topics.requests, serial, {**_OUTLASTING, "max.message.bytes": str(_MEGABYTE)}),
-        TopicLayout(topics.charges, serial, _OUTLASTING),
+        TopicLayout(topics.queries, many, {"cleanup.policy": "delete", "max.message.bytes": str(_MEGABYTE)}),
+        TopicLayout(topics.control, many, _CHANGELOG, kept=True),
+        TopicLayout(topics.answers, many, {"cleanup.policy": "delete", "max.message.bytes": str(4 * _MEGABYTE)}),
+        TopicLayout(topics.state, many, _CHANGELOG, kept=True),
+        TopicLayout(topics.partials, many, {"cleanup.policy": "delete", "max.message.bytes": str(4 * _MEGABYTE)}),
+        TopicLayout(topics.merges, many, _CHANGELOG, kept=True),
+        TopicLayout(topics.requests, serial, {**_KEPT_FOUR_WEEKS, "max.message.bytes": str(_MEGABYTE)}),
+        TopicLayout(topics.charges, serial, _KEPT_FOUR_WEEKS),
         TopicLayout(topics.ledger, serial, _CHANGELOG, kept=True),
-        TopicLayout(topics.trail, serial, _FOR_EVER, kept=True),
-        TopicLayout(topics.rejected, wide, {"cleanup.policy": "delete", "max.message.bytes": str(8 * _MEGABYTE)}),
-        TopicLayout(topics.status, wide, _COMPACTED),
+        TopicLayout(topics.trail, serial, _KEPT_FOREVER, kept=True),
+        TopicLayout(topics.rejected, many, {"cleanup.policy": "delete", "max.message.bytes": str(8 * _MEGABYTE)}),
+        TopicLayout(topics.status, many, _COMPACTED),
     ]
 
 
@@ -98,9 +103,9 @@ def prefixes_of(topic: str) -> list[str]:
 
 
 def shared_partitions(prefix: str, counts: Mapping[str, int]) -> int | None:
-    """Returns the most frequent number of partitions of topics like ``queries``, or None.
+    """Returns the most frequent number of partitions of topics like ``queries``; None without topics.
 
-    If several numbers are equally frequent, it is the smallest: partitions cannot be removed.
+    Of equally frequent numbers it is the smallest, because partitions can be added but not removed.
     """
     serial = {
         one.name for one in layout(Topics(prefix, LEDGER_PARTITIONS + 1)) if one.partitions == LEDGER_PARTITIONS
@@ -142,10 +147,10 @@ def alerts_group(settings: Settings, target: str = "") -> str:
 PARTITIONS, REPLICATION = "partitions", "replication"
 """Settings of a ``Difference`` that are not in a topic's configuration."""
 PARTITIONS_REMEDY = (
-    "partitions cannot be taken back and none of these may be recreated: halt the streams, which needs requests alone, and go on "
-    "under another prefix, or bring a backup back (docs/operations.md, 'Topics that differ')"
+    "partitions cannot be removed, and these topics must not be recreated: halt the streams (this needs only the topic of "
+    "requests) and continue under another prefix, or restore a backup (docs/operations.md, 'Topics that differ')"
 )
-_HIDDEN = (TopicAuthorizationFailedError, ClusterAuthorizationFailedError)
+_HIDDEN_ERRORS = (TopicAuthorizationFailedError, ClusterAuthorizationFailedError)
 
 
 class TopicsError(RuntimeError):
@@ -232,11 +237,11 @@ async def configurations(admin: AIOKafkaAdminClient, names: Iterable[str]) -> di
         KafkaError: a broker does not answer or does not know a topic.
     """
     asked = [ConfigResource(ConfigResourceType.TOPIC, name) for name in names]
-    responses = await from_any_broker(lambda: admin.describe_configs(asked))
+    responses = await ask_any_broker(lambda: admin.describe_configs(asked))
     actual: dict[str, dict[str, str]] = {}
     for code, _, _, name, entries in (resource for response in responses for resource in response.resources):
         error = for_code(code)
-        if code and error not in _HIDDEN:
+        if code and error not in _HIDDEN_ERRORS:
             raise error(f"the configuration of topic {name} cannot be read")
         if not code:
             actual[name] = {entry[0]: entry[1] for entry in entries}
@@ -251,11 +256,11 @@ async def configuration(admin: AIOKafkaAdminClient, name: str) -> dict[str, str]
         KafkaError: as for ``configurations``.
     """
     found = await configurations(admin, [name])
-    require_read({name}, found)
+    require_readable({name}, found)
     return found[name]
 
 
-def require_read(names: Iterable[str], found: Mapping[str, object]) -> None:
+def require_readable(names: Iterable[str], found: Mapping[str, object]) -> None:
     """Raises a TopicsError if the configuration of a topic is hidden."""
     if hidden := sorted(set(names) - found.keys()):
         raise TopicsError(

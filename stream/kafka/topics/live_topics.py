@@ -11,7 +11,7 @@ from schemas import EventsSource
 from stream.kafka.client.security import admin_client
 from stream.kafka.topics.creation import create_missing, describe_topics, replication_of
 from stream.kafka.topics.layouts import (
-    STAMPED,
+    BROKER_TIMESTAMPS,
     TopicLayout,
     TopicsError,
     configuration,
@@ -43,21 +43,23 @@ async def create_live_topic(settings: Settings, source: EventsSource, partitions
     wanted = TopicLayout(source.topic, partitions, stamped=by_broker)
     async with admin_client(settings) as admin:
         if not await describe_topics(admin, [source.topic]):
-            raise TopicsError(f"Kafka hides topic {source.topic} from this principal; make it as an administrator")
-        found, made = await _ensure_topic(admin, settings, wanted)
+            raise TopicsError(
+                f"Kafka hides topic {source.topic} from this principal; create it as an administrator"
+            )
+        found, is_new = await _ensure_topic(admin, settings, wanted)
         if not found:
             raise TopicsError(f"topic {source.topic} was made and is not there; see the broker's log")
-        [(setting, stamped)] = STAMPED.items()
+        [(setting, stamped)] = BROKER_TIMESTAMPS.items()
         actual = (await configuration(admin, source.topic)).get(setting)
     if by_broker and actual != stamped:
         raise TopicsError(
-            f"topic {source.topic} is there with {setting}={actual}, and windows of source '{source.source}' close by the "
+            f"topic {source.topic} exists with {setting}={actual}, but windows of source '{source.source}' close by the "
             f"broker's stamps; set {stamped} with kafka-configs.sh before any event is written"
         )
-    return len(found), made
+    return len(found), is_new
 
 
-def another_source(source: str) -> str:
+def other_source_remedy(source: str) -> str:
     """Returns the remedy for a topic whose number of partitions has changed."""
     return f"close the streams of source '{source}', and register another source for the topic as it is"
 
@@ -73,27 +75,27 @@ async def find_live_topic(settings: Settings, topics: Topics, source: str, topic
         found = await describe_topics(admin, [topic])
         if not found.get(topic):
             raise TopicsError(
-                f"topic {topic} of source '{source}' does not exist; 'sotto events topic {source}' makes it"
+                f"topic {topic} of source '{source}' does not exist; 'sotto events topic {source}' creates it"
                 if topic in found
                 else f"Kafka hides topic {topic} of source '{source}'; see 'sotto topics acl --role feed --live {topic}'"
             )
         wanted = feed_layout(topics, source, len(found[topic]))
-        await _require_own(admin, topics, source, wanted.name)
-        kept, made = await _ensure_topic(admin, settings, wanted)
+        await _require_unused_name(admin, topics, source, wanted.name)
+        kept, is_new = await _ensure_topic(admin, settings, wanted)
         if not kept:
-            raise TopicsError(f"topic {wanted.name} is not there; see 'sotto topics acl --role feed'")
-        actual = {} if made else await configurations(admin, [wanted.name])
+            raise TopicsError(f"topic {wanted.name} was not created; see 'sotto topics acl --role feed'")
+        actual = {} if is_new else await configurations(admin, [wanted.name])
     if len(kept) != wanted.partitions:
         raise TopicsError(
             f"topic {topic} has {wanted.partitions} partitions, and had {len(kept)} when its first stream began; "
-            f"{another_source(source)}"
+            f"{other_source_remedy(source)}"
         )
     if losing := losses(wanted, actual.get(wanted.name, {})):
         raise TopicsError(f"Kafka deletes records that must be kept: {format_differences(losing)}")
     return wanted.partitions
 
 
-async def _require_own(admin: AIOKafkaAdminClient, topics: Topics, source: str, changelog: str) -> None:
+async def _require_unused_name(admin: AIOKafkaAdminClient, topics: Topics, source: str, changelog: str) -> None:
     """Refuses a changelog if its name is a topic of another installation.
 
     For example, source `ledger` in installation `sotto` has the changelog `sotto.feed.ledger`, which

@@ -27,7 +27,7 @@ from faust.web.drivers.aiohttp import Web
 
 from stream.engine.restore import readable, reader, require_visible
 from stream.kafka.client.client_patches import patch_process, read_committed_only
-from stream.kafka.client.security import connection
+from stream.kafka.client.security import connection_options
 from stream.kafka.topics.layouts import layout, monitor_group
 from stream.log import get_logger
 from stream.monitor.api.connections import MonitorRunner
@@ -194,7 +194,7 @@ class TopicReader:
 
 def _credentials(settings: Settings) -> faust.auth.Credentials | None:
     """Convert the credentials of Sotto's aiokafka clients to Faust's classes."""
-    options = connection(settings)
+    options = connection_options(settings)
     context = options.get("ssl_context")
     if provider := options.get("sasl_oauth_token_provider"):
         return faust.auth.OAuthCredentials(oauth_cb=provider, ssl_context=context)

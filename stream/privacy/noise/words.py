@@ -16,7 +16,7 @@ from typing import Final
 import numpy as np
 from blake3 import blake3
 
-from stream.kernel import Column, Part, Spans, keyed_output, keyed_words, pack, spans_of
+from stream.kernel import Column, Part, Spans, keyed_output, keyed_words, pack_rows, spans_of
 from stream.privacy.noise.keys import NoiseKey
 from stream.privacy.noise.samplers import Integers, LowWords, Sampler, Words
 
@@ -61,7 +61,7 @@ def stream_subkeys(key: NoiseKey, *, incarnations: Spans, definitions: Spans, ro
     """
     count = len(incarnations)
     parts: list[Part] = [_prefixed(_VERSION, key.key_id.encode()), _length(incarnations), incarnations]
-    contexts = pack(count, [*parts, _length(definitions), definitions, _prefixed(role.encode())])
+    contexts = pack_rows(count, [*parts, _length(definitions), definitions, _prefixed(role.encode())])
     found = keyed_words(_repeated(key.secret, count), b"", None, contexts, SUBKEY_BYTES // _WORD_BYTES).view(
         np.uint8
     )
@@ -172,4 +172,4 @@ def _derived(subkeys: Sequence[bytes], messages: Sequence[bytes], count: int) ->
 
 
 def _repeated(text: bytes, count: int) -> Spans:
-    return spans_of([text]).picked(np.zeros(count, dtype=np.int64))
+    return spans_of([text]).gather(np.zeros(count, dtype=np.int64))

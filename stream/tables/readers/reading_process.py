@@ -94,7 +94,7 @@ def _program_paths() -> Iterator[Path]:
 
 
 def _allow(ruleset: int, path: Path, rights: int) -> None:
-    """Allow access at or rule a path; missing and forbidden paths are ignored."""
+    """Allow access at or below a path; missing and forbidden paths are ignored."""
     try:
         descriptor = os.open(path, os.O_PATH | os.O_CLOEXEC)
     except (FileNotFoundError, NotADirectoryError, PermissionError):

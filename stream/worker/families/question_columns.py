@@ -12,7 +12,7 @@ import numpy.typing as npt
 
 from schemas import Interval
 from schemas.wire import encode
-from stream.kernel import Column, Spans, grouped, joined, spans_of
+from stream.kernel import Column, Spans, concatenate_spans, group_rows, spans_of
 from stream.privacy.mechanisms.above_threshold import Decisions
 from stream.worker.stream_columns import StreamColumns
 from stream.worker.stream_terms import WindowAndGroup
@@ -79,31 +79,31 @@ class QuestionRows(NamedTuple):
         order = np.argsort(np.concatenate((self.places, others.places)), kind="stable")
         return QuestionRows(
             np.concatenate((self.places, others.places)),
-            joined((self.ids, others.ids)),
+            concatenate_spans((self.ids, others.ids)),
             np.concatenate((self.slots, others.slots)),
             np.concatenate((self.values, others.values)),
             np.concatenate((self.thresholds, others.thresholds)),
             np.concatenate((self.offsets, others.offsets)),
-            joined((self.payloads, others.payloads)),
+            concatenate_spans((self.payloads, others.payloads)),
             {**self.windows_and_groups, **others.windows_and_groups},
-        ).picked(order)
+        ).gather(order)
 
     def before_record(self, place: int) -> QuestionRows:
         """Return the questions whose records come before ``place``."""
         if not len(self.places) or self.places[-1] < place:
             return self
-        return self.picked(np.flatnonzero(self.places < place))
+        return self.gather(np.flatnonzero(self.places < place))
 
-    def picked(self, members: Indices) -> QuestionRows:
+    def gather(self, members: Indices) -> QuestionRows:
         """Return the questions with these indices."""
         return QuestionRows(
             self.places[members],
-            self.ids.picked(members),
+            self.ids.gather(members),
             self.slots[members],
             self.values[members],
             self.thresholds[members],
             self.offsets[members],
-            self.payloads.picked(members),
+            self.payloads.gather(members),
             self.windows_and_groups,
         )
 
@@ -135,8 +135,8 @@ class QuestionStreams(NamedTuple):
     @classmethod
     def from_rows(cls, rows: QuestionRows, columns: StreamColumns) -> Self:
         """Group questions by stream, and gather the streams' current figures."""
-        slots, stream_of, order = grouped(rows.slots)
-        return cls(slots, columns.picked(slots), stream_of, order)
+        slots, stream_of, order = group_rows(rows.slots)
+        return cls(slots, columns.gather(slots), stream_of, order)
 
 
 class Verdicts(NamedTuple):

@@ -61,7 +61,7 @@ class RoundValues(FigureArrays):
         Values are derived at a stream's first query, so that idle streams do not slow a restore.
         """
         self.grow(len(self._streams))
-        found = self.picked(slots)
+        found = self.gather(slots)
         stale = found.start_number != figures.start_number
         if self._any_redraws:
             stale |= self.redraws_threshold[slots] & (found.tops != figures.tops)
@@ -70,7 +70,7 @@ class RoundValues(FigureArrays):
         stale_slots, terms_of = slots[stale], figures.terms_of[stale]
         for index in np.unique(terms_of).tolist():
             self._derive(stale_slots[terms_of == index], index)
-        return self.picked(slots)
+        return self.gather(slots)
 
     def redraw_mask(self, slots: npt.NDArray[np.intp]) -> npt.NDArray[np.bool_] | None:
         """Return a mask of the streams that draw a new ρ after each ⊤; None if no stream does."""
@@ -183,7 +183,7 @@ class SparseVectorFamily:
             laws.setdefault(terms.query_noise, []).append(members)
         for law, parts in laws.items():
             members = np.sort(np.concatenate(parts))
-            rows = batch.rows if len(laws) == 1 else batch.rows.picked(members)
+            rows = batch.rows if len(laws) == 1 else batch.rows.gather(members)
             noise[members] = self._draw(law, rows, self._round_values.query_keys(rows.slots))
         return noise
 
@@ -209,7 +209,7 @@ class SparseVectorFamily:
             if calibration.numbers == "fresh":
                 subkeys = rows_of(self._streams.noise.subkeys(slots, DrawRole.ANSWER), np.arange(len(slots)))
                 steps = compared.values[members] + self._draw(
-                    terms.answer_noise, batch.rows.picked(members), subkeys
+                    terms.answer_noise, batch.rows.gather(members), subkeys
                 )
             else:
                 before = self._streams.columns.tops[slots] + decisions.tops_before[members]

@@ -25,7 +25,7 @@ from stream.alerts import targets
 from stream.alerts.alerts_file import WebhookTarget
 from stream.alerts.delivery import Alert, AlertMetrics, Backoff, TargetSender, parse_outcome
 from stream.alerts.targets import Webhook
-from stream.kafka.client.availability import stopped_within
+from stream.kafka.client.availability import wait_for_stop
 from tests.unit.alerts.events import NOW, alert
 from tests.unit.alerts.receiver import OTHER_SECRET, SECRET, Receiver
 
@@ -62,7 +62,7 @@ class Ground:
         """Note a pause, let the clock run on, and wait for a moment."""
         self.pauses.append(seconds)
         self.now += seconds
-        return await stopped_within(stopping, min(seconds, 0.01))
+        return await wait_for_stop(stopping, min(seconds, 0.01))
 
     async def deliver(self, *alerts: Alert, ours: Callable[[], bool] = lambda: True, **fields: Any) -> list[bool]:
         target = self.target(**fields)
@@ -76,7 +76,7 @@ class Ground:
                 clock=lambda: self.now,
                 backoff=backoff,
             )
-            with patch.object(targets, "stopped_within", self.pause):
+            with patch.object(targets, "wait_for_stop", self.pause):
                 return [await webhook.deliver(one, ours) for one in alerts]
 
     def figure(self, name: str, **labels: str) -> float:

@@ -44,7 +44,7 @@ def brought_back(backup: BackupFile, since: Since) -> Driver:
     for outputs in _parts(backup, driver.topics, streams, returning, since, checked.ending.digest):
         driver.write(outputs)
     driver.crash()
-    driver._made = 1_000  # the ids of requests are in use
+    driver._id_count = 1_000  # the ids of requests are in use
     return driver
 
 

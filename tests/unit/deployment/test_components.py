@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import kubernetes_validate
 import pytest
 
-from stream.kafka.topics.acls import AclRole, usual_principal
+from stream.kafka.topics.acls import AclRole, default_principal
 from stream.settings import Settings, variable_of
 from tests.docs.checks import check_command
 from tests.unit.deployment.manifests import (
@@ -68,7 +68,7 @@ def test_the_service_is_the_command_with_its_settings(
     check_command(" ".join(["sotto", *container(workload)["args"]]))
     assert set(environment(manifests, workload)) <= {variable_of(field) for field in Settings.model_fields}
     taken = settings(manifests, workload, monkeypatch)
-    assert f"User:{taken.sasl_username}" == usual_principal(component.role, taken)
+    assert f"User:{taken.sasl_username}" == default_principal(component.role, taken)
     assert taken.instance == (FILLED_IN["metadata.name"] if component.role is AclRole.FEED else "")
     mounts = {mount["name"]: mount["mountPath"] for mount in container(workload)["volumeMounts"]}
     assert all(path.startswith("/run/secrets/") for name, path in mounts.items() if name != "tmp")

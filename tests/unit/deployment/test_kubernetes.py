@@ -18,7 +18,7 @@ import yaml
 from stream.engine.health import ServiceHealth
 from stream.environment import KEY_FILE_VARIABLE
 from stream.kafka.broker.properties import free_port
-from stream.kafka.topics.acls import AclRole, usual_principal
+from stream.kafka.topics.acls import AclRole, default_principal
 from stream.monitor.api.routes import ROUTES
 from stream.settings import Settings, variable_of
 from tests.docs.checks import check_command
@@ -108,7 +108,7 @@ def test_every_variable_is_a_setting_and_its_value_is_taken(
     taken = settings(manifests, workload, monkeypatch)
     assert taken.security_protocol == "SASL_SSL"
     if name != "topics":
-        assert f"User:{taken.sasl_username}" == usual_principal(AclRole(name), taken)
+        assert f"User:{taken.sasl_username}" == default_principal(AclRole(name), taken)
     assert (KEY_FILE_VARIABLE in environment(manifests, workload)) == (name in SERVING)
     assert taken.instance == (FILLED_IN["metadata.name"] if name in SERVING else "")
 

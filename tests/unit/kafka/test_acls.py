@@ -12,8 +12,8 @@ from typer.testing import CliRunner
 
 from stream.cli.output import CommandError
 from stream.cli.run.setup_commands import topics_app
-from stream.kafka.topics.acls import AclRole, Operation, Resource, command, grants, usual_principal
-from stream.kafka.topics.layouts import STAMPED, durability, layout
+from stream.kafka.topics.acls import AclRole, Operation, Resource, acl_commands, default_principal, role_access
+from stream.kafka.topics.layouts import BROKER_TIMESTAMPS, durability, layout
 from stream.processing.topic_names import Topics
 from stream.settings import Settings
 
@@ -29,7 +29,7 @@ def _no_settings_of_others(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def row(role: AclRole) -> list[str]:
     """A role's row of the documented table."""
-    given = grants(Settings(prefix="sotto"))[role]
+    given = role_access(Settings(prefix="sotto"))[role]
 
     def named(resource: Resource, *operations: Operation) -> str:
         names = [
@@ -64,13 +64,13 @@ def test_the_document_has_every_topics_configuration_as_the_code_has_it() -> Non
         (line,) = [line for line in text.splitlines() if line.startswith(f"| `{one.name}` |")]
         documented = dict(re.findall(r"`([a-z.]+)=([^`]+)`", line))
         assert documented == one.configuration
-    for setting, value in {**durability(3), **STAMPED}.items():
+    for setting, value in {**durability(3), **BROKER_TIMESTAMPS}.items():
         assert f"`{setting}={value}`" in text
 
 
 def test_every_topic_has_the_writers_that_the_architecture_gives_it() -> None:
     """One writer's role to a topic is what keeps a producer from opening streams."""
-    given = grants(Settings(prefix="sotto"))
+    given = role_access(Settings(prefix="sotto"))
     writers = {
         one.name: {
             role
@@ -97,7 +97,7 @@ def test_every_topic_has_the_writers_that_the_architecture_gives_it() -> None:
 
 
 def test_a_monitor_that_asks_may_write_queries_and_read_answers_and_no_other_may() -> None:
-    quiet, asking = (set(grants(Settings(monitor_asks=asks))[AclRole.MONITOR]) for asks in (False, True))
+    quiet, asking = (set(role_access(Settings(monitor_asks=asks))[AclRole.MONITOR]) for asks in (False, True))
     assert quiet < asking
     assert {(one.operation, one.name.rpartition(".")[2]) for one in asking - quiet} == {
         (Operation.WRITE, "queries"),
@@ -108,7 +108,7 @@ def test_a_monitor_that_asks_may_write_queries_and_read_answers_and_no_other_may
 
 
 def test_a_prefixed_grant_names_no_other_roles_group_or_transactional_id() -> None:
-    given = grants(Settings(prefix="sotto"))
+    given = role_access(Settings(prefix="sotto"))
     for role, granted in given.items():
         for one in (one for one in granted if one.prefixed):
             assert one.resource is not Resource.TOPIC or (role, one.name) == (AclRole.FEED, "sotto.feed.")
@@ -118,8 +118,8 @@ def test_a_prefixed_grant_names_no_other_roles_group_or_transactional_id() -> No
 
 def test_the_commands_name_every_grant_once_and_are_safe_in_a_shell() -> None:
     settings = Settings(prefix="sotto")
-    granted = grants(settings)[AclRole.BUDGET]
-    lines = [shlex.split(line) for line in command("User:CN=a b,O='x'", granted, "kafka:9093")]
+    granted = role_access(settings)[AclRole.BUDGET]
+    lines = [shlex.split(line) for line in acl_commands("User:CN=a b,O='x'", granted, "kafka:9093")]
     assert all(
         line[0] == "kafka-acls.sh" and line[line.index("--allow-principal") + 1] == "User:CN=a b,O='x'"
         for line in lines
@@ -137,8 +137,8 @@ def test_the_command_prints_tables_commands_and_json_of_the_roles_asked_for() ->
     shown = runner.invoke(topics_app, ["acl", "--role", "worker", "--json"])
     assert shown.exit_code == 0, shown.output
     printed = json.loads(shown.output)
-    assert {entry["principal"] for entry in printed} == {usual_principal(AclRole.WORKER, Settings())}
-    assert len(printed) == len(grants(Settings())[AclRole.WORKER])
+    assert {entry["principal"] for entry in printed} == {default_principal(AclRole.WORKER, Settings())}
+    assert len(printed) == len(role_access(Settings())[AclRole.WORKER])
     every = runner.invoke(topics_app, ["acl", "--commands"])
     assert {line.split()[0] for line in every.output.splitlines()} == {"kafka-acls.sh"}
     for role in AclRole:
@@ -163,7 +163,7 @@ def test_what_is_unclear_is_refused(arguments: list[str], message: str) -> None:
 def test_feeds_alone_may_create_topics_and_only_their_own_changelogs_and_read_the_live_ones_that_are_named() -> (
     None
 ):
-    given = grants(Settings(prefix="sotto"), ["ops.departures"])
+    given = role_access(Settings(prefix="sotto"), ["ops.departures"])
     creating = {
         (role, one.name) for role, granted in given.items() for one in granted if one.operation is Operation.CREATE
     }

@@ -82,7 +82,9 @@ def test_a_jar_by_the_name_of_a_pinned_one_is_not_used_for_it(cache: Path, conte
 def test_no_other_jar_is_run_beside_them(cache: Path, name: str) -> None:
     folder = jars_folder(cache)
     (folder / name).write_bytes(b"another")
-    with pytest.raises(BrokerError, match=rf"{name} is not of Kafka, and Java would run it; delete {folder}"):
+    with pytest.raises(
+        BrokerError, match=rf"{name} is not one of Kafka's files, and Java would run it; delete {folder}"
+    ):
         prepare()
 
 
@@ -176,7 +178,7 @@ def test_nor_is_it_used_there_where_others_could_have_put_it(
             path.chmod(0o777)
         else:
             os.chown(path, owner, -1)
-    with pytest.raises(BrokerError, match=f"Kafka's files in {kafka.parent} are not to be trusted: .*SOTTO_CACHE"):
+    with pytest.raises(BrokerError, match=f"Kafka's files in {kafka.parent} cannot be trusted: .*SOTTO_CACHE"):
         prepare()
 
 

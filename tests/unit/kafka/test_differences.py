@@ -70,8 +70,8 @@ def test_every_topic_with_other_partitions_is_named_with_its_numbers() -> None:
 
 def test_each_kind_of_difference_has_its_own_remedy_and_none_is_to_recreate_a_topic() -> None:
     partitions = format_differences([Difference("q.merges", "partitions", "2", "3")])
-    assert partitions.startswith("q.merges has partitions=3, not 2; partitions cannot be taken back")
-    assert "none of these may be recreated" in partitions
+    assert partitions.startswith("q.merges has partitions=3, not 2; partitions cannot be removed")
+    assert "these topics must not be recreated" in partitions
     assert "another prefix" in partitions
     assert "kafka-configs.sh" not in partitions
     setting = format_differences([Difference("q.ledger", "cleanup.policy", "compact", "delete")])

@@ -8,7 +8,7 @@ from stream.events import event_fields
 from stream.feeds import event_clock, intake
 from stream.processing import dead_letters
 from stream.processing.dead_letters import Rejection
-from stream.services.feed_service import CODES, FeedFigures, seconds_behind
+from stream.services.feed_service import DEAD_LETTER_CODES, FeedFigures, seconds_behind
 from tests.processing import process_records
 from tests.unit.processors.feeds.topic import HOUR, Arrived, Known, source, start, told
 
@@ -21,9 +21,9 @@ def test_every_reason_to_set_an_event_aside_has_a_figure_from_the_start() -> Non
         for one in vars(module).values()
         if isinstance(one, Rejection | event_fields.Flaw)
     ]
-    codes = {one.code for one in (*told, event_fields.unknown_category("a"), event_fields.no_number("a"))}
-    codes.add(event_fields.no_date("a").code)
-    assert set(CODES) == codes
+    codes = {one.code for one in (*told, event_fields.category_flaw("a"), event_fields.number_flaw("a"))}
+    codes.add(event_fields.date_flaw("a").code)
+    assert set(DEAD_LETTER_CODES) == codes
     registry = CollectorRegistry()
     FeedFigures(registry)
     for code in codes:

@@ -15,7 +15,7 @@ from schemas import MemberStatus
 from stream.engine.session import EngineRole
 from stream.kafka.client.security import SecurityError
 from stream.services import runner as module
-from stream.services.runner import heartbeats, resident_bytes
+from stream.services.runner import resident_bytes, write_heartbeats
 from stream.settings import Settings
 from stream.version import VERSION
 
@@ -51,7 +51,7 @@ async def test_it_says_so_again_and_again_and_takes_it_back(
     monkeypatch.setattr(module, "KafkaProducer", Producer)
     monkeypatch.setattr(module, "HEARTBEAT_SECONDS", 0.01)
     role = EngineRole("worker", "workers", "sotto.status", lambda _: pytest.fail("no processor is made"))
-    telling = asyncio.create_task(heartbeats(Settings(), role, started := time.time()))
+    telling = asyncio.create_task(write_heartbeats(Settings(), role, started := time.time()))
     while len(Producer.sent) < 3 and not telling.done():
         await asyncio.sleep(0.01)
     telling.cancel()
@@ -79,9 +79,9 @@ async def test_it_goes_on_after_a_moment_in_which_a_file_of_its_secrets_is_missi
     Producer.sent, Producer.failures = [], 0
     monkeypatch.setattr(module, "KafkaProducer", Producer)
     monkeypatch.setattr(module, "HEARTBEAT_SECONDS", 0.01)
-    monkeypatch.setattr(module, "connection", connection)
+    monkeypatch.setattr(module, "connection_options", connection)
     role = EngineRole("worker", "workers", "sotto.status", lambda _: pytest.fail("no processor is made"))
-    telling = asyncio.create_task(heartbeats(Settings(), role, time.time()))
+    telling = asyncio.create_task(write_heartbeats(Settings(), role, time.time()))
     while not (Producer.sent or telling.done()):
         await asyncio.sleep(0.01)
     telling.cancel()

@@ -12,7 +12,7 @@ from sotto import AsyncClient
 from stream.cli.run.monitor_commands import LOCK_FILE, VIEWER_FILE, find_monitor, lock_folder
 from stream.errors import Unreachable
 from stream.kafka.broker.broker_process import BrokerState, read_own_state, start_mark, write_state
-from stream.kafka.client.local_address import address_origin, local_address, settings_here
+from stream.kafka.client.local_address import address_origin, local_address, local_settings
 from stream.monitor.api.tokens import TokenError
 from stream.secret_files import SecretFileError
 from stream.settings import Settings
@@ -42,23 +42,23 @@ def remember(folder: Path, port: int = 1, mark: str | None = None) -> Path:
 
 
 def test_the_broker_of_the_nearest_folder_above_is_found(project: Path) -> None:
-    assert settings_here().bootstrap == "127.0.0.1:1"
-    assert settings_here(prefix="other").bootstrap == "127.0.0.1:1"
-    assert address_origin(settings_here()) == f"as {project / '.sotto'} says"
+    assert local_settings().bootstrap == "127.0.0.1:1"
+    assert local_settings(prefix="other").bootstrap == "127.0.0.1:1"
+    assert address_origin(local_settings()) == f"as {project / '.sotto'} says"
     remember(project / "reports", port=2)
-    assert settings_here().bootstrap == "127.0.0.1:2"
+    assert local_settings().bootstrap == "127.0.0.1:2"
 
 
 def test_what_is_set_or_given_goes_before(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert local_address() is not None
-    assert settings_here(bootstrap="kafka:9").bootstrap == "kafka:9"
+    assert local_settings(bootstrap="kafka:9").bootstrap == "kafka:9"
     # How a broker is secured is said of another one than the local one.
-    secured = settings_here(security_protocol="SSL")
+    secured = local_settings(security_protocol="SSL")
     assert secured.bootstrap == "127.0.0.1:9092"
     assert address_origin(secured).startswith("the default: SOTTO_BOOTSTRAP is not set")
     monkeypatch.setenv("SOTTO_BOOTSTRAP", "kafka:8")
-    assert settings_here().bootstrap == "kafka:8"
-    assert address_origin(settings_here()) == "as SOTTO_BOOTSTRAP says"
+    assert local_settings().bootstrap == "kafka:8"
+    assert address_origin(local_settings()) == "as SOTTO_BOOTSTRAP says"
     assert project
 
 

@@ -24,7 +24,7 @@ def test_in_no_stretch_of_time_there_are_more_and_nobody_waits_who_need_not(
         for pause in after:
             await asyncio.sleep(pause)
             came, waited = loop.time(), sum(one > loop.time() - seconds for one in begun)
-            await pace.keep()
+            await pace.wait_for_turn()
             begun.append(loop.time())
             assert waited >= most or loop.time() == came
 
@@ -40,7 +40,7 @@ def test_those_who_ask_at_once_take_turns() -> None:
         loop, pace = asyncio.get_running_loop(), RateLimit(2, 1.0)
 
         async def one() -> float:
-            await pace.keep()
+            await pace.wait_for_turn()
             return loop.time()
 
         return await asyncio.gather(*(one() for _ in range(6)))

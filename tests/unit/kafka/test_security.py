@@ -16,7 +16,7 @@ from pydantic import SecretStr, ValidationError
 from stream.kafka.broker.broker_process import java_environment
 from stream.kafka.broker.properties import Ports, server_properties
 from stream.kafka.client import security
-from stream.kafka.client.security import BearerToken, SecurityError, advice, connection
+from stream.kafka.client.security import BearerToken, SecurityError, connection_options, describe_error
 from stream.secret_files import write_secret
 from stream.settings import SECURITY_FIELDS, Settings
 from tests.kafka.secured import Authority
@@ -41,13 +41,13 @@ def secured(**given: Any) -> Settings:
 
 
 def test_without_security_there_is_nothing_but_the_address() -> None:
-    assert connection(secured()) == {"bootstrap_servers": "kafka:9093"}
+    assert connection_options(secured()) == {"bootstrap_servers": "kafka:9093"}
 
 
 def test_scram_over_tls_gives_a_context_that_checks_names_and_the_password_of_the_file(
     authority: Authority, password_file: Path
 ) -> None:
-    options = connection(
+    options = connection_options(
         secured(
             security_protocol="SASL_SSL",
             sasl_username="alice",
@@ -68,7 +68,7 @@ def test_scram_over_tls_gives_a_context_that_checks_names_and_the_password_of_th
 
 
 def test_without_the_name_check_the_certificate_is_checked_all_the_same(authority: Authority) -> None:
-    options = connection(
+    options = connection_options(
         secured(security_protocol="SSL", tls_ca_file=str(authority.file), tls_check_hostname=False)
     )
     context = options["ssl_context"]
@@ -92,24 +92,33 @@ SASL = {"security_protocol": "SASL_SSL", "sasl_username": "alice"}
         ({"security_protocol": "SSL", "sasl_password": SECRET}, "SOTTO_SASL_PASSWORD: has no effect"),
         ({"security_protocol": "SASL_PLAINTEXT", "tls_check_hostname": False}, "SOTTO_TLS_CHECK_HOSTNAME: has no"),
         ({"security_protocol": "SASL_SSL"}, "SOTTO_SASL_USERNAME: is needed for SCRAM-SHA-512"),
-        (SASL, "SOTTO_SASL_PASSWORD_FILE: or SOTTO_SASL_PASSWORD is needed for SCRAM-SHA-512: set one of them"),
-        (SASL | {"sasl_password": SECRET, "sasl_password_file": "/p"}, "SOTTO_SASL_PASSWORD_FILE: or .* set one"),
+        (SASL, "SOTTO_SASL_PASSWORD_FILE: for SCRAM-SHA-512, set either this or SOTTO_SASL_PASSWORD"),
+        (
+            SASL | {"sasl_password": SECRET, "sasl_password_file": "/p"},
+            "SOTTO_SASL_PASSWORD_FILE: for .* set either",
+        ),
         (SASL | {"sasl_password_file": "/nowhere"}, "SOTTO_SASL_PASSWORD_FILE: cannot read file /nowhere"),
-        (SASL | {"sasl_mechanism": "OAUTHBEARER"}, "SOTTO_SASL_TOKEN_FILE: or SOTTO_SASL_TOKEN_COMMAND is needed"),
+        (
+            SASL | {"sasl_mechanism": "OAUTHBEARER"},
+            "SOTTO_SASL_TOKEN_FILE: for OAUTHBEARER, set either this or SOTTO_SASL_TOKEN_COMMAND",
+        ),
         (
             {"security_protocol": "SASL_PLAINTEXT", "sasl_mechanism": "PLAIN", "sasl_password": SECRET},
-            "SOTTO_SASL_MECHANISM: PLAIN sends its secret as it is; set SOTTO_SECURITY_PROTOCOL to SASL_SSL",
+            "SOTTO_SASL_MECHANISM: PLAIN sends its secret unencrypted; set SOTTO_SECURITY_PROTOCOL to SASL_SSL",
         ),
         ({"security_protocol": "SSL", "tls_ca_file": "/nowhere"}, "SOTTO_TLS_CA_FILE: cannot use /nowhere"),
-        ({"security_protocol": "SSL", "tls_key_file": "/key"}, "SOTTO_TLS_CERTIFICATE_FILE: is missing beside"),
-        ({"security_protocol": "SSL", "tls_certificate_file": "/cert"}, "SOTTO_TLS_KEY_FILE: is missing beside"),
+        ({"security_protocol": "SSL", "tls_key_file": "/key"}, "SOTTO_TLS_CERTIFICATE_FILE: is missing, although"),
+        (
+            {"security_protocol": "SSL", "tls_certificate_file": "/cert"},
+            "SOTTO_TLS_KEY_FILE: is missing, although",
+        ),
     ],
 )
 def test_settings_that_do_not_fit_are_refused_by_name_and_without_a_secret(
     given: dict[str, Any], message: str
 ) -> None:
     with pytest.raises(SecurityError, match=message) as caught:
-        connection(secured(**given))
+        connection_options(secured(**given))
     assert SECRET not in str(caught.value)
     assert "\n" not in str(caught.value)
 
@@ -123,19 +132,19 @@ def test_files_open_to_others_and_files_of_something_else_are_refused(
         "tls_key_file": str(key),
         "tls_ca_file": str(authority.file),
     }
-    assert connection(secured(security_protocol="SSL", **files))["ssl_context"]
+    assert connection_options(secured(security_protocol="SSL", **files))["ssl_context"]
     with pytest.raises(SecurityError, match=r"SOTTO_TLS_CA_FILE: cannot use .*; give a PEM file"):
-        connection(secured(security_protocol="SSL", **files | {"tls_ca_file": str(key)}))
+        connection_options(secured(security_protocol="SSL", **files | {"tls_ca_file": str(key)}))
     _, other = authority.issue("somebody-else")
     with pytest.raises(SecurityError, match=r"SOTTO_TLS_CERTIFICATE_FILE: .*KEY_VALUES_MISMATCH"):
-        connection(secured(security_protocol="SSL", **files | {"tls_key_file": str(other)}))
+        connection_options(secured(security_protocol="SSL", **files | {"tls_key_file": str(other)}))
     key.chmod(0o644)
     with pytest.raises(SecurityError, match=r"SOTTO_TLS_KEY_FILE: .*open to others; run 'chmod 600"):
-        connection(secured(security_protocol="SSL", **files))
+        connection_options(secured(security_protocol="SSL", **files))
     empty = tmp_path / "empty"
     write_secret(empty, "")
-    with pytest.raises(SecurityError, match=r"SOTTO_SASL_PASSWORD_FILE: .* must hold ASCII characters"):
-        connection(secured(**SASL, sasl_password_file=str(empty)))
+    with pytest.raises(SecurityError, match=r"SOTTO_SASL_PASSWORD_FILE: .* must contain at least one character"):
+        connection_options(secured(**SASL, sasl_password_file=str(empty)))
 
 
 def test_an_encrypted_key_is_refused_instead_of_asked_about_at_the_terminal(
@@ -150,7 +159,7 @@ def test_an_encrypted_key_is_refused_instead_of_asked_about_at_the_terminal(
     form = (serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8)
     write_secret(locked, loaded.private_bytes(*form, encryption).decode())
     with pytest.raises(SecurityError, match="SOTTO_TLS_KEY_FILE: is encrypted; decrypt it"):
-        connection(
+        connection_options(
             secured(security_protocol="SSL", tls_certificate_file=str(certificate), tls_key_file=str(locked))
         )
 
@@ -178,7 +187,7 @@ def test_a_local_broker_is_reached_without_what_secures_another(monkeypatch: pyt
     for name, value in given.items():
         monkeypatch.setenv(name, value)
     settings = Settings.of_local_broker("127.0.0.1:9092")
-    assert connection(settings) == {"bootstrap_servers": "127.0.0.1:9092"}
+    assert connection_options(settings) == {"bootstrap_servers": "127.0.0.1:9092"}
     assert settings.partitions == 7
     assert "replication" not in settings.model_fields_set  # a default is no wish
     assert SECRET not in java_environment().values()
@@ -188,7 +197,7 @@ async def test_a_token_is_read_anew_for_every_connection(tmp_path: Path) -> None
     file = tmp_path / "token"
     given = {"security_protocol": "SASL_SSL", "sasl_mechanism": "OAUTHBEARER"}
     write_secret(file, "first.token")
-    provider = connection(secured(**given, sasl_token_file=str(file)))["sasl_oauth_token_provider"]
+    provider = connection_options(secured(**given, sasl_token_file=str(file)))["sasl_oauth_token_provider"]
     assert await provider.token() == "first.token"
     file.write_text("second.token\n")
     assert await provider.token() == "second.token"
@@ -216,12 +225,12 @@ async def test_a_command_prints_the_token_or_is_named_in_the_error(monkeypatch: 
 
 
 def test_every_error_gets_the_advice_that_fits() -> None:
-    assert "is the broker that SOTTO_BOOTSTRAP names up?" in advice(KafkaConnectionError("x"))
-    refused = advice(TopicAuthorizationFailedError({"sotto.control"}))
+    assert "is the broker that SOTTO_BOOTSTRAP names up?" in describe_error(KafkaConnectionError("x"))
+    refused = describe_error(TopicAuthorizationFailedError({"sotto.control"}))
     assert "(sotto.control)" in refused
     assert "sotto topics acl" in refused
-    assert "sotto topics acl" in advice(GroupAuthorizationFailedError("sotto-workers"))
-    assert advice(SecurityError("as it is")) == "as it is"
+    assert "sotto topics acl" in describe_error(GroupAuthorizationFailedError("sotto-workers"))
+    assert describe_error(SecurityError("as it is")) == "as it is"
 
 
 def test_the_local_broker_stays_as_it_was_where_no_security_is_asked_for() -> None:
@@ -240,4 +249,4 @@ def test_every_setting_of_security_is_documented() -> None:
 def test_a_password_in_the_environment_counts_as_one_from_a_file() -> None:
     assert os.environ.get("SOTTO_SASL_PASSWORD") is None
     given = secured(security_protocol="SASL_PLAINTEXT", sasl_username="a", sasl_password=SecretStr(SECRET))
-    assert connection(given)["sasl_plain_password"] == SECRET
+    assert connection_options(given)["sasl_plain_password"] == SECRET

@@ -27,11 +27,11 @@ def test_a_log_that_has_grown_is_moved_aside_once_and_the_service_goes_on(
             for number in range(3):
                 appended.write(b"%d" % number * 1001)
                 appended.flush()
-                service.keep_log_small()
+                service.rotate_large_log()
                 assert log.stat().st_size == 0
             appended.write(b"last")
             appended.flush()
-            service.keep_log_small()
+            service.rotate_large_log()
     previous = log.with_name("monitor-0.log.1")
     assert (log.read_bytes(), previous.read_bytes()) == (b"last", b"2" * 1001)
     assert [stat.S_IMODE(path.stat().st_mode) for path in (log, previous)] == [0o600, 0o600]

@@ -19,14 +19,14 @@ from stream.kafka.broker.broker_process import HOST
 from stream.kafka.broker.properties import free_port
 from stream.kafka.client import availability
 from stream.kafka.client.adapter import KAFKA
-from stream.kafka.client.availability import ASKED, Stopped, from_any_broker, patiently
+from stream.kafka.client.availability import BROKER_ATTEMPTS, Stopped, ask_any_broker, retry_until_available
 from stream.kafka.client.security import ClosedError, SecurityError
 
 
 @pytest.fixture(autouse=True)
 def _no_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(availability, "BACKOFF", (0.0, 0.001))
-    monkeypatch.setattr(availability, "ASKED_AGAIN", 0.0)
+    monkeypatch.setattr(availability, "RETRY_PAUSES", (0.0, 0.001))
+    monkeypatch.setattr(availability, "BROKER_RETRY_SECONDS", 0.0)
 
 
 class Kafka:
@@ -58,7 +58,7 @@ class Kafka:
 )
 async def test_what_passes_is_waited_for_and_told(error: Exception) -> None:
     kafka, told = Kafka(error, 20), list[str]()
-    assert await patiently(kafka.answer, asyncio.Event(), told.append) == "answer"
+    assert await retry_until_available(kafka.answer, asyncio.Event(), told.append) == "answer"
     assert kafka.asked == 21
     assert len(told) == 20
     assert all(one.startswith("waits for Kafka: ") for one in told)
@@ -72,20 +72,20 @@ async def test_what_passes_is_waited_for_and_told(error: Exception) -> None:
 async def test_what_no_waiting_mends_is_raised_at_once(error: Exception) -> None:
     kafka = Kafka(error, 1)
     with pytest.raises(type(error)):
-        await patiently(kafka.answer, asyncio.Event())
+        await retry_until_available(kafka.answer, asyncio.Event())
     assert kafka.asked == 1
 
 
 @pytest.mark.parametrize("hangs", [True, False])
 async def test_an_order_to_stop_ends_the_wait(monkeypatch: pytest.MonkeyPatch, *, hangs: bool) -> None:
-    monkeypatch.setattr(availability, "BACKOFF", (3600.0,))
+    monkeypatch.setattr(availability, "RETRY_PAUSES", (3600.0,))
     stopping, kafka = asyncio.Event(), Kafka(KafkaConnectionError("no broker"), 1000)
 
     async def hang() -> str:
         await asyncio.Event().wait()
         return "never"
 
-    waiting = asyncio.create_task(patiently(hang if hangs else kafka.answer, stopping))
+    waiting = asyncio.create_task(retry_until_available(hang if hangs else kafka.answer, stopping))
     await asyncio.sleep(0.01)
     stopping.set()
     with pytest.raises(Stopped):
@@ -93,10 +93,10 @@ async def test_an_order_to_stop_ends_the_wait(monkeypatch: pytest.MonkeyPatch, *
 
 
 async def test_a_dead_broker_among_live_ones_is_not_taken_for_all_of_them() -> None:
-    kafka = Kafka(NodeNotReadyError("node 3"), ASKED - 1)
-    assert await from_any_broker(kafka.answer) == "answer"
+    kafka = Kafka(NodeNotReadyError("node 3"), BROKER_ATTEMPTS - 1)
+    assert await ask_any_broker(kafka.answer) == "answer"
     with pytest.raises(NodeNotReadyError):
-        await from_any_broker(Kafka(NodeNotReadyError("node 3"), ASKED).answer)
+        await ask_any_broker(Kafka(NodeNotReadyError("node 3"), BROKER_ATTEMPTS).answer)
 
 
 def test_a_service_that_has_failed_ends_though_a_batch_hangs() -> None:
@@ -172,6 +172,6 @@ async def test_a_consumer_that_could_not_start_can_be_started_again_and_stopped(
 
     consumer = KAFKA.consumer(bootstrap_servers=f"{HOST}:{free_port()}", group_id="group")
     with pytest.raises(Stopped):
-        await patiently(consumer.start, stopping, tell)
+        await retry_until_available(consumer.start, stopping, tell)
     assert consumer.member_id == ""
     await consumer.stop()

@@ -71,7 +71,7 @@ class Kafka:
             return features(1) if name == "features" else SimpleNamespace(**told)
         return {
             "features": features(2),
-            "end": wire_requests.Ended(code, *self.identity),
+            "end": wire_requests.EndResponse(code, *self.identity),
             "offsets": [(ANSWERS, code)],
             "produce": [(place, code) for place in batches_in(request)] if name == "produce" else None,
         }[name]
@@ -82,7 +82,7 @@ class Kafka:
 
 def features(version: int) -> wire_requests.Features:
     """The features of a cluster whose brokers know both protocols."""
-    versions = {api: (0, most) for api, most in wire_requests.SECOND}
+    versions = {api: (0, most) for api, most in wire_requests.SECOND_PROTOCOL_REQUESTS}
     return wire_requests.Features(versions, {wire_requests.TRANSACTION_VERSION: version})
 
 
@@ -369,10 +369,10 @@ async def test_a_cluster_that_does_not_follow_the_second_protocol_is_spoken_to_i
 def test_a_broker_without_a_request_of_the_second_protocol_is_spoken_to_in_the_first() -> None:
     """The feature alone does not suffice: each request must have the version of the protocol."""
     known = features(2)
-    assert transaction_protocols.follows_second(known)
-    for api, most in wire_requests.SECOND:
+    assert transaction_protocols.supports_second_protocol(known)
+    for api, most in wire_requests.SECOND_PROTOCOL_REQUESTS:
         older = {**known.versions, api: (0, most - 1)}
-        assert not transaction_protocols.follows_second(known._replace(versions=older))
+        assert not transaction_protocols.supports_second_protocol(known._replace(versions=older))
 
 
 @both

@@ -123,7 +123,7 @@ def test_what_became_of_each_offset_is_read(told: dict[TopicPartition, int], ext
 
 def test_the_next_transaction_s_identity_is_read() -> None:
     body = struct.pack(">ihqh", 0, 51, 2**40, 3) + b"\0"
-    assert wire_requests.end("worker-0", (1, 1)).decode(BytesIO(body)) == wire_requests.Ended(51, 2**40, 3)
+    assert wire_requests.end("worker-0", (1, 1)).decode(BytesIO(body)) == wire_requests.EndResponse(51, 2**40, 3)
 
 
 @given(st.dictionaries(names, st.integers(0, 30)), tags)

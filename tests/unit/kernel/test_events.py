@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from stream.events import EventReader
 from stream.events.event_decoding import digests_and_homes, digests_of, partitions_of
-from stream.kernel import use
+from stream.kernel import use_kernel
 from tests.kernels import kernel
 from tests.unit.data.events.readers import GOOD, reader, written
 
@@ -137,9 +137,9 @@ def written_events(draw: st.DrawFn) -> bytes | None:
 @settings(deadline=None, max_examples=150)
 def test_events_read_alike_with_and_without_kernel(values: list[bytes | None]) -> None:
     """Reads the same codes, people, partitions, times and flaws of odd events."""
-    with use(kernel()):
+    with use_kernel(kernel()):
         ours = read_columns(values)
-    with use(None):
+    with use_kernel(None):
         assert ours == read_columns(values)
 
 
@@ -148,16 +148,16 @@ def test_kernel_reads_plain_events_alone(monkeypatch: pytest.MonkeyPatch) -> Non
     values: list[bytes | None] = [
         written(delay=one % 9, user={"id": one if one % 2 else f"user {one}"}) for one in range(50)
     ]
-    with use(None):
+    with use_kernel(None):
         expected = read_columns(values)
     monkeypatch.setattr(EventReader, "_read", None)
-    with use(kernel()):
+    with use_kernel(kernel()):
         assert read_columns(values) == expected
 
 
 def test_kernel_leaves_nested_fields_to_python() -> None:
     """Refuses an event whose field is read as a value and as an object with the right flaw."""
-    with use(kernel()):
+    with use_kernel(kernel()):
         events = reader(person="user", fields={"city": "user.city"}).read(
             [written(user="ann"), written(user={"city": "A"})]
         )
@@ -170,7 +170,7 @@ def test_kernel_leaves_nested_fields_to_python() -> None:
 @settings(deadline=None, max_examples=50)
 def test_digests_and_homes_of_names_match_python(names: list[bytes], partitions: int) -> None:
     """Computes the digests and partitions of people that Python computes."""
-    with use(kernel()):
+    with use_kernel(kernel()):
         digests, homes = digests_and_homes(names, partitions)
     assert (digests == digests_of(names)).all()
     assert (homes == partitions_of(names, partitions)).all()

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from stream.kernel import use
+from stream.kernel import use_kernel
 from tests.kernels import kernel
 from tests.processing import process_records
 from tests.unit.processors.feeds.crashes import check_counts
@@ -21,7 +21,7 @@ HOUR = 3_600_000
 @pytest.mark.parametrize("seed", range(0, 24, 3))
 def test_counts_match_reference_with_and_without_kernel(seed: int, compiled: bool) -> None:
     """Commits the counts that a plain count finds, whatever the batches and crashes."""
-    with use(kernel() if compiled else None):
+    with use_kernel(kernel() if compiled else None):
         check_counts(seed)
 
 
@@ -50,7 +50,7 @@ def test_wrong_times_are_refused_alike_without_kernel(at: Any, clock: str) -> No
         begins = {"s": "2024-03-10T00:00:00Z", "later": "2024-03-10T06:00:00Z"}
         feed = start(about, Known(*[told(about, name, begins=moment) for name, moment in begins.items()]))
         kafka = changelog(about)
-        with use(library):
+        with use_kernel(library):
             outputs = process_records(feed, fetched)
         kafka.commit(outputs)
         letters = [[*messages] for topic, _, messages in outputs if topic.endswith("rejected")]

@@ -19,7 +19,7 @@ from stream.engine import writer
 from stream.engine.writer import framed
 from stream.kafka.client import adapter, column_reader
 from stream.kafka.client.client_patches import fetcher
-from stream.kernel import Spans, spans_of, use
+from stream.kernel import Spans, spans_of, use_kernel
 from stream.processing.dead_letters import Unread
 from stream.processing.protocol import Message, Messages
 from stream.processing.record_columns import MessageColumns, RecordColumns, are_alike, concatenate
@@ -81,7 +81,7 @@ def test_what_is_taken_is_what_the_client_gives(fetched: tuple[bytes, int], most
     data, position = fetched
     theirs = fetch(column_reader._PartitionRecords, data, position)
     expected = list(theirs)
-    with use(kernel()):
+    with use_kernel(kernel()):
         ours, found, positions = fetch(column_reader.ColumnRecords, data, position), [], []
         while taken := ours.take(most):
             assert len(taken) <= most
@@ -100,7 +100,7 @@ def test_neighbours_that_are_alike_make_one_batch_of_the_same_records(
     fetched: tuple[bytes, int], most: int
 ) -> None:
     data, position = fetched
-    with use(kernel()):
+    with use_kernel(kernel()):
         source, parts = fetch(column_reader.ColumnRecords, data, position), []
         while taken := source.take(most):
             parts.append(taken)
@@ -121,7 +121,7 @@ def test_neighbours_that_are_alike_make_one_batch_of_the_same_records(
 def test_what_was_fetched_is_given_up_once_it_is_taken(headers: list[Any]) -> None:
     """Services seldom look for garbage: nothing that was fetched may wait for that."""
     events: list[Any] = [(b"key", b"value", headers)] * 5
-    with use(kernel()), no_garbage():
+    with use_kernel(kernel()), no_garbage():
         ours = fetch(column_reader.ColumnRecords, placed(built_of(events, "none"), 0), 0)
         assert len(ours.take(9)) == 5
         assert ours.is_over
@@ -157,7 +157,7 @@ def test_who_stamped_a_record_is_told_in_columns_too(
         return base(PLACE, memory, [], position, None, None, False, fetcher.READ_COMMITTED)
 
     expected = {one.offset: (one.timestamp_type, one.timestamp) for one in kind(column_reader._PartitionRecords)}
-    with use(kernel()):
+    with use_kernel(kernel()):
         ours, found = kind(column_reader.ColumnRecords), {}
         while taken := ours.take(most):
             for one in taken:
@@ -183,7 +183,7 @@ def test_broken_batches_are_refused_alike(fetched: tuple[bytes, int], place: int
         )
 
     expected = told(kind(column_reader._PartitionRecords))
-    with use(kernel()):
+    with use_kernel(kernel()):
         ours, found = kind(column_reader.ColumnRecords), []
         while taken := ours.take(7):
             found += told(taken)
@@ -198,7 +198,7 @@ def test_no_record_is_passed_over_for_its_attributes(attributes: int) -> None:
     built[61 + 2 * size + 1] = attributes
     data = placed(bytes(built), 0)
     for kind in (column_reader._PartitionRecords, column_reader.ColumnRecords):
-        with use(kernel()):
+        with use_kernel(kernel()):
             records = kind(PLACE, fetcher.MemoryRecords(data), [], 0, None, None, False, fetcher.READ_COMMITTED)
             found = records.take(9) if isinstance(records, column_reader.ColumnRecords) else list(records)
         assert [(one.offset, one.value) for one in found] == [(place, b"value") for place in range(5)]
@@ -207,7 +207,7 @@ def test_no_record_is_passed_over_for_its_attributes(attributes: int) -> None:
 def test_records_of_ordinary_batches_come_in_columns_and_several_batches_together() -> None:
     batch: list[Any] = [(b"key", b"value", [])] * 5
     data = placed(built_of(batch, "none"), 0) + placed(built_of(batch, "none"), 5)
-    with use(kernel()):
+    with use_kernel(kernel()):
         taken = fetch(column_reader.ColumnRecords, data, 2).take(100)
     assert isinstance(taken, RecordColumns)
     assert [one.offset for one in taken] == list(range(2, 10))
@@ -240,7 +240,7 @@ def test_aframed_batch_is_what_the_client_builds(parts: list[list[Message]], tim
     for part in parts:
         for key, value, headers in part:
             theirs.append(timestamp=timestamp, key=key, value=value, headers=list(headers))
-    with use(kernel()):
+    with use_kernel(kernel()):
         (ours,) = framed(joined(parts), timestamp, 10**6)
     assert ours.size() == theirs.size()
     assert ours.record_count() == theirs.record_count()
@@ -253,7 +253,7 @@ def test_aframed_batch_is_what_the_client_builds(parts: list[list[Message]], tim
 @given(parts=st.lists(messages, min_size=1, max_size=4), limit=st.integers(62, 400))
 @settings(deadline=None, max_examples=40)
 def test_batches_keep_their_limit_unless_one_message_is_longer(parts: list[list[Message]], limit: int) -> None:
-    with use(kernel()):
+    with use_kernel(kernel()):
         batches = list(framed(joined(parts), 5, limit))
         built = b"".join(placed(bytes(one._build()), 100 * number) for number, one in enumerate(batches))
     assert all(one.size() <= limit or one.record_count() == 1 for one in batches)
@@ -275,7 +275,7 @@ def test_a_long_list_is_laid_out_as_its_batches_are_asked_for(monkeypatch: pytes
     for number in range(8):
         given.add((b"%d" % number, b"value", ()))
     given.extend(MessageColumns(spans_of([b"8"] * 9), spans_of([b"value"] * 9)))
-    with use(kernel()):
+    with use_kernel(kernel()):
         batches = framed(given, 5, 10**6)
         counts = [next(batches).record_count()]
         assert copied == [3, 3], "keys and values of what comes first"
@@ -286,5 +286,5 @@ def test_a_long_list_is_laid_out_as_its_batches_are_asked_for(monkeypatch: pytes
 
 def test_another_library_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(fetcher, "PartitionRecords", object)
-    with use(kernel()), pytest.raises(RuntimeError, match="has other PartitionRecords"):
+    with use_kernel(kernel()), pytest.raises(RuntimeError, match="PartitionRecords is not the class"):
         column_reader.install()

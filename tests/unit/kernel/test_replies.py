@@ -11,7 +11,7 @@ import pytest
 
 from schemas import MAX_EVENT_BYTES, Amount, Charge, Checkpoint, Position, StreamStatus
 from schemas.wire import Codec
-from stream.kernel import use
+from stream.kernel import use_kernel
 from stream.processing.protocol import Outputs
 from stream.worker.hosted_streams import STATES
 from stream.worker.output_encoding import OutputEncoder
@@ -72,7 +72,7 @@ def test_replies_match_models_with_and_without_kernel(seed: int, *, compiled: bo
         expected["charges"].append((source.encode(), charges.encode(charged), ()))
         expected["status"].append((name.encode(), statuses.encode(shown), ()))
     outputs, encoder, places = Outputs(), OutputEncoder(DRIVER.topics, 0, streams), np.array(slots, dtype=np.intp)
-    with use(kernel() if compiled else None):
+    with use_kernel(kernel() if compiled else None):
         encoder.write_checkpoints(outputs, places)
         encoder.write_charges(outputs, places)
         encoder.write_status(outputs, places)

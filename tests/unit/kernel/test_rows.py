@@ -11,8 +11,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from stream.kernel import LINE_BYTES, RowLayout, empty_rows, use, with_room, zeros
-from stream.kernel.library import compiled
+from stream.kernel import LINE_BYTES, RowLayout, empty_rows, grow_to, mapped_zeros, use_kernel
+from stream.kernel.library import compiled_kernel
 from stream.privacy.noise import NoiseKey
 from stream.worker.families.sparse_vector_family import RoundValues
 from stream.worker.hosted_streams import HostedStreams
@@ -34,10 +34,10 @@ LAYOUT = RowLayout(RECORD)
 
 @pytest.mark.parametrize("count", [0, 1, 1000, 400_000, 700_001])
 def test_zeros_of_every_size_are_zero_can_be_written_and_keep_what_they_had_when_they_grow(count: int) -> None:
-    made = zeros((count, 2), np.int64)
+    made = mapped_zeros((count, 2), np.int64)
     assert (made.shape, made.dtype, made.any()) == ((count, 2), np.int64, False)
     made[-1:] = 7
-    grown = with_room(made, count + 100)
+    grown = grow_to(made, count + 100)
     assert (len(grown) >= count + 100, grown[:count].tobytes()) == (True, made.tobytes())
     assert not grown[count:].any()
 
@@ -48,7 +48,7 @@ def test_a_kernel_without_large_pages_gives_the_others(monkeypatch: pytest.Monke
             raise OSError(errno.EINVAL, "no large pages")
 
     monkeypatch.setattr("stream.kernel.byte_columns.mmap.mmap", Without)
-    assert zeros((1 << 20,), np.int64).sum() == 0
+    assert mapped_zeros((1 << 20,), np.int64).sum() == 0
 
 
 @given(
@@ -62,9 +62,9 @@ def test_fields_of_rows(content: bytes, picks: list[int]) -> None:
     rows[:] = np.frombuffer(content[: count * LINE_BYTES], dtype=np.uint8).reshape(count, -1)
     rows[:, 31] &= 1
     slots = np.array([pick % count for pick in picks], dtype=np.int64)
-    with use(kernel()):
+    with use_kernel(kernel()):
         ours = LAYOUT.gather(rows, RECORD.names or (), slots)
-    with use(None):
+    with use_kernel(None):
         theirs = LAYOUT.gather(rows, RECORD.names or (), slots)
     for one, other in zip(ours, theirs, strict=True):
         assert (one.dtype, one.tobytes()) == (other.dtype, other.tobytes())
@@ -82,7 +82,7 @@ def test_fields_of_rows_are_written(count: int, data: st.DataObject) -> None:
     for library in (kernel(), None):
         rows = empty_rows(count, LINE_BYTES)
         rows[:] = np.arange(count * LINE_BYTES, dtype=np.uint64).astype(np.uint8).reshape(count, -1) & 1
-        with use(library):
+        with use_kernel(library):
             LAYOUT.scatter(rows, columns, slots)
             for name, found in zip(names, LAYOUT.gather(rows, names, slots), strict=True):
                 assert (found == columns[name].astype(found.dtype)).all()
@@ -110,23 +110,23 @@ def test_an_answer_waits_for_few_lines_of_memory(kind: type[Any], lines: int) ->
 
 @pytest.mark.parametrize("is_compiled", [True, False])
 def test_figures_outlast_growth_and_are_picked(*, is_compiled: bool) -> None:
-    with use(kernel() if is_compiled else None):
-        assert (compiled() is not None) == is_compiled
+    with use_kernel(kernel() if is_compiled else None):
+        assert (compiled_kernel() is not None) == is_compiled
         columns = StreamColumns()
         columns.tops[:64] = np.arange(64)
         columns.cutoff[:64] = 100
         columns.changed[5] = True
         columns.incarnation[7] = np.frombuffer(b"i" * 32, dtype=np.uint8)
         columns.grow(200)
-        picked = columns.picked(np.array([63, 5, 150, 5]))
+        picked = columns.gather(np.array([63, 5, 150, 5]))
         assert picked.tops.tolist() == [63, 5, 0, 5]
         assert picked.tops_left.tolist() == [37, 95, 0, 95]
         assert columns.changed[:8].tolist() == [False] * 5 + [True] + [False] * 2
         assert list(columns.texts("incarnation", np.array([7, 8]))) == [b"i" * 32, bytes(32)]
         slots = np.array([63, 5])
-        before = columns.picked(slots)
+        before = columns.gather(slots)
         after = columns.write_figures(slots, before, {"tops": np.array([64, 6]), "state": np.array([1, 0])})
         assert (after.tops.tolist(), after.state.tolist(), after.cutoff.tolist()) == ([64, 6], [1, 0], [100, 100])
         assert before.tops.tolist() == [63, 5]
-        again = columns.picked(slots)
+        again = columns.gather(slots)
         assert (again.tops.tolist(), again.state.tolist(), again.cutoff.tolist()) == ([64, 6], [1, 0], [100, 100])

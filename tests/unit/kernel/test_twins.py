@@ -21,13 +21,13 @@ from stream.kernel import (
     SlotNames,
     Spans,
     add_counts,
+    concatenate_spans,
     count_up_to_bound,
-    grouped,
-    joined,
+    group_rows,
     keyed_words,
-    pack,
+    pack_rows,
     spans_of,
-    use,
+    use_kernel,
 )
 from stream.kernel.library import SOURCES, describe_missing_kernel, digest_of, load
 from stream.privacy.noise import DrawRole, NoiseKey, event_words, round_words, stream_subkey, stream_subkeys
@@ -58,9 +58,9 @@ def column(values: list[int]) -> Column:
 def test_keyed_hashes(messages: list[bytes], prefix: bytes, count: int, first: int | None) -> None:
     keys = spans_of([bytes([place % 256]) * 32 for place in range(len(messages))])
     places = None if first is None else first + np.arange(len(messages), dtype=np.int64)
-    with use(kernel()):
+    with use_kernel(kernel()):
         ours = keyed_words(keys, prefix, places, spans_of(messages), count)
-    with use(None):
+    with use_kernel(None):
         assert (ours == keyed_words(keys, prefix, places, spans_of(messages), count)).all()
 
 
@@ -74,7 +74,7 @@ def test_noise_in_columns_is_that_of_each_event(payloads: list[bytes], count: in
         stream_subkey(key, incarnation=incarnation, definition=digest, role=DrawRole.QUERY)
         for incarnation, digest in zip(incarnations, digests, strict=True)
     ]
-    with use(kernel()):
+    with use_kernel(kernel()):
         subkeys = stream_subkeys(
             key,
             incarnations=spans_of([one.encode() for one in incarnations]),
@@ -97,10 +97,10 @@ def test_texts_out_of_parts(data: st.DataObject, own: list[bytes], shared: list[
     figures = column(data.draw(st.lists(numbers, min_size=count, max_size=count)))
     which = column(data.draw(st.lists(st.integers(0, len(shared) - 1), min_size=count, max_size=count)))
     parts = (constant, spans_of(own), figures, (spans_of(shared), which), b"!")
-    with use(kernel()):
-        ours = list(pack(count, parts))
-    with use(None):
-        assert ours == list(pack(count, parts))
+    with use_kernel(kernel()):
+        ours = list(pack_rows(count, parts))
+    with use_kernel(None):
+        assert ours == list(pack_rows(count, parts))
     assert ours == [
         constant + text + str(figure).encode() + shared[place] + b"!"
         for text, figure, place in zip(own, figures.tolist(), which.tolist(), strict=True)
@@ -163,7 +163,7 @@ def events(draw: st.DrawFn) -> bytes:
 def test_a_query_that_is_read_at_once_says_what_every_parser_reads(log: list[bytes]) -> None:
     names = SlotNames()
     names.extend([name.encode() for name in STREAMS])
-    with use(kernel()):
+    with use_kernel(kernel()):
         found = names.scan(spans_of(log), MAX_EVENT_BYTES)
     assert found is not None
     for place, event in enumerate(log):
@@ -184,7 +184,7 @@ def test_a_text_is_plain_unless_any_of_its_bytes_is_not_wherever_it_stands() -> 
     texts = [
         b"a" * place + bytes([byte]) + b"z" * (size - 1 - place) for place in range(size) for byte in range(256)
     ]
-    with use(kernel()):
+    with use_kernel(kernel()):
         found = names.scan(
             spans_of([b'{"id":"%b","stream":"alarms","value":1}' % text for text in texts]), MAX_EVENT_BYTES
         )
@@ -212,7 +212,7 @@ def test_ordinary_queries_are_read_at_once_and_others_left(threshold: str) -> No
         log[0] + b" x",
         b"{" * 500,
     ]
-    with use(kernel()):
+    with use_kernel(kernel()):
         found = names.scan(spans_of(log + others), MAX_EVENT_BYTES)
         assert found is not None
         assert found.read.tolist() == [True] * len(STREAMS) + [False] * (1 + len(others))
@@ -225,10 +225,10 @@ def test_ordinary_queries_are_read_at_once_and_others_left(threshold: str) -> No
 
 def test_texts_are_found_again_after_being_joined_and_picked() -> None:
     one, other = spans_of([b"a", b"", b"ccc"]), spans_of([b"dd"])
-    both = joined((one, other))
+    both = concatenate_spans((one, other))
     assert list(both) == [b"a", b"", b"ccc", b"dd"]
-    assert list(both.picked(np.array([3, 0]))) == [b"dd", b"a"]
-    assert both.picked(np.array([3, 0])).concatenated() == b"dda"
+    assert list(both.gather(np.array([3, 0]))) == [b"dd", b"a"]
+    assert both.gather(np.array([3, 0])).joined_bytes() == b"dda"
     assert isinstance(both[1:], Spans)
     assert list(both[1:]) == [b"", b"ccc", b"dd"]
 
@@ -236,9 +236,9 @@ def test_texts_are_found_again_after_being_joined_and_picked() -> None:
 def test_constants_beside_one_another_and_of_nothing() -> None:
     parts = (b"", b"a", b"", b"bc", spans_of([b"", b"x"]), b"", spans_of([b"1", b"2"]), b"d", b"")
     for library in (kernel(), None):
-        with use(library):
-            assert list(pack(2, parts)) == [b"abc1d", b"abcx2d"]
-            assert list(pack(2, (b"", b""))) == [b"", b""]
+        with use_kernel(library):
+            assert list(pack_rows(2, parts)) == [b"abc1d", b"abcx2d"]
+            assert list(pack_rows(2, (b"", b""))) == [b"", b""]
 
 
 def test_every_name_is_found_where_many_want_the_same_line() -> None:
@@ -246,7 +246,7 @@ def test_every_name_is_found_where_many_want_the_same_line() -> None:
         names = SlotNames()
         names.extend([b"n%d" % number for number in range(count)])
         log = [b'{"id":"1","stream":"n%d","value":1}' % number for number in range(2 * count)]
-        with use(kernel()):
+        with use_kernel(kernel()):
             found = names.scan(spans_of(log), MAX_EVENT_BYTES)
         assert found is not None
         assert found.read.tolist() == [True] * count + [False] * count
@@ -258,10 +258,10 @@ def test_every_name_is_found_where_many_want_the_same_line() -> None:
 )
 @settings(deadline=None, max_examples=100)
 def test_groups_of_equal_numbers(listed: list[int]) -> None:
-    with use(kernel()):
-        ours = grouped(column(listed))
-    with use(None):
-        theirs = grouped(column(listed))
+    with use_kernel(kernel()):
+        ours = group_rows(column(listed))
+    with use_kernel(None):
+        theirs = group_rows(column(listed))
     assert [one.tolist() for one in ours] == [one.tolist() for one in theirs]
     assert ours.distinct.tolist() == sorted(set(listed))
     assert ours.distinct[ours.group_of].tolist() == listed
@@ -283,12 +283,12 @@ def test_numbers_of_keys(batches: list[list[int]], crowded: bool, switched: bool
             [[3 if crowded else one * 0x9E3779B97F4A7C15 % 2**64, 2 * one + 1] for one in batch], dtype=np.uint64
         )
         expected = [known.setdefault(one, len(known)) for one in batch]
-        with use(kernel() if not switched or place % 2 == 0 else None):
+        with use_kernel(kernel() if not switched or place % 2 == 0 else None):
             assert compiled.numbers(keys).tolist() == expected
-        with use(None):
+        with use_kernel(None):
             assert plain.numbers(keys).tolist() == expected
         assert len(compiled) == len(plain) == len(known)
-        assert (compiled.of(column(expected)) == keys).all()
+        assert (compiled.keys_of(column(expected)) == keys).all()
 
 
 @given(
@@ -308,7 +308,7 @@ def test_counts_up_to_a_bound(batches: list[list[tuple[int, int]]], most: int) -
         numbers, wanted = column([one for one, _ in batch]), np.array([bits for _, bits in batch], dtype=np.uint64)
         found = []
         for library, (counts, marks) in zip((kernel(), None), states, strict=True):
-            with use(library):
+            with use_kernel(library):
                 found.append(count_up_to_bound(numbers, wanted, counts, most, marks, mark))
         let = []
         for one, bits in batch:
@@ -343,7 +343,7 @@ def test_sums_by_place(rows: list[tuple[int, int, int]], is_sum: bool, bit: int)
             np.full(10, -1, dtype=np.int32),
         )
         marks[3] = 1
-        with use(library):
+        with use_kernel(library):
             told = add_counts(places, bits, bit, codes if is_sum else None, counts, sums, marks, 5)
         found.append(
             (told.changed.tolist(), told.newly_marked, told.rows, counts.tolist(), sums.tolist(), marks.tolist())
@@ -380,13 +380,13 @@ def test_a_kernel_of_another_source_is_not_used(tmp_path: Any, monkeypatch: pyte
 def test_a_missing_or_stale_kernel_is_described(tmp_path: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("SOTTO_KERNEL", raising=False)
     monkeypatch.setattr("stream.kernel.library.FILE", tmp_path / "kernel.so")
-    with use(None):
+    with use_kernel(None):
         assert "is missing" in str(describe_missing_kernel())
         (tmp_path / "kernel.so").touch()
         assert "is of another version or platform" in str(describe_missing_kernel())
         monkeypatch.setenv("SOTTO_KERNEL", "off")
         assert describe_missing_kernel() is None
-    with use(object()):
+    with use_kernel(object()):
         assert describe_missing_kernel() is None
 
 
@@ -407,7 +407,7 @@ def test_a_build_without_a_compiler_requires_one(tmp_path: Any, monkeypatch: pyt
 def test_of_names_that_begin_alike_the_one_that_is_asked_is_found() -> None:
     known = ["n" * size for size in (1, 7, 8, 9, 64, 127, 128, 129, 254, 255, 256, 400)]
     names = SlotNames()
-    with use(kernel()):
+    with use_kernel(kernel()):
         for name in known:
             names.extend([name.encode()])
             log = [f'{{"id":"1","stream":"{one}","value":1}}'.encode() for one in known]

@@ -9,7 +9,7 @@ import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from stream.kernel import spans_of, use
+from stream.kernel import spans_of, use_kernel
 from stream.processing.protocol import Outputs, Record, RecordLike
 from stream.processing.record_columns import MessageColumns, RecordColumns
 from tests.kernels import kernel
@@ -68,7 +68,7 @@ def test_worker_writes_same_bytes_with_and_without_kernel(log: list[bytes], cut:
         (kernel(), in_columns),
     ]
     for library, shape in shapes:
-        with use(library):
+        with use_kernel(library):
             worker = new_worker()
             outputs = [process_records(worker, shape(part)) for part in portions]
             found.append(written([*outputs, worker.idle(10.0)]))
@@ -78,7 +78,7 @@ def test_worker_writes_same_bytes_with_and_without_kernel(log: list[bytes], cut:
 def test_kernel_keeps_answers_to_plain_queries_in_columns() -> None:
     """Writes the answers to a batch of plain queries as one part in columns."""
     log = records([query(str(number), "best", LOW) for number in range(50)])
-    with use(kernel()):
+    with use_kernel(kernel()):
         worker = new_worker()
         outputs = process_records(worker, in_columns(log))
     answers = next(messages for topic, _, messages in outputs if topic.endswith("answers"))

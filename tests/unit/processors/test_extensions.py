@@ -308,7 +308,7 @@ def test_a_worker_that_runs_dry_before_it_hears_of_an_extension_goes_on() -> Non
     [(key, value, _)] = written(outputs, driver.topics.charges)
     # The ledger has granted more by then: this is news of what was spent, and no end.
     driver._append((driver.topics.charges, 0), key, value or b"")
-    driver._settle()
+    driver._process_all()
     grant = driver.grant("feed", "s")
     assert (grant.state, grant.settled, grant.tops) == ("open", False, 1)
     worker.follow(control(driver)[1:])
@@ -326,7 +326,7 @@ def test_a_forged_report_that_a_stream_has_run_dry_ends_nothing() -> None:
             '"spent":{"epsilon":0.1,"delta":0.0}}'
         )
         driver._append((driver.topics.charges, 0), b"feed", value.encode())
-    driver._settle()
+    driver._process_all()
     assert driver.grant("feed", "s").state == "open"
     assert driver.grant("feed", "s").tops == 0
 

@@ -48,7 +48,7 @@ def test_an_ended_stream_says_why_where_its_table_is_not_read_any_more() -> None
         driver.register({**SOURCE, "source": source, "neighbors": "replace"}, OLD)
         driver.open({**spec("laplace"), "stream": f"of-{source}", "source": source})
     driver.close("people", "of-people")
-    driver._put("people", NEW)
+    driver._use_table("people", NEW)
     driver.restart(KEY)
     told = driver.ask_many([{"stream": f"of-{source}", "where": "TRUE"} for source in ("people", "others")])
     assert [answer.outcome for answer in told] == ["halted", "answer"]

@@ -281,5 +281,5 @@ def test_a_request_about_budgets_is_done_once() -> None:
     ]
     driver.allot("ada", 0.2, source="feed")
     driver._append((driver.topics.requests, 0), b"feed", request.value or b"")
-    driver._settle()
+    driver._process_all()
     assert left(driver)["ada"] == 0.2

@@ -101,7 +101,7 @@ def test_how_requests_are_cut_into_steps_changes_no_byte(monkeypatch: pytest.Mon
         requests = [opening(f"r-{number % 9}", f"s-{number}", threshold=float(number)) for number in range(20)]
         for value in [*requests, ending("close", "c", "s-0"), ending("halt_source", "h", "s")]:
             driver._append((driver.topics.requests, 0), b"feed", value)
-        driver._settle()
+        driver._process_all()
         latest = {one.key: one.value for one in driver.records(driver.topics.ledger) if one.key != b"@progress"}
         told = {one.key: one.value for one in driver.records(driver.topics.control)}
         return [[latest, told, [one.value for one in driver.records(driver.topics.trail)]]]

@@ -94,7 +94,7 @@ def test_a_rejected_event_costs_nothing_and_the_others_are_answered(
     log = [*GOOD[:2], value, *GOOD[2:]]
     place = (driver.topics.queries, 0)
     driver._logs[place] = [Record(*place, offset, 0, b"key", one) for offset, one in enumerate(log)]
-    driver._settle()
+    driver._process_all()
     told = [Answer.model_validate_json(record.value or b"") for record in driver.records(driver.topics.answers)]
     names = ["first", "second", *(["bad"] if answered else []), "third", "fourth"]
     assert [answer.id for answer in told] == names
