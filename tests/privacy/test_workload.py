@@ -20,7 +20,7 @@ import pytest
 from schemas import EstimateCalibration, SparseVectorCalibration
 from stream.privacy.composition.losses import losses
 from stream.privacy.mechanisms import workload_selection
-from stream.privacy.mechanisms.measurements import Axes, Measurements
+from stream.privacy.mechanisms.measurements import Axes, MeasuredMarginal, Measurements
 from stream.privacy.mechanisms.selection import noisy_max
 from stream.privacy.mechanisms.tensor_sums import TensorCells
 from stream.privacy.mechanisms.workload_selection import add_workload
@@ -255,3 +255,23 @@ def test_rounds_divide_the_parts_of_the_opening() -> None:
 def test_choice_is_the_noisy_maximum() -> None:
     assert noisy_max(np.array([3, 5, 5]), np.array([4, 1, 2])) == 0
     assert isinstance(sampler("one_sided", choice_law(plan(), 1).rate), Geometric)
+
+
+@pytest.mark.parametrize("rounds", [2, 3])
+def test_only_sets_that_were_not_selected_are_moved_to_the_product(rounds: int) -> None:
+    """With all three sets measured noise of ±1 around the product disappears; with two selected ones it stays."""
+    rows = EVERYONE * 50
+    few = {"estimate": 2, "rounds_rows": 1e-3, "epsilon_choices": 0.5, "epsilon_chosen": 0.5}
+    made = plan(rounds=rounds).model_copy(update=few)
+    singles = tuple((200, 200) for _ in SIZES)
+    cells = tuple((101, 99, 99, 101) for _ in range(rounds))
+    forced = Forced(rows, Transcript(400, singles, (), cells), chosen=list(WORKLOAD[:rounds]))
+    measured = Measurements(SIZES, made, partial(true_cells, rows), forced, Nothing())
+    if rounds == 3:
+        add_workload(measured, WORKLOAD, 400)
+    else:
+        for axes in WORKLOAD[:2]:
+            measured.append(MeasuredMarginal(axes, chosen_law(made, rounds), None))
+    assert [one.unselected for one in measured.listed[len(SIZES) :]] == [rounds == 3] * rounds
+    pair = measured.marginals(WORKLOAD[0])[-1].counts
+    assert np.abs(pair - 100).max() == pytest.approx(0.0 if rounds == 3 else 1.0)

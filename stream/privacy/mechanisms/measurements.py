@@ -119,7 +119,8 @@ class MeasuredMarginal:
 
     ``question`` is set if its numbers were measured too; ``reach`` bounds their error, in units of
     the sensitivity. With ``share`` the question was measured alone for this many parts; then empty
-    ``axes`` mean that no marginal was measured.
+    ``axes`` mean that no marginal was measured. ``unselected`` is True for a set of a workload that
+    was measured with all others, without a sign of dependence.
     """
 
     axes: Axes
@@ -128,6 +129,7 @@ class MeasuredMarginal:
     question: ResolvedQuestion | None = None
     reach: float | Fraction = math.inf
     share: int | None = None
+    unselected: bool = False
 
     @property
     def charges(self) -> float:
@@ -295,12 +297,12 @@ class Measurements:
     def _noisy(self, index: int) -> NoisyMarginal:
         """Combine a marginal's cells with the number measured beside it, by precision.
 
-        A chosen set of the opening is moved to the product of its attributes if it hardly differs.
+        An unselected set is moved to the product of its attributes if it hardly differs.
         """
         one = self.listed[index]
         counts = self.counts(index).astype(np.float64)
         variance = variance_of(one.law)
-        if self.calibration.estimate > 1 and one.tops is None and len(one.axes) > 1:
+        if self.calibration.estimate > 1 and one.unselected:
             singles = [self._noisy(self._singles[axis]) for axis in one.axes]
             return moved_to_product(NoisyMarginal(one.axes, counts, variance), singles, self.calibration.noise)
         if isinstance(question := one.question, Single) and one.share is None:

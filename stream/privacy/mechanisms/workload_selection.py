@@ -48,7 +48,7 @@ def add_workload(measured: Measurements, workload: Sequence[Axes], rows: int) ->
                 scores = np.array([_score(measured, axes, rows, law, known) for axes in left], dtype=np.int64)
             noise = measured.draws.choices(number, len(left), choice_law(calibration, rounds))
             place = noisy_max(scores, noise)
-        measured.append(MeasuredMarginal(left.pop(place), law, None))
+        measured.append(MeasuredMarginal(left.pop(place), law, None, unselected=every))
         scores = np.delete(scores, place)
 
 
