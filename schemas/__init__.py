@@ -2,6 +2,7 @@
 
 from schemas.answers import (
     INDEPENDENCE,
+    TOO_MANY_TEXTS,
     Answer,
     Interval,
     MemberStatus,
@@ -122,7 +123,7 @@ from schemas.windows import Window, Windows, moment_ms, span_ms, written_moment
 
 __all__ = ["FIRST_VERSION", "MAX_ANSWER_BYTES", "MAX_CATEGORIES", "MAX_DEFINITION_BYTES", "MAX_EVENT_BYTES"]
 __all__ += ["MAX_GROUPS", "MAX_PREDICATE_LENGTH", "MAX_RECORD_BYTES", "MAX_UNIVERSE", "AboveThreshold"]
-__all__ += ["INDEPENDENCE"]
+__all__ += ["INDEPENDENCE", "TOO_MANY_TEXTS"]
 __all__ += ["Address", "Allot", "AllotmentRecord", "Amount", "Answer", "AnswersCalibration", "BeginPeriod"]
 __all__ += ["Bins", "Calibration", "Candidate", "Categories", "Cell", "Charge", "Checkpoint", "CloseStream"]
 __all__ += ["Dates", "Decimals", "Numeric"]

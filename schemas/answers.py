@@ -32,6 +32,9 @@ Outcome = Literal["above", "below", "answer", "halted", "rejected"]
 INDEPENDENCE: Final = "independence"
 """Basis of an estimated number if some two of its attributes were never measured together, or one never at all."""
 
+TOO_MANY_TEXTS: Final = "too-many-texts"
+"""Basis of an answer about a window whose different texts, by a noisy test, exceed the limit."""
+
 
 class Answer(Event):
     """The one answer to one query. Fields that are null are left out of the JSON.
@@ -40,7 +43,8 @@ class Answer(Event):
     * ``estimate`` is the requested number, ``estimates`` several numbers in the requested order (cells
       in row-major order), ``choice`` a category or a candidate's name.
     * ``keys`` are the released texts of unknown groups, one for each of the ``estimates``, the largest
-      first; sorted and without ``estimates`` if the stream releases no counts.
+      first; sorted and without ``estimates`` if the stream releases no counts. They are empty with the
+      ``basis`` ``too-many-texts``: the window has too many different ones.
     * ``choices`` are the values of several quantiles of dates or ordered categories, in the requested
       order, and ``choice`` that of one; ``choice_intervals`` are their 95 % confidence intervals.
     * ``alpha`` bounds the errors of all numbers of the stream together, with probability 1 − β;

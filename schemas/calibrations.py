@@ -217,7 +217,12 @@ class UnknownGroupsCalibration(_Calibration):
     ``selection`` releases no counts. A text of n people is released with the largest probability
     that keeps each of the ``sensitivity_steps`` texts that one person moves to its part of ε and δ;
     from ``threshold`` people on it is certain.
+
+    On live topics the texts of a window have at most ``most_bytes``, each of them at most
+    ``text_bytes``; a window whose noisy size exceeds ``size_threshold`` releases no text.
     """
+
+    wire_omits: ClassVar[frozenset[str]] = frozenset({"text_bytes", "most_bytes", "size_threshold"})
 
     kind: Literal["unknown_groups"] = "unknown_groups"
     method: Literal["laplace", "textbook", "selection"]
@@ -225,6 +230,9 @@ class UnknownGroupsCalibration(_Calibration):
     delta_answer: float
     threshold: Steps
     contribution: Steps = 1
+    text_bytes: Steps | None = None
+    most_bytes: Steps | None = None
+    size_threshold: int | None = None
 
 
 Calibration = Annotated[

@@ -67,8 +67,10 @@ class Partial(Event):
     """Counts of one partition of a live topic in one closed window of a standing stream.
 
     ``cells`` are the row-major indexes of the stream's groups with a nonzero count; 0 without
-    groups.
+    groups. The counts of unknown groups are in ``texts``, as in ``Query``.
     """
+
+    wire_omits_defaults: ClassVar[bool] = True
 
     source: Identifier
     stream: Identifier
@@ -78,6 +80,7 @@ class Partial(Event):
     start: Milliseconds
     cells: Annotated[tuple[Count, ...], Field(strict=False)]
     counts: Annotated[tuple[int, ...], Field(strict=False)]
+    texts: str | None = None
 
 
 class MergedStream(Event):

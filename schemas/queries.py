@@ -108,6 +108,8 @@ class Query(Event):
     * ``rate``: share of the rows of ``where`` that satisfy this predicate; with ``group_by`` in each cell.
     * ``terms``: a weighted sum of predicates; ``cells``: a weighted sum of single cells.
     * ``candidates``: named scores to choose from.
+    * ``texts``: counts of the texts of a window, from a feed: base64 of MessagePack, a map from each text's
+      bytes to its count, or null if the texts exceed the plan's limit.
 
     Private fields (the trusted numbers, the category) never cause a refusal. Numbers are read as
     exact decimals: a value is rounded to its feed's grid in exact arithmetic. ``threshold`` is
@@ -160,6 +162,7 @@ class Query(Event):
     person_sum: AttributeName | None = None
     bound: Annotated[int, Field(ge=1, le=MAX_BOUND)] | None = None
     top: Annotated[int, Field(ge=1, le=MAX_CATEGORIES)] | None = None
+    texts: str | None = None
 
     @model_validator(mode="after")
     def _one_question(self) -> Query:
@@ -187,6 +190,7 @@ Form = Literal[
     "rate",
     "people_groups",
     "person_sum",
+    "texts",
 ]
 """The forms of a question."""
 
@@ -224,6 +228,7 @@ QUESTION_FIELDS: Final[tuple[tuple[str, Form, bool], ...]] = (
     ("terms", "terms", False),
     ("cells", "cells", False),
     ("candidates", "candidates", False),
+    ("texts", "texts", False),
 )
 """For each field: the form it makes, and whether ``where`` may be given with it."""
 
@@ -322,4 +327,5 @@ def _asks_by_where_alone(query: Any) -> bool:
         and query.candidates is None
         and query.rate is None
         and query.person_sum is None
+        and query.texts is None
     )

@@ -49,6 +49,24 @@ def _is_text(given: Any) -> bool:
     return isinstance(given, Text) or (isinstance(given, dict) and given.get("kind") == "text")
 
 
+def _with_texts_apart(given: Any) -> Any:
+    """Move the texts of a definition's ``attributes`` to its ``texts``."""
+    attributes = given.get("attributes") if isinstance(given, dict) else None
+    found = {name for name, one in attributes.items() if _is_text(one)} if isinstance(attributes, dict) else ()
+    if not found or not isinstance(attributes, dict):
+        return given
+    texts = given.get("texts") or {}
+    if not isinstance(texts, dict):
+        return given
+    if found & texts.keys():
+        raise ValueError("texts: an attribute stands there and in attributes; declare it once")
+    return {
+        **given,
+        "attributes": {name: one for name, one in attributes.items() if name not in found},
+        "texts": {**texts, **{name: one for name, one in attributes.items() if name in found}},
+    }
+
+
 class _Source(SparingEvent):
     """``population`` names the people in the data; ``renews`` is the budget's period."""
 
@@ -131,23 +149,11 @@ class TableSource(_Source):
     @classmethod
     def _texts_apart(cls, given: Any) -> Any:
         attributes = given.get("attributes") if isinstance(given, dict) else None
-        found = {name for name, one in attributes.items() if _is_text(one)} if isinstance(attributes, dict) else ()
-        if not found or not isinstance(attributes, dict):
-            return given
-        if found == attributes.keys():
+        if isinstance(attributes, dict) and attributes and all(map(_is_text, attributes.values())):
             raise ValueError(
                 "attributes: all of them are texts; declare another one, with its values or its range"
             )
-        texts = given.get("texts") or {}
-        if not isinstance(texts, dict):
-            return given
-        if found & texts.keys():
-            raise ValueError("texts: an attribute stands there and in attributes; declare it once")
-        return {
-            **given,
-            "attributes": {name: one for name, one in attributes.items() if name not in found},
-            "texts": {**texts, **{name: one for name, one in attributes.items() if name in found}},
-        }
+        return _with_texts_apart(given)
 
     @model_validator(mode="after")
     def _named_once(self) -> TableSource:
@@ -202,8 +208,8 @@ class EventsSource(_Source):
 
     * ``person`` and ``time`` are paths of the person's id, which is also the record key, and of the event's
       time: ISO 8601 with a zone, or milliseconds since 1970.
-    * ``attributes`` may be used by predicates, groups and sums; ``fields`` maps them to paths that differ from
-      their names.
+    * ``attributes`` may be used by predicates, groups and sums; ``texts`` have private values, which only
+      ``unknown_groups`` groups by. ``fields`` maps both to paths that differ from their names.
     * At most ``contribution`` events of each person count in one window of one stream, the earliest first.
       ``total`` bounds a person's events in all windows of a ``running_count`` stream, or of one period.
     * The ``unit`` of privacy is all events of a ``person``, or those in one ``period``. Each period has a
@@ -215,7 +221,7 @@ class EventsSource(_Source):
     """
 
     wire_omits: ClassVar[frozenset[str]] = _Source.wire_omits | {
-        *("fields", "total", "unit", "period", "period_of", "starts", "clock", "ahead", "idle")
+        *("fields", "total", "unit", "period", "period_of", "starts", "clock", "ahead", "idle", "texts")
     }
 
     kind: Literal["events"]
@@ -233,9 +239,17 @@ class EventsSource(_Source):
     clock: Literal["broker", "marks"] = "broker"
     ahead: Span = "5m"
     idle: Span = "5s"
+    texts: Annotated[dict[AttributeName, Text], Field(max_length=16)] = Field(default_factory=dict)
+
+    @model_validator(mode="before")
+    @classmethod
+    def _texts_apart(cls, given: Any) -> Any:
+        return _with_texts_apart(given)
 
     @model_validator(mode="after")
     def _consistent(self) -> EventsSource:
+        if self.texts.keys() & self.attributes.keys():
+            raise ValueError("texts: an attribute stands there and in attributes; declare it once")
         if (self.unit == "person-period") is not (self.period is not None):
             raise ValueError("unit, period: a period goes with unit 'person-period' alone; give both, or neither")
         if self.period is not None and not HOUR_MS <= span_ms(self.period) <= 366 * 24 * HOUR_MS:
@@ -244,7 +258,7 @@ class EventsSource(_Source):
             raise ValueError("renews: the budget is one for each period already; leave it out")
         if self.period_of is not None or self.starts is not None:
             self._require_period()
-        if unknown := self.fields.keys() - self.attributes.keys():
+        if unknown := self.fields.keys() - self.attributes.keys() - self.texts.keys():
             raise ValueError(f"fields: {len(unknown)} of them are no attributes; declare them in attributes")
         if self.total is not None and self.total < self.contribution:
             raise ValueError("total: must not be below contribution; raise it, or lower contribution")

@@ -44,7 +44,7 @@ from schemas import (
     written_moment,
 )
 from schemas.wire import Codec
-from stream.budget.standing_streams import complete_spec, live_topic_facts
+from stream.budget.standing_streams import complete_spec, live_topic_facts, require_texts
 from stream.log import error_fields, get_logger
 from stream.privacy.accuracy.source_facts import LEAST_REACH, MAX_STEPS, SourceFacts, range_of, reach_of
 from stream.privacy.accuracy.sparse_vector_accuracy import AccuracyError
@@ -162,7 +162,7 @@ def _require_threshold_in_range(mechanism: Mechanism, source: ValuesSource) -> N
 
 def _table_facts(mechanism: Mechanism, source: TableSource, table_rows: Callable[[], int] | None) -> SourceFacts:
     if isinstance(mechanism, UnknownGroups):
-        _require_texts(source)
+        require_texts(source)
     monotone, sums = getattr(mechanism, "monotone", False), getattr(mechanism, "sums", ())
     require_monotone_counts(monotone, source.neighbors)
     step = _common_step(source, sums)
@@ -213,18 +213,6 @@ def _common_step(source: TableSource, sums: Sequence[str]) -> Fraction:
             one, other = step.as_integer_ratio(), domain.unit.as_integer_ratio()
             step = Fraction(math.gcd(one[0] * other[1], other[0] * one[1]), one[1] * other[1])
     return step
-
-
-def _require_texts(source: TableSource) -> None:
-    if not source.texts:
-        raise RefusedError(
-            "mechanism.kind: unknown_groups counts the values of a text attribute, and the source has none; declare one as "
-            "{'kind': 'text'}, or use laplace over declared values"
-        )
-    if source.accountant != "pure":
-        raise RefusedError(
-            "mechanism.kind: unknown_groups costs ε and δ, which the accountant 'zcdp' does not add up; register the source with 'pure'"
-        )
 
 
 def _require_declared(source: TableSource, name: str, field: str) -> None:

@@ -21,6 +21,8 @@ from schemas import (
     StandingQuery,
     StreamSpec,
     SumOf,
+    TableSource,
+    UnknownGroups,
     moment_ms,
     span_ms,
     written_moment,
@@ -40,6 +42,7 @@ from stream.privacy.accuracy.source_facts import (
 )
 from stream.privacy.composition.refusals import RefusedError, require_monotone_counts, require_total
 from stream.tables import PredicateError, PredicateParser
+from stream.tables.table_errors import private_text_message, quote_names
 
 _DAY_MS: Final = 86_400_000
 _LONGEST_LATENESS_DAYS: Final = 31
@@ -142,7 +145,7 @@ def require_bounded_past(spec: StreamSpec, source: Source, *, clock: int) -> Non
             f"day, or a window with its lateness if that is longer; give {written_moment(clock - behind)} or later, leave it out to begin "
             "now, or replay the past to a source with clock 'marks'"
         )
-    limit = MAX_PAST_QUESTIONS // _count_numbers(standing, source)
+    limit = MAX_PAST_QUESTIONS // _count_numbers(spec, standing, source)
     if (windows := (clock - begins) // window.every_ms) > limit:
         raise RefusedError(
             f"standing.begins: {standing.begins} lies {windows:,} windows before the ledger's clock, {written_moment(clock)}; with so many groups "
@@ -159,6 +162,13 @@ def groups_per_window(spec: StreamSpec, source: Source) -> int | None:
     """Return the number of groups per window of a standing stream; None for other streams."""
     if spec.standing is None or not isinstance(source, EventsSource):
         return None
+    return _questions_per_window(spec, source)
+
+
+def _questions_per_window(spec: StreamSpec, source: EventsSource) -> int:
+    """Return the number of groups of a window; all texts of unknown groups are one question."""
+    if spec.standing is None or isinstance(spec.mechanism, UnknownGroups):
+        return 1
     return _count_groups(spec.standing, source)
 
 
@@ -198,6 +208,8 @@ def live_topic_facts(spec: StreamSpec, source: EventsSource) -> SourceFacts:
     if source.has_periods:
         _require_periods(spec, source, standing)
     _require_predicate(standing, source)
+    if isinstance(mechanism, UnknownGroups):
+        return _unknown_groups_facts(spec, standing, source)
     groups = _count_groups(standing, source)
     _require_top(mechanism, standing, source, groups)
     if standing.quantile is not None:
@@ -243,6 +255,54 @@ def live_topic_facts(spec: StreamSpec, source: EventsSource) -> SourceFacts:
     )
 
 
+def _unknown_groups_facts(spec: StreamSpec, standing: StandingQuery, source: EventsSource) -> SourceFacts:
+    """Return the facts of windows that are grouped by private texts.
+
+    One person has at most ``contribution`` counted events in a window, or one if people are counted.
+    """
+    require_texts(source)
+    if len(standing.by) != 1 or standing.by[0] not in source.texts:
+        raise RefusedError(
+            f"standing.by: unknown_groups groups by one text attribute; give one of {quote_names(source.texts)}, and conditions "
+            "on other attributes in standing.where"
+        )
+    if not getattr(spec.mechanism, "counts", True):
+        raise RefusedError(
+            "mechanism.counts: the texts of a window are released with their counts; leave counts out"
+        )
+    if standing.quantile is not None or standing.top is not None:
+        field = "top" if standing.quantile is None else "quantile"
+        raise RefusedError(
+            f"standing.{field}: unknown_groups answers with the counts of texts, the largest first; leave {field} out"
+        )
+    if isinstance(standing.count, SumOf):
+        raise RefusedError("standing.count: unknown_groups counts events or people; give one of them")
+    _require_one_window(spec, 1)
+    rows = 1 if standing.count == "people" else source.contribution
+    change = Movement(rows, rows, 1, rows)
+    return SourceFacts(
+        sensitivity_steps=rows,
+        neighbors=source.neighbors,
+        disjoint=True,
+        contribution=rows,
+        movement=change,
+        text_bytes=source.texts[standing.by[0]].max_length,
+    )
+
+
+def require_texts(source: TableSource | EventsSource) -> None:
+    """Refuse unknown groups of a source without a text attribute, or whose accountant has no place for δ."""
+    if not source.texts:
+        raise RefusedError(
+            "mechanism.kind: unknown_groups counts the values of a text attribute, and the source has none; declare one as "
+            "{'kind': 'text'}, or use laplace over declared values"
+        )
+    if source.accountant != "pure":
+        raise RefusedError(
+            "mechanism.kind: unknown_groups costs ε and δ, which the accountant 'zcdp' does not add up; register the source with 'pure'"
+        )
+
+
 def _running_count_facts(source: EventsSource, standing: StandingQuery, groups: int) -> SourceFacts:
     if standing.window.overlap > 1:
         raise RefusedError(
@@ -278,7 +338,7 @@ def _require_predicate(standing: StandingQuery, source: EventsSource) -> None:
     if standing.where is None:
         return
     try:
-        PredicateParser(source.attributes).parse(standing.where)
+        PredicateParser(source.attributes, source.texts).parse(standing.where)
     except PredicateError as error:
         raise RefusedError(f"standing.where: {error}") from None
 
@@ -286,6 +346,8 @@ def _require_predicate(standing: StandingQuery, source: EventsSource) -> None:
 def _count_groups(standing: StandingQuery, source: EventsSource) -> int:
     """Return the number of groups of a window: all cells of the attributes."""
     for index, name in enumerate(standing.by):
+        if name in source.texts:
+            raise RefusedError(f"standing.by.{index}: {private_text_message(name)}")
         if name not in source.attributes:
             raise RefusedError(
                 f"standing.by.{index}: the source has no attribute of this name; name one that it has"
@@ -300,9 +362,9 @@ def _count_groups(standing: StandingQuery, source: EventsSource) -> int:
     return groups
 
 
-def _count_numbers(standing: StandingQuery, source: EventsSource) -> int:
-    """Return how many numbers the questions of a window carry."""
-    groups = _count_groups(standing, source)
+def _count_numbers(spec: StreamSpec, standing: StandingQuery, source: EventsSource) -> int:
+    """Return how many numbers the questions of a window carry; 1 for unknown groups."""
+    groups = _questions_per_window(spec, source)
     domain = None if standing.quantile is None else source.attributes.get(standing.quantile)
     return groups if domain is None else groups * domain.size
 

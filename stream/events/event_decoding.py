@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from hashlib import blake2b
 from operator import attrgetter
 from typing import Any, Final
@@ -15,7 +15,17 @@ import numpy.typing as npt
 
 from schemas import Categories, Dates, Decimals, EventsSource
 from schemas.windows import END_MS
-from stream.events.event_fields import MALFORMED, MAX_BYTES, NO_OBJECT, REPEATED, Codes, Flaw, Moments
+from stream.events.event_fields import (
+    MALFORMED,
+    MAX_BYTES,
+    NO_OBJECT,
+    NO_TEXT,
+    REPEATED,
+    Codes,
+    Flaw,
+    Moments,
+    text_codes,
+)
 from stream.kernel import Fields, SlotNames, Spans, Values, digests, spans_of
 from stream.tables.date_codes import date_codes, text_series
 from stream.tables.encoding import bin_codes, decimal_codes, integer_codes, near_tie_mask
@@ -207,6 +217,7 @@ class Events:
     """The valid events of a batch in order, and the flaws of the others.
 
     ``places`` are the events' indices in the batch; ``homes`` are the partitions of their people's names.
+    The codes of a text attribute are places in its list in ``texts``, or ``NO_TEXT``.
     """
 
     places: npt.NDArray[np.int64]
@@ -215,18 +226,23 @@ class Events:
     times: Moments
     codes: Mapping[str, Codes]
     flaws: Mapping[int, Flaw]
+    texts: Mapping[str, Sequence[bytes]] = field(default_factory=dict)
 
     def merged(self, others: Events, places: npt.NDArray[np.int64]) -> Events:
         """Merge with other events of the batch; ``places`` maps their indices to those in the batch."""
         both = np.concatenate([self.places, places[others.places]])
         order = np.argsort(both)
+        theirs = dict(others.codes)
+        for name, texts in self.texts.items():
+            theirs[name] = np.where(theirs[name] == NO_TEXT, NO_TEXT, theirs[name] + len(texts))
         return Events(
             both[order],
             np.concatenate([self.people, others.people])[order],
             np.concatenate([self.homes, others.homes])[order],
             np.concatenate([self.times, others.times])[order],
-            {name: np.concatenate([codes, others.codes[name]])[order] for name, codes in self.codes.items()},
+            {name: np.concatenate([codes, theirs[name]])[order] for name, codes in self.codes.items()},
             {**self.flaws, **{int(places[place]): flaw for place, flaw in others.flaws.items()}},
+            {name: [*texts, *others.texts[name]] for name, texts in self.texts.items()},
         )
 
 
@@ -238,7 +254,9 @@ class PlainReader:
         self._domains = source.attributes
         self._person = tuple(source.person.split("."))
         self._time = tuple(source.time.split("."))
-        self._paths = {name: tuple(source.path_of(name).split(".")) for name in source.attributes}
+        self._texts = source.texts
+        names = (*source.attributes, *source.texts)
+        self._paths = {name: tuple(source.path_of(name).split(".")) for name in names}
         paths = {self._person, self._time, *self._paths.values()}
         has_prefix_path = any(way != path and path[: len(way)] == way for way in paths for path in paths)
         self._fields = None if has_prefix_path else Fields(sorted(paths))
@@ -255,10 +273,17 @@ class PlainReader:
         columns = self._fields.columns
         values.people(columns[self._person])
         times = values.moments(columns[self._time], END_MS)
-        codes = {name: self._codes(name, values, columns[path]) for name, path in self._paths.items()}
+        codes = {name: self._codes(name, values, columns[self._paths[name]]) for name in self._domains}
+        for name in self._texts:
+            values.exclude_numbers(columns[self._paths[name]])
         rows = np.flatnonzero(values.read)
         people, homes = digests_and_homes(values.texts(columns[self._person], rows), self._partitions)
-        return Events(rows, people, homes, times[rows], {name: column[rows] for name, column in codes.items()}, {})
+        found = {name: column[rows] for name, column in codes.items()}
+        listed: dict[str, Sequence[bytes]] = {}
+        for name, text in self._texts.items():
+            own = values.texts(columns[self._paths[name]], rows)
+            found[name], listed[name] = text_codes(own, text.max_length)
+        return Events(rows, people, homes, times[rows], found, {}, listed)
 
     def _codes(self, name: str, values: Values, column: int) -> Codes:
         """Return each value's code; clear ``read`` for rows without one, so that ``Decoder`` reads them."""

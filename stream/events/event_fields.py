@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any, Final, NamedTuple
 
 import numpy as np
@@ -263,6 +263,22 @@ def text_of(value: Any) -> str | None:
             return str(int(value)) if abs(value) <= _LARGEST_EXACT and value == math.floor(value) else repr(value)
         case _:
             return None
+
+
+NO_TEXT: Final = -1
+"""Code of an event whose text is missing, empty or longer than declared."""
+
+
+def text_codes(texts: Iterable[bytes], max_length: int) -> tuple[Codes, list[bytes]]:
+    """Return each text's place in a list of the different texts, or ``NO_TEXT``, and this list."""
+    known: dict[bytes, int] = {}
+    codes = [known.setdefault(text, len(known)) if 0 < len(text) <= max_length else NO_TEXT for text in texts]
+    return np.array(codes, dtype=np.int64), list(known)
+
+
+def private_text_of(value: Any) -> bytes:
+    """Convert a value to private text: a number to its usual spelling, others than texts to none."""
+    return (text_of(value) or "").encode(errors="replace")
 
 
 def number_of(value: Any) -> float:

@@ -33,6 +33,8 @@ from stream.events.event_fields import (
     moments_of,
     number_of,
     precedes_all_windows,
+    private_text_of,
+    text_codes,
     time_flaw,
     unit_flaw,
 )
@@ -51,11 +53,13 @@ class EventReader:
     def __init__(self, source: EventsSource, partitions: int) -> None:
         self._partitions = partitions
         self._names = list(source.attributes)
-        self._fields_count = _FIRST_ATTRIBUTE + len(self._names)
+        self._texts = source.texts
+        self._fields_count = _FIRST_ATTRIBUTE + len(self._names) + len(self._texts)
         self._cells = [FieldCodes(domain) for domain in source.attributes.values()]
         self._flaws = [flaw_of(name, domain) for name, domain in source.attributes.items()]
-        paths = [source.person, source.time, *map(source.path_of, source.attributes)]
-        kinds = [str | int, str | int, *[Any] * len(self._names)]
+        attributes = [*self._names, *self._texts]
+        paths = [source.person, source.time, *map(source.path_of, attributes)]
+        kinds = [str | int, str | int, *[Any] * len(attributes)]
         self._plain = PlainReader(source, partitions)
         self._decoder = Decoder([tuple(path.split(".")) for path in paths], kinds)
 
@@ -85,13 +89,16 @@ class EventReader:
         for field, name in enumerate(self._names):
             codes[name], known = self._cells[field].codes(columns[_FIRST_ATTRIBUTE + field])
             self._leave_out(places, kept, known, partial(_constant_flaw, self._flaws[field]), flaws)
+        texts: dict[str, Sequence[bytes]] = {}
+        for field, (name, text) in enumerate(self._texts.items(), _FIRST_ATTRIBUTE + len(self._names)):
+            codes[name], texts[name] = text_codes(map(private_text_of, columns[field]), text.max_length)
         found = np.array(places, dtype=np.int64)
         if not kept.all():
             found, times = found[kept], times[kept]
             codes = {name: column[kept] for name, column in codes.items()}
             names = [name for name, is_kept in zip(names, kept.tolist(), strict=True) if is_kept]
         people, homes = digests_and_homes(names, self._partitions)
-        return Events(found, people, homes, times, codes, flaws)
+        return Events(found, people, homes, times, codes, flaws, texts)
 
     def _leave_out(
         self,

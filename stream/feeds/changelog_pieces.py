@@ -28,6 +28,7 @@ from stream.feeds.tally import (
     unpack_counts,
 )
 from stream.feeds.window_forms import Form
+from stream.privacy.planning.window_texts import text_size
 from stream.processing.protocol import LaterVersionError, Message, RecordLike
 
 PIECE_BYTES: Final = 768 * 1024
@@ -70,21 +71,44 @@ class _Places(msgspec.Struct, array_like=True, gc=False):
     sums: bytes
 
 
+class _Texts(msgspec.Struct, array_like=True, gc=False):
+    """Counts of some texts of a tally's window; None says that the window's texts are too large."""
+
+    tally: int
+    by: tuple[str, ...]
+    people: bool
+    most_bytes: int
+    start: int
+    counts: dict[bytes, int] | None
+
+    @property
+    def entries(self) -> int:
+        """The number of texts, or 1."""
+        return 1 if self.counts is None else len(self.counts)
+
+
 class _Sections(msgspec.Struct, array_like=True, gc=False):
     """The content of a piece."""
 
     people: list[_PersonCounts]
     lives: list[_TotalCounts]
     cells: list[_Places]
+    texts: list[_Texts] = []
+
+    def encode(self) -> bytes:
+        """Encode the piece; pieces without texts have the form of earlier versions."""
+        parts = [self.people, self.lives, self.cells, self.texts]
+        return _encode(parts if self.texts else parts[:3])
 
     @property
     def entries(self) -> int:
         """Return the number of entries: rows of people and cells."""
         digests = sum(len(one.digests) for one in self.people) + sum(len(one.digests) for one in self.lives)
-        return digests // _DIGEST_BYTES + sum(one.count for one in self.cells)
+        counted = sum(one.count for one in self.cells) + sum(one.entries for one in self.texts)
+        return digests // _DIGEST_BYTES + counted
 
 
-_Section = _PersonCounts | _TotalCounts | _Places
+_Section = _PersonCounts | _TotalCounts | _Places | _Texts
 
 _encode = msgspec.msgpack.Encoder().encode
 _decode = msgspec.msgpack.Decoder(_Sections).decode
@@ -110,16 +134,16 @@ def piece_number(key: bytes) -> int | None:
 
 def encode_pieces(changes: Iterable[tuple[Form, Touched]]) -> Iterator[Piece]:
     """Yield the changes as pieces of limited size."""
-    piece, size = _Sections([], [], []), 0
+    piece, size = _Sections([], [], [], []), 0
     for form, touched in changes:
         for section, more in _sections(form, touched):
             if size and size + more > PIECE_BYTES:
-                yield Piece(_encode(piece), piece.entries)
-                piece, size = _Sections([], [], []), 0
+                yield Piece(piece.encode(), piece.entries)
+                piece, size = _Sections([], [], [], []), 0
             _add(piece, section)
             size += more
     if size:
-        yield Piece(_encode(piece), piece.entries)
+        yield Piece(piece.encode(), piece.entries)
 
 
 def _add(piece: _Sections, section: _Section) -> None:
@@ -127,8 +151,10 @@ def _add(piece: _Sections, section: _Section) -> None:
         piece.people.append(section)
     elif isinstance(section, _TotalCounts):
         piece.lives.append(section)
-    else:
+    elif isinstance(section, _Places):
         piece.cells.append(section)
+    else:
+        piece.texts.append(section)
 
 
 def _sections(form: Form, touched: Touched) -> Iterator[tuple[_Section, int]]:
@@ -148,6 +174,9 @@ def _sections(form: Form, touched: Touched) -> Iterator[tuple[_Section, int]]:
     by_row = {window.row: start for start, window in form.windows.items()}
     for (number, counting), places in touched.cells.items():
         yield from _places(form.tallies[number], counting, places, by_row)
+    for (number, counting), texts in touched.texts.items():
+        for row, changed in texts.items():
+            yield from _texts(form.tallies[number], counting, row, by_row[row], changed)
 
 
 def _people(
@@ -180,6 +209,26 @@ def _places(
         )
         size = len(found.among) + len(found.cells) + len(found.counts) + len(found.sums)
         yield found, size + _overhead(found.windows)
+
+
+def _texts(
+    tally: Tally, counting: Counting, row: int, start: int, changed: Sequence[bytes]
+) -> Iterator[tuple[_Section, int]]:
+    """Yield the counts of some texts of a window, in parts of limited size."""
+    cells = tally.texts[counting]
+    parts: list[list[bytes]] = [[]]
+    size = 0
+    for text in changed:
+        if size > PIECE_BYTES:
+            parts.append([])
+            size = 0
+        parts[-1].append(text)
+        size += text_size(text)
+    for part in parts:
+        counts = cells.some_counts(row, part)
+        own = sum(map(text_size, part))
+        found = _Texts(tally.number, counting.by, counting.people, counting.most_bytes, start, counts)
+        yield found, own + _overhead(())
 
 
 def _parts(count: int, size: int) -> Iterator[slice]:
@@ -215,6 +264,8 @@ def apply_piece(value: bytes, number: int, forms: Iterable[Form]) -> int:
         for places in piece.cells:
             if (tally := form.tallies.get(places.tally)) is not None:
                 _apply_cells(places, number, form, tally)
+        for texts in piece.texts:
+            _apply_texts(texts, number, form)
     return piece.entries
 
 
@@ -241,6 +292,14 @@ def _apply_cells(section: _Places, number: int, form: Form, tally: Tally) -> Non
     places = rows[is_open] * cells.cells + _wide(section.cells, section.count)[is_open]
     sums = _wide(section.sums, section.count)[is_open] if counting.sum is not None else None
     cells.put(places, _wide(section.counts, section.count)[is_open], sums, number)
+
+
+def _apply_texts(section: _Texts, number: int, form: Form) -> None:
+    counting = Counting(section.by, section.people, most_bytes=section.most_bytes)
+    tally = form.tallies.get(section.tally)
+    if tally is None or section.start < form.first or (texts := tally.texts.get(counting)) is None:
+        return
+    texts.put(form.open(section.start).row, section.counts, number)
 
 
 def _digests(value: bytes) -> Words:
@@ -334,4 +393,7 @@ def _remark_old_entries(form: Form, before: int, piece: int) -> Touched:
         for counting, cells in tally.cells.items():
             if len(places := cells.remark_old_entries(before, piece)):
                 touched.cells[tally.number, counting] = places
+        for counting, texts in tally.texts.items():
+            if found := texts.remark_old_entries(before, piece):
+                touched.texts[tally.number, counting] = found
     return touched

@@ -6,11 +6,11 @@ may share it.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
-from schemas import EventsSource, FeedStream, SumOf
+from schemas import EventsSource, FeedStream, SumOf, UnknownGroupsCalibration
 from schemas.windows import END_MS, moment_ms, span_ms
 from stream.feeds.event_clock import NOT_BEGUN
 from stream.feeds.feed_definitions import StandingDefinition
@@ -96,6 +96,10 @@ class Stream:
     def values(self, start: int) -> tuple[list[int], list[int]]:
         """Return a window's nonzero cells and their values."""
         return self.tally_of(start).values(self.counting, start)
+
+    def text_counts(self, start: int) -> Mapping[bytes, int] | None:
+        """Return the counts of a window's texts; None if they are too large."""
+        return self.tally_of(start).text_counts(self.counting, start)
 
     @property
     def kept(self) -> FeedStream:
@@ -228,8 +232,7 @@ class StandingStreams:
                 del self.tallies[number]
                 continue
             tally.first = needed[number]
-            for counting in tally.cells.keys() - counted[number]:
-                del tally.cells[counting]
+            tally.drop_unused(counted[number])
         for form in self.forms:
             form.close()
         self.forms = [form for form in self.forms if form.tallies]
@@ -328,7 +331,10 @@ def _counting(definition: StandingDefinition) -> Counting:
         return Counting((*definition.standing.by, quantile))
     if isinstance(count, SumOf):
         return Counting(definition.standing.by, sum=count.sum)
-    return Counting(definition.standing.by, people=count == "people")
+    most_bytes = 0
+    if isinstance(definition.calibration, UnknownGroupsCalibration):
+        most_bytes = definition.calibration.most_bytes or 0
+    return Counting(definition.standing.by, people=count == "people", most_bytes=most_bytes)
 
 
 def _horizon(definition: StandingDefinition) -> int | None:

@@ -28,9 +28,12 @@ from stream.feeds.merge_state import (
 )
 from stream.feeds.window_queries import (
     build_questions,
+    build_texts_question,
     count_cells,
     decode_partial,
+    has_texts,
     matches_definition,
+    merge_texts,
     numbers_of_groups,
     parse_partial,
 )
@@ -65,6 +68,17 @@ _SUMS_LOST = Rejection(
     "malformed",
     "partial: counts of earlier windows of its running count were lost, so the stream gets no more questions; open another stream",
 )
+
+
+TEXT_WINDOWS_PER_STEP: Final = 8
+"""A step ends after this many windows with texts, as each may have a large question."""
+
+
+def _step_work(definition: StandingDefinition) -> int:
+    """Return the questions for which a window counts in the limit of a step."""
+    if has_texts(definition):
+        return MAX_QUESTIONS_PER_STEP // TEXT_WINDOWS_PER_STEP
+    return count_cells(definition)
 
 
 @dataclass(frozen=True)
@@ -177,7 +191,7 @@ class MergeProcessor:
                 number in there or (partial.stream, partial.start, number) in waiting
                 for number in range(partial.partitions)
             ):
-                asked += count_cells(definition)
+                asked += _step_work(definition)
                 if asked >= MAX_QUESTIONS_PER_STEP:
                     break
         return PartialBatch(records[: len(partials)], needs_tables, partials)
@@ -304,7 +318,7 @@ class MergeProcessor:
             for place in self._ask_window(outputs, asking, merged, start, partials):
                 # Node records of a period's stream have the model's name.
                 written[node_key(name, place)] = encode_node(merged, place)
-            asked = count_cells(asking)
+            asked = _step_work(asking)
         written[name.encode()] = encode_stream(merged)
         self._periods.close_past_streams(outputs, definition, before, start)
         return asked
@@ -330,11 +344,17 @@ class MergeProcessor:
         partials: Partials,
     ) -> Sequence[int]:
         """Ask all groups of a window; return the changed nodes of a running count."""
+        name = definition.spec.stream
+        home = partition_of(name.encode(), self._topics.partitions)
+        if has_texts(definition):
+            question = build_texts_question(definition, start, merge_texts(definition, partials.values()))
+            outputs.extend(self._topics.queries, home, [(name.encode(), question, ())])
+            return ()
         counts = [0] * count_cells(definition)
         for partial in partials.values():
             for cell, count in zip(partial.cells, partial.counts, strict=True):
                 counts[cell] += count
-        name, numbers = definition.spec.stream, numbers_of_groups(definition, counts)
+        numbers = numbers_of_groups(definition, counts)
         changed: Sequence[int] = ()
         if definition.spec.mechanism.kind == "running_count":
             changed = merged.running.add(definition, start, counts)
@@ -342,7 +362,6 @@ class MergeProcessor:
                 return changed
             numbers = merged.running.groups
         asked = build_questions(definition, start, numbers)
-        home = partition_of(name.encode(), self._topics.partitions)
         outputs.extend(self._topics.queries, home, [(name.encode(), value, ()) for value in asked])
         return changed
 

@@ -9,7 +9,7 @@ If people are counted, each person counts once in a window, in the group of the 
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
 
@@ -19,6 +19,7 @@ import numpy.typing as npt
 from schemas import Numeric
 from schemas.domains import Domain
 from stream.events import Events
+from stream.feeds.text_tally import TextTally, TouchedTexts
 from stream.kernel import AddedCounts, BoundedCounts, Column, Keys, add_counts, count_up_to_bound, with_rows
 from stream.tables.expressions import Codes, Predicate, evaluate
 from stream.tables.universe import code_mask
@@ -140,11 +141,15 @@ Pieces = npt.NDArray[np.int32]
 
 @dataclass(frozen=True, slots=True)
 class Counting:
-    """The counted quantity of events, and the attributes of its groups."""
+    """The counted quantity of events, and the attributes of its groups.
+
+    ``most_bytes`` is the limit on a window's texts if the group is a text attribute; 0 if not.
+    """
 
     by: tuple[str, ...]
     people: bool = False
     sum: str | None = None
+    most_bytes: int = 0
 
 
 class CellCounts:
@@ -230,6 +235,7 @@ class EventBatch:
         self.clocks = clocks
         self.stamps = stamps
         self._codes = events.codes
+        self._texts = events.texts
         self._domains = domains
         self._masks: dict[Predicate, Mask] = {}
         self._cells: dict[tuple[str, ...], Column] = {}
@@ -240,6 +246,10 @@ class EventBatch:
     def codes(self, attribute: str) -> Column:
         """Return each event's value of an attribute as a code."""
         return self._codes[attribute]
+
+    def texts(self, attribute: str) -> Sequence[bytes]:
+        """Return the texts of a text attribute, by code."""
+        return self._texts[attribute]
 
     def mask(self, predicate: Predicate) -> Mask:
         """Return a mask of the events that satisfy a predicate."""
@@ -274,7 +284,13 @@ def select_events(events: Events, mask: Mask) -> Events:
         return events
     codes = {name: column[mask] for name, column in events.codes.items()}
     return Events(
-        events.places[mask], events.people[mask], events.homes[mask], events.times[mask], codes, events.flaws
+        events.places[mask],
+        events.people[mask],
+        events.homes[mask],
+        events.times[mask],
+        codes,
+        events.flaws,
+        events.texts,
     )
 
 
@@ -335,6 +351,7 @@ class Tally:
     first: int = NO_END
     reached: int = -1
     cells: dict[Counting, CellCounts] = field(default_factory=dict)
+    texts: dict[Counting, TextTally] = field(default_factory=dict)
     lives: dict[int, PersonCounts] = field(default_factory=dict)
     """Counts of each person over all windows, or over those of a period, if they are bounded."""
 
@@ -368,7 +385,9 @@ class Tally:
 
     def require(self, counting: Counting) -> None:
         """Create the cells for a ``counting``, if they are missing."""
-        if counting not in self.cells:
+        if counting.most_bytes:
+            self.texts.setdefault(counting, TextTally(counting.most_bytes))
+        elif counting not in self.cells:
             domain = self.domains[counting.sum] if counting.sum is not None else None
             minimum = domain.in_steps.minimum if isinstance(domain, Numeric) else 0
             self.cells[counting] = CellCounts(counting, cell_count(self.domains, counting.by), minimum)
@@ -379,19 +398,40 @@ class Tally:
         window = self.windows.get(start)
         return ([], []) if window is None else self.cells[counting].values(window.row)
 
+    def text_counts(self, counting: Counting, start: int) -> Mapping[bytes, int] | None:
+        """Return the counts of a window's texts; None if they are too large."""
+        window = self.windows.get(start)
+        return {} if window is None else self.texts[counting].counts(window.row)
+
+    def drop_unused(self, used: Iterable[Counting]) -> None:
+        """Drop the cells of all but the ``used`` countings."""
+        kept = set(used)
+        self.cells = {counting: cells for counting, cells in self.cells.items() if counting in kept}
+        self.texts = {counting: texts for counting, texts in self.texts.items() if counting in kept}
+
+    def clear(self, row: int) -> None:
+        """Empty a closed window's cells."""
+        for cells in self.cells.values():
+            cells.clear(row)
+        for texts in self.texts.values():
+            texts.clear(row)
+
     @property
     def live(self) -> int:
         """Return the number of this tally's entries in the changelog."""
-        return sum(cells.live for cells in self.cells.values()) + sum(map(len, self.lives.values()))
+        counted = sum(cells.live for cells in self.cells.values())
+        counted += sum(texts.live for texts in self.texts.values())
+        return counted + sum(map(len, self.lives.values()))
 
 
 @dataclass(slots=True)
 class Touched:
-    """One step's changes: people's rows by window or by tally and period, and cell places."""
+    """One step's changes: people's rows by window or by tally and period, cell places, and texts."""
 
     people: dict[int, Column] = field(default_factory=dict)
     lives: dict[tuple[int, int], Column] = field(default_factory=dict)
     cells: dict[tuple[int, Counting], Column] = field(default_factory=dict)
+    texts: dict[tuple[int, Counting], TouchedTexts] = field(default_factory=dict)
 
     def __bool__(self) -> bool:
-        return bool(self.people or self.lives or self.cells)
+        return bool(self.people or self.lives or self.cells or self.texts)

@@ -9,6 +9,7 @@ from typing import Final, NamedTuple
 import numpy as np
 
 from schemas.domains import Domain
+from stream.events.event_fields import NO_TEXT
 from stream.feeds.tally import NO_END, Counting, EventBatch, OpenWindow, PersonCounts, Shape, Tally, Touched, Words
 from stream.kernel import BoundedCounts, Column
 
@@ -121,6 +122,7 @@ class Form:
                     places[counting.by] = part.windows * cells.cells + batch.cells(counting.by)[part.rows]
                 within_bound = part.first if counting.people else part.within_bound
                 self._add(tally, counting, places[counting.by], (within_bound, tally.column), part.rows, step)
+            self._count_texts(tally, part, step)
         return step.touched
 
     def _rows(self, batch: EventBatch, rows: Column) -> Iterator[tuple[int, Column]]:
@@ -196,6 +198,20 @@ class Form:
             places = part.windows[chosen] * cells.cells + step.batch.cells(counting.by)[rows]
             self._add(tally, counting, places, (lets, 0), rows, step)
 
+    def _count_texts(self, tally: Tally, part: _WindowRows, step: _Step) -> None:
+        """Count the texts of events; an event without text uses up its person's bound all the same."""
+        for counting, texts in tally.texts.items():
+            within_bound = part.first if counting.people else part.within_bound
+            chosen = np.flatnonzero(within_bound & np.uint64(tally.bit))
+            self._figures.counted += len(chosen)
+            [name] = counting.by
+            codes = step.batch.codes(name)[part.rows[chosen]]
+            has_text = codes != NO_TEXT
+            chosen, codes = chosen[has_text], codes[has_text]
+            touched = texts.add(part.windows[chosen], codes, step.batch.texts(name), step.piece)
+            if touched:
+                step.touched.texts[tally.number, counting] = touched
+
     def _periods(self, tally: Tally, windows: Column) -> Column:
         rows, place = np.unique(windows, return_inverse=True)
         starts = {window.row: start for start, window in self.windows.items()}
@@ -239,8 +255,7 @@ class Form:
         for start in [start for start in self.windows if start < before]:
             row = self.windows.pop(start).row
             for tally in self.tallies.values():
-                for cells in tally.cells.values():
-                    cells.clear(row)
+                tally.clear(row)
             self._free.append(row)
         for tally in self.tallies.values():
             tally.close()

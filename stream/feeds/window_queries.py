@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import lru_cache
 from heapq import heapify, heappop, heapreplace
 from itertools import pairwise
@@ -10,7 +11,7 @@ from typing import Any, Final
 
 import msgspec
 
-from schemas import Decimals, EventsSource, Partial, SumOf
+from schemas import Decimals, EventsSource, Partial, SumOf, UnknownGroupsCalibration
 from schemas.domains import Domain
 from schemas.queries import MOST_COUNT
 from schemas.windows import written_moment
@@ -20,6 +21,7 @@ from stream.feeds.feed_definitions import StandingDefinition
 from stream.formatting import cells_of
 from stream.processing.dead_letters import Unread
 from stream.processing.protocol import Outputs, RecordLike
+from stream.processing.text_counts import decode_text_counts, encode_text_counts, window_size
 from stream.processing.topic_names import Topics, partition_of
 from stream.tables import PredicateParser
 from stream.tables.expressions import TRUE
@@ -32,9 +34,19 @@ _Domains = tuple[tuple[str, Domain], ...]
 _SINGLE_QUESTION_KINDS = {"histogram"}
 """Kinds of mechanisms to which one question has the numbers of all groups."""
 
+WINDOW_CELLS: Final = 25_000
+"""Cells for which a window with texts counts in the limits of a step, as its texts are private."""
+
+
+def has_texts(definition: StandingDefinition) -> bool:
+    """Return whether a stream's windows are grouped by private texts."""
+    return isinstance(definition.calibration, UnknownGroupsCalibration)
+
 
 def count_groups(definition: StandingDefinition) -> int:
-    """Return the number of groups in a stream's windows; 1 for a stream without groups."""
+    """Return the number of groups in a stream's windows; 1 for a stream without declared groups."""
+    if has_texts(definition):
+        return 1
     count = 1
     for name in definition.standing.by:
         count *= definition.source.attributes[name].size
@@ -92,6 +104,32 @@ def build_questions(definition: StandingDefinition, start: int, numbers: Sequenc
         yield b"%s%d%s%s%s%s" % (beginning, place, middle, write(number), window, ending)
 
 
+def build_texts_question(definition: StandingDefinition, start: int, encoded: str) -> bytes:
+    """Return the question of a window with the encoded counts of its texts."""
+    begun = written_moment(start)
+    end = written_moment(start + definition.standing.window.size_ms)
+    stream = _encode(definition.spec.stream)
+    return b'{"id":"%s","stream":%s,"window":{"start":"%s","end":"%s"},"texts":"%s"}' % (
+        begun.encode(),
+        stream,
+        begun.encode(),
+        end.encode(),
+        encoded.encode(),
+    )
+
+
+def merge_texts(definition: StandingDefinition, partials: Iterable[Any]) -> str:
+    """Return the encoded sum of the text counts of some partials, or that they are too large."""
+    counts: Counter[bytes] = Counter()
+    most_bytes = getattr(definition.calibration, "most_bytes", None) or 0
+    for partial in partials:
+        own = decode_text_counts(partial.texts)
+        if own is None:
+            return encode_text_counts(None)
+        counts.update(own)
+    return encode_text_counts(None if window_size(counts) > most_bytes else counts)
+
+
 def _writer(definition: StandingDefinition) -> Callable[[Any], bytes]:
     """Return a function that writes a number, or a list of numbers, of the stream's questions."""
     count = definition.standing.count
@@ -136,13 +174,24 @@ def matches_definition(partial: Any, definition: StandingDefinition) -> bool:
     """Return whether a partial matches the windows and groups of its stream."""
     cells = partial.cells
     return (
-        partial.source == definition.source.source
+        _has_expected_texts(partial, definition)
+        and partial.source == definition.source.source
         and partial.partition < partial.partitions
         and partial.start % definition.standing.window.every_ms == 0
         and len(cells) == len(partial.counts)
         and all(before < after for before, after in pairwise(cells))
         and (not cells or cells[-1] < count_cells(definition))
     )
+
+
+def _has_expected_texts(partial: Any, definition: StandingDefinition) -> bool:
+    if partial.texts is None or not has_texts(definition):
+        return partial.texts is None and not has_texts(definition)
+    try:
+        decode_text_counts(partial.texts)
+    except ValueError:
+        return False
+    return not partial.cells
 
 
 MAX_PARTIALS_PER_STEP: Final = 2_000
@@ -179,7 +228,7 @@ class PartialWriter:
                 to = partition_of(name.encode(), self._topics.partitions)
                 found = facts[stream.key] = (
                     to,
-                    count_cells(stream.definition),
+                    WINDOW_CELLS if has_texts(stream.definition) else count_cells(stream.definition),
                     stream.definition.standing.window.every_ms,
                 )
                 published.append(stream)
@@ -195,7 +244,13 @@ class PartialWriter:
         return published
 
     def _partial(self, stream: Stream) -> bytes:
-        cells, counts = stream.values(stream.next)
+        cells: Sequence[int] = ()
+        counts: Sequence[int] = ()
+        texts: str | None = None
+        if has_texts(stream.definition):
+            texts = encode_text_counts(stream.text_counts(stream.next))
+        else:
+            cells, counts = stream.values(stream.next)
         partial = _WirePartial(
             source=self._source,
             stream=stream.definition.spec.stream,
@@ -205,5 +260,6 @@ class PartialWriter:
             start=stream.next,
             cells=tuple(cells),
             counts=tuple(counts),
+            texts=texts,
         )
         return encode(partial)

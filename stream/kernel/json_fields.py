@@ -108,6 +108,8 @@ def _empty_table(entries: int) -> npt.NDArray[np.uint64]:
     return empty_rows(entries, _ENTRY_BYTES).view(np.uint64)
 
 
+_NUMBER: Final = 2
+"""The kind of a number's field, as in the kernel."""
 _MAX_NODES: Final = 64
 """Most nodes in a tree of field names: the kernel has one bit of a word for each."""
 
@@ -146,6 +148,10 @@ class Values:
         found: Column = np.full(len(self.read), -1, dtype=np.int64)
         compiled_kernel().sotto_moments(*self._column_addresses(column), end, address(found))
         return found
+
+    def exclude_numbers(self, column: int) -> None:
+        """Exclude rows whose value is a number, whose text is its usual spelling."""
+        np.logical_and(self.read, self.kind[column] != _NUMBER, out=self.read)
 
     def people(self, column: int) -> None:
         """Exclude rows without a person, which is a nonblank text of at most 256 bytes or an integer."""

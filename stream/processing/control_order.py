@@ -11,7 +11,17 @@ from typing import Final
 
 import msgspec
 
-from schemas import EventsSource, Histogram, Mechanism, RunningCount, Source, StandingQuery, Windows, moment_ms
+from schemas import (
+    EventsSource,
+    Histogram,
+    Mechanism,
+    RunningCount,
+    Source,
+    StandingQuery,
+    UnknownGroups,
+    Windows,
+    moment_ms,
+)
 from schemas.wire import UNREADABLE
 
 
@@ -86,5 +96,6 @@ def questions_in_period(source: Source, mechanism: Mechanism, standing: Standing
     window = standing.window
     last_start_ms = moment_ms(source.starts) + covered_ms(source, mechanism, window) - window.size_ms
     windows = max(0, (last_start_ms - window.first_from(moment_ms(standing.begins))) // window.every_ms + 1)
-    groups = math.prod(source.attributes[name].size for name in standing.by)
-    return windows if isinstance(mechanism, Histogram) else windows * groups
+    if isinstance(mechanism, Histogram | UnknownGroups):
+        return windows
+    return windows * math.prod(source.attributes[name].size for name in standing.by)

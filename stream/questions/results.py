@@ -8,7 +8,17 @@ from typing import Any, Final, Self, overload
 
 from pydantic import PrivateAttr
 
-from schemas import INDEPENDENCE, MAX_ANSWER_BYTES, Answer, Interval, Query, Source, TableSource, TextInterval
+from schemas import (
+    INDEPENDENCE,
+    MAX_ANSWER_BYTES,
+    TOO_MANY_TEXTS,
+    Answer,
+    Interval,
+    Query,
+    Source,
+    TableSource,
+    TextInterval,
+)
 from schemas.wire import Codec
 from stream.errors import Exhausted, Halted, Rejected
 from stream.formatting import cells_of, contribution_bound_of, counts_people, describe_source_bound
@@ -24,6 +34,11 @@ Group = Mapping[str, str | int | float]
 INDEPENDENT: Final = (
     "basis: some two of these attributes were never measured together, or one never at all, so the estimate guesses; request an "
     "alpha, or open a stream whose workload names them"
+)
+
+TOO_MANY: Final = (
+    "basis: the window has too many different texts, by a noisy test, so that none is released; take smaller windows, a where, or "
+    "a shorter max_length"
 )
 
 
@@ -89,9 +104,11 @@ class Result(DataFrames, Answer):
 
         The domain decides a predicate that holds for every row, for example. Warnings depend only on
         public data, and change neither answer nor charge. The first, if any, says that the ``basis``
-        is ``independence``.
+        is ``independence`` or ``too-many-texts``.
         """
-        guessed = (INDEPENDENT,) if self.basis == INDEPENDENCE else ()
+        guessed: tuple[str, ...] = (INDEPENDENT,) if self.basis == INDEPENDENCE else ()
+        if self.basis == TOO_MANY_TEXTS:
+            guessed = (TOO_MANY,)
         if self._query is None or self._source is None:
             return guessed
         bounded = (describe_source_bound(self._source),) if self.rows_per_person is not None else ()

@@ -22,6 +22,7 @@ from stream.processing.dead_letters import Rejection, Unread
 from stream.processing.exact_decimals import replace_extreme_numbers
 from stream.processing.protocol import Batch, RecordLike
 from stream.processing.record_columns import RecordColumns, picked
+from stream.processing.text_counts import MAX_ENCODED
 from stream.processing.topic_names import Topics, partition_of
 from stream.worker.fair_shares import Shares, Workload
 from stream.worker.families import Families
@@ -81,6 +82,19 @@ def require_unique_fields(value: bytes, query: Any) -> Any:
     unsure = query.candidates is not None or may_repeat_a_field(value, query)
     if unsure and repeats_a_field(value):
         raise _REPEATED_FIELD
+    return query
+
+
+def _has_readable_size(value: bytes) -> bool:
+    """Return whether an event is within the limit, which the texts of a window may exceed."""
+    size = len(value)
+    return size <= MAX_EVENT_BYTES or (size <= MAX_EVENT_BYTES + MAX_ENCODED and b'"texts":"' in value)
+
+
+def _within_limit(query: Any, value: bytes) -> Any:
+    """Return the query; Rejection if it is over the limit without its window's texts."""
+    if len(value) > MAX_EVENT_BYTES and len(value) > MAX_EVENT_BYTES + len(getattr(query, "texts", None) or ""):
+        raise rejection_of_malformed(value)
     return query
 
 
@@ -178,7 +192,7 @@ class Admission:
         scanned, places = self._scan_plain(records)
         for place, record in zip(places.tolist(), picked(records, places), strict=True):
             value = record.value
-            if value.__class__ is not bytes or len(value) > MAX_EVENT_BYTES:
+            if value.__class__ is not bytes or not _has_readable_size(value):
                 rejected.append((place, rejection_of_unreadable(value)))
                 continue
             try:
@@ -186,7 +200,7 @@ class Admission:
             except UNREADABLE:
                 query = None
             try:
-                query = query or decode_in_full_form(value)
+                query = _within_limit(query or decode_in_full_form(value), value)
                 slot = slot_of(query.stream)
                 if slot is None:
                     unknown = unknown or query.stream not in streams.unreadable_streams

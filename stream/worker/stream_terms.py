@@ -29,6 +29,7 @@ from schemas import (
     SparseVectorCalibration,
     StandingQuery,
     TableSource,
+    UnknownGroups,
     ValuesSource,
     moment_ms,
 )
@@ -214,7 +215,7 @@ class StreamTerms:
         """The groups of a standing stream's questions; a single one if a question covers all groups."""
         if self.standing is None or not isinstance(self.source, EventsSource):
             raise TypeError(f"a stream over {self.source.kind} is not a standing stream")
-        by = () if isinstance(self.mechanism, Histogram) else self.standing.by
+        by = () if isinstance(self.mechanism, Histogram | UnknownGroups) else self.standing.by
         cells = cells_of(self.source.attributes, by)
         return QuestionGroups(by, {tuple(cell.values()): place for place, cell in enumerate(cells)})
 

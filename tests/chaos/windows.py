@@ -18,6 +18,7 @@ from schemas.windows import moment_ms, span_ms, written_moment
 from stream.privacy.accuracy.counting_trees import CountingTree
 from stream.privacy.planning.release_plans import tree_of
 from stream.processing.protocol import RecordLike
+from stream.processing.text_counts import decode_text_counts
 from stream.processing.topic_names import Topics, partition_of
 from tests.chaos.replay import read_control
 
@@ -49,9 +50,11 @@ def live_source(topic: str, clock: str, idle: str = "1s", **changed: str) -> Eve
         "topic": topic,
         "neighbors": "add-remove",
         "epsilon": 100.0,
+        "delta": 1e-3,
         "person": "who.id",
         "time": "at",
         "attributes": {"group": list(GROUPS), "value": {"kind": "integers", "minimum": 0, "maximum": VALUES - 1}},
+        "texts": {"note": {"max_length": 8}},
         "contribution": 2,
         "total": TOTAL,
         "clock": clock,
@@ -81,6 +84,7 @@ def standing_specs(size: str, every: str, begins: int, horizon: int = 10) -> lis
         ("visits-so-far", {"kind": "running_count", "steps": horizon}, {**plain, "by": ["group"]}),
         ("visits-sum", {"kind": "laplace", "answers": 900}, {**hopping, "count": {"sum": "value"}}),
         ("visits-typical", {"kind": "laplace", "answers": 900}, {**plain, "quantile": "value", "by": ["group"]}),
+        ("visits-notes", {"kind": "unknown_groups", "answers": 300}, {**hopping, "by": ["note"]}),
     ]
     return [
         StreamSpec.model_validate(
@@ -88,6 +92,7 @@ def standing_specs(size: str, every: str, begins: int, horizon: int = 10) -> lis
                 "stream": name,
                 "source": "visits",
                 "epsilon": 10.0,
+                "delta": 1e-5 if mechanism["kind"] == "unknown_groups" else 0.0,
                 "expected_queries": 500,
                 "mechanism": mechanism,
                 "standing": standing,
@@ -96,6 +101,11 @@ def standing_specs(size: str, every: str, begins: int, horizon: int = 10) -> lis
         )
         for name, mechanism, standing in wanted
     ]
+
+
+def note_of(value: int) -> str | None:
+    """The note of an event with this value; one of them has none, and that of another is too long."""
+    return None if value == 11 else "too long a note" if value == 10 else f"note {value % 5}"
 
 
 class Visits:
@@ -131,6 +141,8 @@ class Visits:
             "group": chance.choice(GROUPS),
             "value": chance.randrange(12),
         }
+        if (note := note_of(event["value"])) is not None:
+            event["note"] = note
         key = person.encode()
         partition = _home(person, self._partitions)
         fate = chance.random()
@@ -197,6 +209,8 @@ def violations_of_windows(
             found.append(f"{spec.stream}: asked {len(asked)} questions, and there are only {len(wanted)}")
         for question, (identifier, numbers, _) in zip(asked, wanted, strict=False):
             shown = question.get("values", [question.get("value")])
+            if "texts" in question:
+                shown = decode_text_counts(question["texts"])
             if question["id"] != identifier:
                 found.append(f"{spec.stream}: asked {question['id']} where {identifier} is due")
                 break
@@ -214,7 +228,7 @@ def _wanted(
     until: int,
     least: int,
     epochs: Sequence[Sequence[Epoch]],
-) -> Iterator[tuple[str, list[int], int]]:
+) -> Iterator[tuple[str, Any, int]]:
     """The questions of a stream in their order, by id, with their numbers and when their window closes.
 
     Windows that lie in an epoch of the stream in all partitions; all whose windows are closed by a moment, and then as many as make up ``least``.
@@ -222,7 +236,7 @@ def _wanted(
     standing = spec.standing
     assert standing is not None
     size, every, late = standing.window.size_ms, standing.window.every_ms, span_ms(standing.lateness)
-    counts: dict[int, Counter[int]] = defaultdict(Counter)
+    counts: dict[int, Counter[int | bytes | None]] = defaultdict(Counter)
     for number, some in enumerate(events):
         for start, cell, count in _counted(logs, topics, source, spec, number, some, epochs[number]):
             counts[start][cell] += count
@@ -242,11 +256,13 @@ def _wanted(
                 yield f"{moment}/{cell}", [sum(passed[node.start : node.end]) for node in nodes], closes
         elif spec.mechanism.kind == "histogram":
             yield moment, [counts[start][cell] for cell in range(cells)], closes
+        elif spec.mechanism.kind == "unknown_groups":
+            yield moment, {text: count for text, count in counts[start].items() if text is not None}, closes
         else:
             for cell in range(cells):
                 numbers = [counts[start][cell * values + value] for value in range(values)]
                 yield f"{moment}/{cell}", numbers, closes
-        given += 1 if spec.mechanism.kind == "histogram" else cells
+        given += 1 if spec.mechanism.kind in {"histogram", "unknown_groups"} else cells
         start += every
 
 
@@ -274,8 +290,8 @@ def _counted(
     number: int,
     events: Sequence[Seen],
     epochs: Sequence[Epoch],
-) -> Iterator[tuple[int, int, int]]:
-    """What a partition adds to windows: beginning, cell, and by how much."""
+) -> Iterator[tuple[int, int | bytes | None, int]]:
+    """What a partition adds to windows: beginning, cell or text, and by how much."""
     standing = spec.standing
     assert standing is not None
     size, every, late = standing.window.size_ms, standing.window.every_ms, span_ms(standing.lateness)
@@ -303,9 +319,12 @@ def _counted(
                 continue
             visits[who, start] += 1
             lives[who] += 1
-            cell = GROUPS.index(event["group"]) if standing.by else 0
+            cell: int | bytes | None = GROUPS.index(event["group"]) if standing.by == ("group",) else 0
             if standing.quantile is not None:
-                cell = cell * VALUES + value
+                cell = GROUPS.index(event["group"]) * VALUES + value
+            if standing.by == ("note",):
+                note = event.get("note", "")
+                cell = note.encode() if 0 < len(note) <= 8 else None
             yield start, cell, 1 if isinstance(standing.count, str) else value
 
 

@@ -5,20 +5,21 @@ from __future__ import annotations
 import json
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import combinations, product
 from typing import Any
 
 import msgspec
 
-from schemas import EventsSource, Partial, span_ms
+from schemas import EventsSource, Partial, UnknownGroupsCalibration, span_ms
 from schemas.windows import END_MS
 from schemas.wire import struct
 from stream.feeds.count_processor import FeedProcessor
 from stream.feeds.feed_definitions import StandingDefinition
 from stream.feeds.merge_state import MergedStreamState
-from stream.feeds.window_queries import count_cells
+from stream.feeds.window_queries import count_cells, has_texts
 from stream.processing.protocol import Outputs, Record
+from stream.processing.text_counts import decode_text_counts
 from stream.processing.topic_names import Topics, partition_of
 from tests.builders import parse_source, source
 from tests.processing import process_records
@@ -29,6 +30,26 @@ PARTITIONS = 2
 MARKED = 32
 """Up to this minute there are marks, and one in the end."""
 TOPICS = Topics("t", 1)
+TEXTS = (b"a", b"b")
+"""The groups as private texts."""
+CALIBRATION = UnknownGroupsCalibration(
+    epsilon=1.0,
+    delta=1e-6,
+    grid=1.0,
+    sensitivity_steps=2,
+    cutoff=1,
+    expected_queries=1,
+    beta=0.05,
+    alpha=10.0,
+    method="laplace",
+    epsilon_answer=1.0,
+    delta_answer=1e-6,
+    threshold=30,
+    contribution=2,
+    text_bytes=76,
+    most_bytes=1000,
+    size_threshold=1000,
+)
 
 _decode = msgspec.json.Decoder(struct(Partial)).decode
 
@@ -69,6 +90,8 @@ def about(**other: Any) -> EventsSource:
         "topic": "ops",
         "epsilon": 1.0,
         "person": "who.id",
+        "texts": {"name": {}},
+        "fields": {"name": "group"},
         "attributes": {"group": ["a", "b"], "amount": {"kind": "integers", "minimum": -2, "maximum": 3}},
         "contribution": 2,
         "ahead": "5m",
@@ -197,8 +220,12 @@ def _merged(streams: Sequence[StandingDefinition], partials: Sequence[Any]) -> N
         for start, parts in merged.close_complete_windows():
             if len(parts) < PARTITIONS:
                 continue
-            numbers = [0] * count_cells(stream)
+            numbers = [0] * (len(TEXTS) if has_texts(stream) else count_cells(stream))
             for part in parts.values():
+                if part.texts is not None:
+                    counts = decode_text_counts(part.texts) or {}
+                    numbers = [number + counts.pop(text, 0) for number, text in zip(numbers, TEXTS, strict=True)]
+                    assert not counts
                 for cell, count in zip(part.cells, part.counts, strict=True):
                     numbers[cell] += count
             found[stream.spec.stream, start] = tuple(numbers)
@@ -212,6 +239,8 @@ def opened(source: EventsSource, forms: Mapping[str, Form]) -> list[StandingDefi
 def _opened(source: EventsSource, name: str, form: Form) -> StandingDefinition:
     """All that control ever tells of a stream."""
     known = told(source, name, mechanism=form.mechanism, moment=form.told, **form.standing)
+    if form.mechanism["kind"] == "unknown_groups":
+        known = replace(known, calibration=CALIBRATION)
     for end, again in form.gaps:
         known = ended(known, end)
         known = known if again is None else extended(known, again)

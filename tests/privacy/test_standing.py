@@ -42,6 +42,7 @@ VALUES = 6
 """How many amounts are declared."""
 END = 60
 
+UNKNOWN = {"kind": "unknown_groups"}
 FORMS: Mapping[str, Form] = {
     "events": Form({"window": {"size": "10m"}}, M, M),
     "groups": Form({"window": {"size": "10m"}, "by": ["group"]}, M, M),
@@ -52,6 +53,7 @@ FORMS: Mapping[str, Form] = {
     "hopping": Form({"window": {"size": "10m", "every": "5m"}, "by": ["group"]}, M, M),
     "lateness": Form({"window": {"size": "10m", "every": "5m"}, "lateness": "7m", "by": ["group"]}, M, M),
     "median": Form({"window": {"size": "10m"}, "quantile": "amount", "by": ["group"]}, M, M),
+    "texts": Form({"window": {"size": "10m", "every": "5m"}, "by": ["name"]}, M, M, UNKNOWN),
 }
 
 LATER: Mapping[str, Form] = {

@@ -14,6 +14,7 @@ from schemas import UnknownGroupsCalibration
 from stream.privacy.accuracy.source_facts import SourceFacts
 from stream.privacy.mechanisms.unknown_groups import release
 from stream.privacy.noise import DrawRole, cell_noise, event_subkey, stream_subkey
+from stream.privacy.planning import unknown_groups_plans
 from stream.privacy.planning.plans import choose
 from stream.privacy.planning.unknown_groups_plans import (
     count_law,
@@ -23,6 +24,7 @@ from stream.privacy.planning.unknown_groups_plans import (
     released_delta,
     rows_released_with,
 )
+from stream.privacy.planning.window_texts import TEXT_OVERHEAD, is_too_large, size_law, text_size
 from tests.builders import KEY, parse_spec
 from tests.privacy.exact import Law, exponential_below, law_of
 
@@ -141,6 +143,109 @@ def test_check_finds_a_text_that_is_released_with_its_exact_count() -> None:
         return {None: absent, count: (1 << BITS) - absent}
 
     assert worst(planned(), texts=1, by=exact) > Fraction(DELTA)
+
+
+LIMIT = 400
+"""Bytes of a window's texts in the checks below; the shipped limit is thousands of texts away."""
+
+
+def planned_window(
+    monkeypatch: pytest.MonkeyPatch, rows: int = 1, *, replace: bool = False, limit: int = LIMIT
+) -> UnknownGroupsCalibration:
+    """The plan of a live topic whose texts have one byte, with a limit that few texts reach."""
+    monkeypatch.setattr(unknown_groups_plans, "MOST_WINDOW_BYTES", limit * rows)
+    setting = SourceFacts(
+        contribution=rows, neighbors="replace" if replace else "add-remove", disjoint=True, text_bytes=1
+    )
+    spec = parse_spec("unknown_groups", epsilon=EPSILON, delta=DELTA)
+    found = choose(spec.model_copy(update={"beta": 0.06}), setting)
+    assert isinstance(found, UnknownGroupsCalibration)
+    assert (found.text_bytes, found.most_bytes) == (1 + TEXT_OVERHEAD, limit * rows)
+    return found
+
+
+def window_divergence(
+    plan: UnknownGroupsCalibration, others: int, one: Counts, other: Counts, by: Callable[[int], Outcomes]
+) -> Fraction:
+    """The hockey-stick divergence of a window's answers, beside so many bytes of other people's texts."""
+
+    def too_large(counts: Counts) -> Fraction:
+        size = others + sum(text_size(b"k") for count in counts if count)
+        return Fraction(
+            sum(weight for noise, weight in drawn if is_too_large(plan, size, noise)), 1 << size_of.bits
+        )
+
+    size_of = law_of(size_law(plan))
+    drawn = list(enumerate(size_of.weights, start=size_of.first))
+    factor = exponential_below(Fraction(plan.epsilon_answer))
+    left, right = too_large(one), too_large(other)
+    excess = max(Fraction(0), left - factor * right)
+    for outcomes in product(*(by(count).items() for count in one)):
+        mine = theirs = Fraction(1)
+        for (outcome, weight), count in zip(outcomes, other, strict=True):
+            mine *= Fraction(weight, 1 << BITS)
+            theirs *= Fraction(by(count).get(outcome, 0), 1 << BITS)
+        excess += max(Fraction(0), (1 - left) * mine - factor * (1 - right) * theirs)
+    return excess + SLACK
+
+
+def worst_window(plan: UnknownGroupsCalibration) -> Fraction:
+    """The largest δ over neighboring windows whose other texts have any size around both limits."""
+    law, rows, threshold = law_of(count_law(plan)), plan.contribution, plan.threshold
+    known = cache(lambda count: shipped(law, count, threshold))
+    replaces = plan.sensitivity_steps > rows
+    pairs = set()
+    for own in moved(rows, rows):
+        for theirs in moved(rows, rows) if replaces else [(0,) * rows]:
+            # Nobody else has a text of either person: these cost δ, and change the size.
+            pairs |= {((*own, *(0,) * rows), (*(0,) * rows, *theirs)) if replaces else (own, theirs)}
+    pairs |= {(other, one) for one, other in pairs}
+    edge = plan.size_threshold or 0
+    sizes = sorted(
+        {
+            *range(0, edge, 97),
+            *range(edge - 60, edge + 30, 7),
+            *range((plan.most_bytes or 0) - 40, (plan.most_bytes or 0) + 14, 9),
+        }
+    )
+    return max(window_divergence(plan, size, one, other, known) for one, other in pairs for size in sizes)
+
+
+@pytest.mark.parametrize(("rows", "replace"), [(1, False), (1, True)])
+def test_window_keeps_its_epsilon_and_delta_at_any_size(
+    monkeypatch: pytest.MonkeyPatch, rows: int, replace: bool
+) -> None:
+    plan = planned_window(monkeypatch, rows, replace=replace)
+    lost = worst_window(plan)
+    assert Fraction(plan.delta) / 20 < lost <= Fraction(plan.delta)
+
+
+def test_check_finds_a_size_with_too_little_noise(monkeypatch: pytest.MonkeyPatch) -> None:
+    plan = planned_window(monkeypatch)
+    assert worst_window(plan.model_copy(update={"text_bytes": 4})) > Fraction(DELTA)
+
+
+def test_check_finds_a_threshold_too_close_to_the_limit(monkeypatch: pytest.MonkeyPatch) -> None:
+    plan = planned_window(monkeypatch)
+    assert worst_window(plan.model_copy(update={"size_threshold": LIMIT - 10})) > Fraction(DELTA)
+
+
+def test_check_finds_a_limit_without_noise(monkeypatch: pytest.MonkeyPatch) -> None:
+    plan = planned_window(monkeypatch)
+    monkeypatch.setattr(
+        "tests.privacy.test_unknown_groups.is_too_large", lambda one, size, _: size > one.most_bytes
+    )
+    assert worst_window(plan) == 1 + SLACK
+
+
+def test_test_of_the_size_costs_no_epsilon() -> None:
+    """A window's threshold is that of a table for fifteen sixteenths of its δ, with noise of the same rate."""
+    window = choose(
+        parse_spec("unknown_groups", epsilon=EPSILON, delta=DELTA), SourceFacts(disjoint=True, text_bytes=64)
+    )
+    table = planned(delta=DELTA * 15 / 16)
+    assert isinstance(window, UnknownGroupsCalibration)
+    assert (window.threshold, count_law(window)) == (table.threshold, count_law(table))
 
 
 @pytest.mark.parametrize("rows", [1, 2, 3])

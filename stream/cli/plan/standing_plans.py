@@ -20,6 +20,7 @@ from schemas import (
     Source,
     StandingQuery,
     StreamSpec,
+    UnknownGroups,
     span_ms,
 )
 from stream.budget.openings import facts_for_plan
@@ -147,8 +148,9 @@ def _figures(plan: StandingPlan) -> dict[str, Any]:
 
 def _print(plan: StandingPlan, other: StandingPlan | str, source: EventsSource) -> None:
     spec, chosen = plan.spec, plan.chosen
+    groups = "unknown" if isinstance(spec.mechanism, UnknownGroups) else f"{plan.groups:,}"
     show_table(
-        f"{spec.stream}: {spec.mechanism.kind}, ε {spec.epsilon:g}, δ {spec.delta:g}, β {spec.beta:g}, {plan.groups:,} groups a window",
+        f"{spec.stream}: {spec.mechanism.kind}, ε {spec.epsilon:g}, δ {spec.delta:g}, β {spec.beta:g}, {groups} groups a window",
         ["", "calibration", "α", "noise"],
         [
             [

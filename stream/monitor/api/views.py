@@ -18,6 +18,7 @@ from schemas import (
     Source,
     SourceRecord,
     StandingQuery,
+    UnknownGroups,
     moment_ms,
     named_from,
 )
@@ -354,7 +355,7 @@ def window_end(record: GrantRecord, standing: StandingQuery, source: EventsSourc
     """
     if standing.begins is None or record.extensions:
         return None
-    whole = isinstance(record.spec.mechanism, Histogram)
+    whole = isinstance(record.spec.mechanism, Histogram | UnknownGroups)
     groups = 1 if whole else math.prod(source.attributes[name].size for name in standing.by)
     windows = answered // groups
     if not windows:

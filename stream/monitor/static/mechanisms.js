@@ -20,7 +20,7 @@ export const SPECS = {
   sparse_project: { on: ["table"], fields: ["attributes", "sparsity", "projections"], forms: ["cell"] },
   lazy_histogram: { on: ["table"], fields: ["attributes", "sparsity"], forms: ["cell"] },
   running_count: { on: ["events"], fields: ["steps"], forms: [] },
-  unknown_groups: { on: ["table"], fields: ["answers", "counts"], forms: ["texts", "text_people"] },
+  unknown_groups: { on: ["table", "events"], fields: ["answers", "counts"], forms: ["texts", "text_people"] },
 };
 
 /** Fields of mechanisms: label, input type and initial value. */
@@ -82,4 +82,5 @@ export const BASES = {
   independence: "the stream's estimate, for free; some of these attributes were never measured together, or one never at all, so the number is a guess",
   measured: "what was measured before, for free",
   randomized: "a drawn category",
+  "too-many-texts": "a noisy test, by which the window has too many different texts to count them",
 };

@@ -58,6 +58,7 @@ class SourceFacts:
     - ``movement``: sensitivity of a window of a standing stream; ``horizon``: of all windows of a
       running count.
     - ``quantiles``: a window's quantiles, if a standing stream asks for them.
+    - ``text_bytes``: most bytes of a text of unknown groups in a window of a standing stream.
     - ``disjoint``: True if an answer's numbers count disjoint groups, so that a row is in one.
     """
 
@@ -74,6 +75,7 @@ class SourceFacts:
     horizon: Movement | None = None
     movement: Movement | None = None
     quantiles: QuantileFacts | None = None
+    text_bytes: int | None = None
 
     @property
     def rows_public(self) -> bool:

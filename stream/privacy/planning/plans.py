@@ -58,7 +58,7 @@ MECHANISMS_OF: Final[dict[str, set[str]]] = {
     "values": _NUMBERS,
     "table": _NUMBERS | {"histogram", "pmw", "sparse_pmw", "sparse_project", "lazy_histogram", "unknown_groups"},
     "records": {"randomized_response"},
-    "events": {"above_threshold", "numeric_sparse", "laplace", "histogram", "running_count"},
+    "events": {"above_threshold", "numeric_sparse", "laplace", "histogram", "running_count", "unknown_groups"},
 }
 """Mechanisms that run on each kind of source."""
 

@@ -1,6 +1,7 @@
 """Planner of unknown_groups: the least threshold, or rule of selection, that the stream's ε and δ pay for.
 
-Each of c answers is (ε/c, δ/c)-private, and they add up. Proof: docs/proofs/unknown-groups.md.
+Each of c answers is (ε/c, δ/c)-private, and they add up. On live topics an answer is about a window,
+and a part of its δ is for the limit on the window's texts. Proof: docs/proofs/unknown-groups.md.
 """
 
 from __future__ import annotations
@@ -9,7 +10,7 @@ import math
 from decimal import Decimal, localcontext
 from fractions import Fraction
 from functools import lru_cache
-from typing import Final
+from typing import Any, Final
 
 import numpy as np
 
@@ -20,6 +21,14 @@ from stream.privacy.composition.pure_rounds import optimal_round_epsilon, rounde
 from stream.privacy.noise import DELTA_PER_DRAW, TwoSidedGeometric, sampler
 from stream.privacy.planning.noise_layouts import PlanError, require_fit
 from stream.privacy.planning.selection_rules import CERTAIN, MAX_RULE, Rule, RuleTooLongError, selection_rule
+from stream.privacy.planning.window_texts import (
+    DELTA_SHARE,
+    MOST_WINDOW_BYTES,
+    SIZE_SHARE,
+    TEXT_OVERHEAD,
+    largest_text,
+    size_rate,
+)
 
 _DIGITS: Final = 80
 _ROUNDING: Final = 1.0 + 1e-10
@@ -48,6 +57,9 @@ def candidates(spec: StreamSpec, setting: SourceFacts) -> tuple[UnknownGroupsCal
             "lower answers"
         )
     steps, rows = setting.groups_steps, setting.contribution
+    limits: dict[str, Any] = {}
+    if setting.text_bytes is not None:
+        limits = _window_limits(setting.text_bytes, Fraction(epsilon) / steps, epsilon, Fraction(delta))
     draft = UnknownGroupsCalibration(
         method="laplace",
         epsilon_answer=epsilon,
@@ -62,16 +74,20 @@ def candidates(spec: StreamSpec, setting: SourceFacts) -> tuple[UnknownGroupsCal
         expected_queries=spec.expected_queries,
         beta=spec.beta,
         alpha=0.0,
+        **limits,
     )
     if not mechanism.counts:
         return (_selecting(draft),)
     require_fit(steps / epsilon, ", lower answers", setting.grid)
     rate = Fraction(epsilon) / steps
-    least = least_threshold(rate, rows, Fraction(delta))
+    if limits:
+        least = least_threshold(rate, rows, Fraction(delta) * (1 - DELTA_SHARE), SIZE_SHARE)
+    else:
+        least = least_threshold(rate, rows, Fraction(delta))
     draft = draft.model_copy(update={"threshold": least})
     reach = groups_reach(draft)
     stated = rows + math.ceil(math.log(rows / (2.0 * delta)) / float(rate))
-    theorem = math.log(MAX_TEXTS * min(draft.cutoff, draft.expected_queries) / draft.beta) / float(rate)
+    theorem = math.log(most_texts(draft) * min(draft.cutoff, draft.expected_queries) / draft.beta) / float(rate)
     textbook = {"method": "textbook", "threshold": max(least, stated), "alpha": max(float(reach), theorem)}
     return draft.model_copy(update=textbook), draft.model_copy(update={"alpha": float(reach)})
 
@@ -109,13 +125,51 @@ def count_rate(calibration: UnknownGroupsCalibration) -> Fraction:
 
 
 def groups_reach(calibration: UnknownGroupsCalibration, cells: int = 1) -> int:
-    """Return a bound on the errors of all texts of a table, released or not, of all promised answers.
+    """Return a bound on the errors of all texts, released or not, of all promised answers.
 
     With declared attributes beside the text, each text has ``cells`` counts.
     """
     answers = min(calibration.cutoff, calibration.expected_queries)
     allowed = each_failure(calibration.beta, answers)
-    return two_sided_reach(float(count_rate(calibration)), MAX_TEXTS * cells, allowed)
+    return two_sided_reach(float(count_rate(calibration)), most_texts(calibration) * cells, allowed)
+
+
+def most_texts(calibration: UnknownGroupsCalibration) -> int:
+    """Return the most texts of a table, or of a window that is not too large."""
+    if calibration.most_bytes is None:
+        return MAX_TEXTS
+    return calibration.most_bytes // (1 + TEXT_OVERHEAD)
+
+
+def _window_limits(max_length: int, rate: Fraction, epsilon: float, delta: Fraction) -> dict[str, Any]:
+    """Return the limits of a window's texts; PlanError if the test's noise leaves too little room.
+
+    A window above the limit passes the test with probability at most δ₀/16/(1 + e^ε₀).
+    """
+    longest = largest_text(max_length)
+    law = size_rate(rate, longest)
+    with localcontext(prec=_DIGITS):
+        share = delta * DELTA_SHARE
+        allowed = Decimal(share.numerator) / share.denominator / (1 + Decimal(epsilon).exp())
+
+        def passes(room: int) -> bool:
+            return tail(law, room) > allowed
+
+        if allowed <= Decimal(DELTA_PER_DRAW) or passes(MOST_WINDOW_BYTES // 2):
+            raise PlanError(
+                f"epsilon, delta: each answer has ε {epsilon:.3g} and δ {float(delta):.3g}, and the noise on the size of a "
+                f"window's texts of up to {max_length} bytes would exceed half of its limit; raise epsilon or delta, lower "
+                "answers or the source's contribution, or declare a smaller max_length"
+            )
+        low, high = 0, MOST_WINDOW_BYTES // 2
+        while high - low > 1:
+            middle = (low + high) // 2
+            low, high = (middle, high) if passes(middle) else (low, middle)
+    return {
+        "text_bytes": longest,
+        "most_bytes": MOST_WINDOW_BYTES,
+        "size_threshold": MOST_WINDOW_BYTES + 1 - high,
+    }
 
 
 def released_delta(rate: Fraction, rows: int, threshold: int) -> Decimal:
@@ -141,11 +195,12 @@ def tail(rate: Fraction, at_least: int) -> Decimal:
 
 
 @lru_cache(maxsize=1024)
-def least_threshold(rate: Fraction, rows: int, delta: Fraction) -> int:
+def least_threshold(rate: Fraction, rows: int, delta: Fraction, share: Fraction = Fraction(0)) -> int:
     """Return the least T such that a person with this many rows is revealed with at most δ.
 
-    It also keeps −ln(1 − p) ≤ rate·a for a text that one person has a times and that is released with
-    probability p: then texts of one person cost no ε beyond that of their rows.
+    It also keeps −ln(1 − p) ≤ rate·(a − share) for a text that one person has a times and that is
+    released with probability p: then texts of one person cost no ε beyond that of their rows, of
+    which a test of the number of texts has the ``share``.
     """
 
     def holds(threshold: int) -> bool:
@@ -154,7 +209,8 @@ def least_threshold(rate: Fraction, rows: int, delta: Fraction) -> int:
             if failing * delta.denominator > delta.numerator:
                 return False
             step = Decimal(rate.numerator) / Decimal(rate.denominator)
-            return all(-(1 - tail(rate, threshold - own)).ln() <= step * own for own in {1, rows})
+            tested = Decimal(share.numerator) / Decimal(share.denominator)
+            return all(-(1 - tail(rate, threshold - own)).ln() <= step * (own - tested) for own in {1, rows})
 
     low, high = rows, 2 * rows + 1
     while not holds(high):

@@ -1,4 +1,7 @@
-"""The family of unknown_groups: texts of a column that enough rows or people have, mostly with noisy counts."""
+"""The family of unknown_groups: texts of a column that enough rows or people have, mostly with noisy counts.
+
+On a live topic, a window's question has the counts of its texts.
+"""
 
 from __future__ import annotations
 
@@ -8,14 +11,17 @@ from dataclasses import dataclass
 from typing import Any
 
 import msgspec
+import numpy as np
 
-from schemas import MAX_CATEGORIES, TableSource, UnknownGroups, UnknownGroupsCalibration
+from schemas import MAX_CATEGORIES, TOO_MANY_TEXTS, TableSource, UnknownGroups, UnknownGroupsCalibration
 from schemas.queries import Group
 from stream.formatting import values_of
 from stream.privacy.mechanisms.unknown_groups import ReleasedGroup, release, release_keys, shortened, written
 from stream.privacy.noise import DrawRole, cell_noise, event_subkey, name_words
 from stream.privacy.planning.unknown_groups_plans import count_law, group_interval, groups_reach, rule_of
+from stream.privacy.planning.window_texts import is_too_large, size_law
 from stream.processing.dead_letters import Rejection
+from stream.processing.text_counts import decode_text_counts, window_size
 from stream.tables.table_errors import DataError, quote_names
 from stream.tables.text_groups import TextGroups, parts_of
 from stream.worker.families.family import AdmittedQuestion, Family, Reply, require_form
@@ -52,19 +58,23 @@ class _GroupNames:
 class _TextQuestion:
     """The private groups of a question with their counts, and the names of the groups.
 
-    ``top`` is the largest number of groups to publish, or None.
+    ``top`` is the largest number of groups to publish, or None. ``is_too_large`` says
+    that a window's texts exceed the limit, and are missing.
     """
 
     groups: TextGroups
     names: _GroupNames
     top: int | None
+    is_too_large: bool = False
 
 
 class UnknownGroupsFamily(Family):
     """Streams of kind ``unknown_groups``."""
 
     def admit(self, slot: int, query: Any) -> _TextQuestion:
-        """Resolve a question to the private counts of the groups of a column's texts."""
+        """Resolve a question to the private counts of the groups of a column's or a window's texts."""
+        if self._context.trusts_values(slot):
+            return self._window_question(query)
         form = require_form(query, "groups", "people_groups")
         counts = self._context.mechanism(slot, UnknownGroups).counts
         source, people = self._context.source_table(slot), form == "people_groups"
@@ -89,6 +99,16 @@ class UnknownGroupsFamily(Family):
             raise Rejection("malformed", f"group_by: {error}") from None
         return _TextQuestion(groups, names, query.top)
 
+    def _window_question(self, query: Any) -> _TextQuestion:
+        require_form(query, "texts")
+        try:
+            found = decode_text_counts(query.texts)
+        except ValueError as error:
+            raise Rejection("malformed", str(error)) from None
+        texts = tuple(sorted(found or ()))
+        counts = np.array([(found or {})[text] for text in texts], dtype=np.int64)
+        return _TextQuestion(TextGroups(texts, None, counts), _GroupNames("", (), {}), None, found is None)
+
     def answer(self, questions: Sequence[AdmittedQuestion]) -> list[Reply | None]:
         """Answer each question that the grant pays for; all groups of the column get noise."""
         return self._answer_affordable(questions, lambda _, own: [self._reply(one) for one in own])
@@ -103,6 +123,8 @@ class UnknownGroupsFamily(Family):
             one.offset,
             one.payload,
         )
+        if calibration.most_bytes is not None and _exceeds_limit(calibration, content, key):
+            return Reply(charged=True, estimates=(), keys=(), intervals=(), basis=TOO_MANY_TEXTS)
         reply = _selected if calibration.method == "selection" else _counted
         return reply(calibration, content, key)
 
@@ -153,3 +175,12 @@ def _described(names: _GroupNames, released: Sequence[bytes]) -> dict[str, Any]:
     if names.declared:
         return {"top_groups": tuple(names.values(name) for name in released)}
     return {"keys": tuple(name.decode() for name in released)}
+
+
+def _exceeds_limit(calibration: UnknownGroupsCalibration, asked: _TextQuestion, key: bytes) -> bool:
+    """Return whether the noisy size of a window's texts exceeds the limit.
+
+    The noise has the name of the empty text, which no window has.
+    """
+    noise = int(cell_noise(size_law(calibration), key, [b""])[0])
+    return asked.is_too_large or is_too_large(calibration, window_size(asked.groups.private_texts), noise)

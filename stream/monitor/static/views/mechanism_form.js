@@ -11,6 +11,7 @@ const OVER_ATTRIBUTES = new Set(["sums", "attributes"]);
 function fits(name, kind, source) {
   switch (name) {
     case "sums":
+    case "counts":
       return source.kind === "table";
     case "people":
       return source.kind === "table" && Boolean(source.person);

@@ -37,7 +37,8 @@ export function standingForm() {
     const choose = () => (share.hidden = !counted.value.startsWith("quantile "));
     counted.addEventListener("change", choose);
     choose();
-    by = kind === "histogram" ? null : ticks("Grouped by", attributes.map(([name]) => [name, name]));
+    const groups = kind === "unknown_groups" ? Object.keys(source.texts ?? {}) : attributes.map(([name]) => name);
+    by = kind === "histogram" ? null : ticks("Grouped by", groups.map((name) => [name, name]));
     element.replaceChildren(
       labelled("Asked of each window", counted),
       share,

@@ -1,0 +1,274 @@
+"""Texts of windows in feeds and merging: counts, bounds, restores, and windows with too many texts."""
+
+from __future__ import annotations
+
+import json
+import random
+from collections import Counter
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+
+from schemas import Partial, UnknownGroups, UnknownGroupsCalibration
+from schemas.wire import Codec
+from stream.feeds.feed_definitions import StandingDefinition
+from stream.feeds.merge_processor import MergeProcessor
+from stream.feeds.text_tally import TextTally
+from stream.feeds.window_queries import matches_definition
+from stream.privacy.planning.window_texts import MOST_WINDOW_BYTES, TEXT_OVERHEAD, text_size
+from stream.processing.text_counts import MAX_ENCODED, decode_text_counts, encode_text_counts
+from tests.processing import process_records
+from tests.unit.processors.feeds import streams
+from tests.unit.processors.feeds.crashes import LENGTH, counts_of, draw_records, run_feed
+from tests.unit.processors.feeds.partials import EVERY, FIRST, logged
+from tests.unit.processors.feeds.reference import ORIGINS
+from tests.unit.processors.feeds.topic import (
+    HOUR,
+    MINUTE,
+    Arrived,
+    Kafka,
+    Known,
+    changelog,
+    source,
+    start,
+    told,
+)
+
+CALIBRATION = UnknownGroupsCalibration(
+    epsilon=1.0,
+    delta=1e-6,
+    grid=1.0,
+    sensitivity_steps=2,
+    cutoff=100,
+    expected_queries=100,
+    beta=0.05,
+    alpha=10.0,
+    method="laplace",
+    epsilon_answer=1.0,
+    delta_answer=1e-6,
+    threshold=30,
+    contribution=2,
+    text_bytes=40 + TEXT_OVERHEAD,
+    most_bytes=MOST_WINDOW_BYTES,
+    size_threshold=MOST_WINDOW_BYTES,
+)
+TEXTS = {"place": {"max_length": 40}}
+
+
+def texts_of(definition: StandingDefinition, most_bytes: int = MOST_WINDOW_BYTES) -> StandingDefinition:
+    """The same stream with unknown groups."""
+    calibration = CALIBRATION.model_copy(update={"most_bytes": most_bytes})
+    mechanism = UnknownGroups(kind="unknown_groups", answers=100)
+    spec = definition.spec.model_copy(update={"mechanism": mechanism, "delta": 1e-6})
+    return replace(definition, spec=spec, calibration=calibration)
+
+
+def published(kafka: Kafka, name: str) -> dict[int, dict[bytes, int] | None]:
+    """The committed counts of a stream's texts by window."""
+    partials = [partial for partial in kafka.partials() if partial["stream"] == name]
+    return {partial["start"]: decode_text_counts(partial["texts"]) for partial in partials}
+
+
+@pytest.mark.parametrize("seed", range(12))
+def test_text_counts_equal_those_of_declared_groups(seed: int) -> None:
+    """The origin is declared, and is also a text: both are counted over crashes and restores."""
+    chance = random.Random(seed)
+    about = source(
+        contribution=chance.choice([1, 2, 3]),
+        texts=TEXTS,
+        fields={"place": "origin"},
+        clock=chance.choice(["broker", "marks"]),
+        ahead="5m",
+        idle="1s",
+    )
+    pairs = []
+    for number in range(3):
+        standing: dict[str, Any] = {
+            "window": chance.choice([{"size": "10m"}, {"size": "15m", "every": "5m"}]),
+            "count": chance.choice(["events", "people"]),
+            "where": chance.choice(["delay >= 0", None]),
+            "lateness": chance.choice(["0s", "7m"]),
+            "moment": chance.choice([0, 20 * MINUTE]),
+        }
+        declared = told(about, f"d{number}", by=["origin"], **standing)
+        pairs.append((declared, texts_of(told(about, f"t{number}", by=["place"], **standing))))
+    records = draw_records(about, chance, LENGTH)
+    ends = {LENGTH: records[-1].timestamp + 20 * MINUTE}
+    effects = {stream.spec.stream: 0 for pair in pairs for stream in pair}
+    kafka = run_feed(about, [stream for pair in pairs for stream in pair], records, ends, effects, chance)
+    for declared, unknown in pairs:
+        cells = counts_of(kafka, declared.spec.stream)
+        wanted = {at: {ORIGINS[cell].encode(): one for cell, one in row.items()} for at, row in cells.items()}
+        assert published(kafka, unknown.spec.stream) == wanted
+
+
+def arrived(*places: Any, at: int = MINUTE) -> list[Arrived]:
+    """Events of different people, each with a text."""
+    events = [
+        {"who": f"p{number}", "at": at, "origin": "EWR", "delay": 0, **({} if one is None else {"place": one})}
+        for number, one in enumerate(places)
+    ]
+    return [Arrived(number, at, json.dumps(one).encode()) for number, one in enumerate(events)]
+
+
+def closed_after(records: list[Arrived], *, most_bytes: int = MOST_WINDOW_BYTES, restores: int = 0) -> Any:
+    """The counts of the first hour, with a restore after every so many events."""
+    about = source(texts=TEXTS)
+    known, kafka = Known(texts_of(told(about, by=["place"]), most_bytes)), changelog(about)
+    feed, step = start(about, known, kafka), restores or len(records)
+    for place in range(0, len(records), step):
+        kafka.commit(process_records(feed, records[place : place + step]))
+        if restores:
+            feed = start(about, known, kafka)
+    feed.reached_end((HOUR + MINUTE) / 1000)
+    drain_to(feed, kafka)
+    return published(kafka, "s").get(0)
+
+
+def drain_to(feed: Any, kafka: Kafka) -> None:
+    while outputs := feed.idle(0.0):
+        kafka.commit(outputs)
+
+
+def test_an_event_without_text_is_in_no_group() -> None:
+    found = closed_after(arrived("ä", "ä" * 20, "ä" * 21, "", None, 7, 2.0, True, ["x"], "a\tb", 7.50))
+    assert found == {
+        "ä".encode(): 1,
+        ("ä" * 20).encode(): 1,
+        b"7": 1,
+        b"2": 1,
+        b"true": 1,
+        b"a\tb": 1,
+        b"7.5": 1,
+    }
+
+
+def test_an_event_without_text_uses_up_its_persons_bound() -> None:
+    events = arrived(None, None, "late", "other")
+    same = [replace(one, value=(one.value or b"").replace(b"p1", b"p0").replace(b"p2", b"p0")) for one in events]
+    assert closed_after(same) == {b"other": 1}
+
+
+@pytest.mark.parametrize("restores", [0, 1, 3])
+def test_a_window_over_the_limit_keeps_no_text(restores: int) -> None:
+    texts = [f"text {number}" for number in range(8)]
+    size = sum(text_size(text.encode()) for text in texts)
+    full = closed_after(arrived(*texts, *texts), most_bytes=size, restores=restores)
+    assert full == {text.encode(): 2 for text in texts}
+    assert closed_after(arrived(*texts, *texts), most_bytes=size - 1, restores=restores) is None
+
+
+def test_texts_over_the_limit_are_dropped_from_memory() -> None:
+    tally, rows = TextTally(5 * text_size(b"0000")), np.zeros(1, dtype=np.int64)
+    for number in range(100):
+        tally.add(rows, np.zeros(1, dtype=np.int64), [b"%04d" % number], number)
+        assert tally.live <= 5
+    assert tally.counts(0) is None
+    assert tally.counts(1) == {}
+    tally.clear(0)
+    assert tally.live == 0
+
+
+def test_changelog_is_rewritten_with_texts(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("stream.feeds.changelog_pieces.SLACK_ENTRIES", 0)
+    monkeypatch.setattr("stream.feeds.changelog_pieces.PIECE_BYTES", 200)
+    texts = [f"text {number % 7}" for number in range(60)]
+    wanted = Counter(text.encode() for text in texts)
+    assert closed_after(arrived(*texts), restores=4) == wanted
+
+
+def test_largest_window_fits_a_record() -> None:
+    texts = {number.to_bytes(3, "big"): (1 << 62) for number in range(1, MOST_WINDOW_BYTES // (3 + TEXT_OVERHEAD))}
+    encoded = encode_text_counts(texts)
+    assert len(encoded) <= MAX_ENCODED < 900_000
+    assert decode_text_counts(encoded) == texts
+    assert decode_text_counts(encode_text_counts(None)) is None
+
+
+@pytest.mark.parametrize(
+    "encoded", ["", "x", "wA", encode_text_counts({b"": 1}), encode_text_counts({b"a": 0}), "gA==x"]
+)
+def test_counts_that_feeds_do_not_write_are_refused(encoded: str) -> None:
+    with pytest.raises(ValueError, match="texts: "):
+        decode_text_counts(encoded)
+
+
+_partials: Codec[Partial] = Codec(Partial, limit=1 << 22)
+
+
+def merged(*windows: list[dict[bytes, int] | None], most_bytes: int = MOST_WINDOW_BYTES) -> list[Any]:
+    """What merging asks, if each of two partitions publishes its counts of some windows."""
+    spec = streams.spec_of("s", ("place",))
+    spec = spec.model_copy(update={"mechanism": UnknownGroups(kind="unknown_groups", answers=9), "delta": 1e-6})
+    about = streams.SOURCE.model_copy(update={"texts": source(texts=TEXTS).texts})
+    record = streams.told(spec, source=about)
+    control = json.loads(record.value or b"")
+    calibration = CALIBRATION.model_copy(update={"most_bytes": most_bytes})
+    control["calibration"] = json.loads(calibration.model_dump_json())
+    merging = MergeProcessor(streams.TOPICS, 0, Known())
+    merging.restore([record._replace(value=json.dumps(control).encode())])
+    merging.restored()
+    messages = []
+    for number in range(2):
+        for place, counts in enumerate(windows):
+            event = Partial(
+                source="flights",
+                stream="s",
+                incarnation=streams.incarnation_of("s"),
+                partition=number,
+                partitions=2,
+                start=FIRST + place * EVERY,
+                cells=(),
+                counts=(),
+                texts=encode_text_counts(counts[number]),
+            )
+            messages.append((b"s", _partials.encode(event), ()))
+    asked = []
+    outputs = process_records(merging, logged(messages))
+    for topic, _, found in outputs:
+        assert topic != streams.TOPICS.rejected, found
+        asked += [json.loads(value or b"") for _, value, _ in found if topic == streams.TOPICS.queries]
+    return asked
+
+
+def test_merging_adds_the_texts_of_all_partitions() -> None:
+    first, second = merged([{b"a": 2, b"b": 1}, {b"b": 3, b"c": 4}], [{}, {}])
+    assert first["id"] == "2026-01-01T00:00:00Z"
+    assert first["window"] == {"start": "2026-01-01T00:00:00Z", "end": "2026-01-01T00:05:00Z"}
+    assert decode_text_counts(first["texts"]) == {b"a": 2, b"b": 4, b"c": 4}
+    assert decode_text_counts(second["texts"]) == {}
+
+
+def test_merged_texts_over_the_limit_are_left_out() -> None:
+    limit = 2 * text_size(b"a")
+    [within] = merged([{b"a": 1, b"b": 1}, {b"a": 1}], most_bytes=limit)
+    assert decode_text_counts(within["texts"]) == {b"a": 2, b"b": 1}
+    too_large: list[list[dict[bytes, int] | None]] = [[{b"a": 1, b"b": 1}, {b"c": 1}], [None, {b"c": 1}]]
+    for counts in too_large:
+        [beyond] = merged(counts, most_bytes=limit)
+        assert decode_text_counts(beyond["texts"]) is None
+
+
+@pytest.mark.parametrize(
+    "changed",
+    [{"texts": None}, {"texts": "AAAA"}, {"cells": (0,), "counts": (1,)}],
+    ids=["none", "other", "cells"],
+)
+def test_partials_of_another_form_are_refused(changed: dict[str, Any]) -> None:
+    about = source(texts=TEXTS)
+    definition = texts_of(told(about, by=["place"]))
+    event: dict[str, Any] = {
+        "source": "flights",
+        "stream": "s",
+        "incarnation": definition.incarnation,
+        "partition": 0,
+        "partitions": 1,
+        "start": 0,
+        "cells": (),
+        "counts": (),
+        "texts": encode_text_counts({b"a": 1}),
+    }
+    assert matches_definition(Partial(**event), definition)
+    assert not matches_definition(Partial(**{**event, **changed}), definition)
