@@ -25,7 +25,7 @@ DELTA: Final = 1e-6
 EPSILONS: Final = (1.0, 0.1)
 KEYS: Final = 10
 _BEGIN, _END = "<!-- unknown groups measured -->", "<!-- unknown groups end -->"
-_HEADINGS = ("column", "ε", "", "groups with a number", "share of the rows", "mean error", "largest error", "α")
+_HEADINGS = ("column", "ε", "", "groups", "share of the rows", "mean error", "largest error", "α")
 
 
 class Column(NamedTuple):
@@ -36,13 +36,21 @@ class Column(NamedTuple):
 
 
 class Measured(NamedTuple):
-    """What one answer gave: its numbers, the rows in groups with a number, and errors."""
+    """What one answer gave: its groups, the rows in these groups, and errors of the counts, if any."""
 
     groups: int
     share: float
-    mean: float
-    largest: float
-    alpha: float
+    mean: float = 0.0
+    largest: float = 0.0
+    alpha: float = 0.0
+
+
+KINDS: Final = {
+    "`unknown_groups`": "counts",
+    "`unknown_groups`, names alone": "names",
+    "declared, `laplace`": "declared",
+}
+"""The contenders."""
 
 
 def columns() -> list[Column]:
@@ -52,8 +60,9 @@ def columns() -> list[Column]:
     return [Column("Adult, country of birth", people), Column("flights, aircraft", aircraft)]
 
 
-def ask(column: Column, epsilon: float, key: int, *, declared: bool) -> Measured:
-    """Ask for the counts of all values of a column, declared or not."""
+def ask(column: Column, epsilon: float, key: int, kind: str) -> Measured:
+    """Ask for the counts of all values of a column, declared or not, or for their names."""
+    declared = kind == "declared"
     truth = Counter(column.cells)
     domain: Any = {"kind": "text"} if not declared else sorted(truth)
     source = {
@@ -67,7 +76,7 @@ def ask(column: Column, epsilon: float, key: int, *, declared: bool) -> Measured
     }
     driver = Driver(key.to_bytes(32, "little"))
     driver.register(source, {"one": [""] * len(column.cells), "value": column.cells})
-    mechanism: Any = UnknownGroups(kind="unknown_groups")
+    mechanism: Any = UnknownGroups(kind="unknown_groups", counts=kind == "counts")
     if declared:
         mechanism = Laplace(kind="laplace", dimensions=len(truth))
     driver.open(
@@ -81,27 +90,28 @@ def ask(column: Column, epsilon: float, key: int, *, declared: bool) -> Measured
         )
     )
     result = driver.ask("s", group_by=["value"])
+    if kind == "names":
+        names = result.keys or ()
+        return Measured(len(names), sum(truth[name] for name in names) / len(column.cells))
     counts = {str(row["value"]): row["estimate"] for row in result.rows()}
     errors = [abs(count - truth[value]) for value, count in counts.items()]
     share = sum(truth[value] for value in counts) / len(column.cells)
     return Measured(len(counts), share, mean(errors), max(errors), result.alpha or 0.0)
 
 
-def row(column: Column, epsilon: float, *, declared: bool) -> tuple[str, ...]:
+def row(column: Column, epsilon: float, who: str) -> tuple[str, ...]:
     """Measure with every key, and format the means."""
-    found = [ask(column, epsilon, key, declared=declared) for key in range(KEYS)]
+    found = [ask(column, epsilon, key, KINDS[who]) for key in range(KEYS)]
     groups, share, error, largest, alpha = (mean(values) for values in zip(*found, strict=True))
     values = len(set(column.cells))
-    who = "declared, `laplace`" if declared else "`unknown_groups`"
+    errors = ("–",) * 3 if KINDS[who] == "names" else (f"{error:.2f}", f"{largest:.1f}", f"{alpha:g}")
     return (
         column.name,
         f"{epsilon:g}",
         who,
         f"{groups:,.1f} of {values:,}".replace(".0 ", " "),
         f"{share:.2%}",
-        f"{error:.2f}",
-        f"{largest:.1f}",
-        f"{alpha:g}",
+        *errors,
     )
 
 
@@ -110,12 +120,7 @@ def main(arguments: list[str] | None = None) -> None:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.unknown_groups", description=__doc__)
     parser.add_argument("--write", action="store_true", help=f"write the table of {DOCUMENT}")
     options = parser.parse_args(arguments)
-    rows = [
-        row(column, epsilon, declared=declared)
-        for column in columns()
-        for epsilon in EPSILONS
-        for declared in (False, True)
-    ]
+    rows = [row(column, epsilon, who) for column in columns() for epsilon in EPSILONS for who in KINDS]
     lines = ["| " + " | ".join(one) + " |" for one in (_HEADINGS, ("---",) * len(_HEADINGS), *rows)]
     told = f"One answer, δ = {DELTA:g} for unknown groups and 0 for declared ones; means over {KEYS} keys; errors in rows."
     text = "\n".join([told, "", *lines])
