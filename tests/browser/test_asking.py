@@ -241,3 +241,53 @@ async def test_dates_amounts_and_orders_are_offered_where_they_can_be_asked(open
         ("cost", "severity >= 'high'"),
     ]
     assert [one.where for one in scene.asks[0].candidates or ()][2] == "month = '2024-03'"
+
+
+VISITS: dict[str, Any] = {
+    **PEOPLE,
+    "source": "visits",
+    "delta": 1e-3,
+    "attributes": {
+        "day": {"kind": "date", "minimum": "2024-01-01", "maximum": "2024-01-31"},
+        "ward": ["A", "B"],
+        "note": {"kind": "text"},
+    },
+}
+VISIT_ROWS: dict[str, Any] = {
+    "day": ["2024-01-16"] * 400,
+    "ward": ["A", "B"] * 200,
+    "note": ["flu"] * 300 + ["cold"] * 99 + ["rare"],
+}
+
+
+async def test_texts_are_listed_by_ward_and_without_counts_and_a_median_is_a_date(open_page: OpenPage) -> None:
+    scene = Scene()
+    scene.driver.register(VISITS, VISIT_ROWS)
+    mechanisms: dict[str, dict[str, Any]] = {
+        "counts": {"kind": "unknown_groups"},
+        "names": {"kind": "unknown_groups", "counts": False},
+        "days": {"kind": "laplace", "answers": 2},
+    }
+    for name, mechanism in mechanisms.items():
+        delta = 0.0 if name == "days" else 1e-4
+        scene.driver.open(
+            {"stream": name, "source": "visits", "epsilon": 8.0, "delta": delta, "mechanism": mechanism}
+        )
+    scene.flow()
+    async with scene.served() as address:
+        answer = "Answer"
+        page = await open_page(address, "ask?stream=names", OPERATOR)
+        await ask(page)
+        table = page.get_by_role("region", name=answer).first.locator("tbody tr")
+        await expect(table).to_have_text(["cold", "flu"])
+        page = await open_page(address, "ask?stream=counts", OPERATOR)
+        await page.get_by_label("ward", exact=True).first.check()
+        await ask(page)
+        await expect(page.get_by_role("region", name=answer).first.locator("tbody tr").first).to_contain_text(
+            "flu"
+        )
+        await expect(page.get_by_role("region", name=answer).first.locator("tbody tr")).to_have_count(4)
+        page = await open_page(address, "ask?stream=days", OPERATOR)
+        await page.get_by_label("Ask", exact=True).select_option("quantile")
+        await ask(page)
+        await expect(page.get_by_role("region", name=answer).first).to_contain_text("Answered: 2024-01-16")
