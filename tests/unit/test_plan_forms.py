@@ -219,3 +219,15 @@ def test_an_error_that_follows_from_nothing_known_beforehand_is_refused_with_wha
     result = CliRunner().invoke(app, ["plan", "--alpha", "0.01", "--queries", "100", *arguments])
     assert result.exit_code != 0
     assert words in str(result.exception)
+
+
+def test_a_plan_of_names_alone_says_from_how_many_people_on_release_is_certain() -> None:
+    asked = ["--form", "texts", "--no-counts", "--epsilon", "1", "--delta", "1e-6", "--queries", "1"]
+    [best] = [one for one in compared(*asked)["mechanisms"] if one["applies"]]
+    assert (best["mechanism"], best["alpha"]) == ("unknown_groups", 28.0)
+    printed = CliRunner().invoke(app, ["plan", *asked], catch_exceptions=False).stdout
+    command = next(line for line in printed.splitlines() if "--mechanism unknown_groups" in line).split()
+    again = CliRunner().invoke(app, command[1:], catch_exceptions=False)
+    sentence = " ".join(again.stdout.split())
+    assert "a text is released for certain from 28 people on" in sentence
+    assert "a text with 14 people is released with probability 50 %" in sentence

@@ -257,6 +257,7 @@ def _command(best: Choice, wanted: Wanted, sensitivity: float) -> str:
         options |= {"--sensitivity": sensitivity, "--grid": setting.grid}
     words = [f"{name} {_word(value)}" for name, value in options.items() if value is not None]
     flags = [f"--{name.replace('_', '-')}" for name in ("monotone", "worst_case") if mechanism.get(name)]
+    flags += ["--no-counts"] if mechanism.get("counts") is False else []
     return " ".join(["sotto plan", *words, *flags])
 
 

@@ -162,7 +162,8 @@ def _opened(spec: StreamSpec, calibration: Calibration) -> tuple[Promise, ...]: 
             return (_promise(calibration, "each number so far is within ±", "", over, remark),)
         case UnknownGroups(counts=False):
             remark = released_with(calibration) if isinstance(calibration, UnknownGroupsCalibration) else ""
-            return (_promise(calibration, "a text is released for certain from ", " people on", asked, remark),)
+            certain = _promise(calibration, "a text is released for certain from ", " people on", asked, remark)
+            return (replace(certain, probability=1.0),)
         case UnknownGroups():
             remark = released_with(calibration) if isinstance(calibration, UnknownGroupsCalibration) else ""
             return (_promise(calibration, "the count of each text is within ±", "", asked, remark),)
