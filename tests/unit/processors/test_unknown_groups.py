@@ -171,9 +171,9 @@ def test_other_mechanisms_refuse_texts(asked: dict[str, Any]) -> None:
     [
         (
             {"kind": "histogram", "attributes": ["diagnosis"]},
-            "mechanism.attributes.0: attribute 'diagnosis' is text",
+            "mechanism.attributes.0: attribute 'diagnosis' is a text",
         ),
-        ({"kind": "noisy_max", "sums": ["diagnosis"]}, "mechanism.sums.0: attribute 'diagnosis' is text"),
+        ({"kind": "noisy_max", "sums": ["diagnosis"]}, "mechanism.sums.0: attribute 'diagnosis' is a text"),
         ({"kind": "unknown_groups"}, "delta: is 0, but which texts there are is private"),
     ],
 )
