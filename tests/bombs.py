@@ -74,6 +74,7 @@ def batch(pieces: Iterable[bytes], count: int, codec: str = "zstd", level: int =
     return bytes(built)
 
 
+@cache
 def large_value(megabytes: int, codec: str = "zstd") -> bytes:
     """One record whose value has so many megabytes: 9 of them weigh a few kilobytes, 400 of them twelve."""
     return batch(long_record(0, megabytes * MEGABYTE), 1, codec)

@@ -17,7 +17,7 @@ from schemas import RunningCountCalibration
 from stream.privacy.accuracy.source_facts import horizon, movement
 from tests.privacy.audit_variants import Variant, broken
 from tests.privacy.live_periods import HOUR, Asked, MovedInPeriod, World, in_period, neighbours
-from tests.privacy.live_topics import MINUTE, Form, Moment, Person, about, lives
+from tests.privacy.live_topics import MINUTE, Counted, Form, Moment, Person, about, lives
 from tests.privacy.period_variants import VARIANTS
 
 M = 2
@@ -76,12 +76,13 @@ def world(neighbors: str = "add-remove", contribution: int = M) -> World:
 def pairs(where: World, chosen: Iterable[Person]) -> Iterator[tuple[Asked, Asked, int]]:
     """What is asked on two topics that differ in what one person did in a period, for all lives that have events there."""
     known: dict[Any, Asked] = {}
+    counted: Counted = {}
     replaced = where.source.neighbors == "replace"
 
     def numbers(people: Mapping[str, Person]) -> Asked:
         key = tuple(sorted(people.items(), key=repr))
         if key not in known:
-            known[key] = where.asked(people, END)
+            known[key] = where.asked(people, END, counted=counted)
         return known[key]
 
     all_chosen = list(chosen)

@@ -156,7 +156,7 @@ problems = st.fixed_dictionaries(
 
 
 @given(problem=problems)
-@settings(deadline=None, max_examples=16)
+@settings(deadline=None, max_examples=10)
 def test_no_candidate_spends_more_than_epsilon_and_delta(problem: dict[str, float]) -> None:
     for one in every(**problem).values():  # type: ignore[arg-type]
         per_round = Fraction(one.epsilon_threshold) + Fraction(one.epsilon_query)
@@ -183,7 +183,7 @@ BEND_BETWEEN_NODES = {
 
 @given(problem=problems)
 @example(problem=BEND_BETWEEN_NODES)
-@settings(deadline=None, max_examples=16)
+@settings(deadline=None, max_examples=10)
 def test_the_error_stated_is_kept_to_with_probability_one_minus_beta(problem: dict[str, float]) -> None:
     for one in every(**problem).values():  # type: ignore[arg-type]
         steps = math.floor(one.alpha / one.grid)
@@ -203,7 +203,7 @@ def test_the_bound_hardly_depends_on_where_the_noise_is_cut() -> None:
 
 
 @given(problem=problems)
-@settings(deadline=None, max_examples=16)
+@settings(deadline=None, max_examples=8)
 def test_the_plan_is_never_worse_than_any_candidate_nor_than_the_textbooks_exact_error(
     problem: dict[str, float],
 ) -> None:
@@ -214,7 +214,7 @@ def test_the_plan_is_never_worse_than_any_candidate_nor_than_the_textbooks_exact
 
 
 @given(problem=problems, factor=st.floats(1.1, 4.0))
-@settings(deadline=None, max_examples=10)
+@settings(deadline=None, max_examples=6)
 def test_a_larger_epsilon_never_costs_accuracy(problem: dict[str, float], factor: float) -> None:
     richer = {**problem, "epsilon": problem["epsilon"] * factor}
     before, after = exact_alpha(planned(**problem)), exact_alpha(planned(**richer))  # type: ignore[arg-type]
@@ -222,7 +222,7 @@ def test_a_larger_epsilon_never_costs_accuracy(problem: dict[str, float], factor
 
 
 @given(problem=problems, factor=st.integers(2, 10), what=st.sampled_from(["cutoff", "queries"]))
-@settings(deadline=None, max_examples=10)
+@settings(deadline=None, max_examples=6)
 def test_more_tops_or_more_queries_never_gain_accuracy(problem: dict[str, float], factor: int, what: str) -> None:
     harder = {**problem, what: problem[what] * factor}
     before, after = exact_alpha(planned(**problem)), exact_alpha(planned(**harder))  # type: ignore[arg-type]

@@ -6,6 +6,7 @@ import struct
 import subprocess
 import sys
 from collections.abc import Iterable
+from functools import cache
 from typing import Any
 
 import pytest
@@ -145,11 +146,16 @@ def test_no_record_decides_about_the_others_of_its_batch(codec: str) -> None:
             assert "128 KiB" in large.value.rejection.message
 
 
+@cache
+def many_records() -> list[bytes]:
+    return [bombs.record(delta, None, b"%d" % delta) for delta in range(2 * TURN_RECORDS)]
+
+
 @pytest.mark.parametrize("codec", CODECS[1:])
 def test_a_batch_that_takes_several_turns_is_read_whole_and_in_order(codec: str) -> None:
     values = [b"%d" % number + b"a" * (number % 5 * 600) for number in range(TURN_RECORDS // 5)]
     few = [bombs.record(delta, b"ward", value, [(b"name", b"x")]) for delta, value in enumerate(values)]
-    many = [bombs.record(delta, None, b"%d" % delta) for delta in range(2 * TURN_RECORDS)]
+    many = many_records()
     for pieces in (few, [*many, *bombs.long_record(len(many), UNFOLDED_BYTES)]):
         data = bombs.batch(pieces, len(few) if pieces is few else len(many) + 1, codec, level=1)
         found: list[Any] = []
