@@ -108,7 +108,9 @@ def test_gaussian_answers_take_a_percentage_and_no_epsilon() -> None:
         ask(made, **COUNT, max_price="0.5%").reason or ""
     )
     assert ask(made, **COUNT, max_price="2%").outcome == "answer"
-    assert (ask(made, **COUNT, max_price=0.1).reason or "").startswith("malformed: max_price: Gaussian noise")
+    assert (ask(made, **COUNT, max_price=0.1).reason or "").startswith(
+        "malformed: max_price: an answer with Gaussian noise"
+    )
 
 
 def test_a_dry_run_gives_the_price_and_raises_other_refusals() -> None:
