@@ -21,7 +21,7 @@ from sotto import Driver
 from stream.privacy.accuracy.noise_laws import variance_of
 from stream.privacy.accuracy.source_facts import SourceFacts
 from stream.privacy.planning.answer_plans import answer_law
-from stream.privacy.planning.plans import candidates
+from stream.privacy.planning.plans import plan_calibrations
 from stream.privacy.planning.release_plans import answer_alpha, node_law, tree_of
 
 HORIZONS = (24, 365, 8760)
@@ -114,7 +114,7 @@ def charged(steps: int) -> str:
     """The deviation of the sum of as many answers of laplace, at the least that its plans take."""
     mechanism = Laplace(kind="laplace", answers=steps)
     spec = StreamSpec(stream="s", source="t", mechanism=mechanism, epsilon=1.0, expected_queries=steps)
-    variances = [variance_of(answer_law(plan, 1, 1)) for plan in candidates(spec, SourceFacts())]  # type: ignore[arg-type]
+    variances = [variance_of(answer_law(plan, 1, 1)) for plan in plan_calibrations(spec, SourceFacts())]  # type: ignore[arg-type]
     return f"{math.sqrt(steps * min(variances)):,.0f}"
 
 

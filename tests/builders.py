@@ -14,7 +14,7 @@ from schemas import Source, SparseVectorCalibration, StreamSpec
 from sotto import Driver
 from stream.privacy.accuracy.source_facts import SourceFacts
 from stream.privacy.noise import NoiseKey
-from stream.privacy.planning.plans import choose
+from stream.privacy.planning.plans import choose_calibration
 from stream.tables.rows import Frame
 
 KEY: Final = NoiseKey(bytes(range(32)))
@@ -106,7 +106,7 @@ def parse_spec(kind: str = "above_threshold", **fields: Any) -> StreamSpec:
 
 def calibration(spec: StreamSpec | None = None, **changes: Any) -> SparseVectorCalibration:
     """Return the planned calibration of a sparse-vector stream, with some fields replaced."""
-    planned = choose(spec or parse_stream(stream()), SourceFacts())
+    planned = choose_calibration(spec or parse_stream(stream()), SourceFacts())
     assert isinstance(planned, SparseVectorCalibration)
     return planned.model_copy(update=changes)
 

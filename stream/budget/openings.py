@@ -55,7 +55,7 @@ from stream.privacy.ledger.grants import Grant, describe_promise_per_period
 from stream.privacy.ledger.state_machine import Ledger
 from stream.privacy.noise import NoiseScaleError
 from stream.privacy.planning.noise_layouts import PlanError
-from stream.privacy.planning.plans import MECHANISMS_OF, choose, sensitivity_steps
+from stream.privacy.planning.plans import MECHANISMS_OF, choose_calibration, sensitivity_steps
 from stream.processing.protocol import Message, Outputs, RecordLike
 from stream.processing.topic_names import Topics, partition_of
 from stream.tables import count_sensitivity, rows_are_public, total_sensitivity
@@ -80,7 +80,7 @@ def plan_stream(spec: StreamSpec, source: Source, table_rows: Callable[[], int] 
     """
     setting = facts_for_plan(spec, source, table_rows)
     try:
-        calibration = choose(spec, setting)
+        calibration = choose_calibration(spec, setting)
     except (PlanError, AccuracyError, NoiseScaleError):
         raise
     except (ArithmeticError, ValueError) as error:

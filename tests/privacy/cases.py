@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Literal
 
 from schemas import AboveThreshold, NumericSparse, SparseVectorCalibration
-from stream.privacy.planning.plans import split_candidates
+from stream.privacy.planning.plans import plan_sparse_vectors
 from tests.privacy.exact import Machine, Move, neighbours
 
 
@@ -26,7 +26,7 @@ def calibrations(
         mechanism = NumericSparse(
             kind="numeric_sparse", threshold=0.0, cutoff=cutoff, monotone=monotone, numbers=numbers
         )
-    found = split_candidates(
+    found = plan_sparse_vectors(
         mechanism,
         epsilon=epsilon,
         delta=delta,

@@ -15,7 +15,7 @@ from stream.privacy.composition.losses import losses
 from stream.privacy.noise import Sampler, gaussian
 from stream.privacy.planning.answer_plans import answer_law
 from stream.privacy.planning.estimate_plans import marginal_law, opening_law
-from stream.privacy.planning.plans import candidates, choose, name_of
+from stream.privacy.planning.plans import choose_calibration, name_of, plan_calibrations
 from tests.builders import parse_spec
 from tests.privacy.exact import law_of
 from tests.privacy.losses import cut_tail, worst_delta
@@ -24,7 +24,7 @@ from tests.privacy.losses import cut_tail, worst_delta
 def gaussian_plan(mechanism: dict[str, Any], epsilon: float, delta: float, **setting: Any) -> Calibration:
     """The calibration with Gaussian noise, whether or not another is better."""
     spec = parse_spec(**mechanism, epsilon=epsilon, delta=delta)
-    [found] = [one for one in candidates(spec, SourceFacts(**setting)) if name_of(one).endswith("gaussian")]
+    [found] = [one for one in plan_calibrations(spec, SourceFacts(**setting)) if name_of(one).endswith("gaussian")]
     return found
 
 
@@ -89,7 +89,7 @@ def test_an_opening_and_a_marginal_of_a_top_use_up_what_comparisons_leave() -> N
     asked = parse_spec(
         "pmw", attributes=["a", "b"], warm_start=1, updates=1, epsilon=3.0, delta=0.05, expected_queries=50
     )
-    found = choose(asked, SourceFacts(sizes=(10, 4)))
+    found = choose_calibration(asked, SourceFacts(sizes=(10, 4)))
     assert isinstance(found, EstimateCalibration)
     assert (found.noise, found.starts, found.cutoff) == ("gaussian", 2, 1)
     left = float(Fraction(found.epsilon) - losses(found).total)

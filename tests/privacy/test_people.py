@@ -30,7 +30,7 @@ from stream.privacy.noise import DELTA_PER_DRAW, sampler
 from stream.privacy.planning.answer_plans import alpha_for, answer_law
 from stream.privacy.planning.estimate_plans import marginal_law, number_law, opening_law
 from stream.privacy.planning.hypothesis_plans import WEIGHT_STEPS, rows_rate
-from stream.privacy.planning.prices import rate_of
+from stream.privacy.planning.prices import noise_rate
 from stream.tables import PrivateTable, parse
 from tests import builders
 from tests.privacy import people_variants as variants
@@ -299,7 +299,7 @@ def test_an_estimate_divides_each_part_among_a_persons_rows(neighbors: str) -> N
     for name in ("top", "numbered"):
         assert lost[name] == pytest.approx(CONTRIBUTION * inner.epsilon_answer / inner.cutoff, rel=1e-6)
     # A price is the loss of the numbers that it buys.
-    assert float(rate_of(calibration, 1 << 20, 1)) * CONTRIBUTION == pytest.approx(float(parts.each), rel=1e-12)
+    assert float(noise_rate(calibration, 1 << 20, 1)) * CONTRIBUTION == pytest.approx(float(parts.each), rel=1e-12)
     # The comparisons: steps of one row, times as many rows.
     thresholds = float(Fraction(inner.epsilon_threshold)) / WEIGHT_STEPS
     moved = max(abs(step) for (step,) in seen["count"]) * WEIGHT_STEPS

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from stream.privacy.mechanisms.selection import RESPONSE_WORDS, respond
 from stream.privacy.noise import DrawRole, event_words, stream_subkey
-from stream.privacy.planning.response_plans import RESPONSE_BITS, Response, response
+from stream.privacy.planning.response_plans import RESPONSE_BITS, ResponseLaw, response_law
 from tests.builders import KEY, installation, source, stream
 from tests.privacy.chance import fits
 from tests.privacy.exact import exponential_below
@@ -23,10 +23,10 @@ epsilons = st.floats(min_value=1e-6, max_value=1000.0).map(Fraction)
 sizes = st.integers(min_value=2, max_value=4096)
 
 
-def counted(law: Response, own: int | None) -> list[int]:
+def counted(law: ResponseLaw, own: int | None) -> list[int]:
     """How many of the 2^128 uniform numbers lead to each category, from the answers at the ends of every stretch."""
     whole, k = 1 << RESPONSE_BITS, law.categories
-    edges = [number * law.other for number in range(k)] + [whole]
+    edges = [number * law.other_weight for number in range(k)] + [whole]
     if own is None:
         edges = [-(-number * whole // k) for number in range(k + 1)]
     counts = [0] * law.categories
@@ -40,37 +40,37 @@ def counted(law: Response, own: int | None) -> list[int]:
 
 @given(epsilon=epsilons, categories=sizes)
 def test_the_loss_of_an_answer_is_at_most_its_epsilon_exactly(epsilon: Fraction, categories: int) -> None:
-    law = Response(epsilon, categories)
-    assert law.own + (categories - 1) * law.other == 1 << RESPONSE_BITS
-    assert Fraction(law.own, law.other) <= exponential_below(epsilon)
+    law = ResponseLaw(epsilon, categories)
+    assert law.own_weight + (categories - 1) * law.other_weight == 1 << RESPONSE_BITS
+    assert Fraction(law.own_weight, law.other_weight) <= exponential_below(epsilon)
 
 
 @given(epsilon=st.floats(min_value=1e-3, max_value=40.0).map(Fraction), categories=sizes)
 def test_the_loss_of_an_answer_is_its_epsilon_to_fifteen_digits(epsilon: Fraction, categories: int) -> None:
-    law = Response(epsilon, categories)
-    assert Fraction(law.own, law.other) >= exponential_below(epsilon) * (1 - Fraction(1, 10**15))
+    law = ResponseLaw(epsilon, categories)
+    assert Fraction(law.own_weight, law.other_weight) >= exponential_below(epsilon) * (1 - Fraction(1, 10**15))
 
 
 @pytest.mark.parametrize(("epsilon", "categories"), [(math.log(3), 2), (0.1, 5), (4.0, 3), (1000.0, 4)])
 def test_every_category_is_answered_with_exactly_the_probability_stated(epsilon: float, categories: int) -> None:
-    law = response(Fraction(epsilon), categories)
+    law = response_law(Fraction(epsilon), categories)
     for own in range(categories):
         counts = counted(law, own)
-        assert counts.pop(own) == law.own
-        assert counts == [law.other] * (categories - 1)
+        assert counts.pop(own) == law.own_weight
+        assert counts == [law.other_weight] * (categories - 1)
 
 
 @pytest.mark.parametrize(("epsilon", "categories"), [(1e-6, 2), (1e-6, 4096), (0.1, 5), (4.0, 3), (1000.0, 4)])
 def test_a_category_that_is_not_listed_is_no_easier_to_tell_from_another_than_a_listed_one(
     epsilon: float, categories: int
 ) -> None:
-    law = response(Fraction(epsilon), categories)
+    law = response_law(Fraction(epsilon), categories)
     counts = counted(law, None)
     assert sum(counts) == 1 << RESPONSE_BITS
     assert max(counts) - min(counts) <= 1
     # Every listed category gives each answer ``own`` or ``other`` of the numbers.
-    worst = max(Fraction(law.own, min(counts)), Fraction(max(counts), law.other))
-    assert law.other <= min(counts)
+    worst = max(Fraction(law.own_weight, min(counts)), Fraction(max(counts), law.other_weight))
+    assert law.other_weight <= min(counts)
     assert worst <= exponential_below(Fraction(epsilon))
 
 
@@ -82,22 +82,22 @@ def test_a_stream_answers_whoever_is_not_listed_with_every_category_alike() -> N
 
 
 def test_a_fair_coin_before_a_fair_coin_is_the_notes_own_example() -> None:
-    law = response(Fraction(math.log(3)), 2)
-    assert law.rates == pytest.approx((0.75, 0.25), abs=1e-15)
+    law = response_law(Fraction(math.log(3)), 2)
+    assert law.probabilities == pytest.approx((0.75, 0.25), abs=1e-15)
 
 
 def test_the_form_of_the_notes_for_bits_is_this_one() -> None:
     for q in (0.1, 0.5, 0.9):
-        own, other = response(Fraction(math.log((1 + q) / (1 - q))), 2).rates
+        own, other = response_law(Fraction(math.log((1 + q) / (1 - q))), 2).probabilities
         assert (own, other) == pytest.approx((q + (1 - q) / 2, (1 - q) / 2), abs=1e-14)
 
 
 def test_keyed_answers_follow_the_exact_law() -> None:
-    law, draws = response(Fraction(1), 5), 20000
+    law, draws = response_law(Fraction(1), 5), 20000
     subkey = stream_subkey(KEY, incarnation="0" * 32, definition=b"survey", role=DrawRole.ANSWER)
     words, _ = event_words([subkey] * draws, "queries", 0, range(draws), [b"{}"] * draws, RESPONSE_WORDS)
     answers = [respond(2, law, int.from_bytes(row.tobytes(), "little")) for row in words]
-    own, other = law.rates
+    own, other = law.probabilities
     assert fits(np.bincount(answers, minlength=5).tolist(), [draws * (own if c == 2 else other) for c in range(5)])
 
 
@@ -105,6 +105,6 @@ def test_a_stream_answers_with_the_law_of_its_share_of_epsilon() -> None:
     driver = installation(SURVEY, sources=[source("people", "records", epsilon=2.0, contributions=2)])
     draws = 6000
     answers = driver.ask_many({"id": str(n), "stream": "survey", "category": "b"} for n in range(draws))
-    own, other = response(Fraction(1), 3).rates
+    own, other = response_law(Fraction(1), 3).probabilities
     counts = [sum(answer.choice == category for answer in answers) for category in "abc"]
     assert fits(counts, [draws * other, draws * own, draws * other])

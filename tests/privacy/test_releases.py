@@ -17,7 +17,7 @@ from stream.privacy.accuracy.release_accuracy import release_law
 from stream.privacy.accuracy.source_facts import SourceFacts
 from stream.privacy.composition.costs import EPSILON_UNITS, realised_cost
 from stream.privacy.noise import TwoSidedGeometric
-from stream.privacy.planning.release_plans import candidates
+from stream.privacy.planning.release_plans import plan_calibrations
 from tests.builders import parse_spec
 from tests.privacy.exact import NO_NOISE, Law, law_of
 from tests.privacy.losses import cut_tail, worst_delta
@@ -36,7 +36,7 @@ def calibrations(
     size = {"projections": projections} if kind == "sparse_project" else {}
     spec = parse_spec(kind, epsilon=epsilon, delta=delta, **size)
     setting = SourceFacts(universe=8, neighbors=neighbors, rows=5 if neighbors == "replace" else None)
-    return {one.method: one for one in candidates(spec, setting)}
+    return {one.method: one for one in plan_calibrations(spec, setting)}
 
 
 def noise_of(calibration: ReleaseCalibration) -> Law:

@@ -21,7 +21,7 @@ from stream.privacy.planning.unknown_groups_plans import (
     group_interval,
     groups_reach,
     least_threshold,
-    released_delta,
+    release_probability,
     rows_released_with,
 )
 from stream.privacy.planning.window_texts import TEXT_OVERHEAD, is_too_large, size_law, text_size
@@ -43,7 +43,7 @@ def planned(
     rows: int = 1, *, replace: bool = False, epsilon: float = EPSILON, delta: float = DELTA
 ) -> UnknownGroupsCalibration:
     setting = SourceFacts(contribution=rows, neighbors="replace" if replace else "add-remove", disjoint=True)
-    found = choose(parse_spec("unknown_groups", epsilon=epsilon, delta=delta), setting)
+    found = choose_calibration(parse_spec("unknown_groups", epsilon=epsilon, delta=delta), setting)
     assert isinstance(found, UnknownGroupsCalibration)
     return found
 
@@ -260,7 +260,9 @@ def test_delta_of_a_person_is_the_worst_division_of_rows(rows: int) -> None:
         for share in own:
             kept *= missed[share] if share else 1
         chances.append(1 - kept)
-    claimed = Fraction(released_delta(Fraction(plan.epsilon_answer) / plan.sensitivity_steps, rows, threshold))
+    claimed = Fraction(
+        release_probability(Fraction(plan.epsilon_answer) / plan.sensitivity_steps, rows, threshold)
+    )
     assert max(chances) <= claimed <= Fraction(plan.delta)
     assert max(chances) > claimed * Fraction(999, 1000)
 

@@ -25,7 +25,7 @@ from stream.privacy.mechanisms.selection import noisy_max
 from stream.privacy.mechanisms.tensor_sums import TensorCells
 from stream.privacy.mechanisms.workload_selection import add_workload
 from stream.privacy.noise import Geometric, Sampler, Symmetric, sampler
-from stream.privacy.planning.workload_plans import choice_law, chosen_law, rounds_of
+from stream.privacy.planning.workload_plans import choice_law, chosen_law, count_rounds
 from tests.privacy.pmw_transcripts import FLOATS, STEPS, Integers, two_sided
 
 pytestmark = pytest.mark.usefixtures("fitted_once")
@@ -249,7 +249,7 @@ def test_rounds_divide_the_parts_of_the_opening() -> None:
     for rounds in (1, 2, 3):
         assert float(choice_law(made, rounds).rate) * rounds * 2 * 2 * STEPS == pytest.approx(6.0)
         assert float(chosen_law(made, rounds).rate) * rounds * 2 == pytest.approx(2.0)  # type: ignore[union-attr]
-    assert rounds_of(made, 10**9, 3) == 2
+    assert count_rounds(made, 10**9, 3) == 2
 
 
 def test_choice_is_the_noisy_maximum() -> None:

@@ -11,7 +11,7 @@ import pytest
 from schemas import Answer, GrantRecord
 from sotto import Driver
 from stream.cli import main
-from stream.privacy.planning.response_plans import EstimateError, shares_of
+from stream.privacy.planning.response_plans import ShareEstimateError, estimate_stream_shares
 from tests.builders import KEY
 from tests.unit.processors.budget_service import ledger_codec
 from tests.unit.processors.installation import answer_codec
@@ -43,34 +43,34 @@ def grant_of(driver: Driver, stream: str) -> GrantRecord:
 
 def test_the_shares_of_a_stream_are_estimated_from_its_own_answers_each_counted_once() -> None:
     grant, answers = collected()
-    found = shares_of(grant, answers)
+    found = estimate_stream_shares(grant, answers)
     assert (found.stream, found.events, found.beta) == ("survey", 400, 0.05)
     yes, no = found.shares
     assert (yes.category, no.category) == ("yes", "no")
     assert yes.answers + no.answers == 400
     assert yes.low < 0.3 < yes.high
     assert abs(yes.estimate - 0.3) <= grant.calibration.alpha * (1000 / 400) ** 0.5
-    assert shares_of(grant, [*answers, *answers]) == found
+    assert estimate_stream_shares(grant, [*answers, *answers]) == found
 
 
 def test_a_smaller_beta_widens_the_intervals() -> None:
     grant, answers = collected()
-    usual, sure = (shares_of(grant, answers, beta).shares[0] for beta in (None, 1e-9))
+    usual, sure = (estimate_stream_shares(grant, answers, beta).shares[0] for beta in (None, 1e-9))
     assert sure.low < usual.low < usual.high < sure.high
-    with pytest.raises(EstimateError, match="beta: 2 is no probability"):
-        shares_of(grant, answers, 2.0)
+    with pytest.raises(ShareEstimateError, match="beta: 2 is no probability"):
+        estimate_stream_shares(grant, answers, 2.0)
 
 
 def test_answers_that_cannot_be_of_one_stream_are_refused() -> None:
     grant, answers = collected()
     one = next(answer for answer in answers if answer.stream == "survey")
     other = one.model_copy(update={"choice": "no" if one.choice == "yes" else "yes"})
-    with pytest.raises(EstimateError, match="two differ at index 0"):
-        shares_of(grant, [one, other])
-    with pytest.raises(EstimateError, match="a category that the stream does not have"):
-        shares_of(grant, [one.model_copy(update={"choice": "perhaps"})])
-    with pytest.raises(EstimateError, match="none of stream 'survey' among them"):
-        shares_of(grant, [answer for answer in answers if answer.stream == "other"])
+    with pytest.raises(ShareEstimateError, match="two differ at index 0"):
+        estimate_stream_shares(grant, [one, other])
+    with pytest.raises(ShareEstimateError, match="a category that the stream does not have"):
+        estimate_stream_shares(grant, [one.model_copy(update={"choice": "perhaps"})])
+    with pytest.raises(ShareEstimateError, match="there is none of stream 'survey'"):
+        estimate_stream_shares(grant, [answer for answer in answers if answer.stream == "other"])
 
 
 def test_only_randomized_responses_have_shares_to_estimate() -> None:
@@ -79,8 +79,8 @@ def test_only_randomized_responses_have_shares_to_estimate() -> None:
         {"kind": "values", "source": "feed", "neighbors": "replace", "epsilon": 4.0, "sensitivity": 1.0}
     )
     driver.open({"stream": "numbers", "source": "feed", "epsilon": 1.0, "mechanism": {"kind": "laplace"}})
-    with pytest.raises(EstimateError, match="runs laplace; estimates are for randomized_response"):
-        shares_of(grant_of(driver, "numbers"), [])
+    with pytest.raises(ShareEstimateError, match="runs laplace; estimates are for randomized_response"):
+        estimate_stream_shares(grant_of(driver, "numbers"), [])
 
 
 def saved(folder: Path, grant: GrantRecord, answers: Sequence[Answer]) -> list[str]:
@@ -113,7 +113,7 @@ def test_the_command_estimates_from_files_without_kafka(tmp_path: Path, command:
     printed = json.loads(out)
     assert printed["events"] == 400
     assert [share["estimate"] for share in printed["shares"]] == [
-        share.estimate for share in shares_of(grant, answers).shares
+        share.estimate for share in estimate_stream_shares(grant, answers).shares
     ]
     status, out, _ = command("people", "survey", *files)
     assert status == 0

@@ -410,14 +410,17 @@ def test_a_plan_by_itself_is_not_told_where_there_is_none() -> None:
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
-        ([], "epsilon: give it, or alpha"),
+        ([], "epsilon: missing, and so is alpha"),
         (["--epsilon", "1", "--plot", "x.svg"], "--plot: name the mechanism"),
         (["--mechanism", "laplace"], "--epsilon: is missing; give the budget"),
         (["--mechanism", "laplace", "--epsilon", "1", "--form", "count"], "--form, --source"),
         (["--mechanism", "laplace", "--epsilon", "1", "--group-by", "1"], "--form, --source, --group-by"),
         (["--epsilon", "1", "--form", "terms"], "no mechanism answers these questions"),
         (["--epsilon", "1", *SMALL, *by("1")], "--group-by: form count has no groups; give --form"),
-        ([*GROUPS, "--universe", "16"], "--sizes: the groups are not known without; give it, or --source"),
+        (
+            [*GROUPS, "--universe", "16"],
+            "--sizes: missing, and so the groups are unknown; give --sizes or --source",
+        ),
         (
             [*GROUPS, *by("1")],
             "--group-by: the attributes are unknown; give --sizes or --source as",

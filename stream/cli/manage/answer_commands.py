@@ -31,7 +31,7 @@ from stream.cli.output import (
 from stream.client.async_client import AsyncClient
 from stream.engine.restore import read_to_end, reader, require_visible
 from stream.kafka.client.local_address import local_settings
-from stream.privacy.planning.response_plans import EstimateError, shares_of
+from stream.privacy.planning.response_plans import ShareEstimateError, estimate_stream_shares
 from stream.processing.topic_names import partition_of
 from stream.questions.alert_states import Notice, estimate_text, format_time, group_text, window_text
 
@@ -65,11 +65,11 @@ def estimate(
             raise CommandError(f"grant: belongs to stream '{record.spec.stream}'; give the grant of '{stream}'")
     try:
         if answers is None:
-            found = shares_of(record, asyncio.run(_collected(stream)), beta)
+            found = estimate_stream_shares(record, asyncio.run(_collected(stream)), beta)
         else:
             with numbered_lines(answers) as lines:
-                found = shares_of(record, _decoded(answers, lines), beta)
-    except EstimateError as error:
+                found = estimate_stream_shares(record, _decoded(answers, lines), beta)
+    except ShareEstimateError as error:
         raise CommandError(str(error)) from None
     if as_json:
         show_json(asdict(found))

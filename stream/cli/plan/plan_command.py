@@ -31,9 +31,9 @@ from stream.privacy.accuracy.source_facts import SourceFacts
 from stream.privacy.composition.refusals import require_monotone_counts
 from stream.privacy.planning.choices import MODELS
 from stream.privacy.planning.form_accuracy import Form
-from stream.privacy.planning.inverse_plans import Against, cutoff_field, require_alpha
+from stream.privacy.planning.inverse_plans import VariedParameter, cutoff_field, require_alpha
 from stream.privacy.planning.noise_layouts import PlanError
-from stream.privacy.planning.plans import MECHANISMS_OF, candidates, choose, sensitivity_steps
+from stream.privacy.planning.plans import MECHANISMS_OF, choose_calibration, plan_calibrations, sensitivity_steps
 from stream.privacy.planning.promises import promises
 from stream.privacy.planning.release_plans import theorem_projections
 
@@ -163,7 +163,9 @@ def plan(
         typer.Option(help="A public table: shows how many of its rows the contribution of --source leaves out."),
     ] = None,
     plot: Annotated[Path | None, typer.Option(help="Plot the error to this file (png, svg or pdf).")] = None,
-    against: Annotated[Against, typer.Option(help="The parameter that the plot varies.")] = Against.EPSILON,
+    against: Annotated[
+        VariedParameter, typer.Option(help="The parameter that the plot varies.")
+    ] = VariedParameter.EPSILON,
     about: Annotated[
         Literal["pairs"] | None,
         typer.Option(help="Compare mechanisms by the expected error of all counts of two attributes."),
@@ -262,7 +264,7 @@ def plan(
         calibration=calibration,
     )
     require_monotone_counts(setting.disjoint and getattr(spec.mechanism, "monotone", False), setting.neighbors)
-    listed, chosen = candidates(spec, setting), choose(spec, setting)
+    listed, chosen = plan_calibrations(spec, setting), choose_calibration(spec, setting)
     needs = parameters_reaching(spec, setting, alpha) if alpha is not None else {}
     charge = None if alpha is None else charge_of(spec, chosen, in_rows(spec, setting, alpha))
     if plot is not None:

@@ -16,8 +16,8 @@ from stream.cli.plan.public_data import RegisteredSources, public_path
 from stream.formatting import describe_table_bound, format_error_bound
 from stream.privacy.accuracy.source_facts import SourceFacts
 from stream.privacy.composition.refusals import require_monotone_counts
-from stream.privacy.planning.choices import MODELS, Choice, compare
-from stream.privacy.planning.form_accuracy import Form, Wanted
+from stream.privacy.planning.choices import MODELS, Choice, rank_mechanisms
+from stream.privacy.planning.form_accuracy import Form, PlanGoal
 from stream.privacy.planning.inverse_plans import cutoff_field, promised_alpha
 from stream.privacy.planning.promises import VACUOUS
 from stream.tables import UnreadableError
@@ -33,13 +33,13 @@ _OPTIONS: Final = ("numbers", "dimensions", "sparsity", "projections", "gap", "w
 def show_choices(
     form: Form | None,
     facts: SourceOptions,
-    goal: Mapping[str, Any],
+    goal_fields: Mapping[str, Any],
     fields: Mapping[str, Any],
     table: Path | None,
     *,
     as_json: bool,
 ) -> None:
-    """Compare the mechanisms and recommend one. ``goal``: further fields of ``Wanted``."""
+    """Compare the mechanisms and recommend one. ``goal_fields``: further fields of ``PlanGoal``."""
     source = source_of(facts)
     form = form_of(form, source)
     people = None if table is None else _people_in(source, table)
@@ -49,22 +49,22 @@ def show_choices(
     if setting.disjoint:
         require_monotone_counts(fields["monotone"], setting.neighbors)
         fields = {**fields, "monotone": setting.neighbors == "add-remove"}  # a further row lowers no count
-    wanted = Wanted(
+    goal = PlanGoal(
         form=form,
-        setting=setting,
+        facts=setting,
         fields=fields,
         group_by=places_of(facts, source),
         summed=summed_attributes(form, source, facts.attribute),
-        **goal,
+        **goal_fields,
     )
     with Console(stderr=True).status("planning") as progress:
-        found = compare(wanted, lambda kind: progress.update(f"planning {kind}"))
+        found = rank_mechanisms(goal, lambda kind: progress.update(f"planning {kind}"))
     if as_json:
         left_out = {} if people is None else {"people": asdict(people)}
-        show_json({**_document(wanted, found, facts, _counted(form, source)), **left_out})
+        show_json({**_document(goal, found, facts, _counted(form, source)), **left_out})
     else:
         sensitivity = source.sensitivity if isinstance(source, ValuesSource) else facts.sensitivity
-        _print(wanted, found, facts, sensitivity, _counted(form, source))
+        _print(goal, found, facts, sensitivity, _counted(form, source))
         if people is not None:
             words = describe_bounds(people) if people.rows_beyond else "all rows with a person count"
             console.print(f"  in {table}: {words}", soft_wrap=True)
@@ -89,14 +89,14 @@ def _counted(form: Form, source: Source | None) -> str:
     return "" if source is None or form == "people" else describe_table_bound(source)
 
 
-def _document(wanted: Wanted, found: tuple[Choice, ...], facts: SourceOptions, counted: str) -> dict[str, Any]:
-    asked = {name: getattr(wanted, name) for name in ("form", "queries", "epsilon", "alpha", "beta", "delta")}
+def _document(goal: PlanGoal, found: tuple[Choice, ...], facts: SourceOptions, counted: str) -> dict[str, Any]:
+    asked = {name: getattr(goal, name) for name in ("form", "queries", "epsilon", "alpha", "beta", "delta")}
     return {
         "wanted": {**asked, "group_by": facts.group_by, "attribute": facts.attribute},
-        "alpha_of": _what(wanted, facts),
+        "alpha_of": _what(goal, facts),
         "counted": counted,
         "choice": found[0].kind if found[0].applies else None,
-        "keeps": found[0].applies and _keeps(found[0], wanted),
+        "keeps": found[0].applies and _keeps(found[0], goal),
         "mechanisms": [
             {
                 "mechanism": one.kind,
@@ -110,21 +110,21 @@ def _document(wanted: Wanted, found: tuple[Choice, ...], facts: SourceOptions, c
     }
 
 
-def _keeps(choice: Choice, wanted: Wanted) -> bool:
+def _keeps(choice: Choice, goal: PlanGoal) -> bool:
     """Return True if a choice keeps the requested error, or if none was requested."""
-    return wanted.alpha is None or (choice.alpha is not None and choice.alpha <= wanted.alpha)
+    return goal.alpha is None or (choice.alpha is not None and choice.alpha <= goal.alpha)
 
 
 def _print(
-    wanted: Wanted, found: tuple[Choice, ...], facts: SourceOptions, sensitivity: float, counted: str
+    goal: PlanGoal, found: tuple[Choice, ...], facts: SourceOptions, sensitivity: float, counted: str
 ) -> None:
     applying = [one for one in found if one.applies]
-    questions = f"{wanted.queries:,} questions" if wanted.queries > 1 else "1 question"
-    at = [f"ε {wanted.epsilon:g}"] if wanted.epsilon is not None else []
-    at += [f"α ≤ {wanted.alpha:g}"] if wanted.alpha is not None else []
-    form = f"{wanted.form} by {', '.join(facts.group_by)}" if facts.group_by else wanted.form
-    title = f"{questions} of form {form}: {', '.join(at)}, δ {wanted.delta:g}, β {wanted.beta:g}"
-    needed = [f"ε for α ≤ {wanted.alpha:g}"] if wanted.alpha is not None else []
+    questions = f"{goal.queries:,} questions" if goal.queries > 1 else "1 question"
+    at = [f"ε {goal.epsilon:g}"] if goal.epsilon is not None else []
+    at += [f"α ≤ {goal.alpha:g}"] if goal.alpha is not None else []
+    form = f"{goal.form} by {', '.join(facts.group_by)}" if facts.group_by else goal.form
+    title = f"{questions} of form {form}: {', '.join(at)}, δ {goal.delta:g}, β {goal.beta:g}"
+    needed = [f"ε for α ≤ {goal.alpha:g}"] if goal.alpha is not None else []
     if applying:
         show_table(
             title,
@@ -145,7 +145,7 @@ def _print(
     _print_others([one for one in found if not one.applies])
     if not applying:
         raise CommandError("no mechanism answers these questions about this source; see the reasons above")
-    _print_choice(applying[0], wanted, facts, sensitivity, counted)
+    _print_choice(applying[0], goal, facts, sensitivity, counted)
 
 
 def _alpha(choice: Choice) -> str:
@@ -166,21 +166,21 @@ def _print_others(others: list[Choice]) -> None:
         console.print(f"  {', '.join(kinds)}: {why}", highlight=False)
 
 
-def _what(wanted: Wanted, facts: SourceOptions) -> str:  # noqa: C901, PLR0911 - one for each form
+def _what(goal: PlanGoal, facts: SourceOptions) -> str:  # noqa: C901, PLR0911 - one for each form
     """Describe the quantity whose error α bounds; empty if that is simply each answer."""
-    rows, any_of = (wanted.setting.rows, "" if facts.attribute else ", of any attribute: --attribute selects one")
-    match wanted.form:
-        case "fraction" if wanted.shares:
+    rows, any_of = (goal.facts.rows, "" if facts.attribute else ", of any attribute: --attribute selects one")
+    match goal.form:
+        case "fraction" if goal.errors_are_shares:
             return f"a share of the {rows:,} rows"
-        case "fraction" if wanted.setting.rows_public:
+        case "fraction" if goal.facts.rows_public:
             return "in rows: a share's α is this divided by the number of rows, --rows"
         case "fraction":
             return "in rows: a share's α is about this divided by the number of rows, which is private"
-        case "sum" if wanted.summed:
+        case "sum" if goal.summed:
             return f"of a sum{any_of}"
         case "sum":
             return "of a count: a sum's α is this times the most by which one row changes the sum, which --source declares"
-        case "mean" if wanted.summed:
+        case "mean" if goal.summed:
             return f"of a mean times its number of rows: a mean's α is about this divided by that number{any_of}"
         case "mean":
             return "of a mean times its number of rows, in ranges of its attribute, which --source declares"
@@ -188,7 +188,7 @@ def _what(wanted: Wanted, facts: SourceOptions) -> str:  # noqa: C901, PLR0911 -
             return "in rows: a rate's α is this divided by the number of rows that it is over, which is private"
         case "person_sum":
             return "in bounds: the α of a sum over people is this times its bound"
-        case "groups" | "people_groups" if not wanted.group_by:
+        case "groups" | "people_groups" if not goal.group_by:
             return "of every possible group-by: --group-by selects one"
         case _:
             return ""
@@ -199,27 +199,27 @@ def _alone(facts: SourceOptions) -> str:
     return f"over the attribute{'s' * (len(facts.group_by) > 1)} {', '.join(facts.group_by)} only"
 
 
-def _print_choice(best: Choice, wanted: Wanted, facts: SourceOptions, sensitivity: float, counted: str) -> None:
-    of = f"; {what}" if (what := _what(wanted, facts)) else ""
+def _print_choice(best: Choice, goal: PlanGoal, facts: SourceOptions, sensitivity: float, counted: str) -> None:
+    of = f"; {what}" if (what := _what(goal, facts)) else ""
     taken = f"{best.kind} {_alone(facts)}" if best.alone else best.kind
-    if wanted.epsilon is None:
+    if goal.epsilon is None:
         console.print(
-            f"→ take {taken}: the smallest ε, {_epsilon(best)}, for an α of {wanted.alpha:g}{of}", soft_wrap=True
+            f"→ take {taken}: the smallest ε, {_epsilon(best)}, for an α of {goal.alpha:g}{of}", soft_wrap=True
         )
     else:
         console.print(f"→ take {taken}: the smallest α, {_alpha(best)}{of}", soft_wrap=True)
-    if not _keeps(best, wanted):
+    if not _keeps(best, goal):
         more = "no ε is enough" if best.epsilon is None else f"that needs ε {format_error_bound(best.epsilon)}"
-        console.print(f"  it does not keep an α of {wanted.alpha:g}: {more}")
+        console.print(f"  it does not keep an α of {goal.alpha:g}: {more}")
     if counted:
         console.print(f"  {counted}")
     if best.vacuous:
         console.print(f"  {VACUOUS}")
-    by_window = wanted.setting.horizon is not None and best.kind != "running_count"
-    if wanted.setting.contribution > 1 or by_window:
+    by_window = goal.facts.horizon is not None and best.kind != "running_count"
+    if goal.facts.contribution > 1 or by_window:
         return  # ``sotto plan --mechanism`` assumes one row a person, and has windows only for running_count
     console.print(f"its calibrations{_by_what(best)}:")
-    console.print(f"  {_command(best, wanted, sensitivity)}", highlight=False, soft_wrap=True)
+    console.print(f"  {_command(best, goal, sensitivity)}", highlight=False, soft_wrap=True)
 
 
 def _by_what(best: Choice) -> str:
@@ -229,10 +229,10 @@ def _by_what(best: Choice) -> str:
     return ", by the α of a cell" if best.kind == "histogram" else ", by the α of a count"
 
 
-def _command(best: Choice, wanted: Wanted, sensitivity: float) -> str:
+def _command(best: Choice, goal: PlanGoal, sensitivity: float) -> str:
     """Return the ``sotto plan --mechanism`` command for the chosen mechanism."""
-    own = wanted.of_its_groups() if best.alone else None
-    setting = wanted.setting if own is None else own.setting
+    own = goal.restrict_to_groups() if best.alone else None
+    setting = goal.facts if own is None else own.facts
     spec = best.spec.model_dump() if best.spec is not None else {}
     mechanism: dict[str, Any] = spec.get("mechanism", {})
     cutoff = cutoff_field(best.kind, MODELS[best.kind], standing=False)
@@ -240,10 +240,10 @@ def _command(best: Choice, wanted: Wanted, sensitivity: float) -> str:
     options: dict[str, object] = {
         "--mechanism": best.kind,
         "--epsilon": spec.get("epsilon"),
-        "--queries": wanted.queries,
+        "--queries": goal.queries,
         "--cutoff": None if cutoff is None else mechanism.get(cutoff),
-        "--delta": wanted.delta or None,
-        "--beta": wanted.beta,
+        "--delta": goal.delta or None,
+        "--beta": goal.beta,
         **_cells(setting),
         "--rows": mechanism.get("rows") or setting.rows,
         **{f"--{name.replace('_', '-')}": mechanism.get(name) for name in _OPTIONS},

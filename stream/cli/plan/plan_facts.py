@@ -31,16 +31,16 @@ from schemas import (
 from stream.cli.output import CommandError, console, read_as, show_table
 from stream.formatting import format_error_bound
 from stream.privacy.accuracy.source_facts import Movement, SourceFacts
-from stream.privacy.planning.form_accuracy import FORMS, Form, Summed
+from stream.privacy.planning.form_accuracy import FORMS, Form, SummedAttribute
 from stream.privacy.planning.inverse_plans import (
-    ANSWERED,
+    ANSWER_CUTOFF_FIELDS,
     cutoff_field,
     largest_cutoff,
     needed_epsilon,
     needed_rows,
 )
 from stream.privacy.planning.noise_layouts import PlanError
-from stream.privacy.planning.plans import choose, name_of, rank, sensitivity_steps
+from stream.privacy.planning.plans import choose_calibration, name_of, rank, sensitivity_steps
 from stream.privacy.planning.promises import promises
 from stream.tables import sum_sensitivity
 
@@ -95,7 +95,7 @@ def places_of(facts: SourceOptions, source: Source | None) -> tuple[int, ...]:
     return tuple(names.index(name) for name in facts.group_by)
 
 
-def summed_attributes(form: Form, source: Source | None, attribute: str | None) -> tuple[Summed, ...]:
+def summed_attributes(form: Form, source: Source | None, attribute: str | None) -> tuple[SummedAttribute, ...]:
     """Return the attribute to sum, or every attribute with sums if none is named; empty without a table."""
     if form not in _OF_SUMS:
         if attribute is not None:
@@ -117,9 +117,9 @@ def summed_attributes(form: Form, source: Source | None, attribute: str | None) 
     )
 
 
-def _summed(domain: Numeric, neighbors: Literal["add-remove", "replace"]) -> Summed:
+def _summed(domain: Numeric, neighbors: Literal["add-remove", "replace"]) -> SummedAttribute:
     whole = domain.in_steps
-    return Summed(
+    return SummedAttribute(
         range=whole.maximum - whole.minimum,
         moves=sum_sensitivity(whole, neighbors),
         centred=sum_sensitivity(whole, neighbors, (whole.minimum + whole.maximum) // 2),
@@ -293,7 +293,9 @@ def print_simplest_alternative(spec: StreamSpec, setting: SourceFacts) -> None:
     if isinstance(spec.mechanism, SparsePmw | SparseProject):
         sparse = spec.mechanism.model_dump(include={"attributes", "sparsity"})
         lazy = LazyHistogram(kind="lazy_histogram", **sparse)
-        alpha = choose(spec.model_copy(update={"mechanism": lazy, "calibration": "best"}), setting).alpha
+        alpha = choose_calibration(
+            spec.model_copy(update={"mechanism": lazy, "calibration": "best"}), setting
+        ).alpha
         console.print(
             f"a lazy_histogram with the same ε answers such questions within ±{format_error_bound(alpha, grouped=True)}"
         )
@@ -311,7 +313,10 @@ def parameters_reaching(spec: StreamSpec, setting: SourceFacts, alpha: float) ->
     share = "rows" in known and alpha < 1.0
     wanted = in_rows(spec, setting, alpha)
     questions: list[tuple[str, Callable[[], float]]] = [("ε ≥", lambda: needed_epsilon(spec, setting, wanted))]
-    if cutoff_field(spec.mechanism.kind, type(spec.mechanism), standing=spec.standing is not None) in ANSWERED:
+    if (
+        cutoff_field(spec.mechanism.kind, type(spec.mechanism), standing=spec.standing is not None)
+        in ANSWER_CUTOFF_FIELDS
+    ):
         questions.append(("cutoff ≤", lambda: largest_cutoff(spec, setting, wanted)))
     if share:
         questions.append(("rows ≥", lambda: needed_rows(spec, setting, alpha)))

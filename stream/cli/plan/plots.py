@@ -15,10 +15,10 @@ from stream.cli.output import CommandError
 from stream.dev.simulation import ErrorMeasurement, SimulationReport
 from stream.formatting import format_error_bound
 from stream.privacy.accuracy.source_facts import SourceFacts
-from stream.privacy.planning.inverse_plans import Against, curve, variations
+from stream.privacy.planning.inverse_plans import VariedParameter, error_curve, variations
 from stream.privacy.planning.noise_layouts import PlanError
 from stream.privacy.planning.plans import name_of, rank
-from stream.privacy.planning.promises import least_vacuous
+from stream.privacy.planning.promises import least_vacuous_alpha
 
 # The color-blind safe palette of Okabe and Ito; markers distinguish lines in black and white.
 _STYLES: Final = {
@@ -41,7 +41,9 @@ _OF_ROWS: Final = {"counts", "groups"}
 """Kinds of answers whose errors are numbers of rows."""
 
 
-def plot_error(spec: StreamSpec, setting: SourceFacts, chosen: Calibration, against: Against, path: Path) -> None:
+def plot_error(
+    spec: StreamSpec, setting: SourceFacts, chosen: Calibration, against: VariedParameter, path: Path
+) -> None:
     """Plot every calibration's exact α for several ε or cutoffs, and mark the ``chosen`` one."""
     figure = new_figure(path, width=7.0, height=4.8)
     lines = _lines(spec, setting, against)
@@ -53,8 +55,8 @@ def plot_error(spec: StreamSpec, setting: SourceFacts, chosen: Calibration, agai
     axes.set_yscale("log")
     axes.xaxis.set_major_formatter("{x:,g}")
     _mark_chosen(axes, spec, chosen, against)
-    _hatch_vacuous(axes, least_vacuous(spec, setting.rows))
-    axes.set_xlabel("ε" if against is Against.EPSILON else "cutoff")
+    _hatch_vacuous(axes, least_vacuous_alpha(spec, setting.rows))
+    axes.set_xlabel("ε" if against is VariedParameter.EPSILON else "cutoff")
     axes.set_ylabel("error α")
     axes.set_title(_title(spec, setting.rows, chosen), fontsize="medium")
     axes.grid(visible=True, which="both", alpha=0.25)
@@ -67,12 +69,14 @@ def style_of(calibration: str) -> tuple[str, str]:
     return _STYLES[calibration.removeprefix("calibrated, ")]
 
 
-def _lines(spec: StreamSpec, setting: SourceFacts, against: Against) -> dict[str, list[tuple[float, float]]]:
+def _lines(
+    spec: StreamSpec, setting: SourceFacts, against: VariedParameter
+) -> dict[str, list[tuple[float, float]]]:
     lines: dict[str, list[tuple[float, float]]] = {}
     try:
         places = len(variations(spec, against))
         points = track(
-            curve(spec, setting, against),
+            error_curve(spec, setting, against),
             "planning the curve",
             total=places,
             console=Console(stderr=True),
@@ -88,9 +92,9 @@ def _lines(spec: StreamSpec, setting: SourceFacts, against: Against) -> dict[str
     return lines
 
 
-def _mark_chosen(axes: Any, spec: StreamSpec, chosen: Calibration, against: Against) -> None:
-    at = spec.epsilon if against is Against.EPSILON else float(chosen.cutoff)
-    what = f"ε {at:g}" if against is Against.EPSILON else f"cutoff {at:,.0f}"
+def _mark_chosen(axes: Any, spec: StreamSpec, chosen: Calibration, against: VariedParameter) -> None:
+    at = spec.epsilon if against is VariedParameter.EPSILON else float(chosen.cutoff)
+    what = f"ε {at:g}" if against is VariedParameter.EPSILON else f"cutoff {at:,.0f}"
     axes.axvline(at, color="black", linewidth=1, linestyle="--", zorder=1)
     axes.plot(
         [at],
@@ -143,7 +147,7 @@ def plot_simulation(report: SimulationReport, path: Path) -> None:
         measured = [one for run in report.runs for one in run.measurements if one.what == kind]
         _panel(axes, kind, measured, report.grant.calibration)
         if kind in _OF_ROWS:
-            _hatch_vacuous(axes, least_vacuous(report.grant.spec, report.counted))
+            _hatch_vacuous(axes, least_vacuous_alpha(report.grant.spec, report.counted))
     spec = report.grant.spec
     runs = f"{len(report.runs):,} runs" if len(report.runs) > 1 else "1 run"
     title = _title(spec, report.counted, report.grant.calibration)

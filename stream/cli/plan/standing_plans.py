@@ -32,7 +32,7 @@ from stream.privacy.accuracy.source_facts import SourceFacts
 from stream.privacy.composition.costs import PARTS, stream_cost, to_amount
 from stream.privacy.composition.refusals import RefusedError
 from stream.privacy.planning.noise_layouts import PlanError
-from stream.privacy.planning.plans import candidates, choose, name_of
+from stream.privacy.planning.plans import choose_calibration, name_of, plan_calibrations
 from stream.privacy.planning.prices import count_price, epsilon_of
 from stream.privacy.planning.promises import promises
 from stream.questions.stream_watch import describe_live_topic, describe_standing_query, describe_window_count
@@ -100,13 +100,15 @@ def plan_standing(spec: StreamSpec, source: EventsSource) -> StandingPlan:
     """
     asked, spec = spec.standing, complete_spec(spec, source, clock=0)
     setting: SourceFacts = facts_for_plan(spec, source)
-    chosen = choose(spec, setting)
+    chosen = choose_calibration(spec, setting)
     groups, windows = groups_per_window(spec, source), promised_windows(spec, source)
     if spec.standing is None or groups is None or windows is None:
         raise TypeError("a completed stream of a live topic is standing")
     cost = to_amount(stream_cost(chosen, source.accountant), source)
     days = windows * spec.standing.window.every_ms / _DAY_MS
-    return StandingPlan(spec, asked, candidates(spec, setting), chosen, cost, groups, windows, days, source.period)
+    return StandingPlan(
+        spec, asked, plan_calibrations(spec, setting), chosen, cost, groups, windows, days, source.period
+    )
 
 
 def _instead(plan: StandingPlan, source: EventsSource) -> StandingPlan | str:

@@ -20,7 +20,7 @@ from stream.dev.demo.demo_report import AdultColumns, Check
 from stream.formatting import format_error_bound
 from stream.privacy.accuracy.source_facts import SourceFacts
 from stream.privacy.planning.inverse_plans import needed_epsilon
-from stream.privacy.planning.response_plans import shares_of
+from stream.privacy.planning.response_plans import estimate_stream_shares
 from stream.processing.dead_letters import BUSY
 from stream.tables import adult
 
@@ -350,7 +350,7 @@ def _randomized_response(seed: int) -> Stop:
     )
 
     def judge(answers: Sequence[Answer], grant: GrantRecord) -> tuple[str, bool]:
-        share = next(one for one in shares_of(grant, answers).shares if one.category == "ill")
+        share = next(one for one in estimate_stream_shares(grant, answers).shares if one.category == "ill")
         truth = sum(ill) / len(ill)
         seen = f"{share.estimate:.3f} in [{share.low:.3f}, {share.high:.3f}] estimated, {truth:.3f} are ill"
         return seen, share.low <= truth <= share.high

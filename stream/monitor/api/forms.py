@@ -39,7 +39,7 @@ from stream.monitor.api.models import Plan, PromiseParts, SourceRow, View
 from stream.monitor.api.problems import ProblemError
 from stream.monitor.state.entries import SourceEntry
 from stream.privacy.composition.costs import stream_cost, to_amount, total_budget
-from stream.privacy.planning.inverse_plans import Against, curve, cutoff_field
+from stream.privacy.planning.inverse_plans import VariedParameter, cutoff_field, error_curve
 from stream.privacy.planning.noise_layouts import PlanError
 from stream.privacy.planning.plans import name_of
 from stream.privacy.planning.promises import promises
@@ -288,18 +288,20 @@ async def plan(spec: StreamSpec, source: Source, entry: SourceEntry) -> Plan:
 
 
 async def plan_curve(
-    spec: StreamSpec, source: Source, against: Against, is_disconnected: Callable[[], bool]
+    spec: StreamSpec, source: Source, against: VariedParameter, is_disconnected: Callable[[], bool]
 ) -> Curve:
     """Compute a stream's error curve; stop if the client disconnects."""
     return await _plan_in_thread(lambda: _curve(spec, source, against, is_disconnected))
 
 
-def _curve(spec: StreamSpec, source: Source, against: Against, is_disconnected: Callable[[], bool]) -> Curve:
+def _curve(
+    spec: StreamSpec, source: Source, against: VariedParameter, is_disconnected: Callable[[], bool]
+) -> Curve:
     facts = facts_for_plan(spec, source)
     ends = time.monotonic() + CURVE_SECONDS
     lines: dict[str, list[CurvePoint]] = {}
     complete = True
-    for place in curve(spec, facts, against, CURVE_POINTS):
+    for place in error_curve(spec, facts, against, CURVE_POINTS):
         for one in place.calibrations:
             point = CurvePoint(value=place.value, alpha=one.alpha, vacuous=one.vacuous)
             lines.setdefault(name_of(one), []).append(point)
@@ -315,8 +317,8 @@ def _curve(spec: StreamSpec, source: Source, against: Against, is_disconnected: 
     )
 
 
-def _requested_value(spec: StreamSpec, against: Against) -> float | None:
-    if against is Against.EPSILON:
+def _requested_value(spec: StreamSpec, against: VariedParameter) -> float | None:
+    if against is VariedParameter.EPSILON:
         return spec.epsilon
     name = cutoff_field(spec.mechanism.kind, type(spec.mechanism), standing=spec.standing is not None)
     given = None if name is None else getattr(spec.mechanism, name)

@@ -89,7 +89,7 @@ from stream.monitor.api.tokens import Bearer
 from stream.monitor.state.entries import SourceEntry
 from stream.monitor.state.monitor_alerts import alerts_view
 from stream.monitor.state.monitor_tables import MonitorTables
-from stream.privacy.planning.inverse_plans import Against
+from stream.privacy.planning.inverse_plans import VariedParameter
 from stream.tracing import span
 
 _RANK_OF_ROLE: dict[AccessRole, int] = {"viewer": 0, "analyst": 1, "operator": 2}
@@ -283,7 +283,7 @@ async def _curve(monitor: Monitor, call: Call) -> Curve:
         lambda: views.definition(monitor.tables, _find_source(monitor, asked.stream.source))
     )
     async with monitor.planning.turn(call.user.name, call.is_disconnected):
-        return await forms.plan_curve(asked.stream, source, Against(asked.against), call.is_disconnected)
+        return await forms.plan_curve(asked.stream, source, VariedParameter(asked.against), call.is_disconnected)
 
 
 @_add_route("POST", "/api/questions", "Ask one question", access="analyst", body=Query)

@@ -43,7 +43,7 @@ from stream.privacy.mechanisms.tensor_sums import TensorCells, values
 from stream.privacy.mechanisms.typical_errors import TypicalErrors
 from stream.privacy.mechanisms.workload_selection import add_workload
 from stream.privacy.noise import NoiseScaleError
-from stream.privacy.planning.estimate_plans import Bounds, marginal_law, number_law
+from stream.privacy.planning.estimate_plans import ErrorBounds, marginal_law, number_law
 from stream.privacy.planning.hypothesis_plans import WEIGHT_STEPS
 from stream.privacy.planning.prices import takes_alpha
 from stream.privacy.planning.workload_plans import ExpectedSets
@@ -121,7 +121,7 @@ class Estimator:
         self.tops = 0
         self.left = self.calibration.cutoff * PARTS
         self._cutoff = self.calibration.cutoff
-        self._bounds = Bounds(self.calibration)
+        self._bounds = ErrorBounds(self.calibration)
         self._promise = self.calibration.sparse_vector.alpha
         self._measured = Measurements(self.sizes, self.calibration, self.private, self.draws, self.memory)
         self._connects = self.calibration.warm_start == "workload"

@@ -23,8 +23,14 @@ from stream.privacy.mechanisms.estimate_questions import CellGroups, Numbers, Re
 from stream.privacy.mechanisms.maximum_entropy import NoisyMarginal, moved_to_product, ordered_sum, summed
 from stream.privacy.mechanisms.tensor_sums import TensorCells
 from stream.privacy.noise import Sampler, Symmetric, sampler
-from stream.privacy.planning.estimate_plans import marginal_law, number_law, opening, opening_law, order_of
-from stream.privacy.planning.prices import Price, estimate_price, numbers_failure, rate_of
+from stream.privacy.planning.estimate_plans import (
+    marginal_law,
+    number_law,
+    opening_axes,
+    opening_law,
+    opening_order,
+)
+from stream.privacy.planning.prices import Price, estimate_price, noise_rate, numbers_failure
 
 CONNECTED_CELLS: Final = 1 << 12
 """Attributes are connected by others if all have at most this many cells together."""
@@ -58,7 +64,7 @@ def own_measurement(
 ) -> OwnMeasurement:
     """Return noise and error bound of a question measured alone with ``share`` parts of a ⊤'s ε."""
     width = calibration.marginal_sensitivity if marginal else _width(calibration, question)
-    rate = rate_of(calibration, share, width)
+    rate = noise_rate(calibration, share, width)
     reach = two_sided_reach(float(rate), question.count, numbers_failure(calibration, share / PARTS))
     law = sampler("two_sided", rate)
     return OwnMeasurement(law, Fraction(reach) if marginal else Fraction(reach, question.width))
@@ -169,7 +175,7 @@ class Measurements:
         calibration = self.calibration
         self.listed = [
             MeasuredMarginal(axes, opening_law(calibration), None)
-            for axes in (opening(self.sizes, order_of(calibration)) if calibration.starts else ())
+            for axes in (opening_axes(self.sizes, opening_order(calibration)) if calibration.starts else ())
         ]
         self._singles = {one.axes[0]: index for index, one in enumerate(self.listed) if len(one.axes) == 1}
         self.told: dict[bytes, int] = {}

@@ -22,7 +22,7 @@ import numpy.typing as npt
 from schemas import AnswersCalibration
 from stream.privacy.accuracy.rank_accuracy import DRAW_BITS
 from stream.privacy.noise import Sampler, sampler
-from stream.privacy.planning.response_plans import RESPONSE_BITS, Response
+from stream.privacy.planning.response_plans import RESPONSE_BITS, ResponseLaw
 
 Integers = npt.NDArray[np.int64]
 
@@ -108,16 +108,16 @@ RESPONSE_WORDS = RESPONSE_BITS // 64
 """Number of 64-bit words in ``uniform``, an integer below 2^128."""
 
 
-def respond(own: int | None, law: Response, uniform: int) -> int:
+def respond(own: int | None, law: ResponseLaw, uniform: int) -> int:
     """Return the category to publish for a person's category ``own``; both are below k.
 
-    ``uniform`` is an integer below 2^128. Of its values, exactly ``law.other`` lead to each other
+    ``uniform`` is an integer below 2^128. Of its values, exactly ``law.other_weight`` lead to each other
     category, and the rest to ``own``. If ``own`` is None (none of the k categories), each category
     has the same number of values, up to one.
     """
     if own is None:
         return uniform * law.categories >> RESPONSE_BITS
-    other = uniform // law.other
+    other = uniform // law.other_weight
     if other >= law.categories - 1:
         return own
     return other + (other >= own)

@@ -21,7 +21,7 @@ from stream.privacy.mechanisms.measurements import Axes, MeasuredMarginal, Measu
 from stream.privacy.mechanisms.selection import noisy_max
 from stream.privacy.noise import Symmetric
 from stream.privacy.planning.hypothesis_plans import WEIGHT_STEPS
-from stream.privacy.planning.workload_plans import choice_law, chosen_law, mean_noise, rounds_of
+from stream.privacy.planning.workload_plans import choice_law, chosen_law, count_rounds, mean_noise
 
 Integers = npt.NDArray[np.int64]
 
@@ -36,7 +36,7 @@ _REFITS: Final = 12
 def add_workload(measured: Measurements, workload: Sequence[Axes], rows: int) -> None:
     """Choose sets of the workload one after the other, and list their measurements."""
     calibration = measured.calibration
-    rounds = rounds_of(calibration, rows, len(workload))
+    rounds = count_rounds(calibration, rows, len(workload))
     every = rounds == len(workload)
     law = chosen_law(calibration, rounds, every=every)
     known: dict[Any, Integers] = {}

@@ -36,10 +36,10 @@ _ROUNDING = 1.0 + 1e-10
 """Margin above the rounding errors of a few operations."""
 
 _TWO_NUMBERS = 2
-"""Most numbers of an answer about a table that one row changes: a quotient, or two groups."""
+"""Most numbers of an answer about a table that one row changes: those of a quotient, or two groups."""
 
 
-def candidates(spec: StreamSpec, setting: SourceFacts) -> tuple[AnswersCalibration, ...]:
+def plan_calibrations(spec: StreamSpec, facts: SourceFacts) -> tuple[AnswersCalibration, ...]:
     """Return every calibration that applies.
 
     These are the textbook's constants, basic composition and, if δ > 0, optimal composition and
@@ -51,48 +51,48 @@ def candidates(spec: StreamSpec, setting: SourceFacts) -> tuple[AnswersCalibrati
     if not isinstance(mechanism, Laplace | Histogram | NoisyMax | Exponential):
         raise TypeError(f"{mechanism.kind} does not charge each answer")
     parts = equal_parts(spec.epsilon, spec.delta, mechanism.answers)
-    laplace = tuple(_finished(spec, mechanism, setting, *one) for one in parts)
+    laplace = tuple(_calibration(spec, mechanism, facts, *one) for one in parts)
     if isinstance(mechanism, NoisyMax | Exponential):
         return laplace
-    return (*laplace, *_gaussian(spec, mechanism, setting, laplace[-1]))
+    return (*laplace, *_plan_gaussian(spec, mechanism, facts, laplace[-1]))
 
 
-def _gaussian(
-    spec: StreamSpec, mechanism: Laplace | Histogram, setting: SourceFacts, known: AnswersCalibration
+def _plan_gaussian(
+    spec: StreamSpec, mechanism: Laplace | Histogram, facts: SourceFacts, laplace_plan: AnswersCalibration
 ) -> tuple[AnswersCalibration, ...]:
-    moved = _most_moved(mechanism, setting)
+    moved = _most_changed_numbers(mechanism, facts)
     shape = (
-        GaussianNumbers(known.cutoff, 1, Fraction(1)),
-        GaussianNumbers(known.cutoff * (moved - 1), 0, Fraction(1)),
+        GaussianNumbers(laplace_plan.cutoff, 1, Fraction(1)),
+        GaussianNumbers(laplace_plan.cutoff * (moved - 1), 0, Fraction(1)),
     )
-    deviation = least_multiple(shape, Fraction(known.epsilon), Fraction(spec.delta))
-    values = _values(mechanism, setting)
-    width = vector_sensitivity(setting.sensitivity_steps, values, setting)
+    deviation = least_multiple(shape, Fraction(laplace_plan.epsilon), Fraction(spec.delta))
+    values = _count_values(mechanism, facts)
+    width = vector_sensitivity(facts.sensitivity_steps, values, facts)
     if not fits(deviation * width):
         return ()
     gaussian = {"method": "gaussian", "epsilon_answer": 0.0, "deviation": deviation, "moved": moved}
-    draft = known.model_copy(update={**gaussian, "delta": spec.delta})
-    alpha = alpha_for(draft, width, values, moved=numbers_moved(values, setting))
+    draft = laplace_plan.model_copy(update={**gaussian, "delta": spec.delta})
+    alpha = alpha_for(draft, width, values, moved=count_changed_numbers(values, facts))
     return (draft.model_copy(update={"alpha": alpha}),)
 
 
 def equal_parts(epsilon: float, delta: float, parts: int) -> list[tuple[PartsMethod, float, float]]:
     """Return method, ε0 and δ for each composition of equal parts: textbook, basic, optimal."""
-    found: list[tuple[PartsMethod, float, float]] = [
-        ("textbook", *stated_epsilon(epsilon, delta, parts)),
+    compositions: list[tuple[PartsMethod, float, float]] = [
+        ("textbook", *textbook_epsilon(epsilon, delta, parts)),
         ("basic", optimal_round_epsilon(epsilon, 0.0, parts), 0.0),
     ]
     if delta > 0.0:
-        found.append(("optimal", optimal_round_epsilon(epsilon, delta, parts), delta))
-    return found
+        compositions.append(("optimal", optimal_round_epsilon(epsilon, delta, parts), delta))
+    return compositions
 
 
-def stated_epsilon(epsilon: float, delta: float, answers: int) -> tuple[float, float]:
+def textbook_epsilon(epsilon: float, delta: float, answers: int) -> tuple[float, float]:
     """Return the textbook's ε0 for each of ``answers`` equal parts, and the δ that it uses.
 
-    ε0 is ε/c, or ε/√(8c ln(1/δ)) if that is larger and sound. The textbooks (Dwork & Roth 2014,
-    Corollary 3.21; Kamath, lecture 9, as σ = 2/ε0) state the second for any ε, but for large ε it
-    is false: it is used only if optimal composition confirms (ε, δ). With ε/c, δ is 0.
+    ε0 is ε/c, which uses no δ, or ε/√(8c ln(1/δ)) if that is larger and sound. The textbooks (Dwork
+    & Roth 2014, Corollary 3.21; Kamath, lecture 9, as σ = 2/ε0) state the second for any ε. It is
+    false for large ε, so it is used only if optimal composition confirms (ε, δ).
     """
     added = optimal_round_epsilon(epsilon, 0.0, answers)
     if delta > 0.0:
@@ -102,7 +102,7 @@ def stated_epsilon(epsilon: float, delta: float, answers: int) -> tuple[float, f
     return added, 0.0
 
 
-def vector_sensitivity(sensitivity_steps: int, values: int, setting: SourceFacts) -> int:
+def vector_sensitivity(sensitivity_steps: int, values: int, facts: SourceFacts) -> int:
     """Return the ℓ₁ sensitivity of ``values`` numbers of one answer, in steps.
 
     One person may change all values that a producer sends. If the values are counts of disjoint
@@ -110,42 +110,42 @@ def vector_sensitivity(sensitivity_steps: int, values: int, setting: SourceFacts
     ``sensitivity_steps`` includes the contribution bound; for a standing stream it is the
     sensitivity of the whole answer.
     """
-    if values == 1 or setting.movement is not None:
+    if values == 1 or facts.movement is not None:
         return sensitivity_steps
-    if setting.disjoint:
-        return sensitivity_steps * (2 if setting.neighbors == "replace" else 1)
+    if facts.disjoint:
+        return sensitivity_steps * (2 if facts.neighbors == "replace" else 1)
     return sensitivity_steps * values
 
 
-def numbers_moved(values: int, setting: SourceFacts) -> int:
+def count_changed_numbers(values: int, facts: SourceFacts) -> int:
     """Return how many values a person changes in the case with the largest ℓ₂ norm.
 
     For disjoint groups this is one group, with all rows of a person, or two if neighbors replace
     a row.
     """
-    if setting.movement is not None:
-        return setting.movement.spread
-    if values > 1 and setting.disjoint:
-        return 2 if setting.neighbors == "replace" else 1
+    if facts.movement is not None:
+        return facts.movement.spread
+    if values > 1 and facts.disjoint:
+        return 2 if facts.neighbors == "replace" else 1
     return values
 
 
-def _values(mechanism: Laplace | Histogram, setting: SourceFacts) -> int:
-    return mechanism.dimensions if isinstance(mechanism, Laplace) else setting.universe or 1
+def _count_values(mechanism: Laplace | Histogram, facts: SourceFacts) -> int:
+    return mechanism.dimensions if isinstance(mechanism, Laplace) else facts.universe or 1
 
 
-def _most_moved(mechanism: Laplace | Histogram, setting: SourceFacts) -> int:
-    """Return the most numbers of one answer that a person may change."""
-    if setting.movement is not None:
-        return setting.movement.numbers
-    return max(_TWO_NUMBERS, _values(mechanism, setting), min(setting.groups_steps, MAX_CATEGORIES))
+def _most_changed_numbers(mechanism: Laplace | Histogram, facts: SourceFacts) -> int:
+    """Return the largest number of values of one answer that a person may change."""
+    if facts.movement is not None:
+        return facts.movement.numbers
+    return max(_TWO_NUMBERS, _count_values(mechanism, facts), min(facts.groups_steps, MAX_CATEGORIES))
 
 
 def answer_law(calibration: AnswersCalibration, sensitivity_steps: int, moved: int) -> Symmetric:
     """Return the noise of each number of an answer with ℓ₁ sensitivity ``sensitivity_steps``.
 
-    A person changes ``moved`` numbers equally: the ℓ₂ sensitivity is the ℓ₁ sensitivity divided
-    by √``moved``.
+    A person changes ``moved`` numbers by equal amounts, so that the ℓ₂ sensitivity is the ℓ₁
+    sensitivity divided by √``moved``.
     """
     if calibration.method == "gaussian":
         return gaussian(Fraction(calibration.deviation) ** 2 * sensitivity_steps**2 / moved)
@@ -159,8 +159,8 @@ def alpha_for(calibration: AnswersCalibration, sensitivity_steps: int, values: i
     stream exceeds its error bound.
     """
     allowed = each_failure(calibration.beta, promised_answers(calibration))
-    far = reach(answer_law(calibration, sensitivity_steps, moved), values, allowed)
-    return far * calibration.grid + calibration.rounding
+    distance = reach(answer_law(calibration, sensitivity_steps, moved), values, allowed)
+    return distance * calibration.grid + calibration.rounding
 
 
 @lru_cache(maxsize=4096)
@@ -174,14 +174,14 @@ def choice_alpha(
     allowed = each_failure(calibration.beta, promised_answers(calibration))
     rate = choice_rate(calibration)
     if kind == "exponential":
-        far = exponential_reach(rate, options, allowed)
+        distance = exponential_reach(rate, options, allowed)
     elif calibration.method == "textbook":
-        # A choice errs by more than 2x only if one noise exceeds ±x.
-        far = 2 * two_sided_reach(rate, options, allowed) if options > 1 else 0
+        # A choice is more than 2x below the best only if the noise of some score exceeds ±x.
+        distance = 2 * two_sided_reach(rate, options, allowed) if options > 1 else 0
     else:
-        far = noisy_max_reach(rate, options, allowed)
+        distance = noisy_max_reach(rate, options, allowed)
     # Both the best score and the chosen one are rounded.
-    return far * calibration.grid + 2.0 * calibration.rounding
+    return distance * calibration.grid + 2.0 * calibration.rounding
 
 
 def choice_rate(calibration: AnswersCalibration) -> float:
@@ -198,49 +198,51 @@ def promised_answers(calibration: AnswersCalibration) -> int:
 def ratio_interval(
     numerator: tuple[float, float], denominator: tuple[float, float], bounds: tuple[float, float]
 ) -> tuple[float, float]:
-    """Return an estimate of a quotient and its error bound.
+    """Return an estimate of a quotient and the estimate's error bound.
 
     ``numerator`` and ``denominator`` are noisy numbers with their error bounds, and ``bounds`` is
-    the public range of the true quotient. The bound holds whenever those of both numbers hold. If
-    they exclude no part of the range and the noisy quotient is outside, the estimate is the middle
-    of the range. The two numbers share ε0 equally: their bounds are ``alpha_for`` at twice the
-    sensitivity and two values.
+    the public range of the true quotient. The result's bound holds whenever those of both numbers
+    hold. If these exclude no part of the range and the noisy quotient is outside the range, the
+    estimate is the middle of the range. The two numbers share ε0 equally: their bounds are
+    ``alpha_for`` with twice the sensitivity and two values.
     """
     (top, top_alpha), (bottom, bottom_alpha) = numerator, denominator
-    found = bounds
+    interval = bounds
     if bottom - bottom_alpha > 0.0:
         corners = [
-            end / divisor
-            for end in (top - top_alpha, top + top_alpha)
+            bound / divisor
+            for bound in (top - top_alpha, top + top_alpha)
             for divisor in (bottom - bottom_alpha, bottom + bottom_alpha)
         ]
-        found = min(corners), max(corners)
-    return _estimate_within(top / bottom if bottom > 0.0 else bounds[0], found, bounds)
+        interval = min(corners), max(corners)
+    return _estimate_within(top / bottom if bottom > 0.0 else bounds[0], interval, bounds)
 
 
 def _estimate_within(
-    plain: float, interval: tuple[float, float], bounds: tuple[float, float]
+    noisy_quotient: float, interval: tuple[float, float], bounds: tuple[float, float]
 ) -> tuple[float, float]:
-    """Return an estimate in an interval, cut to the public range, and its largest error there.
+    """Return an estimate within an interval and the public range, and its largest error there.
 
-    An interval outside the range means an error above α: then only the range is certain, and the
-    estimate is its middle unless ``plain`` is inside.
+    If the interval lies outside the range, some noise exceeded its bound, and only the range is
+    certain. If the interval does not narrow the range, the estimate is ``noisy_quotient``, or the
+    middle of the range if the quotient is outside the range.
     """
     low, high = bounds
-    least, most = low, high
+    least, greatest = low, high
     if interval[0] <= high and interval[1] >= low:
-        least, most = max(interval[0], low), min(interval[1], high)
-    if (least, most) == (low, high) and not low < plain < high:
-        plain = 0.5 * (low + high)
-    estimate = min(max(plain, least), most)
-    return estimate, max(most - estimate, estimate - least)
+        least, greatest = max(interval[0], low), min(interval[1], high)
+    if (least, greatest) == (low, high) and not low < noisy_quotient < high:
+        noisy_quotient = 0.5 * (low + high)
+    estimate = min(max(noisy_quotient, least), greatest)
+    return estimate, max(greatest - estimate, estimate - least)
 
 
 def rates_reach(calibration: AnswersCalibration, sensitivity_steps: int, rates: int, moved: int) -> float:
-    """Bound |(1 − p)·X − p·Y| for each of ``rates`` rates p, with noise X of the hits and Y of the misses.
+    """Bound |(1 − p)·X − p·Y| for each of ``rates`` rates p.
 
-    It holds for all rates of the answer together, and for all answers with probability 1 − β. For
-    Laplace noise a pair has no heavier tail than one number, up to rounding by one step.
+    X is the noise of the hits and Y that of the misses. The bound holds for all rates of the answer
+    together, and for all answers with probability 1 − β. With Laplace noise, the tail of this
+    difference is no heavier than that of one number, up to rounding by one step.
     """
     allowed = each_failure(calibration.beta, promised_answers(calibration))
     law = answer_law(calibration, sensitivity_steps, moved)
@@ -252,10 +254,10 @@ def rates_reach(calibration: AnswersCalibration, sensitivity_steps: int, rates: 
 
 
 def rate_interval(hits: float, misses: float, reach: float) -> tuple[float, float]:
-    """Return an estimate of the share of hits, and its error bound.
+    """Return an estimate of the share of hits among hits and misses, and its error bound.
 
     ``reach`` bounds |(1 − p)·X − p·Y| for the true share p, with the noise X of ``hits`` and Y of
-    ``misses``: then p lies within ``reach`` divided by their sum of the noisy share.
+    ``misses``. So the true and the noisy share differ by at most ``reach`` / (hits + misses).
     """
     rows = hits + misses
     if rows <= 0.0:
@@ -263,10 +265,10 @@ def rate_interval(hits: float, misses: float, reach: float) -> tuple[float, floa
     return _estimate_within(hits / rows, ((hits - reach) / rows, (hits + reach) / rows), (0.0, 1.0))
 
 
-def _finished(
+def _calibration(
     spec: StreamSpec,
     mechanism: Laplace | Histogram | NoisyMax | Exponential,
-    setting: SourceFacts,
+    facts: SourceFacts,
     method: PartsMethod,
     epsilon_answer: float,
     delta: float,
@@ -275,33 +277,33 @@ def _finished(
         method=method,
         epsilon_answer=epsilon_answer,
         monotone=isinstance(mechanism, NoisyMax | Exponential) and mechanism.monotone,
-        sensitivity_steps=setting.sensitivity_steps,
-        grid=setting.grid,
+        sensitivity_steps=facts.sensitivity_steps,
+        grid=facts.grid,
         cutoff=mechanism.answers,
         epsilon=spec.epsilon,
         delta=delta,
         expected_queries=spec.expected_queries,
         beta=spec.beta,
         alpha=0.0,
-        rounding=setting.rounding,
+        rounding=facts.rounding,
     )
     answers, beta = promised_answers(draft), draft.beta
     if isinstance(mechanism, Laplace | Histogram):
-        values = _values(mechanism, setting)
-        sensitivity = vector_sensitivity(setting.sensitivity_steps, values, setting)
+        values = _count_values(mechanism, facts)
+        sensitivity = vector_sensitivity(facts.sensitivity_steps, values, facts)
         scale = sensitivity / epsilon_answer
-        require_fit(scale, ", lower answers", setting.grid)
+        require_fit(scale, ", lower answers", facts.grid)
         alpha = alpha_for(draft, sensitivity, values)
         # Wang, lecture 3, Section 3.3.
         theorem = scale * math.log(answers * values / beta)
     else:
         scale = 1.0 / choice_rate(draft)
-        require_fit(scale, ", lower answers", setting.grid)
+        require_fit(scale, ", lower answers", facts.grid)
         alpha = choice_alpha(draft, mechanism.kind, MAX_CANDIDATES)
         # Dwork & Roth 2014, Corollary 3.12; a union bound over all noises for the noisy maximum.
         theorem = scale * math.log(answers * MAX_CANDIDATES / beta)
         theorem *= 2.0 if isinstance(mechanism, NoisyMax) else 1.0
     if method == "textbook":
-        rounded = setting.rounding * (2.0 if isinstance(mechanism, NoisyMax | Exponential) else 1.0)
-        alpha = max(alpha, theorem * setting.grid + rounded)
+        rounding = facts.rounding * (2.0 if isinstance(mechanism, NoisyMax | Exponential) else 1.0)
+        alpha = max(alpha, theorem * facts.grid + rounding)
     return draft.model_copy(update={"alpha": alpha})

@@ -35,18 +35,18 @@ from schemas import (
     UnknownGroups,
 )
 from schemas.wire import describe
-from stream.privacy.planning.form_accuracy import Form, Wanted, as_count_error, form_alpha, groups_of
+from stream.privacy.planning.form_accuracy import Form, PlanGoal, as_count_error, form_alpha, listed_groups
 from stream.privacy.planning.inverse_plans import needed_epsilon
 from stream.privacy.planning.noise_layouts import PlanError
-from stream.privacy.planning.plans import TIE, choose
-from stream.privacy.planning.promises import vacuous
+from stream.privacy.planning.plans import TIE_FACTOR, choose_calibration
+from stream.privacy.planning.promises import is_vacuous
 
 MODELS: Final[dict[str, type[BaseModel]]] = {
     get_args(model.model_fields["kind"].annotation)[0]: model for model in get_args(get_args(Mechanism)[0])
 }
 """The model of each kind of mechanism."""
 
-_TAKES: Final[dict[str, tuple[Form, ...]]] = {
+_FORMS_OF_MECHANISM: Final[dict[str, tuple[Form, ...]]] = {
     "laplace": (
         *("count", "people", "fraction", "sum", "mean", "groups", "value", "values", "alarm", "running"),
         *("rate", "people_groups", "person_sum"),
@@ -64,11 +64,11 @@ _TAKES: Final[dict[str, tuple[Form, ...]]] = {
     "running_count": ("running",),
     "unknown_groups": ("texts",),
 }
-"""The forms that each mechanism answers. The first of equals wins: simple ones are first."""
+"""The forms that each mechanism answers. Simple mechanisms are first, because the first of equals wins."""
 
-_ONLY: Final[dict[str, str]] = {
+_ABILITY_OF_MECHANISM: Final[dict[str, str]] = {
     "above_threshold": "answers above or below, no number",
-    "numeric_sparse": "answers above or below, a number on aboves alone",
+    "numeric_sparse": "answers above or below, and a number only with an above",
     "noisy_max": "chooses among candidates",
     "exponential": "chooses among candidates",
     "histogram": "answers counts and rates of a table's cells",
@@ -81,18 +81,19 @@ _ONLY: Final[dict[str, str]] = {
     "laplace": "answers values, counts of rows and people, sums, means, rates and groups",
     "pmw": "answers counts, weighted counts, sums, means, rates and groups of a table",
 }
-_NOT_IN_THE_WORST_CASE: Final = {"sum", "mean", "groups", "rate"}
-_OVER_TABLES: Final = {"histogram", "pmw", "lazy_histogram", "sparse_pmw", "sparse_project"}
+_FORMS_WITHOUT_WORST_CASE: Final = {"sum", "mean", "groups", "rate"}
+_TABLE_MECHANISMS: Final = {"histogram", "pmw", "lazy_histogram", "sparse_pmw", "sparse_project"}
 
 _mechanisms: TypeAdapter[Mechanism] = TypeAdapter(Mechanism)
 
 
 @dataclass(frozen=True, slots=True)
 class Choice:
-    """A mechanism in the ranking: ``alpha`` at the wanted ε, ``epsilon`` for the wanted error.
+    """A mechanism in the ranking, with the error ``alpha`` at the goal's ε.
 
-    ``why`` describes the use of ε or says why the mechanism does not apply; then ``alpha`` and
-    ``epsilon`` are None. With ``alone`` the mechanism covers only the grouped attributes.
+    ``epsilon`` is the ε for the goal's error. ``why`` describes how ε is spent. If the mechanism
+    does not apply, ``why`` gives the reason, and ``alpha`` and ``epsilon`` are None. With ``alone``
+    the mechanism covers only the grouped attributes.
     """
 
     kind: str
@@ -100,7 +101,7 @@ class Choice:
     calibration: Calibration | None
     alpha: float | None
     epsilon: float | None
-    vacuous: bool
+    is_vacuous: bool
     why: str
     alone: bool = False
 
@@ -110,149 +111,154 @@ class Choice:
         return self.spec is not None
 
 
-def compare(wanted: Wanted, say: Callable[[str], None] = lambda _: None) -> tuple[Choice, ...]:
-    """Return all mechanisms, best first, and those that do not apply last.
+def rank_mechanisms(goal: PlanGoal, on_mechanism: Callable[[str], None] = lambda _: None) -> tuple[Choice, ...]:
+    """Return all mechanisms, best first; mechanisms that do not apply are last.
 
-    ``say`` is called with each kind before it is planned. With groups, a mechanism over a table's
-    attributes may appear twice: over all attributes and over the grouped ones alone. If ε is
-    given, the least α is best, otherwise the least ε; within a thousandth the simpler mechanism
-    wins.
+    ``on_mechanism`` is called with each kind before it is planned. With groups, a mechanism over a
+    table's attributes may appear twice: over all attributes, and over the grouped attributes alone.
+    If ε is given, the least α is best, otherwise the least ε. If two differ by at most a thousandth,
+    the simpler mechanism is better.
 
     Raises:
-        PlanError: ε and α are both missing, α depends on private facts, or there are too many groups.
+        PlanError: the goal has neither ε nor α, α depends on private facts, or there are too many groups.
     """
-    wanted.require_alpha()
-    if wanted.form in {"groups", "people_groups"}:
-        groups_of(wanted)
-    found = []
-    for kind in _TAKES:
-        say(kind)
-        found += _choices(kind, wanted)
-    applying = [one for one in found if one.applies]
-    least = min((_figure(one, wanted) for one in applying), default=math.inf)
-    ranked = sorted(applying, key=lambda one: max(_figure(one, wanted), TIE * least))
-    return (*ranked, *(one for one in found if not one.applies))
+    goal.require_alpha()
+    if goal.form in {"groups", "people_groups"}:
+        listed_groups(goal)
+    choices = []
+    for kind in _FORMS_OF_MECHANISM:
+        on_mechanism(kind)
+        choices += _plan_all_and_grouped(kind, goal)
+    applying = [choice for choice in choices if choice.applies]
+    least = min((_ranking_figure(choice, goal) for choice in applying), default=math.inf)
+    ranked = sorted(applying, key=lambda choice: max(_ranking_figure(choice, goal), TIE_FACTOR * least))
+    return (*ranked, *(choice for choice in choices if not choice.applies))
 
 
-def _figure(choice: Choice, wanted: Wanted) -> float:
+def _ranking_figure(choice: Choice, goal: PlanGoal) -> float:
     """Return the α or ε by which a choice is ranked; infinite if no ε reaches the wanted error."""
-    figure = choice.alpha if wanted.epsilon is not None else choice.epsilon
+    figure = choice.alpha if goal.epsilon is not None else choice.epsilon
     return math.inf if figure is None else figure
 
 
-def _choices(kind: str, wanted: Wanted) -> list[Choice]:
-    over_all = _choice(kind, wanted)
-    own = wanted.of_its_groups() if kind in _OVER_TABLES else None
-    if own is None:
+def _plan_all_and_grouped(kind: str, goal: PlanGoal) -> list[Choice]:
+    over_all = _plan_mechanism(kind, goal)
+    grouped_goal = goal.restrict_to_groups() if kind in _TABLE_MECHANISMS else None
+    if grouped_goal is None:
         return [over_all]
-    alone = replace(_choice(kind, own), alone=True)
-    return [one for one in (over_all, alone) if one.applies] or [over_all]
+    grouped = replace(_plan_mechanism(kind, grouped_goal), alone=True)
+    return [choice for choice in (over_all, grouped) if choice.applies] or [over_all]
 
 
-def _choice(kind: str, wanted: Wanted) -> Choice:
+def _plan_mechanism(kind: str, goal: PlanGoal) -> Choice:
     try:
-        spec = _spec(kind, wanted)
-        needed = None if wanted.alpha is None else _needed(spec, wanted, wanted.alpha)
-        if wanted.epsilon is None and needed is not None:
+        spec = _spec(kind, goal)
+        needed = None if goal.alpha is None else _needed_epsilon_or_none(spec, goal, goal.alpha)
+        if goal.epsilon is None and needed is not None:
             spec = spec.model_copy(update={"epsilon": needed})
-        chosen = choose(spec, wanted.setting)
-    except PlanError as refused:
-        return _not(kind, str(refused))
-    except ValidationError as refused:
-        return _not(kind, describe(refused))
-    if isinstance(chosen, ReleaseCalibration) and chosen.noise_only:
-        return _not(kind, "where the number of rows is private its error depends on the table; give --rows")
-    alpha = form_alpha(chosen, spec.mechanism, wanted)
-    worthless = vacuous(
-        spec, chosen.model_copy(update={"alpha": as_count_error(alpha, wanted)}), wanted.setting.rows
+        calibration = choose_calibration(spec, goal.facts)
+    except PlanError as error:
+        return _refusal(kind, str(error))
+    except ValidationError as error:
+        return _refusal(kind, describe(error))
+    if isinstance(calibration, ReleaseCalibration) and calibration.noise_only:
+        return _refusal(kind, "its error depends on the table, because the number of rows is private; give --rows")
+    alpha = form_alpha(calibration, spec.mechanism, goal)
+    worthless = is_vacuous(
+        spec, calibration.model_copy(update={"alpha": as_count_error(alpha, goal)}), goal.facts.rows
     )
-    return Choice(kind, spec, chosen, alpha, needed, worthless, _why(chosen, spec.mechanism, wanted))
+    return Choice(
+        kind, spec, calibration, alpha, needed, worthless, _describe_spending(calibration, spec.mechanism, goal)
+    )
 
 
-def _not(kind: str, why: str) -> Choice:
+def _refusal(kind: str, why: str) -> Choice:
     return Choice(kind, None, None, None, None, vacuous=False, why=why)
 
 
-def _spec(kind: str, wanted: Wanted) -> StreamSpec:
-    if wanted.form not in _TAKES[kind]:
-        raise PlanError(_ONLY[kind])
-    if kind == "pmw" and wanted.form in _NOT_IN_THE_WORST_CASE and wanted.fields.get("worst_case"):
-        raise PlanError("planned for the worst case it answers counts, weighted counts and shares alone")
-    if kind in _OVER_TABLES and wanted.setting.universe is None:
+def _spec(kind: str, goal: PlanGoal) -> StreamSpec:
+    if goal.form not in _FORMS_OF_MECHANISM[kind]:
+        raise PlanError(_ABILITY_OF_MECHANISM[kind])
+    if kind == "pmw" and goal.form in _FORMS_WITHOUT_WORST_CASE and goal.fields.get("worst_case"):
+        raise PlanError("answers only counts, weighted counts and shares if it is planned for the worst case")
+    if kind in _TABLE_MECHANISMS and goal.facts.universe is None:
         raise PlanError("the attributes are not known; give --sizes, --universe or --source")
-    known = MODELS[kind].model_fields
+    model_fields = MODELS[kind].model_fields
     fields: dict[str, Any] = {
-        name: one for name, one in wanted.fields.items() if name in known and one is not None
+        name: value for name, value in goal.fields.items() if name in model_fields and value is not None
     }
-    fields |= {"threshold": 0.0} if "threshold" in known else {}
-    fields |= {"attributes": ["any"]} if "attributes" in known else {}
-    fields |= {"answers": _charged(wanted)} if "answers" in known else {}
-    fields |= {"steps": wanted.queries} if "steps" in known else {}
-    fields |= {"cutoff": wanted.cutoff} if "cutoff" in known else {}
-    if kind == "laplace" and wanted.form in {"groups", "people_groups"}:
-        fields["dimensions"] = groups_of(wanted).most
+    fields |= {"threshold": 0.0} if "threshold" in model_fields else {}
+    fields |= {"attributes": ["any"]} if "attributes" in model_fields else {}
+    fields |= {"answers": _count_charged(goal)} if "answers" in model_fields else {}
+    fields |= {"steps": goal.queries} if "steps" in model_fields else {}
+    fields |= {"cutoff": goal.cutoff} if "cutoff" in model_fields else {}
+    if kind == "laplace" and goal.form in {"groups", "people_groups"}:
+        fields["dimensions"] = listed_groups(goal).most
     return StreamSpec(
         stream="plan",
         source="plan",
         mechanism=_mechanisms.validate_python({"kind": kind, **fields}),
-        epsilon=wanted.epsilon or 1.0,
-        delta=wanted.delta,
-        expected_queries=_charged(wanted),
-        beta=wanted.beta,
+        epsilon=goal.epsilon or 1.0,
+        delta=goal.delta,
+        expected_queries=_count_charged(goal),
+        beta=goal.beta,
     )
 
 
-def _charged(wanted: Wanted) -> int:
+def _count_charged(goal: PlanGoal) -> int:
     """Count the charged answers, one for each group of a window."""
-    return wanted.queries * (wanted.setting.universe or 1) if wanted.form == "running" else wanted.queries
+    return goal.queries * (goal.facts.universe or 1) if goal.form == "running" else goal.queries
 
 
-def _needed(spec: StreamSpec, wanted: Wanted, alpha: float) -> float | None:
-    """Return the ε for the wanted error, or None if no ε suffices.
+def _needed_epsilon_or_none(spec: StreamSpec, goal: PlanGoal, alpha: float) -> float | None:
+    """Return the ε for the goal's error; None if no ε suffices.
 
-    Without a given ε, that is a PlanError: nothing could be ranked.
+    Raises:
+        PlanError: no ε suffices and none is given, so that nothing could be ranked.
     """
     try:
-        return needed_epsilon(spec, wanted.setting, alpha, lambda one: form_alpha(one, spec.mechanism, wanted))
+        return needed_epsilon(spec, goal.facts, alpha, lambda one: form_alpha(one, spec.mechanism, goal))
     except PlanError:
-        if wanted.epsilon is None:
+        if goal.epsilon is None:
             raise
         return None
 
 
-def _why(chosen: Calibration, mechanism: Mechanism, wanted: Wanted) -> str:  # noqa: C901, PLR0911, PLR0912 - one for each mechanism
+def _describe_spending(calibration: Calibration, mechanism: Mechanism, goal: PlanGoal) -> str:  # noqa: C901, PLR0911, PLR0912 - one for each mechanism
     """Describe how the mechanism spends ε, so that a reader can compare the choices."""
-    gaussian = ", with Gaussian noise" if "gaussian" in {chosen.method, getattr(chosen, "noise", None)} else ""
-    answers = _charged(wanted)
+    gaussian = (
+        ", with Gaussian noise" if "gaussian" in {calibration.method, getattr(calibration, "noise", None)} else ""
+    )
+    answers = _count_charged(goal)
     charged = f"each of {answers:,} answers is charged" if answers > 1 else "one answer is charged"
     match mechanism:
         case RunningCount():
-            most = chosen.nodes if isinstance(chosen, RunningCountCalibration) else 1
-            return f"charged once; the number so far adds up {_several(most, 'noisy sum')} at most{gaussian}"
-        case Laplace() if wanted.form == "running":
+            most = calibration.nodes if isinstance(calibration, RunningCountCalibration) else 1
+            return f"charged once; the number so far adds up {_with_plural(most, 'noisy sum')} at most{gaussian}"
+        case Laplace() if goal.form == "running":
             return f"{charged}, and the number so far adds up all of their noise{gaussian}"
         case Laplace():
             return f"{charged}{gaussian}"
-        case Histogram() if wanted.form == "cells" or (wanted.form == "groups" and groups_of(wanted).cells == 1):
+        case Histogram() if goal.form == "cells" or (goal.form == "groups" and listed_groups(goal).cells == 1):
             return f"charged once, for all cells{gaussian}"
         case Histogram():
-            cells = groups_of(wanted).cells if wanted.form == "groups" else wanted.setting.universe
-            what = "group" if wanted.form == "groups" else "count"
+            cells = listed_groups(goal).cells if goal.form == "groups" else goal.facts.universe
+            what = "group" if goal.form == "groups" else "count"
             added = f"a {what} adds up the noise of up to {cells:,} cells{gaussian}"
             return f"charged once; {added}; for questions fixed beforehand"
         case AboveThreshold():
-            return f"charged for {_several(wanted.cutoff, 'above')}, not for questions; no numbers"
+            return f"charged for {_with_plural(goal.cutoff, 'above')}, not for questions; no numbers"
         case NumericSparse():
-            return f"charged for {_several(wanted.cutoff, 'above')}; a part of ε goes to the number on each"
-        case Pmw() if isinstance(chosen, EstimateCalibration):
-            opening = f"{_several(chosen.starts, 'marginal')} and " if chosen.starts else ""
-            if chosen.rounds:
-                opening = f"{_several(chosen.starts, 'marginal')}, up to {chosen.rounds} chosen ones and "
-            return (
-                f"charged for {opening}up to {_several(chosen.cutoff, 'measurement')}, not for questions{gaussian}"
-            )
+            return f"charged for {_with_plural(goal.cutoff, 'above')}; a part of ε goes to the number on each"
+        case Pmw() if isinstance(calibration, EstimateCalibration):
+            opening = f"{_with_plural(calibration.starts, 'marginal')} and " if calibration.starts else ""
+            if calibration.rounds:
+                opening = (
+                    f"{_with_plural(calibration.starts, 'marginal')}, up to {calibration.rounds} chosen ones and "
+                )
+            return f"charged for {opening}up to {_with_plural(calibration.cutoff, 'measurement')}, not for questions{gaussian}"
         case Pmw() | SparsePmw():
-            return f"charged for {_several(chosen.cutoff, 'update')}, enough for every table"
+            return f"charged for {_with_plural(calibration.cutoff, 'update')}, enough for every table"
         case LazyHistogram():
             return f"charged once; only the cells asked for have noise{gaussian}"
         case SparseProject():
@@ -271,5 +277,5 @@ def _why(chosen: Calibration, mechanism: Mechanism, wanted: Wanted) -> str:  # n
             assert_never(mechanism)
 
 
-def _several(count: int, what: str) -> str:
+def _with_plural(count: int, what: str) -> str:
     return f"{count:,} {what}{'s' * (count != 1)}"

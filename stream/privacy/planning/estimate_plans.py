@@ -1,8 +1,9 @@
 """Planner of streams with an estimate: opening measurements, number of ⊤s, division of ε.
 
-Everything depends on public sizes. Noise on comparisons is one-sided, so that a ⊥ never errs by
-more than the threshold and its noise; the number of questions affects only the rate of ⊤s that a
-good estimate would not need. Proofs: docs/proofs/pmw.md. Errors are in rows; a step is 1/1024 row.
+A plan depends on public sizes alone. Noise on comparisons is one-sided, so that the error of a ⊥
+never exceeds the threshold plus the threshold's noise. The number of questions affects only how
+many ⊤s are caused by noise alone. Proofs: docs/proofs/pmw.md. Errors are in rows; a step is
+1/1024 row.
 """
 
 from __future__ import annotations
@@ -24,9 +25,9 @@ from stream.privacy.noise import Symmetric, gaussian, sampler
 from stream.privacy.planning.hypothesis_plans import WEIGHT_STEPS
 from stream.privacy.planning.noise_layouts import PlanError, require_fit
 from stream.privacy.planning.workload_plans import (
+    DEFAULT_UPDATES,
     START_SHARE,
     TYPICAL_SHARE,
-    UPDATES,
     WorkloadStart,
     can_select,
     compared_orders,
@@ -38,19 +39,19 @@ from stream.privacy.planning.workload_plans import (
 THRESHOLD_PART = 0.5
 """The part of β for the error of the threshold."""
 
-_FALSE_SHARE = 0.2
-"""Share of the ⊤s that may be spent on questions that the estimate answers well."""
+_FALSE_TOP_SHARE = 0.2
+"""Largest share of the ⊤s that noise alone may cause, on questions that the estimate answers well."""
 _WIDE_RARITY = 2.75
-"""With measured pairs, one question in e^2.75 ≈ 16 about many cells may be a ⊤ due to noise."""
+"""If pairs are measured, noise may cause a ⊤ on one in e^2.75 ≈ 16 questions about many cells."""
 
 
 @dataclass(frozen=True, slots=True)
 class Comparisons:
     """The public parameters of the comparisons of estimate and table; errors are in rows.
 
-    ``updates`` is the number of ⊤s. ``slack`` is the tolerated error of the estimate. If pairs are
-    measured at the opening, the threshold may depend on ``wide``, the standard deviation of the
-    noisiest sums of their cells.
+    ``updates`` is the number of ⊤s, and ``slack`` the tolerated error of the estimate. ``wide`` is
+    the noise scale (√½ standard deviations) of the noisiest sums of cells of measured pairs, on
+    which the threshold may depend; it is None if the opening measures no pairs.
     """
 
     updates: int
@@ -62,22 +63,24 @@ class Comparisons:
     @property
     def rarity(self) -> float:
         """ln of the number of questions per tolerated false ⊤ (one that only noise causes)."""
-        return math.log(max(2.0, self.queries / (_FALSE_SHARE * self.updates)))
+        return math.log(max(2.0, self.queries / (_FALSE_TOP_SHARE * self.updates)))
 
-    def raised(self, query: float) -> float:
-        """Return the threshold in rows for the ε₂ ``query``.
+    def threshold_rows(self, query: float) -> float:
+        """Return the threshold in rows for the ε₂ ``query`` of the queries' noise.
 
-        An estimate that errs by the slack, or by the noise of a wide sum, is rarely a ⊤.
+        The threshold is so high that an error of the slack, or the noise of a wide sum, rarely
+        causes a ⊤.
         """
         scale = 2.0 * self.updates / query
-        plain = self.slack + scale * self.rarity
-        return plain if self.wide is None else max(plain, self.wide + scale * _WIDE_RARITY)
+        without_pairs = self.slack + scale * self.rarity
+        return without_pairs if self.wide is None else max(without_pairs, self.wide + scale * _WIDE_RARITY)
 
-    def divided(self, rest: float) -> tuple[float, float, float]:
+    def best_division(self, rest: float) -> tuple[float, float, float]:
         """Return the division (ε₁, ε₂) of ``rest`` with the least error of ⊥s, and that error.
 
-        Slack + a/ε₂ + b/ε₁ with ε₁ + ε₂ = D is least at ε₁/D = √b/(√a + √b). The maximum of two
-        such sums is least at the best point of either sum, or at a point where both are equal.
+        The error is slack + a/ε₂ + b/ε₁, where ε₁ + ε₂ = ``rest``: it is least at
+        ε₁/``rest`` = √b/(√a + √b). With ``wide`` it is the maximum of two such sums, which is least
+        at the best point of either sum, or at a point where both are equal.
         """
         least = -math.log(THRESHOLD_PART * self.beta)
 
@@ -87,75 +90,76 @@ class Comparisons:
         queries = [query_at(self.rarity)]
         if self.wide is not None:
             queries.append(query_at(_WIDE_RARITY))
-            apart = self.wide - self.slack
-            if apart > 0.0 and self.rarity > _WIDE_RARITY:
-                queries.append(min(2.0 * self.updates * (self.rarity - _WIDE_RARITY) / apart, queries[0]))
+            difference = self.wide - self.slack
+            if difference > 0.0 and self.rarity > _WIDE_RARITY:
+                queries.append(min(2.0 * self.updates * (self.rarity - _WIDE_RARITY) / difference, queries[0]))
 
         def error(query: float) -> float:
-            return self.raised(query) + least / (rest - query)
+            return self.threshold_rows(query) + least / (rest - query)
 
         query = min(queries, key=error)
         return rest - query, query, error(query)
 
 
 NUMBERS_PART, MEASURED_PART = 0.3, 0.1
-"""Parts of β for the numbers on ⊤s and for sums of cells; ``ROWS_SHARE`` is for the row count."""
+"""Parts of β for the numbers on ⊤s and for sums of cells; the row count's part is ``ROWS_SHARE``."""
 
 Order = Literal[0, 1, 2]
 Opening = Literal[0, 1, 2, "workload"]
 
 MOST_PAIRS = 15
 """Pairs of attributes are measured in advance if there are at most this many (six attributes)."""
-_MOST_NOISE = 320.0
-"""Pairs are not measured if half the cells of the largest pair sum to more noise than this.
+_MOST_PAIR_NOISE = 320.0
+"""Pairs are measured if half the cells of the largest pair add up to at most this much noise.
 
-The unit is the noise scale of a marginal measured alone. More noise would by itself cause ⊤s.
+The unit is the noise scale of a marginal that is measured alone. More noise would cause ⊤s.
 """
 
 _START_SHARE = {0: 0.0, 1: 0.2, 2: 0.65}
 _WHOLE_START_SHARE = 0.8
-"""Share of ε for an opening that settles every question."""
+"""Share of ε for an opening that measures all cells, and so answers every question."""
 _ROWS_SHARE = 0.03
 _UPDATES = {0: (16, 2), 1: (6, 2), 2: (-1, 1)}
 """Default number of ⊤s for each order of the opening: a constant, and a number per attribute."""
 _NUMBER_SHARE, _NUMBER_SHARE_BESIDE_PAIRS = 0.3, 0.5
-"""Part of a ⊤'s ε for its number; after an opening with pairs the marginal needs less of it."""
+"""Part of a ⊤'s ε for its number; the rest measures a marginal, which needs less if pairs are known."""
 NOISES_OF_SLACK = 3.0
 """The slack is this many noise scales of one measured cell."""
 _WIDE_CELLS = 1 << 11
-"""Larger pairs count as this many cells: most are empty, and the fit averages their noise."""
+"""A larger pair counts as this many cells: most of its cells are empty, and the fit averages noise."""
 _LEAST_SHARE, _LARGEST_SHARE = 0.02, 0.8
-_HOPELESS = 1.5
-"""No exact bound is computed for a sum whose deviation exceeds the promise by this factor."""
+_EXACT_BOUND_LIMIT = 1.5
+"""No exact bound is computed for a sum whose least error is above this multiple of α."""
 
 
 @dataclass(frozen=True, slots=True)
-class _Task:
-    """The public parameters of a plan; only the division of ``left``, the rest of ε, is open.
+class _EstimateTask:
+    """The public parameters of a plan, before ``epsilon_left`` is divided.
 
-    ``width`` is the sensitivity of a marginal and ``gap`` the requested slack in rows. With
-    measured pairs, ``known`` is the noise scale of their cells and ``wide`` as in ``Comparisons``.
+    ``epsilon_left`` is the ε that opening and row count leave. ``width`` is the sensitivity of a
+    marginal, and ``gap`` the requested slack in rows. If pairs are measured, ``pair_noise`` is the
+    noise scale of their cells, and ``wide`` is as in ``Comparisons``.
     """
 
-    left: Fraction
+    epsilon_left: Fraction
     updates: int
     queries: int
     beta: float
     width: int
     number_share: float
     gap: float | None
-    known: float | None = None
+    pair_noise: float | None = None
     wide: float = 0.0
 
     def comparisons(self, answer: float) -> Comparisons:
         measured = self.width * self.updates / ((1.0 - self.number_share) * answer)
-        slack = NOISES_OF_SLACK * (measured if self.known is None else self.known)
+        slack = NOISES_OF_SLACK * (measured if self.pair_noise is None else self.pair_noise)
         return Comparisons(
             updates=self.updates,
             queries=self.queries,
             beta=self.beta,
             slack=slack if self.gap is None else self.gap,
-            wide=None if self.known is None else self.wide,
+            wide=None if self.pair_noise is None else self.wide,
         )
 
 
@@ -167,77 +171,82 @@ class _Division(NamedTuple):
     answer: float
 
 
-def candidates(spec: StreamSpec, setting: SourceFacts) -> tuple[EstimateCalibration, ...]:
+def plan_calibrations(spec: StreamSpec, facts: SourceFacts) -> tuple[EstimateCalibration, ...]:
     """Return one calibration, with Laplace noise; it uses no δ.
 
     If a person has several rows, the plan is for ε divided by their number (group privacy).
     """
-    if (rows := setting.contribution) > 1:
-        of_one = spec.model_copy(update={"epsilon": rounded_down(Fraction(spec.epsilon) / rows)})
-        found = _candidates(of_one, setting)
-        return tuple(one.model_copy(update={"contribution": rows, "epsilon": spec.epsilon}) for one in found)
-    return _candidates(spec, setting)
+    if (rows := facts.contribution) > 1:
+        spec_of_one_row = spec.model_copy(update={"epsilon": rounded_down(Fraction(spec.epsilon) / rows)})
+        calibrations = _plan_for_one_row(spec_of_one_row, facts)
+        return tuple(
+            calibration.model_copy(update={"contribution": rows, "epsilon": spec.epsilon})
+            for calibration in calibrations
+        )
+    return _plan_for_one_row(spec, facts)
 
 
-def _candidates(spec: StreamSpec, setting: SourceFacts) -> tuple[EstimateCalibration, ...]:
+def _plan_for_one_row(spec: StreamSpec, facts: SourceFacts) -> tuple[EstimateCalibration, ...]:
     mechanism = spec.mechanism
     if not isinstance(mechanism, Pmw):
         raise TypeError(f"{mechanism.kind} keeps no estimate")
     # If only the number of cells is known, plan for one attribute.
-    sizes = setting.sizes or (() if setting.universe is None else (setting.universe,))
+    sizes = facts.sizes or (() if facts.universe is None else (facts.universe,))
     if not sizes:
-        raise PlanError("mechanism.kind: an estimate is about a table's cells; open it on a table")
-    planned = warm_start(mechanism, sizes)
-    order: Order = 1 if planned == "workload" else planned
-    starts = len(opening(sizes, order))
+        raise PlanError("mechanism.kind: an estimate needs a table's cells; open the stream on a table")
+    warm_start = resolve_warm_start(mechanism, sizes)
+    order: Order = 1 if warm_start == "workload" else warm_start
+    starts = len(opening_axes(sizes, order))
     order = order if starts else 0
-    width = 1 if setting.neighbors == "add-remove" else 2
-    typical = spec.epsilon * _typical_share(mechanism, planned, order, sizes)
+    width = 1 if facts.neighbors == "add-remove" else 2
+    typical = spec.epsilon * _typical_share(mechanism, warm_start, order, sizes)
     epsilon = spec.epsilon - typical
-    rows = 0.0 if setting.rows_public else epsilon * _ROWS_SHARE
-    settled = order >= len(sizes)
-    start = epsilon * (_WHOLE_START_SHARE if settled else _START_SHARE[order]) / starts if starts else 0.0
-    chosen = WorkloadStart()
+    rows = 0.0 if facts.rows_public else epsilon * _ROWS_SHARE
+    answers_all = order >= len(sizes)
+    start = epsilon * (_WHOLE_START_SHARE if answers_all else _START_SHARE[order]) / starts if starts else 0.0
+    workload = WorkloadStart()
     updates = default_updates(sizes, order)
-    if planned == "workload":
-        chosen = plan_workload(workload_axes(mechanism, sizes), sizes, epsilon * START_SHARE)
-        start, updates = chosen.singles / starts, UPDATES
+    if warm_start == "workload":
+        workload = plan_workload(workload_axes(mechanism, sizes), sizes, epsilon * START_SHARE)
+        start, updates = workload.singles / starts, DEFAULT_UPDATES
     updates = mechanism.updates or updates
     gap = mechanism.gap
-    if gap is not None and setting.rows is None:
-        raise PlanError("mechanism.rows: a gap is a share of them; give a public number of rows, or leave gap out")
-    task = _Task(
-        left=Fraction(spec.epsilon)
+    if gap is not None and facts.rows is None:
+        raise PlanError(
+            "mechanism.rows: missing, but gap is a share of the rows; give a public number, or leave gap out"
+        )
+    task = _EstimateTask(
+        epsilon_left=Fraction(spec.epsilon)
         - Fraction(typical)
         - Fraction(rows)
         - starts * Fraction(start)
-        - chosen.epsilon,
+        - workload.epsilon,
         updates=updates if mechanism.updates is not None else min(updates, spec.expected_queries),
         queries=spec.expected_queries,
         beta=spec.beta,
         width=width,
-        gap=None if gap is None else gap * max(1, setting.rows or 1),
+        gap=None if gap is None else gap * max(1, facts.rows or 1),
         number_share=_NUMBER_SHARE,
     )
     tasks = [task]
     if order == 2 and gap is None:
         scale = width / start
         wide = scale * wide_noises(sizes)
-        tasks.append(replace(task, number_share=_NUMBER_SHARE_BESIDE_PAIRS, known=scale, wide=wide))
-    plans = (_finished(spec, one, order, starts, start, rows) for one in tasks)
+        tasks.append(replace(task, number_share=_NUMBER_SHARE_BESIDE_PAIRS, pair_noise=scale, wide=wide))
+    plans = (_calibration(spec, task, order, starts, start, rows) for task in tasks)
     best = min(plans, key=lambda plan: plan.alpha)
     more: dict[str, Any] = {
-        **(chosen.fields if chosen.rounds else {}),
+        **(workload.fields if workload.rounds else {}),
         "epsilon_typical": typical,
-        "marks_guesses": planned in {0, 1},
-        "estimate": 2 if chosen.rounds else 1,
+        "marks_guesses": warm_start in {0, 1},
+        "estimate": 2 if workload.rounds else 1,
     }
     return (best.model_copy(update=more),)
 
 
-def _typical_share(mechanism: Pmw, planned: Opening, order: Order, sizes: Sequence[int]) -> float:
+def _typical_share(mechanism: Pmw, warm_start: Opening, order: Order, sizes: Sequence[int]) -> float:
     """Return the share of ε for typical errors: by default only if the warm start is selected."""
-    wanted = planned == "workload" if mechanism.typical_error is None else mechanism.typical_error
+    wanted = warm_start == "workload" if mechanism.typical_error is None else mechanism.typical_error
     if not wanted:
         return 0.0
     if not compared_orders(order, expected_sets(mechanism, sizes)):
@@ -250,24 +259,24 @@ def _typical_share(mechanism: Pmw, planned: Opening, order: Order, sizes: Sequen
     return TYPICAL_SHARE
 
 
-def warm_start(mechanism: Pmw, sizes: Sequence[int]) -> Opening:
-    """Return the number of attributes of each marginal in the opening, or ``workload``."""
+def resolve_warm_start(mechanism: Pmw, sizes: Sequence[int]) -> Opening:
+    """Choose what the opening measures: the number of attributes of each marginal, or ``workload``."""
     if mechanism.warm_start != "auto":
         return mechanism.warm_start
     if mechanism.workload != "pairs":
         return "workload"
-    pairs = len(opening(sizes, 2))
+    pairs = len(opening_axes(sizes, 2))
     if (
         pairs
         and math.comb(len(sizes), 2) <= MOST_PAIRS
-        and pairs * math.sqrt(largest_pair(sizes) / 2.0) <= _MOST_NOISE
+        and pairs * math.sqrt(largest_pair(sizes) / 2.0) <= _MOST_PAIR_NOISE
     ):
         return 2
     return "workload" if can_select(workload_axes(mechanism, sizes), sizes) else 1
 
 
-def opening(sizes: Sequence[int], order: Order) -> tuple[tuple[int, ...], ...]:
-    """Return the axes of the opening's marginals; marginals of more than 2²⁰ cells are left out."""
+def opening_axes(sizes: Sequence[int], order: Order) -> tuple[tuple[int, ...], ...]:
+    """Return the axes of each marginal that the opening measures; none has more than 2²⁰ cells."""
     if order == 0:
         return ()
     return tuple(
@@ -277,30 +286,30 @@ def opening(sizes: Sequence[int], order: Order) -> tuple[tuple[int, ...], ...]:
     )
 
 
-def order_of(calibration: EstimateCalibration) -> Order:
-    """Return the number of attributes of the marginals that the opening measures unconditionally."""
+def opening_order(calibration: EstimateCalibration) -> Order:
+    """Return the number of attributes of each marginal that the opening measures without a choice."""
     return 1 if calibration.warm_start == "workload" else calibration.warm_start
 
 
 def default_updates(sizes: Sequence[int], order: Order) -> int:
     """Return the default number of ⊤s: at most twice the number of unmeasured marginals."""
-    fixed, each = _UPDATES[order]
+    constant, per_attribute = _UPDATES[order]
     count = len(sizes)
-    unsettled = sum(math.comb(count, named) for named in range(order + 1, min(count, 8) + 1))
-    return max(1, min(fixed + each * count, 2 * unsettled))
+    unmeasured = sum(math.comb(count, named) for named in range(order + 1, min(count, 8) + 1))
+    return max(1, min(constant + per_attribute * count, 2 * unmeasured))
 
 
-def _finished(
-    spec: StreamSpec, task: _Task, order: Order, starts: int, start: float, rows: float
+def _calibration(
+    spec: StreamSpec, task: _EstimateTask, order: Order, starts: int, start: float, rows: float
 ) -> EstimateCalibration:
     division = _best_division(task)
     grid = 1.0 / WEIGHT_STEPS
     answer = division.answer
-    query = rounded_down(task.left - Fraction(answer) - Fraction(division.threshold))
+    query = rounded_down(task.epsilon_left - Fraction(answer) - Fraction(division.threshold))
     number = task.number_share * answer / task.updates
     least = min(division.threshold, query / (2.0 * task.updates), number)
     require_fit(WEIGHT_STEPS / least, " or lower updates")
-    threshold = math.ceil(task.comparisons(answer).raised(query) / grid)
+    threshold = math.ceil(task.comparisons(answer).threshold_rows(query) / grid)
     reach = one_sided_reach(division.threshold / WEIGHT_STEPS, 1, THRESHOLD_PART * spec.beta)
     numbers = two_sided_reach(number / WEIGHT_STEPS, task.updates, NUMBERS_PART * spec.beta)
     decisions = (threshold + reach) * grid
@@ -342,21 +351,21 @@ def _finished(
     )
 
 
-def _best_division(task: _Task) -> _Division:
-    """Return the division of ``left`` that minimises the larger error of ⊥s and numbers."""
-    found = optimize.minimize_scalar(
+def _best_division(task: _EstimateTask) -> _Division:
+    """Return the division of ``epsilon_left`` that minimises the larger error of ⊥s and numbers."""
+    optimum = optimize.minimize_scalar(
         lambda share: _division(task, share).error,
         bounds=(_LEAST_SHARE, _LARGEST_SHARE),
         method="bounded",
         options={"xatol": 1e-4},
     )
-    return _division(task, float(found.x))
+    return _division(task, float(optimum.x))
 
 
-def _division(task: _Task, share: float) -> _Division:
-    left = float(task.left)
+def _division(task: _EstimateTask, share: float) -> _Division:
+    left = float(task.epsilon_left)
     answer = share * left
-    threshold, _, decisions = task.comparisons(answer).divided(left - answer)
+    threshold, _, decisions = task.comparisons(answer).best_division(left - answer)
     number = task.number_share * answer / task.updates
     return _Division(
         max(decisions, math.log(task.updates / (NUMBERS_PART * task.beta)) / number), threshold, answer
@@ -364,22 +373,22 @@ def _division(task: _Task, share: float) -> _Division:
 
 
 def wide_noises(sizes: Sequence[int]) -> float:
-    """Return the deviation, in noise scales, of a sum of half the largest pair's cells."""
+    """Return the noise scale, in scales of one cell, of a sum of half of the largest pair's cells."""
     return math.sqrt(min(largest_pair(sizes), _WIDE_CELLS) / 2.0)
 
 
 def largest_pair(sizes: Sequence[int]) -> int:
     """Return the number of cells of the largest pair that an opening measures."""
-    return max(math.prod(sizes[axis] for axis in axes) for axes in opening(sizes, 2))
+    return max(math.prod(sizes[axis] for axis in axes) for axes in opening_axes(sizes, 2))
 
 
 @dataclass(frozen=True)
-class Bounds:
+class ErrorBounds:
     """The error bounds of one stream; together they fail with at most their parts of β.
 
-    They hold for adaptive questions, even if the noise is known, because they bound all single
-    cells and all ranges of a marginal's attributes at once; bounds of single cells add up to one
-    for any sum of cells.
+    The bounds cover all single cells of a marginal and all ranges of its attributes at once, so
+    they hold even for questions that are chosen after the noise is known. Bounds of single cells
+    add up to a bound of any sum of cells.
     """
 
     calibration: EstimateCalibration
@@ -389,8 +398,8 @@ class Bounds:
     ) -> float:
         """Bound the error of all sums of ``summed`` cells of one marginal.
 
-        With ``ranges`` the bound also uses that the cells form a range of each attribute. A
-        marginal that is charged as ``charges`` ⊤s has their part of β.
+        With ``ranges`` the cells form a range of each attribute, which allows a smaller bound. A
+        marginal that is charged like ``charges`` ⊤s has as many parts of β.
         """
         if summed == 0:
             return 0.0
@@ -401,16 +410,16 @@ class Bounds:
             return single
         count = math.prod(size * (size + 1) // 2 for size in sizes)
         least = math.sqrt(2.0 * variance_of(law) * summed * math.log(2.0 * count / beta))
-        if least > _HOPELESS * self.calibration.sparse_vector.alpha:
+        if least > _EXACT_BOUND_LIMIT * self.calibration.sparse_vector.alpha:
             return min(single, math.inf)
         return min(single, sum_alpha(law, summed, count, beta, whole=True))
 
     def fresh(self, law: Symmetric, numbers: int, summed: int, *, whole: bool) -> float:
-        """Bound an answer's ``numbers`` that are summed from the marginal its ⊤ just measured.
+        """Bound the error of the ``numbers`` of an answer whose ⊤ has just measured their marginal.
 
         The bound is per unit of sensitivity. Each number sums at most ``summed`` cells, with
-        weights of 1 if ``whole``. The question is older than the noise, so that no other sums
-        need a bound.
+        weights of 1 if ``whole``. The question was asked before the noise was drawn, so that only
+        these sums need a bound.
         """
         beta = NUMBERS_PART * self.calibration.beta / self.calibration.cutoff
         return sum_alpha(law, summed, numbers, beta, whole=whole)

@@ -1,9 +1,10 @@
 """Error of answers of one form under a plan, from public facts alone.
 
 The result is the ``alpha`` of such answers if public facts determine it. The error of a quotient
-of two private numbers also depends on its denominator: for shares with a private row count, and
-for means, the result is the error times the denominator. The ``alpha`` of an answer is at most
-this result divided by (noisy denominator − its error); see docs/proofs/laplace.md and pmw.md.
+of two private numbers also depends on the private denominator. So for means, and for shares with a
+private row count, the result is the error times the denominator: the ``alpha`` of an answer is at
+most this result divided by (noisy denominator − error of the denominator). Proofs:
+docs/proofs/laplace.md and pmw.md.
 """
 
 from __future__ import annotations
@@ -30,14 +31,14 @@ from stream.privacy.accuracy.noise_laws import sum_alpha
 from stream.privacy.accuracy.release_accuracy import histogram_alpha
 from stream.privacy.accuracy.source_facts import SourceFacts
 from stream.privacy.planning.answer_plans import alpha_for, answer_law, rates_reach
-from stream.privacy.planning.estimate_plans import Bounds, marginal_law
+from stream.privacy.planning.estimate_plans import ErrorBounds, marginal_law
 from stream.privacy.planning.hypothesis_plans import rows_reach
 from stream.privacy.planning.inverse_plans import promised_alpha
 from stream.privacy.planning.noise_layouts import PlanError
 
 Form = QuestionForm | Literal["alarm", "running", "texts"]
-"""A question's form, ``alarm`` (is a number above a threshold?), ``running`` (running count) or
-``texts`` (groups by a text attribute)."""
+"""A question's form or one of three more: ``alarm`` (is a number above a threshold?), ``running``
+(running count) and ``texts`` (groups by a text attribute)."""
 
 FORMS: Final[tuple[Form, ...]] = (
     *(form for form in get_args(QuestionForm) if form not in STATISTICS),
@@ -47,7 +48,7 @@ FORMS: Final[tuple[Form, ...]] = (
 
 
 @dataclass(frozen=True, slots=True)
-class Summed:
+class SummedAttribute:
     """A summed attribute: its range, and the sensitivity of its sum to one row, in steps of ``unit``.
 
     ``centred`` is the sensitivity of the sum of distances from the middle of the range.
@@ -59,17 +60,17 @@ class Summed:
     unit: float = 1.0
 
 
-UNKNOWN_RANGE: Final = Summed(range=1, moves=1, centred=1)
-"""For an unknown attribute: errors are in units of its range or of its sum's sensitivity."""
+UNKNOWN_RANGE: Final = SummedAttribute(range=1, moves=1, centred=1)
+"""Stands for an unknown attribute: errors are multiples of its range or of its sum's sensitivity."""
 
 
 @dataclass(frozen=True, slots=True)
-class Wanted:
-    """A wanted plan: ``queries`` questions (or windows), for ``epsilon`` or an error ``alpha``.
+class PlanGoal:
+    """The goal of a plan: to answer ``queries`` questions (or windows), for ``epsilon`` or ``alpha``.
 
-    ``fields`` are further fields of mechanisms, each for the mechanisms that have it.
-    ``group_by`` holds the places of the grouped attributes in ``setting.sizes`` and is empty if
-    any grouping may be asked. ``summed`` are the attributes of sums and means; it is empty if
+    ``fields`` are further fields of mechanisms; each is used for the mechanisms that have it.
+    ``group_by`` holds the positions of the grouped attributes in ``facts.sizes``; it is empty if
+    any grouping may be asked. ``summed`` holds the attributes of sums and means; it is empty if
     their ranges are unknown.
     """
 
@@ -79,29 +80,29 @@ class Wanted:
     alpha: float | None
     beta: float
     delta: float
-    setting: SourceFacts
+    facts: SourceFacts
     fields: Mapping[str, Any]
     cutoff: int = 1
     group_by: tuple[int, ...] = ()
-    summed: tuple[Summed, ...] = ()
+    summed: tuple[SummedAttribute, ...] = ()
 
     @property
-    def shares(self) -> bool:
+    def errors_are_shares(self) -> bool:
         """True if errors are shares of a public and known row count."""
-        return self.form == "fraction" and self.setting.rows_public and self.setting.rows is not None
+        return self.form == "fraction" and self.facts.rows_public and self.facts.rows is not None
 
-    def of_its_groups(self) -> Wanted | None:
+    def restrict_to_groups(self) -> PlanGoal | None:
         """Restrict to the grouped attributes; None if that changes nothing."""
-        if self.form != "groups" or not 0 < len(self.group_by) < len(self.setting.sizes):
+        if self.form != "groups" or not 0 < len(self.group_by) < len(self.facts.sizes):
             return None
-        sizes = tuple(self.setting.sizes[place] for place in self.group_by)
-        setting = replace(self.setting, sizes=sizes, universe=math.prod(sizes))
-        return replace(self, setting=setting, group_by=tuple(range(len(sizes))))
+        sizes = tuple(self.facts.sizes[axis] for axis in self.group_by)
+        facts = replace(self.facts, sizes=sizes, universe=math.prod(sizes))
+        return replace(self, facts=facts, group_by=tuple(range(len(sizes))))
 
     def require_alpha(self) -> None:
         """Raise PlanError without ε and α, or if α depends on facts that are not given."""
         if self.epsilon is None and self.alpha is None:
-            raise PlanError("epsilon: give it, or alpha, the largest allowed error")
+            raise PlanError("epsilon: missing, and so is alpha; give epsilon, or alpha, the largest allowed error")
         if self.alpha is None:
             return
         if self.form in {"mean", "rate"}:
@@ -110,12 +111,15 @@ class Wanted:
                 f"{'sums and the ' if self.form == 'mean' else ''}counts, each with its alpha"
             )
         if self.form == "person_sum":
-            raise PlanError("--alpha: the error of a sum over people depends on the bound; divide it by the bound")
-        if self.form == "fraction" and not self.setting.rows_public:
+            raise PlanError(
+                "--alpha: the error of a sum over people is a multiple of each person's bound; give --epsilon, or plan "
+                "a count with alpha divided by the bound"
+            )
+        if self.form == "fraction" and not self.facts.rows_public:
             raise PlanError(
                 "--alpha: a share's error depends on the number of rows, which is private here; plan the counts with an alpha in rows"
             )
-        if self.form == "fraction" and self.setting.rows is None:
+        if self.form == "fraction" and self.facts.rows is None:
             raise PlanError(
                 "--alpha: a share's error depends on the number of rows; give --rows, or plan the counts with an alpha in rows"
             )
@@ -133,134 +137,138 @@ class ListedGroups:
     cells: int
 
 
-def groups_of(wanted: Wanted) -> ListedGroups:
+def listed_groups(goal: PlanGoal) -> ListedGroups:
     """Return the groups of the finest grouping and the cells of the coarsest one."""
-    sizes = wanted.setting.sizes
+    sizes = goal.facts.sizes
     if not sizes:
-        raise PlanError("--sizes: the groups are not known without; give it, or --source")
+        raise PlanError("--sizes: missing, and so the groups are unknown; give --sizes or --source")
     universe = math.prod(sizes)
-    fewest = math.prod(sizes[place] for place in wanted.group_by) if wanted.group_by else min(sizes)
+    fewest = math.prod(sizes[axis] for axis in goal.group_by) if goal.group_by else min(sizes)
     if fewest > MAX_CATEGORIES:
-        found = (
-            f"there are {fewest:,} groups" if wanted.group_by else f"each attribute has {fewest:,} groups or more"
+        problem = (
+            f"there are {fewest:,} groups" if goal.group_by else f"each attribute has {fewest:,} groups or more"
         )
         raise PlanError(
-            f"--group-by: {found}, and an answer lists {MAX_CATEGORIES:,} at most; group by fewer or smaller attributes"
+            f"--group-by: {problem}, and an answer lists {MAX_CATEGORIES:,} at most; group by fewer or smaller attributes"
         )
-    return ListedGroups(fewest if wanted.group_by else min(universe, MAX_CATEGORIES), universe // fewest)
+    return ListedGroups(fewest if goal.group_by else min(universe, MAX_CATEGORIES), universe // fewest)
 
 
-_BOTH = 2
-"""A quotient has two numbers, which share ε, so that each has twice the noise."""
+_QUOTIENT_NUMBERS = 2
+"""Numbers of a quotient: they share ε, so that each has twice the noise."""
 
 
 def form_alpha(  # noqa: PLR0911 - one for each form
-    calibration: Calibration, mechanism: Mechanism, wanted: Wanted
+    calibration: Calibration, mechanism: Mechanism, goal: PlanGoal
 ) -> float:
     """Return the error of each answer to a question of the form.
 
-    It is in rows; for a fraction in shares, if the row count is public; for sums and means in the
-    attribute's unit, the largest if there are several. Groups and means are taken over all rows.
-    A mechanism that counts each window separately sums all windows for a running count.
+    The error is in rows. For a fraction with a public row count it is a share; for sums and means
+    it is in the attribute's unit, and the largest of several attributes. Groups and means are over
+    all rows. For a running count, a mechanism that counts each window separately sums all windows.
     """
-    match wanted.form:
+    match goal.form:
         case "fraction":
-            error = _shared(calibration, mechanism, wanted)
-            return error / max(1, wanted.setting.rows or 1) if wanted.shares else error
+            error = _share_error(calibration, mechanism, goal)
+            return error / max(1, goal.facts.rows or 1) if goal.errors_are_shares else error
         case "rate":
-            return _rate(calibration, mechanism, wanted)
+            return _rate_error(calibration, mechanism, goal)
         case "people_groups" if isinstance(calibration, AnswersCalibration):
-            groups = groups_of(wanted).most
-            moved = min(wanted.setting.groups_steps, groups)
+            groups = listed_groups(goal).most
+            moved = min(goal.facts.groups_steps, groups)
             return alpha_for(calibration, moved, groups, moved)
         case "person_sum" if isinstance(calibration, AnswersCalibration):
             return alpha_for(calibration, 1, 1)
         case "sum":
-            return max(_sum(calibration, wanted, one) * one.unit for one in wanted.summed or (UNKNOWN_RANGE,))
+            return max(_sum_error(calibration, goal, one) * one.unit for one in goal.summed or (UNKNOWN_RANGE,))
         case "mean":
-            return max(_mean(calibration, wanted, one) * one.unit for one in wanted.summed or (UNKNOWN_RANGE,))
+            return max(_mean_error(calibration, goal, one) * one.unit for one in goal.summed or (UNKNOWN_RANGE,))
         case "running" if isinstance(calibration, AnswersCalibration):
             law = answer_law(calibration, calibration.sensitivity_steps, 1)
-            sums = wanted.queries * (wanted.setting.universe or 1)
-            return sum_alpha(law, wanted.queries, sums, calibration.beta, whole=True) * calibration.grid
+            sums = goal.queries * (goal.facts.universe or 1)
+            return sum_alpha(law, goal.queries, sums, calibration.beta, whole=True) * calibration.grid
         case "groups" if isinstance(calibration, EstimateCalibration):
-            law, groups = marginal_law(calibration, numbered=False), groups_of(wanted).most
-            return max(promised_alpha(calibration), Bounds(calibration).fresh(law, groups, 1, whole=True))
+            law, groups = marginal_law(calibration, numbered=False), listed_groups(goal).most
+            return max(promised_alpha(calibration), ErrorBounds(calibration).fresh(law, groups, 1, whole=True))
         case _:
-            return _counted(calibration, mechanism, wanted)
+            return _count_error(calibration, mechanism, goal)
 
 
-def as_count_error(alpha: float, wanted: Wanted) -> float:
+def as_count_error(alpha: float, goal: PlanGoal) -> float:
     """Convert an error of the form to the equivalent error of a count."""
-    if wanted.form == "fraction":
-        return alpha * (wanted.setting.rows or 1) if wanted.shares else alpha
-    if wanted.form in {"sum", "mean"}:
-        return alpha / max(1, *(one.range * one.unit for one in wanted.summed or (UNKNOWN_RANGE,)))
+    if goal.form == "fraction":
+        return alpha * (goal.facts.rows or 1) if goal.errors_are_shares else alpha
+    if goal.form in {"sum", "mean"}:
+        return alpha / max(1, *(one.range * one.unit for one in goal.summed or (UNKNOWN_RANGE,)))
     return alpha
 
 
-def _counted(calibration: Calibration, mechanism: Mechanism, wanted: Wanted) -> float:
-    """Return the error of a count; from a histogram, a count may sum up to all cells."""
+def _count_error(calibration: Calibration, mechanism: Mechanism, goal: PlanGoal) -> float:
+    """Return the error of a count; a count from a histogram may be the sum of all cells."""
     if not isinstance(mechanism, Histogram) or not isinstance(calibration, ReleaseCalibration):
         return promised_alpha(calibration)
-    universe = wanted.setting.universe or 1
-    if wanted.form == "groups":
-        cells = groups_of(wanted).cells
+    universe = goal.facts.universe or 1
+    if goal.form == "groups":
+        cells = listed_groups(goal).cells
         return histogram_alpha(calibration, universe, cells, universe // cells)
-    few = wanted.form == "cells"
-    cells = min(wanted.fields.get("sparsity") or 1, universe) if few else universe
+    few = goal.form == "cells"
+    cells = min(goal.fields.get("sparsity") or 1, universe) if few else universe
     return histogram_alpha(calibration, universe, cells, whole=not few)
 
 
-def _shared(calibration: Calibration, mechanism: Mechanism, wanted: Wanted) -> float:
+def _share_error(calibration: Calibration, mechanism: Mechanism, goal: PlanGoal) -> float:
     """Return the error of a share times the number of rows."""
-    setting = wanted.setting
-    if isinstance(mechanism, Laplace) and isinstance(calibration, AnswersCalibration) and not setting.rows_public:
+    facts = goal.facts
+    if isinstance(mechanism, Laplace) and isinstance(calibration, AnswersCalibration) and not facts.rows_public:
         # A share is a rate of hits and misses among all rows.
-        return rates_reach(calibration, setting.groups_steps, 1, 2 if setting.neighbors == "replace" else 1)
-    if isinstance(mechanism, Histogram) and not setting.rows_public:
-        return _rate(calibration, mechanism, replace(wanted, group_by=()))
-    error = _counted(calibration, mechanism, wanted)
+        return rates_reach(calibration, facts.groups_steps, 1, 2 if facts.neighbors == "replace" else 1)
+    if isinstance(mechanism, Histogram) and not facts.rows_public:
+        return _rate_error(calibration, mechanism, replace(goal, group_by=()))
+    error = _count_error(calibration, mechanism, goal)
     if isinstance(calibration, EstimateCalibration | HypothesisCalibration):
         return error + rows_reach(calibration)
     return error
 
 
-def _rate(calibration: Calibration, mechanism: Mechanism, wanted: Wanted) -> float:
+def _rate_error(calibration: Calibration, mechanism: Mechanism, goal: PlanGoal) -> float:
     """Return the error of a rate times its number of rows."""
-    groups = groups_of(wanted).most if wanted.group_by else 1
-    setting = wanted.setting
+    groups = listed_groups(goal).most if goal.group_by else 1
+    facts = goal.facts
     if isinstance(calibration, AnswersCalibration):
-        moved = 2 if setting.neighbors == "replace" else 1
-        return rates_reach(calibration, setting.groups_steps, groups, moved)
+        moved = 2 if facts.neighbors == "replace" else 1
+        return rates_reach(calibration, facts.groups_steps, groups, moved)
     if isinstance(mechanism, Histogram) and isinstance(calibration, ReleaseCalibration):
-        universe = setting.universe or 1
+        universe = facts.universe or 1
         return histogram_alpha(calibration, universe, max(1, universe // groups), 2 * groups)
     error = promised_alpha(calibration)
     if isinstance(calibration, EstimateCalibration):
-        law, cells = marginal_law(calibration, numbered=False), max(1, (setting.universe or 1) // groups)
-        error = max(error, Bounds(calibration).fresh(law, 2 * groups, min(cells, MAX_CATEGORIES), whole=True))
+        law, cells = marginal_law(calibration, numbered=False), max(1, (facts.universe or 1) // groups)
+        error = max(error, ErrorBounds(calibration).fresh(law, 2 * groups, min(cells, MAX_CATEGORIES), whole=True))
     return error
 
 
-def _sum(calibration: Calibration, wanted: Wanted, summed: Summed) -> float:
+def _sum_error(calibration: Calibration, goal: PlanGoal, summed: SummedAttribute) -> float:
     width = max(1, summed.moves)
     if isinstance(calibration, AnswersCalibration):
-        return alpha_for(calibration, wanted.setting.contribution * width, 1)
+        return alpha_for(calibration, goal.facts.contribution * width, 1)
     return promised_alpha(calibration) * width
 
 
-def _mean(calibration: Calibration, wanted: Wanted, summed: Summed) -> float:
-    rows, width = wanted.setting.contribution, max(1, summed.range)
+def _mean_error(calibration: Calibration, goal: PlanGoal, summed: SummedAttribute) -> float:
+    rows, width = goal.facts.contribution, max(1, summed.range)
     if isinstance(calibration, AnswersCalibration):
-        top = alpha_for(calibration, _BOTH * rows * max(1, summed.centred), _BOTH, _BOTH)
-        bottom = alpha_for(calibration, _BOTH * rows, _BOTH, _BOTH)
-        # As for a share; a mean differs from the middle of the range by at most half the range.
+        top = alpha_for(
+            calibration, _QUOTIENT_NUMBERS * rows * max(1, summed.centred), _QUOTIENT_NUMBERS, _QUOTIENT_NUMBERS
+        )
+        bottom = alpha_for(calibration, _QUOTIENT_NUMBERS * rows, _QUOTIENT_NUMBERS, _QUOTIENT_NUMBERS)
+        # A mean differs from the middle of the range by at most half the range.
         return top + (summed.range - summed.range // 2) * bottom
-    told = width * promised_alpha(calibration)
+    error = width * promised_alpha(calibration)
     if not isinstance(calibration, EstimateCalibration):
-        return told
-    # For a mean, a ⊤ measures its attribute's marginal and publishes two sums over all values.
-    cells = summed.range + 1 if wanted.summed else max(wanted.setting.sizes or (wanted.setting.universe or 1,))
-    fresh = Bounds(calibration).fresh(marginal_law(calibration, numbered=False), _BOTH, cells, whole=False)
-    return max(told, 2.0 * width * fresh)
+        return error
+    # A ⊤ on a mean measures the attribute's marginal and publishes two sums over all values.
+    cells = summed.range + 1 if goal.summed else max(goal.facts.sizes or (goal.facts.universe or 1,))
+    measured_error = ErrorBounds(calibration).fresh(
+        marginal_law(calibration, numbered=False), _QUOTIENT_NUMBERS, cells, whole=False
+    )
+    return max(error, 2.0 * width * measured_error)

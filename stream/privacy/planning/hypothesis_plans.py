@@ -1,9 +1,9 @@
 """Planner of multiplicative weights: the number of updates, and the division of ε.
 
-One ⊤ of the sparse vector is one update of the hypothesis (a public table that approximates the
-private one). If each update corrects an error above the gap γ, a share of the rows, and the
-learning rate is η = 4γ, fewer than c = ln|X| / (2γ²) updates occur for |X| cells. Proofs:
-docs/proofs/pmw-weights.md. Errors are in rows; a step is 1/1024 row.
+Each ⊤ of the sparse vector causes one update of the hypothesis (a public table that approximates
+the private one). Let each update correct an error above the gap γ (a share of the rows), and let
+the learning rate be η = 4γ. Then fewer than c = ln|X| / (2γ²) updates occur, where |X| is the
+number of cells. Proofs: docs/proofs/pmw-weights.md. Errors are in rows; a step is 1/1024 row.
 """
 
 from __future__ import annotations
@@ -24,14 +24,14 @@ from stream.privacy.composition.pure_rounds import rounded_down
 from stream.privacy.planning.noise_layouts import (
     PlanError,
     PlanInputs,
-    fitting,
-    one_sided,
-    one_sided_rounds,
-    textbook,
+    fitting_calibrations,
+    plan_one_sided,
+    plan_one_sided_rounds,
+    plan_textbook,
 )
 
 WEIGHT_STEPS = 1024
-"""Steps per row: a question weighs each row with a multiple of 1/1024."""
+"""Steps per row: a question gives each row a weight that is a multiple of 1/1024."""
 
 RESOLUTION = 2.0**-20
 """Largest error, as a share of the rows, from rounding a hypothesis to integers."""
@@ -45,9 +45,9 @@ TEXTBOOK_ROWS_SHARE = 0.01
 _LEAST_SPLIT = 1e-4
 _LARGEST_SPLIT = 0.5
 _UPDATES_TOLERANCE = 0.04
-"""Tolerance of the search for c, in ln c: near the best c, 4 % change the error by under 0.1 %."""
+"""Tolerance of ln c in the search for c: near the best c, 4 % more updates change α by under 0.1 %."""
 
-_Make = Callable[[PlanInputs], SparseVectorCalibration]
+_Planner = Callable[[PlanInputs], SparseVectorCalibration]
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,7 +55,7 @@ class _HypothesisTask:
     """The public parameters of a plan; the table has at most ``rows`` rows."""
 
     spec: StreamSpec
-    setting: SourceFacts
+    facts: SourceFacts
     mechanism: Pmw | SparsePmw
     rows: int
     universe: int
@@ -69,81 +69,84 @@ class _HypothesisTask:
         """Return ln of the number of cells that the hypothesis distinguishes."""
         return math.log(max(2, self.places(updates) or self.universe))
 
-    def places(self, updates: int) -> int | None:
+    def count_cells(self, updates: int) -> int | None:
         """Return the number of cells that a sparse hypothesis distinguishes; None for a tensor."""
         if isinstance(self.mechanism, Pmw):
             return None
-        return places(self.universe, self.mechanism.sparsity, updates, self.rows)
+        return count_cells(self.universe, self.mechanism.sparsity, updates, self.rows)
 
-    def problem(self, updates: int, **parameters: Any) -> PlanInputs:
-        """Return the sparse vector's inputs: |f(D) − rows·q(p̂)| against a threshold."""
+    def plan_inputs(self, updates: int, **parameters: Any) -> PlanInputs:
+        """Return the inputs of the sparse vector that compares errors of the hypothesis with a threshold."""
         beta = self.spec.beta
-        whole: dict[str, Any] = {
+        fields: dict[str, Any] = {
             "cutoff": updates,
             "monotone": False,
             "epsilon": self.spec.epsilon,
             "delta": self.spec.delta,
             "expected_queries": self.spec.expected_queries,
-            "beta": beta if self.setting.rows_public else beta * (1.0 - ROWS_SHARE),
-            "sensitivity_steps": WEIGHT_STEPS * self.setting.contribution,
+            "beta": beta if self.facts.rows_public else beta * (1.0 - ROWS_SHARE),
+            "sensitivity_steps": WEIGHT_STEPS * self.facts.contribution,
             "grid": 1.0 / WEIGHT_STEPS,
         }
-        return PlanInputs(**(whole | parameters))
+        return PlanInputs(**(fields | parameters))
 
 
 @dataclass(frozen=True, slots=True)
 class _HypothesisDivision:
-    """``rows`` is a part of ε; the error of numbers is ``answer_ratio`` times that of decisions."""
+    """A division of ε.
+
+    ``rows`` is the part of ε for the row count. The error of numbers is ``answer_ratio`` times that
+    of decisions. ``error`` is the error bound in rows.
+    """
 
     rows: float
     answer_ratio: float
     error: float
 
 
-def candidates(
-    spec: StreamSpec, setting: SourceFacts, *, textbook_alone: bool = False
+def plan_calibrations(
+    spec: StreamSpec, facts: SourceFacts, *, textbook_alone: bool = False
 ) -> tuple[HypothesisCalibration, ...]:
-    """Return every calibration that applies.
+    """Return the textbook's calibration, one with a single threshold and, if δ > 0, a third one.
 
-    These are the textbook's, one with a single threshold and, if δ > 0, one with a new threshold
-    after each ⊤. ``alpha`` is in rows and holds for tables of at most ``rows`` rows; cost and
-    noise do not depend on the true number.
+    The third one draws a new threshold after each ⊤. ``alpha`` is in rows and holds for tables of
+    at most ``rows`` rows; cost and noise do not depend on the true number of rows.
     """
-    task = _task(spec, setting)
-    makers: list[Callable[[], HypothesisCalibration]] = [lambda: _textbook(task)]
+    task = _task_for(spec, facts)
+    makers: list[Callable[[], HypothesisCalibration]] = [lambda: _plan_textbook_hypothesis(task)]
     if not textbook_alone:
-        makers.append(lambda: _calibrated(task, one_sided))
+        makers.append(lambda: _plan_calibrated(task, plan_one_sided))
         if spec.delta > 0.0:
-            makers.append(lambda: _calibrated(task, one_sided_rounds))
-    return fitting(makers)
+            makers.append(lambda: _plan_calibrated(task, plan_one_sided_rounds))
+    return fitting_calibrations(makers)
 
 
-def places(universe: int, sparsity: int, updates: int, rows: int) -> int:
+def count_cells(universe: int, sparsity: int, updates: int, rows: int) -> int:
     """Return the number of cells over which a sparse hypothesis spreads the rows initially.
 
-    The universe if it is small. Otherwise there are enough that a question about cells that no
-    update named is answered with one row at most, and at least one more than updates can name.
-    The bound on updates holds with the logarithm of this number or of a larger one
-    (docs/proofs/sparse-pmw.md, Theorem 1).
+    A small universe is used whole. Otherwise the number is so large that a question about cells
+    that no update named is answered with at most one row; and it exceeds the number of cells that
+    updates can name. The bound on updates holds with the logarithm of this number or of a larger
+    one (docs/proofs/sparse-pmw.md, Theorem 1).
     """
     return min(universe, max(sparsity * updates + 1, sparsity * rows))
 
 
 def guaranteed_gap(log_universe: float, updates: int) -> float:
-    """Return the γ for which fewer than ``updates`` updates with η = 4γ occur."""
+    """Return the gap γ for which fewer than ``updates`` updates with learning rate 4γ occur."""
     return math.sqrt(log_universe / (2.0 * updates))
 
 
 def updates_for(log_universe: float, gap: float, factor: float = 0.5) -> int:
-    """Return c = ⌈ln|X| / (2γ²)⌉, which exceeds the number of updates with η = 4γ.
+    """Return c = ⌈ln|X| / (2γ²)⌉, which exceeds the number of updates with learning rate 4γ.
 
-    The textbook's ``factor`` is 4 instead of ½.
+    ``factor`` stands for the ½; the textbook has 4.
     """
     return max(1, math.ceil(factor * log_universe / (gap * gap)))
 
 
 def rows_reach(calibration: HypothesisCalibration | EstimateCalibration) -> int:
-    """Bound the error of the noisy row count at its part of β.
+    """Bound the error of the noisy row count, which may fail with its part of β.
 
     The bound is at least 1 if there is noise, because the noisy count is raised to 1.
     """
@@ -160,54 +163,57 @@ def rows_rate(calibration: HypothesisCalibration | EstimateCalibration) -> Fract
 def hypothesis_reach(calibration: HypothesisCalibration) -> float:
     """Bound the difference, in rows, of the hypothesis's answer from an exact hypothesis's answer.
 
-    It is due to the noisy row count, integer weights, and the rounding of answer and threshold.
+    The difference is due to the noisy row count, integer weights, and the rounding of answer and
+    threshold.
     """
     return RESOLUTION * calibration.rows + rows_reach(calibration) + 2 * calibration.grid
 
 
-def _task(spec: StreamSpec, setting: SourceFacts) -> _HypothesisTask:
+def _task_for(spec: StreamSpec, facts: SourceFacts) -> _HypothesisTask:
     mechanism = spec.mechanism
     if not isinstance(mechanism, Pmw | SparsePmw):
         raise TypeError(f"{mechanism.kind} keeps no hypothesis")
-    if setting.rows is None:
+    if facts.rows is None:
         raise PlanError(
             "mechanism.rows: give a public number that the table's rows do not exceed; the true number is private"
         )
-    if setting.universe is None:
-        raise PlanError("mechanism.kind: a hypothesis is about a table's cells; open it on a table")
-    if isinstance(mechanism, Pmw) and setting.universe > MAX_UNIVERSE:
+    if facts.universe is None:
+        raise PlanError("mechanism.kind: a hypothesis needs a table's cells; open the stream on a table")
+    if isinstance(mechanism, Pmw) and facts.universe > MAX_UNIVERSE:
         raise PlanError(
-            f"mechanism.attributes: they have more than {MAX_UNIVERSE} cells together; name fewer or smaller "
+            f"mechanism.attributes: the attributes have more than {MAX_UNIVERSE} cells together; name fewer or smaller "
             "attributes, or use sparse_pmw"
         )
-    return _HypothesisTask(spec, setting, mechanism, max(1, setting.rows), setting.universe)
+    return _HypothesisTask(spec, facts, mechanism, max(1, facts.rows), facts.universe)
 
 
-def _calibrated(task: _HypothesisTask, make: _Make) -> HypothesisCalibration:
+def _plan_calibrated(task: _HypothesisTask, make: _Planner) -> HypothesisCalibration:
     updates = task.mechanism.updates
     if updates is None:
-        updates = _best_updates(task, make) if task.gap is None else _sufficient(task, task.gap)
+        updates = _best_updates(task, make) if task.gap is None else _least_updates(task, task.gap)
     division = _best_division(task, updates, make)
-    epsilon_rows, rest = _without_rows(task, division.rows)
-    vector = make(task.problem(updates, epsilon=rest, numbers="fresh", answer_ratio=division.answer_ratio))
+    epsilon_rows, other_epsilon = _divide_epsilon(task, division.rows)
+    vector = make(
+        task.plan_inputs(updates, epsilon=other_epsilon, numbers="fresh", answer_ratio=division.answer_ratio)
+    )
     gap = task.gap or guaranteed_gap(task.log_universe(updates), updates)
-    return _finished(task, "calibrated", vector, gap, 4.0 * gap, epsilon_rows)
+    return _calibration(task, "calibrated", vector, gap, 4.0 * gap, epsilon_rows)
 
 
-def _sufficient(task: _HypothesisTask, gap: float, factor: float = 0.5) -> int:
+def _least_updates(task: _HypothesisTask, gap: float, factor: float = 0.5) -> int:
     """Return the number of updates that a gap requires."""
     updates = updates_for(math.log(max(2, task.universe)), gap, factor)
-    # Fewer updates name fewer cells, which need fewer updates: each step down is still enough.
+    # Fewer updates name fewer cells, and fewer cells need fewer updates: each lower number suffices.
     while (fewer := updates_for(task.log_universe(updates), gap, factor)) < updates:
         updates = fewer
     if updates > MAX_ANSWERS:
         raise PlanError(
-            f"mechanism.gap: takes more than {MAX_ANSWERS} updates to be kept for certain; raise it, or give updates"
+            f"mechanism.gap: to keep it for certain takes more than {MAX_ANSWERS} updates; raise gap, or give updates"
         )
     return updates
 
 
-def _best_updates(task: _HypothesisTask, make: _Make) -> int:
+def _best_updates(task: _HypothesisTask, make: _Planner) -> int:
     least = max(1, math.ceil(task.log_universe(1) / 2.0))
     most = min(MAX_ANSWERS, max(least, math.ceil(task.log_universe(MAX_ANSWERS) * float(task.rows) ** 2)))
 
@@ -217,31 +223,31 @@ def _best_updates(task: _HypothesisTask, make: _Make) -> int:
         except (PlanError, AccuracyError):
             return math.inf
 
-    found = optimize.minimize_scalar(
+    optimum = optimize.minimize_scalar(
         error,
         bounds=(math.log(least), math.log(most) + 1e-9),
         method="bounded",
         options={"xatol": _UPDATES_TOLERANCE},
     )
-    return max(least, round(math.exp(found.x)))
+    return max(least, round(math.exp(optimum.x)))
 
 
-def _best_division(task: _HypothesisTask, updates: int, make: _Make) -> _HypothesisDivision:
-    """Return the division of ε with the least error, with noise scales proportional to 1/ε.
+def _best_division(task: _HypothesisTask, updates: int, make: _Planner) -> _HypothesisDivision:
+    """Return the division of ε with the least error; noise scales are proportional to 1/ε.
 
-    Let A and B be the errors of decisions and numbers if each had all of ε, and R that of the row
-    count. With a part r of ε for the row count, and a part f of the rest for numbers, the error is
+    Let A, B and R be the errors of decisions, numbers and row count if each had all of ε. With a
+    part r of ε for the row count, and a part f of the rest for numbers, the error is
     2A/((1−f)(1−r)) + max(γ·rows + R/r, B/(f(1−r))). It is least at the f where both terms of the
-    maximum are equal, or at the least sum of the first term and B/(f(1−r)).
+    maximum are equal, or at the f where the first term and B/(f(1−r)) have the least sum.
     """
-    vector = make(task.problem(updates))
+    vector = make(task.plan_inputs(updates))
     each = vector.epsilon_threshold + vector.epsilon_query
     rate = each / ((1 if vector.fresh_threshold else updates) * vector.sensitivity_steps)
     numbers = max(1, two_sided_reach(rate, updates, vector.beta)) * vector.grid
     gap = (task.gap or guaranteed_gap(task.log_universe(updates), updates)) * task.rows
-    rows = -math.log(ROWS_SHARE * task.spec.beta) * task.setting.contribution / task.spec.epsilon
+    rows = -math.log(ROWS_SHARE * task.spec.beta) * task.facts.contribution / task.spec.epsilon
 
-    def divided(part: float) -> _HypothesisDivision:
+    def division_at(part: float) -> _HypothesisDivision:
         slack = gap + (rows / part if part else 0.0)
         balanced = 1.0 / (1.0 + math.sqrt(2.0 * vector.alpha / numbers))
         share = min(numbers / ((1.0 - part) * slack), balanced)
@@ -249,54 +255,54 @@ def _best_division(task: _HypothesisTask, updates: int, make: _Make) -> _Hypothe
         number = numbers / ((1.0 - part) * share)
         return _HypothesisDivision(part, number / decisions, 2.0 * decisions + max(slack, number))
 
-    if task.setting.rows_public:
-        return divided(0.0)
-    found = optimize.minimize_scalar(
-        lambda log_part: divided(math.exp(log_part)).error,
+    if task.facts.rows_public:
+        return division_at(0.0)
+    optimum = optimize.minimize_scalar(
+        lambda log_part: division_at(math.exp(log_part)).error,
         bounds=(math.log(_LEAST_SPLIT), math.log(_LARGEST_SPLIT)),
         method="bounded",
     )
-    return divided(math.exp(found.x))
+    return division_at(math.exp(optimum.x))
 
 
-def _textbook(task: _HypothesisTask) -> HypothesisCalibration:
-    """Dwork & Roth 2014, Algorithm 6: c = 4 ln|X|/γ², η = γ/2, and NumericSparse.
+def _plan_textbook_hypothesis(task: _HypothesisTask) -> HypothesisCalibration:
+    """Plan Algorithm 6 of Dwork & Roth 2014: c = 4 ln|X|/γ², η = γ/2, and NumericSparse.
 
-    γ is the least for which the error of NumericSparse with c answers is at most γ·rows; the error
-    is then 3γ·rows (their Theorem 4.14) plus the error of a noisy row count.
+    γ is the least gap for which the error of NumericSparse with c answers is at most γ·rows. The
+    error of the stream is then 3γ·rows (their Theorem 4.14) plus the error of a noisy row count.
     """
-    epsilon_rows, rest = _without_rows(task, 0.0 if task.setting.rows_public else TEXTBOOK_ROWS_SHARE)
+    epsilon_rows, other_epsilon = _divide_epsilon(task, 0.0 if task.facts.rows_public else TEXTBOOK_ROWS_SHARE)
 
     def gap_of(updates: int) -> float:
         return math.sqrt(4.0 * math.log(max(2, task.universe)) / updates)
 
-    def accurate(updates: int) -> bool:
+    def is_accurate(updates: int) -> bool:
         try:
-            vector = textbook(task.problem(updates, epsilon=rest, numbers="fresh"))
+            vector = plan_textbook(task.plan_inputs(updates, epsilon=other_epsilon, numbers="fresh"))
         except (PlanError, AccuracyError):
             return False
         return vector.alpha <= gap_of(updates) * task.rows
 
     updates = task.mechanism.updates
     if updates is None and task.gap is not None:
-        updates = _sufficient(task, task.gap, 4.0)
+        updates = _least_updates(task, task.gap, 4.0)
     elif updates is None:
         updates, beyond = 1, MAX_ANSWERS
         while beyond - updates > max(1, updates // 1000):
             middle = min(max(round(math.sqrt(updates * beyond)), updates + 1), beyond - 1)
-            updates, beyond = (middle, beyond) if accurate(middle) else (updates, middle)
-    vector = textbook(task.problem(updates, epsilon=rest, numbers="fresh"))
+            updates, beyond = (middle, beyond) if is_accurate(middle) else (updates, middle)
+    vector = plan_textbook(task.plan_inputs(updates, epsilon=other_epsilon, numbers="fresh"))
     gap = task.gap or gap_of(updates)
-    return _finished(task, "textbook", vector, gap, gap / 2.0, epsilon_rows)
+    return _calibration(task, "textbook", vector, gap, gap / 2.0, epsilon_rows)
 
 
-def _without_rows(task: _HypothesisTask, part: float) -> tuple[float, float]:
-    """Return the ε of the noisy row count and the rest of ε, which add up to at most ε exactly."""
+def _divide_epsilon(task: _HypothesisTask, part: float) -> tuple[float, float]:
+    """Return the ε of the noisy row count and the ε of everything else; their exact sum is at most ε."""
     epsilon_rows = task.spec.epsilon * part
     return epsilon_rows, rounded_down(Fraction(task.spec.epsilon) - Fraction(epsilon_rows))
 
 
-def _finished(
+def _calibration(
     task: _HypothesisTask,
     method: Literal["calibrated", "textbook"],
     vector: SparseVectorCalibration,

@@ -1,8 +1,9 @@
 """Inverse planners: the ε, charged answers or rows that a requested error requires.
 
-Each one searches among plans, so that it agrees with the planned error for every mechanism. A plan
-with the result keeps to the requested error; a result better by more than the relative
-``TOLERANCE`` would not. Formulas: ``docs/calculators.md``. Error curves of a plan are here too.
+Each planner searches with the ordinary planner, so its result agrees with the planned error of
+every mechanism. A plan with the result keeps to the requested error. The true optimum may be better
+by a relative ``TOLERANCE``, but not by more. The module also computes the error curves of a plan.
+Formulas: ``docs/calculators.md``.
 """
 
 from __future__ import annotations
@@ -21,47 +22,47 @@ from schemas.mechanisms import MAX_ANSWERS
 from stream.privacy.accuracy.source_facts import SourceFacts
 from stream.privacy.planning import plans
 from stream.privacy.planning.noise_layouts import PlanError
-from stream.privacy.planning.plans import candidates
+from stream.privacy.planning.plans import plan_calibrations
 
-FIELDS: Final = ("cutoff", "answers", "updates")
-"""Names of the field that holds the cutoff, which counts ⊤s, noisy answers or updates."""
-ANSWERED: Final = frozenset({"cutoff", "answers"})
-"""The names under which the cutoff counts single answers."""
+CUTOFF_FIELDS: Final = ("cutoff", "answers", "updates")
+"""The field of a mechanism that holds its cutoff: a number of ⊤s, noisy answers or updates."""
+ANSWER_CUTOFF_FIELDS: Final = frozenset({"cutoff", "answers"})
+"""The fields of ``CUTOFF_FIELDS`` that count single answers."""
 
 
 def cutoff_field(kind: str, model: type[BaseModel], *, standing: bool) -> str | None:
-    """Return the name of a mechanism's field that holds the cutoff; None if it is charged once.
+    """Return the name of the field that holds the cutoff; None for a mechanism charged once.
 
-    A histogram over a table is charged once; in a ``standing`` stream it is charged for each
-    window.
+    A histogram over a table is charged once. In a ``standing`` stream a histogram is charged for
+    each window.
     """
     if kind == "histogram" and not standing:
         return None
-    return next((name for name in FIELDS if name in model.model_fields), None)
+    return next((name for name in CUTOFF_FIELDS if name in model.model_fields), None)
 
 
 TOLERANCE = 1e-3
-"""Largest relative distance of a result from the best one; plans are optimised no finer."""
+"""Largest relative distance of a result from the best one: plans are not optimised more exactly."""
 
 LEAST_EPSILON, LARGEST_EPSILON = 1e-6, 1000.0
 LARGEST_ROWS = 10**12
 
 _FIRST_ROWS = 10_000
-_FAR = math.log(64.0)
-"""The search treats an error that is infinite or 0 as 64 times too large or too small."""
+_UNBOUNDED_DISTANCE = math.log(64.0)
+"""The search treats an infinite error as 64 times too large, and an error of 0 as 64 times too small."""
 
 
 def promised_alpha(calibration: Calibration) -> float:
-    """Return the larger error bound of a stream's decisions and numbers."""
+    """Return the error bound of a stream's decisions or that of its numbers, whichever is larger."""
     if isinstance(calibration, SparseVectorCalibration):
         return max(calibration.alpha, calibration.answer_alpha)
     return calibration.alpha
 
 
 def needed_epsilon(
-    spec: StreamSpec, setting: SourceFacts, alpha: float, measure: Callable[[Calibration], float] = promised_alpha
+    spec: StreamSpec, facts: SourceFacts, alpha: float, measure: Callable[[Calibration], float] = promised_alpha
 ) -> float:
-    """Return the least ε, within ``TOLERANCE``, with an error of at most ``alpha``.
+    """Return the least ε (within ``TOLERANCE``) at which the error is at most ``alpha``.
 
     The search starts at ``spec.epsilon``. ``alpha`` is in the query's unit, or a share for
     randomized response; ``measure`` returns the relevant error of a calibration.
@@ -72,23 +73,24 @@ def needed_epsilon(
     require_alpha(alpha)
 
     def error_at(epsilon: float) -> float:
-        return _error(spec.model_copy(update={"epsilon": epsilon}), setting, measure)
+        return _error(spec.model_copy(update={"epsilon": epsilon}), facts, measure)
 
-    found = _boundary(error_at, alpha, spec.epsilon, (LEAST_EPSILON, LARGEST_EPSILON), whole=False)
-    if found is None:
-        least = measure(plans.choose(spec.model_copy(update={"epsilon": LARGEST_EPSILON}), setting))
+    boundary = _find_boundary(error_at, alpha, spec.epsilon, (LEAST_EPSILON, LARGEST_EPSILON), whole=False)
+    if boundary is None:
+        least = measure(plans.choose_calibration(spec.model_copy(update={"epsilon": LARGEST_EPSILON}), facts))
         raise PlanError(
             f"alpha: even epsilon = {LARGEST_EPSILON:g} leaves an error of {least:.4g}; ask for a larger alpha, a "
             "finer grid or fewer charged answers"
         )
-    return found[1]
+    return boundary[1]
 
 
-def largest_cutoff(spec: StreamSpec, setting: SourceFacts, alpha: float) -> int:
-    """Return the most charged answers, within ``TOLERANCE``, with an error of at most ``alpha``.
+def largest_cutoff(spec: StreamSpec, facts: SourceFacts, alpha: float) -> int:
+    """Return the most charged answers (within ``TOLERANCE``) at which the error is at most ``alpha``.
 
-    Charged are the ⊤s of above_threshold and numeric_sparse, and the answers of laplace, noisy_max
-    and exponential. The result is at most ``MAX_ANSWERS``; the cutoff in ``spec`` is ignored.
+    The charged answers are the ⊤s of above_threshold and numeric_sparse, and all answers of
+    laplace, noisy_max and exponential. The result is at most ``MAX_ANSWERS``; the cutoff in
+    ``spec`` is ignored.
 
     Raises:
         PlanError: a single answer has a larger error, or the mechanism does not charge single answers.
@@ -96,24 +98,24 @@ def largest_cutoff(spec: StreamSpec, setting: SourceFacts, alpha: float) -> int:
     require_alpha(alpha)
 
     def error_at(cutoff: float) -> float:
-        return _error(_with_cutoff(spec, int(cutoff)), setting)
+        return _error(_with_cutoff(spec, int(cutoff)), facts)
 
-    found = _boundary(error_at, alpha, 1, (1, MAX_ANSWERS), whole=True, rising=True)
-    if found is None:
+    boundary = _find_boundary(error_at, alpha, 1, (1, MAX_ANSWERS), whole=True, rising=True)
+    if boundary is None:
         return MAX_ANSWERS
-    if found[1] == 1:
-        least = promised_alpha(plans.choose(_with_cutoff(spec, 1), setting))
+    if boundary[1] == 1:
+        least = promised_alpha(plans.choose_calibration(_with_cutoff(spec, 1), facts))
         raise PlanError(
             f"alpha: a single charged answer already has an error of {least:.4g}; ask for a larger alpha or raise epsilon"
         )
-    return int(found[0])
+    return int(boundary[0])
 
 
-def needed_rows(spec: StreamSpec, setting: SourceFacts, alpha_fraction: float) -> int:
+def needed_rows(spec: StreamSpec, facts: SourceFacts, alpha_fraction: float) -> int:
     """Return the least number of rows (within ``TOLERANCE``) for a relative error.
 
     The error is at most ``alpha_fraction`` of the rows. For randomized response, whose error is
-    already a share, the result is the number of events. ``setting.rows`` is ignored.
+    already a share, the result is the number of events. ``facts.rows`` is ignored.
 
     Raises:
         PlanError: no number of rows up to 10^12 will do, or the specification has no plan at all.
@@ -122,17 +124,17 @@ def needed_rows(spec: StreamSpec, setting: SourceFacts, alpha_fraction: float) -
 
     def error_at(rows: float) -> float:
         if isinstance(spec.mechanism, RandomizedResponse):
-            return _error(spec.model_copy(update={"expected_queries": int(rows)}), setting)
-        return _error(spec, replace(setting, rows=int(rows))) / rows
+            return _error(spec.model_copy(update={"expected_queries": int(rows)}), facts)
+        return _error(spec, replace(facts, rows=int(rows))) / rows
 
-    found = _boundary(error_at, alpha_fraction, _FIRST_ROWS, (1, LARGEST_ROWS), whole=True)
-    if found is None:
-        plans.choose(spec, replace(setting, rows=LARGEST_ROWS))
+    boundary = _find_boundary(error_at, alpha_fraction, _FIRST_ROWS, (1, LARGEST_ROWS), whole=True)
+    if boundary is None:
+        plans.choose_calibration(spec, replace(facts, rows=LARGEST_ROWS))
         raise PlanError(
             f"alpha: no table of up to 10^12 rows has an error of {alpha_fraction:g} of its rows; ask for a larger "
             "fraction or raise epsilon"
         )
-    return int(found[1])
+    return int(boundary[1])
 
 
 def require_alpha(alpha: float) -> None:
@@ -142,10 +144,10 @@ def require_alpha(alpha: float) -> None:
 
 
 def _error(
-    spec: StreamSpec, setting: SourceFacts, measure: Callable[[Calibration], float] = promised_alpha
+    spec: StreamSpec, facts: SourceFacts, measure: Callable[[Calibration], float] = promised_alpha
 ) -> float:
     try:
-        return measure(plans.choose(spec, setting))
+        return measure(plans.choose_calibration(spec, facts))
     except PlanError:
         return math.inf
 
@@ -153,14 +155,15 @@ def _error(
 def _with_cutoff(spec: StreamSpec, cutoff: int) -> StreamSpec:
     mechanism = spec.mechanism
     field = cutoff_field(mechanism.kind, type(mechanism), standing=spec.standing is not None)
-    if field not in ANSWERED:
+    if field not in ANSWER_CUTOFF_FIELDS:
         raise PlanError(
-            f"mechanism.kind: {mechanism.kind} does not charge single answers; ask for the epsilon it needs"
+            f"mechanism.kind: {mechanism.kind} does not charge single answers, so that no number of them can be "
+            "planned; ask for the epsilon it needs"
         )
     return spec.model_copy(update={"mechanism": mechanism.model_copy(update={field: cutoff})})
 
 
-def _boundary(
+def _find_boundary(
     error_at: Callable[[float], float],
     alpha: float,
     start: float,
@@ -172,9 +175,9 @@ def _boundary(
     """Return two neighboring points, of which only the second is past the boundary.
 
     A point is past the boundary if its error is at most ``alpha`` or, for ``rising`` errors, above
-    it. Return None if no point is past it, and the least point twice if all are. Errors are nearly
-    powers of the parameter, so the next point is extrapolated in logarithms; every third step
-    bisects.
+    ``alpha``. Return None if no point is past the boundary, and the least point twice if all points
+    are. Errors are nearly powers of the parameter, so the search extrapolates the next point in
+    logarithms; every third step bisects instead.
     """
     least, largest = bounds
     below: float | None = None
@@ -186,7 +189,7 @@ def _boundary(
         turn += 1
         error = error_at(point)
         past = error > alpha if rising else error <= alpha
-        distance = abs(math.log(error / alpha)) if 0.0 < error < math.inf else _FAR
+        distance = abs(math.log(error / alpha)) if 0.0 < error < math.inf else _UNBOUNDED_DISTANCE
         below, above = (below, point) if past else (point, above)
         if above == least:
             return least, least
@@ -195,7 +198,7 @@ def _boundary(
         if below is not None and above is not None and above - below <= max(int(whole), TOLERANCE * below):
             return below, above
         signed = -distance if past else distance
-        if before is not None and before[0] != math.log(point) and distance < _FAR:
+        if before is not None and before[0] != math.log(point) and distance < _UNBOUNDED_DISTANCE:
             measured = (before[1] - signed) / (math.log(point) - before[0])
             slope = min(max(measured, 0.1), 4.0)
         before = (math.log(point), signed)
@@ -209,11 +212,11 @@ def _boundary(
             point = min(max(round(point), low + (below is not None)), high - (above is not None))
 
 
-POINTS: Final = 25
+CURVE_POINTS: Final = 25
 """Default number of points of a curve."""
 
 
-class Against(StrEnum):
+class VariedParameter(StrEnum):
     """The parameter that a curve varies."""
 
     EPSILON = "epsilon"
@@ -228,31 +231,35 @@ class PlanPoint:
     calibrations: tuple[Calibration, ...]
 
 
-def curve(spec: StreamSpec, setting: SourceFacts, against: Against, points: int = POINTS) -> Iterator[PlanPoint]:
-    """Yield the calibrations at about ``points`` values of ε or the cutoff, the given one included.
+def error_curve(
+    spec: StreamSpec, facts: SourceFacts, against: VariedParameter, points: int = CURVE_POINTS
+) -> Iterator[PlanPoint]:
+    """Yield the calibrations at about ``points`` values of ε or the cutoff, the given value included.
 
     ε varies from a tenth to ten times the given ε, the cutoff from 1 to ten times the given one.
     Each plan is computed when the iterator reaches it.
 
     Raises:
-        PlanError: the mechanism is charged once, and has no cutoff to vary.
+        PlanError: the cutoff should vary, but the mechanism is charged once and has none.
     """
     for value, varied in variations(spec, against, points):
         try:
-            found = candidates(varied, setting)
+            boundary = plan_calibrations(varied, facts)
         except PlanError:
-            found = ()
-        yield PlanPoint(value, found)
+            boundary = ()
+        yield PlanPoint(value, boundary)
 
 
-def variations(spec: StreamSpec, against: Against, points: int = POINTS) -> list[tuple[float, StreamSpec]]:
+def variations(
+    spec: StreamSpec, against: VariedParameter, points: int = CURVE_POINTS
+) -> list[tuple[float, StreamSpec]]:
     """Return the varied specifications of a curve, each with its value, in order."""
-    if against is Against.EPSILON:
-        arm = np.geomspace(1.0, 10.0, points // 2 + 1)[1:].tolist()
+    if against is VariedParameter.EPSILON:
+        factors = np.geomspace(1.0, 10.0, points // 2 + 1)[1:].tolist()
         values = [
-            *(spec.epsilon / one for one in reversed(arm)),
+            *(spec.epsilon / value for value in reversed(factors)),
             spec.epsilon,
-            *(spec.epsilon * one for one in arm),
+            *(spec.epsilon * value for value in factors),
         ]
         return [(value, spec.model_copy(update={"epsilon": value})) for value in values]
     mechanism = spec.mechanism
@@ -262,6 +269,6 @@ def variations(spec: StreamSpec, against: Against, points: int = POINTS) -> list
     given = getattr(mechanism, name)
     cutoffs = {round(value) for value in np.geomspace(1, min(10 * (given or 10), MAX_ANSWERS), points)}
     return [
-        (float(one), spec.model_copy(update={"mechanism": mechanism.model_copy(update={name: one})}))
-        for one in sorted(cutoffs | ({given} if given else set()))
+        (float(value), spec.model_copy(update={"mechanism": mechanism.model_copy(update={name: value})}))
+        for value in sorted(cutoffs | ({given} if given else set()))
     ]

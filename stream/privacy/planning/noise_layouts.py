@@ -1,8 +1,8 @@
-"""Noise layouts of the sparse vector; a planner of each returns a calibration and its exact error.
+"""Noise layouts of the sparse vector, each with a planner that computes the exact error.
 
-ε is split into ε1 for the threshold, ε2 for queries and ε3 for numbers, with ε1 + ε2 + ε3 <= ε for
-the whole stream or for each of c rounds (less for monotone queries, see ``tops_epsilon``), in
-rational arithmetic. Proofs: ``docs/proofs/above-threshold.md``, ``docs/proofs/numeric-sparse.md``.
+ε is split into ε1 for the threshold, ε2 for queries and ε3 for numbers. In rational arithmetic,
+ε1 + ε2 + ε3 <= ε holds for the whole stream or for each of c rounds; monotone queries may use more
+(see ``tops_epsilon``). Proofs: ``docs/proofs/above-threshold.md``, ``docs/proofs/numeric-sparse.md``.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Split:
-    """A division of ε: share ``answers`` for numbers; ``threshold`` of the rest for T's noise ρ."""
+    """A division of ε: ``answers`` is the share of numbers, ``threshold`` that of T's noise in the rest."""
 
     threshold: float
     answers: float = 0.0
@@ -62,9 +62,9 @@ def stated_split(width: int) -> float:
 def best_split_and_shift(layout_for: LayoutFor, start: Split, beta: float) -> tuple[Split, int]:
     """Return the split of ε (three significant digits) and the shift that minimise α.
 
-    Alternates between the least α at fixed (split, shift) and the least failure probability at
-    fixed α; near the optimum the two have the same minimiser. The noise of the layouts should span
-    ``COARSEST_SCALE`` steps or more.
+    The search alternates between the least α at a fixed split and shift, and the least failure
+    probability at a fixed α: near the optimum both have the same minimiser. The noise scale of the
+    layouts should be at least ``COARSEST_SCALE`` steps.
     """
     logits = [_logit(start.threshold)] + ([_logit(start.answers)] if start.answers > 0.0 else [])
     layout = layout_for(start)
@@ -74,7 +74,7 @@ def best_split_and_shift(layout_for: LayoutFor, start: Split, beta: float) -> tu
         shift, *logits = _least_failure(layout_for, alpha, [shift, *logits], beta, first=turn == 0)
         layout = layout_for(_split_at(logits))
     split = _split_at(logits)
-    return Split(_rounded(split.threshold), _rounded(split.answers)), round(shift)
+    return Split(_round_fraction(split.threshold), _round_fraction(split.answers)), round(shift)
 
 
 def start_split(layout_for: LayoutFor, threshold: float, beta: float) -> Split:
@@ -87,21 +87,21 @@ def start_split(layout_for: LayoutFor, threshold: float, beta: float) -> Split:
     return Split(threshold, number_error / (error + number_error))
 
 
-def best_answers(layout_for: LayoutFor, start: Split, beta: float) -> Split:
-    """Return ``start`` with the share of numbers (three digits) that minimises α, at shift 0."""
+def best_answers_share(layout_for: LayoutFor, start: Split, beta: float) -> Split:
+    """Return ``start`` with the share of numbers (three digits) that minimises α without a shift."""
 
     def error(logit: float) -> float:
         layout = layout_for(replace(start, answers=_fraction(logit)))
         return alpha_of(layout, 0, beta, blocks=_BLOCKS, resolution=_RESOLUTION)
 
     centre = _logit(start.answers)
-    found = optimize.minimize_scalar(
+    optimum = optimize.minimize_scalar(
         error, bounds=(centre - 2.0, centre + 2.0), method="bounded", options={"xatol": 2e-3, "maxiter": 40}
     )
-    return replace(start, answers=_rounded(_fraction(float(found.x))))
+    return replace(start, answers=_round_fraction(_fraction(float(optimum.x))))
 
 
-def _rounded(fraction: float) -> float:
+def _round_fraction(fraction: float) -> float:
     return min(float(f"{fraction:.3g}"), 0.999)
 
 
@@ -114,7 +114,7 @@ def _fraction(logit: float) -> float:
 
 
 def _first_shift(layout: RunLayout, beta: float) -> float:
-    # False ⊤s (largest of k query noises) and missed high queries may each fail with β/2.
+    # False ⊤s (the largest of k query noises) and missed high queries have β/2 each.
     low_reach = math.log(1.0 + layout.queries / beta) / layout.query_rate
     if layout.one_sided:
         rounds = layout.tops if layout.fresh else 1
@@ -131,17 +131,17 @@ def _least_failure(
     tail = negligible(layout_for(_split_at(logits)), beta)
 
     def log_failure(point: NDArray[np.float64]) -> float:
-        lean, layout = float(point[1]), layout_for(_split_at([point[0], *point[2:]]))
-        failure = failure_bound(layout, alpha, round(lean * alpha), blocks=_BLOCKS, tail=tail)
+        shift_share, layout = float(point[1]), layout_for(_split_at([point[0], *point[2:]]))
+        failure = failure_bound(layout, alpha, round(shift_share * alpha), blocks=_BLOCKS, tail=tail)
         return math.log(max(failure, 1e-300))
 
     logit_step, lean_step = (0.4, 0.1) if first else (0.1, 0.03)
-    begin = np.array([logits[0], shift / alpha, *logits[1:]])
+    start_point = np.array([logits[0], shift / alpha, *logits[1:]])
     steps = np.array([logit_step, lean_step, *[logit_step] * (len(logits) - 1)])
-    simplex = np.vstack([begin, begin + np.diag(steps)])
-    options = {"initial_simplex": simplex, "xatol": 2e-3, "fatol": 1e-4, "maxfev": 60 * len(begin)}
-    found = optimize.minimize(log_failure, simplex[0], method="Nelder-Mead", options=options)
-    return [float(found.x[1]) * alpha, *np.delete(found.x, 1).tolist()]
+    simplex = np.vstack([start_point, start_point + np.diag(steps)])
+    options = {"initial_simplex": simplex, "xatol": 2e-3, "fatol": 1e-4, "maxfev": 60 * len(start_point)}
+    optimum = optimize.minimize(log_failure, simplex[0], method="Nelder-Mead", options=options)
+    return [float(optimum.x[1]) * alpha, *np.delete(optimum.x, 1).tolist()]
 
 
 def _split_at(logits: Sequence[float] | NDArray[np.float64]) -> Split:
@@ -150,10 +150,10 @@ def _split_at(logits: Sequence[float] | NDArray[np.float64]) -> Split:
 
 
 HEADROOM = 64
-"""Noise fits if this many scales are at most ``LARGEST_NOISE``; the tail e^−64 is below 2^−92."""
+"""Noise fits if this many scales are at most ``LARGEST_NOISE``: larger noise has probability e^−64."""
 
 LARGEST_NOISE = 2**52
-"""Noise has at most 52 binary digits, so that f + ν and T + ρ + s fit 64 bits."""
+"""Noise has at most 52 binary digits, so that query or threshold plus noise and shift fit 64 bits."""
 
 _COARSE_SCALE = 64.0
 
@@ -162,21 +162,21 @@ _Planned = TypeVar("_Planned")
 
 
 class PlanError(ValueError):
-    """No calibration fits the parameters; the message names the one to change."""
+    """No calibration fits the parameters; the message names the parameter to change."""
 
 
-def fitting(makers: Iterable[Callable[[], _Planned]]) -> tuple[_Planned, ...]:
+def fitting_calibrations(makers: Iterable[Callable[[], _Planned]]) -> tuple[_Planned, ...]:
     """Return all calibrations that fit; raise PlanError if none does."""
-    found: list[_Planned] = []
+    calibrations: list[_Planned] = []
     refusal: ValueError | None = None
     for make in makers:
         try:
-            found.append(make())
+            calibrations.append(make())
         except (PlanError, AccuracyError) as error:
             refusal = error
-    if not found:
+    if not calibrations:
         raise PlanError(str(refusal)) from refusal
-    return tuple(found)
+    return tuple(calibrations)
 
 
 def fits(scale: float) -> bool:
@@ -185,7 +185,7 @@ def fits(scale: float) -> bool:
 
 
 def require_fit(scale: float, remedy: str, grid: float | None = None) -> None:
-    """Raise PlanError if noise does not fit; with ``grid`` the text names a coarser one."""
+    """Raise PlanError if noise of this scale does not fit; with ``grid`` it names a coarser grid."""
     if not fits(scale):
         coarser = (
             f", or use a grid {HEADROOM * scale / LARGEST_NOISE:.2g} times coarser than {grid:g}" if grid else ""
@@ -197,7 +197,7 @@ def require_fit(scale: float, remedy: str, grid: float | None = None) -> None:
 
 @dataclass(frozen=True, slots=True)
 class PlanInputs:
-    """The inputs of a plan; the error of fresh numbers may be ``answer_ratio`` times α."""
+    """The inputs of a plan; the error of numbers may be ``answer_ratio`` times that of decisions."""
 
     cutoff: int
     monotone: bool
@@ -211,185 +211,188 @@ class PlanInputs:
     answer_ratio: float = 1.0
 
 
-def textbook(problem: PlanInputs) -> SparseVectorCalibration:
+def plan_textbook(inputs: PlanInputs) -> SparseVectorCalibration:
     """Plan two-sided noise with a new threshold after each ⊤ (Kamath lecture 9, Figure 2).
 
-    The scales are σ for the threshold and 2σ for queries, σ = 2c/ε, or √(32 c ln(1/δ))/ε if that
-    is smaller and optimal composition confirms (ε, δ). ``alpha`` is 4σ(ln k + ln(2c/β))Δ (Theorems
-    2 and 4), or the exact error if a coarse grid makes this larger. Monotonicity is not used. Fresh
-    numbers take 1/9 of ε, or 1/(√512 + 1) of it with ln(2/δ) in σ; then α is 4σ(ln k + ln(4c/β))Δ
-    (Dwork & Roth 2014, Algorithm 3 and Theorem 3.28).
+    The noise scale is σ for the threshold and 2σ for queries. σ is 2c/ε, or √(32 c ln(1/δ))/ε if
+    that is smaller and optimal composition confirms (ε, δ). ``alpha`` is 4σ(ln k + ln(2c/β))Δ
+    (Theorems 2 and 4), or the exact error if a coarse grid makes this larger. Monotonicity is not
+    used. Numbers with noise of their own take 1/9 of ε with δ = 0; otherwise 1/(√512 + 1) of ε, and
+    σ has ln(2/δ). Then α is 4σ(ln k + ln(4c/β))Δ (Dwork & Roth 2014, Algorithm 3, Theorem 3.28).
     """
-    cutoff, fresh = problem.cutoff, problem.numbers == "fresh"
-    per_round, delta, answers = optimal_round_epsilon(problem.epsilon, 0.0, cutoff), 0.0, 1.0 / 9.0
-    if problem.delta > 0.0:
-        stated = (
-            2.0 * problem.epsilon / math.sqrt(32.0 * cutoff * math.log((2.0 if fresh else 1.0) / problem.delta))
-        )
-        if stated > per_round and optimal_delta(stated, cutoff, problem.epsilon) <= problem.delta:
-            per_round, delta, answers = stated, problem.delta, 1.0 / (math.sqrt(512.0) + 1.0)
-    problem = replace(problem, monotone=False, answer_ratio=1.0)
-    parts = _divided(problem, per_round, Split(0.5, answers if fresh else 0.0))
-    result = _finished(problem, "textbook", parts, 0, delta=delta)
+    cutoff, fresh = inputs.cutoff, inputs.numbers == "fresh"
+    per_round, delta, answers = optimal_round_epsilon(inputs.epsilon, 0.0, cutoff), 0.0, 1.0 / 9.0
+    if inputs.delta > 0.0:
+        stated = 2.0 * inputs.epsilon / math.sqrt(32.0 * cutoff * math.log((2.0 if fresh else 1.0) / inputs.delta))
+        if stated > per_round and optimal_delta(stated, cutoff, inputs.epsilon) <= inputs.delta:
+            per_round, delta, answers = stated, inputs.delta, 1.0 / (math.sqrt(512.0) + 1.0)
+    inputs = replace(inputs, monotone=False, answer_ratio=1.0)
+    parts = _divide_epsilon(inputs, per_round, Split(0.5, answers if fresh else 0.0))
+    result = _calibration(inputs, "textbook", parts, 0, delta=delta)
     sigma = 1.0 / parts[0]
-    logs = math.log(problem.expected_queries) + math.log((4.0 if fresh else 2.0) * cutoff / problem.beta)
-    alpha = max(4.0 * sigma * logs * problem.sensitivity_steps * problem.grid, result.alpha)
-    return result.model_copy(update={"alpha": alpha, "answer_alpha": 0.0 if problem.numbers == "none" else alpha})
+    logs = math.log(inputs.expected_queries) + math.log((4.0 if fresh else 2.0) * cutoff / inputs.beta)
+    alpha = max(4.0 * sigma * logs * inputs.sensitivity_steps * inputs.grid, result.alpha)
+    return result.model_copy(update={"alpha": alpha, "answer_alpha": 0.0 if inputs.numbers == "none" else alpha})
 
 
-def two_sided(problem: PlanInputs) -> SparseVectorCalibration:
+def plan_two_sided(inputs: PlanInputs) -> SparseVectorCalibration:
     """Plan one threshold, two-sided noise, the split of Lyu, Su & Li 2017, and no shift.
 
-    The share of numbers is the best one.
+    If numbers are published, their share of ε is the best one.
     """
-    split = Split(stated_split(_width(problem, fresh=False)))
-    if problem.numbers == "fresh":
-        refinement = _refinement(problem, problem.epsilon)
-        layout_for = _layouts(problem, "two_sided", problem.epsilon, refinement)
-        split = best_answers(layout_for, _start(problem, layout_for, split.threshold, refinement), problem.beta)
-    return _finished(problem, "two_sided", _divided(problem, problem.epsilon, split), 0)
+    split = Split(stated_split(_query_noise_width(inputs, fresh=False)))
+    if inputs.numbers == "fresh":
+        refinement = _refinement(inputs, inputs.epsilon)
+        layout_for = _layout_function(inputs, "two_sided", inputs.epsilon, refinement)
+        split = best_answers_share(
+            layout_for, _search_start(inputs, layout_for, split.threshold, refinement), inputs.beta
+        )
+    return _calibration(inputs, "two_sided", _divide_epsilon(inputs, inputs.epsilon, split), 0)
 
 
-def two_sided_shifted(problem: PlanInputs) -> SparseVectorCalibration:
+def plan_two_sided_shifted(inputs: PlanInputs) -> SparseVectorCalibration:
     """Plan one threshold, two-sided noise, the split of Lyu, Su & Li 2017, and the best shift."""
-    return _optimised(
-        problem, "two_sided_shifted", problem.epsilon, threshold=stated_split(_width(problem, fresh=False))
+    return _plan_best_split(
+        inputs,
+        "two_sided_shifted",
+        inputs.epsilon,
+        threshold=stated_split(_query_noise_width(inputs, fresh=False)),
     )
 
 
-def one_sided(problem: PlanInputs) -> SparseVectorCalibration:
+def plan_one_sided(inputs: PlanInputs) -> SparseVectorCalibration:
     """Plan one threshold, one-sided noise, the best split and the best shift."""
-    return _optimised(problem, "one_sided", problem.epsilon)
+    return _plan_best_split(inputs, "one_sided", inputs.epsilon)
 
 
-def one_sided_rounds(problem: PlanInputs) -> SparseVectorCalibration:
+def plan_one_sided_rounds(inputs: PlanInputs) -> SparseVectorCalibration:
     """Plan a new threshold after each ⊤, one-sided noise, the best split and the best shift.
 
     Each round has the largest ε0 of optimal composition (Kairouz, Oh & Viswanath 2015).
     """
-    per_round = optimal_round_epsilon(problem.epsilon, problem.delta, problem.cutoff)
-    return _optimised(problem, "one_sided_rounds", per_round, delta=problem.delta)
+    per_round = optimal_round_epsilon(inputs.epsilon, inputs.delta, inputs.cutoff)
+    return _plan_best_split(inputs, "one_sided_rounds", per_round, delta=inputs.delta)
 
 
-def _optimised(
-    problem: PlanInputs, method: Method, epsilon: float, *, delta: float = 0.0, threshold: float | None = None
+def _plan_best_split(
+    inputs: PlanInputs, method: Method, epsilon: float, *, delta: float = 0.0, threshold: float | None = None
 ) -> SparseVectorCalibration:
-    width = _width(problem, fresh=_is_fresh(method))
-    refinement = _refinement(problem, epsilon)
-    layout_for = _layouts(problem, method, epsilon, refinement, threshold=threshold)
-    start = _start(problem, layout_for, stated_split(width), refinement)
-    best, fine_shift = best_split_and_shift(layout_for, start, problem.beta)
+    width = _query_noise_width(inputs, fresh=_has_new_thresholds(method))
+    refinement = _refinement(inputs, epsilon)
+    layout_for = _layout_function(inputs, method, epsilon, refinement, threshold=threshold)
+    start = _search_start(inputs, layout_for, stated_split(width), refinement)
+    best, fine_shift = best_split_and_shift(layout_for, start, inputs.beta)
     split = best if threshold is None else replace(best, threshold=threshold)
-    parts = _divided(problem, epsilon, split)
+    parts = _divide_epsilon(inputs, epsilon, split)
     shift = round(fine_shift / refinement)
     scale = 1.0 / (layout_for(split).query_rate * refinement)
     nearby = (0, 1, -1, 2, -2) if scale < _COARSE_SCALE else (0,)
-    options = [_finished(problem, method, parts, shift + offset, delta=delta) for offset in nearby]
+    options = [_calibration(inputs, method, parts, shift + offset, delta=delta) for offset in nearby]
     return min(options, key=lambda option: option.alpha)
 
 
-def _start(problem: PlanInputs, layout_for: LayoutFor, threshold: float, refinement: int) -> Split:
+def _search_start(inputs: PlanInputs, layout_for: LayoutFor, threshold: float, refinement: int) -> Split:
     """Return the split at which the search starts; raise PlanError if no noise could fit."""
     start = Split(threshold)
     decisions = layout_for(start)
-    _require_fit(problem, refinement * min(decisions.threshold_rate, decisions.query_rate))
-    return start_split(layout_for, threshold, problem.beta) if problem.numbers == "fresh" else start
+    _require_noise_fit(inputs, refinement * min(decisions.threshold_rate, decisions.query_rate))
+    return start_split(layout_for, threshold, inputs.beta) if inputs.numbers == "fresh" else start
 
 
-def _refinement(problem: PlanInputs, epsilon: float) -> int:
-    # Search split and shift on a fine grid, so that a coarse one cannot mislead the search.
-    return max(1, math.ceil(COARSEST_SCALE * epsilon / problem.sensitivity_steps))
+def _refinement(inputs: PlanInputs, epsilon: float) -> int:
+    # A fine grid for the search of split and shift, because the steps of a coarse grid mislead it.
+    return max(1, math.ceil(COARSEST_SCALE * epsilon / inputs.sensitivity_steps))
 
 
-def _layouts(
-    problem: PlanInputs, method: Method, epsilon: float, refinement: int, *, threshold: float | None = None
+def _layout_function(
+    inputs: PlanInputs, method: Method, epsilon: float, refinement: int, *, threshold: float | None = None
 ) -> LayoutFor:
-    fresh = _is_fresh(method)
-    width = _width(problem, fresh=fresh)
-    fine_steps = problem.sensitivity_steps * refinement
-    tops = min(problem.cutoff, problem.expected_queries)
+    fresh = _has_new_thresholds(method)
+    width = _query_noise_width(inputs, fresh=fresh)
+    fine_steps = inputs.sensitivity_steps * refinement
+    tops = min(inputs.cutoff, inputs.expected_queries)
 
     def layout_for(split: Split) -> RunLayout:
         split = split if threshold is None else replace(split, threshold=threshold)
         fraction = split.threshold
-        whole = epsilon * _gain(problem, split)
-        decisions = whole * (1.0 - split.answers)
+        total = epsilon * _total_factor(inputs, split)
+        decisions = total * (1.0 - split.answers)
         return RunLayout(
             one_sided=_is_one_sided(method),
             threshold_rate=decisions * fraction / fine_steps,
             query_rate=decisions * (1.0 - fraction) / (width * fine_steps),
             fresh=fresh and tops > 1,
             tops=tops,
-            queries=problem.expected_queries,
-            numbers=problem.numbers,
-            answer_rate=whole * split.answers / ((1 if fresh else problem.cutoff) * fine_steps),
-            answer_ratio=problem.answer_ratio,
+            queries=inputs.expected_queries,
+            numbers=inputs.numbers,
+            answer_rate=total * split.answers / ((1 if fresh else inputs.cutoff) * fine_steps),
+            answer_ratio=inputs.answer_ratio,
         )
 
     return layout_for
 
 
-def _finished(
-    problem: PlanInputs, method: Method, parts: tuple[float, float, float], shift: int, *, delta: float = 0.0
+def _calibration(
+    inputs: PlanInputs, method: Method, parts: tuple[float, float, float], shift: int, *, delta: float = 0.0
 ) -> SparseVectorCalibration:
     draft = SparseVectorCalibration(
         method=method,
         noise="one_sided" if _is_one_sided(method) else "two_sided",
-        fresh_threshold=_is_fresh(method),
+        fresh_threshold=_has_new_thresholds(method),
         epsilon_threshold=parts[0],
         epsilon_query=parts[1],
         shift=shift,
-        sensitivity_steps=problem.sensitivity_steps,
-        grid=problem.grid,
-        cutoff=problem.cutoff,
-        monotone=problem.monotone,
-        epsilon=problem.epsilon,
+        sensitivity_steps=inputs.sensitivity_steps,
+        grid=inputs.grid,
+        cutoff=inputs.cutoff,
+        monotone=inputs.monotone,
+        epsilon=inputs.epsilon,
         delta=delta,
-        expected_queries=problem.expected_queries,
-        beta=problem.beta,
+        expected_queries=inputs.expected_queries,
+        beta=inputs.beta,
         alpha=0.0,
-        numbers=problem.numbers,
+        numbers=inputs.numbers,
         epsilon_answer=parts[2],
     )
-    rates = (*rates_of(draft), answer_rate(draft)) if problem.numbers == "fresh" else rates_of(draft)
-    _require_fit(problem, min(rates))
-    error = alpha_of(layout_of(draft, problem.answer_ratio), shift, problem.beta)
-    number_error = {"none": 0, "fresh": math.floor(problem.answer_ratio * error), "gap": error}[problem.numbers]
-    return draft.model_copy(update={"alpha": error * problem.grid, "answer_alpha": number_error * problem.grid})
+    rates = (*rates_of(draft), answer_rate(draft)) if inputs.numbers == "fresh" else rates_of(draft)
+    _require_noise_fit(inputs, min(rates))
+    error = alpha_of(layout_of(draft, inputs.answer_ratio), shift, inputs.beta)
+    number_error = {"none": 0, "fresh": math.floor(inputs.answer_ratio * error), "gap": error}[inputs.numbers]
+    return draft.model_copy(update={"alpha": error * inputs.grid, "answer_alpha": number_error * inputs.grid})
 
 
-def _require_fit(problem: PlanInputs, rate: float) -> None:
-    require_fit(1.0 / rate, ", lower the cutoff", problem.grid)
+def _require_noise_fit(inputs: PlanInputs, rate: float) -> None:
+    require_fit(1.0 / rate, ", lower the cutoff", inputs.grid)
 
 
-def _gain(problem: PlanInputs, split: Split) -> float:
-    """Return (ε1 + ε2 + ε3) / ε, which exceeds 1 if no transcript can lose all three parts."""
-    if not (problem.monotone and problem.numbers == "fresh"):
+def _total_factor(inputs: PlanInputs, split: Split) -> float:
+    """Return (ε1 + ε2 + ε3) / ε, which exceeds 1 if no transcript can spend all three parts."""
+    if not (inputs.monotone and inputs.numbers == "fresh"):
         return 1.0
     threshold = (1.0 - split.answers) * split.threshold
     query = 1.0 - split.answers - threshold
     return 1.0 / (threshold + tops_epsilon(threshold, query, split.answers, monotone=True))
 
 
-def _divided(problem: PlanInputs, epsilon: float, split: Split) -> tuple[float, float, float]:
-    """Return (ε1, ε2, ε3) with ε1 + ``tops_epsilon`` <= ε exactly."""
-    whole = epsilon * _gain(problem, split)
-    answers = whole * split.answers
-    threshold = whole * (1.0 - split.answers) * split.threshold
-    if whole == epsilon:
+def _divide_epsilon(inputs: PlanInputs, epsilon: float, split: Split) -> tuple[float, float, float]:
+    """Return (ε1, ε2, ε3), for which ε1 + ``tops_epsilon`` is at most ε in exact arithmetic."""
+    total = epsilon * _total_factor(inputs, split)
+    answers = total * split.answers
+    threshold = total * (1.0 - split.answers) * split.threshold
+    if total == epsilon:
         return threshold, rounded_down(Fraction(epsilon) - Fraction(threshold) - Fraction(answers)), answers
     threshold = min(threshold, rounded_down(Fraction(epsilon) - Fraction(answers)))
     query = rounded_down(Fraction(epsilon) - Fraction(max(threshold, answers)))
-    return threshold, min(query, whole * (1.0 - split.answers) * (1.0 - split.threshold)), answers
+    return threshold, min(query, total * (1.0 - split.answers) * (1.0 - split.threshold)), answers
 
 
-def _width(problem: PlanInputs, *, fresh: bool) -> int:
+def _query_noise_width(inputs: PlanInputs, *, fresh: bool) -> int:
     """Return the query noise's scale in units of Δ/ε2: 2c, or c for monotone queries."""
-    tops = 1 if fresh else problem.cutoff
-    return tops if problem.monotone else 2 * tops
+    tops = 1 if fresh else inputs.cutoff
+    return tops if inputs.monotone else 2 * tops
 
 
-def _is_fresh(method: Method) -> bool:
+def _has_new_thresholds(method: Method) -> bool:
     return method in ("textbook", "one_sided_rounds")
 
 

@@ -1,6 +1,6 @@
 """Plans: the possible calibrations of a stream, and the choice among them.
 
-They depend on public parameters alone: the stream's specification and the source's public facts.
+Plans depend on public parameters alone: the stream's specification and the source's public facts.
 """
 
 from __future__ import annotations
@@ -44,19 +44,20 @@ from stream.privacy.planning import (
 from stream.privacy.planning.noise_layouts import (
     PlanError,
     PlanInputs,
-    fitting,
-    one_sided,
-    one_sided_rounds,
-    textbook,
-    two_sided,
-    two_sided_shifted,
+    fitting_calibrations,
+    plan_one_sided,
+    plan_one_sided_rounds,
+    plan_textbook,
+    plan_two_sided,
+    plan_two_sided_shifted,
 )
-from stream.privacy.planning.promises import vacuous
+from stream.privacy.planning.promises import is_vacuous
 
-_NUMBERS: Final = {"above_threshold", "numeric_sparse", "laplace", "noisy_max", "exponential"}
+_NUMBER_MECHANISMS: Final = {"above_threshold", "numeric_sparse", "laplace", "noisy_max", "exponential"}
 MECHANISMS_OF: Final[dict[str, set[str]]] = {
-    "values": _NUMBERS,
-    "table": _NUMBERS | {"histogram", "pmw", "sparse_pmw", "sparse_project", "lazy_histogram", "unknown_groups"},
+    "values": _NUMBER_MECHANISMS,
+    "table": _NUMBER_MECHANISMS
+    | {"histogram", "pmw", "sparse_pmw", "sparse_project", "lazy_histogram", "unknown_groups"},
     "records": {"randomized_response"},
     "events": {"above_threshold", "numeric_sparse", "laplace", "histogram", "running_count", "unknown_groups"},
 }
@@ -78,44 +79,44 @@ def sensitivity_steps(sensitivity: float, grid: float) -> int:
     return steps
 
 
-def split_candidates(
+def plan_sparse_vectors(
     mechanism: AboveThreshold | NumericSparse, **parameters: Any
 ) -> tuple[SparseVectorCalibration, ...]:
     """Return every calibration that applies, the simplest first.
 
     ``parameters`` are the other fields of ``PlanInputs``. Calibrations have δ = 0 except
-    ``one_sided_rounds``, and the textbook's if its formula for δ > 0 is better and sound. A
+    ``plan_one_sided_rounds``, and the textbook's if its formula for δ > 0 is better and sound. A
     calibration is omitted if its noise does not fit 52 binary digits of grid steps.
     """
     numbers = mechanism.numbers if isinstance(mechanism, NumericSparse) else "none"
-    return _split_candidates(
+    return _plan_sparse_vectors(
         PlanInputs(cutoff=mechanism.cutoff, monotone=mechanism.monotone, numbers=numbers, **parameters)
     )
 
 
 @lru_cache(maxsize=4096)
-def _split_candidates(problem: PlanInputs) -> tuple[SparseVectorCalibration, ...]:
-    makers = [textbook, two_sided, two_sided_shifted, one_sided]
-    if problem.delta > 0.0:
-        makers.append(one_sided_rounds)
-    return fitting([partial(make, problem) for make in makers])
+def _plan_sparse_vectors(inputs: PlanInputs) -> tuple[SparseVectorCalibration, ...]:
+    makers = [plan_textbook, plan_two_sided, plan_two_sided_shifted, plan_one_sided]
+    if inputs.delta > 0.0:
+        makers.append(plan_one_sided_rounds)
+    return fitting_calibrations([partial(make, inputs) for make in makers])
 
 
-TIE = 1.001
-"""An error up to 1.001 times the least is a tie, because splits are not optimised more exactly."""
+TIE_FACTOR = 1.001
+"""Errors up to 1.001 times the least count as equal, because plans are not optimised more exactly."""
 
 
-def candidates(spec: StreamSpec, setting: SourceFacts) -> tuple[Calibration, ...]:
+def plan_calibrations(spec: StreamSpec, facts: SourceFacts) -> tuple[Calibration, ...]:
     """Return every calibration that applies, the simplest first."""
-    return _candidates(_anonymous(spec), setting)
+    return _plan_with_warnings(_without_names(spec), facts)
 
 
-def choose(spec: StreamSpec, setting: SourceFacts) -> Calibration:
+def choose_calibration(spec: StreamSpec, facts: SourceFacts) -> Calibration:
     """Return the candidate with the least error, or the textbook's if the stream requests it.
 
     Streams that differ only in names and thresholds share one computation.
     """
-    return _choose(_anonymous(spec), setting)
+    return _choose_calibration(_without_names(spec), facts)
 
 
 def rank(calibration: Calibration) -> float:
@@ -128,7 +129,7 @@ def rank(calibration: Calibration) -> float:
 
 
 def name_of(calibration: Calibration) -> str:
-    """Return a calibration's method, and its noise or sparse vector if candidates differ in it."""
+    """Return a calibration's method and, if several calibrations share it, its noise or sparse vector."""
     if isinstance(calibration, EstimateCalibration) and calibration.noise != "laplace":
         return f"{calibration.method}, {calibration.noise}"
     if isinstance(calibration, HypothesisCalibration) and calibration.method != "textbook":
@@ -137,66 +138,68 @@ def name_of(calibration: Calibration) -> str:
 
 
 @lru_cache(maxsize=4096)
-def _choose(spec: StreamSpec, setting: SourceFacts) -> Calibration:
-    found = _candidates(spec, setting)
+def _choose_calibration(spec: StreamSpec, facts: SourceFacts) -> Calibration:
+    found = _plan_with_warnings(spec, facts)
     if spec.calibration == "textbook":
         for one in found:
             if one.method == "textbook":
                 return one
-        raise PlanError("calibration: the textbook has none for this mechanism and these parameters; use 'best'")
+        raise PlanError(
+            "calibration: no textbook calibration exists for this mechanism and parameters; use 'best'"
+        )
     if isinstance(spec.mechanism, Pmw) and not spec.mechanism.worst_case:
-        # The textbook has another algorithm, vacuous for few rows: use it only on request.
+        # The textbook's is another algorithm, whose bound is vacuous for few rows: use it only on request.
         found = tuple(one for one in found if one.method != "textbook")
-    acceptable = TIE * min(rank(one) for one in found)
+    acceptable = TIE_FACTOR * min(rank(one) for one in found)
     near = [one for one in found if rank(one) <= acceptable]
-    # The textbook comes first, as the simplest; prefer another method with an equal error.
+    # The textbook comes first, because it is the simplest; but an equally good method is preferred.
     return next((one for one in near if one.method != "textbook"), near[0])
 
 
 @lru_cache(maxsize=4096)
-def _candidates(spec: StreamSpec, setting: SourceFacts) -> tuple[Calibration, ...]:
-    found = _planned(spec, setting)
-    return tuple(one.model_copy(update={"vacuous": vacuous(spec, one, setting.rows)}) for one in found)
+def _plan_with_warnings(spec: StreamSpec, facts: SourceFacts) -> tuple[Calibration, ...]:
+    found = _plan_by_mechanism(spec, facts)
+    return tuple(one.model_copy(update={"vacuous": is_vacuous(spec, one, facts.rows)}) for one in found)
 
 
-def _planned(spec: StreamSpec, setting: SourceFacts) -> tuple[Calibration, ...]:  # noqa: PLR0911 - one for each planner
+def _plan_by_mechanism(spec: StreamSpec, facts: SourceFacts) -> tuple[Calibration, ...]:  # noqa: PLR0911 - one for each planner
     match spec.mechanism:
         case AboveThreshold() | NumericSparse():
-            found = split_candidates(
+            found = plan_sparse_vectors(
                 spec.mechanism,
                 epsilon=spec.epsilon,
                 delta=spec.delta,
                 expected_queries=spec.expected_queries,
                 beta=spec.beta,
-                sensitivity_steps=setting.sensitivity_steps,
-                grid=setting.grid,
+                sensitivity_steps=facts.sensitivity_steps,
+                grid=facts.grid,
             )
-            return tuple(_with_rounding(one, setting.rounding) for one in found)
+            return tuple(_with_rounding(one, facts.rounding) for one in found)
         case Laplace() | NoisyMax() | Exponential():
-            return quantile_plans.candidates(spec, setting)
-        case Histogram() if setting.movement is not None:
-            return quantile_plans.candidates(spec, setting)
+            return quantile_plans.plan_calibrations(spec, facts)
+        case Histogram() if facts.movement is not None:
+            return quantile_plans.plan_calibrations(spec, facts)
         case RandomizedResponse():
-            return response_plans.candidates(spec, setting)
+            return response_plans.plan_calibrations(spec, facts)
         case Histogram() | LazyHistogram() | SparseProject():
-            return release_plans.candidates(spec, setting)
+            return release_plans.plan_calibrations(spec, facts)
         case RunningCount():
-            return release_plans.running_count_candidates(spec, setting)
+            return release_plans.running_count_candidates(spec, facts)
         case UnknownGroups():
-            return unknown_groups_plans.candidates(spec, setting)
+            return unknown_groups_plans.plan_calibrations(spec, facts)
         case Pmw(worst_case=True) | SparsePmw():
-            return hypothesis_plans.candidates(spec, setting)
+            return hypothesis_plans.plan_calibrations(spec, facts)
         case Pmw():
-            [known] = estimate_plans.candidates(spec, setting)
-            better = gaussian_plans.candidates(spec, setting, known)
-            return (*_textbooks(spec, setting), known, *better)
+            [laplace_plan] = estimate_plans.plan_calibrations(spec, facts)
+            gaussian = gaussian_plans.plan_calibrations(spec, facts, laplace_plan)
+            return (*_textbook_hypotheses(spec, facts), laplace_plan, *gaussian)
         case _:
             assert_never(spec.mechanism)
 
 
-def _textbooks(spec: StreamSpec, setting: SourceFacts) -> tuple[HypothesisCalibration, ...]:
+def _textbook_hypotheses(spec: StreamSpec, facts: SourceFacts) -> tuple[HypothesisCalibration, ...]:
     try:
-        return hypothesis_plans.candidates(spec, setting, textbook_alone=True)
+        return hypothesis_plans.plan_calibrations(spec, facts, textbook_alone=True)
     except PlanError:
         if spec.calibration == "textbook":
             raise
@@ -210,8 +213,8 @@ def _with_rounding(calibration: SparseVectorCalibration, rounding: float) -> Spa
     return calibration.model_copy(update=errors)
 
 
-def _anonymous(spec: StreamSpec) -> StreamSpec:
-    """Drop names and thresholds, on which no plan depends; round ε and δ to affordable values."""
+def _without_names(spec: StreamSpec) -> StreamSpec:
+    """Drop names and thresholds, on which no plan depends; round ε and δ down to exact decimals."""
     mechanism = spec.mechanism
     if isinstance(mechanism, AboveThreshold | NumericSparse):
         mechanism = mechanism.model_copy(update={"threshold": 0.0})

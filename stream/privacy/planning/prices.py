@@ -1,9 +1,9 @@
 """Price of a question with a requested error.
 
-An ordinary charge has ``PARTS`` parts of ε. A question gets ``share`` parts, the least number with
-which its noise keeps to the requested error, with β in proportion. A grant pays for a fixed
-number of parts, however questions divide them: with δ = 0, losses add up in each transcript.
-Prices depend on public values alone. Proofs: docs/proofs/laplace.md, docs/proofs/pmw.md.
+An ordinary charge is divided into ``PARTS`` parts. A question gets ``share`` parts of ε and as many
+parts of β: the least number with which its noise keeps to the requested error. A grant pays for a
+fixed number of parts, however questions divide them, because with δ = 0 the losses of a transcript
+add up. Prices depend on public values alone. Proofs: docs/proofs/laplace.md, docs/proofs/pmw.md.
 """
 
 from __future__ import annotations
@@ -26,7 +26,10 @@ from stream.privacy.planning.noise_layouts import HEADROOM, LARGEST_NOISE
 
 @dataclass(frozen=True, slots=True)
 class Price:
-    """Noise of ``share`` parts of ε stays within ``reach`` steps; ``parts`` are charged."""
+    """The price of a question: ``parts`` are charged.
+
+    Its noise has ``share`` parts of ε, and is within ``reach`` steps.
+    """
 
     share: int
     parts: int
@@ -34,15 +37,15 @@ class Price:
 
 
 def takes_alpha(calibration: Calibration) -> bool:
-    """Return True if a question may request an error, and so have its own price: charges add up."""
+    """Return True if a question may request an error, and so have a price of its own."""
     return isinstance(calibration, EstimateCalibration | AnswersCalibration) and is_pure(calibration)
 
 
 def are_uneven(source: Source, mechanism: Mechanism, calibration: Calibration) -> bool:
     """Return True if answers with independent noise may have different prices, counted in ε alone.
 
-    Then the sum of ε², which determines ρ, has no better bound than the square of the sum. This
-    concerns laplace on a table under ``pure``; under ``zcdp``, `answer_price` bounds the squares.
+    This is so for laplace on a table with the accountant ``pure``. Then the only bound of the sum of
+    ε², which determines ρ, is the square of the sum. With ``zcdp``, `answer_price` bounds the squares.
     """
     return (
         isinstance(source, TableSource)
@@ -58,7 +61,7 @@ def epsilon_of(calibration: Calibration, parts: int) -> float:
     return units / EPSILON_UNITS
 
 
-def epsilon_left(calibration: Calibration, parts: int) -> float:
+def displayed_epsilon_left(calibration: Calibration, parts: int) -> float:
     """Return the displayed ε of the remaining ``parts``, rounded down."""
     return math.floor(losses(calibration).each * Fraction(parts, PARTS) * EPSILON_UNITS) / EPSILON_UNITS
 
@@ -80,10 +83,10 @@ def has_gaussian_charges(calibration: Calibration) -> bool:
 
 
 def parts_within(calibration: Calibration, max_price: float | str) -> int:
-    """Return the most parts that an answer may cost at ``max_price``, an ε or a percentage.
+    """Return the most parts that an answer may cost if its price is at most ``max_price``.
 
-    100 % is the opened stream's ε (by basic composition) or, under Gaussian noise, its number of
-    charges; extensions do not change it.
+    ``max_price`` is an ε or a percentage. 100 % is the ε of the stream as it was opened (by basic
+    composition) or, with Gaussian noise, its number of charges; extensions do not change it.
     """
     each, total = losses(calibration).each, losses(calibration).total
     if has_gaussian_charges(calibration):
@@ -94,7 +97,7 @@ def parts_within(calibration: Calibration, max_price: float | str) -> int:
     return math.floor(part / each * PARTS)
 
 
-def rate_of(calibration: Calibration, share: int, width: int) -> Fraction:
+def noise_rate(calibration: Calibration, share: int, width: int) -> Fraction:
     """Return the noise rate at ``share`` parts, for ℓ₁ sensitivity ``width`` per row."""
     rows = calibration.contribution if isinstance(calibration, EstimateCalibration) else 1
     return losses(calibration).each / rows * Fraction(share, PARTS) / width
@@ -112,7 +115,7 @@ def answer_price(calibration: AnswersCalibration, accountant: str, width: int, v
     def failure(charges: float) -> float:
         return -math.expm1(log_kept * min(1.0, charges / promised))
 
-    share, reach = _least(float(losses(calibration).each) / width, values, failure, steps)
+    share, reach = _least_share(float(losses(calibration).each) / width, values, failure, steps)
     parts = max(share, -(-share * share // PARTS)) if accountant == "zcdp" else share
     return Price(share, parts, reach)
 
@@ -121,16 +124,16 @@ def answer_price(calibration: AnswersCalibration, accountant: str, width: int, v
 def estimate_price(calibration: EstimateCalibration, width: int, values: int, steps: int) -> Price:
     """Return the price of ``values`` numbers of a stream with an estimate, within ±``steps``.
 
-    Each charge has an equal part of the β for numbers. The whole stream is one pure mechanism:
-    its ρ follows from its ε, whatever the prices.
+    Each charge has an equal part of the β for numbers. Because the stream is one mechanism with
+    δ = 0, its ρ follows from its ε, whatever the prices are.
     """
     failure = partial(numbers_failure, calibration)
-    share, reach = _least(float(rate_of(calibration, PARTS, width)), values, failure, steps)
+    share, reach = _least_share(float(noise_rate(calibration, PARTS, width)), values, failure, steps)
     return Price(share, share, reach)
 
 
 def count_price(mechanism: Mechanism, calibration: Calibration, alpha: float) -> Price | None:
-    """Return the price of one count within ``alpha``; None if the stream takes no alpha."""
+    """Return the price of one count within ``alpha``; None if questions cannot request an error."""
     if not takes_alpha(calibration):
         return None
     if isinstance(calibration, EstimateCalibration):
@@ -145,17 +148,18 @@ def numbers_failure(calibration: EstimateCalibration, charges: float) -> float:
     return NUMBERS_PART * calibration.beta * min(1.0, charges / calibration.cutoff)
 
 
-def _least(rate: float, values: int, failure: Callable[[float], float], steps: int) -> tuple[int, int]:
+def _least_share(rate: float, values: int, failure: Callable[[float], float], steps: int) -> tuple[int, int]:
     """Return the least share whose noise stays within ``steps``, and the reach of this noise.
 
-    ``rate`` is the noise rate at a whole charge. The reach falls as the share grows, so bisect.
+    ``rate`` is the noise rate at a whole charge. The search bisects, because the reach falls as the
+    share grows.
     """
 
     def reach(share: int) -> int:
         charges = share / PARTS
         return two_sided_reach(rate * charges, values, failure(charges))
 
-    # Noise that does not fit 52 binary digits is never drawn.
+    # A smaller share would need noise that does not fit 52 binary digits.
     low = math.ceil(HEADROOM * PARTS / (rate * LARGEST_NOISE))
     if reach(max(1, low)) <= steps:
         return max(1, low), reach(max(1, low))

@@ -1,6 +1,6 @@
 """Texts of a stream's error bounds, shared by command line, monitor page and documents.
 
-They state the bounded quantity, the number of answers and the probability.
+Each text states the bounded quantity, the number of answers and the probability.
 """
 
 from __future__ import annotations
@@ -41,8 +41,8 @@ from stream.privacy.composition.costs import charged_answers, extended_beta
 from stream.privacy.planning.answer_plans import promised_answers
 from stream.privacy.planning.unknown_groups_plans import rows_released_with
 
-_USEFUL = 10.0
-"""An α of more than this part of the rows is of little use."""
+_USEFUL_FACTOR = 10.0
+"""A table should have at least this many times as many rows as α: otherwise α is of little use."""
 
 VACUOUS = "vacuous: it says no more than the number of rows does"
 """Warning about a promise that a constant answer would keep too."""
@@ -52,8 +52,8 @@ VACUOUS = "vacuous: it says no more than the number of rows does"
 class Promise:
     """One error bound of a stream as text: ``before`` α ``after``, its probability and remarks.
 
-    ``over`` says for which answers it holds. ``warning`` is empty or ``VACUOUS``. All promises of
-    a stream have the same ``probability``, with which they hold together.
+    ``over`` says for which answers the bound holds. ``warning`` is empty or ``VACUOUS``. All
+    promises of a stream have the same ``probability``: that with which all of them hold.
     """
 
     before: str
@@ -75,32 +75,32 @@ def promises(
 ) -> tuple[Promise, ...]:
     """Return the error bounds of a stream, from its public definition alone.
 
-    Extensions do not change the bounds for the charged answers of the opening, but with more
-    answers some bound is more likely to fail. ``counted`` is a text about the contribution bound
-    in rows, if any; it is left out for streams that count people.
+    Extensions do not change the bounds for the charged answers of the opening. But the more answers
+    there are, the more likely some bound fails. ``counted`` is a text about the contribution bound
+    in rows; it is empty if there is none, and is not shown for streams that count people.
     """
-    found = _opened(spec, calibration)
+    opening = _opening_promises(spec, calibration)
     if counted and not getattr(spec.mechanism, "people", False):
-        found = tuple(_remarked(one, counted) for one in found)
-    # If no more answers are promised than the opening pays for, extensions change no promise.
+        opening = tuple(_with_remark(promise, counted) for promise in opening)
+    # If the opening pays for all answers that are promised, extensions change no promise.
     beyond = isinstance(calibration, AnswersCalibration | SparseVectorCalibration)
     if not extensions or (beyond and calibration.expected_queries <= calibration.cutoff):
-        return found
+        return opening
     count, beta = charged_answers(calibration, extensions), extended_beta(calibration, extensions)
     extended = f"for its first {calibration.cutoff:,} charged answers"
     extended += f", with probability {1.0 - beta:.4g} for all {count:,}" if beta < 1.0 else f" of {count:,}"
-    return tuple(_remarked(one, extended) for one in found)
+    return tuple(_with_remark(promise, extended) for promise in opening)
 
 
-def _opened(spec: StreamSpec, calibration: Calibration) -> tuple[Promise, ...]:  # noqa: C901, PLR0911, PLR0912 - one for each mechanism
-    mechanism, asked = spec.mechanism, _first(calibration.expected_queries, "answer")
+def _opening_promises(spec: StreamSpec, calibration: Calibration) -> tuple[Promise, ...]:  # noqa: C901, PLR0911, PLR0912 - one for each mechanism
+    mechanism, over = spec.mechanism, _over_first(calibration.expected_queries, "answer")
     match mechanism:
         case AboveThreshold() | NumericSparse():
             decided = _promise(
                 calibration,
                 "each 'above' and 'below' is right about values further than ",
                 " from the threshold",
-                asked,
+                over,
             )
             if not isinstance(calibration, SparseVectorCalibration) or calibration.numbers == "none":
                 return (decided,)
@@ -114,7 +114,7 @@ def _opened(spec: StreamSpec, calibration: Calibration) -> tuple[Promise, ...]: 
                 calibration,
                 "each number beside an 'above' is within ±",
                 "",
-                asked,
+                over,
                 remark,
                 calibration.answer_alpha,
             )
@@ -130,16 +130,18 @@ def _opened(spec: StreamSpec, calibration: Calibration) -> tuple[Promise, ...]: 
             several = f", of up to {dimensions:,} in an answer," if dimensions > 1 else ""
             table = "on a table: each count; numbers with a larger sensitivity carry their own alpha"
             remark = "" if spec.standing is not None else table
-            return (_promise(calibration, f"each number{several} is within ±", "", _charged(calibration), remark),)
+            return (
+                _promise(calibration, f"each number{several} is within ±", "", _over_charged(calibration), remark),
+            )
         case NoisyMax() | Exponential():
             before = f"each choice among up to {MAX_CANDIDATES} candidates is at most "
             remark = "fewer candidates carry a smaller alpha"
-            return (_promise(calibration, before, " below the best", _charged(calibration), remark),)
+            return (_promise(calibration, before, " below the best", _over_charged(calibration), remark),)
         case RandomizedResponse():
-            over = _first(calibration.expected_queries, "event")
+            over = _over_first(calibration.expected_queries, "event")
             return (_promise(calibration, "each category's estimated share is within ±", "", over),)
         case Histogram() if isinstance(calibration, AnswersCalibration):
-            over = _first(promised_answers(calibration), "window")
+            over = _over_first(promised_answers(calibration), "window")
             return (_promise(calibration, "each number of a window is within ±", "", over),)
         case Histogram():
             remark = "sums of cells carry their own alpha"
@@ -152,8 +154,8 @@ def _opened(spec: StreamSpec, calibration: Calibration) -> tuple[Promise, ...]: 
             cells = f"answer about up to {sparsity:,} cells" if sparsity > 1 else "answer about a cell"
             if isinstance(calibration, ReleaseCalibration) and calibration.noise_only:
                 remark = "each answer carries its whole error, which depends on the table"
-                return (_promise(calibration, f"the noise in each {cells} is within ±", "", asked, remark),)
-            return (_promise(calibration, f"each {cells} is within ±", "", asked, whole),)
+                return (_promise(calibration, f"the noise in each {cells} is within ±", "", over, remark),)
+            return (_promise(calibration, f"each {cells} is within ±", "", over, whole),)
         case RunningCount(steps=steps):
             groups = calibration.groups if isinstance(calibration, RunningCountCalibration) else 1
             over = f"over all {steps:,} windows" if steps > 1 else "over the one window"
@@ -166,7 +168,7 @@ def _opened(spec: StreamSpec, calibration: Calibration) -> tuple[Promise, ...]: 
             return (replace(certain, probability=1.0),)
         case UnknownGroups():
             remark = released_with(calibration) if isinstance(calibration, UnknownGroupsCalibration) else ""
-            return (_promise(calibration, "the count of each text is within ±", "", asked, remark),)
+            return (_promise(calibration, "the count of each text is within ±", "", over, remark),)
         case Pmw() if isinstance(calibration, EstimateCalibration):
             after = "" if mechanism.beyond == "end" else ", and later answers without one"
             remark = f"while its measurements last{after}; sums, means, shares and groups carry their own"
@@ -175,7 +177,7 @@ def _opened(spec: StreamSpec, calibration: Calibration) -> tuple[Promise, ...]: 
         case Pmw(updates=updates, gap=gap, rows=rows) | SparsePmw(updates=updates, gap=gap, rows=rows):
             remarks = [f"for a table of at most {rows:,} rows"] if rows else []
             remarks += ["while its updates last"] if updates and gap else []
-            return (_promise(calibration, "each count is within ±", "", asked, ", ".join(remarks)),)
+            return (_promise(calibration, "each count is within ±", "", over, ", ".join(remarks)),)
         case _:
             assert_never(mechanism)
 
@@ -192,22 +194,20 @@ def released_with(calibration: UnknownGroupsCalibration) -> str:
 
 
 def _for_few_rows(calibration: EstimateCalibration) -> str:
-    """Describe the size of a table that α is too large for, and what to do with a smaller one."""
-    rows, wanted = _USEFUL * calibration.alpha, calibration.alpha / _USEFUL
-    count = laplace_answers(calibration, wanted)
-    instead = (
-        f"laplace answers {count:,} question{'s' * (count > 1)} within ±{format_error_bound(wanted, grouped=True)}"
-    )
+    """Describe for how few rows α is too large, and what to use for such a table."""
+    rows, smaller_alpha = _USEFUL_FACTOR * calibration.alpha, calibration.alpha / _USEFUL_FACTOR
+    count = laplace_answers(calibration, smaller_alpha)
+    instead = f"laplace answers {count:,} question{'s' * (count > 1)} within ±{format_error_bound(smaller_alpha, grouped=True)}"
     advice = instead if count else "a larger epsilon is needed"
     return f"of fewer than {math.ceil(rows):,} rows this is more than a tenth: there {advice}"
 
 
-def laplace_answers(calibration: EstimateCalibration, wanted: float) -> int:
-    """Return how many counts laplace answers within ``wanted`` rows, for the same ε and β; 0 if none."""
+def laplace_answers(calibration: EstimateCalibration, alpha: float) -> int:
+    """Return how many counts laplace answers within ``alpha`` rows, for the same ε and β; 0 if none."""
     rate = calibration.epsilon / calibration.contribution
 
     def keeps(count: int) -> bool:
-        return two_sided_reach(rate / count, count, calibration.beta) <= wanted
+        return two_sided_reach(rate / count, count, calibration.beta) <= alpha
 
     if not keeps(1):
         return 0
@@ -221,16 +221,17 @@ def laplace_answers(calibration: EstimateCalibration, wanted: float) -> int:
     return low
 
 
-def vacuous(spec: StreamSpec, calibration: Calibration, rows: int | None) -> bool:
+def is_vacuous(spec: StreamSpec, calibration: Calibration, rows: int | None) -> bool:
     """Return True if a constant answer, such as half of the public row count, keeps the promise."""
-    least = least_vacuous(spec, rows)
+    least = least_vacuous_alpha(spec, rows)
     return least is not None and calibration.alpha >= least
 
 
-def least_vacuous(spec: StreamSpec, rows: int | None) -> float | None:
+def least_vacuous_alpha(spec: StreamSpec, rows: int | None) -> float | None:
     """Return the least α that a constant answer keeps; None for private row counts or sums.
 
-    A share is between 0 and 1. The error of a decision or a choice is at most the number of rows.
+    A share is between 0 and 1, so that ½ errs by at most ½. The error of a decision or a choice is
+    at most the number of rows.
     """
     if isinstance(spec.mechanism, RandomizedResponse):
         return 0.5
@@ -256,15 +257,15 @@ def _promise(
     )
 
 
-def _remarked(promise: Promise, remark: str) -> Promise:
+def _with_remark(promise: Promise, remark: str) -> Promise:
     return replace(promise, remark="; ".join(part for part in (promise.remark, remark) if part))
 
 
-def _charged(calibration: Calibration) -> str:
+def _over_charged(calibration: Calibration) -> str:
     if not isinstance(calibration, AnswersCalibration):
         raise TypeError(f"a {calibration.kind} calibration does not charge each answer")
-    return _first(promised_answers(calibration), "answer")
+    return _over_first(promised_answers(calibration), "answer")
 
 
-def _first(count: int, what: str) -> str:
+def _over_first(count: int, what: str) -> str:
     return f"over the first {count:,} {what}s" if count > 1 else f"over the first {what}"

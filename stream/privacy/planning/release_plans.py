@@ -1,8 +1,8 @@
 """Planner of mechanisms with one release: histogram, lazy_histogram, sparse_project, running_count.
 
-A histogram is one part, with Laplace noise or, if δ > 0, Gaussian noise; a projection has one part
-for each row of its matrix; a running count releases all sums of all groups together. Parts are
-(ε, δ)-private together by basic or optimal composition (Kairouz, Oh & Viswanath 2015). Proofs:
+A histogram is one part, with Laplace noise or, if δ > 0, Gaussian noise. A projection has one part
+for each row of its matrix. A running count releases all sums of all groups at once. All parts
+together are (ε, δ)-private by basic or optimal composition (Kairouz, Oh & Viswanath 2015). Proofs:
 docs/proofs/histogram.md, lazy-histogram.md, sparse-project.md and running-count.md.
 """
 
@@ -38,7 +38,7 @@ from stream.privacy.planning.noise_layouts import PlanError, fits, require_fit
 _LEADING_CONSTANT = 4 * 64**2
 
 
-def candidates(spec: StreamSpec, setting: SourceFacts) -> tuple[ReleaseCalibration, ...]:
+def plan_calibrations(spec: StreamSpec, facts: SourceFacts) -> tuple[ReleaseCalibration, ...]:
     """Return every calibration that applies, the simplest first.
 
     ``alpha`` bounds the error of every cell of a histogram, or of a question of ``sparsity``
@@ -48,30 +48,30 @@ def candidates(spec: StreamSpec, setting: SourceFacts) -> tuple[ReleaseCalibrati
     """
     match spec.mechanism:
         case Histogram():
-            universe = _universe(setting)
+            universe = _require_universe(facts)
             if universe > MAX_UNIVERSE:
                 raise PlanError(
                     f"mechanism.attributes: their {universe} cells exceed the {MAX_UNIVERSE} of a histogram; "
                     "name fewer or smaller ones, or use lazy_histogram"
                 )
             # Wang, lecture 3, Section 3.3, for all cells at once.
-            return _one_release(spec, setting, lambda draft: cell_alpha(draft, universe), universe, 1)
+            return _one_release(spec, facts, lambda draft: cell_alpha(draft, universe), universe, 1)
         case LazyHistogram(sparsity=sparsity):
-            _universe(setting)
+            _require_universe(facts)
             # The same theorem for all named cells; a question sums up to ``sparsity`` of them.
             named = sparsity * spec.expected_queries
-            return _one_release(spec, setting, lambda draft: lazy_alpha(draft, sparsity), named, sparsity)
+            return _one_release(spec, facts, lambda draft: lazy_alpha(draft, sparsity), named, sparsity)
         case SparseProject() as mechanism:
-            return _sparse_project(spec, setting, mechanism)
+            return _sparse_project(spec, facts, mechanism)
         case _:
             raise TypeError(f"{spec.mechanism.kind} releases nothing of a table at once")
 
 
 def theorem_projections(rows: int, sparsity: int, queries: int, beta: float) -> int:
-    """Return the projection rows of the accuracy theorem of Blum & Roth 2011 (Tutunov).
+    """Return the projection rows T of the accuracy theorem of Blum & Roth 2011 (Tutunov).
 
-    T = 4·64²·ln(1/τ)·(m^{3/2}/2 + n⁴/(2√m) + √m·n²), τ = β/4k, is about 10¹⁶ at n = 1000 and
-    m = 100. Only accuracy needs so many, not privacy.
+    T = 4·64²·ln(1/τ)·(m^{3/2}/2 + n⁴/(2√m) + √m·n²) with τ = β/4k, n rows, sparsity m and k
+    questions; for n = 1000 and m = 100 it is about 10¹⁶. Privacy does not need so many rows.
     """
     root = math.sqrt(sparsity)
     polynomial = 0.5 * root**3 + 0.5 * rows**4 / root + root * rows**2
@@ -79,46 +79,47 @@ def theorem_projections(rows: int, sparsity: int, queries: int, beta: float) -> 
 
 
 def _sparse_project(
-    spec: StreamSpec, setting: SourceFacts, mechanism: SparseProject
+    spec: StreamSpec, facts: SourceFacts, mechanism: SparseProject
 ) -> tuple[ReleaseCalibration, ...]:
-    _universe(setting)
-    # Scale 1/σ, σ = ε/√(8 ln(1/δ)), for entries ±1/√T equals ε/√(8 T ln(1/δ)) a row for ±1.
+    _require_universe(facts)
+    # The paper's noise scale 1/σ, σ = ε/√(8 ln(1/δ)), is for entries ±1/√T. For entries ±1 it is
+    # the textbook's composition, with ε/√(8 T ln(1/δ)) for each of the T rows.
     parts = mechanism.projections
     stated, *better = equal_parts(spec.epsilon, spec.delta if parts > 1 else 0.0, parts)
-    result = []
+    calibrations = []
     for part in (*better, stated):
-        draft = _draft(spec, setting, parts, *part)
-        if setting.rows is None:
-            # The error that other cells cause depends on the table; each answer states it.
-            known = {"alpha": noise_alpha(draft, mechanism.sparsity), "noise_only": True}
+        draft = _draft_release(spec, facts, parts, *part)
+        if facts.rows is None:
+            # The error due to other cells depends on the table; each answer includes it in its alpha.
+            error = {"alpha": noise_alpha(draft, mechanism.sparsity), "noise_only": True}
         else:
-            known = {"alpha": projection_alpha(draft, mechanism.sparsity, float(setting.rows))}
-        result.append(draft.model_copy(update=known))
-    return tuple(result)
+            error = {"alpha": projection_alpha(draft, mechanism.sparsity, float(facts.rows))}
+        calibrations.append(draft.model_copy(update=error))
+    return tuple(calibrations)
 
 
 def _one_release(
-    spec: StreamSpec, setting: SourceFacts, alpha: Callable[[ReleaseCalibration], float], cells: int, summed: int
+    spec: StreamSpec, facts: SourceFacts, alpha: Callable[[ReleaseCalibration], float], cells: int, summed: int
 ) -> tuple[ReleaseCalibration, ...]:
     """Return the calibrations of one release of ``cells`` cells.
 
-    The theorem's α is for questions that sum ``summed`` of them.
+    The textbook's theorem bounds the error of questions that sum ``summed`` cells.
     """
-    basic = _draft(spec, setting, 1, "basic", spec.epsilon, 0.0)
+    basic = _draft_release(spec, facts, 1, "basic", spec.epsilon, 0.0)
     theorem = summed * math.log(cells / basic.beta) * basic.sensitivity_steps / basic.epsilon
-    found = [basic.model_copy(update={"alpha": alpha(basic)})]
-    noise = {"moved": basic.sensitivity_steps, "contribution": setting.contribution, "epsilon_part": 0.0}
-    wide = basic.model_copy(update={"method": "gaussian", "deviation": 1.0, "delta": spec.delta, **noise})
-    deviation = least_multiple(losses(wide).gaussian, Fraction(basic.epsilon), Fraction(spec.delta))
+    calibrations = [basic.model_copy(update={"alpha": alpha(basic)})]
+    noise = {"moved": basic.sensitivity_steps, "contribution": facts.contribution, "epsilon_part": 0.0}
+    unit_noise = basic.model_copy(update={"method": "gaussian", "deviation": 1.0, "delta": spec.delta, **noise})
+    deviation = least_multiple(losses(unit_noise).gaussian, Fraction(basic.epsilon), Fraction(spec.delta))
     if fits(deviation):
-        gaussian = wide.model_copy(update={"deviation": deviation})
-        found.append(gaussian.model_copy(update={"alpha": alpha(gaussian)}))
-    textbook = {"method": "textbook", "alpha": max(found[0].alpha, theorem)}
-    return (*found, basic.model_copy(update=textbook))
+        gaussian = unit_noise.model_copy(update={"deviation": deviation})
+        calibrations.append(gaussian.model_copy(update={"alpha": alpha(gaussian)}))
+    textbook = {"method": "textbook", "alpha": max(calibrations[0].alpha, theorem)}
+    return (*calibrations, basic.model_copy(update=textbook))
 
 
-def _draft(
-    spec: StreamSpec, setting: SourceFacts, parts: int, method: PartsMethod, epsilon_part: float, delta: float
+def _draft_release(
+    spec: StreamSpec, facts: SourceFacts, parts: int, method: PartsMethod, epsilon_part: float, delta: float
 ) -> ReleaseCalibration:
     return ReleaseCalibration(
         method=method,
@@ -128,7 +129,7 @@ def _draft(
         delta=delta,
         grid=1.0,
         # A row changes one cell, or each projection row, by 1; replacing it changes twice as much.
-        sensitivity_steps=setting.groups_steps,
+        sensitivity_steps=facts.groups_steps,
         cutoff=0,
         expected_queries=spec.expected_queries,
         beta=spec.beta,
@@ -136,13 +137,13 @@ def _draft(
     )
 
 
-def _universe(setting: SourceFacts) -> int:
-    if setting.universe is None:
-        raise PlanError("mechanism: cells are those of a table's attributes; open the stream on a table source")
-    return setting.universe
+def _require_universe(facts: SourceFacts) -> int:
+    if facts.universe is None:
+        raise PlanError("mechanism: needs the cells of a table's attributes; open the stream on a table source")
+    return facts.universe
 
 
-def running_count_candidates(spec: StreamSpec, setting: SourceFacts) -> tuple[RunningCountCalibration, ...]:
+def running_count_candidates(spec: StreamSpec, facts: SourceFacts) -> tuple[RunningCountCalibration, ...]:
     """Return calibrations with the papers' dyadic tree, and with the best tree for each noise law.
 
     ``alpha`` bounds the error of every answer; the textbook's comes from its theorem, or is the
@@ -153,17 +154,17 @@ def running_count_candidates(spec: StreamSpec, setting: SourceFacts) -> tuple[Ru
     steps = spec.mechanism.steps
     trees = [CountingTree(steps, levels) for levels in range(1, steps.bit_length() + 1)]
     trees = [tree for tree in trees if tree.most <= MAX_CANDIDATES]
-    drafts = [_tree_draft(spec, setting, "basic", tree) for tree in trees]
+    drafts = [_draft_tree(spec, facts, "basic", tree) for tree in trees]
     remedy = ", or register a source with a smaller total or attributes of smaller ranges"
-    require_fit(min(_scale(draft) for draft in drafts), remedy)
-    basic = min((_with_alpha(draft) for draft in drafts if fits(_scale(draft))), key=lambda one: one.alpha)
-    textbook = _tree_draft(spec, setting, "textbook", dyadic(steps))
-    stated = (_with_alpha(textbook, least=_theorem(textbook)),) if fits(_scale(textbook)) else ()
-    return (*stated, basic, *_gaussian_tree(spec, setting, trees))
+    require_fit(min(_node_scale(draft) for draft in drafts), remedy)
+    basic = min((_with_alpha(draft) for draft in drafts if fits(_node_scale(draft))), key=lambda one: one.alpha)
+    textbook = _draft_tree(spec, facts, "textbook", dyadic(steps))
+    stated = (_with_alpha(textbook, least=_theorem_alpha(textbook)),) if fits(_node_scale(textbook)) else ()
+    return (*stated, basic, *_gaussian_tree(spec, facts, trees))
 
 
 def tree_of(calibration: RunningCountCalibration) -> CountingTree:
-    """Return the tree of a calibration; each node (sum of windows) has its own noise."""
+    """Return the tree of a calibration; each of its nodes is a sum of windows with separate noise."""
     return CountingTree(calibration.steps, calibration.levels, calibration.tree)
 
 
@@ -187,10 +188,10 @@ def answer_alpha(calibration: RunningCountCalibration, nodes: int) -> float:
     return sum_alpha(node_law(calibration), nodes, 1, each, whole=True) * calibration.grid
 
 
-def _tree_draft(
-    spec: StreamSpec, setting: SourceFacts, method: Literal["basic", "textbook", "gaussian"], tree: CountingTree
+def _draft_tree(
+    spec: StreamSpec, facts: SourceFacts, method: Literal["basic", "textbook", "gaussian"], tree: CountingTree
 ) -> RunningCountCalibration:
-    moved, groups = _moved(setting), setting.universe or 1
+    moved, groups = _movement(facts), facts.universe or 1
     answers = tree.steps * groups
     return RunningCountCalibration(
         method=method,
@@ -203,7 +204,7 @@ def _tree_draft(
         spread=moved.spread,
         epsilon=spec.epsilon,
         delta=0.0,
-        grid=setting.grid,
+        grid=facts.grid,
         sensitivity_steps=moved.together,
         cutoff=answers,
         expected_queries=answers,
@@ -212,12 +213,12 @@ def _tree_draft(
     )
 
 
-def _moved(setting: SourceFacts) -> Movement:
-    if setting.horizon is not None:
-        return setting.horizon
-    people = 2 if setting.neighbors == "replace" else 1
-    together = people * setting.sensitivity_steps
-    return Movement(each=setting.sensitivity_steps, together=together, spread=people, numbers=together)
+def _movement(facts: SourceFacts) -> Movement:
+    if facts.horizon is not None:
+        return facts.horizon
+    people = 2 if facts.neighbors == "replace" else 1
+    together = people * facts.sensitivity_steps
+    return Movement(each=facts.sensitivity_steps, together=together, spread=people, numbers=together)
 
 
 def _with_alpha(draft: RunningCountCalibration, least: float = 0.0) -> RunningCountCalibration:
@@ -225,30 +226,30 @@ def _with_alpha(draft: RunningCountCalibration, least: float = 0.0) -> RunningCo
 
 
 def _gaussian_tree(
-    spec: StreamSpec, setting: SourceFacts, trees: list[CountingTree]
+    spec: StreamSpec, facts: SourceFacts, trees: list[CountingTree]
 ) -> tuple[RunningCountCalibration, ...]:
     if spec.delta <= 0.0:
         return ()
     # An answer's deviation is proportional to √(levels·nodes).
     tree = min(trees, key=lambda one: one.levels * one.most)
-    draft = _tree_draft(spec, setting, "gaussian", tree).model_copy(update={"delta": spec.delta, "deviation": 1.0})
+    draft = _draft_tree(spec, facts, "gaussian", tree).model_copy(update={"delta": spec.delta, "deviation": 1.0})
     deviation = least_multiple(losses(draft).gaussian, Fraction(draft.epsilon), Fraction(spec.delta))
     if not fits(deviation):
         return ()
     return (_with_alpha(draft.model_copy(update={"deviation": deviation})),)
 
 
-def _theorem(calibration: RunningCountCalibration) -> float:
+def _theorem_alpha(calibration: RunningCountCalibration) -> float:
     """Return the error bound of Chan, Shi and Song 2011 (Lemma 2.8) for all answers.
 
     It is b·√(8 ln(2/γ))·max(√m, √ln(2/γ)) with the scale b of a node's noise, m = ⌊log₂ T⌋ + 1
     and γ = β over the number of answers.
     """
-    scale = _scale(calibration)
+    scale = _node_scale(calibration)
     failing = math.log(2.0 * calibration.expected_queries / calibration.beta)
     return scale * math.sqrt(8.0 * failing * max(calibration.levels, failing)) * calibration.grid
 
 
-def _scale(calibration: RunningCountCalibration) -> float:
+def _node_scale(calibration: RunningCountCalibration) -> float:
     """Return the scale of a node's Laplace noise."""
     return calibration.levels * calibration.sensitivity_steps / calibration.epsilon

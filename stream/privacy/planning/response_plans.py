@@ -23,49 +23,48 @@ RESPONSE_BITS = 128
 
 
 @dataclass(frozen=True)
-class Response:
+class ResponseLaw:
     """The distribution of one answer, for the exact ε of an event and k categories."""
 
     epsilon: Fraction
     categories: int
 
     @cached_property
-    def other(self) -> int:
-        """Probability of each other category, out of 2^128.
+    def other_weight(self) -> int:
+        """Probability of each other category, out of 2^128: 1/(e^ε + k − 1), rounded up.
 
-        1/(e^ε + k − 1) rounded up: then P(own)/P(other) = 2^128/other − (k − 1) ≤ e^ε holds
-        exactly.
+        Because it is rounded up, P(own)/P(other) = 2^128/other − (k − 1) is exactly at most e^ε.
         """
         with localcontext(prec=80):
-            # Rounding e^ε down by more than all errors rounds the probability up.
+            # e^ε is lowered by more than all rounding errors together: the result is never too small.
             power = (Decimal(self.epsilon.numerator) / Decimal(self.epsilon.denominator)).exp()
-            below = power * (1 - Decimal(10) ** -60)
-            exact = Decimal(1 << RESPONSE_BITS) / (below + self.categories - 1)
+            power_rounded_down = power * (1 - Decimal(10) ** -60)
+            exact = Decimal(1 << RESPONSE_BITS) / (power_rounded_down + self.categories - 1)
             return int(exact.to_integral_value(rounding=ROUND_CEILING))
 
     @property
-    def own(self) -> int:
+    def own_weight(self) -> int:
         """Probability of the person's own category, out of 2^128."""
-        return (1 << RESPONSE_BITS) - (self.categories - 1) * self.other
+        return (1 << RESPONSE_BITS) - (self.categories - 1) * self.other_weight
 
     @property
-    def rates(self) -> tuple[float, float]:
-        """The two probabilities (own, other) as doubles."""
-        return self.own / (1 << RESPONSE_BITS), self.other / (1 << RESPONSE_BITS)
+    def probabilities(self) -> tuple[float, float]:
+        """The probabilities of the own and of each other category, as doubles."""
+        return self.own_weight / (1 << RESPONSE_BITS), self.other_weight / (1 << RESPONSE_BITS)
 
     @property
     def slope(self) -> float:
-        """p − q, the difference of the two probabilities."""
-        return (self.own - self.other) / (1 << RESPONSE_BITS)
+        """The difference of the two probabilities, by which a share changes an answer's probability."""
+        return (self.own_weight - self.other_weight) / (1 << RESPONSE_BITS)
 
 
-response = lru_cache(maxsize=4096)(Response)
+response_law = lru_cache(maxsize=4096)(ResponseLaw)
 """Returns the distribution of an answer; equal parameters share one object."""
 
 
 @dataclass(frozen=True, slots=True)
 class EstimatedShare:
-    """One category's unbiased estimate, possibly outside [0, 1], and its interval within [0, 1]."""
+    """One category's share: an unbiased estimate, which may be outside [0, 1], and its interval."""
 
     category: str
     answers: int
@@ -75,8 +74,8 @@ class EstimatedShare:
     deviation: float
 
 
-def candidates(spec: StreamSpec, setting: SourceFacts) -> tuple[ReleaseCalibration, ...]:
-    """Return every calibration that applies: textbook, basic and, if δ > 0, optimal composition.
+def plan_calibrations(spec: StreamSpec, facts: SourceFacts) -> tuple[ReleaseCalibration, ...]:
+    """Return the calibrations of textbook, basic and, if δ > 0, optimal composition.
 
     The stream's (ε, δ) protects a person with up to ``contributions`` events of ε0 each.
     ``alpha`` bounds the error of every category's share after ``expected_queries`` events; in the
@@ -85,25 +84,25 @@ def candidates(spec: StreamSpec, setting: SourceFacts) -> tuple[ReleaseCalibrati
     mechanism = spec.mechanism
     if not isinstance(mechanism, RandomizedResponse):
         raise TypeError(f"{mechanism.kind} is not randomized response")
-    parts, categories = setting.contributions, len(mechanism.categories)
+    events_per_person, categories = facts.contributions, len(mechanism.categories)
     # With one event per person, δ is not used.
-    found = equal_parts(spec.epsilon, spec.delta if parts > 1 else 0.0, parts)
-    return tuple(_finished(spec, categories, parts, *one) for one in found)
+    compositions = equal_parts(spec.epsilon, spec.delta if events_per_person > 1 else 0.0, events_per_person)
+    return tuple(_calibration(spec, categories, events_per_person, *composition) for composition in compositions)
 
 
-def hoeffding_alpha(law: Response, events: int, beta: float) -> float:
-    """Return Hoeffding's error bound of all shares: √(ln(2k/β)/2n) / (p − q)."""
+def hoeffding_alpha(law: ResponseLaw, events: int, beta: float) -> float:
+    """Return Hoeffding's error bound of all k shares after n events: √(ln(2k/β)/2n) / slope."""
     return math.sqrt(math.log(2.0 * law.categories / beta) / (2.0 * events)) / law.slope
 
 
-def share_alpha(law: Response, events: int, beta: float) -> float:
+def share_alpha(law: ResponseLaw, events: int, beta: float) -> float:
     """Return the Chernoff error bound of all shares, for any true shares.
 
-    The count of a category is a sum of independent trials with mean nθ, θ between q and p; each of
-    its two tails beyond t·n is at most e^{−n·KL(θ ± t ‖ θ)} (Hoeffding 1963, Theorem 1). The worst
-    θ and the least t are found by bisection.
+    The count of a category in n events is a sum of independent trials with mean nθ, where θ is
+    between the two probabilities of the law. Each of its tails beyond t·n is at most
+    e^{−n·KL(θ ± t ‖ θ)} (Hoeffding 1963, Theorem 1). A search finds the worst θ and the least t.
     """
-    own, other = law.rates
+    own, other = law.probabilities
     allowed = math.log(2.0 * law.categories / beta) / events
 
     def holds(distance: float) -> bool:
@@ -117,17 +116,19 @@ def share_alpha(law: Response, events: int, beta: float) -> float:
 
 
 def estimate_shares(
-    counts: Sequence[int], categories: Sequence[str], law: Response, beta: float
+    counts: Sequence[int], categories: Sequence[str], law: ResponseLaw, beta: float
 ) -> tuple[EstimatedShare, ...]:
-    """Estimate the shares of all categories from the number of answers with each, without bias.
+    """Estimate each category's share without bias, from the number of answers that name it.
 
-    π̂ = (y/n − q)/(p − q). With probability 1 − ``beta`` all intervals contain the shares among the
-    people who answered, and also the shares in a population from which these people were drawn
-    independently: Clopper-Pearson intervals, β/k for each category. ``deviation`` is the standard
-    deviation that the noise gives the estimate, if the true share is the estimated one.
+    The estimate is (y/n − q)/(p − q), with y of n answers in the category, p the probability of
+    the own and q that of each other category. With probability 1 − ``beta`` all intervals contain
+    the shares among the people who answered, and also the shares in a population from which these
+    people were drawn independently. They are Clopper-Pearson intervals with β/k for each of the k
+    categories. ``deviation`` is the standard deviation of the estimate due to the noise, if the
+    true share is the estimated one.
     """
     events = sum(counts)
-    own, other = law.rates
+    own, other = law.probabilities
     slope = law.slope
     shares = []
     for category, count in zip(categories, counts, strict=True):
@@ -149,17 +150,17 @@ def estimate_shares(
 
 
 def binomial_interval(successes: int, trials: int, beta: float) -> tuple[float, float]:
-    """Clopper and Pearson's interval for the mean of independent trials, β at most 1/2.
+    """Return Clopper and Pearson's interval for the mean of independent trials, β at most 1/2.
 
     It also holds if the trials have different probabilities (Hoeffding 1956, Theorem 4).
     """
     return float(at_least(successes, trials, 0.5 * beta)), float(at_most(successes, trials, 0.5 * beta))
 
 
-def _finished(
+def _calibration(
     spec: StreamSpec, categories: int, parts: int, method: PartsMethod, epsilon_part: float, delta: float
 ) -> ReleaseCalibration:
-    law = response(Fraction(epsilon_part), categories)
+    law = response_law(Fraction(epsilon_part), categories)
     bound = hoeffding_alpha if method == "textbook" else share_alpha
     return ReleaseCalibration(
         method=method,
@@ -204,12 +205,12 @@ def _divergence(theta: float, step: float) -> float:
     return total
 
 
-class EstimateError(ValueError):
+class ShareEstimateError(ValueError):
     """Shares cannot be estimated; the message gives the reason."""
 
 
 @dataclass(frozen=True, slots=True)
-class Estimate:
+class ShareEstimates:
     """Unbiased shares of all categories; all intervals hold with probability 1 − ``beta``."""
 
     stream: str
@@ -218,40 +219,44 @@ class Estimate:
     shares: tuple[EstimatedShare, ...]
 
 
-def shares_of(grant: GrantRecord, answers: Iterable[Answer], beta: float | None = None) -> Estimate:
+def estimate_stream_shares(
+    grant: GrantRecord, answers: Iterable[Answer], beta: float | None = None
+) -> ShareEstimates:
     """Estimate the shares from a stream's collected answers.
 
     Answers of other streams and halted or rejected answers are ignored; duplicates count once.
     For the meaning of the intervals see `estimate_shares`. ``beta`` defaults to the stream's.
 
     Raises:
-        EstimateError: no randomized response, or answers are missing or contradictory.
+        ShareEstimateError: the stream is no randomized response, or answers are missing or contradictory.
     """
     mechanism, calibration, stream = grant.spec.mechanism, grant.calibration, grant.spec.stream
     if not isinstance(mechanism, RandomizedResponse) or not isinstance(calibration, ReleaseCalibration):
-        raise EstimateError(f"stream '{stream}' runs {mechanism.kind}; estimates are for randomized_response")
+        raise ShareEstimateError(f"stream '{stream}' runs {mechanism.kind}; estimates are for randomized_response")
     beta = grant.spec.beta if beta is None else beta
     if not 0.0 < beta < 1.0:
-        raise EstimateError(f"beta: {beta:g} is no probability between 0 and 1; give one, such as 0.05")
+        raise ShareEstimateError(f"beta: {beta:g} is no probability between 0 and 1; give one, such as 0.05")
     counts = dict.fromkeys(mechanism.categories, 0)
-    seen: dict[int, str] = {}
-    taken = 0
+    choice_by_index: dict[int, str] = {}
+    counted = 0
     for answer in answers:
         if answer.stream != stream or answer.index is None or answer.choice is None:
             continue
-        before = seen.setdefault(answer.index, answer.choice)
-        if before != answer.choice:
-            raise EstimateError(
+        first_choice = choice_by_index.setdefault(answer.index, answer.choice)
+        if first_choice != answer.choice:
+            raise ShareEstimateError(
                 f"answers: two differ at index {answer.index} of stream '{stream}'; give those of one installation"
             )
-        if len(seen) == taken:
+        if len(choice_by_index) == counted:
             continue
-        taken += 1
+        counted += 1
         if answer.choice not in counts:
-            raise EstimateError(f"answers: one of stream '{stream}' has a category that the stream does not have")
+            raise ShareEstimateError(
+                f"answers: one of stream '{stream}' has a category that the stream does not have"
+            )
         counts[answer.choice] += 1
-    if taken == 0:
-        raise EstimateError(f"answers: none of stream '{stream}' among them; collect some first")
-    law = response(Fraction(calibration.epsilon_part), len(counts))
+    if counted == 0:
+        raise ShareEstimateError(f"answers: there is none of stream '{stream}'; collect some first")
+    law = response_law(Fraction(calibration.epsilon_part), len(counts))
     shares = estimate_shares(list(counts.values()), list(counts), law, beta)
-    return Estimate(stream=stream, events=taken, beta=beta, shares=shares)
+    return ShareEstimates(stream=stream, events=counted, beta=beta, shares=shares)

@@ -33,28 +33,29 @@ from stream.privacy.planning.window_texts import (
 _DIGITS: Final = 80
 _ROUNDING: Final = 1.0 + 1e-10
 _LEAST_DELTA: Final = 1e-15
-"""Least δ of an answer; the sampler's own distance from its law, 2⁻⁶⁰ a draw, must not matter."""
+"""Least δ of an answer: far above 2⁻⁶⁰, by which the sampler's law differs from the ideal one."""
 
 
-def candidates(spec: StreamSpec, setting: SourceFacts) -> tuple[UnknownGroupsCalibration, ...]:
+def plan_calibrations(spec: StreamSpec, facts: SourceFacts) -> tuple[UnknownGroupsCalibration, ...]:
     """Return the textbook's threshold and the least one, or a rule of selection; PlanError without δ.
 
-    The textbook's is m + (Δ/ε₀)·ln(m/2δ₀), for continuous noise and a union bound over m texts
-    (Wilson et al. 2020), or the least that is sound on the integers if that is larger.
+    The textbook's threshold is m + (Δ/ε₀)·ln(m/2δ₀), from continuous noise and a union bound over a
+    person's m texts (Wilson et al. 2020), or the least sound threshold for integers if that is larger.
     """
     mechanism = spec.mechanism
     if not isinstance(mechanism, UnknownGroups):
         raise TypeError(f"{mechanism.kind} has no unknown groups")
     if spec.delta <= 0.0:
         raise PlanError(
-            "delta: is 0, but which texts there are is private, and releasing any of them costs δ; give one above 0, as 1e-6"
+            "delta: is 0, but a text may only be released at a cost in δ, because it is private whether it occurs; "
+            "give a delta above 0, as 1e-6"
         )
     epsilon = optimal_round_epsilon(spec.epsilon, 0.0, mechanism.answers)
     delta = rounded_down(Fraction(spec.delta) / mechanism.answers)
     if delta < _LEAST_DELTA:
         raise PlanError(
-            f"delta: {spec.delta:g} for {mechanism.answers:,} answers leaves less than {_LEAST_DELTA:g} each; raise delta, or "
-            "lower answers"
+            f"delta: {spec.delta:g} is less than {_LEAST_DELTA:g} for each of {mechanism.answers:,} answers; raise "
+            "delta, or lower answers"
         )
     steps, rows = setting.groups_steps, setting.contribution
     limits: dict[str, Any] = {}
@@ -67,7 +68,7 @@ def candidates(spec: StreamSpec, setting: SourceFacts) -> tuple[UnknownGroupsCal
         threshold=1,
         contribution=rows,
         sensitivity_steps=steps,
-        grid=setting.grid,
+        grid=facts.grid,
         cutoff=mechanism.answers,
         epsilon=spec.epsilon,
         delta=spec.delta,
@@ -172,20 +173,23 @@ def _window_limits(max_length: int, rate: Fraction, epsilon: float, delta: Fract
     }
 
 
-def released_delta(rate: Fraction, rows: int, threshold: int) -> Decimal:
-    """Return the probability that any text is released that only one person has, with this many rows.
+def release_probability(rate: Fraction, rows: int, threshold: int) -> Decimal:
+    """Return the largest probability that a text is released which only one person has.
 
-    The largest is that of one text with all rows, or of as many texts as rows. The sampler's distance
-    from its law is included.
+    The person has ``rows`` rows: the probability is largest if all have one text, or if each has
+    another text. The sampler's distance from its law is included.
     """
     with localcontext(prec=_DIGITS):
-        together = tail(rate, threshold - rows)
-        apart = 1 - (1 - tail(rate, threshold - 1)) ** rows
+        together = tail_probability(rate, threshold - rows)
+        apart = 1 - (1 - tail_probability(rate, threshold - 1)) ** rows
         return max(together, apart)
 
 
-def tail(rate: Fraction, at_least: int) -> Decimal:
-    """Return P(noise ≥ x) of a drawn two-sided noise, rounded up: q^x / (1 + q) + 2⁻⁶⁰ for x ≥ 1."""
+def tail_probability(rate: Fraction, at_least: int) -> Decimal:
+    """Return P(noise ≥ x) of a drawn two-sided noise, rounded up.
+
+    For x ≥ 1 it is q^x / (1 + q) + 2⁻⁶⁰, with q = e^−rate.
+    """
     with localcontext(prec=_DIGITS):
         exponent = Decimal(rate.numerator) / Decimal(rate.denominator)
         if at_least < 1:
@@ -205,7 +209,7 @@ def least_threshold(rate: Fraction, rows: int, delta: Fraction, share: Fraction 
 
     def holds(threshold: int) -> bool:
         with localcontext(prec=_DIGITS):
-            failing = released_delta(rate, rows, threshold)
+            failing = release_probability(rate, rows, threshold)
             if failing * delta.denominator > delta.numerator:
                 return False
             step = Decimal(rate.numerator) / Decimal(rate.denominator)
@@ -222,9 +226,9 @@ def least_threshold(rate: Fraction, rows: int, delta: Fraction, share: Fraction 
 
 
 def rows_released_with(calibration: UnknownGroupsCalibration, chance: float) -> int:
-    """Return the least number of rows with which a text is released with this probability, at least ½.
+    """Return the least number of rows with which a text is released with probability ``chance``.
 
-    Without counts, it is the number of people.
+    ``chance`` must be at least ½. Without counts, the number is one of people.
     """
     if calibration.method == "selection":
         return int(np.searchsorted(rule_of(calibration), np.uint64(math.ceil(chance * CERTAIN))))
@@ -235,15 +239,16 @@ def rows_released_with(calibration: UnknownGroupsCalibration, chance: float) -> 
 
 
 def group_interval(calibration: UnknownGroupsCalibration, noisy: int, level: float = 0.95) -> tuple[int, int]:
-    """Return a confidence interval for the number of rows with a released text, given its release.
+    """Return a confidence interval for the number n of rows with a released text, given its release.
 
-    Only noisy counts of at least T are seen. For n < T, P(noisy ≥ x | noisy ≥ T) = q^(x − T) whatever
-    n is, so that a count near T says nothing about the lower end; a released text has a row.
+    Only noisy counts of at least the threshold T are published. For all n < T,
+    P(noisy ≥ x | noisy ≥ T) is the same, q^(x − T), so that a noisy count near T says nothing about
+    the lower end; then the lower end is 1, because a released text has at least one row.
     """
     rate, miss = float(count_rate(calibration)), (1.0 - level) / 2.0
-    # Below T the condition decides; from T on, q^(x − n) bounds the conditional upper tail.
+    # For n below T, only the condition matters; from T on, q^(x − n) bounds the conditional upper tail.
     informative = math.exp(-rate * (noisy - calibration.threshold)) < miss
     low = noisy - math.floor(math.log(1.0 / miss) / rate * _ROUNDING) if informative else 1
-    # Given the release, the lower tail is less likely than without.
+    # The condition that the text is released makes the lower tail less likely.
     above = math.floor(math.log(1.0 / (miss * (1.0 + math.exp(-rate)))) / rate * _ROUNDING)
     return max(1, low), noisy + max(0, above)

@@ -1,7 +1,8 @@
 """Choice of a mechanism for all questions about two attributes: the expected error of a cell.
 
-Unlike α, which holds for all answers together, this is the mean size of the error of one count of a
-pair's cell. It follows from public parameters; for ``pmw``, errors of estimates were measured.
+α bounds the errors of all answers together; the expected error is the mean size of the error of one
+count of a pair's cell. It follows from public parameters, except that for ``pmw`` it uses measured
+errors of estimates.
 """
 
 from __future__ import annotations
@@ -30,12 +31,12 @@ from stream.privacy.accuracy.source_facts import SourceFacts
 from stream.privacy.planning.answer_plans import answer_law
 from stream.privacy.planning.estimate_plans import opening_law
 from stream.privacy.planning.noise_layouts import PlanError
-from stream.privacy.planning.plans import choose
-from stream.privacy.planning.workload_plans import Axes, chosen_law, mean_noise, rounds_of
+from stream.privacy.planning.plans import choose_calibration
+from stream.privacy.planning.workload_plans import Axes, chosen_law, count_rounds, mean_noise
 
-_FITTED: Final = 0.9
-"""The mean error of an estimate's cell in units of a measured cell's noise: 0.5 to 0.9 were measured."""
-_INFORMATIVE: Final = 1 / 3
+_ESTIMATE_FACTOR: Final = 0.9
+"""Mean error of an estimate's cell, in units of a measured cell's noise; in tests it was 0.5 to 0.9."""
+_INFORMATIVE_SHARE: Final = 1 / 3
 """A count is informative if its expected error is at most this part of the mean count of a cell."""
 
 _mechanisms: TypeAdapter[Mechanism] = TypeAdapter(Mechanism)
@@ -43,7 +44,10 @@ _mechanisms: TypeAdapter[Mechanism] = TypeAdapter(Mechanism)
 
 @dataclass(frozen=True, slots=True)
 class WorkloadChoice:
-    """A mechanism for the workload: ``error`` is in rows, None if it does not apply (``why``)."""
+    """A mechanism for the workload, with its expected ``error`` in rows.
+
+    If the mechanism does not apply, ``error`` is None and ``why`` gives the reason.
+    """
 
     kind: str
     mechanism: dict[str, Any]
@@ -52,14 +56,14 @@ class WorkloadChoice:
 
 
 def compare_pairs(
-    setting: SourceFacts, names: Sequence[str], *, epsilon: float, delta: float, beta: float, queries: int
+    facts: SourceFacts, names: Sequence[str], *, epsilon: float, delta: float, beta: float, queries: int
 ) -> tuple[WorkloadChoice, ...]:
     """Rank laplace, histogram and pmw by the expected error of a cell of a pair, best first.
 
     Raises:
         PlanError: there are fewer than two attributes.
     """
-    sizes = setting.sizes
+    sizes = facts.sizes
     pairs = [pair for pair in combinations(range(len(sizes)), 2) if _cells(pair, sizes) <= MAX_CATEGORIES]
     if not pairs:
         raise PlanError(
@@ -72,33 +76,33 @@ def compare_pairs(
         {"kind": "histogram", **attributes},
         {"kind": "pmw", **attributes},
     ]
-    found = []
+    choices = []
     for mechanism in offered:
         if mechanism["kind"] == "histogram" and math.prod(sizes) > MAX_UNIVERSE:
             why = f"{math.prod(sizes):,} cells are more than {MAX_UNIVERSE:,}"
-            found.append(WorkloadChoice("histogram", mechanism, None, why))
+            choices.append(WorkloadChoice("histogram", mechanism, None, why))
             continue
         try:
-            chosen = choose(_spec(mechanism, epsilon, delta, beta, queries, len(pairs)), setting)
-        except PlanError as refused:
-            found.append(WorkloadChoice(mechanism["kind"], mechanism, None, str(refused)))
+            chosen = choose_calibration(_spec(mechanism, epsilon, delta, beta, queries, len(pairs)), facts)
+        except PlanError as error:
+            choices.append(WorkloadChoice(mechanism["kind"], mechanism, None, str(error)))
             continue
-        error, why = _expected(chosen, setting, pairs)
-        found.append(WorkloadChoice(mechanism["kind"], mechanism, error, why))
-    return tuple(sorted(found, key=lambda one: math.inf if one.error is None else one.error))
+        error, why = _expected_error(chosen, facts, pairs)
+        choices.append(WorkloadChoice(mechanism["kind"], mechanism, error, why))
+    return tuple(sorted(choices, key=lambda one: math.inf if one.error is None else one.error))
 
 
-def mean_count(setting: SourceFacts) -> float | None:
+def mean_count(facts: SourceFacts) -> float | None:
     """Return the mean count of a pair's cell; None if the number of rows is not given."""
-    if setting.rows is None:
+    if facts.rows is None:
         return None
-    cells = [_cells(pair, setting.sizes) for pair in combinations(range(len(setting.sizes)), 2)]
-    return setting.rows * len(cells) / sum(cells)
+    cells = [_cells(pair, facts.sizes) for pair in combinations(range(len(facts.sizes)), 2)]
+    return facts.rows * len(cells) / sum(cells)
 
 
 def is_informative(error: float, mean: float) -> bool:
     """Return True if counts of this mean are worth reading with this expected error."""
-    return error <= _INFORMATIVE * mean
+    return error <= _INFORMATIVE_SHARE * mean
 
 
 def _spec(
@@ -115,14 +119,16 @@ def _spec(
     )
 
 
-def _expected(calibration: Calibration, setting: SourceFacts, pairs: Sequence[Axes]) -> tuple[float | None, str]:
+def _expected_error(
+    calibration: Calibration, facts: SourceFacts, pairs: Sequence[Axes]
+) -> tuple[float | None, str]:
     """Return the expected error of a cell, and how ε is spent."""
-    sizes = setting.sizes
+    sizes = facts.sizes
     match calibration:
         case AnswersCalibration():
-            moved = 2 if setting.neighbors == "replace" else 1
-            law = answer_law(calibration, setting.groups_steps, moved)
-            return mean_noise(law), f"one charged answer for each of {len(pairs)} pairs, and nothing else"
+            moved = 2 if facts.neighbors == "replace" else 1
+            law = answer_law(calibration, facts.groups_steps, moved)
+            return mean_noise(law), f"one charged answer for each of {len(pairs)} pairs; answers nothing else"
         case ReleaseCalibration():
             universe, each = math.prod(sizes), variance_of(release_law(calibration))
             cells = [_cells(pair, sizes) for pair in pairs]
@@ -131,12 +137,12 @@ def _expected(calibration: Calibration, setting: SourceFacts, pairs: Sequence[Ax
             )
             return spread, f"all {universe:,} cells once; a count adds up the noise of its cells"
         case EstimateCalibration(warm_start="workload"):
-            rounds = rounds_of(calibration, setting.rows or MAX_UNIVERSE**2, len(pairs))
+            rounds = count_rounds(calibration, facts.rows or MAX_UNIVERSE**2, len(pairs))
             law = chosen_law(calibration, rounds, every=rounds == len(pairs))
-            why = f"measures {rounds} of {len(pairs)} pairs; others follow from those that connect them"
-            return _FITTED * mean_noise(law), why
+            why = f"measures {rounds} of {len(pairs)} pairs; the other pairs are computed from the measured ones"
+            return _ESTIMATE_FACTOR * mean_noise(law), why
         case EstimateCalibration(warm_start=2):
-            return _FITTED * mean_noise(
+            return _ESTIMATE_FACTOR * mean_noise(
                 opening_law(calibration)
             ), "measures all pairs; answers any other question too"
         case _:

@@ -1,10 +1,11 @@
 """Warm starts for a workload: the sets of attributes, the number of rounds, the division of ε.
 
-Also the typical errors of estimates: the sets of attributes that they are means over, and the noise.
+"""Warm starts for a workload: the sets of attributes, the number of rounds, the division of ε.
 
-The opening measures single attributes, then chooses and measures sets of the workload, round by
-round. The constants were chosen by the errors of all pairs' cells on tables of several kinds
-(`python -m benchmarks.workloads`); privacy and error bounds hold for any of them.
+It also plans the typical errors of estimates: the sets of attributes over which they are means, and
+their noise. The opening measures single attributes; then each round chooses and measures one set of
+the workload. The constants below gave small errors of all pairs' cells on tables of several kinds
+(`python -m benchmarks.workloads`); privacy and error bounds hold for any constants.
 """
 
 from __future__ import annotations
@@ -32,16 +33,16 @@ ExpectedSets = Mapping[int, tuple[Axes, ...]]
 START_SHARE = 0.85
 """Share of ε for the warm start."""
 _SINGLES, _CHOICES = 0.25, 0.2
-"""Parts of it for single attributes, and for choices; the rest measures the chosen sets."""
+"""Parts of ``START_SHARE`` for single attributes and for choices; the rest measures chosen sets."""
 MOST_SETS = 256
 MOST_CELLS = 1 << 21
-"""The sets of a workload have at most this many cells together: each round reads all of them."""
+"""Most cells of all sets of a workload together, because each round reads all of them."""
 _ROUND_ROWS = 8.5
-"""k sets are worth their noise from 8.5·k²·√cells/ε rows on, with the cells of the median set."""
-_NEARLY_ALL = 0.75
-"""From this share of the sets on, all of them are measured: choices would cost more than they save."""
-UPDATES = 3
-"""Default number of ⊤s: the opening measures what most of them would be for."""
+"""A k-th set lowers the errors if the table has at least 8.5·k²·√cells/ε rows (cells of the median set)."""
+_SHARE_TO_MEASURE_ALL = 0.75
+"""If at least this share of the sets would be chosen, all are measured: choices would not pay."""
+DEFAULT_UPDATES = 3
+"""Default number of ⊤s, which is small because the opening measures most of what they would measure."""
 TYPICAL_SHARE = 0.03
 """Share of ε for typical errors."""
 TYPICAL_UNIT = 1 << 20
@@ -56,7 +57,11 @@ _TYPICAL_ATTRIBUTES = 40
 
 @dataclass(frozen=True, slots=True)
 class WorkloadStart:
-    """A planned warm start: least and most rounds, rows for them, and the parts of ε."""
+    """A planned warm start.
+
+    It has from ``least`` to ``rounds`` rounds: k rounds if the table has k²·``rounds_rows`` rows.
+    ``singles``, ``choices`` and ``chosen`` are the ε of single attributes, choices and chosen sets.
+    """
 
     rounds: int = 0
     least: int = 0
@@ -89,13 +94,13 @@ def workload_axes(mechanism: Pmw, sizes: Sequence[int]) -> tuple[Axes, ...]:
     if isinstance(mechanism.workload, str):
         sets = list(combinations(range(len(sizes)), 2))
     else:
-        place = {name: axis for axis, name in enumerate(mechanism.attributes)}
-        sets = [tuple(sorted(place[name] for name in names)) for names in mechanism.workload if len(names) > 1]
+        axis_of = {name: axis for axis, name in enumerate(mechanism.attributes)}
+        sets = [tuple(sorted(axis_of[name] for name in names)) for names in mechanism.workload if len(names) > 1]
     return tuple(axes for axes in sets if math.prod(sizes[axis] for axis in axes) <= MAX_UNIVERSE)
 
 
 def can_select(sets: Sequence[Axes], sizes: Sequence[int]) -> bool:
-    """Return True if there are several sets to choose from, within the limits."""
+    """Return True if there are more than two sets and they keep to the limits."""
     return 2 < len(sets) <= MOST_SETS and _cells(sets, sizes) <= MOST_CELLS
 
 
@@ -128,25 +133,28 @@ def plan_workload(sets: Sequence[Axes], sizes: Sequence[int], epsilon: float) ->
     )
 
 
-def rounds_of(calibration: EstimateCalibration, rows: int, sets: int) -> int:
+def count_rounds(calibration: EstimateCalibration, rows: int, sets: int) -> int:
     """Return the number of rounds for a public or noisy number of rows.
 
-    It is ⌊√(rows/r)⌋, at least ``least_rounds`` and at most ``rounds``, which it is from three
-    quarters of them on.
+    The number is ⌊√(rows/r)⌋ with r = ``rounds_rows``, but at least ``least_rounds``. If that is at
+    least three quarters of ``rounds``, all rounds are used.
     """
-    worth = max(calibration.least_rounds, math.isqrt(math.floor(rows / calibration.rounds_rows)), 1)
+    worthwhile = max(calibration.least_rounds, math.isqrt(math.floor(rows / calibration.rounds_rows)), 1)
     most = min(calibration.rounds, sets)
-    return most if worth >= _NEARLY_ALL * most else worth
+    return most if worthwhile >= _SHARE_TO_MEASURE_ALL * most else worthwhile
 
 
 def choice_law(calibration: EstimateCalibration, rounds: int) -> Geometric:
-    """Return the noise of a score in one of these rounds; one person moves it both ways."""
+    """Return the noise of a score in one of ``rounds`` rounds; one person may raise or lower a score."""
     moved = 2 * calibration.marginal_sensitivity * WEIGHT_STEPS
     return sampler("one_sided", Fraction(calibration.epsilon_choices) / rounds / moved)
 
 
 def chosen_law(calibration: EstimateCalibration, rounds: int, *, every: bool = False) -> Symmetric:
-    """Return the noise of each cell of a chosen set; with ``every``, no choice is paid for."""
+    """Return the noise of each cell of a chosen set.
+
+    With ``every`` all sets are measured without choices, and the ε of choices measures them too.
+    """
     if calibration.noise == "gaussian":
         return gaussian(Fraction(calibration.deviation_chosen) ** 2 * rounds)
     part = Fraction(calibration.epsilon_chosen) + (Fraction(calibration.epsilon_choices) if every else 0)

@@ -27,7 +27,7 @@ from stream.privacy.mechanisms.selection import (
     weights,
 )
 from stream.privacy.planning.answer_plans import choice_alpha
-from stream.privacy.planning.response_plans import Response, response
+from stream.privacy.planning.response_plans import ResponseLaw, response_law
 from stream.processing.dead_letters import Rejection
 from stream.processing.exact_decimals import scores_of
 from stream.worker.families.family import AdmittedQuestion, Context, Family, Reply, require_form
@@ -175,8 +175,8 @@ class RandomizedResponseFamily(Family):
             numbers = self._category_indices[terms] = {name: number for number, name in enumerate(names)}
         return numbers
 
-    def _law(self, slot: int) -> tuple[tuple[str, ...], Response]:
+    def _law(self, slot: int) -> tuple[tuple[str, ...], ResponseLaw]:
         names = self._context.mechanism(slot, RandomizedResponse).categories
-        return names, response(
+        return names, response_law(
             Fraction(self._context.calibration(slot, ReleaseCalibration).epsilon_part), len(names)
         )

@@ -32,7 +32,7 @@ from stream.privacy.noise.samplers import LowWords, Words
 from stream.privacy.planning.answer_plans import rate_interval
 from stream.privacy.planning.hypothesis_plans import rows_rate, rows_reach
 from stream.privacy.planning.prices import (
-    epsilon_left,
+    displayed_epsilon_left,
     epsilon_of,
     has_gaussian_charges,
     parts_within,
@@ -471,7 +471,7 @@ def price_refusal(calibration: Calibration, parts: int, left: int, *, alpha: boo
     """Build the refusal of a question whose price is above the rest of the grant (both public)."""
     price = epsilon_of(calibration, parts)
     remedy = "with a larger alpha" if alpha else "with an alpha that costs less"
-    text = f"{'alpha' if alpha else 'query'}: it costs ε = {price:.6g}, and ε = {epsilon_left(calibration, left):.6g} is left"
+    text = f"{'alpha' if alpha else 'query'}: it costs ε = {price:.6g}, and ε = {displayed_epsilon_left(calibration, left):.6g} is left"
     return Reply(
         charged=False, price=price, refusal=Rejection(PRICE, f"{text}; ask {remedy}, or open another stream")
     )
@@ -497,7 +497,7 @@ def max_price_refusal(calibration: Calibration, parts: int, most: int, *, at_mos
         whole = calibration.cutoff * PARTS
         cost, limit = f"{100 * parts / whole:.6g}% of the grant", f"{100 * most / whole:.6g}%"
     else:
-        cost, limit = f"ε = {price:.6g}", f"{epsilon_left(calibration, most):.6g}"
+        cost, limit = f"ε = {price:.6g}", f"{displayed_epsilon_left(calibration, most):.6g}"
     verb = "may cost up to" if at_most else "costs"
     return Reply(
         charged=False,

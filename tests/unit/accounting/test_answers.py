@@ -19,11 +19,11 @@ from stream.privacy.composition.losses import is_pure, losses
 from stream.privacy.composition.pure_rounds import optimal_delta
 from stream.privacy.planning.answer_plans import (
     alpha_for,
-    candidates,
     choice_alpha,
+    plan_calibrations,
     promised_answers,
     ratio_interval,
-    stated_epsilon,
+    textbook_epsilon,
     vector_sensitivity,
 )
 from stream.privacy.planning.noise_layouts import PlanError
@@ -35,7 +35,7 @@ spec = partial(parse_spec, expected_queries=10**6)
 
 
 def plans(kind: str, setting: SourceFacts = FINE, **fields: Any) -> dict[str, AnswersCalibration]:
-    return {one.method: one for one in candidates(spec(kind, **fields), setting)}
+    return {one.method: one for one in plan_calibrations(spec(kind, **fields), setting)}
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -89,9 +89,9 @@ def test_a_vector_costs_the_root_of_what_its_values_cost_by_themselves() -> None
 
 
 def test_the_stated_composition_is_left_where_it_is_worse_or_false() -> None:
-    assert stated_epsilon(1.0, 1e-6, 20) == pytest.approx((1 / 20, 0.0))
-    assert stated_epsilon(1.0, 1e-6, 1000) == pytest.approx((1 / math.sqrt(8000 * math.log(1e6)), 1e-6))
-    assert stated_epsilon(100.0, 0.1, 2000) == pytest.approx((100 / 2000, 0.0))
+    assert textbook_epsilon(1.0, 1e-6, 20) == pytest.approx((1 / 20, 0.0))
+    assert textbook_epsilon(1.0, 1e-6, 1000) == pytest.approx((1 / math.sqrt(8000 * math.log(1e6)), 1e-6))
+    assert textbook_epsilon(100.0, 0.1, 2000) == pytest.approx((100 / 2000, 0.0))
 
 
 def test_the_textbooks_error_of_laplace_is_the_lecture_notes() -> None:
@@ -161,7 +161,7 @@ def test_noise_too_wide_for_the_integers_is_refused_with_the_remedy(kind: str) -
 
 def test_a_mechanism_of_another_kind_is_not_planned_here() -> None:
     with pytest.raises(TypeError, match="above_threshold does not charge each answer"):
-        candidates(spec("above_threshold"), FINE)
+        plan_calibrations(spec("above_threshold"), FINE)
 
 
 numbers = st.floats(min_value=-1000.0, max_value=1000.0)

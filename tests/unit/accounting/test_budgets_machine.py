@@ -32,7 +32,7 @@ from stream.privacy.ledger.accounts import Account, PopulationAccount
 from stream.privacy.ledger.grants import plan_extension
 from stream.privacy.ledger.state_machine import Ledger
 from stream.privacy.planning.noise_layouts import PlanError
-from stream.privacy.planning.plans import choose
+from stream.privacy.planning.plans import choose_calibration
 from tests.builders import calibration
 from tests.unit.accounting.ledger_parts import codec, identity, restored, source, spec
 
@@ -59,7 +59,7 @@ KINDS: tuple[dict[str, Any], ...] = (
 
 
 def planned(one: StreamSpec) -> Calibration:
-    return choose(one, SourceFacts()) if one.mechanism.kind == "laplace" else calibration(one)
+    return choose_calibration(one, SourceFacts()) if one.mechanism.kind == "laplace" else calibration(one)
 
 
 @dataclass

@@ -25,7 +25,7 @@ from stream.privacy.composition.costs import (
     total_budget,
 )
 from stream.privacy.composition.losses import is_pure, losses
-from stream.privacy.planning.plans import choose
+from stream.privacy.planning.plans import choose_calibration
 from tests.builders import parse_spec
 from tests.unit.accounting.ledger_parts import source
 
@@ -157,7 +157,7 @@ def test_the_noise_of_a_plan_costs_no_more_than_the_decimal_that_was_asked(epsil
         parse_spec("laplace", answers=1, epsilon=epsilon),
         parse_spec("laplace", answers=7, epsilon=epsilon),
     ):
-        calibration = choose(spec, SourceFacts())
+        calibration = choose_calibration(spec, SourceFacts())
         assert losses(calibration).total <= Fraction(repr(epsilon))
         assert stream_cost(calibration, "pure").loss == Fraction(repr(epsilon)) * EPSILON_UNITS
 
@@ -240,7 +240,7 @@ def test_under_zcdp_the_first_answer_spends_all_of_rho_and_epsilon_answer_by_ans
 def test_under_zcdp_amounts_show_what_adds_up_and_nothing_else() -> None:
     feed = source(epsilon=2.0, delta=1e-6, accountant="zcdp")
     assert to_amount(NOTHING, feed).model_dump() == {"epsilon": 0.0, "delta": 0.0, "rho": 0.0}
-    asked = choose(parse_spec("laplace", answers=1, epsilon=0.5), SourceFacts())
+    asked = choose_calibration(parse_spec("laplace", answers=1, epsilon=0.5), SourceFacts())
     one = stream_cost(asked, "zcdp")
     assert to_amount(one, feed).model_dump() == {"epsilon": 0.5, "delta": 0.0, "rho": 0.125}
     assert to_amount(one + one, feed).model_dump() == {"epsilon": 1.0, "delta": 0.0, "rho": 0.25}
@@ -264,5 +264,5 @@ def test_under_the_pure_accountant_an_amount_is_the_nearest_double(loss: int, de
 def test_no_plan_costs_more_than_was_asked(epsilon: float, delta: float, cutoff: int, textbook: bool) -> None:
     method = "textbook" if textbook else "best"
     asked = parse_spec(cutoff=cutoff, calibration=method, epsilon=epsilon, delta=delta, expected_queries=100)
-    calibration = choose(asked, SourceFacts())
+    calibration = choose_calibration(asked, SourceFacts())
     assert stream_cost(calibration, "pure") <= total_budget(source(epsilon=epsilon, delta=delta))

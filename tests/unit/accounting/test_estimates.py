@@ -14,9 +14,9 @@ from stream.privacy.accuracy.source_facts import SourceFacts
 from stream.privacy.composition.costs import realised_cost, stream_cost
 from stream.privacy.composition.losses import losses
 from stream.privacy.noise import sampler
-from stream.privacy.planning.estimate_plans import Bounds, candidates, opening, order_of
+from stream.privacy.planning.estimate_plans import ErrorBounds, opening_axes, opening_order, plan_calibrations
 from stream.privacy.planning.noise_layouts import PlanError
-from stream.privacy.planning.plans import choose
+from stream.privacy.planning.plans import choose_calibration
 from tests.builders import parse_spec
 from tests.unit.accounting.domains import FIVE, FOURTEEN
 
@@ -24,7 +24,7 @@ spec = partial(parse_spec, "pmw", expected_queries=5000)
 
 
 def plan(sizes: tuple[int, ...] = FIVE, neighbors: Any = "add-remove", **fields: Any) -> EstimateCalibration:
-    [found] = candidates(spec(**fields), SourceFacts(sizes=sizes, neighbors=neighbors, rows=50_000))
+    [found] = plan_calibrations(spec(**fields), SourceFacts(sizes=sizes, neighbors=neighbors, rows=50_000))
     return found
 
 
@@ -37,7 +37,7 @@ def test_the_parts_of_a_plan_never_exceed_epsilon(sizes: tuple[int, ...], warm_s
     assert parts.total <= Fraction(1.0)
     assert float(parts.total) == pytest.approx(1.0, rel=1e-9)
     assert parts.first + found.cutoff * parts.each == parts.total
-    assert found.starts == len(opening(sizes, order_of(found)))
+    assert found.starts == len(opening_axes(sizes, opening_order(found)))
     assert Fraction(found.epsilon_number) < Fraction(found.sparse_vector.epsilon_answer) / found.cutoff
     assert (found.epsilon_rows == 0.0) == (neighbors == "replace")
 
@@ -127,7 +127,7 @@ def test_no_other_division_promises_less_error() -> None:
 def test_a_gap_is_a_share_of_the_rows() -> None:
     assert plan(gap=0.05).threshold - plan(gap=0.01).threshold == pytest.approx(0.04 * 50_000 * 1024, rel=0.05)
     with pytest.raises(PlanError, match=r"mechanism\.rows"):
-        candidates(spec(gap=0.05), SourceFacts(sizes=FIVE))
+        plan_calibrations(spec(gap=0.05), SourceFacts(sizes=FIVE))
 
 
 def test_noise_that_does_not_fit_is_refused() -> None:
@@ -137,16 +137,16 @@ def test_noise_that_does_not_fit_is_refused() -> None:
 
 def test_the_worst_case_and_the_textbook_are_multiplicative_weights() -> None:
     setting = SourceFacts(sizes=(8, 4), universe=32, rows=50_000)
-    assert isinstance(choose(spec(worst_case=True), setting), HypothesisCalibration)
-    textbook = choose(spec(calibration="textbook"), setting)
+    assert isinstance(choose_calibration(spec(worst_case=True), setting), HypothesisCalibration)
+    textbook = choose_calibration(spec(calibration="textbook"), setting)
     assert (textbook.kind, textbook.method) == ("hypothesis", "textbook")
-    assert choose(spec(), setting).kind == "estimate"
-    assert choose(spec(), SourceFacts(sizes=FOURTEEN, universe=math.prod(FOURTEEN))).kind == "estimate"
+    assert choose_calibration(spec(), setting).kind == "estimate"
+    assert choose_calibration(spec(), SourceFacts(sizes=FOURTEEN, universe=math.prod(FOURTEEN))).kind == "estimate"
 
 
 def test_bounds_of_measured_sums_hold_for_every_range_at_once() -> None:
     found = plan()
-    bounds = Bounds(found)
+    bounds = ErrorBounds(found)
     rate = Fraction(found.epsilon_start)
     law = sampler("two_sided", rate)
     one = bounds.cells(law, 1, (85, 16), ranges=True)

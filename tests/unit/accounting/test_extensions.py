@@ -32,7 +32,7 @@ from stream.privacy.composition.losses import losses
 from stream.privacy.composition.pure_rounds import optimal_delta, optimal_round_epsilon
 from stream.privacy.ledger.grants import MAX_EXTENSIONS, plan_extension
 from stream.privacy.planning.noise_layouts import PlanError
-from stream.privacy.planning.plans import candidates, choose
+from stream.privacy.planning.plans import choose_calibration, plan_calibrations
 from tests.builders import parse_spec
 
 ASKED = "0" * 64
@@ -62,7 +62,7 @@ def plan(
     mechanism: dict[str, Any], delta: float = 0.0, calibration: str = "best"
 ) -> tuple[StreamSpec, Calibration]:
     spec = parse_spec(**mechanism, delta=delta, calibration=calibration)
-    return spec, choose(spec, TABLE)
+    return spec, choose_calibration(spec, TABLE)
 
 
 @pytest.mark.parametrize(("mechanism", "delta", "calibration"), CASES)
@@ -231,7 +231,7 @@ def test_gaussian_noise_was_planned_for_all_answers_together() -> None:
     with pytest.raises(PlanError, match="Gaussian"):
         plan_extension(told_with_noise, plan(LAPLACE, 1e-6)[1], (), ASKED, 5.0, 1e-6)
     wide = SourceFacts(sizes=(10, 10, 4, 4, 17), neighbors="add-remove", rows=50_000)
-    gaussian = [one for one in candidates(spec, wide) if losses(one).gaussian]
+    gaussian = [one for one in plan_calibrations(spec, wide) if losses(one).gaussian]
     assert gaussian
     for one in gaussian:
         with pytest.raises(PlanError, match="Gaussian noise was planned for a fixed number of charged answers"):

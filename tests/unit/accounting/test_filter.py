@@ -23,7 +23,7 @@ from stream.privacy.composition.gaussian_losses import largest_rho, least_epsilo
 from stream.privacy.composition.losses import losses
 from stream.privacy.composition.refusals import RefusedError
 from stream.privacy.ledger.state_machine import Ledger
-from stream.privacy.planning.plans import choose
+from stream.privacy.planning.plans import choose_calibration
 from tests.builders import calibration
 from tests.unit.accounting.ledger_parts import identity, ledger_with, reserve, source, spec
 
@@ -246,7 +246,7 @@ def test_no_adaptive_asker_gets_beyond_delta_by_choosing_how_to_end(
 
 def with_gaussian_noise(name: str, epsilon: float) -> tuple[StreamSpec, Calibration]:
     asked = spec(name, kind="pmw", epsilon=epsilon, delta=1e-6)
-    return asked, choose(asked, SourceFacts(sizes=(85, 2, 16, 5, 2)))
+    return asked, choose_calibration(asked, SourceFacts(sizes=(85, 2, 16, 5, 2)))
 
 
 def test_while_gaussian_noise_is_counted_rho_alone_may_be_granted() -> None:

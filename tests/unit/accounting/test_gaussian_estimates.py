@@ -15,8 +15,8 @@ from stream.privacy.composition.costs import NOTHING, Cost, realised_cost, strea
 from stream.privacy.composition.gaussian_losses import gaussian_delta, gaussian_rho
 from stream.privacy.composition.losses import is_pure, losses
 from stream.privacy.noise import Gaussian, gaussian
-from stream.privacy.planning.estimate_plans import Bounds, marginal_law, number_law, opening_law
-from stream.privacy.planning.plans import candidates, choose, name_of
+from stream.privacy.planning.estimate_plans import ErrorBounds, marginal_law, number_law, opening_law
+from stream.privacy.planning.plans import choose_calibration, name_of, plan_calibrations
 from tests.builders import parse_spec
 from tests.unit.accounting.domains import FIVE, FOURTEEN
 
@@ -28,7 +28,7 @@ def plan(
 ) -> EstimateCalibration:
     neighbors = more.pop("neighbors", "add-remove")
     spec = parse_spec("pmw", expected_queries=5000, epsilon=epsilon, delta=delta, **more)
-    found = choose(spec, SourceFacts(sizes=sizes, neighbors=neighbors, rows=50_000))
+    found = choose_calibration(spec, SourceFacts(sizes=sizes, neighbors=neighbors, rows=50_000))
     assert isinstance(found, EstimateCalibration)
     return found
 
@@ -78,7 +78,7 @@ def test_delta_changes_nothing_where_gaussian_noise_is_no_better() -> None:
 
 
 def test_a_better_plan_is_listed_beside_the_other_by_a_name_of_its_own() -> None:
-    listed = [name_of(one) for one in candidates(parse_spec("pmw", delta=1e-6), SourceFacts(sizes=FIVE))]
+    listed = [name_of(one) for one in plan_calibrations(parse_spec("pmw", delta=1e-6), SourceFacts(sizes=FIVE))]
     assert [name for name in listed if name != "textbook"] == ["maximum_entropy", "maximum_entropy, gaussian"]
 
 
@@ -130,7 +130,7 @@ def test_epsilon_is_added_up_until_gaussian_noise_is_drawn() -> None:
 
 def test_bounds_of_measured_sums_are_those_of_gaussian_tails() -> None:
     found = plan()
-    bounds, law = Bounds(found), opening_law(found)
+    bounds, law = ErrorBounds(found), opening_law(found)
     one = bounds.cells(law, 1, (85, 16), ranges=True)
     failure = 0.5 * 0.1 * 0.05 / (found.starts + found.cutoff)
     assert 1360 * math.erfc(one / found.deviation_start / math.sqrt(2)) <= failure * 1.001

@@ -15,8 +15,8 @@ from stream.privacy.composition.losses import losses
 from stream.privacy.composition.pure_rounds import optimal_delta
 from stream.privacy.planning.hypothesis_plans import (
     RESOLUTION,
-    candidates,
     guaranteed_gap,
+    plan_calibrations,
     rows_reach,
     updates_for,
 )
@@ -52,7 +52,7 @@ def planned(
         beta=beta,
     )
     setting = SourceFacts(universe=universe, rows=rows, neighbors=neighbors)
-    found = candidates(spec, setting)
+    found = plan_calibrations(spec, setting)
     return {one.method if one.method == "textbook" else one.sparse_vector.method: one for one in found}
 
 

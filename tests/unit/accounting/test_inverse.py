@@ -47,7 +47,7 @@ def name_kind(value: object) -> str | None:
 
 
 def error(asked: StreamSpec, setting: SourceFacts) -> float:
-    return promised_alpha(plans.choose(asked, setting))
+    return promised_alpha(plans.choose_calibration(asked, setting))
 
 
 @pytest.mark.parametrize(

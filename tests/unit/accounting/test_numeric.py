@@ -19,7 +19,7 @@ from stream.privacy.accuracy.sparse_vector_accuracy import exact_alpha, failure_
 from stream.privacy.composition.losses import answer_rate, answers_failure, tops_epsilon
 from stream.privacy.composition.pure_rounds import optimal_delta
 from stream.privacy.planning.noise_layouts import PlanError
-from stream.privacy.planning.plans import choose, split_candidates
+from stream.privacy.planning.plans import choose_calibration, plan_sparse_vectors
 from tests.builders import parse_spec
 
 Numbers = Literal["none", "fresh", "gap"]
@@ -48,7 +48,7 @@ def every(
     answer_ratio: float = 1.0,
 ) -> dict[str, SparseVectorCalibration]:
     """All candidates by method, for queries of sensitivity 1 on a grid of 1/steps."""
-    found = split_candidates(
+    found = plan_sparse_vectors(
         mechanism(cutoff, numbers, monotone=monotone),
         epsilon=epsilon,
         delta=delta,
@@ -207,7 +207,7 @@ def test_the_charge_for_monotone_queries_covers_both_directions_at_every_number_
 @pytest.mark.parametrize("cutoff", [1, 20])
 def test_the_plan_is_the_one_sided_one_and_far_better_than_the_textbook(cutoff: int, numbers: Numbers) -> None:
     asked = parse_spec("numeric_sparse", cutoff=cutoff, numbers=numbers)
-    chosen = choose(asked, SourceFacts(sensitivity_steps=FINE, grid=1.0 / FINE))
+    chosen = choose_calibration(asked, SourceFacts(sensitivity_steps=FINE, grid=1.0 / FINE))
     assert chosen.method == "one_sided"
     assert chosen.alpha < 0.3 * every(cutoff, 1000, numbers)["textbook"].alpha
 

@@ -16,7 +16,7 @@ from stream.privacy.accuracy.sparse_vector_accuracy import exact_alpha, failure_
 from stream.privacy.composition.pure_rounds import optimal_delta
 from stream.privacy.noise import sampler
 from stream.privacy.planning.noise_layouts import PlanError
-from stream.privacy.planning.plans import TIE, choose, sensitivity_steps, split_candidates
+from stream.privacy.planning.plans import TIE_FACTOR, choose_calibration, plan_sparse_vectors, sensitivity_steps
 from tests.builders import parse_spec
 
 FINE = 1024
@@ -45,7 +45,7 @@ def planned(
         beta=beta,
         calibration=calibration,
     )
-    found = choose(asked, SourceFacts(sensitivity_steps=steps, grid=1.0 / steps))
+    found = choose_calibration(asked, SourceFacts(sensitivity_steps=steps, grid=1.0 / steps))
     assert isinstance(found, SparseVectorCalibration)
     return found
 
@@ -61,7 +61,7 @@ def every(
     steps: int = FINE,
 ) -> dict[str, SparseVectorCalibration]:
     """All candidates by method."""
-    found = split_candidates(
+    found = plan_sparse_vectors(
         AboveThreshold(kind="above_threshold", threshold=0.0, cutoff=cutoff, monotone=monotone),
         epsilon=epsilon,
         delta=delta,
@@ -210,7 +210,7 @@ def test_the_plan_is_never_worse_than_any_candidate_nor_than_the_textbooks_exact
     chosen = exact_alpha(planned(**problem))  # type: ignore[arg-type]
     found = every(**problem)  # type: ignore[arg-type]
     assert chosen <= exact_alpha(found["textbook"])
-    assert all(chosen <= TIE * one.alpha * (1.0 + 1e-5) for one in found.values())
+    assert all(chosen <= TIE_FACTOR * one.alpha * (1.0 + 1e-5) for one in found.values())
 
 
 @given(problem=problems, factor=st.floats(1.1, 4.0))
@@ -293,8 +293,10 @@ def spec(number: int, **fields: Any) -> StreamSpec:
 
 def test_ten_thousand_streams_that_differ_in_name_and_threshold_cost_one_plan() -> None:
     setting = SourceFacts(sensitivity_steps=FINE, grid=1.0 / FINE)
-    assert {id(choose(spec(number), setting)) for number in range(10_000)} == {id(choose(spec(0), setting))}
+    assert {id(choose_calibration(spec(number), setting)) for number in range(10_000)} == {
+        id(choose_calibration(spec(0), setting))
+    }
 
 
 def test_a_stream_may_ask_for_the_textbook() -> None:
-    assert choose(spec(1, calibration="textbook"), SourceFacts()).method == "textbook"
+    assert choose_calibration(spec(1, calibration="textbook"), SourceFacts()).method == "textbook"

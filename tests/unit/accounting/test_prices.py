@@ -16,14 +16,14 @@ from stream.privacy.accuracy.source_facts import SourceFacts
 from stream.privacy.composition.costs import EPSILON_UNITS, PARTS, realised_cost, stream_cost, whole_left
 from stream.privacy.composition.losses import losses
 from stream.privacy.noise import sampler
-from stream.privacy.planning.answer_plans import alpha_for, candidates
-from stream.privacy.planning.plans import choose
+from stream.privacy.planning.answer_plans import alpha_for, plan_calibrations
+from stream.privacy.planning.plans import choose_calibration
 from stream.privacy.planning.prices import (
     answer_price,
-    epsilon_left,
+    displayed_epsilon_left,
     epsilon_of,
     estimate_price,
-    rate_of,
+    noise_rate,
     takes_alpha,
 )
 from tests.builders import parse_spec
@@ -35,14 +35,14 @@ SIZES = (85, 2, 16, 5, 2)
 @lru_cache
 def answers(count: int, queries: int = 1000, epsilon: float = 1.0, delta: float = 0.0) -> AnswersCalibration:
     spec = parse_spec("laplace", answers=count, expected_queries=queries, epsilon=epsilon, delta=delta)
-    listed = candidates(spec, TABLE)
+    listed = plan_calibrations(spec, TABLE)
     return listed[-1]
 
 
 @lru_cache
 def estimate(warm_start: int = 1) -> EstimateCalibration:
     setting = SourceFacts(neighbors="add-remove", universe=math.prod(SIZES), sizes=SIZES)
-    found = choose(parse_spec("pmw", warm_start=warm_start, expected_queries=5000), setting)
+    found = choose_calibration(parse_spec("pmw", warm_start=warm_start, expected_queries=5000), setting)
     assert isinstance(found, EstimateCalibration)
     return found
 
@@ -83,13 +83,13 @@ def test_every_law_that_a_price_stands_for_can_be_drawn() -> None:
     for calibration, width in ((answers(1000, 10**6, 1e-6), 10**4), (answers(1), 1)):
         for steps in (0, 1, 10**6, 10**15, 2**62):
             price = answer_price(calibration, "pure", width, 1, steps)
-            assert sampler("two_sided", rate_of(calibration, price.share, width)).words > 0
+            assert sampler("two_sided", noise_rate(calibration, price.share, width)).words > 0
 
 
 def test_the_noise_costs_exactly_the_parts_that_are_charged() -> None:
     calibration = answers(100)
     price = answer_price(calibration, "pure", 7, 1, 123)
-    assert rate_of(calibration, price.share, 7) * 7 == losses(calibration).each * Fraction(price.parts, PARTS)
+    assert noise_rate(calibration, price.share, 7) * 7 == losses(calibration).each * Fraction(price.parts, PARTS)
 
 
 def test_under_zcdp_neither_epsilon_nor_rho_of_a_grant_is_exceeded_by_answers_of_any_price() -> None:
@@ -124,7 +124,7 @@ def test_failures_of_all_that_a_grant_pays_for_add_up_to_their_part_of_beta() ->
     for steps in (100_000, 500_000, 3_000_000):
         price = estimate_price(calibration, 1024, 1, steps)
         count = calibration.cutoff * PARTS // price.parts
-        rate = float(rate_of(calibration, price.share, 1024))
+        rate = float(noise_rate(calibration, price.share, 1024))
         tail = 2.0 * math.exp(-rate * (price.reach + 1)) / (1.0 + math.exp(-rate))
         assert count * tail <= 0.3 * calibration.beta * (1.0 + 1e-9)
 
@@ -150,7 +150,7 @@ def test_what_is_shown_of_a_price_is_rounded_up_and_of_what_is_left_down() -> No
     calibration = answers(3)
     each = losses(calibration).each
     for parts in (1, PARTS // 3, PARTS + 1):
-        assert epsilon_left(calibration, parts) <= each * Fraction(parts, PARTS)
+        assert displayed_epsilon_left(calibration, parts) <= each * Fraction(parts, PARTS)
         assert math.ceil(each * Fraction(parts, PARTS) * EPSILON_UNITS) / EPSILON_UNITS == epsilon_of(
             calibration, parts
         )

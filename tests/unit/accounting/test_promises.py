@@ -31,7 +31,7 @@ from stream.formatting import describe_table_bound, format_error_bound
 from stream.privacy.accuracy.source_facts import SourceFacts
 from stream.privacy.accuracy.sparse_vector_accuracy import lean_of
 from stream.privacy.noise import NoiseKey
-from stream.privacy.planning.plans import choose
+from stream.privacy.planning.plans import choose_calibration
 from stream.privacy.planning.promises import VACUOUS, Promise, laplace_answers, promises
 from stream.questions.question_forms import as_source
 from tests.builders import PEOPLE, installation, parse_spec, source, stream
@@ -209,7 +209,7 @@ def test_how_many_rows_of_one_person_count_is_said_where_rows_are_counted(most: 
         (parse_spec("noisy_max"), f"fewer candidates carry a smaller alpha; of each 'who' {words}"),
         (parse_spec("noisy_max", people=True), "fewer candidates carry a smaller alpha"),
     ):
-        [promise] = promises(spec, choose(spec, SourceFacts()), counted=describe_table_bound(bounded))
+        [promise] = promises(spec, choose_calibration(spec, SourceFacts()), counted=describe_table_bound(bounded))
         assert promise.remark == remark
     assert not describe_table_bound(plain)
 
@@ -242,12 +242,12 @@ def test_a_plan_tells_its_promise_in_the_same_words_and_no_other_number_of_queri
     ],
 )
 def test_a_promise_that_a_constant_would_keep_is_marked(
-    mechanism: dict[str, Any], rows: int | None, vacuous: bool
+    mechanism: dict[str, Any], rows: int | None, is_vacuous: bool
 ) -> None:
     spec = parse_spec(**mechanism)
-    chosen = choose(spec, SourceFacts(universe=1000, rows=rows))
-    assert chosen.vacuous == vacuous, chosen.alpha
-    assert all((VACUOUS in str(one)) == vacuous for one in promises(spec, chosen))
+    chosen = choose_calibration(spec, SourceFacts(universe=1000, rows=rows))
+    assert chosen.vacuous == is_vacuous, chosen.alpha
+    assert all((VACUOUS in str(one)) == is_vacuous for one in promises(spec, chosen))
 
 
 def test_an_answer_of_a_feed_counts_the_rounding_of_its_value_in() -> None:
@@ -288,20 +288,20 @@ def test_a_plan_of_sparse_questions_tells_what_the_plainest_mechanism_would_do()
 
 def test_pmw_says_for_which_tables_its_bound_is_of_no_use() -> None:
     spec = parse_spec("pmw", attributes=["age", "sex"])
-    calibration = choose(spec, SourceFacts(sizes=(90, 2), universe=180))
+    calibration = choose_calibration(spec, SourceFacts(sizes=(90, 2), universe=180))
     assert isinstance(calibration, EstimateCalibration)
     [promise] = promises(spec, calibration)
     count = laplace_answers(calibration, calibration.alpha / 10.0)
     assert f"of fewer than {math.ceil(10.0 * calibration.alpha):,} rows this is more than a tenth" in str(promise)
     assert f"laplace answers {count:,} questions within ±" in str(promise)
     for answers, keeps in ((count, True), (count + 1, False)):
-        found = choose(parse_spec("laplace", answers=answers, expected_queries=answers), SourceFacts())
+        found = choose_calibration(parse_spec("laplace", answers=answers, expected_queries=answers), SourceFacts())
         assert (found.alpha <= calibration.alpha / 10.0) == keeps
 
 
 def test_pmw_names_no_alternative_if_laplace_answers_nothing() -> None:
     spec = parse_spec("pmw", attributes=["age", "sex"], epsilon=1.0)
-    calibration = choose(spec, SourceFacts(sizes=(90, 2), universe=180))
+    calibration = choose_calibration(spec, SourceFacts(sizes=(90, 2), universe=180))
     assert isinstance(calibration, EstimateCalibration)
     assert laplace_answers(calibration, 1.0) == 0
     assert "a larger epsilon is needed" in str(promises(spec, calibration.model_copy(update={"alpha": 10.0}))[0])

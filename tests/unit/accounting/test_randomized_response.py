@@ -17,10 +17,10 @@ from stream.privacy.accuracy.source_facts import SourceFacts
 from stream.privacy.composition.pure_rounds import optimal_delta
 from stream.privacy.planning.response_plans import (
     binomial_interval,
-    candidates,
     estimate_shares,
     hoeffding_alpha,
-    response,
+    plan_calibrations,
+    response_law,
     share_alpha,
 )
 from tests.builders import parse_spec
@@ -33,7 +33,7 @@ def plans(
     spec = parse_spec(
         "randomized_response", categories=named, epsilon=epsilon, delta=delta, expected_queries=events
     )
-    return {one.method: one for one in candidates(spec, SourceFacts(contributions=contributions))}
+    return {one.method: one for one in plan_calibrations(spec, SourceFacts(contributions=contributions))}
 
 
 @given(
@@ -61,7 +61,7 @@ def test_the_textbooks_error_is_hoeffdings_and_the_planned_one_no_larger() -> No
 def test_the_least_budget_of_the_contract_still_tells_categories_apart() -> None:
     found = plans(epsilon=1e-6, contributions=10**6, categories=4096)
     assert math.isfinite(found["basic"].alpha)
-    law = response(Fraction(found["basic"].epsilon_part), 4096)
+    law = response_law(Fraction(found["basic"].epsilon_part), 4096)
     assert law.slope == pytest.approx(1e-12 / 4096, rel=1e-6)
 
 
@@ -73,14 +73,14 @@ def test_composition_pays_where_a_person_sends_many_events() -> None:
 
 def test_a_mechanism_of_another_kind_is_not_planned_here() -> None:
     with pytest.raises(TypeError, match="laplace is not randomized response"):
-        candidates(parse_spec("laplace"), SourceFacts())
+        plan_calibrations(parse_spec("laplace"), SourceFacts())
 
 
 @pytest.mark.parametrize(("events", "categories", "epsilon"), [(30, 2, 1.0), (30, 4, 3.0), (200, 3, 0.5)])
 def test_no_true_shares_make_estimates_err_more_often_than_planned(
     events: int, categories: int, epsilon: float
 ) -> None:
-    law = response(Fraction(epsilon), categories)
+    law = response_law(Fraction(epsilon), categories)
     own, other = law.rates
     beta = 0.2
     reach = share_alpha(law, events, beta) * law.slope * events
@@ -104,12 +104,12 @@ def test_no_true_shares_make_estimates_err_more_often_than_planned(
 def test_the_planned_error_is_never_above_hoeffdings(
     epsilon: float, categories: int, events: int, beta: float
 ) -> None:
-    law = response(Fraction(epsilon), categories)
+    law = response_law(Fraction(epsilon), categories)
     assert 0.0 < share_alpha(law, events, beta) <= hoeffding_alpha(law, events, beta) * (1 + 1e-7)
 
 
 def test_the_estimate_of_expected_counts_is_the_truth() -> None:
-    law = response(Fraction(math.log(3)), 2)
+    law = response_law(Fraction(math.log(3)), 2)
     # 300 of 1000 say yes: 300·3/4 + 700·1/4 = 400 answers.
     yes, no = estimate_shares([400, 600], ["yes", "no"], law, 0.05)
     assert (yes.estimate, no.estimate) == pytest.approx((0.3, 0.7), abs=1e-12)
@@ -120,7 +120,7 @@ def test_the_estimate_of_expected_counts_is_the_truth() -> None:
 
 @given(counts=st.lists(st.integers(0, 1000), min_size=2, max_size=6).filter(any))
 def test_estimates_add_up_to_one_and_lie_in_their_intervals(counts: list[int]) -> None:
-    law = response(Fraction(1), len(counts))
+    law = response_law(Fraction(1), len(counts))
     shares = estimate_shares(counts, [str(number) for number in range(len(counts))], law, 0.05)
     assert sum(share.estimate for share in shares) == pytest.approx(1.0, abs=1e-9)
     for share in shares:

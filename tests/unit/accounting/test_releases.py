@@ -40,8 +40,8 @@ from stream.privacy.composition.gaussian_losses import gaussian_delta
 from stream.privacy.composition.losses import losses
 from stream.privacy.composition.pure_rounds import optimal_delta
 from stream.privacy.planning.noise_layouts import PlanError
-from stream.privacy.planning.plans import choose
-from stream.privacy.planning.release_plans import candidates, theorem_projections
+from stream.privacy.planning.plans import choose_calibration
+from stream.privacy.planning.release_plans import plan_calibrations, theorem_projections
 from tests.builders import parse_spec
 
 Floats = npt.NDArray[np.float64]
@@ -55,7 +55,7 @@ SIZES: dict[str, dict[str, int]] = {
 
 def plans(kind: str, setting: SourceFacts | None = None, **fields: Any) -> dict[str, ReleaseCalibration]:
     spec = parse_spec(kind, **{**SIZES[kind], **fields})
-    return {one.method: one for one in candidates(spec, setting or SourceFacts(universe=1000))}
+    return {one.method: one for one in plan_calibrations(spec, setting or SourceFacts(universe=1000))}
 
 
 def two_sided_law(rate: float, reach: int) -> Floats:
@@ -281,7 +281,7 @@ def test_a_histogram_has_whichever_noise_errs_less(
     delta: float, universe: int, neighbors: Any, method: str
 ) -> None:
     setting = SourceFacts(universe=universe, neighbors=neighbors, rows=500 if neighbors == "replace" else None)
-    assert choose(parse_spec("histogram", delta=delta), setting).method == method
+    assert choose_calibration(parse_spec("histogram", delta=delta), setting).method == method
 
 
 def test_the_textbook_states_the_notes_theorem() -> None:

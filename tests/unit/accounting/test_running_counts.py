@@ -17,7 +17,7 @@ from stream.privacy.planning.choices import compare
 from stream.privacy.planning.form_accuracy import Wanted
 from stream.privacy.planning.inverse_plans import needed_epsilon
 from stream.privacy.planning.noise_layouts import PlanError
-from stream.privacy.planning.plans import candidates, choose
+from stream.privacy.planning.plans import choose_calibration, plan_calibrations
 from stream.privacy.planning.promises import promises
 from stream.privacy.planning.release_plans import answer_alpha, node_law, tree_of
 from tests.builders import parse_spec
@@ -26,7 +26,7 @@ spec = partial(parse_spec, "running_count")
 
 
 def plans(one: StreamSpec, setting: SourceFacts | None = None) -> dict[str, RunningCountCalibration]:
-    found = candidates(one, setting or SourceFacts())
+    found = plan_calibrations(one, setting or SourceFacts())
     return {plan.method: plan for plan in found if isinstance(plan, RunningCountCalibration)}
 
 
@@ -36,7 +36,7 @@ def test_the_best_tree_errs_no_more_than_the_dyadic_one(steps: int) -> None:
     basic, textbook = found["basic"], found["textbook"]
     assert textbook.levels == steps.bit_length()
     assert basic.alpha <= answer_alpha(textbook, textbook.nodes)
-    assert choose(spec(steps=steps), SourceFacts()) == basic
+    assert choose_calibration(spec(steps=steps), SourceFacts()) == basic
     for plan in found.values():
         assert plan.nodes == tree_of(plan).most
         assert plan.alpha >= answer_alpha(plan, plan.nodes)
@@ -85,8 +85,8 @@ def test_gaussian_noise_is_of_all_levels_and_uses_delta_up() -> None:
 
 
 def test_with_much_of_delta_gaussian_noise_is_the_better() -> None:
-    assert choose(spec(steps=8760, delta=1e-3), SourceFacts()).method == "gaussian"
-    assert choose(spec(steps=8760, delta=1e-12), SourceFacts()).method == "basic"
+    assert choose_calibration(spec(steps=8760, delta=1e-3), SourceFacts()).method == "gaussian"
+    assert choose_calibration(spec(steps=8760, delta=1e-12), SourceFacts()).method == "basic"
 
 
 def test_it_promises_all_windows_and_groups_together() -> None:
@@ -106,13 +106,13 @@ def test_no_window_is_added_to_a_horizon() -> None:
 def test_noise_that_fits_no_integer_is_refused_and_what_to_change_told() -> None:
     moved = Movement(each=10**12, together=10**12, spread=1, numbers=1)
     with pytest.raises(PlanError, match="raise epsilon, or register a source with a smaller total"):
-        candidates(spec(steps=1000, epsilon=1e-3), SourceFacts(horizon=moved))
+        plan_calibrations(spec(steps=1000, epsilon=1e-3), SourceFacts(horizon=moved))
 
 
 def test_the_epsilon_of_a_wanted_error_is_found() -> None:
     needed = needed_epsilon(spec(steps=365), SourceFacts(), 30.0)
-    assert choose(spec(steps=365, epsilon=needed), SourceFacts()).alpha <= 30.0
-    assert choose(spec(steps=365, epsilon=0.97 * needed), SourceFacts()).alpha > 30.0
+    assert choose_calibration(spec(steps=365, epsilon=needed), SourceFacts()).alpha <= 30.0
+    assert choose_calibration(spec(steps=365, epsilon=0.97 * needed), SourceFacts()).alpha > 30.0
 
 
 @pytest.mark.parametrize(("groups", "windows"), [(1, 2), (1, 365), (7, 24)])

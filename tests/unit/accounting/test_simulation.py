@@ -12,7 +12,7 @@ from scipy.stats import binom
 
 from schemas import AboveThreshold, SparseVectorCalibration
 from stream.privacy.accuracy.sparse_vector_accuracy import exact_alpha, rates_of
-from stream.privacy.planning.plans import split_candidates
+from stream.privacy.planning.plans import plan_sparse_vectors
 
 RUNS = 4000
 QUERIES = 300
@@ -70,7 +70,7 @@ ORDERS = ("high last", "evenly spread", "high first but one", "none high")
 
 def calibrations() -> dict[str, SparseVectorCalibration]:
     mechanism = AboveThreshold(kind="above_threshold", threshold=0.0, cutoff=CUTOFF)
-    found = split_candidates(
+    found = plan_sparse_vectors(
         mechanism,
         epsilon=1.0,
         delta=1e-3,

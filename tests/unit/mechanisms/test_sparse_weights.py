@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from stream.privacy.mechanisms.multiplicative_weights import SparseCorrection, TensorCorrection
 from stream.privacy.mechanisms.sparse_weights import CellQuestion, SparseHypothesis
-from stream.privacy.planning.hypothesis_plans import places
+from stream.privacy.planning.hypothesis_plans import count_cells
 
 RESOLUTION = 1024
 ROWS = 100_000
@@ -118,9 +118,9 @@ def test_memory_grows_with_the_cells_named_and_not_with_the_universe() -> None:
 def test_corrections_stay_below_their_bound_whatever_the_universe() -> None:
     """Against the worst asker who knows the table: any question off by more than γ in its favourite direction."""
     sparsity, updates = 2, 60
-    gap = math.sqrt(math.log(places(1 << 60, sparsity, updates, ROWS)) / (2.0 * updates))
+    gap = math.sqrt(math.log(count_cells(1 << 60, sparsity, updates, ROWS)) / (2.0 * updates))
     truth: dict[tuple[int, ...], float] = {(cell,): share for cell, share in enumerate((0.45, 0.35, 0.15, 0.05))}
-    hypothesis = SparseHypothesis(places(1 << 60, sparsity, updates, ROWS), 4.0 * gap, RESOLUTION)
+    hypothesis = SparseHypothesis(count_cells(1 << 60, sparsity, updates, ROWS), 4.0 * gap, RESOLUTION)
     asked = [CellQuestion(((cell,),), (RESOLUTION,)) for cell in range(2 * updates)]
     asked += [CellQuestion(((cell,), (cell + 1,)), (RESOLUTION, RESOLUTION)) for cell in range(2 * updates)]
     values = [sum(truth.get(cell, 0.0) for cell in question.cells) for question in asked]
@@ -164,7 +164,7 @@ def test_an_aimed_correction_gains_as_much_as_the_bound_on_their_number_asks_for
 def test_one_correction_brings_a_heavy_question_home_however_little_its_cells_had() -> None:
     named = tuple((cell,) for cell in range(200))
     question = CellQuestion(named, (RESOLUTION,) * 200)
-    hypothesis = SparseHypothesis(places(1 << 60, 200, 3, ROWS), 0.004, RESOLUTION)
+    hypothesis = SparseHypothesis(count_cells(1 << 60, 200, 3, ROWS), 0.004, RESOLUTION)
     before = int(hypothesis.estimates([question], ROWS)[0])
     assert before <= RESOLUTION  # one row at most
     truth = 3 * ROWS * RESOLUTION // 10
@@ -175,14 +175,14 @@ def test_one_correction_brings_a_heavy_question_home_however_little_its_cells_ha
     hypothesis.update(question, up=False, times=aim.times(before - after, after))
     assert hypothesis.estimates([question], ROWS)[0] <= 0.01 * truth
     strongest = TensorCorrection(100 * RESOLUTION, 4 * RESOLUTION).times(truth)
-    slower = SparseHypothesis(places(1 << 60, 200, 3, ROWS), 0.004, RESOLUTION)
+    slower = SparseHypothesis(count_cells(1 << 60, 200, 3, ROWS), 0.004, RESOLUTION)
     slower.update(question, up=True, times=strongest)
     assert slower.estimates([question], ROWS)[0] < 0.1 * truth
 
 
 @pytest.mark.parametrize(("universe", "expected"), [(27_200, 27_200), (1 << 60, 16 * 48_842), (17, 17)])
 def test_cells_never_named_have_the_uniform_share_or_a_row_at_most(universe: int, expected: int) -> None:
-    assert places(universe, 16, 100, 48_842) == expected
+    assert count_cells(universe, 16, 100, 48_842) == expected
     fresh = SparseHypothesis(expected, 0.5, RESOLUTION)
     one = CellQuestion(((1,),), (RESOLUTION,))
     assert fresh.estimates([one], 48_842)[0] == round(48_842 * RESOLUTION / expected)

@@ -339,7 +339,7 @@ def test_what_cannot_be_asked_is_rejected_with_the_remedy_and_costs_nothing(
 @pytest.mark.parametrize(
     ("changed", "message"),
     [
-        ({"gap": 0.1}, "mechanism.rows: a gap is a share of them"),
+        ({"gap": 0.1}, "mechanism.rows: missing, but gap is a share of the rows"),
         ({"worst_case": True}, "mechanism.rows: give a public number"),
         ({"attributes": ["age", "height"]}, "mechanism.attributes.1: the source has no attribute of this name"),
         ({"attributes": ["age", "age"]}, "mechanism.attributes: the list contains an attribute twice"),
