@@ -20,7 +20,7 @@ from benchmarks.report import console
 from schemas import StreamSpec
 from sotto import Driver
 from stream.environment import reduce_gc_frequency
-from stream.privacy.mechanisms.maximum_entropy import NoisyMarginal, fit
+from stream.privacy.mechanisms.maximum_entropy import NoisyMarginal, fit_distribution
 from stream.privacy.noise import block_words, sampler
 from stream.processing.protocol import Record
 
@@ -58,7 +58,7 @@ def _fit(shape: tuple[int, ...]) -> tuple[str, str]:
         own = [shape[axis] for axis in axes]
         noisy = generator.exponential(ROWS / np.prod(own), own) + generator.laplace(0.0, 50.0, own)
         marginals.append(NoisyMarginal(axes, np.rint(noisy), 5000.0))
-    seconds = _seconds(lambda: fit(shape, marginals, ROWS), 3)
+    seconds = _seconds(lambda: fit_distribution(shape, marginals, ROWS), 3)
     cells = f"{np.prod(shape):,} cells, {len(sets)} marginals"
     return f"fit, {cells}", f"{1e3 * seconds:,.0f} ms"
 

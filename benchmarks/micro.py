@@ -24,7 +24,7 @@ from benchmarks.streams import fetched
 from schemas import MAX_DEFINITION_BYTES, Amount, Answer, Control, Query
 from schemas.wire import Codec, encode, struct
 from sotto import Driver
-from stream.privacy.mechanisms.above_threshold import decide, query_sampler
+from stream.privacy.mechanisms.above_threshold import decide_queries, query_sampler
 from stream.privacy.mechanisms.grid import Grid
 from stream.privacy.noise import NoiseKey, TwoSidedGeometric, event_words
 from stream.processing.exact_decimals import value_of
@@ -117,14 +117,14 @@ def _steps(driver: Driver, streams: int) -> list[Figure]:
         ("decode", _best(lambda: [decode_query(payload) for payload in payloads]), "µs"),
         ("round whole numbers to steps", _best(lambda: _rounded(np.arange(BATCH))), "µs"),
         ("round half-grid decimals to steps", _best(lambda: _rounded(halves, half_payloads)), "µs"),
-        ("decide", _best(lambda: decide(margin, rows, barrier, left)), "µs"),
+        ("decide", _best(lambda: decide_queries(margin, rows, barrier, left)), "µs"),
         ("encode", _best(lambda: [encode(answer) for _ in payloads]), "µs"),
     ]
 
 
 def _rounded(values: npt.ArrayLike, payloads: Sequence[bytes] = ()) -> Any:
     """The steps of a batch of values; ``payloads`` hold them where a double does not tell."""
-    return Grid(Decimal(1)).private(values, lambda place: value_of(payloads[place]))
+    return Grid(Decimal(1)).round_private(values, lambda place: value_of(payloads[place]))
 
 
 def _processor(driver: Driver, key: NoiseKey, streams: int) -> Figure:

@@ -12,7 +12,7 @@ import msgspec
 from schemas.json_limits import STRING
 from stream.privacy.composition.costs import shortest_decimal
 from stream.privacy.composition.refusals import RefusedError
-from stream.privacy.mechanisms.grid import Written
+from stream.privacy.mechanisms.grid import ExactDecimal
 
 _BEYOND = {True: b"-1e300", False: b"1e300"}
 """What replaces a number too large for doubles, by True if it is negative; it is beyond all ranges."""
@@ -64,17 +64,17 @@ def value_of(payload: bytes) -> Decimal:
     return _decode_value(payload).value
 
 
-def values_of(payload: bytes) -> Written:
+def values_of(payload: bytes) -> ExactDecimal:
     """Return a lazy reader of a valid query's ``values`` within the range of doubles."""
     return _lazily(lambda: _decode_raw_values(payload).values or [])
 
 
-def scores_of(payload: bytes) -> Written:
+def scores_of(payload: bytes) -> ExactDecimal:
     """Return a lazy reader of the ``value`` of each candidate."""
     return _lazily(lambda: [one.value for one in _decode_raw_scores(payload).candidates or []])
 
 
-def _lazily(read: Callable[[], list[msgspec.Raw]]) -> Written:
+def _lazily(read: Callable[[], list[msgspec.Raw]]) -> ExactDecimal:
     texts: list[msgspec.Raw] = []
 
     def at(index: int) -> Decimal:

@@ -26,7 +26,7 @@ from schemas import (
 )
 from schemas.queries import STATISTICS
 from stream.formatting import did_you_mean
-from stream.privacy.mechanisms.spreads import NUMBERS, widths
+from stream.privacy.mechanisms.spreads import NUMBERS, row_sensitivities
 from stream.privacy.noise import samplers
 from stream.questions.results import Group, groups_of
 from stream.sql.aggregates import AnswerColumn, StatementError, distinct
@@ -156,7 +156,7 @@ class StreamCheck:
             first, end = codes_within(size, query[form], self._parser.parse(where))
             size = end - first
         each = NUMBERS * self._source.contribution * (2 if self._source.neighbors == "replace" else 1)
-        return all(samplers.hides(self._calibration, each * width, NUMBERS) for width in widths(size))
+        return all(samplers.hides(self._calibration, each * width, NUMBERS) for width in row_sensitivities(size))
 
     def _on_pmw(self, column: str, query: Mapping[str, Any], named: set[str], mechanism: Pmw) -> None:
         if "people" in query or "person_sum" in query:

@@ -153,7 +153,7 @@ class ColumnPublisher:
         streams, decisions = self._streams, verdicts.decisions
         _, known, stream_of, _ = verdicts.streams
         tops = known.tops[stream_of] + decisions.tops_before + (decisions.codes == ABOVE)
-        index = known.answered[stream_of] + np.where(verdicts.answering[stream_of], decisions.place, 0)
+        index = known.answered[stream_of] + np.where(verdicts.answering[stream_of], decisions.position, 0)
         left = known.cutoff[stream_of] - tops
         halted = decisions.codes == HALTED
         # Answers with equal figures differ only in id, stream, index, window and group, so they share

@@ -193,9 +193,9 @@ class StreamTerms:
         """The grid that rounds private numbers to steps."""
         source, step = self.source, self.calibration.grid
         if isinstance(source, TableSource):
-            return Grid.whole(step)
+            return Grid.for_table(step)
         if isinstance(source, ValuesSource):
-            return Grid.of_feed(source.grid, source.minimum, source.maximum)
+            return Grid.for_feed(source.grid, source.minimum, source.maximum)
         # A running count publishes each partial sum many times with the same noise, so the grid must not
         # depend on the range of the values.
         return Grid(shortest_decimal(step))
@@ -203,7 +203,7 @@ class StreamTerms:
     @cached_property
     def value_grid(self) -> Grid:
         """The grid of the numbers to compare; those of a table are whole steps already."""
-        return Grid.whole(1.0) if isinstance(self.source, TableSource) else self.grid
+        return Grid.for_table(1.0) if isinstance(self.source, TableSource) else self.grid
 
     @cached_property
     def steps_in_one(self) -> Fraction:

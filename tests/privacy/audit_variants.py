@@ -26,8 +26,8 @@ from stream.privacy.accuracy.counting_trees import node_name
 from stream.privacy.mechanisms import rank_choice
 from stream.privacy.mechanisms.above_threshold import ABOVE, query_sampler, threshold_sampler
 from stream.privacy.mechanisms.grid import Grid
-from stream.privacy.mechanisms.selection import Weights, weights
-from stream.privacy.mechanisms.unknown_groups import release, release_keys
+from stream.privacy.mechanisms.selection import ExponentialWeights, weights_for
+from stream.privacy.mechanisms.unknown_groups import release_groups, release_keys
 from stream.privacy.noise import (
     DrawRole,
     NoiseKey,
@@ -132,7 +132,9 @@ def typical_error_without_noise(surgery: Surgery) -> None:
 
 def texts_without_a_threshold(surgery: Surgery) -> None:
     """Every text that a row has is released with its noisy count, as declared groups are."""
-    surgery.exchange(release, lambda texts, counts, noise, _: release(texts, counts, noise, -(1 << 40)))
+    surgery.exchange(
+        release_groups, lambda texts, counts, noise, _: release_groups(texts, counts, noise, -(1 << 40))
+    )
 
 
 def names_without_a_rule(surgery: Surgery) -> None:
@@ -253,10 +255,10 @@ def gaussian_noise_too_narrow(surgery: Surgery) -> None:
 def distances_in_parts_of_a_row(surgery: Surgery) -> None:
     """A quantile's weights take distances in units of 1/1000 row, at the rate of whole rows."""
 
-    def unscaled(rate: Fraction) -> Weights:
-        return weights(rate * 1000)
+    def unscaled(rate: Fraction) -> ExponentialWeights:
+        return weights_for(rate * 1000)
 
-    surgery.patch.setattr(rank_choice, "weights", unscaled)
+    surgery.patch.setattr(rank_choice, "weights_for", unscaled)
 
 
 def questions_of_a_hypothesis_without_noise(surgery: Surgery) -> None:

@@ -10,7 +10,7 @@ import numpy.typing as npt
 import pytest
 
 from stream.privacy.mechanisms import estimator, workload_selection
-from stream.privacy.mechanisms.maximum_entropy import NoisyMarginal, fit
+from stream.privacy.mechanisms.maximum_entropy import NoisyMarginal, fit_distribution
 
 
 @pytest.fixture
@@ -22,9 +22,9 @@ def fitted_once(monkeypatch: pytest.MonkeyPatch) -> None:
         measured = tuple((one.axes, one.counts.shape, one.counts.tobytes(), one.variance) for one in marginals)
         key = (tuple(shape), measured, rows)
         if key not in known:
-            known[key] = fit(shape, marginals, rows)
+            known[key] = fit_distribution(shape, marginals, rows)
             known[key].flags.writeable = False
         return known[key]
 
-    monkeypatch.setattr(estimator, "fit", recalled)
-    monkeypatch.setattr(workload_selection, "fit", recalled)
+    monkeypatch.setattr(estimator, "fit_distribution", recalled)
+    monkeypatch.setattr(workload_selection, "fit_distribution", recalled)

@@ -11,7 +11,7 @@ import numpy as np
 import numpy.typing as npt
 
 from schemas import EstimateCalibration, SparseVectorCalibration
-from stream.privacy.mechanisms.estimate_questions import Linear, extent_of
+from stream.privacy.mechanisms.estimate_questions import LinearQuestion, extent_of
 from stream.privacy.mechanisms.tensor_sums import corners
 
 Integers = npt.NDArray[np.int64]
@@ -25,9 +25,9 @@ CELLS, STEPS = 3, 1024
 FLOATS = 1.0 + 1e-9
 
 
-def question(*inside: int) -> Linear:
+def question(*inside: int) -> LinearQuestion:
     weights = np.array(inside, dtype=np.int64) * STEPS
-    return Linear(
+    return LinearQuestion(
         axes=(0,),
         key=bytes(inside),
         parts=((1, corners(weights)),),

@@ -82,7 +82,7 @@ def rounded(
     """The steps that numbers become on their way through the processors, and the stream's calibration."""
     found: list[int] = []
     events = list(asked(texts))
-    private = Grid.private
+    private = Grid.round_private
 
     def noting(*arguments: Any) -> Any:
         steps = private(*arguments)
@@ -96,7 +96,7 @@ def rounded(
     )
     calibration = _control.validate_json(driver.records(driver.topics.control)[0].value or b"").calibration
     with patch.context() as patched:
-        patched.setattr(Grid, "private", noting)
+        patched.setattr(Grid, "round_private", noting)
         answers = driver.ask_many(events)
     assert "rejected" not in {answer.outcome for answer in answers}
     assert len(found) == len(texts)
@@ -180,13 +180,13 @@ def test_floats_and_whole_numbers_of_the_python_side_are_the_decimals_they_are_s
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     found: list[int] = []
-    private = Grid.private
+    private = Grid.round_private
 
     def noting(*arguments: Any) -> Any:
         found.extend(private(*arguments).tolist())
         return private(*arguments)
 
-    monkeypatch.setattr(Grid, "private", noting)
+    monkeypatch.setattr(Grid, "round_private", noting)
     driver = installation(
         stream(kind="laplace", mechanism={"dimensions": 8}, epsilon=10),
         sources=[source(sensitivity=0.1, grid=0.1)],

@@ -11,7 +11,13 @@ import numpy.typing as npt
 import pytest
 
 from schemas import SparseVectorCalibration
-from stream.privacy.mechanisms.above_threshold import HALTED, Decisions, decide, query_sampler, threshold_sampler
+from stream.privacy.mechanisms.above_threshold import (
+    HALTED,
+    Decisions,
+    decide_queries,
+    query_sampler,
+    threshold_sampler,
+)
 from tests.privacy.cases import calibrations
 from tests.privacy.exact import ABOVE, BELOW, UNIT, Law, Machine, Transcript, law_of, outcomes
 
@@ -60,7 +66,7 @@ class Enumeration:
         rounds = self.barriers.shape[1]
         shown = self.calibration.cutoff - tops_left
         begun = np.minimum(shown, rounds - 1) if self.calibration.fresh_threshold else np.zeros_like(shown)
-        return decide(
+        return decide_queries(
             margins.T.reshape(-1),
             np.tile(np.arange(streams), queries),
             self.barriers[np.arange(streams), begun],
@@ -115,5 +121,5 @@ def test_every_threshold_noise_meets_every_query_noise_by_the_same_rule(method: 
     streams = np.arange(rho.size)
     barrier = rho.reshape(-1) + calibration.shift
     for margin in (-3, 0, calibration.shift, 40):
-        codes = decide(nu.reshape(-1) + margin, streams, barrier, np.ones(rho.size, dtype=np.int64)).codes
+        codes = decide_queries(nu.reshape(-1) + margin, streams, barrier, np.ones(rho.size, dtype=np.int64)).codes
         assert np.array_equal(codes, nu.reshape(-1) >= barrier - margin)

@@ -14,7 +14,7 @@ from stream.privacy.accuracy.source_facts import SourceFacts
 from stream.privacy.mechanisms.unknown_groups import release_keys
 from stream.privacy.noise import name_words
 from stream.privacy.planning.noise_layouts import PlanError
-from stream.privacy.planning.plans import choose
+from stream.privacy.planning.plans import choose_calibration
 from stream.privacy.planning.selection_rules import CERTAIN, Rule, selection_rule
 from stream.privacy.planning.unknown_groups_plans import rows_released_with, rule_of
 from tests.builders import parse_spec
@@ -29,7 +29,7 @@ def planned(
     rows: int = 1, *, replace: bool = False, epsilon: float = EPSILON, delta: float = DELTA
 ) -> UnknownGroupsCalibration:
     setting = SourceFacts(contribution=rows, neighbors="replace" if replace else "add-remove", disjoint=True)
-    found = choose(parse_spec("unknown_groups", counts=False, epsilon=epsilon, delta=delta), setting)
+    found = choose_calibration(parse_spec("unknown_groups", counts=False, epsilon=epsilon, delta=delta), setting)
     assert isinstance(found, UnknownGroupsCalibration)
     return found
 
@@ -128,7 +128,9 @@ def test_a_text_with_the_stated_people_is_released_that_often(level: float) -> N
 
 def test_selection_releases_earlier_than_a_threshold_with_counts() -> None:
     for epsilon in (0.1, 1.0):
-        counted = choose(parse_spec("unknown_groups", epsilon=epsilon, delta=1e-6), SourceFacts(disjoint=True))
+        counted = choose_calibration(
+            parse_spec("unknown_groups", epsilon=epsilon, delta=1e-6), SourceFacts(disjoint=True)
+        )
         assert isinstance(counted, UnknownGroupsCalibration)
         assert rows_released_with(planned(epsilon=epsilon, delta=1e-6), 0.5) < rows_released_with(counted, 0.5)
 

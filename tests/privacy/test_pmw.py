@@ -19,7 +19,7 @@ import pytest
 
 from schemas import EstimateCalibration
 from stream.privacy.composition.losses import losses
-from stream.privacy.mechanisms.estimate_questions import Linear
+from stream.privacy.mechanisms.estimate_questions import LinearQuestion
 from stream.privacy.mechanisms.estimator import Estimator
 from stream.privacy.mechanisms.measurements import Axes
 from stream.privacy.mechanisms.tensor_sums import TensorCells
@@ -54,7 +54,7 @@ class Transcript:
     numbers: tuple[int, ...]
 
 
-def adaptive(tops: Sequence[bool], cells: Sequence[Sequence[int]]) -> Linear:
+def adaptive(tops: Sequence[bool], cells: Sequence[Sequence[int]]) -> LinearQuestion:
     """An asker who lets the next question depend on what was published."""
     return QUESTIONS[(len(tops) + sum(tops) + sum(map(sum, cells))) % len(QUESTIONS)]
 
@@ -158,9 +158,9 @@ def log_likelihood(
     for place, top in enumerate(transcript.tops):
         seen = transcript.cells[: opened + sum(transcript.tops[:place])]
         one = adaptive(transcript.tops[:place], seen)
-        [look] = estimator._answers_without_top([one])
-        if look.compared:
-            lacking = plan.threshold - int(estimator._errors([one], [look.step.numbers])[0])
+        [free_answer] = estimator._answers_without_top([one])
+        if free_answer.compared:
+            lacking = plan.threshold - int(estimator._errors([one], [free_answer.step.numbers])[0])
             weights = weights * chances(rho_rate, rate, lacking, top=top)
         elif top:
             return -math.inf

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from schemas import Categories, Integers, Term
-from stream.privacy.mechanisms.estimate_questions import Mean
+from stream.privacy.mechanisms.estimate_questions import MeanQuestion
 from stream.privacy.mechanisms.tensor_sums import TensorCells
 from stream.privacy.planning.hypothesis_plans import WEIGHT_STEPS
 from stream.tables import TableStore
@@ -40,9 +40,9 @@ def reader(neighbors: Neighbors = "replace") -> QuestionReader:
     return QuestionReader(people, TableStore.keyed_by(OTHER_KEY), ("x", "g"))
 
 
-def mean_of(where: str) -> Mean:
+def mean_of(where: str) -> MeanQuestion:
     question = reader().parse_question("mean", SimpleNamespace(mean="x", where=where)).question
-    assert isinstance(question, Mean)
+    assert isinstance(question, MeanQuestion)
     return question
 
 

@@ -13,7 +13,12 @@ import pytest
 from schemas import Answer, Control, EstimateCalibration
 from sotto import Driver
 from stream.privacy.mechanisms.above_threshold import query_sampler, threshold_sampler
-from stream.privacy.mechanisms.maximum_entropy import NoisyMarginal, combined, fit, summed
+from stream.privacy.mechanisms.maximum_entropy import (
+    NoisyMarginal,
+    average_equal_axes,
+    fit_distribution,
+    sum_to_axes,
+)
 from stream.privacy.noise import DrawRole, Sampler, block_words, cell_words, round_words, sampler, stream_subkey
 from tests.builders import installation, source, stream
 from tests.privacy.service import KEY, definition_of
@@ -56,7 +61,7 @@ class Told:
         inside = np.zeros((X, Y), dtype=np.int64)
         inside[: a + 1, b] = 1
         exact = FULL * int((TABLE * inside).sum())
-        shares = fit((X, Y), combined(self.marginals), self.rows)
+        shares = fit_distribution((X, Y), average_equal_axes(self.marginals), self.rows)
         mass, total = FULL * int((shares * inside).sum()), int(shares.sum())
         estimate = (2 * self.rows * mass + total) // (2 * total)
         key = f'[["([\\"x\\", 0, {a + 1}]&[\\"y\\", {b}, {b + 1}])", {FULL}]]'.encode()
@@ -119,4 +124,4 @@ def test_answers_are_the_rule_applied_to_the_noise_derived_from_the_key(warm_sta
 
 def test_summed_marginals_are_those_that_questions_are_read_off() -> None:
     one = NoisyMarginal((0, 1), TABLE.astype(np.float64), 1.0)
-    assert np.array_equal(summed(one, (1,)).counts, TABLE.sum(axis=0))
+    assert np.array_equal(sum_to_axes(one, (1,)).counts, TABLE.sum(axis=0))

@@ -19,7 +19,7 @@ from stream.privacy.mechanisms.multiplicative_weights import (
     HypothesisAnswer,
     TensorCorrection,
     TensorHypothesis,
-    run,
+    answer_questions,
 )
 from stream.privacy.noise import DELTA_PER_DRAW, sampler
 from stream.privacy.planning.hypothesis_plans import WEIGHT_STEPS, rows_rate
@@ -319,7 +319,7 @@ def test_the_shipped_run_on_every_outcome_of_the_noise_has_the_law_that_was_chec
         for law, value in zip(laws, draws, strict=True):
             probability *= law.probability(value)
         noise = Drawn(draws[:rounds], draws[rounds : rounds + queries], draws[rounds + queries :])
-        steps = run(
+        steps = answer_questions(
             TensorHypothesis(SHAPE, RATE, 1),
             fixed,
             private,

@@ -23,7 +23,7 @@ from sotto import Driver
 from stream.privacy.composition.costs import PARTS
 from stream.privacy.composition.losses import losses
 from stream.privacy.mechanisms import measurements
-from stream.privacy.mechanisms.estimate_questions import Linear
+from stream.privacy.mechanisms.estimate_questions import LinearQuestion
 from stream.privacy.mechanisms.estimator import Estimator
 from stream.privacy.mechanisms.measurements import Axes, OwnMeasurement, own_measurement
 from stream.privacy.mechanisms.tensor_sums import TensorCells
@@ -68,7 +68,7 @@ class Transcript:
     numbers: tuple[int, ...]
 
 
-def adaptive(place: int, charged: int, seen: Sequence[int]) -> tuple[Linear, Fraction | None]:
+def adaptive(place: int, charged: int, seen: Sequence[int]) -> tuple[LinearQuestion, Fraction | None]:
     turn = place + charged + sum(seen)
     return (CELL, REST, ALL)[turn % 3], ERRORS[(turn + place) % 4]
 
@@ -165,10 +165,10 @@ def seen(made: EstimateCalibration, rows: Rows, transcript: Transcript) -> Seen:
     for place, top in enumerate(transcript.tops):
         shown = [sum(cells) for cells in transcript.cells[: estimator.tops]]
         one, alpha = adaptive(place, estimator.tops, shown)
-        [look] = estimator._answers_without_top([one])
-        error = int(estimator._errors([one], [look.step.numbers])[0])
+        [free_answer] = estimator._answers_without_top([one])
+        error = int(estimator._errors([one], [free_answer.step.numbers])[0])
         forced.top = top
-        found = estimator.answer([one], beyond=False, wanted={} if alpha is None else {0: alpha})
+        found = estimator.answer([one], beyond=False, requested_errors={} if alpha is None else {0: alpha})
         if not found:
             break
         kinds.append(found[0].kind)
@@ -181,7 +181,7 @@ def seen(made: EstimateCalibration, rows: Rows, transcript: Transcript) -> Seen:
         if measured.question is not None:
             estimator._measured.numbers(index)
     total = sum(forced.drawn.values()) + (math.log(weights.sum()) if weights.sum() > 0 else -math.inf)
-    return Seen(total, made.cutoff * PARTS - estimator.left, tuple(kinds))
+    return Seen(total, made.cutoff * PARTS - estimator.parts_left, tuple(kinds))
 
 
 def transcripts(rows: Rows) -> Iterator[Transcript]:
@@ -231,9 +231,9 @@ def test_a_grant_that_is_not_counted_down_is_found(monkeypatch: pytest.MonkeyPat
     take = Estimator.add_measurement
 
     def free(self: Estimator, asked: Any, axes: Any, share: int | None = None) -> None:
-        left = self.left
+        left = self.parts_left
         take(self, asked, axes, share)
-        self.left = left if share is not None else self.left
+        self.parts_left = left if share is not None else self.parts_left
 
     monkeypatch.setattr(Estimator, "add_measurement", free)
     assert any(excess > 0.01 for excess, _ in excesses(plan(replace=False), replace=False))

@@ -14,7 +14,7 @@ import pytest
 from stream.privacy.accuracy.rank_accuracy import ranges_around
 from stream.privacy.mechanisms.rank_choice import RankLaw, choose_code, code_weights, rank_law
 from stream.privacy.mechanisms.selection import UNIFORM_BITS
-from stream.privacy.mechanisms.spreads import moments, moved
+from stream.privacy.mechanisms.spreads import moments, person_sensitivities
 from stream.privacy.planning.quantile_plans import rates_for
 
 EPSILON = Fraction(3, 4)
@@ -111,7 +111,7 @@ def test_choice_draws_each_code_by_its_weight() -> None:
     counts = np.array([2, 0, 3, 1, 0], dtype=np.int64)
     law = rank_law(Fraction(1, 3), Fraction(1, 4))
     weights, total = code_weights(counts, law), sum(code_weights(counts, law))
-    places, _ = law.places(counts)
+    places, _ = law.weight_positions(counts)
     order = sorted(range(len(counts)), key=lambda code: (places[code], code))
     start = 0
     for code in order:
@@ -143,7 +143,7 @@ def test_ranges_around_codes_move_by_at_most_one_row(codes: tuple[int, ...]) -> 
 
 @pytest.mark.parametrize("replaced", [False, True], ids=["add-remove", "replace"])
 def test_moments_move_by_at_most_their_widths(replaced: bool) -> None:
-    most = moved(CODES, replaced=replaced)
+    most = person_sensitivities(CODES, replaced=replaced)
     neighbors = with_one_changed if replaced else with_one_more
     reached = [0, 0, 0]
     for one in tables(0, 1):

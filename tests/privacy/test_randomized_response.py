@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from stream.privacy.mechanisms.selection import RESPONSE_WORDS, respond
+from stream.privacy.mechanisms.selection import RESPONSE_WORDS, choose_response
 from stream.privacy.noise import DrawRole, event_words, stream_subkey
 from stream.privacy.planning.response_plans import RESPONSE_BITS, ResponseLaw, response_law
 from tests.builders import KEY, installation, source, stream
@@ -31,9 +31,9 @@ def counted(law: ResponseLaw, own: int | None) -> list[int]:
         edges = [-(-number * whole // k) for number in range(k + 1)]
     counts = [0] * law.categories
     for low, high in pairwise(edges):
-        chosen = respond(own, law, low)
-        assert respond(own, law, high - 1) == chosen
-        assert respond(own, law, (low + high) // 2) == chosen
+        chosen = choose_response(own, law, low)
+        assert choose_response(own, law, high - 1) == chosen
+        assert choose_response(own, law, (low + high) // 2) == chosen
         counts[chosen] += high - low
     return counts
 
@@ -96,7 +96,7 @@ def test_keyed_answers_follow_the_exact_law() -> None:
     law, draws = response_law(Fraction(1), 5), 20000
     subkey = stream_subkey(KEY, incarnation="0" * 32, definition=b"survey", role=DrawRole.ANSWER)
     words, _ = event_words([subkey] * draws, "queries", 0, range(draws), [b"{}"] * draws, RESPONSE_WORDS)
-    answers = [respond(2, law, int.from_bytes(row.tobytes(), "little")) for row in words]
+    answers = [choose_response(2, law, int.from_bytes(row.tobytes(), "little")) for row in words]
     own, other = law.probabilities
     assert fits(np.bincount(answers, minlength=5).tolist(), [draws * (own if c == 2 else other) for c in range(5)])
 

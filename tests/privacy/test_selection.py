@@ -17,11 +17,11 @@ from scipy.stats import chi2
 from schemas import AnswersCalibration
 from stream.privacy.mechanisms.selection import (
     UNIFORM_BITS,
-    exponential,
+    draw_exponential,
     noisy_max,
     score_noise,
     selection_rate,
-    weights,
+    weights_for,
 )
 from stream.privacy.noise import DELTA_PER_DRAW, DrawRole, event_words, stream_subkey
 from stream.privacy.noise.samplers import LowWords, Words
@@ -83,7 +83,7 @@ def noisy_max_chances(plan: AnswersCalibration) -> Chances:
 
 def exponential_bounds(plan: AnswersCalibration, scores: Scores) -> tuple[int, ...]:
     """How many uniform numbers lead to the first candidates, for any number of them."""
-    law = weights(selection_rate(plan))
+    law = weights_for(selection_rate(plan))
     cumulated = [0, *accumulate(law.weight_at(max(scores) - score) for score in scores)]
     return tuple(-(-(bound << UNIFORM_BITS) // cumulated[-1]) for bound in cumulated)
 
@@ -193,13 +193,13 @@ def test_the_exact_law_is_that_of_the_shipped_maximum() -> None:
 @pytest.mark.parametrize("scores", [(0,), (3, 3), (5, 0, 5), (0, 400, 3, 399)])
 def test_the_exact_law_is_that_of_the_shipped_draw(scores: Scores) -> None:
     plan = calibration(0.5)
-    law, bounds = weights(selection_rate(plan)), exponential_bounds(plan, scores)
+    law, bounds = weights_for(selection_rate(plan)), exponential_bounds(plan, scores)
     assert (bounds[0], bounds[-1]) == (0, 1 << UNIFORM_BITS)
     for chosen, (low, high) in enumerate(pairwise(bounds)):
         assert high > low
-        assert exponential(scores, law, low) == chosen
-        assert exponential(scores, law, (low + high) // 2) == chosen
-        assert exponential(scores, law, high - 1) == chosen
+        assert draw_exponential(scores, law, low) == chosen
+        assert draw_exponential(scores, law, (low + high) // 2) == chosen
+        assert draw_exponential(scores, law, high - 1) == chosen
 
 
 @pytest.mark.parametrize("epsilon", [1e-6, 0.5, 30.0])
@@ -251,8 +251,8 @@ def test_keyed_noisy_maxima_follow_their_exact_law() -> None:
 def test_keyed_exponential_draws_follow_their_exact_law() -> None:
     plan, scores, draws = calibration(1.0), (4, 6, 5, 0), 4000
     words, _ = words_of("noisy_max", draws, UNIFORM_BITS // 64)
-    law = weights(selection_rate(plan))
-    chosen = [exponential(scores, law, int.from_bytes(row.tobytes(), "little")) for row in words]
+    law = weights_for(selection_rate(plan))
+    chosen = [draw_exponential(scores, law, int.from_bytes(row.tobytes(), "little")) for row in words]
     expected = [draws * float(chance) for chance in exponential_chances(plan)(scores)]
     assert fits(np.bincount(chosen, minlength=4).tolist(), expected)
 

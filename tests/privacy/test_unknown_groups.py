@@ -12,10 +12,10 @@ import pytest
 
 from schemas import UnknownGroupsCalibration
 from stream.privacy.accuracy.source_facts import SourceFacts
-from stream.privacy.mechanisms.unknown_groups import release
+from stream.privacy.mechanisms.unknown_groups import release_groups
 from stream.privacy.noise import DrawRole, cell_noise, event_subkey, stream_subkey
 from stream.privacy.planning import unknown_groups_plans
-from stream.privacy.planning.plans import choose
+from stream.privacy.planning.plans import choose_calibration
 from stream.privacy.planning.unknown_groups_plans import (
     count_law,
     group_interval,
@@ -52,7 +52,7 @@ def shipped(law: Law, count: int, threshold: int) -> Outcomes:
     """The law of one text's result, by the shipped release."""
     found: Outcomes = {}
     for noise, weight in enumerate(law.weights, start=law.first):
-        groups = release([b"k"], np.array([count]), np.array([noise]), threshold)
+        groups = release_groups([b"k"], np.array([count]), np.array([noise]), threshold)
         outcome = groups[0].rows if groups else None
         found[outcome] = found.get(outcome, 0) + (weight >> law.bits - BITS)
     return found
@@ -158,7 +158,7 @@ def planned_window(
         contribution=rows, neighbors="replace" if replace else "add-remove", disjoint=True, text_bytes=1
     )
     spec = parse_spec("unknown_groups", epsilon=EPSILON, delta=DELTA)
-    found = choose(spec.model_copy(update={"beta": 0.06}), setting)
+    found = choose_calibration(spec.model_copy(update={"beta": 0.06}), setting)
     assert isinstance(found, UnknownGroupsCalibration)
     assert (found.text_bytes, found.most_bytes) == (1 + TEXT_OVERHEAD, limit * rows)
     return found
@@ -240,7 +240,7 @@ def test_check_finds_a_limit_without_noise(monkeypatch: pytest.MonkeyPatch) -> N
 
 def test_test_of_the_size_costs_no_epsilon() -> None:
     """A window's threshold is that of a table for fifteen sixteenths of its δ, with noise of the same rate."""
-    window = choose(
+    window = choose_calibration(
         parse_spec("unknown_groups", epsilon=EPSILON, delta=DELTA), SourceFacts(disjoint=True, text_bytes=64)
     )
     table = planned(delta=DELTA * 15 / 16)

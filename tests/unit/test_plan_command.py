@@ -15,7 +15,7 @@ from schemas import Calibration, Mechanism
 from stream.cli.app import app
 from stream.cli.output import CommandError
 from stream.cli.plan import plots
-from stream.privacy.planning.inverse_plans import curve
+from stream.privacy.planning.inverse_plans import error_curve
 from stream.privacy.planning.plans import name_of
 
 KINDS = [get_args(one.model_fields["kind"].annotation)[0] for one in get_args(get_args(Mechanism)[0])]
@@ -109,7 +109,7 @@ def test_a_plot_marks_what_is_chosen_names_its_parameters_and_hatches_vacuous_er
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_calibration_has_one_colour_in_every_plot(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
     # What colour a line has is not a matter of how many points it has.
-    monkeypatch.setattr(plots, "curve", partial(curve, points=5))
+    monkeypatch.setattr(plots, "error_curve", partial(error_curve, points=5))
     axes = drawn(monkeypatch, "--mechanism", kind, "--delta", "1e-6", *MORE.get(kind, []))
     colours = {
         line.get_label(): line.get_color()

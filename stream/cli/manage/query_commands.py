@@ -30,7 +30,7 @@ from stream.questions.results import Group
 class ExitStatus(IntEnum):
     """Exit statuses of ``sotto ask``, beside 1 for a failure and 2 for wrong usage."""
 
-    ANSWER_CUTOFF_FIELDS = 0
+    ANSWERED = 0
     REJECTED = 3
     HALTED = 4
     EXHAUSTED = 5

@@ -54,18 +54,18 @@ class Decisions:
     """The decisions on a batch.
 
     - ``codes``: BELOW, ABOVE or HALTED of each query.
-    - ``place``: index of each query among the queries of its stream in this batch.
+    - ``position``: index of each query among the queries of its stream in this batch.
     - ``tops_before``: ⊤s of the stream in this batch before each query.
     - ``tops_left``: ⊤s that each stream may still publish.
     """
 
     codes: Codes
-    place: Integers
+    position: Integers
     tops_before: Integers
     tops_left: Integers
 
 
-def decide(
+def decide_queries(
     margin: Integers,
     stream: npt.NDArray[np.intp],
     barrier: Integers,
@@ -100,26 +100,26 @@ def decide(
     lengths[-1:] = len(rows) - starts[-1:]
     above = sorted_margin >= barrier[rows]
     if fresh is not None and next_barrier is not None:
-        _redraw(above, sorted_margin, rows, starts, tops_left, fresh, next_barrier)
+        _decide_rounds_again(above, sorted_margin, rows, starts, tops_left, fresh, next_barrier)
     cumulated = np.cumsum(above)
     before: Integers = cumulated - above - np.repeat(cumulated[starts] - above[starts], lengths)
     allowed = before < tops_left[rows]
     shown = np.bincount(rows[above & allowed], minlength=len(tops_left)).astype(np.int64)
 
-    def unsorted(values: npt.NDArray[Scalar]) -> npt.NDArray[Scalar]:
+    def in_input_order(values: npt.NDArray[Scalar]) -> npt.NDArray[Scalar]:
         result = np.empty_like(values)
         result[order] = values
         return result
 
     return Decisions(
-        codes=unsorted(np.where(allowed, above.astype(np.uint8), np.uint8(HALTED))),
-        place=unsorted(np.arange(len(rows)) - np.repeat(starts, lengths)),
-        tops_before=unsorted(np.minimum(before, tops_left[rows])),
+        codes=in_input_order(np.where(allowed, above.astype(np.uint8), np.uint8(HALTED))),
+        position=in_input_order(np.arange(len(rows)) - np.repeat(starts, lengths)),
+        tops_before=in_input_order(np.minimum(before, tops_left[rows])),
         tops_left=tops_left - shown,
     )
 
 
-def _redraw(
+def _decide_rounds_again(
     above: npt.NDArray[np.bool_],
     margin: Integers,
     rows: npt.NDArray[np.intp],

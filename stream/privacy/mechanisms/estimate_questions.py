@@ -32,13 +32,13 @@ Integers = npt.NDArray[np.int64]
 Numbers = tuple[int, ...]
 
 
-def rounded(masses: Sequence[int], total: int, rows: int) -> Numbers:
+def scale_and_round(masses: Sequence[int], total: int, rows: int) -> Numbers:
     """Scale a distribution to ``rows`` and round to the nearest integer, halves upwards."""
     return tuple((2 * rows * mass + total) // (2 * total) for mass in masses)
 
 
 @dataclass(frozen=True, eq=False)
-class Linear:
+class LinearQuestion:
     """A question of one number: a weighted sum over cells.
 
     The weights are a linear combination of ``parts``; ``weights`` computes the weight of each
@@ -57,7 +57,7 @@ class Linear:
     count: int = 1
 
     @property
-    def plain(self) -> Corners | None:
+    def single_part(self) -> Corners | None:
         """The weights if they consist of a single part with factor 1, else None."""
         return self.parts[0][1] if len(self.parts) == 1 and self.parts[0][0] == 1 else None
 
@@ -133,7 +133,7 @@ def box_numbers(boxes: Sequence[Box], cells: TensorCells) -> list[int]:
     return found
 
 
-Single = Linear | Box
+SingleNumber = LinearQuestion | Box
 """Questions of one number."""
 
 
@@ -158,7 +158,7 @@ class CellGroups:
     @cached_property
     def summed(self) -> int:
         """Largest number of cells in one group."""
-        return int(self._grouped(self.mask.astype(np.int64)).max(initial=0))
+        return int(self._group_sums(self.mask.astype(np.int64)).max(initial=0))
 
     @cached_property
     def ranges(self) -> bool:
@@ -167,17 +167,17 @@ class CellGroups:
 
     def numbers(self, cells: TensorCells) -> Numbers:
         """Return the counts in steps, in row-major order."""
-        return tuple((self._grouped(np.where(self.mask, cells.tensor, 0)) * WEIGHT_STEPS).tolist())
+        return tuple((self._group_sums(np.where(self.mask, cells.tensor, 0)) * WEIGHT_STEPS).tolist())
 
     def error(self, private: Numbers, estimates: Numbers) -> int:
         """Return the largest error of a count."""
         return max(abs(true - estimate) for true, estimate in zip(private, estimates, strict=True))
 
-    def _grouped(self, tensor: Integers) -> Integers:
+    def _group_sums(self, tensor: Integers) -> Integers:
         others = tuple(axis for axis in range(tensor.ndim) if axis not in self.grouped)
-        left = sorted(self.grouped)
+        ordered_axes = sorted(self.grouped)
         kept = tensor.sum(axis=others) if others else tensor
-        return kept.transpose([left.index(axis) for axis in self.grouped]).reshape(-1)
+        return kept.transpose([ordered_axes.index(axis) for axis in self.grouped]).reshape(-1)
 
 
 @dataclass(frozen=True, eq=False)
@@ -197,7 +197,7 @@ class Rates(CellGroups):
     @cached_property
     def summed(self) -> int:
         """Largest number of cells in one count."""
-        return max(int(self._grouped(part.astype(np.int64)).max(initial=0)) for part in self._parts)
+        return max(int(self._group_sums(part.astype(np.int64)).max(initial=0)) for part in self._parts)
 
     @cached_property
     def ranges(self) -> bool:
@@ -206,7 +206,7 @@ class Rates(CellGroups):
 
     def numbers(self, cells: TensorCells) -> Numbers:
         """Return the hits and then the misses of all groups in steps, in row-major order."""
-        sums = [self._grouped(np.where(part, cells.tensor, 0)) * WEIGHT_STEPS for part in self._parts]
+        sums = [self._group_sums(np.where(part, cells.tensor, 0)) * WEIGHT_STEPS for part in self._parts]
         return tuple(number for part in sums for number in part.tolist())
 
     @property
@@ -221,7 +221,7 @@ class Share(Rates):
     If a ⊤ measures it, the number of ``counted`` is published, as for the count alone.
     """
 
-    counted: Single = field(kw_only=True)
+    counted: SingleNumber = field(kw_only=True)
 
 
 @dataclass(frozen=True, eq=False)
@@ -250,7 +250,7 @@ class Ranks:
     @cached_property
     def summed(self) -> int:
         """Largest number of cells in one cumulative count."""
-        return int(self._cumulated(self.mask.astype(np.int64)).max(initial=0))
+        return int(self._cumulative_sums(self.mask.astype(np.int64)).max(initial=0))
 
     @cached_property
     def ranges(self) -> bool:
@@ -259,13 +259,13 @@ class Ranks:
 
     def numbers(self, cells: TensorCells) -> Numbers:
         """Return the cumulative counts in steps; the attribute's codes vary fastest."""
-        return tuple((self._cumulated(np.where(self.mask, cells.tensor, 0)) * WEIGHT_STEPS).tolist())
+        return tuple((self._cumulative_sums(np.where(self.mask, cells.tensor, 0)) * WEIGHT_STEPS).tolist())
 
     def error(self, private: Numbers, estimates: Numbers) -> int:
         """Return the largest error of a cumulative count."""
         return int(np.abs(np.array(private, dtype=np.int64) - np.array(estimates, dtype=np.int64)).max())
 
-    def _cumulated(self, tensor: Integers) -> Integers:
+    def _cumulative_sums(self, tensor: Integers) -> Integers:
         kept = marginal(tensor, (*self.grouped, self.ordered))
         return np.cumsum(kept, axis=-1, dtype=np.int64).reshape(-1)
 
@@ -323,15 +323,15 @@ class Spreads:
 
 
 @dataclass(frozen=True, eq=False)
-class Mean:
+class MeanQuestion:
     """The mean of an attribute: the sum of (value − minimum), divided by the number of rows.
 
     With m the estimate of the mean, the error is the larger of the count's error and of
     |sum − m·count| / range; one person changes each of both by at most one row.
     """
 
-    rows: Linear
-    total: Linear
+    rows: LinearQuestion
+    total: LinearQuestion
     key: bytes
     minimum: int
     range: int
@@ -359,24 +359,24 @@ class Mean:
         """Return the larger one of both errors."""
         scaled = _mean_steps(estimates, self.range)
         # In steps of a value: the sensitivity is at most the range, which contains the mean.
-        apart = abs(WEIGHT_STEPS * private[0] - scaled * private[1] // WEIGHT_STEPS)
+        difference = abs(WEIGHT_STEPS * private[0] - scaled * private[1] // WEIGHT_STEPS)
         counts = abs(private[1] - estimates[1])
-        return max(counts, apart // max(1, self.range))
+        return max(counts, difference // max(1, self.range))
 
     def mean(self, estimates: Numbers) -> float:
         """Return the estimate of the mean."""
         return self.minimum + _mean_steps(estimates, self.range) / WEIGHT_STEPS
 
 
-ResolvedQuestion = Linear | Box | CellGroups | Ranks | Spreads | Mean
+ResolvedQuestion = LinearQuestion | Box | CellGroups | Ranks | Spreads | MeanQuestion
 """A resolved question; its numbers are integers in units of 1/``unit``."""
 
 
-def _mean_steps(estimates: Numbers, most: int) -> int:
+def _mean_steps(estimates: Numbers, range_size: int) -> int:
     total, count = estimates
     if count <= 0:
-        return most * WEIGHT_STEPS // 2
-    return min(max(WEIGHT_STEPS * WEIGHT_STEPS * total // count, 0), most * WEIGHT_STEPS)
+        return range_size * WEIGHT_STEPS // 2
+    return min(max(WEIGHT_STEPS * WEIGHT_STEPS * total // count, 0), range_size * WEIGHT_STEPS)
 
 
 def extent_of(weights: npt.NDArray[np.generic]) -> tuple[int, bool]:
@@ -386,15 +386,15 @@ def extent_of(weights: npt.NDArray[np.generic]) -> tuple[int, bool]:
     volume = 1
     for axis in range(used.ndim):
         others = tuple(other for other in range(used.ndim) if other != axis)
-        there = np.flatnonzero(used.any(axis=others))
-        volume *= int(there[-1] - there[0]) + 1 if len(there) else 0
+        positions = np.flatnonzero(used.any(axis=others))
+        volume *= int(positions[-1] - positions[0]) + 1 if len(positions) else 0
     return count, count == volume
 
 
-def plain_of(questions: Sequence[ResolvedQuestion]) -> list[tuple[int, Corners]]:
+def single_parts(questions: Sequence[ResolvedQuestion]) -> list[tuple[int, Corners]]:
     """Return place and weights of each question whose weights consist of a single part."""
     found = []
     for place, question in enumerate(questions):
-        if isinstance(question, Linear) and (weighting := question.plain) is not None:
+        if isinstance(question, LinearQuestion) and (weighting := question.single_part) is not None:
             found.append((place, weighting))
     return found

@@ -26,20 +26,20 @@ from stream.privacy.accuracy.intervals import MISS, bounded_half_width, half_wid
 from stream.privacy.composition.costs import PARTS
 from stream.privacy.mechanisms.estimate_questions import (
     Box,
-    Linear,
-    Mean,
+    LinearQuestion,
+    MeanQuestion,
     Numbers,
     Rates,
     ResolvedQuestion,
     Share,
-    Single,
+    SingleNumber,
     box_numbers,
-    plain_of,
-    rounded,
+    scale_and_round,
+    single_parts,
 )
-from stream.privacy.mechanisms.maximum_entropy import combined, fit
-from stream.privacy.mechanisms.measurements import Axes, Draws, Measurements, Memory, own_price
-from stream.privacy.mechanisms.tensor_sums import TensorCells, values
+from stream.privacy.mechanisms.maximum_entropy import average_equal_axes, fit_distribution
+from stream.privacy.mechanisms.measurements import Axes, Draws, Measurements, Memory, price_alone
+from stream.privacy.mechanisms.tensor_sums import TensorCells, weighted_sums
 from stream.privacy.mechanisms.typical_errors import TypicalErrors
 from stream.privacy.mechanisms.workload_selection import add_workload
 from stream.privacy.noise import NoiseScaleError
@@ -55,7 +55,7 @@ WHOLE_CELLS: Final = 1 << 15
 
 _THRESHOLD_BYTES: Final = 16
 _FIRST_BLOCK: Final = 32
-_MOST_LOOKS: Final = 1 << 15
+_MOST_FREE_ANSWERS: Final = 1 << 15
 _REFUSALS: Final = ("refused", "limited")
 
 
@@ -119,17 +119,17 @@ class Estimator:
 
     def __post_init__(self) -> None:
         self.tops = 0
-        self.left = self.calibration.cutoff * PARTS
+        self.parts_left = self.calibration.cutoff * PARTS
         self._cutoff = self.calibration.cutoff
         self._bounds = ErrorBounds(self.calibration)
         self._promise = self.calibration.sparse_vector.alpha
         self._measured = Measurements(self.sizes, self.calibration, self.private, self.draws, self.memory)
-        self._connects = self.calibration.warm_start == "workload"
+        self._has_workload = self.calibration.warm_start == "workload"
         # Many measured pairs that depend strongly on each other fit slowly together.
-        self._everything = math.prod(self.sizes) <= WHOLE_CELLS and not self._connects
-        self._opened, self._begun = False, not self._connects
+        self._uses_one_estimate = math.prod(self.sizes) <= WHOLE_CELLS and not self._has_workload
+        self._workload_listed, self._opening_charged = False, not self._has_workload
         self._typical: TypicalErrors | None = None
-        self._looks: dict[bytes, _FreeAnswer] = {}
+        self._free_answers: dict[bytes, _FreeAnswer] = {}
         self._on_tops: dict[tuple[int, int, bool], float] = {}
         self._reaches: dict[tuple[Axes, int, bool], tuple[float, int | None]] = {}
 
@@ -139,17 +139,17 @@ class Estimator:
         ``question`` is given if its numbers were measured too. With ``share`` it was measured
         alone for this many parts; then empty ``axes`` mean that no marginal was measured.
         """
-        self._open()
+        self._list_workload()
         self._measured.add(self.tops, axes, question, share)
         self.tops += 1
-        self.left -= PARTS if share is None else share
-        self._looks, self._reaches = {}, {}
+        self.parts_left -= PARTS if share is None else share
+        self._free_answers, self._reaches = {}, {}
 
-    def _open(self) -> None:
+    def _list_workload(self) -> None:
         """List the marginals that the opening chooses; private, and charged with the first answer."""
-        if not self._opened:
-            self._opened = True
-            if self._connects:
+        if not self._workload_listed:
+            self._workload_listed = True
+            if self._has_workload:
                 add_workload(self._measured, self.workload, self.rows)
             if self.calibration.epsilon_typical > 0.0:
                 opening = self._measured.copied()
@@ -160,95 +160,96 @@ class Estimator:
     def extend(self, cutoff: int) -> None:
         """Set the total number of ⊤s that are paid for."""
         if cutoff != self._cutoff:
-            self.left += (cutoff - self._cutoff) * PARTS
-            self._cutoff, self._looks = cutoff, {}
+            self.parts_left += (cutoff - self._cutoff) * PARTS
+            self._cutoff, self._free_answers = cutoff, {}
 
     def answer(
         self,
         questions: Sequence[ResolvedQuestion],
         *,
         beyond: bool,
-        wanted: Mapping[int, Fraction] | None = None,
+        requested_errors: Mapping[int, Fraction] | None = None,
         limits: Mapping[int, int] | None = None,
-        begun: bool = True,
+        opening_charged: bool = True,
     ) -> list[EstimateAnswer]:
         """Answer questions in order until the grant is used up.
 
-        With ``beyond``, later questions are answered too, without a promise. ``wanted`` maps
+        With ``beyond``, later questions are answered too, without a promise. ``requested_errors`` maps
         places to requested errors, and ``limits`` places to the most parts that may be charged: a
         question that may cost more is ``limited``, before any private value is read. A question
         is ⊤ iff error + ν ≥ threshold + ρ, in whole steps. Questions are decided in blocks: after
         the first ⊤ of a block, the rest is decided again. Blocks grow until a ⊤ occurs.
 
-        ``begun`` is False until an answer has been charged for the opening; until then no refusal
+        ``opening_charged`` is False until an answer has been charged for the opening; until then no refusal
         depends on what the opening chose.
         """
-        wanted, limits = wanted or {}, limits or {}
-        self._open()
-        self._begun = begun or not self._connects
-        alone = sorted({*wanted, *limits})
+        requested_errors, limits = requested_errors or {}, limits or {}
+        self._list_workload()
+        self._opening_charged = opening_charged or not self._has_workload
+        alone = sorted({*requested_errors, *limits})
         steps: list[EstimateAnswer] = []
         size = _FIRST_BLOCK
-        while len(steps) < len(questions) and (self.left > 0 or beyond):
+        while len(steps) < len(questions) and (self.parts_left > 0 or beyond):
             start = len(steps)
-            self._begun = self._begun or any(step.kind not in _REFUSALS for step in steps)
+            self._opening_charged = self._opening_charged or any(step.kind not in _REFUSALS for step in steps)
             if start in limits:
-                parts, tested = self._most_charged(questions[start], wanted.get(start))
-                if limits[start] < parts <= self.left:
+                parts, tested = self._largest_charge(questions[start], requested_errors.get(start))
+                if limits[start] < parts <= self.parts_left:
                     steps.append(EstimateAnswer("limited", (), None, parts=parts, marginal=tested))
                     continue
-            if start in wanted:
-                steps.append(self._alone(questions[start], wanted[start]))
+            if start in requested_errors:
+                steps.append(self._answer_within(questions[start], requested_errors[start]))
                 continue
             place = bisect_right(alone, start)
             asked = questions[start : min(start + size, *alone[place : place + 1], len(questions))]
             block = [self._published(question) for question in asked]
-            looks = self._answers_without_top(block)
-            over = self._first_above(block, looks) if self.left >= PARTS else len(block)
+            free_answers = self._answers_without_top(block)
+            first_top = self._first_above(block, free_answers) if self.parts_left >= PARTS else len(block)
             unpaid = EstimateAnswer("refused", (), None, parts=PARTS)
             steps += [
-                unpaid if look.step.kind == "unpromised" and not beyond else look.step for look in looks[:over]
+                unpaid if free_answer.step.kind == "unpromised" and not beyond else free_answer.step
+                for free_answer in free_answers[:first_top]
             ]
             size *= 2
-            if over < len(block):
-                steps.append(self._measure(block[over]))
+            if first_top < len(block):
+                steps.append(self._measure(block[first_top]))
                 size = _FIRST_BLOCK
         return steps
 
-    def _alone(self, question: ResolvedQuestion, alpha: Fraction) -> EstimateAnswer:
+    def _answer_within(self, question: ResolvedQuestion, alpha: Fraction) -> EstimateAnswer:
         """Answer within ``alpha``: from a measurement, by a comparison, or by a new measurement."""
-        if not self._begun and (refused := self._refused_in_advance(question, alpha)) is not None:
+        if not self._opening_charged and (refused := self._refused_in_advance(question, alpha)) is not None:
             return refused
-        reach, index, told = self._nearest(question)
+        reach, index, numbered = self._nearest(question)
         limit = alpha * question.unit
         if index is not None and reach <= limit:
-            cells = None if told else self._cells_on(index, question.axes)
+            cells = None if numbered else self._cells_on(index, question.axes)
             centres = self._measured.numbers(index) if cells is None else question.numbers(cells)
-            half = self._half_width(question, index, told=told)
+            half = self._half_width(question, index, numbered=numbered)
             estimate = self._answers_without_top([question])[0].step.numbers
-            return self._kept(question, estimate, centres, reach, half, limit)
-        if self.left >= PARTS and self.is_tested(question, alpha):
+            return self._clamp_estimate(question, estimate, centres, reach, half, limit)
+        if self.parts_left >= PARTS and self.comparison_suffices(question, alpha):
             slack = limit / question.width - Fraction(self._promise)
-            return self._tested(question, math.floor(slack * WEIGHT_STEPS))
+            return self._compare_with_threshold(question, math.floor(slack * WEIGHT_STEPS))
         if not takes_alpha(self.calibration):
             return EstimateAnswer("refused", (), None)
-        price, marginal = own_price(self.calibration, question, alpha)
-        if price.parts > self.left:
+        price, marginal = price_alone(self.calibration, question, alpha)
+        if price.parts > self.parts_left:
             return EstimateAnswer("refused", (), None, parts=price.parts)
         self.add_measurement(question, question.axes if marginal else (), price.share)
         index = len(self._measured.listed) - 1
-        numbers, kept = self._measured.numbers(index), float(self._measured.listed[index].reach)
-        half = self._half_width(question, index, told=True)
+        numbers, reach = self._measured.numbers(index), float(self._measured.listed[index].reach)
+        half = self._half_width(question, index, numbered=True)
         return EstimateAnswer(
             "priced",
             numbers,
-            (kept,) * len(numbers),
+            (reach,) * len(numbers),
             parts=price.parts,
             marginal=marginal,
-            intervals=_around(numbers, half),
+            intervals=_intervals_around(numbers, half),
         )
 
-    def _tested(self, question: ResolvedQuestion, slack: int) -> EstimateAnswer:
+    def _compare_with_threshold(self, question: ResolvedQuestion, slack: int) -> EstimateAnswer:
         """Compare with the threshold raised by ``slack`` steps; the promise is raised as much."""
         estimate = self._answers_without_top([question])[0].step.numbers
         threshold = self.calibration.threshold + slack
@@ -257,16 +258,16 @@ class Estimator:
         if error >= threshold + self.draws.barrier(self.tops):
             return self._measure(question)
         reach = self._promise + slack / WEIGHT_STEPS
-        together, typical = self._measured.together(question.axes), self._typical_error(question.axes)
+        together, typical = self._measured.are_measured_together(question.axes), self._typical_error(question.axes)
         return EstimateAnswer("below", estimate, (reach,) * len(estimate), together=together, typical=typical)
 
     # Methods from here on read public values only (noisy counts are public):
 
-    def hides(self, question: ResolvedQuestion) -> bool:
+    def number_noise_fits(self, question: ResolvedQuestion) -> bool:
         """Return True if the noise of the number that a ⊤ would publish, if any, fits 52 digits."""
         if isinstance(question, Share):
             question = question.counted
-        if not isinstance(question, Linear):
+        if not isinstance(question, LinearQuestion):
             # Noise of counts fits; for several numbers a ⊤ publishes sums of the marginal's cells.
             return True
         try:
@@ -275,33 +276,35 @@ class Estimator:
             return not self._on_top(question)[0]
         return True
 
-    def is_tested(self, question: ResolvedQuestion, alpha: Fraction) -> bool:
+    def comparison_suffices(self, question: ResolvedQuestion, alpha: Fraction) -> bool:
         """Return True if a comparison suffices for ``alpha``: ⊥ and ⊤ both keep to it."""
         rows = alpha * question.unit / question.width
         return rows >= max(self._promise, self._on_top(question)[1])
 
-    def _most_charged(self, question: ResolvedQuestion, alpha: Fraction | None) -> tuple[int, bool]:
+    def _largest_charge(self, question: ResolvedQuestion, alpha: Fraction | None) -> tuple[int, bool]:
         """Return the most parts that a question may cost, and True if a comparison decides."""
         if alpha is None:
-            compared = not self._begun or self._answers_without_top([self._published(question)])[0].compared
+            compared = (
+                not self._opening_charged or self._answers_without_top([self._published(question)])[0].compared
+            )
             return (PARTS, True) if compared else (0, False)
         reach, index, _ = self._nearest(question)
-        if self._begun and index is not None and reach <= alpha * question.unit:
+        if self._opening_charged and index is not None and reach <= alpha * question.unit:
             return 0, False
-        if self.left >= PARTS and self.is_tested(question, alpha):
+        if self.parts_left >= PARTS and self.comparison_suffices(question, alpha):
             return PARTS, True
         if not takes_alpha(self.calibration):
             return 0, False
-        return own_price(self.calibration, question, alpha)[0].parts, False
+        return price_alone(self.calibration, question, alpha)[0].parts, False
 
     def _refused_in_advance(self, question: ResolvedQuestion, alpha: Fraction) -> EstimateAnswer | None:
         """Return the refusal of a question that the grant does not pay for if nothing settles it."""
-        if self.left >= PARTS and self.is_tested(question, alpha):
+        if self.parts_left >= PARTS and self.comparison_suffices(question, alpha):
             return None
         if not takes_alpha(self.calibration):
             return EstimateAnswer("refused", (), None)
-        price, _ = own_price(self.calibration, question, alpha)
-        return EstimateAnswer("refused", (), None, parts=price.parts) if price.parts > self.left else None
+        price, _ = price_alone(self.calibration, question, alpha)
+        return EstimateAnswer("refused", (), None, parts=price.parts) if price.parts > self.parts_left else None
 
     def _published(self, question: ResolvedQuestion) -> ResolvedQuestion:
         """Return the count in place of a share that no measurement settles, if one settles the count."""
@@ -315,32 +318,34 @@ class Estimator:
 
     def _answers_without_top(self, questions: Sequence[ResolvedQuestion]) -> list[_FreeAnswer]:
         """Return the answers to questions unless they are ⊤; equal questions are computed once."""
-        if len(self._looks) > _MOST_LOOKS:
-            self._looks = {}
-        looks = self._looks
+        if len(self._free_answers) > _MOST_FREE_ANSWERS:
+            self._free_answers = {}
+        free_answers = self._free_answers
         by_axes: dict[Axes, dict[bytes, ResolvedQuestion]] = {}
         for question in questions:
-            if question.key not in looks:
+            if question.key not in free_answers:
                 by_axes.setdefault(question.axes, {})[question.key] = question
-        for axes, fresh in by_axes.items():
-            shares, together = self._shares(axes), self._measured.together(axes)
-            alike = list(fresh.values())
-            estimates = [rounded(masses, shares.total, self.rows) for masses in _numbers(alike, shares)]
-            told = self._settled(axes, alike, estimates)
-            for question, numbers, settled in zip(alike, estimates, told, strict=True):
+        for axes, new_questions in by_axes.items():
+            shares, together = self._shares(axes), self._measured.are_measured_together(axes)
+            group = list(new_questions.values())
+            estimates = [
+                scale_and_round(masses, shares.total, self.rows) for masses in _numbers_of_questions(group, shares)
+            ]
+            settled_answers = self._settled_answers(axes, group, estimates)
+            for question, numbers, settled in zip(group, estimates, settled_answers, strict=True):
                 if settled is not None:
-                    looks[question.key] = _FreeAnswer(settled, compared=False)
-                elif self.left >= PARTS:
-                    reach, typical = self._promised(len(numbers)), self._typical_error(axes)
+                    free_answers[question.key] = _FreeAnswer(settled, compared=False)
+                elif self.parts_left >= PARTS:
+                    reach, typical = self._promised_reaches(len(numbers)), self._typical_error(axes)
                     below = EstimateAnswer("below", numbers, reach, together=together, typical=typical)
-                    looks[question.key] = _FreeAnswer(below, compared=True)
+                    free_answers[question.key] = _FreeAnswer(below, compared=True)
                 else:
                     typical = self._typical_error(axes)
                     unpromised = EstimateAnswer("unpromised", numbers, None, together=together, typical=typical)
-                    looks[question.key] = _FreeAnswer(unpromised, compared=False)
-        return [looks[question.key] for question in questions]
+                    free_answers[question.key] = _FreeAnswer(unpromised, compared=False)
+        return [free_answers[question.key] for question in questions]
 
-    def _promised(self, numbers: int) -> tuple[float, ...]:
+    def _promised_reaches(self, numbers: int) -> tuple[float, ...]:
         return (self._promise,) * numbers
 
     def _typical_error(self, axes: Axes) -> float | None:
@@ -349,28 +354,28 @@ class Estimator:
     def _shares(self, axes: Axes, measured: Measurements | None = None) -> TensorCells:
         """Return the estimated shares on ``axes``, from all measurements or from those given."""
         measured, frame = measured or self._measured, axes
-        if self._everything:
+        if self._uses_one_estimate:
             frame = tuple(range(len(self.sizes)))
-        elif self._connects:
-            frame = measured.connected(axes)
+        elif self._has_workload:
+            frame = measured.connect_axes(axes)
         return self._shares_in(frame, axes, measured)
 
     def _shares_in(self, frame: Axes, axes: Axes, measured: Measurements) -> TensorCells:
         """Return the shares on ``axes`` of the estimate that is fitted on ``frame``."""
-        used = measured.used_for(frame)
+        used = measured.indices_for_fit(frame)
         key = ("shares", axes, frame, used)
-        if (known := self.memory.get(key)) is None:
+        if (cached := self.memory.get(key)) is None:
             if axes == frame:
-                marginals = combined(measured.marginals(frame))
-                tensor = fit([self.sizes[axis] for axis in frame], marginals, self.rows)
+                marginals = average_equal_axes(measured.marginals(frame))
+                tensor = fit_distribution([self.sizes[axis] for axis in frame], marginals, self.rows)
             else:
                 others = tuple(place for place, axis in enumerate(frame) if axis not in axes)
                 tensor = self._shares_in(frame, frame, measured).tensor.sum(axis=others)
-            known = TensorCells(tensor)
-            self.memory.put(key, known)
-        return known  # type: ignore[no-any-return]
+            cached = TensorCells(tensor)
+            self.memory.put(key, cached)
+        return cached  # type: ignore[no-any-return]
 
-    def _settled(
+    def _settled_answers(
         self, axes: Axes, questions: Sequence[ResolvedQuestion], estimates: Sequence[Numbers]
     ) -> list[EstimateAnswer | None]:
         """Return the settled answers, None for other questions.
@@ -378,23 +383,27 @@ class Estimator:
         A measurement whose noise is small enough settles a question: its estimate is clamped to the
         interval in which the measurement proves the promised error.
         """
-        found: list[EstimateAnswer | None] = [None] * len(questions)
+        answers: list[EstimateAnswer | None] = [None] * len(questions)
         by_source: dict[int, list[tuple[int, float | Fraction]]] = {}
         for place, question in enumerate(questions):
             reach, index, numbered = self._nearest(question)
             if index is None or reach > self._promise * question.width:
                 continue
             if numbered:
-                half = self._half_width(question, index, told=True)
-                found[place] = self._kept(question, estimates[place], self._measured.numbers(index), reach, half)
+                half = self._half_width(question, index, numbered=True)
+                answers[place] = self._clamp_estimate(
+                    question, estimates[place], self._measured.numbers(index), reach, half
+                )
             else:
                 by_source.setdefault(index, []).append((place, reach))
         for index, members in by_source.items():
-            told = _numbers([questions[place] for place, _ in members], self._cells_on(index, axes))
-            for (place, reach), centres in zip(members, told, strict=True):
-                half = self._half_width(questions[place], index, told=False)
-                found[place] = self._kept(questions[place], estimates[place], centres, reach, half)
-        return found
+            centres_by_question = _numbers_of_questions(
+                [questions[place] for place, _ in members], self._cells_on(index, axes)
+            )
+            for (place, reach), centres in zip(members, centres_by_question, strict=True):
+                half = self._half_width(questions[place], index, numbered=False)
+                answers[place] = self._clamp_estimate(questions[place], estimates[place], centres, reach, half)
+        return answers
 
     def _nearest(self, question: ResolvedQuestion) -> tuple[float | Fraction, int | None, bool]:
         """Return the most accurate measurement of a question: error bound, index, and its kind.
@@ -402,13 +411,13 @@ class Estimator:
         The index is None if there is none. The flag is True if the question's own numbers were
         measured, False for a marginal.
         """
-        told, moved = self._measured.told.get(question.key), question.width
-        best = math.inf if told is None else self._measured.listed[told].reach * moved
+        own_index, width = self._measured.best_by_question.get(question.key), question.width
+        best = math.inf if own_index is None else self._measured.listed[own_index].reach * width
         if not question.whole:
-            return best, told, True
+            return best, own_index, True
         key = (question.axes, question.summed, question.ranges)
-        if (known := self._reaches.get(key)) is None:
-            known = self._reaches[key] = min(
+        if (cached := self._reaches.get(key)) is None:
+            cached = self._reaches[key] = min(
                 (
                     (
                         self._bounds.cells(
@@ -420,46 +429,49 @@ class Estimator:
                         ),
                         one.index,
                     )
-                    for one in self._measured.covering(question.axes)
+                    for one in self._measured.covering_marginals(question.axes)
                 ),
                 default=(math.inf, None),
                 key=operator.itemgetter(0),
             )
-        reach, index = known
-        return (reach * moved, index, False) if reach * moved < best else (best, told, True)
+        reach, index = cached
+        return (reach * width, index, False) if reach * width < best else (best, own_index, True)
 
-    def _kept(
+    def _clamp_estimate(
         self,
         question: ResolvedQuestion,
         numbers: Numbers,
-        told: Numbers,
+        measured: Numbers,
         reach: float | Fraction,
         half: int,
         limit: Fraction | None = None,
     ) -> EstimateAnswer:
-        """Clamp an estimate so that the measured numbers ``told`` prove the promise or ``limit``.
+        """Clamp an estimate so that the measured numbers ``measured`` prove the promise or ``limit``.
 
         The confidence interval of a measured number is widened to contain the estimate.
         """
-        moved = question.width
-        room = math.floor((self._promise * moved if limit is None else limit) - reach)
-        kept = tuple(
-            min(max(number, centre - room), centre + room) for number, centre in zip(numbers, told, strict=True)
+        width = question.width
+        room = math.floor((self._promise * width if limit is None else limit) - reach)
+        clamped = tuple(
+            min(max(number, centre - room), centre + room)
+            for number, centre in zip(numbers, measured, strict=True)
         )
-        reaches = [(reach + abs(number - centre)) / moved for number, centre in zip(kept, told, strict=True)]
+        reaches = [
+            (reach + abs(number - centre)) / width for number, centre in zip(clamped, measured, strict=True)
+        ]
         intervals = tuple(
             (min(centre - half, number), max(centre + half, number))
-            for number, centre in zip(kept, told, strict=True)
+            for number, centre in zip(clamped, measured, strict=True)
         )
-        return EstimateAnswer("settled", kept, tuple(map(float, reaches)), intervals=intervals)
+        return EstimateAnswer("settled", clamped, tuple(map(float, reaches)), intervals=intervals)
 
-    def _half_width(self, question: ResolvedQuestion, index: int, *, told: bool) -> int:
+    def _half_width(self, question: ResolvedQuestion, index: int, *, numbered: bool) -> int:
         """Return the half-width of the confidence interval of each number of a measurement.
 
-        With ``told`` the question's numbers were measured, otherwise a marginal that covers it.
+        With ``numbered`` the question's numbers were measured, otherwise a marginal that covers it.
         """
         one = self._measured.listed[index]
-        if not told:
+        if not numbered:
             more = math.prod(self.sizes[axis] for axis in one.axes if axis not in question.axes)
             return half_width(one.law, question.summed * more, _miss(question)) * question.width
         if one.share is None:
@@ -469,10 +481,10 @@ class Estimator:
 
     def _cells_on(self, index: int, axes: Axes) -> TensorCells:
         key = ("on", index, axes)
-        if (known := self.memory.get(key)) is None:
-            known = TensorCells(self._measured.counts_on(index, axes))
-            self.memory.put(key, known)
-        return known  # type: ignore[no-any-return]
+        if (cached := self.memory.get(key)) is None:
+            cached = TensorCells(self._measured.counts_on(index, axes))
+            self.memory.put(key, cached)
+        return cached  # type: ignore[no-any-return]
 
     def _on_top(self, question: ResolvedQuestion) -> tuple[bool, float]:
         """Return True if a ⊤ publishes a number, and the error on ⊤ in units of sensitivity."""
@@ -482,26 +494,30 @@ class Estimator:
             bound = self._on_tops[key] = self._bounds.fresh(
                 law, question.count, question.summed, whole=question.whole
             )
-        numbered = isinstance(question, Single) and bound > self._promise
+        numbered = isinstance(question, SingleNumber) and bound > self._promise
         return numbered, self.calibration.sparse_vector.answer_alpha if numbered else bound
 
     # Methods from here on read private values, which are published only with noise:
 
-    def _first_above(self, questions: Sequence[ResolvedQuestion], looks: Sequence[_FreeAnswer]) -> int:
+    def _first_above(self, questions: Sequence[ResolvedQuestion], free_answers: Sequence[_FreeAnswer]) -> int:
         """Return the place of the first ⊤, or the number of questions if there is none.
 
         A question that was ⊥ after the same number of ⊤s is ⊥ again: error and noise are equal.
         """
-        asked = [place for place, look in enumerate(looks) if look.compared and not look.below]
+        asked = [
+            place
+            for place, free_answer in enumerate(free_answers)
+            if free_answer.compared and not free_answer.below
+        ]
         if not asked:
             return len(questions)
         compared = [questions[place] for place in asked]
-        errors = self._errors(compared, [looks[place].step.numbers for place in asked])
+        errors = self._errors(compared, [free_answers[place].step.numbers for place in asked])
         noise = self.draws.queries(self.tops, [question.key for question in compared])
         above = errors + noise >= self.calibration.threshold + self.draws.barrier(self.tops)
         first = int(np.argmax(above)) if above.any() else len(asked)
         for place in asked[:first]:
-            looks[place].below = True
+            free_answers[place].below = True
         return asked[first] if first < len(asked) else len(questions)
 
     def _errors(self, questions: Sequence[ResolvedQuestion], estimates: Sequence[Numbers]) -> Integers:
@@ -511,10 +527,12 @@ class Estimator:
         for place, question in enumerate(questions):
             by_axes.setdefault(question.axes, []).append(place)
         for axes, places in by_axes.items():
-            alike = [questions[place] for place in places]
+            group = [questions[place] for place in places]
             errors[places] = [
                 question.error(true, estimates[place])
-                for place, question, true in zip(places, alike, _numbers(alike, self.private(axes)), strict=True)
+                for place, question, true in zip(
+                    places, group, _numbers_of_questions(group, self.private(axes)), strict=True
+                )
             ]
         return errors
 
@@ -527,17 +545,19 @@ class Estimator:
         index = len(self._measured.listed) - 1
         measured = self._measured
         if numbered:
-            told, half = measured.numbers(index), self._half_width(question, index, told=True)
+            numbers, half = measured.numbers(index), self._half_width(question, index, numbered=True)
         else:
-            told, law = question.numbers(TensorCells(measured.counts(index))), measured.listed[index].law
+            numbers, law = question.numbers(TensorCells(measured.counts(index))), measured.listed[index].law
             # The weights of a mean's difference sum − mean·rows are at most its range.
-            width = max(1, question.range) if isinstance(question, Mean) else question.width
+            width = max(1, question.range) if isinstance(question, MeanQuestion) else question.width
             half = (
                 half_width(law, question.summed, _miss(question)) * width
                 if question.whole
                 else bounded_half_width(law, question.summed, width)
             )
-        return EstimateAnswer("above", told, (bound,) * len(told), numbered, PARTS, intervals=_around(told, half))
+        return EstimateAnswer(
+            "above", numbers, (bound,) * len(numbers), numbered, PARTS, intervals=_intervals_around(numbers, half)
+        )
 
 
 def _miss(question: ResolvedQuestion) -> float:
@@ -545,19 +565,19 @@ def _miss(question: ResolvedQuestion) -> float:
     return MISS / 2 if isinstance(question, Rates) else MISS
 
 
-def _around(numbers: Numbers, half: int) -> tuple[tuple[int, int], ...]:
+def _intervals_around(numbers: Numbers, half: int) -> tuple[tuple[int, int], ...]:
     return tuple((number - half, number + half) for number in numbers)
 
 
-def _numbers(questions: Sequence[ResolvedQuestion], cells: TensorCells) -> list[Numbers]:
+def _numbers_of_questions(questions: Sequence[ResolvedQuestion], cells: TensorCells) -> list[Numbers]:
     boxes = [question for question in questions if isinstance(question, Box)]
     if len(boxes) == len(questions):
         return [(number,) for number in box_numbers(boxes, cells)] if boxes else []
-    plain = plain_of(questions)
-    found: list[Numbers | None] = [None] * len(questions)
-    for (place, _), value in zip(plain, values([one for _, one in plain], cells).tolist(), strict=True):
-        found[place] = (value,)
+    single = single_parts(questions)
+    numbers: list[Numbers | None] = [None] * len(questions)
+    for (place, _), value in zip(single, weighted_sums([one for _, one in single], cells).tolist(), strict=True):
+        numbers[place] = (value,)
     return [
-        question.numbers(cells) if known is None else known
-        for question, known in zip(questions, found, strict=True)
+        question.numbers(cells) if cached is None else cached
+        for question, cached in zip(questions, numbers, strict=True)
     ]

@@ -29,18 +29,18 @@ THRESHOLD_STEPS = 2 * MAX_STEPS
 _ROUNDING = 6 * 2.0**-53
 """Bound of the error of ½ + x/γ in doubles, relative to 1 + |x/γ|."""
 
-_FEW = MAX_STEPS // 4
+_EXACT_GUESSES = MAX_STEPS // 4
 
 _exact = Context(prec=120, traps=[Inexact])
 _multiply = _exact.multiply
 
 Scalar = TypeVar("Scalar", np.int64, np.float64)
 Steps = npt.NDArray[np.int64]
-Written = Callable[[int], Decimal]
+ExactDecimal = Callable[[int], Decimal]
 """Returns the decimal of the number at a place of an array."""
 
 
-def shown(steps: Iterable[int], grid: float, parts: int | Fraction = 1) -> list[float]:
+def published_numbers(steps: Iterable[int], grid: float, parts: int | Fraction = 1) -> list[float]:
     """Return the doubles nearest to steps·γ/``parts``, as they are published."""
     numerator, denominator = _ratio(grid)
     numerator *= parts.denominator
@@ -49,7 +49,7 @@ def shown(steps: Iterable[int], grid: float, parts: int | Fraction = 1) -> list[
     return [step * numerator / denominator for step in steps]
 
 
-def shown_interval(
+def published_interval(
     steps: int,
     half: int,
     grid: float,
@@ -65,11 +65,11 @@ def shown_interval(
     ``rounded`` to the grid, it is wider by half a step on each side.
     """
     extra = 1 if rounded else 0
-    first, last = shown((2 * (steps - half) - extra, 2 * (steps + half) + extra), grid, 2 * parts)
+    first, last = published_numbers((2 * (steps - half) - extra, 2 * (steps + half) + extra), grid, 2 * parts)
     return within_limits((first, last), low, high)
 
 
-def _between(numbers: npt.NDArray[Scalar], low: float, high: float) -> npt.NDArray[Scalar]:
+def _clamp(numbers: npt.NDArray[Scalar], low: float, high: float) -> npt.NDArray[Scalar]:
     """Clamp numbers; numpy's own function takes three times as long for short arrays."""
     clamped: npt.NDArray[Scalar] = np.minimum(np.maximum(numbers, low), high)
     return clamped
@@ -93,25 +93,25 @@ class Grid:
         object.__setattr__(self, "half", _exact.divide(self.gamma, Decimal(2)))
 
     @classmethod
-    def of_feed(cls, grid: float, minimum: float | None = None, maximum: float | None = None) -> Grid:
+    def for_feed(cls, grid: float, minimum: float | None = None, maximum: float | None = None) -> Grid:
         """Return the grid of a feed's values, with their declared or default range."""
         gamma = shortest_decimal(grid)
         low, high = (cls(gamma).step_of(end) for end in range_of(grid, minimum, maximum))
         return cls(gamma, low, high)
 
     @classmethod
-    def whole(cls, grid: float) -> Grid:
+    def for_table(cls, grid: float) -> Grid:
         """Return the grid of a table's counts and totals, which are multiples of it."""
         return cls(shortest_decimal(grid), -LARGEST_TOTAL, LARGEST_TOTAL)
 
-    def private(self, doubles: npt.ArrayLike, exactly: Written) -> Steps:
+    def round_private(self, doubles: npt.ArrayLike, exact_decimal: ExactDecimal) -> Steps:
         """Return ⌊v/γ + ½⌋, clamped, for numbers v; ``doubles`` are the nearest doubles.
 
-        ``exactly`` is called only for the few numbers next to a tie.
+        ``exact_decimal`` is called only for the few numbers next to a tie.
         """
-        return self._steps(doubles, exactly, self.low, self.high)
+        return self._steps(doubles, exact_decimal, self.low, self.high)
 
-    def public(self, doubles: npt.ArrayLike) -> Steps:
+    def round_public(self, doubles: npt.ArrayLike) -> Steps:
         """Return the steps of thresholds; each double stands for its shortest decimal."""
         numbers = np.asarray(doubles, dtype=np.float64)
         return self._steps(
@@ -122,25 +122,25 @@ class Grid:
         """Return the step of one number, clamped to ±2⁵⁰."""
         return int(self._steps([float(number)], lambda _: number, -MAX_STEPS, MAX_STEPS)[0])
 
-    def _steps(self, doubles: npt.ArrayLike, exactly: Written, low: int, high: int) -> Steps:
+    def _steps(self, doubles: npt.ArrayLike, exact_decimal: ExactDecimal, low: int, high: int) -> Steps:
         gamma = float(self.gamma)
         end = 2.0 * max(THRESHOLD_STEPS, -low, high) * gamma
-        quotients = _between(np.asarray(doubles, dtype=np.float64), -end, end) / gamma
-        raised = quotients + 0.5
-        steps = np.floor(raised).astype(np.int64)
-        beside = np.abs(raised - np.rint(raised)) <= _ROUNDING * (np.abs(quotients) + 1.0)
-        if beside.any():
+        quotients = _clamp(np.asarray(doubles, dtype=np.float64), -end, end) / gamma
+        shifted = quotients + 0.5
+        steps = np.floor(shifted).astype(np.int64)
+        near_tie = np.abs(shifted - np.rint(shifted)) <= _ROUNDING * (np.abs(quotients) + 1.0)
+        if near_tie.any():
             # Numbers far beyond the ends are clamped in any case.
-            beside &= (quotients > low - 16.0) & (quotients < high + 16.0)
-            places = np.flatnonzero(beside)
-            guesses = np.rint(raised[places])
+            near_tie &= (quotients > low - 16.0) & (quotients < high + 16.0)
+            places = np.flatnonzero(near_tie)
+            guesses = np.rint(shifted[places])
             # A guess errs by less than ½ up to 2⁴⁸ steps, else by less than 2 (integers: at most 1).
-            guesses += np.where(np.abs(guesses) < _FEW, 0.0, 2.0)
+            guesses += np.where(np.abs(guesses) < _EXACT_GUESSES, 0.0, 2.0)
             steps[places] = [
-                self._at_most(guess, exactly(place))
+                self._at_most(guess, exact_decimal(place))
                 for place, guess in zip(places.tolist(), guesses.astype(np.int64).tolist(), strict=True)
             ]
-        return _between(steps, low, high)
+        return _clamp(steps, low, high)
 
     def _at_most(self, steps: int, number: Decimal) -> int:
         """Return ⌊number/γ + ½⌋ exactly, given the upper bound ``steps``."""

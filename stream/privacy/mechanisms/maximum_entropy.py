@@ -64,7 +64,7 @@ class NoisyMarginal:
     variance: float
 
 
-def fit(
+def fit_distribution(
     shape: Sequence[int], marginals: Sequence[NoisyMarginal], rows: int, most_steps: int | None = None
 ) -> Integers:
     """Return the estimated share of each cell, as integers with total near 2⁴².
@@ -74,39 +74,41 @@ def fit(
     """
     # Sums over long runs of memory are fast: the largest axis is last.
     order = sorted(range(len(shape)), key=lambda axis: (shape[axis], axis))
-    place = {axis: number for number, axis in enumerate(order)}
-    turned = []
+    position_of = {axis: number for number, axis in enumerate(order)}
+    reordered = []
     for one in marginals:
-        axes = sorted(one.axes, key=place.__getitem__)
+        axes = sorted(one.axes, key=position_of.__getitem__)
         counts = np.ascontiguousarray(one.counts.transpose([one.axes.index(axis) for axis in axes]))
-        turned.append(NoisyMarginal(tuple(place[axis] for axis in axes), counts, one.variance))
+        reordered.append(NoisyMarginal(tuple(position_of[axis] for axis in axes), counts, one.variance))
     steps = steps_for(math.prod(shape))
-    found = _fit([shape[axis] for axis in order], turned, rows, steps if most_steps is None else most_steps)
-    return np.ascontiguousarray(found.transpose([place[axis] for axis in range(len(shape))]))
+    estimate = _fit_ordered(
+        [shape[axis] for axis in order], reordered, rows, steps if most_steps is None else most_steps
+    )
+    return np.ascontiguousarray(estimate.transpose([position_of[axis] for axis in range(len(shape))]))
 
 
-def product_estimate(shape: Sequence[int], marginals: Sequence[NoisyMarginal]) -> Integers:
+def estimate_product(shape: Sequence[int], marginals: Sequence[NoisyMarginal]) -> Integers:
     """Return the product of one-way marginals, as integers with total near 2⁴²."""
-    return _whole(_product(shape, marginals))
+    return _to_integers(_product(shape, marginals))
 
 
-def _fit(shape: Sequence[int], marginals: Sequence[NoisyMarginal], rows: int, steps: int) -> Integers:
+def _fit_ordered(shape: Sequence[int], marginals: Sequence[NoisyMarginal], rows: int, steps: int) -> Integers:
     base = _product(shape, marginals)
     if not marginals:
-        return _whole(base)
-    tree = _Sums(shape, [one.axes for one in marginals])
+        return _to_integers(base)
+    tree = _MarginalSums(shape, [one.axes for one in marginals])
     overlap = max(sum(axis in one.axes for one in marginals) for axis in range(len(shape)))
     damping = min(float(len(marginals)), _OVERLAP * overlap)
-    relaxed = [_RELAXATION * math.sqrt(one.variance) for one in marginals]
+    taus = [_RELAXATION * math.sqrt(one.variance) for one in marginals]
     theta = [np.zeros_like(one.counts) for one in marginals]
-    ahead = theta
+    lookahead = theta
     momentum = 0
     for _ in range(steps):
-        held = tree.down(_weights(base, tree.up(ahead)))
-        to_counts = rows / float(held[()])
+        marginal_sums = tree.marginals_of(_weights(base, tree.add_broadcast(lookahead)))
+        to_counts = rows / float(marginal_sums[()])
         slopes, reached = [], []
-        for one, tau, point in zip(marginals, relaxed, ahead, strict=True):
-            counts = held[one.axes] * to_counts
+        for one, tau, point in zip(marginals, taus, lookahead, strict=True):
+            counts = marginal_sums[one.axes] * to_counts
             gradient = one.counts - counts - tau * point
             step = gradient / (damping * (counts + tau))
             np.minimum(step, _LARGEST_STEP / damping, out=step)
@@ -119,12 +121,12 @@ def _fit(shape: Sequence[int], marginals: Sequence[NoisyMarginal], rows: int, st
         momentum = 0 if uphill < 0.0 else momentum
         share = momentum / (momentum + 3)
         momentum += 1
-        ahead = [new + share * (new - old) for new, old in zip(reached, theta, strict=True)]
+        lookahead = [new + share * (new - old) for new, old in zip(reached, theta, strict=True)]
         theta = reached
-    return _whole(_weights(base, tree.up(theta)))
+    return _to_integers(_weights(base, tree.add_broadcast(theta)))
 
 
-class _Sums:
+class _MarginalSums:
     """Orders the sums of a tensor so that most marginals are summed from other, small marginals."""
 
     def __init__(self, shape: Sequence[int], wanted: Sequence[tuple[int, ...]]) -> None:
@@ -140,28 +142,28 @@ class _Sums:
                 above = below
         self._downwards = sorted(self._parent, key=lambda axes: (-len(axes), axes))
 
-    def down(self, tensor: Floats) -> dict[tuple[int, ...], Floats]:
+    def marginals_of(self, tensor: Floats) -> dict[tuple[int, ...], Floats]:
         """Return all marginals of a tensor; exact for integers."""
-        found = {self._all: tensor}
+        marginals = {self._all: tensor}
         for axes in self._downwards:
             above = self._parent[axes]
             [dropped] = set(above) - set(axes)
-            found[axes] = found[above].sum(axis=above.index(dropped))
-        return found
+            marginals[axes] = marginals[above].sum(axis=above.index(dropped))
+        return marginals
 
-    def up(self, parts: Sequence[Floats]) -> Floats:
+    def add_broadcast(self, parts: Sequence[Floats]) -> Floats:
         """Broadcast tensors on the wanted axes to all axes and add them, in a fixed order."""
-        held = dict(zip(self._wanted, parts, strict=True))
+        sum_by_axes = dict(zip(self._wanted, parts, strict=True))
         for axes in reversed(self._downwards):
-            if (part := held.get(axes)) is None:
+            if (part := sum_by_axes.get(axes)) is None:
                 continue
             above = self._parent[axes]
             [dropped] = set(above) - set(axes)
             lifted = np.expand_dims(part, above.index(dropped))
-            known = held.get(above)
-            held[above] = lifted if known is None else known + lifted
-        whole: Floats = held[self._all]
-        return whole
+            known = sum_by_axes.get(above)
+            sum_by_axes[above] = lifted if known is None else known + lifted
+        total: Floats = sum_by_axes[self._all]
+        return total
 
 
 def steps_for(cells: int) -> int:
@@ -169,28 +171,28 @@ def steps_for(cells: int) -> int:
     return max(_LEAST_STEPS, min(_MOST_STEPS, _CELL_STEPS // cells))
 
 
-def combined(marginals: Sequence[NoisyMarginal]) -> list[NoisyMarginal]:
+def average_equal_axes(marginals: Sequence[NoisyMarginal]) -> list[NoisyMarginal]:
     """Average marginals on equal axes, weighted by precision; the result is sorted by axes."""
-    found: dict[tuple[int, ...], NoisyMarginal] = {}
+    average_of: dict[tuple[int, ...], NoisyMarginal] = {}
     for one in marginals:
-        if (known := found.get(one.axes)) is None:
-            found[one.axes] = one
+        if (known := average_of.get(one.axes)) is None:
+            average_of[one.axes] = one
             continue
         share = known.variance / (known.variance + one.variance)
         counts = known.counts + share * (one.counts - known.counts)
-        found[one.axes] = NoisyMarginal(one.axes, counts, share * one.variance)
-    return [found[axes] for axes in sorted(found)]
+        average_of[one.axes] = NoisyMarginal(one.axes, counts, share * one.variance)
+    return [average_of[axes] for axes in sorted(average_of)]
 
 
-def summed(one: NoisyMarginal, axes: tuple[int, ...]) -> NoisyMarginal:
+def sum_to_axes(one: NoisyMarginal, axes: tuple[int, ...]) -> NoisyMarginal:
     """Sum a marginal to fewer axes; m summed cells have m times the variance."""
     if axes == one.axes:
         return one
     kept = [place for place, axis in enumerate(one.axes) if axis in axes]
     shape = [one.counts.shape[place] for place in kept]
-    turned = one.counts.transpose([*sorted(set(range(one.counts.ndim)) - set(kept)), *kept])
-    rows = turned.reshape(-1, math.prod(shape))
-    return NoisyMarginal(axes, _folded(rows).reshape(shape), one.variance * len(rows))
+    reordered = one.counts.transpose([*sorted(set(range(one.counts.ndim)) - set(kept)), *kept])
+    rows = reordered.reshape(-1, math.prod(shape))
+    return NoisyMarginal(axes, _fold_rows(rows).reshape(shape), one.variance * len(rows))
 
 
 def moved_to_product(
@@ -213,10 +215,10 @@ def moved_to_product(
 
 def ordered_sum(values: Floats) -> float:
     """Sum an array by adding its halves, in the same order on every machine."""
-    return float(_folded(values.reshape(-1, 1))[0]) if values.size else 0.0
+    return float(_fold_rows(values.reshape(-1, 1))[0]) if values.size else 0.0
 
 
-def _folded(rows: Floats) -> Floats:
+def _fold_rows(rows: Floats) -> Floats:
     while len(rows) > 1:
         half = len(rows) >> 1
         folded = rows[:half] + rows[half : 2 * half]
@@ -231,9 +233,9 @@ def _product(shape: Sequence[int], marginals: Sequence[NoisyMarginal]) -> Floats
     """Return p₀: the product of one-way marginals, each averaged over all measurements."""
     base = np.ones(tuple(shape))
     for axis in range(len(shape)):
-        seen = [summed(one, (axis,)) for one in marginals if axis in one.axes]
-        if seen:
-            [one] = combined(seen)
+        measured = [sum_to_axes(one, (axis,)) for one in marginals if axis in one.axes]
+        if measured:
+            [one] = average_equal_axes(measured)
             counts = np.maximum(one.counts, _LEAST_SHARE * math.sqrt(one.variance))
             base *= (counts / ordered_sum(counts)).reshape(spread_shape(shape, (axis,)))
     return base
@@ -249,7 +251,7 @@ def _weights(base: Floats, log: Floats) -> Floats:
     return np.rint(weights, out=weights)
 
 
-def _whole(weights: Floats) -> Integers:
+def _to_integers(weights: Floats) -> Integers:
     scaled = np.rint(weights * (float(1 << _WEIGHT_BITS) / float(weights.max())))
     return np.rint(scaled * (float(1 << TOTAL_BITS) / float(scaled.sum()))).astype(np.int64)
 

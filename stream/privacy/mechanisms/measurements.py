@@ -19,8 +19,8 @@ import numpy.typing as npt
 from schemas import EstimateCalibration
 from stream.privacy.accuracy.noise_laws import two_sided_reach, variance_of
 from stream.privacy.composition.costs import PARTS
-from stream.privacy.mechanisms.estimate_questions import CellGroups, Numbers, ResolvedQuestion, Single
-from stream.privacy.mechanisms.maximum_entropy import NoisyMarginal, moved_to_product, ordered_sum, summed
+from stream.privacy.mechanisms.estimate_questions import CellGroups, Numbers, ResolvedQuestion, SingleNumber
+from stream.privacy.mechanisms.maximum_entropy import NoisyMarginal, moved_to_product, ordered_sum, sum_to_axes
 from stream.privacy.mechanisms.tensor_sums import TensorCells
 from stream.privacy.noise import Sampler, Symmetric, sampler
 from stream.privacy.planning.estimate_plans import (
@@ -44,7 +44,9 @@ class OwnMeasurement:
     reach: Fraction
 
 
-def own_price(calibration: EstimateCalibration, question: ResolvedQuestion, alpha: Fraction) -> tuple[Price, bool]:
+def price_alone(
+    calibration: EstimateCalibration, question: ResolvedQuestion, alpha: Fraction
+) -> tuple[Price, bool]:
     """Return the least price at which every number is within ``alpha``.
 
     The flag is True if measuring the marginal has this price.
@@ -161,7 +163,7 @@ class Covering:
 class Measurements:
     """The measurements of one stream in order; ``listed`` is indexed by number.
 
-    ``sizes`` has the number of values of each attribute, ``private`` returns true counts. ``told``
+    ``sizes`` has the number of values of each attribute, ``private`` returns true counts. ``best_by_question``
     maps a question's key to the index of the most accurate measurement of its numbers.
     """
 
@@ -178,7 +180,7 @@ class Measurements:
             for axes in (opening_axes(self.sizes, opening_order(calibration)) if calibration.starts else ())
         ]
         self._singles = {one.axes[0]: index for index, one in enumerate(self.listed) if len(one.axes) == 1}
-        self.told: dict[bytes, int] = {}
+        self.best_by_question: dict[bytes, int] = {}
         self._used: dict[Axes, tuple[int, ...]] = {}
         self._covering: dict[Axes, list[Covering]] = {}
         self._connected: dict[tuple[Axes, int], Axes] = {}
@@ -189,118 +191,127 @@ class Measurements:
         """Add the measurement of the answer after ``tops`` charges, as in `MeasuredMarginal`."""
         if share is not None and question is not None:
             own = own_measurement(self.calibration, question, share, marginal=bool(axes))
-            one = MeasuredMarginal(axes, own.law, tops, question, own.reach, share)
+            measurement = MeasuredMarginal(axes, own.law, tops, question, own.reach, share)
         else:
             law = marginal_law(self.calibration, numbered=question is not None)
-            one = MeasuredMarginal(axes, law, tops, question, self.calibration.sparse_vector.answer_alpha)
+            measurement = MeasuredMarginal(axes, law, tops, question, self.calibration.sparse_vector.answer_alpha)
         if question is not None:
-            known = self.told.get(question.key)
-            if known is None or one.reach < self.listed[known].reach:
-                self.told[question.key] = len(self.listed)
-        self.append(one)
+            best = self.best_by_question.get(question.key)
+            if best is None or measurement.reach < self.listed[best].reach:
+                self.best_by_question[question.key] = len(self.listed)
+        self.append(measurement)
 
     def copied(self) -> Measurements:
         """Return these measurements as they are now; later ones are not added to the copy."""
-        found = replace(self)
-        found.listed, found.told = list(self.listed), dict(self.told)
-        return found
+        copy = replace(self)
+        copy.listed, copy.best_by_question = list(self.listed), dict(self.best_by_question)
+        return copy
 
-    def append(self, one: MeasuredMarginal) -> None:
+    def append(self, measurement: MeasuredMarginal) -> None:
         """List a measurement."""
-        self.listed.append(one)
+        self.listed.append(measurement)
         self._used, self._covering, self._connected = {}, {}, {}
 
-    def connected(self, axes: Axes, most: int = CONNECTED_CELLS) -> Axes:
+    def connect_axes(self, axes: Axes, most: int = CONNECTED_CELLS) -> Axes:
         """Return ``axes`` with the attributes that measured marginals connect them by.
 
         Two of the axes without a common measurement are connected by attributes that were measured
         with both, smallest first, or else by the shortest chain of measurements, as long as all
         have at most ``most`` cells together.
         """
-        if (known := self._connected.get((axes, most))) is None:
-            measured = [one.axes for one in self.listed]
-            known = self._connected[axes, most] = connected(self.sizes, measured, axes, most)
-        return known
+        if (cached := self._connected.get((axes, most))) is None:
+            measured = [measurement.axes for measurement in self.listed]
+            cached = self._connected[axes, most] = connect_axes(self.sizes, measured, axes, most)
+        return cached
 
-    def used_for(self, frame: Axes) -> tuple[int, ...]:
+    def indices_for_fit(self, frame: Axes) -> tuple[int, ...]:
         """Return the indices of the measurements that a fit on the axes ``frame`` uses.
 
         A measurement is used if it has two or more of these axes, or one that no earlier one has.
         """
-        if (known := self._used.get(frame)) is None:
+        if (cached := self._used.get(frame)) is None:
             used, covered = [], set[int]()
-            for index, one in enumerate(self.listed):
-                shared = {axis for axis in one.axes if axis in frame}
+            for index, measurement in enumerate(self.listed):
+                shared = {axis for axis in measurement.axes if axis in frame}
                 if len(shared) > 1 or shared - covered:
                     used.append(index)
                     covered |= shared
-            known = self._used[frame] = tuple(used)
-        return known
+            cached = self._used[frame] = tuple(used)
+        return cached
 
-    def covering(self, axes: Axes) -> list[Covering]:
+    def covering_marginals(self, axes: Axes) -> list[Covering]:
         """Return the measured marginals that have all these axes."""
-        if (known := self._covering.get(axes)) is None:
-            known = self._covering[axes] = [
+        if (cached := self._covering.get(axes)) is None:
+            cached = self._covering[axes] = [
                 Covering(
                     index,
-                    one.law,
-                    one.charges,
-                    tuple(self.sizes[axis] for axis in one.axes),
-                    math.prod(self.sizes[axis] for axis in one.axes if axis not in axes),
+                    measurement.law,
+                    measurement.charges,
+                    tuple(self.sizes[axis] for axis in measurement.axes),
+                    math.prod(self.sizes[axis] for axis in measurement.axes if axis not in axes),
                 )
-                for index, one in enumerate(self.listed)
-                if set(axes) <= set(one.axes)
+                for index, measurement in enumerate(self.listed)
+                if set(axes) <= set(measurement.axes)
             ]
-        return known
+        return cached
 
-    def together(self, axes: Axes) -> bool:
+    def are_measured_together(self, axes: Axes) -> bool:
         """Return True if each two of these axes, or the only one, are in a measured marginal."""
-        return all(self.covering(some) for some in combinations(axes, min(2, len(axes))))
+        return all(self.covering_marginals(some) for some in combinations(axes, min(2, len(axes))))
 
     # Methods from here on read private values, which are published only with noise:
 
     def counts(self, index: int) -> Integers:
         """Return a measurement's noisy counts."""
         key = ("counts", index, self.listed[index].axes)
-        if (known := self.memory.get(key)) is None:
-            one = self.listed[index]
-            true = self.private(one.axes).tensor
-            noise = self.draws.marginal(one.tops, one.axes, true.size, one.law, one.share)
-            known = true + noise.reshape(true.shape)
-            self.memory.put(key, known)
-        return known  # type: ignore[no-any-return]
+        if (cached := self.memory.get(key)) is None:
+            measurement = self.listed[index]
+            true = self.private(measurement.axes).tensor
+            noise = self.draws.marginal(
+                measurement.tops, measurement.axes, true.size, measurement.law, measurement.share
+            )
+            cached = true + noise.reshape(true.shape)
+            self.memory.put(key, cached)
+        return cached  # type: ignore[no-any-return]
 
     def numbers(self, index: int) -> Numbers:
         """Return the numbers that were published with a measurement."""
-        one = self.listed[index]
-        if one.question is None or one.tops is None:
+        measurement = self.listed[index]
+        if measurement.question is None or measurement.tops is None:
             raise ValueError("this measurement has no published number")
-        if one.share is not None and one.axes:
-            return one.question.numbers(TensorCells(self.counts(index)))
-        true = one.question.numbers(self.private(one.question.axes))
-        if one.share is not None:
-            noise = self.draws.numbers(one.tops, one.question.key, one.share, len(true), one.law)
+        if measurement.share is not None and measurement.axes:
+            return measurement.question.numbers(TensorCells(self.counts(index)))
+        true = measurement.question.numbers(self.private(measurement.question.axes))
+        if measurement.share is not None:
+            noise = self.draws.numbers(
+                measurement.tops, measurement.question.key, measurement.share, len(true), measurement.law
+            )
             return tuple(number + drawn for number, drawn in zip(true, noise.tolist(), strict=True))
-        return (true[0] + self.draws.number(one.tops, one.question.key, self._number_law(one.question)),)
+        return (
+            true[0]
+            + self.draws.number(
+                measurement.tops, measurement.question.key, self._number_law(measurement.question)
+            ),
+        )
 
     def counts_on(self, index: int, axes: Axes) -> Integers:
         """Return a measurement's noisy counts, summed over the other axes."""
-        own = self.listed[index].axes
-        others = tuple(place for place, axis in enumerate(own) if axis not in axes)
+        measured_axes = self.listed[index].axes
+        others = tuple(place for place, axis in enumerate(measured_axes) if axis not in axes)
         counts = self.counts(index)
         return counts.sum(axis=others) if others else counts
 
     def marginals(self, frame: Axes) -> list[NoisyMarginal]:
         """Return the noisy marginals on these axes, for a fit."""
-        found = []
-        for index in self.used_for(frame):
+        marginals = []
+        for index in self.indices_for_fit(frame):
             shared = tuple(axis for axis in self.listed[index].axes if axis in frame)
-            one = summed(self._noisy(index), shared)
+            measurement = sum_to_axes(self._combined_marginal(index), shared)
             places = tuple(frame.index(axis) for axis in shared)
-            found.append(NoisyMarginal(places, one.counts, one.variance))
-        return found
+            marginals.append(NoisyMarginal(places, measurement.counts, measurement.variance))
+        return marginals
 
-    def _noisy(self, index: int) -> NoisyMarginal:
+    def _combined_marginal(self, index: int) -> NoisyMarginal:
         """Combine a marginal's cells with the number measured beside it, by precision.
 
         An unselected set is moved to the product of its attributes if it hardly differs.
@@ -309,33 +320,34 @@ class Measurements:
         counts = self.counts(index).astype(np.float64)
         variance = variance_of(one.law)
         if self.calibration.estimate > 1 and one.unselected:
-            singles = [self._noisy(self._singles[axis]) for axis in one.axes]
+            singles = [self._combined_marginal(self._singles[axis]) for axis in one.axes]
             return moved_to_product(NoisyMarginal(one.axes, counts, variance), singles, self.calibration.noise)
-        if isinstance(question := one.question, Single) and one.share is None:
+        if isinstance(question := one.question, SingleNumber) and one.share is None:
             weights = question.weights().astype(np.float64)
-            told = self.numbers(index)[0] - question.numbers(TensorCells(self.counts(index)))[0]
+            difference = self.numbers(index)[0] - question.numbers(TensorCells(self.counts(index)))[0]
             spread = variance * ordered_sum(weights * weights) + variance_of(self._number_law(question))
-            counts = counts + weights * (variance * told / spread)
+            counts = counts + weights * (variance * difference / spread)
         return NoisyMarginal(one.axes, counts, variance)
 
     def _number_law(self, question: ResolvedQuestion) -> Symmetric:
         return number_law(self.calibration, question.width)
 
 
-def connected(sizes: Sequence[int], measured: Sequence[Axes], axes: Axes, most: int) -> Axes:
-    """Return ``axes`` with those that connect them, as in `Measurements.connected`."""
-    beside: dict[int, set[int]] = {}
-    for one in measured:
-        for axis in one:
-            beside.setdefault(axis, set()).update(other for other in one if other != axis)
+def connect_axes(sizes: Sequence[int], measured: Sequence[Axes], axes: Axes, most: int) -> Axes:
+    """Return ``axes`` with those that connect them, as in `Measurements.connect_axes`."""
+    neighbors: dict[int, set[int]] = {}
+    for measurement in measured:
+        for axis in measurement:
+            neighbors.setdefault(axis, set()).update(other for other in measurement if other != axis)
     frame, cells = set(axes), math.prod(sizes[axis] for axis in axes)
     for left, right in combinations(axes, 2):
-        if right in beside.get(left, ()):
+        if right in neighbors.get(left, ()):
             continue
-        between = sorted(
-            (beside.get(left, set()) & beside.get(right, set())) - frame, key=lambda axis: (sizes[axis], axis)
+        common_neighbors = sorted(
+            (neighbors.get(left, set()) & neighbors.get(right, set())) - frame,
+            key=lambda axis: (sizes[axis], axis),
         )
-        for chain in [[axis] for axis in between] or [_chain(beside, left, right)]:
+        for chain in [[axis] for axis in common_neighbors] or [_chain(neighbors, left, right)]:
             more = math.prod(sizes[axis] for axis in set(chain) - frame)
             if cells * more <= most:
                 frame.update(chain)
@@ -343,18 +355,18 @@ def connected(sizes: Sequence[int], measured: Sequence[Axes], axes: Axes, most: 
     return tuple(sorted(frame))
 
 
-def _chain(beside: dict[int, set[int]], left: int, right: int) -> list[int]:
+def _chain(neighbors: dict[int, set[int]], left: int, right: int) -> list[int]:
     """Return the attributes between two others on the shortest chain of measurements."""
-    before: dict[int, int] = {left: left}
+    previous: dict[int, int] = {left: left}
     reached = [left]
     for axis in reached:
-        for other in sorted(beside.get(axis, ())):
-            if other not in before:
-                before[other] = axis
+        for other in sorted(neighbors.get(axis, ())):
+            if other not in previous:
+                previous[other] = axis
                 reached.append(other)
     chain = []
-    axis = before.get(right, left)
+    axis = previous.get(right, left)
     while axis != left:
         chain.append(axis)
-        axis = before[axis]
+        axis = previous[axis]
     return chain

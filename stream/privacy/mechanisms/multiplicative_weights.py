@@ -77,19 +77,19 @@ class TensorCorrection:
     gap: int = 0
     reach: int = 0
 
-    def times(self, shown: int, estimate: int = 0) -> int:
-        """Return the multiple of η for the observed error ``shown``.
+    def times(self, observed_error: int, estimate: int = 0) -> int:
+        """Return the multiple of η for the observed error ``observed_error``.
 
         It is the largest for which the distance to the true distribution falls by at least 2γ²,
-        for every true error within ``reach`` of ``shown``.
+        for every true error within ``reach`` of ``observed_error``.
         """
         del estimate
         if self.gap == 0:
             return 1
-        shown = abs(shown)
-        least = max(self.gap, shown - self.reach)
+        observed_error = abs(observed_error)
+        least = max(self.gap, observed_error - self.reach)
         safe = least + math.isqrt(least * least - self.gap * self.gap)
-        return max(1, min(shown, safe) // self.gap)
+        return max(1, min(observed_error, safe) // self.gap)
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,16 +106,16 @@ class SparseCorrection:
     most: int
     learning_rate: float
 
-    def times(self, shown: int, estimate: int) -> int:
+    def times(self, observed_error: int, estimate: int) -> int:
         """Return the multiple of η that moves the answer by the error that is certain.
 
         A correction y of the right sign lowers the distance to the true distribution by at least
         y·b − ln(1 − a + a·e^y), for the hypothesis's share a and the true share b. This grows with
         y up to the difference of their log-odds (docs/proofs/sparse-pmw.md).
         """
-        least = max(self.gap, abs(shown) - self.reach)
+        least = max(self.gap, abs(observed_error) - self.reach)
         with localcontext(_LOG_ODDS) as context:
-            sign = 1 if shown > 0 else -1
+            sign = 1 if observed_error > 0 else -1
             # Answers are rounded to a step: use its end with the smaller correction.
             start = Decimal(min(max(estimate + sign, _STEP), self.rows - _STEP)) / self.rows
             end = Decimal(estimate) / self.rows + sign * Decimal(least) / self.most
@@ -126,7 +126,7 @@ class SparseCorrection:
         return max(1, math.floor(distance))
 
 
-def run(
+def answer_questions(
     hypothesis: Hypothesis,
     questions: Sequence[Any],
     private: Integers,
@@ -156,16 +156,19 @@ def run(
         estimates = hypothesis.estimates(questions[block.start : block.stop], rows)
         margins = np.abs(private[block.start : block.stop] - estimates) - threshold
         above = margins + noise.queries(tops, block) >= noise.barrier(tops)
-        standing = int(np.argmax(above)) if above.any() else len(block)
-        steps += [HypothesisAnswer(above=False, value=value) for value in estimates[:standing].tolist()]
-        if standing == len(block):
+        first_top = int(np.argmax(above)) if above.any() else len(block)
+        steps += [HypothesisAnswer(above=False, value=value) for value in estimates[:first_top].tolist()]
+        if first_top == len(block):
             size *= 2
             continue
-        place = block[standing]
+        place = block[first_top]
         value = int(private[place]) + noise.answer(tops, place)
-        shown = value - int(estimates[standing])
+        observed_error = value - int(estimates[first_top])
         step = HypothesisAnswer(
-            above=True, value=value, up=shown > 0, times=strength.times(shown, int(estimates[standing]))
+            above=True,
+            value=value,
+            up=observed_error > 0,
+            times=strength.times(observed_error, int(estimates[first_top])),
         )
         hypothesis.update(questions[place], up=step.up, times=step.times)
         steps.append(step)
@@ -211,11 +214,11 @@ class TensorHypothesis:
 
     def estimates(self, questions: Sequence[TensorQuestion], rows: int) -> Integers:
         """Return rows·q(p̂) of each question in steps, rounded to nearest, halves upwards."""
-        alike: defaultdict[tuple[int, ...], list[int]] = defaultdict(list)
+        group: defaultdict[tuple[int, ...], list[int]] = defaultdict(list)
         for place, question in enumerate(questions):
-            alike[question.axes].append(place)
+            group[question.axes].append(place)
         estimates = np.empty(len(questions), dtype=np.int64)
-        for axes, places in alike.items():
+        for axes, places in group.items():
             marginal = self._marginal(axes)
             at_once = _BUFFER_CELLS // min(len(marginal), _BLOCK_CELLS)
             for start in range(0, len(places), at_once):
@@ -227,28 +230,28 @@ class TensorHypothesis:
 
     def update(self, question: TensorQuestion, *, up: bool, times: int = 1) -> None:
         """Multiply each cell's weight by exp(±times·η q(x)), q as a share of a full weight."""
-        moved = times * question.steps().astype(np.int64).reshape(spread_shape(self._shape, question.axes))
+        change = times * question.steps().astype(np.int64).reshape(spread_shape(self._shape, question.axes))
         if up:
-            self._log_weights += moved
+            self._log_weights += change
         else:
-            self._log_weights -= moved
+            self._log_weights -= change
         self._tensor = None
         self._marginals = {}
 
     def _marginal(self, axes: tuple[int, ...]) -> Floats:
         if self._tensor is None:
-            self._tensor = self._normalised()
+            self._tensor = self._compute_distribution()
             self._total = int(self._tensor.sum())
-        known = self._marginals.get(axes)
-        if known is None:
-            known = _summed_over_others(self._tensor, axes)
+        marginal_sums = self._marginals.get(axes)
+        if marginal_sums is None:
+            marginal_sums = _summed_over_others(self._tensor, axes)
             kept = sum(marginal.nbytes for marginal in self._marginals.values())
-            if kept + known.nbytes > _MARGINAL_BUDGET * self._tensor.nbytes:
+            if kept + marginal_sums.nbytes > _MARGINAL_BUDGET * self._tensor.nbytes:
                 self._marginals = {}
-            self._marginals[axes] = known
-        return known
+            self._marginals[axes] = marginal_sums
+        return marginal_sums
 
-    def _normalised(self) -> Floats:
+    def _compute_distribution(self) -> Floats:
         heaviest = 2.0**TOTAL_BITS
         down = np.minimum(self._log_weights.max() - self._log_weights, self._exponentials.most)
         weights = np.rint(heaviest * self._exponentials.evaluate(down))
@@ -261,8 +264,8 @@ class TensorHypothesis:
 def _summed_over_others(tensor: Floats, axes: tuple[int, ...]) -> Floats:
     """Return a flat marginal; the longest runs of other axes are summed first, for speed."""
     runs = [
-        (kept, math.prod(tensor.shape[axis] for axis in run))
-        for kept, run in groupby(range(tensor.ndim), key=lambda axis: axis in axes)
+        (kept, math.prod(tensor.shape[axis] for axis in answer_questions))
+        for kept, answer_questions in groupby(range(tensor.ndim), key=lambda axis: axis in axes)
     ]
     summed = tensor.reshape([size for _, size in runs])
     for place in sorted(range(len(runs)), key=lambda place: -runs[place][1]):

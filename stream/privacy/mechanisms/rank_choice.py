@@ -17,7 +17,7 @@ import numpy as np
 import numpy.typing as npt
 
 from stream.privacy.accuracy.rank_accuracy import MOST_STEPS, draw_steps
-from stream.privacy.mechanisms.selection import UNIFORM_BITS, WEIGHT_BITS, weights
+from stream.privacy.mechanisms.selection import UNIFORM_BITS, WEIGHT_BITS, weights_for
 from stream.privacy.noise import NoiseScaleError
 
 Integers = npt.NDArray[np.int64]
@@ -46,15 +46,15 @@ class RankLaw:
 
         Their number depends on the rate alone.
         """
-        law = weights(self.rate / self.part.denominator)
+        law = weights_for(self.rate / self.part.denominator)
         weight, ratio = law.weight_at(offset), law.weight_at(self.part.denominator)
-        found = []
+        weights = []
         for _ in range(self.steps):
-            found.append(weight)
+            weights.append(weight)
             weight = weight * ratio >> WEIGHT_BITS
-        return found
+        return weights
 
-    def places(self, counts: Integers) -> tuple[Integers, list[int]]:
+    def weight_positions(self, counts: Integers) -> tuple[Integers, list[int]]:
         """Return each code's place in a list of weights, and the list; both are private.
 
         Place 0 are the quantiles, of distance 0. Places up to ``steps`` are codes above them, the
@@ -70,12 +70,12 @@ class RankLaw:
         beyond = 2 * steps + 1
         # Both sides are computed for every code, so that the time does not depend on the rows.
         up, down = above // denominator, below // denominator
-        found = np.where(above > 0, np.where(up < steps, 1 + up, beyond), 0)
-        found = np.where(below > 0, np.where(down < steps, 1 + steps + down, beyond), found)
+        positions = np.where(above > 0, np.where(up < steps, 1 + up, beyond), 0)
+        positions = np.where(below > 0, np.where(down < steps, 1 + steps + down, beyond), positions)
         up_offset = -numerator * rows % denominator
         down_offset = numerator * rows % denominator
-        listed = [1 << WEIGHT_BITS, *self.weights_from(up_offset), *self.weights_from(down_offset), 0]
-        return found, listed
+        weight_list = [1 << WEIGHT_BITS, *self.weights_from(up_offset), *self.weights_from(down_offset), 0]
+        return positions, weight_list
 
 
 rank_law = lru_cache(maxsize=4096)(RankLaw)
@@ -84,8 +84,8 @@ rank_law = lru_cache(maxsize=4096)(RankLaw)
 
 def code_weights(counts: Integers, law: RankLaw) -> list[int]:
     """Return the weight of each code: private."""
-    places, listed = law.places(counts)
-    return [listed[place] for place in places.tolist()]
+    places, weight_list = law.weight_positions(counts)
+    return [weight_list[place] for place in places.tolist()]
 
 
 def choose_code(counts: Integers, law: RankLaw, uniform: int) -> int:
@@ -94,10 +94,10 @@ def choose_code(counts: Integers, law: RankLaw, uniform: int) -> int:
     Codes are ordered by place, then by value; code number i in this order is drawn iff
     C_{i−1} ≤ ⌊uniform·W / 2^256⌋ < C_i, with the cumulative weights C and their sum W.
     """
-    places, listed = law.places(counts)
-    sizes = np.bincount(places, minlength=len(listed)).tolist()
-    ends = list(accumulate(size * weight for size, weight in zip(sizes, listed, strict=True)))
+    places, weight_list = law.weight_positions(counts)
+    sizes = np.bincount(places, minlength=len(weight_list)).tolist()
+    ends = list(accumulate(size * weight for size, weight in zip(sizes, weight_list, strict=True)))
     point = uniform * ends[-1] >> UNIFORM_BITS
     place = bisect_right(ends, point)
     before = ends[place - 1] if place else 0
-    return int(np.flatnonzero(places == place)[(point - before) // listed[place]])
+    return int(np.flatnonzero(places == place)[(point - before) // weight_list[place]])

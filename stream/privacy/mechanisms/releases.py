@@ -17,12 +17,12 @@ from stream.privacy.planning.hypothesis_plans import WEIGHT_STEPS
 
 Integers = npt.NDArray[np.int64]
 
-_CODE = ">u4"
+_CODE_DTYPE = ">u4"
 
 
-def cell_names(codes: npt.ArrayLike) -> list[bytes]:
+def cell_bytes(codes: npt.ArrayLike) -> list[bytes]:
     """Return the canonical bytes of cells, from codes below 2³² of shape (cells, attributes)."""
-    array = np.ascontiguousarray(codes, dtype=_CODE)
+    array = np.ascontiguousarray(codes, dtype=_CODE_DTYPE)
     width = array.itemsize * array.shape[1]
     data = array.tobytes()
     return [data[start : start + width] for start in range(0, len(data), width)]
@@ -54,7 +54,7 @@ def matrix_seed(incarnation: str) -> bytes:
     return blake3(incarnation.encode(), derive_key_context=_CONTEXT).digest()
 
 
-def columns(seed: bytes, cells: Sequence[bytes], projections: int) -> Bits:
+def matrix_columns(seed: bytes, cells: Sequence[bytes], projections: int) -> Bits:
     """Return the matrix columns of cells, as bits of shape (cells, projections); 0 is −1."""
     width = -(-projections // 8)
     data = b"".join([blake3(cell, key=seed).digest(width) for cell in cells])
@@ -69,12 +69,12 @@ def project(seed: bytes, private_codes: npt.NDArray[np.integer], projections: in
     """
     ones = np.zeros(projections, dtype=np.int64)
     for start in range(0, len(private_codes), _ROWS_AT_ONCE):
-        cells = cell_names(private_codes[start : start + _ROWS_AT_ONCE])
-        ones += columns(seed, cells, projections).sum(axis=0, dtype=np.uint8)
+        cells = cell_bytes(private_codes[start : start + _ROWS_AT_ONCE])
+        ones += matrix_columns(seed, cells, projections).sum(axis=0, dtype=np.uint8)
     return 2 * ones - len(private_codes)
 
 
 def inner_products(bits: Bits, release: Integers) -> list[int]:
     """Return ⟨column, u + v⟩ for each column; ``release`` is u plus noise v."""
-    everything = int(release.sum())
-    return [2 * int(release[column.view(np.bool_)].sum()) - everything for column in bits]
+    total = int(release.sum())
+    return [2 * int(release[column.view(np.bool_)].sum()) - total for column in bits]

@@ -56,7 +56,7 @@ def noisy_max(scores: Integers, noise: Integers) -> int:
 
 
 @dataclass(frozen=True)
-class Weights:
+class ExponentialWeights:
     """Weights e^{−rate·gap} in fixed point, for scores ``gap`` steps below the best."""
 
     rate: Fraction
@@ -87,11 +87,11 @@ class Weights:
         return weight
 
 
-weights = lru_cache(maxsize=4096)(Weights)
+weights_for = lru_cache(maxsize=4096)(ExponentialWeights)
 """Returns the weights of a rate; equal rates share one object."""
 
 
-def exponential(scores: Sequence[int], law: Weights, uniform: int) -> int:
+def draw_exponential(scores: Sequence[int], law: ExponentialWeights, uniform: int) -> int:
     """Draw the index of a candidate with probability ∝ e^{rate·score}.
 
     ``uniform`` is an integer below 2^256. Candidate i is drawn iff C_{i−1} ≤ ⌊uniform·W / 2^256⌋
@@ -108,7 +108,7 @@ RESPONSE_WORDS = RESPONSE_BITS // 64
 """Number of 64-bit words in ``uniform``, an integer below 2^128."""
 
 
-def respond(own: int | None, law: ResponseLaw, uniform: int) -> int:
+def choose_response(own: int | None, law: ResponseLaw, uniform: int) -> int:
     """Return the category to publish for a person's category ``own``; both are below k.
 
     ``uniform`` is an integer below 2^128. Of its values, exactly ``law.other_weight`` lead to each other

@@ -15,7 +15,7 @@ from typing import Final
 import numpy as np
 import numpy.typing as npt
 
-from stream.privacy.mechanisms.releases import cell_names
+from stream.privacy.mechanisms.releases import cell_bytes
 from stream.privacy.planning.hypothesis_plans import WEIGHT_STEPS
 
 Cell = tuple[int, ...]
@@ -39,7 +39,7 @@ class CellQuestion:
     @property
     def key(self) -> bytes:
         """Canonical bytes, equal for equivalent questions."""
-        return b"".join(cell_names(self.cells)) + np.array(self.steps, dtype=">u4").tobytes()
+        return b"".join(cell_bytes(self.cells)) + np.array(self.steps, dtype=">u4").tobytes()
 
 
 class SparseHypothesis:
@@ -67,11 +67,14 @@ class SparseHypothesis:
 
         Before rounding, the error due to inexact shares is at most rows·2⁻⁶⁰ steps.
         """
-        shares = self._normalised()
-        other = self._other_share
+        shares = self._current_shares()
+        other_share = self._other_share
         half = 1 << (SHARE_BITS - 1)
         masses = (
-            sum(step * shares.get(cell, other) for cell, step in zip(question.cells, question.steps, strict=True))
+            sum(
+                step * shares.get(cell, other_share)
+                for cell, step in zip(question.cells, question.steps, strict=True)
+            )
             for question in questions
         )
         return np.array([(rows * mass + half) >> SHARE_BITS for mass in masses], dtype=np.int64)
@@ -80,12 +83,12 @@ class SparseHypothesis:
         """Multiply each cell's weight by exp(±times·η q(x)), q as a share of a full weight."""
         with localcontext(_ARITHMETIC):
             for cell, step in zip(question.cells, question.steps, strict=True):
-                moved = self._log_weights.get(cell, 0) + times * (step if up else -step)
-                self._log_weights[cell] = moved
-                self._weights[cell] = (self._unit * moved).exp()
+                log_weight = self._log_weights.get(cell, 0) + times * (step if up else -step)
+                self._log_weights[cell] = log_weight
+                self._weights[cell] = (self._unit * log_weight).exp()
         self._shares = None
 
-    def _normalised(self) -> dict[Cell, int]:
+    def _current_shares(self) -> dict[Cell, int]:
         """Return the shares of named cells; ``_other_share`` is that of each other cell."""
         if self._shares is None:
             with localcontext(_ARITHMETIC):
@@ -96,7 +99,7 @@ class SparseHypothesis:
         return self._shares
 
 
-def whole_steps(weight: float) -> int:
+def steps_of_weight(weight: float) -> int:
     """Convert a finite weight to steps of 1/1024; raise ValueError if it is no whole number."""
     steps = weight * WEIGHT_STEPS
     nearest = round(steps)
@@ -105,8 +108,8 @@ def whole_steps(weight: float) -> int:
     return nearest
 
 
-def weight_steps(weight: float) -> int:
+def steps_of_unit_weight(weight: float) -> int:
     """Convert a weight from 0 to 1 to steps of 1/1024; raise ValueError for others."""
     if not 0.0 <= weight <= 1.0:
         raise ValueError("a weight must be from 0 to 1; scale the question down")
-    return whole_steps(weight)
+    return steps_of_weight(weight)

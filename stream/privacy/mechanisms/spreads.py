@@ -21,15 +21,15 @@ NUMBERS: Final = 3
 _LOW_BITS: Final = 20
 
 
-def widths(size: int) -> tuple[int, int, int]:
+def row_sensitivities(size: int) -> tuple[int, int, int]:
     """Return the most by which one row changes each number; 1 for a single value, as noise needs a scale."""
     most = max(1, size - 1)
     return 1, most, most * most
 
 
-def moved(size: int, *, replaced: bool) -> tuple[int, int, int]:
+def person_sensitivities(size: int, *, replaced: bool) -> tuple[int, int, int]:
     """Return the most by which one person changes each number, per row; a replaced row moves a sum twice."""
-    count, total, squared = widths(size)
+    count, total, squared = row_sensitivities(size)
     return (count, 2 * total, 2 * squared) if replaced else (count, total, squared)
 
 
@@ -51,21 +51,23 @@ def variance_of(numbers: Sequence[float], reaches: Sequence[float], size: int) -
     """
     most = float(size - 1)
     (count, total, squared), (count_reach, total_reach, squared_reach) = numbers, reaches
-    whole = most * most
-    low, high = 0.0, whole
+    largest_variance = most * most
+    low, high = 0.0, largest_variance
     if count - count_reach > 0.0:
         ends = [1.0 / (count + count_reach), 1.0 / (count - count_reach)]
         least, largest = max(0.0, abs(total) - total_reach), abs(total) + total_reach
-        low = min(_variance(end, squared - squared_reach, largest, whole) for end in ends)
+        low = min(_variance(end, squared - squared_reach, largest, largest_variance) for end in ends)
         upper = squared + squared_reach
         if least > 0.0 and ends[0] < (peak := upper / (4.0 * least * least)) < ends[1]:
             ends.append(peak)
-        high = max(_variance(end, upper, least, whole) for end in ends)
-        low, high = min(max(low, 0.0), whole), min(max(high, 0.0), whole)
-    plain = _variance(1.0 / count, squared, abs(total), whole) if count > 0.0 else 0.5 * whole
-    estimate = min(max(plain, low), high)
+        high = max(_variance(end, upper, least, largest_variance) for end in ends)
+        low, high = min(max(low, 0.0), largest_variance), min(max(high, 0.0), largest_variance)
+    noisy_variance = (
+        _variance(1.0 / count, squared, abs(total), largest_variance) if count > 0.0 else 0.5 * largest_variance
+    )
+    estimate = min(max(noisy_variance, low), high)
     return 0.25 * estimate, 0.25 * low, 0.25 * high
 
 
-def _variance(inverse: float, squared: float, total: float, whole: float) -> float:
-    return 0.5 * (squared * inverse + whole) - (total * inverse) ** 2
+def _variance(inverse: float, squared: float, total: float, largest_variance: float) -> float:
+    return 0.5 * (squared * inverse + largest_variance) - (total * inverse) ** 2

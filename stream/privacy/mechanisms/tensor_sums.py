@@ -69,14 +69,14 @@ class Corners:
         return int((sums[self.places] * self.weights).sum())
 
 
-def values(weightings: Sequence[Corners], cells: TensorCells) -> Integers:
+def weighted_sums(weightings: Sequence[Corners], cells: TensorCells) -> Integers:
     """Return the exact weighted sum of the cells for each weighting."""
     lengths = [len(one.places) for one in weightings]
     if len(lengths) < 2 or 0 in lengths or not all(one.is_cumulated for one in weightings):
         return np.array([one.value(cells) for one in weightings], dtype=np.int64)
-    taken = cells.cumulated[np.concatenate([one.places for one in weightings])]
-    taken *= np.concatenate([one.weights for one in weightings])
-    return np.add.reduceat(taken, np.cumsum([0, *lengths[:-1]]))
+    products = cells.cumulated[np.concatenate([one.places for one in weightings])]
+    products *= np.concatenate([one.weights for one in weightings])
+    return np.add.reduceat(products, np.cumsum([0, *lengths[:-1]]))
 
 
 def box_sums(lows: Integers, highs: Integers, cells: TensorCells) -> Integers:
@@ -101,7 +101,7 @@ def can_cumulate(shape: Sequence[int]) -> bool:
     return places <= max(MOST_PLACES_OF_FEW_CELLS, MOST_PLACES_A_CELL * math.prod(shape))
 
 
-def weighting(weights: Integers) -> Corners:
+def to_corners(weights: Integers) -> Corners:
     """Convert the weights of all cells to corners if that is cheap, else to weights of cells."""
     if math.prod(size + 2 for size in weights.shape) <= MOST_PLACES_OF_FEW_CELLS:
         return corners(weights)
@@ -127,20 +127,20 @@ def count_of_corners(factors: Sequence[Integers]) -> int:
 
 def product_corners(factors: Sequence[Integers]) -> Corners:
     """Return the corners of a product of one weighting per axis."""
-    places, found = np.zeros(1, dtype=np.int64), np.ones(1, dtype=np.int64)
+    places, weights = np.zeros(1, dtype=np.int64), np.ones(1, dtype=np.int64)
     for factor in factors:
         padded = np.pad(factor, 1)
         edges = padded[:-1] - padded[1:]
         kept = np.flatnonzero(edges)
         places = (places[:, None] * len(edges) + kept).reshape(-1)
-        found = (found[:, None] * edges[kept]).reshape(-1)
-    return Corners(places, found)
+        weights = (weights[:, None] * edges[kept]).reshape(-1)
+    return Corners(places, weights)
 
 
-def added(parts: Sequence[tuple[int, Corners]]) -> Corners:
+def add_corners(parts: Sequence[tuple[int, Corners]]) -> Corners:
     """Return the linear combination of weightings that are stored as corners."""
     places, where = np.unique(np.concatenate([one.places for _, one in parts]), return_inverse=True)
-    found = np.zeros(len(places), dtype=np.int64)
-    np.add.at(found, where, np.concatenate([factor * one.weights for factor, one in parts]))
-    kept = found != 0
-    return Corners(places[kept], found[kept])
+    weights = np.zeros(len(places), dtype=np.int64)
+    np.add.at(weights, where, np.concatenate([factor * one.weights for factor, one in parts]))
+    kept = weights != 0
+    return Corners(places[kept], weights[kept])

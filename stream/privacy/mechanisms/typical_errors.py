@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from stream.privacy.mechanisms.measurements import Axes, Measurements
 from stream.privacy.mechanisms.tensor_sums import TensorCells
 from stream.privacy.mechanisms.workload_selection import distance
-from stream.privacy.planning.estimate_plans import order_of
+from stream.privacy.planning.estimate_plans import opening_order
 from stream.privacy.planning.hypothesis_plans import WEIGHT_STEPS
 from stream.privacy.planning.workload_plans import (
     TYPICAL_UNIT,
@@ -43,7 +43,7 @@ class TypicalErrors:
     shares: Callable[[Axes], TensorCells]
 
     def __post_init__(self) -> None:
-        self._orders = compared_orders(order_of(self.opening.calibration), self.expected)
+        self._orders = compared_orders(opening_order(self.opening.calibration), self.expected)
         self._known: dict[int, float | None] = {}
 
     def root_distance(self, axes: Axes, measured: Measurements) -> float | None:
@@ -51,7 +51,7 @@ class TypicalErrors:
 
         ``measured`` has all measurements so far.
         """
-        if covering := measured.covering(axes):
+        if covering := measured.covering_marginals(axes):
             cells = math.prod(measured.sizes[axis] for axis in axes)
             return min(mean_noise(one.law) * math.sqrt(one.more * cells) for one in covering)
         order = len(axes)
@@ -64,7 +64,7 @@ class TypicalErrors:
 
         It is at least the scale of its own noise, as less cannot be told from 0.
         """
-        sets = [axes for axes in self.expected.get(order, ()) if not self.opening.covering(axes)]
+        sets = [axes for axes in self.expected.get(order, ()) if not self.opening.covering_marginals(axes)]
         if not sets or order not in self._orders:
             return None
         law = typical_law(self.opening.calibration, self._orders, order)

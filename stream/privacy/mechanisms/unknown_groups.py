@@ -33,7 +33,9 @@ class ReleasedGroup(NamedTuple):
     rows: int
 
 
-def release(texts: Sequence[bytes], counts: Integers, noise: Integers, threshold: int) -> list[ReleasedGroup]:
+def release_groups(
+    texts: Sequence[bytes], counts: Integers, noise: Integers, threshold: int
+) -> list[ReleasedGroup]:
     """Return the texts whose noisy count is at least ``threshold``, the largest first.
 
     A text without a row is never released, whatever its noise. Equal counts are sorted by text, so
@@ -49,7 +51,7 @@ def written(text: bytes) -> int:
     return len(msgspec.json.encode(text.decode()))
 
 
-def shortened(
+def count_fitting_groups(
     groups: Sequence[ReleasedGroup],
     most: int = MAX_KEYS,
     most_bytes: int = MAX_KEY_BYTES,

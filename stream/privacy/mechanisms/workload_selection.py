@@ -16,7 +16,7 @@ from typing import Any, Final
 import numpy as np
 import numpy.typing as npt
 
-from stream.privacy.mechanisms.maximum_entropy import combined, fit, product_estimate
+from stream.privacy.mechanisms.maximum_entropy import average_equal_axes, estimate_product, fit_distribution
 from stream.privacy.mechanisms.measurements import Axes, MeasuredMarginal, Measurements
 from stream.privacy.mechanisms.selection import noisy_max
 from stream.privacy.noise import Symmetric
@@ -39,22 +39,26 @@ def add_workload(measured: Measurements, workload: Sequence[Axes], rows: int) ->
     rounds = count_rounds(calibration, rows, len(workload))
     every = rounds == len(workload)
     law = chosen_law(calibration, rounds, every=every)
-    known: dict[Any, Integers] = {}
-    left, scores = list(workload), np.zeros(len(workload), dtype=np.int64)
+    cached_estimates: dict[Any, Integers] = {}
+    remaining, scores = list(workload), np.zeros(len(workload), dtype=np.int64)
     for number in range(rounds):
         place = 0
         if not every:
             if number % -(-rounds // _REFITS) == 0:
-                scores = np.array([_score(measured, axes, rows, law, known) for axes in left], dtype=np.int64)
-            noise = measured.draws.choices(number, len(left), choice_law(calibration, rounds))
+                scores = np.array(
+                    [_score(measured, axes, rows, law, cached_estimates) for axes in remaining], dtype=np.int64
+                )
+            noise = measured.draws.choices(number, len(remaining), choice_law(calibration, rounds))
             place = noisy_max(scores, noise)
-        measured.append(MeasuredMarginal(left.pop(place), law, None, unselected=every))
+        measured.append(MeasuredMarginal(remaining.pop(place), law, None, unselected=every))
         scores = np.delete(scores, place)
 
 
-def _score(measured: Measurements, axes: Axes, rows: int, law: Symmetric, known: dict[Any, Integers]) -> int:
+def _score(
+    measured: Measurements, axes: Axes, rows: int, law: Symmetric, cached_estimates: dict[Any, Integers]
+) -> int:
     """Return the score of a set, in steps: private."""
-    shares = _estimate(measured, axes, rows, known)
+    shares = _estimate(measured, axes, rows, cached_estimates)
     return distance(measured, axes, shares, rows) - math.ceil(shares.size * mean_noise(law) * WEIGHT_STEPS)
 
 
@@ -64,17 +68,17 @@ def distance(measured: Measurements, axes: Axes, shares: Integers, rows: int) ->
     return int(np.abs(measured.private(axes).tensor * WEIGHT_STEPS - estimate).sum())
 
 
-def _estimate(measured: Measurements, axes: Axes, rows: int, known: dict[Any, Integers]) -> Integers:
+def _estimate(measured: Measurements, axes: Axes, rows: int, cached_estimates: dict[Any, Integers]) -> Integers:
     """Return the estimated shares on ``axes``: public."""
-    frame = measured.connected(axes, max(_FITTED_CELLS, math.prod(measured.sizes[axis] for axis in axes)))
-    used = measured.used_for(frame)
-    if (found := known.get(key := (axes, frame, used))) is None:
+    frame = measured.connect_axes(axes, max(_FITTED_CELLS, math.prod(measured.sizes[axis] for axis in axes)))
+    used = measured.indices_for_fit(frame)
+    if (estimate := cached_estimates.get(key := (axes, frame, used))) is None:
         shape = [measured.sizes[axis] for axis in frame]
-        marginals = combined(measured.marginals(frame))
+        marginals = average_equal_axes(measured.marginals(frame))
         if max((len(one.axes) for one in marginals), default=0) < _PAIR:
-            found = product_estimate(shape, marginals)
+            estimate = estimate_product(shape, marginals)
         else:
-            found = fit(shape, marginals, rows, _FIT_STEPS)
+            estimate = fit_distribution(shape, marginals, rows, _FIT_STEPS)
         others = tuple(place for place, axis in enumerate(frame) if axis not in axes)
-        found = known[key] = found.sum(axis=others) if others else found
-    return found
+        estimate = cached_estimates[key] = estimate.sum(axis=others) if others else estimate
+    return estimate

@@ -67,7 +67,7 @@ class _HypothesisTask:
 
     def log_universe(self, updates: int) -> float:
         """Return ln of the number of cells that the hypothesis distinguishes."""
-        return math.log(max(2, self.places(updates) or self.universe))
+        return math.log(max(2, self.count_cells(updates) or self.universe))
 
     def count_cells(self, updates: int) -> int | None:
         """Return the number of cells that a sparse hypothesis distinguishes; None for a tensor."""
@@ -318,7 +318,7 @@ def _calibration(
         learning_rate=learning_rate,
         epsilon_rows=epsilon_rows,
         rows=task.rows,
-        places=task.places(vector.cutoff),
+        places=task.count_cells(vector.cutoff),
         epsilon=task.spec.epsilon,
         delta=vector.delta,
         grid=vector.grid,

@@ -121,7 +121,7 @@ def _opening_promises(spec: StreamSpec, calibration: Calibration) -> tuple[Promi
             return decided, number
         case Laplace() | Histogram() if _asks_quantiles(spec):
             over = (
-                _first(promised_answers(calibration), "answer")
+                _over_first(promised_answers(calibration), "answer")
                 if isinstance(calibration, AnswersCalibration)
                 else ""
             )
@@ -164,7 +164,7 @@ def _opening_promises(spec: StreamSpec, calibration: Calibration) -> tuple[Promi
             return (_promise(calibration, "each number so far is within ±", "", over, remark),)
         case UnknownGroups(counts=False):
             remark = released_with(calibration) if isinstance(calibration, UnknownGroupsCalibration) else ""
-            certain = _promise(calibration, "a text is released for certain from ", " people on", asked, remark)
+            certain = _promise(calibration, "a text is released for certain from ", " people on", over, remark)
             return (replace(certain, probability=1.0),)
         case UnknownGroups():
             remark = released_with(calibration) if isinstance(calibration, UnknownGroupsCalibration) else ""
@@ -221,7 +221,7 @@ def laplace_answers(calibration: EstimateCalibration, alpha: float) -> int:
     return low
 
 
-def is_vacuous(spec: StreamSpec, calibration: Calibration, rows: int | None) -> bool:
+def vacuous(spec: StreamSpec, calibration: Calibration, rows: int | None) -> bool:
     """Return True if a constant answer, such as half of the public row count, keeps the promise."""
     least = least_vacuous_alpha(spec, rows)
     return least is not None and calibration.alpha >= least

@@ -21,7 +21,7 @@ from stream.privacy.composition.costs import shortest_decimal
 from stream.privacy.noise import NoiseScaleError, Symmetric, sampler
 from stream.privacy.planning import answer_plans
 from stream.privacy.planning.answer_plans import answer_law, promised_answers
-from stream.privacy.planning.noise_layouts import PlanError, fitting
+from stream.privacy.planning.noise_layouts import PlanError, fitting_calibrations
 
 DRAW_SHARE: Final = Fraction(3, 4)
 """Part of ε for drawing values; the rest pays for their intervals."""
@@ -104,12 +104,12 @@ def rank_alpha(calibration: AnswersCalibration, facts: QuantileFacts, noise: Qua
     return max(misfits_reach(noise.cells, facts.values, sums, float(part), failure) for part in facts.parts)
 
 
-def candidates(spec: StreamSpec, setting: SourceFacts) -> tuple[AnswersCalibration, ...]:
+def plan_calibrations(spec: StreamSpec, facts: SourceFacts) -> tuple[AnswersCalibration, ...]:
     """Return every calibration of a stream; if its answers are quantiles, ``alpha`` is in rows of rank."""
-    found = answer_plans.candidates(spec, setting)
-    if (facts := setting.quantiles) is None:
+    found = answer_plans.plan_calibrations(spec, facts)
+    if (quantiles := facts.quantiles) is None:
         return found
-    return fitting([partial(_in_rank, one, facts) for one in found])
+    return fitting_calibrations([partial(_in_rank, one, quantiles) for one in found])
 
 
 def _in_rank(calibration: AnswersCalibration, facts: QuantileFacts) -> AnswersCalibration:

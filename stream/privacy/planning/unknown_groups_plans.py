@@ -57,10 +57,10 @@ def plan_calibrations(spec: StreamSpec, facts: SourceFacts) -> tuple[UnknownGrou
             f"delta: {spec.delta:g} is less than {_LEAST_DELTA:g} for each of {mechanism.answers:,} answers; raise "
             "delta, or lower answers"
         )
-    steps, rows = setting.groups_steps, setting.contribution
+    steps, rows = facts.groups_steps, facts.contribution
     limits: dict[str, Any] = {}
-    if setting.text_bytes is not None:
-        limits = _window_limits(setting.text_bytes, Fraction(epsilon) / steps, epsilon, Fraction(delta))
+    if facts.text_bytes is not None:
+        limits = _window_limits(facts.text_bytes, Fraction(epsilon) / steps, epsilon, Fraction(delta))
     draft = UnknownGroupsCalibration(
         method="laplace",
         epsilon_answer=epsilon,
@@ -79,7 +79,7 @@ def plan_calibrations(spec: StreamSpec, facts: SourceFacts) -> tuple[UnknownGrou
     )
     if not mechanism.counts:
         return (_selecting(draft),)
-    require_fit(steps / epsilon, ", lower answers", setting.grid)
+    require_fit(steps / epsilon, ", lower answers", facts.grid)
     rate = Fraction(epsilon) / steps
     if limits:
         least = least_threshold(rate, rows, Fraction(delta) * (1 - DELTA_SHARE), SIZE_SHARE)
@@ -154,7 +154,7 @@ def _window_limits(max_length: int, rate: Fraction, epsilon: float, delta: Fract
         allowed = Decimal(share.numerator) / share.denominator / (1 + Decimal(epsilon).exp())
 
         def passes(room: int) -> bool:
-            return tail(law, room) > allowed
+            return tail_probability(law, room) > allowed
 
         if allowed <= Decimal(DELTA_PER_DRAW) or passes(MOST_WINDOW_BYTES // 2):
             raise PlanError(
@@ -214,7 +214,9 @@ def least_threshold(rate: Fraction, rows: int, delta: Fraction, share: Fraction 
                 return False
             step = Decimal(rate.numerator) / Decimal(rate.denominator)
             tested = Decimal(share.numerator) / Decimal(share.denominator)
-            return all(-(1 - tail(rate, threshold - own)).ln() <= step * (own - tested) for own in {1, rows})
+            return all(
+                -(1 - tail_probability(rate, threshold - own)).ln() <= step * (own - tested) for own in {1, rows}
+            )
 
     low, high = rows, 2 * rows + 1
     while not holds(high):

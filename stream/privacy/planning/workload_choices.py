@@ -84,8 +84,8 @@ def compare_pairs(
             continue
         try:
             chosen = choose_calibration(_spec(mechanism, epsilon, delta, beta, queries, len(pairs)), facts)
-        except PlanError as error:
-            choices.append(WorkloadChoice(mechanism["kind"], mechanism, None, str(error)))
+        except PlanError as problem:
+            choices.append(WorkloadChoice(mechanism["kind"], mechanism, None, str(problem)))
             continue
         error, why = _expected_error(chosen, facts, pairs)
         choices.append(WorkloadChoice(mechanism["kind"], mechanism, error, why))

@@ -1,7 +1,5 @@
 """Warm starts for a workload: the sets of attributes, the number of rounds, the division of ε.
 
-"""Warm starts for a workload: the sets of attributes, the number of rounds, the division of ε.
-
 It also plans the typical errors of estimates: the sets of attributes over which they are means, and
 their noise. The opening measures single attributes; then each round chooses and measures one set of
 the workload. The constants below gave small errors of all pairs' cells on tables of several kinds

@@ -19,12 +19,12 @@ from stream.privacy.composition.costs import shortest_decimal
 from stream.privacy.mechanisms.selection import (
     RESPONSE_WORDS,
     UNIFORM_WORDS,
-    exponential,
+    choose_response,
+    draw_exponential,
     noisy_max,
-    respond,
     score_noise,
     selection_rate,
-    weights,
+    weights_for,
 )
 from stream.privacy.planning.answer_plans import choice_alpha
 from stream.privacy.planning.response_plans import ResponseLaw, response_law
@@ -77,7 +77,7 @@ class _SelectionFamily(Family):
             if terms.source.kind == "values"
             else lambda place: shortest_decimal(scores[place])
         )
-        return terms.value_grid.private(scores, exact_score)
+        return terms.value_grid.round_private(scores, exact_score)
 
     @abstractmethod
     def _choose(
@@ -143,7 +143,7 @@ class ExponentialFamily(_SelectionFamily):
     ) -> int:
         words, _ = self._context.answer_words([one], UNIFORM_WORDS)
         uniform = int.from_bytes(words.tobytes(), "little")
-        return exponential(scores.tolist(), weights(selection_rate(calibration)), uniform)
+        return draw_exponential(scores.tolist(), weights_for(selection_rate(calibration)), uniform)
 
 
 class RandomizedResponseFamily(Family):
@@ -164,7 +164,7 @@ class RandomizedResponseFamily(Family):
         replies: list[Reply | None] = []
         for one, row in zip(questions, words, strict=True):
             names, law = self._law(one.slot)
-            chosen = respond(one.content, law, int.from_bytes(row.tobytes(), "little"))
+            chosen = choose_response(one.content, law, int.from_bytes(row.tobytes(), "little"))
             replies.append(Reply(charged=False, choice=names[chosen], basis="randomized"))
         return replies
 

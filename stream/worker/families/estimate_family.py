@@ -21,7 +21,7 @@ from schemas.queries import STATISTICS
 from stream.privacy.accuracy.intervals import share_between, within_limits
 from stream.privacy.mechanisms.estimate_questions import (
     CellGroups,
-    Mean,
+    MeanQuestion,
     Ranks,
     Rates,
     ResolvedQuestion,
@@ -127,11 +127,11 @@ class EstimateFamily(RestorableFamily[_EstimateState]):
         current = self._state(slot)
         if (known := self._question_cache.get(key)) is None:
             known = self._read_question(slot, current.reader, form, query)
-            known.hidden = current.estimator.hides(known.question)
+            known.hidden = current.estimator.number_noise_fits(known.question)
             self._question_cache.put(key, known)
         if not known.hidden and (
             query.alpha is None
-            or current.estimator.is_tested(known.question, _requested_error(current, known, query.alpha))
+            or current.estimator.comparison_suffices(known.question, _requested_error(current, known, query.alpha))
         ):
             # If the question is ⊤, its numbers are published, and their noise would be too wide.
             raise wide_noise_rejection(form, "updates")
@@ -147,17 +147,17 @@ class EstimateFamily(RestorableFamily[_EstimateState]):
         current = self._state(slot)
         asked: list[_AdmittedEstimateQuestion] = [one.content for one in questions]
         current.estimator.extend(int(self._streams.columns.cutoff[slot]))
-        number, left = current.estimator.tops, current.estimator.left
+        number, left = current.estimator.tops, current.estimator.parts_left
         steps = current.estimator.answer(
             [read.question for read, _, _ in asked],
             beyond=not self._streams.terms_at(slot).ends_at_cutoff,
-            wanted={
+            requested_errors={
                 place: _requested_error(current, read, alpha)
                 for place, (read, alpha, _) in enumerate(asked)
                 if alpha is not None
             },
             limits={place: most for place, (_, _, most) in enumerate(asked) if most is not None},
-            begun=bool(self._streams.columns.answered[slot] > 0),
+            opening_charged=bool(self._streams.columns.answered[slot] > 0),
         )
         replies: list[Reply | None] = [None] * len(questions)
         calibration = self._calibration(slot)
@@ -332,7 +332,7 @@ def _reply(
         reach = None if step.reach is None else max(step.reach)
         reply = statistic_reply(read.statistic, question, step.numbers, reach, calibration.beta)
         return replace(reply, charged=charged, basis=basis, update=update)
-    if isinstance(question, Mean):
+    if isinstance(question, MeanQuestion):
         estimate, alpha = _mean_and_error(question, step)
         interval = _mean_interval(question, step)
         return Reply(
@@ -489,7 +489,7 @@ def _apply_measurement(current: _EstimateState, update: Any) -> None:
     current.estimator.add_measurement(question, axes, update.share)
 
 
-def _mean_interval(question: Mean, step: EstimateAnswer) -> Interval | None:
+def _mean_interval(question: MeanQuestion, step: EstimateAnswer) -> Interval | None:
     """Return a measured mean's confidence interval: all r with |sum − r·rows| within the noise."""
     if step.intervals is None:
         return None
@@ -499,7 +499,7 @@ def _mean_interval(question: Mean, step: EstimateAnswer) -> Interval | None:
     return question.minimum + first, question.minimum + last
 
 
-def _mean_and_error(question: Mean, step: EstimateAnswer) -> tuple[float, float | None]:
+def _mean_and_error(question: MeanQuestion, step: EstimateAnswer) -> tuple[float, float | None]:
     """Return a mean and its error bound from the sum and the count."""
     bounds = (0.0, float(question.range))
     total, count = step.numbers[0], step.numbers[1] / question.rows.unit

@@ -19,24 +19,24 @@ from schemas import Integers as IntegerDomain
 from stream.privacy.mechanisms.estimate_questions import (
     Box,
     CellGroups,
-    Linear,
-    Mean,
+    LinearQuestion,
+    MeanQuestion,
     Ranks,
     Rates,
     ResolvedQuestion,
     Share,
-    Single,
+    SingleNumber,
     Spreads,
     extent_of,
 )
-from stream.privacy.mechanisms.spreads import NUMBERS, moved
+from stream.privacy.mechanisms.spreads import NUMBERS, person_sensitivities
 from stream.privacy.mechanisms.tensor_sums import (
     Corners,
-    added,
+    add_corners,
     can_cumulate,
     count_of_corners,
     product_corners,
-    weighting,
+    to_corners,
 )
 from stream.privacy.planning.hypothesis_plans import WEIGHT_STEPS
 from stream.processing.dead_letters import Rejection
@@ -191,12 +191,12 @@ class QuestionReader:
                 top = parse_top(self._source, query)
                 return ReadQuestion(self.resolve_groups(group_by, where), form, texts, group_by=group_by, top=top)
 
-    def resolve_linear(self, terms: Sequence[Any]) -> Linear:
+    def resolve_linear(self, terms: Sequence[Any]) -> LinearQuestion:
         """Resolve a count or a weighted sum of predicates."""
         weights = parse_terms(terms, self._predicate)
         sizes = self._sizes_of_named(weights.attributes, "where" if len(terms) == 1 else "terms")
         require_unit_weights(weights, sizes)
-        return Linear(
+        return LinearQuestion(
             axes=self._axes(sizes),
             key=weights.key,
             parts=((1, _weight_corners(weights, sizes)),) if weights.parts else (),
@@ -207,7 +207,7 @@ class QuestionReader:
             whole=[weight for _, weight in weights.parts] == [WEIGHT_STEPS],
         )
 
-    def resolve_total(self, attribute: str, terms: Sequence[Term], *, narrow: bool = True) -> Linear:
+    def resolve_total(self, attribute: str, terms: Sequence[Term], *, narrow: bool = True) -> LinearQuestion:
         """Resolve the sum of an attribute over the rows of a term, or over all rows.
 
         If ``narrow``, the noise is scaled to the values that the predicate admits; otherwise to all
@@ -221,7 +221,7 @@ class QuestionReader:
         left = restrict_domain(domain, attribute, predicate) if narrow else domain
         # A sum with other noise needs another key: equal keys draw equal random words.
         name = "sum" if left == domain else "sum within"
-        return Linear(
+        return LinearQuestion(
             axes=self._axes(sizes),
             key=json.dumps([name, attribute, canonical_text(predicate)]).encode(),
             parts=((1, above), (minimum, counted)),
@@ -232,7 +232,7 @@ class QuestionReader:
             whole=False,
         )
 
-    def _mean(self, attribute: str, where: str | None) -> Mean:
+    def _mean(self, attribute: str, where: str | None) -> MeanQuestion:
         declared_range = self._summable_domain(attribute, "mean")
         predicate = self._predicate("TRUE" if where is None else where, "where")
         domain = restrict_domain(declared_range, attribute, predicate)
@@ -240,7 +240,7 @@ class QuestionReader:
         sizes = self._sizes_of_named(attributes_of(predicate) | {attribute}, "mean")
         key = json.dumps(["mean", attribute, canonical_text(predicate)]).encode()
         axes, counted = self._axes(sizes), _count_corners(predicate, sizes)
-        count = Linear(
+        count = LinearQuestion(
             axes,
             key,
             ((WEIGHT_STEPS, counted),),
@@ -250,7 +250,7 @@ class QuestionReader:
             WEIGHT_STEPS,
             whole=True,
         )
-        above = Linear(
+        above = LinearQuestion(
             axes,
             key,
             ((1, _value_corners(predicate, sizes, attribute)), *(((-first, counted),) if first else ())),
@@ -260,7 +260,7 @@ class QuestionReader:
             max(1, domain.size - 1),
             whole=False,
         )
-        return Mean(count, above, key, domain.minimum, domain.size - 1)
+        return MeanQuestion(count, above, key, domain.minimum, domain.size - 1)
 
     def resolve_groups(self, group_by: Sequence[str], terms: Sequence[Term]) -> CellGroups:
         """Resolve the counts of groups over the rows of a term, or over all rows."""
@@ -274,7 +274,7 @@ class QuestionReader:
             grouped=tuple(names.index(name) for name in group_by),
         )
 
-    def _share(self, counted: Single, where: str) -> Share:
+    def _share(self, counted: SingleNumber, where: str) -> Share:
         """Resolve the share of a predicate's rows among a private number of rows."""
         predicate = self._predicate(where, "where")
         sizes = self._sizes_of_groups((), attributes_of(predicate), "where")
@@ -335,7 +335,7 @@ class QuestionReader:
         question: Ranks | Spreads
         if statistic.is_squared:
             key = json.dumps(["spreads", *named]).encode()
-            moves = moved(statistic.size, replaced=self._source.neighbors == "replace")
+            moves = person_sensitivities(statistic.size, replaced=self._source.neighbors == "replace")
             question = Spreads(axes, key, mask, grouped, ordered, statistic.first, statistic.end, moves)
         else:
             question = Ranks(axes, json.dumps(["ranks", *named]).encode(), mask, grouped, ordered)
@@ -381,15 +381,15 @@ class QuestionReader:
 def _weight_corners(weights: WeightedPredicates, sizes: dict[str, int]) -> Corners:
     products = [_factors(predicate, sizes) for predicate, _ in weights.parts]
     if (found := _corners_of_products(products, sizes)) is not None:
-        return added([(weight, one) for one, (_, weight) in zip(found, weights.parts, strict=True)])
-    return weighting(weights.cell_weights(sizes).astype(np.int64).reshape(tuple(sizes.values())))
+        return add_corners([(weight, one) for one, (_, weight) in zip(found, weights.parts, strict=True)])
+    return to_corners(weights.cell_weights(sizes).astype(np.int64).reshape(tuple(sizes.values())))
 
 
 def _count_corners(predicate: Predicate, sizes: dict[str, int]) -> Corners:
     """Give each cell that satisfies a predicate the weight 1."""
     if (found := _corners_of_products([_factors(predicate, sizes)], sizes)) is not None:
         return found[0]
-    return weighting(cell_mask(predicate, sizes).astype(np.int64))
+    return to_corners(cell_mask(predicate, sizes).astype(np.int64))
 
 
 def _value_corners(predicate: Predicate, sizes: dict[str, int], attribute: str) -> Corners:
@@ -398,7 +398,7 @@ def _value_corners(predicate: Predicate, sizes: dict[str, int], attribute: str) 
         factors[attribute] = factors[attribute] * np.arange(sizes[attribute], dtype=np.int64)
     if (found := _corners_of_products([factors], sizes)) is not None:
         return found[0]
-    return weighting(_cell_values(predicate, sizes, attribute, 0))
+    return to_corners(_cell_values(predicate, sizes, attribute, 0))
 
 
 def _corners_of_products(

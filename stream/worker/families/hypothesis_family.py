@@ -19,13 +19,13 @@ import numpy.typing as npt
 from schemas import Cell as CellWeight
 from schemas import HypothesisCalibration, HypothesisUpdate, Pmw, SparsePmw, Term
 from stream.privacy.accuracy.intervals import half_width
-from stream.privacy.mechanisms.grid import shown_interval
+from stream.privacy.mechanisms.grid import published_interval
 from stream.privacy.mechanisms.multiplicative_weights import (
     Hypothesis,
     HypothesisAnswer,
     SparseCorrection,
     TensorCorrection,
-    run,
+    answer_questions,
 )
 from stream.privacy.noise import DrawRole, Sampler, cell_words
 from stream.privacy.planning.hypothesis_plans import WEIGHT_STEPS, hypothesis_reach
@@ -93,7 +93,7 @@ class HypothesisFamily(RestorableFamily[_HypothesisState]):
         current = self._state(slot)
         calibration = self._calibration(slot)
         questions = [content.question for content in contents]
-        steps = run(
+        steps = answer_questions(
             self._hypothesis(slot, current),
             questions,
             current.space.exact_values(questions),
@@ -203,7 +203,7 @@ def _reply(
     half: int | None,
 ) -> Reply:
     estimate = step.value * calibration.grid
-    interval = None if half is None else shown_interval(step.value, half, calibration.grid)
+    interval = None if half is None else published_interval(step.value, half, calibration.grid)
     alpha: float | None = calibration.sparse_vector.answer_alpha if step.above else calibration.alpha
     if not step.promised:
         alpha = None

@@ -13,7 +13,7 @@ from typing import Any
 from schemas import AnswersCalibration, Interval
 from stream.privacy.accuracy.intervals import NoisyNumber, half_width, rate_bounds, ratio_bounds
 from stream.privacy.composition.costs import PARTS
-from stream.privacy.mechanisms.grid import shown, shown_interval
+from stream.privacy.mechanisms.grid import published_interval, published_numbers
 from stream.privacy.noise import NoiseScaleError, Symmetric, sampler
 from stream.privacy.planning.answer_plans import alpha_for, answer_law, rates_reach, ratio_interval
 from stream.privacy.planning.prices import shown_price
@@ -123,7 +123,7 @@ class LaplaceFamily(Family):
             )
         if question.shape == "rates":
             return _rates_of_groups(calibration, question, laws[0], noisy)
-        rounded = shown(noisy, calibration.grid, question.parts)
+        rounded = published_numbers(noisy, calibration.grid, question.parts)
         intervals = _intervals(calibration, question, half_width(laws[0]), noisy)
         published: dict[str, Any] = (
             {"estimate": rounded[0], "interval": intervals[0]}
@@ -141,7 +141,7 @@ class LaplaceFamily(Family):
         question: LaplaceQuestion = one.content
         grid = self._streams.terms_at(one.slot).grid
         exactly = values_of(one.payload) if question.shape == "vector" else lambda _: value_of(one.payload)
-        steps: list[int] = grid.private(question.trusted, exactly).tolist()
+        steps: list[int] = grid.round_private(question.trusted, exactly).tolist()
         return steps
 
 
@@ -152,7 +152,7 @@ def _intervals(
     limits = {"low": question.low, "high": question.high}
     rounded = calibration.rounding > 0.0
     return tuple(
-        shown_interval(number, half, calibration.grid, question.parts, rounded=rounded, **limits)
+        published_interval(number, half, calibration.grid, question.parts, rounded=rounded, **limits)
         for number in noisy
     )
 

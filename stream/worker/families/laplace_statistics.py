@@ -27,7 +27,7 @@ from stream.privacy.accuracy.rank_accuracy import (
 from stream.privacy.accuracy.source_facts import QuantileFacts
 from stream.privacy.mechanisms.rank_choice import RankLaw, choose_code, rank_law
 from stream.privacy.mechanisms.selection import UNIFORM_WORDS
-from stream.privacy.mechanisms.spreads import NUMBERS, moments, variance_of, widths
+from stream.privacy.mechanisms.spreads import NUMBERS, moments, row_sensitivities, variance_of
 from stream.privacy.noise import NoiseScaleError, Symmetric
 from stream.privacy.noise.samplers import LowWords, Words
 from stream.privacy.planning.answer_plans import answer_law, promised_answers
@@ -150,7 +150,9 @@ class LaplaceStatistics:
                 )
             # All numbers share ε; one person changes each by at most its width, or twice this if replaced.
             each = NUMBERS * rows * (2 if replaced else 1)
-            sums = tuple(answer_law(calibration, each * width, NUMBERS) for width in widths(statistic.size))
+            sums = tuple(
+                answer_law(calibration, each * width, NUMBERS) for width in row_sensitivities(statistic.size)
+            )
             return LaplaceStatistic(statistic, nothing, sums=sums)
         return quantiles_of(statistic, nothing, calibration, source)
 

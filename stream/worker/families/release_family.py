@@ -26,18 +26,18 @@ from stream.privacy.accuracy.release_accuracy import (
     release_law,
     released_norm,
 )
-from stream.privacy.mechanisms.grid import shown_interval
+from stream.privacy.mechanisms.grid import published_interval
 from stream.privacy.mechanisms.releases import (
-    cell_names,
-    columns,
+    cell_bytes,
     inner_products,
     marginal,
+    matrix_columns,
     matrix_seed,
     project,
     weighted_sum,
 )
 from stream.privacy.mechanisms.sparse_weights import CellQuestion
-from stream.privacy.mechanisms.spreads import moments, variance_of, widths
+from stream.privacy.mechanisms.spreads import moments, row_sensitivities, variance_of
 from stream.privacy.noise import DrawRole, cell_noise
 from stream.privacy.planning.hypothesis_plans import WEIGHT_STEPS
 from stream.processing.dead_letters import Rejection
@@ -234,7 +234,7 @@ class HistogramFamily(_ReleaseFamily):
         alpha = histogram_alpha(calibration, release.size, int(summed.max()), numbers.size)
         law, most = release_law(calibration), self._most_rows(one.slot)
         intervals = tuple(
-            shown_interval(number, half_width(law, terms), 1.0, question.rows, low=0.0, high=high)
+            published_interval(number, half_width(law, terms), 1.0, question.rows, low=0.0, high=high)
             for number, terms, high in zip(
                 numbers.ravel().tolist(),
                 summed.ravel().tolist(),
@@ -255,7 +255,7 @@ class HistogramFamily(_ReleaseFamily):
         """Compute the noisy histogram over the attributes' axes."""
         space = self._cells(slot, self._context.mechanism(slot, Histogram).attributes)
         counts = table.group_counts(space.attributes, self._context.predicate(slot, None))
-        names = cell_names(np.indices(space.shape).reshape(len(space.shape), -1).T)
+        names = cell_bytes(np.indices(space.shape).reshape(len(space.shape), -1).T)
         return counts + self._noise(slot, names).reshape(space.shape)
 
 
@@ -294,7 +294,7 @@ def _statistic_reply(question: _CellStatistic, release: Integers, calibration: R
         if asked.is_squared:
             values = [float(number) for number in moments(counts)]
             single_reaches, joint_reaches = (
-                [sums_reach(law, total, each / len(values)) * width for width in widths(size)]
+                [sums_reach(law, total, each / len(values)) * width for width in row_sensitivities(size)]
                 for each in (MISS, failure)
             )
             one = asked.number_of_variance(*variance_of(values, single_reaches, size))
@@ -330,7 +330,7 @@ class LazyHistogramFamily(_ReleaseFamily):
         space = self._cells(slot, self._context.mechanism(slot, LazyHistogram).attributes)
         calibration = self._calibration(slot)
         named = [cell for question in questions for cell in question.cells]
-        noisy = iter((table.cell_counts(space.attributes, named) + self._noise(slot, cell_names(named))).tolist())
+        noisy = iter((table.cell_counts(space.attributes, named) + self._noise(slot, cell_bytes(named))).tolist())
         replies: list[Reply | None] = []
         for question in questions:
             values = list(islice(noisy, len(question.cells)))
@@ -356,7 +356,7 @@ class SparseProjectFamily(_ReleaseFamily):
         table, question = one.content
         release = self._release(one.slot, table)
         seed = matrix_seed(self._streams.incarnations[one.slot])
-        products = inner_products(columns(seed, cell_names(question.cells), len(release)), release)
+        products = inner_products(matrix_columns(seed, cell_bytes(question.cells), len(release)), release)
         calibration = self._calibration(one.slot)
         doubles = release.astype(np.float64)
         norm = released_norm(calibration, float(doubles @ doubles), self._context.public_rows(one.slot))
@@ -373,7 +373,7 @@ class SparseProjectFamily(_ReleaseFamily):
         mechanism = self._context.mechanism(slot, SparseProject)
         codes = np.stack([table.private_codes[name] for name in mechanism.attributes], axis=1)
         exact = project(matrix_seed(self._streams.incarnations[slot]), codes, mechanism.projections)
-        return exact + self._noise(slot, cell_names(np.arange(mechanism.projections)[:, None]))
+        return exact + self._noise(slot, cell_bytes(np.arange(mechanism.projections)[:, None]))
 
 
 def _has_full_weights(question: CellQuestion) -> bool:

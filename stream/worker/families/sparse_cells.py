@@ -12,7 +12,7 @@ import numpy as np
 import numpy.typing as npt
 
 from schemas import SparsePmw, TableSource
-from stream.privacy.mechanisms.sparse_weights import CellQuestion, SparseHypothesis, weight_steps
+from stream.privacy.mechanisms.sparse_weights import CellQuestion, SparseHypothesis, steps_of_unit_weight
 from stream.privacy.planning.hypothesis_plans import WEIGHT_STEPS
 from stream.processing.dead_letters import Rejection
 from stream.tables import CellReader, PrivateTable
@@ -51,7 +51,7 @@ class NamedCells:
         for cell in cells:
             try:
                 codes = self.reader.read(cell.at)
-                weight = weight_steps(cell.weight)
+                weight = steps_of_unit_weight(cell.weight)
             except ValueError as error:
                 raise Rejection("malformed", f"cells: {error}") from None
             if codes in steps:

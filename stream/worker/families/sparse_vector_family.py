@@ -15,8 +15,8 @@ from stream.kernel import Spans, rows_of
 from stream.privacy.accuracy.intervals import half_width
 from stream.privacy.accuracy.source_facts import counts_from_zero
 from stream.privacy.composition.costs import shortest_decimal
-from stream.privacy.mechanisms.above_threshold import ABOVE, Decisions, decide
-from stream.privacy.mechanisms.grid import shown, shown_interval
+from stream.privacy.mechanisms.above_threshold import ABOVE, Decisions, decide_queries
+from stream.privacy.mechanisms.grid import published_interval, published_numbers
 from stream.privacy.noise import SUBKEY_BYTES, DrawRole, Sampler, event_words
 from stream.processing.exact_decimals import value_of
 from stream.worker.families.family import Context, require_form
@@ -89,7 +89,7 @@ class RoundValues(FigureArrays):
         self.tops[slots] = tops
         self.redraws_threshold[slots] = fresh = terms.sparse_vector.fresh_threshold
         self._any_redraws |= fresh
-        self.threshold[slots] = terms.grid.public(columns.threshold[slots])
+        self.threshold[slots] = terms.grid.round_public(columns.threshold[slots])
         subkeys = noise.subkeys(slots, DrawRole.THRESHOLD)
         self.barrier[slots] = terms.barriers(rows_of(subkeys, np.arange(len(slots))), tops)
 
@@ -145,7 +145,7 @@ class SparseVectorFamily:
         compared = self._compare(batch, values.threshold[stream_of])
         answering = answering_mask(figures)
         tops = figures.tops
-        decisions = decide(
+        decisions = decide_queries(
             compared.margins,
             stream_of,
             values.barrier,
@@ -169,8 +169,8 @@ class SparseVectorFamily:
         steps = np.empty(len(values), dtype=np.int64)
         for terms, members in batch.by_terms:
             given = members[~np.isnan(question_thresholds[members])]
-            thresholds[given] = terms.grid.public(question_thresholds[given])
-            steps[members] = terms.value_grid.private(
+            thresholds[given] = terms.grid.round_public(question_thresholds[given])
+            steps[members] = terms.value_grid.round_private(
                 values[members], _exact_number_reader(terms, batch.rows, members)
             )
         return _ComparedBatch(steps, thresholds, steps - thresholds + self._noise(batch))
@@ -216,13 +216,13 @@ class SparseVectorFamily:
                 barriers = map(self._streams.barrier_of_round, slots.tolist(), before.tolist())
                 gaps = compared.margins[members] - np.array(list(barriers), dtype=np.int64)
                 steps = compared.thresholds[members] + gaps
-            published = shown(steps.tolist(), calibration.grid)
+            published = published_numbers(steps.tolist(), calibration.grid)
             intervals: Iterable[Interval | None] = repeat(None)
             if calibration.numbers == "fresh":
                 half, rounded = half_width(terms.answer_noise), calibration.rounding > 0.0
                 low, high = _public_limits(terms)
                 intervals = [
-                    shown_interval(step, half, calibration.grid, low=low, high=high, rounded=rounded)
+                    published_interval(step, half, calibration.grid, low=low, high=high, rounded=rounded)
                     for step in steps.tolist()
                 ]
             for member, number, interval in zip(members.tolist(), published, intervals, strict=False):

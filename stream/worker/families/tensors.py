@@ -13,7 +13,7 @@ import numpy.typing as npt
 
 from schemas import Pmw, TableSource
 from stream.privacy.mechanisms.multiplicative_weights import TensorHypothesis
-from stream.privacy.mechanisms.sparse_weights import whole_steps
+from stream.privacy.mechanisms.sparse_weights import steps_of_weight
 from stream.privacy.planning.hypothesis_plans import WEIGHT_STEPS
 from stream.processing.dead_letters import Rejection
 from stream.tables import Predicate, PrivateTable, TableStore, attributes_of, cell_mask
@@ -57,7 +57,7 @@ def parse_terms(terms: Sequence[Any], parse: Callable[[str, str], Predicate]) ->
     for place, term in enumerate(terms):
         predicate = parse(term.where, "where" if alone else f"terms[{place}].where")
         try:
-            parts[predicate] = parts.get(predicate, 0) + whole_steps(term.weight)
+            parts[predicate] = parts.get(predicate, 0) + steps_of_weight(term.weight)
         except ValueError as error:
             raise Rejection("malformed", f"terms[{place}].weight: {error}") from None
     kept = [(predicate, weight) for predicate, weight in parts.items() if weight]

@@ -16,7 +16,13 @@ import numpy as np
 from schemas import MAX_CATEGORIES, TOO_MANY_TEXTS, TableSource, UnknownGroups, UnknownGroupsCalibration
 from schemas.queries import Group
 from stream.formatting import values_of
-from stream.privacy.mechanisms.unknown_groups import ReleasedGroup, release, release_keys, shortened, written
+from stream.privacy.mechanisms.unknown_groups import (
+    ReleasedGroup,
+    count_fitting_groups,
+    release_groups,
+    release_keys,
+    written,
+)
 from stream.privacy.noise import DrawRole, cell_noise, event_subkey, name_words
 from stream.privacy.planning.unknown_groups_plans import count_law, group_interval, groups_reach, rule_of
 from stream.privacy.planning.window_texts import is_too_large, size_law
@@ -133,8 +139,8 @@ def _counted(calibration: UnknownGroupsCalibration, asked: _TextQuestion, key: b
     """Release the groups whose noisy count reaches the threshold, with these counts."""
     private_names = asked.groups.private_names()
     noise = cell_noise(count_law(calibration), key, private_names)
-    groups = release(private_names, asked.groups.private_counts, noise, calibration.threshold)
-    shown = groups[: shortened(groups, size_of=asked.names.written)][: asked.top]
+    groups = release_groups(private_names, asked.groups.private_counts, noise, calibration.threshold)
+    shown = groups[: count_fitting_groups(groups, size_of=asked.names.written)][: asked.top]
     ends = (group_interval(calibration, group.rows) for group in shown)
     cells = asked.names.cells
     return Reply(
@@ -153,7 +159,7 @@ def _selected(calibration: UnknownGroupsCalibration, asked: _TextQuestion, key: 
     words = name_words(key, private_names)
     found = release_keys(private_names, asked.groups.private_counts, words, rule_of(calibration))
     uncounted = [ReleasedGroup(name, 0) for name in found]
-    shown = found[: shortened(uncounted, size_of=asked.names.written)]
+    shown = found[: count_fitting_groups(uncounted, size_of=asked.names.written)]
     return Reply(charged=True, basis="noisy", **_described(asked.names, shown))
 
 

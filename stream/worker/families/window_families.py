@@ -26,7 +26,7 @@ from schemas import (
 from stream.privacy.accuracy.counting_trees import CountingTree, Node, node_name, window_number
 from stream.privacy.accuracy.intervals import half_width
 from stream.privacy.accuracy.source_facts import counts_from_zero, movement
-from stream.privacy.mechanisms.grid import shown, shown_interval
+from stream.privacy.mechanisms.grid import published_interval, published_numbers
 from stream.privacy.noise import DrawRole, cell_noise
 from stream.privacy.planning.answer_plans import alpha_for, answer_law
 from stream.privacy.planning.release_plans import answer_alpha, node_law, tree_of
@@ -95,16 +95,16 @@ class RunningCountFamily(Family):
         replies: list[Reply] = []
         for one in asked:
             question: _NodeQuestion = one.content
-            exact = grid.private(question.sums, values_of(one.payload)).tolist()
+            exact = grid.round_private(question.sums, values_of(one.payload)).tolist()
             noisy, nodes = sum(exact) + sum(islice(noise, len(exact))), len(question.nodes)
             half = half_width(node_law(horizon.calibration), nodes)
             replies.append(
                 Reply(
                     charged=True,
-                    estimate=shown([noisy], horizon.calibration.grid)[0],
+                    estimate=published_numbers([noisy], horizon.calibration.grid)[0],
                     basis="noisy",
                     alpha=answer_alpha(horizon.calibration, nodes),
-                    interval=shown_interval(noisy, half, horizon.calibration.grid, low=horizon.lower_limit),
+                    interval=published_interval(noisy, half, horizon.calibration.grid, low=horizon.lower_limit),
                 )
             )
         return replies
@@ -178,15 +178,15 @@ class StandingHistogramFamily(Family):
         lower_limit = 0.0 if counts_from_zero(self._streams.terms_at(slot).source, standing) else None
         replies: list[Reply] = []
         for one, noise in zip(questions, self._context.answer_noise(questions, laws), strict=True):
-            exact = grid.private(one.content, values_of(one.payload)).tolist()
+            exact = grid.round_private(one.content, values_of(one.payload)).tolist()
             noisy = [number + drawn for number, drawn in zip(exact, noise, strict=True)]
             reply = Reply(
                 charged=True,
-                estimates=tuple(shown(noisy, calibration.grid)),
+                estimates=tuple(published_numbers(noisy, calibration.grid)),
                 basis="noisy",
                 alpha=alpha,
                 intervals=tuple(
-                    shown_interval(number, half, calibration.grid, low=lower_limit) for number in noisy
+                    published_interval(number, half, calibration.grid, low=lower_limit) for number in noisy
                 ),
             )
             replies.append(

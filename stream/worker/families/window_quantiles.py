@@ -58,7 +58,7 @@ class WindowQuantilesFamily(Family):
         return [self._reply(slot, known, one) for one in paid]
 
     def _reply(self, slot: int, known: _WindowQuestion, one: AdmittedQuestion) -> Reply:
-        exact = self._streams.terms_at(slot).grid.private(one.content, values_of(one.payload))
+        exact = self._streams.terms_at(slot).grid.round_private(one.content, values_of(one.payload))
         counts: npt.NDArray[np.int64] = np.clip(exact, 0, MOST_COUNT).reshape(known.shape)
         question = replace(known.question, counts=counts)
         words = AnswerWords(*self._context.answer_words([one], question.words))

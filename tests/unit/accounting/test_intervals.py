@@ -23,7 +23,7 @@ from stream.privacy.accuracy.intervals import (
     wider_interval,
 )
 from stream.privacy.accuracy.noise_laws import sum_tail
-from stream.privacy.mechanisms.grid import shown_interval
+from stream.privacy.mechanisms.grid import published_interval
 from stream.privacy.noise import Gaussian, Symmetric, gaussian, sampler
 
 MOST = 0.96
@@ -162,8 +162,8 @@ def test_wider_interval_leaves_a_part_of_the_probability(law: Symmetric) -> None
 
 
 def test_shown_interval_ends_on_the_grid_within_public_limits() -> None:
-    assert shown_interval(10, 4, 0.1) == (0.6, 1.4)
-    assert shown_interval(10, 4, 0.1, rounded=True) == (0.55, 1.45)
-    assert shown_interval(2, 4, 1.0, low=0.0) == (0.0, 6.0)
-    assert shown_interval(-9, 4, 1.0, low=0.0) == (0.0, 0.0)
-    assert shown_interval(98, 4, 1.0, 100, low=0.0, high=1.0) == (0.94, 1.0)
+    assert published_interval(10, 4, 0.1) == (0.6, 1.4)
+    assert published_interval(10, 4, 0.1, rounded=True) == (0.55, 1.45)
+    assert published_interval(2, 4, 1.0, low=0.0) == (0.0, 6.0)
+    assert published_interval(-9, 4, 1.0, low=0.0) == (0.0, 0.0)
+    assert published_interval(98, 4, 1.0, 100, low=0.0, high=1.0) == (0.94, 1.0)

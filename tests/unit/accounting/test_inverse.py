@@ -104,9 +104,9 @@ def test_an_error_that_is_no_positive_number_is_refused(alpha: float) -> None:
 
 
 def test_a_specification_without_any_plan_says_why() -> None:
-    with pytest.raises(PlanError, match="open it on a table"):
+    with pytest.raises(PlanError, match="open the stream on a table"):
         needed_epsilon(parse_spec(**PMW), SourceFacts(rows=1000), 10.0)
-    with pytest.raises(PlanError, match="open it on a table"):
+    with pytest.raises(PlanError, match="open the stream on a table"):
         needed_rows(parse_spec(**PMW), SourceFacts(), 0.1)
 
 

@@ -242,12 +242,12 @@ def test_a_plan_tells_its_promise_in_the_same_words_and_no_other_number_of_queri
     ],
 )
 def test_a_promise_that_a_constant_would_keep_is_marked(
-    mechanism: dict[str, Any], rows: int | None, is_vacuous: bool
+    mechanism: dict[str, Any], rows: int | None, vacuous: bool
 ) -> None:
     spec = parse_spec(**mechanism)
     chosen = choose_calibration(spec, SourceFacts(universe=1000, rows=rows))
-    assert chosen.vacuous == is_vacuous, chosen.alpha
-    assert all((VACUOUS in str(one)) == is_vacuous for one in promises(spec, chosen))
+    assert chosen.vacuous == vacuous, chosen.alpha
+    assert all((VACUOUS in str(one)) == vacuous for one in promises(spec, chosen))
 
 
 def test_an_answer_of_a_feed_counts_the_rounding_of_its_value_in() -> None:

@@ -81,7 +81,7 @@ def test_no_true_shares_make_estimates_err_more_often_than_planned(
     events: int, categories: int, epsilon: float
 ) -> None:
     law = response_law(Fraction(epsilon), categories)
-    own, other = law.rates
+    own, other = law.probabilities
     beta = 0.2
     reach = share_alpha(law, events, beta) * law.slope * events
     for holders in range(events + 1):

@@ -13,8 +13,8 @@ from stream.privacy.composition.costs import Cost, realised_cost, stream_cost
 from stream.privacy.composition.gaussian_losses import gaussian_delta
 from stream.privacy.composition.losses import losses
 from stream.privacy.ledger.grants import plan_extension
-from stream.privacy.planning.choices import compare
-from stream.privacy.planning.form_accuracy import Wanted
+from stream.privacy.planning.choices import rank_mechanisms
+from stream.privacy.planning.form_accuracy import PlanGoal
 from stream.privacy.planning.inverse_plans import needed_epsilon
 from stream.privacy.planning.noise_layouts import PlanError
 from stream.privacy.planning.plans import choose_calibration, plan_calibrations
@@ -118,8 +118,8 @@ def test_the_epsilon_of_a_wanted_error_is_found() -> None:
 @pytest.mark.parametrize(("groups", "windows"), [(1, 2), (1, 365), (7, 24)])
 def test_compared_with_windows_that_are_each_noised_it_is_the_one_to_take(groups: int, windows: int) -> None:
     setting = SourceFacts(universe=groups, horizon=Movement(1, 1, 1, 1))
-    first, second = compare(
-        Wanted("running", windows, 1.0, None, 0.05, 0.0, setting, fields={}),
+    first, second = rank_mechanisms(
+        PlanGoal("running", windows, 1.0, None, 0.05, 0.0, setting, fields={}),
     )[:2]
     assert [first.kind, second.kind] == ["running_count", "laplace"]
     assert first.alpha is not None

@@ -112,38 +112,35 @@ def selection_failure(rate: float, scores: tuple[int, ...], error: int) -> float
 @pytest.mark.parametrize("candidates", [2, 3])
 @pytest.mark.parametrize("beta", [0.3, 0.05])
 def test_no_scores_make_the_noisy_maximum_err_more_often_than_promised(
-    rate: float, plan_calibrations: int, beta: float
+    rate: float, candidates: int, beta: float
 ) -> None:
-    reach = noisy_max_reach(rate, plan_calibrations, beta)
+    reach = noisy_max_reach(rate, candidates, beta)
     top = reach + 3
-    for scores in product((0, 1, 2, top - 1, top), repeat=plan_calibrations):
+    for scores in product((0, 1, 2, top - 1, top), repeat=candidates):
         assert selection_failure(rate, scores, reach) <= beta
     if reach > 0:
-        worst = (0,) * (plan_calibrations - 1) + (reach,)
+        worst = (0,) * (candidates - 1) + (reach,)
         assert selection_failure(rate, worst, reach - 1) > beta
 
 
 @given(rate=st.floats(min_value=1e-9, max_value=10.0), candidates=st.integers(2, 4096), beta=betas)
 @settings(max_examples=25)
 def test_the_noisy_maximum_keeps_nearer_to_the_best_than_the_exponential_mechanism(
-    rate: float, plan_calibrations: int, beta: float
+    rate: float, candidates: int, beta: float
 ) -> None:
-    assert (
-        noisy_max_reach(rate, plan_calibrations, beta)
-        <= exponential_reach(rate, plan_calibrations, beta) * (1 + 1e-9) + 1
-    )
+    assert noisy_max_reach(rate, candidates, beta) <= exponential_reach(rate, candidates, beta) * (1 + 1e-9) + 1
 
 
 @given(rate=rates, candidates=st.integers(2, 4096), beta=betas)
 def test_the_exponential_mechanisms_reach_is_the_least_for_the_worst_scores(
-    rate: float, plan_calibrations: int, beta: float
+    rate: float, candidates: int, beta: float
 ) -> None:
     def failure(error: int) -> Decimal:
         with localcontext(prec=60):
-            odds = (plan_calibrations - 1) * (-Decimal(rate) * (error + 1)).exp()
+            odds = (candidates - 1) * (-Decimal(rate) * (error + 1)).exp()
             return odds / (1 + odds)
 
-    reach = exponential_reach(rate, plan_calibrations, beta)
+    reach = exponential_reach(rate, candidates, beta)
     assert failure(reach) <= Decimal(beta)
     shorter = math.floor(reach * (1.0 - 4e-10)) - 2
     if shorter >= 0:

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from stream.privacy.mechanisms.above_threshold import ABOVE, BELOW, HALTED, Decisions, decide
+from stream.privacy.mechanisms.above_threshold import ABOVE, BELOW, HALTED, Decisions, decide_queries
 
 
 @dataclass
@@ -62,7 +62,7 @@ class Case:
             self.rounds_asked.append((row, tops[row] + more))
             return self.barriers[row][tops[row] + more]
 
-        return decide(
+        return decide_queries(
             np.array(self.margins[start:end], dtype=np.int64),
             np.array(self.streams[start:end], dtype=np.intp),
             np.array(
@@ -94,7 +94,7 @@ def cases(draw: st.DrawFn) -> Case:
 def test_a_batch_is_answered_as_one_query_after_the_other(case: Case) -> None:
     answers, left = case.one_by_one()
     decisions = case.decide(0, len(case.margins), [0] * len(case.tops_left))
-    columns = (decisions.codes, decisions.place, decisions.tops_before)
+    columns = (decisions.codes, decisions.position, decisions.tops_before)
     assert list(zip(*(column.tolist() for column in columns), strict=True)) == answers
     assert decisions.tops_left.tolist() == left
 
@@ -112,7 +112,7 @@ def test_a_batch_may_be_split_anywhere(case: Case, cuts: list[int]) -> None:
     for start, end in pairwise(bounds):
         decisions = case.decide(start, end, tops)
         columns = zip(
-            decisions.codes.tolist(), decisions.place.tolist(), decisions.tops_before.tolist(), strict=True
+            decisions.codes.tolist(), decisions.position.tolist(), decisions.tops_before.tolist(), strict=True
         )
         for (code, place, before), stream in zip(columns, case.streams[start:end], strict=True):
             found.append((code, asked[stream] + place, tops[stream] + before))
@@ -143,20 +143,20 @@ def test_inputs_are_left_as_they_were(case: Case) -> None:
     tops_left, fresh = np.array(case.tops_left, dtype=np.int64), np.array(case.fresh, dtype=np.bool_)
     inputs = (margins, streams, barrier, tops_left, fresh)
     before = [one.copy() for one in inputs]
-    decide(margins, streams, barrier, tops_left, lambda row, tops: case.barriers[row][tops], fresh)
+    decide_queries(margins, streams, barrier, tops_left, lambda row, tops: case.barriers[row][tops], fresh)
     assert all(np.array_equal(was, now) for was, now in zip(before, inputs, strict=True))
 
 
 def test_a_margin_that_just_reaches_the_barrier_is_above() -> None:
     ones, row = np.ones(1, dtype=np.int64), np.zeros(1, dtype=np.intp)
-    assert decide(ones, row, ones, ones).codes.tolist() == [ABOVE]
-    assert decide(ones - 1, row, ones, ones).codes.tolist() == [BELOW]
+    assert decide_queries(ones, row, ones, ones).codes.tolist() == [ABOVE]
+    assert decide_queries(ones - 1, row, ones, ones).codes.tolist() == [BELOW]
 
 
 def test_a_stream_without_tops_left_answers_nothing() -> None:
     margins = np.array([5, -5], dtype=np.int64)
     zeros = np.zeros(1, dtype=np.int64)
-    decisions = decide(margins, np.zeros(2, dtype=np.intp), zeros, zeros)
+    decisions = decide_queries(margins, np.zeros(2, dtype=np.intp), zeros, zeros)
     assert decisions.codes.tolist() == [HALTED, HALTED]
     assert decisions.tops_left.tolist() == [0]
 
@@ -165,7 +165,7 @@ def test_a_stream_without_tops_left_answers_nothing() -> None:
 def test_an_empty_batch_changes_nothing(fresh: npt.NDArray[np.bool_] | None) -> None:
     empty = np.zeros(0, dtype=np.int64)
     left = np.array([2, 0], dtype=np.int64)
-    decisions = decide(
+    decisions = decide_queries(
         empty, empty.astype(np.intp), np.zeros(2, dtype=np.int64), left, lambda _, tops: tops, fresh
     )
     assert len(decisions.codes) == 0

@@ -34,7 +34,7 @@ numbers = st.one_of(
 
 
 def rounded(number: Decimal, grid: Grid) -> int:
-    return int(grid.private([float(number)], lambda _: number)[0])
+    return int(grid.round_private([float(number)], lambda _: number)[0])
 
 
 def steps(number: Decimal, grid: float) -> int:
@@ -82,7 +82,7 @@ def test_rounding_is_exact_beside_ties(case: tuple[Decimal, float]) -> None:
 @settings(deadline=None, max_examples=50)
 def test_thresholds_are_rounded_alike_by_their_shortest_decimal(case: tuple[Decimal, float]) -> None:
     threshold, grid = float(case[0]), case[1]
-    assert int(Grid(shortest_decimal(grid)).public([threshold])[0]) == exact(
+    assert int(Grid(shortest_decimal(grid)).round_public([threshold])[0]) == exact(
         shortest_decimal(threshold), shortest_decimal(grid), THRESHOLD_STEPS
     )
 
@@ -142,7 +142,7 @@ def test_order_is_kept(first: Decimal, second: Decimal, grid: float) -> None:
 @given(many=st.lists(numbers, max_size=8), grid=grids)
 @settings(deadline=None)
 def test_each_number_of_an_array_is_rounded_as_if_alone(many: list[Decimal], grid: float) -> None:
-    together = Grid(shortest_decimal(grid)).private(np.array([float(one) for one in many]), many.__getitem__)
+    together = Grid(shortest_decimal(grid)).round_private(np.array([float(one) for one in many]), many.__getitem__)
     assert together.dtype == np.int64
     assert together.tolist() == [steps(number, grid) for number in many]
 
@@ -155,10 +155,10 @@ def test_what_is_written_is_looked_at_beside_ties_alone() -> None:
         return shortest_decimal(doubles[place])
 
     doubles = [0.0, 1.0, -7.0, 1e6, 1e14, 0.1, 0.49, 12.3, 99.99, 1e300, -1e300, 0.5, 17.5]
-    Grid(Decimal(1)).private(doubles, exactly)
+    Grid(Decimal(1)).round_private(doubles, exactly)
     assert asked == [11, 12]
     asked.clear()
-    Grid(Decimal("0.01")).private(doubles, exactly)
+    Grid(Decimal("0.01")).round_private(doubles, exactly)
     assert asked == []
 
 
@@ -174,11 +174,11 @@ def test_what_lies_beyond_the_last_step_is_clamped(grid: float) -> None:
 
 
 def test_values_are_clamped_to_the_declared_range_and_thresholds_are_not() -> None:
-    feed = Grid.of_feed(0.5, -1.0, 100.0)
+    feed = Grid.for_feed(0.5, -1.0, 100.0)
     assert [rounded(Decimal(number), feed) for number in ("-1.3", "-1", "99.9", "100.2", "1e300")] == [
         *(-2, -2, 200, 200, 200)
     ]
-    assert feed.public([150.0, -3.0]).tolist() == [300, -6]
+    assert feed.round_public([150.0, -3.0]).tolist() == [300, -6]
 
 
 def test_without_a_declared_range_values_go_as_far_as_the_contract_or_the_grid_reaches() -> None:
@@ -186,5 +186,5 @@ def test_without_a_declared_range_values_go_as_far_as_the_contract_or_the_grid_r
     reach = Decimal("0.1") * MAX_STEPS
     assert range_of(0.1, None, None) == (-reach, reach)
     assert range_of(0.1, 0.0, None) == (Decimal(0), reach)
-    whole = Grid.of_feed(1.0)
+    whole = Grid.for_feed(1.0)
     assert [rounded(Decimal(text), whole) for text in ("1e15", "1000000000000001", "1e300")] == [10**15] * 3

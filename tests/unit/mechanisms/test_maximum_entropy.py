@@ -13,11 +13,11 @@ from blake3 import blake3
 from stream.privacy.mechanisms import maximum_entropy
 from stream.privacy.mechanisms.maximum_entropy import (
     NoisyMarginal,
-    combined,
-    fit,
+    average_equal_axes,
+    fit_distribution,
     moved_to_product,
     ordered_sum,
-    summed,
+    sum_to_axes,
 )
 
 Floats = npt.NDArray[np.float64]
@@ -41,13 +41,13 @@ def marginal(counts: Floats, axes: tuple[int, ...], variance: float = 1.0) -> No
 
 
 def shares(shape: tuple[int, ...], marginals: list[NoisyMarginal], rows: int) -> Floats:
-    found = fit(shape, marginals, rows)
+    found = fit_distribution(shape, marginals, rows)
     share: Floats = found / found.sum()
     return share
 
 
 def test_without_measurements_it_is_uniform() -> None:
-    assert np.unique(fit(SHAPE, [], 100)).size == 1
+    assert np.unique(fit_distribution(SHAPE, [], 100)).size == 1
 
 
 def test_of_single_axes_it_is_the_product() -> None:
@@ -97,7 +97,7 @@ def test_noise_below_zero_and_conflicts_leave_a_distribution() -> None:
     counts = table(shape=(8, 8), rows=60)
     low = NoisyMarginal((0, 1), counts - 40.0, 900.0)
     high = NoisyMarginal((0,), counts.sum(axis=1) + 300.0, 900.0)
-    found = fit((8, 8), [high, low], 60)
+    found = fit_distribution((8, 8), [high, low], 60)
     assert found.min() >= 0
     assert abs(int(found.sum()) - (1 << 42)) < 64
 
@@ -114,7 +114,7 @@ def test_estimates_are_the_bits_that_they_always_were(shape: tuple[int, ...], di
     counts = table(3, shape)
     pairs = [marginal(counts, axes, 9.0) for axes in combinations(range(len(shape)), 2)]
     singles = [marginal(counts + 1.0, (axis,), 90.0) for axis in range(len(shape))]
-    found = fit(shape, combined([*pairs, *singles]), int(counts.sum()))
+    found = fit_distribution(shape, average_equal_axes([*pairs, *singles]), int(counts.sum()))
     assert blake3(np.ascontiguousarray(found, dtype="<i8").tobytes()).hexdigest()[:32] == digest
 
 
@@ -122,19 +122,19 @@ def test_the_order_of_axes_in_memory_changes_no_bit() -> None:
     counts = table(5)
     one = marginal(counts, (0, 2), 4.0)
     turned = NoisyMarginal((0, 2), np.asfortranarray(one.counts), 4.0)
-    assert np.array_equal(fit(SHAPE, [one], 900), fit(SHAPE, [turned], 900))
+    assert np.array_equal(fit_distribution(SHAPE, [one], 900), fit_distribution(SHAPE, [turned], 900))
 
 
 def test_equal_axes_are_averaged_by_precision() -> None:
     some, more = NoisyMarginal((0,), np.array([10.0, 0.0]), 1.0), NoisyMarginal((0,), np.array([20.0, 8.0]), 3.0)
-    [found] = combined([some, more])
+    [found] = average_equal_axes([some, more])
     assert found.counts.tolist() == [12.5, 2.0]
     assert found.variance == pytest.approx(0.75)
 
 
 def test_cells_added_up_have_the_variance_of_all_of_them() -> None:
     one = NoisyMarginal((0, 1, 2), table(), 2.0)
-    found = summed(one, (1,))
+    found = sum_to_axes(one, (1,))
     assert np.array_equal(found.counts, table().sum(axis=(0, 2)))
     assert found.variance == 2.0 * 35
 

@@ -21,7 +21,7 @@ from stream.privacy.mechanisms.multiplicative_weights import (
     HypothesisAnswer,
     TensorCorrection,
     TensorHypothesis,
-    run,
+    answer_questions,
 )
 from stream.privacy.planning.hypothesis_plans import RESOLUTION, guaranteed_gap, updates_for
 
@@ -275,7 +275,7 @@ def test_a_batch_is_answered_as_its_questions_are_one_by_one(
 ) -> None:
     asked, private = [question for question, _ in case], [value for _, value in case]
     noise = Scripted(seed, 5000)
-    steps = run(
+    steps = answer_questions(
         built(()),
         asked,
         np.array(private, dtype=np.int64),
@@ -300,7 +300,7 @@ def test_where_a_batch_is_cut_changes_nothing(
     for start, part in ((0, case[:cut]), (cut, case[cut:])):
         private = np.array([value for _, value in part], dtype=np.int64)
         tops = sum(step.above for step in steps)
-        steps += run(
+        steps += answer_questions(
             hypothesis,
             [question for question, _ in part],
             private,
@@ -332,7 +332,7 @@ def test_a_million_cells_stay_within_a_gibibyte() -> None:
     asked = [Written(int(seed)) for seed in generator.integers(0, 2**31, 12)]
     hypothesis.update(asked[0], up=True)
     private = np.full(len(asked), 500_000 * FULL, dtype=np.int64)
-    steps = run(
+    steps = answer_questions(
         hypothesis,
         asked,
         private,

@@ -7,8 +7,8 @@ from fractions import Fraction
 from hypothesis import given
 from hypothesis import strategies as st
 
-from stream.privacy.mechanisms.selection import respond
-from stream.privacy.planning.response_plans import RESPONSE_BITS, response
+from stream.privacy.mechanisms.selection import choose_response
+from stream.privacy.planning.response_plans import RESPONSE_BITS, response_law
 
 uniforms = st.integers(0, (1 << RESPONSE_BITS) - 1)
 
@@ -18,10 +18,10 @@ def test_the_answer_is_always_one_of_the_categories(
     data: st.DataObject, categories: int, uniform: int, epsilon: float
 ) -> None:
     own = data.draw(st.integers(0, categories - 1))
-    assert 0 <= respond(own, response(Fraction(epsilon), categories), uniform) < categories
+    assert 0 <= choose_response(own, response_law(Fraction(epsilon), categories), uniform) < categories
 
 
 @given(own=st.integers(0, 4), uniform=uniforms)
 def test_a_uniform_number_beyond_the_others_stretches_gives_the_truth(own: int, uniform: int) -> None:
-    law = response(Fraction(1), 5)
-    assert (respond(own, law, uniform) == own) == (uniform >= 4 * law.other)
+    law = response_law(Fraction(1), 5)
+    assert (choose_response(own, law, uniform) == own) == (uniform >= 4 * law.other_weight)

@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 
 from schemas import ReleaseCalibration
 from stream.privacy.accuracy.release_accuracy import release_law
-from stream.privacy.mechanisms.releases import cell_names, marginal, weighted_sum
-from stream.privacy.mechanisms.sparse_weights import weight_steps
+from stream.privacy.mechanisms.releases import cell_bytes, marginal, weighted_sum
+from stream.privacy.mechanisms.sparse_weights import steps_of_unit_weight
 from stream.privacy.noise import TwoSidedGeometric
 
 
@@ -38,27 +38,27 @@ def test_noise_has_the_rate_of_one_part_over_what_one_person_moves_it_by() -> No
 def test_cells_have_equal_names_only_if_they_are_equal(data: st.DataObject, attributes: int) -> None:
     codes = st.lists(st.integers(0, 2**20), min_size=attributes, max_size=attributes)
     cells = data.draw(st.lists(codes, min_size=1, max_size=20))
-    names = cell_names(cells)
+    names = cell_bytes(cells)
     assert len(names) == len(cells)
     assert len(set(names)) == len({tuple(cell) for cell in cells})
-    assert names == [cell_names([cell])[0] for cell in cells]
+    assert names == [cell_bytes([cell])[0] for cell in cells]
 
 
 @given(st.integers(0, 1024))
 def test_weights_on_the_grid_are_whole_steps(steps: int) -> None:
-    assert weight_steps(steps / 1024) == steps
+    assert steps_of_unit_weight(steps / 1024) == steps
 
 
 @pytest.mark.parametrize("weight", [-1 / 1024, 1.0 + 1 / 1024, float("nan"), float("inf")])
 def test_weights_out_of_range_are_refused(weight: float) -> None:
     with pytest.raises(ValueError, match="from 0 to 1"):
-        weight_steps(weight)
+        steps_of_unit_weight(weight)
 
 
 @pytest.mark.parametrize("weight", [0.3, 1 / 4096, 0.9999])
 def test_weights_between_steps_are_refused_without_repeating_them(weight: float) -> None:
     with pytest.raises(ValueError, match=r"^weights are multiples of 1/1024; round it to one$"):
-        weight_steps(weight)
+        steps_of_unit_weight(weight)
 
 
 @given(

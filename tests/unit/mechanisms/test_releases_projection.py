@@ -7,13 +7,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from stream.privacy.mechanisms.releases import cell_names, columns, inner_products, matrix_seed, project
+from stream.privacy.mechanisms.releases import cell_bytes, inner_products, matrix_columns, matrix_seed, project
 
 SEED = matrix_seed("0" * 32)
 
 
 def signs(cells: list[list[int]], projections: int) -> np.ndarray[tuple[int, int], np.dtype[np.int64]]:
-    return 2 * columns(SEED, cell_names(cells), projections).astype(np.int64) - 1
+    return 2 * matrix_columns(SEED, cell_bytes(cells), projections).astype(np.int64) - 1
 
 
 @given(
@@ -41,7 +41,7 @@ def test_a_row_more_moves_every_coordinate_by_one(rows: list[list[int]], row: li
 
 def test_an_inner_product_with_the_cells_own_column_gives_back_its_count() -> None:
     cells = [[1, 2], [3, 0]]
-    bits = columns(SEED, cell_names(cells), 512)
+    bits = matrix_columns(SEED, cell_bytes(cells), 512)
     release = project(SEED, np.array([cells[0]] * 7), 512)
     assert inner_products(bits, release)[0] == 7 * 512
     other = int((signs(cells, 512)[0] * signs(cells, 512)[1]).sum())
@@ -51,7 +51,7 @@ def test_an_inner_product_with_the_cells_own_column_gives_back_its_count() -> No
 @pytest.mark.parametrize("size", [1, 2**44])
 def test_inner_products_are_exact_for_any_noise(size: int) -> None:
     release = np.array([size, -size, size - 1, 3], dtype=np.int64)
-    bits = columns(SEED, cell_names([[value] for value in range(20)]), 4)
+    bits = matrix_columns(SEED, cell_bytes([[value] for value in range(20)]), 4)
     expected = [
         sum((1 if bit else -1) * int(value) for bit, value in zip(row, release, strict=True)) for row in bits
     ]
@@ -59,10 +59,10 @@ def test_inner_products_are_exact_for_any_noise(size: int) -> None:
 
 
 def test_the_matrix_belongs_to_the_incarnation_and_has_balanced_signs() -> None:
-    names = cell_names(np.arange(2000)[:, None])
-    ours = columns(SEED, names, 512)
-    others = columns(matrix_seed("0" * 31 + "1"), names, 512)
+    names = cell_bytes(np.arange(2000)[:, None])
+    ours = matrix_columns(SEED, names, 512)
+    others = matrix_columns(matrix_seed("0" * 31 + "1"), names, 512)
     # Over a million coins: 7.5 standard deviations.
     for bits in (ours, ours ^ others, ours[1:] ^ ours[:-1], ours[:, 1:] ^ ours[:, :-1]):
         assert abs(int(bits.sum()) - bits.size / 2) < 7.5 * 0.5 * bits.size**0.5
-    assert np.array_equal(columns(SEED, names[:3], 100), ours[:3, :100])
+    assert np.array_equal(matrix_columns(SEED, names[:3], 100), ours[:3, :100])

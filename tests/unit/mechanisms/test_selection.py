@@ -18,11 +18,11 @@ from stream.privacy.mechanisms.selection import (
     GAP_DIGITS,
     UNIFORM_BITS,
     WEIGHT_BITS,
-    exponential,
+    draw_exponential,
     noisy_max,
     score_noise,
     selection_rate,
-    weights,
+    weights_for,
 )
 from stream.privacy.noise import Geometric, TwoSidedGeometric
 
@@ -69,18 +69,18 @@ def test_a_weight_is_the_exponential_to_28_units_and_never_above_it(gap: int, ra
         return
     with localcontext(prec=120):
         ideal = (-Decimal(rate.numerator) / Decimal(rate.denominator) * gap).exp() * 2**WEIGHT_BITS
-        assert 0 <= ideal - weights(rate).weight_at(gap) < 28
+        assert 0 <= ideal - weights_for(rate).weight_at(gap) < 28
 
 
 def test_the_best_candidates_weight_is_exact() -> None:
-    assert weights(Fraction(1, 3)).weight_at(0) == 1 << WEIGHT_BITS
+    assert weights_for(Fraction(1, 3)).weight_at(0) == 1 << WEIGHT_BITS
 
 
 @given(
     scores=score_lists, uniform=uniforms, rate=st.sampled_from([Fraction(1, 10**12), Fraction(1, 2), Fraction(40)])
 )
 def test_scores_however_far_apart_overflow_nothing(scores: list[int], uniform: int, rate: Fraction) -> None:
-    chosen = exponential(scores, weights(rate), uniform)
+    chosen = draw_exponential(scores, weights_for(rate), uniform)
     assert 0 <= chosen < len(scores)
     # A candidate whose weight is below one unit is never drawn.
     assert float(rate) * (max(scores) - scores[chosen]) <= WEIGHT_BITS * math.log(2)
@@ -88,15 +88,17 @@ def test_scores_however_far_apart_overflow_nothing(scores: list[int], uniform: i
 
 @given(scores=score_lists, uniform=uniforms, moved=st.integers(-1000, 1000))
 def test_only_differences_of_scores_matter(scores: list[int], uniform: int, moved: int) -> None:
-    law = weights(Fraction(1, 1000))
-    assert exponential([score + moved for score in scores], law, uniform) == exponential(scores, law, uniform)
+    law = weights_for(Fraction(1, 1000))
+    assert draw_exponential([score + moved for score in scores], law, uniform) == draw_exponential(
+        scores, law, uniform
+    )
 
 
 def test_equal_rates_share_their_weights() -> None:
-    assert weights(Fraction(1, 3)) is weights(Fraction(2, 6))
+    assert weights_for(Fraction(1, 3)) is weights_for(Fraction(2, 6))
 
 
 @pytest.mark.parametrize("rate", [Fraction(0), Fraction(-1, 2)])
 def test_a_rate_that_is_not_positive_is_refused(rate: Fraction) -> None:
     with pytest.raises(ValueError, match="rate must be above 0"):
-        weights(rate)
+        weights_for(rate)

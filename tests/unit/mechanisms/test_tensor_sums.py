@@ -12,14 +12,14 @@ from stream.privacy.mechanisms.estimate_questions import extent_of
 from stream.privacy.mechanisms.tensor_sums import (
     MOST_PLACES_A_CELL,
     TensorCells,
-    added,
+    add_corners,
     box_sums,
     can_cumulate,
     corners,
     count_of_corners,
     product_corners,
-    values,
-    weighting,
+    to_corners,
+    weighted_sums,
 )
 
 shapes = st.lists(st.integers(1, 5), min_size=1, max_size=4).map(tuple)
@@ -33,9 +33,9 @@ def test_any_weighting_of_any_tensor(data: st.DataObject) -> None:
     more = data.draw(arrays(np.int64, shape, elements=st.integers(0, 1)))
     cells, exact = TensorCells(tensor), int((tensor * weights).sum())
     assert corners(weights).value(cells) == exact
-    both = added([(3, corners(weights)), (-2, corners(more))])
+    both = add_corners([(3, corners(weights)), (-2, corners(more))])
     assert both.value(cells) == 3 * exact - 2 * int((tensor * more).sum())
-    found = values([corners(weights), corners(np.zeros(shape, dtype=np.int64)), corners(more)], cells)
+    found = weighted_sums([corners(weights), corners(np.zeros(shape, dtype=np.int64)), corners(more)], cells)
     assert found.tolist() == [exact, 0, int((tensor * more).sum())]
     assert cells.total == int(tensor.sum())
 
@@ -66,9 +66,9 @@ def test_a_weighting_takes_no_more_places_than_there_are_cells_where_axes_are_ma
     cells = TensorCells(random.integers(-(2**40), 2**40, shape))
     weights, few = random.integers(-5, 6, shape), np.zeros(shape, dtype=np.int64)
     few.reshape(-1)[::101] = 1
-    found = values([weighting(weights), weighting(few)], cells)
+    found = weighted_sums([to_corners(weights), to_corners(few)], cells)
     assert found.tolist() == [int((cells.tensor * weights).sum()), int((cells.tensor * few).sum())]
-    assert len(weighting(weights).places) <= weights.size
+    assert len(to_corners(weights).places) <= weights.size
     assert "cumulated" not in cells.__dict__
 
 

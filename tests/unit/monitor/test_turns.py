@@ -13,7 +13,7 @@ from schemas import StreamSpec
 from stream.errors import Refused
 from stream.monitor.api import forms, views
 from stream.monitor.api.problems import GoneError, ProblemError, RequestTurns
-from stream.privacy.planning.inverse_plans import Against
+from stream.privacy.planning.inverse_plans import VariedParameter
 from tests.unit.monitor.installation import ANALYST, VIEWER, bearer, post, spec
 from tests.unit.monitor.survey import surveyed
 
@@ -151,6 +151,6 @@ async def test_a_curve_goes_no_further_than_somebody_waits_for() -> None:
     installation = surveyed()
     source = views.definition(installation.tables, installation.tables.sources["people"])
     wanted = StreamSpec.model_validate(spec("new", source="people"))
-    found = await forms.plan_curve(wanted, source, Against.EPSILON, lambda: True)
+    found = await forms.plan_curve(wanted, source, VariedParameter.EPSILON, lambda: True)
     assert not found.complete
     assert {len(line.points) for line in found.lines} == {1}

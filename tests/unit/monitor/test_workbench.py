@@ -14,7 +14,7 @@ from stream.monitor.api import forms
 from stream.monitor.api.problems import ProblemError
 from stream.monitor.api.question_routes import MAX_WAITING, Asker
 from stream.privacy.accuracy.source_facts import SourceFacts
-from stream.privacy.planning.inverse_plans import VariedParameter, curve
+from stream.privacy.planning.inverse_plans import VariedParameter, error_curve
 from stream.questions import Result
 from tests.builders import stream
 from tests.unit.monitor.installation import FEED, VIEWER, Installation, WebClient, get, post, spec
@@ -130,7 +130,7 @@ def curve_of_feed() -> list[float]:
 
     return [
         one.value
-        for one in curve(
+        for one in error_curve(
             StreamSpec.model_validate(spec("s")), SourceFacts(), VariedParameter.EPSILON, forms.CURVE_POINTS
         )
     ]

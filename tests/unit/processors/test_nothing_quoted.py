@@ -153,7 +153,7 @@ def test_planner_errors_refuse_without_their_message(
     def breaks(*_: object) -> None:
         raise error(MARKER)
 
-    monkeypatch.setattr("stream.budget.openings.choose", breaks)
+    monkeypatch.setattr("stream.budget.openings.choose_calibration", breaks)
     with capture_logs() as lines:
         outputs = ready().send(opening("1", "alarms"))
     [receipt] = receipts_in(outputs)

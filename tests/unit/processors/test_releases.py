@@ -14,7 +14,7 @@ import pytest
 from schemas import Answer, ReleaseCalibration
 from sotto import Driver
 from stream.privacy.accuracy.release_accuracy import release_law
-from stream.privacy.mechanisms.releases import cell_names, columns, matrix_seed, project
+from stream.privacy.mechanisms.releases import cell_bytes, matrix_columns, matrix_seed, project
 from stream.privacy.noise import DrawRole, cell_words
 from tests.builders import KEY, source, stream
 from tests.unit.processors.installation import worker_of
@@ -81,7 +81,7 @@ def whole_noise(driver: Driver, stream: str, names: Sequence[bytes]) -> np.ndarr
 
 
 def whole_histogram(driver: Driver, stream: str) -> np.ndarray[Any, np.dtype[np.int64]]:
-    names = cell_names(list(product(*map(range, SHAPE))))
+    names = cell_bytes(list(product(*map(range, SHAPE))))
     return exact_counts() + whole_noise(driver, stream, names).reshape(SHAPE)
 
 
@@ -177,10 +177,10 @@ def test_the_answer_of_a_projection_is_that_of_its_noisy_rows() -> None:
     streams = worker_of(driver).streams
     seed = matrix_seed(streams.incarnations[streams.slots["sparse_project"]])
     codes = np.array([[age, "FM".index(sex), ward] for age, sex, ward in zip(*ROWS.values(), strict=True)])
-    noise = whole_noise(driver, "sparse_project", cell_names(np.arange(300)[:, None]))
+    noise = whole_noise(driver, "sparse_project", cell_bytes(np.arange(300)[:, None]))
     release = project(seed, codes, 300) + noise
     cells = [(1, 0, 1), (3, 1, 0), (11, 1, 4)]
-    signs = 2 * columns(seed, cell_names(cells), 300).astype(np.int64) - 1
+    signs = 2 * matrix_columns(seed, cell_bytes(cells), 300).astype(np.int64) - 1
     expected = float(np.array([512, 1024, 256]) @ (signs @ release)) / (1024 * 300)
     weighted = [{**at(cell), "weight": weight} for cell, weight in zip(cells, (0.5, 1.0, 0.25), strict=True)]
     assert one(driver, "sparse_project", cells=weighted).estimate == expected
@@ -372,6 +372,6 @@ def test_a_release_drawn_in_parts_is_that_drawn_at_once(cells: int) -> None:
     driver.register(source("long", "table", path="long.csv", attributes={"a": cells}), {"a": [1, 1]})
     mechanism = {"kind": "histogram", "attributes": ["a"]}
     driver.open(stream("long", "long", mechanism=mechanism))
-    noise = whole_noise(driver, "long", cell_names(np.arange(cells)[:, None]))
+    noise = whole_noise(driver, "long", cell_bytes(np.arange(cells)[:, None]))
     assert one(driver, "long", where="TRUE").estimate == noise.sum() + 2
     assert one(driver, "long", cells=[{"at": {"a": cells - 1}}]).estimate == noise[-1]

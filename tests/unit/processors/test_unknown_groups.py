@@ -8,7 +8,7 @@ import pytest
 
 from schemas import MAX_ANSWER_BYTES, MAX_KEY_BYTES, MAX_KEYS, GrantRecord
 from sotto import Driver, Invalid, Refused, Rejected, Result
-from stream.privacy.mechanisms.unknown_groups import ReleasedGroup, shortened
+from stream.privacy.mechanisms.unknown_groups import ReleasedGroup, count_fitting_groups
 from stream.sql import StatementError
 from tests.builders import installation, source, stream
 
@@ -121,9 +121,9 @@ def test_texts_without_a_value_are_in_no_group() -> None:
 
 def test_equal_counts_are_sorted_by_text_and_answers_are_bounded() -> None:
     groups = [ReleasedGroup(b"%05d" % number, 10) for number in range(5000)]
-    assert shortened(groups) == MAX_KEYS
+    assert count_fitting_groups(groups) == MAX_KEYS
     wide = [ReleasedGroup(("\u0001" * 200).encode(), 10)] * 400
-    assert shortened(wide) == MAX_KEY_BYTES // (6 * 200 + 3 + 3 * (2 + 4))
+    assert count_fitting_groups(wide) == MAX_KEY_BYTES // (6 * 200 + 3 + 3 * (2 + 4))
 
 
 def test_a_full_answer_fits_what_clients_read() -> None:
@@ -174,7 +174,7 @@ def test_other_mechanisms_refuse_texts(asked: dict[str, Any]) -> None:
             "mechanism.attributes.0: attribute 'diagnosis' is a text",
         ),
         ({"kind": "noisy_max", "sums": ["diagnosis"]}, "mechanism.sums.0: attribute 'diagnosis' is a text"),
-        ({"kind": "unknown_groups"}, "delta: is 0, but which texts there are is private"),
+        ({"kind": "unknown_groups"}, "delta: is 0, but a text may only be released at a cost"),
     ],
 )
 def test_openings_that_cannot_keep_texts_private_are_refused(mechanism: dict[str, Any], reason: str) -> None:
