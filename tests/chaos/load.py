@@ -173,11 +173,11 @@ def probe(stream: str, kind: str, *, on_table: bool) -> bytes:
 def standing_probe(stream: str, kind: str, source: EventsSource, standing: StandingQuery) -> bytes:
     """The same for a standing stream: its first window, of its first group."""
     start = standing.window.first_from(moment_ms(standing.begins or ""))
-    cells = [dict(cell) for cell in cells_of(source.attributes, standing.by)] if standing.by else [{}]
     window = {"start": written_moment(start), "end": written_moment(start + standing.window.size_ms)}
     asked: dict[str, Any] = {"window": window}
     if kind == "unknown_groups":
         return event("probe", stream, {**asked, "texts": encode_text_counts({b"note 1": 3})})
+    cells = [dict(cell) for cell in cells_of(source.attributes, standing.by)] if standing.by else [{}]
     if kind == "histogram":
         asked["values"] = [3] * len(cells)
     else:
