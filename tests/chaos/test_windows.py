@@ -11,6 +11,7 @@ import pytest
 from schemas import EventsSource, Histogram, StreamSpec
 from sotto import Driver
 from stream.processing.protocol import Record
+from stream.processing.text_counts import decode_text_counts, encode_text_counts
 from stream.tables import TableStore
 from tests.builders import KEY
 from tests.chaos.checker import examine
@@ -79,6 +80,9 @@ def _off_by_one(records: list[Record], place: int) -> None:
     asked = json.loads(record.value or b"")
     if "value" in asked:
         asked["value"] += 1
+    elif "texts" in asked:
+        counts = decode_text_counts(asked["texts"]) or {}
+        asked["texts"] = encode_text_counts({text: count + 1 for text, count in counts.items()})
     else:
         asked["values"][-1] += 1
     value = json.dumps(asked).encode()
