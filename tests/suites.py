@@ -73,6 +73,7 @@ SUITES: Final[dict[str, str]] = {
     "tests/privacy/test_people.py::test_every_wrong_bound_loses_more_than_epsilon": "mutations",
     "tests/privacy/test_people.py::test_every_wrong_bound_loses_more_than_epsilon[no_bound]": COMMIT,
     "tests/privacy/test_periods.py::test_broken_ways_to_keep_periods_apart_are_found_broken": "mutations",
+    "tests/privacy/test_pmw.py::test_nor_does_any_of_three_measurements_with_more_cells": "simulation",
     "tests/privacy/test_prices.py::test_a_grant_that_is_not_counted_down_is_found": "mutations",
     "tests/privacy/test_prices.py::test_a_measurement_that_is_charged_too_little_is_found": "mutations",
     "tests/privacy/test_prices.py::test_errors_exceed_the_wanted_ones_in_no_more_streams_than_beta_allows": "statistics",

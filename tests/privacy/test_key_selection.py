@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from fractions import Fraction
+from functools import cache
 from itertools import pairwise, product
 
 import numpy as np
@@ -43,14 +44,14 @@ def chance(rule: Rule, people: int) -> Fraction:
     return Fraction(limit, CERTAIN)
 
 
-def divergence(one: Counts, other: Counts, rule: Rule, epsilon: float) -> Fraction:
+def divergence(one: Counts, other: Counts, chance_of: Callable[[int], Fraction], factor: Fraction) -> Fraction:
     """At least the hockey-stick divergence of the sets of released texts."""
-    factor, lost = exponential_below(Fraction(epsilon)), Fraction(0)
+    lost = Fraction(0)
     for released in product((False, True), repeat=len(one)):
         left = right = Fraction(1)
         for count, theirs, shown in zip(one, other, released, strict=True):
-            left *= chance(rule, count) if shown else 1 - chance(rule, count)
-            right *= chance(rule, theirs) if shown else 1 - chance(rule, theirs)
+            left *= chance_of(count) if shown else 1 - chance_of(count)
+            right *= chance_of(theirs) if shown else 1 - chance_of(theirs)
         lost += max(Fraction(0), left - factor * right)
     return lost
 
@@ -76,7 +77,9 @@ def neighbors(
 def worst(plan: UnknownGroupsCalibration, rule: Rule, texts: int = 2) -> Fraction:
     """The largest δ at the calibration's ε over all neighboring tables of these texts."""
     people = range(len(rule)) if texts == 1 else (0, 1, len(rule) // 2, len(rule) - 2)
-    return max(divergence(one, other, rule, plan.epsilon) for one, other in neighbors(plan, texts, people))
+    factor = exponential_below(Fraction(plan.epsilon))
+    chance_of = cache(lambda count: chance(rule, count))
+    return max(divergence(one, other, chance_of, factor) for one, other in set(neighbors(plan, texts, people)))
 
 
 @pytest.mark.parametrize(("rows", "replace", "texts"), [(1, False, 1), (1, True, 2), (2, False, 2), (2, True, 3)])

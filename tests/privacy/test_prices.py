@@ -146,11 +146,15 @@ def plan(*, replace: bool) -> EstimateCalibration:
 
 @dataclass(frozen=True)
 class Seen:
-    """ln of the probability of a transcript on some rows, what was charged for it, and what kinds of answers it had."""
+    """ln of the probability of a transcript on some rows, what was charged for it, and what kinds of answers it had.
+
+    ``published`` is the part of the transcript that was shown: transcripts that agree in it are one.
+    """
 
     log_likelihood: float
     charged: int
     kinds: tuple[str, ...]
+    published: tuple[Any, ...]
 
 
 def seen(made: EstimateCalibration, rows: Rows, transcript: Transcript) -> Seen:
@@ -181,7 +185,15 @@ def seen(made: EstimateCalibration, rows: Rows, transcript: Transcript) -> Seen:
         if measured.question is not None:
             estimator._measured.numbers(index)
     total = sum(forced.drawn.values()) + (math.log(weights.sum()) if weights.sum() > 0 else -math.inf)
-    return Seen(total, made.cutoff * PARTS - estimator.parts_left, tuple(kinds))
+    cells, numbers = (
+        tuple(sorted(tops for kind, tops in forced.drawn if kind == wanted)) for wanted in ("cells", "number")
+    )
+    published = (
+        tuple(kinds),
+        tuple((index, transcript.cells[index]) for index in cells),
+        tuple((index, transcript.numbers[index]) for index in numbers),
+    )
+    return Seen(total, made.cutoff * PARTS - estimator.parts_left, tuple(kinds), published)
 
 
 def transcripts(rows: Rows) -> Iterator[Transcript]:
@@ -197,8 +209,12 @@ def excesses(made: EstimateCalibration, *, replace: bool) -> Iterator[tuple[floa
     Memory.shares.clear()
     for size in (1, 2):
         for rows in combinations_with_replacement(range(CELLS), size):
+            known: set[Any] = set()
             for transcript in transcripts(rows):
                 here = seen(made, rows, transcript)
+                if here.published in known:
+                    continue
+                known.add(here.published)
                 assert here.charged <= made.cutoff * PARTS
                 paid = claimed.first - Fraction(made.epsilon_rows) + Fraction(here.charged, PARTS) * claimed.each
                 for other in neighbours(rows, replace=replace):
