@@ -56,7 +56,7 @@ def long_record(delta: int, length: int, chunk: bytes = b"a" * MEGABYTE) -> Iter
     yield chunk[: length % len(chunk)] + varint(0)
 
 
-def batch(pieces: Iterable[bytes], count: int, codec: str = "zstd", level: int = 19) -> bytes:
+def batch(pieces: Iterable[bytes], count: int, codec: str = "zstd", level: int = 3) -> bytes:
     """A batch of ``count`` records that are given in pieces, compressed as they come."""
     if codec == "none":
         body = b"".join(pieces)

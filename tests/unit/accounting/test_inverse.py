@@ -73,7 +73,7 @@ def test_the_epsilon_found_keeps_to_the_error_and_slightly_less_does_not(
 
 
 @given(alpha=st.floats(0.05, 1e5), start=st.floats(1e-4, 100.0), delta=st.sampled_from([0.0, 1e-6]))
-@settings(deadline=None, max_examples=20)
+@settings(deadline=None, max_examples=10)
 def test_where_the_search_begins_does_not_matter(alpha: float, start: float, delta: float) -> None:
     found = needed_epsilon(parse_spec(**LAPLACE, delta=delta), FINE, alpha)
     again = needed_epsilon(parse_spec(**LAPLACE, epsilon=start, delta=delta), FINE, alpha)

@@ -114,7 +114,7 @@ problems = st.fixed_dictionaries(
 
 
 @given(problem=problems)
-@settings(deadline=None, max_examples=12)
+@settings(deadline=None, max_examples=8)
 def test_no_plan_spends_more_than_epsilon_and_delta_and_every_promise_is_kept(problem: dict[str, float]) -> None:
     for one in every(**problem).values():  # type: ignore[arg-type]
         threshold, query, answer = map(Fraction, (one.epsilon_threshold, one.epsilon_query, one.epsilon_answer))
