@@ -13,6 +13,7 @@ import re
 import sys
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
+from functools import cache
 from importlib import import_module
 from typing import Annotated, Any, Final, NamedTuple
 
@@ -130,6 +131,12 @@ def _load_command(name: str, import_path: str) -> Any:
             found = getattr(import_module(module), attribute)
     finally:
         gc.enable()
+    return _build_command(name, found)
+
+
+@cache
+def _build_command(name: str, found: Any) -> Any:
+    """Return the command of a function or group, made once in a process: Typer inspects all its options."""
     if not isinstance(found, typer.Typer):
         single = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
         single.command(name)(found)
