@@ -297,7 +297,7 @@ def _error_line(error: Exception) -> str | None:
             return str(describe(error))
         return str(describe(error, import_module("stream.settings").variable_of))
     if _is_instance(error, "aiokafka.errors:KafkaError"):
-        return str(import_module("stream.kafka.client.security").advice(error))
+        return str(import_module("stream.kafka.client.security").describe_error(error))
     if any(_is_instance(error, one) for one in _EXPECTED_ERRORS):
         return str(error)
     return None

@@ -28,7 +28,7 @@ from tests import bombs
 from tests.chaos.checker import Findings, check, check_letters, committed
 from tests.chaos.live import HOURS, LONG, Live, live_topic
 from tests.chaos.load import EPSILON, GREEDY, WORK_OUTSTANDING, Questions, answered, open_streams, specs
-from tests.chaos.windows import BEGINS
+from tests.chaos.windows import YESTERDAY
 
 WINDOWS_SETTLING = 180.0
 """Seconds within which every closed window must be asked and answered."""
@@ -96,7 +96,7 @@ class Ground:
     async def people(self, clock: str, replicas: int = 1, seed: int = 1, *, period: str | None = None) -> Live:
         """Open a live topic and its standing streams; people send events until all is verified."""
         pace = LONG if period is None else HOURS
-        begins = BEGINS if clock == "marks" else int(time.time() * 1000)
+        begins = YESTERDAY if clock == "marks" else int(time.time() * 1000)
         live = self.live = await live_topic(
             self.settings,
             self.client,

@@ -25,7 +25,7 @@ from stream.services.processes import Service
 from stream.settings import Settings
 from tests.chaos.checker import committed
 from tests.chaos.periods import Periods
-from tests.chaos.windows import BEGINS, Visits, live_source, standing_specs, violations_of_windows
+from tests.chaos.windows import YESTERDAY, Visits, live_source, standing_specs, violations_of_windows
 
 PARTITIONS = 3
 """Other than the installation's: a live topic is its owner's."""
@@ -69,7 +69,7 @@ class Live:
     visits: Visits
     services: list[Service] = field(default_factory=list)
     pace: Pace = SHORT
-    now: int = BEGINS
+    now: int = YESTERDAY
     sent: int = 0
     repeated: int = 0
     _over: asyncio.Event = field(default_factory=asyncio.Event)

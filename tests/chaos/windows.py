@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 import random
+import time
 from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -34,6 +35,8 @@ LARGEST = 64 * 1024
 """An event that is larger is not read."""
 BEGINS = 1_767_225_600_000
 """2026-01-01T00:00:00Z."""
+YESTERDAY = int(time.time()) // 86_400 * 86_400_000 - 86_400_000
+"""On a real clock a stream may not begin long ago: it would have too many windows to ask at once."""
 
 FAR = 10**10
 """Milliseconds: no window that was asked closes so long after all that are closed."""

@@ -18,7 +18,7 @@ import pytest
 from stream.settings import variable_of
 from tests.chaos.ground import Ground
 from tests.chaos.live import PARTITIONS, Live, live_topic
-from tests.chaos.windows import BEGINS
+from tests.chaos.windows import YESTERDAY
 
 pytestmark = pytest.mark.kafka
 
@@ -39,7 +39,7 @@ async def until(what: str, condition: Callable[[], bool]) -> None:
 
 async def people(topic: Live, steps: range) -> None:
     for step in steps:
-        now = BEGINS + 1000 * step
+        now = YESTERDAY + 1000 * step
         await topic.send(now, 6000, 40)
         await topic.mark(now)
         await asyncio.sleep(0.2)
@@ -49,11 +49,11 @@ async def test_who_inherits_from_a_feed_that_was_killed_goes_on_from_its_warm_co
     ground.start("budget")
     ground.start("worker")
     feeds = [ground.start("feed")]
-    topic = await live_topic(ground.settings, ground.client, "marks", begins=BEGINS)
+    topic = await live_topic(ground.settings, ground.client, "marks", begins=YESTERDAY)
     topic.services = feeds
     try:
         await people(topic, range(4))
-        await topic.settled(BEGINS + 3000)
+        await topic.settled(YESTERDAY + 3000)
         feeds.append(ground.start("feed"))
         # Both have partitions of the topic and of merging, and copies of what the other has.
         copies = ground.settings.partitions + PARTITIONS
@@ -63,7 +63,7 @@ async def test_who_inherits_from_a_feed_that_was_killed_goes_on_from_its_warm_co
         await people(topic, range(4, 7))
         feeds[0].kill()
         await people(topic, range(7, 10))
-        await topic.settled(BEGINS + 9000)
+        await topic.settled(YESTERDAY + 9000)
         assert any(line["warm"] for line in logged(feeds[1].log, "partition ready"))
     finally:
         await topic.producer.stop()
@@ -74,7 +74,7 @@ async def test_feeds_under_one_parent_share_a_live_topic_and_come_back_when_they
 ) -> None:
     ground.start("budget")
     ground.start("worker")
-    topic = await live_topic(ground.settings, ground.client, "marks", begins=BEGINS)
+    topic = await live_topic(ground.settings, ground.client, "marks", begins=YESTERDAY)
     log = tmp_path / "feeds.log"
     told = {variable_of(name): str(getattr(ground.settings, name)) for name in ("bootstrap", "prefix")}
     # A name that is kept is worth a session: the partitions of whoever is killed come back with it.
@@ -92,7 +92,7 @@ async def test_feeds_under_one_parent_share_a_live_topic_and_come_back_when_they
             await people(topic, range(4, 7))
         await until("both again", lambda: len(logged(log, "process started")) == 4)
         await people(topic, range(7, 10))
-        await topic.settled(BEGINS + 9000, PATIENCE)
+        await topic.settled(YESTERDAY + 9000, PATIENCE)
         parent.terminate()
         assert await asyncio.to_thread(parent.wait, PATIENCE) == 0
     finally:

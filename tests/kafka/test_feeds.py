@@ -21,7 +21,7 @@ from tests import bombs
 from tests.chaos.checker import committed
 from tests.chaos.ground import Ground
 from tests.chaos.live import PARTITIONS, Live, live_topic
-from tests.chaos.windows import BEGINS, Visits, live_source, standing_specs
+from tests.chaos.windows import YESTERDAY, Visits, live_source, standing_specs
 
 pytestmark = pytest.mark.kafka
 
@@ -30,12 +30,12 @@ SECONDS = 180.0
 
 async def test_feeds_and_workers_that_are_killed_in_the_middle_of_windows_ask_each_once(ground: Ground) -> None:
     services = [ground.start(role) for role in ("budget", "worker", "feed")]
-    topic = await live_topic(ground.settings, ground.client, "marks", begins=BEGINS)
+    topic = await live_topic(ground.settings, ground.client, "marks", begins=YESTERDAY)
     topic.services = services
     feed = services[2]
     try:
         for step in range(12):
-            now = BEGINS + 1000 * step
+            now = YESTERDAY + 1000 * step
             await topic.send(now, 6000, 40)
             await topic.mark(now)
             if step in {3, 6, 9}:
@@ -48,7 +48,7 @@ async def test_feeds_and_workers_that_are_killed_in_the_middle_of_windows_ask_ea
             if step == 7:
                 topic.services.append(ground.start("feed"))  # a rebalance
             await asyncio.sleep(0.3)
-        await topic.settled(BEGINS + 11_000)
+        await topic.settled(YESTERDAY + 11_000)
         assert topic.visits.wrong > 5
     finally:
         await topic.producer.stop()
@@ -75,11 +75,11 @@ async def test_windows_close_by_the_brokers_clock_where_people_are_silent_too(gr
 
 async def test_what_is_wrong_with_an_event_costs_nothing_and_stops_nobody(ground: Ground) -> None:
     services = [ground.start(role) for role in ("budget", "worker", "feed")]
-    topic = await live_topic(ground.settings, ground.client, "marks", begins=BEGINS)
+    topic = await live_topic(ground.settings, ground.client, "marks", begins=YESTERDAY)
     topic.services = services
-    right = {"who": {"id": "person-1"}, "at": BEGINS + 500, "group": "a", "value": 9}
+    right = {"who": {"id": "person-1"}, "at": YESTERDAY + 500, "group": "a", "value": 9}
     bad: list[tuple[bytes, bytes]] = [
-        (b"person", json.dumps({**right, "at": BEGINS + 10**10}).encode()),
+        (b"person", json.dumps({**right, "at": YESTERDAY + 10**10}).encode()),
         (b"person", json.dumps({**right, "who": {}}).encode()),
         (b"person", json.dumps({**right, "group": "elsewhere"}).encode()),
         (b"person", json.dumps({**right, "more": "x" * 900_000}).encode()),
@@ -87,15 +87,15 @@ async def test_what_is_wrong_with_an_event_costs_nothing_and_stops_nobody(ground
         (b"person", b"\xff\xfe"),
     ]
     try:
-        await topic.mark(BEGINS)
+        await topic.mark(YESTERDAY)
         for key, value in bad:
             await topic.producer.send_and_wait(topic.source.topic, value, key=key, partition=0)
         # Of these a person is at home in one partition.
         for number in range(PARTITIONS):
             await topic.producer.send_and_wait(topic.source.topic, json.dumps(right).encode(), partition=number)
-        await topic.send(BEGINS + 1000, 1000, 50)
-        await topic.mark(BEGINS + 9000)
-        await topic.settled(BEGINS + 9000)
+        await topic.send(YESTERDAY + 1000, 1000, 50)
+        await topic.mark(YESTERDAY + 9000)
+        await topic.settled(YESTERDAY + 9000)
         topics = ground.client.topics
         letters = [
             letter
@@ -140,10 +140,10 @@ async def test_a_source_without_a_topic_is_told_and_served_once_it_is_there(
     port, feed = unused_tcp_port, _started(ground, unused_tcp_port)
     await _ready(port, "")
     topic = f"{ground.settings.prefix}-visits"
-    source, [spec, *_] = live_source(topic, "marks"), standing_specs("4s", "2s", BEGINS)
+    source, [spec, *_] = live_source(topic, "marks"), standing_specs("4s", "2s", YESTERDAY)
     await ground.client.register(source)
     await ground.client.open(spec)
-    await _ready(port, f"topic {topic} of source 'visits' does not exist; 'sotto events topic visits' makes it")
+    await _ready(port, f"topic {topic} of source 'visits' does not exist; 'sotto events topic visits' creates it")
     async with admin_client(ground.settings) as admin:
         await admin.create_topics([NewTopic(topic, PARTITIONS, 1)])
     await _ready(port, "")
@@ -151,9 +151,9 @@ async def test_a_source_without_a_topic_is_told_and_served_once_it_is_there(
     await producer.start()
     made = Live(ground.settings, ground.client, source, [spec], producer, Visits(PARTITIONS, seed=1), [feed])
     try:
-        await made.send(BEGINS + 1000, 1000, 20)
-        await made.mark(BEGINS + 5000)
-        await made.settled(BEGINS + 5000)
+        await made.send(YESTERDAY + 1000, 1000, 20)
+        await made.mark(YESTERDAY + 5000)
+        await made.settled(YESTERDAY + 5000)
         read = ('sotto_feed_lag_events{source="visits"} 0.0', 'sotto_feed_lag_seconds{source="visits"} 0.0')
         figures = ""
         async with asyncio.timeout(SECONDS):

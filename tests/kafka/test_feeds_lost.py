@@ -18,7 +18,7 @@ from stream.settings import Settings
 from tests.chaos.checker import committed
 from tests.chaos.ground import Ground
 from tests.chaos.live import live_topic
-from tests.chaos.windows import BEGINS
+from tests.chaos.windows import YESTERDAY
 
 pytestmark = pytest.mark.kafka
 
@@ -34,13 +34,13 @@ async def test_what_was_asked_is_not_answered_again_where_changelog_and_offsets_
     for role in ("budget", "worker"):
         ground.start(role)
     feed = ground.start("feed")
-    topic = await live_topic(ground.settings, ground.client, "marks", begins=BEGINS)
+    topic = await live_topic(ground.settings, ground.client, "marks", begins=YESTERDAY)
     topic.services = [feed]
     try:
-        for moment in (BEGINS + 1000, BEGINS + 6000):
+        for moment in (YESTERDAY + 1000, YESTERDAY + 6000):
             await topic.send(moment, 3000, 40)
             await topic.mark(moment)
-        await topic.settled(BEGINS + 6000)
+        await topic.settled(YESTERDAY + 6000)
         before = await answers_in(ground)
         feed.stop()
         topics, source = ground.client.topics, topic.source.source
@@ -50,8 +50,8 @@ async def test_what_was_asked_is_not_answered_again_where_changelog_and_offsets_
             await lose(ground.settings, topics.feed_state(source), feed_group(ground.settings, topics, source))
         feed = ground.start("feed")
         topic.services = [feed]
-        await topic.send(BEGINS + 9000, 3000, 40)
-        await topic.mark(BEGINS + 12_000)
+        await topic.send(YESTERDAY + 9000, 3000, 40)
+        await topic.mark(YESTERDAY + 12_000)
         streams = {spec.stream for spec in topic.specs}
         after = await until(
             ground, streams if lost == "merging" else streams - {RUNNING}, halted=lost == "merging"
@@ -100,7 +100,7 @@ async def until(ground: Ground, streams: set[str], *, halted: bool) -> list[Answ
     deadline = time.monotonic() + SECONDS
     while time.monotonic() < deadline:
         answers = await answers_in(ground)
-        since = written_moment(BEGINS + 8000)
+        since = written_moment(YESTERDAY + 8000)
         if streams <= {
             one.stream
             for one in answers

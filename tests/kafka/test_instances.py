@@ -13,7 +13,7 @@ from stream.services.processes import RoleName, Service
 from stream.settings import Settings
 from tests.chaos.ground import Ground, installation
 from tests.chaos.live import live_topic
-from tests.chaos.windows import BEGINS
+from tests.chaos.windows import YESTERDAY
 
 pytestmark = pytest.mark.kafka
 
@@ -101,12 +101,12 @@ async def test_a_named_worker_that_is_told_to_stop_leaves_its_partitions_to_othe
 
 async def test_a_feed_that_is_killed_in_the_middle_of_windows_comes_back_under_its_name(ground: Ground) -> None:
     services = [ground.start("budget"), ground.start("worker"), start(ground, "feed", "feed-a")]
-    topic = await live_topic(ground.settings, ground.client, "marks", begins=BEGINS)
+    topic = await live_topic(ground.settings, ground.client, "marks", begins=YESTERDAY)
     topic.services = services
     feed = services[-1]
     try:
         for step in range(9):
-            now = BEGINS + 1000 * step
+            now = YESTERDAY + 1000 * step
             await topic.send(now, 6000, 40)
             await topic.mark(now)
             if step in {3, 6}:
@@ -115,6 +115,6 @@ async def test_a_feed_that_is_killed_in_the_middle_of_windows_comes_back_under_i
                 topic.services.append(feed)
             await asyncio.sleep(0.3)
         async with asyncio.timeout(PATIENCE):
-            await topic.settled(BEGINS + 8000)
+            await topic.settled(YESTERDAY + 8000)
     finally:
         await topic.producer.stop()

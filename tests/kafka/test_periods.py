@@ -18,7 +18,7 @@ from stream.budget.trail_verification import TrailCheck
 from stream.kafka.client.security import admin_client
 from tests.chaos.checker import committed
 from tests.chaos.ground import Ground
-from tests.chaos.windows import BEGINS, live_source
+from tests.chaos.windows import YESTERDAY, live_source
 from tests.unit.processors.budget_service import ledger_codec
 
 pytestmark = pytest.mark.kafka
@@ -79,7 +79,7 @@ async def test_periods_begin_once_and_end_by_themselves_whatever_is_killed(groun
         "total": None,
     }
     await ground.client.register(EventsSource.model_validate(declared, strict=False))
-    standing = {"window": {"size": "30m"}, "by": ["group"], "begins": written_moment(BEGINS)}
+    standing = {"window": {"size": "30m"}, "by": ["group"], "begins": written_moment(YESTERDAY)}
     spec = {
         "stream": "counts",
         "source": "visits",
@@ -92,13 +92,13 @@ async def test_periods_begin_once_and_end_by_themselves_whatever_is_killed(groun
     wanted: Counter[tuple[str, str]] = Counter()
     async with AIOKafkaProducer(bootstrap_servers=ground.settings.bootstrap) as producer:
         for half in range(2 * HOURS):
-            start = BEGINS + half * HALF
+            start = YESTERDAY + half * HALF
             for place in range(20):
                 who, group = f"person-{place}", "abc"[place % 3]
                 event = {"who": {"id": who}, "at": start + place * 60_000, "group": group, "value": 1}
                 home = int(murmur2(who.encode()) & 0x7FFFFFFF) % PARTITIONS
                 await producer.send(topic, json.dumps(event).encode(), key=who.encode(), partition=home)
-                period = BEGINS + half // 2 * HOUR
+                period = YESTERDAY + half // 2 * HOUR
                 wanted[named_at("counts", period), f"{written_moment(start)}/{place % 3}"] += 1
             headers = [("sotto-mark", written_moment(start + HALF).encode())]
             for number in range(PARTITIONS):
@@ -132,6 +132,6 @@ async def test_periods_begin_once_and_end_by_themselves_whatever_is_killed(groun
     assert not [one for one in answers if one["outcome"] in {"rejected", "halted"}]
     # One who follows the stream by its own name is told of all periods, and of no period's end.
     assert follower.stop() == sorted(wanted)
-    assert ended == {named_at("counts", BEGINS + hour * HOUR) for hour in range(HOURS - 1)}
-    assert grants.keys() == {"counts", *(named_at("counts", BEGINS + hour * HOUR) for hour in range(HOURS))}
+    assert ended == {named_at("counts", YESTERDAY + hour * HOUR) for hour in range(HOURS - 1)}
+    assert grants.keys() == {"counts", *(named_at("counts", YESTERDAY + hour * HOUR) for hour in range(HOURS))}
     assert await trail_findings(ground) == []

@@ -23,7 +23,7 @@ from stream.processing.topic_names import partition_of
 from stream.settings import Settings
 from tests.chaos.checker import committed
 from tests.chaos.ground import Ground
-from tests.chaos.windows import BEGINS, live_source, standing_specs
+from tests.chaos.windows import YESTERDAY, live_source, standing_specs
 
 pytestmark = pytest.mark.kafka
 
@@ -80,18 +80,18 @@ async def test_feeds_refuse_a_live_topic_that_was_created_again(
     async with admin_client(ground.settings) as admin:
         await admin.create_topics([NewTopic(topic, partitions, 1)])
     await ground.client.register(live_source(topic, "marks"))
-    [spec] = [one for one in standing_specs("4s", "2s", BEGINS) if one.stream == stream]
+    [spec] = [one for one in standing_specs("4s", "2s", YESTERDAY) if one.stream == stream]
     await ground.client.open(spec)
     async with AIOKafkaProducer(bootstrap_servers=ground.settings.bootstrap) as producer:
-        await send_people(producer, topic, partitions, BEGINS + 500)
+        await send_people(producer, topic, partitions, YESTERDAY + 500)
         async with asyncio.timeout(SECONDS):
             while len(await counts_of(ground, stream)) < 2:
                 await asyncio.sleep(0.1)
         before = await counts_of(ground, stream)
-        assert sum(before[written_moment(BEGINS)]) == PEOPLE
+        assert sum(before[written_moment(YESTERDAY)]) == PEOPLE
         await recreate(ground.settings, topic, partitions)
         for step in range(3, 9):
-            await send_people(producer, topic, partitions, BEGINS + 2000 * step + 500)
+            await send_people(producer, topic, partitions, YESTERDAY + 2000 * step + 500)
         await refused(ports, f"{topic}: was deleted and created again")
     assert await counts_of(ground, stream) == before
     logs = "".join(feed.log.read_text() for feed in feeds)

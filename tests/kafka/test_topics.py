@@ -48,7 +48,7 @@ def test_another_number_of_partitions_than_there_is_is_refused(made: dict[str, A
     assert (again.returncode, again.stdout) == (0, "all topics exist\n"), again.stderr
     refused = run_sotto("topics", "create", "--partitions", "5", **made)
     assert (refused.returncode, refused.stdout) == (1, "")
-    told = f"topic {made['SOTTO_PREFIX']}.queries has 3 partitions, not 5, and that is fixed at creation; leave it out"
+    told = f"topic {made['SOTTO_PREFIX']}.queries has 3 partitions, not 5, and the number is fixed at creation; leave the setting out"
     assert f"error: SOTTO_PARTITIONS (--partitions): {told}" in refused.stderr
 
 
@@ -110,7 +110,7 @@ async def test_the_topic_that_differs_is_named_and_not_the_others(made: dict[str
         )
         assert ".queries" not in told.stderr
     with pytest.raises(
-        TopicsError, match=r"\.merges has partitions=4, not 3.*another prefix, or bring a backup back"
+        TopicsError, match=r"\.merges has partitions=4, not 3.*another prefix, or restore a backup"
     ):
         await find_topics(settings)
 
@@ -172,7 +172,7 @@ def test_a_sources_topic_has_the_brokers_stamps_where_its_windows_close_by_them(
             assert asyncio.run(create_live_topic(settings, declared, partitions)) == (3, new)
         assert asyncio.run(stamps(declared.topic)) == wanted
     unstamped = broker.model_copy(update={"topic": marks.topic})
-    with pytest.raises(TopicsError, match=r"message\.timestamp\.type=CreateTime, and windows of source"):
+    with pytest.raises(TopicsError, match=r"message\.timestamp\.type=CreateTime, but windows of source"):
         asyncio.run(create_live_topic(settings, unstamped, 3))
 
 
@@ -186,7 +186,7 @@ async def test_create_refuses_names_of_another_installation(made: dict[str, Any]
         await create_topics(beside)
     alone = outer.model_copy(update={"prefix": f"alone-{outer.prefix}.feed.west"})
     with pytest.raises(
-        TopicsError, match=rf"SOTTO_PREFIX: '{alone.prefix}' could share .* choose a prefix without"
+        TopicsError, match=rf"SOTTO_PREFIX: '{alone.prefix}' could share .* choose a prefix that does not contain"
     ):
         await create_topics(alone)
     async with admin_client(outer) as admin:

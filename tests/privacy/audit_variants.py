@@ -240,11 +240,11 @@ def same_noise_for_other_data(surgery: Surgery) -> None:
 def decimals_rounded_as_doubles(surgery: Surgery) -> None:
     """⌊x/γ + ½⌋ is exact for the doubles nearest to a value and the grid, which are not what was written."""
 
-    def private(grid: Grid, doubles: Any, _: Any) -> Integers:
+    def round_private(grid: Grid, doubles: Any, _: Any) -> Integers:
         gamma = Fraction(float(grid.gamma))
         return np.array([math.floor(Fraction(float(one)) / gamma + Fraction(1, 2)) for one in doubles])
 
-    surgery.patch.setattr(Grid, "private", private)
+    surgery.patch.setattr(Grid, "round_private", round_private)
 
 
 def gaussian_noise_too_narrow(surgery: Surgery) -> None:

@@ -8,6 +8,7 @@ from collections.abc import AsyncIterator
 from typing import Any
 
 import pytest
+from aiokafka import TopicPartition
 from aiokafka.errors import KafkaConnectionError, KafkaError, MessageSizeTooLargeError
 
 from sotto import AsyncClient, Invalid, Query, Unreachable
@@ -34,6 +35,21 @@ class Answers:
             raise self.broken
         come, self.come = self.come, []
         return {0: come}
+
+    def assignment(self) -> set[TopicPartition]:
+        return {TopicPartition("sotto.answers", 0)}
+
+    def pause(self, *_: TopicPartition) -> None:
+        """All questions are of one partition, which is read at once."""
+
+    def resume(self, *_: TopicPartition) -> None:
+        """The test's answers come in any case."""
+
+    async def seek_to_end(self, *_: TopicPartition) -> None:
+        """Only what a test adds is read."""
+
+    async def position(self, _: TopicPartition) -> int:
+        return 0
 
     async def stop(self) -> None:
         self.stopped = True
@@ -63,7 +79,7 @@ def connected() -> AsyncClient:
 
 
 async def until_waiting(client: AsyncClient, number: int) -> None:
-    while len(client._listener._futures) != number:
+    while len(client._listener._all_futures()) != number:
         await asyncio.sleep(0.01)
 
 
