@@ -26,7 +26,7 @@ install: $(VENV)/.runtime ## Set up what runs, without the developers' tools
 demo: $(VENV)/.runtime ## Run the demo on a real local Kafka
 	@$(BIN)/sotto demo $(ARGS)
 
-test: $(VENV)/.developer ## Run the tests to run before a commit, in about 10 minutes: make test JOBS=0 for one process
+test: $(VENV)/.developer ## Run the tests to run before a commit, in about 8 minutes: make test JOBS=0 for one process
 	@$(BIN)/pytest -m 'not full' $(PARALLEL) --durations 10 $(ARGS)
 
 test-full: $(VENV)/.developer ## Run the slow suites that make test leaves out
