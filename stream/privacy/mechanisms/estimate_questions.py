@@ -215,7 +215,7 @@ class Rates(CellGroups):
 
 
 @dataclass(frozen=True, eq=False)
-class Share(Rates):
+class ShareQuestion(Rates):
     """The share of all rows that a count has: its hits and misses, as of a rate.
 
     If a ⊤ measures it, the number of ``counted`` is published, as for the count alone.

@@ -31,7 +31,7 @@ from stream.privacy.mechanisms.estimate_questions import (
     Numbers,
     Rates,
     ResolvedQuestion,
-    Share,
+    ShareQuestion,
     SingleNumber,
     box_numbers,
     scale_and_round,
@@ -265,7 +265,7 @@ class Estimator:
 
     def number_noise_fits(self, question: ResolvedQuestion) -> bool:
         """Return True if the noise of the number that a ⊤ would publish, if any, fits 52 digits."""
-        if isinstance(question, Share):
+        if isinstance(question, ShareQuestion):
             question = question.counted
         if not isinstance(question, LinearQuestion):
             # Noise of counts fits; for several numbers a ⊤ publishes sums of the marginal's cells.
@@ -308,7 +308,7 @@ class Estimator:
 
     def _published(self, question: ResolvedQuestion) -> ResolvedQuestion:
         """Return the count in place of a share that no measurement settles, if one settles the count."""
-        if not isinstance(question, Share) or self._is_settled(question):
+        if not isinstance(question, ShareQuestion) or self._is_settled(question):
             return question
         return question.counted if self._is_settled(question.counted) else question
 
@@ -538,7 +538,7 @@ class Estimator:
 
     def _measure(self, question: ResolvedQuestion) -> EstimateAnswer:
         """Measure on a ⊤; answer with a number, or with sums of the marginal if accurate enough."""
-        if isinstance(question, Share):
+        if isinstance(question, ShareQuestion):
             question = question.counted
         numbered, bound = self._on_top(question)
         self.add_measurement(question if numbered else None, question.axes)

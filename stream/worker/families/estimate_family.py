@@ -25,7 +25,7 @@ from stream.privacy.mechanisms.estimate_questions import (
     Ranks,
     Rates,
     ResolvedQuestion,
-    Share,
+    ShareQuestion,
     Spreads,
 )
 from stream.privacy.mechanisms.estimator import EstimateAnswer, Estimator
@@ -325,7 +325,7 @@ def _reply(
         basis = INDEPENDENCE
     charged = step.kind in _CHARGED_KINDS
     question = read.question
-    if isinstance(question, Share) and len(step.numbers) == 1:
+    if isinstance(question, ShareQuestion) and len(step.numbers) == 1:
         # A ⊤ published the count alone.
         question = question.counted
     if read.statistic is not None and isinstance(question, Ranks | Spreads):
@@ -380,7 +380,7 @@ def _reply(
 
 def _typical_error(current: _EstimateState, read: ReadQuestion, step: EstimateAnswer) -> float | None:
     """Return the typical error of an estimated count, share, or counts of groups."""
-    question = read.question.counted if isinstance(read.question, Share) else read.question
+    question = read.question.counted if isinstance(read.question, ShareQuestion) else read.question
     if step.typical is None or read.form not in _TYPICAL_FORMS or not question.whole:
         return None
     sizes = tuple(current.reader.sizes.values())

@@ -24,7 +24,7 @@ from stream.privacy.mechanisms.estimate_questions import (
     Ranks,
     Rates,
     ResolvedQuestion,
-    Share,
+    ShareQuestion,
     SingleNumber,
     Spreads,
     extent_of,
@@ -274,12 +274,12 @@ class QuestionReader:
             grouped=tuple(names.index(name) for name in group_by),
         )
 
-    def _share(self, counted: SingleNumber, where: str) -> Share:
+    def _share(self, counted: SingleNumber, where: str) -> ShareQuestion:
         """Resolve the share of a predicate's rows among a private number of rows."""
         predicate = self._predicate(where, "where")
         sizes = self._sizes_of_groups((), attributes_of(predicate), "where")
         everyone = np.ones(tuple(sizes.values()), dtype=np.bool_)
-        return Share(
+        return ShareQuestion(
             axes=self._axes(sizes),
             key=json.dumps(["share", canonical_text(predicate)]).encode(),
             mask=everyone,
