@@ -178,10 +178,12 @@ def standing_probe(stream: str, kind: str, source: EventsSource, standing: Stand
     if kind == "unknown_groups":
         return event("probe", stream, {**asked, "texts": encode_text_counts({b"note 1": 3})})
     cells = [dict(cell) for cell in cells_of(source.attributes, standing.by)] if standing.by else [{}]
+    values = 1 if standing.quantile is None else source.attributes[standing.quantile].size
     if kind == "histogram":
-        asked["values"] = [3] * len(cells)
+        asked["values"] = [3] * (len(cells) * values)
     else:
-        asked |= {"values": [3]} if kind == "running_count" else {"value": 3}
+        listed = kind == "running_count" or standing.quantile is not None
+        asked |= {"values": [3] * values} if listed else {"value": 3}
         asked |= {"group": cells[0]} if standing.by else {}
     return event("probe", stream, asked)
 

@@ -15,6 +15,7 @@ from stream.processing.text_counts import decode_text_counts, encode_text_counts
 from stream.tables import TableStore
 from tests.builders import KEY
 from tests.chaos.checker import examine
+from tests.chaos.load import standing_probe
 from tests.chaos.logs import Log, logs_of
 from tests.chaos.replay import Installation
 from tests.chaos.windows import BEGINS, Visits, gaps_of, live_source, standing_specs, violations_of_windows
@@ -110,6 +111,16 @@ def test_a_stream_of_which_no_worker_was_told_is_found(spec: StreamSpec) -> None
     for place in [place for place in logs if place[0] == topic]:
         logs[place] = [one for one in logs[place] if one.key != spec.stream.encode()]
     assert _violations(logs) == [f"{spec.stream}: is granted, and there is no control event of it"]
+
+
+@pytest.mark.parametrize("spec", standing_specs("4s", "2s", BEGINS), ids=lambda spec: spec.stream)
+def test_probe_of_a_standing_stream_is_accepted(spec: StreamSpec) -> None:
+    driver, source = Driver(KEY, partitions=PARTITIONS), live_source("visits", "marks")
+    driver.register(source)
+    driver.open(spec)
+    assert spec.standing is not None
+    [answer] = driver.ask_many([standing_probe(spec.stream, spec.mechanism.kind, source, spec.standing)])
+    assert answer.outcome != "rejected", answer.reason
 
 
 def test_plain_count_follows_ends_and_extensions() -> None:
