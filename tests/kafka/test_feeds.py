@@ -4,16 +4,20 @@ from __future__ import annotations
 
 import asyncio
 import json
+import random
 import time
 import urllib.error
 import urllib.request
+from typing import Any
 
 import pytest
 from aiokafka import AIOKafkaProducer
 from aiokafka.admin import NewTopic
 from aiokafka.admin.config_resource import ConfigResource, ConfigResourceType
 
+from schemas import Answer, EventsSource, StreamSpec
 from schemas.rejected import HEADER_PREFIX
+from sotto import Driver
 from stream.kafka.client.security import admin_client
 from stream.processing.dead_letters import MAX_RECORDS
 from stream.services.processes import Service
@@ -21,6 +25,7 @@ from tests import bombs
 from tests.chaos.checker import committed
 from tests.chaos.ground import Ground
 from tests.chaos.live import PARTITIONS, Live, live_topic
+from tests.chaos.replay import answers_codec
 from tests.chaos.windows import YESTERDAY, Visits, live_source, standing_specs
 
 pytestmark = pytest.mark.kafka
@@ -52,6 +57,111 @@ async def test_feeds_and_workers_that_are_killed_in_the_middle_of_windows_ask_ea
         assert topic.visits.wrong > 5
     finally:
         await topic.producer.stop()
+
+
+WINDOWS = 8
+"""Windows of two seconds, each with two batches of events."""
+
+
+def _batches() -> list[list[dict[str, Any]]]:
+    """For each second, events of 31 people; each note of one person is unlike all others."""
+    chance = random.Random(3)
+
+    def event(person: str, second: int, note: str) -> dict[str, Any]:
+        at = YESTERDAY + 1000 * second + chance.randrange(1000)
+        group = chance.choice("abc")
+        value = chance.randrange(10) if chance.random() < 0.2 else {"a": 2, "b": 5, "c": 8}[group]
+        return {"who": {"id": person}, "at": at, "group": group, "value": value, "note": note}
+
+    return [
+        [
+            event("recluse", second, f"own {second}"),
+            *(event(f"person-{number}", second, f"note {min(number % 3, 1)}") for number in range(30)),
+        ]
+        for second in range(2 * WINDOWS)
+    ]
+
+
+def _specs() -> list[StreamSpec]:
+    """Streams of medians and of texts with so much epsilon that noise changes no answer: each incarnation has its own."""
+    plans = {"visits-typical": (400.0, 3 * WINDOWS), "visits-notes": (96.0, WINDOWS)}
+    specs = {spec.stream: spec for spec in standing_specs("2s", "2s", YESTERDAY)}
+    return [
+        StreamSpec.model_validate(
+            {
+                **specs[name].model_dump(exclude_none=True),
+                "epsilon": epsilon,
+                "mechanism": {"kind": specs[name].mechanism.kind, "answers": answers},
+            }
+        )
+        for name, (epsilon, answers) in plans.items()
+    ]
+
+
+def _driver_of(ground: Ground, source: EventsSource) -> tuple[Driver, list[Answer]]:
+    """A Driver with the same streams and events, and its answers."""
+    driver = Driver(ground.key, partitions=ground.client.topics.partitions)
+    driver.register(source)
+    for spec in _specs():
+        driver.open(spec)
+    answers: list[Answer] = []
+    for second, events in enumerate(_batches(), start=1):
+        answers += driver.publish(source.source, events)
+        answers += driver.advance(source.source, YESTERDAY / 1000 + second)
+    return driver, answers
+
+
+async def test_texts_and_medians_of_windows_are_the_drivers_through_kills(ground: Ground) -> None:
+    services = {role: ground.start(role) for role in ("budget", "worker", "feed")}
+    client, topics, settings = ground.client, ground.client.topics, ground.settings
+    source = live_source(f"{settings.prefix}-visits", "marks").model_copy(update={"epsilon": 1000.0})
+    async with admin_client(settings) as admin:
+        stamp = {"message.timestamp.type": "LogAppendTime"}
+        await admin.create_topics([NewTopic(source.topic, PARTITIONS, 1, topic_configs=stamp)])
+    await client.register(source)
+    for spec in _specs():
+        await client.open(spec)
+    for second, events in enumerate(_batches(), start=1):
+        await client.publish(source.source, events)
+        await client.advance(source.source, YESTERDAY / 1000 + second)
+        await client.flush()
+        if second in {5, 10}:  # in the middle of a window, and at its end
+            await ground.logged(services["feed"], "assigned")
+            services["feed"].kill()
+            services["feed"] = ground.start("feed")
+        if second == 7:
+            await ground.logged(services["worker"], "assigned")
+            services["worker"].kill()
+            services["worker"] = ground.start("worker")
+        await asyncio.sleep(0.3)
+    driver, answers = _driver_of(ground, source)
+    wanted = _shown(answers)
+    assert len(wanted) == 4 * WINDOWS  # medians of three groups, and one list of texts
+    found: list[Answer] = []
+    async with asyncio.timeout(SECONDS):
+        while len(found) < len(wanted):
+            await asyncio.sleep(0.5)
+            found = [answers_codec.decode(value) for value in await _values(ground, topics.answers)]
+    assert sorted(await _values(ground, topics.queries)) == sorted(
+        record.value or b"" for record in driver.records(driver.topics.queries)
+    )
+    assert _shown(found) == wanted
+    lists = {answer.keys for answer in found if answer.stream == "visits-notes"}
+    assert lists == {("note 1", "note 0")}
+    medians = {(*(one.group or {}).values(), one.estimate) for one in found if one.stream == "visits-typical"}
+    assert medians == {("a", 2.0), ("b", 5.0), ("c", 8.0)}
+
+
+async def _values(ground: Ground, topic: str) -> list[bytes]:
+    """The values of all committed records of a topic of the installation."""
+    partitions = range(ground.client.topics.partitions)
+    logs = [await committed(ground.settings, topic, number) for number in partitions]
+    return [record.value or b"" for log in logs for record in log]
+
+
+def _shown(answers: list[Answer]) -> list[tuple[Any, ...]]:
+    """Streams, ids, outcomes, windows, keys and medians of answers, in order."""
+    return sorted((one.stream, one.id, one.outcome, str(one.window), one.keys, one.estimate) for one in answers)
 
 
 async def test_windows_close_by_the_brokers_clock_where_people_are_silent_too(ground: Ground) -> None:
