@@ -77,6 +77,7 @@ OTHERS: list[tuple[Variant, str, str, int, float, float]] = [
     (variants.distances_in_parts_of_a_row, "laplace", "one row more; quantile", 550, 1.0, 0.01),
     (variants.typical_error_without_noise, "pmw", "one row changed; typical error", 280, 0.98, 0.0),
     (variants.texts_without_a_threshold, "unknown_groups", "one row with a text of its own more", 250, 1.0, 0.0),
+    (variants.texts_without_a_threshold, "unknown_groups", "one person with texts of its own more", 250, 1.0, 0.0),
     (
         variants.names_without_a_rule,
         "unknown_groups",

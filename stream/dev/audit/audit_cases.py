@@ -148,8 +148,8 @@ _PERIODS: Final = {**_TOPIC, "contribution": 1, "total": 1, "unit": "person-peri
 _QUARTERS: Final = {"window": {"size": "15m"}, "begins": "2026-01-01T00:00:00Z"}
 
 
-def _event(who: str, at: str, group: str = "a", amount: int = 0) -> Mapping[str, Any]:
-    return {"who": who, "at": f"2026-01-01T{at}:00Z", "group": group, "amount": amount}
+def _event(who: str, at: str, group: str = "a", amount: int = 0, **texts: str) -> Mapping[str, Any]:
+    return {"who": who, "at": f"2026-01-01T{at}:00Z", "group": group, "amount": amount, **texts}
 
 
 def _sides(
@@ -206,6 +206,32 @@ HISTOGRAM: Final = (
         _sides([_MANY, [], []], [[_event("me", "00:02"), *_often("me", "00:03", "00:04", group="b")], [], []]),
         {**_PLAN, "standing": {**_HOURLY, "by": ["group"]}},
         resolution=1.0,
+    ),
+)
+
+
+_NOTED: Final = {**_TOPIC, "texts": {"note": {"max_length": 4}}}
+_BY_NOTE: Final = {**_PLAN, "delta": 0.001, "standing": {**_HOURLY, "by": ["note"]}}
+_COMMON: Final = [_event(f"other {number}", "00:01", note="x") for number in range(9)]
+
+UNKNOWN_GROUPS: Final = (
+    # At most two events of a person count, whether they have one text or several.
+    Case(
+        "one person with 9 events of a common text more",
+        {"kind": "unknown_groups"},
+        _NOTED,
+        _sides([_COMMON, [], []], [_often("me", "00:02", "00:03", "00:04", note="x")] * 3),
+        _BY_NOTE,
+    ),
+    Case(
+        "one person with texts of its own more",
+        {"kind": "unknown_groups"},
+        _NOTED,
+        _sides(
+            [_COMMON, [], []],
+            [_often("me", "00:02", "00:03", note="y"), _often("me", "00:04", "00:05", note="z"), []],
+        ),
+        _BY_NOTE,
     ),
 )
 

@@ -266,6 +266,7 @@ SHIPPED: Final[Mapping[str, Sequence[Case]]] = {
             _notes(["a"] * 9, [*["a"] * 9, "b"]),
             _SMALL_DELTA,
         ),
+        *audit_cases.UNKNOWN_GROUPS,
     ),
     "randomized_response": (
         Case(
