@@ -94,7 +94,7 @@ def test_nodes_that_lose_the_race_for_a_port_try_again_on_others(
         laid_out = iter([(free[0], taken)])
         monkeypatch.setattr(
             broker_cluster,
-            "choose_ports_of",
+            "choose_cluster_ports",
             lambda nodes, port: next(laid_out, None) or choose_cluster_ports(nodes, port),
         )
         with LocalCluster(tmp_path, 2) as cluster:

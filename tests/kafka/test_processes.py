@@ -150,5 +150,5 @@ def test_ports_for_the_metrics_of_every_process_must_exist(
         app, ["serve", "worker", "--processes", "2", "--key-file", str(tmp_path / "noise.key")]
     )
     assert str(ended.exception).startswith(
-        "SOTTO_METRICS_PORT: 2 processes need the ports from 65535 on; give 65534 at most"
+        "SOTTO_METRICS_PORT: 2 processes need the ports from 65535 on; give at most 65534"
     )
