@@ -34,7 +34,7 @@ likely on the two data sets, measured over some thousand runs on either. The sea
 ``SEED`` is tried."""
 
 OTHERS: list[tuple[Variant, str, str, int, float, float]] = [
-    (variants.questions_of_a_hypothesis_without_noise, "pmw", "up, down", 1300, 0.2923, 0.0),
+    (variants.questions_of_a_hypothesis_without_noise, "pmw", "up, down", 1800, 0.2923, 0.0),
     (variants.questions_of_a_hypothesis_without_noise, "sparse_pmw", "up, down", 1200, 0.3185, 0.0),
     (variants.noise_of_a_node_for_each_answer, "running_count", "one event more", 600, 0.55, 0.005),
     (variants.level_not_paid_for, "running_count", "one event more; two levels", 500, 0.7913, 0.0125),
