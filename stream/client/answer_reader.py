@@ -19,13 +19,13 @@ from collections.abc import (
     Generator,
     Iterable,
 )
-from contextlib import aclosing
+from contextlib import aclosing, suppress
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, Final
 
 from aiokafka import AIOKafkaConsumer, TopicPartition
-from aiokafka.errors import KafkaError
+from aiokafka.errors import ConsumerStoppedError, KafkaError
 
 from schemas import Query, Source
 from stream.client.client_calls import new_id
@@ -69,7 +69,7 @@ class AnswerListener:
         self._consumer: AIOKafkaConsumer | None = None
         self._task: asyncio.Task[None] | None = None
         self._followed: dict[TopicPartition, float] = {}
-        """The partitions that are read, with the monotonic time at which each last had a pending question."""
+        """The partitions that are read, and since when each may have been idle (monotonic time)."""
 
     @property
     def followed_partitions(self) -> set[int]:
@@ -88,7 +88,12 @@ class AnswerListener:
             future.cancel()
 
     async def add_question(self, query: Query, source: Source | None, timeout: float | None) -> PendingQuestion:  # noqa: ASYNC109
-        """Add a question and read its partition's new answers; call this before the question is published."""
+        """Add a question and read its partition's new answers; call this before the question is published.
+
+        Raises:
+            KafkaError, Unreachable: the partition cannot be read.
+            SottoError: the client was disconnected meanwhile.
+        """
         key = query.stream.encode()
         value: asyncio.Future[bytes] = asyncio.get_running_loop().create_future()
         self._futures[key].setdefault(query.id, []).append(value)
@@ -98,6 +103,9 @@ class AnswerListener:
         except BaseException:
             value.cancel()
             raise
+        if value.done():
+            self._connection.require_open()  # a disconnected client cancels its futures
+            value.result()  # raises the error of a consumer that failed meanwhile
         return PendingQuestion(query, source, value, timeout, time.monotonic())
 
     @staticmethod
@@ -156,16 +164,24 @@ class AnswerListener:
                 self._consumer = await self._connection.open_answers_consumer(from_beginning=False)
                 self._consumer.pause(*self._consumer.assignment())
                 self._task = asyncio.create_task(self._deliver(self._consumer))
-            if partition not in self._followed:
-                await self._consumer.seek_to_end(partition)
-                await self._consumer.position(partition)
-                self._consumer.resume(partition)
+            consumer = self._consumer
+            if partition in self._followed:
+                return
+            with suppress(ConsumerStoppedError):
+                await consumer.seek_to_end(partition)
+                await consumer.position(partition)
+            if consumer is self._consumer:
+                consumer.resume(partition)
                 self._followed[partition] = time.monotonic()
 
     def _pause_idle_partitions(self, consumer: AIOKafkaConsumer) -> None:
         now = time.monotonic()
-        self._followed.update((self._partition_of(stream), now) for stream in self._futures)
-        for partition in [one for one, used in self._followed.items() if now - used > FOLLOW_SECONDS]:
+        if not (idle := {one for one, used in self._followed.items() if now - used > FOLLOW_SECONDS}):
+            return
+        # Partitions with pending questions are looked up only here: this runs after every fetch.
+        needed = set(map(self._partition_of, self._futures))
+        self._followed.update(dict.fromkeys(idle & needed, now))
+        for partition in idle - needed:
             del self._followed[partition]
             consumer.pause(partition)
 

@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 from aiokafka import TopicPartition
-from aiokafka.errors import KafkaConnectionError, KafkaError, MessageSizeTooLargeError
+from aiokafka.errors import ConsumerStoppedError, KafkaConnectionError, KafkaError, MessageSizeTooLargeError
 
-from sotto import AsyncClient, Invalid, Query, Unreachable
+from sotto import AsyncClient, Invalid, Query, SottoError, Unreachable
 from stream.client.kafka_connection import Connection
 from stream.processing.protocol import Record
 
@@ -113,6 +113,35 @@ async def test_no_answer_is_waited_for_to_a_question_that_was_not_sent(monkeypat
     monkeypatch.setattr(Connection, "send", hang)
     with pytest.raises(TimeoutError):
         await asyncio.wait_for(client.ask("ward", value=1.0), 0.05)
+    await asyncio.sleep(0)
+    assert client._listener._futures == {}
+    await client.disconnect()
+
+
+@pytest.mark.parametrize("disconnects", [False, True])
+async def test_question_is_not_sent_if_its_partition_cannot_be_read(
+    answers: Answers, monkeypatch: pytest.MonkeyPatch, disconnects: bool
+) -> None:
+    """The reader of answers fails, or the client disconnects, while the question waits for its partition's end."""
+    client, sent = connected(), []
+
+    async def position(self: Answers, _: TopicPartition) -> int:
+        if disconnects:
+            await client.disconnect()
+        else:
+            answers.broken = KafkaConnectionError("one moment")
+        while not self.stopped:
+            await asyncio.sleep(0.01)
+        raise ConsumerStoppedError
+
+    async def send(*record: Any) -> None:
+        sent.append(record)
+
+    monkeypatch.setattr(Answers, "position", position)
+    monkeypatch.setattr(Connection, "send", send)
+    with pytest.raises(SottoError, match="not connected" if disconnects else "Kafka: "):
+        await client.ask("ward", value=1.0)
+    assert sent == []
     await asyncio.sleep(0)
     assert client._listener._futures == {}
     await client.disconnect()
