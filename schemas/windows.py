@@ -93,7 +93,7 @@ Moment = Annotated[str, StringConstraints(max_length=40), AfterValidator(_is_mom
 
 
 class Windows(SparingEvent):
-    """Windows of one ``size``, one starting ``every`` interval; they overlap if it is shorter.
+    """Windows of length ``size``, one starting every ``every``; they overlap if that is shorter.
 
     ``every`` defaults to ``size``. The k-th window is [k·every, k·every + size) since 1970 in UTC.
     """
@@ -106,11 +106,13 @@ class Windows(SparingEvent):
     @model_validator(mode="after")
     def _fitting(self) -> Windows:
         if self.every_ms < MIN_WINDOW_MS:
-            raise ValueError(f"windows are at least {MIN_WINDOW_MS} ms apart; give a longer size, or every")
+            raise ValueError(
+                f"windows start at least {MIN_WINDOW_MS} ms apart; give a longer 'every' (or 'size', without 'every')"
+            )
         if self.size_ms % self.every_ms:
-            raise ValueError("size must be a multiple of every; change one of them")
+            raise ValueError("'size' must be a multiple of 'every'; change one of them")
         if self.overlap > MAX_OVERLAP:
-            raise ValueError(f"size is more than {MAX_OVERLAP} times every; change one of them")
+            raise ValueError(f"'size' is more than {MAX_OVERLAP} times 'every'; change one of them")
         return self
 
     @property

@@ -1,4 +1,4 @@
-"""Fast encoding and decoding: msgspec structs of the models; descriptions of faults.
+"""Builds fast msgspec structs of the models, decodes events, and describes their faults.
 
 The models are the single definition. Hot events (queries in, answers and checkpoints out) use
 structs built from their fields and constraints; an event that a struct refuses is read again by the
@@ -130,7 +130,7 @@ class Codec(Generic[ModelType]):
     def __init__(self, model: Any, *, limit: int) -> None:
         self._model = model
         self._limit = limit
-        # Records contain a definition and more.
+        # Records contain a definition and more: a larger limit allows proportionally more names.
         self._names = MAX_NAMES * max(1, limit // MAX_DEFINITION_BYTES)
         self._omit_defaults: bool = getattr(model, "wire_omits_defaults", False)
 
@@ -168,7 +168,7 @@ def describe(error: ValidationError, name: Callable[[str], str] = str, given: An
 
     ``name`` translates the name of an outermost field into that of an option or a variable.
     ``given`` is the validated input: with it, fields are named as they appear there, without
-    pydantic's kind steps.
+    the kinds that pydantic inserts for members of unions.
     """
     written = Place(given) if given is not None else None
 
@@ -204,7 +204,7 @@ def describe_at(
     if error.error_count() > MAX_FAULTS:
         return f"{whole or 'document'}: {error.error_count()} fields are wrong; compare it with the contract"
     faults = error.errors(include_input=False, include_url=False)
-    # Pydantic counts a list's items without those that are wrong.
+    # Pydantic counts only valid items, so a list with invalid ones may be reported as too short, too.
     at_fault = {one["loc"][:end] for one in faults for end in range(len(one["loc"]))}
     faults = [one for one in faults if one["type"] != "too_short" or one["loc"] not in at_fault]
     for detail in faults[:MOST_FAULTS]:
@@ -287,7 +287,7 @@ def _fields_of_mechanisms() -> dict[str, frozenset[str]]:
         for model in models()
         if "kind" in model.model_fields
         for kind in get_args(model.model_fields["kind"].annotation)
-        if kind != "histogram"  # over a table it is charged once, and has neither
+        if kind != "histogram"  # over a table, it is charged once: it has neither 'cutoff' nor 'answers'
     }
 
 

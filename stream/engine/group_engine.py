@@ -89,8 +89,8 @@ log = get_logger("engine")
 class Engine:
     """Runs a role's processor on the partitions that the group assigns to this process.
 
-    The input and table topics of a role have equal partition counts, and the assignor assigns equal
-    numbers to one member. Partitions added to a single topic while the engine runs are refused.
+    The input and table topics of a role have equal partition counts, and the assignor gives
+    partitions of equal number to one member. Partitions added to a single topic while the engine runs are refused.
 
     A process that is not a member of its group reports so in its log, its metrics and at /readyz.
     """
@@ -211,7 +211,7 @@ class Engine:
         watching = asyncio.create_task(membership.watch())
         try:
             while not stopping.done():
-                # Tasks that stopped for a rebalance stay visible until all have stopped.
+                # `park` keeps stopped tasks in `_tasks` until all have stopped; waiting for them would not wait.
                 tasks = [task for task in self._tasks.values() if not task.done()]
                 await asyncio.wait({stopping, watching, *tasks}, timeout=1.0, return_when="FIRST_COMPLETED")
                 if watching.done():

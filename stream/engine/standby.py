@@ -50,7 +50,7 @@ class Standby:
         self._turn = asyncio.Lock()
 
     def follow(self, owned: Collection[int]) -> None:
-        """Copy the neighbors of the ``owned`` partitions; drop copies of partitions in neither."""
+        """Copy the neighbors of the ``owned`` partitions; drop copies that are neither neighbors nor owned."""
         wanted = neighbor_partitions(owned, self._partitions, self._settings.standby_partitions)
         for partition in self._tasks.keys() - wanted - set(owned):
             self._drop(partition)

@@ -115,7 +115,7 @@ def framed(messages: Messages, timestamp: int, batch_bytes: int) -> Iterator[Fra
 
 
 def _portions(messages: Messages) -> Iterator[list[Collection[Message]]]:
-    """Yield pieces in groups with at most ``_COPIED_AT_ONCE`` messages in lists."""
+    """Yield groups of pieces: each copies at most ``_COPIED_AT_ONCE`` messages; columns are not copied."""
     some: list[Collection[Message]] = []
     copied = 0
     for part in messages.parts:

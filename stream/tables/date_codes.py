@@ -1,4 +1,4 @@
-"""Converts dates and timestamps to the codes of calendar cells, each cell by itself.
+"""Converts dates and timestamps to the codes of calendar cells; no value affects another's code.
 
 - Texts are ISO 8601: a date, or a date and a time with or without an offset from UTC.
 - A ``date`` attribute ignores a time without an offset. A time with an offset has no code, because
@@ -146,9 +146,9 @@ def _all_false(column: pl.Series) -> Mask:
 
 
 def _scale_numbers(column: pl.Series, factor: int) -> tuple[Whole, Whole, Mask]:
-    """Multiply whole numbers by a factor; numbers that would overflow become the largest that do not.
+    """Return whole numbers times a factor, offsets of 0, and a mask by which no cell has an offset.
 
-    The offsets are 0, and no cell has one.
+    Numbers that would overflow become the largest that do not.
     """
     most = (1 << 62) // factor
     numbers = np.clip(column.fill_null(0).to_numpy().astype(np.int64), -most, most) * factor
@@ -186,7 +186,7 @@ def _instants(zone: str, times: _LocalTimes) -> tuple[Whole, Mask]:
     if zone == "UTC":
         return times.local - times.offset, np.ones(len(times.local), dtype=np.bool_)
     changes, offsets = _changes(zone)
-    # An offset holds up to the end of its local times, so of a repeated time, the first is meant.
+    # Until a change, local times have the earlier offset: of a repeated time, the first is meant.
     local_ends = changes + offsets[:-1]
     place = np.searchsorted(local_ends, times.local, side="right")
     instants = times.local - offsets[place]
@@ -210,7 +210,7 @@ def _offsets_at(zone: str, instants: Whole) -> Whole | int:
 def _changes(zone: str) -> tuple[Whole, Whole]:
     """Return the instants at which a zone's offset changes, and the offsets before and after them.
 
-    The offset is looked up at the beginning of each day; bisection finds the second of a change.
+    The offset is looked up at the beginning of each day; bisection finds each change to the second.
     """
     days = range(_FIRST_DAY - 1, _LAST_DAY + 2)
     changes: list[int] = []

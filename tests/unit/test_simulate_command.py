@@ -183,7 +183,7 @@ def test_a_plot_names_the_parameters_and_hatches_errors_that_a_constant_keeps_to
     ("arguments", "words"),
     [
         (["--table", "none.csv"], "there is no file none.csv"),
-        (["--table", "spec.json"], "no .csv, .csv.gz or .parquet file"),
+        (["--table", "spec.json"], "not a .csv, .csv.gz or .parquet file"),
         (["--table", "public.csv", "--synthetic", "5"], "give one of them"),
         (
             ["--synthetic", "5", "--plot", "x.strange"],

@@ -77,7 +77,7 @@ def source_of(facts: SourceOptions) -> Source | None:
 
 
 def places_of(facts: SourceOptions, source: Source | None) -> tuple[int, ...]:
-    """Return the indices of ``--group-by``: names of the source, or numbers from 1 in ``--sizes``."""
+    """Return the index of each ``--group-by``: a name of the source, or a place (from 1) in ``--sizes``."""
     if isinstance(source, TableSource) and not facts.sizes:
         names, known = list(source.attributes), "an attribute of the source, which has"
     else:
@@ -217,9 +217,9 @@ def noise_in_words(calibration: Calibration) -> str:  # noqa: PLR0911 - one for 
         case SparseVectorCalibration():
             return _sparse_vector_in_words(calibration)
         case HypothesisCalibration():
-            rows = f", ε rows {calibration.epsilon_rows:.4g}" if calibration.epsilon_rows else ""
+            rows = f", ε {calibration.epsilon_rows:.4g} for the number of rows" if calibration.epsilon_rows else ""
             inner = _sparse_vector_in_words(calibration.sparse_vector)
-            return f"{calibration.cutoff} updates, η {calibration.learning_rate:.3g}{rows}; {inner}"
+            return f"{calibration.cutoff} updates, learning rate {calibration.learning_rate:.3g}{rows}; {inner}"
         case EstimateCalibration():
             return _estimate_in_words(calibration)
         case RunningCountCalibration():
@@ -251,7 +251,7 @@ def noise_in_words(calibration: Calibration) -> str:  # noqa: PLR0911 - one for 
 def _estimate_in_words(calibration: EstimateCalibration) -> str:
     parts = [
         f"{calibration.cutoff} measurements",
-        f"an error of {calibration.threshold * calibration.grid:.4g} is worth one",
+        f"each made if the estimate's error exceeds about {calibration.threshold * calibration.grid:.4g}",
     ]
     gaussian = calibration.noise == "gaussian"
     if calibration.starts:
@@ -259,12 +259,12 @@ def _estimate_in_words(calibration: EstimateCalibration) -> str:
         parts.append(f"{calibration.starts} marginals first, {each} each")
     if calibration.rounds:
         chosen = (
-            f"σ {calibration.deviation_chosen:.4g}·√k"
+            f"σ {calibration.deviation_chosen:.4g}·√k for each of k sets"
             if gaussian
-            else f"ε {calibration.epsilon_chosen:.4g} for all"
+            else f"ε {calibration.epsilon_chosen:.4g} for all their measurements"
         )
         parts.append(
-            f"then up to {calibration.rounds} of the workload's sets, chosen for ε {calibration.epsilon_choices:.4g}, {chosen}"
+            f"then up to {calibration.rounds} sets of the workload, ε {calibration.epsilon_choices:.4g} for the choices, {chosen}"
         )
     if gaussian:
         parts.append(
@@ -272,7 +272,7 @@ def _estimate_in_words(calibration: EstimateCalibration) -> str:
             "in numbers"
         )
     if calibration.epsilon_rows:
-        parts.append(f"ε rows {calibration.epsilon_rows:.4g}")
+        parts.append(f"ε {calibration.epsilon_rows:.4g} for the number of rows")
     if calibration.epsilon_typical:
         parts.append(f"ε {calibration.epsilon_typical:.4g} for typical errors")
     return f"{', '.join(parts)}; {_sparse_vector_in_words(calibration.sparse_vector)}"

@@ -132,7 +132,7 @@ def _measured_statistic(truths: Truths, query: Query, answer: Answer, line: int)
         pairs = [(error, Fraction()) for error in true.rank_errors(published)]
     else:
         pairs = [(Fraction(one), truth) for one, truth in zip(published, true.numbers(), strict=False)]
-    # The α of an interquartile range is one of ranks.
+    # The α of an interquartile range bounds ranks: it cannot be compared with an error in value.
     return _measured(line, what, pairs, None if form == "iqr" else answer.alpha) if pairs else None
 
 
@@ -141,7 +141,7 @@ def _measured_texts(
 ) -> list[ErrorMeasurement] | None:
     """Measure the counts of released groups of a text; None for groups of declared values.
 
-    Without counts, measure the most people of a group that is not named: fewer than α.
+    Without counts, measure the number of people of the largest group left out; the promise is less than α.
     """
     named = answer.estimates is None
     exact = truths.text_groups(query, people=query.people or named)

@@ -1,4 +1,4 @@
-"""Answers to the page's forms: computes declarations, plans and curves; models of asked questions."""
+"""Computes the declarations, plans and error curves that the page's forms show; defines their models."""
 
 from __future__ import annotations
 
@@ -114,7 +114,7 @@ class Curve(View):
 class QuestionAnswered(View):
     """The answer to one question, with its numbers as rows and its cost.
 
-    ``charged`` is the number of charged answers, which may be counted without adding to the loss.
+    ``charged`` is how many answers count against the stream's cutoff; their ``cost`` may still be 0.
     """
 
     answer: Answer
@@ -191,11 +191,13 @@ def _describe_other_values(domain: Domain) -> str:
 def _describe_neighbors(source: Source) -> str:  # noqa: PLR0911 - one for each kind of source
     match source:
         case TableSource(person=str(person), contribution=most):
-            differ = "one person more" if source.neighbors == "add-remove" else "another person in one's place"
-            rows = "one row counts" if most == 1 else f"at most {most:,} rows count"
-            return (
-                f"two tables are neighbors if one has {differ}, with all rows of that '{person}', of which {rows}"
+            differ = (
+                "one has one person more, with all of that person's rows"
+                if source.neighbors == "add-remove"
+                else "all rows of one person are exchanged for another person's"
             )
+            rows = "one row counts" if most == 1 else f"at most {most:,} rows count"
+            return f"two tables are neighbors if {differ}; of each '{person}', {rows}"
         case TableSource(neighbors="add-remove"):
             return "two tables are neighbors if one has one row more: one person is one row, and the number of rows is private"
         case TableSource():
@@ -204,25 +206,29 @@ def _describe_neighbors(source: Source) -> str:  # noqa: PLR0911 - one for each 
             events = "one event" if contributions == 1 else f"up to {contributions:,} events"
             return f"one person sends {events} to a stream; neighbors differ in what that person sends"
         case EventsSource(contribution=most):
-            differ = "one person more" if source.neighbors == "add-remove" else "another person in one's place"
-            events = "one event counts" if most == 1 else f"at most {most:,} events count"
             when = "" if source.period is None else f" in one period of {source.period}"
-            return (
-                f"two topics are neighbors if one has {differ}, with all events of that '{source.person}'{when}, of which {events} in each "
-                "window of a stream"
+            differ = (
+                f"one has one person more, with all of that person's events{when}"
+                if source.neighbors == "add-remove"
+                else f"all events of one person{when} are exchanged for another person's"
             )
+            events = "one event counts" if most == 1 else f"at most {most:,} events count"
+            return f"two topics are neighbors if {differ}; of each '{source.person}', {events} in each window of a stream"
         case ValuesSource(neighbors="add-remove"):
-            return f"with or without one person, every value moves by at most {source.sensitivity:g}"
+            return f"if one person is added or removed, every value changes by at most {source.sensitivity:g}"
         case ValuesSource():
-            return f"with another person in one's place, every value moves by at most {source.sensitivity:g}"
+            return f"if one person is exchanged for another, every value changes by at most {source.sensitivity:g}"
 
 
 def _topic_remarks(source: EventsSource) -> Iterator[str]:
-    yield f"its streams are standing: they ask of the windows of topic '{source.topic}', which must be keyed by '{source.person}'"
+    yield (
+        f"its streams are standing: Sotto asks their questions, for each window of topic '{source.topic}', whose records must be "
+        f"keyed by '{source.person}'"
+    )
     if source.clock == "broker":
         yield (
-            f"windows close by the broker's timestamps: topic '{source.topic}' needs message.timestamp.type=LogAppendTime; a silent partition "
-            f"follows the clock {source.idle} behind"
+            f"windows close by the broker's timestamps: topic '{source.topic}' needs message.timestamp.type=LogAppendTime; a partition "
+            f"without events follows the feed's clock with a delay of {source.idle}"
         )
     else:
         yield "windows close by the watermarks in the topic alone: the producer writes them to every partition"
@@ -235,7 +241,7 @@ def _remarks(source: Source) -> list[str]:
         cells = math.prod(domain.size for domain in source.attributes.values())
         if cells > MAX_UNIVERSE:
             remarks.append(
-                f"all cells together are more than {MAX_UNIVERSE:,}: a histogram takes some of the attributes; pmw takes all"
+                f"all attributes together have more than {MAX_UNIVERSE:,} cells: choose some of them for a histogram; a pmw stream takes all"
             )
         remarks += [
             f"'{name}' is text of at most {text.max_length} bytes: its values are private, and only unknown_groups groups by it"
@@ -243,9 +249,9 @@ def _remarks(source: Source) -> list[str]:
         ]
         remarks.append("the budget service reads the table when it registers the source; the monitor cannot")
     if isinstance(source, ValuesSource):
-        low = "no least" if source.minimum is None else f"{source.minimum:g} as the least"
-        high = "no largest" if source.maximum is None else f"{source.maximum:g} as the largest"
-        remarks.append(f"values are rounded to multiples of {source.grid:g}, with {low} and {high}")
+        low = "none" if source.minimum is None else f"{source.minimum:g}"
+        high = "none" if source.maximum is None else f"{source.maximum:g}"
+        remarks.append(f"values are rounded to multiples of {source.grid:g}; minimum: {low}, maximum: {high}")
     if isinstance(source, EventsSource):
         remarks += _topic_remarks(source)
     if source.population is not None:
@@ -254,7 +260,7 @@ def _remarks(source: Source) -> list[str]:
         )
     if source.renews is not None:
         remarks.append(
-            f"the budget renews every {source.renews}: it bounds what each such period may grant, not all of them"
+            f"the budget renews every {source.renews}: it bounds the grants of each such period, not of all periods together"
         )
     if source.accountant == "zcdp":
         remarks.append("zCDP: streams with Gaussian noise count by ρ, which goes further than ε and δ added up")
@@ -345,6 +351,6 @@ async def _plan_in_thread(planning: Callable[[], _Result]) -> _Result:
 def _is_affordable(left: Amount, cost: Amount) -> bool:
     if cost.rho is None or left.rho is None:
         return cost.epsilon <= left.epsilon and cost.delta <= left.delta
-    # If an amount has ρ and δ, they imply its ε, which cannot be compared.
+    # With δ, an amount's ε is derived from its ρ and cannot be compared: compare only ρ.
     adds_up = not (cost.delta or left.delta)
     return (adds_up and cost.epsilon <= left.epsilon) or cost.rho <= left.rho

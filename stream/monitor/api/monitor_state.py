@@ -68,7 +68,7 @@ class Requester(Protocol):
 
 @dataclass
 class Monitor:
-    """The context of all handlers. ``names`` returns the names file or raises TokenError."""
+    """The context of all handlers. ``names`` returns the names file (users, roles, digests of tokens) or raises TokenError."""
 
     tables: MonitorTables
     names: Callable[[], TokenFile]
@@ -241,7 +241,7 @@ class _MetricsCollector(Collector):
         )
         yield _gauge(
             "streams_not_answering",
-            "Open streams whose worker lacks the noise key, the table or updates, and does not answer.",
+            "Open streams that their worker does not answer: it lacks the noise key, the table or an upgrade.",
             tables.totals.not_answering,
         )
         soon = sum(
@@ -275,7 +275,7 @@ class _MetricsCollector(Collector):
         yield from (lag, idle, members)
 
     def _topics(self) -> Iterable[_Family]:
-        """Return the topics' metrics, before the first check without samples: 0 would mean no difference."""
+        """Return the topics' metrics; without samples before the first check, as 0 would mean no difference."""
         differing = GaugeMetricFamily(
             "sotto_monitor_differing_topics",
             "Topics that lose records, or whose partitions or settings differ from their layout.",

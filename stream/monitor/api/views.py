@@ -118,7 +118,7 @@ def source_row_with_periods(tables: MonitorTables, entry: SourceEntry) -> Source
 
 
 def stream_row_with_periods(tables: MonitorTables, entry: StreamEntry, now: float) -> StreamRow:
-    """Return a stream's row; a model's row also has the row of its latest period."""
+    """Return a stream's row; on a source with periods, also the row of its latest period."""
     row = stream_row(entry, now, contribution_text(tables, entry))
     if (periods := periods_of(tables.stream_periods, row.stream)) is None:
         return row
@@ -137,7 +137,7 @@ def left_share(left: Amount, total: Amount) -> float:
     """Return the remaining share: the smaller of those of ε and δ; under zCDP the larger of those of ε and ρ."""
     shares = [left.epsilon / total.epsilon if total.epsilon else 0.0]
     if total.rho is not None and left.rho is not None:
-        # In records of earlier versions, ρ and δ imply the ε, which is then no sum.
+        # In records of earlier versions with δ, ε is derived from ρ and is not a sum: use only ρ.
         shares = [max(0.0 if left.delta else shares[0], left.rho / total.rho if total.rho else 0.0)]
     elif total.delta:
         shares.append(left.delta / total.delta)
@@ -158,7 +158,7 @@ def budget_over_time(tables: MonitorTables, entry: SourceEntry, now: float) -> B
 
 
 def forecasts(tables: MonitorTables, entry: SourceEntry, now: float) -> list[Forecast]:
-    """Return a source's forecasts, one for the pace of each window."""
+    """Return a source's forecasts, one for its spending pace over each of ``PACE_WINDOWS``."""
     record = entry.record
     history = tables.trail.history("source", record.source.source)
     end = PeriodEnd(now, None if record.period is None else record.period.ends / 1000)
@@ -222,7 +222,7 @@ def stream_row(entry: StreamEntry, now: float, counted: str = "") -> StreamRow:
     """Return the row of a stream with a grant. ``counted``: the contribution bound as a sentence."""
     grant = entry.grant
     if grant is None or entry.spent is None:
-        raise TypeError("a stream is shown once the ledger has its grant")
+        raise TypeError("a stream without a grant has no row")
     named = named_from(entry.name) if entry.is_of_period else None
     return StreamRow.from_record(
         entry,
@@ -246,7 +246,7 @@ def stream_row(entry: StreamEntry, now: float, counted: str = "") -> StreamRow:
 
 
 def _at_refresh(entry: StreamEntry) -> Literal["continues", "closes"] | None:
-    """Return the effect of a refresh on an open or exhausted stream, which may be extended."""
+    """Return the effect of a refresh on an open stream, or on an exhausted one, as it may be extended."""
     if entry.grant is None or entry.ending is not None or entry.state not in {"open", "exhausted"}:
         return None
     return "closes" if entry.grant.spec.mechanism.kind in RESULTS_KEPT_BY_MECHANISM else "continues"

@@ -1,9 +1,9 @@
 """Trees over the windows of a running count, which determine the noisy sums of each answer.
 
-A tree has one leaf for each number of windows t = 0 … T. Every branching has a left and a right
-part. The sum of the windows that begin in the left part is a *node*; it is used in the answer for
-each t in the right part. So the nodes in an answer are the right turns on the path to its leaf,
-and the nodes that contain a window are the left turns on the path to the window's leaf.
+A tree has one leaf for each number of windows t = 0 … T. A branching with left part a … b − 1 and
+right part b … c − 1 has a *node*: the sum of the windows a … b − 1, numbered from 0. The answer for
+each t in the right part uses it. So the nodes in the answer for t are the right turns on the path to
+leaf t, and the nodes that contain window w are the left turns on the path to leaf w.
 
 Of all trees in which no window is in more than z nodes and no answer sums more than m, the largest
 has T = C(z + m, z) − 1 windows: its left part is the largest tree for z − 1 and m, its right part
@@ -34,8 +34,8 @@ class Node:
 class CountingTree:
     """The tree of a horizon of ``steps`` windows, each in at most ``levels`` nodes.
 
-    A ``balanced`` tree has the fewest nodes per answer, at most and on average, for its
-    ``levels``; a ``dyadic`` tree's ``levels`` follow from its horizon.
+    For its ``levels``, a ``balanced`` tree has the smallest maximum and the smallest average of
+    nodes per answer. A ``dyadic`` tree's ``levels`` follow from its horizon.
     """
 
     steps: int
@@ -45,7 +45,7 @@ class CountingTree:
     @property
     def most(self) -> int:
         """Largest number of nodes in one answer."""
-        # Of the numbers up to T, one with all its binary digits has the most of them.
+        # The answer for t has a node for each binary digit 1 of t: of t ≤ T, the largest 2^k − 1 has the most.
         return (self.steps + 1).bit_length() - 1 if self.shape == "dyadic" else _least_most(self)
 
     def nodes(self, windows: int) -> tuple[Node, ...]:
@@ -70,7 +70,7 @@ class CountingTree:
     def _left(self, size: int, levels: int, most: int) -> int:
         if self.shape == "dyadic":
             return 1 << ((size - 1).bit_length() - 1)
-        # With this size, the right part needs all ``most`` nodes only if the left part does too.
+        # The left part is filled before an answer in the right part needs all ``most`` nodes.
         return min(_leaves(levels - 1, most), size - max(1, _leaves(levels, most - 2)))
 
 
@@ -102,7 +102,7 @@ def following(sums: Sequence[int], kept: int, count: int) -> list[int]:
     ``kept`` is ``tree.kept(t)``. The node sums are the only state that a running count needs.
     """
     if len(sums) < kept:
-        raise ValueError(f"{kept} sums should stay, and there are {len(sums)}")
+        raise ValueError(f"{kept} node sums are needed, and there are {len(sums)}")
     return [*sums[:kept], sum(sums[kept:]) + count]
 
 

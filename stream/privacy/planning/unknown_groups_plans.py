@@ -109,7 +109,8 @@ def _selecting(draft: UnknownGroupsCalibration) -> UnknownGroupsCalibration:
 def rule_of(calibration: UnknownGroupsCalibration) -> Rule:
     """Return the rule by which texts are released without counts.
 
-    One person moves ``sensitivity_steps`` texts by one person each, and each of them gets an equal part.
+    One person changes the numbers of people of at most ``sensitivity_steps`` texts, each by one. Each
+    of these texts gets an equal part of ε₀ and δ₀.
     """
     texts = calibration.sensitivity_steps
     return selection_rule(Fraction(calibration.epsilon_answer) / texts, Fraction(calibration.delta_answer) / texts)
@@ -143,7 +144,7 @@ def most_texts(calibration: UnknownGroupsCalibration) -> int:
 
 
 def _window_limits(max_length: int, rate: Fraction, epsilon: float, delta: Fraction) -> dict[str, Any]:
-    """Return the limits of a window's texts; PlanError if the test's noise leaves too little room.
+    """Return the limits of a window's texts; PlanError if the noise of the size test leaves too little room.
 
     A window above the limit passes the test with probability at most δ₀/16/(1 + e^ε₀).
     """
@@ -158,8 +159,8 @@ def _window_limits(max_length: int, rate: Fraction, epsilon: float, delta: Fract
 
         if allowed <= Decimal(DELTA_PER_DRAW) or passes(MOST_WINDOW_BYTES // 2):
             raise PlanError(
-                f"epsilon, delta: each answer has ε {epsilon:.3g} and δ {float(delta):.3g}, and the noise on the size of a "
-                f"window's texts of up to {max_length} bytes would exceed half of its limit; raise epsilon or delta, lower "
+                f"epsilon, delta: with ε {epsilon:.3g} and δ {float(delta):.3g} for each answer and texts of up to {max_length} bytes, "
+                "the noise of the test of a window's size would exceed half of the size limit; raise epsilon or delta, lower "
                 "answers or the source's contribution, or declare a smaller max_length"
             )
         low, high = 0, MOST_WINDOW_BYTES // 2
@@ -202,9 +203,9 @@ def tail_probability(rate: Fraction, at_least: int) -> Decimal:
 def least_threshold(rate: Fraction, rows: int, delta: Fraction, share: Fraction = Fraction(0)) -> int:
     """Return the least T such that a person with this many rows is revealed with at most δ.
 
-    It also keeps −ln(1 − p) ≤ rate·(a − share) for a text that one person has a times and that is
-    released with probability p: then texts of one person cost no ε beyond that of their rows, of
-    which a test of the number of texts has the ``share``.
+    Besides, −ln(1 − p) ≤ rate·(a − share) holds for a text that only one person has, in a rows, and
+    that is released with probability p. So its release costs no more ε than its rows. ``share`` is
+    the part of one row's rate that the test of a window's size uses.
     """
 
     def holds(threshold: int) -> bool:
@@ -230,7 +231,7 @@ def least_threshold(rate: Fraction, rows: int, delta: Fraction, share: Fraction 
 def rows_released_with(calibration: UnknownGroupsCalibration, chance: float) -> int:
     """Return the least number of rows with which a text is released with probability ``chance``.
 
-    ``chance`` must be at least ½. Without counts, the number is one of people.
+    ``chance`` must be at least ½. Without counts, it is a number of people.
     """
     if calibration.method == "selection":
         return int(np.searchsorted(rule_of(calibration), np.uint64(math.ceil(chance * CERTAIN))))

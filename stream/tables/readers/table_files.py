@@ -183,7 +183,7 @@ def folder_cells(names: Names) -> tuple[tuple[str, str | None], ...]:
 def require_table_name(name: str) -> None:
     """Raise UnreadableError unless a file's name has the ending of a table."""
     if not name.lower().endswith(_SUFFIXES):
-        raise UnreadableError("no .csv, .csv.gz or .parquet file")
+        raise UnreadableError("not a .csv, .csv.gz or .parquet file")
 
 
 def require_number(files: Sized) -> None:
@@ -217,7 +217,7 @@ def _local_file(path: Path, names: Names = ()) -> TableFile:
     resolved = path.resolve(strict=True)
     status = resolved.stat()
     if not S_ISREG(status.st_mode):
-        raise UnreadableError("no regular file")
+        raise UnreadableError("not a regular file")
     return TableFile(str(resolved), status.st_size, _stamp(status), folder_cells(names), name="/".join(names))
 
 
@@ -277,7 +277,7 @@ def _parse_each_root(text: str) -> Iterator[Root]:
 
 
 def is_within(path: Path, roots: tuple[Root, ...]) -> bool:
-    """Return whether a path, with links resolved, is in a root; OSError or ValueError if it has errors."""
+    """Return whether a path, with links resolved, is in a root; OSError or ValueError if it cannot be resolved."""
     resolved = path.resolve()
     return any(resolved.is_relative_to(root.resolve()) for root in roots if isinstance(root, Path))
 

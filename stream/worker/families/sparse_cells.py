@@ -1,4 +1,4 @@
-"""Questions that name single cells, whatever the number of all cells (the universe)."""
+"""Questions that name single cells; their cost does not depend on the number of all cells."""
 
 from __future__ import annotations
 
@@ -64,7 +64,10 @@ class NamedCells:
 
 
 class CellSpace:
-    """The universe of ``sparse_pmw``; the uniform hypothesis spreads the rows over ``places`` cells."""
+    """The cells of a ``sparse_pmw`` stream.
+
+    The uniform hypothesis spreads the rows over ``places`` cells, or over all if there are fewer.
+    """
 
     def __init__(
         self,

@@ -116,7 +116,7 @@ def test_a_file_that_has_no_column_and_hence_no_number_of_rows_is_refused(tmp_pa
 def test_what_is_no_table_or_belongs_to_delta_is_refused(visits: Path) -> None:
     read = reader(visits.parent)
     (visits / "notes.txt").write_text("")
-    assert cause(lambda: read(declared(f"{visits}/"))) == "no .csv, .csv.gz or .parquet file"
+    assert cause(lambda: read(declared(f"{visits}/"))) == "not a .csv, .csv.gz or .parquet file"
     (visits / "notes.txt").unlink()
     (visits / "year=2023" / "_delta_log").mkdir()
     (visits / "year=2023" / "_delta_log" / "0.json").write_text("")

@@ -62,8 +62,8 @@ def test_only_regular_files_within_the_roots_are_opened(tmp_path: Path) -> None:
     assert found == {
         "link.csv": "outside SOTTO_TABLE_ROOTS",
         "loop.csv": "missing",
-        "pipe.csv": "no regular file",
-        "folder.csv": "no regular file",
+        "pipe.csv": "not a regular file",
+        "folder.csv": "not a regular file",
         "none.csv": "missing",
         "../elsewhere/people.csv": "outside SOTTO_TABLE_ROOTS",
     }
@@ -258,7 +258,7 @@ def test_callers_learn_causes_only_where_the_deployment_says_so(tmp_path: Path) 
         "none.csv": f"missing; {kinds}",
         "large.csv": "larger than SOTTO_TABLE_BYTES; make the table smaller, or raise that limit",
         "quote.csv": "a stray quote; put cells with quotes, commas or newlines in quotes, and double their own quotes",
-        "people.txt": f"no .csv, .csv.gz or .parquet file; {kinds}",
+        "people.txt": f"not a .csv, .csv.gz or .parquet file; {kinds}",
     }
 
 

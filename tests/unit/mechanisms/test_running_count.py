@@ -19,7 +19,7 @@ def test_sums_kept_from_window_to_window_are_those_of_the_nodes(steps: int) -> N
 
 
 def test_sums_that_were_lost_are_not_made_up() -> None:
-    with pytest.raises(ValueError, match="2 sums should stay, and there are 1"):
+    with pytest.raises(ValueError, match="2 node sums are needed, and there are 1"):
         following([3], 2, 1)
 
 

@@ -58,10 +58,10 @@ async def test_a_declaration_tells_of_the_population_and_the_renewal() -> None:
     ("changes", "words"),
     [
         ({"neighbors": "replace"}, "another person's"),
-        ({"person": "patient", "contribution": 3}, "'patient', of which at most 3 rows count"),
+        ({"person": "patient", "contribution": 3}, "of each 'patient', at most 3 rows count"),
         ({"kind": "records", "neighbors": "replace", "contributions": 4}, "up to 4 events"),
         ({"kind": "values", "sensitivity": 2.5}, "at most 2.5"),
-        ({"kind": "values", "sensitivity": 2.5, "neighbors": "replace"}, "another person in one's place"),
+        ({"kind": "values", "sensitivity": 2.5, "neighbors": "replace"}, "one person is exchanged for another"),
     ],
 )
 async def test_neighbours_are_told_for_every_kind_of_source(changes: dict[str, Any], words: str) -> None:

@@ -160,7 +160,7 @@ def test_period_has_its_own_windows_and_charges() -> None:
         (terms(), {"attributes": {"site": ["a"]}}, "the source has none; declare one"),
         (terms(), {"accountant": "zcdp"}, "the accountant 'zcdp' does not add up"),
         ({**terms(), "delta": 0.0}, {}, "delta: is 0, but a text may only be released at a cost"),
-        ({**terms(2000), "epsilon": 1.0}, {}, "would exceed half of its limit; raise epsilon"),
+        ({**terms(2000), "epsilon": 1.0}, {}, "would exceed half of the size limit; raise epsilon"),
     ],
 )
 def test_streams_that_cannot_keep_texts_private_are_refused(

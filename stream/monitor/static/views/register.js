@@ -17,7 +17,7 @@ const KINDS = [
   ["events", "a live topic of people's events"],
 ];
 const DECLARED = new Set(["table", "events"]);
-const NEIGHBORS = [["add-remove", "one person more or less"], ["replace", "another person in one's place"]];
+const NEIGHBORS = [["add-remove", "one person more or less"], ["replace", "one person exchanged for another"]];
 const ACCOUNTANTS = [["pure", "ε and δ added up"], ["zcdp", "zCDP: ρ, for Gaussian noise"]];
 
 export function registerView({ session }) {
