@@ -79,7 +79,7 @@ async def test_a_source_is_registered_as_it_was_previewed(open_page: OpenPage) -
         await page.get_by_label("Grid").fill("0.1")
         await page.get_by_role("textbox", name="Maximum").fill("250")
         await expect(page.locator(".declared")).to_contain_text("Values are rounded to multiples of 0.1")
-        await expect(page.locator(".declared")).to_contain_text("every value moves by at most 1")
+        await expect(page.locator(".declared")).to_contain_text("every value changes by at most 1")
         await page.get_by_label("Grid").fill("0.000000001")
         await expect(page.get_by_role("button", name="Register source…")).to_be_disabled()
         await expect(page.locator(".outcome:visible")).to_contain_text("maximum")

@@ -18,11 +18,11 @@ from stream.cli.plan.plan_comparison import show_choices
 from stream.cli.plan.plan_facts import (
     FormName,
     SourceOptions,
+    facts_of_windows,
     in_rows,
     parameters_reaching,
     print_plan,
     print_simplest_alternative,
-    setting_of_windows,
 )
 from stream.cli.plan.plots import plot_error
 from stream.cli.plan.standing_plans import charge_of, show_standing
@@ -202,12 +202,12 @@ def plan(
             any(one is not None for one in (mechanism, form, alpha, table, plot)),
             "--about: compares mechanisms for all pairs of attributes; omit --mechanism, --form, --alpha, --table and --plot",
         )
-        facts = SourceOptions(source, neighbors, own_sizes, universe, rows, sensitivity, grid, contributions)
-        show_workload(facts, epsilon=epsilon, delta=delta, beta=beta, queries=queries, as_json=as_json)
+        options = SourceOptions(source, neighbors, own_sizes, universe, rows, sensitivity, grid, contributions)
+        show_workload(options, epsilon=epsilon, delta=delta, beta=beta, queries=queries, as_json=as_json)
         return
     if mechanism is None:
         _refuse_if(plot is not None, "--plot: name the mechanism to draw, such as --mechanism laplace")
-        facts = SourceOptions(
+        options = SourceOptions(
             document=source,
             neighbors=neighbors,
             sizes=own_sizes,
@@ -228,7 +228,7 @@ def plan(
             "alpha": alpha,
             "beta": beta,
         }
-        show_choices(cast("Form | None", form and form.value), facts, goal, fields, table, as_json=as_json)
+        show_choices(cast("Form | None", form and form.value), options, goal, fields, table, as_json=as_json)
         return
     _refuse_if(table is not None, "--table: needs --source and the comparison of mechanisms; omit --mechanism")
     _refuse_if(
@@ -239,7 +239,7 @@ def plan(
         epsilon is None, "--epsilon: is missing; give the budget to plan with, or --alpha without --mechanism"
     )
     over_values = mechanism.value in MECHANISMS_OF["values"] and not (own_sizes or universe)
-    setting = SourceFacts(
+    facts = SourceFacts(
         sensitivity_steps=sensitivity_steps(sensitivity, grid) if over_values else 1,
         grid=grid if over_values else 1.0,
         neighbors="replace" if mechanism.value == "randomized_response" else neighbors,
@@ -252,7 +252,7 @@ def plan(
     )
     if mechanism.value == RUNNING_COUNT:
         each = sensitivity_steps(sensitivity, 1.0)
-        setting = setting_of_windows(each, total or each, universe or 1, neighbors)
+        facts = facts_of_windows(each, total or each, universe or 1, neighbors)
     spec = StreamSpec(
         stream="plan",
         source="plan",
@@ -263,12 +263,12 @@ def plan(
         beta=beta,
         calibration=calibration,
     )
-    require_monotone_counts(setting.disjoint and getattr(spec.mechanism, "monotone", False), setting.neighbors)
-    listed, chosen = plan_calibrations(spec, setting), choose_calibration(spec, setting)
-    needs = parameters_reaching(spec, setting, alpha) if alpha is not None else {}
-    charge = None if alpha is None else charge_of(spec, chosen, in_rows(spec, setting, alpha))
+    require_monotone_counts(facts.disjoint and getattr(spec.mechanism, "monotone", False), facts.neighbors)
+    listed, chosen = plan_calibrations(spec, facts), choose_calibration(spec, facts)
+    needs = parameters_reaching(spec, facts, alpha) if alpha is not None else {}
+    charge = None if alpha is None else charge_of(spec, chosen, in_rows(spec, facts, alpha))
     if plot is not None:
-        plot_error(spec, setting, chosen, against, plot)
+        plot_error(spec, facts, chosen, against, plot)
     if as_json:
         show_json(
             {
@@ -283,7 +283,7 @@ def plan(
         )
         return
     print_plan(spec, listed, chosen)
-    print_simplest_alternative(spec, setting)
+    print_simplest_alternative(spec, facts)
     _print_needs(alpha, needs)
     if charge is not None:
         console.print(str(charge), soft_wrap=True)

@@ -11,7 +11,14 @@ from rich.console import Console
 
 from schemas import Source, TableSource, ValuesSource
 from stream.cli.output import CommandError, console, show_json, show_table
-from stream.cli.plan.plan_facts import SourceOptions, form_of, places_of, setting_of, source_of, summed_attributes
+from stream.cli.plan.plan_facts import (
+    SourceOptions,
+    choose_form,
+    facts_of_source,
+    group_by_indices,
+    source_of,
+    summed_attributes,
+)
 from stream.cli.plan.public_data import RegisteredSources, public_path
 from stream.formatting import describe_table_bound, format_error_bound
 from stream.privacy.accuracy.source_facts import SourceFacts
@@ -32,7 +39,7 @@ _OPTIONS: Final = ("numbers", "dimensions", "sparsity", "projections", "gap", "w
 
 def show_choices(
     form: Form | None,
-    facts: SourceOptions,
+    options: SourceOptions,
     goal_fields: Mapping[str, Any],
     fields: Mapping[str, Any],
     table: Path | None,
@@ -40,31 +47,31 @@ def show_choices(
     as_json: bool,
 ) -> None:
     """Compare the mechanisms and recommend one. ``goal_fields``: further fields of ``PlanGoal``."""
-    source = source_of(facts)
-    form = form_of(form, source)
+    source = source_of(options)
+    form = choose_form(form, source)
     people = None if table is None else _people_in(source, table)
-    setting = setting_of(form, source, facts)
-    if facts.group_by and form not in _GROUPED:
+    facts = facts_of_source(form, source, options)
+    if options.group_by and form not in _GROUPED:
         raise CommandError(f"--group-by: form {form} has no groups; give --form groups")
-    if setting.disjoint:
-        require_monotone_counts(fields["monotone"], setting.neighbors)
-        fields = {**fields, "monotone": setting.neighbors == "add-remove"}  # a further row lowers no count
+    if facts.disjoint:
+        require_monotone_counts(fields["monotone"], facts.neighbors)
+        fields = {**fields, "monotone": facts.neighbors == "add-remove"}  # a further row lowers no count
     goal = PlanGoal(
         form=form,
-        facts=setting,
+        facts=facts,
         fields=fields,
-        group_by=places_of(facts, source),
-        summed=summed_attributes(form, source, facts.attribute),
+        group_by=group_by_indices(options, source),
+        summed=summed_attributes(form, source, options.attribute),
         **goal_fields,
     )
     with Console(stderr=True).status("planning") as progress:
         found = rank_mechanisms(goal, lambda kind: progress.update(f"planning {kind}"))
     if as_json:
         left_out = {} if people is None else {"people": asdict(people)}
-        show_json({**_document(goal, found, facts, _counted(form, source)), **left_out})
+        show_json({**_document(goal, found, options, _counted(form, source)), **left_out})
     else:
-        sensitivity = source.sensitivity if isinstance(source, ValuesSource) else facts.sensitivity
-        _print(goal, found, facts, sensitivity, _counted(form, source))
+        sensitivity = source.sensitivity if isinstance(source, ValuesSource) else options.sensitivity
+        _print(goal, found, options, sensitivity, _counted(form, source))
         if people is not None:
             words = describe_bounds(people) if people.rows_beyond else "all rows with a person count"
             console.print(f"  in {table}: {words}", soft_wrap=True)
@@ -89,18 +96,18 @@ def _counted(form: Form, source: Source | None) -> str:
     return "" if source is None or form == "people" else describe_table_bound(source)
 
 
-def _document(goal: PlanGoal, found: tuple[Choice, ...], facts: SourceOptions, counted: str) -> dict[str, Any]:
+def _document(goal: PlanGoal, found: tuple[Choice, ...], options: SourceOptions, counted: str) -> dict[str, Any]:
     asked = {name: getattr(goal, name) for name in ("form", "queries", "epsilon", "alpha", "beta", "delta")}
     return {
-        "wanted": {**asked, "group_by": facts.group_by, "attribute": facts.attribute},
-        "alpha_of": _what(goal, facts),
+        "wanted": {**asked, "group_by": options.group_by, "attribute": options.attribute},
+        "alpha_of": _describe_alpha(goal, options),
         "counted": counted,
         "choice": found[0].kind if found[0].applies else None,
         "keeps": found[0].applies and _keeps(found[0], goal),
         "mechanisms": [
             {
                 "mechanism": one.kind,
-                "over": facts.group_by if one.alone else None,
+                "over": options.group_by if one.alone else None,
                 **{name: getattr(one, name) for name in ("applies", "alpha", "epsilon", "vacuous")},
                 "calibration": None if one.calibration is None else one.calibration.method,
                 "why": one.why,
@@ -116,13 +123,13 @@ def _keeps(choice: Choice, goal: PlanGoal) -> bool:
 
 
 def _print(
-    goal: PlanGoal, found: tuple[Choice, ...], facts: SourceOptions, sensitivity: float, counted: str
+    goal: PlanGoal, found: tuple[Choice, ...], options: SourceOptions, sensitivity: float, counted: str
 ) -> None:
     applying = [one for one in found if one.applies]
     questions = f"{goal.queries:,} questions" if goal.queries > 1 else "1 question"
     at = [f"ε {goal.epsilon:g}"] if goal.epsilon is not None else []
     at += [f"α ≤ {goal.alpha:g}"] if goal.alpha is not None else []
-    form = f"{goal.form} by {', '.join(facts.group_by)}" if facts.group_by else goal.form
+    form = f"{goal.form} by {', '.join(options.group_by)}" if options.group_by else goal.form
     title = f"{questions} of form {form}: {', '.join(at)}, δ {goal.delta:g}, β {goal.beta:g}"
     needed = [f"ε for α ≤ {goal.alpha:g}"] if goal.alpha is not None else []
     if applying:
@@ -135,7 +142,7 @@ def _print(
                     one.kind,
                     f"{_alpha(one)}{' (vacuous)' if one.vacuous else ''}",
                     *([_epsilon(one)] if needed else []),
-                    f"{_alone(facts)}; {one.why}" if one.alone else one.why,
+                    f"{_alone(options)}; {one.why}" if one.alone else one.why,
                 ]
                 for one in applying
             ],
@@ -145,7 +152,7 @@ def _print(
     _print_others([one for one in found if not one.applies])
     if not applying:
         raise CommandError("no mechanism answers these questions about this source; see the reasons above")
-    _print_choice(applying[0], goal, facts, sensitivity, counted)
+    _print_choice(applying[0], goal, options, sensitivity, counted)
 
 
 def _alpha(choice: Choice) -> str:
@@ -166,9 +173,9 @@ def _print_others(others: list[Choice]) -> None:
         console.print(f"  {', '.join(kinds)}: {why}", highlight=False)
 
 
-def _what(goal: PlanGoal, facts: SourceOptions) -> str:  # noqa: C901, PLR0911 - one for each form
+def _describe_alpha(goal: PlanGoal, options: SourceOptions) -> str:  # noqa: C901, PLR0911 - one for each form
     """Describe the quantity whose error α bounds; empty if that is simply each answer."""
-    rows, any_of = (goal.facts.rows, "" if facts.attribute else ", of any attribute: --attribute selects one")
+    rows, any_of = (goal.facts.rows, "" if options.attribute else ", of any attribute: --attribute selects one")
     match goal.form:
         case "fraction" if goal.errors_are_shares:
             return f"a share of the {rows:,} rows"
@@ -194,14 +201,14 @@ def _what(goal: PlanGoal, facts: SourceOptions) -> str:  # noqa: C901, PLR0911 -
             return ""
 
 
-def _alone(facts: SourceOptions) -> str:
+def _alone(options: SourceOptions) -> str:
     """Describe a stream that covers only the grouping attributes."""
-    return f"over the attribute{'s' * (len(facts.group_by) > 1)} {', '.join(facts.group_by)} only"
+    return f"over the attribute{'s' * (len(options.group_by) > 1)} {', '.join(options.group_by)} only"
 
 
-def _print_choice(best: Choice, goal: PlanGoal, facts: SourceOptions, sensitivity: float, counted: str) -> None:
-    of = f"; {what}" if (what := _what(goal, facts)) else ""
-    taken = f"{best.kind} {_alone(facts)}" if best.alone else best.kind
+def _print_choice(best: Choice, goal: PlanGoal, options: SourceOptions, sensitivity: float, counted: str) -> None:
+    of = f"; {what}" if (what := _describe_alpha(goal, options)) else ""
+    taken = f"{best.kind} {_alone(options)}" if best.alone else best.kind
     if goal.epsilon is None:
         console.print(
             f"→ take {taken}: the smallest ε, {_epsilon(best)}, for an α of {goal.alpha:g}{of}", soft_wrap=True
@@ -232,7 +239,7 @@ def _by_what(best: Choice) -> str:
 def _command(best: Choice, goal: PlanGoal, sensitivity: float) -> str:
     """Return the ``sotto plan --mechanism`` command for the chosen mechanism."""
     own = goal.restrict_to_groups() if best.alone else None
-    setting = goal.facts if own is None else own.facts
+    facts = goal.facts if own is None else own.facts
     spec = best.spec.model_dump() if best.spec is not None else {}
     mechanism: dict[str, Any] = spec.get("mechanism", {})
     cutoff = cutoff_field(best.kind, MODELS[best.kind], standing=False)
@@ -244,29 +251,29 @@ def _command(best: Choice, goal: PlanGoal, sensitivity: float) -> str:
         "--cutoff": None if cutoff is None else mechanism.get(cutoff),
         "--delta": goal.delta or None,
         "--beta": goal.beta,
-        **_cells(setting),
-        "--rows": mechanism.get("rows") or setting.rows,
+        **_cells(facts),
+        "--rows": mechanism.get("rows") or facts.rows,
         **{f"--{name.replace('_', '-')}": mechanism.get(name) for name in _OPTIONS},
         "--categories": None if categories is None else len(categories),
-        "--contributions": setting.contributions if setting.contributions > 1 else None,
-        "--neighbors": setting.neighbors if setting.neighbors != "add-remove" else None,
+        "--contributions": facts.contributions if facts.contributions > 1 else None,
+        "--neighbors": facts.neighbors if facts.neighbors != "add-remove" else None,
     }
-    if setting.horizon is not None:
-        options |= {"--sensitivity": setting.sensitivity_steps, "--total": setting.horizon.each}
-    elif not setting.disjoint and categories is None:
-        options |= {"--sensitivity": sensitivity, "--grid": setting.grid}
+    if facts.horizon is not None:
+        options |= {"--sensitivity": facts.sensitivity_steps, "--total": facts.horizon.each}
+    elif not facts.disjoint and categories is None:
+        options |= {"--sensitivity": sensitivity, "--grid": facts.grid}
     words = [f"{name} {_word(value)}" for name, value in options.items() if value is not None]
     flags = [f"--{name.replace('_', '-')}" for name in ("monotone", "worst_case") if mechanism.get(name)]
     flags += ["--no-counts"] if mechanism.get("counts") is False else []
     return " ".join(["sotto plan", *words, *flags])
 
 
-def _cells(setting: SourceFacts) -> dict[str, object]:
+def _cells(facts: SourceFacts) -> dict[str, object]:
     """Return the option for a table's cells; none for trusted values."""
-    if setting.sizes:
-        return {"--sizes": ",".join(map(str, setting.sizes))}
-    if setting.universe or setting.disjoint:
-        return {"--universe": setting.universe or 1}
+    if facts.sizes:
+        return {"--sizes": ",".join(map(str, facts.sizes))}
+    if facts.universe or facts.disjoint:
+        return {"--universe": facts.universe or 1}
     return {}
 
 

@@ -46,10 +46,10 @@ from stream.tables import sum_sensitivity
 
 FormName = StrEnum("FormName", {form.upper(): form for form in FORMS})  # type: ignore[misc]
 
-_OF_VALUES = {"value", "values"}
-_OF_EITHER = {"alarm", "candidates"}
-_OF_SUMS: Final = {"sum", "mean"}
-_OF_WINDOWS: Final = "running"
+_VALUE_FORMS = {"value", "values"}
+_VALUE_OR_TABLE_FORMS = {"alarm", "candidates"}
+_SUM_FORMS: Final = {"sum", "mean"}
+_WINDOW_FORM: Final = "running"
 
 _sources: TypeAdapter[Source] = TypeAdapter(Source)
 
@@ -71,33 +71,33 @@ class SourceOptions:
     attribute: str | None = None
 
 
-def source_of(facts: SourceOptions) -> Source | None:
+def source_of(options: SourceOptions) -> Source | None:
     """Parse the source's definition, if one is given."""
-    return None if facts.document is None else read_as(_sources, facts.document)
+    return None if options.document is None else read_as(_sources, options.document)
 
 
-def places_of(facts: SourceOptions, source: Source | None) -> tuple[int, ...]:
+def group_by_indices(options: SourceOptions, source: Source | None) -> tuple[int, ...]:
     """Return the index of each ``--group-by``: a name of the source, or a place (from 1) in ``--sizes``."""
-    if isinstance(source, TableSource) and not facts.sizes:
+    if isinstance(source, TableSource) and not options.sizes:
         names, known = list(source.attributes), "an attribute of the source, which has"
     else:
         names, known = (
-            [str(place + 1) for place in range(len(facts.sizes))],
+            [str(place + 1) for place in range(len(options.sizes))],
             "a place in --sizes, whose places are",
         )
-    if facts.group_by and not names:
+    if options.group_by and not names:
         raise CommandError("--group-by: the attributes are unknown; give --sizes or --source as well")
-    for number, name in enumerate(facts.group_by):
+    for number, name in enumerate(options.group_by):
         if name not in names:
             raise CommandError(f"--group-by: '{name}' is not {known} {', '.join(names)}; give one of them")
-        if name in facts.group_by[:number]:
+        if name in options.group_by[:number]:
             raise CommandError(f"--group-by: '{name}' is given twice; give it once")
-    return tuple(names.index(name) for name in facts.group_by)
+    return tuple(names.index(name) for name in options.group_by)
 
 
 def summed_attributes(form: Form, source: Source | None, attribute: str | None) -> tuple[SummedAttribute, ...]:
     """Return the attribute to sum, or every attribute with sums if none is named; empty without a table."""
-    if form not in _OF_SUMS:
+    if form not in _SUM_FORMS:
         if attribute is not None:
             raise CommandError(f"--attribute: form {form} sums no attribute; give --form sum or mean")
         return ()
@@ -113,11 +113,13 @@ def summed_attributes(form: Form, source: Source | None, attribute: str | None) 
             f"--attribute: '{attribute}' is not an attribute of integers or decimals of the source, which has {', '.join(numeric)}; give one of them"
         )
     return tuple(
-        _summed(domain, source.neighbors) for name, domain in numeric.items() if attribute in {None, name}
+        _summed_attribute(domain, source.neighbors)
+        for name, domain in numeric.items()
+        if attribute in {None, name}
     )
 
 
-def _summed(domain: Numeric, neighbors: Literal["add-remove", "replace"]) -> SummedAttribute:
+def _summed_attribute(domain: Numeric, neighbors: Literal["add-remove", "replace"]) -> SummedAttribute:
     whole = domain.in_steps
     return SummedAttribute(
         range=whole.maximum - whole.minimum,
@@ -127,19 +129,19 @@ def _summed(domain: Numeric, neighbors: Literal["add-remove", "replace"]) -> Sum
     )
 
 
-def form_of(given: Form | None, source: Source | None) -> Form:
+def choose_form(given: Form | None, source: Source | None) -> Form:
     """Return the given form of questions, or the source's usual one; CommandError if not accepted."""
     usual: Form
     others: set[Form] | set[str]
     match source:
         case ValuesSource():
-            usual, others = "value", _OF_VALUES | _OF_EITHER
+            usual, others = "value", _VALUE_FORMS | _VALUE_OR_TABLE_FORMS
         case RecordsSource():
             usual, others = "category", {"category"}
         case EventsSource():
-            usual, others = _OF_WINDOWS, {_OF_WINDOWS}
+            usual, others = _WINDOW_FORM, {_WINDOW_FORM}
         case _:
-            usual, others = "count", set(FORMS) - _OF_VALUES - {"category", _OF_WINDOWS}
+            usual, others = "count", set(FORMS) - _VALUE_FORMS - {"category", _WINDOW_FORM}
     form = given or usual
     if source is not None and form not in others:
         raise CommandError(
@@ -150,12 +152,12 @@ def form_of(given: Form | None, source: Source | None) -> Form:
     return form
 
 
-def setting_of(form: Form, source: Source | None, facts: SourceOptions) -> SourceFacts:
+def facts_of_source(form: Form, source: Source | None, options: SourceOptions) -> SourceFacts:
     """Return the public facts of the source that plans depend on."""
     match source:
         case ValuesSource():
             steps = sensitivity_steps(source.sensitivity, source.grid)
-            return _of_values(steps, source.grid, source.neighbors)
+            return _facts_of_values(steps, source.grid, source.neighbors)
         case RecordsSource():
             return SourceFacts(neighbors=source.neighbors, contributions=source.contributions)
         case EventsSource():
@@ -163,41 +165,43 @@ def setting_of(form: Form, source: Source | None, facts: SourceOptions) -> Sourc
                 raise CommandError(
                     "--source: a running count needs a bound on a person's events in all windows; declare the source's total"
                 )
-            return setting_of_windows(source.contribution, source.total, facts.universe or 1, source.neighbors)
+            return facts_of_windows(source.contribution, source.total, options.universe or 1, source.neighbors)
         case TableSource():
-            sizes = facts.sizes or tuple(domain.size for domain in source.attributes.values())
+            sizes = options.sizes or tuple(domain.size for domain in source.attributes.values())
             # One person changes a count of people by one, whatever the contribution bound.
             each = 1 if form == "people" else source.contribution
-            return _of_table(source.neighbors, sizes, math.prod(sizes), facts.rows, each)
+            return _facts_of_table(source.neighbors, sizes, math.prod(sizes), options.rows, each)
     if form == "category":
-        return SourceFacts(neighbors="replace", contributions=facts.contributions)
-    return _of_options(form, facts)
+        return SourceFacts(neighbors="replace", contributions=options.contributions)
+    return _facts_of_options(form, options)
 
 
-def _of_options(form: Form, facts: SourceOptions) -> SourceFacts:
+def _facts_of_options(form: Form, options: SourceOptions) -> SourceFacts:
     """Return the public facts from options."""
-    if form == _OF_WINDOWS:
-        each = sensitivity_steps(facts.sensitivity, 1.0)
-        return setting_of_windows(each, facts.total or each, facts.universe or 1, facts.neighbors)
-    sizes = facts.sizes
-    universe = math.prod(sizes) if sizes else facts.universe
-    if form in _OF_VALUES or (form in _OF_EITHER and universe is None and facts.rows is None):
-        return _of_values(sensitivity_steps(facts.sensitivity, facts.grid), facts.grid, facts.neighbors)
-    return _of_table(facts.neighbors, sizes, universe, facts.rows)
+    if form == _WINDOW_FORM:
+        each = sensitivity_steps(options.sensitivity, 1.0)
+        return facts_of_windows(each, options.total or each, options.universe or 1, options.neighbors)
+    sizes = options.sizes
+    universe = math.prod(sizes) if sizes else options.universe
+    if form in _VALUE_FORMS or (form in _VALUE_OR_TABLE_FORMS and universe is None and options.rows is None):
+        return _facts_of_values(
+            sensitivity_steps(options.sensitivity, options.grid), options.grid, options.neighbors
+        )
+    return _facts_of_table(options.neighbors, sizes, universe, options.rows)
 
 
-def _of_values(steps: int, grid: float, neighbors: Any) -> SourceFacts:
+def _facts_of_values(steps: int, grid: float, neighbors: Any) -> SourceFacts:
     return SourceFacts(sensitivity_steps=steps, grid=grid, neighbors=neighbors, rounding=0.5 * grid)
 
 
-def setting_of_windows(each: int, total: int, groups: int, neighbors: Any) -> SourceFacts:
+def facts_of_windows(each: int, total: int, groups: int, neighbors: Any) -> SourceFacts:
     """Return the facts of windows: a person changes one by ``each``, all together by ``total``."""
     people = 2 if neighbors == "replace" else 1
     moved = Movement(each=total, together=people * total, spread=people, numbers=people * total)
     return SourceFacts(sensitivity_steps=each, neighbors=neighbors, universe=groups, horizon=moved)
 
 
-def _of_table(
+def _facts_of_table(
     neighbors: Any, sizes: tuple[int, ...], universe: int | None, rows: int | None, contribution: int = 1
 ) -> SourceFacts:
     return SourceFacts(
@@ -288,38 +292,36 @@ def _sparse_vector_in_words(calibration: SparseVectorCalibration) -> str:
     return f"{parts}, shift {calibration.shift * calibration.grid:.4g}"
 
 
-def print_simplest_alternative(spec: StreamSpec, setting: SourceFacts) -> None:
+def print_simplest_alternative(spec: StreamSpec, facts: SourceFacts) -> None:
     """For a sparse mechanism, print the error bound of lazy_histogram, the simplest alternative."""
     if isinstance(spec.mechanism, SparsePmw | SparseProject):
         sparse = spec.mechanism.model_dump(include={"attributes", "sparsity"})
         lazy = LazyHistogram(kind="lazy_histogram", **sparse)
-        alpha = choose_calibration(
-            spec.model_copy(update={"mechanism": lazy, "calibration": "best"}), setting
-        ).alpha
+        alpha = choose_calibration(spec.model_copy(update={"mechanism": lazy, "calibration": "best"}), facts).alpha
         console.print(
             f"a lazy_histogram with the same ε answers such questions within ±{format_error_bound(alpha, grouped=True)}"
         )
 
 
-def in_rows(spec: StreamSpec, setting: SourceFacts, alpha: float) -> float:
+def in_rows(spec: StreamSpec, facts: SourceFacts, alpha: float) -> float:
     """Return a requested error in rows; if the mechanism has ``rows``, an α below 1 is a share of them."""
     share = "rows" in type(spec.mechanism).model_fields and alpha < 1.0
-    return alpha * setting.rows if share and setting.rows is not None else alpha
+    return alpha * facts.rows if share and facts.rows is not None else alpha
 
 
-def parameters_reaching(spec: StreamSpec, setting: SourceFacts, alpha: float) -> dict[str, str]:
+def parameters_reaching(spec: StreamSpec, facts: SourceFacts, alpha: float) -> dict[str, str]:
     """For each parameter, return the value that reaches the error with the others unchanged."""
     known = type(spec.mechanism).model_fields
     share = "rows" in known and alpha < 1.0
-    wanted = in_rows(spec, setting, alpha)
-    questions: list[tuple[str, Callable[[], float]]] = [("ε ≥", lambda: needed_epsilon(spec, setting, wanted))]
+    wanted = in_rows(spec, facts, alpha)
+    questions: list[tuple[str, Callable[[], float]]] = [("ε ≥", lambda: needed_epsilon(spec, facts, wanted))]
     if (
         cutoff_field(spec.mechanism.kind, type(spec.mechanism), standing=spec.standing is not None)
         in ANSWER_CUTOFF_FIELDS
     ):
-        questions.append(("cutoff ≤", lambda: largest_cutoff(spec, setting, wanted)))
+        questions.append(("cutoff ≤", lambda: largest_cutoff(spec, facts, wanted)))
     if share:
-        questions.append(("rows ≥", lambda: needed_rows(spec, setting, alpha)))
+        questions.append(("rows ≥", lambda: needed_rows(spec, facts, alpha)))
     needs: dict[str, str] = {}
     for name, question in questions:
         try:

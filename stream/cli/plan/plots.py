@@ -42,11 +42,11 @@ _OF_ROWS: Final = {"counts", "groups"}
 
 
 def plot_error(
-    spec: StreamSpec, setting: SourceFacts, chosen: Calibration, against: VariedParameter, path: Path
+    spec: StreamSpec, facts: SourceFacts, chosen: Calibration, against: VariedParameter, path: Path
 ) -> None:
     """Plot every calibration's exact α for several ε or cutoffs, and mark the ``chosen`` one."""
     figure = new_figure(path, width=7.0, height=4.8)
-    lines = _lines(spec, setting, against)
+    lines = _lines(spec, facts, against)
     axes = figure.add_subplot()
     for method, points in lines.items():
         color, mark = style_of(method)
@@ -55,10 +55,10 @@ def plot_error(
     axes.set_yscale("log")
     axes.xaxis.set_major_formatter("{x:,g}")
     _mark_chosen(axes, spec, chosen, against)
-    _hatch_vacuous(axes, least_vacuous_alpha(spec, setting.rows))
+    _hatch_vacuous(axes, least_vacuous_alpha(spec, facts.rows))
     axes.set_xlabel("ε" if against is VariedParameter.EPSILON else "cutoff")
     axes.set_ylabel("error α")
-    axes.set_title(_title(spec, setting.rows, chosen), fontsize="medium")
+    axes.set_title(_title(spec, facts.rows, chosen), fontsize="medium")
     axes.grid(visible=True, which="both", alpha=0.25)
     figure.legend(loc="outside lower center", ncols=3, fontsize="small")
     _save(figure, path)
@@ -69,14 +69,12 @@ def style_of(calibration: str) -> tuple[str, str]:
     return _STYLES[calibration.removeprefix("calibrated, ")]
 
 
-def _lines(
-    spec: StreamSpec, setting: SourceFacts, against: VariedParameter
-) -> dict[str, list[tuple[float, float]]]:
+def _lines(spec: StreamSpec, facts: SourceFacts, against: VariedParameter) -> dict[str, list[tuple[float, float]]]:
     lines: dict[str, list[tuple[float, float]]] = {}
     try:
         places = len(variations(spec, against))
         points = track(
-            error_curve(spec, setting, against),
+            error_curve(spec, facts, against),
             "planning the curve",
             total=places,
             console=Console(stderr=True),

@@ -99,15 +99,15 @@ def plan_standing(spec: StreamSpec, source: EventsSource) -> StandingPlan:
         PlanError: no calibration fits.
     """
     asked, spec = spec.standing, complete_spec(spec, source, clock=0)
-    setting: SourceFacts = facts_for_plan(spec, source)
-    chosen = choose_calibration(spec, setting)
+    facts: SourceFacts = facts_for_plan(spec, source)
+    chosen = choose_calibration(spec, facts)
     groups, windows = groups_per_window(spec, source), promised_windows(spec, source)
     if spec.standing is None or groups is None or windows is None:
         raise TypeError("a completed stream of a live topic is standing")
     cost = to_amount(stream_cost(chosen, source.accountant), source)
     days = windows * spec.standing.window.every_ms / _DAY_MS
     return StandingPlan(
-        spec, asked, plan_calibrations(spec, setting), chosen, cost, groups, windows, days, source.period
+        spec, asked, plan_calibrations(spec, facts), chosen, cost, groups, windows, days, source.period
     )
 
 

@@ -184,7 +184,7 @@ def _plan_by_mechanism(spec: StreamSpec, facts: SourceFacts) -> tuple[Calibratio
         case Histogram() | LazyHistogram() | SparseProject():
             return release_plans.plan_calibrations(spec, facts)
         case RunningCount():
-            return release_plans.running_count_candidates(spec, facts)
+            return release_plans.plan_running_counts(spec, facts)
         case UnknownGroups():
             return unknown_groups_plans.plan_calibrations(spec, facts)
         case Pmw(worst_case=True) | SparsePmw():

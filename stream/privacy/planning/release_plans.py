@@ -143,7 +143,7 @@ def _require_universe(facts: SourceFacts) -> int:
     return facts.universe
 
 
-def running_count_candidates(spec: StreamSpec, facts: SourceFacts) -> tuple[RunningCountCalibration, ...]:
+def plan_running_counts(spec: StreamSpec, facts: SourceFacts) -> tuple[RunningCountCalibration, ...]:
     """Return calibrations with the papers' dyadic tree, and with the best tree for each noise law.
 
     ``alpha`` bounds the error of every answer; the textbook's comes from its theorem, or is the

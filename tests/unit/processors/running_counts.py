@@ -23,7 +23,7 @@ from schemas import (
 from stream.formatting import cells_of
 from stream.privacy.accuracy.counting_trees import following
 from stream.privacy.accuracy.source_facts import Movement, SourceFacts
-from stream.privacy.planning.release_plans import running_count_candidates, tree_of
+from stream.privacy.planning.release_plans import plan_running_counts, tree_of
 from stream.processing.protocol import Record
 from stream.processing.topic_names import Topics
 from stream.worker import QueryProcessor
@@ -56,7 +56,7 @@ Person = Sequence[tuple[int, int]]
 @cache
 def calibration_of(spec: StreamSpec, method: str = "basic", **setting: Any) -> RunningCountCalibration:
     """One of the plans of a stream."""
-    return next(one for one in running_count_candidates(spec, SourceFacts(**setting)) if one.method == method)
+    return next(one for one in plan_running_counts(spec, SourceFacts(**setting)) if one.method == method)
 
 
 @dataclass(frozen=True)
