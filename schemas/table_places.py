@@ -16,7 +16,7 @@ WILDCARDS: Final = frozenset("*")
 _POSTGRESQL_PORT: Final = 5432
 _POSTGRESQL_PARTS: Final = 3
 
-_address = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*)://([^/]*)(.*)", re.DOTALL)
+_ADDRESS_PATTERN = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*)://([^/]*)(.*)", re.DOTALL)
 _bucket = re.compile(r"[a-z0-9][a-z0-9.-]{1,61}[a-z0-9]", re.ASCII)
 _host = re.compile(r"[a-z0-9](?:[a-z0-9.-]{0,251}[a-z0-9])?", re.ASCII)
 _port = re.compile(r"[1-9][0-9]{0,4}", re.ASCII)
@@ -67,7 +67,7 @@ class Address:
 
     @classmethod
     def _parse(cls, text: str, part: re.Pattern[str]) -> Address | None:
-        if (found := _address.fullmatch(text)) is None:
+        if (found := _ADDRESS_PATTERN.fullmatch(text)) is None:
             if "://" in text:
                 raise ValueError("no '://' within a path; an address begins with s3:// or postgresql://")
             return None

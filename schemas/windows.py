@@ -76,19 +76,19 @@ def written_moment(milliseconds: int) -> str:
     return moment.isoformat(timespec=precision).replace("+00:00", "Z")
 
 
-def _is_span(text: str) -> str:
+def _check_span(text: str) -> str:
     span_ms(text)
     return text
 
 
-def _is_moment(text: str) -> str:
+def _normalize_moment(text: str) -> str:
     return written_moment(moment_ms(text))
 
 
-Span = Annotated[str, StringConstraints(min_length=2, max_length=32), AfterValidator(_is_span)]
+Span = Annotated[str, StringConstraints(min_length=2, max_length=32), AfterValidator(_check_span)]
 """A duration, as in ``90s``, ``15m``, ``1h``, ``2d``, or ISO 8601 as in ``PT15M``."""
 
-Moment = Annotated[str, StringConstraints(max_length=40), AfterValidator(_is_moment)]
+Moment = Annotated[str, StringConstraints(max_length=40), AfterValidator(_normalize_moment)]
 """A time in ISO 8601 with a zone; stored in UTC."""
 
 
@@ -104,7 +104,7 @@ class Windows(SparingEvent):
     every: Span | None = None
 
     @model_validator(mode="after")
-    def _fitting(self) -> Windows:
+    def _check_sizes(self) -> Windows:
         if self.every_ms < MIN_WINDOW_MS:
             raise ValueError(
                 f"windows start at least {MIN_WINDOW_MS} ms apart; give a longer 'every' (or 'size', without 'every')"

@@ -22,8 +22,6 @@ from pydantic_core import ErrorDetails, from_json
 from schemas.base import KIND_ERROR, MAX_DEFINITION_BYTES, Event, words_of_pattern
 from schemas.json_limits import MAX_FAULTS, MAX_NAMES, REPEATED, repeats_a_field, shape_fault
 
-Steps = tuple[int | str, ...]
-
 ModelType = TypeVar("ModelType", bound=BaseModel)
 
 _LIMITS: Final[dict[type, str]] = {
@@ -44,7 +42,7 @@ MAX_DESCRIPTION: Final = 500
 MAX_DIGITS: Final = 400
 """Most digits of a JSON integer; longer ones become infinite floats."""
 
-MOST_FAULTS: Final = 3
+MAX_DESCRIBED_FAULTS: Final = 3
 """Most faults described for one event; of the rest only the number is given."""
 
 
@@ -72,7 +70,7 @@ def _limits(metadata: tuple[Any, ...] | list[Any]) -> dict[str, Any]:
     return limits
 
 
-def _limited(kind: Any, metadata: tuple[Any, ...] | list[Any]) -> Any:
+def _constrained_type(kind: Any, metadata: tuple[Any, ...] | list[Any]) -> Any:
     limits = _limits(metadata)
     return Annotated[kind, msgspec.Meta(**limits)] if limits else kind
 
@@ -91,11 +89,11 @@ def _struct_type(annotation: Any, metadata: tuple[Any, ...] | list[Any] = ()) ->
         return struct(annotation)
     if origin in {tuple, dict}:
         parts = tuple(part if part is Ellipsis else _struct_type(part) for part in get_args(annotation))
-        return _limited(origin[parts], metadata)
+        return _constrained_type(origin[parts], metadata)
     if origin is Literal or annotation in {bool, type(None)}:
         return annotation
     if annotation in {str, int, float}:
-        return _limited(annotation, metadata)
+        return _constrained_type(annotation, metadata)
     raise TypeError(f"no fast path for {annotation!r}")
 
 
@@ -156,7 +154,7 @@ class Codec(Generic[ModelType]):
         try:
             return self._adapter.validate_json(data)
         except ValidationError as error:
-            raise MalformedEventError(describe_at(error, Place(parsed(data), public=True))) from None
+            raise MalformedEventError(describe_at(error, FaultLocator(parse_or_none(data), public=True))) from None
 
     def encode(self, event: ModelType) -> bytes:
         """Encode the event as compact JSON."""
@@ -170,7 +168,7 @@ def describe(error: ValidationError, name: Callable[[str], str] = str, given: An
     ``given`` is the validated input: with it, fields are named as they appear there, without
     the kinds that pydantic inserts for members of unions.
     """
-    written = Place(given) if given is not None else None
+    written = FaultLocator(given) if given is not None else None
 
     def place_of(detail: ErrorDetails) -> list[str]:
         steps = written(detail) if written is not None else [str(step) for step in detail["loc"]]
@@ -188,7 +186,7 @@ def read_json(text: str) -> Any:
     return json.loads(text, parse_int=lambda digits: int(digits) if len(digits) <= MAX_DIGITS else float(digits))
 
 
-def parsed(document: bytes | str) -> Any:
+def parse_or_none(document: bytes | str) -> Any:
     """Decode a JSON document; None if it is not JSON."""
     try:
         return from_json(document)
@@ -207,7 +205,7 @@ def describe_at(
     # Pydantic counts only valid items, so a list with invalid ones may be reported as too short, too.
     at_fault = {one["loc"][:end] for one in faults for end in range(len(one["loc"]))}
     faults = [one for one in faults if one["type"] != "too_short" or one["loc"] not in at_fault]
-    for detail in faults[:MOST_FAULTS]:
+    for detail in faults[:MAX_DESCRIBED_FAULTS]:
         steps = place_of(detail)
         if detail["type"] == KIND_ERROR:
             steps.append("kind")
@@ -215,28 +213,28 @@ def describe_at(
         # Pydantic prefixes the messages of the contract's validators.
         reason = _explain_fault(detail).removeprefix("Value error, ")[:200]
         parts.append(f"{place[:80]}: {reason}" if place else reason)
-    more = f"; and {len(faults) - MOST_FAULTS} more" if len(faults) > MOST_FAULTS else ""
+    more = f"; and {len(faults) - MAX_DESCRIBED_FAULTS} more" if len(faults) > MAX_DESCRIBED_FAULTS else ""
     return "; ".join(parts)[: MAX_DESCRIPTION - len(more)] + more
 
 
-_NO_OBJECT: Final = "is no object; give one with its fields, in braces"
-_FORMS: Final = {
-    "tuple_type": "is no list; give one, in brackets",
-    **dict.fromkeys(("dict_type", "model_type", "model_attributes_type"), _NO_OBJECT),
+_NOT_AN_OBJECT: Final = "is not an object; give one with its fields, in braces"
+_WRONG_TYPE_MESSAGES: Final = {
+    "tuple_type": "is not a list; give one, in brackets",
+    **dict.fromkeys(("dict_type", "model_type", "model_attributes_type"), _NOT_AN_OBJECT),
 }
 
 _MISSING: Final = {
     "neighbors": "is missing; give 'add-remove' (recommended: how many people there are stays private) or 'replace' (their number is public)",
 }
 
-_ALIKE: Final = {"cutoff": "answers", "answers": "cutoff"}
+_EQUIVALENT_FIELDS: Final = {"cutoff": "answers", "answers": "cutoff"}
 """Two names of the number of charged answers; each mechanism has one of them."""
 
 
 def _explain_fault(detail: ErrorDetails) -> str:
     kind, loc = detail["type"], detail["loc"]
     if kind == "extra_forbidden":
-        other = _ALIKE.get(str(loc[-1]))
+        other = _EQUIVALENT_FIELDS.get(str(loc[-1]))
         if other is not None and len(loc) > 1 and other in _fields_of_mechanisms().get(str(loc[-2]), ()):
             return f"unknown field; give '{other}' in its place"
         return "unknown field; remove it"
@@ -244,10 +242,10 @@ def _explain_fault(detail: ErrorDetails) -> str:
         return _MISSING[str(loc[-1])]
     if kind == "string_pattern_mismatch":
         return words_of_pattern(detail["ctx"]["pattern"]) or detail["msg"]
-    return _FORMS.get(kind, detail["msg"])
+    return _WRONG_TYPE_MESSAGES.get(kind, detail["msg"])
 
 
-class Place:
+class FaultLocator:
     """Names a fault's position by the input's fields; ``public`` hides unknown names.
 
     Pydantic inserts the kind of a union's member between fields: a step that is not a field of the

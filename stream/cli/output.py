@@ -21,7 +21,7 @@ from rich.text import Text
 
 from schemas import Amount, StreamSpec
 from schemas.json_limits import repeats_a_field, shape_fault
-from schemas.wire import describe, parsed
+from schemas.wire import describe, parse_or_none
 
 _BORDER_WIDTH, _COLUMN_GAP = 4, 3
 """Widths of a table's outer border with its padding, and of the gap between two columns."""
@@ -172,7 +172,7 @@ def read_as(kind: TypeAdapter[Read], argument: str) -> Read:
     try:
         return kind.validate_json(document)
     except ValidationError as error:
-        raise CommandError(f"{name_of(argument)}: {describe(error, given=parsed(document))}") from None
+        raise CommandError(f"{name_of(argument)}: {describe(error, given=parse_or_none(document))}") from None
 
 
 def read_document(argument: str) -> str:

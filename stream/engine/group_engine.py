@@ -81,7 +81,7 @@ While a topic is missing, its partitions are assigned to no member. The limit bo
 a group notices that the topic is back or has more partitions.
 """
 
-_EXPLAINED = (KafkaError, MembershipLostError, StalledError)
+_ERRORS_WITH_SAFE_MESSAGES = (KafkaError, MembershipLostError, StalledError)
 
 log = get_logger("engine")
 
@@ -236,7 +236,7 @@ class Engine:
 
     def _fail(self, error: Exception) -> None:
         # An unforeseen error's message might quote private data.
-        reason = str(error) if isinstance(error, _EXPLAINED) else type(error).__name__
+        reason = str(error) if isinstance(error, _ERRORS_WITH_SAFE_MESSAGES) else type(error).__name__
         log.error("engine ends", role=self.role.name, reason=reason)
         self.on_failure()
 

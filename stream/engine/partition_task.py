@@ -44,7 +44,7 @@ CALM_SECONDS = 30.0
 log = get_logger("engine")
 
 
-_EXPLAINED = (
+_ERRORS_WITH_SAFE_MESSAGES = (
     KafkaError,
     InputRecreatedError,
     InputWentBackError,
@@ -150,7 +150,7 @@ class PartitionTask:
         if isinstance(error, ProcessingError) and isinstance(error.__cause__, Exception):
             cause, at = error.__cause__, error.place
         name = type(cause).__name__
-        if isinstance(cause, _EXPLAINED):
+        if isinstance(cause, _ERRORS_WITH_SAFE_MESSAGES):
             reason = str(cause)[:300]
             detail: Any = reason
         else:
@@ -196,7 +196,7 @@ class PartitionTask:
             # Control events are applied before any input is read.
             await self._answering.run_idle(session, in_thread=True, idle=True)
         while not self._stopping.is_set():
-            if timed is None and (pause := self._turns.wait(self.partition, time.monotonic())):
+            if timed is None and (pause := self._turns.seconds_to_wait(self.partition, time.monotonic())):
                 await asyncio.sleep(pause)
             fetched = await self._answering.fetch(session, [*tables, *inputs], self._wait_ms(session, timed))
             session.topic_ids.ask(needed=bool(fetched))

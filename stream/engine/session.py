@@ -98,14 +98,14 @@ class RestoreReport:
         """Seconds since the restore began."""
         return time.monotonic() - self._began
 
-    async def progress(self, writer: Writer) -> None:
-        """Report the progress if a report is due."""
+    async def send_progress(self, writer: Writer) -> None:
+        """Send a report of the progress if one is due."""
         if time.monotonic() - self._reported >= RESTORE_REPORT_SECONDS:
             self._reported = time.monotonic()
             await self._write(writer, "restoring")
 
-    async def ready(self, writer: Writer) -> None:
-        """Report the end of the restore."""
+    async def send_ready(self, writer: Writer) -> None:
+        """Send the report that the restore has ended."""
         await self._write(writer, "ready")
 
     async def _write(self, writer: Writer, phase: Literal["restoring", "ready"]) -> None:
@@ -145,7 +145,7 @@ class PartitionTurns:
         """Record that a partition begins a step at ``now``, in seconds of a monotonic clock."""
         self._begun[partition] = now
 
-    def wait(self, partition: int, now: float) -> float:
+    def seconds_to_wait(self, partition: int, now: float) -> float:
         """Return the seconds until a partition should begin its next step."""
         if (begun := self._begun.get(partition)) is None:
             return 0.0
@@ -227,9 +227,9 @@ class SessionOpener:
         Raises:
             Stopped: the order to stop came before the end.
         """
-        return await unless_stopped(self._stopping, self._begin())
+        return await unless_stopped(self._stopping, self._open())
 
-    async def _begin(self) -> PartitionSession:
+    async def _open(self) -> PartitionSession:
         role, metrics = self._role, self._equipment.metrics
         self._step.enter("restoring")
         report = RestoreReport(role.status, role.name, self._partition, role.member)
@@ -247,7 +247,7 @@ class SessionOpener:
             topic_ids = TopicIds(self._equipment.offsets, seconds, metrics.recreated)
             positions, offsets = await self._restore(processor, read, report, writer, topic_ids)
             if role.reports:
-                await report.ready(writer)
+                await report.send_ready(writer)
             writer.confirm = topic_ids.confirm
         except BaseException:
             await writer.close()
@@ -303,7 +303,7 @@ class SessionOpener:
                     self._step.enter("restoring")
                     report.records += len(records)
                     if self._role.reports:
-                        await report.progress(writer)
+                        await report.send_progress(writer)
                 positions[source] = await consumer.position(source)
         finally:
             await consumer.stop()

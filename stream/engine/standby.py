@@ -55,7 +55,9 @@ class Standby:
         for partition in self._tasks.keys() - wanted - set(owned):
             self._drop(partition)
         for partition in wanted - self._tasks.keys():
-            self._tasks[partition] = asyncio.create_task(self._keep(partition), name=f"standby-{partition}")
+            self._tasks[partition] = asyncio.create_task(
+                self._maintain_copy(partition), name=f"standby-{partition}"
+            )
 
     def inherit(self, partition: int) -> StandbyCopy | None:
         """Return a partition's copy and stop updating it; call it after the fence."""
@@ -78,7 +80,7 @@ class Standby:
             self._ending.add(task)
             task.add_done_callback(self._ending.discard)
 
-    async def _keep(self, partition: int) -> None:
+    async def _maintain_copy(self, partition: int) -> None:
         pause = COPY_START_SECONDS
         while True:
             await asyncio.sleep(pause)

@@ -27,8 +27,8 @@ from stream.processing.record_columns import MessageColumns
 from stream.settings import Settings
 
 _HEADER: Final = struct.Struct(">qiibIhiqqqhii")
-_BEHIND_LENGTH: Final = 12
-_ATTRIBUTES: Final = 21
+_LENGTH_END: Final = 12
+_ATTRIBUTES_AT: Final = 21
 _CHECKSUM: Final = struct.Struct(">I")
 _CHECKSUM_AT: Final = 17
 _TRANSACTIONAL: Final = 0x10
@@ -48,12 +48,12 @@ def batches_of(
 ) -> Iterator[OutgoingBatch]:
     """Yield batches of at most ``batch_bytes``, unless one message is longer."""
     if isinstance(producer, TransactionalProducer) and compiled_kernel() is not None:
-        yield from framed(messages, timestamp, batch_bytes)
+        yield from encode_batches(messages, timestamp, batch_bytes)
     else:
-        yield from _appended(producer, messages, timestamp)
+        yield from _build_batches(producer, messages, timestamp)
 
 
-def _appended(producer: Producer, messages: Messages, timestamp: int) -> Iterator[OutgoingBatch]:
+def _build_batches(producer: Producer, messages: Messages, timestamp: int) -> Iterator[OutgoingBatch]:
     batch = producer.create_batch()
     for number, (key, value, headers) in enumerate(messages, 1):
         listed = list(headers) if headers else _NO_HEADERS
@@ -98,20 +98,20 @@ class FramedBatch:
 
     def _build(self) -> bytearray:
         if self._built is None:
-            length = self.size() - _BEHIND_LENGTH
+            length = self.size() - _LENGTH_END
             times = (self._timestamp, self._timestamp)
             figures = (_TRANSACTIONAL, self._count - 1, *times, *self._producer, self._count)
             built = bytearray(_HEADER.pack(0, length, -1, 2, 0, *figures))
             built += self._records
-            _CHECKSUM.pack_into(built, _CHECKSUM_AT, calc_crc32c(memoryview(built)[_ATTRIBUTES:]))
+            _CHECKSUM.pack_into(built, _CHECKSUM_AT, calc_crc32c(memoryview(built)[_ATTRIBUTES_AT:]))
             self._built = built
         return self._built
 
 
-def framed(messages: Messages, timestamp: int, batch_bytes: int) -> Iterator[FramedBatch]:
+def encode_batches(messages: Messages, timestamp: int, batch_bytes: int) -> Iterator[FramedBatch]:
     """Yield encoded batches of the messages, one at a time."""
     for some in _portions(messages):
-        yield from _laid_out(some, timestamp, batch_bytes)
+        yield from _encode_group(some, timestamp, batch_bytes)
 
 
 def _portions(messages: Messages) -> Iterator[list[Collection[Message]]]:
@@ -144,7 +144,7 @@ def _has_headers(message: Message) -> bool:
     return bool(message[2])
 
 
-def _laid_out(some: list[Collection[Message]], timestamp: int, batch_bytes: int) -> Iterator[FramedBatch]:
+def _encode_group(some: list[Collection[Message]], timestamp: int, batch_bytes: int) -> Iterator[FramedBatch]:
     parts = [_columns(part) for part in some]
     sizes = [_sizes(part) for part in parts]
     room = min(batch_bytes - _HEADER.size, sum(total for total, _ in sizes))
@@ -163,7 +163,7 @@ def _columns(part: Collection[Message]) -> _Part:
         return part.keys, part.values
     if any(map(_has_headers, part)):
         return list(part)
-    return _optional([key for key, _, _ in part]), _optional([value for _, value, _ in part])
+    return _nullable_spans([key for key, _, _ in part]), _nullable_spans([value for _, value, _ in part])
 
 
 def _sizes(part: _Part) -> tuple[int, int]:
@@ -207,7 +207,7 @@ def _put(body: bytearray, text: bytes | None) -> None:
     body += text or b""
 
 
-def _optional(texts: list[bytes | None]) -> Spans:
+def _nullable_spans(texts: list[bytes | None]) -> Spans:
     """Return spans of texts; a missing text has size -1."""
     spans = spans_of([text or b"" for text in texts])
     for place, text in enumerate(texts):

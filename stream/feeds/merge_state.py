@@ -24,7 +24,7 @@ from schemas import (
 )
 from schemas.wire import Codec, struct
 from stream.feeds.feed_definitions import FeedDefinitions, StandingDefinition
-from stream.privacy.accuracy.counting_trees import CountingTree, following, window_number
+from stream.privacy.accuracy.counting_trees import CountingTree, next_node_sums, window_number
 from stream.privacy.planning.release_plans import tree_of
 from stream.processing.control_order import PERIOD_OVER_REASON, covered_ms
 from stream.processing.protocol import Outputs
@@ -62,13 +62,13 @@ class RunningSums:
         if self.lost or not self.windows < number <= calibration.steps:
             return range(0)
         sums = self.groups or [[] for _ in counts]
-        nothing, lowest = [0] * len(counts), tree.kept(number)
+        nothing, lowest = [0] * len(counts), tree.count_kept_nodes(number)
         for one in range(self.windows + 1, number + 1):
-            kept, news = tree.kept(one), counts if one == number else nothing
-            sums = [following(before, kept, count) for before, count in zip(sums, news, strict=True)]
+            kept, news = tree.count_kept_nodes(one), counts if one == number else nothing
+            sums = [next_node_sums(before, kept, count) for before, count in zip(sums, news, strict=True)]
             lowest = min(lowest, kept)
         self.windows, self.groups = number, sums
-        return range(lowest, tree.kept(number) + 1)
+        return range(lowest, tree.count_kept_nodes(number) + 1)
 
     def node(self, place: int) -> tuple[int, ...]:
         """Return the sums over one node, by group."""
@@ -77,7 +77,7 @@ class RunningSums:
     def _resume(self, tree: CountingTree) -> None:
         kept, self.kept = self.kept, {}
         if kept and not self.groups:
-            rows = [kept[place].sums for place in range(tree.kept(self.windows) + 1)]
+            rows = [kept[place].sums for place in range(tree.count_kept_nodes(self.windows) + 1)]
             self.groups = [list(sums) for sums in zip(*rows, strict=True)]
 
 

@@ -81,13 +81,13 @@ async def serve_monitor(
         monitor = Monitor(
             tables, names, settings, client, lambda: _readiness(reader, groups), asker=asker, alerts=alerts
         )
-        groups = GroupWatch(settings, client.topics, tables, monitor.show_workers)
+        groups = GroupWatch(settings, client.topics, tables, monitor.set_workers)
         add_api(reader.web, monitor)
         async with reader:
             log.info("monitor is up", host=settings.monitor_host, port=settings.monitor_port)
             coroutines: list[Coroutine[Any, Any, None]] = [
                 groups.run(),
-                TopicWatch(settings, monitor.show_topics).run(),
+                TopicWatch(settings, monitor.set_topics).run(),
                 _record_history(monitor),
                 on_demand_client.disconnect_when_idle(),
             ]

@@ -22,9 +22,9 @@ from stream.optional_packages import pl
 from stream.tables.table_errors import ColumnError
 
 Mask = npt.NDArray[np.bool_]
-Whole = npt.NDArray[np.int64]
+IntArray = npt.NDArray[np.int64]
 
-_TEXT: Final = (
+_ISO_PATTERN: Final = (
     r"^([0-9]{4})-([0-9]{2})-([0-9]{2})(?:[T ]([0-9]{2}):([0-9]{2})(?::([0-9]{2})(?:\.([0-9]{1,9}))?)?"
     r"(?:(Z)|([+-])([0-9]{2}):?([0-9]{2})?)?)?$"
 )
@@ -41,14 +41,14 @@ class _LocalTimes(NamedTuple):
     ``known`` is the mask of cells that are valid dates or times.
     """
 
-    local: Whole
-    offset: Whole
+    local: IntArray
+    offset: IntArray
     has_offset: Mask
     has_time: Mask
     known: Mask
 
 
-def date_codes(name: str, domain: Dates, column: pl.Series) -> tuple[Whole, Mask]:
+def date_codes(name: str, domain: Dates, column: pl.Series) -> tuple[IntArray, Mask]:
     """Return each date's code, and a mask of dates with a code; ColumnError for other types."""
     times = _read_times(name, domain, column)
     known = times.known.copy()
@@ -63,7 +63,7 @@ def date_codes(name: str, domain: Dates, column: pl.Series) -> tuple[Whole, Mask
     return _calendar_codes(domain, local // _DAY_US, instants if domain.part is None else local, known)
 
 
-def _calendar_codes(domain: Dates, days: Whole, times: Whole, known: Mask) -> tuple[Whole, Mask]:
+def _calendar_codes(domain: Dates, days: IntArray, times: IntArray, known: Mask) -> tuple[IntArray, Mask]:
     if domain.part is not None:
         return np.where(known, _date_part_codes(domain.granularity, days, times), 0), known
     calendar = domain.calendar
@@ -90,7 +90,7 @@ _MONTHS_TO_1970: Final = 12 * 1970
 """Months from year 0 to 1970."""
 
 
-def _date_part_codes(granularity: str, days: Whole, times: Whole) -> Whole:
+def _date_part_codes(granularity: str, days: IntArray, times: IntArray) -> IntArray:
     match granularity:
         case "weekday":
             return (days + 3) % 7
@@ -100,7 +100,7 @@ def _date_part_codes(granularity: str, days: Whole, times: Whole) -> Whole:
             return times % _DAY_US // HOUR_US
 
 
-def _months(days: Whole) -> Whole:
+def _months(days: IntArray) -> IntArray:
     """Return the months since 1970 of days since 1970."""
     return days.astype("datetime64[D]").astype("datetime64[M]").astype(np.int64)
 
@@ -145,7 +145,7 @@ def _all_false(column: pl.Series) -> Mask:
     return np.zeros(len(column), dtype=np.bool_)
 
 
-def _scale_numbers(column: pl.Series, factor: int) -> tuple[Whole, Whole, Mask]:
+def _scale_numbers(column: pl.Series, factor: int) -> tuple[IntArray, IntArray, Mask]:
     """Return whole numbers times a factor, offsets of 0, and a mask by which no cell has an offset.
 
     Numbers that would overflow become the largest that do not.
@@ -156,7 +156,7 @@ def _scale_numbers(column: pl.Series, factor: int) -> tuple[Whole, Whole, Mask]:
 
 
 def _parse_texts(texts: pl.Series) -> _LocalTimes:
-    groups = texts.str.extract_groups(_TEXT).struct
+    groups = texts.str.extract_groups(_ISO_PATTERN).struct
     field = {part: groups.field(str(place + 1)) for place, part in enumerate(_FIELDS)}
     number = {part: _number(field[part]) for part in _FIELDS if part not in {"fraction", "utc", "sign"}}
     fraction = _number(field["fraction"].fill_null("0").str.pad_end(9, "0")) // 1000
@@ -177,11 +177,11 @@ def _parse_texts(texts: pl.Series) -> _LocalTimes:
     return _LocalTimes(local, offset, has_offset, field["hour"].is_not_null().to_numpy(), known)
 
 
-def _number(texts: pl.Series) -> Whole:
+def _number(texts: pl.Series) -> IntArray:
     return texts.cast(pl.Int64, strict=False).fill_null(0).to_numpy().astype(np.int64)
 
 
-def _instants(zone: str, times: _LocalTimes) -> tuple[Whole, Mask]:
+def _instants(zone: str, times: _LocalTimes) -> tuple[IntArray, Mask]:
     """Return the instants of times, and a mask of the times that the local clock does not skip."""
     if zone == "UTC":
         return times.local - times.offset, np.ones(len(times.local), dtype=np.bool_)
@@ -198,16 +198,16 @@ def _instants(zone: str, times: _LocalTimes) -> tuple[Whole, Mask]:
     return np.where(times.has_offset, times.local - times.offset, instants), exist
 
 
-def _offsets_at(zone: str, instants: Whole) -> Whole | int:
+def _offsets_at(zone: str, instants: IntArray) -> IntArray | int:
     if zone == "UTC":
         return 0
     changes, offsets = _changes(zone)
-    found: Whole = offsets[np.searchsorted(changes, instants, side="right")]
+    found: IntArray = offsets[np.searchsorted(changes, instants, side="right")]
     return found
 
 
 @lru_cache(maxsize=16)
-def _changes(zone: str) -> tuple[Whole, Whole]:
+def _changes(zone: str) -> tuple[IntArray, IntArray]:
     """Return the instants at which a zone's offset changes, and the offsets before and after them.
 
     The offset is looked up at the beginning of each day; bisection finds each change to the second.

@@ -257,7 +257,7 @@ class Scene(Installation):
                 heard=now - 4.0,
             ),
         ]
-        self.monitor.show_workers(WorkersView(time=now, members=members, partitions=[*partitions, ledger]))
+        self.monitor.set_workers(WorkersView(time=now, members=members, partitions=[*partitions, ledger]))
 
     def with_periods(self, hours: int) -> None:
         """A live topic whose periods are hours, with two streams on it, beside a feed of values."""

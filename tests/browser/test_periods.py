@@ -83,7 +83,7 @@ async def test_a_stream_is_one_line_and_its_periods_are_behind_it(hourly: Scene,
 
 async def test_a_live_topics_feed_is_shown_as_far_as_it_is_public(hourly: Scene, open_page: OpenPage) -> None:
     hourly.show_services()
-    hourly.monitor.show_workers(
+    hourly.monitor.set_workers(
         WorkersView(
             time=hourly.now,
             members=[

@@ -51,7 +51,7 @@ def exported() -> dict[str, set[str]]:
     installation.ask("one", HIGH)
     installation.driver.send(0, b"no JSON")
     installation.flow()
-    installation.monitor.show_topics(Inspection([], [], []))
+    installation.monitor.set_topics(Inspection([], [], []))
     families = list(text_string_to_metric_families(metrics_text(installation.monitor).decode()))
     for role in ("worker", "budget", "feed"):
         families += Metrics(role).registry.collect()

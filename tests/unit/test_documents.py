@@ -55,7 +55,7 @@ def test_what_is_nested_too_deeply_is_told_by_name(tmp_path: Path, monkeypatch: 
 def test_a_document_that_is_blank_or_a_list_is_no_file(blank: str) -> None:
     with pytest.raises(CommandError, match=r"^document: is empty; give inline JSON, a file, or - for"):
         read_document(blank)
-    with pytest.raises(CommandError, match=r"^document: is no object; give one"):
+    with pytest.raises(CommandError, match=r"^document: is not an object; give one"):
         read_as(TypeAdapter(StreamSpec), "[]")
 
 

@@ -34,7 +34,7 @@ from stream.tables import PrivateTable, Rows
 from stream.tables.store import table_key
 from stream.testing import Driver
 
-_WORDS = {
+_LABELS = {
     "value": "values",
     "values": "values",
     "count": "counts",
@@ -96,11 +96,11 @@ def measure(
     if query.candidates is not None:
         scores = truths.scores(query)
         regret = max(scores.values()) - scores[answer.choice or ""]
-        return [_measured(line, "choices", [(regret, Fraction())], answer.alpha)]
-    if (statistic := _measured_statistic(truths, query, answer, line)) is not None:
+        return [_make_measurement(line, "choices", [(regret, Fraction())], answer.alpha)]
+    if (statistic := _measure_statistic(truths, query, answer, line)) is not None:
         return [statistic]
     if isinstance(truths, TableTruths) and query.group_by is not None:
-        texts = _measured_texts(truths, query, answer, calibration, line)
+        texts = _measure_texts(truths, query, answer, calibration, line)
         if texts is not None:
             return texts
     exact = truths.numbers(query)
@@ -110,15 +110,15 @@ def measure(
         threshold = Fraction(repr(mechanism.threshold if query.threshold is None else query.threshold))
         over = exact[0] - threshold
         wrong = max(Fraction(), -over if answer.outcome == "above" else over)
-        found.append(_measured(line, "above and below", [(wrong, Fraction())], calibration.alpha))
+        found.append(_make_measurement(line, "above and below", [(wrong, Fraction())], calibration.alpha))
     published = answer.estimates if answer.estimate is None else (answer.estimate,)
     if published and exact:
         pairs = [(Fraction(number), truth) for number, truth in zip(published, exact, strict=True)]
-        found.append(_measured(line, _what(query), pairs, answer.alpha))
+        found.append(_make_measurement(line, _label_of(query), pairs, answer.alpha))
     return found
 
 
-def _measured_statistic(truths: Truths, query: Query, answer: Answer, line: int) -> ErrorMeasurement | None:
+def _measure_statistic(truths: Truths, query: Query, answer: Answer, line: int) -> ErrorMeasurement | None:
     """Measure a quantile in rank, and a range, variance or deviation in value; None for other forms."""
     form = next((name for name in STATISTICS if getattr(query, name) is not None), None)
     if form is None or not isinstance(truths, TableTruths):
@@ -127,16 +127,16 @@ def _measured_statistic(truths: Truths, query: Query, answer: Answer, line: int)
     true = truths.statistics(query)
     if texts := (answer.choice,) if answer.choice is not None else answer.choices:
         published = tuple(map(true.code_of, texts))
-    what = f"{_WORDS[form]} of {getattr(query, form)}"
+    what = f"{_LABELS[form]} of {getattr(query, form)}"
     if form == "quantile":
         pairs = [(error, Fraction()) for error in true.rank_errors(published)]
     else:
         pairs = [(Fraction(one), truth) for one, truth in zip(published, true.numbers(), strict=False)]
     # The α of an interquartile range bounds ranks: it cannot be compared with an error in value.
-    return _measured(line, what, pairs, None if form == "iqr" else answer.alpha) if pairs else None
+    return _make_measurement(line, what, pairs, None if form == "iqr" else answer.alpha) if pairs else None
 
 
-def _measured_texts(
+def _measure_texts(
     truths: TableTruths, query: Query, answer: Answer, calibration: Calibration, line: int
 ) -> list[ErrorMeasurement] | None:
     """Measure the counts of released groups of a text; None for groups of declared values.
@@ -152,13 +152,15 @@ def _measured_texts(
     if named:
         left_out = max((count for group, count in exact.items() if group not in set(groups)), default=0)
         return [
-            _measured(line, "people of groups left out", [(Fraction(left_out), Fraction())], calibration.alpha)
+            _make_measurement(
+                line, "people of groups left out", [(Fraction(left_out), Fraction())], calibration.alpha
+            )
         ]
     pairs = [
         (Fraction(number), Fraction(exact[group]))
         for number, group in zip(answer.estimates or (), groups, strict=True)
     ]
-    return [_measured(line, "released groups", pairs, answer.alpha)] if pairs else []
+    return [_make_measurement(line, "released groups", pairs, answer.alpha)] if pairs else []
 
 
 def figures(measurements: Iterable[ErrorMeasurement]) -> tuple[Figures, ...]:
@@ -166,10 +168,10 @@ def figures(measurements: Iterable[ErrorMeasurement]) -> tuple[Figures, ...]:
     kinds: dict[str, list[ErrorMeasurement]] = {}
     for one in measurements:
         kinds.setdefault(one.what, []).append(one)
-    return tuple(_figures(what, measured) for what, measured in kinds.items())
+    return tuple(_summarize(what, measured) for what, measured in kinds.items())
 
 
-def _figures(what: str, measured: list[ErrorMeasurement]) -> Figures:
+def _summarize(what: str, measured: list[ErrorMeasurement]) -> Figures:
     errors = [error for one in measured for error in one.errors]
     promised = [one.alpha for one in measured if one.alpha is not None]
     return Figures(
@@ -184,7 +186,7 @@ def _figures(what: str, measured: list[ErrorMeasurement]) -> Figures:
     )
 
 
-def _measured(
+def _make_measurement(
     line: int, what: str, pairs: list[tuple[Fraction, Fraction]], alpha: float | None
 ) -> ErrorMeasurement:
     errors = tuple(float(abs(number - truth)) for number, truth in pairs)
@@ -196,10 +198,10 @@ def _measured(
     return ErrorMeasurement(line, what, errors, alpha, broken)
 
 
-def _what(query: Query) -> str:
+def _label_of(query: Query) -> str:
     if query.sum is not None:
         return f"sums of {query.sum}"
-    return f"means of {query.mean}" if query.mean is not None else _WORDS[form_of(query)]
+    return f"means of {query.mean}" if query.mean is not None else _LABELS[form_of(query)]
 
 
 @dataclass(frozen=True, slots=True)

@@ -127,11 +127,11 @@ class LocalCluster:
 
     def stop(self, timeout: float = _SHUTDOWN_SECONDS) -> bool:
         """Stops all nodes, by SIGKILL after the timeout (s); returns whether any ran."""
-        return self._end(lambda broker: broker.stop(timeout))
+        return self._for_each_broker(lambda broker: broker.stop(timeout))
 
     def kill(self) -> bool:
         """Kills all nodes (SIGKILL), like a power cut; returns whether any ran."""
-        return self._end(LocalBroker.kill)
+        return self._for_each_broker(LocalBroker.kill)
 
     def status(self) -> ClusterInfo | None:
         """The cluster, or None if no node of it runs."""
@@ -152,12 +152,12 @@ class LocalCluster:
             raise BrokerError(f"There is no node {number} in {self.folder}; start the cluster first")
         return self._brokers(state)[number - 1]
 
-    def _end(self, how: Callable[[LocalBroker], bool]) -> bool:
+    def _for_each_broker(self, action: Callable[[LocalBroker], bool]) -> bool:
         state = read_own_cluster(self.folder)
         if state is None:
             return False
         with ThreadPoolExecutor(self.size) as pool:
-            return any(list(pool.map(how, self._brokers(state))))
+            return any(list(pool.map(action, self._brokers(state))))
 
     def _start_missing(self, state: ClusterState, timeout: float) -> None:
         brokers = enumerate(self._brokers(state), start=1)

@@ -63,7 +63,7 @@ async def create_topics(settings: Settings) -> CreatedTopics:
             (then nothing is created), or as for `read_topics`.
     """
     async with admin_client(settings) as admin:
-        brokers, replication = await replication_of(admin, settings)
+        brokers, replication = await brokers_and_replication(admin, settings)
         listed = set(await ask_any_broker(admin.list_topics))
         present = [one.name for one in layout(Topics(settings.prefix)) if one.name in listed]
         described = await describe_topics(admin, present) if present else {}
@@ -143,7 +143,7 @@ def _partitions(settings: Settings, existing: Mapping[str, Sequence[int]]) -> in
     return shared
 
 
-async def replication_of(admin: AIOKafkaAdminClient, settings: Settings) -> tuple[int, int]:
+async def brokers_and_replication(admin: AIOKafkaAdminClient, settings: Settings) -> tuple[int, int]:
     """Returns the number of brokers, and the number of replicas for a new topic."""
     brokers = len((await ask_any_broker(admin.describe_cluster))["brokers"])
     is_set = "replication" in settings.model_fields_set

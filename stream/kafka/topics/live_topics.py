@@ -9,7 +9,7 @@ from aiokafka.admin import AIOKafkaAdminClient
 
 from schemas import EventsSource
 from stream.kafka.client.security import admin_client
-from stream.kafka.topics.creation import create_missing, describe_topics, replication_of
+from stream.kafka.topics.creation import brokers_and_replication, create_missing, describe_topics
 from stream.kafka.topics.layouts import (
     BROKER_TIMESTAMPS,
     TopicLayout,
@@ -123,6 +123,6 @@ async def _ensure_topic(
         if found := (await describe_topics(admin, [wanted.name])).get(wanted.name):
             return found, attempt > 0
         if attempt == 0:
-            await create_missing(admin, [wanted], (await replication_of(admin, settings))[1])
+            await create_missing(admin, [wanted], (await brokers_and_replication(admin, settings))[1])
         await asyncio.sleep(_PAUSE)
     return [], True

@@ -120,12 +120,12 @@ class Monitor:
         """Add the current totals to the history."""
         self.history.add((self.clock(), self.tables.totals.answered, self.tables.totals.tops))
 
-    def show_workers(self, workers: WorkersView) -> None:
+    def set_workers(self, workers: WorkersView) -> None:
         """Replace the view of the workers."""
         self.workers = workers
         self.tables.changes["workers"] += 1
 
-    def show_topics(self, topics: Inspection) -> None:
+    def set_topics(self, topics: Inspection) -> None:
         """Replace the inspection of the topics."""
         self.topics = topics
 
@@ -209,14 +209,14 @@ class _MetricsCollector(Collector):
                 epsilon.add_metric([name, part], amount.epsilon)
             left.add_metric([name], row.left_share)
             halted.add_metric([name], row.state == "halted")
-        yield from (epsilon, left, halted, self._runs_out())
+        yield from (epsilon, left, halted, self._budget_ends())
 
     def _labelled_sources(self) -> Iterable[tuple[str, SourceEntry]]:
         """Return all sources except accounts of periods, which could be thousands of labels."""
         tables = self._monitor.tables
         return ((name, tables.sources[name]) for name in tables.source_periods if name in tables.sources)
 
-    def _runs_out(self) -> _Family:
+    def _budget_ends(self) -> _Family:
         tables, now = self._monitor.tables, self._monitor.clock()
         lasts = GaugeMetricFamily(
             "sotto_monitor_source_runs_out_seconds",

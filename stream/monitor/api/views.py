@@ -48,7 +48,7 @@ from stream.privacy.ledger.ledger_records import RESULTS_KEPT_BY_MECHANISM
 from stream.privacy.planning.promises import promises
 from stream.questions.stream_watch import describe_standing_query, period_of
 
-_DRY_WINDOW = RATE_WINDOWS.index(600)
+_TEN_MINUTES_INDEX = RATE_WINDOWS.index(600)
 
 _record_codec: Codec[LedgerRecord] = Codec(LedgerRecord, limit=MAX_RECORD_BYTES)
 
@@ -92,7 +92,7 @@ def source_row(entry: SourceEntry) -> SourceRow:
         left_share=left_share(record.left, entry.total),
         renews=source.renews,
         renews_at=None if record.period is None else record.period.ends / 1000,
-        meaning=_meaning(record),
+        meaning=_describe_guarantee(record),
         streams=StreamCounts(**{state: count for state, count in entry.streams.items() if count}),
         updated=entry.updated,
         period=source.period,
@@ -101,7 +101,7 @@ def source_row(entry: SourceEntry) -> SourceRow:
     )
 
 
-def _meaning(record: SourceRecordShape) -> str:
+def _describe_guarantee(record: SourceRecordShape) -> str:
     source = record.source
     if source.period is None:
         return meaning_of(record.period)
@@ -214,7 +214,7 @@ def dry_in(entry: StreamEntry, now: float) -> float | None:
     left = entry.tops_left
     if entry.state != "open" or left is None or entry.activity is None:
         return None
-    rate = _rate(entry.activity.windows[_DRY_WINDOW], 600, now, entry.answered, entry.tops)
+    rate = _rate(entry.activity.windows[_TEN_MINUTES_INDEX], 600, now, entry.answered, entry.tops)
     return left / rate.above if rate.above > 0.0 else None
 
 

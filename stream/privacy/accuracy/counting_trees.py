@@ -43,19 +43,19 @@ class CountingTree:
     shape: Shape = "balanced"
 
     @property
-    def most(self) -> int:
+    def max_nodes(self) -> int:
         """Largest number of nodes in one answer."""
         # The answer for t has a node for each binary digit 1 of t: of t ≤ T, the largest 2^k − 1 has the most.
-        return (self.steps + 1).bit_length() - 1 if self.shape == "dyadic" else _least_most(self)
+        return (self.steps + 1).bit_length() - 1 if self.shape == "dyadic" else _min_nodes_per_answer(self)
 
     def nodes(self, windows: int) -> tuple[Node, ...]:
         """Return the nodes that add up to the first ``windows`` windows, in order."""
         if not 0 <= windows <= self.steps:
             raise ValueError(f"the horizon is {self.steps} windows, not {windows}")
         found = []
-        start, size, levels, most = 0, self.steps + 1, self.levels, _least_most(self)
+        start, size, levels, most = 0, self.steps + 1, self.levels, _min_nodes_per_answer(self)
         while size > 1:
-            left = self._left(size, levels, most)
+            left = self._left_leaves(size, levels, most)
             if windows - start < left:
                 size, levels = left, levels - 1
             else:
@@ -63,11 +63,11 @@ class CountingTree:
                 start, size, most = start + left, size - left, most - 1
         return tuple(found)
 
-    def kept(self, windows: int) -> int:
+    def count_kept_nodes(self, windows: int) -> int:
         """Count the nodes that the answer for ``windows - 1`` also has; the last node is new."""
         return len(self.nodes(windows)) - 1
 
-    def _left(self, size: int, levels: int, most: int) -> int:
+    def _left_leaves(self, size: int, levels: int, most: int) -> int:
         if self.shape == "dyadic":
             return 1 << ((size - 1).bit_length() - 1)
         # The left part is filled before an answer in the right part needs all ``most`` nodes.
@@ -85,7 +85,7 @@ def _leaves(levels: int, most: int) -> int:
 
 
 @lru_cache(maxsize=4096)
-def _least_most(tree: CountingTree) -> int:
+def _min_nodes_per_answer(tree: CountingTree) -> int:
     """Return the fewest nodes per answer (right turns) with which a tree has enough leaves."""
     if tree.shape == "dyadic":
         return tree.levels
@@ -96,10 +96,10 @@ def _least_most(tree: CountingTree) -> int:
     return high
 
 
-def following(sums: Sequence[int], kept: int, count: int) -> list[int]:
+def next_node_sums(sums: Sequence[int], kept: int, count: int) -> list[int]:
     """Return the node sums of t windows from the node sums of t − 1 windows and the t-th count.
 
-    ``kept`` is ``tree.kept(t)``. The node sums are the only state that a running count needs.
+    ``kept`` is ``tree.count_kept_nodes(t)``. The node sums are the only state that a running count needs.
     """
     if len(sums) < kept:
         raise ValueError(f"{kept} node sums are needed, and there are {len(sums)}")

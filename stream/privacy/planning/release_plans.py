@@ -153,7 +153,7 @@ def plan_running_counts(spec: StreamSpec, facts: SourceFacts) -> tuple[RunningCo
         raise TypeError(f"{spec.mechanism.kind} is not a running count")
     steps = spec.mechanism.steps
     trees = [CountingTree(steps, levels) for levels in range(1, steps.bit_length() + 1)]
-    trees = [tree for tree in trees if tree.most <= MAX_CANDIDATES]
+    trees = [tree for tree in trees if tree.max_nodes <= MAX_CANDIDATES]
     drafts = [_draft_tree(spec, facts, "basic", tree) for tree in trees]
     remedy = ", or register a source with a smaller total or attributes of smaller ranges"
     require_fit(min(_node_scale(draft) for draft in drafts), remedy)
@@ -199,7 +199,7 @@ def _draft_tree(
         steps=tree.steps,
         groups=groups,
         levels=tree.levels,
-        nodes=tree.most,
+        nodes=tree.max_nodes,
         moved=moved.numbers,
         spread=moved.spread,
         epsilon=spec.epsilon,
@@ -231,7 +231,7 @@ def _gaussian_tree(
     if spec.delta <= 0.0:
         return ()
     # An answer's deviation is proportional to √(levels·nodes).
-    tree = min(trees, key=lambda one: one.levels * one.most)
+    tree = min(trees, key=lambda one: one.levels * one.max_nodes)
     draft = _draft_tree(spec, facts, "gaussian", tree).model_copy(update={"delta": spec.delta, "deviation": 1.0})
     deviation = least_multiple(losses(draft).gaussian, Fraction(draft.epsilon), Fraction(spec.delta))
     if not fits(deviation):

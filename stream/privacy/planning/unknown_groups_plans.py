@@ -31,7 +31,8 @@ from stream.privacy.planning.window_texts import (
 )
 
 _DIGITS: Final = 80
-_ROUNDING: Final = 1.0 + 1e-10
+_ROUNDING_MARGIN: Final = 1.0 + 1e-10
+"""Factor that keeps the ends of an interval on the safe side of rounding errors."""
 _LEAST_DELTA: Final = 1e-15
 """Least δ of an answer: far above 2⁻⁶⁰, by which the sampler's law differs from the ideal one."""
 
@@ -78,7 +79,7 @@ def plan_calibrations(spec: StreamSpec, facts: SourceFacts) -> tuple[UnknownGrou
         **limits,
     )
     if not mechanism.counts:
-        return (_selecting(draft),)
+        return (_selection_plan(draft),)
     require_fit(steps / epsilon, ", lower answers", facts.grid)
     rate = Fraction(epsilon) / steps
     if limits:
@@ -93,7 +94,7 @@ def plan_calibrations(spec: StreamSpec, facts: SourceFacts) -> tuple[UnknownGrou
     return draft.model_copy(update=textbook), draft.model_copy(update={"alpha": float(reach)})
 
 
-def _selecting(draft: UnknownGroupsCalibration) -> UnknownGroupsCalibration:
+def _selection_plan(draft: UnknownGroupsCalibration) -> UnknownGroupsCalibration:
     """Return the plan that releases no counts; α is the number of people from which release is certain."""
     draft = draft.model_copy(update={"method": "selection"})
     try:
@@ -251,7 +252,7 @@ def group_interval(calibration: UnknownGroupsCalibration, noisy: int, level: flo
     rate, miss = float(count_rate(calibration)), (1.0 - level) / 2.0
     # For n below T, only the condition matters; from T on, q^(x − n) bounds the conditional upper tail.
     informative = math.exp(-rate * (noisy - calibration.threshold)) < miss
-    low = noisy - math.floor(math.log(1.0 / miss) / rate * _ROUNDING) if informative else 1
+    low = noisy - math.floor(math.log(1.0 / miss) / rate * _ROUNDING_MARGIN) if informative else 1
     # The condition that the text is released makes the lower tail less likely.
-    above = math.floor(math.log(1.0 / (miss * (1.0 + math.exp(-rate)))) / rate * _ROUNDING)
+    above = math.floor(math.log(1.0 / (miss * (1.0 + math.exp(-rate)))) / rate * _ROUNDING_MARGIN)
     return max(1, low), noisy + max(0, above)

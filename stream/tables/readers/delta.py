@@ -18,7 +18,14 @@ from urllib.parse import unquote
 
 from stream.optional_packages import import_or_missing, pl
 from stream.tables.encoding import as_text
-from stream.tables.readers.table_files import DELTA_LOG, DOTS, Names, TableFile, require_number, require_table_name
+from stream.tables.readers.table_files import (
+    DELTA_LOG,
+    DOTS,
+    Names,
+    TableFile,
+    require_file_count,
+    require_table_name,
+)
 from stream.tables.table_errors import UnreadableError
 
 _SUPPORTED_FEATURES: Final = {
@@ -67,7 +74,7 @@ def newest_files(
         actions = pl.DataFrame(log.get_add_actions())
         columns = tuple(one.name for one in log.schema().fields)
         partition_columns = log.metadata().partition_columns
-    require_number(actions)
+    require_file_count(actions)
     cells = {
         name: _partition_values_as_text(name, actions["partition"].struct.field(name))
         for name in partition_columns

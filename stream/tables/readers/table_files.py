@@ -26,7 +26,6 @@ MAX_LISTED_FILES: Final = 100_000
 """Most files, and local folders, that are searched."""
 
 CHANGED_WHILE_READ: Final = "changed while it was read"
-LARGE_FILES: Final = "larger than SOTTO_TABLE_READING_BYTES"
 
 DELTA_LOG: Final = "_delta_log"
 """The log folder of a Delta table."""
@@ -117,7 +116,7 @@ class Scope:
                 raise UnreadableError("files of a Delta table; give the table's own folder, with '/' at its end")
             require_table_name(names[-1])
             found.append(names)
-        require_number(found)
+        require_file_count(found)
         return found
 
 
@@ -186,8 +185,8 @@ def require_table_name(name: str) -> None:
         raise UnreadableError("not a .csv, .csv.gz or .parquet file")
 
 
-def require_number(files: Sized) -> None:
-    """Raise UnreadableError if a table has no files or too many."""
+def require_file_count(files: Sized) -> None:
+    """Raise UnreadableError if a table has no files, or too many."""
     if not len(files):
         raise UnreadableError("missing")
     if len(files) > MAX_FILES:
@@ -197,7 +196,7 @@ def require_number(files: Sized) -> None:
 def require_size(parts: Sequence[TableFile], most_bytes: int | None) -> None:
     """Raise UnreadableError if files have more than ``most_bytes`` in total."""
     if most_bytes is not None and sum(part.size for part in parts) > most_bytes:
-        raise UnreadableError(LARGE_FILES)
+        raise UnreadableError("larger than SOTTO_TABLE_READING_BYTES")
 
 
 def _list_files(folder: Path, depth: int | None) -> list[Names]:
@@ -242,7 +241,7 @@ def _matches(pattern: Names, names: Names) -> bool:
 
 Root = Path | Address
 
-_address = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*://[^:]*(?::[0-9]+(?:/[^:]*)?(?![^:]))?")
+_ADDRESS_PATTERN = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*://[^:]*(?::[0-9]+(?:/[^:]*)?(?![^:]))?")
 
 
 def parse_roots(text: str) -> tuple[Root, ...]:
@@ -257,7 +256,7 @@ def parse_roots(text: str) -> tuple[Root, ...]:
 def _parse_each_root(text: str) -> Iterator[Root]:
     at, is_behind_address = 0, False
     while at <= len(text):
-        if (found := _address.match(text, at)) is not None:
+        if (found := _ADDRESS_PATTERN.match(text, at)) is not None:
             try:
                 yield Address.of_root(found[0])
             except ValueError as error:

@@ -54,7 +54,7 @@ from stream.worker.families.family import (
     build_rates_reply,
     require_form,
 )
-from stream.worker.families.sparse_cells import NamedCells
+from stream.worker.families.sparse_cells import AttributeCells
 from stream.worker.families.statistics import Statistic, StatisticNumber, read_statistic, statistic_form
 from stream.worker.families.top_groups import TopGroups, keep_largest_groups, parse_top
 
@@ -74,7 +74,7 @@ class _ReleaseFamily(Family):
         self._release_cache: BoundedCache[str, Integers] = BoundedCache(
             RELEASE_CACHE_BYTES, lambda release: release.nbytes
         )
-        self._cells_by_terms: dict[int, NamedCells] = {}
+        self._cells_by_terms: dict[int, AttributeCells] = {}
 
     def _calibration(self, slot: int) -> ReleaseCalibration:
         return self._context.calibration(slot, ReleaseCalibration)
@@ -88,11 +88,11 @@ class _ReleaseFamily(Family):
         question = self._cells(slot, mechanism.attributes).parse_question(query.cells, mechanism.sparsity)
         return self._context.table(slot), question
 
-    def _cells(self, slot: int, attributes: Sequence[str]) -> NamedCells:
+    def _cells(self, slot: int, attributes: Sequence[str]) -> AttributeCells:
         """Return the cells of a stream's attributes; streams of equal terms share one object."""
         terms = int(self._streams.columns.terms_of[slot])
         if (known := self._cells_by_terms.get(terms)) is None:
-            known = self._cells_by_terms[terms] = NamedCells(self._context.source_table(slot), attributes)
+            known = self._cells_by_terms[terms] = AttributeCells(self._context.source_table(slot), attributes)
         return known
 
     def _release(self, slot: int, table: PrivateTable) -> Integers:
@@ -189,7 +189,7 @@ class HistogramFamily(_ReleaseFamily):
         return [self._reply(one) for one in questions]
 
     def _cells_satisfying(
-        self, slot: int, where: str | None, space: NamedCells, field: str
+        self, slot: int, where: str | None, space: AttributeCells, field: str
     ) -> npt.NDArray[np.bool_]:
         """Return the cells that satisfy a predicate."""
         try:
@@ -198,7 +198,7 @@ class HistogramFamily(_ReleaseFamily):
         except PredicateError as error:
             raise Rejection("predicate", f"{field}: {error}") from None
 
-    def _group_axes(self, group_by: Sequence[str], space: NamedCells) -> tuple[int, ...]:
+    def _group_axes(self, group_by: Sequence[str], space: AttributeCells) -> tuple[int, ...]:
         if len(set(group_by)) != len(group_by):
             raise Rejection("malformed", "group_by: an attribute is named twice; name it once")
         for place, name in enumerate(group_by):

@@ -18,7 +18,7 @@ from stream.processing.dead_letters import Rejection
 from stream.tables import CellReader, PrivateTable
 
 
-class NamedCells:
+class AttributeCells:
     """The cells of some attributes of a table source, in the attributes' order."""
 
     def __init__(self, source: TableSource, attributes: Sequence[str]) -> None:
@@ -77,7 +77,7 @@ class CellSpace:
         learning_rate: float,
         places: int,
     ) -> None:
-        self._cells = NamedCells(source, mechanism.attributes)
+        self._cells = AttributeCells(source, mechanism.attributes)
         self._table = table
         self._sparsity = mechanism.sparsity
         self._learning_rate = learning_rate

@@ -42,14 +42,14 @@ def test_no_window_is_in_more_nodes_than_there_are_levels(steps: int) -> None:
 @pytest.mark.parametrize("steps", HORIZONS)
 def test_the_largest_answer_is_counted_by_its_nodes(steps: int) -> None:
     for tree in trees(steps):
-        assert tree.most == max(len(tree.nodes(windows)) for windows in range(1, steps + 1))
+        assert tree.max_nodes == max(len(tree.nodes(windows)) for windows in range(1, steps + 1))
 
 
 @pytest.mark.parametrize("steps", HORIZONS)
 def test_what_is_kept_are_nodes_of_one_window_fewer(steps: int) -> None:
     for tree in trees(steps):
         for windows in range(1, steps + 1):
-            kept = tree.kept(windows)
+            kept = tree.count_kept_nodes(windows)
             assert tree.nodes(windows)[:kept] == tree.nodes(windows - 1)[:kept]
             assert len(tree.nodes(windows)) == kept + 1
 
@@ -67,13 +67,13 @@ def test_one_level_has_a_node_for_each_window() -> None:
 @pytest.mark.parametrize(("levels", "most"), [(1, 6), (2, 5), (3, 17), (6, 7)])
 def test_a_full_tree_counts_as_many_windows_as_there_are_ways(levels: int, most: int) -> None:
     full = math.comb(levels + most, levels) - 1
-    assert CountingTree(full, levels).most == most
-    assert CountingTree(full + 1, levels).most == most + 1
+    assert CountingTree(full, levels).max_nodes == most
+    assert CountingTree(full + 1, levels).max_nodes == most + 1
 
 
 def test_a_tree_of_a_million_windows_is_never_laid_out() -> None:
     tree = CountingTree(1 << 20, 5)
-    assert len(tree.nodes((1 << 20) - 1)) <= tree.most
+    assert len(tree.nodes((1 << 20) - 1)) <= tree.max_nodes
 
 
 def test_no_answer_is_beyond_the_horizon() -> None:

@@ -38,7 +38,7 @@ def test_the_best_tree_errs_no_more_than_the_dyadic_one(steps: int) -> None:
     assert basic.alpha <= answer_alpha(textbook, textbook.nodes)
     assert choose_calibration(spec(steps=steps), SourceFacts()) == basic
     for plan in found.values():
-        assert plan.nodes == tree_of(plan).most
+        assert plan.nodes == tree_of(plan).max_nodes
         assert plan.alpha >= answer_alpha(plan, plan.nodes)
 
 

@@ -11,18 +11,18 @@ from stream.engine.session import AT_WORK_SECONDS, TURN_SECONDS, PartitionTurns
 
 def test_a_partition_that_is_alone_never_waits() -> None:
     turns = PartitionTurns()
-    assert turns.wait(0, 100.0) == 0.0
+    assert turns.seconds_to_wait(0, 100.0) == 0.0
     turns.start_step(0, 100.0)
-    assert turns.wait(0, 100.0) == 0.0
+    assert turns.seconds_to_wait(0, 100.0) == 0.0
 
 
 def test_each_of_the_others_gets_a_turn_before_the_next_step() -> None:
     turns = PartitionTurns()
     for partition in range(4):
         turns.start_step(partition, 100.0 + partition / 1000)
-    assert turns.wait(0, 100.003) == pytest.approx(3 * TURN_SECONDS - 0.003)
-    assert turns.wait(3, 100.003) == pytest.approx(3 * TURN_SECONDS)
-    assert turns.wait(0, 100.0 + 3 * TURN_SECONDS) == 0.0
+    assert turns.seconds_to_wait(0, 100.003) == pytest.approx(3 * TURN_SECONDS - 0.003)
+    assert turns.seconds_to_wait(3, 100.003) == pytest.approx(3 * TURN_SECONDS)
+    assert turns.seconds_to_wait(0, 100.0 + 3 * TURN_SECONDS) == 0.0
 
 
 def test_who_has_begun_nothing_for_a_while_is_not_waited_for_and_does_not_wait() -> None:
@@ -31,8 +31,8 @@ def test_who_has_begun_nothing_for_a_while_is_not_waited_for_and_does_not_wait()
         turns.start_step(partition, 100.0)
     later = 100.0 + 1.1 * AT_WORK_SECONDS
     turns.start_step(0, later)
-    assert turns.wait(0, later) == 0.0
-    assert turns.wait(1, later) == 0.0
+    assert turns.seconds_to_wait(0, later) == 0.0
+    assert turns.seconds_to_wait(1, later) == 0.0
 
 
 @given(st.lists(st.tuples(st.integers(0, 9), st.floats(0, 0.1)), max_size=60))
@@ -40,5 +40,5 @@ def test_nobody_waits_for_longer_than_a_turn_of_each_other(steps: list[tuple[int
     turns, now = PartitionTurns(), 0.0
     for partition, after in steps:
         now += after
-        assert 0.0 <= turns.wait(partition, now) <= 9 * TURN_SECONDS + 1e-9
+        assert 0.0 <= turns.seconds_to_wait(partition, now) <= 9 * TURN_SECONDS + 1e-9
         turns.start_step(partition, now)

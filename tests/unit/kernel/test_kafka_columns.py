@@ -16,7 +16,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from stream.engine import writer
-from stream.engine.writer import framed
+from stream.engine.writer import encode_batches
 from stream.kafka.client import adapter, column_reader
 from stream.kafka.client.client_patches import fetcher
 from stream.kernel import Spans, spans_of, use_kernel
@@ -235,13 +235,13 @@ def joined(parts: list[list[Message]]) -> Messages:
 
 @given(parts=st.lists(messages, min_size=1, max_size=4), timestamp=st.sampled_from([-1, 0, 1_700_000_000_000]))
 @settings(deadline=None, max_examples=40)
-def test_aframed_batch_is_what_the_client_builds(parts: list[list[Message]], timestamp: int) -> None:
+def test_an_encoded_batch_is_what_the_client_builds(parts: list[list[Message]], timestamp: int) -> None:
     theirs = BatchBuilder(10**6, 0, is_transactional=1)
     for part in parts:
         for key, value, headers in part:
             theirs.append(timestamp=timestamp, key=key, value=value, headers=list(headers))
     with use_kernel(kernel()):
-        (ours,) = framed(joined(parts), timestamp, 10**6)
+        (ours,) = encode_batches(joined(parts), timestamp, 10**6)
     assert ours.size() == theirs.size()
     assert ours.record_count() == theirs.record_count()
     sides: tuple[Any, Any] = (ours, theirs)
@@ -254,7 +254,7 @@ def test_aframed_batch_is_what_the_client_builds(parts: list[list[Message]], tim
 @settings(deadline=None, max_examples=40)
 def test_batches_keep_their_limit_unless_one_message_is_longer(parts: list[list[Message]], limit: int) -> None:
     with use_kernel(kernel()):
-        batches = list(framed(joined(parts), 5, limit))
+        batches = list(encode_batches(joined(parts), 5, limit))
         built = b"".join(placed(bytes(one._build()), 100 * number) for number, one in enumerate(batches))
     assert all(one.size() <= limit or one.record_count() == 1 for one in batches)
     read = list(fetch(column_reader._PartitionRecords, built, 0))
@@ -276,7 +276,7 @@ def test_a_long_list_is_laid_out_as_its_batches_are_asked_for(monkeypatch: pytes
         given.add((b"%d" % number, b"value", ()))
     given.extend(MessageColumns(spans_of([b"8"] * 9), spans_of([b"value"] * 9)))
     with use_kernel(kernel()):
-        batches = framed(given, 5, 10**6)
+        batches = encode_batches(given, 5, 10**6)
         counts = [next(batches).record_count()]
         assert copied == [3, 3], "keys and values of what comes first"
         counts += [one.record_count() for one in batches]

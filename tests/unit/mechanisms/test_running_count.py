@@ -4,7 +4,7 @@ import random
 
 import pytest
 
-from stream.privacy.accuracy.counting_trees import CountingTree, dyadic, following, window_number
+from stream.privacy.accuracy.counting_trees import CountingTree, dyadic, next_node_sums, window_number
 
 
 @pytest.mark.parametrize("steps", [1, 2, 7, 8, 33, 200])
@@ -14,13 +14,13 @@ def test_sums_kept_from_window_to_window_are_those_of_the_nodes(steps: int) -> N
         counts = [draw.randrange(-3, 9) for _ in range(steps)]
         sums: list[int] = []
         for windows in range(1, steps + 1):
-            sums = following(sums, tree.kept(windows), counts[windows - 1])
+            sums = next_node_sums(sums, tree.count_kept_nodes(windows), counts[windows - 1])
             assert sums == [sum(counts[node.start : node.end]) for node in tree.nodes(windows)]
 
 
 def test_sums_that_were_lost_are_not_made_up() -> None:
     with pytest.raises(ValueError, match="2 node sums are needed, and there are 1"):
-        following([3], 2, 1)
+        next_node_sums([3], 2, 1)
 
 
 @pytest.mark.parametrize(("start", "number"), [(1000, 1), (1250, 2), (2000, 5), (1100, 0), (750, 0)])

@@ -79,7 +79,7 @@ def lived() -> Installation:
     member = MemberRow(
         member="worker-a-1", role="worker", host="127.0.0.1", partitions=[0], lag=2, events_per_second=0.1
     )
-    installation.monitor.show_workers(
+    installation.monitor.set_workers(
         WorkersView(time=installation.now, members=[member], partitions=[partition, lost])
     )
     return installation

@@ -84,7 +84,7 @@ async def test_in_periods_it_is_the_last_window_of_the_latest_that_has_answered(
 async def test_processes_that_feed_are_told_and_nothing_that_is_private() -> None:
     found = opened(MECHANISMS[0], WHOLE | {"clock": "broker", "idle": "9s"})
     members = [member("feed", "feed-1"), member("worker", "worker-1"), member("feed", "feed-2")]
-    found.monitor.show_workers(WorkersView(time=0.0, members=members, partitions=[]))
+    found.monitor.set_workers(WorkersView(time=0.0, members=members, partitions=[]))
     told = await feed(found)
     assert (told["clock"], told["idle"]) == ("broker", "9s")
     assert told["processes"] == [{"member": f"feed-{n}", "started": 10.0, "memory": 1000} for n in (1, 2)]

@@ -29,7 +29,7 @@ def test_nothing_is_said_of_topics_before_they_have_been_looked_at() -> None:
 
 def test_each_topic_that_differs_counts_once_and_by_the_worst_of_it() -> None:
     installation = Installation()
-    watch = TopicWatch(Settings(), installation.monitor.show_topics)
+    watch = TopicWatch(Settings(), installation.monitor.set_topics)
     more = [Difference("s.ledger", "segment.ms", "1", "2"), Difference("s.merges", "segment.ms", "1", "2")]
     watch.add_inspection(Inspection([LOSING, WIDER, SET, *more], [LOSING], ["s.trail"]))
     assert figures(installation) == {"losing": 1, "partitions": 1, "settings": 1, "unchecked": 1}

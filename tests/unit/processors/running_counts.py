@@ -21,7 +21,7 @@ from schemas import (
     written_moment,
 )
 from stream.formatting import cells_of
-from stream.privacy.accuracy.counting_trees import following
+from stream.privacy.accuracy.counting_trees import next_node_sums
 from stream.privacy.accuracy.source_facts import Movement, SourceFacts
 from stream.privacy.planning.release_plans import plan_running_counts, tree_of
 from stream.processing.protocol import Record
@@ -110,9 +110,9 @@ class Stream:
         tree = tree_of(self.calibration)
         sums: list[list[int]] = [[] for _ in self.groups]
         for window, counted in enumerate(counts):
-            kept = tree.kept(window + 1)
+            kept = tree.count_kept_nodes(window + 1)
             for place, count in enumerate(counted):
-                sums[place] = following(sums[place], kept, count)
+                sums[place] = next_node_sums(sums[place], kept, count)
                 yield self.question(window, place, sums[place])
 
     def question(self, number: int, place: int, sums: Sequence[float], /, **otherwise: Any) -> bytes:

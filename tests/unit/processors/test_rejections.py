@@ -27,7 +27,7 @@ REJECTED = [
     pytest.param(b"{", "malformed", "event: Invalid JSON", False, id="broken JSON"),
     pytest.param(b"", "malformed", "event: Invalid JSON", False, id="empty value"),
     pytest.param(None, "malformed", "event: has no value; send a JSON object", False, id="tombstone"),
-    pytest.param(b"[]", "malformed", "event: is no object", False, id="no object"),
+    pytest.param(b"[]", "malformed", "event: is not an object", False, id="no object"),
     pytest.param(b"\xff" * 9, "malformed", "event: Invalid JSON", False, id="not UTF-8"),
     pytest.param(
         query("bad", "feed-0", 1.0, colour=1), "malformed", "field 4: unknown field", True, id="unknown field"

@@ -273,9 +273,9 @@ STANDING: dict[str, Any] = {"window": {"size": "1h"}}
             {"mechanism": {"kind": "histogram", "attributes": ["a"], "cutoff": 9}},
             "mechanism.cutoff: unknown field; remove it",
         ),
-        ({"mechanism": {"kind": "histogram", "attributes": "a"}}, "mechanism.attributes: is no list; give one, in brackets"),
-        ({"mechanism": "laplace"}, "mechanism: is no object; give one with its fields, in braces"),
-        ({"standing": {**STANDING, "window": "1h"}}, "standing.window: is no object; give one with its fields, in braces"),
+        ({"mechanism": {"kind": "histogram", "attributes": "a"}}, "mechanism.attributes: is not a list; give one, in brackets"),
+        ({"mechanism": "laplace"}, "mechanism: is not an object; give one with its fields, in braces"),
+        ({"standing": {**STANDING, "window": "1h"}}, "standing.window: is not an object; give one with its fields, in braces"),
         *(
             ({"standing": {**STANDING, "count": count}}, "standing.count: give 'events', 'people', or {\"sum\": NAME} with the name of an attribute, as text")
             for count in ("flights", {"mean": "delay"}, {"sum": 3}, None)
@@ -294,7 +294,7 @@ def test_what_is_wrong_with_a_stream_is_one_sentence_without_words_of_python(
 @pytest.mark.parametrize("field", ["group_by", "terms", "candidates", "cells", "values"])
 def test_a_text_in_place_of_a_list_is_told_as_such(field: str) -> None:
     told = message_of(query_codec, json.dumps({"id": "a", "stream": "s", field: "sex"}).encode())
-    assert told == f"{field}: is no list; give one, in brackets"
+    assert told == f"{field}: is not a list; give one, in brackets"
 
 
 def test_whoever_gives_a_text_that_has_not_the_form_of_a_field_reads_no_pattern() -> None:
