@@ -23,7 +23,7 @@ MAX_CANDIDATES = 256
 MAX_VALUES = 1664
 """Most trusted values in one query: the counts of a quantile's values fit an event."""
 
-MOST_COUNT = 99_999_999
+MAX_VALUE_COUNT = 99_999_999
 """Largest count of a quantile's value in a window; more events of one value count as so many."""
 
 MAX_BOUND = 2**31 - 1

@@ -27,7 +27,7 @@ from schemas import (
     span_ms,
     written_moment,
 )
-from schemas.queries import MAX_CANDIDATES, MOST_COUNT
+from schemas.queries import MAX_CANDIDATES, MAX_VALUE_COUNT
 from schemas.sources import MAX_PARENT_NAME, named_from
 from stream.budget.window_quantiles import quantile_facts
 from stream.formatting import MAX_NAMES_LENGTH, longest_name, values_of
@@ -65,7 +65,7 @@ _QUESTION_BYTES: Final = 512
 """Most bytes of a window's question, without its numbers and its group."""
 _NUMBER_BYTES: Final = 40
 """Most characters of a count or sum: the largest adds up 2⁶³ events of 10¹⁵ each."""
-_COUNT_BYTES: Final = len(f"{MOST_COUNT},")
+_COUNT_BYTES: Final = len(f"{MAX_VALUE_COUNT},")
 """Most characters of the count of a quantile's value."""
 
 

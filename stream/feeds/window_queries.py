@@ -13,7 +13,7 @@ import msgspec
 
 from schemas import Decimals, EventsSource, Partial, SumOf, UnknownGroupsCalibration
 from schemas.domains import Domain
-from schemas.queries import MOST_COUNT
+from schemas.queries import MAX_VALUE_COUNT
 from schemas.windows import written_moment
 from schemas.wire import UNREADABLE, encode, struct
 from stream.feeds.counted_streams import Key, StandingStreams, Stream
@@ -63,8 +63,8 @@ def numbers_of_groups(definition: StandingDefinition, counts: list[int]) -> list
     """Return what a window's questions carry: each group's number, or the counts of its values.
 
     The values are those that the stream's predicate allows. The counts of all groups are one list if
-    one question covers them. A count is at most ``MOST_COUNT``, so that the question is small however
-    many events there are.
+    one question covers them. A count is at most ``MAX_VALUE_COUNT``, so that the question is small
+    however many events there are.
     """
     standing, attributes = definition.standing, definition.source.attributes
     if (quantile := standing.quantile) is None:
@@ -73,7 +73,7 @@ def numbers_of_groups(definition: StandingDefinition, counts: list[int]) -> list
     predicate = TRUE if standing.where is None else PredicateParser(attributes).parse(standing.where)
     first, end = codes_within(size, quantile, predicate)
     groups = [
-        [min(number, MOST_COUNT) for number in counts[start + first : start + end]]
+        [min(number, MAX_VALUE_COUNT) for number in counts[start + first : start + end]]
         for start in range(0, len(counts), size)
     ]
     if definition.spec.mechanism.kind in _SINGLE_QUESTION_KINDS:

@@ -19,7 +19,7 @@ TextCounts = Mapping[bytes, int]
 MAX_ENCODED: Final = 4 * (MOST_WINDOW_BYTES // 3 + 1) + 16
 """Most characters of encoded counts."""
 
-MOST_COUNT: Final = 1 << 62
+MOST_TEXT_COUNT: Final = 1 << 62
 """Largest count of a text that is read: more than there are events."""
 
 _encode = msgspec.msgpack.Encoder().encode
@@ -49,6 +49,6 @@ def decode_text_counts(encoded: str) -> dict[bytes, int] | None:
         found = _decode(binascii.a2b_base64(encoded.encode(), strict_mode=True))
     except (ValueError, msgspec.MsgspecError):
         raise ValueError("texts: these are no counts of texts; allow only feeds to write them") from None
-    if found is not None and not all(text and 0 < count <= MOST_COUNT for text, count in found.items()):
+    if found is not None and not all(text and 0 < count <= MOST_TEXT_COUNT for text, count in found.items()):
         raise ValueError("texts: a text is empty, or its count is out of range; allow only feeds to write them")
     return found

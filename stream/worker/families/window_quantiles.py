@@ -14,7 +14,7 @@ import numpy as np
 import numpy.typing as npt
 
 from schemas import AnswersCalibration, EventsSource, Histogram
-from schemas.queries import MOST_COUNT
+from schemas.queries import MAX_VALUE_COUNT
 from stream.processing.dead_letters import Rejection
 from stream.processing.exact_decimals import values_of
 from stream.worker.families.family import AdmittedQuestion, Context, Family, Reply, require_form
@@ -59,7 +59,7 @@ class WindowQuantilesFamily(Family):
 
     def _reply(self, slot: int, known: _WindowQuestion, one: AdmittedQuestion) -> Reply:
         exact = self._streams.terms_at(slot).grid.round_private(one.content, values_of(one.payload))
-        counts: npt.NDArray[np.int64] = np.clip(exact, 0, MOST_COUNT).reshape(known.shape)
+        counts: npt.NDArray[np.int64] = np.clip(exact, 0, MAX_VALUE_COUNT).reshape(known.shape)
         question = replace(known.question, counts=counts)
         words = AnswerWords(*self._context.answer_words([one], question.words))
         return quantiles_reply(question, words)
