@@ -145,7 +145,7 @@ def most_texts(calibration: UnknownGroupsCalibration) -> int:
 
 
 def _window_limits(max_length: int, rate: Fraction, epsilon: float, delta: Fraction) -> dict[str, Any]:
-    """Return the limits of a window's texts; PlanError if the noise of the size test leaves too little room.
+    """Return the limits of a window's texts; PlanError if the size test has too little δ or room.
 
     A window above the limit passes the test with probability at most δ₀/16/(1 + e^ε₀).
     """
@@ -158,7 +158,12 @@ def _window_limits(max_length: int, rate: Fraction, epsilon: float, delta: Fract
         def passes(room: int) -> bool:
             return tail_probability(law, room) > allowed
 
-        if allowed <= Decimal(DELTA_PER_DRAW) or passes(MOST_WINDOW_BYTES // 2):
+        if allowed <= Decimal(DELTA_PER_DRAW):
+            raise PlanError(
+                f"epsilon, delta: ε {epsilon:.3g} and δ {float(delta):.3g} for each answer leave too little δ for the test of a "
+                "window's size; lower epsilon or raise delta"
+            )
+        if passes(MOST_WINDOW_BYTES // 2):
             raise PlanError(
                 f"epsilon, delta: with ε {epsilon:.3g} and δ {float(delta):.3g} for each answer and texts of up to {max_length} bytes, "
                 "the noise of the test of a window's size would exceed half of the size limit; raise epsilon or delta, lower "
