@@ -20,7 +20,7 @@ from stream.privacy.composition.gaussian_losses import gaussian_rho
 from stream.privacy.composition.losses import losses
 from stream.privacy.mechanisms.rank_choice import RankLaw, code_weights
 from stream.privacy.planning import quantile_plans
-from stream.worker.families.laplace_statistics import LaplaceStatistic, quantiles_of
+from stream.worker.families.laplace_statistics import LaplaceStatistic, plan_quantiles
 from stream.worker.families.statistics import window_statistic
 from tests import builders
 from tests.privacy.exact import law_of
@@ -66,10 +66,9 @@ def opened(
     assert isinstance(definition.calibration, AnswersCalibration)
     assert definition.spec.standing is not None
     asked = window_statistic(definition.source, definition.spec.standing, together=together)
-    nothing = np.zeros((0, 0), dtype=np.int64)
     return (
         definition.calibration,
-        quantiles_of(asked, nothing, definition.calibration, definition.source),
+        plan_quantiles(asked, definition.calibration, definition.source),
         definition.source,
     )
 

@@ -8,7 +8,7 @@ two noisy sums.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
 import numpy as np
@@ -59,20 +59,21 @@ MOST_WORDS: Final = 1 << 22
 
 @dataclass(frozen=True, slots=True)
 class LaplaceStatistic:
-    """A question with its private counts: a row for each group, a column for each code.
+    """A question with the noise of its answer, and later with its private counts.
 
     ``draws`` are the laws of the drawn quantiles, empty if all values are counted. ``cells`` is the
-    noise of counts, and ``sums`` that of a variance's numbers. ``max_parts`` is the most that the
-    answer may cost, in parts of a charge. ``alpha`` bounds the rank error of quantiles.
+    noise of counts, and ``sums`` that of a variance's numbers. ``alpha`` bounds the rank error of
+    quantiles. ``max_parts`` is the most that the answer may cost, in parts of a charge. ``counts``
+    has a row for each group and a column for each code.
     """
 
     statistic: Statistic
-    counts: Integers
     draws: tuple[RankLaw, ...] = ()
     cells: Symmetric | None = None
     sums: tuple[Symmetric, ...] = ()
-    max_parts: int | None = None
     alpha: float | None = None
+    max_parts: int | None = None
+    counts: Integers = field(default_factory=lambda: np.zeros((0, 0), dtype=np.int64))
 
     @property
     def words(self) -> int:
@@ -120,7 +121,7 @@ class LaplaceStatistics:
         words = AnswerWords(*self._context.answer_words([one], question.words))
         if question.statistic.is_squared:
             return self._variances(one.slot, question, words)
-        return quantiles_reply(question, words)
+        return draw_quantiles(question, words)
 
     def _calibration(self, slot: int) -> AnswersCalibration:
         return self._context.calibration(slot, AnswersCalibration)
@@ -136,25 +137,20 @@ class LaplaceStatistics:
     def _plan_noise(self, slot: int, statistic: Statistic) -> LaplaceStatistic:
         """Plan the noise of an answer, from public facts."""
         calibration, source = self._calibration(slot), self._context.source_table(slot)
-        replaced, rows = source.neighbors == "replace", source.contribution
-        nothing = np.zeros((0, 0), dtype=np.int64)
-        gaussian = calibration.method == "gaussian"
-        if statistic.is_squared:
-            # A person's rows may be in several groups, and each group has its own numbers.
-            touched = min(groups_sensitivity(source), statistic.groups)
-            if gaussian and calibration.moved < NUMBERS * touched:
-                raise Rejection(
-                    "malformed",
-                    f"{statistic.form}: the Gaussian noise of this stream is planned for {calibration.moved} numbers in one answer, and a person "
-                    f"changes more; open a stream with delta 0, or with dimensions {NUMBERS * touched}",
-                )
-            # All numbers share ε; one person changes each by at most its width, or twice this if replaced.
-            each = NUMBERS * rows * (2 if replaced else 1)
-            sums = tuple(
-                answer_law(calibration, each * width, NUMBERS) for width in row_sensitivities(statistic.size)
+        if not statistic.is_squared:
+            return plan_quantiles(statistic, calibration, source)
+        # A person's rows may be in several groups, and each group has its own numbers.
+        touched = min(groups_sensitivity(source), statistic.groups)
+        if calibration.method == "gaussian" and calibration.moved < NUMBERS * touched:
+            raise Rejection(
+                "malformed",
+                f"{statistic.form}: the Gaussian noise of this stream is planned for {calibration.moved} numbers in one answer, and a person "
+                f"changes more; open a stream with delta 0, or with dimensions {NUMBERS * touched}",
             )
-            return LaplaceStatistic(statistic, nothing, sums=sums)
-        return quantiles_of(statistic, nothing, calibration, source)
+        # All numbers share ε; one person changes each by at most its width, or twice this if replaced.
+        each = NUMBERS * source.contribution * (2 if source.neighbors == "replace" else 1)
+        sums = tuple(answer_law(calibration, each * width, NUMBERS) for width in row_sensitivities(statistic.size))
+        return LaplaceStatistic(statistic, sums=sums)
 
     def _variances(self, slot: int, question: LaplaceStatistic, words: AnswerWords) -> Reply:
         statistic, laws = question.statistic, question.sums
@@ -176,12 +172,10 @@ class LaplaceStatistics:
         return statistic.reply(found, charged=True, basis="noisy", alpha=alpha)
 
 
-def quantiles_of(
-    statistic: Statistic, counts: Integers, calibration: AnswersCalibration, source: TableSource | EventsSource
+def plan_quantiles(
+    statistic: Statistic, calibration: AnswersCalibration, source: TableSource | EventsSource
 ) -> LaplaceStatistic:
-    """Return a question about quantiles with the noise of its answer, from public facts.
-
-    ``counts`` has a row for each group and a column for each code.
+    """Plan the noise of an answer about quantiles, from public facts.
 
     Raises:
         NoiseScaleError: the noise is too wide.
@@ -197,10 +191,10 @@ def quantiles_of(
     noise = quantile_noise(calibration, facts)
     draws = tuple(map(rank_law, noise.rates, statistic.parts)) if noise.rates else ()
     alpha = rank_alpha(calibration, facts, noise)
-    return LaplaceStatistic(statistic, counts, draws, noise.cells, alpha=alpha)
+    return LaplaceStatistic(statistic, draws, noise.cells, alpha=alpha)
 
 
-def quantiles_reply(question: LaplaceStatistic, words: AnswerWords) -> Reply:
+def draw_quantiles(question: LaplaceStatistic, words: AnswerWords) -> Reply:
     """Draw the quantiles of each group, and find their intervals."""
     statistic, law = question.statistic, question.cells
     if law is None:

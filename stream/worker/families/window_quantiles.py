@@ -1,13 +1,14 @@
 """Quantiles of windows: streams of kind laplace or histogram on live topics.
 
 A question carries the count of each value of the attribute that the stream's predicate allows: of
-one group of a window, or of all groups one after the other. The answer is drawn as on tables (docs/proofs/quantiles.md).
+one group of a window, or of all groups one after the other. The answer is drawn as on tables
+(docs/proofs/quantiles.md).
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -18,16 +19,8 @@ from schemas.queries import MAX_VALUE_COUNT
 from stream.processing.dead_letters import Rejection
 from stream.processing.exact_decimals import values_of
 from stream.worker.families.family import AdmittedQuestion, Context, Family, Reply, require_form
-from stream.worker.families.laplace_statistics import AnswerWords, LaplaceStatistic, quantiles_of, quantiles_reply
+from stream.worker.families.laplace_statistics import AnswerWords, LaplaceStatistic, draw_quantiles, plan_quantiles
 from stream.worker.families.statistics import window_statistic
-
-
-@dataclass(frozen=True, slots=True)
-class _WindowQuestion:
-    """A stream's question without counts, and the shape of those: groups and values."""
-
-    question: LaplaceStatistic
-    shape: tuple[int, int]
 
 
 class WindowQuantilesFamily(Family):
@@ -35,12 +28,13 @@ class WindowQuantilesFamily(Family):
 
     def __init__(self, context: Context) -> None:
         super().__init__(context)
-        self._questions: dict[int, _WindowQuestion] = {}
+        self._questions: dict[int, LaplaceStatistic] = {}
 
     def admit(self, slot: int, query: Any) -> tuple[float, ...]:
         """Return the counts of a window's values."""
         require_form(query, "values")
-        groups, values = self._question(slot).shape
+        statistic = self._question(slot).statistic
+        groups, values = statistic.groups, statistic.size
         found: tuple[float, ...] = query.values
         if len(found) != groups * values:
             raise Rejection(
@@ -54,25 +48,24 @@ class WindowQuantilesFamily(Family):
         return self._answer_affordable(questions, self._replies)
 
     def _replies(self, slot: int, paid: Sequence[AdmittedQuestion]) -> list[Reply]:
-        known = self._question(slot)
-        return [self._reply(slot, known, one) for one in paid]
+        question = self._question(slot)
+        return [self._reply(slot, question, one) for one in paid]
 
-    def _reply(self, slot: int, known: _WindowQuestion, one: AdmittedQuestion) -> Reply:
+    def _reply(self, slot: int, question: LaplaceStatistic, one: AdmittedQuestion) -> Reply:
         exact = self._streams.terms_at(slot).grid.round_private(one.content, values_of(one.payload))
-        counts: npt.NDArray[np.int64] = np.clip(exact, 0, MAX_VALUE_COUNT).reshape(known.shape)
-        question = replace(known.question, counts=counts)
+        shape = question.statistic.groups, question.statistic.size
+        counts: npt.NDArray[np.int64] = np.clip(exact, 0, MAX_VALUE_COUNT).reshape(shape)
         words = AnswerWords(*self._context.answer_words([one], question.words))
-        return quantiles_reply(question, words)
+        return draw_quantiles(replace(question, counts=counts), words)
 
-    def _question(self, slot: int) -> _WindowQuestion:
+    def _question(self, slot: int) -> LaplaceStatistic:
+        """Return the question of a stream's windows, without counts."""
         number = int(self._streams.columns.terms_of[slot])
         if (known := self._questions.get(number)) is None:
             terms, source = self._streams.terms_at(slot), self._context.source(slot, EventsSource)
             if terms.standing is None:
-                raise TypeError(f"stream in slot {slot} is no standing one")
+                raise TypeError(f"stream in slot {slot} has no standing query")
             statistic = window_statistic(source, terms.standing, together=isinstance(terms.mechanism, Histogram))
             calibration = self._context.calibration(slot, AnswersCalibration)
-            nothing = np.zeros((0, 0), dtype=np.int64)
-            question = quantiles_of(statistic, nothing, calibration, source)
-            known = self._questions[number] = _WindowQuestion(question, (statistic.groups, statistic.size))
+            known = self._questions[number] = plan_quantiles(statistic, calibration, source)
         return known
