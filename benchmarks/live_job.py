@@ -15,7 +15,7 @@ from aiokafka.admin import AIOKafkaAdminClient, NewTopic
 
 from benchmarks.installation import FOLDER
 from benchmarks.programs import service
-from schemas import OpenStream, RegisterSource, StreamSpec, written_moment
+from schemas import OpenStream, RegisterSource, StreamSpec, format_moment
 from sotto import AsyncClient
 from stream.kafka.topics.creation import create_topics
 from stream.processing.topic_names import Topics, partition_of
@@ -117,7 +117,7 @@ def specs(job: Job, begins: int) -> list[StreamSpec]:
                     "by": ["group"],
                     "window": {"size": f"{job.window_ms}ms"},
                     "lateness": f"{job.lateness_ms}ms" if job.lateness_ms else "0s",
-                    "begins": written_moment(begins),
+                    "begins": format_moment(begins),
                 },
             },
             strict=False,

@@ -17,7 +17,7 @@ from typing import Any, Final
 from blake3 import blake3
 
 from benchmarks.report import Figure, show_figures, write_json
-from schemas import written_moment
+from schemas import format_moment
 from stream.budget import BudgetProcessor
 from stream.feeds.feed_definitions import FeedDefinitions
 from stream.monitor.api.listing import SourceQuery, StreamQuery, list_sources, list_streams
@@ -82,7 +82,7 @@ class Year:
         self._send({"kind": "register", "request": "register", "source": source})
         for number, name in enumerate(self.streams):
             mechanism = {"kind": "above_threshold", "threshold": 100.0 + number, "cutoff": 5, "monotone": True}
-            standing = {"by": ["zone"], "window": {"size": "15m"}, "begins": written_moment(BEGINS_MS)}
+            standing = {"by": ["zone"], "window": {"size": "15m"}, "begins": format_moment(BEGINS_MS)}
             stream = {
                 "stream": name,
                 "source": "live",
@@ -118,11 +118,11 @@ class Year:
     def _edge(self, number: int) -> None:
         start = BEGINS_MS + number * HOUR_MS
         self._clock = start + 15 * 60_000
-        moment = written_moment(start)
+        moment = format_moment(start)
         self._send({"kind": "begin_period", "request": f"begin/live@{moment}", "source": "live", "start": moment})
         if number < 2:
             return
-        old = written_moment(start - 2 * HOUR_MS)
+        old = format_moment(start - 2 * HOUR_MS)
         for name in self.streams:
             stream, source = f"{name}@{old}", f"live@{old}"
             end = {"kind": "close", "request": f"end/{stream}", "source": source, "stream": stream}

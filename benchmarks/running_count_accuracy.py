@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 
 from benchmarks.report import console
-from schemas import Laplace, RunningCountCalibration, StreamSpec, written_moment
+from schemas import Laplace, RunningCountCalibration, StreamSpec, format_moment
 from sotto import Driver
 from stream.privacy.accuracy.noise_laws import variance_of
 from stream.privacy.accuracy.source_facts import SourceFacts
@@ -84,7 +84,7 @@ def measured(steps: int, calibration: str) -> tuple[str, ...]:
     driver = Driver(bytes(range(32)), partitions=1)
     driver.register(SOURCE)
     mechanism = {"kind": "running_count", "steps": steps}
-    standing = {"window": {"size": "1d"}, "begins": written_moment(0)}
+    standing = {"window": {"size": "1d"}, "begins": format_moment(0)}
     names = [f"stream-{number}" for number in range(STREAMS)]
     for name in names:
         spec = {"stream": name, "source": "topic", "epsilon": 1, "mechanism": mechanism, "standing": standing}
@@ -92,7 +92,7 @@ def measured(steps: int, calibration: str) -> tuple[str, ...]:
     opened = json.loads(driver.records(driver.topics.control)[-1].value or b"{}")["calibration"]
     plan = RunningCountCalibration.model_validate_json(json.dumps(opened))
     nodes = len(tree_of(plan).nodes(steps))
-    last = {"start": written_moment((steps - 1) * DAY_MS), "end": written_moment(steps * DAY_MS)}
+    last = {"start": format_moment((steps - 1) * DAY_MS), "end": format_moment(steps * DAY_MS)}
     asked = ({"id": name, "stream": name, "values": [0.0] * nodes, "window": last} for name in names)
     errors = np.array([answer.estimate for answer in driver.ask_many([json.dumps(one).encode() for one in asked])])
     planned = math.sqrt(nodes * variance_of(node_law(plan)))

@@ -119,7 +119,7 @@ from schemas.trail import (
     TrailRestored,
     TrailStanding,
 )
-from schemas.windows import Window, Windows, moment_ms, span_ms, written_moment
+from schemas.windows import Window, Windows, format_moment, moment_ms, span_ms
 
 __all__ = ["FIRST_VERSION", "MAX_ANSWER_BYTES", "MAX_CATEGORIES", "MAX_DEFINITION_BYTES", "MAX_EVENT_BYTES"]
 __all__ += ["MAX_GROUPS", "MAX_PREDICATE_LENGTH", "MAX_RECORD_BYTES", "MAX_UNIVERSE", "AboveThreshold"]
@@ -149,7 +149,7 @@ __all__ += ["StandingQuery", "StreamClosed", "StreamHalted", "StreamIdentity", "
 __all__ += ["StreamState", "StreamStatus", "SumOf", "TableSource", "Term", "Totals", "TrailBeginning"]
 __all__ += ["TrailEvent", "TrailHead", "TrailPoint", "TrailRecord", "TrailRequest", "TrailRestored"]
 __all__ += ["TrailStanding", "ValuesSource", "Window", "Windows", "form_of", "moment_ms", "named_at"]
-__all__ += ["named_from", "registered_as", "span_ms", "subject_of", "written_moment"]
+__all__ += ["format_moment", "named_from", "registered_as", "span_ms", "subject_of"]
 __all__ += [
     "MAX_KEYS",
     "MAX_KEY_BYTES",

@@ -21,7 +21,7 @@ from schemas.base import (
 )
 from schemas.domains import AttributeName, Domain
 from schemas.table_places import Address
-from schemas.windows import Moment, Span, moment_ms, span_ms, written_moment
+from schemas.windows import Moment, Span, format_moment, moment_ms, span_ms
 
 MAX_ROWS = 1 << 30
 
@@ -287,7 +287,7 @@ class EventsSource(_Source):
         changed = {
             "source": named_at(self.source, start),
             "period_of": self.source,
-            "starts": written_moment(start),
+            "starts": format_moment(start),
         }
         return self.model_copy(update=changed)
 
@@ -310,7 +310,7 @@ MAX_PARENT_NAME = 96
 
 def named_at(name: str, start: int) -> str:
     """Return the name of a source or stream in the period that starts at a timestamp."""
-    return f"{name}@{written_moment(start)}"
+    return f"{name}@{format_moment(start)}"
 
 
 _NAMED_AT: Final = re.compile(r"(.+)@(\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(?:\.\d{3})?Z)")

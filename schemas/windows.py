@@ -69,7 +69,7 @@ def moment_ms(text: str) -> int:
 
 
 @lru_cache(maxsize=1024)
-def written_moment(milliseconds: int) -> str:
+def format_moment(milliseconds: int) -> str:
     """Format a time in ISO 8601 and UTC, without needless digits."""
     moment = _EPOCH + timedelta(milliseconds=milliseconds)
     precision = "milliseconds" if milliseconds % 1000 else "seconds"
@@ -82,7 +82,7 @@ def _check_span(text: str) -> str:
 
 
 def _normalize_moment(text: str) -> str:
-    return written_moment(moment_ms(text))
+    return format_moment(moment_ms(text))
 
 
 Span = Annotated[str, StringConstraints(min_length=2, max_length=32), AfterValidator(_check_span)]

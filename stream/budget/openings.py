@@ -37,11 +37,11 @@ from schemas import (
     TableSource,
     UnknownGroups,
     ValuesSource,
+    format_moment,
     moment_ms,
     named_at,
     named_from,
     span_ms,
-    written_moment,
 )
 from schemas.wire import Codec
 from stream.budget.standing_streams import complete_spec, live_topic_facts, require_texts
@@ -78,9 +78,9 @@ def plan_stream(spec: StreamSpec, source: Source, table_rows: Callable[[], int] 
         RefusedError: the mechanism does not fit the source; the message names the field and the remedy.
         PlanError: no calibration fits, or the numbers are too large or too small to compute one.
     """
-    setting = facts_for_plan(spec, source, table_rows)
+    facts = facts_for_plan(spec, source, table_rows)
     try:
-        calibration = choose_calibration(spec, setting)
+        calibration = choose_calibration(spec, facts)
     except (PlanError, AccuracyError, NoiseScaleError):
         raise
     except (ArithmeticError, ValueError) as error:
@@ -325,7 +325,7 @@ class AccountPeriods:
         earliest_start_ms = self.earliest_start_ms(source)
         if spec.standing is not None and spec.standing.begins is not None and _begin_ms(spec) < earliest_start_ms:
             raise RefusedError(
-                f"standing.begins: the periods up to {written_moment(earliest_start_ms)} have already begun without this stream; give "
+                f"standing.begins: the periods up to {format_moment(earliest_start_ms)} have already begun without this stream; give "
                 "that moment or a later one"
             )
 
@@ -383,7 +383,7 @@ class AccountPeriods:
     def _open_stream(self, account: Account, model: Grant, start: int, seed: bytes, outputs: Outputs) -> None:
         if model.spec.standing is None:
             raise TypeError("a stream on a live topic must be a standing stream")
-        begins = written_moment(max(start, _begin_ms(model.spec)))
+        begins = format_moment(max(start, _begin_ms(model.spec)))
         name = named_at(model.spec.stream, start)
         spec = model.spec.model_copy(
             update={

@@ -23,9 +23,9 @@ from schemas import (
     SumOf,
     TableSource,
     UnknownGroups,
+    format_moment,
     moment_ms,
     span_ms,
-    written_moment,
 )
 from schemas.queries import MAX_CANDIDATES, MAX_VALUE_COUNT
 from schemas.sources import MAX_PARENT_NAME, named_from
@@ -123,7 +123,7 @@ def complete_spec(spec: StreamSpec, source: Source, *, clock: int) -> StreamSpec
         return spec
     filled: dict[str, object] = {}
     if spec.standing.begins is None:
-        filled["begins"] = written_moment(clock)
+        filled["begins"] = format_moment(clock)
     if isinstance(spec.mechanism, Histogram) and not spec.standing.by:
         filled["by"] = spec.mechanism.attributes
     return spec.model_copy(update={"standing": spec.standing.model_copy(update=filled)}) if filled else spec
@@ -141,19 +141,19 @@ def require_bounded_past(spec: StreamSpec, source: Source, *, clock: int) -> Non
     behind = max(MAX_PAST_WITH_BROKER_CLOCK_MS, standing.open_ms)
     if source.clock == "broker" and begins < clock - behind:
         raise RefusedError(
-            f"standing.begins: {standing.begins} is too long before the ledger's clock, {written_moment(clock)}: with clock 'broker' the limit is a "
-            f"day, or a window with its lateness if that is longer; give {written_moment(clock - behind)} or later, leave it out to begin "
+            f"standing.begins: {standing.begins} is too long before the ledger's clock, {format_moment(clock)}: with clock 'broker' the limit is a "
+            f"day, or a window with its lateness if that is longer; give {format_moment(clock - behind)} or later, leave it out to begin "
             "now, or replay the past to a source with clock 'marks'"
         )
     limit = MAX_PAST_QUESTIONS // _count_numbers(spec, standing, source)
     if (windows := (clock - begins) // window.every_ms) > limit:
         raise RefusedError(
-            f"standing.begins: {standing.begins} lies {windows:,} windows before the ledger's clock, {written_moment(clock)}; with so many groups "
+            f"standing.begins: {standing.begins} lies {windows:,} windows before the ledger's clock, {format_moment(clock)}; with so many groups "
             f"at most {limit:,} are allowed; begin later, or use longer windows or fewer groups"
         )
     if source.has_periods and (periods := (clock - begins) // source.period_ms) > MAX_PAST_PERIODS:
         raise RefusedError(
-            f"standing.begins: {standing.begins} lies {periods:,} periods before the ledger's clock, {written_moment(clock)}; at most "
+            f"standing.begins: {standing.begins} lies {periods:,} periods before the ledger's clock, {format_moment(clock)}; at most "
             f"{MAX_PAST_PERIODS:,} are allowed; begin later, or register the topic with longer periods"
         )
 

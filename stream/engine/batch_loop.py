@@ -137,7 +137,7 @@ class BatchLoop:
 
     async def commit(self, session: PartitionSession, outputs: Outputs, *, idle: bool = False) -> None:
         """Add these outputs to the buffer, and commit the buffer's content if it is due."""
-        if (due := session.gathering.due(outputs, time.monotonic(), idle=idle)) is not None:
+        if (due := session.gathering.add_and_take_due(outputs, time.monotonic(), idle=idle)) is not None:
             self._step.enter("writing")
             await session.writer.commit(*due)
 

@@ -111,7 +111,7 @@ class GroupOffsets:
         """Note that all records before an offset are answered."""
         self._reached[source] = offset
 
-    def due(self, now: float, *, waited_for: bool = False) -> dict[TopicPartition, int]:
+    def take_due(self, now: float, *, waited_for: bool = False) -> dict[TopicPartition, int]:
         """Return the offsets to commit in a transaction at ``now``, each of them once.
 
         ``waited_for`` is true if clients or services wait for the outputs of this transaction.

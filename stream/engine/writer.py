@@ -288,7 +288,9 @@ class OutputBuffer:
         """Return the seconds until the buffer must be committed, or None if it is empty."""
         return max(0.0, self._since + self._patience - now) if self._waiting else None
 
-    def due(self, outputs: Outputs, now: float, *, idle: bool) -> tuple[Outputs, dict[TopicPartition, int]] | None:
+    def add_and_take_due(
+        self, outputs: Outputs, now: float, *, idle: bool
+    ) -> tuple[Outputs, dict[TopicPartition, int]] | None:
         """Add outputs; return those to commit now with the due offsets, or None if there are none.
 
         Offsets without outputs are committed only in an ``idle`` partition. In a busy one, their
@@ -300,7 +302,7 @@ class OutputBuffer:
             outputs = self._gathered(outputs, now, at_once=idle or waited_for)
         if not (outputs or idle):
             return None
-        offsets = self._offsets.due(now, waited_for=waited_for)
+        offsets = self._offsets.take_due(now, waited_for=waited_for)
         return (outputs, offsets) if outputs or offsets else None
 
     def _gathered(self, outputs: Outputs, now: float, *, at_once: bool) -> Outputs:

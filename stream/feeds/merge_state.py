@@ -18,9 +18,9 @@ from schemas import (
     Progress,
     Request,
     RunningCountCalibration,
+    format_moment,
     moment_ms,
     named_at,
-    written_moment,
 )
 from schemas.wire import Codec, struct
 from stream.feeds.feed_definitions import FeedDefinitions, StandingDefinition
@@ -236,7 +236,7 @@ class MergePeriods:
         if asking is None or not asking.is_open:
             # The requesting stream may have ended before its request arrived, so request again.
             self._requesting_streams[source] = definition.spec.stream
-            begins = written_moment(period_of(definition, start))
+            begins = format_moment(period_of(definition, start))
             request = f"begin/{definition.incarnation}@{begins}"
             self._write(outputs, BeginPeriod(request=request, source=definition.source.source, start=begins))
         return False

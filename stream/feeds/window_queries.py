@@ -14,7 +14,7 @@ import msgspec
 from schemas import Decimals, EventsSource, Partial, SumOf, UnknownGroupsCalibration
 from schemas.domains import Domain
 from schemas.queries import MAX_VALUE_COUNT
-from schemas.windows import written_moment
+from schemas.windows import format_moment
 from schemas.wire import UNREADABLE, encode, struct
 from stream.feeds.counted_streams import Key, StandingStreams, Stream
 from stream.feeds.feed_definitions import StandingDefinition
@@ -88,8 +88,8 @@ def build_questions(definition: StandingDefinition, start: int, numbers: Sequenc
     of a quantile's values. Sums of decimals are in steps, and are written as decimals.
     """
     write = _writer(definition)
-    begun = written_moment(start)
-    end = written_moment(start + definition.standing.window.size_ms)
+    begun = format_moment(start)
+    end = format_moment(start + definition.standing.window.size_ms)
     stream = _encode(definition.spec.stream)
     window = b',"window":{"start":"%s","end":"%s"}' % (begun.encode(), end.encode())
     if definition.spec.mechanism.kind in _SINGLE_QUESTION_KINDS:
@@ -106,8 +106,8 @@ def build_questions(definition: StandingDefinition, start: int, numbers: Sequenc
 
 def build_texts_question(definition: StandingDefinition, start: int, encoded: str) -> bytes:
     """Return the question of a window with the encoded counts of its texts."""
-    begun = written_moment(start)
-    end = written_moment(start + definition.standing.window.size_ms)
+    begun = format_moment(start)
+    end = format_moment(start + definition.standing.window.size_ms)
     stream = _encode(definition.spec.stream)
     return b'{"id":"%s","stream":%s,"window":{"start":"%s","end":"%s"},"texts":"%s"}' % (
         begun.encode(),

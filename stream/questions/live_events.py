@@ -12,7 +12,7 @@ from typing import Any, Final, NamedTuple
 import msgspec
 from aiokafka.partitioner import murmur2
 
-from schemas import EventsSource, Source, moment_ms, span_ms, written_moment
+from schemas import EventsSource, Source, format_moment, moment_ms, span_ms
 from schemas.windows import END_MS, MARK_HEADER, NO_MOMENT
 from schemas.wire import UNREADABLE
 from stream.errors import Invalid
@@ -53,7 +53,7 @@ class LiveTopic:
 
     def marks(self, moment: int) -> Iterator[LiveRecord]:
         """Return a watermark for each partition, at Unix milliseconds."""
-        headers = ((MARK_HEADER, written_moment(moment).encode()),)
+        headers = ((MARK_HEADER, format_moment(moment).encode()),)
         return (LiveRecord(self.source.topic, number, None, b"", headers) for number in range(self.partitions))
 
 
@@ -141,7 +141,7 @@ def parse_time(time: str | float | datetime) -> int:
         raise Invalid(f"time: {seconds:.15g} is not from 1970 to 9999; {_TIME_FORMS}")
     elif END_MS <= 1000 * time < 1000 * END_MS:
         raise Invalid(
-            f"time: {time} s is after the year 9999; if it is in milliseconds ({written_moment(int(time))}), divide it "
+            f"time: {time} s is after the year 9999; if it is in milliseconds ({format_moment(int(time))}), divide it "
             "by 1,000"
         )
     else:
@@ -214,7 +214,7 @@ class Replay:
         count = -(-(last - first) // self._every)
         if count > MAX_MARKS:
             raise Invalid(
-                f"marks: from {written_moment(first)} to {written_moment(last)} there are {count:,}, more than {MAX_MARKS:,}; give a longer interval, "
+                f"marks: from {format_moment(first)} to {format_moment(last)} there are {count:,}, more than {MAX_MARKS:,}; give a longer interval, "
                 "leave out events with wrong dates, or set the end of the replay"
             )
         marks = [*range(first, last, self._every), last]

@@ -12,7 +12,7 @@ import polars as pl
 from aiohttp import web
 
 from schemas import MAX_RECORD_BYTES, GrantRecord, LedgerRecord, RejectedHeaders
-from schemas.windows import moment_ms, written_moment
+from schemas.windows import format_moment, moment_ms
 from schemas.wire import Codec
 from sotto import Refused
 from stream.monitor.api.connections import MonitorRunner
@@ -281,7 +281,7 @@ class Scene(Installation):
                     for number in range(count)
                 ]
                 self.driver.publish("visits", events)
-                self.driver.advance("visits", written_moment(start + 900_000))
+                self.driver.advance("visits", format_moment(start + 900_000))
         self.flow()
 
     def with_streams(self, count: int) -> None:

@@ -15,7 +15,7 @@ from aiokafka import AIOKafkaProducer
 from aiokafka.admin import NewTopic
 from aiokafka.errors import KafkaError
 
-from schemas import EventsSource, StreamSpec, written_moment
+from schemas import EventsSource, StreamSpec, format_moment
 from sotto import AsyncClient
 from stream.kafka.client.security import admin_client
 from stream.kafka.topics.layouts import durability
@@ -88,7 +88,7 @@ class Live:
 
     async def mark(self, moment: int) -> None:
         """Move the clock of a source that has marks."""
-        headers = [("sotto-mark", written_moment(moment).encode())]
+        headers = [("sotto-mark", format_moment(moment).encode())]
         for number in range(PARTITIONS):
             await self.producer.send(self.source.topic, b"", partition=number, headers=headers)
         await self.producer.flush()

@@ -13,7 +13,7 @@ from typing import Any
 from pydantic import TypeAdapter
 
 from schemas import Answer, EventsSource, OpenStream, Source, StandingQuery, StreamSpec
-from schemas.windows import moment_ms, written_moment
+from schemas.windows import format_moment, moment_ms
 from sotto import AsyncClient
 from stream.formatting import cells_of
 from stream.processing.text_counts import encode_text_counts
@@ -173,7 +173,7 @@ def probe(stream: str, kind: str, *, on_table: bool) -> bytes:
 def standing_probe(stream: str, kind: str, source: EventsSource, standing: StandingQuery) -> bytes:
     """The same for a standing stream: its first window, of its first group."""
     start = standing.window.first_from(moment_ms(standing.begins or ""))
-    window = {"start": written_moment(start), "end": written_moment(start + standing.window.size_ms)}
+    window = {"start": format_moment(start), "end": format_moment(start + standing.window.size_ms)}
     asked: dict[str, Any] = {"window": window}
     if kind == "unknown_groups":
         return event("probe", stream, {**asked, "texts": encode_text_counts({b"note 1": 3})})

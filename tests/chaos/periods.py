@@ -14,10 +14,10 @@ from schemas import (
     StandingQuery,
     StreamSpec,
     TrailRequest,
+    format_moment,
     moment_ms,
     named_at,
     span_ms,
-    written_moment,
 )
 from stream.budget.trail_verification import TrailCheck
 from stream.processing.protocol import RecordLike
@@ -149,7 +149,7 @@ class Periods:
                 behind = start + 2 * self._source.period_ms + span_ms(standing.lateness)
                 if behind <= until and grant.state not in {"closed", "exhausted"}:
                     found.append(
-                        f"{stream}: is not closed, and all windows up to {written_moment(behind)} are asked"
+                        f"{stream}: is not closed, and all windows up to {format_moment(behind)} are asked"
                     )
                 elif behind > until and grant.ending is not None:
                     found.append(f"{stream}: is {grant.ending} early")
@@ -173,7 +173,7 @@ class Periods:
         begins = moment_ms(standing.begins or "")
         if begins >= start + self._source.period_ms:
             return None
-        own = standing.model_copy(update={"begins": written_moment(max(start, begins))})
+        own = standing.model_copy(update={"begins": format_moment(max(start, begins))})
         names = {"stream": named_at(spec.stream, start), "source": named_at(self._source.source, start)}
         return spec.model_copy(update={**names, "standing": own})
 

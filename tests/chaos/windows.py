@@ -15,7 +15,7 @@ from typing import Any
 from aiokafka.partitioner import murmur2
 
 from schemas import EventsSource, RegisterSource, RunningCount, RunningCountCalibration, StreamSpec
-from schemas.windows import moment_ms, span_ms, written_moment
+from schemas.windows import format_moment, moment_ms, span_ms
 from stream.privacy.accuracy.counting_trees import CountingTree
 from stream.privacy.planning.release_plans import tree_of
 from stream.processing.protocol import RecordLike
@@ -72,8 +72,8 @@ def live_source(topic: str, clock: str, idle: str = "1s", **changed: str) -> Eve
 
 def standing_specs(size: str, every: str, begins: int, horizon: int = 10) -> list[StreamSpec]:
     """A stream of each kind that standing streams have; the running count goes on for ``horizon`` windows."""
-    hopping = {"window": {"size": size, "every": every}, "begins": written_moment(begins)}
-    plain = {"window": {"size": every}, "begins": written_moment(begins)}
+    hopping = {"window": {"size": size, "every": every}, "begins": format_moment(begins)}
+    plain = {"window": {"size": every}, "begins": format_moment(begins)}
     sparse = {"kind": "above_threshold", "threshold": 3.0, "cutoff": 500}
     wanted: list[tuple[str, dict[str, Any], dict[str, Any]]] = [
         ("visits-high", sparse, {**hopping, "where": "value >= 5", "by": ["group"]}),
@@ -247,7 +247,7 @@ def _wanted(
     first, end = asked_between(source, spec)
     start, given, tree = first, 0, _tree(logs, topics, spec)
     while start < end and (closes := start + size + late) <= (until if given >= least else until + FAR):
-        moment = written_moment(start)
+        moment = format_moment(start)
         if any(_epoch_at(some, start) is None for some in epochs):
             start += every
             continue

@@ -10,7 +10,7 @@ import pytest
 from aiokafka.admin import AIOKafkaAdminClient
 from aiokafka.protocol.admin import DeleteGroupsRequest
 
-from schemas import Answer, written_moment
+from schemas import Answer, format_moment
 from stream.kafka.topics.creation import create_topics
 from stream.kafka.topics.layouts import merging_group
 from stream.services.feed_service import feed_group
@@ -100,7 +100,7 @@ async def until(ground: Ground, streams: set[str], *, halted: bool) -> list[Answ
     deadline = time.monotonic() + SECONDS
     while time.monotonic() < deadline:
         answers = await answers_in(ground)
-        since = written_moment(YESTERDAY + 8000)
+        since = format_moment(YESTERDAY + 8000)
         if streams <= {
             one.stream
             for one in answers

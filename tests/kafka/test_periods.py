@@ -13,7 +13,7 @@ from aiokafka import AIOKafkaProducer
 from aiokafka.admin import NewTopic
 from aiokafka.partitioner import murmur2
 
-from schemas import EventsSource, StreamSpec, named_at, written_moment
+from schemas import EventsSource, StreamSpec, format_moment, named_at
 from stream.budget.trail_verification import TrailCheck
 from stream.kafka.client.security import admin_client
 from tests.chaos.checker import committed
@@ -79,7 +79,7 @@ async def test_periods_begin_once_and_end_by_themselves_whatever_is_killed(groun
         "total": None,
     }
     await ground.client.register(EventsSource.model_validate(declared, strict=False))
-    standing = {"window": {"size": "30m"}, "by": ["group"], "begins": written_moment(YESTERDAY)}
+    standing = {"window": {"size": "30m"}, "by": ["group"], "begins": format_moment(YESTERDAY)}
     spec = {
         "stream": "counts",
         "source": "visits",
@@ -99,8 +99,8 @@ async def test_periods_begin_once_and_end_by_themselves_whatever_is_killed(groun
                 home = int(murmur2(who.encode()) & 0x7FFFFFFF) % PARTITIONS
                 await producer.send(topic, json.dumps(event).encode(), key=who.encode(), partition=home)
                 period = YESTERDAY + half // 2 * HOUR
-                wanted[named_at("counts", period), f"{written_moment(start)}/{place % 3}"] += 1
-            headers = [("sotto-mark", written_moment(start + HALF).encode())]
+                wanted[named_at("counts", period), f"{format_moment(start)}/{place % 3}"] += 1
+            headers = [("sotto-mark", format_moment(start + HALF).encode())]
             for number in range(PARTITIONS):
                 await producer.send(topic, b"", partition=number, headers=headers)
             await producer.flush()

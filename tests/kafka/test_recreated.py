@@ -14,7 +14,7 @@ from aiokafka import AIOKafkaProducer, TopicPartition
 from aiokafka.admin import NewTopic
 from aiokafka.errors import UnknownTopicOrPartitionError
 
-from schemas import written_moment
+from schemas import format_moment
 from sotto import AsyncClient
 from stream.engine.restore import reader
 from stream.kafka.client.adapter import Consumer
@@ -51,7 +51,7 @@ async def send_people(producer: AIOKafkaProducer, topic: str, partitions: int, m
         key = person.encode()
         home = partition_of(key, partitions)
         await producer.send(topic, json.dumps(event).encode(), key=key, partition=home)
-    mark = [("sotto-mark", written_moment(moment + 4000).encode())]
+    mark = [("sotto-mark", format_moment(moment + 4000).encode())]
     for home in range(partitions):
         await producer.send(topic, b"", partition=home, headers=mark)
     await producer.flush()
@@ -88,7 +88,7 @@ async def test_feeds_refuse_a_live_topic_that_was_created_again(
             while len(await counts_of(ground, stream)) < 2:
                 await asyncio.sleep(0.1)
         before = await counts_of(ground, stream)
-        assert sum(before[written_moment(YESTERDAY)]) == PEOPLE
+        assert sum(before[format_moment(YESTERDAY)]) == PEOPLE
         await recreate(ground.settings, topic, partitions)
         for step in range(3, 9):
             await send_people(producer, topic, partitions, YESTERDAY + 2000 * step + 500)

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
 
-from schemas import BeginPeriod, EventsSource, moment_ms, written_moment
+from schemas import BeginPeriod, EventsSource, format_moment, moment_ms
 from sotto import Driver
 from stream.feeds.count_processor import FeedProcessor
 from stream.feeds.feed_definitions import FeedDefinitions, parse_definition
@@ -40,12 +40,12 @@ class World:
         driver.register(self.source)
         for name, form in self.forms.items():
             answers = {"answers": 100} if form.mechanism["kind"] == "laplace" else {}
-            standing = {**form.standing, "begins": written_moment(0)}
+            standing = {**form.standing, "begins": format_moment(0)}
             mechanism = {**form.mechanism, **answers}
             driver.open(builders.stream(name, self.source.source, mechanism=mechanism, standing=standing))
         driver.wait(self.periods * HOUR // 1000)
         for number in range(self.periods):
-            start = written_moment(number * HOUR)
+            start = format_moment(number * HOUR)
             driver.request(BeginPeriod(request=f"begin-{number}", source=self.source.source, start=start))
         self.__dict__["topics"] = driver.topics
         told = driver.records(driver.topics.control)
@@ -115,7 +115,7 @@ class MovedInPeriod:
     def compare(self, ours: Asked, theirs: Asked, period: int) -> None:
         """Take in two topics that differ in what one person did in a period."""
         self.same_questions &= ours.keys() == theirs.keys()
-        here = "@" + written_moment(period * HOUR)
+        here = "@" + format_moment(period * HOUR)
         over: dict[str, int] = defaultdict(int)
         for stream, start in ours.keys() & theirs.keys():
             steps = [abs(a - b) for a, b in zip(ours[stream, start], theirs[stream, start], strict=True)]

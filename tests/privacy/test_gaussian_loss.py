@@ -21,10 +21,10 @@ from tests.privacy.exact import law_of
 from tests.privacy.losses import cut_tail, worst_delta
 
 
-def gaussian_plan(mechanism: dict[str, Any], epsilon: float, delta: float, **setting: Any) -> Calibration:
+def gaussian_plan(mechanism: dict[str, Any], epsilon: float, delta: float, **facts: Any) -> Calibration:
     """The calibration with Gaussian noise, whether or not another is better."""
     spec = parse_spec(**mechanism, epsilon=epsilon, delta=delta)
-    [found] = [one for one in plan_calibrations(spec, SourceFacts(**setting)) if name_of(one).endswith("gaussian")]
+    [found] = [one for one in plan_calibrations(spec, SourceFacts(**facts)) if name_of(one).endswith("gaussian")]
     return found
 
 
@@ -51,8 +51,8 @@ def test_a_released_cell_uses_up_its_delta_and_no_more(kind: str, epsilon: float
 
 @pytest.mark.parametrize(("epsilon", "delta"), [(1.0, 1e-2), (2.0, 1e-4)])
 def test_a_replaced_row_moves_two_cells_and_uses_up_delta_and_no_more(epsilon: float, delta: float) -> None:
-    setting = {"universe": 100, "neighbors": "replace", "rows": 50}
-    found = gaussian_plan({"kind": "histogram", "attributes": ["a"]}, epsilon, delta, **setting)
+    facts = {"universe": 100, "neighbors": "replace", "rows": 50}
+    found = gaussian_plan({"kind": "histogram", "attributes": ["a"]}, epsilon, delta, **facts)
     assert isinstance(found, ReleaseCalibration)
     assert keeps([release_law(found)] * 2, [1, -1], epsilon, delta, 0.3)
 

@@ -29,8 +29,8 @@ Counts = tuple[int, ...]
 def planned(
     rows: int = 1, *, replace: bool = False, epsilon: float = EPSILON, delta: float = DELTA
 ) -> UnknownGroupsCalibration:
-    setting = SourceFacts(contribution=rows, neighbors="replace" if replace else "add-remove", disjoint=True)
-    found = choose_calibration(parse_spec("unknown_groups", counts=False, epsilon=epsilon, delta=delta), setting)
+    facts = SourceFacts(contribution=rows, neighbors="replace" if replace else "add-remove", disjoint=True)
+    found = choose_calibration(parse_spec("unknown_groups", counts=False, epsilon=epsilon, delta=delta), facts)
     assert isinstance(found, UnknownGroupsCalibration)
     return found
 

@@ -35,8 +35,8 @@ def calibrations(
 ) -> dict[str, ReleaseCalibration]:
     size = {"projections": projections} if kind == "sparse_project" else {}
     spec = parse_spec(kind, epsilon=epsilon, delta=delta, **size)
-    setting = SourceFacts(universe=8, neighbors=neighbors, rows=5 if neighbors == "replace" else None)
-    return {one.method: one for one in plan_calibrations(spec, setting)}
+    facts = SourceFacts(universe=8, neighbors=neighbors, rows=5 if neighbors == "replace" else None)
+    return {one.method: one for one in plan_calibrations(spec, facts)}
 
 
 def noise_of(calibration: ReleaseCalibration) -> Law:

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from schemas import AnswersCalibration, SparseVectorCalibration, StandingQuery, written_moment
+from schemas import AnswersCalibration, SparseVectorCalibration, StandingQuery, format_moment
 from sotto import Driver
 from stream.privacy.accuracy.source_facts import movement
 from stream.privacy.composition.gaussian_losses import gaussian_rho
@@ -35,7 +35,7 @@ RANGES = {"events": (0, 1), "people": (0, 1), "paid": (0, 2), "owed": (-2, 0), "
 
 def window(number: int) -> dict[str, str]:
     """One of the windows of an hour that follow upon each other."""
-    return {"start": written_moment(number * 3_600_000), "end": written_moment((number + 1) * 3_600_000)}
+    return {"start": format_moment(number * 3_600_000), "end": format_moment((number + 1) * 3_600_000)}
 
 
 def counted(person: Person, count: str) -> Move:

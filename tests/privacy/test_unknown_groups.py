@@ -42,8 +42,8 @@ EPSILON, DELTA = 2.0, 1e-2
 def planned(
     rows: int = 1, *, replace: bool = False, epsilon: float = EPSILON, delta: float = DELTA
 ) -> UnknownGroupsCalibration:
-    setting = SourceFacts(contribution=rows, neighbors="replace" if replace else "add-remove", disjoint=True)
-    found = choose_calibration(parse_spec("unknown_groups", epsilon=epsilon, delta=delta), setting)
+    facts = SourceFacts(contribution=rows, neighbors="replace" if replace else "add-remove", disjoint=True)
+    found = choose_calibration(parse_spec("unknown_groups", epsilon=epsilon, delta=delta), facts)
     assert isinstance(found, UnknownGroupsCalibration)
     return found
 
@@ -154,11 +154,11 @@ def planned_window(
 ) -> UnknownGroupsCalibration:
     """The plan of a live topic whose texts have one byte, with a limit that few texts reach."""
     monkeypatch.setattr(unknown_groups_plans, "MOST_WINDOW_BYTES", limit * rows)
-    setting = SourceFacts(
+    facts = SourceFacts(
         contribution=rows, neighbors="replace" if replace else "add-remove", disjoint=True, text_bytes=1
     )
     spec = parse_spec("unknown_groups", epsilon=EPSILON, delta=DELTA)
-    found = choose_calibration(spec.model_copy(update={"beta": 0.06}), setting)
+    found = choose_calibration(spec.model_copy(update={"beta": 0.06}), facts)
     assert isinstance(found, UnknownGroupsCalibration)
     assert (found.text_bytes, found.most_bytes) == (1 + TEXT_OVERHEAD, limit * rows)
     return found

@@ -9,7 +9,7 @@ from collections import defaultdict
 from collections.abc import Callable, Iterator
 from functools import cache, wraps
 
-from schemas import CloseStream, OpenStream, StreamSpec, moment_ms, span_ms, written_moment
+from schemas import CloseStream, OpenStream, StreamSpec, format_moment, moment_ms, span_ms
 from schemas.rejected import HEADER_PREFIX
 from schemas.windows import MARK_HEADER
 from sotto import Driver
@@ -90,7 +90,7 @@ class PeriodWorld(World):
 
     def mark(self, *partitions: int) -> None:
         """Tell partitions of the topic, or all of them, what the time is."""
-        headers = ((MARK_HEADER, written_moment(self.now).encode()),)
+        headers = ((MARK_HEADER, format_moment(self.now).encode()),)
         for number in partitions or range(LIVE_PARTITIONS):
             self.broker.append(TOPIC, number, b"", b"", headers)
 

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from schemas import GrantRecord, RunningCountCalibration, moment_ms, named_at, written_moment
+from schemas import GrantRecord, RunningCountCalibration, format_moment, moment_ms, named_at
 from sotto import Driver
 from stream.privacy.planning.release_plans import tree_of
 from tests.builders import installation, stream
@@ -47,7 +47,7 @@ def events(days: int, seed: int) -> Events:
     found = [
         event(
             f"N{chance.randrange(5)}",
-            written_moment(moment_ms(DAYS[0]) + chance.randrange(days * 24 * 2) * HOUR // 2),
+            format_moment(moment_ms(DAYS[0]) + chance.randrange(days * 24 * 2) * HOUR // 2),
             chance.choice(AIRPORTS),
         )
         for _ in range(60 * days)
@@ -92,7 +92,7 @@ def wanted(
             for cell in range(len(AIRPORTS)):
                 passed = [numbers[one][cell] for one in starts[:windows]]
                 sums = [sum(passed[node.start : node.end]) for node in tree_of(calibration).nodes(windows)]
-                found[stream, f"{written_moment(start)}/{cell}"] = sums
+                found[stream, f"{format_moment(start)}/{cell}"] = sums
     return found
 
 
@@ -131,7 +131,7 @@ def test_crashes_and_redelivery_change_nothing() -> None:
         driver.publish("flights", some)
         driver.crash()
     for hour in range(2, 4 * 24 + 1, 2):
-        driver.advance("flights", written_moment(moment_ms(DAYS[0]) + hour * HOUR))
+        driver.advance("flights", format_moment(moment_ms(DAYS[0]) + hour * HOUR))
         if hour % 3 == 0:
             driver.redeliver()
         driver.crash()
@@ -140,7 +140,7 @@ def test_crashes_and_redelivery_change_nothing() -> None:
 
 def test_a_person_more_moves_the_sums_of_a_period_by_its_total_and_no_others() -> None:
     coming = events(3, seed=2)
-    busy = [event("Nobody", written_moment(moment_ms(DAYS[1]) + hour * HOUR)) for hour in range(24)]
+    busy = [event("Nobody", format_moment(moment_ms(DAYS[1]) + hour * HOUR)) for hour in range(24)]
     one, other = ready(), ready()
     one.publish("flights", coming)
     other.publish("flights", [*busy, *coming])

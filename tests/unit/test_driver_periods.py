@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from schemas import BeginPeriod, CloseStream, Query
-from schemas.windows import moment_ms, span_ms, written_moment
+from schemas.windows import format_moment, moment_ms, span_ms
 from sotto import Driver, Refused
 from stream.dev.backup_transfer import LedgerReturn
 from stream.processing.control_order import PERIOD_OVER_REASON, questions_in_period
@@ -146,7 +146,7 @@ def test_what_is_closed_because_its_period_is_over_answers_first_what_it_was_ask
     for place in range(21):
         start = moment_ms(DAYS[0]) + place * quarter
         question: dict[str, Any] = {
-            "window": {"start": written_moment(start), "end": written_moment(start + quarter)},
+            "window": {"start": format_moment(start), "end": format_moment(start + quarter)},
             "group": {"origin": "EWR"},
         }
         assert grants(driver)[f"late@{DAYS[0]}"].state == "open"

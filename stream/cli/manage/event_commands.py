@@ -11,7 +11,7 @@ from typing import Annotated, Final
 import msgspec
 import typer
 
-from schemas import EventsSource, written_moment
+from schemas import EventsSource, format_moment
 from schemas.wire import UNREADABLE
 from stream.cli.manage.record_rows import call_client
 from stream.cli.output import CommandError, name_of, numbered_lines, say
@@ -158,7 +158,7 @@ async def _publish(
             first = moment if first is None else first
             await client.advance(source, moment / 1000)
             await client.publish(source, events)
-        added = f", with marks from {written_moment(first or 0)} to {written_moment(moment or 0)}"
+        added = f", with marks from {format_moment(first or 0)} to {format_moment(moment or 0)}"
     await client.flush()
     report.say_reasons()
     say(f"{report.accepted:,} events accepted, {report.refused:,} refused in {declared.topic}{added}")

@@ -17,8 +17,8 @@ from schemas import (
     RegisterSource,
     SourceRecord,
     StreamSpec,
+    format_moment,
     moment_ms,
-    written_moment,
 )
 from stream.client.async_client import AsyncClient
 from stream.dev.demo.demo_report import Check, DemoReport
@@ -93,7 +93,7 @@ def truths() -> dict[Place, Truth]:
         late.group_by("window", "origin").agg(departures=pl.len()).join(bounded, ["window", "origin"], "left")
     )
     return {
-        (written_moment(window), origin): Truth(aircraft or 0, departures)
+        (format_moment(window), origin): Truth(aircraft or 0, departures)
         for window, origin, departures, aircraft in figures.iter_rows()
     }
 
@@ -130,7 +130,7 @@ async def _run(settings: Settings, source: EventsSource, progress: DemoProgress)
 
 async def _publish(client: AsyncClient, reader: AnswerReader) -> None:
     for day, departures in groupby(flights.events(), key=lambda event: int(event["scheduled"] or 0) // DAY_MS):
-        await client.advance("flights", written_moment(day * DAY_MS))
+        await client.advance("flights", format_moment(day * DAY_MS))
         today = list(departures)
         await client.publish("flights", today)
         reader.advance(len(today))
@@ -198,7 +198,7 @@ def _report(
 
 def _places() -> list[Place]:
     begin = moment_ms(flights.BEGINS)
-    starts = (written_moment(begin + number * WINDOW_MS) for number in range(windows()))
+    starts = (format_moment(begin + number * WINDOW_MS) for number in range(windows()))
     return [(start, origin) for start in starts for origin in flights.AIRPORTS]
 
 

@@ -20,8 +20,8 @@ from schemas import (
     RunningCountCalibration,
     StandingQuery,
     Window,
+    format_moment,
     moment_ms,
-    written_moment,
 )
 from stream.privacy.accuracy.counting_trees import CountingTree, Node, node_name, window_number
 from stream.privacy.accuracy.intervals import half_width
@@ -142,7 +142,7 @@ def _window_number(horizon: _Horizon, window: Window | None) -> int:
     if not found or end - start != horizon.size:
         raise Rejection(
             "malformed",
-            f"window: not a window of this stream, the first of which begins at {written_moment(horizon.first)}",
+            f"window: not a window of this stream, the first of which begins at {format_moment(horizon.first)}",
         )
     if found > horizon.tree.steps:
         raise Rejection(

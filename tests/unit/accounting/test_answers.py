@@ -34,8 +34,8 @@ KINDS = ("laplace", "noisy_max", "exponential")
 spec = partial(parse_spec, expected_queries=10**6)
 
 
-def plans(kind: str, setting: SourceFacts = FINE, **fields: Any) -> dict[str, AnswersCalibration]:
-    return {one.method: one for one in plan_calibrations(spec(kind, **fields), setting)}
+def plans(kind: str, facts: SourceFacts = FINE, **fields: Any) -> dict[str, AnswersCalibration]:
+    return {one.method: one for one in plan_calibrations(spec(kind, **fields), facts)}
 
 
 @pytest.mark.parametrize("kind", KINDS)

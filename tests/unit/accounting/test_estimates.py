@@ -136,11 +136,11 @@ def test_noise_that_does_not_fit_is_refused() -> None:
 
 
 def test_the_worst_case_and_the_textbook_are_multiplicative_weights() -> None:
-    setting = SourceFacts(sizes=(8, 4), universe=32, rows=50_000)
-    assert isinstance(choose_calibration(spec(worst_case=True), setting), HypothesisCalibration)
-    textbook = choose_calibration(spec(calibration="textbook"), setting)
+    facts = SourceFacts(sizes=(8, 4), universe=32, rows=50_000)
+    assert isinstance(choose_calibration(spec(worst_case=True), facts), HypothesisCalibration)
+    textbook = choose_calibration(spec(calibration="textbook"), facts)
     assert (textbook.kind, textbook.method) == ("hypothesis", "textbook")
-    assert choose_calibration(spec(), setting).kind == "estimate"
+    assert choose_calibration(spec(), facts).kind == "estimate"
     assert choose_calibration(spec(), SourceFacts(sizes=FOURTEEN, universe=math.prod(FOURTEEN))).kind == "estimate"
 
 

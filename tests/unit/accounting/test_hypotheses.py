@@ -51,8 +51,8 @@ def planned(
         expected_queries=queries,
         beta=beta,
     )
-    setting = SourceFacts(universe=universe, rows=rows, neighbors=neighbors)
-    found = plan_calibrations(spec, setting)
+    facts = SourceFacts(universe=universe, rows=rows, neighbors=neighbors)
+    found = plan_calibrations(spec, facts)
     return {one.method if one.method == "textbook" else one.sparse_vector.method: one for one in found}
 
 

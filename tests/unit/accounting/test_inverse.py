@@ -46,12 +46,12 @@ def name_kind(value: object) -> str | None:
     return value["kind"] if isinstance(value, dict) else None
 
 
-def error(asked: StreamSpec, setting: SourceFacts) -> float:
-    return promised_alpha(plans.choose_calibration(asked, setting))
+def error(asked: StreamSpec, facts: SourceFacts) -> float:
+    return promised_alpha(plans.choose_calibration(asked, facts))
 
 
 @pytest.mark.parametrize(
-    ("mechanism", "setting", "alpha"),
+    ("mechanism", "facts", "alpha"),
     [
         (ABOVE, FINE, 40.0),
         (NUMERIC, FINE, 100.0),
@@ -65,11 +65,11 @@ def error(asked: StreamSpec, setting: SourceFacts) -> float:
     ids=name_kind,
 )
 def test_the_epsilon_found_keeps_to_the_error_and_slightly_less_does_not(
-    mechanism: Fields, setting: SourceFacts, alpha: float
+    mechanism: Fields, facts: SourceFacts, alpha: float
 ) -> None:
-    found = needed_epsilon(parse_spec(**mechanism), setting, alpha)
-    assert error(parse_spec(**mechanism, epsilon=found), setting) <= alpha
-    assert error(parse_spec(**mechanism, epsilon=found / (1.0 + TOLERANCE) / SLACK), setting) > alpha
+    found = needed_epsilon(parse_spec(**mechanism), facts, alpha)
+    assert error(parse_spec(**mechanism, epsilon=found), facts) <= alpha
+    assert error(parse_spec(**mechanism, epsilon=found / (1.0 + TOLERANCE) / SLACK), facts) > alpha
 
 
 @given(alpha=st.floats(0.05, 1e5), start=st.floats(1e-4, 100.0), delta=st.sampled_from([0.0, 1e-6]))

@@ -292,9 +292,9 @@ def spec(number: int, **fields: Any) -> StreamSpec:
 
 
 def test_ten_thousand_streams_that_differ_in_name_and_threshold_cost_one_plan() -> None:
-    setting = SourceFacts(sensitivity_steps=FINE, grid=1.0 / FINE)
-    assert {id(choose_calibration(spec(number), setting)) for number in range(10_000)} == {
-        id(choose_calibration(spec(0), setting))
+    facts = SourceFacts(sensitivity_steps=FINE, grid=1.0 / FINE)
+    assert {id(choose_calibration(spec(number), facts)) for number in range(10_000)} == {
+        id(choose_calibration(spec(0), facts))
     }
 
 

@@ -41,8 +41,8 @@ def answers(count: int, queries: int = 1000, epsilon: float = 1.0, delta: float 
 
 @lru_cache
 def estimate(warm_start: int = 1) -> EstimateCalibration:
-    setting = SourceFacts(neighbors="add-remove", universe=math.prod(SIZES), sizes=SIZES)
-    found = choose_calibration(parse_spec("pmw", warm_start=warm_start, expected_queries=5000), setting)
+    facts = SourceFacts(neighbors="add-remove", universe=math.prod(SIZES), sizes=SIZES)
+    found = choose_calibration(parse_spec("pmw", warm_start=warm_start, expected_queries=5000), facts)
     assert isinstance(found, EstimateCalibration)
     return found
 

@@ -53,9 +53,9 @@ SIZES: dict[str, dict[str, int]] = {
 }
 
 
-def plans(kind: str, setting: SourceFacts | None = None, **fields: Any) -> dict[str, ReleaseCalibration]:
+def plans(kind: str, facts: SourceFacts | None = None, **fields: Any) -> dict[str, ReleaseCalibration]:
     spec = parse_spec(kind, **{**SIZES[kind], **fields})
-    return {one.method: one for one in plan_calibrations(spec, setting or SourceFacts(universe=1000))}
+    return {one.method: one for one in plan_calibrations(spec, facts or SourceFacts(universe=1000))}
 
 
 def two_sided_law(rate: float, reach: int) -> Floats:
@@ -280,8 +280,8 @@ def test_a_histogram_is_one_pure_part_scaled_to_one_row_or_to_its_replacement(ki
 def test_a_histogram_has_whichever_noise_errs_less(
     delta: float, universe: int, neighbors: Any, method: str
 ) -> None:
-    setting = SourceFacts(universe=universe, neighbors=neighbors, rows=500 if neighbors == "replace" else None)
-    assert choose_calibration(parse_spec("histogram", delta=delta), setting).method == method
+    facts = SourceFacts(universe=universe, neighbors=neighbors, rows=500 if neighbors == "replace" else None)
+    assert choose_calibration(parse_spec("histogram", delta=delta), facts).method == method
 
 
 def test_the_textbook_states_the_notes_theorem() -> None:

@@ -25,8 +25,8 @@ from tests.builders import parse_spec
 spec = partial(parse_spec, "running_count")
 
 
-def plans(one: StreamSpec, setting: SourceFacts | None = None) -> dict[str, RunningCountCalibration]:
-    found = plan_calibrations(one, setting or SourceFacts())
+def plans(one: StreamSpec, facts: SourceFacts | None = None) -> dict[str, RunningCountCalibration]:
+    found = plan_calibrations(one, facts or SourceFacts())
     return {plan.method: plan for plan in found if isinstance(plan, RunningCountCalibration)}
 
 
@@ -117,9 +117,9 @@ def test_the_epsilon_of_a_wanted_error_is_found() -> None:
 
 @pytest.mark.parametrize(("groups", "windows"), [(1, 2), (1, 365), (7, 24)])
 def test_compared_with_windows_that_are_each_noised_it_is_the_one_to_take(groups: int, windows: int) -> None:
-    setting = SourceFacts(universe=groups, horizon=Movement(1, 1, 1, 1))
+    facts = SourceFacts(universe=groups, horizon=Movement(1, 1, 1, 1))
     first, second = rank_mechanisms(
-        PlanGoal("running", windows, 1.0, None, 0.05, 0.0, setting, fields={}),
+        PlanGoal("running", windows, 1.0, None, 0.05, 0.0, facts, fields={}),
     )[:2]
     assert [first.kind, second.kind] == ["running_count", "laplace"]
     assert first.alpha is not None

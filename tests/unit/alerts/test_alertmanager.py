@@ -10,7 +10,7 @@ import pytest
 from aiohttp import web
 
 from schemas import Answer
-from schemas.windows import written_moment
+from schemas.windows import format_moment
 from stream.alerts.alerts_file import AlertmanagerTarget
 from stream.alerts.delivery import AlertMetrics, Backoff, TargetSender
 from stream.alerts.targets import MAX_BATCH_ALARMS, RESOLVED_SECONDS, Alertmanager, group_labels
@@ -21,7 +21,7 @@ HOUR = 3600.0
 
 
 def answer(outcome: str, hour: int, group: str | None = "EWR", stream: str = "late") -> Answer:
-    window = {"start": written_moment(hour * 3_600_000), "end": written_moment((hour + 1) * 3_600_000)}
+    window = {"start": format_moment(hour * 3_600_000), "end": format_moment((hour + 1) * 3_600_000)}
     told = {"id": "x", "stream": stream, "outcome": outcome, "window": window, "index": hour}
     told |= {} if group is None else {"group": {"origin": group}}
     return Answer.model_validate_json(json.dumps(told))

@@ -112,7 +112,7 @@ def test_offsets_go_into_few_transactions() -> None:
     committed: list[int] = []
     for reached, now in enumerate(times):
         offsets.reach(SOURCE, reached)
-        committed += offsets.due(now).values()
+        committed += offsets.take_due(now).values()
     assert len(committed) <= 1 + times[-1] / OFFSETS_SECONDS
     assert committed == sorted(committed)
 
@@ -120,20 +120,20 @@ def test_offsets_go_into_few_transactions() -> None:
 def test_the_last_offset_reached_is_due_in_the_end_and_only_once() -> None:
     offsets = GroupOffsets()
     offsets.reach(SOURCE, 1)
-    assert offsets.due(0.0) == {SOURCE: 1}
+    assert offsets.take_due(0.0) == {SOURCE: 1}
     offsets.reach(SOURCE, 2)
     offsets.reach(SOURCE, 3)
-    assert offsets.due(0.0) == {}
-    assert offsets.due(OFFSETS_SECONDS) == {SOURCE: 3}
-    assert offsets.due(9 * OFFSETS_SECONDS) == {}
+    assert offsets.take_due(0.0) == {}
+    assert offsets.take_due(OFFSETS_SECONDS) == {SOURCE: 3}
+    assert offsets.take_due(9 * OFFSETS_SECONDS) == {}
 
 
 def test_what_others_wait_for_is_seldom_held_up_by_offsets() -> None:
     offsets = GroupOffsets()
     offsets.reach(SOURCE, 1)
-    assert offsets.due(0.0, waited_for=True) == {SOURCE: 1}
+    assert offsets.take_due(0.0, waited_for=True) == {SOURCE: 1}
     offsets.reach(SOURCE, 2)
-    assert offsets.due(0.9 * BUSY_OFFSETS_SECONDS, waited_for=True) == {}
-    assert offsets.due(0.9 * BUSY_OFFSETS_SECONDS) == {SOURCE: 2}
+    assert offsets.take_due(0.9 * BUSY_OFFSETS_SECONDS, waited_for=True) == {}
+    assert offsets.take_due(0.9 * BUSY_OFFSETS_SECONDS) == {SOURCE: 2}
     offsets.reach(SOURCE, 3)
-    assert offsets.due(2.0 * BUSY_OFFSETS_SECONDS, waited_for=True) == {SOURCE: 3}
+    assert offsets.take_due(2.0 * BUSY_OFFSETS_SECONDS, waited_for=True) == {SOURCE: 3}

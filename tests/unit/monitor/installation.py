@@ -13,7 +13,7 @@ from aiohttp.web import Application, Request
 
 from schemas import PartitionStatus, Query, Receipt, StreamStatus
 from schemas import Request as LedgerRequest
-from schemas.windows import written_moment
+from schemas.windows import format_moment
 from sotto import Driver
 from stream.monitor.api.connections import MonitorRunner
 from stream.monitor.api.models import Readiness
@@ -131,7 +131,7 @@ class Installation:
     def answer_window(self, stream: str, start: int, groups: dict[str, str], **fields: Any) -> None:
         """Give the monitor the answers of a standing stream for one hour: an outcome for each group."""
         for group, outcome in groups.items():
-            window = {"start": written_moment(start * 1000), "end": written_moment((start + 3600) * 1000)}
+            window = {"start": format_moment(start * 1000), "end": format_moment((start + 3600) * 1000)}
             answer = {"id": f"{start}/{group}", "stream": stream, "outcome": outcome, "window": window, **fields}
             value = json.dumps({**answer, "group": {"zone": group}}).encode()
             self.alerts.add_answer(

@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from schemas import Answer
-from schemas.windows import written_moment
+from schemas.windows import format_moment
 from stream.monitor.api.models import Readiness
 from stream.monitor.api.service_models import AlertQuery
 from stream.monitor.state.monitor_alerts import MAX_KEPT_ALERTS, Alerts
@@ -153,13 +153,13 @@ async def test_a_monitor_that_reads_no_answers_says_so() -> None:
         assert (await get(client, "/api/alerts"))["shown"] is False
 
 
-PERIODS = [f"late@{written_moment(day * 24 * HOUR * 1000)}" for day in range(3)]
+PERIODS = [f"late@{format_moment(day * 24 * HOUR * 1000)}" for day in range(3)]
 
 
 def hours(day: int, hour: int, outcome: str, group: str = "EWR") -> Record:
     """An hour's answer of a stream with a period a day."""
     at = (day * 24 + hour) * HOUR
-    window = {"start": written_moment(at * 1000), "end": written_moment((at + HOUR) * 1000)}
+    window = {"start": format_moment(at * 1000), "end": format_moment((at + HOUR) * 1000)}
     told = {"id": f"{at}", "stream": PERIODS[day], "outcome": outcome, "window": window, "group": {"zone": group}}
     return Record("answers", day, hour, (at + HOUR) * 1000, PERIODS[day].encode(), json.dumps(told).encode())
 

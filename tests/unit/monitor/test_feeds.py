@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from schemas.windows import moment_ms, written_moment
+from schemas.windows import format_moment, moment_ms
 from stream.monitor.api.service_models import MemberRow, WorkersView
 from tests.unit.monitor.installation import Installation, get
 from tests.unit.periods import DAYS, FLIGHTS, LATE, event
@@ -64,7 +64,7 @@ async def test_the_last_window_that_was_asked_is_told_by_how_much_was_answered(m
         for worker in found.driver._workers:
             found.driver.write(worker.idle(found.now))
         told = await feed(found)
-        assert written_moment(int(told["asked_to"] * 1000)) == f"2013-01-01T{end}:00:00Z", hour
+        assert format_moment(int(told["asked_to"] * 1000)) == f"2013-01-01T{end}:00:00Z", hour
     assert told["asked_at"] == found.now
     assert (told["topic"], told["clock"], told["idle"]) == ("ops.departures", "marks", None)
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from schemas.windows import moment_ms, span_ms, written_moment
+from schemas.windows import format_moment, moment_ms, span_ms
 from tests.builders import source, stream
 
 WINDOW = {"start": "2013-01-01T05:00:00Z", "end": "2013-01-01T06:00:00Z"}
@@ -50,4 +50,4 @@ def question(stream: str, number: int, **fields: Any) -> dict[str, Any]:
 def window(number: int) -> dict[str, str]:
     """One of the windows of an hour that begin every quarter."""
     start = moment_ms(WINDOW["start"]) + number * span_ms("15m")
-    return {"start": written_moment(start), "end": written_moment(start + span_ms("1h"))}
+    return {"start": format_moment(start), "end": format_moment(start + span_ms("1h"))}

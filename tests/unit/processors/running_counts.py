@@ -18,7 +18,7 @@ from schemas import (
     StreamOpened,
     StreamSpec,
     Windows,
-    written_moment,
+    format_moment,
 )
 from stream.formatting import cells_of
 from stream.privacy.accuracy.counting_trees import next_node_sums
@@ -54,9 +54,9 @@ Person = Sequence[tuple[int, int]]
 
 
 @cache
-def calibration_of(spec: StreamSpec, method: str = "basic", **setting: Any) -> RunningCountCalibration:
+def calibration_of(spec: StreamSpec, method: str = "basic", **facts: Any) -> RunningCountCalibration:
     """One of the plans of a stream."""
-    return next(one for one in plan_running_counts(spec, SourceFacts(**setting)) if one.method == method)
+    return next(one for one in plan_running_counts(spec, SourceFacts(**facts)) if one.method == method)
 
 
 @dataclass(frozen=True)
@@ -81,7 +81,7 @@ class Stream:
             mechanism=RunningCount(kind="running_count", steps=self.steps),
             epsilon=self.epsilon,
             delta=self.delta,
-            standing=StandingQuery(window=Windows(size="1h"), by=self.by, begins=written_moment(BEGINS)),
+            standing=StandingQuery(window=Windows(size="1h"), by=self.by, begins=format_moment(BEGINS)),
         )
 
     @property
@@ -90,8 +90,8 @@ class Stream:
 
     @property
     def calibration(self) -> RunningCountCalibration:
-        setting = {"universe": len(self.groups), "horizon": self.moved}
-        return calibration_of(self.spec, self.method, **setting).model_copy(update=dict(self.changed))
+        facts = {"universe": len(self.groups), "horizon": self.moved}
+        return calibration_of(self.spec, self.method, **facts).model_copy(update=dict(self.changed))
 
     def told(self, incarnation: str = "ab" * 16) -> Record:
         """Its control event."""
@@ -118,7 +118,7 @@ class Stream:
     def question(self, number: int, place: int, sums: Sequence[float], /, **otherwise: Any) -> bytes:
         """The question of one window and group; the first window is 0."""
         begins = FIRST + number * EVERY
-        start, end = written_moment(begins), written_moment(begins + EVERY)
+        start, end = format_moment(begins), format_moment(begins + EVERY)
         about = {"window": {"start": start, "end": end}, **({"group": self.groups[place]} if self.by else {})}
         asked = {"id": f"{start}/{place}", "stream": self.name, "values": list(sums), **about, **otherwise}
         return json.dumps({name: one for name, one in asked.items() if one is not None}).encode()

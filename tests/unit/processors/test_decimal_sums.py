@@ -104,8 +104,8 @@ def test_noisy_max_compares_decimal_sums_with_counts_in_one_unit() -> None:
 def test_sensitivity_of_decimal_sums_is_exact_in_common_steps() -> None:
     """A visit moves the sum by 200.00, which is 20,000 steps of 0.01, and a count by 100 of them."""
     spec = parse_stream(opened("above_threshold", sums=["cost"]))
-    setting = facts_for_plan(spec, parse_source(CLINIC))
-    assert (setting.grid, setting.sensitivity_steps) == (0.01, 20_000)
+    facts = facts_for_plan(spec, parse_source(CLINIC))
+    assert (facts.grid, facts.sensitivity_steps) == (0.01, 20_000)
     plain = facts_for_plan(parse_stream(opened("above_threshold")), parse_source(CLINIC))
     assert (plain.grid, plain.sensitivity_steps) == (1.0, 1)
 

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from schemas import RunningCountCalibration, written_moment
+from schemas import RunningCountCalibration, format_moment
 from sotto import Driver, Refused
 from stream.privacy.accuracy.counting_trees import Node, node_name
 from stream.privacy.noise import DrawRole, cell_noise
@@ -115,7 +115,7 @@ def test_the_stream_ends_with_its_horizon() -> None:
 
 def moved_by(milliseconds: int, length: int = EVERY) -> dict[str, Any]:
     start, end = FIRST + milliseconds, FIRST + milliseconds + length
-    return {"window": {"start": written_moment(start), "end": written_moment(end)}}
+    return {"window": {"start": format_moment(start), "end": format_moment(end)}}
 
 
 @pytest.mark.parametrize(

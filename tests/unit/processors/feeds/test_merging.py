@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from schemas import MAX_EVENT_BYTES, Query, written_moment
+from schemas import MAX_EVENT_BYTES, Query, format_moment
 from schemas.wire import Codec
 from stream.feeds import merge_processor
 from stream.feeds.feed_definitions import FeedDefinitions
@@ -143,11 +143,11 @@ def test_each_window_is_asked_once_in_order_and_with_the_same_bytes(flow: Any, d
         ]
         if name == "whole":
             assert [(one["id"], one["values"]) for one in numbers] == [
-                (written_moment(start), sums[name, start]) for start in starts
+                (format_moment(start), sums[name, start]) for start in starts
             ]
         else:
             assert [(one["id"], one["value"]) for one in numbers] == [
-                (f"{written_moment(start)}/{cell}", sums[name, start][cell])
+                (f"{format_moment(start)}/{cell}", sums[name, start][cell])
                 for start in starts
                 for cell in range(groups)
             ]

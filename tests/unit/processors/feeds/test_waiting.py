@@ -6,7 +6,7 @@ import json
 
 import pytest
 
-from schemas import named_at, written_moment
+from schemas import format_moment, named_at
 from stream.feeds import merge_processor
 from stream.feeds.feed_definitions import FeedDefinitions
 from stream.feeds.merge_processor import MergeProcessor
@@ -68,4 +68,4 @@ def test_the_order_of_a_periods_windows_is_that_in_which_they_close(
     come_before: int, at_once: int, most: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(merge_processor, "MAX_QUESTIONS_PER_STEP", most)
-    assert asked(come_before, at_once) == [(name, written_moment(start)) for start, name in ORDER]
+    assert asked(come_before, at_once) == [(name, format_moment(start)) for start, name in ORDER]
