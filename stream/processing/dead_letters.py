@@ -93,7 +93,7 @@ A larger batch is refused with all of its events. The limit is far above usual b
 otherwise one person's event could cause the refusal of other people's events.
 """
 MAX_RECORDS: Final = 1_000_000
-"""Most records of a batch; so many of the smallest events have about ``MOST_UNFOLDED_BYTES``."""
+"""Most records of a batch; this number of the smallest events has about ``MOST_UNFOLDED_BYTES``."""
 MAX_RECORD_BYTES: Final = 128 * 1024
 """Largest record in a batch that is decompressed in parts: twice the largest event of a live topic."""
 MAX_HEADERS: Final = 64

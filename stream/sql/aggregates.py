@@ -99,7 +99,7 @@ _SPREADS: Final[dict[type[exp.Expr], Literal["variance", "stddev"]]] = {
 
 
 def distinct(declared: str = "") -> str:
-    """Return the message for an unsupported COUNT(DISTINCT …); ``declared`` tells the source's person column."""
+    """Return the message for an unsupported COUNT(DISTINCT …); ``declared`` has the source's person column."""
     return (
         f"COUNT(DISTINCT …) counts people, by the column that the source declares as person{declared}; COUNT(*) counts rows, and "
         "SELECT a, COUNT(*) … GROUP BY a shows which values of an attribute there are"

@@ -105,14 +105,12 @@ def ask(
     group_by: Annotated[
         list[str] | None, typer.Option(help="Count by this attribute; repeat it for each.")
     ] = None,
-    top: Annotated[
-        int | None, typer.Option(help="Only so many groups, the largest ones, with --group-by.")
-    ] = None,
+    top: Annotated[int | None, typer.Option(help="With --group-by: only the N largest groups.")] = None,
     rate: Annotated[
         str | None, typer.Option(help="A predicate: the share of those rows that satisfy it, in each group.")
     ] = None,
     people: Annotated[bool, typer.Option(help="Count people instead of rows.")] = False,
-    min_rows: Annotated[int | None, typer.Option(help="Only people with so many rows, with --people.")] = None,
+    min_rows: Annotated[int | None, typer.Option(help="With --people: only people with at least N rows.")] = None,
     person_sum: Annotated[
         str | None, typer.Option(help="The attribute to sum for each person, up to --bound, and over all people.")
     ] = None,

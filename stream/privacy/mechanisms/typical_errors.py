@@ -62,7 +62,7 @@ class TypicalErrors:
     def _noisy_mean(self, order: int) -> float | None:
         """Return R of sets that the warm start did not measure.
 
-        It is at least the scale of its own noise, as less cannot be told from 0.
+        R is at least the scale of its noise: smaller values cannot be distinguished from 0.
         """
         sets = [axes for axes in self.expected.get(order, ()) if not self.opening.covering_marginals(axes)]
         if not sets or order not in self._orders:

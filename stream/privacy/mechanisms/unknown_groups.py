@@ -68,7 +68,7 @@ def count_fitting_groups(
 
 
 def release_keys(names: Sequence[bytes], people: Integers, words: Words, rule: Words) -> list[bytes]:
-    """Return the names that ``rule`` releases without counts, sorted; each has one uniform word of its own.
+    """Return the names that ``rule`` releases without counts, sorted; each name has its own uniform word.
 
     ``rule`` has the number of words out of 2⁶³ for each number of people. A name without a person is
     never released: its entry of the rule is 0.

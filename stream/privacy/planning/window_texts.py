@@ -1,7 +1,7 @@
 """The limit on the texts of a window of a live topic, and the noisy test that enforces it.
 
-A person changes the size of a window's texts only by texts that nobody else has. These cost δ and
-no ε, so that the test costs no ε either. Proof: docs/proofs/unknown-groups.md.
+A person changes the size of a window's texts only by texts that no other person has. These cost δ
+and no ε, so that the test costs no ε either. Proof: docs/proofs/unknown-groups.md.
 """
 
 from __future__ import annotations
