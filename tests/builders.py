@@ -70,6 +70,20 @@ def source(name: str = "feed", kind: Kind = "values", **changes: Any) -> dict[st
     return {"source": name, "kind": kind, **_SOURCES[kind], **changes}
 
 
+def topic_source(neighbors: str, contribution: int, **attributes: Any) -> dict[str, Any]:
+    """Return the definition of a live topic whose budget pays for everything."""
+    return source(
+        "live",
+        "events",
+        topic="ops",
+        neighbors=neighbors,
+        epsilon=1000.0,
+        delta=0.1,
+        contribution=contribution,
+        attributes=attributes,
+    )
+
+
 def stream(
     name: str = "s",
     source_name: str = "feed",

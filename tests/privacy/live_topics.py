@@ -11,7 +11,7 @@ from typing import Any
 
 import msgspec
 
-from schemas import EventsSource, Partial, UnknownGroupsCalibration, span_ms
+from schemas import EventsSource, Partial, span_ms
 from schemas.windows import END_MS
 from schemas.wire import struct
 from stream.feeds.count_processor import FeedProcessor
@@ -23,6 +23,7 @@ from stream.processing.text_counts import decode_text_counts
 from stream.processing.topic_names import Topics, partition_of
 from tests.builders import parse_source, source
 from tests.processing import process_records
+from tests.unit.processors.feeds.streams import texts_calibration
 from tests.unit.processors.feeds.topic import Known, as_of, ended, extended, told
 
 MINUTE = 60_000
@@ -32,24 +33,8 @@ MARKED = 32
 TOPICS = Topics("t", 1)
 TEXTS = (b"a", b"b")
 """The groups as private texts."""
-CALIBRATION = UnknownGroupsCalibration(
-    epsilon=1.0,
-    delta=1e-6,
-    grid=1.0,
-    sensitivity_steps=2,
-    cutoff=1,
-    expected_queries=1,
-    beta=0.05,
-    alpha=10.0,
-    method="laplace",
-    epsilon_answer=1.0,
-    delta_answer=1e-6,
-    threshold=30,
-    contribution=2,
-    text_bytes=76,
-    most_bytes=1000,
-    size_threshold=1000,
-)
+MOST_BYTES = 1000
+"""Most bytes of a window's texts."""
 
 _decode = msgspec.json.Decoder(struct(Partial)).decode
 
@@ -240,7 +225,7 @@ def _opened(source: EventsSource, name: str, form: Form) -> StandingDefinition:
     """All that control ever tells of a stream."""
     known = told(source, name, mechanism=form.mechanism, moment=form.told, **form.standing)
     if form.mechanism["kind"] == "unknown_groups":
-        known = replace(known, calibration=CALIBRATION)
+        known = replace(known, calibration=texts_calibration(MOST_BYTES))
     for end, again in form.gaps:
         known = ended(known, end)
         known = known if again is None else extended(known, again)

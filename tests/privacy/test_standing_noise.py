@@ -63,16 +63,7 @@ def source(neighbors: str) -> dict[str, Any]:
         for name, (low, high) in RANGES.items()
         if name not in {"events", "people"}
     }
-    return builders.source(
-        "live",
-        "events",
-        topic="ops",
-        neighbors=neighbors,
-        epsilon=1000.0,
-        delta=0.1,
-        contribution=CONTRIBUTION,
-        attributes={"group": list(GROUPS), **amounts},
-    )
+    return builders.topic_source(neighbors, CONTRIBUTION, group=list(GROUPS), **amounts)
 
 
 def asks(count: str) -> dict[str, Any]:

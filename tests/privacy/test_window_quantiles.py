@@ -38,16 +38,7 @@ Floats = npt.NDArray[np.float64]
 
 
 def source(neighbors: str, values: int) -> dict[str, Any]:
-    return builders.source(
-        "live",
-        "events",
-        topic="ops",
-        neighbors=neighbors,
-        epsilon=1000.0,
-        delta=0.1,
-        contribution=CONTRIBUTION,
-        attributes={"group": GROUPS, "pay": values},
-    )
+    return builders.topic_source(neighbors, CONTRIBUTION, group=GROUPS, pay=values)
 
 
 def opened(

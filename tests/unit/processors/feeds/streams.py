@@ -18,8 +18,10 @@ from schemas import (
     StreamIdentity,
     StreamOpened,
     StreamSpec,
+    UnknownGroupsCalibration,
     Windows,
 )
+from stream.privacy.planning.window_texts import TEXT_OVERHEAD
 from stream.processing.protocol import Record
 from stream.processing.topic_names import Topics, partition_of
 from tests import builders
@@ -54,6 +56,28 @@ CALIBRATION = SparseVectorCalibration(
     epsilon_answer=0.0,
     answer_alpha=0.0,
 )
+
+
+def texts_calibration(most_bytes: int) -> UnknownGroupsCalibration:
+    """Return the calibration of a stream that counts the texts of windows."""
+    return UnknownGroupsCalibration(
+        epsilon=1.0,
+        delta=1e-6,
+        grid=1.0,
+        sensitivity_steps=2,
+        cutoff=100,
+        expected_queries=100,
+        beta=0.05,
+        alpha=10.0,
+        method="laplace",
+        epsilon_answer=1.0,
+        delta_answer=1e-6,
+        threshold=30,
+        contribution=2,
+        text_bytes=40 + TEXT_OVERHEAD,
+        most_bytes=most_bytes,
+        size_threshold=most_bytes,
+    )
 
 
 def spec_of(name: str, by: tuple[str, ...] = (), *, whole: bool = False, **standing: Any) -> StreamSpec:

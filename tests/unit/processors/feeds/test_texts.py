@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from schemas import Partial, UnknownGroups, UnknownGroupsCalibration
+from schemas import Partial, UnknownGroups
 from schemas.wire import Codec
 from stream.feeds.feed_definitions import StandingDefinition
 from stream.feeds.merge_processor import MergeProcessor
@@ -36,33 +36,14 @@ from tests.unit.processors.feeds.topic import (
     told,
 )
 
-CALIBRATION = UnknownGroupsCalibration(
-    epsilon=1.0,
-    delta=1e-6,
-    grid=1.0,
-    sensitivity_steps=2,
-    cutoff=100,
-    expected_queries=100,
-    beta=0.05,
-    alpha=10.0,
-    method="laplace",
-    epsilon_answer=1.0,
-    delta_answer=1e-6,
-    threshold=30,
-    contribution=2,
-    text_bytes=40 + TEXT_OVERHEAD,
-    most_bytes=MOST_WINDOW_BYTES,
-    size_threshold=MOST_WINDOW_BYTES,
-)
 TEXTS = {"place": {"max_length": 40}}
 
 
 def texts_of(definition: StandingDefinition, most_bytes: int = MOST_WINDOW_BYTES) -> StandingDefinition:
     """The same stream with unknown groups."""
-    calibration = CALIBRATION.model_copy(update={"most_bytes": most_bytes})
     mechanism = UnknownGroups(kind="unknown_groups", answers=100)
     spec = definition.spec.model_copy(update={"mechanism": mechanism, "delta": 1e-6})
-    return replace(definition, spec=spec, calibration=calibration)
+    return replace(definition, spec=spec, calibration=streams.texts_calibration(most_bytes))
 
 
 def published(kafka: Kafka, name: str) -> dict[int, dict[bytes, int] | None]:
@@ -205,8 +186,7 @@ def merged(*windows: list[dict[bytes, int] | None], most_bytes: int = MOST_WINDO
     about = streams.SOURCE.model_copy(update={"texts": source(texts=TEXTS).texts})
     record = streams.told(spec, source=about)
     control = json.loads(record.value or b"")
-    calibration = CALIBRATION.model_copy(update={"most_bytes": most_bytes})
-    control["calibration"] = json.loads(calibration.model_dump_json())
+    control["calibration"] = json.loads(streams.texts_calibration(most_bytes).model_dump_json())
     merging = MergeProcessor(streams.TOPICS, 0, Known())
     merging.restore([record._replace(value=json.dumps(control).encode())])
     merging.restored()
