@@ -104,8 +104,8 @@ class Estimator:
 
     ``sizes`` has the number of values of each attribute, ``rows`` is the (noisy) row count, and
     ``private`` returns true counts. ``workload`` has the sets of attributes of which the warm start
-    chooses, ``expected`` those over which typical errors are means. ``tops`` counts all charged answers; ``left`` is the rest of the grant, in parts of a
-    ⊤'s charge.
+    chooses, ``expected`` those over which typical errors are means. ``tops`` counts all charged
+    answers; ``parts_left`` is the rest of the grant, in parts of a ⊤'s charge.
     """
 
     sizes: tuple[int, ...]
@@ -127,11 +127,12 @@ class Estimator:
         self._has_workload = self.calibration.warm_start == "workload"
         # Many measured pairs that depend strongly on each other fit slowly together.
         self._uses_one_estimate = math.prod(self.sizes) <= WHOLE_CELLS and not self._has_workload
-        self._workload_listed, self._opening_charged = False, not self._has_workload
+        self._opening_complete, self._opening_charged = False, not self._has_workload
         self._typical: TypicalErrors | None = None
         self._free_answers: dict[bytes, _FreeAnswer] = {}
         self._on_tops: dict[tuple[int, int, bool], float] = {}
         self._reaches: dict[tuple[Axes, int, bool], tuple[float, int | None]] = {}
+        self._provenance: dict[Axes, tuple[bool, float | None]] = {}
 
     def add_measurement(self, question: ResolvedQuestion | None, axes: Axes, share: int | None = None) -> None:
         """Add the measurement of a charged answer: the marginal on ``axes``.
@@ -139,23 +140,27 @@ class Estimator:
         ``question`` is given if its numbers were measured too. With ``share`` it was measured
         alone for this many parts; then empty ``axes`` mean that no marginal was measured.
         """
-        self._list_workload()
+        self._complete_opening()
         self._measured.add(self.tops, axes, question, share)
         self.tops += 1
         self.parts_left -= PARTS if share is None else share
-        self._free_answers, self._reaches = {}, {}
+        self._free_answers, self._reaches, self._provenance = {}, {}, {}
 
-    def _list_workload(self) -> None:
-        """List the marginals that the opening chooses; private, and charged with the first answer."""
-        if not self._workload_listed:
-            self._workload_listed = True
-            if self._has_workload:
-                add_workload(self._measured, self.workload, self.rows)
-            if self.calibration.epsilon_typical > 0.0:
-                opening = self._measured.copied()
-                self._typical = TypicalErrors(
-                    opening, self.expected, self.rows, lambda axes: self._shares(axes, opening)
-                )
+    def _complete_opening(self) -> None:
+        """List the marginals that the opening chooses, and keep its estimates for typical errors.
+
+        The choices are private, and charged with the first answer.
+        """
+        if self._opening_complete:
+            return
+        self._opening_complete = True
+        if self._has_workload:
+            add_workload(self._measured, self.workload, self.rows)
+        if self.calibration.epsilon_typical > 0.0:
+            opening = self._measured.copy()
+            self._typical = TypicalErrors(
+                opening, self.expected, self.rows, lambda axes: self._shares(axes, opening)
+            )
 
     def extend(self, cutoff: int) -> None:
         """Set the total number of ⊤s that are paid for."""
@@ -184,7 +189,7 @@ class Estimator:
         depends on what the opening chose.
         """
         requested_errors, limits = requested_errors or {}, limits or {}
-        self._list_workload()
+        self._complete_opening()
         self._opening_charged = opening_charged or not self._has_workload
         alone = sorted({*requested_errors, *limits})
         steps: list[EstimateAnswer] = []
@@ -257,9 +262,7 @@ class Estimator:
         error = int(self._errors([question], [estimate])[0]) + int(self.draws.queries(self.tops, [key])[0])
         if error >= threshold + self.draws.barrier(self.tops):
             return self._measure(question)
-        reach = self._promise + slack / WEIGHT_STEPS
-        together, typical = self._measured.are_measured_together(question.axes), self._typical_error(question.axes)
-        return EstimateAnswer("below", estimate, (reach,) * len(estimate), together=together, typical=typical)
+        return self._estimate(question.axes, estimate, self._promise + slack / WEIGHT_STEPS)
 
     # Methods from here on read public values only (noisy counts are public):
 
@@ -326,30 +329,26 @@ class Estimator:
             if question.key not in free_answers:
                 by_axes.setdefault(question.axes, {})[question.key] = question
         for axes, new_questions in by_axes.items():
-            shares, together = self._shares(axes), self._measured.are_measured_together(axes)
-            group = list(new_questions.values())
+            shares, group = self._shares(axes), list(new_questions.values())
             estimates = [
                 scale_and_round(masses, shares.total, self.rows) for masses in _numbers_of_questions(group, shares)
             ]
             settled_answers = self._settled_answers(axes, group, estimates)
+            promise = self._promise if self.parts_left >= PARTS else None
             for question, numbers, settled in zip(group, estimates, settled_answers, strict=True):
-                if settled is not None:
-                    free_answers[question.key] = _FreeAnswer(settled, compared=False)
-                elif self.parts_left >= PARTS:
-                    reach, typical = self._promised_reaches(len(numbers)), self._typical_error(axes)
-                    below = EstimateAnswer("below", numbers, reach, together=together, typical=typical)
-                    free_answers[question.key] = _FreeAnswer(below, compared=True)
-                else:
-                    typical = self._typical_error(axes)
-                    unpromised = EstimateAnswer("unpromised", numbers, None, together=together, typical=typical)
-                    free_answers[question.key] = _FreeAnswer(unpromised, compared=False)
+                step = settled or self._estimate(axes, numbers, promise)
+                free_answers[question.key] = _FreeAnswer(step, compared=step.kind == "below")
         return [free_answers[question.key] for question in questions]
 
-    def _promised_reaches(self, numbers: int) -> tuple[float, ...]:
-        return (self._promise,) * numbers
-
-    def _typical_error(self, axes: Axes) -> float | None:
-        return None if self._typical is None else self._typical.root_distance(axes, self._measured)
+    def _estimate(self, axes: Axes, numbers: Numbers, reach: float | None) -> EstimateAnswer:
+        """Return an answer with the estimate's numbers, within ``reach`` if they are promised to be."""
+        if (known := self._provenance.get(axes)) is None:
+            typical = None if self._typical is None else self._typical.root_distance(axes, self._measured)
+            known = self._provenance[axes] = self._measured.are_measured_together(axes), typical
+        together, typical = known
+        reaches = None if reach is None else (reach,) * len(numbers)
+        kind: Literal["below", "unpromised"] = "unpromised" if reach is None else "below"
+        return EstimateAnswer(kind, numbers, reaches, together=together, typical=typical)
 
     def _shares(self, axes: Axes, measured: Measurements | None = None) -> TensorCells:
         """Return the estimated shares on ``axes``, from all measurements or from those given."""

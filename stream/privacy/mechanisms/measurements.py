@@ -201,8 +201,8 @@ class Measurements:
                 self.best_by_question[question.key] = len(self.listed)
         self.append(measurement)
 
-    def copied(self) -> Measurements:
-        """Return these measurements as they are now; later ones are not added to the copy."""
+    def copy(self) -> Measurements:
+        """Return a copy, to which later measurements are not added."""
         copy = replace(self)
         copy.listed, copy.best_by_question = list(self.listed), dict(self.best_by_question)
         return copy
