@@ -49,7 +49,7 @@ def _is_text(given: Any) -> bool:
     return isinstance(given, Text) or (isinstance(given, dict) and given.get("kind") == "text")
 
 
-def _with_texts_apart(given: Any) -> Any:
+def _separate_texts(given: Any) -> Any:
     """Move the texts of a definition's ``attributes`` to its ``texts``."""
     attributes = given.get("attributes") if isinstance(given, dict) else None
     found = {name for name, one in attributes.items() if _is_text(one)} if isinstance(attributes, dict) else ()
@@ -153,7 +153,7 @@ class TableSource(_Source):
             raise ValueError(
                 "attributes: all of them are texts; declare another one, with its values or its range"
             )
-        return _with_texts_apart(given)
+        return _separate_texts(given)
 
     @model_validator(mode="after")
     def _named_once(self) -> TableSource:
@@ -244,7 +244,7 @@ class EventsSource(_Source):
     @model_validator(mode="before")
     @classmethod
     def _texts_apart(cls, given: Any) -> Any:
-        return _with_texts_apart(given)
+        return _separate_texts(given)
 
     @model_validator(mode="after")
     def _consistent(self) -> EventsSource:

@@ -48,7 +48,7 @@ def line(answer: Answer) -> str:
     if answer.choice is not None and answer.choice_intervals is not None:
         parts.append(f"(95 %: {format_text_interval(answer.choice_intervals[0])})")
     if answer.typical_error is not None:
-        parts.append(f"({typical_error(answer)})")
+        parts.append(f"({format_typical_error(answer)})")
     if answer.reason:
         parts.append(f"({answer.reason})")
     if answer.price is not None and answer.outcome != "rejected":
@@ -89,7 +89,7 @@ def format_text_interval(ends: TextInterval) -> str:
     return f"{ends[0]} to {ends[1]}"
 
 
-def typical_error(answer: Answer) -> str:
+def format_typical_error(answer: Answer) -> str:
     """Format the typical error of an answer's numbers; empty if it has none."""
     found = answer.typical_error
     if found is None:

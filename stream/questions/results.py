@@ -31,15 +31,13 @@ Group = Mapping[str, str | int | float]
 """One cell: the value of each attribute; a bin is written ``[0, 10)``."""
 
 
-INDEPENDENT: Final = (
-    "basis: some two of these attributes were never measured together, or one never at all, so the estimate guesses; request an "
-    "alpha, or open a stream whose workload names them"
-)
-
-TOO_MANY: Final = (
-    "basis: the window has too many different texts, by a noisy test, so that none is released; take smaller windows, a where, or "
-    "a shorter max_length"
-)
+_BASIS_WARNINGS: Final = {
+    INDEPENDENCE: "basis: some two of these attributes were never measured together, or one never at all, so the estimate guesses; request an "
+    "alpha, or open a stream whose workload names them",
+    TOO_MANY_TEXTS: "basis: the window has too many different texts, by a noisy test, so that none is released; take smaller windows, a where, or "
+    "a shorter max_length",
+}
+"""A warning for each basis that needs one."""
 
 
 def groups_of(source: Source, attributes: Sequence[str]) -> tuple[Group, ...] | None:
@@ -106,13 +104,11 @@ class Result(DataFrames, Answer):
         public data, and change neither answer nor charge. The first, if any, says that the ``basis``
         is ``independence`` or ``too-many-texts``.
         """
-        guessed: tuple[str, ...] = (INDEPENDENT,) if self.basis == INDEPENDENCE else ()
-        if self.basis == TOO_MANY_TEXTS:
-            guessed = (TOO_MANY,)
+        about_basis = tuple(text for basis, text in _BASIS_WARNINGS.items() if basis == self.basis)
         if self._query is None or self._source is None:
-            return guessed
+            return about_basis
         bounded = (describe_source_bound(self._source),) if self.rows_per_person is not None else ()
-        return (*guessed, *bounded, *warn_about_domains(self._source, self._query))
+        return (*about_basis, *bounded, *warn_about_domains(self._source, self._query))
 
     @property
     def rows_per_person(self) -> int | None:

@@ -42,7 +42,7 @@ class TextGroups:
         ]
 
 
-def parts_of(name: bytes) -> tuple[bytes, int]:
+def split_name(name: bytes) -> tuple[bytes, int]:
     """Return the text and the cell of a group's name, if there are declared attributes."""
     return name[:-_CELL_BYTES], int.from_bytes(name[-_CELL_BYTES:], "big")
 

@@ -27,7 +27,7 @@ Digests = npt.NDArray[np.void]
 TEXT_CODE: Final = np.dtype("<u4")
 TEXT_BYTES: Final = 128
 """Most bytes of memory per different text, besides the text itself."""
-TOO_MANY_TEXTS: Final = f"more than {MAX_TEXTS} different texts in one attribute; declare a column with fewer"
+_TOO_MANY: Final = f"more than {MAX_TEXTS} different texts in one attribute; declare a column with fewer"
 
 _DIGEST_BYTES: Final = 16
 _DIGEST_CONTEXT: Final = "sotto 2026 text v1"
@@ -87,7 +87,7 @@ class TextEncoder:
         numbers = kept.cast(self._anchor.dtype).to_physical().cast(pl.UInt32) + 1
         codes: TextCodes = numbers.fill_null(0).to_numpy().astype(TEXT_CODE)
         if len(codes) and int(codes.max()) > MAX_TEXTS:
-            raise UnreadableError(TOO_MANY_TEXTS)
+            raise UnreadableError(_TOO_MANY)
         return codes
 
     def texts(self) -> tuple[bytes, ...]:

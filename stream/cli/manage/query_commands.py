@@ -23,7 +23,7 @@ from stream.errors import Timeout
 from stream.formatting import format_error_bound, format_estimate, format_interval
 from stream.processing.dead_letters import says_exhausted
 from stream.questions import Result
-from stream.questions.result_text import about, alpha_unit, format_text_interval, typical_error
+from stream.questions.result_text import about, alpha_unit, format_text_interval, format_typical_error
 from stream.questions.results import Group
 
 
@@ -330,7 +330,7 @@ def _line(answer: Answer, *, with_estimates: bool = True) -> str:
         "" if answer.alpha is None else f"±{format_error_bound(answer.alpha)}{alpha_unit(answer)}",
         "" if answer.interval is None else f"95 %: {format_interval(answer.interval)}",
         "" if ends is None else f"95 %: {format_text_interval(ends[0])}",
-        typical_error(answer),
+        format_typical_error(answer),
         answer.basis or "",
     ]
     if answer.alpha is not None or answer.interval is not None or answer.typical_error is not None:

@@ -113,7 +113,7 @@ class Located:
     high: int
 
 
-def located(edges: Integers, misfits: Floats, reaches: Floats) -> Located:
+def locate_quantile(edges: Integers, misfits: Floats, reaches: Floats) -> Located:
     """Find a quantile by the noisy misfits of the edges between ranges of codes.
 
     ``edges`` has the first code of each range, and the number of codes at its end. If a misfit is

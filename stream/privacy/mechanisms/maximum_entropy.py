@@ -195,7 +195,7 @@ def sum_to_axes(one: NoisyMarginal, axes: tuple[int, ...]) -> NoisyMarginal:
     return NoisyMarginal(axes, _fold_rows(rows).reshape(shape), one.variance * len(rows))
 
 
-def moved_to_product(
+def move_to_product(
     one: NoisyMarginal, singles: Sequence[NoisyMarginal], noise: Literal["laplace", "gaussian"]
 ) -> NoisyMarginal:
     """Move a marginal to the product of its single attributes if noise alone explains the difference.

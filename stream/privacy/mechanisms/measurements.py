@@ -20,7 +20,7 @@ from schemas import EstimateCalibration
 from stream.privacy.accuracy.noise_laws import two_sided_reach, variance_of
 from stream.privacy.composition.costs import PARTS
 from stream.privacy.mechanisms.estimate_questions import CellGroups, Numbers, ResolvedQuestion, SingleNumber
-from stream.privacy.mechanisms.maximum_entropy import NoisyMarginal, moved_to_product, ordered_sum, sum_to_axes
+from stream.privacy.mechanisms.maximum_entropy import NoisyMarginal, move_to_product, ordered_sum, sum_to_axes
 from stream.privacy.mechanisms.tensor_sums import TensorCells
 from stream.privacy.noise import Sampler, Symmetric, sampler
 from stream.privacy.planning.estimate_plans import (
@@ -321,7 +321,7 @@ class Measurements:
         variance = variance_of(one.law)
         if self.calibration.estimate > 1 and one.unselected:
             singles = [self._combined_marginal(self._singles[axis]) for axis in one.axes]
-            return moved_to_product(NoisyMarginal(one.axes, counts, variance), singles, self.calibration.noise)
+            return move_to_product(NoisyMarginal(one.axes, counts, variance), singles, self.calibration.noise)
         if isinstance(question := one.question, SingleNumber) and one.share is None:
             weights = question.weights().astype(np.float64)
             difference = self.numbers(index)[0] - question.numbers(TensorCells(self.counts(index)))[0]

@@ -43,11 +43,11 @@ def release_groups(
     """
     noisy = counts + noise
     found = np.flatnonzero((counts > NO_ROW) & (noisy >= threshold)).tolist()
-    return sorted((ReleasedGroup(texts[place], int(noisy[place])) for place in found), key=_rank)
+    return sorted((ReleasedGroup(texts[place], int(noisy[place])) for place in found), key=_sort_key)
 
 
-def written(text: bytes) -> int:
-    """Return the bytes of a text as JSON."""
+def json_size(text: bytes) -> int:
+    """Return the size of a text as JSON, in bytes."""
     return len(msgspec.json.encode(text.decode()))
 
 
@@ -55,7 +55,7 @@ def count_fitting_groups(
     groups: Sequence[ReleasedGroup],
     most: int = MAX_KEYS,
     most_bytes: int = MAX_KEY_BYTES,
-    size_of: Callable[[bytes], int] = written,
+    size_of: Callable[[bytes], int] = json_size,
 ) -> int:
     """Return how many of the released groups fit into an answer; it depends on them alone."""
     size = 0
@@ -77,5 +77,5 @@ def release_keys(names: Sequence[bytes], people: Integers, words: Words, rule: W
     return sorted(names[place] for place in np.flatnonzero((words >> np.uint64(1)) < chance).tolist())
 
 
-def _rank(group: ReleasedGroup) -> tuple[int, bytes]:
+def _sort_key(group: ReleasedGroup) -> tuple[int, bytes]:
     return -group.rows, group.text

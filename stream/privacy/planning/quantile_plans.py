@@ -109,10 +109,10 @@ def plan_calibrations(spec: StreamSpec, facts: SourceFacts) -> tuple[AnswersCali
     found = answer_plans.plan_calibrations(spec, facts)
     if (quantiles := facts.quantiles) is None:
         return found
-    return fitting_calibrations([partial(_in_rank, one, quantiles) for one in found])
+    return fitting_calibrations([partial(_with_rank_alpha, one, quantiles) for one in found])
 
 
-def _in_rank(calibration: AnswersCalibration, facts: QuantileFacts) -> AnswersCalibration:
+def _with_rank_alpha(calibration: AnswersCalibration, facts: QuantileFacts) -> AnswersCalibration:
     try:
         noise = quantile_noise(calibration, facts)
     except NoiseScaleError as error:

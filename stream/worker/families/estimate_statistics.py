@@ -12,7 +12,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from stream.privacy.accuracy.intervals import MISS
-from stream.privacy.accuracy.rank_accuracy import located
+from stream.privacy.accuracy.rank_accuracy import locate_quantile
 from stream.privacy.mechanisms.estimate_questions import Ranks, Spreads
 from stream.privacy.mechanisms.spreads import NUMBERS, variance_of
 from stream.privacy.planning.hypothesis_plans import WEIGHT_STEPS
@@ -50,7 +50,7 @@ def _quantiles(statistic: Statistic, numbers: Sequence[int], reach: float) -> tu
         total = float(below[-1])
         found += statistic.numbers_of_quantiles(
             [
-                located(edges, below - float(part) * total, np.full(len(edges), bound))
+                locate_quantile(edges, below - float(part) * total, np.full(len(edges), bound))
                 for part, bound in zip(statistic.parts, bounds, strict=True)
             ]
         )

@@ -20,7 +20,7 @@ from stream.privacy.accuracy.noise_laws import each_failure, reach
 from stream.privacy.accuracy.rank_accuracy import (
     Located,
     edge_reaches,
-    located,
+    locate_quantile,
     most_ranges,
     ranges_around,
 )
@@ -221,7 +221,7 @@ def _locate_quantiles(
     found = []
     for place, part in enumerate(statistic.parts):
         misfits = below - float(part) * float(below[-1])
-        one = located(edges, misfits, edge_reaches(law, left, float(part), statistic.failure))
+        one = locate_quantile(edges, misfits, edge_reaches(law, left, float(part), statistic.failure))
         if codes:
             one = Located(codes[place], min(one.low, codes[place]), max(one.high, codes[place]))
         found.append(one)

@@ -17,7 +17,7 @@ import numpy.typing as npt
 from schemas import MAX_CATEGORIES, Histogram, Interval, LazyHistogram, ReleaseCalibration, SparseProject
 from schemas.queries import STATISTICS
 from stream.privacy.accuracy.intervals import MISS, half_width, interval_within, weighted_half_width
-from stream.privacy.accuracy.rank_accuracy import edge_reaches, located, misfits_reach, sums_reach
+from stream.privacy.accuracy.rank_accuracy import edge_reaches, locate_quantile, misfits_reach, sums_reach
 from stream.privacy.accuracy.release_accuracy import (
     SUMS_SHARE,
     histogram_alpha,
@@ -307,7 +307,7 @@ def _statistic_reply(question: _CellStatistic, release: Integers, calibration: R
         quantiles = []
         for part in map(float, asked.parts):
             reaches = edge_reaches(law, left, part, asked.failure)
-            quantiles.append(located(edges, below - part * float(below[-1]), reaches))
+            quantiles.append(locate_quantile(edges, below - part * float(below[-1]), reaches))
             alpha = max(alpha, misfits_reach(law, max(1, total), 2 * size, part, failure))
         found += asked.numbers_of_quantiles(quantiles)
     return asked.reply(found, charged=False, basis=BASIS, alpha=alpha)

@@ -19,9 +19,9 @@ from stream.formatting import values_of
 from stream.privacy.mechanisms.unknown_groups import (
     ReleasedGroup,
     count_fitting_groups,
+    json_size,
     release_groups,
     release_keys,
-    written,
 )
 from stream.privacy.noise import DrawRole, cell_noise, event_subkey, name_words
 from stream.privacy.planning.unknown_groups_plans import count_law, group_interval, groups_reach, rule_of
@@ -29,7 +29,7 @@ from stream.privacy.planning.window_texts import is_too_large, size_law
 from stream.processing.dead_letters import Rejection
 from stream.processing.text_counts import decode_text_counts, window_size
 from stream.tables.table_errors import DataError, quote_names
-from stream.tables.text_groups import TextGroups, parts_of
+from stream.tables.text_groups import TextGroups, split_name
 from stream.worker.families.family import AdmittedQuestion, Family, Reply, require_form
 
 
@@ -48,16 +48,16 @@ class _GroupNames:
 
     def values(self, name: bytes) -> Group:
         """Return the values of a group, in the order in which the question names the attributes."""
-        text, cell = parts_of(name)
+        text, cell = split_name(name)
         found: Group = {self.text: text.decode()}
         for attribute, values in reversed(tuple(self.declared.items())):
             cell, code = divmod(cell, len(values))
             found[attribute] = values[code]
         return {attribute: found[attribute] for attribute in self.order}
 
-    def written(self, name: bytes) -> int:
-        """Return the bytes of a group's values as JSON."""
-        return len(msgspec.json.encode(self.values(name))) if self.declared else written(name)
+    def json_size(self, name: bytes) -> int:
+        """Return the size of a group's values as JSON, in bytes."""
+        return len(msgspec.json.encode(self.values(name))) if self.declared else json_size(name)
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,7 +95,7 @@ class UnknownGroupsFamily(Family):
                 "malformed",
                 f"{field}: the stream releases no counts; leave {field} out, or ask a stream with mechanism.counts",
             )
-        names = _names_of(source, query.group_by)
+        names = _resolve_names(source, query.group_by)
         predicate = self._context.predicate(slot, query.where)
         try:
             groups = self._context.table(slot).text_groups(
@@ -131,16 +131,16 @@ class UnknownGroupsFamily(Family):
         )
         if calibration.most_bytes is not None and _exceeds_limit(calibration, content, key):
             return Reply(charged=True, estimates=(), keys=(), intervals=(), basis=TOO_MANY_TEXTS)
-        reply = _selected if calibration.method == "selection" else _counted
+        reply = _reply_with_names if calibration.method == "selection" else _reply_with_counts
         return reply(calibration, content, key)
 
 
-def _counted(calibration: UnknownGroupsCalibration, asked: _TextQuestion, key: bytes) -> Reply:
+def _reply_with_counts(calibration: UnknownGroupsCalibration, asked: _TextQuestion, key: bytes) -> Reply:
     """Release the groups whose noisy count reaches the threshold, with these counts."""
     private_names = asked.groups.private_names()
     noise = cell_noise(count_law(calibration), key, private_names)
     groups = release_groups(private_names, asked.groups.private_counts, noise, calibration.threshold)
-    shown = groups[: count_fitting_groups(groups, size_of=asked.names.written)][: asked.top]
+    shown = groups[: count_fitting_groups(groups, size_of=asked.names.json_size)][: asked.top]
     ends = (group_interval(calibration, group.rows) for group in shown)
     cells = asked.names.cells
     return Reply(
@@ -149,21 +149,21 @@ def _counted(calibration: UnknownGroupsCalibration, asked: _TextQuestion, key: b
         intervals=tuple((float(low), float(high)) for low, high in ends),
         basis="noisy",
         alpha=calibration.alpha if cells == 1 else max(calibration.alpha, float(groups_reach(calibration, cells))),
-        **_described(asked.names, [group.text for group in shown]),
+        **_name_groups(asked.names, [group.text for group in shown]),
     )
 
 
-def _selected(calibration: UnknownGroupsCalibration, asked: _TextQuestion, key: bytes) -> Reply:
+def _reply_with_names(calibration: UnknownGroupsCalibration, asked: _TextQuestion, key: bytes) -> Reply:
     """Release groups by the number of their people, without counts."""
     private_names = asked.groups.private_names()
     words = name_words(key, private_names)
     found = release_keys(private_names, asked.groups.private_counts, words, rule_of(calibration))
     uncounted = [ReleasedGroup(name, 0) for name in found]
-    shown = found[: count_fitting_groups(uncounted, size_of=asked.names.written)]
-    return Reply(charged=True, basis="noisy", **_described(asked.names, shown))
+    shown = found[: count_fitting_groups(uncounted, size_of=asked.names.json_size)]
+    return Reply(charged=True, basis="noisy", **_name_groups(asked.names, shown))
 
 
-def _names_of(source: TableSource, group_by: Sequence[str]) -> _GroupNames:
+def _resolve_names(source: TableSource, group_by: Sequence[str]) -> _GroupNames:
     """Return the text and the declared attributes of a group-by; Rejection for other attributes."""
     texts = [name for name in group_by if name in source.texts]
     declared = [name for name in group_by if name in source.attributes]
@@ -176,7 +176,7 @@ def _names_of(source: TableSource, group_by: Sequence[str]) -> _GroupNames:
     return _GroupNames(texts[0], tuple(group_by), {name: values_of(source.attributes[name]) for name in declared})
 
 
-def _described(names: _GroupNames, released: Sequence[bytes]) -> dict[str, Any]:
+def _name_groups(names: _GroupNames, released: Sequence[bytes]) -> dict[str, Any]:
     """Return the field of an answer that names the released groups."""
     if names.declared:
         return {"top_groups": tuple(names.values(name) for name in released)}

@@ -15,7 +15,7 @@ from stream.privacy.mechanisms.maximum_entropy import (
     NoisyMarginal,
     average_equal_axes,
     fit_distribution,
-    moved_to_product,
+    move_to_product,
     ordered_sum,
     sum_to_axes,
 )
@@ -151,7 +151,7 @@ def test_marginal_that_noise_explains_is_moved_to_the_product(factor: float, kep
     singles = [NoisyMarginal((axis,), np.full(6, 600.0), 100.0) for axis in range(2)]
     signs = np.where(np.add.outer(np.arange(6), np.arange(6)) % 2, 1.0, -1.0)
     one = NoisyMarginal((2, 4), 100.0 + 10.0 * (1.0 + factor) * signs, 100.0)
-    found = moved_to_product(one, singles, "laplace")
+    found = move_to_product(one, singles, "laplace")
     assert (found.axes, found.variance) == (one.axes, one.variance)
     assert np.abs(found.counts - (100.0 + kept * (one.counts - 100.0))).max() < 1e-9
 
@@ -161,5 +161,5 @@ def test_marginal_between_noise_and_dependence_is_moved_in_part() -> None:
     signs = np.where(np.add.outer(np.arange(6), np.arange(6)) % 2, 1.0, -1.0)
     squares = 36 + 1.5 * math.sqrt(5 * 36)
     one = NoisyMarginal((0, 1), 100.0 + 10.0 * math.sqrt(squares / 36) * signs, 100.0)
-    found = moved_to_product(one, singles, "laplace")
+    found = move_to_product(one, singles, "laplace")
     assert np.abs((found.counts - 100.0) / (one.counts - 100.0) - 0.5).max() < 1e-9
