@@ -192,15 +192,16 @@ class EstimateFamily(RestorableFamily[_EstimateState]):
             rows_are_public=public is not None,
         )
         rows = self._context.noisy_rows(slot, calibration) if public is None else max(1, public)
+        sizes = tuple(reader.sizes.values())
         estimator = Estimator(
-            tuple(reader.sizes.values()),
+            sizes,
             calibration,
             rows,
             lambda axes: self._exact_counts(slot, reader, axes),
             _KeyedMeasurements(self._context, slot),
             _StreamCache(self._estimate_cache, incarnation),
-            workload_axes(mechanism, tuple(reader.sizes.values())) if calibration.rounds else (),
-            expected_sets(mechanism, tuple(reader.sizes.values())) if calibration.epsilon_typical else {},
+            workload_axes(mechanism, sizes) if calibration.rounds else (),
+            expected_sets(mechanism, sizes) if calibration.epsilon_typical else {},
         )
         current = _EstimateState(incarnation, reader, estimator, rows)
         for update in updates:
@@ -347,35 +348,19 @@ def _reply(
     alpha = None if step.reach is None else _in_unit(read, max(step.reach) * scale)
     numbers = tuple(_in_unit(read, number / question.unit) for number in step.numbers)
     typical = _typical_error(current, read, step)
+    fields: dict[str, Any] = {"charged": charged, "basis": basis, "update": update, "typical_error": typical}
     if isinstance(question, Rates):
-        fields = {"charged": charged, "basis": basis, "update": update, "typical_error": typical}
         return _rates_of_groups(numbers, alpha, step.intervals, read.grouped, **fields)
     intervals = _intervals(calibration, current, read, step)
     if isinstance(question, CellGroups):
-        reply = Reply(
-            charged=charged,
-            estimates=numbers,
-            basis=basis,
-            alpha=alpha,
-            update=update,
-            intervals=intervals,
-            typical_error=typical,
-        )
+        reply = Reply(estimates=numbers, alpha=alpha, intervals=intervals, **fields)
         return reply if read.top is None else keep_largest_groups(reply, read.top)
     estimate = numbers[0]
     if read.form == "fraction":
         alpha = None if alpha is None else share_alpha(calibration, current.rows, estimate, alpha)
         estimate /= current.rows
     interval = None if intervals is None else intervals[0]
-    return Reply(
-        charged=charged,
-        estimate=estimate,
-        basis=basis,
-        alpha=alpha,
-        update=update,
-        interval=interval,
-        typical_error=typical,
-    )
+    return Reply(estimate=estimate, alpha=alpha, interval=interval, **fields)
 
 
 def _typical_error(current: _EstimateState, read: ReadQuestion, step: EstimateAnswer) -> float | None:
@@ -383,8 +368,7 @@ def _typical_error(current: _EstimateState, read: ReadQuestion, step: EstimateAn
     question = read.question.counted if isinstance(read.question, ShareQuestion) else read.question
     if step.typical is None or read.form not in _TYPICAL_FORMS or not question.whole:
         return None
-    sizes = tuple(current.reader.sizes.values())
-    cells = math.prod(sizes[axis] for axis in question.axes)
+    cells = math.prod(current.estimator.sizes[axis] for axis in question.axes)
     found = error_of_sums(step.typical, question.summed, cells)
     return (found / current.rows if read.form == "fraction" else found) or None
 
