@@ -19,6 +19,7 @@ from schemas import (
     HypothesisCalibration,
     Interval,
     Numeric,
+    StandingQuery,
     TableSource,
     TextInterval,
     form_of,
@@ -69,9 +70,9 @@ class Reply:
     """The answer to a question as it is published; if ``charged``, it costs ``parts`` of a charge.
 
     ``interval`` and ``intervals`` are the confidence intervals of ``estimate`` and ``estimates``,
-    ``choice_intervals`` those of ``choice`` or ``choices``.
-    ``price`` is the ε shown for a question with an alpha. ``update`` is the changelog record of a
-    change of the stream's state. With ``refusal`` the question is refused and no state changes.
+    ``choice_intervals`` those of ``choice`` or ``choices``. ``price`` is the ε shown for a question
+    with an alpha. ``update`` is the changelog record of a change of the stream's state. With
+    ``refusal`` the question is refused and no state changes.
     """
 
     charged: bool
@@ -263,6 +264,13 @@ class Context:
     def source(self, slot: int, kind: type[Kind]) -> Kind:
         """Return a stream's source; TypeError if it is not of this class."""
         return _require_kind(self.streams.terms_at(slot).source, kind)
+
+    def standing(self, slot: int) -> StandingQuery:
+        """Return a stream's standing query; TypeError if it has none."""
+        standing = self.streams.terms_at(slot).standing
+        if standing is None:
+            raise TypeError(f"the stream in slot {slot} is not a standing stream")
+        return standing
 
     def answer_words(self, questions: Sequence[AdmittedQuestion], count: int) -> tuple[Words, LowWords]:
         """Derive uniform words for the answers to questions, from the questions' events."""

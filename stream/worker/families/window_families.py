@@ -18,7 +18,6 @@ from schemas import (
     EventsSource,
     Histogram,
     RunningCountCalibration,
-    StandingQuery,
     Window,
     format_moment,
     moment_ms,
@@ -113,9 +112,9 @@ class RunningCountFamily(Family):
         number = int(self._streams.columns.terms_of[slot])
         if (known := self._horizons.get(number)) is None:
             calibration = self._context.calibration(slot, RunningCountCalibration)
-            standing = self._streams.terms_at(slot).standing
-            if standing is None or standing.begins is None:
-                raise TypeError("a stream of running_count is standing, and its first window is known")
+            standing = self._context.standing(slot)
+            if standing.begins is None:
+                raise TypeError("the first window of a running_count is known")
             window = standing.window
             first = window.first_from(moment_ms(standing.begins))
             source = self._streams.terms_at(slot).source
@@ -174,7 +173,7 @@ class StandingHistogramFamily(Family):
         width, spread = calibration.sensitivity_steps, self._spread(slot, groups)
         laws = (answer_law(calibration, width, spread),) * groups
         alpha, grid = alpha_for(calibration, width, groups, spread), self._streams.terms_at(slot).grid
-        standing, half = self._standing(slot), half_width(laws[0])
+        standing, half = self._context.standing(slot), half_width(laws[0])
         lower_limit = 0.0 if counts_from_zero(self._streams.terms_at(slot).source, standing) else None
         replies: list[Reply] = []
         for one, noise in zip(questions, self._context.answer_noise(questions, laws), strict=True):
@@ -207,10 +206,4 @@ class StandingHistogramFamily(Family):
 
     def _spread(self, slot: int, groups: int) -> int:
         """Return s such that the ℓ₂ sensitivity of a window's numbers is the ℓ₁ sensitivity over √s."""
-        return movement(self._context.source(slot, EventsSource), self._standing(slot), groups).spread
-
-    def _standing(self, slot: int) -> StandingQuery:
-        standing = self._streams.terms_at(slot).standing
-        if standing is None:
-            raise TypeError(f"the stream in slot {slot} is not a standing stream")
-        return standing
+        return movement(self._context.source(slot, EventsSource), self._context.standing(slot), groups).spread

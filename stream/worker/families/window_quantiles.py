@@ -39,7 +39,7 @@ class WindowQuantilesFamily(Family):
         if len(found) != groups * values:
             raise Rejection(
                 "malformed",
-                f"values: there are {len(found)}, and the attribute has {values} values in each of {groups} groups; send a count for each",
+                f"values: {len(found)} counts for {values} values in each of {groups} groups; send one count for each value",
             )
         return found
 
@@ -63,9 +63,8 @@ class WindowQuantilesFamily(Family):
         number = int(self._streams.columns.terms_of[slot])
         if (known := self._questions.get(number)) is None:
             terms, source = self._streams.terms_at(slot), self._context.source(slot, EventsSource)
-            if terms.standing is None:
-                raise TypeError(f"stream in slot {slot} has no standing query")
-            statistic = window_statistic(source, terms.standing, together=isinstance(terms.mechanism, Histogram))
+            together = isinstance(terms.mechanism, Histogram)
+            statistic = window_statistic(source, self._context.standing(slot), together=together)
             calibration = self._context.calibration(slot, AnswersCalibration)
             known = self._questions[number] = plan_quantiles(statistic, calibration, source)
         return known
