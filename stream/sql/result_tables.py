@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
-from functools import partial
 from math import prod
 from typing import Any
 
@@ -154,7 +153,8 @@ def _table(asked: PreparedStatement, results: Results) -> Table:
     labels = tuple(column.name for column in plan.columns)
     order = [at for at, row in enumerate(rows) if statement.having is None or holds(statement.having, row, labels)]
     for place, falling in reversed(statement.order):
-        order.sort(key=partial(_rank, rows, plan, target.source, plan.columns[place]), reverse=falling)
+        keys = _sort_keys(rows, plan, target.source, plan.columns[place])
+        order.sort(key=keys.__getitem__, reverse=falling)
     ordered = [{name: rows[at].get(name) for name in names} for at in order]
     epsilon = float(sum((cost_of(target.grant, target.source, result) for result in results), Fraction(0)))
     stream = target.grant.spec.stream
@@ -184,23 +184,25 @@ def _grouped(plan: StatementPlan, group: Any) -> Iterator[tuple[str, Any]]:
             yield column.name, group[column.attribute]
 
 
-def _rank(
-    rows: Sequence[Mapping[str, Any]], plan: StatementPlan, source: TableSource, column: Column, at: int
-) -> tuple[bool, Any]:
-    """Return a row's sort key for a column; groups sort in the order of their declared domain, or as texts."""
+def _sort_keys(
+    rows: Sequence[Mapping[str, Any]], plan: StatementPlan, source: TableSource, column: Column
+) -> list[tuple[bool, Any]]:
+    """Return each row's sort key for a column; groups sort in the order of their declared domain, or as texts."""
+    found: list[Any] = [row.get(column.name) for row in rows]
     if isinstance(column, Grouped):
         if column.attribute in source.texts:
-            return True, rows[at][column.name]
+            return [(True, text) for text in found]
         if not plan.rows:
-            return True, list(values_of(source.attributes[column.attribute])).index(rows[at][column.name])
+            places = {value: place for place, value in enumerate(values_of(source.attributes[column.attribute]))}
+            return [(True, places[value]) for value in found]
         axis = plan.groups.index(column.attribute)
-        domains = [source.attributes[name] for name in plan.groups[axis:]]
-        return True, at // prod(domain.size for domain in domains[1:]) % domains[0].size
-    number = rows[at].get(column.name)
-    if isinstance(number, str):
-        values = values_of(source.attributes[column.attribute or ""])
-        return True, list(map(str, values)).index(number)
-    return number is not None, number or 0.0
+        size, *others = (source.attributes[name].size for name in plan.groups[axis:])
+        return [(True, at // prod(others) % size) for at in range(len(rows))]
+    if any(isinstance(number, str) for number in found):
+        values = map(str, values_of(source.attributes[column.attribute or ""]))
+        places = {value: place for place, value in enumerate(values)}
+        found = [places.get(number) for number in found]
+    return [(number is not None, number or 0.0) for number in found]
 
 
 def _names(name: str, known: Collection[str], *, grouped: bool) -> tuple[str, ...]:
