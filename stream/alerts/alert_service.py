@@ -41,7 +41,7 @@ from stream.kafka.client.availability import (
 from stream.kafka.client.client_patches import KafkaConsumer, session_timeout_error
 from stream.kafka.client.security import connection_options
 from stream.kafka.topics.acls import AclRole
-from stream.kafka.topics.creation import find_topics
+from stream.kafka.topics.creation import require_topics
 from stream.kafka.topics.layouts import alerts_group
 from stream.log import get_logger
 from stream.processing.protocol import RecordLike
@@ -75,7 +75,7 @@ async def serve_alerts(settings: Settings, file: AlertsFile, *, stop_with_stdin:
     heartbeat_task = asyncio.create_task(probes.beat())
     try:
         connection = Connection(settings)
-        find_own_topics = partial(find_topics, settings, attempts=50, role=AclRole.ALERTS)
+        find_own_topics = partial(require_topics, settings, attempts=50, role=AclRole.ALERTS)
         connection.topics = await retry_until_available(find_own_topics, stopping, probes.set_lack)
         deliveries = [
             TargetDelivery(connection, target, file.page, target_metrics, stopping)

@@ -37,7 +37,7 @@ from stream.engine.restore import read_to_end, reader, require_visible
 from stream.engine.writer import Writer
 from stream.kafka.client.client_patches import RefusedTimeError, group_members
 from stream.kafka.client.security import admin_client
-from stream.kafka.topics.creation import find_topics, read_topics
+from stream.kafka.topics.creation import read_topics, require_topics
 from stream.kafka.topics.layouts import budget_group, layout, worker_group
 from stream.privacy.ledger.ledger_records import restore_ledger
 from stream.privacy.ledger.state_machine import Ledger
@@ -164,7 +164,7 @@ async def restore_backup(
         raise BackupError(f"{checked.missing[0]}; so there were requests since the backup, see '--since'")
     if findings := checked.findings:
         raise BackupError(f"{backup.path} is invalid: {findings[0]}" + _count_others(findings))
-    topics = await find_topics(settings)
+    topics = await require_topics(settings)
     _require_fit(backup, topics)
     await _require_empty(settings, topics)
     returning = LedgerReturn(topics, checked.accounts)

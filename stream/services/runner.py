@@ -28,7 +28,7 @@ from stream.kafka.client.client_patches import KafkaProducer
 from stream.kafka.client.security import connection_options
 from stream.kafka.topics import acls
 from stream.kafka.topics.acls import AclRole
-from stream.kafka.topics.creation import find_topics, inspect_topics
+from stream.kafka.topics.creation import inspect_topics, require_topics
 from stream.kafka.topics.layouts import TopicsError, format_differences
 from stream.kernel import compiled_kernel
 from stream.kernel.library import describe_missing_kernel
@@ -183,7 +183,7 @@ async def serve(
     health.serve(settings.metrics_host, settings.metrics_port)
     health_task = asyncio.create_task(health.beat())
     try:
-        find = partial(find_topics, settings, attempts=50, role=acls.AclRole(role))
+        find = partial(require_topics, settings, attempts=50, role=acls.AclRole(role))
         topics = await retry_until_available(find, stopping, health.set_lack)
         await retry_until_available(partial(guard_topics, settings, acls.AclRole(role)), stopping, health.set_lack)
         gc.disable()  # until the imports below are done: imported objects are never freed

@@ -37,7 +37,7 @@ from stream.kafka.broker.programs import new_cluster_id
 from stream.kafka.broker.properties import Member, Ports, choose_ports, free_port
 from stream.kafka.client.security import SecurityError, connection_options
 from stream.kafka.topics.acls import AclRole, create_acls, default_principal, role_access
-from stream.kafka.topics.creation import create_topics, find_topics
+from stream.kafka.topics.creation import create_topics, require_topics
 from stream.kafka.topics.layouts import TopicsError, layout
 from stream.processing.topic_names import Topics
 from stream.secret_files import write_secret
@@ -232,7 +232,7 @@ async def in_force(settings: Settings, role: AclRole) -> None:
     async with asyncio.timeout(120):
         while True:
             try:
-                await find_topics(settings, role=role)
+                await require_topics(settings, role=role)
             except (TopicsError, SecurityError):
                 await asyncio.sleep(0.1)
             else:

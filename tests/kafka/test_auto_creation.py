@@ -19,7 +19,7 @@ from stream.engine.restore import reader
 from stream.kafka.broker.local_broker import LocalBroker
 from stream.kafka.client.adapter import KAFKA
 from stream.kafka.client.security import admin_client, connection_options
-from stream.kafka.topics.creation import check_topics, find_topics
+from stream.kafka.topics.creation import check_topics, require_topics
 from stream.kafka.topics.layouts import TopicsError, layout
 from stream.privacy.noise import NoiseKey
 from stream.processing.topic_names import Topics
@@ -78,7 +78,7 @@ async def make_by_asking(settings: Settings) -> None:
 
 async def test_looking_an_installation_up_makes_no_topic(settings: Settings) -> None:
     with pytest.raises(TopicsError, match=r"topics are missing: .*run 'sotto topics create'"):
-        await find_topics(settings)
+        await require_topics(settings)
     listed = await asyncio.to_thread(
         run_sotto, "source", "list", SOTTO_BOOTSTRAP=settings.bootstrap, SOTTO_PREFIX=settings.prefix
     )

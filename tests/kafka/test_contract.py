@@ -12,7 +12,7 @@ from aiokafka.protocol.admin import DeleteGroupsRequest
 
 from schemas import MAX_EVENT_BYTES, Answer, OpenStream, Query, StreamSpec
 from sotto import AsyncClient, Refused
-from stream.kafka.topics.creation import create_topics, find_topics
+from stream.kafka.topics.creation import create_topics, require_topics
 from stream.kafka.topics.layouts import TopicsError, budget_group
 from stream.privacy.noise import NoiseKey
 from stream.processing.topic_names import partition_of
@@ -284,7 +284,7 @@ async def _until_refused_for(client: AsyncClient, reason: str | None) -> None:
 
 async def test_missing_topics_are_named_with_the_remedy(bootstrap: str) -> None:
     with pytest.raises(TopicsError, match=r"nowhere.queries.*run 'sotto topics create'"):
-        await find_topics(Settings(bootstrap=bootstrap, prefix="nowhere"))
+        await require_topics(Settings(bootstrap=bootstrap, prefix="nowhere"))
 
 
 @pytest.mark.parametrize("compression", ["gzip", "snappy", "lz4", "zstd"])

@@ -14,7 +14,7 @@ from pydantic import SecretStr
 
 from stream.kafka.client.security import SecurityError
 from stream.kafka.topics.acls import AclRole
-from stream.kafka.topics.creation import find_topics
+from stream.kafka.topics.creation import require_topics
 from stream.privacy.noise import NoiseKey
 from stream.secret_files import replace_secret, write_secret
 from stream.services.processes import Service
@@ -58,7 +58,7 @@ async def test_a_broker_with_a_certificate_of_somebody_elses_is_not_trusted(
     stranger = Authority(tmp_path, "stranger")
     for settings in (matrix.role(AclRole.OPERATOR, MATRIX), matrix.administrator(MATRIX)):
         with pytest.raises(SecurityError, match=r"certificate of 127.0.0.1.*not accepted.*SOTTO_TLS_CA_FILE"):
-            await find_topics(settings.model_copy(update={"tls_ca_file": str(stranger.file)}))
+            await require_topics(settings.model_copy(update={"tls_ca_file": str(stranger.file)}))
 
 
 async def test_a_certificate_for_another_address_is_not_accepted_unless_the_check_is_off(
@@ -67,8 +67,8 @@ async def test_a_certificate_for_another_address_is_not_accepted_unless_the_chec
     producer = matrix.role(AclRole.PRODUCER, MATRIX)
     renamed = producer.model_copy(update={"bootstrap": producer.bootstrap.replace("127.0.0.1", "localhost")})
     with pytest.raises(SecurityError, match=r"certificate of localhost.*not accepted.*SOTTO_BOOTSTRAP"):
-        await find_topics(renamed)
-    await find_topics(renamed.model_copy(update={"tls_check_hostname": False}))
+        await require_topics(renamed)
+    await require_topics(renamed.model_copy(update={"tls_check_hostname": False}))
 
 
 async def test_an_administrator_without_a_trusted_certificate_is_refused(
@@ -79,16 +79,16 @@ async def test_an_administrator_without_a_trusted_certificate_is_refused(
     for files in (("", ""), (str(certificate), str(key))):
         shown = dict(zip(("tls_certificate_file", "tls_key_file"), files, strict=True))
         with pytest.raises(SecurityError, match="SOTTO_TLS_CERTIFICATE_FILE"):
-            await find_topics(admin.model_copy(update=shown))
+            await require_topics(admin.model_copy(update=shown))
 
 
 async def test_the_mechanism_and_protocol_must_be_the_brokers(matrix: SecuredKafka) -> None:
     producer = matrix.role(AclRole.PRODUCER, MATRIX)
     with pytest.raises(SecurityError, match="does not offer PLAIN; set SOTTO_SASL_MECHANISM"):
-        await find_topics(producer.model_copy(update={"sasl_mechanism": "PLAIN"}))
+        await require_topics(producer.model_copy(update={"sasl_mechanism": "PLAIN"}))
     async with asyncio.timeout(120):
         with pytest.raises(SecurityError, match=r"closes the connection.*SOTTO_SECURITY_PROTOCOL"):
-            await find_topics(Settings.of_local_broker(matrix.clients, prefix=MATRIX))
+            await require_topics(Settings.of_local_broker(matrix.clients, prefix=MATRIX))
 
 
 @pytest.mark.parametrize("how", ["file", "command"])
@@ -102,7 +102,7 @@ async def test_a_bearer_token_stands_for_its_principal(matrix: SecuredKafka, tmp
     assert await writable(user) == {"queries"}
     replace_secret(file, "no.token")
     with pytest.raises(SecurityError, match="refuses the bearer token; check SOTTO_SASL_TOKEN_FILE"):
-        await find_topics(user)
+        await require_topics(user)
 
 
 def unsigned_token(subject: str) -> str:

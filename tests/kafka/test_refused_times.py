@@ -10,7 +10,7 @@ import pytest
 
 from stream.engine.health import ServiceHealth
 from stream.kafka.client.client_patches import RefusedTimeError
-from stream.kafka.topics.creation import find_topics
+from stream.kafka.topics.creation import require_topics
 from stream.privacy.noise import NoiseKey
 from stream.services.keyed_services import build_worker_engine
 from stream.services.processes import RoleName, Service
@@ -31,7 +31,7 @@ async def test_an_engine_ends_and_names_the_setting_and_the_brokers(
     settings: Settings, key: NoiseKey, field: str, milliseconds: int, bound: str
 ) -> None:
     beyond = settings.model_copy(update={field: milliseconds})
-    engine = build_worker_engine(beyond, await find_topics(settings), key, ServiceHealth("worker"))
+    engine = build_worker_engine(beyond, await require_topics(settings), key, ServiceHealth("worker"))
     async with asyncio.timeout(PATIENCE):
         with pytest.raises(RefusedTimeError, match=rf"^{variable_of(field)}: .* {milliseconds} ms; set .*{bound}"):
             await engine.run()

@@ -28,7 +28,7 @@ from stream.engine.restore import read_to_end, reader
 from stream.kafka.broker.properties import free_port
 from stream.kafka.client.security import SecurityError, admin_client, connection_options
 from stream.kafka.topics.acls import AclEntry, AclRole, Operation, Resource, create_acls, role_access
-from stream.kafka.topics.creation import check_topics, find_topics, inspect_topics
+from stream.kafka.topics.creation import check_topics, inspect_topics, require_topics
 from stream.kafka.topics.layouts import TopicsError, layout
 from stream.privacy.noise import NoiseKey
 from stream.processing.topic_names import Topics, partition_of
@@ -327,9 +327,9 @@ async def test_a_role_makes_no_topics_and_no_access_lists(matrix: SecuredKafka) 
 async def test_a_service_without_its_role_says_so_at_its_start(matrix: SecuredKafka) -> None:
     analyst = matrix.role(AclRole.ANALYST, MATRIX)
     with pytest.raises(TopicsError, match=f"hides.*{MATRIX}.state.*--role worker"):
-        await find_topics(analyst, role=AclRole.WORKER)
+        await require_topics(analyst, role=AclRole.WORKER)
     with pytest.raises(TopicsError, match="no topic of 'elsewhere'"):
-        await find_topics(analyst.model_copy(update={"prefix": "elsewhere"}))
+        await require_topics(analyst.model_copy(update={"prefix": "elsewhere"}))
 
 
 @pytest.mark.parametrize("role", [AclRole.WORKER, AclRole.BUDGET, AclRole.FEED, AclRole.MONITOR])
@@ -371,7 +371,7 @@ async def test_a_topic_that_was_changed_is_noticed(matrix: SecuredKafka) -> None
     async with admin_client(admin) as client:
         wanted = layout(Topics("changed", 1))
         await client.create_topics([NewTopic(one.name, one.partitions, 1) for one in wanted])
-    await find_topics(admin, attempts=20)
+    await require_topics(admin, attempts=20)
     differences = await check_topics(admin)
     told = {(one.topic, one.setting, one.wanted, one.actual) for one in differences}
     assert ("changed.ledger", "cleanup.policy", "compact", "delete") in told

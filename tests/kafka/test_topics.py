@@ -15,7 +15,7 @@ from schemas import EventsSource
 from sotto import AsyncClient
 from stream.kafka.client.security import admin_client
 from stream.kafka.topics.acls import AclRole
-from stream.kafka.topics.creation import check_topics, create_topics, delete_topics, find_topics
+from stream.kafka.topics.creation import check_topics, create_topics, delete_topics, require_topics
 from stream.kafka.topics.layouts import TopicsError, configurations, layout
 from stream.kafka.topics.live_topics import create_live_topic, find_live_topic
 from stream.processing.topic_names import Topics
@@ -72,7 +72,7 @@ async def test_a_topic_that_is_missing_gets_the_partitions_of_the_others(made: d
         await create_topics(settings_of(made, partitions=5))
     created = await create_topics(settings)
     assert (created.names, created.differences) == ([missing], [])
-    assert (await find_topics(settings)).partitions == 3
+    assert (await require_topics(settings)).partitions == 3
 
 
 async def test_what_an_earlier_version_set_otherwise_is_a_warning_unless_it_loses_what_must_be_kept(
@@ -112,7 +112,7 @@ async def test_the_topic_that_differs_is_named_and_not_the_others(made: dict[str
     with pytest.raises(
         TopicsError, match=r"\.merges has partitions=4, not 3.*another prefix, or restore a backup"
     ):
-        await find_topics(settings)
+        await require_topics(settings)
 
 
 async def test_with_partitions_that_differ_streams_are_halted_and_nothing_is_asked(
@@ -153,7 +153,7 @@ async def test_an_installation_that_was_deleted_can_be_created_again_at_once(mad
         await delete_topics(settings)
         created = await create_topics(settings)
         assert created.names == [one.name for one in layout(Topics(settings.prefix))]
-        assert (await find_topics(settings)).partitions == settings.partitions
+        assert (await require_topics(settings)).partitions == settings.partitions
 
 
 def test_a_sources_topic_has_the_brokers_stamps_where_its_windows_close_by_them(made: dict[str, Any]) -> None:
@@ -201,15 +201,15 @@ async def test_services_refuse_names_of_another_installation(made: dict[str, Any
     async with admin_client(outer) as admin:
         wanted = [(one.name, one.partitions) for one in layout(Topics(inner.prefix, 3))]
         await admin.create_topics([NewTopic(name, count, 1) for name, count in [*wanted, (topic, 1)]])
-    topics = await find_topics(outer, attempts=20, role=AclRole.FEED)
+    topics = await require_topics(outer, attempts=20, role=AclRole.FEED)
     with pytest.raises(TopicsError, match=rf"SOTTO_PREFIX: '{inner.prefix}' may share"):
-        await find_topics(inner, attempts=20, role=AclRole.WORKER)
-    assert (await find_topics(inner, attempts=20)).partitions == 3, "it can be read and backed up"
+        await require_topics(inner, attempts=20, role=AclRole.WORKER)
+    assert (await require_topics(inner, attempts=20)).partitions == 3, "it can be read and backed up"
     with pytest.raises(
         TopicsError, match=rf"source 'ledger' would be topic {inner.prefix}.ledger, which belongs to"
     ):
         await find_live_topic(outer, topics, "ledger", topic)
     assert await find_live_topic(outer, topics, "visits", topic) == 1
     await delete_topics(outer)
-    assert (await find_topics(inner, role=AclRole.WORKER)).partitions == 3, "it is alone, and goes on"
+    assert (await require_topics(inner, role=AclRole.WORKER)).partitions == 3, "it is alone, and goes on"
     await delete_topics(inner)

@@ -17,7 +17,7 @@ from stream.dev.simulation import LAW, SimulationError, require_public, syntheti
 from stream.dev.simulation.simulation_inputs import is_shipped, require_other_table
 from stream.kafka.client.local_address import local_settings
 from stream.kafka.client.security import describe_error
-from stream.kafka.topics.creation import find_topics
+from stream.kafka.topics.creation import require_topics
 from stream.kafka.topics.layouts import TopicsError
 from stream.settings import Settings
 from stream.tables import UnreadableError, adult
@@ -107,7 +107,7 @@ def _message(error: TopicsError | KafkaError) -> str:
 
 
 async def _sources_of(settings: Settings) -> list[Source]:
-    await find_topics(settings)  # fails at once if topics are missing; a client would wait for them
+    await require_topics(settings)  # fails at once if topics are missing; a client would wait for them
     async with AsyncClient(settings) as client:
         return [record.source for record in await client.list_sources()]
 

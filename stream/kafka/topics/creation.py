@@ -184,7 +184,7 @@ class FoundTopics:
             raise TopicsError(format_differences(differing))
 
 
-async def find_topics(settings: Settings, *, attempts: int = 1, role: AclRole | None = None) -> Topics:
+async def require_topics(settings: Settings, *, attempts: int = 1, role: AclRole | None = None) -> Topics:
     """Finds the topics; checks the number of partitions of all topics, or of a role's topics.
 
     Raises:

@@ -10,13 +10,16 @@ from tests.unit.processors.live import flights, standing
 async def test_a_live_topic_is_declared_in_words() -> None:
     async with Installation().web() as client:
         told = await post(client, "/api/declarations", flights(), VIEWER)
-        assert "all events of that 'tailnum', of which at most 2 events count in each window" in told["neighbors"]
+        assert (
+            "all of that person's events; of each 'tailnum', at most 2 events count in each window"
+            in told["neighbors"]
+        )
         assert told["cells"] == 3 * 1561 * 1501 * 2 * 4000
         assert any("LogAppendTime" in one for one in told["remarks"])
         told = await post(client, "/api/declarations", flights(clock="marks"), VIEWER)
         assert any("marks in the topic alone" in one for one in told["remarks"])
         told = await post(client, "/api/declarations", flights(unit="person-period", period="1d"), VIEWER)
-        assert "all events of that 'tailnum' in one period of 1d, of which" in told["neighbors"]
+        assert "all of that person's events in one period of 1d; of each 'tailnum'" in told["neighbors"]
         refused = await post(
             client, "/api/declarations", flights(source="flights@2013-01-01T00:00:00Z"), VIEWER, status=409
         )
