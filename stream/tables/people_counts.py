@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, Final
 
 import numpy as np
@@ -85,21 +85,35 @@ class PeopleCounts:
         shape = table.group_shape(attributes, max_cells)
         key = (tuple(attributes), predicate)
         if (known := self._groups.get(key)) is None:
-            size = math.prod(shape)
-            person_of_row = all_rows.people.private_numbers[: table.private_row_count]
-            places = np.empty(table.private_row_count, dtype=np.int64)
-            for block, inside in table.private_matches(predicate):
-                cell = table.private_cells(attributes, shape, block)
-                # Rows that do not match are put in an extra cell, so that the time is constant.
-                places[block] = np.where(inside, cell, size) + person_of_row[block].astype(np.int64) * (size + 1)
-            places.sort()
-            first = np.ones(len(places), dtype=np.bool_)
-            first[1:] = places[1:] != places[:-1]
-            found = np.bincount(places % (size + 1), weights=first, minlength=size + 1)
-            known = found[:size].astype(np.int64).reshape(shape)
+            known = count_people_in_cells(
+                table, lambda block: table.private_cells(attributes, shape, block), math.prod(shape), predicate
+            ).reshape(shape)
             known.setflags(write=False)
             self._groups.put(key, known)
         return known
+
+
+def count_people_in_cells(
+    table: PrivateTable, cells_of: Callable[[slice], npt.NDArray[np.integer]], size: int, predicate: Predicate
+) -> Numbers:
+    """Return, for each of ``size`` cells, the number of people with a counted matching row in it.
+
+    ``cells_of`` returns the cell of each row of a block.
+    """
+    all_rows = table.all_rows
+    if all_rows is None:
+        raise TypeError("the table has no person column")
+    person_of_row = all_rows.people.private_numbers[: table.private_row_count]
+    places = np.empty(table.private_row_count, dtype=np.int64)
+    for block, inside in table.private_matches(predicate):
+        # Rows that do not match are put in an extra cell, so that the time is constant.
+        cells = np.where(inside, cells_of(block), size)
+        places[block] = cells + person_of_row[block].astype(np.int64) * (size + 1)
+    places.sort()
+    first = np.ones(len(places), dtype=np.bool_)
+    first[1:] = places[1:] != places[:-1]
+    found = np.bincount(places % (size + 1), weights=first, minlength=size + 1)
+    return found[:size].astype(np.int64)
 
 
 def _rows_of_people(table: PrivateTable, predicate: Predicate) -> Numbers:

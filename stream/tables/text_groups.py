@@ -13,6 +13,7 @@ import numpy as np
 import numpy.typing as npt
 
 from stream.tables.expressions import Predicate
+from stream.tables.people_counts import count_people_in_cells
 from stream.tables.table_errors import DataError, quote_name
 
 if TYPE_CHECKING:
@@ -85,7 +86,7 @@ def count_groups(
 def _count_keys(
     table: PrivateTable, keys: npt.NDArray[np.integer], size: int, predicate: Predicate, *, people: bool
 ) -> Numbers:
-    """Count the matching rows of each key, or the people with such a row; the time fits all masks."""
+    """Count the matching rows of each key, or the people with one, in a time that does not depend on which match."""
     all_rows = table.all_rows
     if not people or all_rows is None or all_rows.contribution == 1:
         counts = np.zeros(size + 1, dtype=np.int64)
@@ -93,12 +94,4 @@ def _count_keys(
             # Rows that do not match are counted in an extra key.
             counts += np.bincount(np.where(inside, keys[block], size), minlength=size + 1)
         return counts[:size]
-    owners, number = all_rows.people.private_numbers, all_rows.people.count
-    pairs = np.empty(table.private_row_count, dtype=np.int64)
-    for block, inside in table.private_matches(predicate):
-        pairs[block] = np.where(inside, keys[block], size).astype(np.int64) * number + owners[block]
-    pairs.sort()
-    first = np.ones(len(pairs), dtype=np.bool_)
-    first[1:] = pairs[1:] != pairs[:-1]
-    found = np.bincount(pairs // number, weights=first, minlength=size + 1) if number else np.zeros(size + 1)
-    return found[:size].astype(np.int64)
+    return count_people_in_cells(table, lambda block: keys[block], size, predicate)
