@@ -59,9 +59,10 @@ def plan_calibrations(spec: StreamSpec, facts: SourceFacts) -> tuple[UnknownGrou
             "delta, or lower answers"
         )
     steps, rows = facts.groups_steps, facts.contribution
+    rate = Fraction(epsilon) / steps
     limits: dict[str, Any] = {}
     if facts.text_bytes is not None:
-        limits = _window_limits(facts.text_bytes, Fraction(epsilon) / steps, epsilon, Fraction(delta))
+        limits = _window_limits(facts.text_bytes, rate, epsilon, Fraction(delta))
     draft = UnknownGroupsCalibration(
         method="laplace",
         epsilon_answer=epsilon,
@@ -81,7 +82,6 @@ def plan_calibrations(spec: StreamSpec, facts: SourceFacts) -> tuple[UnknownGrou
     if not mechanism.counts:
         return (_selection_plan(draft),)
     require_fit(steps / epsilon, ", lower answers", facts.grid)
-    rate = Fraction(epsilon) / steps
     if limits:
         least = least_threshold(rate, rows, Fraction(delta) * (1 - DELTA_SHARE), SIZE_SHARE)
     else:

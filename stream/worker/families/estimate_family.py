@@ -127,9 +127,9 @@ class EstimateFamily(RestorableFamily[_EstimateState]):
         current = self._state(slot)
         if (known := self._question_cache.get(key)) is None:
             known = self._read_question(slot, current.reader, form, query)
-            known.hidden = current.estimator.number_noise_fits(known.question)
+            known.number_fits = current.estimator.number_noise_fits(known.question)
             self._question_cache.put(key, known)
-        if not known.hidden and (
+        if not known.number_fits and (
             query.alpha is None
             or current.estimator.comparison_suffices(known.question, _requested_error(current, known, query.alpha))
         ):

@@ -123,8 +123,8 @@ class ReadQuestion:
     """A resolved question, with the fields that the changelog records if its numbers are published.
 
     ``unit`` is the step of a summed attribute, by which numbers and errors are multiplied. ``last``
-    caches the estimator's last answer with its reply. ``hidden`` is False if a ⊤ would publish a
-    number whose noise is too wide.
+    caches the estimator's last answer with its reply. ``number_fits`` is False if
+    a ⊤ would publish a number whose noise is too wide.
     """
 
     question: ResolvedQuestion
@@ -134,7 +134,7 @@ class ReadQuestion:
     group_by: tuple[str, ...] = ()
     unit: Fraction = Fraction(1)
     last: tuple[Any, Any] | None = None
-    hidden: bool = True
+    number_fits: bool = True
     grouped: bool = False
     top: TopGroups | None = None
     statistic: Statistic | None = None

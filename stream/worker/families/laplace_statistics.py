@@ -106,12 +106,16 @@ class LaplaceStatistics:
         except NoiseScaleError:
             raise wide_noise_rejection(form, "answers") from None
         weights = statistic.groups * sum(2 * law.steps for law in found.draws)
-        if found.words > MOST_WORDS or weights > MOST_WEIGHTS:
-            raise Rejection(
-                "malformed",
-                f"{form}: one answer would need {max(found.words, weights):,} random words and weights, and the most is {MOST_WEIGHTS:,}; "
-                "ask for fewer groups or quantiles, or open a stream with fewer answers",
-            )
+        for what, needed, limit in (
+            ("random words", found.words, MOST_WORDS),
+            ("weights", weights, MOST_WEIGHTS),
+        ):
+            if needed > limit:
+                raise Rejection(
+                    "malformed",
+                    f"{form}: one answer would need {needed:,} {what}, and the limit is {limit:,}; ask for fewer groups or quantiles, or "
+                    "open a stream with fewer answers",
+                )
         max_parts = max_price_parts(self._calibration(slot), query)
         return replace(found, counts=self._counts(slot, statistic), max_parts=max_parts)
 
