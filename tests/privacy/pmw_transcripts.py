@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Iterable, Sequence
 from functools import cache, lru_cache
 from itertools import product
 from typing import Any, Literal
@@ -12,6 +13,7 @@ import numpy.typing as npt
 
 from schemas import EstimateCalibration, SparseVectorCalibration
 from stream.privacy.mechanisms.estimate_questions import LinearQuestion, extent_of
+from stream.privacy.mechanisms.measurements import Axes
 from stream.privacy.mechanisms.tensor_sums import corners
 
 Integers = npt.NDArray[np.int64]
@@ -23,6 +25,24 @@ CELLS, STEPS = 3, 1024
 
 
 FLOATS = 1.0 + 1e-9
+
+
+class NoMemory:
+    """A cache that keeps nothing."""
+
+    def get(self, key: Any) -> None:
+        del key
+
+    def put(self, key: Any, value: Any) -> None:
+        del key, value
+
+
+def count_cells(rows: Iterable[Rows], sizes: Sequence[int], axes: Axes) -> Integers:
+    """Count the rows of each cell on some axes."""
+    table = np.zeros([sizes[axis] for axis in axes], dtype=np.int64)
+    for row in rows:
+        table[tuple(row[axis] for axis in axes)] += 1
+    return table
 
 
 def question(*inside: int) -> LinearQuestion:

@@ -21,7 +21,7 @@ from stream.privacy.mechanisms.tensor_sums import TensorCells
 from stream.privacy.mechanisms.typical_errors import TypicalErrors, error_of_sums
 from stream.privacy.noise import Symmetric, TwoSidedGeometric
 from stream.privacy.planning.workload_plans import compared_orders, typical_law
-from tests.privacy.pmw_transcripts import FLOATS, STEPS, Integers, calibration, two_sided
+from tests.privacy.pmw_transcripts import FLOATS, STEPS, Integers, NoMemory, calibration, count_cells, two_sided
 
 SIZES = (2, 3, 2)
 SETS = {order: tuple(combinations(range(3), order)) for order in (1, 2, 3)}
@@ -36,10 +36,7 @@ def plan(*, replace: bool) -> EstimateCalibration:
 
 
 def cells_of(rows: Sequence[Row], axes: Axes) -> TensorCells:
-    table = np.zeros([SIZES[axis] for axis in axes], dtype=np.int64)
-    for row in rows:
-        table[tuple(row[axis] for axis in axes)] += 1
-    return TensorCells(table)
+    return TensorCells(count_cells(rows, SIZES, axes))
 
 
 class Given:
@@ -55,14 +52,6 @@ class Given:
         return self.noise
 
 
-class Nothing:
-    def get(self, key: Any) -> None:
-        del key
-
-    def put(self, key: Any, value: Any) -> None:
-        del key, value
-
-
 def figures(rows: Sequence[Row], plan: EstimateCalibration, draws: Any, weights: Integers) -> TypicalErrors:
     """The figures of a table for one public estimate on all attributes."""
 
@@ -70,7 +59,7 @@ def figures(rows: Sequence[Row], plan: EstimateCalibration, draws: Any, weights:
         others = tuple(axis for axis in range(len(SIZES)) if axis not in axes)
         return TensorCells(weights.sum(axis=others))
 
-    opening = Measurements(SIZES, plan, partial(cells_of, rows), draws, Nothing())
+    opening = Measurements(SIZES, plan, partial(cells_of, rows), draws, NoMemory())
     return TypicalErrors(opening, SETS, ROWS, shares)
 
 

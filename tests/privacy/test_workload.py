@@ -26,7 +26,7 @@ from stream.privacy.mechanisms.tensor_sums import TensorCells
 from stream.privacy.mechanisms.workload_selection import add_workload
 from stream.privacy.noise import Geometric, Sampler, Symmetric, sampler
 from stream.privacy.planning.workload_plans import choice_law, chosen_law, count_rounds
-from tests.privacy.pmw_transcripts import FLOATS, STEPS, Integers, two_sided
+from tests.privacy.pmw_transcripts import FLOATS, STEPS, Integers, NoMemory, count_cells, two_sided
 
 pytestmark = pytest.mark.usefixtures("fitted_once")
 
@@ -85,22 +85,11 @@ class Transcript:
 
 
 def counted(rows: Sequence[Row], axes: Axes) -> Integers:
-    table = np.zeros([SIZES[axis] for axis in axes], dtype=np.int64)
-    for row in rows:
-        table[tuple(row[axis] for axis in axes)] += 1
-    return table
+    return count_cells(rows, SIZES, axes)
 
 
 def true_cells(rows: Sequence[Row], axes: Axes) -> TensorCells:
     return TensorCells(counted(rows, axes))
-
-
-class Nothing:
-    def get(self, key: Any) -> None:
-        del key
-
-    def put(self, key: Any, value: Any) -> None:
-        del key, value
 
 
 @dataclass
@@ -177,7 +166,7 @@ def log_likelihood(
         return place
 
     patch.setattr(workload_selection, "noisy_max", choose)
-    measured = Measurements(SIZES, plan, partial(true_cells, rows), forced, Nothing())
+    measured = Measurements(SIZES, plan, partial(true_cells, rows), forced, NoMemory())
     left = list(WORKLOAD)
     forced.chosen += [left.pop(place) for place in transcript.places]
     add_workload(measured, WORKLOAD, transcript.rows)
@@ -237,7 +226,7 @@ def test_scores_move_by_one_row_for_each_row_that_moves(replace: bool) -> None:
         found = []
         for table in (rows, *neighbours(rows, replace=replace)):
             forced = Forced(table, Transcript(30, singles, (), ()))
-            measured = Measurements(SIZES, made, partial(true_cells, table), forced, Nothing())
+            measured = Measurements(SIZES, made, partial(true_cells, table), forced, NoMemory())
             law = chosen_law(made, 2)
             found.append([workload_selection._score(measured, axes, 30, law, {}) for axes in WORKLOAD])
         moves = np.abs(np.array(found[1:]) - found[0])
@@ -266,7 +255,7 @@ def test_only_sets_that_were_not_selected_are_moved_to_the_product(rounds: int) 
     singles = tuple((200, 200) for _ in SIZES)
     cells = tuple((101, 99, 99, 101) for _ in range(rounds))
     forced = Forced(rows, Transcript(400, singles, (), cells), chosen=list(WORKLOAD[:rounds]))
-    measured = Measurements(SIZES, made, partial(true_cells, rows), forced, Nothing())
+    measured = Measurements(SIZES, made, partial(true_cells, rows), forced, NoMemory())
     if rounds == 3:
         add_workload(measured, WORKLOAD, 400)
     else:
