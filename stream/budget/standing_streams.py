@@ -159,17 +159,13 @@ def require_bounded_past(spec: StreamSpec, source: Source, *, clock: int) -> Non
 
 
 def groups_per_window(spec: StreamSpec, source: Source) -> int | None:
-    """Return the number of groups per window of a standing stream; None for other streams."""
+    """Return the number of groups per window of a standing stream; None for other streams.
+
+    It is 1 for unknown groups, whose texts are one question.
+    """
     if spec.standing is None or not isinstance(source, EventsSource):
         return None
-    return _questions_per_window(spec, source)
-
-
-def _questions_per_window(spec: StreamSpec, source: EventsSource) -> int:
-    """Return the number of groups of a window; all texts of unknown groups are one question."""
-    if spec.standing is None or isinstance(spec.mechanism, UnknownGroups):
-        return 1
-    return _count_groups(spec.standing, source)
+    return 1 if isinstance(spec.mechanism, UnknownGroups) else _count_groups(spec.standing, source)
 
 
 def promised_windows(spec: StreamSpec, source: Source) -> int | None:
@@ -364,7 +360,7 @@ def _count_groups(standing: StandingQuery, source: EventsSource) -> int:
 
 def _count_numbers(spec: StreamSpec, standing: StandingQuery, source: EventsSource) -> int:
     """Return how many numbers the questions of a window carry; 1 for unknown groups."""
-    groups = _questions_per_window(spec, source)
+    groups = groups_per_window(spec, source) or 1
     domain = None if standing.quantile is None else source.attributes.get(standing.quantile)
     return groups if domain is None else groups * domain.size
 

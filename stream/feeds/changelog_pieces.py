@@ -28,8 +28,8 @@ from stream.feeds.tally import (
     unpack_counts,
 )
 from stream.feeds.window_forms import Form
-from stream.privacy.planning.window_texts import text_size
 from stream.processing.protocol import LaterVersionError, Message, RecordLike
+from stream.processing.text_counts import window_size
 
 PIECE_BYTES: Final = 768 * 1024
 """Approximate size limit of a piece: below the largest record of any topic."""
@@ -176,7 +176,7 @@ def _sections(form: Form, touched: Touched) -> Iterator[tuple[_Section, int]]:
         yield from _places(form.tallies[number], counting, places, by_row)
     for (number, counting), texts in touched.texts.items():
         for row, changed in texts.items():
-            yield from _texts(form.tallies[number], counting, row, by_row[row], changed)
+            yield _texts(form.tallies[number], counting, row, by_row[row], changed)
 
 
 def _people(
@@ -213,22 +213,14 @@ def _places(
 
 def _texts(
     tally: Tally, counting: Counting, row: int, start: int, changed: Sequence[bytes]
-) -> Iterator[tuple[_Section, int]]:
-    """Yield the counts of some texts of a window, in parts of limited size."""
-    cells = tally.texts[counting]
-    parts: list[list[bytes]] = [[]]
-    size = 0
-    for text in changed:
-        if size > PIECE_BYTES:
-            parts.append([])
-            size = 0
-        parts[-1].append(text)
-        size += text_size(text)
-    for part in parts:
-        counts = cells.some_counts(row, part)
-        own = sum(map(text_size, part))
-        found = _Texts(tally.number, counting.by, counting.people, counting.most_bytes, start, counts)
-        yield found, own + _overhead(())
+) -> tuple[_Section, int]:
+    """Return the counts of some texts of a window.
+
+    They fit a piece, as all texts of a window have at most ``MOST_WINDOW_BYTES``.
+    """
+    counts = tally.texts[counting].some_counts(row, changed)
+    found = _Texts(tally.number, counting.by, counting.people, counting.most_bytes, start, counts)
+    return found, window_size(changed) + _overhead(())
 
 
 def _parts(count: int, size: int) -> Iterator[slice]:

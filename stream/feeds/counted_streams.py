@@ -10,7 +10,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
-from schemas import EventsSource, FeedStream, SumOf, UnknownGroupsCalibration
+from schemas import EventsSource, FeedStream, SumOf
 from schemas.windows import END_MS, moment_ms, span_ms
 from stream.feeds.event_clock import NOT_BEGUN
 from stream.feeds.feed_definitions import StandingDefinition
@@ -331,10 +331,7 @@ def _counting(definition: StandingDefinition) -> Counting:
         return Counting((*definition.standing.by, quantile))
     if isinstance(count, SumOf):
         return Counting(definition.standing.by, sum=count.sum)
-    most_bytes = 0
-    if isinstance(definition.calibration, UnknownGroupsCalibration):
-        most_bytes = definition.calibration.most_bytes or 0
-    return Counting(definition.standing.by, people=count == "people", most_bytes=most_bytes)
+    return Counting(definition.standing.by, people=count == "people", most_bytes=definition.most_bytes)
 
 
 def _horizon(definition: StandingDefinition) -> int | None:

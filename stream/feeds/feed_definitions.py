@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from itertools import islice
 from typing import Final, Literal
 
-from schemas import MAX_RECORD_BYTES, Calibration, Control, EventsSource
+from schemas import MAX_RECORD_BYTES, Calibration, Control, EventsSource, UnknownGroupsCalibration
 from schemas.streams import StandingQuery, StreamSpec
 from schemas.wire import Codec, MalformedEventError
 from stream.processing.control_order import control_summary, is_stale
@@ -57,6 +57,16 @@ class StandingDefinition:
     def is_merged(self) -> bool:
         """Whether merging asks the windows of its partials, also of those from before a halt."""
         return self.is_open or (self.kind == "halted" and not self.source.has_periods)
+
+    @property
+    def has_texts(self) -> bool:
+        """Whether its windows are grouped by private texts."""
+        return isinstance(self.calibration, UnknownGroupsCalibration)
+
+    @property
+    def most_bytes(self) -> int:
+        """The limit on a window's texts; 0 for a stream without texts."""
+        return (self.calibration.most_bytes or 0) if isinstance(self.calibration, UnknownGroupsCalibration) else 0
 
     @property
     def moment(self) -> int:

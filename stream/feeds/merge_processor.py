@@ -31,11 +31,11 @@ from stream.feeds.window_queries import (
     build_texts_question,
     count_cells,
     decode_partial,
-    has_texts,
     matches_definition,
     merge_texts,
     numbers_of_groups,
     parse_partial,
+    step_share,
 )
 from stream.processing.dead_letters import Rejection, Unread, dead_letter
 from stream.processing.protocol import (
@@ -68,17 +68,6 @@ _SUMS_LOST = Rejection(
     "malformed",
     "partial: counts of earlier windows of its running count were lost, so the stream gets no more questions; open another stream",
 )
-
-
-TEXT_WINDOWS_PER_STEP: Final = 8
-"""A step ends after this many windows with texts, as each may have a large question."""
-
-
-def _step_work(definition: StandingDefinition) -> int:
-    """Return the questions for which a window counts in the limit of a step."""
-    if has_texts(definition):
-        return MAX_QUESTIONS_PER_STEP // TEXT_WINDOWS_PER_STEP
-    return count_cells(definition)
 
 
 @dataclass(frozen=True)
@@ -191,7 +180,7 @@ class MergeProcessor:
                 number in there or (partial.stream, partial.start, number) in waiting
                 for number in range(partial.partitions)
             ):
-                asked += _step_work(definition)
+                asked += step_share(definition, MAX_QUESTIONS_PER_STEP)
                 if asked >= MAX_QUESTIONS_PER_STEP:
                     break
         return PartialBatch(records[: len(partials)], needs_tables, partials)
@@ -307,7 +296,7 @@ class MergeProcessor:
         partials: Partials,
         written: dict[bytes, bytes | None],
     ) -> int:
-        """Close a window, ask it if all partitions have counted it, and return its questions' number."""
+        """Close a window, ask it if all partitions have counted it, and return its share of a step."""
         name, (before, start), asked = definition.spec.stream, step, 0
         written |= {partial_key(name, start, number): None for number in partials}
         if definition.source.has_periods and period_of(definition, before) != period_of(definition, start):
@@ -318,7 +307,7 @@ class MergeProcessor:
             for place in self._ask_window(outputs, asking, merged, start, partials):
                 # Node records of a period's stream have the model's name.
                 written[node_key(name, place)] = encode_node(merged, place)
-            asked = _step_work(asking)
+            asked = step_share(asking, MAX_QUESTIONS_PER_STEP)
         written[name.encode()] = encode_stream(merged)
         self._periods.close_past_streams(outputs, definition, before, start)
         return asked
@@ -346,7 +335,7 @@ class MergeProcessor:
         """Ask all groups of a window; return the changed nodes of a running count."""
         name = definition.spec.stream
         home = partition_of(name.encode(), self._topics.partitions)
-        if has_texts(definition):
+        if definition.has_texts:
             question = build_texts_question(definition, start, merge_texts(definition, partials.values()))
             outputs.extend(self._topics.queries, home, [(name.encode(), question, ())])
             return ()

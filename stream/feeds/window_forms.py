@@ -179,7 +179,7 @@ class Form:
         """
         for counting, cells in tally.cells.items():
             within_bound = part.first if counting.people else part.within_bound
-            chosen = np.flatnonzero(within_bound & np.uint64(1 << tally.column))
+            chosen = np.flatnonzero(within_bound & np.uint64(tally.bit))
             if not len(chosen):
                 return
             chosen = chosen[np.argsort(part.rows[chosen], kind="stable")]

@@ -11,7 +11,7 @@ from typing import Any, Final
 
 import msgspec
 
-from schemas import Decimals, EventsSource, Partial, SumOf, UnknownGroupsCalibration
+from schemas import Decimals, EventsSource, Partial, SumOf
 from schemas.domains import Domain
 from schemas.queries import MAX_VALUE_COUNT
 from schemas.windows import format_moment
@@ -34,18 +34,13 @@ _Domains = tuple[tuple[str, Domain], ...]
 _SINGLE_QUESTION_KINDS = {"histogram"}
 """Kinds of mechanisms to which one question has the numbers of all groups."""
 
-WINDOW_CELLS: Final = 25_000
-"""Cells for which a window with texts counts in the limits of a step, as its texts are private."""
-
-
-def has_texts(definition: StandingDefinition) -> bool:
-    """Return whether a stream's windows are grouped by private texts."""
-    return isinstance(definition.calibration, UnknownGroupsCalibration)
+TEXT_WINDOWS_PER_STEP: Final = 8
+"""Most windows with texts in a step: each may be large, and its number of texts is private."""
 
 
 def count_groups(definition: StandingDefinition) -> int:
     """Return the number of groups in a stream's windows; 1 for a stream without declared groups."""
-    if has_texts(definition):
+    if definition.has_texts:
         return 1
     count = 1
     for name in definition.standing.by:
@@ -59,6 +54,11 @@ def count_cells(definition: StandingDefinition) -> int:
     return groups if quantile is None else groups * definition.source.attributes[quantile].size
 
 
+def step_share(definition: StandingDefinition, limit: int) -> int:
+    """Return the part of a step's limit that a window uses."""
+    return limit // TEXT_WINDOWS_PER_STEP if definition.has_texts else count_cells(definition)
+
+
 def numbers_of_groups(definition: StandingDefinition, counts: list[int]) -> list[Any]:
     """Return what a window's questions carry: each group's number, or the counts of its values.
 
@@ -70,8 +70,7 @@ def numbers_of_groups(definition: StandingDefinition, counts: list[int]) -> list
     if (quantile := standing.quantile) is None:
         return counts
     size = attributes[quantile].size
-    predicate = TRUE if standing.where is None else PredicateParser(attributes).parse(standing.where)
-    first, end = codes_within(size, quantile, predicate)
+    first, end = _allowed_codes(tuple(attributes.items()), quantile, standing.where)
     groups = [
         [min(number, MAX_VALUE_COUNT) for number in counts[start + first : start + end]]
         for start in range(0, len(counts), size)
@@ -79,6 +78,14 @@ def numbers_of_groups(definition: StandingDefinition, counts: list[int]) -> list
     if definition.spec.mechanism.kind in _SINGLE_QUESTION_KINDS:
         return [number for group in groups for number in group]
     return groups
+
+
+@lru_cache(maxsize=64)
+def _allowed_codes(domains: _Domains, attribute: str, where: str | None) -> tuple[int, int]:
+    """Return the range of an attribute's codes that a stream's predicate allows."""
+    attributes = dict(domains)
+    predicate = TRUE if where is None else PredicateParser(attributes).parse(where)
+    return codes_within(attributes[attribute].size, attribute, predicate)
 
 
 def build_questions(definition: StandingDefinition, start: int, numbers: Sequence[Any]) -> Iterator[bytes]:
@@ -121,13 +128,12 @@ def build_texts_question(definition: StandingDefinition, start: int, encoded: st
 def merge_texts(definition: StandingDefinition, partials: Iterable[Any]) -> str:
     """Return the encoded sum of the text counts of some partials, or that they are too large."""
     counts: Counter[bytes] = Counter()
-    most_bytes = getattr(definition.calibration, "most_bytes", None) or 0
     for partial in partials:
         own = decode_text_counts(partial.texts)
         if own is None:
             return encode_text_counts(None)
         counts.update(own)
-    return encode_text_counts(None if window_size(counts) > most_bytes else counts)
+    return encode_text_counts(None if window_size(counts) > definition.most_bytes else counts)
 
 
 def _writer(definition: StandingDefinition) -> Callable[[Any], bytes]:
@@ -185,8 +191,8 @@ def matches_definition(partial: Any, definition: StandingDefinition) -> bool:
 
 
 def _has_expected_texts(partial: Any, definition: StandingDefinition) -> bool:
-    if partial.texts is None or not has_texts(definition):
-        return partial.texts is None and not has_texts(definition)
+    if partial.texts is None or not definition.has_texts:
+        return partial.texts is None and not definition.has_texts
     try:
         decode_text_counts(partial.texts)
     except ValueError:
@@ -225,11 +231,11 @@ class PartialWriter:
         while waiting and partials < MAX_PARTIALS_PER_STEP and cells < MAX_CELLS_PER_STEP:
             closes, name, epoch, stream = waiting[0]
             if (found := facts.get(stream.key)) is None:
-                to = partition_of(name.encode(), self._topics.partitions)
+                definition = stream.definition
                 found = facts[stream.key] = (
-                    to,
-                    WINDOW_CELLS if has_texts(stream.definition) else count_cells(stream.definition),
-                    stream.definition.standing.window.every_ms,
+                    partition_of(name.encode(), self._topics.partitions),
+                    step_share(definition, MAX_CELLS_PER_STEP),
+                    definition.standing.window.every_ms,
                 )
                 published.append(stream)
             to, counts, every = found
@@ -247,7 +253,7 @@ class PartialWriter:
         cells: Sequence[int] = ()
         counts: Sequence[int] = ()
         texts: str | None = None
-        if has_texts(stream.definition):
+        if stream.definition.has_texts:
             texts = encode_text_counts(stream.text_counts(stream.next))
         else:
             cells, counts = stream.values(stream.next)

@@ -96,6 +96,11 @@ def questions_in_period(source: Source, mechanism: Mechanism, standing: Standing
     window = standing.window
     last_start_ms = moment_ms(source.starts) + covered_ms(source, mechanism, window) - window.size_ms
     windows = max(0, (last_start_ms - window.first_from(moment_ms(standing.begins))) // window.every_ms + 1)
+    return windows * questions_per_window(source, mechanism, standing)
+
+
+def questions_per_window(source: EventsSource, mechanism: Mechanism, standing: StandingQuery) -> int:
+    """Return how many questions a window has: one for each group, or one for all of them."""
     if isinstance(mechanism, Histogram | UnknownGroups):
-        return windows
-    return windows * math.prod(source.attributes[name].size for name in standing.by)
+        return 1
+    return math.prod(source.attributes[name].size for name in standing.by)

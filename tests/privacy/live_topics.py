@@ -17,7 +17,7 @@ from schemas.wire import struct
 from stream.feeds.count_processor import FeedProcessor
 from stream.feeds.feed_definitions import StandingDefinition
 from stream.feeds.merge_state import MergedStreamState
-from stream.feeds.window_queries import count_cells, has_texts
+from stream.feeds.window_queries import count_cells
 from stream.processing.protocol import Outputs, Record
 from stream.processing.text_counts import decode_text_counts
 from stream.processing.topic_names import Topics, partition_of
@@ -205,7 +205,7 @@ def _merged(streams: Sequence[StandingDefinition], partials: Sequence[Any]) -> N
         for start, parts in merged.close_complete_windows():
             if len(parts) < PARTITIONS:
                 continue
-            numbers = [0] * (len(TEXTS) if has_texts(stream) else count_cells(stream))
+            numbers = [0] * (len(TEXTS) if stream.has_texts else count_cells(stream))
             for part in parts.values():
                 if part.texts is not None:
                     counts = decode_text_counts(part.texts) or {}

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterable
 from dataclasses import asdict
 from heapq import nlargest
@@ -13,12 +12,10 @@ from schemas import (
     Amount,
     EventsSource,
     GrantRecord,
-    Histogram,
     LedgerRecord,
     Source,
     SourceRecord,
     StandingQuery,
-    UnknownGroups,
     moment_ms,
     named_from,
 )
@@ -46,6 +43,7 @@ from stream.monitor.state.record_shapes import SourceRecordShape
 from stream.privacy.ledger.grants import describe_promise_per_period
 from stream.privacy.ledger.ledger_records import RESULTS_KEPT_BY_MECHANISM
 from stream.privacy.planning.promises import promises
+from stream.processing.control_order import questions_per_window
 from stream.questions.stream_watch import describe_standing_query, period_of
 
 _TEN_MINUTES_INDEX = RATE_WINDOWS.index(600)
@@ -355,9 +353,7 @@ def window_end(record: GrantRecord, standing: StandingQuery, source: EventsSourc
     """
     if standing.begins is None or record.extensions:
         return None
-    whole = isinstance(record.spec.mechanism, Histogram | UnknownGroups)
-    groups = 1 if whole else math.prod(source.attributes[name].size for name in standing.by)
-    windows = answered // groups
+    windows = answered // questions_per_window(source, record.spec.mechanism, standing)
     if not windows:
         return None
     window = standing.window
