@@ -18,7 +18,7 @@ import numpy as np
 import numpy.typing as npt
 import polars as pl
 
-from benchmarks.report import console
+from benchmarks.report import console, markdown_line, write_between
 from sotto import Driver
 from stream.tables import adult
 
@@ -171,20 +171,13 @@ def main(arguments: list[str] | None = None) -> None:
     parser.add_argument("--seed", type=int, default=39)
     parser.add_argument("--write", action="store_true", help=f"write the table of {DOCUMENT}")
     options = parser.parse_args(arguments)
-    lines = [_line(_HEADINGS), _line(("---", *("---:" for _ in _HEADINGS[1:])))]
+    lines = [markdown_line(_HEADINGS), markdown_line(("---", *("---:" for _ in _HEADINGS[1:])))]
     for name, make, rows in TABLES:
         sample = make(rows, np.random.default_rng(options.seed))
-        lines.append(_line(measure(name, sample, options.epsilon, options.queries, options.seed)))
+        lines.append(markdown_line(measure(name, sample, options.epsilon, options.queries, options.seed)))
         console.print(lines[-1], markup=False, soft_wrap=True)
     if options.write:
-        text = DOCUMENT.read_text(encoding="utf-8")
-        before, rest = text.split(_BEGIN, 1)
-        after = rest.split(_END, 1)[1]
-        DOCUMENT.write_text("\n".join([f"{before}{_BEGIN}", *lines, f"{_END}{after}"]), encoding="utf-8")
-
-
-def _line(cells: tuple[str, ...]) -> str:
-    return f"| {' | '.join(cells)} |"
+        write_between(DOCUMENT, _BEGIN, _END, "\n".join(lines))
 
 
 if __name__ == "__main__":

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import re
 import subprocess
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,7 +17,7 @@ import numpy as np
 import numpy.typing as npt
 import polars as pl
 
-from benchmarks.report import console
+from benchmarks.report import console, write_between
 from sotto import Driver
 from stream.tables import adult
 
@@ -175,9 +174,7 @@ def main() -> None:
     found = table(cases, measured)
     console.print(found)
     if given.write:
-        text = DOCUMENT.read_text(encoding="utf-8")
-        pattern = re.compile(re.escape(_BEGIN) + ".*?" + re.escape(_END), re.DOTALL)
-        DOCUMENT.write_text(pattern.sub(lambda _: f"{_BEGIN}\n{found}\n{_END}", text), encoding="utf-8")
+        write_between(DOCUMENT, _BEGIN, _END, found)
 
 
 if __name__ == "__main__":

@@ -150,6 +150,18 @@ def write_json(path: Path, figures: Any) -> None:
     console.print(f"Written to {path}")
 
 
+def markdown_line(cells: Iterable[str]) -> str:
+    """A line of a document's table."""
+    return f"| {' | '.join(cells)} |"
+
+
+def write_between(document: Path, begin: str, end: str, text: str) -> None:
+    """Put a text between two marks of a document; ValueError if a mark is missing."""
+    before, rest = document.read_text(encoding="utf-8").split(begin, 1)
+    _, after = rest.split(end, 1)
+    document.write_text(f"{before}{begin}\n{text}\n{end}{after}", encoding="utf-8")
+
+
 def _median(values: Iterable[float]) -> float:
     return statistics.median(list(values))
 

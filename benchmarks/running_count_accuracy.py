@@ -9,13 +9,12 @@ from __future__ import annotations
 import argparse
 import json
 import math
-import re
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from benchmarks.report import console
+from benchmarks.report import console, markdown_line, write_between
 from schemas import Laplace, RunningCountCalibration, StreamSpec, format_moment
 from sotto import Driver
 from stream.privacy.accuracy.noise_laws import variance_of
@@ -58,14 +57,12 @@ def main(arguments: list[str] | None = None) -> None:
     parser.add_argument("--write", action="store_true", help=f"write the table of {DOCUMENT}")
     options = parser.parse_args(arguments)
     rows = [row for steps in HORIZONS for row in rows_of(steps)]
-    lines = ["| " + " | ".join(row) + " |" for row in (_HEADINGS, ("---",) * len(_HEADINGS), *rows)]
+    lines = [markdown_line(row) for row in (_HEADINGS, ("---",) * len(_HEADINGS), *rows)]
     told = f"ε = 1, one group, a person counts {TOTAL} times in all and once in a window, β = 0.05; {STREAMS} streams, after their last window."
     text = "\n".join([told, "", *lines])
     console.print(text, highlight=False)
     if options.write:
-        found = DOCUMENT.read_text()
-        pattern = re.escape(_BEGIN) + ".*?" + re.escape(_END)
-        DOCUMENT.write_text(re.sub(pattern, lambda _: f"{_BEGIN}\n{text}\n{_END}", found, flags=re.DOTALL))
+        write_between(DOCUMENT, _BEGIN, _END, text)
 
 
 def rows_of(steps: int) -> list[tuple[str, ...]]:

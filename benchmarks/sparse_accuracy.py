@@ -21,7 +21,7 @@ from typing import Any
 import numpy as np
 import polars as pl
 
-from benchmarks.report import console
+from benchmarks.report import console, markdown_line, write_between
 from schemas import Answer, Integers
 from sotto import Driver
 from stream.tables import adult
@@ -71,13 +71,12 @@ def main(arguments: list[str] | None = None) -> None:
             )
     zeros = [f"{max(task.truths):,}", f"{statistics.mean(task.truths):,.0f}"]
     rows.append(("", "always 0", *zeros, "", "", "", ""))
-    lines = ["| " + " | ".join(cells) + " |" for cells in (_HEADINGS, ("---",) * len(_HEADINGS), *rows)]
+    lines = [markdown_line(cells) for cells in (_HEADINGS, ("---",) * len(_HEADINGS), *rows)]
     head = f"{options.queries} questions, medians over {options.rounds} noise keys; errors in rows, of {people().height:,}."
-    console.print("\n".join([head, "", *lines]), soft_wrap=True)
+    text = "\n".join([head, "", *lines])
+    console.print(text, soft_wrap=True)
     if options.write:
-        before, _, rest = DOCUMENT.read_text().partition(_BEGIN)
-        after = rest.partition(_END)[2]
-        DOCUMENT.write_text(before + _BEGIN + "\n" + "\n".join([head, "", *lines]) + "\n" + _END + after)
+        write_between(DOCUMENT, _BEGIN, _END, text)
 
 
 def people() -> pl.DataFrame:

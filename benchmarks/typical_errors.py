@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 
 from benchmarks.answered import TABLES, Sample, questions
-from benchmarks.report import console
+from benchmarks.report import console, markdown_line, write_between
 from schemas import MAX_CATEGORIES, Answer
 from sotto import Driver
 
@@ -90,10 +90,6 @@ def _compared(answers: Iterable[Answer], truths: Sequence[Any]) -> Compared:
     return Compared(float(np.mean(published)), float(np.mean(true)), len(true))
 
 
-def _line(cells: Sequence[str]) -> str:
-    return f"| {' | '.join(cells)} |"
-
-
 def _shown(found: Sequence[Compared]) -> str:
     known = [one for one in found if one.count]
     if not known:
@@ -107,17 +103,14 @@ def main(arguments: list[str] | None = None) -> None:
     parser.add_argument("--keys", type=int, default=5, help="how many noise keys; means over them are shown")
     parser.add_argument("--write", action="store_true", help=f"write the table of {DOCUMENT}")
     options = parser.parse_args(arguments)
-    lines = [_line(_HEADINGS), _line(("---", *("---:" for _ in _HEADINGS[1:])))]
+    lines = [markdown_line(_HEADINGS), markdown_line(("---", *("---:" for _ in _HEADINGS[1:])))]
     for name, make, rows in TABLES:
         runs = [compare(_made(make, rows), seed) for seed in range(options.keys)]
         shown = [_shown([run[kind] for run in runs]) for kind in _HEADINGS[2:]]
-        lines.append(_line((name, f"{rows:,}", *shown)))
+        lines.append(markdown_line((name, f"{rows:,}", *shown)))
         console.print(lines[-1], markup=False, soft_wrap=True)
     if options.write:
-        text = DOCUMENT.read_text(encoding="utf-8")
-        before, rest = text.split(_BEGIN, 1)
-        after = rest.split(_END, 1)[1]
-        DOCUMENT.write_text("\n".join([f"{before}{_BEGIN}", *lines, f"{_END}{after}"]), encoding="utf-8")
+        write_between(DOCUMENT, _BEGIN, _END, "\n".join(lines))
 
 
 def _made(make: Callable[[int, np.random.Generator], Sample], rows: int) -> Sample:

@@ -6,7 +6,6 @@ Both are asked through the services' processors in memory, with several noise ke
 from __future__ import annotations
 
 import argparse
-import re
 from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
@@ -15,7 +14,7 @@ from typing import Any, Final, NamedTuple
 
 import polars as pl
 
-from benchmarks.report import console
+from benchmarks.report import console, markdown_line, write_between
 from schemas import Laplace, StreamSpec, UnknownGroups
 from sotto import Driver
 from stream.tables import adult, flights
@@ -121,14 +120,12 @@ def main(arguments: list[str] | None = None) -> None:
     parser.add_argument("--write", action="store_true", help=f"write the table of {DOCUMENT}")
     options = parser.parse_args(arguments)
     rows = [row(column, epsilon, who) for column in columns() for epsilon in EPSILONS for who in KINDS]
-    lines = ["| " + " | ".join(one) + " |" for one in (_HEADINGS, ("---",) * len(_HEADINGS), *rows)]
+    lines = [markdown_line(one) for one in (_HEADINGS, ("---",) * len(_HEADINGS), *rows)]
     told = f"One answer, δ = {DELTA:g} for unknown groups and 0 for declared ones; means over {KEYS} keys; errors in rows."
     text = "\n".join([told, "", *lines])
     console.print(text, highlight=False)
     if options.write:
-        found = DOCUMENT.read_text()
-        pattern = re.escape(_BEGIN) + ".*?" + re.escape(_END)
-        DOCUMENT.write_text(re.sub(pattern, lambda _: f"{_BEGIN}\n{text}\n{_END}", found, flags=re.DOTALL))
+        write_between(DOCUMENT, _BEGIN, _END, text)
 
 
 if __name__ == "__main__":

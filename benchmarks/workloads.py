@@ -26,7 +26,7 @@ from benchmarks.accuracy.tables import FIVE
 from benchmarks.accuracy.tables import table as accuracy_table
 from benchmarks.contenders import PEERS, environment
 from benchmarks.installation import FOLDER
-from benchmarks.report import console
+from benchmarks.report import console, write_between
 from schemas import MAX_CATEGORIES
 from sotto import Driver
 from stream.tables import flights
@@ -104,8 +104,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     text = "\n\n".join(_shown(runs, delta) for delta in (0.0, DELTA))
     console.print(text, soft_wrap=True, highlight=False)
     if options.write:
-        before, _, rest = DOCUMENT.read_text().partition(BEGIN)
-        DOCUMENT.write_text(f"{before}{BEGIN}\n{text}\n{END}{rest.partition(END)[2]}")
+        write_between(DOCUMENT, BEGIN, END, text)
 
 
 def _shown(runs: dict[str, list[float]], delta: float) -> str:
