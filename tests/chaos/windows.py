@@ -34,10 +34,9 @@ PEOPLE = 12
 LARGEST = 64 * 1024
 """An event that is larger is not read."""
 BEGINS = 1_767_225_600_000
-"""2026-01-01T00:00:00Z."""
+"""2026-01-01T00:00:00Z: where a test sets the clock itself."""
 YESTERDAY = int(time.time()) // 86_400 * 86_400_000 - 86_400_000
-"""On a real clock a stream may not begin long ago: it would have too many windows to ask at once."""
-
+"""The start of yesterday: on a real clock, a stream that begins long ago has too many windows to ask."""
 FAR = 10**10
 """Milliseconds: no window that was asked closes so long after all that are closed."""
 

@@ -248,7 +248,7 @@ def _show(answer: Answer, *, as_json: bool) -> None:
         if answer.estimates is None:
             _show_texts(answer, names, groups)
             return
-        cells = zip(groups, answer.estimates or (), answer.intervals or repeat(None), strict=False)
+        cells = zip(groups, answer.estimates, answer.intervals or repeat(None), strict=False)
         show_table(
             "",
             [*names, "rate" if is_rate else "count", *(["95 %"] if answer.intervals else [])],

@@ -24,7 +24,7 @@ from schemas import (
     TableSource,
     form_of,
 )
-from schemas.queries import STATISTICS, Group
+from schemas.queries import STATISTICS
 from stream.dev.simulation.simulation_inputs import SimulationError, TableTruths, Truths, truths_of
 from stream.formatting import describe_table_bound
 from stream.privacy.composition.costs import whole_left
@@ -143,14 +143,14 @@ def _measure_texts(
 
     Without counts, measure the number of people of the largest group left out; the promise is less than α.
     """
-    named = answer.estimates is None
-    exact = truths.text_groups(query, people=query.people or named)
+    exact = truths.text_groups(query, people=query.people or answer.estimates is None)
     if exact is None:
         return None
-    named_groups: list[Group] = list(answer.top_groups or ({"": key} for key in answer.keys or ()))
-    groups = [tuple(one.values()) for one in named_groups]
-    if named:
-        left_out = max((count for group, count in exact.items() if group not in set(groups)), default=0)
+    released: list[tuple[str | int | float, ...]] = [(key,) for key in answer.keys or ()]
+    if answer.top_groups is not None:
+        released = [tuple(group.values()) for group in answer.top_groups]
+    if answer.estimates is None:
+        left_out = max((exact[group] for group in exact.keys() - set(released)), default=0)
         return [
             _make_measurement(
                 line, "people of groups left out", [(Fraction(left_out), Fraction())], calibration.alpha
@@ -158,7 +158,7 @@ def _measure_texts(
         ]
     pairs = [
         (Fraction(number), Fraction(exact[group]))
-        for number, group in zip(answer.estimates or (), groups, strict=True)
+        for number, group in zip(answer.estimates, released, strict=True)
     ]
     return [_make_measurement(line, "released groups", pairs, answer.alpha)] if pairs else []
 
