@@ -281,7 +281,7 @@ async def test_texts_are_listed_by_ward_and_without_counts_and_a_median_is_a_dat
         table = page.get_by_role("region", name=answer).first.locator("tbody tr")
         await expect(table).to_have_text(["cold", "flu"])
         page = await open_page(address, "ask?stream=counts", OPERATOR)
-        await page.get_by_label("ward", exact=True).first.check()
+        await page.get_by_role("group", name="In each group of").get_by_label("ward", exact=True).check()
         await ask(page)
         await expect(page.get_by_role("region", name=answer).first.locator("tbody tr").first).to_contain_text(
             "flu"

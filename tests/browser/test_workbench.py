@@ -17,6 +17,7 @@ from stream.settings import Settings
 from tests.browser.conftest import OpenPage
 from tests.browser.monitors import wait_until_ready, with_monitor
 from tests.browser.scene import CENSUS, OPERATOR, VIEWER, Scene, values
+from tests.builders import source
 from tests.conftest import StartService
 from tests.names import make_names
 
@@ -294,6 +295,48 @@ async def test_whoever_looks_is_asked_for_an_operators_token_and_a_quiet_monitor
         quiet = await open_page(address, "ask?stream=cells", OPERATOR)
         await expect(quiet.get_by_text("This monitor does not ask")).to_be_visible()
         await expect(quiet.get_by_role("button", name="Ask", exact=True).first).to_be_disabled()
+
+
+async def test_standing_quantiles_are_opened_with_their_groups_by_the_form(open_page: OpenPage) -> None:
+    """Only a quantile has the field of its shares, and it has no field of the largest groups."""
+    scene = Scene()
+    delay = {"kind": "integers", "minimum": 0, "maximum": 60}
+    attributes = {"delay": delay, "day": ["Mon", "Tue"], "origin": ["EWR", "JFK"]}
+    scene.driver.register(source("flights", "events", epsilon=4.0, clock="marks", attributes=attributes))
+    scene.flow()
+    async with scene.served() as address:
+        page = await open_page(address, "plan?source=flights", OPERATOR)
+        counted, shares = page.get_by_label("Asked of each window"), page.get_by_label("Share of the events below")
+        await page.get_by_label("Mechanism").select_option("histogram")
+        largest = page.get_by_label("Largest groups only")
+        await expect(largest).to_be_visible()
+        await expect(shares).to_be_hidden()
+        await counted.select_option("quantile delay")
+        await expect(largest).to_be_hidden()
+        await page.get_by_label("Mechanism").select_option("above_threshold")
+        await expect(counted.locator("option")).to_have_text(
+            ["number of events", "number of people", "sum of delay"]
+        )
+        await page.get_by_label("Mechanism").select_option("laplace")
+        await counted.select_option("quantile delay")
+        await shares.fill("0.5, 0.9")
+        await page.get_by_role("group", name="Grouped by").get_by_label("origin").check()
+        await page.get_by_label("Name of the stream").fill("delays")
+        await page.get_by_label("Answers to pay for").fill("48")
+        await page.get_by_label("Expected questions").fill("48")
+        await expect(page.get_by_text("each quantile's rank is within")).to_be_visible()
+        button = page.get_by_role("button", name="Open stream…")
+        await expect(button).to_be_enabled()
+        await button.click()
+        await confirmed(page, "Open stream", "It is open")
+        await expect(page.get_by_role("region", name="At a glance")).to_contain_text(
+            "It asks the quantiles 0.5, 0.9 of 'delay' for each origin in windows of 1h"
+        )
+    (opened,) = scene.requested
+    assert isinstance(opened, OpenStream)
+    standing = opened.stream.standing
+    assert standing is not None
+    assert (standing.quantile, standing.q, standing.by, standing.top) == ("delay", (0.5, 0.9), ("origin",), None)
 
 
 async def test_refused_questions_say_why_and_hostile_domains_stay_text(open_page: OpenPage) -> None:

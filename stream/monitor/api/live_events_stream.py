@@ -252,6 +252,6 @@ def _parameter_error(field: str, message: str) -> ProblemError:
     return ProblemError(
         400,
         "malformed",
-        "parameter: 1 fields are wrong; see 'fields'",
+        "parameter: 1 field is wrong; see 'fields'",
         fields=[FieldProblem(field=field[:80], message=message)],
     )

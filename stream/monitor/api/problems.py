@@ -64,13 +64,18 @@ def malformed_error(error: ValidationError, what: Literal["body", "parameter"]) 
     if found > MAX_FAULTS:
         return ProblemError(400, "malformed", f"{what}: {found} fields are wrong; compare it with /openapi.json")
     fields = [_field(detail) for detail in error.errors(include_input=False, include_url=False)[:MAX_FIELDS]]
-    return ProblemError(400, "malformed", f"{what}: {found} fields are wrong; see 'fields'", fields=fields)
+    wrong = "1 field is wrong" if found == 1 else f"{found} fields are wrong"
+    return ProblemError(400, "malformed", f"{what}: {wrong}; see 'fields'", fields=fields)
 
 
 def _field(detail: Any) -> FieldProblem:
     steps = [*map(str, detail["loc"]), *(["kind"] if detail["type"] == KIND_ERROR else [])]
     place = ".".join(steps) or "body"
-    message = "unknown field; remove it" if detail["type"] == "extra_forbidden" else detail["msg"]
+    message = (
+        "unknown field; remove it"
+        if detail["type"] == "extra_forbidden"
+        else detail["msg"].removeprefix("Value error, ")
+    )
     return FieldProblem(field=place[:80], message=message[:200])
 
 

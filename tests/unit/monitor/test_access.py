@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from typing import Any
 
 import pytest
@@ -149,7 +150,7 @@ async def test_body_with_too_many_or_too_deep_fields_is_refused_unread(path: str
     assert many["message"] == "body: 30000 fields; give at most 8192"
     assert many["code"] == "malformed"
     assert deep["message"] == "body: 10000 fields; give at most 8192"
-    assert "fields are wrong" in wrong["message"]
+    assert re.match(r"body: (1 field is|\d+ fields are) wrong; ", wrong["message"])
     assert len(wrong["fields"]) <= 10
     assert installation.requested == []
 

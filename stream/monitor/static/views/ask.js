@@ -133,7 +133,7 @@ export function askView({ query, session }) {
       const kind = detail.spec.mechanism.kind;
       const { state, reason } = detail.row;
       const rest = state === "exhausted" && !reason ? " It is exhausted: its grant pays for cheap questions with an error alone." : ` It is ${state}, and answers nothing${reason && !reason.startsWith(state) ? `: ${reason}` : ""}.`;
-      about.replaceChildren(link(route("streams", [stream.value]), stream.value), ` is one of ${called(kind)} on `, link(route("sources", [source.source]), source.source), `; α ${bound(detail.row.alpha)}.`, state === "open" ? "" : rest);
+      about.replaceChildren(link(route("streams", [stream.value]), stream.value), `: ${called(kind)} on `, link(route("sources", [source.source]), source.source), `; α ${bound(detail.row.alpha)}.`, state === "open" ? "" : rest);
       if (source.kind === "events") {
         place.replaceChildren(emptyState("No questions needed", "Answered automatically: one question per window. To follow its answers:", `sotto answers --stream ${stream.value}`));
         return;

@@ -22,7 +22,8 @@ export function questionForm(spec, source, onChange) {
   const peopleAlone = spec.mechanism.people === true;
   const uncounted = spec.mechanism.counts === false; // texts alone: no count of rows or people
   const offered = SPECS[kind].forms.filter((form) => !(uncounted && form === "text_people") && (peopleAlone ? ["people", "choice"].includes(form) : !OF_PEOPLE.includes(form) || Boolean(source.person)) && (!["sum", "mean", "person_sum", "variance", "stddev"].includes(form) || summable.length) && (!RANKS.includes(form) || ranked.length));
-  const form = select(offered.map((name) => [name, FORMS[name]]));
+  const titleOf = (name) => FORMS[uncounted && name === "texts" ? "names" : name];
+  const form = select(offered.map((name) => [name, titleOf(name)]));
   const added = select(summable.map((name) => [name, name]));
   const ordered = select(ranked.map((name) => [name, name]));
   const share = numberInput({ placeholder: "0.5" });
@@ -44,12 +45,12 @@ export function questionForm(spec, source, onChange) {
     most: labelled("Groups", most, "the largest ones by their noisy counts"),
     least: labelled("Rows at least", least, "of one person"),
     bound: labelled("Bound", bound, "the most that one person's sum counts; public"),
-    grouped: grouped.element,
     added: labelled("Attribute", added),
     ordered: labelled("Attribute", ordered),
     share: labelled("Quantile", share, "a number from 0 to 1: 0.5 is the median"),
     groups: groups.element,
     texts: labelled("Texts of", texts, "only texts that enough rows have are released"),
+    grouped: grouped.element,
     choices: labelled("Values of", choices, `each a candidate: how many rows have it; of attributes with 2 to ${MOST_CANDIDATES} values`),
     cell: make("fieldset", { class: "ticks" }, make("legend", {}, "In the cell"), cell.map(([name, control]) => labelled(name, control))),
     where: where.element,
@@ -79,7 +80,7 @@ export function questionForm(spec, source, onChange) {
     choice: ["choices"],
   };
   const takesAlpha = Boolean(SPECS[kind].alpha) && !spec.mechanism.worst_case && spec.calibration !== "textbook";
-  const element = make("div", { class: "sheet" }, labelled("Ask", form), Object.values(parts));
+  const element = make("div", { class: "sheet" }, make("div", { class: "wide" }, labelled("Ask", form)), Object.values(parts));
 
   function show() {
     for (const [name, part] of Object.entries(parts)) {
@@ -178,7 +179,7 @@ export function questionForm(spec, source, onChange) {
     element,
     value,
     takesAlpha,
-    title: () => FORMS[form.value],
+    title: () => titleOf(form.value),
     problem,
   };
 }

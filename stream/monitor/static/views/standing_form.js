@@ -33,8 +33,13 @@ export function standingForm() {
     const ranked = attributes.filter(([, domain]) => isNumeric(domain) || domain.kind === "bins" || isDate(domain) || domain.ordered);
     const quantiles = ANSWERING.has(kind) ? ranked.map(([name]) => [`quantile ${name}`, `quantiles of ${name}`]) : [];
     counted = select([["events", "number of events"], ["people", "number of people"], ...sums, ...quantiles]);
+    const largest = labelled("Largest groups only", top, "number of groups in an answer");
     const share = labelled("Share of the events below", q, "0.5 for the median; several separated by commas");
-    const choose = () => (share.hidden = !counted.value.startsWith("quantile "));
+    const choose = () => {
+      const ranks = counted.value.startsWith("quantile ");
+      share.hidden = !ranks;
+      largest.hidden = ranks;
+    };
     counted.addEventListener("change", choose);
     choose();
     const groups = kind === "unknown_groups" ? Object.keys(source.texts ?? {}) : attributes.map(([name]) => name);
@@ -43,7 +48,7 @@ export function standingForm() {
       labelled("Asked of each window", counted),
       share,
       labelled("Events where", where, "a predicate; empty for all events"),
-      by?.element ?? labelled("Largest groups only", top, "number of groups in an answer"),
+      by?.element ?? largest,
       labelled("Window length", size, "for example 90s, 15m, 1h or 2d"),
       labelled("A window starts every", every, "shorter than the window length if windows overlap"),
       labelled("Lateness", lateness, "delay between a window's end and its question"),
