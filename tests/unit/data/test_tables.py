@@ -210,8 +210,8 @@ def test_parquet_gives_the_same_table_as_csv(tmp_path: Path) -> None:
         ("table.csv", b"", "no line of column names"),
         ("table.csv.gz", gzip.compress(b"x\n1\n" * 99, mtime=0)[:-20], "format"),
         ("table.parquet", b"not parquet", "format"),
-        ("table.txt", b"x\n1\n", "no .csv"),
-        ("table", b"x\n1\n", "no .csv"),
+        ("table.txt", b"x\n1\n", "not a .csv"),
+        ("table", b"x\n1\n", "not a .csv"),
         ("table.csv", None, "missing"),
     ],
 )
