@@ -209,20 +209,7 @@ def live_topic_facts(spec: StreamSpec, source: EventsSource) -> SourceFacts:
     groups = _count_groups(standing, source)
     _require_top(mechanism, standing, source, groups)
     if standing.quantile is not None:
-        found = quantile_facts(mechanism, source, standing, groups)
-        _require_no_repeated_fields(mechanism, standing)
-        counts, together = found.values * found.groups, isinstance(mechanism, Histogram)
-        _require_small_questions(standing, source, numbers=counts, number_bytes=_COUNT_BYTES, together=together)
-        if not together:
-            _require_one_window(spec, groups)
-        change = movement(source, standing, found.groups)
-        return SourceFacts(
-            sensitivity_steps=change.together,
-            neighbors=source.neighbors,
-            universe=groups if together else None,
-            movement=change,
-            quantiles=found,
-        )
+        return _quantile_stream_facts(spec, standing, source, groups)
     if isinstance(standing.count, SumOf):
         require_total(numeric_of(source, standing.count), standing.count.sum, "standing.count.sum")
     if isinstance(mechanism, RunningCount):
@@ -248,6 +235,27 @@ def live_topic_facts(spec: StreamSpec, source: EventsSource) -> SourceFacts:
         neighbors=source.neighbors,
         universe=groups if isinstance(mechanism, Histogram) else None,
         movement=change,
+    )
+
+
+def _quantile_stream_facts(
+    spec: StreamSpec, standing: StandingQuery, source: EventsSource, groups: int
+) -> SourceFacts:
+    """Return the facts of a stream of quantiles, with ``groups`` in each window."""
+    mechanism = spec.mechanism
+    found = quantile_facts(mechanism, source, standing, groups)
+    _require_no_repeated_fields(mechanism, standing)
+    counts, together = found.values * found.groups, isinstance(mechanism, Histogram)
+    _require_small_questions(standing, source, numbers=counts, number_bytes=_COUNT_BYTES, together=together)
+    if not together:
+        _require_one_window(spec, groups)
+    change = movement(source, standing, found.groups)
+    return SourceFacts(
+        sensitivity_steps=change.together,
+        neighbors=source.neighbors,
+        universe=groups if together else None,
+        movement=change,
+        quantiles=found,
     )
 
 
@@ -424,10 +432,10 @@ def _require_top(mechanism: Mechanism, standing: StandingQuery, source: EventsSo
         raise RefusedError(
             f"standing.top: a question to {mechanism.kind} is about one group; use histogram, whose answers have all groups of a window"
         )
-    longest = longest_name(source.attributes, standing.by)
-    if min(standing.top, groups) * longest > MAX_NAMES_LENGTH:
+    named, longest = min(standing.top, groups), longest_name(source.attributes, standing.by)
+    if named * longest > MAX_NAMES_LENGTH:
         raise RefusedError(
-            f"standing.top: the names of {min(standing.top, groups)} groups have up to {min(standing.top, groups) * longest:,} characters; "
+            f"standing.top: the names of {named} groups have up to {named * longest:,} characters; "
             f"ask for at most {MAX_NAMES_LENGTH // longest}"
         )
 

@@ -4,7 +4,7 @@ import { make } from "../dom.js";
 import { given, labelled, numberInput, select, textInput, ticks, typed } from "../forms.js";
 import { FORMS, RANKS, SPECS } from "../mechanisms.js";
 import { cellsOf, isDate } from "../calendar.js";
-import { isNumeric, literal, quoted, whereBuilder } from "./where.js";
+import { isNumeric, isOrdered, literal, quoted, whereBuilder } from "./where.js";
 
 const MOST_CANDIDATES = 256;
 const OF_PEOPLE = ["people", "people_groups", "repeaters", "person_sum", "text_people"]; // offered if the source has a person column
@@ -18,7 +18,7 @@ export function questionForm(spec, source, onChange) {
   const own = Object.fromEntries(mine.map((name) => [name, attributes[name]]));
   const numeric = mine.filter((name) => isNumeric(own[name]));
   const summable = spec.mechanism.sums?.length ? spec.mechanism.sums : kind.endsWith("threshold") || kind === "numeric_sparse" ? [] : numeric;
-  const ranked = mine.filter((name) => isNumeric(own[name]) || own[name].kind === "bins" || isDate(own[name]) || own[name].ordered);
+  const ranked = mine.filter((name) => isOrdered(own[name]));
   const peopleAlone = spec.mechanism.people === true;
   const uncounted = spec.mechanism.counts === false; // texts alone: no count of rows or people
   const offered = SPECS[kind].forms.filter((form) => !(uncounted && form === "text_people") && (peopleAlone ? ["people", "choice"].includes(form) : !OF_PEOPLE.includes(form) || Boolean(source.person)) && (!["sum", "mean", "person_sum", "variance", "stddev"].includes(form) || summable.length) && (!RANKS.includes(form) || ranked.length));

@@ -1,9 +1,8 @@
 // The standing query of a stream on a live topic.
 
-import { isDate } from "../calendar.js";
 import { make } from "../dom.js";
 import { given, labelled, numberInput, select, textInput, ticks, typed } from "../forms.js";
-import { isNumeric } from "./where.js";
+import { isNumeric, isOrdered } from "./where.js";
 
 const ANSWERING = new Set(["laplace", "histogram"]); // mechanisms that answer quantiles
 
@@ -30,7 +29,7 @@ export function standingForm() {
     shown = `${kind} ${source.source}`;
     const attributes = Object.entries(source.attributes ?? {});
     const sums = attributes.filter(([, domain]) => isNumeric(domain)).map(([name]) => [`sum ${name}`, `sum of ${name}`]);
-    const ranked = attributes.filter(([, domain]) => isNumeric(domain) || domain.kind === "bins" || isDate(domain) || domain.ordered);
+    const ranked = attributes.filter(([, domain]) => isOrdered(domain));
     const quantiles = ANSWERING.has(kind) ? ranked.map(([name]) => [`quantile ${name}`, `quantiles of ${name}`]) : [];
     counted = select([["events", "number of events"], ["people", "number of people"], ...sums, ...quantiles]);
     const largest = labelled("Largest groups only", top, "number of groups in an answer");

@@ -17,6 +17,11 @@ export function isNumeric(domain) {
   return domain.kind === "integers" || domain.kind === "decimal";
 }
 
+/** Whether values have an order, so that quantiles can be asked for. */
+export function isOrdered(domain) {
+  return isNumeric(domain) || domain.kind === "bins" || isDate(domain) || Boolean(domain.ordered);
+}
+
 export function quoted(name) {
   return /^[a-z_][a-z0-9_]*$/.test(name) && !RESERVED.has(name) ? name : `"${name.replaceAll('"', '""')}"`;
 }
