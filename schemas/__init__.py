@@ -8,6 +8,7 @@ from schemas.answers import (
     MemberStatus,
     Outcome,
     PartitionStatus,
+    RejectedHeaders,
     StreamStatus,
     TextInterval,
 )
@@ -32,9 +33,21 @@ from schemas.calibrations import (
     SparseVectorCalibration,
     UnknownGroupsCalibration,
 )
-from schemas.checkpoints import Charge, Checkpoint, HypothesisUpdate, Measurement, Progress, StreamState
+from schemas.changelogs import (
+    Charge,
+    Checkpoint,
+    FeedProgress,
+    FeedStream,
+    FirstWindow,
+    HypothesisUpdate,
+    Measurement,
+    MergedStream,
+    NodeSums,
+    Partial,
+    Progress,
+    StreamState,
+)
 from schemas.domains import Bins, Categories, Dates, Decimals, Domain, Integers, Numeric
-from schemas.feeds import FeedProgress, FeedStream, FirstWindow, MergedStream, NodeSums, Partial
 from schemas.ledger import (
     AllotmentRecord,
     GrantRecord,
@@ -43,6 +56,15 @@ from schemas.ledger import (
     PopulationRecord,
     Receipt,
     SourceRecord,
+    Totals,
+    TrailBeginning,
+    TrailEvent,
+    TrailHead,
+    TrailPoint,
+    TrailRecord,
+    TrailRequest,
+    TrailRestored,
+    TrailStanding,
 )
 from schemas.mechanisms import (
     MAX_CATEGORIES,
@@ -66,7 +88,6 @@ from schemas.mechanisms import (
 )
 from schemas.populations import EdgeTotals, Period, Population, Standing
 from schemas.queries import MAX_PREDICATE_LENGTH, Candidate, Cell, Form, Group, Query, Term, form_of
-from schemas.rejected import RejectedHeaders
 from schemas.requests import (
     Allot,
     BeginPeriod,
@@ -108,17 +129,6 @@ from schemas.streams import (
     SumOf,
 )
 from schemas.table_places import Address
-from schemas.trail import (
-    Totals,
-    TrailBeginning,
-    TrailEvent,
-    TrailHead,
-    TrailPoint,
-    TrailRecord,
-    TrailRequest,
-    TrailRestored,
-    TrailStanding,
-)
 from schemas.windows import Window, Windows, format_moment, moment_ms, span_ms
 
 __all__ = ["FIRST_VERSION", "MAX_ANSWER_BYTES", "MAX_CATEGORIES", "MAX_DEFINITION_BYTES", "MAX_EVENT_BYTES"]

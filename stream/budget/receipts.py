@@ -16,7 +16,7 @@ from pydantic import TypeAdapter
 from pydantic_core import to_json
 
 from schemas import MAX_RECORD_BYTES, OpenStream, Pmw, Receipt, Request, TrailHead, TrailRecord, subject_of
-from schemas.trail import BEFORE_THE_FIRST
+from schemas.ledger import BEFORE_THE_FIRST
 from schemas.wire import Codec, MalformedEventError
 
 MAX_RECEIPTS = 100_000

@@ -29,7 +29,7 @@ from schemas import (
     TrailRestored,
     TrailStanding,
 )
-from schemas.trail import Since
+from schemas.ledger import Since
 from stream.budget.receipts import EMPTY_TRAIL_HEAD, entry_digest, trail_codec
 from stream.privacy.composition.costs import spent_amount, to_amount
 from stream.privacy.ledger.accounts import Account, PopulationAccount

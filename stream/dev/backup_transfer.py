@@ -18,7 +18,7 @@ from aiokafka.errors import (
 )
 
 from schemas import MAX_RECORD_BYTES, LedgerProgress, LedgerRecord, Progress, TrailHead
-from schemas.trail import Since
+from schemas.ledger import Since
 from schemas.wire import Codec, MalformedEventError
 from stream.budget.openings import ControlPublisher
 from stream.budget.receipts import trail_codec

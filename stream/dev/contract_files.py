@@ -9,7 +9,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any, Final
 
-from schemas.rejected import HEADER_PREFIX, OPTIONAL_FACTS, RejectedHeaders, header_name
+from schemas.answers import HEADER_PREFIX, OPTIONAL_FACTS, RejectedHeaders, header_name
 from stream.dev.contract_events import (
     CHANNELS,
     CONTRACT_VERSION,

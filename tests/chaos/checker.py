@@ -20,7 +20,7 @@ from schemas import (
     Source,
     SourceRecord,
 )
-from schemas.rejected import HEADER_PREFIX
+from schemas.answers import HEADER_PREFIX
 from schemas.wire import Codec
 from stream.engine.restore import read_to_end, reader
 from stream.privacy.composition.costs import PARTS, charged_answers, realised_cost, to_amount

@@ -16,7 +16,7 @@ from aiokafka.admin import NewTopic
 from aiokafka.admin.config_resource import ConfigResource, ConfigResourceType
 
 from schemas import Answer, EventsSource, StreamSpec
-from schemas.rejected import HEADER_PREFIX
+from schemas.answers import HEADER_PREFIX
 from sotto import Driver
 from stream.kafka.client.security import admin_client
 from stream.processing.dead_letters import MAX_RECORDS

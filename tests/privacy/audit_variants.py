@@ -39,7 +39,7 @@ from stream.privacy.noise import (
     stream_subkeys,
 )
 from stream.privacy.noise.samplers import Integers, LowWords, Words
-from stream.privacy.planning.selection_rules import CERTAIN
+from stream.privacy.planning.unknown_groups_plans import CERTAIN
 from stream.worker import QueryProcessor
 from stream.worker.families import window_families
 from stream.worker.families.estimate_family import _KeyedMeasurements

@@ -16,8 +16,7 @@ from stream.privacy.mechanisms.unknown_groups import release_keys
 from stream.privacy.noise import name_words
 from stream.privacy.planning.noise_layouts import PlanError
 from stream.privacy.planning.plans import choose_calibration
-from stream.privacy.planning.selection_rules import CERTAIN, Rule, selection_rule
-from stream.privacy.planning.unknown_groups_plans import rows_released_with, rule_of
+from stream.privacy.planning.unknown_groups_plans import CERTAIN, Rule, rows_released_with, rule_of, selection_rule
 from tests.builders import parse_spec
 from tests.privacy.exact import exponential_below
 

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator
 from functools import cache, wraps
 
 from schemas import CloseStream, OpenStream, StreamSpec, format_moment, moment_ms, span_ms
-from schemas.rejected import HEADER_PREFIX
+from schemas.answers import HEADER_PREFIX
 from schemas.windows import MARK_HEADER
 from sotto import Driver
 from stream.processing.dead_letters import Unread

@@ -18,7 +18,7 @@ import pytest
 from pydantic import TypeAdapter
 
 from schemas import Receipt, Request, StreamSpec
-from schemas.rejected import HEADER_PREFIX
+from schemas.answers import HEADER_PREFIX
 from stream.privacy.noise import NoiseKey
 from stream.services.processes import RoleName, Service
 from stream.settings import Settings

@@ -13,7 +13,7 @@ from typing import Annotated, Any, Final, Literal
 import typer
 
 from schemas import LedgerProgress, TrailHead, TrailRecord
-from schemas.trail import Since
+from schemas.ledger import Since
 from schemas.wire import MalformedEventError
 from stream.budget.receipts import EMPTY_TRAIL_HEAD, BrokenTrailError, trail_codec
 from stream.cli.manage.record_rows import call_client, create_owner_only_file, read_lines, summary_row, write_trail

@@ -14,7 +14,7 @@ import msgspec
 from pydantic import BaseModel
 
 from schemas import FIRST_VERSION, Amount, Extension, Period, Position, StreamIdentity, StreamState, Totals
-from schemas.rejected import HEADER_PREFIX
+from schemas.answers import HEADER_PREFIX
 from schemas.wire import UNREADABLE
 from stream.processing.dead_letters import address_of
 from stream.processing.protocol import Headers
@@ -124,7 +124,7 @@ class ControlShape(msgspec.Struct, frozen=True, gc=False):
 
 
 class TrailShape(msgspec.Struct, frozen=True, gc=False):
-    """The fields of all kinds of trail entries; see schemas.trail."""
+    """The fields of all kinds of trail entries; see schemas.ledger."""
 
     kind: str
     number: int

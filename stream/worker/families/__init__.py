@@ -18,8 +18,11 @@ from stream.worker.families.question_columns import ColumnFamily
 from stream.worker.families.release_family import HistogramFamily, LazyHistogramFamily, SparseProjectFamily
 from stream.worker.families.sparse_vector_family import SparseVectorFamily
 from stream.worker.families.unknown_groups_family import UnknownGroupsFamily
-from stream.worker.families.window_families import RunningCountFamily, StandingHistogramFamily
-from stream.worker.families.window_quantiles import WindowQuantilesFamily
+from stream.worker.families.window_families import (
+    RunningCountFamily,
+    StandingHistogramFamily,
+    WindowQuantilesFamily,
+)
 from stream.worker.stream_terms import HYPOTHESIS, STANDING_HISTOGRAM, WINDOW_QUANTILES
 
 IN_COLUMNS: Final = frozenset({"above_threshold", "numeric_sparse"})

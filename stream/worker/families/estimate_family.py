@@ -39,7 +39,6 @@ from stream.privacy.planning.workload_plans import expected_sets, workload_axes
 from stream.processing.dead_letters import PRICE, Rejection
 from stream.tables.cache import BoundedCache, RecentCache
 from stream.worker.families.estimate_reader import QuestionReader, ReadQuestion
-from stream.worker.families.estimate_statistics import statistic_reply
 from stream.worker.families.family import (
     AdmittedQuestion,
     Context,
@@ -56,7 +55,7 @@ from stream.worker.families.family import (
     share_interval,
     wide_noise_rejection,
 )
-from stream.worker.families.statistics import read_statistic, statistic_form
+from stream.worker.families.statistics import read_statistic, statistic_form, statistic_reply
 from stream.worker.families.top_groups import keep_largest_groups
 
 ESTIMATE_CACHE_BYTES: Final = 256 << 20

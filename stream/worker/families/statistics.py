@@ -1,7 +1,9 @@
 """Resolves questions for quantiles, interquartile ranges, variances and deviations, and answers.
 
 The families differ in what they release: `laplace_statistics` draws values, `release_family` and
-`estimate_family` compute statistics from noisy or estimated counts.
+`estimate_family` compute statistics from noisy or estimated counts: quantiles from cumulative
+counts, variances from three sums. Statistics of published numbers are post-processing, which the
+sparse vector's decision on these numbers covers (docs/proofs/quantiles.md).
 """
 
 from __future__ import annotations
@@ -12,10 +14,15 @@ from dataclasses import dataclass
 from fractions import Fraction
 from typing import Any, Final, Literal, NamedTuple, cast
 
+import numpy as np
+
 from schemas import MAX_CATEGORIES, MAX_UNIVERSE, EventsSource, StandingQuery
 from schemas.queries import STATISTICS
 from stream.privacy.accuracy.intervals import MISS
-from stream.privacy.accuracy.rank_accuracy import Located
+from stream.privacy.accuracy.rank_accuracy import Located, locate_quantile
+from stream.privacy.mechanisms.estimate_questions import Ranks, Spreads
+from stream.privacy.mechanisms.spreads import NUMBERS, variance_of
+from stream.privacy.planning.hypothesis_plans import WEIGHT_STEPS
 from stream.privacy.planning.quantile_plans import quantile_parts
 from stream.processing.dead_letters import Rejection
 from stream.tables import Predicate, PredicateParser
@@ -217,3 +224,55 @@ def _parse_quantiles(form: StatisticForm, q: Any) -> tuple[tuple[Fraction, ...],
         return quantile_parts(0.5 if q is None else q), several
     except ValueError as error:
         raise Rejection("malformed", f"q: {error}") from None
+
+
+def statistic_reply(
+    statistic: Statistic, question: Ranks | Spreads, numbers: Sequence[int], reach: float | None, beta: float
+) -> Reply:
+    """Return the answer; each of ``numbers`` is wrong by at most ``reach`` rows (None: unknown).
+
+    All bounds hold together with probability 1 − ``beta``. So they give confidence intervals, unless
+    ``beta`` is larger than the probability with which an interval may miss.
+    """
+    if isinstance(question, Spreads):
+        found, alpha = _variances(statistic, question, numbers, reach or 0.0)
+    else:
+        found, alpha = _quantiles(statistic, numbers, reach or 0.0)
+    if reach is None or beta > MISS:
+        found = [StatisticNumber(one.estimate) for one in found]
+    return statistic.reply(found, charged=False, basis="hypothesis", alpha=None if reach is None else alpha)
+
+
+def _quantiles(statistic: Statistic, numbers: Sequence[int], reach: float) -> tuple[list[StatisticNumber], float]:
+    rows = np.array(numbers, dtype=np.float64).reshape(statistic.groups, statistic.values.size) / WEIGHT_STEPS
+    edges = np.arange(statistic.size + 1, dtype=np.int64)
+    # For the quantile q, P − q·N (P rows at or below a value, N in all) has the error of one count plus
+    # q times that of another.
+    bounds = [(1.0 + float(part)) * reach for part in statistic.parts]
+    found: list[StatisticNumber] = []
+    for cumulated in rows[:, statistic.first : statistic.end]:
+        # Noisy cumulative counts keep their error bounds if they are made non-decreasing.
+        below = np.maximum.accumulate(np.concatenate([np.zeros(1), cumulated]))
+        total = float(below[-1])
+        found += statistic.numbers_of_quantiles(
+            [
+                locate_quantile(edges, below - float(part) * total, np.full(len(edges), bound))
+                for part, bound in zip(statistic.parts, bounds, strict=True)
+            ]
+        )
+    return found, max(bounds)
+
+
+def _variances(
+    statistic: Statistic, question: Spreads, numbers: Sequence[int], reach: float
+) -> tuple[list[StatisticNumber], float]:
+    reaches = [reach * most for most in question.moves]
+    found = []
+    alpha = 0.0
+    for start in range(0, len(numbers), NUMBERS):
+        group_numbers = [float(number) for number in numbers[start : start + NUMBERS]]
+        variance, low, high = variance_of(group_numbers, reaches, statistic.size)
+        one = statistic.number_of_variance(variance, low, high)
+        alpha = max(alpha, statistic.alpha_of_variance(one, low, high))
+        found.append(one)
+    return found, alpha

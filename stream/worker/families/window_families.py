@@ -1,17 +1,24 @@
-"""Families of standing streams: running counts, and histograms of windows.
+"""Families of standing streams: running counts, histograms and quantiles of windows.
 
 A running count's question carries the exact sums of its nodes (sums over windows, see
 `counting_trees`). The noise of a node depends only on its group and windows. So a node has the same
 noisy sum in all answers, although none is stored.
+
+A quantile's question carries the count of each value that the stream's predicate allows: of one
+group of a window, or of all groups one after the other. The answer is drawn as on tables
+(docs/proofs/quantiles.md).
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import islice
 from typing import Any
+
+import numpy as np
+import numpy.typing as npt
 
 from schemas import (
     AnswersCalibration,
@@ -22,6 +29,7 @@ from schemas import (
     format_moment,
     moment_ms,
 )
+from schemas.queries import MAX_VALUE_COUNT
 from stream.privacy.accuracy.counting_trees import CountingTree, Node, node_name, window_number
 from stream.privacy.accuracy.intervals import half_width
 from stream.privacy.accuracy.source_facts import counts_from_zero, movement
@@ -32,6 +40,8 @@ from stream.privacy.planning.release_plans import answer_alpha, node_law, tree_o
 from stream.processing.dead_letters import Rejection
 from stream.processing.exact_decimals import values_of
 from stream.worker.families.family import AdmittedQuestion, Context, Family, Reply, require_form
+from stream.worker.families.laplace_statistics import AnswerWords, LaplaceStatistic, draw_quantiles, plan_quantiles
+from stream.worker.families.statistics import window_statistic
 from stream.worker.families.top_groups import TopGroups, keep_largest_groups
 
 
@@ -207,3 +217,50 @@ class StandingHistogramFamily(Family):
     def _spread(self, slot: int, groups: int) -> int:
         """Return s such that the ℓ₂ sensitivity of a window's numbers is the ℓ₁ sensitivity over √s."""
         return movement(self._context.source(slot, EventsSource), self._context.standing(slot), groups).spread
+
+
+class WindowQuantilesFamily(Family):
+    """Streams of live topics that ask for quantiles."""
+
+    def __init__(self, context: Context) -> None:
+        super().__init__(context)
+        self._questions: dict[int, LaplaceStatistic] = {}
+
+    def admit(self, slot: int, query: Any) -> tuple[float, ...]:
+        """Return the counts of a window's values."""
+        require_form(query, "values")
+        statistic = self._question(slot).statistic
+        groups, values = statistic.groups, statistic.size
+        found: tuple[float, ...] = query.values
+        if len(found) != groups * values:
+            raise Rejection(
+                "malformed",
+                f"values: {len(found)} counts for {values} values in each of {groups} groups; send one count for each value",
+            )
+        return found
+
+    def answer(self, questions: Sequence[AdmittedQuestion]) -> list[Reply | None]:
+        """Answer the questions that the grants pay for."""
+        return self._answer_affordable(questions, self._replies)
+
+    def _replies(self, slot: int, paid: Sequence[AdmittedQuestion]) -> list[Reply]:
+        question = self._question(slot)
+        return [self._reply(slot, question, one) for one in paid]
+
+    def _reply(self, slot: int, question: LaplaceStatistic, one: AdmittedQuestion) -> Reply:
+        exact = self._streams.terms_at(slot).grid.round_private(one.content, values_of(one.payload))
+        shape = question.statistic.groups, question.statistic.size
+        counts: npt.NDArray[np.int64] = np.clip(exact, 0, MAX_VALUE_COUNT).reshape(shape)
+        words = AnswerWords(*self._context.answer_words([one], question.words))
+        return draw_quantiles(replace(question, counts=counts), words)
+
+    def _question(self, slot: int) -> LaplaceStatistic:
+        """Return the question of a stream's windows, without counts."""
+        number = int(self._streams.columns.terms_of[slot])
+        if (known := self._questions.get(number)) is None:
+            terms, source = self._streams.terms_at(slot), self._context.source(slot, EventsSource)
+            together = isinstance(terms.mechanism, Histogram)
+            statistic = window_statistic(source, self._context.standing(slot), together=together)
+            calibration = self._context.calibration(slot, AnswersCalibration)
+            known = self._questions[number] = plan_quantiles(statistic, calibration, source)
+        return known

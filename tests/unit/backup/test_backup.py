@@ -13,7 +13,7 @@ from typing import Any, get_args
 import pytest
 
 from schemas import TrailHead
-from schemas.trail import Since
+from schemas.ledger import Since
 from sotto import Driver, Refused
 from stream.dev import backup_transfer
 from stream.dev.backup_file import (

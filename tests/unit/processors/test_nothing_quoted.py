@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from structlog.testing import capture_logs
 
-from schemas.rejected import HEADER_PREFIX
+from schemas.answers import HEADER_PREFIX
 from sotto import Driver
 from stream.budget.openings import PLAN_FAILED_MESSAGE
 from stream.monitor.api.listing import RejectedQuery, list_rejected
