@@ -56,7 +56,7 @@ def manifests(request: pytest.FixtureRequest) -> list[Manifest]:
 
 def stated_memory() -> list[int]:
     text = " ".join((PROJECT / "docs" / "scaling.md").read_text().split())
-    worker = re.search(r"a worker takes at most (\d+) MB and (\d+) MB for each partition", text)
+    worker = re.search(r"a worker takes at most (\d+) MB, plus (\d+) MB for each partition", text)
     copies = re.search(
         r"warm copies SOTTO_STANDBY_PARTITIONS × \(their streams × [\d.]+ kB \+ (\d+) MB at most\)", text
     )
