@@ -21,6 +21,8 @@ ROOT: Final = Path(__file__).parents[1]
 TABLES: Final = ROOT / "examples" / "ordinary_questions"
 DOCUMENT: Final = ROOT / "docs" / "answers.md"
 MARKS: Final = ("<!-- answers: begin -->", "<!-- answers: end -->")
+SHOWN_GROUPS: Final = 3
+"""Most groups of a question in the document; totals are of all groups."""
 
 Truth = Callable[[pl.DataFrame], pl.DataFrame]
 
@@ -373,9 +375,12 @@ def describe(table: Table, lines: list[Line]) -> str:
     heading += ["| question | group | truth | answer | 95 % interval | α | accepted | act on it? |"]
     heading += ["| --- | --- | ---: | ---: | ---: | ---: | ---: | --- |"]
     rows = []
-    for number, line in enumerate(lines):
-        is_first = number == 0 or lines[number - 1].question is not line.question
-        words = line.question.words if is_first else ""
+    for line in lines:
+        own = [one for one in lines if one.question is line.question]
+        place = own.index(line)
+        if place >= SHOWN_GROUPS:
+            continue
+        words = line.question.words if place == 0 else ""
         interval = "–" if line.low is None else f"{_shown(line.low)} … {_shown(line.high)}"
         numbers = f"{_shown(line.truth)} | {_shown(line.answer)} | {interval} | {_shown(line.alpha)}"
         rows.append(

@@ -12,26 +12,17 @@ from pathlib import Path
 from statistics import mean
 from typing import Any, Final, NamedTuple
 
-import polars as pl
-
 from benchmarks.report import console, markdown_line, write_between
 from schemas import Laplace, StreamSpec, UnknownGroups
 from sotto import Driver
-from stream.tables import adult, flights
+from stream.tables import flights
 
 DOCUMENT: Final = Path("docs/accuracy.md")
 DELTA: Final = 1e-6
 EPSILONS: Final = (1.0, 0.1)
 KEYS: Final = 10
 _BEGIN, _END = "<!-- unknown groups measured -->", "<!-- unknown groups end -->"
-_HEADINGS = ("column", "ε", "", "groups", "share of the rows", "mean error", "largest error", "α")
-
-
-class Column(NamedTuple):
-    """A column of a public table."""
-
-    name: str
-    cells: Sequence[str]
+_HEADINGS = ("ε", "", "groups", "share of the rows", "mean error", "largest error", "α")
 
 
 class Measured(NamedTuple):
@@ -52,17 +43,15 @@ KINDS: Final = {
 """The contenders."""
 
 
-def columns() -> list[Column]:
-    """Read the columns that are grouped by."""
-    people = pl.read_csv(adult.PATH)["native-country"].cast(pl.String).fill_null("?").to_list()
-    aircraft = flights.table()["aircraft"].fill_null("?").to_list()
-    return [Column("Adult, country of birth", people), Column("flights, aircraft", aircraft)]
+def aircraft() -> Sequence[str]:
+    """Read the column that is grouped by."""
+    return list(flights.table()["aircraft"].fill_null("?"))
 
 
-def ask(column: Column, epsilon: float, key: int, kind: str) -> Measured:
+def ask(cells: Sequence[str], epsilon: float, key: int, kind: str) -> Measured:
     """Ask for the counts of all values of a column, declared or not, or for their names."""
     declared = kind == "declared"
-    truth = Counter(column.cells)
+    truth = Counter(cells)
     domain: Any = {"kind": "text"} if not declared else sorted(truth)
     source = {
         "source": "table",
@@ -74,7 +63,7 @@ def ask(column: Column, epsilon: float, key: int, kind: str) -> Measured:
         "attributes": {"one": [""], "value": domain},
     }
     driver = Driver(key.to_bytes(32, "little"))
-    driver.register(source, {"one": [""] * len(column.cells), "value": column.cells})
+    driver.register(source, {"one": [""] * len(cells), "value": cells})
     mechanism: Any = UnknownGroups(kind="unknown_groups", counts=kind == "counts")
     if declared:
         mechanism = Laplace(kind="laplace", dimensions=len(truth))
@@ -91,21 +80,20 @@ def ask(column: Column, epsilon: float, key: int, kind: str) -> Measured:
     result = driver.ask("s", group_by=["value"])
     if kind == "names":
         names = result.keys or ()
-        return Measured(len(names), sum(truth[name] for name in names) / len(column.cells))
+        return Measured(len(names), sum(truth[name] for name in names) / len(cells))
     counts = {str(row["value"]): row["estimate"] for row in result.rows()}
     errors = [abs(count - truth[value]) for value, count in counts.items()]
-    share = sum(truth[value] for value in counts) / len(column.cells)
+    share = sum(truth[value] for value in counts) / len(cells)
     return Measured(len(counts), share, mean(errors), max(errors), result.alpha or 0.0)
 
 
-def row(column: Column, epsilon: float, who: str) -> tuple[str, ...]:
+def row(cells: Sequence[str], epsilon: float, who: str) -> tuple[str, ...]:
     """Measure with every key, and format the means."""
-    found = [ask(column, epsilon, key, KINDS[who]) for key in range(KEYS)]
+    found = [ask(cells, epsilon, key, KINDS[who]) for key in range(KEYS)]
     groups, share, error, largest, alpha = (mean(values) for values in zip(*found, strict=True))
-    values = len(set(column.cells))
+    values = len(set(cells))
     errors = ("–",) * 3 if KINDS[who] == "names" else (f"{error:.2f}", f"{largest:.1f}", f"{alpha:g}")
     return (
-        column.name,
         f"{epsilon:g}",
         who,
         f"{groups:,.1f} of {values:,}".replace(".0 ", " "),
@@ -119,7 +107,8 @@ def main(arguments: list[str] | None = None) -> None:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.unknown_groups", description=__doc__)
     parser.add_argument("--write", action="store_true", help=f"write the table of {DOCUMENT}")
     options = parser.parse_args(arguments)
-    rows = [row(column, epsilon, who) for column in columns() for epsilon in EPSILONS for who in KINDS]
+    cells = aircraft()
+    rows = [row(cells, epsilon, who) for epsilon in EPSILONS for who in KINDS]
     lines = [markdown_line(one) for one in (_HEADINGS, ("---",) * len(_HEADINGS), *rows)]
     told = f"One answer, δ = {DELTA:g} for unknown groups and 0 for declared ones; means over {KEYS} keys; errors in rows."
     text = "\n".join([told, "", *lines])

@@ -122,7 +122,8 @@ def _shown(runs: dict[str, list[float]], delta: float) -> str:
                 )
             else:
                 cells.append("–")
-        lines.append([name, f"{rows:,}", *cells])
+        if set(cells) != {"–"}:
+            lines.append([name, f"{rows:,}", *cells])
     head = f"**δ = {delta:g}**: mean, 95 % and largest error of a cell, in rows"
     return "\n".join([head, "", *("| " + " | ".join(line) + " |" for line in lines)])
 

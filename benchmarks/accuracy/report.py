@@ -63,14 +63,11 @@ def write(measured: Measured, needed: Sequence[Needed]) -> None:
     """Write each table between its marks in the document, and draw the figures."""
     main, others = list(main_table()), list(other_tables())
     curves = list(questions_curve()), list(rows_curve())
-    excerpts = {
-        mark: _tables(measured, [case for case in cases if (case.epsilon, case.delta) == _EXCERPT])
-        for mark, cases in (("excerpt", main), ("other tables", others))
-    }
-    _insert(DOCUMENT, {**excerpts, "budgets": _budget_table(needed)})
+    shown = [case for case in (*main, *others) if (case.epsilon, case.delta) == _EXCERPT]
+    _insert(DOCUMENT, {"excerpt": _excerpt(measured, shown), "budgets": _budget_table(needed)})
     draw_bars(measured, main, BARS)
-    shown = (Curve(curves[0], "questions", "queries"), Curve(curves[1], "rows (5,000 questions)", "rows"))
-    draw_curves(measured, shown, CURVES)
+    pictures = (Curve(curves[0], "questions", "queries"), Curve(curves[1], "rows (5,000 questions)", "rows"))
+    draw_curves(measured, pictures, CURVES)
     console.print(f"Written to {DOCUMENT}, {BARS} and {CURVES}")
 
 
@@ -90,21 +87,19 @@ def _between(document: Path, text: str, mark: str, lines: Sequence[str]) -> str:
     return before + "\n".join([begin, *lines, end]) + after
 
 
-def _tables(measured: Measured, cases: Sequence[Case]) -> list[str]:
-    lines: list[str] = []
-    for workload in dict.fromkeys(case.workload for case in cases):
-        own = [case for case in cases if case.workload == workload and measured.of(case)]
-        if not own:
-            continue
-        keys = sorted({len(measured.of(case)) for case in own})
-        said = " to ".join(str(count) for count in dict.fromkeys((keys[0], keys[-1])))
-        lines += [
-            f"**{workload.name.capitalize()}**, {workload.queries:,} questions, medians of {said} noise keys:",
-            "",
-        ]
-        lines += _markdown(HEADINGS[2:], [_row(measured, case)[2:] for case in own])
-        lines.append("")
-    return lines[:-1]
+def _excerpt(measured: Measured, cases: Sequence[Case]) -> list[str]:
+    """One row a contender, one column a workload: largest and mean error, and the promise if there is one."""
+    cells = {
+        (case.contender, case.workload.name): " / ".join(one for one in _errors(measured, case) if one != "–")
+        for case in cases
+        if measured.of(case)
+    }
+    workloads = dict.fromkeys(name for _, name in cells)
+    rows = [
+        (contender, *(cells.get((contender, name), "–") for name in workloads))
+        for contender in dict.fromkeys(contender for contender, _ in cells)
+    ]
+    return _markdown(("", *workloads), rows)
 
 
 def _budget_table(needed: Sequence[Needed]) -> list[str]:

@@ -160,7 +160,7 @@ def test_every_case_is_of_a_contender_that_there_is() -> None:
 
 def test_write_replaces_tables_between_their_marks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     document = tmp_path / "accuracy.md"
-    marks = ("excerpt", "other tables", "budgets")
+    marks = ("excerpt", "budgets")
     document.write_text(
         "\n".join(f"before\n<!-- {mark} -->\nstale rows\n<!-- end of {mark} -->\nafter" for mark in marks)
     )
@@ -172,8 +172,8 @@ def test_write_replaces_tables_between_their_marks(tmp_path: Path, monkeypatch: 
     report.write(measured, [Needed("pmw", alpha, None) for alpha in ALPHAS])
     text = document.read_text()
     assert "stale rows" not in text
-    assert (text.count("before"), text.count("after")) == (3, 3)
-    assert text.count("| pmw | 0.5000 | 0.37500 | – | 2 | 0 | 1 |") == 3
+    assert (text.count("before"), text.count("after")) == (2, 2)
+    assert "| pmw |" + " 0.5000 / 0.37500 |" * 3 in text
     assert "| pmw | over 1,000 | over 1,000 |" in text
     assert "PMW-Bypass" in (tmp_path / "a.svg").read_text()
     assert (tmp_path / "b.svg").stat().st_size > 10_000
