@@ -34,7 +34,7 @@ _LIMITS: Final[dict[type, str]] = {
 }
 
 
-UNREADABLE: Final = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
+DECODE_ERRORS: Final = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
 """Errors of msgspec for unreadable bytes; invalid UTF-8 and deep nesting have their own."""
 
 MAX_DESCRIPTION: Final = 500

@@ -23,23 +23,23 @@ from schemas import (
     Request,
     TableSource,
 )
-from schemas.wire import UNREADABLE, Codec, MalformedEventError
+from schemas.wire import DECODE_ERRORS, Codec, MalformedEventError
 from stream.budget.openings import ControlPublisher
 from stream.budget.request_handler import RequestHandler
 from stream.budget.trail_writer import TrailWriter
 from stream.privacy.composition.refusals import RefusedError
 from stream.privacy.ledger.ledger_records import restore_ledger
 from stream.privacy.ledger.state_machine import Ledger
-from stream.processing.dead_letters import Rejection, Unread, dead_letter, exhausted_reason
+from stream.processing.dead_letters import Rejection, UnreadableValue, dead_letter, exhausted_reason
 from stream.processing.protocol import (
     PROGRESS_KEY,
     Batch,
     Outputs,
     RecordLike,
-    decode_kept,
+    decode_changelog_record,
     keep_latest,
+    topic_id_headers,
     topic_ids_of,
-    with_topic_ids,
 )
 from stream.processing.topic_names import LEDGER_PARTITIONS, Topics, partition_of
 from stream.tables import TableStore
@@ -102,7 +102,7 @@ def _plan_key(record: RecordLike, position: int, ledger: Ledger) -> bytes | None
         return None
     try:
         request = _decode_head(record.value)
-    except UNREADABLE:
+    except DECODE_ERRORS:
         return None  # it will be refused without a plan
     if request.kind == "open" and isinstance(request.stream, dict):
         mechanism = request.stream.get("mechanism")
@@ -152,7 +152,7 @@ class BudgetProcessor:
         self.tables: tuple[str, ...] = ()
         self.changelog = topics.ledger
         self.repeatable = False
-        self.heavy = True
+        self.runs_in_thread = True
         self.ledger = Ledger()
         self._topics = topics
         self._partition = partition
@@ -187,7 +187,7 @@ class BudgetProcessor:
             record = self._latest_records.pop(key)
             if key == PROGRESS_KEY:
                 self.topic_ids = topic_ids_of(record)
-            entry = decode_kept(record, _ledger_codec.decode_own)
+            entry = decode_changelog_record(record, _ledger_codec.decode_own)
             if isinstance(entry, Receipt | LedgerProgress):
                 other_records.append(entry)
             else:
@@ -231,7 +231,7 @@ class BudgetProcessor:
             self.ledger.advance_clock(record.timestamp)
             self._trail.ensure_begun(outputs)
             try:
-                if isinstance(record.value, Unread):
+                if isinstance(record.value, UnreadableValue):
                     self._reject(outputs, record, record.value.rejection)
                 elif record.topic == self._topics.charges:
                     self._process_charge(_charge_codec.decode(record.value), outputs)
@@ -252,7 +252,7 @@ class BudgetProcessor:
     def _write_progress(self, outputs: Outputs) -> None:
         requests, charges = (self._next_offsets[topic] for topic in self.inputs)
         progress = LedgerProgress(requests=requests, charges=charges, trail=self._trail.head)
-        headers = with_topic_ids(self.topic_ids)
+        headers = topic_id_headers(self.topic_ids)
         outputs.add(self._topics.ledger, self._partition, (PROGRESS_KEY, _ledger_codec.encode(progress), headers))
 
     def _reject(self, outputs: Outputs, record: RecordLike, rejection: Rejection) -> None:

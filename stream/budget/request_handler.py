@@ -52,7 +52,7 @@ from stream.privacy.ledger.ledger_records import refresh_source, require_refresh
 from stream.privacy.ledger.state_machine import Ledger
 from stream.privacy.noise import NoiseScaleError
 from stream.privacy.planning.noise_layouts import PlanError
-from stream.processing.exact_decimals import require_kept_digits
+from stream.processing.exact_decimals import require_exact_doubles
 from stream.processing.protocol import Outputs, RecordLike
 from stream.tables import DataError, TableStore
 
@@ -142,7 +142,7 @@ class RequestHandler:
             self._allot(request)
             return {}
         if isinstance(request, RegisterSource):
-            require_kept_digits(record.value or b"")
+            require_exact_doubles(record.value or b"")
             account = self._register_source(request)
             if (meant := describe_period_budget(account.source)) is not None:
                 return {"meaning": meant}

@@ -160,7 +160,7 @@ class AsyncClient(AsyncCalls):
         if events is not None:
             topic = await self._live_topic_of(require_source_name(question, headers, fields))
             require_events(events)
-            await self._write_records(topic.record(event) for event in events)
+            await self._write_records(topic.encode_record(event) for event in events)
             return
         query = as_query(question, fields, self._new_id)
         require_headers(headers)
@@ -184,7 +184,7 @@ class AsyncClient(AsyncCalls):
         moment = parse_time(time)
         topic = await self._live_topic_of(source)
         require_marks(topic.source)
-        await self._write_records(topic.marks(moment))
+        await self._write_records(topic.make_marks(moment))
 
     async def flush(self) -> None:
         """Wait until Kafka has stored all published records; raise the first error of one of them.

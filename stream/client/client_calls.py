@@ -369,7 +369,7 @@ class AsyncCalls(ABC):
         """
         from stream import sql  # noqa: PLC0415  (the SQL parser is slow to import)
 
-        read = sql.read(statement)
+        read = sql.parse_statement(statement)
         ledger = await self._read_ledger()
         asking = sql.PreparedStatement.prepare(
             read, ledger.sources.values(), list(ledger.grants.values()), self._new_id(), max_price

@@ -15,7 +15,7 @@ from blake3 import blake3
 from pydantic import BaseModel, ConfigDict, ValidationError
 
 from schemas import MAX_RECORD_BYTES, LedgerRecord, TrailHead
-from schemas.wire import UNREADABLE, Codec
+from schemas.wire import DECODE_ERRORS, Codec
 from stream.budget.receipts import RECEIPT_KEY_PREFIX, BrokenTrailError
 from stream.budget.trail_verification import TrailCheck
 
@@ -138,7 +138,7 @@ class BackupFile:
     def _record(self, line: bytes, number: int) -> BackupRecord:
         try:
             topic, partition, key, value = _decode_record(line)
-        except UNREADABLE:
+        except DECODE_ERRORS:
             raise BackupError(f"{self.path} was changed: line {number} is no record; take another copy") from None
         return BackupRecord(topic, partition, key.encode(), None if value is None else value.encode())
 
@@ -152,7 +152,7 @@ def is_backup(path: Path) -> bool:
 def _parse_heading(path: Path, line: bytes) -> Heading:
     try:
         plain = msgspec.json.decode(line)
-    except UNREADABLE:
+    except DECODE_ERRORS:
         plain = None
     if not isinstance(plain, dict) or plain.get("format") != FORMAT:
         raise BackupError(f"{path} is no backup; give a file that 'sotto ledger export' wrote")

@@ -107,7 +107,7 @@ class BatchLoop:
         records: Sequence[RecordLike] = (),
         in_thread: bool | None = None,
     ) -> Result:
-        """Run a step of the processor, by default in a thread if the processor is heavy.
+        """Run a step of the processor, by default in a thread if ``processor.runs_in_thread``.
 
         A failure of a step on ``records`` counts as a failure at the first of them, and a retry
         processes them one by one. Failures of tables and of whole inputs belong to no record.
@@ -117,7 +117,7 @@ class BatchLoop:
         """
         self._step.enter("working")
         try:
-            if session.processor.heavy if in_thread is None else in_thread:
+            if session.processor.runs_in_thread if in_thread is None else in_thread:
                 return await asyncio.to_thread(step, given)
             return step(given)
         except (TableMissedError, InputRefusedError):

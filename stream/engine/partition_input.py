@@ -18,7 +18,7 @@ from stream.kafka.client.adapter import Consumer, Fetched
 from stream.kafka.client.availability import Stopped, is_temporary
 from stream.log import get_logger
 from stream.processing.protocol import Processor
-from stream.processing.record_columns import are_alike, concatenate, size_of
+from stream.processing.record_columns import can_be_concatenated, concatenate, count_bytes
 from stream.settings import Settings
 
 if TYPE_CHECKING:
@@ -257,7 +257,7 @@ class _HeldRecords:
     size: int = 0
 
     def add(self, fetched: Sequence[ConsumerRecord]) -> None:
-        size = size_of(fetched)
+        size = count_bytes(fetched)
         self.fetches.append((fetched, size))
         self.records += len(fetched)
         self.size += size
@@ -266,7 +266,7 @@ class _HeldRecords:
         parts = [self._pop_first()]
         count = len(parts[0])
         while self.fetches and (count := count + len(self.fetches[0][0])) <= most:
-            if not are_alike(parts[0], self.fetches[0][0]):
+            if not can_be_concatenated(parts[0], self.fetches[0][0]):
                 break
             parts.append(self._pop_first())
         return parts[0] if len(parts) == 1 else concatenate(parts)
@@ -297,7 +297,7 @@ class Prefetch:
     ) -> None:
         """``stopping`` ends all waits; with ``ahead``, fetches do not wait for calls of ``take``.
 
-        Timed processors wait for more input and do not fetch ahead, because few large fetches cost
+        TimedProcessor processors wait for more input and do not fetch ahead, because few large fetches cost
         less than many small ones. The buffer of a topic has at most one fetch more than one batch,
         or than the bytes of one fetch.
         """

@@ -23,7 +23,13 @@ from stream.kafka.client.adapter import Fetched
 from stream.kafka.client.availability import Stopped, wait_for_stop
 from stream.kafka.client.client_patches import RefusedTimeError
 from stream.log import get_logger
-from stream.processing.protocol import InputRefusedError, LaterVersionError, Outputs, TableMissedError, Timed
+from stream.processing.protocol import (
+    InputRefusedError,
+    LaterVersionError,
+    Outputs,
+    TableMissedError,
+    TimedProcessor,
+)
 
 IDLE_MS = 200
 """Longest wait for input before timed work, in milliseconds."""
@@ -191,7 +197,7 @@ class PartitionTask:
         inputs = [TopicPartition(topic, self.partition) for topic in processor.inputs]
         tables = [TopicPartition(topic, self.partition) for topic in processor.tables]
         # An isinstance check of a protocol is slow: once per session, not per round.
-        timed = processor if isinstance(processor, Timed) else None
+        timed = processor if isinstance(processor, TimedProcessor) else None
         if timed is not None:
             # Control events are applied before any input is read.
             await self._answering.run_idle(session, in_thread=True, idle=True)
@@ -214,7 +220,7 @@ class PartitionTask:
             if time.monotonic() - self._disturbed > CALM_SECONDS:
                 self.health.recover()
 
-    def _wait_ms(self, session: PartitionSession, timed: Timed | None) -> int:
+    def _wait_ms(self, session: PartitionSession, timed: TimedProcessor | None) -> int:
         left = session.gathering.seconds_left(time.monotonic())
         wait = IDLE_MS if left is None else min(IDLE_MS, math.ceil(1000 * left))
         if timed is not None and (due := timed.due_at) is not None and due > session.end_requested:
@@ -222,7 +228,7 @@ class PartitionTask:
         return wait
 
     async def _keep_time(
-        self, session: PartitionSession, processor: Timed, inputs: Sequence[TopicPartition], *, idle: bool
+        self, session: PartitionSession, processor: TimedProcessor, inputs: Sequence[TopicPartition], *, idle: bool
     ) -> None:
         """Do timed work; if all input is read, advance the processor's clock to now.
 
@@ -243,7 +249,7 @@ class PartitionTask:
             if not processor.behind or self._stopping.is_set():
                 return
 
-    async def _let_gather(self, processor: Timed, fetched: Fetched) -> None:
+    async def _let_gather(self, processor: TimedProcessor, fetched: Fetched) -> None:
         """Pause after a few events: a step costs as much for one event as for hundreds."""
         if not 0 < sum(map(len, fetched.values())) < FEW_EVENTS:
             return

@@ -12,7 +12,7 @@ from aiokafka.errors import TopicAuthorizationFailedError
 from stream.kafka.client.adapter import KAFKA, Clients, Consumer
 from stream.kafka.client.security import connection_options
 from stream.log import get_logger
-from stream.processing.dead_letters import Unread
+from stream.processing.dead_letters import UnreadableValue
 from stream.settings import Settings
 
 if TYPE_CHECKING:
@@ -36,7 +36,7 @@ def report_unread(records: Sequence[ConsumerRecord], counter: Counter | None = N
     """Return the number of unreadable records; log the position of the first one."""
     if getattr(records, "all_are_read", False):
         return 0
-    found = [record for record in records if isinstance(record.value, Unread)]
+    found = [record for record in records if isinstance(record.value, UnreadableValue)]
     if found:
         first = found[0]
         batch = first.value.batch
@@ -58,7 +58,7 @@ def readable(records: Sequence[ConsumerRecord], counter: Counter | None = None) 
     """Return the readable records, and log that others were skipped."""
     if not report_unread(records, counter):
         return records
-    return [record for record in records if not isinstance(record.value, Unread)]
+    return [record for record in records if not isinstance(record.value, UnreadableValue)]
 
 
 READ_TIMEOUT_MS = 50

@@ -20,7 +20,7 @@ from stream.engine.writer import OutputBuffer, Stamps, Writer
 from stream.kafka.client.adapter import Clients, Consumer
 from stream.kafka.client.availability import unless_stopped
 from stream.log import get_logger
-from stream.processing.protocol import Outputs, Processor, Refusing, Timed
+from stream.processing.protocol import Outputs, Processor, RefusingProcessor, TimedProcessor
 from stream.settings import Settings
 
 log = get_logger("engine")
@@ -65,7 +65,7 @@ class Refusals:
 
     def report(self, processor: Processor) -> None:
         """Log each new reason with the number of its streams."""
-        if not isinstance(processor, Refusing):
+        if not isinstance(processor, RefusingProcessor):
             return
         for reason, streams in processor.refusals().items():
             if reason not in self._told:
@@ -265,7 +265,7 @@ class SessionOpener:
         refusals = Refusals(role.name, self._partition)
         await asyncio.to_thread(refusals.report, processor)
         changelog = TopicPartition(processor.changelog, self._partition)
-        sources, ahead = list(positions), not isinstance(processor, Timed)
+        sources, ahead = list(positions), not isinstance(processor, TimedProcessor)
         return PartitionSession(
             processor,
             writer,

@@ -16,7 +16,7 @@ import msgspec
 import numpy as np
 import numpy.typing as npt
 
-from schemas.wire import UNREADABLE
+from schemas.wire import DECODE_ERRORS
 from stream.feeds.tally import (
     Counting,
     PersonCounts,
@@ -29,7 +29,7 @@ from stream.feeds.tally import (
 )
 from stream.feeds.window_forms import Form
 from stream.processing.protocol import LaterVersionError, Message, RecordLike
-from stream.processing.text_counts import window_size
+from stream.processing.text_counts import window_text_size
 
 PIECE_BYTES: Final = 768 * 1024
 """Approximate size limit of a piece: below the largest record of any topic."""
@@ -220,7 +220,7 @@ def _texts(
     """
     counts = tally.texts[counting].some_counts(row, changed)
     found = _Texts(tally.number, counting.by, counting.people, counting.most_bytes, start, counts)
-    return found, window_size(changed) + _overhead(())
+    return found, window_text_size(changed) + _overhead(())
 
 
 def _parts(count: int, size: int) -> Iterator[slice]:
@@ -334,7 +334,7 @@ class PiecesLog:
         for number in sorted(found):
             try:
                 entries = apply_piece(found[number].value or b"", number, forms)
-            except UNREADABLE:
+            except DECODE_ERRORS:
                 raise LaterVersionError(found[number]) from None
             self._add(number, number + 1, entries)
 

@@ -23,10 +23,10 @@ from stream.processing.protocol import (
     Outputs,
     RecordLike,
     TableMissedError,
-    decode_kept,
+    decode_changelog_record,
     keep_latest,
+    topic_id_headers,
     topic_ids_of,
-    with_topic_ids,
 )
 from stream.processing.topic_names import Topics
 
@@ -53,7 +53,7 @@ class FeedProcessor:
     each processor, and are private.
     """
 
-    heavy = True
+    runs_in_thread = True
     repeatable = False
     """False: whether an event counts depends on its person's counts, so nothing may be repeated."""
 
@@ -127,7 +127,7 @@ class FeedProcessor:
         """
         kept_records, self._latest_records = self._latest_records, {}
         if (progress := kept_records.pop(PROGRESS_KEY, None)) is not None:
-            found = decode_kept(progress, _decode_progress)
+            found = decode_changelog_record(progress, _decode_progress)
             self.topic_ids = topic_ids_of(progress)
             if found.partitions != self._partitions:
                 raise PartitionCountChangedError(self._source.topic, found.partitions, self._partitions)
@@ -141,7 +141,7 @@ class FeedProcessor:
             if (number := piece_number(key)) is not None:
                 pieces[number] = record
             elif key.startswith((_STREAM, _LATER_EPOCH)):
-                self._resume_stream(key, decode_kept(record, _decode_stream), definition)
+                self._resume_stream(key, decode_changelog_record(record, _decode_stream), definition)
         self._streams.drop_unused()
         self._log.apply_pieces(pieces, self._streams.forms)
         return {self._source.topic: self._offset}
@@ -339,7 +339,7 @@ class FeedProcessor:
             self._clock.stamped,
             self._streams.first_windows.changelog_windows,
         )
-        headers = with_topic_ids(self.topic_ids)
+        headers = topic_id_headers(self.topic_ids)
         outputs.add(self.changelog, self._partition, (PROGRESS_KEY, _encode(progress), headers))
 
     def _reject(self, outputs: Outputs, record: RecordLike, rejection: Rejection) -> None:

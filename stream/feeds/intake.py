@@ -14,7 +14,7 @@ from stream.events.event_fields import AHEAD, precedes_all_windows, time_flaw
 from stream.feeds.event_clock import NOT_BEGUN, EventClock
 from stream.feeds.tally import EventBatch, select_events
 from stream.kernel import Column
-from stream.processing.dead_letters import Rejection, Unread
+from stream.processing.dead_letters import Rejection, UnreadableValue
 from stream.processing.protocol import RecordLike
 from stream.processing.record_columns import RecordColumns
 
@@ -114,7 +114,7 @@ class Intake:
         else:
             values = [record.value for record in records]
             for place, value in enumerate(values):
-                if type(value) is Unread and place not in marks:
+                if type(value) is UnreadableValue and place not in marks:
                     rejections[place] = value.rejection
             if rejections or marks:
                 left = [place for place in range(len(records)) if place not in rejections and place not in marks]

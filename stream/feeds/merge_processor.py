@@ -37,15 +37,15 @@ from stream.feeds.window_queries import (
     parse_partial,
     step_share,
 )
-from stream.processing.dead_letters import Rejection, Unread, dead_letter
+from stream.processing.dead_letters import Rejection, UnreadableValue, dead_letter
 from stream.processing.protocol import (
     PROGRESS_KEY,
     Batch,
     Outputs,
     RecordLike,
-    decode_kept,
+    decode_changelog_record,
+    topic_id_headers,
     topic_ids_of,
-    with_topic_ids,
 )
 from stream.processing.topic_names import Topics, partition_of
 
@@ -86,7 +86,7 @@ class MergeProcessor:
     from ``definitions``, gets the questions; it may be in any partition.
     """
 
-    heavy = False
+    runs_in_thread = False
     repeatable = False
     """False: if a window were asked again, its queries would have other offsets and other noise."""
 
@@ -124,15 +124,15 @@ class MergeProcessor:
                 continue
             kind, _, rest = key.decode().partition("|")
             if key == PROGRESS_KEY:
-                self._offset = decode_kept(record, decode_progress).offset
+                self._offset = decode_changelog_record(record, decode_progress).offset
                 self.topic_ids = topic_ids_of(record)
             elif kind == PARTIAL:
-                partials.append(decode_kept(record, decode_partial))
+                partials.append(decode_changelog_record(record, decode_partial))
             elif kind == NODE:
                 stream, _, place = rest.rpartition("|")
-                nodes.append((stream, int(place), decode_kept(record, decode_node)))
+                nodes.append((stream, int(place), decode_changelog_record(record, decode_node)))
             else:
-                found = decode_kept(record, decode_stream)
+                found = decode_changelog_record(record, decode_stream)
                 self._streams[kind] = MergedStreamState(found.incarnation, found.partitions, found.reached)
                 running = self._streams[kind].running
                 running.windows, running.lost = found.windows, found.lost
@@ -211,7 +211,7 @@ class MergeProcessor:
                 self._reject(outputs, last, _SUMS_LOST)
         if records:
             self._offset = records[-1].offset + 1
-            progress = (PROGRESS_KEY, encode_progress(self._offset), with_topic_ids(self.topic_ids))
+            progress = (PROGRESS_KEY, encode_progress(self._offset), topic_id_headers(self.topic_ids))
             outputs.add(self._topics.merges, self._partition, progress)
         return outputs
 
@@ -313,7 +313,7 @@ class MergeProcessor:
         return asked
 
     def _require_definition(self, record: RecordLike, partial: Any) -> StandingDefinition:
-        if isinstance(record.value, Unread):
+        if isinstance(record.value, UnreadableValue):
             raise record.value.rejection
         if partial is None:
             raise _MALFORMED

@@ -15,13 +15,13 @@ from schemas import Decimals, EventsSource, Partial, SumOf
 from schemas.domains import Domain
 from schemas.queries import MAX_VALUE_COUNT
 from schemas.windows import format_moment
-from schemas.wire import UNREADABLE, encode, struct
+from schemas.wire import DECODE_ERRORS, encode, struct
 from stream.feeds.counted_streams import Key, StandingStreams, Stream
 from stream.feeds.feed_definitions import StandingDefinition
 from stream.formatting import cells_of
-from stream.processing.dead_letters import Unread
+from stream.processing.dead_letters import UnreadableValue
 from stream.processing.protocol import Outputs, RecordLike
-from stream.processing.text_counts import decode_text_counts, encode_text_counts, window_size
+from stream.processing.text_counts import decode_text_counts, encode_text_counts, window_text_size
 from stream.processing.topic_names import Topics, partition_of
 from stream.tables import PredicateParser
 from stream.tables.expressions import TRUE
@@ -133,7 +133,7 @@ def merge_texts(definition: StandingDefinition, partials: Iterable[Any]) -> str:
         if own is None:
             return encode_text_counts(None)
         counts.update(own)
-    return encode_text_counts(None if window_size(counts) > definition.most_bytes else counts)
+    return encode_text_counts(None if window_text_size(counts) > definition.most_bytes else counts)
 
 
 def _writer(definition: StandingDefinition) -> Callable[[Any], bytes]:
@@ -167,11 +167,11 @@ decode_partial: Any = msgspec.json.Decoder(struct(Partial)).decode
 def parse_partial(record: RecordLike) -> Any | None:
     """Parse a partial; None if this release of Sotto cannot read it."""
     value = record.value
-    if value is None or isinstance(value, Unread):
+    if value is None or isinstance(value, UnreadableValue):
         return None
     try:
         partial = decode_partial(value)
-    except UNREADABLE:
+    except DECODE_ERRORS:
         return None
     return partial if record.key == partial.stream.encode() else None
 

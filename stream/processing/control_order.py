@@ -22,7 +22,7 @@ from schemas import (
     Windows,
     moment_ms,
 )
-from schemas.wire import UNREADABLE
+from schemas.wire import DECODE_ERRORS
 
 
 class _ControlIdentity(msgspec.Struct):
@@ -55,19 +55,22 @@ def control_summary(value: bytes) -> bytes:
     return _encode(_decode(value))
 
 
-def is_stale(known: bytes | None, later: bytes | None) -> bool:
-    """Return True if ``later`` is an older control event than ``known`` of the same incarnation.
+def is_stale(known: bytes | None, received: bytes | None) -> bool:
+    """Return True if ``received`` is an older control event than ``known`` of the same incarnation.
 
     Workers follow a stream's latest control event. Events are repeated or out of order only if
     another client writes to the topic; then the event with the highest ``rank`` counts.
     """
-    if known is None or later is None:
+    if known is None or received is None:
         return False
     try:
-        before, after = _decode(known), _decode(later)
-    except UNREADABLE:
+        known_event, received_event = _decode(known), _decode(received)
+    except DECODE_ERRORS:
         return False
-    return after.rank < before.rank and after.identity.incarnation == before.identity.incarnation
+    return (
+        received_event.rank < known_event.rank
+        and received_event.identity.incarnation == known_event.identity.incarnation
+    )
 
 
 PERIOD_OVER_REASON: Final = "its period is over"
@@ -78,14 +81,14 @@ MODEL_NOT_ASKED_REASON: Final = "each period has a stream of its own, and this o
 
 
 def covered_ms(source: EventsSource, mechanism: Mechanism, window: Windows) -> int:
-    """Return how many ms of a period have windows: all, or those of a running count's steps."""
+    """Return the milliseconds of a period that windows cover: all, or a running count's windows."""
     if isinstance(mechanism, RunningCount):
         return min(source.period_ms, mechanism.steps * window.every_ms)
     return source.period_ms
 
 
 def questions_in_period(source: Source, mechanism: Mechanism, standing: StandingQuery | None) -> int:
-    """Return how many questions a stream of a period gets in total; 0 for other streams."""
+    """Return the number of questions of a period's stream in the whole period; 0 for other streams."""
     if (
         not isinstance(source, EventsSource)
         or source.starts is None
@@ -100,7 +103,7 @@ def questions_in_period(source: Source, mechanism: Mechanism, standing: Standing
 
 
 def questions_per_window(source: EventsSource, mechanism: Mechanism, standing: StandingQuery) -> int:
-    """Return how many questions a window has: one for each group, or one for all of them."""
+    """Return the number of questions of a window: one for each group, or one for all groups."""
     if isinstance(mechanism, Histogram | UnknownGroups):
         return 1
     return math.prod(source.attributes[name].size for name in standing.by)

@@ -15,11 +15,11 @@ from blake3 import blake3
 
 from schemas import Calibration, RejectedHeaders
 from schemas.json_limits import STRING
-from schemas.wire import UNREADABLE
+from schemas.wire import DECODE_ERRORS
 from stream.errors import SottoError
 from stream.processing.protocol import Headers, Message, RecordLike
 
-MAX_REASON = 512
+MAX_REASON_LENGTH = 512
 
 BUSY = "busy"
 """Code for a valid question that is refused because too much work is outstanding."""
@@ -28,7 +28,7 @@ PRICE = "price"
 """Code for a valid question whose price exceeds the rest of its grant or its ``max_price``."""
 
 
-class Rejection(Exception):  # noqa: N818  (a verdict on an event, not a fault of ours)
+class Rejection(Exception):  # noqa: N818  (a refused event is no error of the program)
     """The refusal of an event: a code from a fixed list, and a message with the remedy.
 
     Code and message are published. They quote nothing of the event, except field names of the
@@ -38,7 +38,7 @@ class Rejection(Exception):  # noqa: N818  (a verdict on an event, not a fault o
     def __init__(self, code: str, message: str) -> None:
         super().__init__(message)
         self.code = code
-        self.message = message[:MAX_REASON]
+        self.message = message[:MAX_REASON_LENGTH]
 
     @property
     def reason(self) -> str:
@@ -57,7 +57,7 @@ _decode_pairs = json.JSONDecoder(object_pairs_hook=list, parse_int=str, parse_fl
 _STRING_OR_CONSTANT = re.compile(STRING + rb"|NaN|-?Infinity", re.DOTALL)
 
 
-def without_constants(value: bytes) -> bytes:
+def replace_nan_and_infinity(value: bytes) -> bytes:
     """Replace NaN and Infinity, which are not JSON but accepted by the parser, with null."""
     if b"NaN" not in value and b"Infinity" not in value:
         return value
@@ -65,14 +65,14 @@ def without_constants(value: bytes) -> bytes:
 
 
 def address_of(value: bytes | None) -> tuple[str, str] | None:
-    """Return the id and stream of an event; None if they are invalid or ambiguous."""
+    """Return the id and stream of an event; None if one is missing, invalid or given twice."""
     if value is None:
         return None
     try:
-        address = _decode_address(without_constants(value))
+        address = _decode_address(replace_nan_and_infinity(value))
         bounded = 0 < len(address.id) <= 128 and 0 < len(address.stream) <= 128
         return (address.id, address.stream) if bounded and not _has_second_address(value, address) else None
-    except UNREADABLE:
+    except DECODE_ERRORS:
         return None
 
 
@@ -80,44 +80,46 @@ def _has_second_address(value: bytes, address: _Address) -> bool:
     """Return True if the event has a second id or stream with another value."""
     if value.count(b'"id"') == 1 == value.count(b'"stream"') and b"\\u" not in value:
         return False
-    kept = {"id": address.id, "stream": address.stream}
-    return any(kept.get(name, given) != given for name, given in _decode_pairs(value.decode(errors="replace")))
+    first = {"id": address.id, "stream": address.stream}
+    return any(
+        first.get(name, content) != content for name, content in _decode_pairs(value.decode(errors="replace"))
+    )
 
 
-UNFOLDED_BYTES: Final = 4 * 1024 * 1024
-"""Most bytes that are decompressed at a time; this is the largest message of any topic that is read."""
-MOST_UNFOLDED_BYTES: Final = 64 * 1024 * 1024
+DECOMPRESSED_PART_BYTES: Final = 4 * 1024 * 1024
+"""Most bytes that are decompressed at a time: the largest message of any topic that Sotto reads."""
+MAX_DECOMPRESSED_BYTES: Final = 64 * 1024 * 1024
 """Largest decompressed size of a batch.
 
 A larger batch is refused with all of its events. The limit is far above usual batches, because
 otherwise one person's event could cause the refusal of other people's events.
 """
-MAX_RECORDS: Final = 1_000_000
-"""Most records of a batch; this number of the smallest events has about ``MOST_UNFOLDED_BYTES``."""
+MAX_BATCH_RECORDS: Final = 1_000_000
+"""Most records of a batch: the smallest events reach ``MAX_DECOMPRESSED_BYTES`` at about this number."""
 MAX_RECORD_BYTES: Final = 128 * 1024
 """Largest record in a batch that is decompressed in parts: twice the largest event of a live topic."""
 MAX_HEADERS: Final = 64
 """Most headers of a record. Each takes some 100 bytes of memory, but 2 bytes in Kafka."""
 
-BAD_NAME = Rejection("unreadable", "headers: a name is not UTF-8; send the event again without it")
+INVALID_HEADER_NAME = Rejection("unreadable", "headers: a name is not UTF-8; send the event again without it")
 TOO_MANY_HEADERS = Rejection("unreadable", f"headers: more than {MAX_HEADERS}; send the event again with fewer")
 TOO_MANY_RECORDS = Rejection(
-    "unreadable", f"batch: more than {MAX_RECORDS:,} records; have the producer send smaller ones"
+    "unreadable", f"batch: more than {MAX_BATCH_RECORDS:,} records; have the producer send smaller batches"
 )
-TOO_LARGE = Rejection(
+OVERSIZED_BATCH = Rejection(
     "unreadable",
-    f"batch: does not unfold, or to more than {MOST_UNFOLDED_BYTES // 1024**2} MiB; have the producer send smaller ones",
+    f"batch: cannot be decompressed, or has more than {MAX_DECOMPRESSED_BYTES // 1024**2} MiB decompressed; have the producer send smaller batches",
 )
-RECORD_TOO_LARGE = Rejection(
+OVERSIZED_RECORD = Rejection(
     "unreadable",
-    f"record: more than {MAX_RECORD_BYTES // 1024} KiB in a batch that unfolds to more than {UNFOLDED_BYTES // 1024**2} MiB; "
-    "have the producer send smaller ones",
+    f"record: more than {MAX_RECORD_BYTES // 1024} KiB in a batch of more than {DECOMPRESSED_PART_BYTES // 1024**2} MiB decompressed; "
+    "have the producer send smaller records",
 )
-BROKEN = Rejection("unreadable", "batch: what follows in it is not laid out as Kafka's records are")
+MALFORMED_BATCH = Rejection("unreadable", "batch: the rest of its records is malformed; check the producer")
 
 
 @dataclass(frozen=True)
-class UnreadBatch:
+class UnreadableBatch:
     """Facts about a batch that could not be read, or about the part of it that could not be read.
 
     ``first`` and ``last`` are offsets; ``length`` and ``digest`` (BLAKE3) cover the batch's bytes
@@ -131,7 +133,7 @@ class UnreadBatch:
     digest: str
 
 
-class Unread(bytes):
+class UnreadableValue(bytes):
     """Value of a record that could not be read, with the reason.
 
     A single record keeps the bytes of its value. An unreadable ``batch`` is represented by one
@@ -139,29 +141,29 @@ class Unread(bytes):
     """
 
     rejection: Rejection
-    batch: UnreadBatch | None
+    batch: UnreadableBatch | None
 
-    def __new__(cls, value: bytes, rejection: Rejection, batch: UnreadBatch | None = None) -> Self:
+    def __new__(cls, value: bytes, rejection: Rejection, batch: UnreadableBatch | None = None) -> Self:
         """Attach the reason to the bytes for a dead letter."""
-        made = super().__new__(cls, value)
-        made.rejection, made.batch = rejection, batch
-        return made
+        unreadable = super().__new__(cls, value)
+        unreadable.rejection, unreadable.batch = rejection, batch
+        return unreadable
 
 
-WHOLE_BYTES: Final = 1024 * 1024
-"""Largest event, with key and headers, that a dead letter has whole; others are cut as follows."""
-VALUE_BYTES: Final = 64 * 1024
-KEY_BYTES: Final = 1024
-HEADER_BYTES: Final = 16 * 1024
-HEADERS: Final = MAX_HEADERS - 16
-"""Most headers kept of an event; with those added to a dead letter, ``MAX_HEADERS`` at most."""
+MAX_WHOLE_BYTES: Final = 1024 * 1024
+"""Largest event, with key and headers, that a dead letter contains whole; larger ones are cut to the next four limits."""
+MAX_VALUE_BYTES: Final = 64 * 1024
+MAX_KEY_BYTES: Final = 1024
+MAX_HEADERS_BYTES: Final = 16 * 1024
+MAX_KEPT_HEADERS: Final = MAX_HEADERS - 16
+"""Most headers kept of an event; a dead letter adds up to 16, so that it has at most ``MAX_HEADERS``."""
 
 
 def dead_letter(record: RecordLike, rejection: Rejection) -> Message:
     """Return the event's bytes and headers, with the reason in headers as Kafka Connect writes it.
 
-    Events above ``WHOLE_BYTES`` and unread batches are cut, so that every dead letter is within
-    Kafka's limit; headers have the length and digest of the whole.
+    Events above ``MAX_WHOLE_BYTES`` and unread batches are cut, so that every dead letter is within
+    Kafka's limit; headers have the length and digest of the whole value.
     """
     key, value, headers = record.key, record.value, record.headers
     facts = RejectedHeaders(
@@ -171,7 +173,7 @@ def dead_letter(record: RecordLike, rejection: Rejection) -> Message:
         code=rejection.code,
         message=rejection.message,
     )
-    if isinstance(value, Unread) and (batch := value.batch) is not None:
+    if isinstance(value, UnreadableValue) and (batch := value.batch) is not None:
         facts = facts.model_copy(
             update={
                 "offset": batch.first,
@@ -181,33 +183,33 @@ def dead_letter(record: RecordLike, rejection: Rejection) -> Message:
                 "digest": batch.digest,
             }
         )
-    elif _size(key, value, headers) > WHOLE_BYTES:
+    elif _event_bytes(key, value, headers) > MAX_WHOLE_BYTES:
         cut = None if value is None else {"length": len(value), "digest": blake3(value).hexdigest()}
         facts = facts.model_copy(
             update={**(cut or {}), "key_length": len(key or b""), "header_count": len(headers)}
         )
-        key = None if key is None else key[:KEY_BYTES]
-        value, headers = None if value is None else value[:VALUE_BYTES], _fitting_headers(headers)
-    elif len(headers) > HEADERS:
+        key = None if key is None else key[:MAX_KEY_BYTES]
+        value, headers = None if value is None else value[:MAX_VALUE_BYTES], _fitting_headers(headers)
+    elif len(headers) > MAX_KEPT_HEADERS:
         facts = facts.model_copy(update={"header_count": len(headers)})
-        headers = headers[:HEADERS]
+        headers = headers[:MAX_KEPT_HEADERS]
     return (key, None if value is None else bytes(value), [*headers, *facts.to_kafka()])
 
 
-def _size(key: bytes | None, value: bytes | None, headers: Headers) -> int:
+def _event_bytes(key: bytes | None, value: bytes | None, headers: Headers) -> int:
     return (
         len(key or b"")
         + len(value or b"")
-        + sum(len(name.encode()) + len(given or b"") for name, given in headers)
+        + sum(len(name.encode()) + len(content or b"") for name, content in headers)
     )
 
 
 def _fitting_headers(headers: Headers) -> Headers:
-    """Return the first headers, as many as fit in ``HEADER_BYTES``."""
-    kept, left = [], HEADER_BYTES
-    for name, value in headers[:HEADERS]:
-        left -= len(name.encode()) + len(value or b"") + 8
-        if left < 0:
+    """Return the first headers, as many as fit in ``MAX_HEADERS_BYTES``."""
+    kept, left_bytes = [], MAX_HEADERS_BYTES
+    for name, value in headers[:MAX_KEPT_HEADERS]:
+        left_bytes -= len(name.encode()) + len(value or b"") + 8
+        if left_bytes < 0:
             break
         kept.append((name, value))
     return kept
@@ -228,13 +230,13 @@ def exhausted_reason(calibration: Calibration, cutoff: int) -> str:
             return f"exhausted: all {cutoff} answers of the grant are given"
 
 
-_UNPAID: Final = f"{PRICE}: query:"
+_UNPAID_PREFIX: Final = f"{PRICE}: query:"
 """Prefix of the refusal of a question at an ordinary price."""
 
 
 def says_exhausted(reason: str | None) -> bool:
     """Return True for the reason of a grant that pays for no further ordinary answer."""
-    return reason is not None and reason.startswith(("exhausted:", _UNPAID))
+    return reason is not None and reason.startswith(("exhausted:", _UNPAID_PREFIX))
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,10 +14,10 @@ from stream.privacy.composition.costs import shortest_decimal
 from stream.privacy.composition.refusals import RefusedError
 from stream.privacy.mechanisms.grid import ExactDecimal
 
-_BEYOND = {True: b"-1e300", False: b"1e300"}
-"""What replaces a number too large for doubles, by True if it is negative; it is beyond all ranges."""
+_OUT_OF_RANGE = {True: b"-1e300", False: b"1e300"}
+"""Replacements of numbers too large for doubles, by "is negative"; both are outside every declared range."""
 
-_LONGEST = 1024
+_MAX_NUMBER_LENGTH = 1024
 """Most characters of a number that stays as written; some parsers limit the number of digits."""
 
 _STRING_OR_NUMBER = re.compile(STRING + rb"|-?(?:0|[1-9][0-9]*)(?:\.[0-9]+)?(?:[eE][+-]?[0-9]+)?", re.DOTALL)
@@ -27,11 +27,11 @@ class _Value(msgspec.Struct, gc=False):
     value: Decimal
 
 
-_NOTHING = msgspec.Raw(b"null")
+_NULL = msgspec.Raw(b"null")
 
 
 class _RawValue(msgspec.Struct, gc=False):
-    value: msgspec.Raw = _NOTHING
+    value: msgspec.Raw = _NULL
 
 
 class _RawValues(msgspec.Struct, gc=False):
@@ -43,10 +43,10 @@ class _RawScores(msgspec.Struct, gc=False):
 
 
 class _RawFeed(msgspec.Struct, gc=False):
-    sensitivity: msgspec.Raw = _NOTHING
-    grid: msgspec.Raw = _NOTHING
-    minimum: msgspec.Raw = _NOTHING
-    maximum: msgspec.Raw = _NOTHING
+    sensitivity: msgspec.Raw = _NULL
+    grid: msgspec.Raw = _NULL
+    minimum: msgspec.Raw = _NULL
+    maximum: msgspec.Raw = _NULL
 
 
 class _RawRegistration(msgspec.Struct, gc=False):
@@ -66,36 +66,38 @@ def value_of(payload: bytes) -> Decimal:
 
 def values_of(payload: bytes) -> ExactDecimal:
     """Return a lazy reader of a valid query's ``values`` within the range of doubles."""
-    return _lazily(lambda: _decode_raw_values(payload).values or [])
+    return _lazy_reader(lambda: _decode_raw_values(payload).values or [])
 
 
 def scores_of(payload: bytes) -> ExactDecimal:
     """Return a lazy reader of the ``value`` of each candidate."""
-    return _lazily(lambda: [one.value for one in _decode_raw_scores(payload).candidates or []])
+    return _lazy_reader(lambda: [candidate.value for candidate in _decode_raw_scores(payload).candidates or []])
 
 
-def _lazily(read: Callable[[], list[msgspec.Raw]]) -> ExactDecimal:
+def _lazy_reader(read: Callable[[], list[msgspec.Raw]]) -> ExactDecimal:
     texts: list[msgspec.Raw] = []
 
-    def at(index: int) -> Decimal:
+    def read_at(index: int) -> Decimal:
         if not texts:
             texts.extend(read())
         return Decimal(str(texts[index], "ascii"))
 
-    return at
+    return read_at
 
 
-def require_kept_digits(request: bytes) -> None:
-    """Refuse a source whose numbers change as doubles, because the promise is about the doubles."""
+def require_exact_doubles(request: bytes) -> None:
+    """Refuse a source with a number that no double represents, because the promise is about the double."""
     source = _decode_raw_registration(request).source
     for name in _RawFeed.__struct_fields__:
         text = str(getattr(source, name), "ascii")
         try:
-            kept = text == "null" or Decimal(text) == shortest_decimal(float(text))
+            is_exact = text == "null" or Decimal(text) == shortest_decimal(float(text))
         except InvalidOperation:
-            kept = False
-        if not kept:
-            raise RefusedError(f"source.{name}: has more digits than are kept; write it with at most 15")
+            is_exact = False
+        if not is_exact:
+            raise RefusedError(
+                f"source.{name}: has more digits than a double keeps; write it with at most 15 digits"
+            )
 
 
 def replace_extreme_numbers(payload: bytes) -> bytes:
@@ -109,5 +111,5 @@ def _replace_extreme(match: re.Match[bytes]) -> bytes:
         return text
     nearest = float(text)
     if math.isinf(nearest):
-        return _BEYOND[nearest < 0.0]
-    return repr(nearest).encode() if len(text) > _LONGEST else text
+        return _OUT_OF_RANGE[nearest < 0.0]
+    return repr(nearest).encode() if len(text) > _MAX_NUMBER_LENGTH else text

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from itertools import chain
 from typing import Any, Final, NamedTuple, Protocol, TypeVar, runtime_checkable
 
-from schemas.wire import UNREADABLE, MalformedEventError
+from schemas.wire import DECODE_ERRORS, MalformedEventError
 
 Headers = Sequence[tuple[str, bytes]]
 Decoded = TypeVar("Decoded")
@@ -86,12 +86,12 @@ class Messages(Collection[Message]):
     def __eq__(self, other: object) -> bool:
         return isinstance(other, Collection) and list(self) == list(other)
 
-    __hash__ = None  # type: ignore[assignment]  # it changes
+    __hash__ = None  # type: ignore[assignment]  # a mutable collection has no hash
 
 
 @dataclass(slots=True)
 class Outputs:
-    """Messages of one step by topic and partition; ``busy`` counts questions refused as busy."""
+    """Messages of one step by topic and partition; ``busy`` is the number of questions refused as busy."""
 
     messages: dict[tuple[str, int], Messages] = field(default_factory=dict)
     busy: int = 0
@@ -121,24 +121,24 @@ PROGRESS_KEY = b"@progress"
 """Key of the progress record in a changelog; stream names never start with ``@``."""
 
 
-TOPIC_ID: Final = "topic-id "
+TOPIC_ID_PREFIX: Final = "topic-id "
 """Prefix of progress headers with topic ids; the topic's name follows.
 
 Versions that do not know these headers can still read the record.
 """
 
 
-def with_topic_ids(topic_ids: Mapping[str, str]) -> Headers:
+def topic_id_headers(topic_ids: Mapping[str, str]) -> Headers:
     """Return the headers of a progress record for inputs with these topic ids."""
-    return tuple((TOPIC_ID + topic, topic_id.encode()) for topic, topic_id in topic_ids.items())
+    return tuple((TOPIC_ID_PREFIX + topic, topic_id.encode()) for topic, topic_id in topic_ids.items())
 
 
 def topic_ids_of(record: RecordLike) -> dict[str, str]:
     """Read a progress record's topic ids; earlier versions wrote none."""
     return {
-        name.removeprefix(TOPIC_ID): value.decode("ascii", "replace")
+        name.removeprefix(TOPIC_ID_PREFIX): value.decode("ascii", "replace")
         for name, value in record.headers
-        if name.startswith(TOPIC_ID) and value
+        if name.startswith(TOPIC_ID_PREFIX) and value
     }
 
 
@@ -156,26 +156,26 @@ class LaterVersionError(RuntimeError):
         )
 
 
-def decode_kept(record: RecordLike, decode: Callable[[bytes], Decoded]) -> Decoded:
-    """Decode a changelog record; LaterVersionError if a later version wrote it."""
+def decode_changelog_record(record: RecordLike, decode: Callable[[bytes], Decoded]) -> Decoded:
+    """Decode a changelog record; raise LaterVersionError if it is not readable."""
     try:
         return decode(record.value or b"")
-    except (*UNREADABLE, MalformedEventError):
+    except (*DECODE_ERRORS, MalformedEventError):
         raise LaterVersionError(record) from None
 
 
-def keep_latest(kept: dict[bytes, RecordLike], records: Iterable[RecordLike]) -> None:
-    """Add changelog records to ``kept``, by key; a record without a value deletes its key."""
+def keep_latest(latest: dict[bytes, RecordLike], records: Iterable[RecordLike]) -> None:
+    """Add changelog records to ``latest``, by key; a record without a value deletes its key."""
     for record in records:
         key = record.key or b""
         if record.value is None:
-            kept.pop(key, None)
+            latest.pop(key, None)
         else:
-            kept[key] = record
+            latest[key] = record
 
 
 class InputRefusedError(RuntimeError):
-    """An input is invalid and is not read until it is repaired; the message has no private data."""
+    """An input topic is invalid and is not read until it is repaired; the message has no private data."""
 
 
 @dataclass(frozen=True)
@@ -202,7 +202,7 @@ class Processor(Protocol):
         """Compacted topics read from the beginning at restore and then followed, never committed."""
 
     @property
-    def heavy(self) -> bool:
+    def runs_in_thread(self) -> bool:
         """True if a step may be slow, such as counting rows; it then runs in a thread.
 
         It may become true when the processor applies a table's record.
@@ -224,7 +224,7 @@ class Processor(Protocol):
 
     @property
     def topic_ids(self) -> dict[str, str]:
-        """Id of each input topic that the offsets of ``restored`` belong to, if it is recorded.
+        """Id of each input topic to which the offsets of ``restored`` belong, if the changelog has it.
 
         The engine adds missing ids, and later progress records contain them.
         """
@@ -240,7 +240,7 @@ class Processor(Protocol):
         """Process new records of the tables.
 
         Raises:
-            TableMissedError: the restored changelog knew these records, but the tables lacked them.
+            TableMissedError: the restored changelog refers to these records, but the restored tables lacked them.
         """
 
     def prepare(self, records: Sequence[RecordLike]) -> Batch:
@@ -261,7 +261,7 @@ class Processor(Protocol):
 
 
 @runtime_checkable
-class Refusing(Protocol):
+class RefusingProcessor(Protocol):
     """A processor that may lack noise keys or tables of some streams."""
 
     def refusals(self) -> Mapping[str, int]:
@@ -269,7 +269,7 @@ class Refusing(Protocol):
 
 
 @runtime_checkable
-class Timed(Protocol):
+class TimedProcessor(Protocol):
     """A processor with outputs due at times or at the end of its input."""
 
     def reached_end(self, moment: float) -> None:

@@ -37,68 +37,73 @@ class RecordColumns(Sequence[Record]):
         return len(self.offsets)
 
     @overload
-    def __getitem__(self, place: int) -> Record: ...
+    def __getitem__(self, index: int) -> Record: ...
     @overload
-    def __getitem__(self, place: slice) -> RecordColumns: ...
-    def __getitem__(self, place: int | slice) -> Record | RecordColumns:
-        if isinstance(place, slice):
+    def __getitem__(self, index: slice) -> RecordColumns: ...
+    def __getitem__(self, index: int | slice) -> Record | RecordColumns:
+        if isinstance(index, slice):
             return replace(
                 self,
-                offsets=self.offsets[place],
-                timestamps=self.timestamps[place],
-                keys=self.keys[place],
-                values=self.values[place],
+                offsets=self.offsets[index],
+                timestamps=self.timestamps[index],
+                keys=self.keys[index],
+                values=self.values[index],
             )
         return Record(
             self.topic,
             self.partition,
-            int(self.offsets[place]),
-            int(self.timestamps[place]),
-            _text(self.keys, place),
-            _text(self.values, place),
+            int(self.offsets[index]),
+            int(self.timestamps[index]),
+            _text_or_none(self.keys, index),
+            _text_or_none(self.values, index),
         )
 
     def __iter__(self) -> Iterator[Record]:
         topic, partition = self.topic, self.partition
-        columns = (self.offsets.tolist(), self.timestamps.tolist(), _texts(self.keys), _texts(self.values))
+        columns = (
+            self.offsets.tolist(),
+            self.timestamps.tolist(),
+            _texts_or_none(self.keys),
+            _texts_or_none(self.values),
+        )
         for offset, timestamp, key, value in zip(*columns, strict=True):
             yield Record(topic, partition, offset, timestamp, key, value)
 
-    def gather(self, places: npt.NDArray[Any]) -> RecordColumns:
-        """Return the records at some places."""
+    def gather(self, indexes: npt.NDArray[Any]) -> RecordColumns:
+        """Return the records at these indexes."""
         return replace(
             self,
-            offsets=self.offsets[places],
-            timestamps=self.timestamps[places],
-            keys=self.keys.gather(places),
-            values=self.values.gather(places),
+            offsets=self.offsets[indexes],
+            timestamps=self.timestamps[indexes],
+            keys=self.keys.gather(indexes),
+            values=self.values.gather(indexes),
         )
 
 
-def picked(records: Sequence[RecordLike], places: npt.NDArray[Any]) -> Iterable[RecordLike]:
-    """Return the records at some places."""
+def select_records(records: Sequence[RecordLike], indexes: npt.NDArray[Any]) -> Iterable[RecordLike]:
+    """Return the records at these indexes."""
     if isinstance(records, RecordColumns):
-        return records.gather(places)
-    return [records[place] for place in places.tolist()]
+        return records.gather(indexes)
+    return [records[index] for index in indexes.tolist()]
 
 
-def size_of(records: Sequence[Any]) -> int:
-    """Return the bytes of keys, values and headers."""
+def count_bytes(records: Sequence[Any]) -> int:
+    """Return the number of bytes in keys, values and headers."""
     if isinstance(records, RecordColumns):
         return int(records.keys.size.sum() + records.values.size.sum())
     return sum(
-        len(one.key or b"")
-        + len(one.value or b"")
-        + sum(len(name) + len(text or b"") for name, text in one.headers)  # a header may have no value
-        for one in records
+        len(record.key or b"")
+        + len(record.value or b"")
+        + sum(len(name) + len(text or b"") for name, text in record.headers)  # a header may have no value
+        for record in records
     )
 
 
-def are_alike(some: Sequence[Any], others: Sequence[Any]) -> bool:
+def can_be_concatenated(first: Sequence[Any], second: Sequence[Any]) -> bool:
     """Return True if two fetches of a partition can form one batch."""
-    if isinstance(some, RecordColumns):
-        return isinstance(others, RecordColumns) and some.timestamp_type == others.timestamp_type
-    return not isinstance(others, RecordColumns)
+    if isinstance(first, RecordColumns):
+        return isinstance(second, RecordColumns) and first.timestamp_type == second.timestamp_type
+    return not isinstance(second, RecordColumns)
 
 
 def concatenate(parts: Sequence[Sequence[Any]]) -> Sequence[Any]:
@@ -126,21 +131,21 @@ class MessageColumns(Sequence[Message]):
         return len(self.values)
 
     @overload
-    def __getitem__(self, place: int) -> Message: ...
+    def __getitem__(self, index: int) -> Message: ...
     @overload
-    def __getitem__(self, place: slice) -> MessageColumns: ...
-    def __getitem__(self, place: int | slice) -> Message | MessageColumns:
-        if isinstance(place, slice):
-            return MessageColumns(self.keys[place], self.values[place])
-        return (self.keys[place], self.values[place], _NO_HEADERS)
+    def __getitem__(self, index: slice) -> MessageColumns: ...
+    def __getitem__(self, index: int | slice) -> Message | MessageColumns:
+        if isinstance(index, slice):
+            return MessageColumns(self.keys[index], self.values[index])
+        return (self.keys[index], self.values[index], _NO_HEADERS)
 
     def __iter__(self) -> Iterator[Message]:
         return ((key, value, _NO_HEADERS) for key, value in zip(self.keys, self.values, strict=True))
 
 
-def _text(texts: Spans, place: int) -> bytes | None:
-    return None if texts.size[place] < 0 else texts[place]
+def _text_or_none(texts: Spans, index: int) -> bytes | None:
+    return None if texts.size[index] < 0 else texts[index]
 
 
-def _texts(texts: Spans) -> Iterator[bytes | None]:
+def _texts_or_none(texts: Spans) -> Iterator[bytes | None]:
     return (None if size < 0 else text for text, size in zip(texts, texts.size.tolist(), strict=True))

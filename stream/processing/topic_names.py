@@ -45,9 +45,9 @@ class Topics:
     """Status records, by stream; compacted."""
 
     def __post_init__(self) -> None:
-        for one in fields(self):
-            if not one.init:
-                object.__setattr__(self, one.name, f"{self.prefix}.{one.name}")
+        for topic in fields(self):
+            if not topic.init:
+                object.__setattr__(self, topic.name, f"{self.prefix}.{topic.name}")
 
     def feed_state(self, source: str) -> str:
         """Return the changelog of a live topic, with its partition count; compacted, private."""
@@ -58,30 +58,30 @@ class Topics:
         return f"{self.prefix}.feed."
 
 
-_SHARED = re.compile(r"\.feed(?=\.|$)|-(?:feed|alerts)(?=-|$)")
+_NAME_INFIX = re.compile(r"\.feed(?=\.|$)|-(?:feed|alerts)(?=-|$)")
 
 
 def outer_prefixes(prefix: str) -> list[str]:
-    """List prefixes of installations that may share topic or group names with this one.
+    """List the prefixes of other installations whose topics or groups may have this one's names.
 
     With the prefix `sotto`, the changelog of a live source `ledger` has the name of the ledger
     topic with the prefix `sotto.feed`. The feed group of a source `workers` has the name of the
     worker group with the prefix `sotto-feed`.
     """
-    return [prefix[: found.start()] for found in _SHARED.finditer(prefix) if found.start()]
+    return [prefix[: match.start()] for match in _NAME_INFIX.finditer(prefix) if match.start()]
 
 
-_LONGEST_ESCAPED = 180
+_MAX_ESCAPED_LENGTH = 180
 _UNSAFE = re.compile(rb"[^A-Za-z0-9.]")
 
 
 @lru_cache(maxsize=4096)
 def _escaped(name: str) -> str:
     """Escape a name for Kafka topics, without underscores, which may collide with dots."""
-    written = _UNSAFE.sub(lambda match: b"-%02X" % match[0][0], name.encode()).decode()
-    if len(written) <= _LONGEST_ESCAPED:
-        return written
-    return f"{written[: _LONGEST_ESCAPED - 34]}--{blake3(name.encode()).hexdigest(16)}"
+    escaped = _UNSAFE.sub(lambda match: b"-%02X" % match[0][0], name.encode()).decode()
+    if len(escaped) <= _MAX_ESCAPED_LENGTH:
+        return escaped
+    return f"{escaped[: _MAX_ESCAPED_LENGTH - 34]}--{blake3(name.encode()).hexdigest(16)}"
 
 
 MAX_NAME_BYTES = 128
@@ -93,9 +93,9 @@ def partition_of(key: bytes, partitions: int) -> int:
 
     Hashing is slow and results are cached, so the length of keys must be bounded.
     """
-    return _hashed(key, partitions) if len(key) <= MAX_NAME_BYTES else 0
+    return _cached_partition(key, partitions) if len(key) <= MAX_NAME_BYTES else 0
 
 
 @lru_cache(maxsize=65536)
-def _hashed(key: bytes, partitions: int) -> int:
+def _cached_partition(key: bytes, partitions: int) -> int:
     return int(murmur2(key) & 0x7FFFFFFF) % partitions

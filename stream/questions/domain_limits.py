@@ -45,10 +45,10 @@ def warn_about_domains(source: Source, query: Query) -> tuple[str, ...]:
 
 
 CHARGED_AS_USUAL_TEXT: Final = "an answer is charged as any other"
-"""The last words of a warning about a question whose answer is known before."""
+"""The last words of a warning about a question whose answer is known in advance."""
 
 _ONE_CANDIDATE_WARNING: Final = (
-    f"candidates: with one candidate the choice is known before; {CHARGED_AS_USUAL_TEXT}"
+    f"candidates: with one candidate the choice is known in advance; {CHARGED_AS_USUAL_TEXT}"
 )
 
 _deciding_pattern = re.compile(r"\d|\b(?:and|or|in|false)\b", re.IGNORECASE)

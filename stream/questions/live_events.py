@@ -14,7 +14,7 @@ from aiokafka.partitioner import murmur2
 
 from schemas import EventsSource, Source, format_moment, moment_ms, span_ms
 from schemas.windows import END_MS, MARK_HEADER, NO_MOMENT
-from schemas.wire import UNREADABLE
+from schemas.wire import DECODE_ERRORS
 from stream.errors import Invalid
 from stream.processing.protocol import Headers
 from stream.questions.question_forms import Question
@@ -44,14 +44,14 @@ class LiveTopic:
     source: EventsSource
     partitions: int
 
-    def record(self, event: LiveEvent) -> LiveRecord:
+    def encode_record(self, event: LiveEvent) -> LiveRecord:
         """Encode an event with its person as key. Without a person it goes to partition 0; a feed refuses it."""
         value = event if isinstance(event, bytes) else encode_event(event)
         key = person_key(value, self.source.person)
         partition = 0 if key is None else int(murmur2(key) & 0x7FFFFFFF) % self.partitions
         return LiveRecord(self.source.topic, partition, key, value)
 
-    def marks(self, moment: int) -> Iterator[LiveRecord]:
+    def make_marks(self, moment: int) -> Iterator[LiveRecord]:
         """Return a watermark for each partition, at Unix milliseconds."""
         headers = ((MARK_HEADER, format_moment(moment).encode()),)
         return (LiveRecord(self.source.topic, number, None, b"", headers) for number in range(self.partitions))
@@ -59,7 +59,7 @@ class LiveTopic:
 
 def person_key(event: bytes, path: str) -> bytes | None:
     """Return the record key of an encoded event: its person as feeds read it, or None."""
-    found = _field(event, path)
+    found = _read_field(event, path)
     if isinstance(found, bool) or not isinstance(found, str | int):
         return None
     return str(found).encode(errors="replace") or None
@@ -83,10 +83,10 @@ def require_source_name(source: Question, headers: Headers, fields: Mapping[str,
     return source
 
 
-def _field(event: bytes, path: str) -> Any:
+def _read_field(event: bytes, path: str) -> Any:
     try:
         found = _decode(event)
-    except UNREADABLE:
+    except DECODE_ERRORS:
         return None
     for name in path.split("."):
         found = found.get(name) if isinstance(found, dict) else None
@@ -105,7 +105,7 @@ def require_marks(source: EventsSource) -> EventsSource:
     """Return the source; ``Invalid`` if its clock is not ``marks``."""
     if source.clock != "marks":
         raise Invalid(
-            f"source '{source.source}' has the broker's clock, so its topic takes no marks; to replay events, register a "
+            f"source '{source.source}' has the broker's clock, and its topic accepts no marks; to replay events, register a "
             "source with clock 'marks'"
         )
     return source
@@ -178,7 +178,7 @@ class Replay:
             )
         self._until = until
 
-    def steps(self, events: Iterable[tuple[bytes, int]]) -> Iterator[tuple[int, list[bytes]]]:
+    def group_by_mark(self, events: Iterable[tuple[bytes, int]]) -> Iterator[tuple[int, list[bytes]]]:
         """Yield each mark in Unix milliseconds with the events after it, in their order.
 
         ``events`` are pairs of bytes and a time. An event whose time is ``NO_MOMENT`` will be refused; it
@@ -187,21 +187,21 @@ class Replay:
         Raises:
             Invalid: no event has a valid time, or the first and last are too far apart.
         """
-        steps: dict[int, list[bytes]] = {}
+        events_by_mark: dict[int, list[bytes]] = {}
         timeless: list[bytes] = []
         current = timeless
         for event, moment in events:
             if moment != NO_MOMENT:
-                current = steps.setdefault(self._mark_before(moment), [])
+                current = events_by_mark.setdefault(self._mark_before(moment), [])
             current.append(event)
-        if not steps:
+        if not events_by_mark:
             raise Invalid(
                 "no event has a valid time, so the first mark is unknown; nothing is written; correct the events' times"
             )
-        first = min(steps)
-        last = max(steps) + self._every if self._until is None else self._until
-        steps[first] = timeless + steps[first]
-        return self._pair_marks(first, last, steps)
+        first = min(events_by_mark)
+        last = max(events_by_mark) + self._every if self._until is None else self._until
+        events_by_mark[first] = timeless + events_by_mark[first]
+        return self._pair_marks(first, last, events_by_mark)
 
     def _mark_before(self, moment: int) -> int:
         """Return the mark before a time; events after ``until`` follow the last mark."""
@@ -209,7 +209,7 @@ class Replay:
         return mark if self._until is None else min(mark, self._until)
 
     def _pair_marks(
-        self, first: int, last: int, steps: dict[int, list[bytes]]
+        self, first: int, last: int, events_by_mark: dict[int, list[bytes]]
     ) -> Iterator[tuple[int, list[bytes]]]:
         count = -(-(last - first) // self._every)
         if count > MAX_MARKS:
@@ -218,7 +218,7 @@ class Replay:
                 "leave out events with wrong dates, or set the end of the replay"
             )
         marks = [*range(first, last, self._every), last]
-        return ((mark, steps.get(mark, [])) for mark in marks)
+        return ((mark, events_by_mark.get(mark, [])) for mark in marks)
 
 
 _MAX_DEPTH: Final = 64

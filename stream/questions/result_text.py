@@ -21,26 +21,26 @@ from stream.privacy.composition.costs import (
 )
 from stream.tables.table_errors import quote_name
 
-ERROR = " ±"
+ERROR_SUFFIX = " ±"
 """Suffix of a column's name for the column with its error bounds."""
 
-LOW, HIGH = " 95% low", " 95% high"
+LOW_SUFFIX, HIGH_SUFFIX = " 95% low", " 95% high"
 """Suffixes of a column's name for the columns with the ends of its confidence intervals."""
 
-MAX_LINES = 10
+MAX_LISTED_RESULTS = 10
 """Most results listed in a terminal."""
 
 MAX_ROWS = 50
 """Most rows of a table in a notebook."""
 
-_WIDTH, _HEIGHT = 160, 14
+_BAR_WIDTH, _BAR_HEIGHT = 160, 14
 """Size of an error bar in pixels."""
 
 
-def line(answer: Answer) -> str:
+def format_answer(answer: Answer) -> str:
     """Format an answer in one line: stream, number with ± and interval, price, and ε spent so far."""
-    parts = [f"{answer.stream}{about(answer)}:"]
-    parts.append(_content(answer))
+    parts = [f"{answer.stream}{format_window(answer)}:"]
+    parts.append(_format_content(answer))
     if answer.alpha is not None:
         parts.append(f"± {format_error_bound(answer.alpha)}{alpha_unit(answer)}")
     if answer.interval is not None:
@@ -58,27 +58,27 @@ def line(answer: Answer) -> str:
     return " ".join(parts)
 
 
-def _content(answer: Answer) -> str:
+def _format_content(answer: Answer) -> str:
     """Format the numbers, texts or groups of an answer; without any, its outcome."""
-    names = _names(answer)
+    names = _quoted_group_names(answer)
     if answer.estimate is not None:
         return format_estimate(answer.estimate, answer.alpha)
     if answer.choice is not None:
         return f"'{answer.choice}'"
     if answer.estimates is not None:
-        found = _numbers(answer)
+        found = _format_numbers(answer)
     elif answer.choices is not None:
         found = [quote_name(one) for one in answer.choices]
     elif names is not None:
         found = names
     else:
         return answer.outcome
-    more = len(found) - MAX_LINES
-    return f"[{', '.join(found[:MAX_LINES])}{f', … {more} more' if more > 0 else ''}]"
+    more = len(found) - MAX_LISTED_RESULTS
+    return f"[{', '.join(found[:MAX_LISTED_RESULTS])}{f', … {more} more' if more > 0 else ''}]"
 
 
 def alpha_unit(answer: Answer) -> str:
-    """Return the unit of an answer's alpha, if it is not that of its numbers: the alpha of a quantile is in rows."""
+    """Return the unit of alpha if it differs from the unit of the numbers: a quantile's alpha is in ranks."""
     query: Query | None = getattr(answer, "query", None)
     of_ranks = query is not None and (query.quantile is not None or query.iqr is not None)
     return " rows of rank" if of_ranks else ""
@@ -99,21 +99,21 @@ def format_typical_error(answer: Answer) -> str:
     return f"typical error about {float(f'{found:.2g}'):g}{unit}"
 
 
-def _numbers(answer: Answer) -> list[str]:
-    """Format the numbers of an answer, each behind its released group if there are such."""
+def _format_numbers(answer: Answer) -> list[str]:
+    """Format the numbers of an answer, each after the name of its released group, if any."""
     numbers = [format_estimate(number, answer.alpha) for number in answer.estimates or ()]
-    names = _names(answer)
+    names = _quoted_group_names(answer)
     return numbers if names is None else [f"{name} {number}" for name, number in zip(names, numbers, strict=True)]
 
 
-def _names(answer: Answer) -> list[str] | None:
+def _quoted_group_names(answer: Answer) -> list[str] | None:
     """Quote the names of an answer's groups, if it has them."""
     if answer.top_groups is not None:
         return [quote_name(", ".join(map(str, group.values()))) for group in answer.top_groups]
     return None if answer.keys is None else [quote_name(text) for text in answer.keys]
 
 
-def about(answer: Answer) -> str:
+def format_window(answer: Answer) -> str:
     """Format the window and group of an answer; empty without a window."""
     if answer.window is None:
         return ""
@@ -126,15 +126,15 @@ def format_warnings(warnings: Sequence[str]) -> list[str]:
     return [f"(warning: {one})" for one in warnings]
 
 
-def lines(answers: Sequence[Answer]) -> str:
-    """Format the number of answers, and the first ``MAX_LINES`` of them."""
-    shown = [f"<{len(answers)} results>", *(f"  {answer}" for answer in answers[:MAX_LINES])]
-    if len(answers) > MAX_LINES:
-        shown.append(f"  … {len(answers) - MAX_LINES} more")
+def format_answers(answers: Sequence[Answer]) -> str:
+    """Format the number of answers, and the first ``MAX_LISTED_RESULTS`` of them."""
+    shown = [f"<{len(answers)} results>", *(f"  {answer}" for answer in answers[:MAX_LISTED_RESULTS])]
+    if len(answers) > MAX_LISTED_RESULTS:
+        shown.append(f"  … {len(answers) - MAX_LISTED_RESULTS} more")
     return "\n".join(shown)
 
 
-def table(rows: Sequence[Mapping[str, Any]], warnings: Sequence[str] = ()) -> str:
+def format_html_table(rows: Sequence[Mapping[str, Any]], warnings: Sequence[str] = ()) -> str:
     """Format rows as an HTML table with error bars on one scale, and the warnings below."""
     names = [
         name
@@ -160,20 +160,20 @@ def table(rows: Sequence[Mapping[str, Any]], warnings: Sequence[str] = ()) -> st
 def _cell(row: Mapping[str, Any], name: str) -> str:
     value = row.get(name)
     if isinstance(value, float):
-        is_bound = name == "alpha" or name.endswith(ERROR)
-        return format_error_bound(value) if is_bound else format_estimate(value, _alpha(row, _measured(name)))
+        is_bound = name == "alpha" or name.endswith(ERROR_SUFFIX)
+        return format_error_bound(value) if is_bound else format_estimate(value, _alpha(row, _number_column(name)))
     return "" if value is None else escape(str(value))
 
 
-def _measured(name: str) -> str:
-    """Return the column of the number whose interval ends in a column; else the name itself."""
+def _number_column(name: str) -> str:
+    """Return the number's column for a column of interval ends; for others the name itself."""
     if name in {"interval_low", "interval_high"}:
         return "estimate"
-    return name.removesuffix(LOW).removesuffix(HIGH)
+    return name.removesuffix(LOW_SUFFIX).removesuffix(HIGH_SUFFIX)
 
 
 def _alpha(row: Mapping[str, Any], name: str) -> float | None:
-    found: float | None = row.get("alpha" if name == "estimate" else name + ERROR)
+    found: float | None = row.get("alpha" if name == "estimate" else name + ERROR_SUFFIX)
     return found
 
 
@@ -200,13 +200,13 @@ def _bar(row: Mapping[str, Any], scale: tuple[float, float]) -> str:
     low, high = scale
 
     def at(number: float) -> float:
-        return (number - low) / (high - low) * (_WIDTH - 4) + 2
+        return (number - low) / (high - low) * (_BAR_WIDTH - 4) + 2
 
     left, right, middle = at(ends[0]), at(ends[1]), at(row["estimate"])
-    half = _HEIGHT / 2
+    half = _BAR_HEIGHT / 2
     labels = [format_estimate(end, _alpha(row, "estimate")) for end in ends]
     return (
-        f'<svg width="{_WIDTH}" height="{_HEIGHT}" role="img" '
+        f'<svg width="{_BAR_WIDTH}" height="{_BAR_HEIGHT}" role="img" '
         f'aria-label="{labels[0]} to {labels[1]}">'
         f'<line x1="{left:.1f}" x2="{right:.1f}" y1="{half}" y2="{half}" stroke="currentColor"/>'
         f'<line x1="{left:.1f}" x2="{left:.1f}" y1="{half - 4}" y2="{half + 4}" stroke="currentColor"/>'
@@ -215,24 +215,24 @@ def _bar(row: Mapping[str, Any], scale: tuple[float, float]) -> str:
     )
 
 
-_FORMULA: Final = ("=", "+", "-", "@", "\t", "\r")
+_FORMULA_STARTS: Final = ("=", "+", "-", "@", "\t", "\r")
 """First characters by which a spreadsheet recognizes a formula."""
 
 
-def cell(value: Any) -> Any:
+def quote_formula(value: Any) -> Any:
     """Quote a text that a spreadsheet would evaluate as a formula."""
-    return f"'{value}" if isinstance(value, str) and value.startswith(_FORMULA) else value
+    return f"'{value}" if isinstance(value, str) and value.startswith(_FORMULA_STARTS) else value
 
 
-_DECISIONS: Final = {"above_threshold", "numeric_sparse"}
-_EACH: Final = {"laplace", "noisy_max", "exponential"}
+_DECISION_KINDS: Final = {"above_threshold", "numeric_sparse"}
+_KINDS_THAT_CHARGE_EACH: Final = {"laplace", "noisy_max", "exponential"}
 
 
 def cost_of(grant: GrantRecord, source: Source, answer: Answer) -> Fraction:
     """Return the ε of an answer: its ``price`` if it has one, else by sequential composition."""
-    if answer.price is not None and _counts(answer):
+    if answer.price is not None and _is_answered(answer):
         return Fraction(answer.price)
-    return Fraction(_added(grant, source, answer).loss, EPSILON_UNITS)
+    return Fraction(_added_loss(grant, source, answer).loss, EPSILON_UNITS)
 
 
 def total_cost(grant: GrantRecord, source: Source, answers: Iterable[Answer]) -> Amount:
@@ -240,30 +240,30 @@ def total_cost(grant: GrantRecord, source: Source, answers: Iterable[Answer]) ->
 
     If the first answer spends the whole ρ or δ of the stream, later answers add nothing to it.
     """
-    found = list(answers)
-    added = sum((_added(grant, source, one) for one in found if one.price is None), NOTHING)
+    answers = list(answers)
+    added = sum((_added_loss(grant, source, one) for one in answers if one.price is None), NOTHING)
     amount = to_amount(added, source)
-    prices = sum(one.price for one in found if one.price is not None and _counts(one))
+    prices = sum(one.price for one in answers if one.price is not None and _is_answered(one))
     return amount.model_copy(update={"epsilon": amount.epsilon + prices})
 
 
 def is_charged(grant: GrantRecord, answer: Answer) -> bool:
     """Whether an answer counts against the grant's number of charged answers."""
-    if not _counts(answer):
+    if not _is_answered(answer):
         return False
     kind = grant.spec.mechanism.kind
-    if kind in _DECISIONS:
+    if kind in _DECISION_KINDS:
         return answer.outcome == "above"
-    return kind in _EACH or answer.basis == "noisy"
+    return kind in _KINDS_THAT_CHARGE_EACH or answer.basis == "noisy"
 
 
-def _counts(answer: Answer) -> bool:
+def _is_answered(answer: Answer) -> bool:
     return answer.index is not None and answer.outcome not in {"halted", "rejected"}
 
 
-def _added(grant: GrantRecord, source: Source, answer: Answer) -> Cost:
+def _added_loss(grant: GrantRecord, source: Source, answer: Answer) -> Cost:
     """Return the loss after an answer minus the loss before it, from its index and ``tops_left``."""
-    if answer.index is None or not _counts(answer):
+    if answer.index is None or not _is_answered(answer):
         return NOTHING
     charged, left = is_charged(grant, answer), answer.tops_left
     tops = int(charged) if left is None else charged_answers(grant.calibration, grant.extensions) - left

@@ -32,9 +32,9 @@ Group = Mapping[str, str | int | float]
 
 
 _BASIS_WARNINGS: Final = {
-    INDEPENDENCE: "basis: some two of these attributes were never measured together, or one never at all, so the estimate guesses; request an "
+    INDEPENDENCE: "basis: two of these attributes were never measured together, or one was never measured, so the estimate assumes independence; request an "
     "alpha, or open a stream whose workload names them",
-    TOO_MANY_TEXTS: "basis: the window has too many different texts, by a noisy test, so that none is released; take smaller windows, a where, or "
+    TOO_MANY_TEXTS: "basis: by a noisy test the window has too many different texts, so none is released; use smaller windows, a where, or "
     "a shorter max_length",
 }
 """A warning for each basis that needs one."""
@@ -66,9 +66,9 @@ class Result(DataFrames, Answer):
     @classmethod
     def read(cls, value: bytes | None, query: Query | None = None, source: Source | None = None) -> Result:
         """Parse an answer's bytes; ``source`` is the question's source, if known."""
-        return _results.decode(value).of(query, source)
+        return _result_codec.decode(value).with_question(query, source)
 
-    def of(self, query: Query | None, source: Source | None) -> Result:
+    def with_question(self, query: Query | None, source: Source | None) -> Result:
         """Set the question and source, and return the result itself."""
         self._query, self._source = query, source
         return self
@@ -149,25 +149,25 @@ class Result(DataFrames, Answer):
         common: dict[str, Any] = {"stream": self.stream, "id": self.id, "outcome": self.outcome}
         if self.window is not None:
             common |= {"window_start": self.window.start, "window_end": self.window.end}
-            common |= _apart(self.group or {}, dict.fromkeys((*common, *_NUMBERS)))
+            common |= _rename_clashing(self.group or {}, dict.fromkeys((*common, *_NUMBER_COLUMNS)))
         bound = {} if self.rows_per_person is None else {"rows_per_person": self.rows_per_person}
         if self.choices is not None:
             return list(self._text_rows(common, bound))
         if self.estimates is None and self.groups is not None:
-            return [{**common, **_apart(label, {**common, **bound}), **bound} for label in self.groups]
+            return [{**common, **_rename_clashing(label, {**common, **bound}), **bound} for label in self.groups]
         typical = {} if self.typical_error is None else {"typical_error": self.typical_error}
         if self.estimates is None:
             one = {"estimate": self.estimate, "choice": self.choice, "alpha": self.alpha, "reason": self.reason}
             ends = self.interval if self.choice_intervals is None else self.choice_intervals[0]
-            return [{**common, **one, **_ends(ends), **typical, **bound}]
+            return [{**common, **one, **_interval_columns(ends), **typical, **bound}]
         positions = [{"position": number} for number in range(len(self.estimates))]
         labels = positions if self.groups is None else self.groups
         numbers = [
-            {"estimate": number, "alpha": self.alpha, **_ends(interval), **typical, **bound}
+            {"estimate": number, "alpha": self.alpha, **_interval_columns(interval), **typical, **bound}
             for number, interval in zip(self.estimates, self.intervals or repeat(None), strict=False)
         ]
         return [
-            {**common, **_apart(label, {**common, **number}), **number}
+            {**common, **_rename_clashing(label, {**common, **number}), **number}
             for label, number in zip(labels, numbers, strict=True)
         ]
 
@@ -176,17 +176,17 @@ class Result(DataFrames, Answer):
         choices = self.choices or ()
         labels = self.groups or [{"position": number} for number in range(len(choices))]
         for label, choice, ends in zip(labels, choices, self.choice_intervals or repeat(None), strict=False):
-            number = {"choice": choice, "alpha": self.alpha, **_ends(ends), **bound}
-            yield {**common, **_apart(label, {**common, **number}), **number}
+            number = {"choice": choice, "alpha": self.alpha, **_interval_columns(ends), **bound}
+            yield {**common, **_rename_clashing(label, {**common, **number}), **number}
 
     def __repr__(self) -> str:
         return f"<{type(self).__name__} {self}>"
 
     def __str__(self) -> str:
-        return " ".join([result_text.line(self), *result_text.format_warnings(self.warnings)])
+        return " ".join([result_text.format_answer(self), *result_text.format_warnings(self.warnings)])
 
     def _repr_html_(self) -> str:
-        return result_text.table(self.rows(), self.warnings)
+        return result_text.format_html_table(self.rows(), self.warnings)
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, Answer) and self.__dict__ == other.__dict__
@@ -232,32 +232,32 @@ class Results(DataFrames, Sequence[Result]):
     def warnings(self) -> tuple[str, ...]:
         """The distinct warnings of all results: the first ten, and the number of the others."""
         lines = tuple(dict.fromkeys(line for result in self._results for line in result.warnings))
-        more = len(lines) - result_text.MAX_LINES
-        return lines if more <= 0 else (*lines[: result_text.MAX_LINES], f"and {more:,} more of such kinds")
+        more = len(lines) - result_text.MAX_LISTED_RESULTS
+        return lines if more <= 0 else (*lines[: result_text.MAX_LISTED_RESULTS], f"and {more:,} more warnings")
 
     def rows(self) -> list[dict[str, Any]]:
         """Return the rows of all results."""
         return [row for result in self._results for row in result.rows()]
 
     def __repr__(self) -> str:
-        return result_text.lines(self._results)
+        return result_text.format_answers(self._results)
 
     def _repr_html_(self) -> str:
-        return result_text.table(self.rows(), self.warnings)
+        return result_text.format_html_table(self.rows(), self.warnings)
 
 
-_NUMBERS = (
+_NUMBER_COLUMNS = (
     *("position", "estimate", "choice", "alpha", "interval_low", "interval_high", "typical_error", "reason"),
     "rows_per_person",
 )
 """Columns that follow a standing stream's group."""
 
-_results: Codec[Result] = Codec(Result, limit=MAX_ANSWER_BYTES)
+_result_codec: Codec[Result] = Codec(Result, limit=MAX_ANSWER_BYTES)
 
 
-def _ends(interval: Interval | TextInterval | None) -> dict[str, float | str]:
+def _interval_columns(interval: Interval | TextInterval | None) -> dict[str, float | str]:
     return {} if interval is None else {"interval_low": interval[0], "interval_high": interval[1]}
 
 
-def _apart(group: Group | dict[str, int], columns: dict[str, Any]) -> dict[str, Any]:
+def _rename_clashing(group: Group | dict[str, int], columns: dict[str, Any]) -> dict[str, Any]:
     return {name + "*" * (name in columns): value for name, value in group.items()}

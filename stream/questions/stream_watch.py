@@ -9,7 +9,7 @@ from typing import Final, Literal, NamedTuple, Protocol
 import msgspec
 
 from schemas import EventsSource, Source, StandingQuery, StreamState, registered_as
-from schemas.wire import UNREADABLE
+from schemas.wire import DECODE_ERRORS
 from stream.errors import Unknown
 from stream.formatting import describe_bound, describe_source_bound, did_you_mean
 from stream.questions.alert_states import ABOVE_BYTES, Notice, matches_patterns
@@ -47,7 +47,7 @@ def describe_record_bound(value: bytes | None) -> str:
     """Describe the contribution bound of a source's record; empty if it has none."""
     try:
         source = _source_decoder.decode(value or b"").source
-    except UNREADABLE:
+    except DECODE_ERRORS:
         return ""
     return "" if source.person is None else describe_bound(source.kind, source.person, source.contribution)
 
@@ -64,7 +64,7 @@ def parse_opening(
         return None
     try:
         grant = _grant_decoder.decode(value)
-    except UNREADABLE:
+    except DECODE_ERRORS:
         return None  # a record of a later version
     state = grant.state if grant.state != "open" or grant.ending is None else grant.ending
     return StreamOpening(stream, source, grant.identity.incarnation, state, grant.reason, stamp / 1000)

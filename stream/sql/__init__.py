@@ -1,19 +1,19 @@
 """SQL: converts a SELECT of aggregates into questions to a stream."""
 
-from stream.questions.result_text import ERROR, HIGH, LOW
+from stream.questions.result_text import ERROR_SUFFIX, HIGH_SUFFIX, LOW_SUFFIX
 from stream.sql.aggregates import AnswerColumn, StatementError
-from stream.sql.result_tables import PreparedStatement, Table, cost_line
-from stream.sql.statement_questions import StatementPlan, StatementQuestion, plan
-from stream.sql.statements import Column, Grouped, SelectStatement, read
+from stream.sql.result_tables import PreparedStatement, Table, format_cost
+from stream.sql.statement_questions import StatementPlan, StatementQuestion, plan_statement
+from stream.sql.statements import Column, GroupColumn, SelectStatement, parse_statement
 from stream.sql.stream_choice import StreamChoice, Target, choose_stream
 
 __all__ = [
-    "ERROR",
-    "HIGH",
-    "LOW",
+    "ERROR_SUFFIX",
+    "HIGH_SUFFIX",
+    "LOW_SUFFIX",
     "AnswerColumn",
     "Column",
-    "Grouped",
+    "GroupColumn",
     "PreparedStatement",
     "SelectStatement",
     "StatementError",
@@ -23,7 +23,7 @@ __all__ = [
     "Table",
     "Target",
     "choose_stream",
-    "cost_line",
-    "plan",
-    "read",
+    "format_cost",
+    "parse_statement",
+    "plan_statement",
 ]

@@ -14,7 +14,7 @@ from stream.errors import Invalid
 class StatementError(Invalid):
     """No stream can answer the statement; the message names a supported form.
 
-    The error depends only on the statement and the declared attributes, never on data.
+    The message depends only on the statement and the declared attributes, never on data.
 
     Examples:
         >>> try:
@@ -25,7 +25,9 @@ class StatementError(Invalid):
     """
 
 
-USUAL: Final = "ask COUNT(*), SUM(a), AVG(a), MEDIAN(a), STDDEV(a) or AVG(CASE WHEN … THEN 1 ELSE 0 END)"
+SUPPORTED_AGGREGATES: Final = (
+    "ask COUNT(*), SUM(a), AVG(a), MEDIAN(a), STDDEV(a) or AVG(CASE WHEN … THEN 1 ELSE 0 END)"
+)
 
 
 def condition_of(node: Any) -> str:
@@ -35,25 +37,27 @@ def condition_of(node: Any) -> str:
     return str(node.sql(dialect="postgres", identify=True, comments=False))
 
 
-def both(first: str | None, second: str) -> str:
+def join_conditions(first: str | None, second: str) -> str:
     """Join two conditions with AND."""
     return second if first is None else f"({first}) AND ({second})"
 
 
-def attribute_of(node: Any, where: str) -> str:
-    """Return the attribute that a node names; otherwise StatementError, with the clause ``where``."""
-    column = bare(node) if isinstance(node, exp.Expr) else None
+def attribute_of(node: Any, clause: str) -> str:
+    """Return the attribute that a node names; otherwise StatementError, with the name of the ``clause``."""
+    column = strip_parentheses(node) if isinstance(node, exp.Expr) else None
     if (
         not isinstance(column, exp.Column)
         or column.args.get("table")
         or not isinstance(column.this, exp.Identifier)
     ):
-        of_conditions = "; of a condition, write CASE WHEN … THEN 1 ELSE 0 END" if where in {"SUM", "AVG"} else ""
-        raise StatementError(f"{where}: name an attribute alone (in double quotes if it has signs){of_conditions}")
+        of_conditions = "; of a condition, write CASE WHEN … THEN 1 ELSE 0 END" if clause in {"SUM", "AVG"} else ""
+        raise StatementError(
+            f"{clause}: name an attribute alone (in double quotes if it has signs){of_conditions}"
+        )
     return str(column.this.this)
 
 
-def bare(node: exp.Expr) -> exp.Expr:
+def strip_parentheses(node: exp.Expr) -> exp.Expr:
     """Remove the parentheses around a node."""
     while isinstance(node, exp.Paren):
         node = node.this
@@ -70,7 +74,7 @@ def is_number(node: exp.Expr, number: int) -> bool:
         return False
 
 
-def called(node: exp.Expr) -> str:
+def describe_node(node: exp.Expr) -> str:
     """Return the name of a node for messages."""
     return (
         f"{node.sql_name()}"
@@ -79,7 +83,7 @@ def called(node: exp.Expr) -> str:
     )
 
 
-_INSTEAD: Final[tuple[tuple[type[exp.Expr], str], ...]] = (
+_REMEDIES: Final[tuple[tuple[type[exp.Expr], str], ...]] = (
     (exp.Min, "ask COUNT(*) … WHERE a <= v for some values v; the least value is one person's"),
     (exp.Max, "ask COUNT(*) … WHERE a >= v for some values v; the largest value is one person's"),
     (exp.WithinGroup, "ask PERCENTILE_CONT(q) WITHIN GROUP (ORDER BY a), q from 0 to 1"),
@@ -95,10 +99,10 @@ _SPREADS: Final[dict[type[exp.Expr], Literal["variance", "stddev"]]] = {
     exp.StddevPop: "stddev",
     exp.StddevSamp: "stddev",
 }
-"""Aggregates of a spread; with private counts, the sample's and the population's are the same question."""
+"""Aggregates of a spread; the noise hides the difference between those of a sample and of a population, so both are one question."""
 
 
-def distinct(declared: str = "") -> str:
+def distinct_message(declared: str = "") -> str:
     """Return the message for an unsupported COUNT(DISTINCT …); ``declared`` has the source's person column."""
     return (
         f"COUNT(DISTINCT …) counts people, by the column that the source declares as person{declared}; COUNT(*) counts rows, and "
@@ -108,12 +112,12 @@ def distinct(declared: str = "") -> str:
 
 @dataclass(frozen=True, slots=True)
 class AnswerColumn:
-    """An aggregate column: its form, condition and attribute.
+    """An aggregate column of a statement: its form, condition and attribute.
 
     The form ``fraction`` is a share of all rows, ``rate`` the share of the rows of ``where`` that satisfy
     ``rate``; ``people`` counts people by the column ``person``, with ``min_rows`` rows, and ``person_sum``
     adds up their sums, each at most ``bound``.
-    ``counted`` names the columns in COUNT(column): they must exist, but tables have no nulls to skip.
+    ``counted_columns`` names the columns in COUNT(column): they must exist, but tables have no nulls to skip.
     """
 
     name: str
@@ -124,86 +128,98 @@ class AnswerColumn:
     attribute: str | None = None
     q: float | None = None
     person: str | None = None
-    counted: tuple[str, ...] = ()
+    counted_columns: tuple[str, ...] = ()
     rate: str | None = None
     min_rows: int | None = None
     bound: int | None = None
 
 
-def measured(name: str, node: exp.Expr, where: str | None, *, grouped: bool) -> AnswerColumn:
+def parse_aggregate(name: str, node: exp.Expr, where: str | None, *, grouped: bool) -> AnswerColumn:
     """Parse an aggregate over the rows that satisfy ``where``; StatementError if unsupported."""
     if isinstance(node, exp.Filter):
         inner = condition_of(node.expression.this)
-        return measured(name, bare(node.this), both(where, inner), grouped=grouped)
+        return parse_aggregate(name, strip_parentheses(node.this), join_conditions(where, inner), grouped=grouped)
     match node:
         case exp.Count() | exp.CountIf():
-            return _count(name, node, where)
+            return _parse_count(name, node, where)
         case exp.Sum() | exp.Avg():
-            return _added(name, node, where, grouped=grouped)
+            return _parse_sum_or_mean(name, node, where, grouped=grouped)
         case exp.Div():
-            return _share(name, node, where, grouped=grouped)
-    if (statistic := _statistic(name, node, where)) is not None:
+            return _parse_share(name, node, where, grouped=grouped)
+    if (statistic := _parse_statistic(name, node, where)) is not None:
         return statistic
-    instead = next((words for kind, words in _INSTEAD if isinstance(node, kind)), USUAL)
-    raise StatementError(f"{called(node)} cannot be asked; {instead}")
+    instead = next((words for kind, words in _REMEDIES if isinstance(node, kind)), SUPPORTED_AGGREGATES)
+    raise StatementError(f"{describe_node(node)} cannot be asked; {instead}")
 
 
-def _count(name: str, node: exp.Count | exp.CountIf, where: str | None) -> AnswerColumn:
+def _parse_count(name: str, node: exp.Count | exp.CountIf, where: str | None) -> AnswerColumn:
     if node.expressions:
         raise StatementError("COUNT of several columns cannot be asked; ask COUNT(*)")
-    counted = bare(node.this)
+    counted = strip_parentheses(node.this)
     if isinstance(node, exp.CountIf):
-        return AnswerColumn(name, "count", both(where, condition_of(counted)))
+        return AnswerColumn(name, "count", join_conditions(where, condition_of(counted)))
     if isinstance(counted, exp.Distinct):
         if len(counted.expressions) != 1 or counted.args.get("on"):
-            raise StatementError(distinct())
+            raise StatementError(distinct_message())
         return AnswerColumn(
-            name, "people", where, person=attribute_of(bare(counted.expressions[0]), "COUNT(DISTINCT …)")
+            name,
+            "people",
+            where,
+            person=attribute_of(strip_parentheses(counted.expressions[0]), "COUNT(DISTINCT …)"),
         )
     if isinstance(counted, exp.Case):
-        condition, value = _case(counted)
-        if not _is_none(counted.args.get("default")) or isinstance(value, exp.Null):
+        condition, value = _parse_case(counted)
+        if not _is_null(counted.args.get("default")) or isinstance(value, exp.Null):
             raise StatementError("COUNT(CASE … ELSE …) counts every row; leave ELSE out")
-        return AnswerColumn(name, "count", both(where, condition), counted=_counted(value))
-    return AnswerColumn(name, "count", where, counted=_counted(counted))
+        return AnswerColumn(
+            name, "count", join_conditions(where, condition), counted_columns=_counted_columns(value)
+        )
+    return AnswerColumn(name, "count", where, counted_columns=_counted_columns(counted))
 
 
-def _counted(node: exp.Expr) -> tuple[str, ...]:
+def _counted_columns(node: exp.Expr) -> tuple[str, ...]:
     if isinstance(node, exp.Column):
         return (attribute_of(node, "COUNT"),)
     if not isinstance(node, exp.Star | exp.Literal | exp.Boolean):
-        raise StatementError(f"COUNT({called(node)}) cannot be asked; ask COUNT(*)")
+        raise StatementError(f"COUNT({describe_node(node)}) cannot be asked; ask COUNT(*)")
     return ()
 
 
-def _added(name: str, node: exp.Sum | exp.Avg, where: str | None, *, grouped: bool) -> AnswerColumn:
+def _parse_sum_or_mean(name: str, node: exp.Sum | exp.Avg, where: str | None, *, grouped: bool) -> AnswerColumn:
     form: Literal["sum", "mean"] = "sum" if isinstance(node, exp.Sum) else "mean"
-    inner = bare(node.this)
+    inner = strip_parentheses(node.this)
     if not isinstance(inner, exp.Case):
         return AnswerColumn(name, form, where, attribute_of(inner, node.key.upper()))
-    condition, value = _case(inner)
+    condition, value = _parse_case(inner)
     default = inner.args.get("default")
-    none = _is_none(default)
+    none = _is_null(default)
     zero = default is not None and is_number(default, 0)
     if is_number(value, 1) and (zero or (none and form == "sum")):
         if form == "sum":
-            return AnswerColumn(name, "count", both(where, condition))
+            return AnswerColumn(name, "count", join_conditions(where, condition))
         return _fraction(name, condition, where, grouped=grouped)
     if isinstance(value, exp.Column) and (none or (zero and form == "sum")):
-        return AnswerColumn(name, form, both(where, condition), attribute_of(value, node.key.upper()))
+        return AnswerColumn(name, form, join_conditions(where, condition), attribute_of(value, node.key.upper()))
     raise StatementError(
         f"this {node.key.upper()}(CASE …) cannot be asked; write CASE WHEN … THEN 1 ELSE 0 END, or CASE WHEN … THEN attribute END"
     )
 
 
-def _share(name: str, node: exp.Div, where: str | None, *, grouped: bool) -> AnswerColumn:
-    below = measured("", bare(node.expression), None, grouped=grouped)
-    above = measured("", _without_factor(bare(node.this)), None, grouped=grouped)
-    if (below.form, below.where, above.form) != ("count", None, "count") or above.where is None:
+def _parse_share(name: str, node: exp.Div, where: str | None, *, grouped: bool) -> AnswerColumn:
+    denominator = parse_aggregate("", strip_parentheses(node.expression), None, grouped=grouped)
+    numerator = parse_aggregate("", _without_factor(strip_parentheses(node.this)), None, grouped=grouped)
+    if (denominator.form, denominator.where, numerator.form) != (
+        "count",
+        None,
+        "count",
+    ) or numerator.where is None:
         raise StatementError(
             "only COUNT(*) FILTER (WHERE …) / COUNT(*) can be divided; ask each in its own column"
         )
-    return replace(_fraction(name, above.where, where, grouped=grouped), counted=(*above.counted, *below.counted))
+    return replace(
+        _fraction(name, numerator.where, where, grouped=grouped),
+        counted_columns=(*numerator.counted_columns, *denominator.counted_columns),
+    )
 
 
 def _fraction(name: str, condition: str, where: str | None, *, grouped: bool) -> AnswerColumn:
@@ -212,55 +228,55 @@ def _fraction(name: str, condition: str, where: str | None, *, grouped: bool) ->
     return AnswerColumn(name, "fraction", condition)
 
 
-def _statistic(name: str, node: exp.Expr, where: str | None) -> AnswerColumn | None:
+def _parse_statistic(name: str, node: exp.Expr, where: str | None) -> AnswerColumn | None:
     """Parse a quantile, variance or deviation; None for other aggregates."""
     match node:
         case exp.Median():
             return AnswerColumn(name, "quantile", where, attribute_of(node.this, "MEDIAN"))
         case exp.Quantile() | exp.ApproxQuantile():
-            return _quantile(name, node.this, node.args.get("quantile"), where)
+            return _parse_quantile(name, node.this, node.args.get("quantile"), where)
         case exp.WithinGroup(this=exp.PercentileCont() | exp.PercentileDisc()):
-            return _percentile(name, node, where)
+            return _parse_percentile(name, node, where)
     form = _SPREADS.get(type(node))
-    return None if form is None else AnswerColumn(name, form, where, attribute_of(node.this, called(node)))
+    return None if form is None else AnswerColumn(name, form, where, attribute_of(node.this, describe_node(node)))
 
 
-def _percentile(name: str, node: exp.WithinGroup, where: str | None) -> AnswerColumn:
+def _parse_percentile(name: str, node: exp.WithinGroup, where: str | None) -> AnswerColumn:
     """Parse PERCENTILE_CONT or PERCENTILE_DISC; DESC counts the quantile from the largest value."""
     ordered = node.expression.expressions if isinstance(node.expression, exp.Order) else []
     if len(ordered) != 1 or not isinstance(ordered[0], exp.Ordered):
         raise StatementError("WITHIN GROUP: order by one attribute")
-    found = _quantile(name, ordered[0].this, node.this.this, where)
+    found = _parse_quantile(name, ordered[0].this, node.this.this, where)
     if not ordered[0].args.get("desc"):
         return found
     return replace(found, q=float(1 - Decimal(repr(found.q))))
 
 
-def _quantile(name: str, attribute: exp.Expr, q: exp.Expr | None, where: str | None) -> AnswerColumn:
-    number = None if q is None else bare(q)
+def _parse_quantile(name: str, attribute: exp.Expr, q: exp.Expr | None, where: str | None) -> AnswerColumn:
+    number = None if q is None else strip_parentheses(q)
     if not isinstance(number, exp.Literal) or number.is_string or not 0.0 <= float(number.this) <= 1.0:
         raise StatementError("a quantile is one number from 0 to 1, as 0.25; ask others in columns of their own")
     return AnswerColumn(name, "quantile", where, attribute_of(attribute, "the quantile"), float(number.this))
 
 
-def _is_none(default: exp.Expr | None) -> bool:
+def _is_null(default: exp.Expr | None) -> bool:
     return default is None or isinstance(default, exp.Null)
 
 
 def _without_factor(node: exp.Expr) -> exp.Expr:
     """Remove a factor ``1.0 *`` or a cast, both of which force decimal division."""
     if isinstance(node, exp.Cast):
-        return bare(node.this)
+        return strip_parentheses(node.this)
     if isinstance(node, exp.Mul):
-        sides = [bare(node.this), bare(node.expression)]
+        sides = [strip_parentheses(node.this), strip_parentheses(node.expression)]
         kept = [side for side in sides if not is_number(side, 1)]
         if len(kept) == 1:
             return kept[0]
     return node
 
 
-def _case(node: exp.Case) -> tuple[str, exp.Expr]:
+def _parse_case(node: exp.Case) -> tuple[str, exp.Expr]:
     branches = node.args["ifs"]
     if node.this is not None or len(branches) != 1:
         raise StatementError("a CASE has one WHEN with a condition; ask one column for each")
-    return condition_of(branches[0].this), bare(branches[0].args["true"])
+    return condition_of(branches[0].this), strip_parentheses(branches[0].args["true"])

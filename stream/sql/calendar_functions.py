@@ -21,31 +21,40 @@ from stream.tables.table_errors import quote_name
 
 _DIALECT: Final = Dialect.get_or_raise("postgres")
 
-_EXTRACTED: Final = {"MONTH": "month-of-year", "ISODOW": "weekday", "HOUR": "hour-of-day", "YEAR": "year"}
-_TRUNCATED: Final = {unit.upper(): unit for unit in ("hour", "day", "week", "month", "quarter", "year")}
-_NAME: Final = re.compile(r"(EXTRACT|DATE_TRUNC)\((\w+) FROM (.+)\)", re.DOTALL)
+_EXTRACT_GRANULARITIES: Final = {
+    "MONTH": "month-of-year",
+    "ISODOW": "weekday",
+    "HOUR": "hour-of-day",
+    "YEAR": "year",
+}
+_TRUNC_GRANULARITIES: Final = {unit.upper(): unit for unit in ("hour", "day", "week", "month", "quarter", "year")}
+_CALENDAR_NAME: Final = re.compile(r"(EXTRACT|DATE_TRUNC)\((\w+) FROM (.+)\)", re.DOTALL)
 _DAY: Final = re.compile(r"([0-9]{4}-[0-9]{2}-[0-9]{2})(?:[T ]00:00(?::00)?)?")
-_MOMENTS: Final = frozenset(
+_DATE_TYPES: Final = frozenset(
     {exp.DType.DATE, exp.DType.TIMESTAMP, exp.DType.TIMESTAMPTZ, exp.DType.TIMESTAMPNTZ, exp.DType.DATETIME}
 )
 
 
 def name_calendar_functions(statement: exp.Expr) -> exp.Expr:
     """Replace calendar functions of columns by names, and casts of texts to dates by the texts."""
-    return statement.transform(_named)
+    return statement.transform(_name_function)
 
 
-def _named(node: exp.Expr) -> exp.Expr:
+def _name_function(node: exp.Expr) -> exp.Expr:
     inner = node.this
     if isinstance(node, exp.Cast) and isinstance(inner, exp.Literal) and inner.is_string:
-        return inner if node.to.this in _MOMENTS else node
+        return inner if node.to.this in _DATE_TYPES else node
     column = node.expression if isinstance(node, exp.Extract) else inner
     if not isinstance(node, exp.Extract | exp.TimestampTrunc | exp.DateTrunc) or not isinstance(
         column, exp.Column
     ):
         return node
     unit = str(inner.name if isinstance(node, exp.Extract) else node.args["unit"].name).upper()
-    word, known = ("EXTRACT", _EXTRACTED) if isinstance(node, exp.Extract) else ("DATE_TRUNC", _TRUNCATED)
+    word, known = (
+        ("EXTRACT", _EXTRACT_GRANULARITIES)
+        if isinstance(node, exp.Extract)
+        else ("DATE_TRUNC", _TRUNC_GRANULARITIES)
+    )
     if unit not in known:
         instead = "; ISODOW counts from Monday" if unit == "DOW" else ""
         raise StatementError(f"{word}: {quote_name(unit)} cannot be asked; name {', '.join(known)}{instead}")
@@ -54,17 +63,17 @@ def _named(node: exp.Expr) -> exp.Expr:
 
 def is_calendar_name(name: str) -> bool:
     """Return whether a name stands for a calendar function."""
-    return _NAME.fullmatch(name) is not None
+    return _CALENDAR_NAME.fullmatch(name) is not None
 
 
-def attribute_named(name: str, source: TableSource, find: Callable[[str], str]) -> str:
-    """Return the attribute for a calendar function's name; StatementError if none is declared."""
-    found = _NAME.fullmatch(name)
+def calendar_attribute(name: str, source: TableSource, find_attribute: Callable[[str], str]) -> str:
+    """Return the attribute that a calendar function's name stands for; StatementError if none is declared."""
+    found = _CALENDAR_NAME.fullmatch(name)
     if found is None:
-        return find(name)
+        return find_attribute(name)
     word, unit, base = found.groups()
-    wanted = (_EXTRACTED if word == "EXTRACT" else _TRUNCATED)[unit]
-    declared = find(base)
+    wanted = (_EXTRACT_GRANULARITIES if word == "EXTRACT" else _TRUNC_GRANULARITIES)[unit]
+    declared = find_attribute(base)
     domain, column = source.attributes[declared], source.column_of(declared)
     if not isinstance(domain, Dates):
         raise StatementError(f"{word}: {quote_name(declared)} is no attribute of dates; name one")
@@ -81,7 +90,7 @@ def attribute_named(name: str, source: TableSource, find: Callable[[str], str]) 
     )
 
 
-def without_calendar_names(condition: str, source: TableSource, find: Callable[[str], str]) -> str:
+def replace_calendar_names(condition: str, source: TableSource, find_attribute: Callable[[str], str]) -> str:
     """Replace the names of calendar functions in a condition by attributes, and their literals by periods."""
     if "DATE_TRUNC(" not in condition and "EXTRACT(" not in condition:
         return condition
@@ -92,7 +101,7 @@ def without_calendar_names(condition: str, source: TableSource, find: Callable[[
         name = column.name
         if not is_calendar_name(name):
             continue
-        attribute = attribute_named(name, source, find)
+        attribute = calendar_attribute(name, source, find_attribute)
         domain = source.attributes[attribute]
         if isinstance(domain, Dates) and domain.granularity not in PARTS and column.parent is not None:
             for literal in list(column.parent.find_all(exp.Literal)):
@@ -102,7 +111,7 @@ def without_calendar_names(condition: str, source: TableSource, find: Callable[[
 
 
 def _as_period(literal: Any, granularity: str) -> str:
-    """Return the period that begins at a day, as DATE_TRUNC('month', …) is a month's first day."""
+    """Return the period that begins at a day: DATE_TRUNC('month', …) gives a month's first day."""
     text = str(literal.this)
     if granularity == "year" and not literal.is_string:
         return text

@@ -12,10 +12,10 @@ from schemas import GrantRecord, Query, SourceRecord, TableSource
 from stream.formatting import values_of
 from stream.questions import Result, Results, result_text
 from stream.questions.question_forms import validate_as_invalid
-from stream.questions.result_text import ERROR, HIGH, LOW, DataFrames, cost_of
-from stream.sql.having import holds
+from stream.questions.result_text import ERROR_SUFFIX, HIGH_SUFFIX, LOW_SUFFIX, DataFrames, cost_of
+from stream.sql.having import satisfies_having
 from stream.sql.statement_questions import StatementPlan
-from stream.sql.statements import Column, Grouped, SelectStatement
+from stream.sql.statements import Column, GroupColumn, SelectStatement
 from stream.sql.stream_choice import Target, choose_stream
 
 
@@ -25,7 +25,7 @@ class Table(DataFrames, Sequence[dict[str, Any]]):
     A number in column ``n`` has its error bound in column ``n ±``, null if the answer has none, and
     the ends of its confidence interval in ``n 95% low`` and ``n 95% high`` if any row has one.
     ``results`` are the answers of ``stream``, and ``epsilon`` is their total cost. If FROM names a source
-    with several open streams, ``why`` says why this one answered.
+    with several open streams, ``why`` says why this stream was chosen.
 
     Examples:
         >>> table = client.sql("SELECT sex, COUNT(*) AS n FROM people GROUP BY sex")
@@ -73,16 +73,16 @@ class Table(DataFrames, Sequence[dict[str, Any]]):
     def __repr__(self) -> str:
         return " ".join(
             [
-                f"<{len(self)} rows from '{self.stream}', {cost_line(self)}>",
+                f"<{len(self)} rows from '{self.stream}', {format_cost(self)}>",
                 *result_text.format_warnings(self.warnings),
             ]
         )
 
     def _repr_html_(self) -> str:
-        return f"{result_text.table(self._rows, self.warnings)}<p>{cost_line(self)}</p>"
+        return f"{result_text.format_html_table(self._rows, self.warnings)}<p>{format_cost(self)}</p>"
 
 
-def cost_line(table: Table) -> str:
+def format_cost(table: Table) -> str:
     """Format the number of questions, their cost, and why their stream was chosen."""
     asked = f"{len(table.results)} question" + "s" * (len(table.results) != 1)
     return f"{asked} for ε = {table.epsilon:.4g}" + (f" ({table.why})" if table.why else "")
@@ -129,58 +129,64 @@ class PreparedStatement:
         return _table(self, results)
 
 
-def _table(asked: PreparedStatement, results: Results) -> Table:
-    statement, plan, target = asked.statement, asked.plan, asked.target
+def _table(prepared: PreparedStatement, results: Results) -> Table:
+    statement, plan, target = prepared.statement, prepared.plan, prepared.target
     released = [group for result in results for group in result.groups or ()] if not plan.rows else []
-    rows: list[dict[str, Any]] = [dict(_grouped(plan, group)) for group in plan.rows or released]
+    rows: list[dict[str, Any]] = [dict(_group_values(plan, group)) for group in plan.rows or released]
     for question, result in zip(plan.questions, results, strict=True):
         if question.column is None:
             continue
         name = plan.columns[question.column].name
         several = result.estimates if result.choices is None else result.choices
-        numbers = several if several is not None else (_single(result),)
-        places = range(len(rows)) if question.row is None else (question.row,)
-        for place in places:
-            rows[place][name] = numbers[place] if several is not None else numbers[0]
-            rows[place][name + ERROR] = _error_bound(question.query, result, place)
+        numbers = several if several is not None else (_single_value(result),)
+        indexes = range(len(rows)) if question.row is None else (question.row,)
+        for index in indexes:
+            rows[index][name] = numbers[index] if several is not None else numbers[0]
+            rows[index][name + ERROR_SUFFIX] = _error_bound(question.query, result, index)
             intervals = result.choice_intervals or result.intervals or (result.interval,)
-            if (ends := intervals[place if len(intervals) > 1 else 0]) is not None:
-                rows[place][name + LOW], rows[place][name + HIGH] = ends
+            if (ends := intervals[index if len(intervals) > 1 else 0]) is not None:
+                rows[index][name + LOW_SUFFIX], rows[index][name + HIGH_SUFFIX] = ends
     known = {name for row in rows for name in row}
     names = [
-        name for column in plan.columns for name in _names(column.name, known, grouped=isinstance(column, Grouped))
+        name
+        for column in plan.columns
+        for name in _column_names(column.name, known, grouped=isinstance(column, GroupColumn))
     ]
     labels = tuple(column.name for column in plan.columns)
-    order = [at for at, row in enumerate(rows) if statement.having is None or holds(statement.having, row, labels)]
-    for place, falling in reversed(statement.order):
-        keys = _sort_keys(rows, plan, target.source, plan.columns[place])
-        order.sort(key=keys.__getitem__, reverse=falling)
+    order = [
+        at
+        for at, row in enumerate(rows)
+        if statement.having is None or satisfies_having(statement.having, row, labels)
+    ]
+    for index, descending in reversed(statement.order):
+        keys = _sort_keys(rows, plan, target.source, plan.columns[index])
+        order.sort(key=keys.__getitem__, reverse=descending)
     ordered = [{name: rows[at].get(name) for name in names} for at in order]
     epsilon = float(sum((cost_of(target.grant, target.source, result) for result in results), Fraction(0)))
     stream = target.grant.spec.stream
-    return Table(stream, ordered[: statement.limit], results, epsilon, columns=names, why=asked.why)
+    return Table(stream, ordered[: statement.limit], results, epsilon, columns=names, why=prepared.why)
 
 
-def _single(result: Result) -> float | str | None:
-    """Return the only number of an answer, or the date or category in its place."""
+def _single_value(result: Result) -> float | str | None:
+    """Return the only number of an answer, or the date or category in its index."""
     return result.estimate if result.choice is None else result.choice
 
 
-def _error_bound(query: Mapping[str, Any], result: Result, place: int) -> float | None:
-    """Return a number's error bound in its unit; that of a quantile is the farther end of its interval."""
+def _error_bound(query: Mapping[str, Any], result: Result, index: int) -> float | None:
+    """Return a number's error bound in its unit; for a quantile the distance of its interval's farther end."""
     if "quantile" not in query:
         return result.alpha
     if result.choice is not None or result.choices is not None:
         return None
     numbers, intervals = result.estimates or (result.estimate,), result.intervals or (result.interval,)
-    at = place if result.estimates is not None else 0
+    at = index if result.estimates is not None else 0
     number, interval = numbers[at], intervals[at] if at < len(intervals) else None
     return None if number is None or interval is None else max(number - interval[0], interval[1] - number)
 
 
-def _grouped(plan: StatementPlan, group: Any) -> Iterator[tuple[str, Any]]:
+def _group_values(plan: StatementPlan, group: Any) -> Iterator[tuple[str, Any]]:
     for column in plan.columns:
-        if isinstance(column, Grouped):
+        if isinstance(column, GroupColumn):
             yield column.name, group[column.attribute]
 
 
@@ -188,25 +194,25 @@ def _sort_keys(
     rows: Sequence[Mapping[str, Any]], plan: StatementPlan, source: TableSource, column: Column
 ) -> list[tuple[bool, Any]]:
     """Return each row's sort key for a column; groups sort in the order of their declared domain, or as texts."""
-    found: list[Any] = [row.get(column.name) for row in rows]
-    if isinstance(column, Grouped):
+    values: list[Any] = [row.get(column.name) for row in rows]
+    if isinstance(column, GroupColumn):
         if column.attribute in source.texts:
-            return [(True, text) for text in found]
+            return [(True, text) for text in values]
         if not plan.rows:
-            places = {value: place for place, value in enumerate(values_of(source.attributes[column.attribute]))}
-            return [(True, places[value]) for value in found]
+            indexes = {value: index for index, value in enumerate(values_of(source.attributes[column.attribute]))}
+            return [(True, indexes[value]) for value in values]
         axis = plan.groups.index(column.attribute)
         size, *others = (source.attributes[name].size for name in plan.groups[axis:])
         return [(True, at // prod(others) % size) for at in range(len(rows))]
-    if any(isinstance(number, str) for number in found):
-        values = map(str, values_of(source.attributes[column.attribute or ""]))
-        places = {value: place for place, value in enumerate(values)}
-        found = [places.get(number) for number in found]
-    return [(number is not None, number or 0.0) for number in found]
+    if any(isinstance(number, str) for number in values):
+        domain = map(str, values_of(source.attributes[column.attribute or ""]))
+        indexes = {value: index for index, value in enumerate(domain)}
+        values = [indexes.get(number) for number in values]
+    return [(number is not None, number or 0.0) for number in values]
 
 
-def _names(name: str, known: Collection[str], *, grouped: bool) -> tuple[str, ...]:
+def _column_names(name: str, known: Collection[str], *, grouped: bool) -> tuple[str, ...]:
     if grouped:
         return (name,)
-    ends = (name + LOW, name + HIGH)
-    return (name, name + ERROR, *(end for end in ends if end in known))
+    ends = (name + LOW_SUFFIX, name + HIGH_SUFFIX)
+    return (name, name + ERROR_SUFFIX, *(end for end in ends if end in known))

@@ -29,10 +29,10 @@ from stream.formatting import did_you_mean
 from stream.privacy.mechanisms.spreads import NUMBERS, row_sensitivities
 from stream.privacy.noise import samplers
 from stream.questions.results import Group, groups_of
-from stream.sql.aggregates import AnswerColumn, StatementError, distinct
-from stream.sql.calendar_functions import attribute_named, is_calendar_name, without_calendar_names
-from stream.sql.having import columns_compared
-from stream.sql.statements import Column, Grouped, SelectStatement, no_aggregates
+from stream.sql.aggregates import AnswerColumn, StatementError, distinct_message
+from stream.sql.calendar_functions import calendar_attribute, is_calendar_name, replace_calendar_names
+from stream.sql.having import compared_columns
+from stream.sql.statements import Column, GroupColumn, SelectStatement, no_aggregates
 from stream.tables import (
     PredicateError,
     PredicateParser,
@@ -45,13 +45,13 @@ from stream.tables.ordered_values import ordered_values
 from stream.tables.sensitivity import codes_within
 from stream.tables.table_errors import private_text_message, quote_name, quote_names, to_one_line
 
-_BY_WEIGHTS: Final = frozenset({"where", "fraction"})
+_WEIGHTS_FIELDS: Final = frozenset({"where", "fraction"})
 """Fields of a query that pmw by multiplicative weights supports."""
 
-_SUMMED: Final = ("sum", "mean")
-_ON_HISTOGRAMS: Final = frozenset({"where", "fraction", "group_by", "rate"})
+_SUM_FORMS: Final = ("sum", "mean")
+_HISTOGRAM_FIELDS: Final = frozenset({"where", "fraction", "group_by", "rate"})
 """Fields of a query that histograms support."""
-_SQUARED: Final = ("variance", "stddev")
+_SPREAD_FORMS: Final = ("variance", "stddev")
 
 
 class StreamCheck:
@@ -70,27 +70,27 @@ class StreamCheck:
         self._histogram = grant.spec.mechanism if isinstance(grant.spec.mechanism, Histogram) else None
         self._by_weights = grant.calibration.kind == "hypothesis"
         mechanism = grant.spec.mechanism
-        self._uncounted = isinstance(mechanism, UnknownGroups) and not mechanism.counts
+        self._lacks_counts = isinstance(mechanism, UnknownGroups) and not mechanism.counts
 
-    def groups(self, names: Sequence[str]) -> None:
+    def check_groups(self, names: Sequence[str]) -> None:
         """Refuse repeated attributes, several texts, and too many declared groups."""
         if len(set(names)) < len(names):
-            raise StatementError("GROUP BY: an attribute stands there twice; name it once")
+            raise StatementError("GROUP BY: an attribute is named twice; name it once")
         texts = [name for name in names if name in self._source.texts]
         if len(texts) > 1:
             raise StatementError(
                 f"GROUP BY: {quote_names(texts)} are texts; group by one of them, alone or with declared attributes"
             )
-        cells = self._cells([name for name in names if name not in texts])
+        cells = self._cell_count([name for name in names if name not in texts])
         if cells > MAX_CATEGORIES:
             of_text = " of each text" if texts else ""
             raise StatementError(
                 f"GROUP BY: there are {cells:,} groups{of_text}; group by fewer or smaller attributes, with at most {MAX_CATEGORIES:,}"
             )
 
-    def question(self, column: str, query: Mapping[str, Any]) -> None:
+    def check_question(self, column: str, query: Mapping[str, Any]) -> None:
         """Refuse an unsupported question; the error names its column or quotes its condition."""
-        forms = (*_SUMMED, *STATISTICS)
+        forms = (*_SUM_FORMS, *STATISTICS)
         named = {*query.get("group_by", ()), *(query[form] for form in forms if form in query)}
         for where in (query.get("where"), query.get("rate")):
             if where is None:
@@ -105,21 +105,21 @@ class StreamCheck:
                 raise StatementError(message) from None
         if not self._is_hidden(query):
             raise StatementError(f"column '{to_one_line(column)}': {samplers.too_wide('answers')}")
-        if self._uncounted and column:
+        if self._lacks_counts and column:
             raise StatementError(
                 f"column '{column}': stream '{self._stream}' names texts and releases no counts; leave the column out, or name a stream "
                 "with mechanism.counts"
             )
         if self._pmw is not None:
-            self._on_pmw(column, query, named, self._pmw)
+            self._check_pmw(column, query, named, self._pmw)
         if self._histogram is not None:
-            self._on_histogram(column, query, named, self._histogram)
+            self._check_histogram(column, query, named, self._histogram)
 
     def _condition_error(self) -> str | None:
         """Return the error of the statement's first invalid condition, quoted as written."""
-        for written, alone in self._conditions:
+        for written, without_tables in self._conditions:
             try:
-                self._parser.parse(alone)
+                self._parser.parse(without_tables)
             except PredicateError as error:
                 return f"where {to_one_line(written)}: {error}"
         return None
@@ -130,9 +130,9 @@ class StreamCheck:
             summed = self._attributes[query["person_sum"]]
             width = person_sensitivity(self._source, summed, query["bound"]) if isinstance(summed, Integers) else 1
             return samplers.hides(self._calibration, max(1, width), 1)
-        if (spread := next((form for form in _SQUARED if form in query), None)) is not None:
+        if (spread := next((form for form in _SPREAD_FORMS if form in query), None)) is not None:
             return self._is_spread_hidden(spread, query)
-        form = next((form for form in _SUMMED if form in query), None)
+        form = next((form for form in _SUM_FORMS if form in query), None)
         domain = None if form is None else self._attributes[query[form]]
         if (
             form is None
@@ -158,32 +158,34 @@ class StreamCheck:
         each = NUMBERS * self._source.contribution * (2 if self._source.neighbors == "replace" else 1)
         return all(samplers.hides(self._calibration, each * width, NUMBERS) for width in row_sensitivities(size))
 
-    def _on_pmw(self, column: str, query: Mapping[str, Any], named: set[str], mechanism: Pmw) -> None:
+    def _check_pmw(self, column: str, query: Mapping[str, Any], named: set[str], mechanism: Pmw) -> None:
         if "people" in query or "person_sum" in query:
             raise StatementError(
-                f"column '{column}': stream '{self._stream}' is one of pmw, which counts rows and no people; name one of laplace"
+                f"column '{column}': stream '{self._stream}' has the mechanism pmw, which counts rows but not people; name a stream with laplace"
             )
-        if self._by_weights and not query.keys() <= _BY_WEIGHTS:
+        if self._by_weights and not query.keys() <= _WEIGHTS_FIELDS:
             raise StatementError(
-                f"column '{column}': stream '{self._stream}' answers by multiplicative weights, which take counts and shares without "
-                "GROUP BY; name one of laplace, or of pmw that is planned neither for the worst case nor by the textbook"
+                f"column '{column}': stream '{self._stream}' answers by multiplicative weights, which support counts and shares without "
+                "GROUP BY; name a stream with laplace, or with pmw planned neither for the worst case nor by the textbook"
             )
         if lacking := sorted(named - {*mechanism.attributes}):
             raise StatementError(
                 f"column '{column}': attribute '{lacking[0]}' is none of the mechanism.attributes of stream '{self._stream}'; ask about "
                 + ", ".join(mechanism.attributes[:8])
             )
-        if not self._by_weights and self._cells(named) > MAX_UNIVERSE:
+        if not self._by_weights and self._cell_count(named) > MAX_UNIVERSE:
             raise StatementError(
-                f"column '{column}': the attributes named have more than {MAX_UNIVERSE:,} cells together; ask about fewer of them, or "
+                f"column '{column}': the named attributes have more than {MAX_UNIVERSE:,} cells together; ask about fewer of them, or "
                 "smaller ones"
             )
 
-    def _on_histogram(self, column: str, query: Mapping[str, Any], named: set[str], mechanism: Histogram) -> None:
-        if not query.keys() <= _ON_HISTOGRAMS:
+    def _check_histogram(
+        self, column: str, query: Mapping[str, Any], named: set[str], mechanism: Histogram
+    ) -> None:
+        if not query.keys() <= _HISTOGRAM_FIELDS:
             raise StatementError(
-                f"column '{column}': stream '{self._stream}' is one of histogram, which answers counts and shares of rows; name one of "
-                "laplace or pmw"
+                f"column '{column}': stream '{self._stream}' has the mechanism histogram, which answers counts and shares of rows; name a "
+                "stream with laplace or pmw"
             )
         if lacking := sorted(named - {*mechanism.attributes}):
             raise StatementError(
@@ -191,12 +193,12 @@ class StreamCheck:
                 + ", ".join(mechanism.attributes[:8])
             )
 
-    def _cells(self, names: set[str] | Sequence[str]) -> int:
+    def _cell_count(self, names: set[str] | Sequence[str]) -> int:
         return prod(self._attributes[name].size for name in names)
 
 
-_TOGETHER: Final = frozenset({"count", "people", "rate"})
-"""Forms of which one question answers all groups."""
+_GROUPED_FORMS: Final = frozenset({"count", "people", "rate"})
+"""Forms for which one question answers all groups."""
 
 MAX_QUESTIONS: Final = 256
 """Most questions of one statement."""
@@ -204,9 +206,9 @@ MAX_QUESTIONS: Final = 256
 
 @dataclass(frozen=True, slots=True)
 class StatementQuestion:
-    """A query without stream and id, whose answer fills a column in one row, or in all rows (None).
+    """A query without stream and id; its answer fills ``column`` in one ``row``, or in all rows (None).
 
-    Without a ``column``, its answer names the rows themselves: the groups of a text.
+    Without a ``column``, the answer names the groups of a text, which are the rows.
     """
 
     column: int | None
@@ -224,53 +226,53 @@ class StatementPlan:
     questions: tuple[StatementQuestion, ...]
 
 
-def plan(statement: SelectStatement, source: TableSource, grant: GrantRecord) -> StatementPlan:
+def plan_statement(statement: SelectStatement, source: TableSource, grant: GrantRecord) -> StatementPlan:
     """Plan the questions of a statement to a stream.
 
-    Counts, rates, quantiles and variances by groups are one question for all groups; sums and means are one question for each
-    group, at most 256. Questions that a worker would refuse are refused here, so that no
+    With GROUP BY, a count, rate, quantile or variance is one question for all groups. A sum or mean is
+    one question for each group, at most 256. Questions that a worker would refuse are refused here, so that no
     other question of the statement is charged.
 
     Raises:
         StatementError: an attribute or condition is invalid, or the stream does not support it.
     """
     named = _Attributes(source)
-    columns = tuple(_resolved(column, named, source) for column in statement.columns)
+    columns = tuple(_resolve_column(column, named, source) for column in statement.columns)
     has_functions = any(
         one != two for one, two in zip(_conditions_of(statement.columns), _conditions_of(columns), strict=True)
     )
     for column in columns:
         if isinstance(column, AnswerColumn) and column.person is not None:
             _require_person(column.person, source)
-        for name in column.counted if isinstance(column, AnswerColumn) else ():
+        for name in column.counted_columns if isinstance(column, AnswerColumn) else ():
             if source.person is None or name.casefold() != source.person.casefold():
-                _require_declared(named.find(name, "COUNT"), source)
-    groups = tuple(named.find(attribute, "GROUP BY") for attribute in statement.groups)
+                _require_declared(named.find_attribute(name, "COUNT"), source)
+    groups = tuple(named.find_attribute(attribute, "GROUP BY") for attribute in statement.groups)
     _require_groups(statement, columns, groups, named)
     check = StreamCheck(source, grant, () if has_functions else statement.conditions)
-    check.groups(groups)
+    check.check_groups(groups)
     _require_numbers(statement, columns, source)
     if any(name in source.texts for name in groups):
         _require_one_count(columns)
     rows = groups_of(source, groups) or ()
     questions = [
         question
-        for place, column in enumerate(columns)
+        for index, column in enumerate(columns)
         if isinstance(column, AnswerColumn)
-        for question in _questions(place, column, source, groups)
-    ] or [_names_alone(named.condition(statement.where), source, groups)]
+        for question in _column_questions(index, column, source, groups)
+    ] or [_group_names_question(named.resolve_condition(statement.where), source, groups)]
     if len(questions) > MAX_QUESTIONS:
         raise StatementError(
             f"{len(questions):,} questions are asked, one for each sum or mean of each group; ask at most {MAX_QUESTIONS} at once: "
             "take fewer groups, or COUNT(*), which is one question for all groups"
         )
     for question in questions:
-        check.question("" if question.column is None else columns[question.column].name, question.query)
+        check.check_question("" if question.column is None else columns[question.column].name, question.query)
     return StatementPlan(columns, groups, rows, tuple(questions))
 
 
-def _names_alone(where: str | None, source: TableSource, groups: tuple[str, ...]) -> StatementQuestion:
-    """Return the question of a statement without aggregates: which groups of a text there are."""
+def _group_names_question(where: str | None, source: TableSource, groups: tuple[str, ...]) -> StatementQuestion:
+    """Return the question of a statement without aggregates, which asks for the groups of a text."""
     if not any(name in source.texts for name in groups):
         raise no_aggregates()
     return StatementQuestion(None, None, {"group_by": groups} | ({} if where is None else {"where": where}))
@@ -287,22 +289,22 @@ class _Attributes:
     def __contains__(self, name: str) -> bool:
         return name.casefold() in self._folded
 
-    def find(self, name: str, where: str) -> str:
+    def find_attribute(self, name: str, where: str) -> str:
         """Return the declared name; another case is accepted if it is unambiguous."""
         if name in self._names:
             return name
         if is_calendar_name(name):
-            return attribute_named(name, self._source, lambda base: self.find(base, where))
+            return calendar_attribute(name, self._source, lambda base: self.find_attribute(base, where))
         if len(alike := self._folded.get(name.casefold(), [])) == 1:
             return alike[0]
         hint = did_you_mean(name, self._names) or f"; there are {quote_names(self._names)}"
         raise StatementError(f"{where}: no attribute is called {quote_name(name)}{hint}")
 
-    def condition(self, text: str | None) -> str | None:
-        """Return a condition with attributes in place of calendar functions."""
+    def resolve_condition(self, text: str | None) -> str | None:
+        """Return a condition with attributes in index of calendar functions."""
         if text is None:
             return None
-        return without_calendar_names(text, self._source, lambda base: self.find(base, "WHERE"))
+        return replace_calendar_names(text, self._source, lambda base: self.find_attribute(base, "WHERE"))
 
 
 def _conditions_of(columns: Sequence[Column]) -> list[tuple[str | None, str | None]]:
@@ -312,13 +314,13 @@ def _conditions_of(columns: Sequence[Column]) -> list[tuple[str | None, str | No
 def _require_groups(
     statement: SelectStatement, columns: tuple[Column, ...], groups: tuple[str, ...], named: _Attributes
 ) -> None:
-    same = {one.name for one in columns if isinstance(one, Grouped) and one.name == one.attribute}
-    if both := next((name for name in statement.renamed if name in named and name not in same), None):
+    same = {one.name for one in columns if isinstance(one, GroupColumn) and one.name == one.attribute}
+    if clash := next((name for name in statement.aliases if name in named and name not in same), None):
         raise StatementError(
-            f"GROUP BY: '{both}' is an attribute and what another one's column is called; give the column another name with AS"
+            f"GROUP BY: '{clash}' is an attribute and also the alias of another attribute's column; give the column another alias with AS"
         )
     for column in columns:
-        if isinstance(column, Grouped) and column.attribute not in groups:
+        if isinstance(column, GroupColumn) and column.attribute not in groups:
             raise StatementError(
                 f"'{column.attribute}' is neither grouped by nor added up; GROUP BY it, or ask AVG of it"
             )
@@ -326,8 +328,8 @@ def _require_groups(
 
 def _require_numbers(statement: SelectStatement, columns: Sequence[Column], source: TableSource) -> None:
     """Refuse HAVING about a column of dates or categories."""
-    for place in columns_compared(statement.having):
-        column = columns[place]
+    for index in compared_columns(statement.having):
+        column = columns[index]
         if isinstance(column, AnswerColumn) and column.form == "quantile":
             values = ordered_values(source.attributes[column.attribute or ""])
             if values is not None and values.text is not None:
@@ -338,9 +340,9 @@ def _require_numbers(statement: SelectStatement, columns: Sequence[Column], sour
 
 def _require_person(column: str, source: TableSource) -> None:
     if source.person is None:
-        raise StatementError(distinct(" (this one declares none: one row is one person)"))
+        raise StatementError(distinct_message(" (this one declares none: one row is one person)"))
     if column.casefold() != source.person.casefold():
-        raise StatementError(distinct(f", '{source.person}'"))
+        raise StatementError(distinct_message(f", '{source.person}'"))
 
 
 def _require_declared(name: str, source: TableSource) -> None:
@@ -352,60 +354,64 @@ def _require_one_count(columns: Sequence[Column]) -> None:
     counts = [column for column in columns if isinstance(column, AnswerColumn)]
     if len(counts) > 1 or any(one.form not in {"count", "people"} or one.min_rows is not None for one in counts):
         raise StatementError(
-            "GROUP BY a text: each count releases other texts; SELECT the text and one COUNT(*) or COUNT(DISTINCT person), and ask others "
-            "in statements of their own"
+            "GROUP BY a text: each count releases other texts; SELECT the text and one COUNT(*) or COUNT(DISTINCT person), and ask other "
+            "counts in separate statements"
         )
 
 
-def _resolved(column: Column, named: _Attributes, source: TableSource) -> Column:
-    if isinstance(column, Grouped):
-        return Grouped(column.name, named.find(column.attribute, "SELECT"))
-    column = replace(column, where=named.condition(column.where), rate=named.condition(column.rate))
+def _resolve_column(column: Column, named: _Attributes, source: TableSource) -> Column:
+    if isinstance(column, GroupColumn):
+        return GroupColumn(column.name, named.find_attribute(column.attribute, "SELECT"))
+    column = replace(
+        column, where=named.resolve_condition(column.where), rate=named.resolve_condition(column.rate)
+    )
     if column.attribute is None:
         return column
     clause = "SUM" if column.form == "person_sum" else column.form.upper()
-    found = named.find(column.attribute, clause)
+    found = named.find_attribute(column.attribute, clause)
     _require_declared(found, source)
     return replace(column, attribute=found)
 
 
-def _questions(
-    place: int, column: AnswerColumn, source: TableSource, groups: tuple[str, ...]
+def _column_questions(
+    index: int, column: AnswerColumn, source: TableSource, groups: tuple[str, ...]
 ) -> Iterator[StatementQuestion]:
     if column.form in STATISTICS and column.attribute is not None:
-        yield StatementQuestion(place, None, _statistic(column, source, groups))
+        yield StatementQuestion(index, None, _statistic_query(column, source, groups))
         return
     if column.attribute is not None and not isinstance(source.attributes[column.attribute], Integers | Decimals):
         raise StatementError(
-            f"'{column.attribute}' is declared neither as integers nor as decimals, so that it cannot be added up; ask COUNT(*) … GROUP BY it"
+            f"'{column.attribute}' is declared neither as integers nor as decimals, so it cannot be added up; ask COUNT(*) … GROUP BY it"
         )
     if not groups:
-        yield StatementQuestion(place, None, _query(column, column.where))
+        yield StatementQuestion(index, None, _column_query(column, column.where))
         return
-    if column.form in _TOGETHER:
-        query = _query(column, column.where)
+    if column.form in _GROUPED_FORMS:
+        query = _column_query(column, column.where)
         if column.form == "count" and column.where is None:
             query = {}
-        yield StatementQuestion(place, None, {**query, "group_by": groups})
+        yield StatementQuestion(index, None, {**query, "group_by": groups})
         return
     domains = [source.attributes[name] for name in groups]
     if prod(domain.size for domain in domains) > MAX_QUESTIONS:
         raise StatementError(
-            f"the groups are {prod(domain.size for domain in domains):,}, and each sum or mean is a separate question; "
+            f"there are {prod(domain.size for domain in domains):,} groups, and each sum or mean is a separate question; "
             f"ask for at most {MAX_QUESTIONS}, or COUNT(*), which is one question for all groups"
         )
-    for row, cell in enumerate(product(*(_conditions(*one) for one in zip(groups, domains, strict=True)))):
+    for row, cell in enumerate(product(*(_cell_predicates(*one) for one in zip(groups, domains, strict=True)))):
         parts = [*([] if column.where is None else [f"({column.where})"]), *cell]
-        yield StatementQuestion(place, row, _query(column, " AND ".join(parts)))
+        yield StatementQuestion(index, row, _column_query(column, " AND ".join(parts)))
 
 
-def _statistic(column: AnswerColumn, source: TableSource, groups: tuple[str, ...]) -> dict[str, Any]:
-    """Return the query of a quantile, variance or deviation: one for all groups."""
+def _statistic_query(column: AnswerColumn, source: TableSource, groups: tuple[str, ...]) -> dict[str, Any]:
+    """Return the query of a quantile, variance or deviation for all groups."""
     attribute = column.attribute or ""
     values = ordered_values(source.attributes[attribute])
     if values is None or not values.has(column.form):
         wanted = (
-            "integers or decimals" if column.form in _SQUARED else "numbers, bins, dates or ordered categories"
+            "integers or decimals"
+            if column.form in _SPREAD_FORMS
+            else "numbers, bins, dates or ordered categories"
         )
         raise StatementError(f"'{attribute}' is not declared as {wanted}; ask COUNT(*) … GROUP BY it")
     if attribute in groups:
@@ -416,7 +422,7 @@ def _statistic(column: AnswerColumn, source: TableSource, groups: tuple[str, ...
     return found | ({"group_by": groups} if groups else {})
 
 
-def _query(column: AnswerColumn, where: str | None) -> dict[str, Any]:
+def _column_query(column: AnswerColumn, where: str | None) -> dict[str, Any]:
     match column.form:
         case "count":
             return {"where": where or "TRUE"}
@@ -434,7 +440,7 @@ def _query(column: AnswerColumn, where: str | None) -> dict[str, Any]:
             return {form: column.attribute} | ({} if where is None else {"where": where})
 
 
-def _conditions(name: str, domain: Domain) -> tuple[str, ...]:
+def _cell_predicates(name: str, domain: Domain) -> tuple[str, ...]:
     """Return a predicate for each value or bin; the first and last bin have no outer edge."""
     quoted = '"' + name.replace('"', '""') + '"'
     match domain:
@@ -451,7 +457,7 @@ def _conditions(name: str, domain: Domain) -> tuple[str, ...]:
         case Bins(edges=edges):
             last = len(edges) - 2
             found = []
-            for place, (low, high) in enumerate(pairwise(edges)):
-                sides = [f"{quoted} >= {low!r}"] * (place > 0) + [f"{quoted} < {high!r}"] * (place < last)
+            for index, (low, high) in enumerate(pairwise(edges)):
+                sides = [f"{quoted} >= {low!r}"] * (index > 0) + [f"{quoted} < {high!r}"] * (index < last)
                 found.append(" AND ".join(sides) or "TRUE")
             return tuple(found)

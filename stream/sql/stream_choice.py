@@ -20,19 +20,19 @@ from stream.errors import Unknown
 from stream.formatting import did_you_mean
 from stream.privacy.composition.costs import EPSILON_UNITS, charged_answers, realised_cost
 from stream.sql.aggregates import StatementError
-from stream.sql.statement_questions import StatementPlan, plan
+from stream.sql.statement_questions import StatementPlan, plan_statement
 from stream.sql.statements import SelectStatement
 
-ANSWERING: Final = ("pmw", "laplace", "histogram")
+COUNT_MECHANISMS: Final = ("pmw", "laplace", "histogram")
 """Mechanisms that answer every count with a number."""
 
-BY_TEXTS: Final = ("unknown_groups",)
+TEXT_MECHANISMS: Final = ("unknown_groups",)
 """Mechanisms that group by a text attribute."""
 
-_FREE_FIRST: Final = ("histogram", "pmw", "laplace", "unknown_groups")
-"""The order of mechanisms at the same ε: those first that charge no further answer."""
+_KIND_ORDER: Final = ("histogram", "pmw", "laplace", "unknown_groups")
+"""The order of mechanisms at the same ε: those that do not charge further answers are first."""
 
-_WHY_FREE: Final = {
+_FREE_REASONS: Final = {
     "histogram": "its release is paid for",
     "pmw": "its estimate answers without a charge unless it must measure",
     "laplace": "its grant counts as spent in full",
@@ -50,7 +50,7 @@ class Target:
 
 @dataclass(frozen=True, slots=True)
 class StreamChoice:
-    """The stream that answers a statement, with its plan; ``why`` it was chosen among several."""
+    """The stream that answers a statement, with its plan; ``why`` is the reason of a choice among several."""
 
     target: Target
     plan: StatementPlan
@@ -63,18 +63,18 @@ def choose_stream(
     """Plan a statement on the stream that it names, or on the cheapest open stream of the source.
 
     Free streams are first: a histogram that is paid for, then the estimate of pmw, which is free
-    unless it must measure. Then follows the least ε for the statement's questions.
+    unless it must measure. Among the others, the least ε for the statement's questions decides.
 
     Raises:
         Unknown: there is no such source or stream, or the source has no open stream.
         StatementError: no stream supports the statement.
     """
-    found = targets(statement.table, sources, grants, statement.groups)
+    found = find_targets(statement.table, sources, grants, statement.groups)
     plans: list[StreamChoice] = []
     refusals: list[StatementError] = []
     for one in found:
         try:
-            plans.append(StreamChoice(one, plan(statement, one.source, one.grant)))
+            plans.append(StreamChoice(one, plan_statement(statement, one.source, one.grant)))
         except StatementError as error:
             refusals.append(error)
     if not plans:
@@ -84,18 +84,18 @@ def choose_stream(
         raise StatementError(
             f"FROM {statement.table}: none of its streams answers this statement; " + "; ".join(reasons)
         )
-    best = min(plans, key=_rank)
+    best = min(plans, key=_preference)
     if len(found) == 1:
         return best
-    return StreamChoice(best.target, best.plan, _why(best, len(found)))
+    return StreamChoice(best.target, best.plan, _choice_reason(best, len(found)))
 
 
-def targets(
+def find_targets(
     name: str, sources: Iterable[SourceRecord], grants: Sequence[GrantRecord], groups: Sequence[str] = ()
 ) -> list[Target]:
     """Return the stream of this name, or the open streams on the source of this name.
 
-    If a text attribute is grouped by (``groups``), they are streams of unknown_groups.
+    If ``groups`` (the attributes in GROUP BY) has a text, they are streams of unknown_groups.
 
     Raises:
         Unknown: neither exists, or no stream is open.
@@ -107,15 +107,15 @@ def targets(
         raise StatementError(
             f"FROM {name}: is about a live topic, whose windows ask its streams; statements are about tables"
         )
-    by_text = _by_text(tables.get(name if grant is None else grant.spec.source), groups)
-    answering = BY_TEXTS if by_text else ANSWERING
-    found = _on_source(name, tables, grants, answering) if grant is None else [grant]
+    by_text = _groups_by_text(tables.get(name if grant is None else grant.spec.source), groups)
+    answering = TEXT_MECHANISMS if by_text else COUNT_MECHANISMS
+    found = _open_grants(name, tables, grants, answering) if grant is None else [grant]
     kind = found[0].spec.mechanism.kind
     if kind not in answering:
         able = "group by a text" if by_text else "answer every count with a number"
         raise StatementError(
-            f"FROM {name}: stream '{found[0].spec.stream}' is one of {kind}, which does not {able}; "
-            f"name one of {' or '.join(answering)}"
+            f"FROM {name}: stream '{found[0].spec.stream}' has the mechanism {kind}, which does not {able}; "
+            f"name a stream with {' or '.join(answering)}"
         )
     table = tables.get(found[0].spec.source)
     if not isinstance(table, TableSource):
@@ -125,13 +125,13 @@ def targets(
     return [Target(table, one) for one in found]
 
 
-def _by_text(source: Source | None, groups: Sequence[str]) -> bool:
+def _groups_by_text(source: Source | None, groups: Sequence[str]) -> bool:
     """Return whether any grouped attribute is a text of the source."""
     texts = source.texts if isinstance(source, TableSource) else {}
     return not {text.casefold() for text in texts}.isdisjoint(name.casefold() for name in groups)
 
 
-def _on_source(
+def _open_grants(
     name: str, sources: Collection[str], grants: Sequence[GrantRecord], answering: Sequence[str]
 ) -> list[GrantRecord]:
     if name not in sources:
@@ -152,17 +152,17 @@ def _on_source(
     return found
 
 
-def _rank(choice: StreamChoice) -> tuple[bool, Fraction, int, float, str]:
+def _preference(choice: StreamChoice) -> tuple[bool, Fraction, int, float, str]:
     """Return the sort key: enough charged answers left, expected ε, kind, α, name."""
     grant = choice.target.grant
     questions = len(choice.plan.questions)
     charged = isinstance(grant.calibration, AnswersCalibration | UnknownGroupsCalibration)
     left = charged_answers(grant.calibration, grant.extensions) - grant.tops
-    kind = _FREE_FIRST.index(grant.spec.mechanism.kind)
-    return charged and left < questions, _cost(choice), kind, grant.calibration.alpha, grant.spec.stream
+    kind = _KIND_ORDER.index(grant.spec.mechanism.kind)
+    return charged and left < questions, _expected_cost(choice), kind, grant.calibration.alpha, grant.spec.stream
 
 
-def _cost(choice: StreamChoice) -> Fraction:
+def _expected_cost(choice: StreamChoice) -> Fraction:
     """Return the ε that the questions are expected to cost: a pmw stream that has begun is free."""
     grant, source = choice.target.grant, choice.target.source
     questions = len(choice.plan.questions)
@@ -180,9 +180,9 @@ def _cost(choice: StreamChoice) -> Fraction:
     return Fraction((after - before).loss, EPSILON_UNITS)
 
 
-def _why(choice: StreamChoice, streams: int) -> str:
+def _choice_reason(choice: StreamChoice, streams: int) -> str:
     """Describe why a stream was chosen among the open streams of its source."""
-    grant, cost = choice.target.grant, float(_cost(choice))
+    grant, cost = choice.target.grant, float(_expected_cost(choice))
     kind = grant.spec.mechanism.kind
-    reason = f"least ε, {cost:.4g}" if cost else _WHY_FREE[kind]
+    reason = f"least ε, {cost:.4g}" if cost else _FREE_REASONS[kind]
     return f"cheapest of {streams} open streams: {kind}, {reason}"

@@ -287,7 +287,7 @@ class Driver(MemoryInstallation, SyncCalls):
         name = require_source_name(question, headers, fields)
         require_events(events)
         topic = LiveTopic(require_live_source(self.budget(name).source), self.topics.partitions)
-        return self._write([topic.record(event) for event in events])
+        return self._write([topic.encode_record(event) for event in events])
 
     def advance(self, source: str, time: str | float | datetime) -> Results:
         """Advance a source's clock to ``time`` and return the answers of the windows that close.
@@ -302,7 +302,7 @@ class Driver(MemoryInstallation, SyncCalls):
         declared = require_live_source(self.budget(source).source)
         moment = parse_time(time)
         if declared.clock == "marks":
-            return self._write(LiveTopic(declared, self.topics.partitions).marks(moment))
+            return self._write(LiveTopic(declared, self.topics.partitions).make_marks(moment))
         self._now = max(self._now, moment)
         return self._write([])
 

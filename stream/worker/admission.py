@@ -16,12 +16,12 @@ import numpy as np
 
 from schemas import MAX_EVENT_BYTES, Query
 from schemas.json_limits import REPEATED, may_repeat_a_field, repeats_a_field
-from schemas.wire import UNREADABLE, Codec, MalformedEventError, struct
+from schemas.wire import DECODE_ERRORS, Codec, MalformedEventError, struct
 from stream.kernel import Column, Spans, spans_of
-from stream.processing.dead_letters import Rejection, Unread
+from stream.processing.dead_letters import Rejection, UnreadableValue
 from stream.processing.exact_decimals import replace_extreme_numbers
 from stream.processing.protocol import Batch, RecordLike
-from stream.processing.record_columns import RecordColumns, picked
+from stream.processing.record_columns import RecordColumns, select_records
 from stream.processing.text_counts import MAX_ENCODED
 from stream.processing.topic_names import Topics, partition_of
 from stream.worker.fair_shares import Shares, Workload
@@ -62,7 +62,7 @@ def decode_in_form(form: QueryForm, value: bytes, query: Any) -> Any:
         return decode_in_full_form(value)
     try:
         return form.decode(value)
-    except UNREADABLE:
+    except DECODE_ERRORS:
         return query
 
 
@@ -100,7 +100,7 @@ def _within_limit(query: Any, value: bytes) -> Any:
 
 def rejection_of_unreadable(value: bytes | None) -> Rejection:
     """Return the rejection for a missing, oversized or unreadable event."""
-    return value.rejection if isinstance(value, Unread) else rejection_of_malformed(value)
+    return value.rejection if isinstance(value, UnreadableValue) else rejection_of_malformed(value)
 
 
 def rejection_of_malformed(value: bytes | None) -> Rejection:
@@ -190,14 +190,14 @@ class Admission:
         slot_of, sorts = streams.slots.get, streams.sorts
         unknown, form = False, PLAIN_FORM
         scanned, places = self._scan_plain(records)
-        for place, record in zip(places.tolist(), picked(records, places), strict=True):
+        for place, record in zip(places.tolist(), select_records(records, places), strict=True):
             value = record.value
             if value.__class__ is not bytes or not _has_readable_size(value):
                 rejected.append((place, rejection_of_unreadable(value)))
                 continue
             try:
                 query = form.decode(value)
-            except UNREADABLE:
+            except DECODE_ERRORS:
                 query = None
             try:
                 query = _within_limit(query or decode_in_full_form(value), value)
@@ -228,7 +228,7 @@ class Admission:
                     continue
                 query = require_unique_fields(value, query)
                 work = self._admit_work(slot, query, shares, record.timestamp)
-            except UNREADABLE:
+            except DECODE_ERRORS:
                 rejected.append((place, rejection_of_malformed(value)))
                 continue
             except Rejection as rejection:

@@ -17,7 +17,13 @@ from stream.processing.control_order import (
     is_stale,
     questions_in_period,
 )
-from stream.processing.protocol import PROGRESS_KEY, RecordLike, TableMissedError, decode_kept, topic_ids_of
+from stream.processing.protocol import (
+    PROGRESS_KEY,
+    RecordLike,
+    TableMissedError,
+    decode_changelog_record,
+    topic_ids_of,
+)
 from stream.tables import PrivateTable, TableStore
 from stream.worker.families import Families
 from stream.worker.hosted_streams import (
@@ -36,12 +42,12 @@ from stream.worker.stream_definitions import DefinitionReader, StreamDefinition
 class StreamControl:
     """Hosts and ends streams as control events say, and keeps the tables in use in memory.
 
-    ``heavy`` is true if any stream reads a table or is no sparse vector: a question to it may take
+    ``runs_in_thread`` is true if any stream reads a table or is no sparse vector: a question to it may take
     up to a second.
     """
 
     def __init__(self, streams: HostedStreams, tables: TableStore, changelog: str) -> None:
-        self.heavy = False
+        self.runs_in_thread = False
         self._streams = streams
         self._tables = tables
         self._changelog = changelog
@@ -90,7 +96,9 @@ class StreamControl:
                 f"{missed[0].stream} has a checkpoint in {self._changelog} that the restore did not apply"
             )
         slots = self._streams.host(definitions)
-        self.heavy = self.heavy or not all(self._streams.sorts[slot] & PLAIN_SORT for slot in slots)
+        self.runs_in_thread = self.runs_in_thread or not all(
+            self._streams.sorts[slot] & PLAIN_SORT for slot in slots
+        )
         for slot, definition in zip(slots, definitions, strict=True):
             if definition.kind == "opened":
                 if slot in self._pending_ends and not self._is_current(slot, self._pending_ends[slot]):
@@ -239,7 +247,10 @@ class WorkerRestore:
         self._apply_checkpoints()
         early, self._unmatched_checkpoints = self._unmatched_checkpoints, {}
         self._control.set_unclaimed_checkpoints(
-            {key.decode(): decode_kept(record, _decode_checkpoint).incarnation for key, record in early.items()}
+            {
+                key.decode(): decode_changelog_record(record, _decode_checkpoint).incarnation
+                for key, record in early.items()
+            }
         )
         reasons = self._streams.life.reasons
         ended = dict(reasons)
@@ -257,7 +268,7 @@ class WorkerRestore:
         records, self._checkpoints = self._checkpoints, {}
         progress = records.pop(PROGRESS_KEY, None)
         if progress is not None and progress.value is not None:
-            self.progress = decode_kept(progress, _decode_progress)
+            self.progress = decode_changelog_record(progress, _decode_progress)
             self.topic_ids = topic_ids_of(progress)
         slots, incarnations = self._streams.slots, self._streams.incarnations
         found = []
@@ -267,7 +278,7 @@ class WorkerRestore:
             if key.startswith(UPDATE_PREFIX):
                 self._updates.add(record)
                 continue
-            checkpoint = decode_kept(record, _decode_checkpoint)
+            checkpoint = decode_changelog_record(record, _decode_checkpoint)
             slot = slots.get(key.decode())
             if slot is None or incarnations[slot] != checkpoint.incarnation:
                 self._unmatched_checkpoints[key] = record

@@ -8,7 +8,7 @@ import msgspec
 
 from schemas import HypothesisUpdate, Measurement
 from schemas.wire import struct
-from stream.processing.protocol import RecordLike, decode_kept
+from stream.processing.protocol import RecordLike, decode_changelog_record
 
 UPDATE_PREFIX = b"@update|"
 """Prefix of the changelog keys of updates; stream names never start with an at-sign."""
@@ -48,7 +48,7 @@ class UpdateLog:
     def add(self, record: RecordLike) -> None:
         """Add one record; LaterVersionError if this release of Sotto cannot read it."""
         number, _, stream = (record.key or b"").removeprefix(UPDATE_PREFIX).decode().partition("|")
-        self._updates[stream, int(number)] = decode_kept(record, _decode_update)
+        self._updates[stream, int(number)] = decode_changelog_record(record, _decode_update)
 
     def first_updates(self, stream: str, incarnation: str, count: int) -> list[Any] | None:
         """Return the first ``count`` updates of an incarnation, in order; None if any is missing."""

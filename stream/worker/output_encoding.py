@@ -11,8 +11,8 @@ import numpy.typing as npt
 from schemas import Answer
 from schemas.wire import encode, struct
 from stream.kernel import Column, Part, Spans, pack_rows, spans_of
-from stream.processing.dead_letters import BUSY, Rejection, Unread, address_of, dead_letter
-from stream.processing.protocol import PROGRESS_KEY, Message, Outputs, RecordLike, with_topic_ids
+from stream.processing.dead_letters import BUSY, Rejection, UnreadableValue, address_of, dead_letter
+from stream.processing.protocol import PROGRESS_KEY, Message, Outputs, RecordLike, topic_id_headers
 from stream.processing.record_columns import MessageColumns
 from stream.processing.topic_names import LEDGER_PARTITIONS, Topics, partition_of
 from stream.worker.hosted_streams import STATES, HostedStreams
@@ -92,7 +92,7 @@ class OutputEncoder:
     def write_progress(self, outputs: Outputs, progress: Any, topic_ids: Mapping[str, str]) -> None:
         """Write the offset up to which this partition's queries are answered."""
         outputs.add(
-            self._topics.state, self._partition, (PROGRESS_KEY, encode(progress), with_topic_ids(topic_ids))
+            self._topics.state, self._partition, (PROGRESS_KEY, encode(progress), topic_id_headers(topic_ids))
         )
 
     def write_charges(self, outputs: Outputs, slots: npt.NDArray[np.intp]) -> None:
@@ -206,7 +206,9 @@ class OutputEncoder:
         else:
             outputs.add(self._topics.rejected, self._partition, dead_letter(record, rejection))
         value = record.value
-        if (isinstance(value, Unread) and value.batch is not None) or (address := address_of(value)) is None:
+        if (isinstance(value, UnreadableValue) and value.batch is not None) or (
+            address := address_of(value)
+        ) is None:
             return None
         query_id, name = address
         window, group = window_and_group_of_event(value)

@@ -26,7 +26,7 @@ from schemas import (
     StreamSpec,
 )
 from schemas.base import Identifier, Reason
-from schemas.wire import UNREADABLE, Codec, MalformedEventError, struct
+from schemas.wire import DECODE_ERRORS, Codec, MalformedEventError, struct
 from stream.worker.stream_terms import TermsTable
 
 _UNSHARED_FIELDS = frozenset({"threshold"})
@@ -139,7 +139,7 @@ class DefinitionReader:
         """Decode a definition without checking its name and identity."""
         try:
             wire = _decode(value)
-        except UNREADABLE:
+        except DECODE_ERRORS:
             return self._validate(value)
         terms, quotes_without_reason = self._terms_by_shared_part.get(_shared_part(wire), (None, 0))
         if (
@@ -161,7 +161,7 @@ class DefinitionReader:
             return None
         try:
             wire = _decode(value)
-        except UNREADABLE:
+        except DECODE_ERRORS:
             wire = _decode(_codec.encode(definition))
         terms = self.terms.index_of(definition)
         if definition.extensions:

@@ -33,7 +33,7 @@ from schemas import (
     ValuesSource,
     moment_ms,
 )
-from schemas.wire import UNREADABLE, struct
+from schemas.wire import DECODE_ERRORS, struct
 from stream.formatting import cells_of
 from stream.privacy.composition.costs import (
     exact_decimal,
@@ -45,7 +45,7 @@ from stream.privacy.composition.costs import (
 from stream.privacy.mechanisms.above_threshold import answer_sampler, query_sampler, threshold_sampler
 from stream.privacy.mechanisms.grid import Grid
 from stream.privacy.noise import Sampler, Symmetric, round_words
-from stream.processing.dead_letters import Rejection, without_constants
+from stream.processing.dead_letters import Rejection, replace_nan_and_infinity
 
 
 class WindowAndGroup(NamedTuple):
@@ -108,8 +108,8 @@ def window_and_group_of_event(value: bytes | None) -> tuple[Any, Any]:
     if value is None or b'"window"' not in value:
         return None, None
     try:
-        fields = _decode_window_fields(without_constants(value))
-    except UNREADABLE:
+        fields = _decode_window_fields(replace_nan_and_infinity(value))
+    except DECODE_ERRORS:
         return None, None
     return fields.window, fields.group
 

@@ -70,9 +70,9 @@ class QueryProcessor:
         """Change nothing: a stream halts if a query has an offset that the stream has already seen."""
 
     @property
-    def heavy(self) -> bool:
+    def runs_in_thread(self) -> bool:
         """Whether questions may take long: if any stream is no sparse vector over trusted values."""
-        return self._control.heavy
+        return self._control.runs_in_thread
 
     @property
     def repeatable(self) -> bool:
@@ -103,11 +103,11 @@ class QueryProcessor:
         return self.streams.refusals()
 
     def prepare(self, records: Sequence[RecordLike]) -> QueryBatch:
-        """Decode the records of one step: all of them if the processor is not ``heavy``.
+        """Decode the records of one step: all of them unless they run in a thread.
 
         The tables are needed if a query names a stream that no control event has defined yet.
         """
-        return self._admission.read(records, MAX_BATCH_WORK if self.heavy else math.inf)
+        return self._admission.read(records, MAX_BATCH_WORK if self.runs_in_thread else math.inf)
 
     def idle(self, now: float) -> Outputs:
         """End streams, and write status records of changed streams once per interval."""

@@ -26,7 +26,7 @@ from schemas.wire import Codec
 from stream.privacy.composition.costs import PARTS
 from stream.privacy.composition.losses import losses
 from stream.privacy.noise import NoiseKey
-from stream.processing.dead_letters import Unread, address_of
+from stream.processing.dead_letters import UnreadableValue, address_of
 from stream.processing.protocol import Message, Outputs, Record, RecordLike
 from stream.processing.topic_names import Topics
 from stream.tables import TableStore
@@ -48,7 +48,7 @@ Logs = Mapping[tuple[str, int], Sequence[RecordLike]]
 def as_read(logs: Logs, topics: Topics) -> Logs:
     """What a service takes in of these logs: batches that cannot be read are refused as queries, and passed over elsewhere."""
     return {
-        place: [one for one in records if place[0] == topics.queries or not isinstance(one.value, Unread)]
+        place: [one for one in records if place[0] == topics.queries or not isinstance(one.value, UnreadableValue)]
         for place, records in logs.items()
     }
 
@@ -286,7 +286,7 @@ def is_charged(answer: Answer) -> bool:
 
 def _is_answered(query: RecordLike) -> bool:
     value = query.value
-    if isinstance(value, Unread) and value.batch is not None:
+    if isinstance(value, UnreadableValue) and value.batch is not None:
         return False
     return address_of(value) is not None
 

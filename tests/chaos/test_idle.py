@@ -117,7 +117,7 @@ async def test_a_batch_that_takes_longer_does_not_cost_a_worker_its_group(
             assert (await ask("first")).outcome == "below"
             life = engine._partitions[0]._session
             assert life is not None
-            monkeypatch.setattr(QueryProcessor, "heavy", True)
+            monkeypatch.setattr(QueryProcessor, "runs_in_thread", True)
             monkeypatch.setattr(QueryProcessor, "process", slow)
             assert (await ask("slow")).outcome == "below"
             assert batches

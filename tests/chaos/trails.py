@@ -9,7 +9,7 @@ from schemas import MAX_DEFINITION_BYTES, LedgerRecord, Receipt, Request, TrailB
 from schemas.wire import Codec, MalformedEventError
 from stream.budget.receipts import BrokenTrailError, request_digest
 from stream.budget.trail_verification import TrailCheck
-from stream.processing.dead_letters import Unread
+from stream.processing.dead_letters import UnreadableValue
 from stream.processing.protocol import RecordLike
 
 _requests: Codec[Request] = Codec(Request, limit=MAX_DEFINITION_BYTES)
@@ -55,7 +55,7 @@ def _is_of_period(entry: TrailRequest) -> bool:
 
 def _asked(requests: Iterable[RecordLike]) -> Iterable[tuple[str, str]]:
     for record in requests:
-        if record.value is None or isinstance(record.value, Unread):
+        if record.value is None or isinstance(record.value, UnreadableValue):
             continue
         try:
             request = _requests.decode(record.value)

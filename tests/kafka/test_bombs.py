@@ -16,7 +16,7 @@ from aiokafka.errors import MessageSizeTooLargeError
 
 from sotto import AsyncClient
 from stream.kafka.topics.creation import check_topics
-from stream.processing.dead_letters import MAX_RECORDS
+from stream.processing.dead_letters import MAX_BATCH_RECORDS
 from stream.processing.protocol import RecordLike
 from stream.processing.topic_names import partition_of
 from stream.services.processes import Service
@@ -32,7 +32,7 @@ BOMBS: dict[str, Callable[[], bytes]] = {
     "9 MB in a value": lambda: bombs.large_value(9),
     "400 MB in a value": lambda: bombs.large_value(400),
     "900 values of 1 MB": lambda: bombs.large_values(900),
-    "more than a million records": cache(lambda: bombs.tiny_records(MAX_RECORDS + 1)),
+    "more than a million records": cache(lambda: bombs.tiny_records(MAX_BATCH_RECORDS + 1)),
     "three values of 1.3 MB": lambda: bombs.batch(
         (piece for delta in range(3) for piece in bombs.long_record(delta, 1_300_000)), 3
     ),
@@ -86,7 +86,12 @@ async def test_bombs_among_queries_are_refused_whole_and_the_partition_goes_on(
     assert highest(worker) < usual + GROWTH
     refused = [facts(letter) for letter in await letters(client, settings)]
     whole, single = refused[:4], refused[4:]
-    assert [int(one["last.offset"]) - int(one["offset"]) + 1 for one in whole] == [1, 1, 900, MAX_RECORDS + 1]
+    assert [int(one["last.offset"]) - int(one["offset"]) + 1 for one in whole] == [
+        1,
+        1,
+        900,
+        MAX_BATCH_RECORDS + 1,
+    ]
     assert [int(one["length"]) for one in whole] == [len(make()) for make in list(BOMBS.values())[:4]]
     assert {one["exception.class.name"] for one in whole} == {"unreadable"}
     assert {one["codec"] for one in whole} == {"zstd"}

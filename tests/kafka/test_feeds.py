@@ -19,7 +19,7 @@ from schemas import Answer, EventsSource, StreamSpec
 from schemas.answers import HEADER_PREFIX
 from sotto import Driver
 from stream.kafka.client.security import admin_client
-from stream.processing.dead_letters import MAX_RECORDS
+from stream.processing.dead_letters import MAX_BATCH_RECORDS
 from stream.services.processes import Service
 from tests import bombs
 from tests.chaos.checker import committed
@@ -173,7 +173,7 @@ async def test_windows_close_by_the_brokers_clock_where_people_are_silent_too(gr
         await topic.send(int(time.time() * 1000), 3000, 60)
         await topic.settled(begins + 8000)
         # What cannot be read has the broker's stamp all the same, and a header need not have a value.
-        for built in (bombs.large_value(9), bombs.large_value(400), bombs.tiny_records(MAX_RECORDS + 1)):
+        for built in (bombs.large_value(9), bombs.large_value(400), bombs.tiny_records(MAX_BATCH_RECORDS + 1)):
             await bombs.send(ground.settings.bootstrap, topic.source.topic, 0, built)
         await topic.producer.send_and_wait(topic.source.topic, b"{", partition=0, headers=[("name", None)])
         # Nobody has sent anything for a while, and then somebody does.

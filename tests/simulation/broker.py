@@ -12,7 +12,7 @@ from aiokafka import TopicPartition
 from aiokafka.errors import InvalidTimestampError, KafkaError, ProducerFenced, UnknownMemberIdError
 from blake3 import blake3
 
-from stream.processing.dead_letters import TOO_LARGE, Unread, UnreadBatch
+from stream.processing.dead_letters import OVERSIZED_BATCH, UnreadableBatch, UnreadableValue
 from stream.processing.protocol import Headers, Message, Record
 from tests.simulation.clock import EPOCH, VirtualLoop
 from tests.simulation.logs import Log, Transaction
@@ -96,10 +96,10 @@ class Broker:
         log.tell()
 
     def append_unreadable(self, topic: str, partition: int) -> int:
-        """Write what the client library would give for a batch that does not unfold, as one record; gives its offset."""
+        """Write what the client library would give for a batch that cannot be decompressed, as one record; return its offset."""
         offset = self.logs[TopicPartition(topic, partition)].end
-        batch = UnreadBatch(offset, offset, "zstd", 12_000, "ab" * 32)
-        self.append(topic, partition, b"", Unread(b"(a batch)", TOO_LARGE, batch))
+        batch = UnreadableBatch(offset, offset, "zstd", 12_000, "ab" * 32)
+        self.append(topic, partition, b"", UnreadableValue(b"(a batch)", OVERSIZED_BATCH, batch))
         return offset
 
     def seed(self, records: Iterable[Record]) -> None:

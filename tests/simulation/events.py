@@ -19,7 +19,7 @@ from schemas import (
     Request,
     StreamSpec,
 )
-from stream.processing.dead_letters import Unread
+from stream.processing.dead_letters import UnreadableValue
 from stream.processing.protocol import Record
 from stream.processing.topic_names import partition_of
 from tests.chaos.load import Questions
@@ -285,7 +285,7 @@ def _budget_offsets_expired(world: World, chance: random.Random) -> bool:
 
 
 def _readable(world: World, topic: str, number: int) -> list[Record]:
-    return [one for one in world.broker.committed(topic, number) if not isinstance(one.value, Unread)]
+    return [one for one in world.broker.committed(topic, number) if not isinstance(one.value, UnreadableValue)]
 
 
 def _control_event_repeated(world: World, chance: random.Random) -> bool:

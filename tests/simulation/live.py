@@ -13,7 +13,7 @@ from typing import NamedTuple
 from schemas import StreamSpec, span_ms
 from schemas.windows import END_MS
 from sotto import Driver
-from stream.processing.dead_letters import Unread
+from stream.processing.dead_letters import UnreadableValue
 from stream.processing.protocol import Record, RecordLike
 from stream.processing.topic_names import Topics
 from tests.builders import KEY
@@ -321,7 +321,7 @@ class LiveWorld:
 
 def _is_before_all(record: RecordLike) -> bool:
     """Whether an event is dated before the first window of all streams."""
-    return not isinstance(record.value, Unread) and json.loads(record.value or b"")["at"] < BEGINS
+    return not isinstance(record.value, UnreadableValue) and json.loads(record.value or b"")["at"] < BEGINS
 
 
 async def _play(world: LiveWorld) -> list[str]:

@@ -13,7 +13,7 @@ from schemas import CloseStream, OpenStream, StreamSpec, format_moment, moment_m
 from schemas.answers import HEADER_PREFIX
 from schemas.windows import MARK_HEADER
 from sotto import Driver
-from stream.processing.dead_letters import Unread
+from stream.processing.dead_letters import UnreadableValue
 from stream.processing.topic_names import Topics, partition_of
 from stream.worker.fair_shares import NO_LIMITS
 from tests.builders import KEY
@@ -162,7 +162,7 @@ class PeriodWorld(World):
         """The ids of all that is asked, as the answers have them."""
         for number in range(PARTITIONS):
             for record in self.broker.committed(self.topics.queries, number):
-                if not isinstance(record.value, Unread):
+                if not isinstance(record.value, UnreadableValue):
                     yield json.loads(record.value or b"")["id"]
 
     def _out_of_order(self) -> list[str]:
@@ -172,7 +172,7 @@ class PeriodWorld(World):
             asked: dict[int, list[tuple[int, str]]] = defaultdict(list)
             for record in self.broker.committed(self.topics.queries, number):
                 model = (record.key or b"").decode().partition("@")[0]
-                if isinstance(record.value, Unread) or model == LATER or model not in models():
+                if isinstance(record.value, UnreadableValue) or model == LATER or model not in models():
                     continue
                 question, standing = json.loads(record.value or b""), models()[model].standing
                 assert standing is not None
@@ -196,7 +196,7 @@ class PeriodWorld(World):
             for one in letters
         )
         wanted = sum(
-            isinstance(record.value, Unread) or self.visits.is_wrong(record.value or b"", number)
+            isinstance(record.value, UnreadableValue) or self.visits.is_wrong(record.value or b"", number)
             for number in range(LIVE_PARTITIONS)
             for record in self.broker.committed(TOPIC, number)
         )

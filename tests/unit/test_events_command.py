@@ -52,7 +52,7 @@ def told(steps: Any) -> list[tuple[str, list[str]]]:
 
 
 def test_each_event_stands_between_the_marks_where_its_own_time_is() -> None:
-    assert told(Replay(source(), "1h").steps(judged(bytes_of(LINES), source()))) == [
+    assert told(Replay(source(), "1h").group_by_mark(judged(bytes_of(LINES), source()))) == [
         ("0:00", ["N2", "N3", "N5"]),
         ("1:00", []),
         ("2:00", ["N1"]),
@@ -64,7 +64,7 @@ def test_each_event_stands_between_the_marks_where_its_own_time_is() -> None:
 def test_a_replay_ends_where_it_is_told_to_whatever_its_events_say() -> None:
     last = moment_ms(f"{DAY}02:30:00Z")
     expected = [("0:00", ["N2", "N3", "N5"]), ("1:00", []), ("2:00", ["N1"]), ("2:30", ["N4"])]
-    assert told(Replay(source(), "1h", last).steps(judged(bytes_of(LINES), source()))) == expected
+    assert told(Replay(source(), "1h", last).group_by_mark(judged(bytes_of(LINES), source()))) == expected
 
 
 def test_what_would_be_refused_or_never_end_is_said_before_anything_is_written() -> None:
@@ -77,9 +77,11 @@ def test_what_would_be_refused_or_never_end_is_said_before_anything_is_written()
     with pytest.raises(Invalid, match=r"marks: the interval is less than a millisecond"):
         Replay(source(), "0s")
     with pytest.raises(Invalid, match="leave out events with wrong dates"):
-        Replay(source(), "1h").steps(judged(bytes_of([LINES[0], event("N9", "9999-01-01T00:00:00Z")]), source()))
+        Replay(source(), "1h").group_by_mark(
+            judged(bytes_of([LINES[0], event("N9", "9999-01-01T00:00:00Z")]), source())
+        )
     with pytest.raises(Invalid, match="no event has a valid time"):
-        Replay(source(), "1h").steps(judged(bytes_of([LINES[2]]), source()))
+        Replay(source(), "1h").group_by_mark(judged(bytes_of([LINES[2]]), source()))
 
 
 @pytest.fixture

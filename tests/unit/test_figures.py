@@ -68,10 +68,10 @@ def answer(**numbers: object) -> Answer:
 @pytest.mark.parametrize(
     "text",
     [
-        result_text.line(answer(estimate=12345678.0)),
-        result_text.line(answer(estimates=(12345678.0, 1.0))),
-        result_text.table([{"estimate": 12345678.0, "alpha": 4.00004}]),
-        result_text.table([{"n": 12345678.0, "n ±": 4.00004}]),
+        result_text.format_answer(answer(estimate=12345678.0)),
+        result_text.format_answer(answer(estimates=(12345678.0, 1.0))),
+        result_text.format_html_table([{"estimate": 12345678.0, "alpha": 4.00004}]),
+        result_text.format_html_table([{"n": 12345678.0, "n ±": 4.00004}]),
         estimate_text(answer(estimate=12345678.0)),
         query_commands._line(answer(estimate=12345678.0)),
         query_commands._line(answer(estimates=(12345678.0, 1.0))),

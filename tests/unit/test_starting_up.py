@@ -162,7 +162,7 @@ from schemas import Integers
 from stream import sql
 from stream.tables import PredicateParser
 
-sql.read("SELECT COUNT(*) FROM t WHERE age > 3")
+sql.parse_statement("SELECT COUNT(*) FROM t WHERE age > 3")
 PredicateParser({"age": Integers(kind="integers", minimum=0, maximum=9)}).parse("age > 3")
 """
     done = run(WITHOUT.format(missing=set(EXTRA_OF_PACKAGE), code=code))

@@ -12,7 +12,7 @@ import msgspec
 import typer
 
 from schemas import EventsSource, format_moment
-from schemas.wire import UNREADABLE
+from schemas.wire import DECODE_ERRORS
 from stream.cli.manage.record_rows import call_client
 from stream.cli.output import CommandError, name_of, numbered_lines, say
 from stream.client.async_client import AsyncClient
@@ -96,7 +96,7 @@ def _no_object(line: bytes) -> str | None:
     """Return the problem of a line that is not a JSON object, with a remedy; None for an object."""
     try:
         found = _decode(line)
-    except UNREADABLE:
+    except DECODE_ERRORS:
         if line.startswith(b"["):
             return _ARRAY
         if line.startswith(b"{"):
@@ -176,7 +176,7 @@ def _replay(
             yield from zip((line for _, line in some), report.judge(some, None, in_order=True), strict=True)
 
     try:
-        return replay.steps(judged())
+        return replay.group_by_mark(judged())
     except Invalid:
         report.say_reasons()
         raise

@@ -23,7 +23,7 @@ from stream.errors import Timeout
 from stream.formatting import format_error_bound, format_estimate, format_interval
 from stream.processing.dead_letters import says_exhausted
 from stream.questions import Result
-from stream.questions.result_text import about, alpha_unit, format_text_interval, format_typical_error
+from stream.questions.result_text import alpha_unit, format_text_interval, format_typical_error, format_window
 from stream.questions.results import Group
 
 
@@ -316,7 +316,7 @@ async def _follow(*, from_beginning: bool, limit: int, stream: str | None, as_js
 
 
 def _line(answer: Answer, *, with_estimates: bool = True) -> str:
-    parts = [f"{answer.stream}{about(answer)}", answer.id, answer.outcome]
+    parts = [f"{answer.stream}{format_window(answer)}", answer.id, answer.outcome]
     if answer.estimate is not None:
         parts.append(format_estimate(answer.estimate, answer.alpha))
     if answer.estimates is not None and with_estimates:

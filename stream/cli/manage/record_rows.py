@@ -35,7 +35,7 @@ from stream.errors import Forbidden
 from stream.optional_packages import import_or_missing
 from stream.privacy.composition.costs import charged_answers, shown_state, whole_left
 from stream.processing.control_order import MODEL_NOT_ASKED_REASON
-from stream.questions.result_text import cell
+from stream.questions.result_text import quote_formula
 
 _Result = TypeVar("_Result")
 
@@ -293,7 +293,7 @@ def _write_csv(file: IO[bytes], batches: Iterable[_Batch]) -> None:
     writer = csv.DictWriter(text, list(_types()), lineterminator="\n")
     writer.writeheader()
     for batch in batches:
-        writer.writerows({name: cell(value) for name, value in trail_row(*one).items()} for one in batch)
+        writer.writerows({name: quote_formula(value) for name, value in trail_row(*one).items()} for one in batch)
     text.detach()
 
 

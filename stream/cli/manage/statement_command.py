@@ -21,7 +21,7 @@ from stream.client.async_client import AsyncClient
 from stream.errors import Timeout, Unknown
 from stream.formatting import format_error_bound, format_estimate, format_interval
 from stream.questions.question_forms import ANSWER_TIMEOUT
-from stream.sql import ERROR, HIGH, LOW, StatementError, Table, cost_line
+from stream.sql import ERROR_SUFFIX, HIGH_SUFFIX, LOW_SUFFIX, StatementError, Table, format_cost
 
 
 def sql(
@@ -71,19 +71,19 @@ async def _ask(statement: str, timeout: float, max_price: float | str | None) ->
 
 
 def _show(table: Table) -> None:
-    names = [name for name in table.columns if not name.endswith((ERROR, HIGH))]
-    heads = ["95 %" if name.endswith(LOW) else name for name in names]
+    names = [name for name in table.columns if not name.endswith((ERROR_SUFFIX, HIGH_SUFFIX))]
+    heads = ["95 %" if name.endswith(LOW_SUFFIX) else name for name in names]
     show_table("", heads, ([_cell(row, name) for name in names] for row in table))
-    say(f"{table.stream}: {cost_line(table)}")
+    say(f"{table.stream}: {format_cost(table)}")
 
 
 def _cell(row: dict[str, Any], name: str) -> str:
-    if name.endswith(LOW):
-        low, high = row[name], row[name.removesuffix(LOW) + HIGH]
+    if name.endswith(LOW_SUFFIX):
+        low, high = row[name], row[name.removesuffix(LOW_SUFFIX) + HIGH_SUFFIX]
         return "–" if low is None else format_interval((low, high), grouped=True)
-    if name + ERROR not in row:
+    if name + ERROR_SUFFIX not in row:
         return str(row[name])
-    number, error = row[name], row[name + ERROR]
+    number, error = row[name], row[name + ERROR_SUFFIX]
     if number is None:
         return "–"
     text = format_estimate(number, error, grouped=True)

@@ -18,7 +18,7 @@ from typing import Final
 
 import msgspec
 
-from schemas.wire import UNREADABLE
+from schemas.wire import DECODE_ERRORS
 from stream.secret_files import read_own_file
 
 
@@ -259,7 +259,7 @@ def read_state(folder: Path) -> BrokerState | None:
     """Reads the state of the broker in a folder; None if it is missing or unreadable."""
     try:
         return msgspec.json.decode((folder / STATE_FILE).read_bytes(), type=BrokerState)
-    except (OSError, *UNREADABLE):
+    except (OSError, *DECODE_ERRORS):
         return None
 
 
@@ -268,7 +268,7 @@ def read_own_state(folder: Path) -> BrokerState | None:
     content = read_own_file(folder / STATE_FILE)
     try:
         return None if content is None else msgspec.json.decode(content, type=BrokerState)
-    except UNREADABLE:
+    except DECODE_ERRORS:
         return None
 
 
@@ -277,7 +277,7 @@ def read_own_cluster(folder: Path) -> ClusterState | None:
     content = read_own_file(folder / CLUSTER_FILE)
     try:
         return None if content is None else msgspec.json.decode(content, type=ClusterState)
-    except UNREADABLE:
+    except DECODE_ERRORS:
         return None
 
 

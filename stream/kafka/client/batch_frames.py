@@ -7,12 +7,12 @@ from collections.abc import Iterator
 from typing import Final, NamedTuple
 
 from stream.processing.dead_letters import (
-    BAD_NAME,
+    INVALID_HEADER_NAME,
     MAX_HEADERS,
-    RECORD_TOO_LARGE,
+    OVERSIZED_RECORD,
     TOO_MANY_HEADERS,
     Rejection,
-    Unread,
+    UnreadableValue,
 )
 
 HEADER_BYTES: Final = 61
@@ -56,7 +56,7 @@ class RecordPosition(NamedTuple):
 def parse_records(batch: memoryview, next_offset: int) -> Iterator[ReadRecord]:
     """Parses the records of an uncompressed batch, starting at offset ``next_offset``.
 
-    The value of a record is an `Unread` if a header name is not UTF-8, or if there are more than
+    The value of a record is an `UnreadableValue` if a header name is not UTF-8, or if there are more than
     `MAX_HEADERS` headers, of which only the first ones are kept.
 
     Raises:
@@ -73,7 +73,7 @@ def parse_records_from(
 ) -> Iterator[tuple[ReadRecord, RecordPosition]]:
     """Parses like `parse`, but from ``start`` in ``data``; yields each record and its end.
 
-    A record of more than ``max_bytes`` bytes has an empty `Unread` as its value.
+    A record of more than ``max_bytes`` bytes has an empty `UnreadableValue` as its value.
     """
     base = int.from_bytes(batch[:8], "big")
     first_timestamp = int.from_bytes(batch[FIRST_TIMESTAMP], "big", signed=True)
@@ -94,12 +94,12 @@ def parse_records_from(
         key: bytes | None = None
         headers: list[tuple[str, bytes | None]] = []
         if length > max_bytes:
-            value: bytes | None = Unread(b"", RECORD_TOO_LARGE)
+            value: bytes | None = UnreadableValue(b"", OVERSIZED_RECORD)
         else:
             key, position = _read_bytes(data, position, place)
             value, position = _read_bytes(data, position, place)
             headers, unread = _read_headers(data, position, place)
-            value = value if unread is None or value is None else Unread(value, unread)
+            value = value if unread is None or value is None else UnreadableValue(value, unread)
         stamp = first_timestamp + timestamp if append_time is None else append_time
         read = ReadRecord(base + delta, stamp, 0 if append_time is None else 1, key, value, headers)
         yield read, RecordPosition(number + 1, place)
@@ -119,7 +119,7 @@ def _read_headers(data: Bytes, position: int, end: int) -> tuple[list[tuple[str,
         try:
             headers.append((name.decode(), value))
         except UnicodeDecodeError:
-            unread = BAD_NAME
+            unread = INVALID_HEADER_NAME
             headers.append((name.decode(errors="backslashreplace"), value))
     if count > MAX_HEADERS:
         unread = TOO_MANY_HEADERS

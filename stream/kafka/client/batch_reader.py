@@ -3,7 +3,7 @@
 A compressed batch of a few kilobytes can have gigabytes of content, and aiokafka has no limit.
 Here each batch is decompressed into a buffer of fixed size. If it does not fit, it is decompressed
 into a larger buffer several times, and each time (a turn) some of its records are returned. A batch
-that does not fit there either is replaced by one `Unread` (`stream.processing.dead_letters`).
+that does not fit there either is replaced by one `UnreadableValue` (`stream.processing.dead_letters`).
 Importing `stream.kafka.client.adapter` installs this module in Sotto's consumers.
 """
 
@@ -34,22 +34,22 @@ from stream.kafka.client.batch_frames import (
 )
 from stream.kafka.client.client_patches import fetcher
 from stream.processing.dead_letters import (
-    BROKEN,
+    DECOMPRESSED_PART_BYTES,
+    MALFORMED_BATCH,
+    MAX_BATCH_RECORDS,
+    MAX_DECOMPRESSED_BYTES,
     MAX_HEADERS,
     MAX_RECORD_BYTES,
-    MAX_RECORDS,
-    MOST_UNFOLDED_BYTES,
-    RECORD_TOO_LARGE,
-    TOO_LARGE,
+    OVERSIZED_BATCH,
+    OVERSIZED_RECORD,
     TOO_MANY_HEADERS,
     TOO_MANY_RECORDS,
-    UNFOLDED_BYTES,
     Rejection,
-    Unread,
-    UnreadBatch,
+    UnreadableBatch,
+    UnreadableValue,
 )
 
-MAX_FETCH_BYTES: Final = UNFOLDED_BYTES
+MAX_FETCH_BYTES: Final = DECOMPRESSED_PART_BYTES
 """A fetch of a partition ends after this many decompressed bytes; the rest is fetched again."""
 MAX_NATIVE_BYTES: Final = 1024 * 1024
 """Largest batch that aiokafka parses: it creates all headers before Sotto can count them."""
@@ -106,7 +106,7 @@ class BoundedRecords:
 
 
 class BoundedBatch:
-    """A batch that yields its records, with an `Unread` in place of each unreadable part."""
+    """A batch that yields its records, with an `UnreadableValue` in place of each unreadable part."""
 
     __slots__ = (
         "_batch",
@@ -145,7 +145,7 @@ class BoundedBatch:
         return (
             self._records_of_current_format()
             if self._raw[_FORMAT_OFFSET] >= 2
-            else iter([self._build_unread(BROKEN)])
+            else iter([self._build_unread(MALFORMED_BATCH)])
         )
 
     @property
@@ -184,7 +184,7 @@ class BoundedBatch:
 
     def _records_of_current_format(self) -> Iterator[Any]:
         """Yields the records of a batch in the current format."""
-        if self.count > MAX_RECORDS:
+        if self.count > MAX_BATCH_RECORDS:
             yield self._build_unread(TOO_MANY_RECORDS)
             return
         if (plain := self._decompress_once()) is None:
@@ -208,32 +208,32 @@ class BoundedBatch:
                 last_offset = record.offset
                 yield record
         except BrokenBatchError:
-            yield self._build_unread(BROKEN, first=last_offset + 1)
+            yield self._build_unread(MALFORMED_BATCH, first=last_offset + 1)
 
     def _records_in_turns(self) -> Iterator[Any]:
         """Yields records in turns; each turn decompresses the batch again, to use little memory."""
         place, last_offset, is_over = RecordPosition(), self.base_offset - 1, False
         while not is_over:
             if (plain := self._decompress_for_turn()) is None:
-                yield self._build_unread(TOO_LARGE)
+                yield self._build_unread(OVERSIZED_BATCH)
                 return
             rest = parse_records_from(place, self._raw, plain, last_offset + 1, MAX_RECORD_BYTES)
             turn: list[ReadRecord] = []
             returned_bytes = 0
             try:
-                while len(turn) < TURN_RECORDS and returned_bytes < UNFOLDED_BYTES:
+                while len(turn) < TURN_RECORDS and returned_bytes < DECOMPRESSED_PART_BYTES:
                     before = place.size
                     record, place = next(rest)
                     last_offset = record.offset
-                    if isinstance(record.value, Unread) and record.value.rejection is RECORD_TOO_LARGE:
-                        turn.append(self._build_unread(RECORD_TOO_LARGE, last_offset, last_offset))
+                    if isinstance(record.value, UnreadableValue) and record.value.rejection is OVERSIZED_RECORD:
+                        turn.append(self._build_unread(OVERSIZED_RECORD, last_offset, last_offset))
                     else:
                         turn.append(record)
                         returned_bytes += place.size - before
             except StopIteration:
                 is_over = True
             except BrokenBatchError:
-                turn.append(self._build_unread(BROKEN, last_offset + 1))
+                turn.append(self._build_unread(MALFORMED_BATCH, last_offset + 1))
                 is_over = True
             del plain, rest
             self._fetched.count_decompressed(returned_bytes)
@@ -241,7 +241,7 @@ class BoundedBatch:
 
     def _decompress_for_turn(self) -> memoryview | None:
         """Decompresses into a larger, temporary buffer; None if the batch does not fit there either."""
-        space = memoryview(bytearray(MOST_UNFOLDED_BYTES))
+        space = memoryview(bytearray(MAX_DECOMPRESSED_BYTES))
         return decompress(_CODEC_MASK & self._raw[ATTRIBUTES], self._raw[HEADER_BYTES:], space)
 
     def _build_unread(self, rejection: Rejection, first: int | None = None, last: int | None = None) -> ReadRecord:
@@ -251,7 +251,7 @@ class BoundedBatch:
         codec = raw[ATTRIBUTES if is_current else _OLD_ATTRIBUTES_OFFSET] & _CODEC_MASK
         if self._digest is None:  # cached, because a batch may have hundreds of unread records
             self._digest = blake3(raw).hexdigest()
-        batch = UnreadBatch(
+        batch = UnreadableBatch(
             first=self.base_offset if first is None else first,
             last=self.next_offset - 1 if last is None else last,
             codec=_CODECS[codec] if codec < len(_CODECS) else "unknown",
@@ -260,20 +260,20 @@ class BoundedBatch:
         )
         is_stamped = is_current and bool(raw[ATTRIBUTES] & APPEND_TIME_FLAG)
         stamp = int.from_bytes(raw[MAX_TIMESTAMP], "big", signed=True) if is_stamped else 0
-        unread = Unread(bytes(raw[:DEAD_LETTER_BYTES]), rejection, batch)
+        unread = UnreadableValue(bytes(raw[:DEAD_LETTER_BYTES]), rejection, batch)
         return ReadRecord(batch.last, stamp, int(is_stamped), None, unread, [])
 
 
 def decompress(codec: int, data: memoryview, place: memoryview | None = None) -> memoryview | None:
     """Decompresses into ``place``; None if the content does not fit or is invalid.
 
-    Without a ``place``, it uses one buffer of `UNFOLDED_BYTES` per thread, whatever size the data
+    Without a ``place``, it uses one buffer of `DECOMPRESSED_PART_BYTES` per thread, whatever size the data
     states; the result is then valid until the next call in this thread.
     """
     if place is None:
         space = getattr(_thread_buffers, "buffer", None)
         if space is None:
-            space = _thread_buffers.buffer = bytearray(UNFOLDED_BYTES)
+            space = _thread_buffers.buffer = bytearray(DECOMPRESSED_PART_BYTES)
         place = memoryview(space)
     try:
         match codec:
@@ -309,7 +309,7 @@ def _decompress_snappy(data: memoryview, place: memoryview) -> int:
 
 def _without_extra_headers(record: Any) -> ReadRecord:
     value = record.value
-    stand_in = None if value is None else Unread(value, TOO_MANY_HEADERS)
+    stand_in = None if value is None else UnreadableValue(value, TOO_MANY_HEADERS)
     return ReadRecord(
         record.offset, record.timestamp, record.timestamp_type, record.key, stand_in, record.headers[:MAX_HEADERS]
     )

@@ -44,7 +44,7 @@ from stream.monitor.state.budget_history import HeldEntry, PeriodEnd, TrailState
 from stream.monitor.state.entries import SourceEntry, meaning_of, total_amount
 from stream.monitor.state.monitor_tables import MonitorTables
 from stream.monitor.state.record_shapes import TrailShape, decode_record
-from stream.questions.result_text import cell
+from stream.questions.result_text import quote_formula
 
 
 def period_view(period: Period | None) -> PeriodView | None:
@@ -315,4 +315,4 @@ def _cells(entry: HeldEntry) -> list[Any]:
         "analysts": " ".join(row.analysts) or None,
     }
     amounts = [getattr(getattr(row, name), part, None) for name in _AMOUNTS for part in _PARTS]
-    return [*(cell(values[name]) for name in _WORDS), *amounts, entry.raw.decode(errors="replace")]
+    return [*(quote_formula(values[name]) for name in _WORDS), *amounts, entry.raw.decode(errors="replace")]

@@ -188,7 +188,7 @@ async def ask_question(tables: MonitorTables, asker: Asker | None, query: Query)
     grant = views.grant_record(entry)
     source = views.definition(tables, tables.sources[grant.spec.source])
     [result] = await _ask_or_problem(asker, [query])
-    result = result.of(query, source)
+    result = result.with_question(query, source)
     return QuestionAnswered(
         answer=to_answer(result),
         rows=[
@@ -204,7 +204,7 @@ async def ask_question(tables: MonitorTables, asker: Asker | None, query: Query)
 async def ask_statement(tables: MonitorTables, asker: Asker | None, statement: Statement) -> StatementAnswered:
     """Ask all questions of a SELECT and return its rows and cost."""
     try:
-        parsed = sql.read(statement.statement)
+        parsed = sql.parse_statement(statement.statement)
         if asker is not None and (asked := asker.stream_asked(f"{statement.id}-0")) is not None:
             # A repeated statement goes to the same stream, although another may be cheaper by now.
             parsed = replace(parsed, table=asked)
@@ -217,7 +217,7 @@ async def ask_statement(tables: MonitorTables, asker: Asker | None, statement: S
         raise ProblemError(400, "malformed", f"statement: {error}"[:1024]) from None
     found = await _ask_or_problem(asker, prepared.queries)
     grant, source = prepared.target.grant, prepared.target.source
-    results = Results(one.of(query, source) for one, query in zip(found, prepared.queries, strict=True))
+    results = Results(one.with_question(query, source) for one, query in zip(found, prepared.queries, strict=True))
     table = prepared.table(results)
     return StatementAnswered(
         stream=table.stream,

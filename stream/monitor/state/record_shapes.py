@@ -15,7 +15,7 @@ from pydantic import BaseModel
 
 from schemas import FIRST_VERSION, Amount, Extension, Period, Position, StreamIdentity, StreamState, Totals
 from schemas.answers import HEADER_PREFIX
-from schemas.wire import UNREADABLE
+from schemas.wire import DECODE_ERRORS
 from stream.processing.dead_letters import address_of
 from stream.processing.protocol import Headers
 
@@ -173,7 +173,7 @@ def decode_record(shape: type[_Shape], value: bytes) -> _Shape:
     kind: Any = shape
     try:
         record: _Shape = _decoder(kind)(value)
-    except UNREADABLE as error:
+    except DECODE_ERRORS as error:
         raise UnreadableRecordError(type(error).__name__) from None
     return record
 

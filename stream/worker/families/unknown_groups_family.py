@@ -27,7 +27,7 @@ from stream.privacy.noise import DrawRole, cell_noise, event_subkey, name_words
 from stream.privacy.planning.unknown_groups_plans import count_law, group_interval, groups_reach, rule_of
 from stream.privacy.planning.window_texts import is_too_large, size_law
 from stream.processing.dead_letters import Rejection
-from stream.processing.text_counts import decode_text_counts, window_size
+from stream.processing.text_counts import decode_text_counts, window_text_size
 from stream.tables.table_errors import DataError, quote_names
 from stream.tables.text_groups import TextGroups, split_name
 from stream.worker.families.family import AdmittedQuestion, Family, Reply, require_form
@@ -189,4 +189,4 @@ def _exceeds_limit(calibration: UnknownGroupsCalibration, asked: _TextQuestion, 
     The noise has the name of the empty text, which no window has.
     """
     noise = int(cell_noise(size_law(calibration), key, [b""])[0])
-    return asked.is_too_large or is_too_large(calibration, window_size(asked.groups.private_texts), noise)
+    return asked.is_too_large or is_too_large(calibration, window_text_size(asked.groups.private_texts), noise)

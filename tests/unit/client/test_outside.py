@@ -94,7 +94,9 @@ def test_a_choice_from_one_candidate_is_told() -> None:
         SOURCE,
         Query.model_validate({"id": "a", "stream": "b", "candidates": [{"name": "x", "where": "age > 30"}]}),
     )
-    assert one == ("candidates: with one candidate the choice is known before; an answer is charged as any other",)
+    assert one == (
+        "candidates: with one candidate the choice is known in advance; an answer is charged as any other",
+    )
     assert not told(candidates=[{"name": "x", "where": "age > 30"}, {"name": "y", "where": "age > 31"}])
     made = driver()
     made.open(stream("c", "people", "noisy_max", epsilon=9.0))
@@ -107,7 +109,7 @@ def test_of_many_warnings_the_first_are_told_and_how_many_there_are() -> None:
     warnings = driver().ask_many(asked).warnings
     assert warnings[0].startswith("where: age = 30 AND age = 90 holds for no row")
     assert len(warnings) == 11
-    assert warnings[-1] == "and 3 more of such kinds"
+    assert warnings[-1] == "and 3 more warnings"
 
 
 def test_every_predicate_of_a_question_is_looked_at() -> None:

@@ -9,7 +9,7 @@ from typing import Any
 from aiokafka import TopicPartition
 
 from stream.kafka.client.client_patches import fetcher
-from stream.processing.dead_letters import MAX_RECORDS
+from stream.processing.dead_letters import MAX_BATCH_RECORDS
 from tests import bombs
 
 PLACE = TopicPartition("queries", 0)
@@ -30,5 +30,5 @@ BOMBS: dict[str, Callable[[], bytes]] = {
     "9 MB, lz4": lambda: bombs.large_value(9, "lz4"),
     "9 MB, snappy": lambda: bombs.large_value(9, "snappy"),
     "900 times 1 MB": lambda: bombs.large_values(900),
-    "more than a million records": cache(lambda: bombs.tiny_records(MAX_RECORDS + 1)),
+    "more than a million records": cache(lambda: bombs.tiny_records(MAX_BATCH_RECORDS + 1)),
 }

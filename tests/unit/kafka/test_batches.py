@@ -21,12 +21,12 @@ from stream.kafka.client.batch_frames import parse_records
 from stream.kafka.client.batch_reader import TURN_RECORDS
 from stream.kafka.client.client_patches import fetcher
 from stream.processing.dead_letters import (
+    DECOMPRESSED_PART_BYTES,
+    MAX_BATCH_RECORDS,
+    MAX_DECOMPRESSED_BYTES,
     MAX_HEADERS,
     MAX_RECORD_BYTES,
-    MAX_RECORDS,
-    MOST_UNFOLDED_BYTES,
-    UNFOLDED_BYTES,
-    Unread,
+    UnreadableValue,
 )
 from tests import bombs
 from tests.unit.kafka.bomb_batches import BOMBS, read
@@ -102,7 +102,7 @@ def test_a_bomb_is_one_record_that_names_what_was_not_read_and_the_neighbours_ar
     assert [one.offset for one in found] == [0, count, count + 1]
     assert [bytes(one.value) for one in (found[0], found[2])] == [b"1", b"2"]
     unread = found[1].value
-    assert isinstance(unread, Unread)
+    assert isinstance(unread, UnreadableValue)
     assert unread.rejection.code == "unreadable"
     assert unread.batch is not None
     assert (unread.batch.first, unread.batch.last, unread.batch.length) == (1, count, len(bomb))
@@ -114,13 +114,13 @@ def test_a_bomb_is_one_record_that_names_what_was_not_read_and_the_neighbours_ar
 def test_the_bound_is_where_it_is_said_to_be() -> None:
     """Up to the last byte, and not one more."""
     most = b"".join(piece for delta in range(670) for piece in bombs.long_record(delta, bombs.MEGABYTE // 10))
-    left = MOST_UNFOLDED_BYTES - len(most)
+    left = MAX_DECOMPRESSED_BYTES - len(most)
     frame = len(b"".join(bombs.long_record(670, left - 100))) - (left - 100)
     for length, is_read in ((left - frame, True), (left - frame + 1, False)):
         built = bombs.batch([most, *bombs.long_record(670, length)], 671, level=1)
-        assert isinstance(first_of(built).value, Unread) is not is_read
-    for records, is_read in ((MAX_RECORDS, True), (MAX_RECORDS + 1, False)):
-        assert isinstance(first_of(bombs.tiny_records(records, "none")).value, Unread) is not is_read
+        assert isinstance(first_of(built).value, UnreadableValue) is not is_read
+    for records, is_read in ((MAX_BATCH_RECORDS, True), (MAX_BATCH_RECORDS + 1, False)):
+        assert isinstance(first_of(bombs.tiny_records(records, "none")).value, UnreadableValue) is not is_read
 
 
 def first_of(data: bytes) -> Any:
@@ -156,7 +156,7 @@ def test_a_batch_that_takes_several_turns_is_read_whole_and_in_order(codec: str)
     values = [b"%d" % number + b"a" * (number % 5 * 600) for number in range(TURN_RECORDS // 5)]
     few = [bombs.record(delta, b"ward", value, [(b"name", b"x")]) for delta, value in enumerate(values)]
     many = many_records()
-    for pieces in (few, [*many, *bombs.long_record(len(many), UNFOLDED_BYTES)]):
+    for pieces in (few, [*many, *bombs.long_record(len(many), DECOMPRESSED_PART_BYTES)]):
         data = bombs.batch(pieces, len(few) if pieces is few else len(many) + 1, codec, level=1)
         found: list[Any] = []
         while not found or (found[-1].offset < len(pieces) - 1 and len(found) < len(many)):
@@ -217,7 +217,9 @@ def test_a_header_name_that_is_not_text_refuses_its_own_record_alone() -> None:
         found, following = read(bombs.batch(pieces, 9, codec))
         assert [one.offset for one in found] == list(range(9))
         assert [bytes(one.value) for one in found] == [b"%d" % number for number in range(9)]
-        assert [isinstance(one.value, Unread) for one in found] == [number % 3 == 1 for number in range(9)]
+        assert [isinstance(one.value, UnreadableValue) for one in found] == [
+            number % 3 == 1 for number in range(9)
+        ]
         assert all("UTF-8" in one.value.rejection.message for one in found[1::3])
         assert found[1].headers == (("\\xff\\xfe", b"x"),)
         assert following == 9
@@ -231,7 +233,7 @@ def test_headers_without_number_are_counted_and_most_of_them_never_made() -> Non
             for delta, count in enumerate((few, many, 500_000 if extra else 5000))
         ]
         found, _ = read(bombs.batch(pieces, 3))
-        assert [isinstance(one.value, Unread) for one in found] == [False, True, True]
+        assert [isinstance(one.value, UnreadableValue) for one in found] == [False, True, True]
         assert [len(one.headers) for one in found] == [few, few, few]
 
 
@@ -252,7 +254,7 @@ def test_whatever_stands_in_a_batch_it_is_passed(garbage: bytes, codec: int, cou
     built[22] |= codec
     found, following = read(_checked(built))
     assert following == count
-    assert all(isinstance(one.value, Unread) for one in found if one.offset == count - 1 and count)
+    assert all(isinstance(one.value, UnreadableValue) for one in found if one.offset == count - 1 and count)
 
 
 def _checked(built: bytearray) -> bytes:
@@ -268,7 +270,7 @@ def test_old_formats_are_unread(magic: Any, codec: str) -> None:
     for number in range(1 if codec == "none" else 3):
         builder.append(number, timestamp=1, key=b"ward", value=b"value" * 100)
     [one], following = read(bytes(builder.build()))
-    assert isinstance(one.value, Unread)
+    assert isinstance(one.value, UnreadableValue)
     assert one.value.batch is not None
     assert one.value.batch.codec == codec
     assert following == one.offset + 1
@@ -281,7 +283,7 @@ def test_a_window_of_128_megabytes_is_not_filled() -> None:
     assert batch_reader.decompress(4, memoryview(frame)) is None
     built = bytearray(bombs.batch([frame], 1, "none"))
     built[22] |= 4
-    assert isinstance(first_of(_checked(built)).value, Unread)
+    assert isinstance(first_of(_checked(built)).value, UnreadableValue)
 
 
 _PEAK = """
@@ -309,4 +311,4 @@ def test_reading_bombs_takes_no_more_memory_than_the_bound(tmp_path: Any) -> Non
         path.write_bytes(made)
         names.append(str(path))
     printed = subprocess.run([sys.executable, "-c", _PEAK, *names], capture_output=True, text=True, check=True)
-    assert int(printed.stdout) < (MOST_UNFOLDED_BYTES + 3 * UNFOLDED_BYTES) // 1024
+    assert int(printed.stdout) < (MAX_DECOMPRESSED_BYTES + 3 * DECOMPRESSED_PART_BYTES) // 1024

@@ -25,7 +25,7 @@ class SlowProcessor:
     """Takes its time to look at a batch, and again to answer it."""
 
     def __init__(self, *, heavy: bool) -> None:
-        self.heavy = heavy
+        self.runs_in_thread = heavy
 
     def prepare(self, records: Sequence[Any]) -> Batch:
         time.sleep(STEP_SECONDS)

@@ -11,7 +11,7 @@ from aiokafka import TopicPartition
 
 from stream.engine import partition_task
 from stream.engine.partition_task import CLOSING_SECONDS, FEW_EVENTS
-from stream.processing.protocol import Timed
+from stream.processing.protocol import TimedProcessor
 from tests.unit.kafka.tasks import task_of_a_worker
 
 TURNS = 20
@@ -19,9 +19,9 @@ PATIENCE = 30.0
 NOW = 1_000_000.0
 
 
-def processor(closes: float | None = None) -> Timed:
+def processor(closes: float | None = None) -> TimedProcessor:
     """One whose next window is closed by what comes so many seconds from now, or by no moment."""
-    return cast(Timed, SimpleNamespace(closes_at=None if closes is None else NOW + closes))
+    return cast(TimedProcessor, SimpleNamespace(closes_at=None if closes is None else NOW + closes))
 
 
 def fetched(count: int) -> Any:

@@ -20,9 +20,9 @@ from stream.engine.writer import encode_batches
 from stream.kafka.client import adapter, column_reader
 from stream.kafka.client.client_patches import fetcher
 from stream.kernel import Spans, spans_of, use_kernel
-from stream.processing.dead_letters import Unread
+from stream.processing.dead_letters import UnreadableValue
 from stream.processing.protocol import Message, Messages
-from stream.processing.record_columns import MessageColumns, RecordColumns, are_alike, concatenate
+from stream.processing.record_columns import MessageColumns, RecordColumns, can_be_concatenated, concatenate
 from tests import bombs
 from tests.kernels import kernel
 
@@ -51,7 +51,7 @@ def built_of(listed: Any, codec: str) -> bytes:
 
 def told(records: Any) -> list[Any]:
     return [
-        (one.offset, one.timestamp, one.key, one.value, tuple(one.headers), isinstance(one.value, Unread))
+        (one.offset, one.timestamp, one.key, one.value, tuple(one.headers), isinstance(one.value, UnreadableValue))
         for one in records
     ]
 
@@ -106,7 +106,7 @@ def test_neighbours_that_are_alike_make_one_batch_of_the_same_records(
             parts.append(taken)
     batches: list[list[Any]] = []
     for part in parts:
-        if batches and are_alike(batches[-1][0], part):
+        if batches and can_be_concatenated(batches[-1][0], part):
             batches[-1].append(part)
         else:
             batches.append([part])

@@ -25,7 +25,7 @@ from tests.unit.monitor.installation import OPERATOR, VIEWER, Installation
 
 WAIT = 30.0
 TOKEN = OPERATOR.encode()
-UNREADABLE = {
+DECODE_ERRORS = {
     "carriage return in the value": b"Authorization: Bearer " + TOKEN + b"\rX\r\n",
     "null in the value": b"Authorization: Bearer " + TOKEN + b"\x00\r\n",
     "control character in the value": b"Authorization: Bearer " + TOKEN + b"\x01\r\n",
@@ -79,13 +79,13 @@ async def answered(port: int, sent: bytes) -> bytes:
         writer.close()
 
 
-@pytest.mark.parametrize("name", [*UNREADABLE, *LINES])
+@pytest.mark.parametrize("name", [*DECODE_ERRORS, *LINES])
 async def test_nothing_that_is_sent_gets_into_the_log_or_comes_back(
     name: str, capfd: pytest.CaptureFixture[str]
 ) -> None:
     start = LINES.get(name, b"GET /api/overview HTTP/1.1\r\nHost: x\r\n")
     async with port_of(Installation()) as port:
-        back = await answered(port, start + UNREADABLE.get(name, b"") + b"Connection: close\r\n\r\n")
+        back = await answered(port, start + DECODE_ERRORS.get(name, b"") + b"Connection: close\r\n\r\n")
     logged = "".join(capfd.readouterr())
     assert OPERATOR not in logged
     assert OPERATOR.encode() not in back
@@ -97,7 +97,7 @@ async def test_nothing_that_is_sent_gets_into_the_log_or_comes_back(
 
 
 async def test_unreadable_requests_by_the_thousand_leave_a_few_lines(capfd: pytest.CaptureFixture[str]) -> None:
-    sent = b"GET / HTTP/1.1\r\n" + UNREADABLE["null in the value"] + b"\r\n"
+    sent = b"GET / HTTP/1.1\r\n" + DECODE_ERRORS["null in the value"] + b"\r\n"
     async with port_of(Installation()) as port:
         for _ in range(20):
             await asyncio.gather(*(answered(port, sent) for _ in range(50)))

@@ -12,7 +12,7 @@ from prometheus_client.parser import text_string_to_metric_families
 from stream.monitor.api.openapi import document
 from stream.monitor.api.routes import ROUTES
 from stream.monitor.api.service_models import MemberRow, PartitionRow, WorkersView
-from stream.sql import StatementError, read
+from stream.sql import StatementError, parse_statement
 from tests.unit.monitor.installation import HIGH, LOW, VIEWER, Installation, bearer, get, spec
 
 
@@ -141,6 +141,6 @@ def test_openapi_and_parser_agree_on_a_statements_length() -> None:
     """The longest statement of the OpenAPI document is the longest that the parser reads."""
     longest = document()["components"]["schemas"]["Statement"]["properties"]["statement"]["maxLength"]
     statement = "SELECT COUNT(*) FROM a"
-    assert read(statement.ljust(longest)).table == "a"
+    assert parse_statement(statement.ljust(longest)).table == "a"
     with pytest.raises(StatementError, match=f"more than {longest} characters"):
-        read(statement.ljust(longest + 1))
+        parse_statement(statement.ljust(longest + 1))

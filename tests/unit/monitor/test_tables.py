@@ -15,7 +15,13 @@ from stream.monitor.api import views
 from stream.monitor.api.listing import RejectedQuery, list_rejected
 from stream.monitor.api.monitor_state import metrics_text
 from stream.monitor.state.monitor_tables import MAX_CODES, MAX_RECENT_REJECTED, MonitorTables
-from stream.processing.dead_letters import TOO_LARGE, Rejection, Unread, UnreadBatch, dead_letter
+from stream.processing.dead_letters import (
+    OVERSIZED_BATCH,
+    Rejection,
+    UnreadableBatch,
+    UnreadableValue,
+    dead_letter,
+)
 from stream.processing.protocol import Record
 from stream.processing.topic_names import Topics
 from tests.unit.monitor.installation import FEED, HIGH, LOW, VIEWER, Installation, bearer, get, spec
@@ -441,7 +447,7 @@ def test_restores_are_known_by_service_and_partition() -> None:
 
 def test_a_batch_that_was_not_read_is_passed_over_in_every_topic() -> None:
     tables = MonitorTables(Topics())
-    what = Unread(bytes(8) + b"{}", TOO_LARGE, UnreadBatch(0, 5, "zstd", 12_000, "ab" * 32))
+    what = UnreadableValue(bytes(8) + b"{}", OVERSIZED_BATCH, UnreadableBatch(0, 5, "zstd", 12_000, "ab" * 32))
     for topic in tables.inputs:
         tables.add_record(Record(topic, 0, 5, 0, None, what))
         assert tables.position(topic, 0) == 6

@@ -180,9 +180,9 @@ def test_an_empty_batch_writes_nothing() -> None:
 
 def test_a_batch_may_take_long_where_rows_are_counted_and_not_where_only_noise_is_drawn() -> None:
     driver = installation(spec("s"))
-    assert not worker_of(driver).heavy
+    assert not worker_of(driver).runs_in_thread
     driver.register(source("people", "table"), {"age": [1, 2, 3], "sex": ["F", "M", "F"]})
     driver.open(spec("people", "people", threshold=1e9))
-    assert worker_of(driver).heavy
-    assert not worker_of(driver, only=["s"]).heavy
-    assert restarted(driver, []).heavy
+    assert worker_of(driver).runs_in_thread
+    assert not worker_of(driver, only=["s"]).runs_in_thread
+    assert restarted(driver, []).runs_in_thread

@@ -8,7 +8,7 @@ import pytest
 
 from stream.budget.budget_processor import MAX_PLANS_PER_STEP, MAX_REQUESTS_PER_STEP, count_requests_of_step
 from stream.privacy.ledger.state_machine import Ledger
-from stream.processing.dead_letters import TOO_LARGE, Unread, UnreadBatch
+from stream.processing.dead_letters import OVERSIZED_BATCH, UnreadableBatch, UnreadableValue
 from stream.processing.protocol import Record
 from tests.builders import installation, parse_source, source
 from tests.unit.processors.budget_service import TOPICS, Service, ending, opening, receipts_in, register
@@ -66,7 +66,7 @@ def test_what_cannot_be_read_is_rejected_and_holds_up_nothing(value: bytes) -> N
         [register(f"r-{number}", source=f"feed-{number}") for number in MANY],
         [b"{" for _ in MANY],
         [None for _ in MANY],
-        [Unread(b"", TOO_LARGE, UnreadBatch(0, 0, "zstd", 1, "")) for _ in MANY],
+        [UnreadableValue(b"", OVERSIZED_BATCH, UnreadableBatch(0, 0, "zstd", 1, "")) for _ in MANY],
     ],
     ids=["one plan", "one plan on many feeds", "endings", "feeds", "malformed", "empty", "unread"],
 )

@@ -95,7 +95,7 @@ def test_a_number_that_is_not_kept_as_it_is_written_is_refused(field: str, text:
     [receipt] = [
         record for _, _, messages in outputs for key, record, _ in messages if (key or b"").startswith(b"receipt|")
     ]
-    assert f"source.{field}: has more digits than are kept".encode() in (receipt or b"")
+    assert f"source.{field}: has more digits than a double keeps".encode() in (receipt or b"")
     kept = value.replace(text.encode(), b"1.50")
     process_records(service, [Record(driver.topics.requests, 0, 1, 0, b"feed", kept.replace(b'"1"', b'"2"'))])
     assert "feed" in service.ledger.accounts

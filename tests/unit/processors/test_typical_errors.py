@@ -12,7 +12,7 @@ from pydantic import ValidationError
 from schemas import Answer, EstimateCalibration
 from sotto import Driver
 from stream.errors import Refused
-from stream.questions.result_text import line
+from stream.questions.result_text import format_answer
 from tests.builders import installation, parse_spec, source, stream
 from tests.privacy.service import definition_of
 
@@ -128,7 +128,7 @@ def test_only_estimated_counts_and_shares_have_a_typical_error() -> None:
     assert groups.typical_error == pytest.approx(count.typical_error)
     assert [one.typical_error for one in (top, mean, single)] == [None] * 3
     assert single.interval is not None
-    assert "typical error about" in line(count)
+    assert "typical error about" in format_answer(count)
     assert "typical_error" not in single.model_dump_json(exclude_none=True)
 
 

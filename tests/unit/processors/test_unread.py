@@ -11,16 +11,16 @@ from blake3 import blake3
 
 from stream.processing import topic_names as topics_module
 from stream.processing.dead_letters import (
-    BAD_NAME,
-    HEADERS,
-    KEY_BYTES,
+    INVALID_HEADER_NAME,
     MAX_HEADERS,
-    TOO_LARGE,
-    VALUE_BYTES,
-    WHOLE_BYTES,
+    MAX_KEPT_HEADERS,
+    MAX_KEY_BYTES,
+    MAX_VALUE_BYTES,
+    MAX_WHOLE_BYTES,
+    OVERSIZED_BATCH,
     Rejection,
-    Unread,
-    UnreadBatch,
+    UnreadableBatch,
+    UnreadableValue,
     dead_letter,
 )
 from stream.processing.protocol import Record
@@ -31,7 +31,7 @@ from tests.unit.processors.budget_service import TOPICS, Service, register
 from tests.unit.processors.installation import answers_in, query, spec, worker_of, written
 
 REFUSED = Rejection("too-large", "event: too large")
-BATCH = Unread(b"\0\0beginning", TOO_LARGE, UnreadBatch(2, 7, "zstd", 12_000, "ab" * 32))
+BATCH = UnreadableValue(b"\0\0beginning", OVERSIZED_BATCH, UnreadableBatch(2, 7, "zstd", 12_000, "ab" * 32))
 
 
 def facts(headers: object) -> dict[str, str]:
@@ -51,7 +51,15 @@ def test_a_batch_that_was_not_read_is_one_dead_letter_and_progress_is_behind_it(
             Record(queries, 0, 1, 0, stream, query("one", "feed-0", 1.0)),
             Record(queries, 0, 7, 0, None, BATCH),
             Record(queries, 0, 8, 0, stream, query("two", "feed-0", 1.0)),
-            Record(queries, 0, 9, 0, stream, Unread(query("three", "feed-0", 1.0), BAD_NAME), (("\\xff", b""),)),
+            Record(
+                queries,
+                0,
+                9,
+                0,
+                stream,
+                UnreadableValue(query("three", "feed-0", 1.0), INVALID_HEADER_NAME),
+                (("\\xff", b""),),
+            ),
         ],
     )
     assert [(one.id, one.outcome) for one in answers_in(outputs, driver.topics)] == [
@@ -72,7 +80,7 @@ def test_a_batch_that_was_not_read_is_one_dead_letter_and_progress_is_behind_it(
 
 def test_the_budget_service_refuses_what_could_not_be_read_and_goes_on() -> None:
     service = Service()
-    outputs = service.send(BATCH, register(), Unread(register("other"), BAD_NAME))
+    outputs = service.send(BATCH, register(), UnreadableValue(register("other"), INVALID_HEADER_NAME))
     assert [facts(headers)["exception.class.name"] for _, _, headers in written(outputs, TOPICS.rejected)] == [
         "unreadable",
         "unreadable",
@@ -82,7 +90,7 @@ def test_the_budget_service_refuses_what_could_not_be_read_and_goes_on() -> None
 
 
 def test_a_dead_letter_is_whole_as_long_as_anything_that_comes_in_one_piece() -> None:
-    value = Random(1).randbytes(WHOLE_BYTES - 100)
+    value = Random(1).randbytes(MAX_WHOLE_BYTES - 100)
     key, written_value, headers = dead_letter(
         Record("queries", 0, 5, 0, b"k" * 50, value, (("n", b"v"),)), REFUSED
     )
@@ -110,7 +118,7 @@ def test_a_dead_letter_is_whole_as_long_as_anything_that_comes_in_one_piece() ->
 def test_a_dead_letter_that_would_be_larger_is_cut_with_length_and_digest(record: Record) -> None:
     key, value, headers = dead_letter(record, REFUSED)
     size = len(key or b"") + len(value or b"") + sum(len(name.encode()) + len(given) for name, given in headers)
-    assert size < KEY_BYTES + VALUE_BYTES + 32 * 1024
+    assert size < MAX_KEY_BYTES + MAX_VALUE_BYTES + 32 * 1024
     told = facts(headers)
     if record.value is None:
         assert value is None
@@ -125,7 +133,7 @@ def test_a_dead_letter_has_no_more_headers_than_its_readers_take() -> None:
     own = tuple((f"n{number}", b"v") for number in range(MAX_HEADERS))
     _, _, headers = dead_letter(Record("queries", 0, 5, 0, b"key", b"value", own), REFUSED)
     assert len(headers) <= MAX_HEADERS
-    assert [*headers[:HEADERS]] == [*own[:HEADERS]]
+    assert [*headers[:MAX_KEPT_HEADERS]] == [*own[:MAX_KEPT_HEADERS]]
     assert facts(headers)["header.count"] == f"{MAX_HEADERS}"
 
 
@@ -137,7 +145,7 @@ def test_no_key_longer_than_a_name_is_hashed_or_kept(monkeypatch: pytest.MonkeyP
         return int(murmur2(key))
 
     monkeypatch.setattr(topics_module, "murmur2", noting)
-    topics_module._hashed.cache_clear()
+    topics_module._cached_partition.cache_clear()
     service = Service()
     long = [
         Record(TOPICS.requests, 0, number, 0, b"%d" % number + bytes(1_000_000), b"{}") for number in range(30)

@@ -307,7 +307,7 @@ def test_what_one_column_may_not_ask_is_refused_before_the_others_are_charged(co
         ),
         ({"attributes": ["Sex"]}, "SUM(age) AS b", "'age' is none of the mechanism.attributes"),
         ({"attributes": ["age"], "worst_case": True}, "SUM(age) AS b", "multiplicative weights"),
-        ({"attributes": ["age"]}, "COUNT(DISTINCT who) AS b", "counts rows and no people"),
+        ({"attributes": ["age"]}, "COUNT(DISTINCT who) AS b", "counts rows but not people"),
     ],
 )
 def test_what_a_stream_of_pmw_does_not_answer_is_refused_before_the_rest_is_charged(
@@ -415,7 +415,7 @@ def test_groups_are_named_as_sql_names_them(statement: str, name: str) -> None:
 
 
 def test_a_group_that_may_be_two_things_is_refused() -> None:
-    with pytest.raises(StatementError, match=r"'age' is an attribute and what another one's column is called"):
+    with pytest.raises(StatementError, match=r"'age' is an attribute and also the alias"):
         asked('SELECT "Sex" AS age, COUNT(*) FROM s GROUP BY age', LAPLACE)
 
 

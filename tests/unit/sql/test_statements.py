@@ -11,15 +11,15 @@ import sqlglot
 from hypothesis import given
 from hypothesis import strategies as st
 
-from stream.sql import AnswerColumn, Grouped, StatementError, read
-from stream.sql.having import holds
+from stream.sql import AnswerColumn, GroupColumn, StatementError, parse_statement
+from stream.sql.having import satisfies_having
 
 
 def test_counts_by_a_group_are_read() -> None:
-    statement = read("SELECT sex, COUNT(*) FROM adult WHERE age >= 65 GROUP BY sex")
+    statement = parse_statement("SELECT sex, COUNT(*) FROM adult WHERE age >= 65 GROUP BY sex")
     assert statement.table == "adult"
     assert statement.groups == ("sex",)
-    assert statement.columns == (Grouped("sex", "sex"), AnswerColumn("count(*)", "count", '"age" >= 65'))
+    assert statement.columns == (GroupColumn("sex", "sex"), AnswerColumn("count(*)", "count", '"age" >= 65'))
 
 
 COUNT = AnswerColumn("n", "count", "\"sex\" = 'F'")
@@ -35,7 +35,7 @@ COUNT = AnswerColumn("n", "count", "\"sex\" = 'F'")
         ("SUM(CASE WHEN sex = 'F' THEN 1 END)", COUNT),
         ("COUNT_IF(sex = 'F')", COUNT),
         ("COUNT(1)", AnswerColumn("n", "count")),
-        ("COUNT(age)", AnswerColumn("n", "count", counted=("age",))),
+        ("COUNT(age)", AnswerColumn("n", "count", counted_columns=("age",))),
         ("SUM(age)", AnswerColumn("n", "sum", None, "age")),
         ("SUM(CASE WHEN sex = 'F' THEN age ELSE 0 END)", AnswerColumn("n", "sum", "\"sex\" = 'F'", "age")),
         ("AVG(age) FILTER (WHERE sex = 'F')", AnswerColumn("n", "mean", "\"sex\" = 'F'", "age")),
@@ -57,21 +57,23 @@ COUNT = AnswerColumn("n", "count", "\"sex\" = 'F'")
     ],
 )
 def test_the_ways_to_write_one_question_are_one_question(column: str, expected: AnswerColumn) -> None:
-    assert read("SELECT ? AS n FROM adult".replace("?", column)).columns == (expected,)
+    assert parse_statement("SELECT ? AS n FROM adult".replace("?", column)).columns == (expected,)
 
 
 def test_conditions_of_a_column_and_of_the_statement_both_hold() -> None:
-    (column,) = read("SELECT COUNT(*) FILTER (WHERE sex = 'F') AS n FROM adult WHERE age < 5 OR age > 70").columns
+    (column,) = parse_statement(
+        "SELECT COUNT(*) FILTER (WHERE sex = 'F') AS n FROM adult WHERE age < 5 OR age > 70"
+    ).columns
     assert column == AnswerColumn("n", "count", '("age" < 5 OR "age" > 70) AND ("sex" = \'F\')')
 
 
 def test_a_mean_over_some_rows_is_not_taken_for_one_over_all() -> None:
     with pytest.raises(StatementError, match="CASE"):
-        read("SELECT AVG(CASE WHEN sex = 'F' THEN age ELSE 0 END) FROM adult")
+        parse_statement("SELECT AVG(CASE WHEN sex = 'F' THEN age ELSE 0 END) FROM adult")
     with pytest.raises(StatementError, match="CASE"):
-        read("SELECT AVG(CASE WHEN sex = 'F' THEN 1 END) FROM adult")
+        parse_statement("SELECT AVG(CASE WHEN sex = 'F' THEN 1 END) FROM adult")
     with pytest.raises(StatementError, match="ELSE"):
-        read("SELECT COUNT(CASE WHEN sex = 'F' THEN 1 ELSE 0 END) FROM adult")
+        parse_statement("SELECT COUNT(CASE WHEN sex = 'F' THEN 1 ELSE 0 END) FROM adult")
 
 
 @pytest.mark.parametrize(
@@ -80,18 +82,18 @@ def test_a_mean_over_some_rows_is_not_taken_for_one_over_all() -> None:
 def test_shares_of_some_rows_are_rates(column: str) -> None:
     rate = "\"sex\" = 'F'"
     statement = "SELECT race, ? AS r FROM adult WHERE age < 5 GROUP BY race".replace("?", column)
-    assert read(statement).columns[1] == AnswerColumn("r", "rate", '"age" < 5', rate=rate)
+    assert parse_statement(statement).columns[1] == AnswerColumn("r", "rate", '"age" < 5', rate=rate)
 
 
 def test_subqueries_by_person_count_and_sum_people() -> None:
     repeaters = (
         "SELECT COUNT(*) AS n FROM (SELECT who FROM visits WHERE days > 1 GROUP BY who HAVING COUNT(*) >= 2)"
     )
-    statement = read(repeaters)
+    statement = parse_statement(repeaters)
     assert statement.table == "visits"
     assert statement.columns == (AnswerColumn("n", "people", '"days" > 1', person="who", min_rows=2),)
-    assert read(repeaters.replace(">= 2", "> 1") + " AS x").columns == statement.columns
-    [column] = read(
+    assert parse_statement(repeaters.replace(">= 2", "> 1") + " AS x").columns == statement.columns
+    [column] = parse_statement(
         "SELECT SUM(LEAST(s, 9)) AS t FROM (SELECT who, SUM(days) AS s FROM visits GROUP BY who)"
     ).columns
     assert column == AnswerColumn("t", "person_sum", None, "days", person="who", bound=9)
@@ -109,18 +111,20 @@ def test_subqueries_by_person_count_and_sum_people() -> None:
     ],
 )
 def test_having_keeps_rows_by_their_published_numbers(condition: str, kept: list[int]) -> None:
-    statement = read(f"SELECT sex, COUNT(*) AS n FROM adult GROUP BY sex HAVING {condition}")  # noqa: S608
+    statement = parse_statement(f"SELECT sex, COUNT(*) AS n FROM adult GROUP BY sex HAVING {condition}")  # noqa: S608
     assert statement.having is not None
     rows = [{"sex": "F", "n": number} for number in (1, 3, 5, None)]
-    found = [row["n"] for row in rows if holds(statement.having, row, ("sex", "n"))]
+    found = [row["n"] for row in rows if satisfies_having(statement.having, row, ("sex", "n"))]
     assert found == kept
 
 
 def test_names_may_be_qualified_by_the_table_or_its_alias() -> None:
-    statement = read('SELECT t.sex, COUNT(*) FROM "adult" AS t WHERE t.age > 3 AND adult.age < 9 GROUP BY t.sex')
+    statement = parse_statement(
+        'SELECT t.sex, COUNT(*) FROM "adult" AS t WHERE t.age > 3 AND adult.age < 9 GROUP BY t.sex'
+    )
     assert statement.columns[1] == AnswerColumn("count(*)", "count", '"age" > 3 AND "age" < 9')
     with pytest.raises(StatementError, match="name an attribute alone"):
-        read("SELECT COUNT(*) FROM adult GROUP BY other.sex")
+        parse_statement("SELECT COUNT(*) FROM adult GROUP BY other.sex")
 
 
 @pytest.mark.parametrize(
@@ -129,12 +133,12 @@ def test_names_may_be_qualified_by_the_table_or_its_alias() -> None:
 @pytest.mark.parametrize("rest", ["", ";", " WHERE age > 3", " AS t", " LIMIT 1"])
 def test_a_name_with_signs_stands_in_double_quotes_and_is_never_taken_for_another(name: str, rest: str) -> None:
     with pytest.raises(StatementError, match=f'in double quotes if it has signs.*: FROM "{re.escape(name)}"$'):
-        read(f"SELECT COUNT(*) FROM {name}{rest}")  # noqa: S608
-    assert read(f'SELECT COUNT(*) FROM "{name}"{rest}').table == name  # noqa: S608
+        parse_statement(f"SELECT COUNT(*) FROM {name}{rest}")  # noqa: S608
+    assert parse_statement(f'SELECT COUNT(*) FROM "{name}"{rest}').table == name  # noqa: S608
 
 
 def test_the_result_can_be_ordered_and_limited() -> None:
-    statement = read("SELECT race, COUNT(*) n FROM adult GROUP BY 1 ORDER BY n DESC, 1 LIMIT 3")
+    statement = parse_statement("SELECT race, COUNT(*) n FROM adult GROUP BY 1 ORDER BY n DESC, 1 LIMIT 3")
     assert (statement.groups, statement.order, statement.limit) == (("race",), ((1, True), (0, False)), 3)
 
 
@@ -201,7 +205,7 @@ def test_the_result_can_be_ordered_and_limited() -> None:
 )
 def test_what_cannot_be_asked_is_refused_with_what_can(text: str, remedy: str) -> None:
     with pytest.raises(StatementError, match=remedy):
-        read(text)
+        parse_statement(text)
 
 
 WORDS = (
@@ -212,13 +216,13 @@ WORDS = (
 @given(st.lists(st.sampled_from(WORDS.split()), max_size=25))
 def test_every_text_is_a_statement_or_refused(words: list[str]) -> None:
     with suppress(StatementError):
-        read(" ".join(words))
+        parse_statement(" ".join(words))
 
 
 @pytest.mark.parametrize("nested", ["(" * 1000 + "1" + ")" * 1000, "NOT " * 1500 + "TRUE", "- " * 2000 + "1"])
 def test_a_statement_that_nests_deep_is_refused(nested: str) -> None:
     with pytest.raises(StatementError):
-        read("SELECT COUNT(*) FROM a WHERE ?".replace("?", nested))
+        parse_statement("SELECT COUNT(*) FROM a WHERE ?".replace("?", nested))
 
 
 @pytest.mark.parametrize(
@@ -230,9 +234,12 @@ def test_a_statement_that_nests_deep_is_refused(nested: str) -> None:
         ("SELECT COUNT(*) FROM a WHERE b = 'O\\'Brien'", "double a quote inside a text, as in 'O''Brien'"),
         ("EXPLAIN SELECT COUNT(*) FROM a", "not with 'EXPLAIN'; leave it out: each result shows its cost"),
         ("SHOW TABLES", "not with 'SHOW'; 'sotto source list' and list_sources() show"),
-        ("(SELECT COUNT(*) FROM a)", "stands in parentheses; leave them out"),
+        ("(SELECT COUNT(*) FROM a)", "is in parentheses; leave them out"),
         ("SELECT COUNT(*) FROM a LIMIT " + "1" * 4500, "LIMIT: give a whole number of at most 18 digits"),
-        ("SELECT COUNT(*) FROM a ORDER BY " + "1" * 4500, "ORDER BY: name a column of the result, or its place"),
+        (
+            "SELECT COUNT(*) FROM a ORDER BY " + "1" * 4500,
+            "ORDER BY: name a column of the result, or its position",
+        ),
         ("SELECT b, COUNT(*) FROM a GROUP BY " + "1" * 4500, "GROUP BY: name an attribute"),
     ],
 )
@@ -241,7 +248,7 @@ def test_read_names_the_remedy_for_sql_of_other_dialects(
 ) -> None:
     """A statement of another dialect is refused in Sotto's words, and the parser writes nothing to standard error."""
     with pytest.raises(StatementError) as refused:
-        read(text)
+        parse_statement(text)
     assert remedy in str(refused.value)
     assert capfd.readouterr().err == ""
 
@@ -252,7 +259,7 @@ def test_read_keeps_the_parsers_log_for_other_programs(caplog: pytest.LogCapture
         sqlglot.parse_one("SHOW TABLES", dialect="postgres")
         assert "Falling back" in caplog.text
         caplog.clear()
-        read("SELECT COUNT(*) FROM a WHERE b -> 'x[[' = 1")
+        parse_statement("SELECT COUNT(*) FROM a WHERE b -> 'x[[' = 1")
         assert not caplog.text
 
 
@@ -260,6 +267,6 @@ def test_read_keeps_the_parsers_log_for_other_programs(caplog: pytest.LogCapture
     "text", ["SELECT sex FROM a WHERE age > 3 GROUP BY sex", "SELECT DISTINCT sex FROM a WHERE age > 3"]
 )
 def test_a_statement_may_ask_for_groups_alone(text: str) -> None:
-    statement = read(text)
+    statement = parse_statement(text)
     assert statement.groups == ("sex",)
     assert statement.where == '"age" > 3'

@@ -16,7 +16,7 @@ from stream.feeds.feed_definitions import Epoch, FeedDefinitions
 from stream.feeds.tally import CellCounts
 from stream.feeds.window_queries import MAX_PARTIALS_PER_STEP
 from stream.kernel import Keys
-from stream.processing.dead_letters import BROKEN, Unread
+from stream.processing.dead_letters import MALFORMED_BATCH, UnreadableValue
 from stream.processing.protocol import PROGRESS_KEY, LaterVersionError, Outputs, TableMissedError
 from stream.processing.topic_names import partition_of
 from tests.processing import process_records
@@ -99,7 +99,7 @@ def test_bad_events_are_set_aside_with_reasons_and_cost_nothing_else() -> None:
         Arrived(1, HOUR, event(stranger, HOUR)),
         Arrived(2, HOUR, event(own, HOUR + 5 * MINUTE + 1)),
         Arrived(3, HOUR, event(own, HOUR + 5 * MINUTE)),
-        Arrived(4, HOUR, Unread(b"secret", BROKEN)),
+        Arrived(4, HOUR, UnreadableValue(b"secret", MALFORMED_BATCH)),
         Arrived(5, HOUR, b'{"who": "' + b"x" * 1_000_000),
         Arrived(6, HOUR, event(own, HOUR, origin="SECRET")),
         Arrived(7, HOUR, None),
