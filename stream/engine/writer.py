@@ -12,12 +12,14 @@ from typing import Any, Final, Self
 
 from aiokafka import TopicPartition
 from aiokafka.errors import InvalidTimestampError, InvalidTransactionTimeout
-from aiokafka.record.util import calc_crc32c, encode_varint
+from aiokafka.record.util import encode_varint
 
 from stream.engine.partition_input import GroupOffsets
 from stream.kafka.client.adapter import KAFKA, Clients, OutgoingBatch, Producer
+from stream.kafka.client.batch_frames import CHECKED_FROM, CHECKSUM
 from stream.kafka.client.batch_reader import COLUMN_RECORDS
 from stream.kafka.client.client_patches import transaction_timeout_error
+from stream.kafka.client.column_reader import checksum_of
 from stream.kafka.client.security import connection_options
 from stream.kafka.client.transactional_producer import TransactionalProducer
 from stream.kernel import RecordWriter, Spans, compiled_kernel, spans_of
@@ -28,9 +30,7 @@ from stream.settings import Settings
 
 _HEADER: Final = struct.Struct(">qiibIhiqqqhii")
 _LENGTH_END: Final = 12
-_ATTRIBUTES_AT: Final = 21
 _CHECKSUM: Final = struct.Struct(">I")
-_CHECKSUM_AT: Final = 17
 _TRANSACTIONAL: Final = 0x10
 _OVERHEAD: Final = 32
 """Most bytes of a record in addition to its key and value."""
@@ -103,7 +103,7 @@ class FramedBatch:
             figures = (_TRANSACTIONAL, self._count - 1, *times, *self._producer, self._count)
             built = bytearray(_HEADER.pack(0, length, -1, 2, 0, *figures))
             built += self._records
-            _CHECKSUM.pack_into(built, _CHECKSUM_AT, calc_crc32c(memoryview(built)[_ATTRIBUTES_AT:]))
+            _CHECKSUM.pack_into(built, CHECKSUM.start, checksum_of(memoryview(built)[CHECKED_FROM:]))
             self._built = built
         return self._built
 

@@ -153,6 +153,15 @@ def _row_texts(part: Part, count: int) -> Iterator[bytes]:
     return (listed[place] for place in which.tolist())
 
 
+def crc32c(data: memoryview) -> int | None:
+    """Return the CRC-32C of bytes; None without the kernel or the processor's instruction for it."""
+    if (library := compiled_kernel()) is None:
+        return None
+    bytes_read: Buffer = np.frombuffer(data, dtype=np.uint8)
+    checksum: int = library.sotto_crc32c(address(bytes_read), len(bytes_read))
+    return None if checksum < 0 else checksum
+
+
 class RecordReader:
     """Reads Kafka records in one buffer as columns; ``rows`` is the number of records read."""
 

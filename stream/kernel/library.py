@@ -32,6 +32,7 @@ _FUNCTIONS: Final[dict[str, tuple[Any, list[Any]]]] = {
     "sotto_scatter": (None, [_NUMBER, *[_POINTER] * 2, _NUMBER, _POINTER, _NUMBER]),
     "sotto_room": (_NUMBER, [_NUMBER, _POINTER, _NUMBER]),
     "sotto_pack": (_NUMBER, [_NUMBER, _POINTER, _NUMBER, *[_POINTER] * 3]),
+    "sotto_crc32c": (_NUMBER, [_POINTER, _NUMBER]),
     "sotto_frame": (_NUMBER, [*[_NUMBER] * 4, *[_POINTER] * 7, _NUMBER, _POINTER]),
     "sotto_number": (
         _NUMBER,

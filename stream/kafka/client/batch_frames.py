@@ -17,6 +17,9 @@ from stream.processing.dead_letters import (
 
 HEADER_BYTES: Final = 61
 """Length of a batch's header."""
+CHECKSUM: Final = slice(17, 21)
+CHECKED_FROM: Final = 21
+"""Offset of the first byte that the checksum covers."""
 ATTRIBUTES: Final = 22
 """Offset of the byte that has the compression codec and the timestamp type."""
 LAST_DELTA: Final = slice(23, 27)

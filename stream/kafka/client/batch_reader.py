@@ -144,9 +144,14 @@ class BoundedBatch:
     def __iter__(self) -> Iterator[Any]:
         return (
             self._records_of_current_format()
-            if self._raw[_FORMAT_OFFSET] >= 2
+            if self.is_current_format
             else iter([self._build_unread(MALFORMED_BATCH)])
         )
+
+    @property
+    def is_current_format(self) -> bool:
+        """Whether the batch has the format that Kafka writes since 0.11."""
+        return self._raw[_FORMAT_OFFSET] >= 2
 
     @property
     def count(self) -> int:
@@ -161,7 +166,7 @@ class BoundedBatch:
     def decompressed(self) -> tuple[memoryview, slice] | None:
         """Returns a buffer and the uncompressed batch's slice of it; None if it cannot become columns."""
         raw = self._raw
-        if raw[_FORMAT_OFFSET] < 2 or not 0 < self.count <= COLUMN_RECORDS:
+        if not self.is_current_format or not 0 < self.count <= COLUMN_RECORDS:
             return None
         if not raw[ATTRIBUTES] & _CODEC_MASK:
             return self.data, self.place
@@ -247,7 +252,7 @@ class BoundedBatch:
     def _build_unread(self, rejection: Rejection, first: int | None = None, last: int | None = None) -> ReadRecord:
         """Builds the record that replaces the records from offset ``first`` to ``last``."""
         raw = self._raw
-        is_current = raw[_FORMAT_OFFSET] >= 2
+        is_current = self.is_current_format
         codec = raw[ATTRIBUTES if is_current else _OLD_ATTRIBUTES_OFFSET] & _CODEC_MASK
         if self._digest is None:  # cached, because a batch may have hundreds of unread records
             self._digest = blake3(raw).hexdigest()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import random
 import struct
 import weakref
 from collections.abc import Iterator
@@ -11,7 +12,9 @@ from typing import Any
 
 import pytest
 from aiokafka import TopicPartition
+from aiokafka.errors import CorruptRecordException
 from aiokafka.producer.message_accumulator import BatchBuilder
+from aiokafka.record.util import calc_crc32c
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -19,7 +22,8 @@ from stream.engine import writer
 from stream.engine.writer import encode_batches
 from stream.kafka.client import adapter, column_reader
 from stream.kafka.client.client_patches import fetcher
-from stream.kernel import Spans, spans_of, use_kernel
+from stream.kafka.client.column_reader import checksum_of
+from stream.kernel import Spans, crc32c, spans_of, use_kernel
 from stream.processing.dead_letters import UnreadableValue
 from stream.processing.protocol import Message, Messages
 from stream.processing.record_columns import MessageColumns, RecordColumns, can_be_concatenated, concatenate
@@ -282,6 +286,29 @@ def test_a_long_list_is_laid_out_as_its_batches_are_asked_for(monkeypatch: pytes
         counts += [one.record_count() for one in batches]
     assert counts == [3, 3, 2 + 9]
     assert sum(copied) == 2 * 8, "what is in columns is not copied"
+
+
+@given(seed=st.integers(0, 255), size=st.integers(0, 40) | st.integers(0, 80_000), skipped=st.integers(0, 9))
+@settings(deadline=None, max_examples=60)
+def test_a_checksum_is_that_of_the_client(seed: int, size: int, skipped: int) -> None:
+    """Sizes above 24,576 bytes are read in three parallel runs; ``skipped`` changes the alignment."""
+    data = memoryview(random.Random(seed).randbytes(size + skipped))[skipped:]
+    with use_kernel(kernel()):
+        assert crc32c(data) in {None, calc_crc32c(data)}
+        assert checksum_of(data) == calc_crc32c(data)
+    with use_kernel(None):
+        assert crc32c(data) is None
+        assert checksum_of(data) == calc_crc32c(data)
+
+
+@pytest.mark.parametrize("count", [5, 5000])
+def test_a_batch_with_one_wrong_bit_is_refused(count: int) -> None:
+    data = placed(built_of([(b"key", b"value", [])] * count, "none"), 0)
+    for bit in (8 * 17, 8 * 21 + 3, 8 * len(data) - 1):
+        wrong = bytearray(data)
+        wrong[bit // 8] ^= 1 << bit % 8
+        with use_kernel(kernel()), pytest.raises(CorruptRecordException):
+            fetch(column_reader.ColumnRecords, bytes(wrong), 0).take(9)
 
 
 def test_another_library_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
