@@ -69,11 +69,11 @@ class FramedBatch:
     """An encoded batch with the interface of aiokafka's ``BatchBuilder``."""
 
     def __init__(self, writer: RecordWriter, timestamp: int) -> None:
-        self._records = writer.records()
+        self._batch = writer.batch()
         self._count = writer.count
         self._timestamp = timestamp
         self._producer = (-1, -1, 0)
-        self._built: bytearray | None = None
+        self._is_built = False
 
     def append(self, **_: Any) -> None:
         """Accept no record: the batch is complete."""
@@ -87,7 +87,7 @@ class FramedBatch:
 
     def size(self) -> int:
         """Return the length in bytes."""
-        return _HEADER.size + len(self._records)
+        return len(self._batch)
 
     def record_count(self) -> int:
         """Return the number of records."""
@@ -96,16 +96,15 @@ class FramedBatch:
     def _set_producer_state(self, producer_id: int, producer_epoch: int, base_sequence: int) -> None:
         self._producer = (producer_id, producer_epoch, base_sequence)
 
-    def _build(self) -> bytearray:
-        if self._built is None:
+    def _build(self) -> memoryview:
+        if not self._is_built:
             length = self.size() - _LENGTH_END
             times = (self._timestamp, self._timestamp)
             figures = (_TRANSACTIONAL, self._count - 1, *times, *self._producer, self._count)
-            built = bytearray(_HEADER.pack(0, length, -1, 2, 0, *figures))
-            built += self._records
-            _CHECKSUM.pack_into(built, CHECKSUM.start, checksum_of(memoryview(built)[CHECKED_FROM:]))
-            self._built = built
-        return self._built
+            _HEADER.pack_into(self._batch, 0, 0, length, -1, 2, 0, *figures)
+            _CHECKSUM.pack_into(self._batch, CHECKSUM.start, checksum_of(self._batch[CHECKED_FROM:]))
+            self._is_built = True
+        return self._batch
 
 
 def encode_batches(messages: Messages, timestamp: int, batch_bytes: int) -> Iterator[FramedBatch]:
@@ -149,12 +148,12 @@ def _encode_group(some: list[Collection[Message]], timestamp: int, batch_bytes: 
     sizes = [_sizes(part) for part in parts]
     room = min(batch_bytes - _HEADER.size, sum(total for total, _ in sizes))
     largest = max(longest for _, longest in sizes)
-    writer = RecordWriter(room, COLUMN_RECORDS - 1, largest)
+    writer = RecordWriter(room, COLUMN_RECORDS - 1, largest, _HEADER.size)
     for part in parts:
         first, count = 0, len(part) if isinstance(part, list) else len(part[1])
         while (first := first + _write(writer, part, first)) < count:
             yield FramedBatch(writer, timestamp)
-            writer = RecordWriter(room, COLUMN_RECORDS - 1, largest)
+            writer = RecordWriter(room, COLUMN_RECORDS - 1, largest, _HEADER.size)
     yield FramedBatch(writer, timestamp)
 
 

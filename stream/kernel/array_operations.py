@@ -208,13 +208,15 @@ class RecordReader:
 class RecordWriter:
     """Writes Kafka records of one batch: at most ``most``, in ``room`` bytes; the first one always fits."""
 
-    def __init__(self, room: int, most: int, largest: int) -> None:
-        """Set the limits; ``largest`` is the size of the largest record."""
+    def __init__(self, room: int, most: int, largest: int, header: int) -> None:
+        """Set the limits; ``largest`` is the size of the largest record, ``header`` that of the batch's header."""
         self.count = 0
+        self._header = header
         self._room = room
         self._most = most
         self._written = ctypes.c_int64(0)
-        self._out: Buffer = np.empty(room + largest, dtype=np.uint8)
+        self._batch: Buffer = np.empty(header + room + largest, dtype=np.uint8)
+        self._records = self._batch[header:]
 
     def write(self, first: int, keys: Spans, values: Spans) -> int:
         """Write messages from index ``first`` until one does not fit; return how many were written."""
@@ -223,7 +225,7 @@ class RecordWriter:
             len(values),
             self.count,
             self._most,
-            *addresses(keys.data, keys.at, keys.size, values.data, values.at, values.size, self._out),
+            *addresses(keys.data, keys.at, keys.size, values.data, values.at, values.size, self._records),
             self._room,
             ctypes.addressof(self._written),
         )
@@ -236,11 +238,11 @@ class RecordWriter:
         end = begin + len(record)
         if self.count and (self.count == self._most or end > self._room):
             return False
-        self._out[begin:end] = np.frombuffer(record, dtype=np.uint8)
+        self._records[begin:end] = np.frombuffer(record, dtype=np.uint8)
         self._written.value = end
         self.count += 1
         return True
 
-    def records(self) -> memoryview:
-        """Return the written bytes."""
-        return self._out[: self._written.value].data
+    def batch(self) -> memoryview:
+        """Return the space for the header and the written records."""
+        return self._batch[: self._header + self._written.value].data

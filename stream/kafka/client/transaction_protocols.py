@@ -26,7 +26,7 @@ SECOND_PROTOCOL_VERSION: Final = 2
 
 _ALL_IN_SYNC: Final = -1
 
-Batches = Mapping[TopicPartition, bytes | bytearray]
+Batches = Mapping[TopicPartition, wire_requests.Encoded]
 Codes = Iterable[tuple[TopicPartition | None, int]]
 
 

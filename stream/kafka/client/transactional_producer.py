@@ -28,7 +28,7 @@ from stream.kafka.client.transaction_protocols import (
     error_code_of,
     supports_second_protocol,
 )
-from stream.kafka.client.wire_requests import ask_features
+from stream.kafka.client.wire_requests import Encoded, ask_features
 
 FIRST_PAUSE_SECONDS: Final = 0.002
 """First pause before a retry while Kafka writes the markers of the last transaction."""
@@ -145,16 +145,16 @@ class TransactionalProducer:
             self._identity, self._sequences = following, {}
         self._added_to_transaction.clear()
 
-    def _encode_batch(self, place: TopicPartition, batch: Any) -> bytes | bytearray:
+    def _encode_batch(self, place: TopicPartition, batch: Any) -> Encoded:
         """Encodes a batch with its sequence number, by which Kafka detects duplicates."""
         first = self._sequences.get(place, 0)
         batch._set_producer_state(*self._identity, first)  # noqa: SLF001
         following = first + batch.record_count()
         self._sequences[place] = following if following <= _LAST_SEQUENCE else following - 2**31
-        built: bytes | bytearray = batch._build()  # noqa: SLF001
+        built: Encoded = batch._build()  # noqa: SLF001
         return built
 
-    async def _deliver(self, batches: dict[TopicPartition, bytes | bytearray]) -> None:
+    async def _deliver(self, batches: dict[TopicPartition, Encoded]) -> None:
         """Sends a batch to each partition; retries until all have arrived or time is over."""
         loop = asyncio.get_running_loop()
         deadline = loop.time() + self._timeout_ms / 1000
@@ -175,7 +175,7 @@ class TransactionalProducer:
 
     async def _send(self, batches: Batches) -> list[tuple[TopicPartition, int]]:
         """Sends batches to their leaders; returns each partition's error code."""
-        by_node: dict[int, dict[TopicPartition, bytes | bytearray]] = {}
+        by_node: dict[int, dict[TopicPartition, Encoded]] = {}
         told = []
         for place, batch in batches.items():
             leader = self._client.cluster.leader_for_partition(place)

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import struct
 from base64 import urlsafe_b64encode
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from io import BytesIO
 from typing import Any, Final, NamedTuple
 
@@ -40,6 +40,9 @@ _pack_offset = struct.Struct(">iqi").pack
 _unpack_end = struct.Struct(">ihqh").unpack_from
 _unpack_produced = struct.Struct(">ihqqq").unpack_from
 _ID_BYTES: Final = 16
+
+Encoded = bytes | bytearray | memoryview
+"""An encoded batch, or another piece of a request."""
 _NO_ID: Final = bytes(_ID_BYTES)
 
 
@@ -86,11 +89,19 @@ class Request:
     """A request that aiokafka's connections can send: its bytes, and the response's decoder."""
 
     def __init__(
-        self, api: tuple[int, int], body: bytes, read: Callable[[bytes], Any], *, tagged: bool = True
+        self,
+        api: tuple[int, int],
+        body: bytes | Sequence[Encoded],
+        read: Callable[[bytes], Any],
+        *,
+        tagged: bool = True,
     ) -> None:
-        """Takes the request; ``tagged`` is False for ``API_VERSIONS``: its response header has no tags."""
+        """Takes the body, in pieces if it is long.
+
+        ``tagged`` is False for ``API_VERSIONS``: its response header has no tags.
+        """
         self._api = api
-        self._body = body
+        self.body: Sequence[Encoded] = [body] if isinstance(body, bytes) else body
         self._read = read
         self._tagged = tagged
 
@@ -116,7 +127,12 @@ class Request:
 
     def encode(self) -> bytes:
         """Returns the bytes after the header."""
-        return self._body
+        return b"".join(self.body)
+
+    @property
+    def size(self) -> int:
+        """The number of bytes after the header."""
+        return sum(map(len, self.body))
 
     def parse_response_header(self, response: BytesIO) -> Header:
         """Reads the header."""
@@ -135,21 +151,20 @@ def ask_features() -> Request:
     return Request(API_VERSIONS, _text("sotto") + _text("1") + _NO_TAGS, _features, tagged=False)
 
 
-def produce(
-    transactional_id: str, timeout_ms: int, batches: Mapping[TopicPartition, bytes | bytearray]
-) -> Request:
+def produce(transactional_id: str, timeout_ms: int, batches: Mapping[TopicPartition, Encoded]) -> Request:
     """Returns the request that writes batches; the response has an error code per partition."""
-    topics: dict[str, list[bytes | bytearray]] = {}
+    topics: dict[str, list[tuple[int, Encoded]]] = {}
     for (topic, partition), batch in batches.items():
-        topics.setdefault(topic, []).extend((_pack_int32(partition), _varint(len(batch) + 1), batch, _NO_TAGS))
-    parts: list[bytes | bytearray] = [
-        _text(transactional_id),
-        _pack_produce_start(_ALL_IN_SYNC, timeout_ms),
-        _varint(len(topics) + 1),
-    ]
+        topics.setdefault(topic, []).append((partition, batch))
+    pieces: list[Encoded] = []
+    between = _text(transactional_id) + _pack_produce_start(_ALL_IN_SYNC, timeout_ms) + _varint(len(topics) + 1)
     for topic, written in topics.items():
-        parts += (_text(topic), _varint(len(written) // 4 + 1), *written, _NO_TAGS)
-    return Request(PRODUCE, b"".join((*parts, _NO_TAGS)), _produced)
+        between += _text(topic) + _varint(len(written) + 1)
+        for partition, batch in written:
+            pieces += (between + _pack_int32(partition) + _varint(len(batch) + 1), batch)
+            between = _NO_TAGS
+        between += _NO_TAGS
+    return Request(PRODUCE, [*pieces, between + _NO_TAGS], _produced)
 
 
 def commit_offsets(

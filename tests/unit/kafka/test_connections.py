@@ -15,13 +15,13 @@ from typing import Any
 
 import pytest
 import uvloop
-from aiokafka import client, conn, errors
+from aiokafka import TopicPartition, client, conn, errors
 from aiokafka.consumer import consumer, fetcher
 from aiokafka.consumer.group_coordinator import GroupCoordinator
 from aiokafka.producer import message_accumulator, producer
 from aiokafka.protocol.metadata import MetadataRequest
 
-from stream.kafka.client import client_patches
+from stream.kafka.client import client_patches, wire_requests
 from stream.kafka.client.client_patches import BrokerClient, BrokerConnection
 
 PROJECT = Path(__file__).parents[3]
@@ -64,6 +64,38 @@ def test_whoever_sends_over_a_cut_connection_is_told_by_an_error_of_kafkas(
     assert found == [errors.KafkaConnectionError] * 11
 
 
+async def sent_in_pieces(batch: memoryview) -> tuple[bytes, bytes, Any]:
+    """The bytes of a long request at the other end, those of its encoding, and the answer to it."""
+    other: asyncio.Future[tuple[asyncio.StreamReader, asyncio.StreamWriter]] = asyncio.Future()
+    async with await asyncio.start_server(lambda *ends: other.set_result(ends), "127.0.0.1", 0) as server:
+        port = server.sockets[0].getsockname()[1]
+        connection = BrokerConnection("127.0.0.1", port, request_timeout_ms=5000)
+        connection._reader, connection._writer = await asyncio.open_connection("127.0.0.1", port)
+        connection._versions = {wire_requests.PRODUCE[0]: (0, wire_requests.PRODUCE[1])}
+        connection._read_task = connection._create_reader_task()
+        request = wire_requests.produce("id", 1000, {TopicPartition("topic", 0): batch})
+        answered = asyncio.ensure_future(connection.send(request))
+        reader, writer = await other
+        received = await reader.readexactly(struct.unpack(">i", await reader.readexactly(4))[0])
+        header = request.build_request_header(correlation_id=1, client_id="aiokafka").encode()
+        answer = struct.pack(">ib", 1, 0) + b"\1" + bytes(5)
+        writer.write(struct.pack(">i", len(answer)) + answer)
+        codes = await answered
+        connection.close(reason=conn.CloseReason.SHUTDOWN)
+        writer.close()
+    return received, header + request.encode(), codes
+
+
+@pytest.mark.parametrize("loops", [None, uvloop.new_event_loop])
+def test_a_long_request_arrives_as_it_is_encoded(loops: Callable[[], asyncio.AbstractEventLoop] | None) -> None:
+    """The batch is longer than the socket's buffers, and a part of a larger buffer."""
+    batch = memoryview(bytearray(bytes(range(256)) * 50_000))[3:]
+    with asyncio.Runner(loop_factory=loops) as runner:
+        received, expected, codes = runner.run(sent_in_pieces(batch))
+    assert received == expected
+    assert codes == []
+
+
 def test_broker_client_opens_connections_that_create_no_topics() -> None:
     """Each connection of Sotto's clients forbids the broker to create topics."""
     assert client_patches.client.create_conn is client_patches.open_connection
@@ -79,7 +111,15 @@ def test_client_patches_names_the_methods_that_aiokafka_lacks(monkeypatch: pytes
 
 
 PRIVATE_NAMES = {
-    conn.AIOKafkaConnection: ("_host",),
+    conn.AIOKafkaConnection: (
+        "_client_id",
+        "_host",
+        "_next_correlation_id",
+        "_request_timeout",
+        "_requests",
+        "_versions",
+        "_writer",
+    ),
     MetadataRequest: ("_allow_auto_topic_creation",),
     client.AIOKafkaClient: ("_get_conn", "_metadata_update", "_wait_on_metadata"),
     fetcher.Fetcher: ("_fetch_max_wait_ms", "_fetch_task", "_pending_tasks", "_proc_fetch_request"),
