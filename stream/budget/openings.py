@@ -46,7 +46,7 @@ from schemas import (
 from schemas.wire import Codec
 from stream.budget.standing_streams import complete_spec, live_topic_facts, require_texts
 from stream.log import error_fields, get_logger
-from stream.privacy.accuracy.source_facts import LEAST_REACH, MAX_STEPS, SourceFacts, range_of, reach_of
+from stream.privacy.accuracy.source_facts import LEAST_REACH, MAX_STEPS, SourceFacts, clamping_range, largest_value
 from stream.privacy.accuracy.sparse_vector_accuracy import AccuracyError
 from stream.privacy.composition.costs import shortest_decimal
 from stream.privacy.composition.refusals import RefusedError, require_monotone_counts, require_total
@@ -122,7 +122,7 @@ def require_reach(source: Source) -> None:
     """Refuse a source of values whose range needs more than 2^50 steps of its grid."""
     if not isinstance(source, ValuesSource):
         return
-    exact_reach = reach_of(source.grid)
+    exact_reach = largest_value(source.grid)
     reach = float(exact_reach)
     given = [(name, end) for name in ("minimum", "maximum") if (end := getattr(source, name)) is not None]
     for name, end in given:
@@ -136,7 +136,7 @@ def require_reach(source: Source) -> None:
             f"grid: {source.grid:g} reaches from {-reach:.6g} to {reach:.6g} only; declare the feed's minimum and "
             f"maximum within that, or use a grid of at least {_sufficient_grid(float(LEAST_REACH)):g}"
         )
-    low, high = range_of(source.grid, source.minimum, source.maximum)
+    low, high = clamping_range(source.grid, source.minimum, source.maximum)
     if low >= high:
         raise RefusedError(
             f"minimum, maximum: no value lies between {float(low):.6g} and {float(high):.6g}; give both, in order"
@@ -152,7 +152,7 @@ def _sufficient_grid(reach: float) -> float:
 def _require_threshold_in_range(mechanism: Mechanism, source: ValuesSource) -> None:
     if not isinstance(mechanism, AboveThreshold | NumericSparse):
         return
-    low, high = range_of(source.grid, source.minimum, source.maximum)
+    low, high = clamping_range(source.grid, source.minimum, source.maximum)
     if not low <= shortest_decimal(mechanism.threshold) <= high:
         raise RefusedError(
             f"mechanism.threshold: {mechanism.threshold:g} lies outside the feed's range, {float(low):.6g} to {float(high):.6g}, "

@@ -47,7 +47,7 @@ from stream.privacy.accuracy.sparse_vector_accuracy import AccuracyError
 from stream.privacy.composition.costs import to_amount
 from stream.privacy.composition.refusals import RefusedError
 from stream.privacy.ledger.accounts import Account
-from stream.privacy.ledger.grants import describe_joining, meaning
+from stream.privacy.ledger.grants import describe_joining, describe_promise
 from stream.privacy.ledger.ledger_records import refresh_source, require_refreshable
 from stream.privacy.ledger.state_machine import Ledger
 from stream.privacy.noise import NoiseScaleError
@@ -149,7 +149,7 @@ class RequestHandler:
             budget = account.budget
         else:
             budget = self._ledger.register_population(request.population).budget
-        return {} if budget.terms.renews is None else {"meaning": meaning(budget.terms, budget.number)}
+        return {} if budget.terms.renews is None else {"meaning": describe_promise(budget.terms, budget.number)}
 
     def _join_population(self, request: JoinPopulation) -> dict[str, Any]:
         """Add a source to a population; if earlier periods did not count its grants, say so."""

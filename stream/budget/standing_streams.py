@@ -35,10 +35,10 @@ from stream.privacy.accuracy.source_facts import (
     LARGEST_NUMBER,
     Movement,
     SourceFacts,
-    ends_of,
-    horizon,
-    movement,
-    numeric_of,
+    horizon_movement,
+    summed_domain,
+    summed_range,
+    window_movement,
 )
 from stream.privacy.composition.refusals import RefusedError, require_monotone_counts, require_total
 from stream.tables import PredicateError, PredicateParser
@@ -211,11 +211,11 @@ def live_topic_facts(spec: StreamSpec, source: EventsSource) -> SourceFacts:
     if standing.quantile is not None:
         return _quantile_stream_facts(spec, standing, source, groups)
     if isinstance(standing.count, SumOf):
-        require_total(numeric_of(source, standing.count), standing.count.sum, "standing.count.sum")
+        require_total(summed_domain(source, standing.count), standing.count.sum, "standing.count.sum")
     if isinstance(mechanism, RunningCount):
         _require_small_questions(standing, source, numbers=MAX_CANDIDATES)
         return _running_count_facts(source, standing, groups)
-    change = movement(source, standing, groups)
+    change = window_movement(source, standing, groups)
     _require_no_repeated_fields(mechanism, standing)
     _require_monotone(mechanism, standing, source)
     _require_threshold(mechanism, standing, source)
@@ -249,7 +249,7 @@ def _quantile_stream_facts(
     _require_small_questions(standing, source, numbers=counts, number_bytes=_COUNT_BYTES, together=together)
     if not together:
         _require_one_window(spec, groups)
-    change = movement(source, standing, found.groups)
+    change = window_movement(source, standing, found.groups)
     return SourceFacts(
         sensitivity_steps=change.together,
         neighbors=source.neighbors,
@@ -312,7 +312,7 @@ def _running_count_facts(source: EventsSource, standing: StandingQuery, groups: 
         raise RefusedError(
             "standing.window.every: a running count must not have overlapping windows, because they count an event several times; leave it out"
         )
-    change = horizon(source, standing)
+    change = horizon_movement(source, standing)
     return SourceFacts(
         sensitivity_steps=change.together,
         grid=_grid(source, standing),
@@ -324,7 +324,7 @@ def _running_count_facts(source: EventsSource, standing: StandingQuery, groups: 
 
 def _grid(source: EventsSource, standing: StandingQuery) -> float:
     """Return the step of a window's numbers: that of the summed attribute, or 1."""
-    return float(numeric_of(source, standing.count).unit) if isinstance(standing.count, SumOf) else 1.0
+    return float(summed_domain(source, standing.count).unit) if isinstance(standing.count, SumOf) else 1.0
 
 
 def _require_windows(standing: StandingQuery) -> None:
@@ -418,7 +418,7 @@ def _require_monotone(mechanism: Mechanism, standing: StandingQuery, source: Eve
     if not getattr(mechanism, "monotone", False):
         return
     require_monotone_counts(True, source.neighbors, "person")
-    if not isinstance(standing.count, str) and ends_of(source, standing.count)[0] < 0:
+    if not isinstance(standing.count, str) and summed_range(source, standing.count)[0] < 0:
         raise RefusedError(
             f"mechanism.monotone: sums of '{standing.count.sum}' can fall when a person is added; leave it false, or declare the "
             "attribute with a minimum of at least 0"
@@ -443,7 +443,7 @@ def _require_top(mechanism: Mechanism, standing: StandingQuery, source: EventsSo
 def _require_threshold(mechanism: Mechanism, standing: StandingQuery, source: EventsSource) -> None:
     if not isinstance(mechanism, AboveThreshold | NumericSparse):
         return
-    least, most = (0, 1) if isinstance(standing.count, str) else ends_of(source, standing.count)
+    least, most = (0, 1) if isinstance(standing.count, str) else summed_range(source, standing.count)
     low = -LARGEST_NUMBER if least < 0 else 0
     high = LARGEST_NUMBER if most > 0 else 0
     if not low <= mechanism.threshold <= high:

@@ -48,7 +48,7 @@ from schemas.wire import Codec, MalformedEventError
 from stream.budget.receipts import trail_codec
 from stream.errors import Invalid, Refused, Unknown
 from stream.formatting import did_you_mean
-from stream.privacy.composition.costs import shown_grant
+from stream.privacy.composition.costs import displayed_grant
 from stream.processing.dead_letters import DeadLetter, read_dead_letter
 from stream.processing.protocol import Headers
 from stream.processing.topic_names import Topics, partition_of
@@ -103,7 +103,7 @@ class LedgerView:
         if isinstance(entry, SourceRecord):
             self.sources[entry.source.source] = entry
         elif isinstance(entry, GrantRecord):
-            self.grants[entry.spec.stream] = shown_grant(entry)
+            self.grants[entry.spec.stream] = displayed_grant(entry)
         elif isinstance(entry, PopulationRecord):
             self.populations[entry.population.population] = entry
         elif isinstance(entry, AllotmentRecord):

@@ -13,7 +13,7 @@ from stream.formatting import format_error_bound, format_estimate, format_interv
 from stream.optional_packages import import_or_missing
 from stream.privacy.composition.costs import (
     EPSILON_UNITS,
-    NOTHING,
+    NO_COST,
     Cost,
     charged_answers,
     realised_cost,
@@ -241,7 +241,7 @@ def total_cost(grant: GrantRecord, source: Source, answers: Iterable[Answer]) ->
     If the first answer spends the whole ρ or δ of the stream, later answers add nothing to it.
     """
     answers = list(answers)
-    added = sum((_added_loss(grant, source, one) for one in answers if one.price is None), NOTHING)
+    added = sum((_added_loss(grant, source, one) for one in answers if one.price is None), NO_COST)
     amount = to_amount(added, source)
     prices = sum(one.price for one in answers if one.price is not None and _is_answered(one))
     return amount.model_copy(update={"epsilon": amount.epsilon + prices})
@@ -264,7 +264,7 @@ def _is_answered(answer: Answer) -> bool:
 def _added_loss(grant: GrantRecord, source: Source, answer: Answer) -> Cost:
     """Return the loss after an answer minus the loss before it, from its index and ``tops_left``."""
     if answer.index is None or not _is_answered(answer):
-        return NOTHING
+        return NO_COST
     charged, left = is_charged(grant, answer), answer.tops_left
     tops = int(charged) if left is None else charged_answers(grant.calibration, grant.extensions) - left
     before, after = (

@@ -104,7 +104,7 @@ class StreamCheck:
                 )
                 raise StatementError(message) from None
         if not self._is_hidden(query):
-            raise StatementError(f"column '{to_one_line(column)}': {samplers.too_wide('answers')}")
+            raise StatementError(f"column '{to_one_line(column)}': {samplers.wide_noise_message('answers')}")
         if self._lacks_counts and column:
             raise StatementError(
                 f"column '{column}': stream '{self._stream}' names texts and releases no counts; leave the column out, or name a stream "
@@ -129,7 +129,7 @@ class StreamCheck:
         if "person_sum" in query and isinstance(self._calibration, AnswersCalibration):
             summed = self._attributes[query["person_sum"]]
             width = person_sensitivity(self._source, summed, query["bound"]) if isinstance(summed, Integers) else 1
-            return samplers.hides(self._calibration, max(1, width), 1)
+            return samplers.noise_fits(self._calibration, max(1, width), 1)
         if (spread := next((form for form in _SPREAD_FORMS if form in query), None)) is not None:
             return self._is_spread_hidden(spread, query)
         form = next((form for form in _SUM_FORMS if form in query), None)
@@ -145,7 +145,7 @@ class StreamCheck:
             domain = restrict_domain(domain, query[form], self._parser.parse(where))
         numbers, centre = (1, 0) if form == "sum" else (2, (domain.minimum + domain.maximum) // 2)
         width = numbers * max(1, total_sensitivity(self._source, domain, centre))
-        return samplers.hides(self._calibration, width, numbers)
+        return samplers.noise_fits(self._calibration, width, numbers)
 
     def _is_spread_hidden(self, form: str, query: Mapping[str, Any]) -> bool:
         """Whether laplace noise can hide the three numbers of a variance."""
@@ -156,7 +156,9 @@ class StreamCheck:
             first, end = codes_within(size, query[form], self._parser.parse(where))
             size = end - first
         each = NUMBERS * self._source.contribution * (2 if self._source.neighbors == "replace" else 1)
-        return all(samplers.hides(self._calibration, each * width, NUMBERS) for width in row_sensitivities(size))
+        return all(
+            samplers.noise_fits(self._calibration, each * width, NUMBERS) for width in row_sensitivities(size)
+        )
 
     def _check_pmw(self, column: str, query: Mapping[str, Any], named: set[str], mechanism: Pmw) -> None:
         if "people" in query or "person_sum" in query:

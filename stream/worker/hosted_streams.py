@@ -16,7 +16,7 @@ import numpy.typing as npt
 
 from schemas import FIRST_VERSION, Extensions, StreamState, TableSource
 from stream.kernel import SlotNames, Spans
-from stream.privacy.composition.costs import PARTS, charged_answers, whole_left
+from stream.privacy.composition.costs import PARTS_PER_CHARGE, charged_answers, ordinary_charges_left
 from stream.privacy.ledger.state_machine import may_become
 from stream.privacy.noise import DrawRole, NoiseKey
 from stream.processing.control_order import MODEL_NOT_ASKED_REASON
@@ -86,7 +86,7 @@ class LifeCycle:
         """Open exhausted streams again if an extension pays for another answer."""
         columns = self._columns
         figures = columns.gather(slots)
-        reopened = (figures.state == EXHAUSTED) & (figures.tops_left * PARTS > figures.surplus)
+        reopened = (figures.state == EXHAUSTED) & (figures.tops_left * PARTS_PER_CHARGE > figures.surplus)
         columns.state[slots[reopened]] = OPEN
 
     def can_answer(self, slot: int) -> bool:
@@ -292,19 +292,23 @@ class HostedStreams:
     def answers_left(self, slot: int) -> int:
         """Return how many ordinary charged answers the rest of a stream's grant pays for."""
         columns = self.columns
-        return whole_left(int(columns.cutoff[slot]), int(columns.tops[slot]), int(columns.surplus[slot]))
+        return ordinary_charges_left(
+            int(columns.cutoff[slot]), int(columns.tops[slot]), int(columns.surplus[slot])
+        )
 
     def parts_left(self, slot: int) -> int:
         """Return the rest of a stream's grant in parts of an ordinary charged answer."""
         columns = self.columns
-        return (int(columns.cutoff[slot]) - int(columns.tops[slot])) * PARTS - int(columns.surplus[slot])
+        return (int(columns.cutoff[slot]) - int(columns.tops[slot])) * PARTS_PER_CHARGE - int(
+            columns.surplus[slot]
+        )
 
     def charge(self, slot: int, parts: int) -> None:
         """Count a charged answer that costs ``parts``."""
         if parts > self.parts_left(slot):
             raise AssertionError(f"stream '{self.names[slot]}' cannot pay for a charged answer")
         self.columns.tops[slot] += 1
-        self.columns.surplus[slot] += parts - PARTS
+        self.columns.surplus[slot] += parts - PARTS_PER_CHARGE
 
     def shown_answers_left(self, slot: int) -> int | None:
         """Return ``answers_left`` as published: None if the first charge pays for all answers."""

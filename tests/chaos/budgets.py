@@ -16,9 +16,15 @@ from schemas import (
     SourceRecord,
     Standing,
 )
-from stream.privacy.composition.costs import EPSILON_UNITS, PARTS, BudgetTerms, grant_cost, realised_cost
+from stream.privacy.composition.costs import (
+    EPSILON_UNITS,
+    PARTS_PER_CHARGE,
+    BudgetTerms,
+    grant_cost,
+    realised_cost,
+)
 from stream.privacy.composition.losses import are_independent, is_pure, losses
-from stream.privacy.ledger.grants import length_ms
+from stream.privacy.ledger.grants import period_length_ms
 
 ROUNDING: Final = 1e-9
 
@@ -122,7 +128,7 @@ def _counts(grant: GrantRecord, standing: Standing | None, accountant: str, peri
     added_up = is_pure(grant.calibration) and not any(one.delta for one in grant.extensions[: edge.extensions])
     if not (added_up and are_independent(grant.calibration) and edge.answered):
         return held
-    behind = (edge.tops + edge.surplus / PARTS) * float(losses(grant.calibration).each)
+    behind = (edge.tops + edge.surplus / PARTS_PER_CHARGE) * float(losses(grant.calibration).each)
     return max(held - behind, 0.0)
 
 
@@ -142,7 +148,7 @@ def _check_periods(history: Iterable[LedgerRecord]) -> list[str]:
         numbers = [period.number for period, _ in seen]
         if numbers != sorted(numbers):
             violations.append(f"{name} went back to an earlier period: {numbers}")
-        beginnings = {period.starts - (period.number - 1) * length_ms(renews) for period, renews in seen}
+        beginnings = {period.starts - (period.number - 1) * period_length_ms(renews) for period, renews in seen}
         if len(beginnings) > 1:
             violations.append(f"{name} began a period more than once: it would have begun at {sorted(beginnings)}")
     return violations

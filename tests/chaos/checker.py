@@ -23,7 +23,7 @@ from schemas import (
 from schemas.answers import HEADER_PREFIX
 from schemas.wire import Codec
 from stream.engine.restore import read_to_end, reader
-from stream.privacy.composition.costs import PARTS, charged_answers, realised_cost, to_amount
+from stream.privacy.composition.costs import PARTS_PER_CHARGE, charged_answers, realised_cost, to_amount
 from stream.privacy.noise import NoiseKey
 from stream.processing.dead_letters import says_exhausted
 from stream.processing.protocol import RecordLike
@@ -170,7 +170,7 @@ def check_ledger(
     spent = {answer.stream: answer.spent for answer in answers if answer.spent is not None}
     for name, grant in grants.items():
         cutoff = charged_answers(grant.calibration, grant.extensions)
-        if cutoff and tops[name] * PARTS + grant.surplus > cutoff * PARTS:
+        if cutoff and tops[name] * PARTS_PER_CHARGE + grant.surplus > cutoff * PARTS_PER_CHARGE:
             violations.append(f"{name} showed {tops[name]} charged answers, cutoff {cutoff}")
         if prices[name] > grant.spent.epsilon + ROUNDING:
             violations.append(f"{name} told of prices of {prices[name]} in all, and spent {grant.spent.epsilon}")

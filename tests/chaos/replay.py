@@ -23,7 +23,7 @@ from schemas import (
     TableSource,
 )
 from schemas.wire import Codec
-from stream.privacy.composition.costs import PARTS
+from stream.privacy.composition.costs import PARTS_PER_CHARGE
 from stream.privacy.composition.losses import losses
 from stream.privacy.noise import NoiseKey
 from stream.processing.dead_letters import UnreadableValue, address_of
@@ -231,7 +231,7 @@ class _Extensible:
         self.extensions = definition.extensions
         self.news: Record | None = None
         self._record = record
-        self._left = definition.calibration.cutoff * PARTS
+        self._left = definition.calibration.cutoff * PARTS_PER_CHARGE
         self._known = 0
 
     @property
@@ -248,9 +248,13 @@ class _Extensible:
     def shows(self, answer: Answer) -> bool:
         """Take in the next answer: whether what it has left can be; ``news`` is the definition that it follows from, if another."""
         if is_charged(answer):
-            self._left -= PARTS if answer.price is None else round(Fraction(answer.price) / self._each * PARTS)
-        added = (answer.tops_left or 0) - self._left // PARTS
-        self._left += added * PARTS
+            self._left -= (
+                PARTS_PER_CHARGE
+                if answer.price is None
+                else round(Fraction(answer.price) / self._each * PARTS_PER_CHARGE)
+            )
+        added = (answer.tops_left or 0) - self._left // PARTS_PER_CHARGE
+        self._left += added * PARTS_PER_CHARGE
         known = self._known
         while added > 0 and known < len(self.extensions):
             added -= self.extensions[known].answers

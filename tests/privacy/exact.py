@@ -22,7 +22,7 @@ import numpy.typing as npt
 from schemas import SparseVectorCalibration
 from stream.privacy.mechanisms.above_threshold import answer_sampler, query_sampler, threshold_sampler
 from stream.privacy.noise import Gaussian, Geometric, Sampler
-from stream.privacy.noise.samplers import STRETCH, TABLE_BITS, cumulated
+from stream.privacy.noise.samplers import STRETCH, TABLE_BITS, cumulative_probabilities
 
 Exact = npt.NDArray[np.object_]
 """Python integers, for arithmetic without rounding."""
@@ -85,7 +85,7 @@ def law_of(sampler: Sampler) -> Law:
         return Law(first=0, weights=tuple(weights), bits=DIGIT_BITS * sampler.digits)
     # The digits of the two parts differ by −1, 0 or 1, independently of the other digits.
     signed = np.array([1], dtype=object)
-    for digit, p in enumerate(sampler.half.probabilities):
+    for digit, p in enumerate(sampler.one_sided.probabilities):
         step = 1 << digit
         spread = np.zeros(len(signed) + 2 * step, dtype=object)
         unequal, equal = p * (one - p), p * p + (one - p) ** 2
@@ -94,15 +94,17 @@ def law_of(sampler: Sampler) -> Law:
         spread[2 * step :] += signed * unequal
         signed = spread
     return Law(
-        first=1 - (1 << sampler.half.digits), weights=tuple(signed), bits=2 * DIGIT_BITS * sampler.half.digits
+        first=1 - (1 << sampler.one_sided.digits),
+        weights=tuple(signed),
+        bits=2 * DIGIT_BITS * sampler.one_sided.digits,
     )
 
 
 def _gaussian_law(gaussian: Gaussian) -> Law:
-    """The sum of its draws, each of a fair sign and a size whose cumulated probabilities are shipped."""
+    """The sum of its draws, each of a fair sign and a size whose cumulative_probabilities probabilities are shipped."""
     weights = np.array([1], dtype=object)
     for variance in reversed(gaussian.levels):
-        sums = (*cumulated(variance), 1 << TABLE_BITS)
+        sums = (*cumulative_probabilities(variance), 1 << TABLE_BITS)
         sizes = [2 * sums[0], *(after - before for before, after in itertools.pairwise(sums))]
         part = np.array(sizes[:0:-1] + sizes, dtype=object)
         apart = np.zeros(STRETCH * (len(weights) - 1) + 1, dtype=object)

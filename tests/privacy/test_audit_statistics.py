@@ -14,7 +14,7 @@ from stream.dev.audit import Case, Side
 from stream.dev.audit.audit_cases import SeenAnswer, Transcript
 from stream.dev.audit.auditor import judge
 from stream.dev.audit.event_search import epsilon_at_least
-from stream.privacy.accuracy.noise_laws import at_least, at_most
+from stream.privacy.accuracy.noise_laws import clopper_pearson_lower, clopper_pearson_upper
 from tests.privacy.chance import at_most as likely_at_most
 
 ABOVE, BELOW = SeenAnswer("above"), SeenAnswer("below")
@@ -24,18 +24,18 @@ ABOVE, BELOW = SeenAnswer("above"), SeenAnswer("below")
 def test_bounds_without_any_success_or_failure_have_a_closed_form(alpha: float) -> None:
     for trials in (1, 10, 5000):
         root = math.exp(math.log(alpha) / trials)
-        assert at_least(0, trials, alpha) == 0.0
-        assert at_most(0, trials, alpha) == pytest.approx(1 - root, rel=1e-9)
-        assert at_least(trials, trials, alpha) == pytest.approx(root, rel=1e-9)
-        assert at_most(trials, trials, alpha) == 1.0
+        assert clopper_pearson_lower(0, trials, alpha) == 0.0
+        assert clopper_pearson_upper(0, trials, alpha) == pytest.approx(1 - root, rel=1e-9)
+        assert clopper_pearson_lower(trials, trials, alpha) == pytest.approx(root, rel=1e-9)
+        assert clopper_pearson_upper(trials, trials, alpha) == 1.0
 
 
 def test_bounds_have_the_values_of_published_tables() -> None:
     """95 % intervals, as Clopper & Pearson's chart and every table since give them."""
-    assert at_least(10, 100, 0.025) == pytest.approx(0.0490, abs=5e-5)
-    assert at_most(10, 100, 0.025) == pytest.approx(0.1762, abs=5e-5)
-    assert at_least(4, 20, 0.025) == pytest.approx(0.0573, abs=5e-5)
-    assert at_most(4, 20, 0.025) == pytest.approx(0.4366, abs=5e-5)
+    assert clopper_pearson_lower(10, 100, 0.025) == pytest.approx(0.0490, abs=5e-5)
+    assert clopper_pearson_upper(10, 100, 0.025) == pytest.approx(0.1762, abs=5e-5)
+    assert clopper_pearson_lower(4, 20, 0.025) == pytest.approx(0.0573, abs=5e-5)
+    assert clopper_pearson_upper(4, 20, 0.025) == pytest.approx(0.4366, abs=5e-5)
 
 
 @settings(deadline=None, max_examples=25)
@@ -43,8 +43,8 @@ def test_bounds_have_the_values_of_published_tables() -> None:
 def test_bounds_are_those_of_the_exact_binomial_test(trials: int, data: st.DataObject, alpha: float) -> None:
     successes = data.draw(st.integers(0, trials))
     interval = binomtest(successes, trials).proportion_ci(confidence_level=1 - 2 * alpha, method="exact")
-    assert at_least(successes, trials, alpha) == pytest.approx(interval.low, rel=1e-5, abs=1e-12)
-    assert at_most(successes, trials, alpha) == pytest.approx(interval.high, rel=1e-5, abs=1e-12)
+    assert clopper_pearson_lower(successes, trials, alpha) == pytest.approx(interval.low, rel=1e-5, abs=1e-12)
+    assert clopper_pearson_upper(successes, trials, alpha) == pytest.approx(interval.high, rel=1e-5, abs=1e-12)
 
 
 @pytest.mark.parametrize("epsilon", [0.1, 1.0, 3.0])

@@ -24,10 +24,10 @@ from stream.privacy.noise.samplers import (
     LowWords,
     Words,
 )
-from stream.privacy.noise.samplers import cumulated as shipped
+from stream.privacy.noise.samplers import cumulative_probabilities as shipped
 from tests.privacy.exact import Law, law_of
 
-cumulated = lru_cache(shipped)
+cumulative_probabilities = lru_cache(shipped)
 
 FALSE_ALARM = 1e-9
 """How often the comparison with draws that are not ours, and not seeded, fails though nothing is wrong."""
@@ -97,7 +97,7 @@ def test_whatever_the_variance_draws_add_up_to_it_and_their_tails_to_less_than_a
 
 @pytest.mark.parametrize("variance", [Fraction(1, 3), Fraction(900), Fraction(LARGEST_TABLE_VARIANCE)])
 def test_the_tail_left_out_is_below_what_is_said(variance: Fraction) -> None:
-    first = len(cumulated(variance)) + 1
+    first = len(cumulative_probabilities(variance)) + 1
     with localcontext(prec=60):
         exponent = Decimal(variance.denominator) / Decimal(2 * variance.numerator)
         weight = (-exponent * first * first).exp()
@@ -119,7 +119,7 @@ def naive(variance: Fraction, words: list[int]) -> int:
     total = 0
     for place, (level, word) in enumerate(zip(Gaussian(variance).levels, words, strict=True)):
         sign, rest = word >> TABLE_BITS, word & ((1 << TABLE_BITS) - 1)
-        size = bisect_right(cumulated(level), rest)
+        size = bisect_right(cumulative_probabilities(level), rest)
         total += STRETCH**place * (-size if sign else size)
     return total
 
@@ -129,7 +129,7 @@ def wide_words(draw: st.DrawFn, variance: Fraction) -> list[int]:
     """A 128-bit word per level, often within a step of a probability or tied in the high half."""
     words = []
     for level in Gaussian(variance).levels:
-        entry = draw(st.sampled_from(cumulated(level)))
+        entry = draw(st.sampled_from(cumulative_probabilities(level)))
         near = entry + draw(st.integers(-2, 2))
         tied = (entry >> 64 << 64) + draw(st.integers(0, 2**64 - 1))
         anywhere = draw(st.integers(0, 2**TABLE_BITS - 1))
@@ -157,14 +157,14 @@ def test_a_draw_is_that_of_128_bit_words(variance: Fraction) -> None:
 
 def test_entries_that_share_a_high_word_are_told_apart_by_the_low_one() -> None:
     variance = Fraction(LARGEST_TABLE_VARIANCE)
-    sums = cumulated(variance)
+    sums = cumulative_probabilities(variance)
     twice = next(place for place in range(len(sums) - 1) if sums[place] >> 64 == sums[place + 1] >> 64)
     rows = [[sums[place] + step] for place in (twice, twice + 1) for step in (-1, 0)]
     assert gaussian(variance).draw(*supply(rows)).tolist() == [twice, twice + 1, twice + 1, twice + 2]
 
 
 def test_low_words_are_asked_for_only_on_a_tie() -> None:
-    entry = cumulated(Fraction(900))[7]
+    entry = cumulative_probabilities(Fraction(900))[7]
 
     def refuse(_: int) -> Words:
         raise AssertionError("no word ties")

@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from schemas import RunningCountCalibration
-from stream.privacy.accuracy.source_facts import horizon, movement
+from stream.privacy.accuracy.source_facts import horizon_movement, window_movement
 from tests.privacy.audit_variants import Variant, broken
 from tests.privacy.live_periods import HOUR, Asked, MovedInPeriod, World, in_period, neighbours
 from tests.privacy.live_topics import MINUTE, Counted, Form, Moment, Person, about, lives
@@ -137,7 +137,7 @@ def test_each_periods_plan_rests_on_what_is_moved_there(neighbors: str) -> None:
         assert len(streams) == PERIODS + 1
         standing = told[name].standing
         if name in RUNNING:
-            wanted = horizon(where.source, standing)
+            wanted = horizon_movement(where.source, standing)
             for one in streams:
                 assert isinstance(one.calibration, RunningCountCalibration)
                 assert (one.calibration.sensitivity_steps, one.calibration.moved) == (
@@ -145,7 +145,7 @@ def test_each_periods_plan_rests_on_what_is_moved_there(neighbors: str) -> None:
                     wanted.numbers,
                 )
         else:
-            each = movement(where.source, standing, 2).each
+            each = window_movement(where.source, standing, 2).each
             assert {one.calibration.sensitivity_steps for one in streams} == {each}
         assert len({one.incarnation for one in streams}) == PERIODS + 1
 

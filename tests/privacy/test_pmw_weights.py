@@ -173,8 +173,8 @@ def worst_excess(
 
     def ended(path: Path, a: Exact, b: Exact) -> None:
         nonlocal total, largest
-        under_way = charge.under_way if path.tops < calibration.cutoff else Fraction(0)
-        allowed = charge.first + path.tops * (charge.each - number) + under_way
+        open_loss = charge.open_loss if path.tops < calibration.cutoff else Fraction(0)
+        allowed = charge.first + path.tops * (charge.each - number) + open_loss
         left, right = int(a.sum()), int(b.sum())
         slack = len(a) * 8 * (len(path.steps) + 1)
         factor = exponential_below(allowed)

@@ -20,7 +20,7 @@ import pytest
 
 from schemas import EstimateCalibration, Query
 from sotto import Driver
-from stream.privacy.composition.costs import PARTS
+from stream.privacy.composition.costs import PARTS_PER_CHARGE
 from stream.privacy.composition.losses import losses
 from stream.privacy.mechanisms import measurements
 from stream.privacy.mechanisms.estimate_questions import LinearQuestion
@@ -193,7 +193,7 @@ def seen(made: EstimateCalibration, rows: Rows, transcript: Transcript) -> Seen:
         tuple((index, transcript.cells[index]) for index in cells),
         tuple((index, transcript.numbers[index]) for index in numbers),
     )
-    return Seen(total, made.cutoff * PARTS - estimator.parts_left, tuple(kinds), published)
+    return Seen(total, made.cutoff * PARTS_PER_CHARGE - estimator.parts_left, tuple(kinds), published)
 
 
 def transcripts(rows: Rows) -> Iterator[Transcript]:
@@ -215,8 +215,12 @@ def excesses(made: EstimateCalibration, *, replace: bool) -> Iterator[tuple[floa
                 if here.published in known:
                     continue
                 known.add(here.published)
-                assert here.charged <= made.cutoff * PARTS
-                paid = claimed.first - Fraction(made.epsilon_rows) + Fraction(here.charged, PARTS) * claimed.each
+                assert here.charged <= made.cutoff * PARTS_PER_CHARGE
+                paid = (
+                    claimed.first
+                    - Fraction(made.epsilon_rows)
+                    + Fraction(here.charged, PARTS_PER_CHARGE) * claimed.each
+                )
                 for other in neighbours(rows, replace=replace):
                     there = seen(made, other, transcript)
                     assert (there.charged, there.kinds) == (here.charged, here.kinds)
@@ -300,9 +304,9 @@ def test_a_number_of_a_price_is_the_truth_and_the_noise_derived_from_the_key() -
         driver.crash()
         assert answer.basis == "noisy"
         grant = driver.grant("t", "s")
-        share = grant.tops * PARTS + grant.surplus - paid
+        share = grant.tops * PARTS_PER_CHARGE + grant.surplus - paid
         paid += share
-        law = sampler("two_sided", losses(made).each * Fraction(share, PARTS) / STEPS)
+        law = sampler("two_sided", losses(made).each * Fraction(share, PARTS_PER_CHARGE) / STEPS)
         key = f'[["[\\"x\\", 0, {charged + 2}]", {STEPS}]]'.encode()
         words, low = block_words(
             subkey, b"alone" + share.to_bytes(8, "big") + charged.to_bytes(8, "big") + key, 1, law.words

@@ -147,8 +147,8 @@ def test_a_digit_is_one_iff_its_128_bit_word_is_below_its_probability(rate: Frac
 def test_digits_do_not_influence_each_other_and_signs_do_not_mix(rate: Fraction) -> None:
     chooser = np.random.default_rng(20)
     two_sided = TwoSidedGeometric(rate)
-    probabilities = two_sided.half.probabilities * 2
-    places = len(two_sided.half.probabilities)
+    probabilities = two_sided.one_sided.probabilities * 2
+    places = len(two_sided.one_sided.probabilities)
     high, low, expected = [], [], []
     for _ in range(500):
         words = [options[int(chooser.integers(len(options)))] for options in map(boundaries, probabilities)]
@@ -159,6 +159,6 @@ def test_digits_do_not_influence_each_other_and_signs_do_not_mix(rate: Fraction)
         expected.append(plus - minus)
     supply = LowWordsOf(low)
     assert two_sided.draw(as_words(high), supply).tolist() == expected
-    plus_only = two_sided.half.draw(as_words(high)[:, :places], lambda row: supply(row)[:places])
-    minus_only = two_sided.half.draw(as_words(high)[:, places:], lambda row: supply(row)[places:])
+    plus_only = two_sided.one_sided.draw(as_words(high)[:, :places], lambda row: supply(row)[:places])
+    minus_only = two_sided.one_sided.draw(as_words(high)[:, places:], lambda row: supply(row)[places:])
     assert (plus_only - minus_only).tolist() == expected

@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from schemas import EventsSource
-from stream.privacy.accuracy.source_facts import movement
+from stream.privacy.accuracy.source_facts import window_movement
 from tests.privacy import standing_variants
 from tests.privacy.audit_variants import Variant, broken
 from tests.privacy.live_topics import (
@@ -226,7 +226,7 @@ def test_the_figures_are_those_that_plans_rest_on() -> None:
         found = moved(source, FORMS, most=5 if neighbors == "add-remove" else 2)
         for name, stream in zip(FORMS, opened(source, FORMS), strict=True):
             groups = 2 if stream.standing.by else 1
-            planned = movement(source, stream.standing, groups)
+            planned = window_movement(source, stream.standing, groups)
             assert found.each[name] <= planned.each, (neighbors, name)
             assert found.all[name] <= planned.together, (neighbors, name)
 

@@ -15,7 +15,7 @@ import numpy.typing as npt
 import pytest
 
 from schemas import AnswersCalibration, EventsSource, StandingQuery
-from stream.privacy.accuracy.source_facts import movement
+from stream.privacy.accuracy.source_facts import window_movement
 from stream.privacy.composition.gaussian_losses import gaussian_rho
 from stream.privacy.composition.losses import losses
 from stream.privacy.mechanisms.rank_choice import RankLaw, code_weights
@@ -188,6 +188,6 @@ def test_gaussian_noise_of_a_windows_counts_fits_their_norm(neighbors: str, toge
     assert 500 * int((steps**2).sum(axis=2).max()) / variance <= 2 * gaussian_rho(noise)
     assert sum(one.count for one in noise) >= 500 * int((steps != 0).sum(axis=2).max())
     query = StandingQuery.model_validate({"quantile": "pay", "by": ["group"], "window": {"size": "1h"}})
-    planned = movement(about, query, GROUPS if together else 1)
+    planned = window_movement(about, query, GROUPS if together else 1)
     assert planned.each == int(np.abs(steps).max())
     assert planned.together == int(np.abs(steps).sum(axis=2).max())

@@ -50,7 +50,7 @@ PATIENCE = 240.0
 WRONG_CLOCKS = 0.2
 """So many of all processes have a clock that is ahead."""
 
-NOTHING: Final[Mapping[str, int]] = MappingProxyType({})
+NO_COST: Final[Mapping[str, int]] = MappingProxyType({})
 
 Outcome = TypeVar("Outcome")
 
@@ -80,7 +80,7 @@ class World:
     """Everything of one schedule."""
 
     def __init__(
-        self, loop: VirtualLoop, seed: int, begun: Beginning | None = None, beside: Mapping[str, int] = NOTHING
+        self, loop: VirtualLoop, seed: int, begun: Beginning | None = None, beside: Mapping[str, int] = NO_COST
     ) -> None:
         """Take what it begins with, which the seed decides if it is not given, and the topics that it has ``beside`` those of all worlds."""
         self.loop = loop

@@ -104,7 +104,7 @@ def test_a_wanted_share_takes_the_epsilon_that_keeps_to_it() -> None:
     table = ["--source", json.dumps(source("replace")), "--form", "fraction", "--rows", str(ROWS)]
     printed = compared("--alpha", "0.01", "--queries", "100", *table)
     least = {one["mechanism"]: one["epsilon"] for one in printed["mechanisms"] if one["applies"]}
-    assert printed["alpha_of"] == "a share of the 20,000 rows"
+    assert printed["least_alpha"] == "a share of the 20,000 rows"
     reached = compared("--epsilon", str(least["laplace"]), "--queries", "100", *table)
     [alpha] = [one["alpha"] for one in reached["mechanisms"] if one["mechanism"] == "laplace"]
     assert 0.0098 <= alpha <= 0.01
@@ -172,7 +172,7 @@ def test_an_estimate_for_the_worst_case_is_not_taken_for_what_it_would_reject() 
 )
 def test_what_an_error_is_of_is_said_where_it_is_not_an_answer_s_own(arguments: list[str], of: str) -> None:
     asked = ["--epsilon", "1", "--queries", "3", *arguments]
-    assert of in compared(*asked)["alpha_of"]
+    assert of in compared(*asked)["least_alpha"]
     assert of in CliRunner().invoke(app, ["plan", *asked]).stdout
 
 

@@ -9,7 +9,7 @@ import pytest
 from schemas import Amount, GrantRecord, Position, StreamStatus
 from stream.cli.manage.record_rows import ShownGrant
 from stream.cli.output import format_amount, requested_amount
-from stream.privacy.composition.costs import PARTS
+from stream.privacy.composition.costs import PARTS_PER_CHARGE
 from tests.unit.accounting.ledger_parts import identity, ledger_with, reserve, source, spec
 
 
@@ -64,7 +64,7 @@ def test_a_stream_that_its_worker_refuses_is_not_called_open() -> None:
 
 def test_a_stream_that_pays_for_no_ordinary_answer_is_exhausted() -> None:
     """A digest of an open stream with part of a charge left shows an exhausted one; an extension that it lacks, an open one."""
-    dry = digest(answered=95, tops=4, surplus=PARTS // 2, tops_left=0)
+    dry = digest(answered=95, tops=4, surplus=PARTS_PER_CHARGE // 2, tops_left=0)
     assert ShownGrant(grant(), dry, 1e9).state == "exhausted"
     assert ShownGrant(grant(ending="closed"), dry, 1e9).state == "closing"
     assert ShownGrant(grant(), digest(answered=95, tops=4), 1e9).state == "open"

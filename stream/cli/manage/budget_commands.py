@@ -37,7 +37,7 @@ from stream.cli.output import (
     show_table,
 )
 from stream.client.async_client import AsyncClient
-from stream.privacy.accuracy.source_facts import range_of
+from stream.privacy.accuracy.source_facts import clamping_range
 from stream.questions.stream_watch import describe_live_topic
 
 CHECK: Final = LazyCommand(
@@ -194,7 +194,7 @@ def _clamping(source: Source) -> str:
     """Format the range to which a source of values clamps them; empty for other sources."""
     if not isinstance(source, ValuesSource):
         return ""
-    low, high = (float(end) for end in range_of(source.grid, source.minimum, source.maximum))
+    low, high = (float(end) for end in clamping_range(source.grid, source.minimum, source.maximum))
     return f"; values clamped to {low:.6g} … {high:.6g}"
 
 

@@ -33,7 +33,7 @@ from stream.cli.output import CommandError, format_amount, say, show_table
 from stream.client.async_client import AsyncClient
 from stream.errors import Forbidden
 from stream.optional_packages import import_or_missing
-from stream.privacy.composition.costs import charged_answers, shown_state, whole_left
+from stream.privacy.composition.costs import charged_answers, displayed_state, ordinary_charges_left
 from stream.processing.control_order import MODEL_NOT_ASKED_REASON
 from stream.questions.result_text import quote_formula
 
@@ -87,9 +87,9 @@ class ShownGrant:
         if newer.refused not in {None, MODEL_NOT_ASKED_REASON}:
             return "not answering"
         # A worker may report "exhausted" before it has read an extension.
-        left = whole_left(self._cutoff, newer.tops, newer.surplus) if self._cutoff else None
+        left = ordinary_charges_left(self._cutoff, newer.tops, newer.surplus) if self._cutoff else None
         state = "open" if newer.state == "exhausted" else newer.state
-        return shown_state(state, left, getattr(grant.spec.mechanism, "beyond", "end"))
+        return displayed_state(state, left, getattr(grant.spec.mechanism, "beyond", "end"))
 
     @property
     def reason(self) -> str | None:
@@ -114,7 +114,7 @@ class ShownGrant:
     @property
     def charged(self) -> str:
         """Format "used / granted" charged answers; "once" if one charge pays for all answers."""
-        left = whole_left(self._cutoff, self.totals.tops, self.totals.surplus)
+        left = ordinary_charges_left(self._cutoff, self.totals.tops, self.totals.surplus)
         return f"{self._cutoff - left} / {self._cutoff}" if self._cutoff else "once"
 
     @property

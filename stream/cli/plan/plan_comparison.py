@@ -100,7 +100,7 @@ def _document(goal: PlanGoal, found: tuple[Choice, ...], options: SourceOptions,
     asked = {name: getattr(goal, name) for name in ("form", "queries", "epsilon", "alpha", "beta", "delta")}
     return {
         "wanted": {**asked, "group_by": options.group_by, "attribute": options.attribute},
-        "alpha_of": _describe_alpha(goal, options),
+        "least_alpha": _describe_alpha(goal, options),
         "counted": counted,
         "choice": found[0].kind if found[0].applies else None,
         "keeps": found[0].applies and _keeps(found[0], goal),

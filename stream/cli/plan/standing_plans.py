@@ -29,7 +29,7 @@ from stream.cli.output import CommandError, format_amount, read_as, say, show_js
 from stream.cli.plan.plan_facts import noise_in_words
 from stream.formatting import format_error_bound
 from stream.privacy.accuracy.source_facts import SourceFacts
-from stream.privacy.composition.costs import PARTS, stream_cost, to_amount
+from stream.privacy.composition.costs import PARTS_PER_CHARGE, stream_cost, to_amount
 from stream.privacy.composition.refusals import RefusedError
 from stream.privacy.planning.noise_layouts import PlanError
 from stream.privacy.planning.plans import choose_calibration, name_of, plan_calibrations
@@ -215,11 +215,11 @@ def charge_of(spec: StreamSpec, calibration: Calibration, alpha: float) -> Quest
     if price is None:
         return None
     tested = isinstance(calibration, EstimateCalibration) and alpha >= calibration.alpha
-    parts = PARTS if tested else price.parts
+    parts = PARTS_PER_CHARGE if tested else price.parts
     return QuestionCharge(
         alpha=alpha,
         epsilon=epsilon_of(calibration, parts),
-        charges=parts / PARTS,
+        charges=parts / PARTS_PER_CHARGE,
         tested=tested,
-        affordable=parts <= calibration.cutoff * PARTS,
+        affordable=parts <= calibration.cutoff * PARTS_PER_CHARGE,
     )

@@ -18,7 +18,7 @@ import numpy as np
 import numpy.typing as npt
 
 from stream.dev.audit.audit_cases import Transcript
-from stream.privacy.accuracy.noise_laws import at_least, at_most
+from stream.privacy.accuracy.noise_laws import clopper_pearson_lower, clopper_pearson_upper
 
 
 def epsilon_at_least(
@@ -42,8 +42,8 @@ def epsilon_at_least(
         delta: the claimed δ.
         alpha: the probability of a bound above the true ε.
     """
-    excess = at_least(likely, trials, alpha / 2) - delta
-    ratio = np.maximum(excess, 0.0) / at_most(unlikely, trials, alpha / 2)
+    excess = clopper_pearson_lower(likely, trials, alpha / 2) - delta
+    ratio = np.maximum(excess, 0.0) / clopper_pearson_upper(unlikely, trials, alpha / 2)
     return np.log(np.maximum(ratio, 1.0))
 
 

@@ -40,7 +40,7 @@ from schemas.json_limits import repeats_a_field, shape_fault
 from schemas.wire import describe, read_json
 from stream.dev.simulation.true_statistics import TrueStatistics
 from stream.formatting import cells_of
-from stream.privacy.accuracy.source_facts import range_of
+from stream.privacy.accuracy.source_facts import clamping_range
 from stream.tables import PredicateParser, PrivateTable, adult, cell_codes, rows_are_public
 from stream.tables.readers.table_files import local_folder, local_scope
 
@@ -359,7 +359,7 @@ class ValuesTruths:
     """Exact answers about a source of values, which queries contain; clamped to the source's range."""
 
     def __init__(self, source: ValuesSource) -> None:
-        low, high = range_of(source.grid, source.minimum, source.maximum)
+        low, high = clamping_range(source.grid, source.minimum, source.maximum)
         self._low, self._high = Fraction(low), Fraction(high)
 
     def numbers(self, query: Query) -> tuple[Fraction, ...]:

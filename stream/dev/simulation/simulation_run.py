@@ -27,7 +27,7 @@ from schemas import (
 from schemas.queries import STATISTICS
 from stream.dev.simulation.simulation_inputs import SimulationError, TableTruths, Truths, truths_of
 from stream.formatting import describe_table_bound
-from stream.privacy.composition.costs import whole_left
+from stream.privacy.composition.costs import ordinary_charges_left
 from stream.privacy.noise import NoiseKey
 from stream.privacy.planning.promises import promises
 from stream.tables import PrivateTable, Rows
@@ -228,7 +228,7 @@ class Run:
     def charged(self) -> int | None:
         """Number of charged answers out of ``cutoff``; None without a cutoff."""
         grant, cutoff = self.grant, self.grant.calibration.cutoff
-        return cutoff - whole_left(cutoff, grant.tops, grant.surplus) if cutoff else None
+        return cutoff - ordinary_charges_left(cutoff, grant.tops, grant.surplus) if cutoff else None
 
     @property
     def spent(self) -> Amount:

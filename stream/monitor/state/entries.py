@@ -24,9 +24,9 @@ from schemas import (
     named_from,
 )
 from stream.monitor.state.record_shapes import GrantRecordShape, SourceRecordShape, decode_record
-from stream.privacy.composition.costs import to_amount, total_budget, whole_left
+from stream.privacy.composition.costs import ordinary_charges_left, to_amount, total_budget
 from stream.privacy.ledger.accounts import AllottedTerms
-from stream.privacy.ledger.grants import meaning
+from stream.privacy.ledger.grants import describe_promise
 from stream.processing.control_order import MODEL_NOT_ASKED_REASON
 
 
@@ -176,7 +176,7 @@ class StreamEntry:
     @property
     def tops_left(self) -> int | None:
         """Number of ordinary charged answers left; None if unlimited."""
-        return None if self.cutoff is None else max(whole_left(self.cutoff, self.tops, self.surplus), 0)
+        return None if self.cutoff is None else max(ordinary_charges_left(self.cutoff, self.tops, self.surplus), 0)
 
     @property
     def missing_input(self) -> str | None:
@@ -297,4 +297,4 @@ def total_amount(epsilon: float, delta: float, accountant: str, renews: str | No
 
 def meaning_of(period: Period | None) -> str:
     """Return a budget's guarantee as a sentence."""
-    return period.meaning if period is not None else meaning(AllottedTerms(1.0, 0.0, "pure", None), 0)
+    return period.meaning if period is not None else describe_promise(AllottedTerms(1.0, 0.0, "pure", None), 0)

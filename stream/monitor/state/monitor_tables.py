@@ -34,7 +34,7 @@ from stream.monitor.state.record_shapes import (
     decode_record,
     summarize_dead_letter,
 )
-from stream.privacy.composition.costs import shown_state, whole_left
+from stream.privacy.composition.costs import displayed_state, ordinary_charges_left
 from stream.processing.dead_letters import says_exhausted
 from stream.processing.protocol import RecordLike
 from stream.processing.topic_names import Topics
@@ -278,7 +278,7 @@ class MonitorTables:
         if (
             state == "exhausted"
             and entry.cutoff is not None
-            and whole_left(entry.cutoff, update.tops, update.surplus) > 0
+            and ordinary_charges_left(entry.cutoff, update.tops, update.surplus) > 0
         ):
             state = "open"
         rank, known_rank = STATES.index(state), STATES.index(entry.state)
@@ -297,7 +297,7 @@ class MonitorTables:
         if rank > known_rank:
             entry.state, entry.reason = state, update.reason or entry.reason
         if entry.grant is not None:
-            entry.state = shown_state(entry.state, entry.tops_left, entry.grant.spec.mechanism.beyond)
+            entry.state = displayed_state(entry.state, entry.tops_left, entry.grant.spec.mechanism.beyond)
         entry.updated = time if entry.updated is None else max(time, entry.updated)
         if entry.answered:
             if entry.activity is None:

@@ -34,8 +34,8 @@ class Node:
 class CountingTree:
     """The tree of a horizon of ``steps`` windows, each in at most ``levels`` nodes.
 
-    For its ``levels``, a ``balanced`` tree has the smallest maximum and the smallest average of
-    nodes per answer. A ``dyadic`` tree's ``levels`` follow from its horizon.
+    Among trees with the same ``levels``, a ``balanced`` tree has the fewest nodes per answer, at most
+    and on average. A ``dyadic`` tree's ``levels`` follow from its horizon.
     """
 
     steps: int
@@ -74,7 +74,7 @@ class CountingTree:
         return min(_leaves(levels - 1, most), size - max(1, _leaves(levels, most - 2)))
 
 
-def dyadic(steps: int) -> CountingTree:
+def dyadic_tree(steps: int) -> CountingTree:
     """Return the dyadic tree, in which t windows have one node for each binary digit 1 of t."""
     return CountingTree(steps, steps.bit_length(), "dyadic")
 

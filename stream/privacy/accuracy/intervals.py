@@ -16,7 +16,7 @@ from typing import Final, NamedTuple
 
 from stream.optional_packages import np, special
 from stream.privacy.accuracy.noise_laws import (
-    RIPPLE,
+    GAUSSIAN_TAIL_FACTOR,
     SUM_ROUNDING,
     normal_reach,
     reach,
@@ -29,24 +29,24 @@ from stream.privacy.noise import Gaussian, Symmetric
 
 CONFIDENCE: Final = 0.95
 """Probability that an interval contains the true number."""
-MISS: Final = 0.05
+MISS_PROBABILITY: Final = 0.05
 """Probability that an interval does not contain it."""
 
-SECOND_MISS: Final = 0.02
-"""The part of ``MISS`` for the second of two noises; ``wider_interval`` leaves it."""
+SECOND_MISS_PROBABILITY: Final = 0.02
+"""Share of ``MISS_PROBABILITY`` that ``widen_interval`` leaves for a second noise of the number."""
 
 _EXACT_TERMS: Final = 64
 """Sums of at most this many Laplace draws use the closed form of their tail."""
 _MOST_EXACT_TERMS: Final = 1024
-"""The same for wide noise, where a transform would be long."""
+"""The same for noise so wide that a transform would be long."""
 _SIGNIFICANT_BITS: Final = 6
 _TRANSFORM_DEVIATION: Final = 1 << 15
 """Sums of a larger standard deviation, in steps, use a bound in place of a transform."""
-_DEVIATIONS: Final = 24
+_COVERED_DEVIATIONS: Final = 24
 """A transform covers this many standard deviations; the rest has probability below 1e−6."""
 _TRANSFORM_ERROR: Final = 2e-6
 _LARGEST_ODDS: Final = 1e9
-"""Odds from which on a share counts as 1."""
+"""From these odds on, a share counts as 1."""
 _MIXTURE_SHARE: Final = 0.02
 """Shares of the missing probability for each of a bound's two rare events."""
 _EXACT_VARIANCE: Final = 1 << 20
@@ -61,7 +61,7 @@ class NoisyNumber(NamedTuple):
 
 
 @lru_cache(maxsize=8192)
-def half_width(law: Symmetric, terms: int = 1, miss: float = MISS) -> int:
+def half_width(law: Symmetric, terms: int = 1, miss: float = MISS_PROBABILITY) -> int:
     """Return an h with P(|sum of ``terms`` draws| > h) ≤ ``miss``.
 
     It is the least for one draw, and for sums of at most 64 Laplace draws. More terms are rounded
@@ -72,7 +72,7 @@ def half_width(law: Symmetric, terms: int = 1, miss: float = MISS) -> int:
     if isinstance(law, Gaussian):
         total = terms * law.variance
         if total <= _EXACT_VARIANCE and (terms == 1 or law.variance >= LEAST_VARIANCE):
-            return _gaussian_half_width(float(total), miss / RIPPLE**terms)
+            return _gaussian_half_width(float(total), miss / GAUSSIAN_TAIL_FACTOR**terms)
         return math.ceil(sum_alpha(law, terms, 1, miss, whole=True))
     return reach(law, 1, miss) if terms == 1 else _laplace_sum_half_width(float(law.rate), terms, miss)
 
@@ -83,11 +83,11 @@ def _laplace_sum_half_width(rate: float, terms: int, miss: float) -> int:
     if terms <= _EXACT_TERMS or (terms <= _MOST_EXACT_TERMS and deviation > _TRANSFORM_DEVIATION):
         return sum_reach(rate, terms, 1, miss)
     if deviation <= _TRANSFORM_DEVIATION:
-        return _transformed_half_width(rate, terms, math.ceil(_DEVIATIONS * deviation), miss)
+        return _transformed_half_width(rate, terms, math.ceil(_COVERED_DEVIATIONS * deviation), miss)
     return _mixture_half_width(rate, terms, miss)
 
 
-def weighted_half_width(law: Symmetric, weights: Sequence[int], miss: float = MISS) -> int:
+def weighted_half_width(law: Symmetric, weights: Sequence[int], miss: float = MISS_PROBABILITY) -> int:
     """Return an h with P(|Σ weight·draw| > h) ≤ ``miss``; for unequal weights Chernoff's bound."""
     sizes = {abs(weight) for weight in weights if weight}
     if not sizes:
@@ -98,8 +98,8 @@ def weighted_half_width(law: Symmetric, weights: Sequence[int], miss: float = MI
     return bounded_half_width(law, terms, largest, miss)
 
 
-def bounded_half_width(law: Symmetric, terms: int, largest: int, miss: float = MISS) -> int:
-    """Return a bound as ``weighted_half_width`` for any weights of at most ``largest``."""
+def bounded_half_width(law: Symmetric, terms: int, largest: int, miss: float = MISS_PROBABILITY) -> int:
+    """Return the bound of ``weighted_half_width`` for any weights of at most ``largest``."""
     return math.ceil(largest * sum_alpha(law, terms, 1, miss, whole=False))
 
 
@@ -112,24 +112,24 @@ def ratio_bounds(top: NoisyNumber, bottom: NoisyNumber, low: float, high: float)
     """
 
     def is_possible(r: float) -> bool:
-        return _difference_tail(top.law, bottom.law, r, abs(top.number - r * bottom.number)) > MISS
+        return _difference_tail(top.law, bottom.law, r, abs(top.number - r * bottom.number)) > MISS_PROBABILITY
 
-    if bottom.number <= _slope(top.law, bottom.law):
+    if bottom.number <= _denominator_half_width(top.law, bottom.law):
         return low, high
     middle = min(max(top.number / bottom.number, low), high)
     if not is_possible(middle):
-        # The quotient is outside the range, so that only its nearest end is plausible.
+        # The quotient is outside the range, so only the nearest end of the range is plausible.
         return middle, middle
     return (
-        low if is_possible(low) else _edge(middle, low, is_possible),
-        high if is_possible(high) else _edge(middle, high, is_possible),
+        low if is_possible(low) else _find_edge(middle, low, is_possible),
+        high if is_possible(high) else _find_edge(middle, high, is_possible),
     )
 
 
 def rate_bounds(hits: NoisyNumber, misses: NoisyNumber) -> tuple[float, float]:
     """Return the 95 % confidence interval of the true share of hits among hits and misses.
 
-    It is that of the odds, with the larger number as the denominator: (1 − p)·hits = p·misses for
+    It follows from the interval of the odds, with the larger number as the denominator: (1 − p)·hits = p·misses for
     the true numbers, so hits − misses·p/(1 − p) of the noisy ones is noise alone.
     """
     top, bottom = sorted((hits, misses), key=lambda one: one.number)
@@ -143,7 +143,7 @@ def interval_within(hits: float, misses: float, half: float) -> tuple[float, flo
     rows = hits + misses
     if rows <= 0.0:
         return 0.0, 1.0
-    return within_limits(((hits - half) / rows, (hits + half) / rows), 0.0, 1.0)
+    return clip_interval(((hits - half) / rows, (hits + half) / rows), 0.0, 1.0)
 
 
 def share_between(hits: tuple[float, float], misses: tuple[float, float]) -> tuple[float, float]:
@@ -156,8 +156,8 @@ def share_between(hits: tuple[float, float], misses: tuple[float, float]) -> tup
     return least, most
 
 
-def _edge(inside: float, outside: float, is_possible: Callable[[float], bool]) -> float:
-    """Return the end of the possible quotients between two values, on its outer side."""
+def _find_edge(inside: float, outside: float, is_possible: Callable[[float], bool]) -> float:
+    """Return the end of the possible quotients between two values, rounded outwards."""
     for _ in range(60):
         middle = 0.5 * (inside + outside)
         if middle in (inside, outside):
@@ -166,18 +166,18 @@ def _edge(inside: float, outside: float, is_possible: Callable[[float], bool]) -
     return outside
 
 
-def wider_interval(low: float, high: float) -> tuple[float, float]:
-    """Widen a 95 % interval of a number by one noise so that it misses with 3 % at most.
+def widen_interval(low: float, high: float) -> tuple[float, float]:
+    """Widen a 95 % interval of a number with one noise, so that it misses with at most 3 %.
 
-    The tail of a sum of independent draws is log-concave: P(|S| > x) at λ times the distance is at
-    most its power λ. One more unit covers the lattice.
+    The tail of a sum of independent draws is log-concave: P(|S| > λx) is at most P(|S| > x)^λ.
+    One more unit covers the rounding to integers.
     """
-    factor = math.log(MISS - SECOND_MISS) / math.log(MISS) - 1.0
+    factor = math.log(MISS_PROBABILITY - SECOND_MISS_PROBABILITY) / math.log(MISS_PROBABILITY) - 1.0
     more = factor * (0.5 * (high - low) + 1.0) + 1.0
     return low - more, high + more
 
 
-def within_limits(interval: tuple[float, float], low: float | None, high: float | None) -> tuple[float, float]:
+def clip_interval(interval: tuple[float, float], low: float | None, high: float | None) -> tuple[float, float]:
     """Cut an interval off at the public limits of the true number."""
     first, last = interval
     if low is not None:
@@ -234,7 +234,7 @@ def _difference_tail(first: Symmetric, second: Symmetric, factor: float, at_leas
     if isinstance(first, Gaussian) or isinstance(second, Gaussian):
         spread = math.sqrt(variance_of(first) + factor * factor * variance_of(second))
         beyond = max(0.0, at_least - 1.0 - factor) / spread
-        return _ripple(first) * _ripple(second) * math.erfc(beyond / math.sqrt(2.0))
+        return _gaussian_factor(first) * _gaussian_factor(second) * math.erfc(beyond / math.sqrt(2.0))
     wide, narrow = 1.0 / float(first.rate), factor / float(second.rate)
     wide, narrow = max(wide, narrow), min(wide, narrow)
     # ((w²·e^{−x/w} − n²·e^{−x/n}) / (w² − n²)), written so that equal scales do not divide by 0.
@@ -244,22 +244,26 @@ def _difference_tail(first: Symmetric, second: Symmetric, factor: float, at_leas
     else:
         ratio = (narrow / wide) ** 2
         tail = math.exp(-at_least / wide) * (1.0 - ratio * math.exp(-apart)) / (1.0 - ratio)
-    return min(1.0, tail * _lattice(first) * _lattice(second) * SUM_ROUNDING)
+    return min(1.0, tail * _laplace_factor(first) * _laplace_factor(second) * SUM_ROUNDING)
 
 
-def _slope(first: Symmetric, second: Symmetric) -> float:
-    """Return the half-width of ``second`` that ``_difference_tail`` has for a large factor."""
+def _denominator_half_width(first: Symmetric, second: Symmetric) -> float:
+    """Return the half-width of ``second`` by ``_difference_tail`` with a large factor."""
     if isinstance(first, Gaussian) or isinstance(second, Gaussian):
-        miss = MISS / (_ripple(first) * _ripple(second))
+        miss = MISS_PROBABILITY / (_gaussian_factor(first) * _gaussian_factor(second))
         return math.sqrt(variance_of(second)) * normal_reach(miss) + 1.0
-    return math.log(_lattice(first) * _lattice(second) / MISS) / float(second.rate) * SUM_ROUNDING
+    return (
+        math.log(_laplace_factor(first) * _laplace_factor(second) / MISS_PROBABILITY)
+        / float(second.rate)
+        * SUM_ROUNDING
+    )
 
 
-def _lattice(law: Symmetric) -> float:
+def _laplace_factor(law: Symmetric) -> float:
     """Return c with P(X ≥ y) ≤ c·P(L ≥ y) for every y, X discrete and L continuous Laplace noise."""
     return 1.0 if isinstance(law, Gaussian) else 2.0 / (1.0 + math.exp(-float(law.rate)))
 
 
-def _ripple(law: Symmetric) -> float:
+def _gaussian_factor(law: Symmetric) -> float:
     """Return c with P(X ≥ y) ≤ c·P(N + 1 ≥ y), X discrete and N continuous Gaussian noise."""
     return 1.0 + 3.0 * math.exp(-2.0 * math.pi**2 * float(law.variance)) if isinstance(law, Gaussian) else 1.0

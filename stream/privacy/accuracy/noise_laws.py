@@ -34,30 +34,30 @@ _MOST_TERMS = 1 << 18
 """Most values of a noise that are summed up to make α one step smaller."""
 
 
-def each_failure(beta: float, parts: int) -> float:
+def part_failure(beta: float, parts: int) -> float:
     """Return p, the failure probability of a part given the past: 1 − (1 − p)^parts = ``beta``."""
     return -math.expm1(math.log1p(-beta) / parts)
 
 
 def two_sided_reach(rate: float, draws: int, beta: float) -> int:
     """Return the least x with P(some |draw| of ``draws`` two-sided draws > x) ≤ ``beta``."""
-    allowed = each_failure(beta, draws)
+    allowed = part_failure(beta, draws)
     needed = math.log(2.0 / ((1.0 + math.exp(-rate)) * allowed)) / rate
     return max(0, math.ceil(needed * _ROUNDING) - 1)
 
 
 def one_sided_reach(rate: float, draws: int, beta: float) -> int:
     """Return the least x with P(some draw of ``draws`` one-sided draws > x) ≤ ``beta``."""
-    needed = -math.log(each_failure(beta, draws)) / rate
+    needed = -math.log(part_failure(beta, draws)) / rate
     return max(0, math.ceil(needed * _ROUNDING) - 1)
 
 
 def sum_tail(rate: float, terms: int, at_least: int) -> float:
-    """Return P(X₁ + … + X_m ≥ x) of m two-sided draws for x ≥ 1, rounded up.
+    """Return P(X₁ + … + X_m ≥ x) of m (``terms``) two-sided draws for x ≥ 1, rounded up.
 
     With a and b the generating functions of G and −G, ab = (a + (q/z)·b) / (1 + q): a pair of
-    opposite draws is, in law, one draw of either sign. Applied until one sign is used up, this
-    makes the sum's upper tail a mixture, with positive weights, of negative binomial tails: P(X₁ +
+    opposite draws is, in law, one draw of either sign. If this is repeated until only one sign is left,
+    the sum's upper tail is a mixture, with positive weights, of negative binomial tails: P(X₁ +
     … + X_m ≥ x) = Σ_{i=1}^m C(2m−i−1, m−1) q^{m−i} / (1+q)^{2m−i} · P(G₁ + … + G_i ≥ x + m − i).
     """
     used = np.arange(1, terms + 1, dtype=np.float64)
@@ -186,7 +186,7 @@ def least_bound(bound: Callable[[float], float]) -> float:
     return float(found.fun) * SUM_ROUNDING
 
 
-RIPPLE = 1.0 + 3e-13
+GAUSSIAN_TAIL_FACTOR = 1.0 + 3e-13
 """Each discrete draw (variance ≥ ``LEAST_VARIANCE``) raises a tail by at most this factor."""
 
 
@@ -202,7 +202,7 @@ def variance_of(law: Symmetric) -> float:
 def reach(law: Symmetric, draws: int, beta: float) -> int:
     """Return an x that no |draw| of ``draws`` draws exceeds, with probability 1 − ``beta``."""
     if isinstance(law, Gaussian):
-        return math.ceil(math.sqrt(law.variance) * normal_reach(each_failure(beta, draws)))
+        return math.ceil(math.sqrt(law.variance) * normal_reach(part_failure(beta, draws)))
     return two_sided_reach(float(law.rate), draws, beta)
 
 
@@ -219,7 +219,7 @@ def sum_alpha(law: Symmetric, terms: int, sums: int, beta: float, *, whole: bool
     spread = math.sqrt(law.variance) * math.sqrt(terms)
     allowed = beta / sums
     if terms == 1 or (whole and law.variance >= LEAST_VARIANCE):
-        return float(math.ceil(spread * normal_reach(allowed / RIPPLE**terms)))
+        return float(math.ceil(spread * normal_reach(allowed / GAUSSIAN_TAIL_FACTOR**terms)))
     # Chernoff: E e^{sX} ≤ e^{s²σ²/2}, also for smaller weights.
     return spread * math.sqrt(2.0 * math.log(2.0 / allowed)) * SUM_ROUNDING
 
@@ -229,7 +229,7 @@ def normal_reach(failure: float) -> float:
     return max(0.0, -float(special.ndtri(0.5 * failure)) * SUM_ROUNDING)
 
 
-def at_least(successes: ArrayLike, trials: int, alpha: float) -> Floats:
+def clopper_pearson_lower(successes: ArrayLike, trials: int, alpha: float) -> Floats:
     """Return the lower one-sided Clopper-Pearson bound at error probability ``alpha``.
 
     Source: Clopper & Pearson, The use of confidence or fiducial limits, Biometrika 1934.
@@ -238,7 +238,7 @@ def at_least(successes: ArrayLike, trials: int, alpha: float) -> Floats:
     return np.where(seen == 0, 0.0, special.betaincinv(np.maximum(seen, 1), trials - seen + 1, alpha))
 
 
-def at_most(successes: ArrayLike, trials: int, alpha: float) -> Floats:
+def clopper_pearson_upper(successes: ArrayLike, trials: int, alpha: float) -> Floats:
     """Return the upper one-sided Clopper-Pearson bound at error probability ``alpha``."""
     seen = np.asarray(successes)
     return np.where(seen == trials, 1.0, special.betainccinv(seen + 1, np.maximum(trials - seen, 1), alpha))

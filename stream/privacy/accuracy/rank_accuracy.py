@@ -1,7 +1,8 @@
 """Errors of quantiles: in rank, for a draw and for noisy cells, and in value, as an interval.
 
-The *misfit* of an edge between codes is P − q·N: P the rows below the edge, N all rows. It is
-negative below the quantile q and positive above it. Proofs: docs/proofs/quantiles.md.
+The *misfit* of an edge between codes is P − q·N: P is the number of rows below the edge, N the
+number of all rows, q the share of the quantile (``part`` in code). A misfit is negative below the
+quantile and positive above it. Proofs: docs/proofs/quantiles.md.
 """
 
 from __future__ import annotations
@@ -23,9 +24,9 @@ if TYPE_CHECKING:
     Integers = npt.NDArray[np.int64]
     Floats = npt.NDArray[np.float64]
 
-_POINTS: Final = 1 << 14
-_PER_DEVIATION: Final = 128.0
-_KNOTS: Final = 32
+_GRID_POINTS: Final = 1 << 14
+_POINTS_PER_DEVIATION: Final = 128.0
+_MAX_KNOTS: Final = 32
 _ROUNDING: Final = 1.0 + 1e-9
 
 DRAW_BITS: Final = 192
@@ -70,21 +71,21 @@ def sums_reach(law: Symmetric, cells: int, failure: float) -> float:
 def edge_reaches(law: Symmetric, left: Integers, part: float, failure: float) -> Floats:
     """Return x for each edge: the noise of its misfit exceeds x with probability ``failure``.
 
-    It is one tail of one edge. ``left`` counts the draws below each edge, and all draws at its
-    end: the noise of a misfit is (1 − q) times that of the draws below minus q times that of the
-    others.
+    The bound is for one tail of one edge. ``left`` has the number of draws below each edge; its last
+    entry counts all draws. The noise of a misfit is (1 − q) times the noise of the draws below, minus q
+    times the noise of the others.
     """
     total = int(left[-1])
     if isinstance(law, Gaussian):
         squares = left * (1.0 - part) ** 2 + (total - left) * part**2
         return np.asarray(np.sqrt(float(law.variance) * squares) * normal_reach(2.0 * failure))
-    knots = np.unique(np.linspace(0, total, min(total, _KNOTS) + 1).astype(np.int64))
-    at = np.array([_laplace_reach(int(knot), total - int(knot), part, failure) for knot in knots])
+    knots = np.unique(np.linspace(0, total, min(total, _MAX_KNOTS) + 1).astype(np.int64))
+    reaches = np.array([_laplace_reach(int(knot), total - int(knot), part, failure) for knot in knots])
     # The spread is monotone in the draws below, so the larger of two knots bounds all between them.
-    behind = np.searchsorted(knots, left)
-    before = np.maximum(behind - (knots[behind] != left), 0)
+    next_knot = np.searchsorted(knots, left)
+    previous_knot = np.maximum(next_knot - (knots[next_knot] != left), 0)
     # A discrete draw is beyond a number at most as often as a continuous one half a step nearer.
-    return np.asarray(np.maximum(at[behind], at[before]) / float(law.rate) + 0.5)
+    return np.asarray(np.maximum(reaches[next_knot], reaches[previous_knot]) / float(law.rate) + 0.5)
 
 
 @lru_cache(maxsize=1 << 14)
@@ -96,24 +97,24 @@ def _laplace_reach(left: int, right: int, part: float, failure: float) -> float:
     deviation = math.sqrt(2.0 * (left * (1.0 - part) ** 2 + right * part**2))
     if deviation == 0.0:
         return 0.0
-    step = deviation / _PER_DEVIATION
-    angles = (2.0 * math.pi / (_POINTS * step)) * np.arange(_POINTS // 2 + 1)
+    step = deviation / _POINTS_PER_DEVIATION
+    angles = (2.0 * math.pi / (_GRID_POINTS * step)) * np.arange(_GRID_POINTS // 2 + 1)
     logs = -left * np.log1p(np.square((1.0 - part) * angles)) - right * np.log1p(np.square(part * angles))
-    masses = np.fft.irfft(np.exp(logs), _POINTS)[: _POINTS // 2]
+    masses = np.fft.irfft(np.exp(logs), _GRID_POINTS)[: _GRID_POINTS // 2]
     tails = np.cumsum(masses[::-1])[::-1]
     return step * float(np.argmax(tails <= failure))
 
 
 @dataclass(frozen=True, slots=True)
-class Located:
-    """A quantile's code, and the codes between which it lies."""
+class LocatedQuantile:
+    """A quantile's code, and the least and the largest code that it may have."""
 
     code: int
     low: int
     high: int
 
 
-def locate_quantile(edges: Integers, misfits: Floats, reaches: Floats) -> Located:
+def locate_quantile(edges: Integers, misfits: Floats, reaches: Floats) -> LocatedQuantile:
     """Find a quantile by the noisy misfits of the edges between ranges of codes.
 
     ``edges`` has the first code of each range, and the number of codes at its end. If a misfit is
@@ -131,7 +132,9 @@ def locate_quantile(edges: Integers, misfits: Floats, reaches: Floats) -> Locate
     below = np.flatnonzero(misfits[1:last] < 0.0)
     final = int(below[-1]) + 1 if len(below) else 0
     middle = (first + max(first, final)) // 2
-    return Located(int(edges[middle]), int(edges[lowest]), max(int(edges[lowest]), int(edges[highest]) - 1))
+    return LocatedQuantile(
+        int(edges[middle]), int(edges[lowest]), max(int(edges[lowest]), int(edges[highest]) - 1)
+    )
 
 
 def ranges_around(size: int, codes: tuple[int, ...]) -> Integers:

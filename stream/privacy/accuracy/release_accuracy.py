@@ -165,7 +165,7 @@ def projection_alpha(calibration: ReleaseCalibration, cells: int, norm: float) -
 
 
 def noise_alpha(calibration: ReleaseCalibration, cells: int) -> float:
-    """Bound the noise in an answer, which is known before the release, unlike the rest."""
+    """Bound the noise in an answer; this part of its error bound is known before the release."""
     beta, sums = NOISE_SHARE * calibration.beta, calibration.expected_queries
     return projected_noise_reach(_rate_of(calibration), calibration.parts, cells, sums, beta)
 

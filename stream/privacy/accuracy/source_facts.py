@@ -14,7 +14,7 @@ from stream.privacy.composition.refusals import RefusedError
 
 @dataclass(frozen=True, slots=True)
 class Movement:
-    """By how much one person changes the numbers of all groups.
+    """Most by which one person changes the numbers of all groups.
 
     A person changes at most ``numbers`` of them, each by at most ``each`` and all by at most
     ``together`` in the ℓ₁ norm. The ℓ₂ sensitivity is at most ``together``/√``spread``.
@@ -30,10 +30,10 @@ class Movement:
 class QuantileFacts:
     """The public facts of a question about quantiles of an attribute.
 
-    - ``parts``: the quantiles; ``values``: how many values of the attribute a row may have.
-    - ``groups``: number of groups that one answer covers; ``grouped``: they were asked for, so that
-      a replaced row may be in two of them.
-    - ``contribution``: most counted rows of a person; ``replaced``: neighbors replace a person.
+    - ``parts``: the quantiles' shares, from 0 to 1; ``values``: number of the attribute's values.
+    - ``groups``: number of groups in one answer; ``grouped``: True if the question has ``group_by``, so
+      that a replaced row may move from one group to another.
+    - ``contribution``: most counted rows of a person; ``replaced``: True if neighbors replace a unit.
     """
 
     parts: tuple[Fraction, ...]
@@ -96,7 +96,7 @@ def counts_from_zero(source: Source, standing: StandingQuery) -> bool:
     return isinstance(domain, Numeric) and domain.minimum >= 0
 
 
-def movement(source: EventsSource, standing: StandingQuery, groups: int) -> Movement:
+def window_movement(source: EventsSource, standing: StandingQuery, groups: int) -> Movement:
     """Return the sensitivity of a window's numbers, one for each group.
 
     All events of a person may lie in one group. In a count of people, a person changes only the
@@ -106,7 +106,7 @@ def movement(source: EventsSource, standing: StandingQuery, groups: int) -> Move
     most, replaced = source.contribution, source.neighbors == "replace"
     people = 2 if replaced else 1
     if standing.quantile is not None:
-        # Each group has a count for each value: a person moves at most ``most`` events of them all.
+        # Each group has a count for each value: a person changes them by at most ``most`` events in all.
         groups *= source.attributes[standing.quantile].size
         return Movement(most, people * most, people, min(groups, people * most))
     if standing.count == "people":
@@ -123,7 +123,7 @@ def movement(source: EventsSource, standing: StandingQuery, groups: int) -> Move
     return Movement(each, 2 * most * farthest, spread, numbers)
 
 
-def horizon(source: EventsSource, standing: StandingQuery) -> Movement:
+def horizon_movement(source: EventsSource, standing: StandingQuery) -> Movement:
     """Return the sensitivity of all windows and groups of a running count.
 
     Windows must not overlap. At most ``total`` events of a person count (in a count of people, one
@@ -148,17 +148,17 @@ def _one_event(source: EventsSource, standing: StandingQuery) -> tuple[int, int]
 
     If every event adds 0, the result is still 0 and 1, because noise needs a scale.
     """
-    low, high = ends_of(source, standing.count) if isinstance(standing.count, SumOf) else (1, 1)
+    low, high = summed_range(source, standing.count) if isinstance(standing.count, SumOf) else (1, 1)
     return min(low, 0), max(high, 0 if low < 0 else 1)
 
 
-def ends_of(source: EventsSource, count: SumOf) -> tuple[int, int]:
+def summed_range(source: EventsSource, count: SumOf) -> tuple[int, int]:
     """Return the ends of the summed attribute's range in steps; raise RefusedError if it has none."""
-    whole = numeric_of(source, count).in_steps
+    whole = summed_domain(source, count).in_steps
     return whole.minimum, whole.maximum
 
 
-def numeric_of(source: EventsSource, count: SumOf) -> Numeric:
+def summed_domain(source: EventsSource, count: SumOf) -> Numeric:
     """Return the summed attribute's domain; raise RefusedError if it has no sum."""
     domain = source.attributes.get(count.sum)
     if not isinstance(domain, Numeric):
@@ -180,14 +180,14 @@ LEAST_REACH = Decimal(10**9)
 _exact = Context(prec=120, traps=[Inexact])
 
 
-def reach_of(grid: float) -> Decimal:
+def largest_value(grid: float) -> Decimal:
     """Return the largest absolute value on a grid."""
     return _exact.multiply(shortest_decimal(grid), Decimal(MAX_STEPS))
 
 
-def range_of(grid: float, minimum: float | None, maximum: float | None) -> tuple[Decimal, Decimal]:
+def clamping_range(grid: float, minimum: float | None, maximum: float | None) -> tuple[Decimal, Decimal]:
     """Return the range to which a feed's values are clamped: the declared or the default one."""
-    end = min(LARGEST_NUMBER, reach_of(grid))
+    end = min(LARGEST_NUMBER, largest_value(grid))
     return -end if minimum is None else shortest_decimal(minimum), end if maximum is None else shortest_decimal(
         maximum
     )

@@ -33,7 +33,7 @@ LARGEST_STEPS = 2**60
 DEFAULT_BLOCKS = 1024
 """Number of blocks into which threshold noise is divided; more blocks give tighter bounds."""
 
-_IMPOSSIBLE = -1e30
+_LOG_ZERO = -1e30
 """Stands for ln 0, because the difference of two minus infinities is NaN."""
 _ROUNDING = 1.0 + 1e-7
 """Margin above all rounding errors; cancellation costs at most 4 of 16 digits."""
@@ -50,7 +50,7 @@ class AccuracyError(ValueError):
 class RunLayout:
     """The parameters that determine the accuracy of a run.
 
-    The rates are λ in P(|noise| = x) ∝ e^{−λx}, per step. With ``fresh`` the threshold noise is
+    The rates are λ in P(|noise| = x) ∝ e^{−λx}, per step. With ``fresh_threshold`` the threshold noise is
     drawn again after each of at most ``tops`` ⊤s. At most ``queries`` queries are asked, ⊤s
     included. If ``numbers`` is ``fresh``, they have noise of ``answer_rate`` and their error may
     be ``answer_ratio``·α; if it is ``gap``, their error may be α.
@@ -59,7 +59,7 @@ class RunLayout:
     one_sided: bool
     threshold_rate: float
     query_rate: float
-    fresh: bool
+    fresh_threshold: bool
     tops: int
     queries: int
     numbers: Literal["none", "fresh", "gap"] = "none"
@@ -67,14 +67,14 @@ class RunLayout:
     answer_ratio: float = 1.0
 
 
-def rates_of(calibration: SparseVectorCalibration) -> tuple[float, float]:
+def noise_rates(calibration: SparseVectorCalibration) -> tuple[float, float]:
     """Return the rates of threshold noise and query noise, per step."""
     per_round = 1 if calibration.fresh_threshold else calibration.cutoff
     width = (1 if calibration.monotone else 2) * per_round * calibration.sensitivity_steps
     return calibration.epsilon_threshold / calibration.sensitivity_steps, calibration.epsilon_query / width
 
 
-def lean_of(calibration: SparseVectorCalibration) -> float:
+def gap_bias(calibration: SparseVectorCalibration) -> float:
     """Return how much too low a ``gap`` number far above the threshold is on average: s + Eρ − Eν.
 
     It is a public constant (``docs/proofs/numeric-sparse.md``, Accuracy) and α includes it. With
@@ -82,19 +82,19 @@ def lean_of(calibration: SparseVectorCalibration) -> float:
     """
     if calibration.noise != "one_sided":
         return calibration.shift * calibration.grid
-    threshold, query = (1.0 / math.expm1(rate) for rate in rates_of(calibration))
+    threshold, query = (1.0 / math.expm1(rate) for rate in noise_rates(calibration))
     return (calibration.shift + threshold - query) * calibration.grid
 
 
-def layout_of(calibration: SparseVectorCalibration, answer_ratio: float = 1.0) -> RunLayout:
+def run_layout(calibration: SparseVectorCalibration, answer_ratio: float = 1.0) -> RunLayout:
     """Return the layout of a run with a calibration and its planned number of queries."""
-    threshold_rate, query_rate = rates_of(calibration)
+    threshold_rate, query_rate = noise_rates(calibration)
     tops = min(calibration.cutoff, calibration.expected_queries)
     return RunLayout(
         one_sided=calibration.noise == "one_sided",
         threshold_rate=threshold_rate,
         query_rate=query_rate,
-        fresh=calibration.fresh_threshold and tops > 1,
+        fresh_threshold=calibration.fresh_threshold and tops > 1,
         tops=tops,
         queries=calibration.expected_queries,
         numbers=calibration.numbers,
@@ -108,11 +108,11 @@ def exact_alpha(calibration: SparseVectorCalibration) -> float:
 
     For the textbook's calibration it is far below ``calibration.alpha``, the theorem's bound.
     """
-    steps = alpha_of(layout_of(calibration), calibration.shift, calibration.beta)
+    steps = least_alpha(run_layout(calibration), calibration.shift, calibration.beta)
     return steps * calibration.grid
 
 
-def alpha_of(
+def least_alpha(
     layout: RunLayout,
     shift: int,
     beta: float,
@@ -127,7 +127,7 @@ def alpha_of(
     Raises:
         AccuracyError: no α below 2^60 steps will do.
     """
-    tail = negligible(layout, beta)
+    tail = negligible_probability(layout, beta)
 
     def fails(alpha: int) -> bool:
         return failure_bound(layout, alpha, shift, blocks=blocks, tail=tail) > beta
@@ -145,9 +145,9 @@ def alpha_of(
     return high
 
 
-def negligible(layout: RunLayout, beta: float) -> float:
+def negligible_probability(layout: RunLayout, beta: float) -> float:
     """Return a probability of threshold noise so small that it may count as failure."""
-    return max(1e-6 * beta / (layout.tops if layout.fresh else 1), 1e-305)
+    return max(1e-6 * beta / (layout.tops if layout.fresh_threshold else 1), 1e-305)
 
 
 def failure_bound(
@@ -166,17 +166,17 @@ def failure_bound(
     If gaps are published, P(−α+ρ+s <= ν < α+ρ+s) replaces S. Fresh numbers fail independently of
     the decisions.
     """
-    nodes = _nodes(layout, alpha, shift, blocks, tail)
+    nodes = _block_ends(layout, alpha, shift, blocks, tail)
     log_low = _log_below(layout, nodes + (alpha + shift))
     log_high = _log_above(layout, alpha, shift, nodes)
-    if layout.fresh:
+    if layout.fresh_threshold:
         total = _fresh_failure(layout, nodes, log_low, log_high)
     else:
-        if len(crossing := _crossing(nodes, log_low, log_high)):
+        if len(crossing := _find_crossings(nodes, log_low, log_high)):
             at = nodes.searchsorted(crossing).tolist()
-            nodes = _inserted(nodes, at, crossing)
-            log_low = _inserted(log_low, at, _log_below(layout, crossing + (alpha + shift)))
-            log_high = _inserted(log_high, at, _log_above(layout, alpha, shift, crossing))
+            nodes = _insert_values(nodes, at, crossing)
+            log_low = _insert_values(log_low, at, _log_below(layout, crossing + (alpha + shift)))
+            log_high = _insert_values(log_high, at, _log_above(layout, alpha, shift, crossing))
         worst = (layout.queries - layout.tops) * log_low + layout.tops * np.minimum(log_low, log_high)
         _, failures = _block_failures(layout, nodes, worst)
         total = sum(_tails(layout, nodes)) + float(np.sum(failures))
@@ -194,7 +194,7 @@ def _log_above(layout: RunLayout, alpha: int, shift: int, nodes: Integers) -> Fl
     return log_high
 
 
-def _crossing(nodes: Integers, first: Floats, second: Floats) -> Integers:
+def _find_crossings(nodes: Integers, first: Floats, second: Floats) -> Integers:
     """Return approximate points at which two functions cross inside a block.
 
     Their minimum has a kink there; a chord across a kink would be a loose bound.
@@ -224,7 +224,7 @@ def _fresh_failure(layout: RunLayout, nodes: Integers, log_low: Floats, log_high
     return float(-np.expm1(layout.tops * log_all_above[0]) + np.sum(least_here * false_alarm))
 
 
-def _nodes(layout: RunLayout, alpha: int, shift: int, blocks: int, tail: float) -> Integers:
+def _block_ends(layout: RunLayout, alpha: int, shift: int, blocks: int, tail: float) -> Integers:
     """Return the ends of the blocks of threshold noise: equidistant, and kinks of ln F and ln S."""
     reach = math.ceil(-math.log(tail) / layout.threshold_rate) + 1
     if reach > LARGEST_STEPS:
@@ -232,14 +232,14 @@ def _nodes(layout: RunLayout, alpha: int, shift: int, blocks: int, tail: float) 
     low = 0 if layout.one_sided else -reach
     if reach - low <= blocks:
         return np.arange(low, reach + 1, dtype=np.int64)
-    even = _even(low, reach, blocks)
+    even = _even_block_ends(low, reach, blocks)
     kinks = np.array(sorted({z for z in (0, 1 - alpha - shift, alpha - shift) if low < z < reach}), dtype=np.int64)
     places = even.searchsorted(kinks)
     new = even[places] != kinks
-    return _inserted(even, places[new].tolist(), kinks[new])
+    return _insert_values(even, places[new].tolist(), kinks[new])
 
 
-def _inserted(values: Values, places: Sequence[int], new: Values) -> Values:
+def _insert_values(values: Values, places: Sequence[int], new: Values) -> Values:
     """Insert values at a few sorted places, faster than ``numpy.insert``."""
     pieces: list[Values] = []
     begin = 0
@@ -250,7 +250,7 @@ def _inserted(values: Values, places: Sequence[int], new: Values) -> Values:
 
 
 @lru_cache(maxsize=16)
-def _even(low: int, reach: int, blocks: int) -> Integers:
+def _even_block_ends(low: int, reach: int, blocks: int) -> Integers:
     return np.rint(np.linspace(low, reach, blocks + 1)).astype(np.int64)
 
 
@@ -273,7 +273,7 @@ def _log_below(layout: RunLayout, x: Integers) -> Floats:
     # The first form is accurate for small x, the second for large x.
     near = np.log(-np.expm1(-np.minimum(scaled, 1.0)))
     far = np.log1p(-np.exp(-scaled))
-    return np.where(x >= 1, np.where(scaled < 1.0, near, far), _IMPOSSIBLE)
+    return np.where(x >= 1, np.where(scaled < 1.0, near, far), _LOG_ZERO)
 
 
 def _log_complement(log_part: Floats) -> Floats:
@@ -281,7 +281,7 @@ def _log_complement(log_part: Floats) -> Floats:
     inside = np.minimum(log_part, -1e-300)
     near = np.log(-np.expm1(inside))
     far = np.log1p(-np.exp(np.minimum(inside, -0.5)))
-    return np.where(log_part < 0.0, np.where(inside > -0.5, near, far), _IMPOSSIBLE)
+    return np.where(log_part < 0.0, np.where(inside > -0.5, near, far), _LOG_ZERO)
 
 
 def _tails(layout: RunLayout, nodes: Integers) -> tuple[float, float]:

@@ -2,8 +2,8 @@
 
 A budget is the decimal that the operator wrote, rounded down to whole units. A cost is the exact
 value of the double from which the noise scale is computed, rounded up. So rounding never makes a
-sum of grants exceed a budget. Plans round a requested decimal down so far that n equal parts of a
-budget fit into it (``affordable_epsilon``, ``affordable_delta``; proof in
+sum of grants exceed a budget. Plans round a requested decimal down, so that n equal parts of a
+budget together fit into it (``affordable_epsilon``, ``affordable_delta``; proof in
 docs/proofs/composition.md, "Equal parts").
 """
 
@@ -41,8 +41,8 @@ def charged_answers(calibration: Calibration, extensions: Extensions) -> int:
 def extended_beta(calibration: Calibration, extensions: Extensions) -> float:
     """Return the probability with which the error bound may fail for some charged answer.
 
-    It grows by β with every ``cutoff`` charged answers. If it is 1 or more, nothing is promised
-    for all of them; for the first ``cutoff`` the promise is unchanged.
+    It grows by β with every ``cutoff`` charged answers. If it is 1 or more, no bound holds for all
+    of them together; the bound for the first ``cutoff`` stays.
     """
     if not extensions:
         return calibration.beta
@@ -54,20 +54,20 @@ EPSILON_UNITS = 10**12
 DELTA_UNITS = 10**30
 """Units per 1 of δ."""
 DELTA_DIGITS = 12
-"""Significant digits of the δ of a plan; a fixed step would be too coarse for a small δ."""
-PARTS = 1 << 20
+"""Significant decimal digits of a plan's δ; with a fixed step, a small δ would have too few digits."""
+PARTS_PER_CHARGE = 1 << 20
 """Parts into which an ordinary charge is divided; prices are whole parts."""
 
 
-def whole_left(cutoff: int, tops: int, surplus: int) -> int:
-    """Count the ordinary charged answers still paid for; ``surplus`` is in PARTS.
+def ordinary_charges_left(cutoff: int, tops: int, surplus: int) -> int:
+    """Count the ordinary charged answers still paid for; ``surplus`` is in PARTS_PER_CHARGE.
 
     ``tops`` charged answers have cost ``surplus`` parts more than one ordinary charge each.
     """
-    return cutoff - tops + (-surplus // PARTS)
+    return cutoff - tops + (-surplus // PARTS_PER_CHARGE)
 
 
-def shown_state(state: StreamState, left: int | None, beyond: str = "end") -> StreamState:
+def displayed_state(state: StreamState, left: int | None, beyond: str = "end") -> StreamState:
     """Return the state to display; ``left`` counts the ordinary answers still paid for.
 
     A stream with 0 left is shown as exhausted, although the rest of its grant may pay for a
@@ -77,12 +77,14 @@ def shown_state(state: StreamState, left: int | None, beyond: str = "end") -> St
     return "exhausted" if state == "open" and left is not None and left <= 0 and beyond == "end" else state
 
 
-def shown_grant(record: GrantRecord) -> GrantRecord:
+def displayed_grant(record: GrantRecord) -> GrantRecord:
     """Return a grant with the state to display."""
     if record.state != "open" or record.ending is not None or not record.calibration.cutoff:
         return record
-    left = whole_left(charged_answers(record.calibration, record.extensions), record.tops, record.surplus)
-    state = shown_state(record.state, left, getattr(record.spec.mechanism, "beyond", "end"))
+    left = ordinary_charges_left(
+        charged_answers(record.calibration, record.extensions), record.tops, record.surplus
+    )
+    state = displayed_state(record.state, left, getattr(record.spec.mechanism, "beyond", "end"))
     return record if state == record.state else record.model_copy(update={"state": state})
 
 
@@ -101,37 +103,37 @@ class Cost:
     unbounded: int = 0
 
     def __add__(self, other: Cost) -> Cost:
-        # Restoring a ledger adds NOTHING hundreds of thousands of times.
-        if other is NOTHING:
+        # Restoring a ledger adds NO_COST hundreds of thousands of times.
+        if other is NO_COST:
             return self
-        if self is NOTHING:
+        if self is NO_COST:
             return other
-        return self._combined(other, operator.add)
+        return self._combine(other, operator.add)
 
     def __sub__(self, other: Cost) -> Cost:
-        return self if other is NOTHING else self._combined(other, operator.sub)
+        return self if other is NO_COST else self._combine(other, operator.sub)
 
     def __le__(self, other: Cost) -> bool:
-        return self._combined(other, max) == other
+        return self._combine(other, max) == other
 
-    def least(self, other: Cost) -> Cost:
+    def minimum_with(self, other: Cost) -> Cost:
         """Return the minimum of each component."""
-        return self._combined(other, min)
+        return self._combine(other, min)
 
-    def _combined(self, other: Cost, by: Callable[[int, int], int]) -> Cost:
+    def _combine(self, other: Cost, combine: Callable[[int, int], int]) -> Cost:
         return Cost(
-            by(self.loss, other.loss),
-            by(self.delta, other.delta),
-            by(self.rho, other.rho),
-            by(self.unbounded, other.unbounded),
+            combine(self.loss, other.loss),
+            combine(self.delta, other.delta),
+            combine(self.rho, other.rho),
+            combine(self.unbounded, other.unbounded),
         )
 
-    def at_least_nothing(self) -> Cost:
+    def clamp_at_zero(self) -> Cost:
         """Return the cost with negative components raised to 0."""
         return Cost(max(self.loss, 0), max(self.delta, 0), max(self.rho, 0), self.unbounded)
 
 
-NOTHING = Cost()
+NO_COST = Cost()
 
 
 class BudgetTerms(Protocol):
@@ -147,7 +149,7 @@ class BudgetTerms(Protocol):
     def renews(self) -> str | None: ...  # noqa: D102
 
 
-def fits(cost: Cost, left: Cost, accountant: str) -> bool:
+def can_pay(cost: Cost, left: Cost, accountant: str) -> bool:
     """Return True if the remaining budget pays for a cost.
 
     Under ``zcdp`` either the sum of ε or the sum of ρ must fit: docs/proofs/composition.md,
@@ -219,29 +221,29 @@ def realised_cost(
     *,
     uneven: bool = False,
 ) -> Cost:
-    """Return an upper bound of what a stream has spent; NOTHING before the first answer.
+    """Return an upper bound of what a stream has spent; NO_COST before the first answer.
 
     The ``tops`` charged answers have cost ``surplus`` parts more than as many ordinary charges.
-    Losses add up by basic composition, as do the (ε, δ) of unknown groups. ρ, and an (ε, δ) by optimal composition, count in full; an
-    extension counts as soon as it may have been used.
+    ε adds up by basic composition, and so does the (ε, δ) of unknown groups. ρ counts in full, as does
+    an (ε, δ) by optimal composition. An extension counts as soon as it may have been used.
     """
     full = stream_cost(calibration, accountant, uneven=uneven)
     if answered == 0:
-        return NOTHING
-    charges = tops + Fraction(surplus, PARTS)
+        return NO_COST
+    charges = tops + Fraction(surplus, PARTS_PER_CHARGE)
     if isinstance(calibration, UnknownGroupsCalibration):
         # Each answer has its own (ε, δ), and they add up; its noise is used by no other answer.
-        loss, failing = charges * losses(calibration).each, charges * Fraction(calibration.delta_answer)
-        spent = Cost(math.ceil(loss * EPSILON_UNITS), math.ceil(failing * DELTA_UNITS)).least(full)
+        loss, delta = charges * losses(calibration).each, charges * Fraction(calibration.delta_answer)
+        spent = Cost(math.ceil(loss * EPSILON_UNITS), math.ceil(delta * DELTA_UNITS)).minimum_with(full)
     elif accountant == "pure" and not is_pure(calibration):
         spent = full
     else:
         parts = losses(calibration)
         loss = summed_loss(calibration, min(charges, Fraction(calibration.cutoff)))
         if tops < calibration.cutoff:
-            loss += parts.under_way
+            loss += parts.open_loss
         drawn = parts.gaussian_first or (tops > 0 and parts.gaussian_charged)
-        spent = Cost(math.ceil(loss * EPSILON_UNITS), full.delta, full.rho, 1 if drawn else 0).least(full)
+        spent = Cost(math.ceil(loss * EPSILON_UNITS), full.delta, full.rho, 1 if drawn else 0).minimum_with(full)
     start = calibration.cutoff
     for extension in extensions:
         spent += _realised_extension(calibration, accountant, extension, start, charges, uneven=uneven)
@@ -262,10 +264,10 @@ def extension_cost(
     docs/proofs/composition.md, "Extensions".
     """
     parts = losses(calibration)
-    loss = extension.answers * parts.further
+    loss = extension.answers * parts.extension_loss
     if accountant == "zcdp":
         if are_independent(calibration) and not uneven:
-            rho = extension.answers * parts.further**2 / 2
+            rho = extension.answers * parts.extension_loss**2 / 2
         else:
             rho = (2 * summed_loss(calibration, Fraction(start)) + loss) ** 2 / 2
         return Cost(math.ceil(loss * EPSILON_UNITS), rho=math.ceil(rho * EPSILON_UNITS))
@@ -288,23 +290,23 @@ def grant_cost(calibration: Calibration, accountant: str, extensions: Extensions
 def _realised_extension(
     calibration: Calibration, accountant: str, extension: Extension, start: int, charges: Fraction, *, uneven: bool
 ) -> Cost:
-    """Return the spent part of an extension after ``charges`` ordinary charges.
+    """Return the part of an extension's cost that is spent after ``charges`` ordinary charges.
 
     An extension may be in use as soon as less than one of the ``start`` earlier charges is left,
     because answers without a charge may then use it. An ``AnswersCalibration`` has no such answers.
     """
     free = not isinstance(calibration, AnswersCalibration)
     if charges <= start - free:
-        return NOTHING
+        return NO_COST
     full = extension_cost(calibration, accountant, extension, start, uneven=uneven)
     if full.delta:
         return full
     parts = losses(calibration)
     used = min(charges - start, Fraction(extension.answers))
-    loss = max(used, Fraction(0)) * parts.further
+    loss = max(used, Fraction(0)) * parts.extension_loss
     if used < extension.answers:
-        loss += parts.under_way
-    return Cost(math.ceil(loss * EPSILON_UNITS), rho=full.rho).least(full)
+        loss += parts.open_loss
+    return Cost(math.ceil(loss * EPSILON_UNITS), rho=full.rho).minimum_with(full)
 
 
 def total_budget(terms: BudgetTerms) -> Cost:

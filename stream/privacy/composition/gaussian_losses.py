@@ -7,7 +7,7 @@ docs/proofs/composition.md proves for every T below all variances that
     δ(ε) ≤ (1 + η)^N · [e^{v/2 − c} Φ((v − c − ε)/√v) − e^ε Φ(−(c + ε)/√v)],    η = 2Σ_{j≥1}
     e^{−2π²Tj²},
 
-which is the δ of continuous Gaussian noise except for T and η. It is computed in decimal
+which is the δ of continuous Gaussian noise if T and η are 0. It is computed in decimal
 arithmetic and rounded up.
 """
 
@@ -35,12 +35,12 @@ SMOOTHINGS: Final = (
 
 _DIGITS: Final = 60
 _MARGIN: Final = 1 + Decimal("1e-25")
-"""Raises δ by more than the rounding errors of all steps."""
-_FARTHEST: Final = 60.0
+"""A factor that raises δ by more than all rounding errors."""
+_MAX_TAIL_DEVIATIONS: Final = 60.0
 """Number of deviations beyond which Φ(−z) ≤ e^{−z²/2} is used."""
 TWO_PI: Final = Decimal("6.28318530717958647692528676655900576839433879875021164194988918461563281257241799726")
-_NEARLY: Final = 1e-10
-_INDISTINCT: Final = 1e-16
+_FIRST_MARGIN: Final = 1e-10
+_LEAST_RELATIVE_DIFFERENCE: Final = 1e-16
 """Largest relative difference of two numbers that doubles cannot separate."""
 _LARGEST_LOG: Final = 60.0
 
@@ -62,26 +62,28 @@ class GaussianNumbers:
         return self.count * self.squared / self.variance
 
 
-def gaussian_rho(measured: Sequence[GaussianNumbers]) -> Fraction:
+def gaussian_rho(numbers: Sequence[GaussianNumbers]) -> Fraction:
     """Return ρ, half the total precision (Canonne, Kamath & Steinke 2020, Theorem 4)."""
-    return sum((one.precision for one in measured), Fraction(0)) / 2
+    return sum((part.precision for part in numbers), Fraction(0)) / 2
 
 
-def gaussian_delta(measured: Sequence[GaussianNumbers], epsilon: Fraction) -> float:
+def gaussian_delta(numbers: Sequence[GaussianNumbers], epsilon: Fraction) -> float:
     """Return a δ at which adaptive measurements are (``epsilon``, δ)-DP.
 
     It is rounded up; 1 if no smaller δ is known.
     """
-    if not measured:
+    if not numbers:
         return 0.0
-    if epsilon < 0 or any(one.variance < LEAST_VARIANCE for one in measured):
+    if epsilon < 0 or any(part.variance < LEAST_VARIANCE for part in numbers):
         return 1.0
-    return min(_bound(measured, epsilon, *smoothing) for smoothing in SMOOTHINGS)
+    return min(_bound_delta(numbers, epsilon, *smoothing) for smoothing in SMOOTHINGS)
 
 
-def _bound(measured: Sequence[GaussianNumbers], epsilon: Fraction, smoothing: Fraction, ripple: Decimal) -> float:
-    half = gaussian_rho(measured)
-    spread = sum((one.precision * (1 + smoothing / (one.variance - smoothing)) for one in measured), Fraction(0))
+def _bound_delta(
+    numbers: Sequence[GaussianNumbers], epsilon: Fraction, smoothing: Fraction, ripple: Decimal
+) -> float:
+    half = gaussian_rho(numbers)
+    spread = sum((part.precision * (1 + smoothing / (part.variance - smoothing)) for part in numbers), Fraction(0))
     farther = float(half + epsilon) / math.sqrt(spread)
     # Both terms are nearly equal if noise is wide.
     digits = _DIGITS + max(0, -math.floor(math.log10(spread)))
@@ -89,32 +91,31 @@ def _bound(measured: Sequence[GaussianNumbers], epsilon: Fraction, smoothing: Fr
         c, v, e = _decimal(half), _decimal(spread), _decimal(epsilon)
         root = v.sqrt()
         nearer, further = (c + e - v) / root, (c + e) / root
-        if farther > _FARTHEST:
+        if farther > _MAX_TAIL_DEVIATIONS:
             found = (v / 2 - c - nearer * nearer / 2).exp() if nearer > 0 else Decimal(1)
         else:
-            found = (v / 2 - c).exp() * _tail(nearer) - e.exp() * _tail(further)
-        found *= (ripple * sum(one.count for one in measured)).exp() * _MARGIN
+            found = (v / 2 - c).exp() * _upper_tail(nearer) - e.exp() * _upper_tail(further)
+        found *= (ripple * sum(part.count for part in numbers)).exp() * _MARGIN
         return round_up(min(found, Decimal(1)))
 
 
-def least_multiple(shape: Sequence[GaussianNumbers], epsilon: Fraction, delta: Fraction) -> float:
-    """Return nearly the least factor by which noise must be widened to be (ε, δ)-DP.
+def least_noise_factor(shape: Sequence[GaussianNumbers], epsilon: Fraction, delta: Fraction) -> float:
+    """Return nearly the least factor by which noise must be widen_noise to be (ε, δ)-DP.
 
-    With deviations multiplied by the returned factor (``widened``), ``gaussian_delta`` is at most
-    δ. The factor is infinite if ε or δ is not above 0.
+    If ``widen_noise`` multiplies all deviations by the factor, ``gaussian_delta`` is at most δ. The factor is infinite if ε or δ is not above 0.
     """
     if epsilon <= 0 or delta <= 0:
         return math.inf
     precision, wanted = float(2 * gaussian_rho(shape)), math.log(delta)
 
-    def beyond(log_factor: float) -> float:
+    def excess(log_factor: float) -> float:
         return _rough_log_delta(shape, precision, float(epsilon), math.exp(log_factor)) - wanted
 
-    low = 0.5 * math.log(float(max(LEAST_VARIANCE / one.variance for one in shape)))
-    found = math.exp(low if beyond(low) <= 0.0 else optimize.brentq(beyond, low, low + _LARGEST_LOG, xtol=1e-12))
-    on = _NEARLY
-    while gaussian_delta(widened(shape, sound := found * (1.0 + on)), epsilon) > delta:
-        on *= 4.0
+    low = 0.5 * math.log(float(max(LEAST_VARIANCE / part.variance for part in shape)))
+    found = math.exp(low if excess(low) <= 0.0 else optimize.brentq(excess, low, low + _LARGEST_LOG, xtol=1e-12))
+    margin = _FIRST_MARGIN
+    while gaussian_delta(widen_noise(shape, sound := found * (1.0 + margin)), epsilon) > delta:
+        margin *= 4.0
     return sound
 
 
@@ -123,44 +124,48 @@ def rough_epsilon(precision: float, delta: float) -> float:
     """Return an approximate ε at δ, that of continuous Gaussian noise; planners search with it."""
     half, root = 0.5 * precision, math.sqrt(precision)
 
-    def beyond(epsilon: float) -> float:
+    def excess(epsilon: float) -> float:
         first = float(special.log_ndtr((half - epsilon) / root))
         second = epsilon + float(special.log_ndtr(-(half + epsilon) / root))
-        return first + math.log(max(-math.expm1(min(second - first, 0.0)), _INDISTINCT)) - math.log(delta)
+        return (
+            first
+            + math.log(max(-math.expm1(min(second - first, 0.0)), _LEAST_RELATIVE_DIFFERENCE))
+            - math.log(delta)
+        )
 
     # Above this ε even the first term is below δ.
     high = half + root * math.sqrt(-2.0 * math.log(delta))
-    return 0.0 if beyond(0.0) <= 0.0 else float(optimize.brentq(beyond, 0.0, high, xtol=1e-12, rtol=1e-12))
+    return 0.0 if excess(0.0) <= 0.0 else float(optimize.brentq(excess, 0.0, high, xtol=1e-12, rtol=1e-12))
 
 
-def widened(shape: Sequence[GaussianNumbers], factor: float) -> tuple[GaussianNumbers, ...]:
+def widen_noise(shape: Sequence[GaussianNumbers], factor: float) -> tuple[GaussianNumbers, ...]:
     """Return the same measurements with all deviations multiplied by ``factor``."""
     squared = Fraction(factor) ** 2
-    return tuple(GaussianNumbers(one.count, one.squared, one.variance * squared) for one in shape)
+    return tuple(GaussianNumbers(part.count, part.squared, part.variance * squared) for part in shape)
 
 
 def _rough_log_delta(shape: Sequence[GaussianNumbers], precision: float, epsilon: float, factor: float) -> float:
     squared = factor * factor
     c = 0.5 * precision / squared
-    count = sum(one.count for one in shape)
+    count = sum(part.count for part in shape)
     best = math.inf
     for smoothing, ripple in SMOOTHINGS:
-        part = float(smoothing)
+        smoothing_part = float(smoothing)
         v = 0.0
-        for one in shape:
-            variance = float(one.variance) * squared
-            v += one.count * one.squared / variance * (1.0 + part / (variance - part))
+        for part in shape:
+            variance = float(part.variance) * squared
+            v += part.count * part.squared / variance * (1.0 + smoothing_part / (variance - smoothing_part))
         root = math.sqrt(v)
         first = 0.5 * v - c + float(special.log_ndtr((v - c - epsilon) / root))
         second = epsilon + float(special.log_ndtr(-(c + epsilon) / root))
         share = -math.expm1(min(second - first, 0.0))
-        best = min(best, first + math.log(max(share, _INDISTINCT)) + float(ripple) * count)
+        best = min(best, first + math.log(max(share, _LEAST_RELATIVE_DIFFERENCE)) + float(ripple) * count)
     return best
 
 
-def _tail(z: Decimal) -> Decimal:
+def _upper_tail(z: Decimal) -> Decimal:
     if z < 0:
-        return 1 - _tail(-z)
+        return 1 - _upper_tail(-z)
     density = (-z * z / 2).exp() / TWO_PI.sqrt()
     if z < 1:
         return Decimal("0.5") - density * _series(z)
@@ -218,16 +223,18 @@ def largest_rho(epsilon: Fraction, delta: Fraction) -> Fraction:
     """
 
     def rough(log_order: float) -> float:
-        less_one = math.exp(log_order)
-        return (float(epsilon) + _rough_log_terms(less_one, log_delta) / less_one) / (1.0 + less_one)
+        order_minus_one = math.exp(log_order)
+        return (float(epsilon) + _rough_log_terms(order_minus_one, log_delta) / order_minus_one) / (
+            1.0 + order_minus_one
+        )
 
-    def exact(less_one: Decimal) -> Decimal:
-        return (exact_epsilon + _log_terms(less_one, exact_log) / less_one) / (1 + less_one)
+    def exact(order_minus_one: Decimal) -> Decimal:
+        return (exact_epsilon + _log_terms(order_minus_one, exact_log) / order_minus_one) / (1 + order_minus_one)
 
     log_delta = _log(delta)
     with localcontext(prec=_ORDER_DIGITS):
         exact_epsilon, exact_log = _decimal(epsilon), _decimal(delta).ln()
-        rho = _best(rough, exact) - _SLACK
+        rho = _maximize(rough, exact) - _SLACK
         return Fraction(max(rho, Decimal(0)).quantize(Decimal("1e-30"), rounding=ROUND_FLOOR))
 
 
@@ -239,22 +246,24 @@ def least_epsilon(rho: Fraction, delta: Fraction) -> Fraction:
     """
 
     def rough(log_order: float) -> float:
-        less_one = math.exp(log_order)
-        return _rough_log_terms(less_one, log_delta) / less_one - float(rho) * (1.0 + less_one)
+        order_minus_one = math.exp(log_order)
+        return _rough_log_terms(order_minus_one, log_delta) / order_minus_one - float(rho) * (
+            1.0 + order_minus_one
+        )
 
-    def exact(less_one: Decimal) -> Decimal:
-        return _log_terms(less_one, exact_log) / less_one - exact_rho * (1 + less_one)
+    def exact(order_minus_one: Decimal) -> Decimal:
+        return _log_terms(order_minus_one, exact_log) / order_minus_one - exact_rho * (1 + order_minus_one)
 
     if rho == 0:
         return Fraction(0)
     log_delta = _log(delta)
     with localcontext(prec=_ORDER_DIGITS):
         exact_rho, exact_log = _decimal(rho), _decimal(delta).ln()
-        epsilon = _SLACK - _best(rough, exact)
+        epsilon = _SLACK - _maximize(rough, exact)
         return Fraction(max(epsilon, Decimal(0)).quantize(Decimal("1e-30"), rounding=ROUND_CEILING))
 
 
-def _best(rough: Callable[[float], float], exact: Callable[[Decimal], Decimal]) -> Decimal:
+def _maximize(rough: Callable[[float], float], exact: Callable[[Decimal], Decimal]) -> Decimal:
     """Return the maximum of a unimodal function of the Rényi order α > 1, located in doubles first.
 
     For fixed ρ, ln δ is convex in α, so that the admissible α for a given ρ or ε form an
@@ -279,17 +288,17 @@ def _best(rough: Callable[[float], float], exact: Callable[[Decimal], Decimal]) 
     return best
 
 
-def _rough_log_terms(less_one: float, log_delta: float) -> float:
+def _rough_log_terms(order_minus_one: float, log_delta: float) -> float:
     """Return ln δ + ln(α−1) − α ln(1 − 1/α) in doubles."""
-    order = 1.0 + less_one
-    return log_delta + math.log(less_one) + order * math.log1p(1.0 / less_one)
+    order = 1.0 + order_minus_one
+    return log_delta + math.log(order_minus_one) + order * math.log1p(1.0 / order_minus_one)
 
 
-def _log_terms(less_one: Decimal, log_delta: Decimal) -> Decimal:
+def _log_terms(order_minus_one: Decimal, log_delta: Decimal) -> Decimal:
     """Return ln δ + ln(α−1) − α ln(1 − 1/α), where 1 − 1/α = (α−1)/α."""
-    order = 1 + less_one
-    log_less_one = less_one.ln()
-    return log_delta + log_less_one + order * (order.ln() - log_less_one)
+    order = 1 + order_minus_one
+    log_order_minus_one = order_minus_one.ln()
+    return log_delta + log_order_minus_one + order * (order.ln() - log_order_minus_one)
 
 
 def _log(value: Fraction) -> float:

@@ -1,6 +1,6 @@
 """Privacy losses of calibrations: the ε of their pure mechanisms, and their Gaussian noise.
 
-The numbers that ``numeric_sparse`` publishes with a ⊤ have their noise rate and loss here too.
+The noise rate and the loss of the numbers that ``numeric_sparse`` publishes with a ⊤ are here too.
 """
 
 from __future__ import annotations
@@ -41,8 +41,8 @@ def tops_epsilon(threshold: _Number, query: _Number, answer: _Number, *, monoton
     If queries are monotone, it is max(ε2, ε3, ε2 + ε3 − ε1), and t ⊤s lose at most t/c of it
     (``docs/proofs/numeric-sparse.md``, Theorem 2).
     """
-    both = query + answer
-    return max(query, answer, both - threshold) if monotone else both
+    together = query + answer
+    return max(query, answer, together - threshold) if monotone else together
 
 
 def answers_failure(rate: float, tops: int, error: int) -> float:
@@ -60,7 +60,7 @@ class Losses:
     """The pure privacy losses and the Gaussian noise that a calibration composes.
 
     ``parts`` lists the pure mechanisms as (count, ε). After t charged answers the loss is
-    ``first`` + t·``each``, plus ``under_way`` while the stream is open. Each charged answer of an
+    ``first`` + t·``each``, plus ``open_loss`` until its last charged answer. Each charged answer of an
     extension loses ``beyond``, or ``each`` if that is None. The first answer uses the noise
     ``gaussian_first``, and all charged answers together use ``gaussian_charged``.
     """
@@ -68,13 +68,13 @@ class Losses:
     parts: tuple[tuple[int, Fraction], ...]
     first: Fraction
     each: Fraction
-    under_way: Fraction = Fraction(0)
+    open_loss: Fraction = Fraction(0)
     gaussian_first: tuple[GaussianNumbers, ...] = ()
     gaussian_charged: tuple[GaussianNumbers, ...] = ()
     beyond: Fraction | None = None
 
     @property
-    def further(self) -> Fraction:
+    def extension_loss(self) -> Fraction:
         """The loss of each charged answer of an extension."""
         return self.each if self.beyond is None else self.beyond
 
@@ -141,15 +141,15 @@ def losses(calibration: Calibration) -> Losses:  # noqa: C901, PLR0911 - one for
             inner = losses(calibration.sparse_vector)
             rows = Fraction(calibration.epsilon_rows)
             parts = inner.parts if rows == 0 else ((1, rows), *inner.parts)
-            return Losses(parts, rows + inner.first, inner.each, inner.under_way, beyond=inner.beyond)
+            return Losses(parts, rows + inner.first, inner.each, inner.open_loss, beyond=inner.beyond)
         case EstimateCalibration(contribution=several) if several > 1:
-            # Each part is pure for one row: by group privacy, k rows lose k times as much.
-            return _times(losses(calibration.model_copy(update={"contribution": 1})), several)
+            # Each part is ε-DP for one row; by group privacy it is kε-DP for a person with k rows.
+            return _scale_losses(losses(calibration.model_copy(update={"contribution": 1})), several)
         case EstimateCalibration():
             inner = losses(calibration.sparse_vector)
             rows, start = Fraction(calibration.epsilon_rows), Fraction(calibration.epsilon_start)
-            # Rounds of a workload, and orders of a typical error, divide these: Σ ε² of the parts is at most
-            # that of the whole.
+            # Rounds of a workload divide these ε, as do the orders of a typical error. Their Σ ε² is at most
+            # the square of the whole ε.
             choices, chosen = Fraction(calibration.epsilon_choices), Fraction(calibration.epsilon_chosen)
             typical = Fraction(calibration.epsilon_typical)
             pure = ((1, rows), (calibration.starts, start), (1, choices), (1, chosen), (1, typical))
@@ -159,18 +159,18 @@ def losses(calibration: Calibration) -> Losses:  # noqa: C901, PLR0911 - one for
                 (*opening, *inner.parts),
                 first,
                 inner.each,
-                inner.under_way,
+                inner.open_loss,
                 *_estimate_noise(calibration),
                 beyond=inner.beyond,
             )
 
 
-def _times(parts: Losses, rows: int) -> Losses:
+def _scale_losses(parts: Losses, rows: int) -> Losses:
     return Losses(
         tuple((count, rows * epsilon) for count, epsilon in parts.parts),
         rows * parts.first,
         rows * parts.each,
-        rows * parts.under_way,
+        rows * parts.open_loss,
         beyond=None if parts.beyond is None else rows * parts.beyond,
     )
 
@@ -191,8 +191,8 @@ def _estimate_noise(
     if calibration.starts:
         first.append(GaussianNumbers(calibration.starts * cells, 1, Fraction(calibration.deviation_start) ** 2))
     if calibration.rounds:
-        # All rounds of a workload have the precision of one marginal. Of fewer rounds each has less
-        # noise, which the bound likes least.
+        # All rounds of a workload together have the precision of one marginal. Fewer rounds have less
+        # noise each; the bound is computed for this worst case.
         together = Fraction(calibration.deviation_chosen) ** 2
         first.append(GaussianNumbers(cells, 1, together))
         first.append(GaussianNumbers((calibration.rounds - 1) * cells, 0, together))
@@ -209,7 +209,7 @@ def _sparse_vector_losses(calibration: SparseVectorCalibration) -> Losses:
     per_tops = tops_epsilon(threshold, query, Fraction(calibration.epsilon_answer), monotone=calibration.monotone)
     if calibration.fresh_threshold:
         whole = threshold + per_tops
-        return Losses(((calibration.cutoff, whole),), Fraction(0), whole, under_way=threshold)
+        return Losses(((calibration.cutoff, whole),), Fraction(0), whole, open_loss=threshold)
     # Monotone queries save ε only on the planned ⊤s, not on those of extensions.
     beyond = (query + Fraction(calibration.epsilon_answer)) / calibration.cutoff
     return Losses(((1, threshold + per_tops),), threshold, per_tops / calibration.cutoff, beyond=beyond)
@@ -226,7 +226,7 @@ def is_pure(calibration: Calibration) -> bool:
 def summed_loss(calibration: Calibration, charges: Fraction) -> Fraction:
     """Return the loss of ``charges`` charged answers by basic composition."""
     parts, planned = losses(calibration), min(charges, Fraction(calibration.cutoff))
-    return parts.first + planned * parts.each + (charges - planned) * parts.further
+    return parts.first + planned * parts.each + (charges - planned) * parts.extension_loss
 
 
 def are_independent(calibration: Calibration) -> bool:

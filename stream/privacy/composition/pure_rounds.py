@@ -18,7 +18,7 @@ from stream.privacy.composition.gaussian_losses import TWO_PI, round_up
 
 _DIGITS: Final = 50
 _MARGIN: Final = 1 + Decimal("1e-25")
-"""Raises a sum by more than all its rounding errors, each of which is below 10⁻⁴⁵."""
+"""A factor that raises a sum by more than all its rounding errors, each below 10⁻⁴⁵."""
 _NEGLIGIBLE: Final = Decimal("1e-16")
 """If a term is below this share of the sum, the rest is bounded by a geometric series."""
 _LOG_SIZE_DIGITS: Final = 20
@@ -34,30 +34,30 @@ def optimal_delta(epsilon_round: float, rounds: int, epsilon: float) -> float:
     2015). The result is within one part in 10^12 above the exact value, then rounded up to a
     double; it is 0 only if the exact value is.
     """
-    one = Fraction(epsilon_round)
-    over = one * rounds - Fraction(epsilon)
-    if over <= 0:
+    round_loss = Fraction(epsilon_round)
+    excess = round_loss * rounds - Fraction(epsilon)
+    if excess <= 0:
         return 0.0
-    last = math.ceil(over / (2 * one)) - 1
-    least_gap = over - 2 * one * last
+    last = math.ceil(excess / (2 * round_loss)) - 1
+    least_gap = excess - 2 * round_loss * last
     # 1 − e^{−g} loses as many digits as g has zeros after its decimal point.
     digits = _DIGITS + max(0, least_gap.denominator.bit_length() - least_gap.numerator.bit_length()) // 3
     with localcontext(Context(prec=digits + _LOG_SIZE_DIGITS, Emax=MAX_EMAX, Emin=MIN_EMIN)):
         start = min(last, math.floor(rounds / (1.0 + math.exp(min(epsilon_round, 700.0)))))
-        gap = over - 2 * one * start
+        gap = excess - 2 * round_loss * start
         weight = _weight(rounds, start, Decimal(epsilon_round))
         kept = (-Decimal(gap.numerator) / Decimal(gap.denominator)).exp()
         growth = Decimal(epsilon_round).exp()
     with localcontext(Context(prec=digits, Emax=MAX_EMAX, Emin=MIN_EMIN)):
         total = weight * (1 - kept)
-        smaller = ((place * growth, rounds - place + 1) for place in range(start, 0, -1))
-        total = _added(total, weight, kept, smaller, 1 / (growth * growth))
-        larger = ((rounds - place, (place + 1) * growth) for place in range(start, last))
-        total = _added(total, weight, kept, larger, growth * growth)
+        smaller = ((index * growth, rounds - index + 1) for index in range(start, 0, -1))
+        total = _add_terms(total, weight, kept, smaller, 1 / (growth * growth))
+        larger = ((rounds - index, (index + 1) * growth) for index in range(start, last))
+        total = _add_terms(total, weight, kept, larger, growth * growth)
         return round_up(min(total * _MARGIN, Decimal(1)))
 
 
-def _added(
+def _add_terms(
     total: Decimal,
     weight: Decimal,
     kept: Decimal,
@@ -107,7 +107,7 @@ def _bernoulli_numbers() -> tuple[Fraction, ...]:
 
 
 _TOLERANCE = 3e-11
-"""A search ends at this relative distance from the exact result."""
+"""Relative distance from the exact result at which a search ends."""
 _LEAST_DOUBLE = 5e-324
 
 
@@ -133,10 +133,10 @@ def optimal_epsilon(epsilon_round: float, rounds: int, delta: float) -> float:
     highest = rounded_up(Fraction(epsilon_round) * rounds)
     if optimal_delta(epsilon_round, rounds, 0.0) <= delta:
         return 0.0
-    found = _crossing(lambda total: optimal_delta(epsilon_round, rounds, total), delta, 0.0, highest)
-    on = _TOLERANCE * highest
-    while optimal_delta(epsilon_round, rounds, sound := min(highest, found + on)) > delta:
-        on *= 2.0
+    found = _solve_delta(lambda total: optimal_delta(epsilon_round, rounds, total), delta, 0.0, highest)
+    margin = _TOLERANCE * highest
+    while optimal_delta(epsilon_round, rounds, sound := min(highest, found + margin)) > delta:
+        margin *= 2.0
     return sound
 
 
@@ -154,17 +154,17 @@ def optimal_round_epsilon(epsilon: float, delta: float, rounds: int) -> float:
     high = 2.0 * low
     while optimal_delta(high, rounds, epsilon) <= delta:
         low, high = high, 2.0 * high
-    found = _crossing(lambda one: optimal_delta(one, rounds, epsilon), delta, low, high)
-    back = _TOLERANCE
-    while optimal_delta(sound := max(low, found * (1.0 - back)), rounds, epsilon) > delta:
-        back *= 2.0
+    found = _solve_delta(lambda epsilon_each: optimal_delta(epsilon_each, rounds, epsilon), delta, low, high)
+    margin = _TOLERANCE
+    while optimal_delta(sound := max(low, found * (1.0 - margin)), rounds, epsilon) > delta:
+        margin *= 2.0
     return sound
 
 
-def _crossing(delta_at: Callable[[float], float], delta: float, low: float, high: float) -> float:
+def _solve_delta(delta_at: Callable[[float], float], delta: float, low: float, high: float) -> float:
     """Return the argument at which ``delta_at`` equals ``delta``, within ``_TOLERANCE``/10."""
 
-    def beyond(at: float) -> float:
+    def log_ratio(at: float) -> float:
         return math.log(max(delta_at(at), _LEAST_DOUBLE)) - math.log(delta)
 
-    return float(optimize.brentq(beyond, low, high, xtol=0.1 * _TOLERANCE * high, rtol=0.1 * _TOLERANCE))
+    return float(optimize.brentq(log_ratio, low, high, xtol=0.1 * _TOLERANCE * high, rtol=0.1 * _TOLERANCE))

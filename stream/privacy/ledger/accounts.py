@@ -24,16 +24,16 @@ from schemas import (
     SourceRecord,
 )
 from stream.privacy.composition.costs import (
-    NOTHING,
+    NO_COST,
     BudgetTerms,
     Cost,
-    fits,
+    can_pay,
     spent_amount,
     to_amount,
     total_budget,
 )
-from stream.privacy.composition.refusals import RefusedError, cannot_pay, show
-from stream.privacy.ledger.grants import Claim, Grant, length_ms, meaning
+from stream.privacy.composition.refusals import RefusedError, format_amount, unpaid_error
+from stream.privacy.ledger.grants import Claim, Grant, describe_promise, period_length_ms
 
 
 class BudgetAmounts(TypedDict):
@@ -55,10 +55,10 @@ class Ceiling:
     label: str
     terms: BudgetTerms
     total: Cost
-    granted: Cost = NOTHING
-    spent: Cost = NOTHING
-    refunded: Cost = NOTHING
-    counted: Cost = NOTHING
+    granted: Cost = NO_COST
+    spent: Cost = NO_COST
+    refunded: Cost = NO_COST
+    counted: Cost = NO_COST
     streams: int = 0
     remedy: str = ""
 
@@ -73,7 +73,7 @@ class Ceiling:
 
     def can_pay(self, cost: Cost) -> bool:
         """Return True if the remaining amount is enough for a cost."""
-        return fits(cost, self.left, self.terms.accountant)
+        return can_pay(cost, self.left, self.terms.accountant)
 
     def replace_amounts(self, before: tuple[Cost, ...], after: tuple[Cost, ...], streams: int = 0) -> None:
         """Replace a grant's amounts ``before`` by ``after`` in all sums; add ``streams`` streams."""
@@ -89,7 +89,7 @@ class Ceiling:
             granted=to_amount(self.granted, self.terms),
             spent=to_amount(self.spent, self.terms),
             refunded=to_amount(self.refunded, self.terms),
-            left=to_amount(self.left.at_least_nothing(), self.terms),
+            left=to_amount(self.left.clamp_at_zero(), self.terms),
         )
 
 
@@ -135,7 +135,7 @@ class Budget(Ceiling):
     @property
     def end_ms(self) -> int | None:
         """End of the current period, in milliseconds since 1970; None if the budget never renews."""
-        return self.start_ms + length_ms(self.terms.renews) if self.number else None
+        return self.start_ms + period_length_ms(self.terms.renews) if self.number else None
 
     def period_record(self, ceiling: Ceiling) -> Period | None:
         """Build the record of the current period for the budget or one of its allotments."""
@@ -147,7 +147,7 @@ class Budget(Ceiling):
             starts=self.start_ms,
             ends=ends,
             counted=to_amount(ceiling.counted, ceiling.terms),
-            meaning=meaning(ceiling.terms, self.number),
+            meaning=describe_promise(ceiling.terms, self.number),
         )
 
     def new_claim(self) -> Claim:
@@ -187,15 +187,15 @@ class Budget(Ceiling):
 
     def begin_period(self, clock: int, claims: Iterable[tuple[Grant, Claim]]) -> None:
         """Begin the period that contains ``clock``, and record each stream's totals in its claim."""
-        length = length_ms(self.terms.renews)
+        length = period_length_ms(self.terms.renews)
         periods = (clock - self.start_ms) // length
         self.number, self.start_ms = self.number + periods, self.start_ms + periods * length
         for ceiling in (self, *self.allotments.values()):
-            ceiling.counted = NOTHING
+            ceiling.counted = NO_COST
         for grant, claim in claims:
             claim.period, claim.start_totals = self.number, grant.totals
             claim.counted = grant.counted_amount(claim)
-            if claim.counted != NOTHING:
+            if claim.counted != NO_COST:
                 for ceiling in self.ceilings(grant.analyst):
                     ceiling.counted += claim.counted
 
@@ -220,8 +220,8 @@ class Budget(Ceiling):
         allotment = Allotment(label, terms, total_budget(terms), name=name, analysts=members)
         for grant, claim in claims:
             if grant.analyst in members:
-                allotment.replace_amounts((NOTHING,) * 4, claim.figures, 1)
-        if not fits(allotment.counted, allotment.total, terms.accountant):
+                allotment.replace_amounts((NO_COST,) * 4, claim.amounts, 1)
+        if not can_pay(allotment.counted, allotment.total, terms.accountant):
             raise _too_small_error(allotment)
         self.allotments[name] = allotment
         return allotment
@@ -235,13 +235,13 @@ def require_paid(ceilings_to_charge: Iterable[tuple[Ceiling, Cost]]) -> None:
     unpaid = [(ceiling, cost) for ceiling, cost in ceilings_to_charge if not ceiling.can_pay(cost)]
     if unpaid:
         ceiling, cost = min(unpaid, key=lambda one: one[0].left.loss)
-        raise cannot_pay(ceiling.label, cost, ceiling.left, ceiling.terms, ceiling.remedy)
+        raise unpaid_error(ceiling.label, cost, ceiling.left, ceiling.terms, ceiling.remedy)
 
 
 def _too_small_error(allotment: Allotment) -> RefusedError:
     asked, counted = to_amount(allotment.total, allotment.terms), to_amount(allotment.counted, allotment.terms)
     return RefusedError(
-        f"{allotment.label} would be smaller than its analysts' present grants, {show(counted)}; give at least that, or "
+        f"{allotment.label} would be smaller than its analysts' present grants, {format_amount(counted)}; give at least that, or "
         "close streams that have not used up their grants",
         asked,
         counted,

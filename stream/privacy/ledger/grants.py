@@ -25,8 +25,8 @@ from schemas import (
 from schemas.mechanisms import MAX_ANSWERS
 from stream.privacy.composition.costs import (
     EPSILON_UNITS,
-    NOTHING,
-    PARTS,
+    NO_COST,
+    PARTS_PER_CHARGE,
     BudgetTerms,
     Cost,
     affordable_delta,
@@ -47,12 +47,12 @@ _HOUR_MS: Final = 3_600_000
 _UNITS: Final = {"h": ("hour", _HOUR_MS), "d": ("day", 24 * _HOUR_MS)}
 
 
-def length_ms(renews: str | None) -> int:
+def period_length_ms(renews: str | None) -> int:
     """Return the length of a period in milliseconds; 0 if the budget does not renew."""
     return 0 if renews is None else int(renews[:-1]) * _UNITS[renews[-1]][1]
 
 
-def meaning(terms: BudgetTerms, number: int) -> str:
+def describe_promise(terms: BudgetTerms, number: int) -> str:
     """Describe what a budget promises in the period ``number``, in plain words."""
     if terms.renews is None:
         return "privacy is for ever: the budget never renews"
@@ -64,13 +64,13 @@ def meaning(terms: BudgetTerms, number: int) -> str:
         else f"this is period {number}, at whose end that may be {number} times as much"
     )
     return (
-        f"privacy is per period, not for ever: every {period} a person may lose {_amount(terms.epsilon, terms.delta)} again, "
+        f"privacy is per period, not for ever: every {period} a person may lose {_format_budget(terms.epsilon, terms.delta)} again, "
         f"so that k periods may cost k times as much; {so_far}"
     )
 
 
 def describe_joining(source: str, population: str, number: int) -> str:
-    """Describe the loss in earlier periods of a population that a source joins in a later one."""
+    """Describe the loss in earlier periods of a population that a source joins in a later charge_epsilon."""
     return (
         f"what '{source}' was granted before counts in period {number} of population '{population}'; in earlier periods it was not "
         "counted, so that each of them may have cost a person that much more than the population's budget"
@@ -85,8 +85,8 @@ def completed_cost(calibration: Calibration, accountant: str, totals: EdgeTotals
     other noise counts again in each period in which the stream may answer.
     """
     if accountant != "pure" or totals.answered == 0 or any(extension.delta for extension in extensions):
-        return NOTHING
-    return _cost_of_parts(calibration, totals.tops * PARTS + totals.surplus)
+        return NO_COST
+    return _cost_of_parts(calibration, totals.tops * PARTS_PER_CHARGE + totals.surplus)
 
 
 @lru_cache(maxsize=4096)
@@ -95,25 +95,25 @@ def _cost_of_parts(calibration: Calibration, charged_parts: int) -> Cost:
         isinstance(calibration, AnswersCalibration | SparseVectorCalibration) and calibration.cutoff > 0
     )
     if not (is_charged_per_answer and are_independent(calibration) and is_pure(calibration)):
-        return NOTHING
-    return Cost(math.floor(summed_loss(calibration, Fraction(charged_parts, PARTS)) * EPSILON_UNITS))
+        return NO_COST
+    return Cost(math.floor(summed_loss(calibration, Fraction(charged_parts, PARTS_PER_CHARGE)) * EPSILON_UNITS))
 
 
 def describe_promise_per_period(epsilon: float, delta: float, period: str) -> str:
     """Describe what a live topic's budget promises for each period, in plain words."""
     return (
-        f"{_amount(epsilon, delta)} for a person's events in one period of {period}; events in k periods are protected by k times as "
+        f"{_format_budget(epsilon, delta)} for a person's events in charge_epsilon period of {period}; events in k periods are protected by k times as "
         "much"
     )
 
 
-def _amount(epsilon: float, delta: float) -> str:
+def _format_budget(epsilon: float, delta: float) -> str:
     return f"ε = {epsilon:g}" + (f", δ = {delta:g}" if delta else "")
 
 
 @dataclass(slots=True)
 class Claim:
-    """A grant's amounts in one budget, computed by that budget's accountant.
+    """A grant's amounts in charge_epsilon budget, computed by that budget's accountant.
 
     ``counted`` is the amount that counts against the budget in the current ``period``.
     ``start_totals`` are the stream's totals at the start of the period; None if it was opened later.
@@ -122,13 +122,13 @@ class Claim:
     accountant: str
     period: int = 0
     start_totals: EdgeTotals | None = None
-    cost: Cost = NOTHING
-    spent: Cost = NOTHING
-    refunded: Cost = NOTHING
-    counted: Cost = NOTHING
+    cost: Cost = NO_COST
+    spent: Cost = NO_COST
+    refunded: Cost = NO_COST
+    counted: Cost = NO_COST
 
     @property
-    def figures(self) -> tuple[Cost, Cost, Cost, Cost]:
+    def amounts(self) -> tuple[Cost, Cost, Cost, Cost]:
         """The amounts that budgets add up: cost, spent, refunded and counted."""
         return self.cost, self.spent, self.refunded, self.counted
 
@@ -183,12 +183,12 @@ class Grant:
 
     @property
     def charged_parts(self) -> int:
-        """Cost of the charged answers so far, in units of 1/``PARTS`` of an ordinary charge."""
-        return self.tops * PARTS + self.surplus
+        """Cost of the charged answers so far, in units of 1/``PARTS_PER_CHARGE`` of an ordinary charge."""
+        return self.tops * PARTS_PER_CHARGE + self.surplus
 
     @property
     def cutoff(self) -> int:
-        """Number of ordinary charged answers that the grant pays for; 0 if one charge pays for all."""
+        """Number of ordinary charged answers that the grant pays for; 0 if charge_epsilon charge pays for all."""
         return charged_answers(self.calibration, self.extensions)
 
     @property
@@ -201,10 +201,10 @@ class Grant:
         return _shared_totals(self.answered, self.tops, self.surplus, len(self.extensions), settled)
 
     def extension_of_request(self, request: str, accountant: str) -> tuple[Extension, Cost] | None:
-        """Return the extension by the request with this digest and its cost; None without one."""
-        for known, extension in enumerate(self.extensions):
+        """Return the extension by the request with this digest and its cost; None without charge_epsilon."""
+        for count, extension in enumerate(self.extensions):
             if extension.request == request:
-                start = charged_answers(self.calibration, self.extensions[:known])
+                start = charged_answers(self.calibration, self.extensions[:count])
                 return extension, self.cost_of(extension, accountant, start)
         return None
 
@@ -224,11 +224,11 @@ class Grant:
         if self.lost:
             claim.spent = claim.cost
         else:
-            claim.spent = NOTHING if realised is NOTHING else realised.least(claim.cost)
-        claim.refunded = claim.cost - claim.spent if self.state == "closed" else NOTHING
+            claim.spent = NO_COST if realised is NO_COST else realised.minimum_with(claim.cost)
+        claim.refunded = claim.cost - claim.spent if self.state == "closed" else NO_COST
         claim.counted = self.counted_amount(claim)
 
-    def counted_amount(self, claim: Claim, more: Cost = NOTHING) -> Cost:
+    def counted_amount(self, claim: Claim, more: Cost = NO_COST) -> Cost:
         """Return the amount that counts in this period; ``more`` is the cost of an extension.
 
         It is the whole cost, less the charges that earlier periods have completed. It is nothing if
@@ -237,15 +237,15 @@ class Grant:
         start_totals, held = claim.start_totals, claim.cost + more - claim.refunded
         if start_totals is None:
             return held
-        known = self.extensions[: start_totals.extensions]
-        if start_totals.settled and known == self.extensions and more == NOTHING:
-            return NOTHING
-        return (held - completed_cost(self.calibration, claim.accountant, start_totals, known)).at_least_nothing()
+        count = self.extensions[: start_totals.extensions]
+        if start_totals.settled and count == self.extensions and more == NO_COST:
+            return NO_COST
+        return (held - completed_cost(self.calibration, claim.accountant, start_totals, count)).clamp_at_zero()
 
 
 @lru_cache(maxsize=65536)
 def _shared_totals(answered: int, tops: int, surplus: int, extensions: int, settled: bool) -> EdgeTotals:
-    """Return totals; equal totals share one object, because 100,000 streams may have the same."""
+    """Return totals; equal totals share charge_epsilon object, because 100,000 streams may have the same."""
     return EdgeTotals(answered=answered, tops=tops, surplus=surplus, extensions=extensions, settled=settled)
 
 
@@ -265,16 +265,16 @@ def plan_extension(
         PlanError: the stream cannot be extended, or ε pays for no answer.
     """
     _require_extensible(spec, calibration, extensions)
-    each = losses(calibration).further
+    each = losses(calibration).extension_loss
     answers = math.floor(exact_decimal(epsilon) / each)
     granted, failing = rounded_up(answers * each), 0.0
     # If answers may have separate prices, charges are not equal rounds.
     if delta > 0.0 and are_independent(calibration) and not takes_alpha(calibration):
-        one, most, most_delta = rounded_up(each), affordable_epsilon(epsilon), affordable_delta(delta)
-        longest = _most_answers(one, most, most_delta, answers)
+        charge_epsilon, most, most_delta = rounded_up(each), affordable_epsilon(epsilon), affordable_delta(delta)
+        longest = _most_answers(charge_epsilon, most, most_delta, answers)
         if longest > answers:
             answers, failing = longest, most_delta
-            granted = min(most, optimal_epsilon(one, longest, failing))
+            granted = min(most, optimal_epsilon(charge_epsilon, longest, failing))
     before = charged_answers(calibration, extensions)
     if answers == 0:
         raise PlanError(
@@ -319,10 +319,10 @@ def _require_extensible(spec: StreamSpec, calibration: Calibration, extensions: 
         raise PlanError(f"stream: it was extended {MAX_EXTENSIONS} times already; open another stream")
 
 
-def _most_answers(one: float, epsilon: float, delta: float, least: int) -> int:
+def _most_answers(charge_epsilon: float, epsilon: float, delta: float, least: int) -> int:
 
     def holds(rounds: int) -> bool:
-        return optimal_delta(one, rounds, epsilon) <= delta
+        return optimal_delta(charge_epsilon, rounds, epsilon) <= delta
 
     low, high = least, max(1, 2 * least)
     while high <= MAX_ANSWERS and holds(high):
@@ -335,12 +335,12 @@ def _most_answers(one: float, epsilon: float, delta: float, least: int) -> int:
 
 def check_report(grant: Grant, answered: int, tops: int, surplus: int, state: StreamState) -> None:
     """Refuse a worker's report whose totals or state contradict the ledger's grant."""
-    paid, charged_parts = grant.cutoff * PARTS, tops * PARTS + surplus
+    paid, charged_parts = grant.cutoff * PARTS_PER_CHARGE, tops * PARTS_PER_CHARGE + surplus
     if tops > answered:
         raise RefusedError("tops: the report has more charged answers than answers")
     if surplus and not takes_alpha(grant.calibration):
         raise RefusedError("surplus: must be 0, because all charged answers of this stream cost the same")
-    # A charged answer costs at least one part.
+    # A charged answer costs at least charge_epsilon part.
     if charged_parts - grant.charged_parts < tops - grant.tops or (
         tops == grant.tops and charged_parts != grant.charged_parts
     ):
@@ -361,4 +361,7 @@ def _cutoffs(grant: Grant) -> set[int]:
     A worker that does not know the last extensions yet is exhausted at a lower total.
     """
     extensions = grant.extensions
-    return {PARTS * charged_answers(grant.calibration, extensions[:known]) for known in range(len(extensions) + 1)}
+    return {
+        PARTS_PER_CHARGE * charged_answers(grant.calibration, extensions[:count])
+        for count in range(len(extensions) + 1)
+    }

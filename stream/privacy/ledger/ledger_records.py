@@ -30,25 +30,27 @@ def restore_ledger(ledger: Ledger, records: Iterable[LedgerRecord]) -> None:
     source_by_parent: dict[str, EventsSource] = {}
     for record in records:
         latest[_record_key(record)] = _share_attributes(record, source_by_parent)
-    for one in latest.values():
-        if isinstance(one, PopulationRecord):
-            label = f"population '{one.population.population}'"
-            budget = _restore_budget(label, one.population, one.period)
-            ledger.add_owner(PopulationAccount(one.population, budget, one.state, one.reason))
-    for one in latest.values():
-        if isinstance(one, SourceRecord):
-            _restore_source(ledger, one)
-    for one in latest.values():
-        if isinstance(one, AllotmentRecord):
+    for record in latest.values():
+        if isinstance(record, PopulationRecord):
+            label = f"population '{record.population.population}'"
+            budget = _restore_budget(label, record.population, record.period)
+            ledger.add_owner(PopulationAccount(record.population, budget, record.state, record.reason))
+    for record in latest.values():
+        if isinstance(record, SourceRecord):
+            _restore_source(ledger, record)
+    for record in latest.values():
+        if isinstance(record, AllotmentRecord):
             owner = (
-                ledger.population_account(one.population) if one.population else ledger.account(one.source or "")
+                ledger.population_account(record.population)
+                if record.population
+                else ledger.account(record.source or "")
             )
-            owner.budget.allot(one.allotment, one.analysts, (one.epsilon, one.delta), ())
-    # Most streams have equal plans: share one object.
+            owner.budget.allot(record.allotment, record.analysts, (record.epsilon, record.delta), ())
+    # Most streams have equal plans: share record object.
     plans: dict[Calibration, Calibration] = {}
-    for one in latest.values():
-        if isinstance(one, GrantRecord):
-            _restore_grant(ledger, one, plans.setdefault(one.calibration, one.calibration))
+    for record in latest.values():
+        if isinstance(record, GrantRecord):
+            _restore_grant(ledger, record, plans.setdefault(record.calibration, record.calibration))
 
 
 def _record_key(record: LedgerRecord) -> tuple[str | None, ...]:
@@ -72,7 +74,7 @@ def _restore_budget(label: str, terms: BudgetTerms, period: Period | None) -> Bu
 
 
 def _share_attributes(record: LedgerRecord, source_by_parent: dict[str, EventsSource]) -> LedgerRecord:
-    """Let all accounts of a source's periods share one object with the attributes, to save memory."""
+    """Let all accounts of a source's periods share record object with the attributes, to save memory."""
     source = record.source if isinstance(record, SourceRecord) else None
     if not isinstance(source, EventsSource) or source.period_of is None:
         return record
@@ -141,10 +143,10 @@ RESULTS_KEPT_BY_MECHANISM: Final = {
     "lazy_histogram": _KEPT_RELEASE,
     "sparse_project": _KEPT_RELEASE,
 }
-"""By mechanism: which results of the data it keeps, as the start of a text with a verb.
+"""Subject and verb of a text about the results that a mechanism keeps from a version of the data.
 
-The noise of these mechanisms must never be added to other data. All others draw new noise for each
-question and answer from the current version (docs/tables.md, "New versions").
+The noise of these mechanisms must never be added to another version. All other mechanisms draw new
+noise for each question and answer from the current version (docs/tables.md, "New versions").
 """
 
 
@@ -165,8 +167,8 @@ def require_refreshable(account: Account) -> None:
 def refresh_source(ledger: Ledger, account: Account, fingerprint: str, *, close: bool) -> list[Grant]:
     """Start the source's next version; return the grants whose workers must be notified.
 
-    Streams whose mechanism keeps results of the old version are closed, also exhausted ones, which
-    could be extended. With ``close`` all streams are closed. A stream that is ending is skipped.
+    Streams whose mechanism keeps results of the old version are closed. This includes exhausted
+    streams, because they could be extended. With ``close`` all streams are closed. A stream that is ending is skipped.
     """
     account.version, account.fingerprint = account.version + 1, fingerprint
     ledger.mark_changed(account)

@@ -21,7 +21,7 @@ from schemas import (
     StreamSpec,
     StreamState,
 )
-from stream.privacy.composition.costs import NOTHING, PARTS
+from stream.privacy.composition.costs import NO_COST, PARTS_PER_CHARGE
 from stream.privacy.composition.refusals import RefusedError
 from stream.privacy.ledger.accounts import (
     Account,
@@ -51,7 +51,7 @@ def may_become(state: StreamState, following: StreamState) -> bool:
     return following in TRANSITIONS[state]
 
 
-_NO_AMOUNTS = (NOTHING,) * 4
+_NO_AMOUNTS = (NO_COST,) * 4
 
 
 class Ledger:
@@ -94,8 +94,8 @@ class Ledger:
 
     def drain_renewed_owners(self) -> list[Account | PopulationAccount]:
         """Return the owners whose budget began a new period since the last call."""
-        turned, self._renewed_owners = self._renewed_owners, []
-        return turned
+        renewed, self._renewed_owners = self._renewed_owners, []
+        return renewed
 
     def account(self, source: str) -> Account:
         """Return a source's account; raise RefusedError if there is none."""
@@ -188,7 +188,7 @@ class Ledger:
                 claim.counted for grant, claim in claims if ceiling in population.budget.ceilings(grant.analyst)
             ]
             if counted:
-                charged.append((ceiling, sum(counted, NOTHING)))
+                charged.append((ceiling, sum(counted, NO_COST)))
         require_paid(charged)
         account.population = population
         population.members[account.name] = account
@@ -196,7 +196,7 @@ class Ledger:
         self._changes.mark_changed(population, [])
         for grant, claim in claims:
             grant.shared = claim
-            population.budget.replace_amounts_of(grant.analyst, _NO_AMOUNTS, claim.figures, 1)
+            population.budget.replace_amounts_of(grant.analyst, _NO_AMOUNTS, claim.amounts, 1)
             self._changes.mark_grant_changed(account, grant)
 
     def allot(
@@ -298,10 +298,10 @@ class Ledger:
         if stale or grant.identity.incarnation != incarnation:
             return False
         check_report(grant, answered, tops, surplus, state)
-        if state == "exhausted" and tops * PARTS + surplus < grant.cutoff * PARTS:
+        if state == "exhausted" and tops * PARTS_PER_CHARGE + surplus < grant.cutoff * PARTS_PER_CHARGE:
             state = "open"
-        news = answered > grant.answered or tops > grant.tops or (state != "open" and not grant.settled)
-        if not may_become(grant.state, "closed") or not (news or state == "closed"):
+        has_news = answered > grant.answered or tops > grant.tops or (state != "open" and not grant.settled)
+        if not may_become(grant.state, "closed") or not (has_news or state == "closed"):
             return False
         self._begin_due_periods(account)
         grant.answered, grant.tops, grant.surplus = answered, tops, surplus
@@ -352,7 +352,7 @@ class Ledger:
     def add_to_budgets(self, account: Account, grant: Grant) -> None:
         """Add a new grant to all its budgets."""
         for budget, claim in account.budgets(grant):
-            budget.replace_amounts_of(grant.analyst, _NO_AMOUNTS, claim.figures, 1)
+            budget.replace_amounts_of(grant.analyst, _NO_AMOUNTS, claim.amounts, 1)
 
     def _begin_due_periods(self, account: Account) -> None:
         self.begin_due_period(account)
@@ -363,9 +363,9 @@ class Ledger:
 def _update_claims(account: Account, grant: Grant, change: Callable[[Claim], None]) -> None:
     """Apply ``change`` to each claim of a grant, and update the sums of the claim's budget."""
     for budget, claim in account.budgets(grant):
-        before = claim.figures
+        before = claim.amounts
         change(claim)
-        budget.replace_amounts_of(grant.analyst, before, claim.figures)
+        budget.replace_amounts_of(grant.analyst, before, claim.amounts)
 
 
 def _require_open_account(account: Account) -> None:

@@ -22,8 +22,8 @@ import numpy as np
 import numpy.typing as npt
 
 from schemas import EstimateCalibration
-from stream.privacy.accuracy.intervals import MISS, bounded_half_width, half_width
-from stream.privacy.composition.costs import PARTS
+from stream.privacy.accuracy.intervals import MISS_PROBABILITY, bounded_half_width, half_width
+from stream.privacy.composition.costs import PARTS_PER_CHARGE
 from stream.privacy.mechanisms.estimate_questions import (
     Box,
     LinearQuestion,
@@ -119,7 +119,7 @@ class Estimator:
 
     def __post_init__(self) -> None:
         self.tops = 0
-        self.parts_left = self.calibration.cutoff * PARTS
+        self.parts_left = self.calibration.cutoff * PARTS_PER_CHARGE
         self._cutoff = self.calibration.cutoff
         self._bounds = ErrorBounds(self.calibration)
         self._promise = self.calibration.sparse_vector.alpha
@@ -143,7 +143,7 @@ class Estimator:
         self._complete_opening()
         self._measured.add(self.tops, axes, question, share)
         self.tops += 1
-        self.parts_left -= PARTS if share is None else share
+        self.parts_left -= PARTS_PER_CHARGE if share is None else share
         self._free_answers, self._reaches, self._provenance = {}, {}, {}
 
     def _complete_opening(self) -> None:
@@ -165,7 +165,7 @@ class Estimator:
     def extend(self, cutoff: int) -> None:
         """Set the total number of ⊤s that are paid for."""
         if cutoff != self._cutoff:
-            self.parts_left += (cutoff - self._cutoff) * PARTS
+            self.parts_left += (cutoff - self._cutoff) * PARTS_PER_CHARGE
             self._cutoff, self._free_answers = cutoff, {}
 
     def answer(
@@ -209,8 +209,10 @@ class Estimator:
             asked = questions[start : min(start + size, *alone[place : place + 1], len(questions))]
             block = [self._published(question) for question in asked]
             free_answers = self._answers_without_top(block)
-            first_top = self._first_above(block, free_answers) if self.parts_left >= PARTS else len(block)
-            unpaid = EstimateAnswer("refused", (), None, parts=PARTS)
+            first_top = (
+                self._first_above(block, free_answers) if self.parts_left >= PARTS_PER_CHARGE else len(block)
+            )
+            unpaid = EstimateAnswer("refused", (), None, parts=PARTS_PER_CHARGE)
             steps += [
                 unpaid if free_answer.step.kind == "unpromised" and not beyond else free_answer.step
                 for free_answer in free_answers[:first_top]
@@ -233,7 +235,7 @@ class Estimator:
             half = self._half_width(question, index, numbered=numbered)
             estimate = self._answers_without_top([question])[0].step.numbers
             return self._clamp_estimate(question, estimate, centres, reach, half, limit)
-        if self.parts_left >= PARTS and self.comparison_suffices(question, alpha):
+        if self.parts_left >= PARTS_PER_CHARGE and self.comparison_suffices(question, alpha):
             slack = limit / question.width - Fraction(self._promise)
             return self._compare_with_threshold(question, math.floor(slack * WEIGHT_STEPS))
         if not takes_alpha(self.calibration):
@@ -290,19 +292,19 @@ class Estimator:
             compared = (
                 not self._opening_charged or self._answers_without_top([self._published(question)])[0].compared
             )
-            return (PARTS, True) if compared else (0, False)
+            return (PARTS_PER_CHARGE, True) if compared else (0, False)
         reach, index, _ = self._nearest(question)
         if self._opening_charged and index is not None and reach <= alpha * question.unit:
             return 0, False
-        if self.parts_left >= PARTS and self.comparison_suffices(question, alpha):
-            return PARTS, True
+        if self.parts_left >= PARTS_PER_CHARGE and self.comparison_suffices(question, alpha):
+            return PARTS_PER_CHARGE, True
         if not takes_alpha(self.calibration):
             return 0, False
         return price_alone(self.calibration, question, alpha)[0].parts, False
 
     def _refused_in_advance(self, question: ResolvedQuestion, alpha: Fraction) -> EstimateAnswer | None:
         """Return the refusal of a question that the grant does not pay for if nothing settles it."""
-        if self.parts_left >= PARTS and self.comparison_suffices(question, alpha):
+        if self.parts_left >= PARTS_PER_CHARGE and self.comparison_suffices(question, alpha):
             return None
         if not takes_alpha(self.calibration):
             return EstimateAnswer("refused", (), None)
@@ -334,7 +336,7 @@ class Estimator:
                 scale_and_round(masses, shares.total, self.rows) for masses in _numbers_of_questions(group, shares)
             ]
             settled_answers = self._settled_answers(axes, group, estimates)
-            promise = self._promise if self.parts_left >= PARTS else None
+            promise = self._promise if self.parts_left >= PARTS_PER_CHARGE else None
             for question, numbers, settled in zip(group, estimates, settled_answers, strict=True):
                 step = settled or self._estimate(axes, numbers, promise)
                 free_answers[question.key] = _FreeAnswer(step, compared=step.kind == "below")
@@ -555,13 +557,18 @@ class Estimator:
                 else bounded_half_width(law, question.summed, width)
             )
         return EstimateAnswer(
-            "above", numbers, (bound,) * len(numbers), numbered, PARTS, intervals=_intervals_around(numbers, half)
+            "above",
+            numbers,
+            (bound,) * len(numbers),
+            numbered,
+            PARTS_PER_CHARGE,
+            intervals=_intervals_around(numbers, half),
         )
 
 
 def _miss(question: ResolvedQuestion) -> float:
     """Return the probability with which an interval misses; hits and misses of a rate share it."""
-    return MISS / 2 if isinstance(question, Rates) else MISS
+    return MISS_PROBABILITY / 2 if isinstance(question, Rates) else MISS_PROBABILITY
 
 
 def _intervals_around(numbers: Numbers, half: int) -> tuple[tuple[int, int], ...]:

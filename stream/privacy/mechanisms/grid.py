@@ -18,8 +18,8 @@ from typing import TypeVar
 import numpy as np
 import numpy.typing as npt
 
-from stream.privacy.accuracy.intervals import within_limits
-from stream.privacy.accuracy.source_facts import MAX_STEPS, range_of
+from stream.privacy.accuracy.intervals import clip_interval
+from stream.privacy.accuracy.source_facts import MAX_STEPS, clamping_range
 from stream.privacy.composition.costs import shortest_decimal
 from stream.privacy.composition.refusals import LARGEST_TOTAL
 
@@ -66,7 +66,7 @@ def published_interval(
     """
     extra = 1 if rounded else 0
     first, last = published_numbers((2 * (steps - half) - extra, 2 * (steps + half) + extra), grid, 2 * parts)
-    return within_limits((first, last), low, high)
+    return clip_interval((first, last), low, high)
 
 
 def _clamp(numbers: npt.NDArray[Scalar], low: float, high: float) -> npt.NDArray[Scalar]:
@@ -96,7 +96,7 @@ class Grid:
     def for_feed(cls, grid: float, minimum: float | None = None, maximum: float | None = None) -> Grid:
         """Return the grid of a feed's values, with their declared or default range."""
         gamma = shortest_decimal(grid)
-        low, high = (cls(gamma).step_of(end) for end in range_of(grid, minimum, maximum))
+        low, high = (cls(gamma).step_of(end) for end in clamping_range(grid, minimum, maximum))
         return cls(gamma, low, high)
 
     @classmethod

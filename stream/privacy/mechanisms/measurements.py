@@ -18,7 +18,7 @@ import numpy.typing as npt
 
 from schemas import EstimateCalibration
 from stream.privacy.accuracy.noise_laws import two_sided_reach, variance_of
-from stream.privacy.composition.costs import PARTS
+from stream.privacy.composition.costs import PARTS_PER_CHARGE
 from stream.privacy.mechanisms.estimate_questions import CellGroups, Numbers, ResolvedQuestion, SingleNumber
 from stream.privacy.mechanisms.maximum_entropy import NoisyMarginal, move_to_product, ordered_sum, sum_to_axes
 from stream.privacy.mechanisms.tensor_sums import TensorCells
@@ -67,7 +67,7 @@ def own_measurement(
     """Return noise and error bound of a question measured alone with ``share`` parts of a ⊤'s ε."""
     width = calibration.marginal_sensitivity if marginal else _width(calibration, question)
     rate = noise_rate(calibration, share, width)
-    reach = two_sided_reach(float(rate), question.count, numbers_failure(calibration, share / PARTS))
+    reach = two_sided_reach(float(rate), question.count, numbers_failure(calibration, share / PARTS_PER_CHARGE))
     law = sampler("two_sided", rate)
     return OwnMeasurement(law, Fraction(reach) if marginal else Fraction(reach, question.width))
 
@@ -142,7 +142,7 @@ class MeasuredMarginal:
     @property
     def charges(self) -> float:
         """The price of the measurement, in charges of a ⊤."""
-        return 1.0 if self.share is None else self.share / PARTS
+        return 1.0 if self.share is None else self.share / PARTS_PER_CHARGE
 
 
 @dataclass(frozen=True, slots=True)

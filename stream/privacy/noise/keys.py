@@ -1,4 +1,4 @@
-"""The secret key from which all noise is derived, and how it is made, read and saved."""
+"""The secret key from which all noise is derived: generating, reading and saving it."""
 
 from __future__ import annotations
 
@@ -55,10 +55,6 @@ class NoiseKey:
         if not isinstance(self.secret, bytes) or len(self.secret) != KEY_BYTES:
             raise NoiseKeyError(f"noise key: must have {KEY_BYTES} bytes; make one with NoiseKey.generate()")
 
-    def find(self, key_id: str) -> NoiseKey | None:
-        """Return the key with this id, this one or an older one."""
-        return next((key for key in (self, *self.older) if key.key_id == key_id), None)
-
     @property
     def key_id(self) -> str:
         """Public id of the key: 16 hexadecimal digits that do not reveal it."""
@@ -84,10 +80,10 @@ class NoiseKey:
             raise NoiseKeyError(f"{origin}: each line must be 64 hexadecimal digits; restore your copy of the key")
         if len(secrets_found) > MAX_KEYS or len(set(secrets_found)) < len(secrets_found):
             raise NoiseKeyError(
-                f"{origin}: more than {MAX_KEYS} keys, or one twice; remove those that no stream needs"
+                f"{origin}: has more than {MAX_KEYS} keys, or a key twice; remove repeated keys and keys that no stream needs"
             )
-        present, *older = secrets_found
-        return cls(present, tuple(cls(secret) for secret in older))
+        current, *older = secrets_found
+        return cls(current, tuple(cls(secret) for secret in older))
 
     @classmethod
     def load(cls, path: Path) -> NoiseKey:
@@ -126,7 +122,9 @@ class NoiseKey:
             )
         except (OSError, ValueError, subprocess.SubprocessError) as error:
             # The error shows neither the command nor its output: either may hold a secret.
-            raise NoiseKeyError(f"the command in {KEY_COMMAND_VARIABLE} failed ({type(error).__name__})") from None
+            raise NoiseKeyError(
+                f"the command in {KEY_COMMAND_VARIABLE} failed ({type(error).__name__}); run the command by itself to see its error"
+            ) from None
         return cls.from_text(done.stdout.decode("ascii", errors="replace"), f"output of {KEY_COMMAND_VARIABLE}")
 
     def successor(self) -> NoiseKey:

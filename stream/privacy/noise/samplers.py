@@ -1,6 +1,6 @@
 """Exact samplers of noise on the integers, from uniform words.
 
-**Geometric.** A geometric variable G on {0, 1, 2, …} with P(G ≥ x) = qˣ has independent binary
+**Geometric.** A geometric variable G on {0, 1, 2, …} with P(G ≥ x) = qˣ, q = exp(−rate), has independent binary
 digits: digit i is 1 with probability q^(2^i) / (1 + q^(2^i)). Each digit compares one 128-bit
 uniform word with that probability in fixed point, so that the sampled distribution is a product of
 known Bernoullis. The number of words and comparisons depends on the rate alone, never on the
@@ -43,8 +43,8 @@ DELTA_PER_DRAW = 2.0**-60
 """Largest total variation distance between a draw and its ideal law (docs/noise.md).
 
 For a one-sided draw it is at most 2⁻⁶², the probability of the tail that is cut off, plus at most
-2⁻¹²⁰ for rounding its digits' probabilities. Two-sided noise is two such draws, and the distance at
-most twice as large. For Gaussian noise it is no larger, with all its draws together.
+2⁻¹²⁰ for rounding the probabilities of its digits. Two-sided noise is two such draws, and its
+distance at most twice as large. The bound also holds for Gaussian noise that is a sum of draws.
 """
 
 LowWords = Callable[[int], Words]
@@ -73,7 +73,7 @@ class NoiseScaleError(ValueError):
     """The noise would not fit a 64-bit integer."""
 
 
-def _exponential(exponent: Fraction) -> Decimal:
+def _exp(exponent: Fraction) -> Decimal:
     return (Decimal(exponent.numerator) / Decimal(exponent.denominator)).exp()
 
 
@@ -106,7 +106,7 @@ class Geometric:
     def probabilities(self) -> tuple[int, ...]:
         """Each digit's probability of being 1, as an integer out of 2¹²⁸."""
         with localcontext(prec=80):
-            powers = [_exponential(-self.rate * 2**digit) for digit in range(self.digits)]
+            powers = [_exp(-self.rate * 2**digit) for digit in range(self.digits)]
             return tuple(int(power / (1 + power) * 2**FIXED_POINT_BITS) for power in powers)
 
     @cached_property
@@ -137,23 +137,23 @@ class TwoSidedGeometric:
     rate: Fraction
 
     def __post_init__(self) -> None:
-        _ = self.half
+        _ = self.one_sided
 
     @cached_property
-    def half(self) -> Geometric:
+    def one_sided(self) -> Geometric:
         """The law of the two draws whose difference is the noise."""
         return Geometric(self.rate)
 
     @property
     def words(self) -> int:
         """Number of 64-bit words that a draw reads."""
-        return 2 * self.half.words
+        return 2 * self.one_sided.words
 
     def draw(self, high: Words, low: LowWords) -> Integers:
         """Turn uniform words of shape (n, words) into n draws; ``low`` breaks ties."""
-        width = self.half.words
-        plus = self.half.draw(high[:, :width], lambda row: low(row)[:width])
-        minus = self.half.draw(high[:, width:], lambda row: low(row)[width:])
+        width = self.one_sided.words
+        plus = self.one_sided.draw(high[:, :width], lambda row: low(row)[:width])
+        minus = self.one_sided.draw(high[:, width:], lambda row: low(row)[width:])
         return plus - minus
 
 
@@ -168,7 +168,7 @@ TABLE_BITS: Final = 127
 
 _BASE_VARIANCE: Final = 4 * STRETCH**2
 _SIGN_BIT: Final = WORD_BITS - 1
-_REST: Final = (1 << (WORD_BITS - 1)) - 1
+_MAGNITUDE_MASK: Final = (1 << (WORD_BITS - 1)) - 1
 _LOW_MASK: Final = (1 << WORD_BITS) - 1
 _WEIGHT_BITS: Final = 256
 _DIGITS: Final = 100
@@ -211,13 +211,13 @@ class Gaussian:
         total = np.zeros(len(high), dtype=np.int64)
         for level in reversed(range(len(self.levels))):
             total *= STRETCH
-            total += _drawn(self.levels[level], high[:, level], level, low)
+            total += _draw_level(self.levels[level], high[:, level], level, low)
         return total
 
 
-def cumulated(variance: Fraction) -> tuple[int, ...]:
-    """Return P(|k| < j)·2¹²⁷ for j = 1, 2, …, rounded down, without the cut tail."""
-    reach = _reach(variance)
+def cumulative_probabilities(variance: Fraction) -> tuple[int, ...]:
+    """Return P(|k| < j)·2¹²⁷ for j = 1, 2, …, rounded down, of the law without its cut-off tail."""
+    reach = _table_reach(variance)
     one = 1 << _WEIGHT_BITS
     with localcontext(prec=_DIGITS):
         exponent = Decimal(variance.denominator) / Decimal(2 * variance.numerator)
@@ -232,7 +232,7 @@ def cumulated(variance: Fraction) -> tuple[int, ...]:
     return tuple((part << TABLE_BITS) // total for part in sums)
 
 
-def _reach(variance: Fraction) -> int:
+def _table_reach(variance: Fraction) -> int:
     """Return the least R with exp(−R²/2σ²) ≤ 2⁻⁶⁶, which bounds P(|k| > R)."""
     with localcontext(prec=_DIGITS):
         squared = 2 * CUT_BITS * Decimal(2).ln() * Decimal(variance.numerator) / Decimal(variance.denominator)
@@ -241,7 +241,7 @@ def _reach(variance: Fraction) -> int:
 
 @lru_cache(maxsize=_TABLES_KEPT)
 def _table(variance: Fraction) -> tuple[Words, Words]:
-    sums = cumulated(variance)
+    sums = cumulative_probabilities(variance)
     size = 1 << len(sums).bit_length()
     high = np.full(size, np.iinfo(np.uint64).max, dtype=np.uint64)
     high[: len(sums)] = [part >> WORD_BITS for part in sums]
@@ -249,24 +249,24 @@ def _table(variance: Fraction) -> tuple[Words, Words]:
     return high, low
 
 
-def _drawn(variance: Fraction, words: Words, column: int, low: LowWords) -> Integers:
+def _draw_level(variance: Fraction, words: Words, column: int, low: LowWords) -> Integers:
     table, lower = _table(variance)
-    looked_up = words & np.uint64(_REST)
+    magnitudes = words & np.uint64(_MAGNITUDE_MASK)
     size = np.zeros(len(words), dtype=np.int64)
     step = len(table) >> 1
     while step:
-        size += step * (table[size + (step - 1)] <= looked_up)
+        size += step * (table[size + (step - 1)] <= magnitudes)
         step >>= 1
-    for row in np.flatnonzero((size > 0) & (table[size - 1] == looked_up)).tolist():
-        size[row] -= _too_many(table, lower, int(size[row]), looked_up[row], low(row)[column])
+    for row in np.flatnonzero((size > 0) & (table[size - 1] == magnitudes)).tolist():
+        size[row] -= _count_too_high(table, lower, int(size[row]), magnitudes[row], low(row)[column])
     return np.where(words >> np.uint64(_SIGN_BIT), -size, size)
 
 
-def _too_many(table: Words, lower: Words, count: int, high: np.uint64, low: np.uint64) -> int:
-    found = 0
-    while found < count and table[count - 1 - found] == high and lower[count - 1 - found] > low:
-        found += 1
-    return found
+def _count_too_high(table: Words, lower: Words, count: int, high: np.uint64, low: np.uint64) -> int:
+    excess = 0
+    while excess < count and table[count - 1 - excess] == high and lower[count - 1 - excess] > low:
+        excess += 1
+    return excess
 
 
 Symmetric = TwoSidedGeometric | Gaussian
@@ -291,15 +291,15 @@ _geometric = lru_cache(maxsize=4096)(Geometric)
 _two_sided = lru_cache(maxsize=4096)(TwoSidedGeometric)
 
 
-def hides(calibration: AnswersCalibration, sensitivity_steps: int, moved: int) -> bool:
+def noise_fits(calibration: AnswersCalibration, sensitivity_steps: int, moved: int) -> bool:
     """Return True if the noise of ``answer_law`` for these arguments fits 52 binary digits."""
     if calibration.method == "gaussian":
         return Fraction(calibration.deviation) ** 2 * sensitivity_steps**2 / moved <= LARGEST_VARIANCE
     return geometric_digits(Fraction(calibration.epsilon_answer) / sensitivity_steps) <= MAX_DIGITS
 
 
-def too_wide(charged: str) -> str:
-    """Return the error text for a number whose sensitivity needs noise that is too wide."""
+def wide_noise_message(charged: str) -> str:
+    """Return the error text for a number that needs too wide noise; ``charged`` names the charged answers."""
     return (
         f"its noise would not fit {MAX_DIGITS} binary digits; ask of an attribute with a smaller range, nearer to 0, or open a "
         f"stream with a larger epsilon or fewer {charged}"

@@ -3,8 +3,8 @@
 Every input is length-prefixed or of fixed length, so that different inputs give different bytes. A
 stream's subkey binds the version, the key's id, the stream's incarnation, the whole definition
 (mechanism, calibration, source with its fingerprint) and the role of the noise; an event's words
-bind its position and its bytes as well. Because of the position, the noise of two events with
-equal private values is independent.
+bind its position and its bytes as well. Because the position is bound, the noise of two events
+with equal bytes is independent.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _VERSION = b"sotto noise v1"
 _WORD_BYTES = 8
 SUBKEY_BYTES = 32
 _LITTLE_ENDIAN_WORD = "<u8"
-_CELLS_AT_ONCE: Final = 1 << 15
+_CELLS_PER_BLOCK: Final = 1 << 15
 
 
 class DrawRole(StrEnum):
@@ -41,7 +41,7 @@ class DrawRole(StrEnum):
     TYPICAL = "typical"
 
 
-def _prefixed(*parts: bytes) -> bytes:
+def _length_prefixed(*parts: bytes) -> bytes:
     return b"".join(len(part).to_bytes(8, "big") + part for part in parts)
 
 
@@ -50,7 +50,7 @@ def stream_subkey(key: NoiseKey, *, incarnation: str, definition: bytes, role: D
 
     ``definition`` is the canonical encoding of everything that is public about the stream.
     """
-    context = _prefixed(_VERSION, key.key_id.encode(), incarnation.encode(), definition, role.encode())
+    context = _length_prefixed(_VERSION, key.key_id.encode(), incarnation.encode(), definition, role.encode())
     return blake3(context, key=key.secret).digest()
 
 
@@ -60,30 +60,36 @@ def stream_subkeys(key: NoiseKey, *, incarnations: Spans, definitions: Spans, ro
     All incarnations must have one length, and so must all definitions.
     """
     count = len(incarnations)
-    parts: list[Part] = [_prefixed(_VERSION, key.key_id.encode()), _length(incarnations), incarnations]
-    contexts = pack_rows(count, [*parts, _length(definitions), definitions, _prefixed(role.encode())])
-    found = keyed_words(_repeated(key.secret, count), b"", None, contexts, SUBKEY_BYTES // _WORD_BYTES).view(
+    parts: list[Part] = [
+        _length_prefixed(_VERSION, key.key_id.encode()),
+        _length_prefix(incarnations),
+        incarnations,
+    ]
+    contexts = pack_rows(
+        count, [*parts, _length_prefix(definitions), definitions, _length_prefixed(role.encode())]
+    )
+    subkeys = keyed_words(_repeat_text(key.secret, count), b"", None, contexts, SUBKEY_BYTES // _WORD_BYTES).view(
         np.uint8
     )
-    at: Column = SUBKEY_BYTES * np.arange(count, dtype=np.int64)
-    return Spans(found.reshape(-1), at, np.full(count, SUBKEY_BYTES, dtype=np.int32))
+    starts: Column = SUBKEY_BYTES * np.arange(count, dtype=np.int64)
+    return Spans(subkeys.reshape(-1), starts, np.full(count, SUBKEY_BYTES, dtype=np.int32))
 
 
-def _length(texts: Spans) -> bytes:
+def _length_prefix(texts: Spans) -> bytes:
     if len(texts) and np.any(texts.size != texts.size[0]):
-        raise ValueError("texts of several lengths")
+        raise ValueError("texts have several lengths; give texts of one length")
     return (int(texts.size[0]) if len(texts) else 0).to_bytes(8, "big")
 
 
 def round_words(subkeys: Sequence[bytes], rounds: Sequence[int] | Column, count: int) -> tuple[Words, LowWords]:
     """Derive words that depend only on the stream and the round, one row per subkey."""
-    nothing = _repeated(b"", len(subkeys)) if isinstance(subkeys, Spans) else [b""] * len(subkeys)
-    return _derive(subkeys, b"", rounds, nothing, count)
+    empty_texts = _repeat_text(b"", len(subkeys)) if isinstance(subkeys, Spans) else [b""] * len(subkeys)
+    return _derive(subkeys, b"", rounds, empty_texts, count)
 
 
 def cell_words(subkey: bytes, cells: Sequence[bytes], count: int) -> tuple[Words, LowWords]:
     """Derive words that depend only on the stream and the cell, one row per cell."""
-    return _derived([subkey] * len(cells), cells, count)
+    return _derive_by_message([subkey] * len(cells), cells, count)
 
 
 def cell_noise(law: Sampler, subkey: bytes, cells: Sequence[bytes]) -> Integers:
@@ -91,25 +97,25 @@ def cell_noise(law: Sampler, subkey: bytes, cells: Sequence[bytes]) -> Integers:
 
     It depends only on the stream and the cell, never on the question or its time.
     """
-    some = [cells[start : start + _CELLS_AT_ONCE] for start in range(0, len(cells), _CELLS_AT_ONCE)]
-    drawn = [law.draw(*cell_words(subkey, names, law.words)) for names in some]
+    blocks = [cells[start : start + _CELLS_PER_BLOCK] for start in range(0, len(cells), _CELLS_PER_BLOCK)]
+    drawn = [law.draw(*cell_words(subkey, names, law.words)) for names in blocks]
     return np.concatenate([np.zeros(0, dtype=np.int64), *drawn])
 
 
 def name_words(subkey: bytes, names: Sequence[bytes]) -> Words:
     """Return one word for each name, which depends only on the key and the name."""
-    some = (names[start : start + _CELLS_AT_ONCE] for start in range(0, len(names), _CELLS_AT_ONCE))
-    parts = [cell_words(subkey, block, 1)[0][:, 0] for block in some]
+    blocks = (names[start : start + _CELLS_PER_BLOCK] for start in range(0, len(names), _CELLS_PER_BLOCK))
+    parts = [cell_words(subkey, block, 1)[0][:, 0] for block in blocks]
     return np.concatenate([np.zeros(0, dtype=np.uint64), *parts])
 
 
 def block_words(subkey: bytes, block: bytes, cells: int, count: int) -> tuple[Words, LowWords]:
     """Derive the words of all cells of a block, one row per cell; cheaper than ``cell_words``."""
     width = cells * count * _WORD_BYTES
-    high = blake3(_prefixed(b"high", block), key=subkey).digest(width)
+    high = blake3(_length_prefixed(b"high", block), key=subkey).digest(width)
 
     def low(row: int) -> Words:
-        message = _prefixed(b"low", block, row.to_bytes(8, "big"))
+        message = _length_prefixed(b"low", block, row.to_bytes(8, "big"))
         return np.frombuffer(blake3(message, key=subkey).digest(count * _WORD_BYTES), dtype=_LITTLE_ENDIAN_WORD)
 
     return np.frombuffer(high, dtype=_LITTLE_ENDIAN_WORD).reshape(cells, count), low
@@ -128,37 +134,39 @@ def event_words(
     Returns:
         The high words, of shape (n, count), and a function that derives a row's low words when they are needed.
     """
-    return _derive(subkeys, _prefixed(topic.encode(), partition.to_bytes(4, "big")), offsets, payloads, count)
+    return _derive(
+        subkeys, _length_prefixed(topic.encode(), partition.to_bytes(4, "big")), offsets, payloads, count
+    )
 
 
 def event_subkey(subkey: bytes, topic: str, partition: int, offset: int, payload: bytes) -> bytes:
-    """Derive the 32-byte key of one event's noise, for names that are known with the answer only.
+    """Derive the 32-byte key of one event's noise, for cells whose names are known only with the answer.
 
     ``subkey`` must be of a role that has no ``event_words``, whose first words would equal the key.
     """
-    place = _prefixed(topic.encode(), partition.to_bytes(4, "big"))
-    return blake3(place + offset.to_bytes(8, "big") + payload, key=subkey).digest(SUBKEY_BYTES)
+    prefix = _length_prefixed(topic.encode(), partition.to_bytes(4, "big"))
+    return blake3(prefix + offset.to_bytes(8, "big") + payload, key=subkey).digest(SUBKEY_BYTES)
 
 
 def _derive(
-    subkeys: Sequence[bytes], place: bytes, numbers: Sequence[int] | Column, texts: Sequence[bytes], count: int
+    subkeys: Sequence[bytes], prefix: bytes, numbers: Sequence[int] | Column, texts: Sequence[bytes], count: int
 ) -> tuple[Words, LowWords]:
     if not isinstance(subkeys, Spans) or not isinstance(texts, Spans):
         # The kernel's columns cost more than a few short messages.
         messages = [
-            place + int(number).to_bytes(8, "big") + text for number, text in zip(numbers, texts, strict=True)
+            prefix + int(number).to_bytes(8, "big") + text for number, text in zip(numbers, texts, strict=True)
         ]
-        return _derived(subkeys, messages, count)
+        return _derive_by_message(subkeys, messages, count)
     column = np.asarray(numbers, dtype=np.int64)
 
     def low(row: int) -> Words:
-        longer = keyed_output(subkeys, place, column, texts, row, 2 * count * _WORD_BYTES)
+        longer = keyed_output(subkeys, prefix, column, texts, row, 2 * count * _WORD_BYTES)
         return np.frombuffer(longer, dtype=_LITTLE_ENDIAN_WORD)[count:]
 
-    return keyed_words(subkeys, place, column, texts, count), low
+    return keyed_words(subkeys, prefix, column, texts, count), low
 
 
-def _derived(subkeys: Sequence[bytes], messages: Sequence[bytes], count: int) -> tuple[Words, LowWords]:
+def _derive_by_message(subkeys: Sequence[bytes], messages: Sequence[bytes], count: int) -> tuple[Words, LowWords]:
     width = count * _WORD_BYTES
     digests = b"".join(
         [blake3(message, key=subkey).digest(width) for subkey, message in zip(subkeys, messages, strict=True)]
@@ -171,5 +179,5 @@ def _derived(subkeys: Sequence[bytes], messages: Sequence[bytes], count: int) ->
     return np.frombuffer(digests, dtype=_LITTLE_ENDIAN_WORD).reshape(len(messages), count), low
 
 
-def _repeated(text: bytes, count: int) -> Spans:
+def _repeat_text(text: bytes, count: int) -> Spans:
     return spans_of([text]).gather(np.zeros(count, dtype=np.int64))

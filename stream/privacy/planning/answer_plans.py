@@ -17,14 +17,14 @@ from schemas import AnswersCalibration, Exponential, Histogram, Laplace, NoisyMa
 from schemas.mechanisms import MAX_CATEGORIES
 from schemas.queries import MAX_CANDIDATES
 from stream.privacy.accuracy.noise_laws import (
-    each_failure,
     exponential_reach,
     noisy_max_reach,
+    part_failure,
     reach,
     two_sided_reach,
 )
 from stream.privacy.accuracy.source_facts import SourceFacts
-from stream.privacy.composition.gaussian_losses import GaussianNumbers, least_multiple
+from stream.privacy.composition.gaussian_losses import GaussianNumbers, least_noise_factor
 from stream.privacy.composition.pure_rounds import optimal_delta, optimal_round_epsilon
 from stream.privacy.noise import Symmetric, gaussian, sampler
 from stream.privacy.planning.noise_layouts import fits, require_fit
@@ -65,7 +65,7 @@ def _plan_gaussian(
         GaussianNumbers(laplace_plan.cutoff, 1, Fraction(1)),
         GaussianNumbers(laplace_plan.cutoff * (moved - 1), 0, Fraction(1)),
     )
-    deviation = least_multiple(shape, Fraction(laplace_plan.epsilon), Fraction(spec.delta))
+    deviation = least_noise_factor(shape, Fraction(laplace_plan.epsilon), Fraction(spec.delta))
     values = _count_values(mechanism, facts)
     width = vector_sensitivity(facts.sensitivity_steps, values, facts)
     if not fits(deviation * width):
@@ -158,7 +158,7 @@ def alpha_for(calibration: AnswersCalibration, sensitivity_steps: int, values: i
     ``sensitivity_steps`` is the answer's ℓ₁ sensitivity. With probability 1 − β no answer of the
     stream exceeds its error bound.
     """
-    allowed = each_failure(calibration.beta, promised_answers(calibration))
+    allowed = part_failure(calibration.beta, promised_answers(calibration))
     distance = reach(answer_law(calibration, sensitivity_steps, moved), values, allowed)
     return distance * calibration.grid + calibration.rounding
 
@@ -171,7 +171,7 @@ def choice_alpha(
 
     With probability 1 − β no choice of the stream exceeds its bound.
     """
-    allowed = each_failure(calibration.beta, promised_answers(calibration))
+    allowed = part_failure(calibration.beta, promised_answers(calibration))
     rate = choice_rate(calibration)
     if kind == "exponential":
         distance = exponential_reach(rate, options, allowed)
@@ -244,13 +244,13 @@ def rates_reach(calibration: AnswersCalibration, sensitivity_steps: int, rates: 
     together, and for all answers with probability 1 − β. With Laplace noise, the tail of this
     difference is no heavier than that of one number, up to rounding by one step.
     """
-    allowed = each_failure(calibration.beta, promised_answers(calibration))
+    allowed = part_failure(calibration.beta, promised_answers(calibration))
     law = answer_law(calibration, sensitivity_steps, moved)
     together = float(reach(law, 2 * rates, allowed))
     if calibration.method == "gaussian":
         return together
     scale = sensitivity_steps / calibration.epsilon_answer
-    return min(together, 1.0 - math.log(each_failure(allowed, rates)) * scale * _ROUNDING)
+    return min(together, 1.0 - math.log(part_failure(allowed, rates)) * scale * _ROUNDING)
 
 
 def rate_interval(hits: float, misses: float, reach: float) -> tuple[float, float]:

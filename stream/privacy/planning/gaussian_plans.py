@@ -12,9 +12,9 @@ from fractions import Fraction
 
 from schemas import EstimateCalibration, Pmw, StreamSpec
 from stream.optional_packages import optimize
-from stream.privacy.accuracy.noise_laws import each_failure, normal_reach, one_sided_reach, reach, variance_of
+from stream.privacy.accuracy.noise_laws import normal_reach, one_sided_reach, part_failure, reach, variance_of
 from stream.privacy.accuracy.source_facts import SourceFacts
-from stream.privacy.composition.gaussian_losses import gaussian_delta, least_multiple, rough_epsilon
+from stream.privacy.composition.gaussian_losses import gaussian_delta, least_noise_factor, rough_epsilon
 from stream.privacy.composition.losses import losses
 from stream.privacy.composition.pure_rounds import rounded_down
 from stream.privacy.planning.estimate_plans import (
@@ -79,7 +79,7 @@ class _GaussianTask:
     def best_division(self, factor: float) -> _GaussianDivision:
         """Return the best division for ``factor`` times the opening's noise and the error bound."""
         laplace_plan = self.laplace_plan
-        failure = each_failure(NUMBERS_PART * laplace_plan.beta, laplace_plan.cutoff)
+        failure = part_failure(NUMBERS_PART * laplace_plan.beta, laplace_plan.cutoff)
         number = factor * laplace_plan.alpha * (1.0 - _MARGIN) / normal_reach(failure)
         start = factor * self.start
         fixed = laplace_plan.cutoff / number**2
@@ -201,7 +201,7 @@ def _scale_noise(draft: EstimateCalibration) -> EstimateCalibration | None:
     """Multiply all Gaussian noise by the least factor with which (ε, δ) holds; None if there is none."""
     parts = losses(draft)
     gaussian_epsilon = Fraction(draft.epsilon) - parts.total
-    factor = least_multiple(parts.gaussian, gaussian_epsilon, Fraction(draft.delta))
+    factor = least_noise_factor(parts.gaussian, gaussian_epsilon, Fraction(draft.delta))
     while math.isfinite(factor):
         names = ("deviation_start", "deviation_chosen", "deviation_answer", "deviation_number")
         scaled = draft.model_copy(update={name: getattr(draft, name) * factor for name in names})

@@ -18,11 +18,11 @@ from stream.optional_packages import np, optimize
 from stream.privacy.accuracy.sparse_vector_accuracy import (
     AccuracyError,
     RunLayout,
-    alpha_of,
     failure_bound,
-    layout_of,
-    negligible,
-    rates_of,
+    least_alpha,
+    negligible_probability,
+    noise_rates,
+    run_layout,
 )
 from stream.privacy.composition.losses import answer_rate, tops_epsilon
 from stream.privacy.composition.pure_rounds import optimal_delta, optimal_round_epsilon, rounded_down
@@ -70,7 +70,7 @@ def best_split_and_shift(layout_for: LayoutFor, start: Split, beta: float) -> tu
     layout = layout_for(start)
     shift = _first_shift(layout, beta)
     for turn in range(_PASSES):
-        alpha = alpha_of(layout, round(shift), beta, blocks=_BLOCKS, resolution=_RESOLUTION)
+        alpha = least_alpha(layout, round(shift), beta, blocks=_BLOCKS, resolution=_RESOLUTION)
         shift, *logits = _least_failure(layout_for, alpha, [shift, *logits], beta, first=turn == 0)
         layout = layout_for(_split_at(logits))
     split = _split_at(logits)
@@ -82,7 +82,7 @@ def start_split(layout_for: LayoutFor, threshold: float, beta: float) -> Split:
     halves = layout_for(Split(threshold, 0.5))
     decisions = replace(halves, numbers="none")
     shift = round(_first_shift(decisions, beta))
-    error = alpha_of(decisions, shift, beta, blocks=_BLOCKS, resolution=_RESOLUTION)
+    error = least_alpha(decisions, shift, beta, blocks=_BLOCKS, resolution=_RESOLUTION)
     number_error = math.log(1.0 + halves.tops / beta) / (halves.answer_rate * halves.answer_ratio)
     return Split(threshold, number_error / (error + number_error))
 
@@ -92,7 +92,7 @@ def best_answers_share(layout_for: LayoutFor, start: Split, beta: float) -> Spli
 
     def error(logit: float) -> float:
         layout = layout_for(replace(start, answers=_fraction(logit)))
-        return alpha_of(layout, 0, beta, blocks=_BLOCKS, resolution=_RESOLUTION)
+        return least_alpha(layout, 0, beta, blocks=_BLOCKS, resolution=_RESOLUTION)
 
     centre = _logit(start.answers)
     optimum = optimize.minimize_scalar(
@@ -117,7 +117,7 @@ def _first_shift(layout: RunLayout, beta: float) -> float:
     # False ⊤s (the largest of k query noises) and missed high queries have β/2 each.
     low_reach = math.log(1.0 + layout.queries / beta) / layout.query_rate
     if layout.one_sided:
-        rounds = layout.tops if layout.fresh else 1
+        rounds = layout.tops if layout.fresh_threshold else 1
         high_reach = math.log(1.0 + rounds / beta) / layout.threshold_rate
     else:
         high_reach = math.log(1.0 + layout.tops / beta) / layout.query_rate
@@ -128,7 +128,7 @@ def _least_failure(
     layout_for: LayoutFor, alpha: int, start: Sequence[float], beta: float, *, first: bool
 ) -> list[float]:
     shift, *logits = start
-    tail = negligible(layout_for(_split_at(logits)), beta)
+    tail = negligible_probability(layout_for(_split_at(logits)), beta)
 
     def log_failure(point: NDArray[np.float64]) -> float:
         shift_share, layout = float(point[1]), layout_for(_split_at([point[0], *point[2:]]))
@@ -321,7 +321,7 @@ def _layout_function(
             one_sided=_is_one_sided(method),
             threshold_rate=decisions * fraction / fine_steps,
             query_rate=decisions * (1.0 - fraction) / (width * fine_steps),
-            fresh=fresh and tops > 1,
+            fresh_threshold=fresh and tops > 1,
             tops=tops,
             queries=inputs.expected_queries,
             numbers=inputs.numbers,
@@ -354,9 +354,9 @@ def _calibration(
         numbers=inputs.numbers,
         epsilon_answer=parts[2],
     )
-    rates = (*rates_of(draft), answer_rate(draft)) if inputs.numbers == "fresh" else rates_of(draft)
+    rates = (*noise_rates(draft), answer_rate(draft)) if inputs.numbers == "fresh" else noise_rates(draft)
     _require_noise_fit(inputs, min(rates))
-    error = alpha_of(layout_of(draft, inputs.answer_ratio), shift, inputs.beta)
+    error = least_alpha(run_layout(draft, inputs.answer_ratio), shift, inputs.beta)
     number_error = {"none": 0, "fresh": math.floor(inputs.answer_ratio * error), "gap": error}[inputs.numbers]
     return draft.model_copy(update={"alpha": error * inputs.grid, "answer_alpha": number_error * inputs.grid})
 

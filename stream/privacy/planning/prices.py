@@ -1,6 +1,6 @@
 """Price of a question with a requested error.
 
-An ordinary charge is divided into ``PARTS`` parts. A question gets ``share`` parts of ε and as many
+An ordinary charge is divided into ``PARTS_PER_CHARGE`` parts. A question gets ``share`` parts of ε and as many
 parts of β: the least number with which its noise keeps to the requested error. A grant pays for a
 fixed number of parts, however questions divide them, because with δ = 0 the losses of a transcript
 add up. Prices depend on public values alone. Proofs: docs/proofs/laplace.md, docs/proofs/pmw.md.
@@ -16,7 +16,7 @@ from functools import lru_cache, partial
 
 from schemas import AnswersCalibration, Calibration, EstimateCalibration, Laplace, Mechanism, Source, TableSource
 from stream.privacy.accuracy.noise_laws import two_sided_reach
-from stream.privacy.composition.costs import EPSILON_UNITS, PARTS
+from stream.privacy.composition.costs import EPSILON_UNITS, PARTS_PER_CHARGE
 from stream.privacy.composition.losses import is_pure, losses
 from stream.privacy.planning.answer_plans import promised_answers
 from stream.privacy.planning.estimate_plans import NUMBERS_PART
@@ -57,13 +57,13 @@ def are_uneven(source: Source, mechanism: Mechanism, calibration: Calibration) -
 
 def epsilon_of(calibration: Calibration, parts: int) -> float:
     """Return the displayed ε of ``parts``, rounded up."""
-    units = math.ceil(losses(calibration).each * Fraction(parts, PARTS) * EPSILON_UNITS)
+    units = math.ceil(losses(calibration).each * Fraction(parts, PARTS_PER_CHARGE) * EPSILON_UNITS)
     return units / EPSILON_UNITS
 
 
 def displayed_epsilon_left(calibration: Calibration, parts: int) -> float:
     """Return the displayed ε of the remaining ``parts``, rounded down."""
-    return math.floor(losses(calibration).each * Fraction(parts, PARTS) * EPSILON_UNITS) / EPSILON_UNITS
+    return math.floor(losses(calibration).each * Fraction(parts, PARTS_PER_CHARGE) * EPSILON_UNITS) / EPSILON_UNITS
 
 
 def shown_price(calibration: Calibration, parts: int) -> float | None:
@@ -94,13 +94,13 @@ def parts_within(calibration: Calibration, max_price: float | str) -> int:
     part = (
         Fraction(max_price.removesuffix("%")) / 100 * total if isinstance(max_price, str) else Fraction(max_price)
     )
-    return math.floor(part / each * PARTS)
+    return math.floor(part / each * PARTS_PER_CHARGE)
 
 
 def noise_rate(calibration: Calibration, share: int, width: int) -> Fraction:
     """Return the noise rate at ``share`` parts, for ℓ₁ sensitivity ``width`` per row."""
     rows = calibration.contribution if isinstance(calibration, EstimateCalibration) else 1
-    return losses(calibration).each / rows * Fraction(share, PARTS) / width
+    return losses(calibration).each / rows * Fraction(share, PARTS_PER_CHARGE) / width
 
 
 @lru_cache(maxsize=1 << 14)
@@ -116,7 +116,7 @@ def answer_price(calibration: AnswersCalibration, accountant: str, width: int, v
         return -math.expm1(log_kept * min(1.0, charges / promised))
 
     share, reach = _least_share(float(losses(calibration).each) / width, values, failure, steps)
-    parts = max(share, -(-share * share // PARTS)) if accountant == "zcdp" else share
+    parts = max(share, -(-share * share // PARTS_PER_CHARGE)) if accountant == "zcdp" else share
     return Price(share, parts, reach)
 
 
@@ -128,7 +128,7 @@ def estimate_price(calibration: EstimateCalibration, width: int, values: int, st
     δ = 0, its ρ follows from its ε, whatever the prices are.
     """
     failure = partial(numbers_failure, calibration)
-    share, reach = _least_share(float(noise_rate(calibration, PARTS, width)), values, failure, steps)
+    share, reach = _least_share(float(noise_rate(calibration, PARTS_PER_CHARGE, width)), values, failure, steps)
     return Price(share, share, reach)
 
 
@@ -156,11 +156,11 @@ def _least_share(rate: float, values: int, failure: Callable[[float], float], st
     """
 
     def reach(share: int) -> int:
-        charges = share / PARTS
+        charges = share / PARTS_PER_CHARGE
         return two_sided_reach(rate * charges, values, failure(charges))
 
     # A smaller share would need noise that does not fit 52 binary digits.
-    low = math.ceil(HEADROOM * PARTS / (rate * LARGEST_NOISE))
+    low = math.ceil(HEADROOM * PARTS_PER_CHARGE / (rate * LARGEST_NOISE))
     if reach(max(1, low)) <= steps:
         return max(1, low), reach(max(1, low))
     high = max(2, 2 * low)

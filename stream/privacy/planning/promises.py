@@ -36,7 +36,7 @@ from schemas import (
 from schemas.queries import MAX_CANDIDATES
 from stream.formatting import format_error_bound
 from stream.privacy.accuracy.noise_laws import two_sided_reach
-from stream.privacy.accuracy.sparse_vector_accuracy import lean_of
+from stream.privacy.accuracy.sparse_vector_accuracy import gap_bias
 from stream.privacy.composition.costs import charged_answers, extended_beta
 from stream.privacy.planning.answer_plans import promised_answers
 from stream.privacy.planning.unknown_groups_plans import rows_released_with
@@ -104,7 +104,7 @@ def _opening_promises(spec: StreamSpec, calibration: Calibration) -> tuple[Promi
             )
             if not isinstance(calibration, SparseVectorCalibration) or calibration.numbers == "none":
                 return (decided,)
-            lean = lean_of(calibration) if calibration.numbers == "gap" else 0.0
+            lean = gap_bias(calibration) if calibration.numbers == "gap" else 0.0
             remark = (
                 f"of values far above the threshold they are {format_error_bound(lean, grouped=True)} too low on average"
                 if lean > 0.0

@@ -14,7 +14,7 @@ from functools import partial
 from typing import Final
 
 from schemas import AnswersCalibration, StreamSpec
-from stream.privacy.accuracy.noise_laws import each_failure
+from stream.privacy.accuracy.noise_laws import part_failure
 from stream.privacy.accuracy.rank_accuracy import MOST_STEPS, draw_reach, draw_steps, misfits_reach
 from stream.privacy.accuracy.source_facts import QuantileFacts, SourceFacts
 from stream.privacy.composition.costs import shortest_decimal
@@ -96,7 +96,7 @@ def rank_alpha(calibration: AnswersCalibration, facts: QuantileFacts, noise: Qua
 
     With probability 1 − β it holds for all answers of the stream.
     """
-    failure = each_failure(calibration.beta, promised_answers(calibration))
+    failure = part_failure(calibration.beta, promised_answers(calibration))
     numbers = facts.groups * len(facts.parts)
     if noise.rates:
         return max(draw_reach(float(rate), facts.values, failure / numbers) for rate in noise.rates)

@@ -25,11 +25,11 @@ from schemas import (
     StreamSpec,
 )
 from schemas.queries import MAX_CANDIDATES
-from stream.privacy.accuracy.counting_trees import CountingTree, dyadic
+from stream.privacy.accuracy.counting_trees import CountingTree, dyadic_tree
 from stream.privacy.accuracy.noise_laws import sum_alpha
 from stream.privacy.accuracy.release_accuracy import cell_alpha, lazy_alpha, noise_alpha, projection_alpha
 from stream.privacy.accuracy.source_facts import Movement, SourceFacts
-from stream.privacy.composition.gaussian_losses import least_multiple
+from stream.privacy.composition.gaussian_losses import least_noise_factor
 from stream.privacy.composition.losses import losses
 from stream.privacy.noise import Symmetric, gaussian, sampler
 from stream.privacy.planning.answer_plans import PartsMethod, equal_parts
@@ -110,7 +110,7 @@ def _one_release(
     calibrations = [basic.model_copy(update={"alpha": alpha(basic)})]
     noise = {"moved": basic.sensitivity_steps, "contribution": facts.contribution, "epsilon_part": 0.0}
     unit_noise = basic.model_copy(update={"method": "gaussian", "deviation": 1.0, "delta": spec.delta, **noise})
-    deviation = least_multiple(losses(unit_noise).gaussian, Fraction(basic.epsilon), Fraction(spec.delta))
+    deviation = least_noise_factor(losses(unit_noise).gaussian, Fraction(basic.epsilon), Fraction(spec.delta))
     if fits(deviation):
         gaussian = unit_noise.model_copy(update={"deviation": deviation})
         calibrations.append(gaussian.model_copy(update={"alpha": alpha(gaussian)}))
@@ -158,7 +158,7 @@ def plan_running_counts(spec: StreamSpec, facts: SourceFacts) -> tuple[RunningCo
     remedy = ", or register a source with a smaller total or attributes of smaller ranges"
     require_fit(min(_node_scale(draft) for draft in drafts), remedy)
     basic = min((_with_alpha(draft) for draft in drafts if fits(_node_scale(draft))), key=lambda one: one.alpha)
-    textbook = _draft_tree(spec, facts, "textbook", dyadic(steps))
+    textbook = _draft_tree(spec, facts, "textbook", dyadic_tree(steps))
     stated = (_with_alpha(textbook, least=_theorem_alpha(textbook)),) if fits(_node_scale(textbook)) else ()
     return (*stated, basic, *_gaussian_tree(spec, facts, trees))
 
@@ -233,7 +233,7 @@ def _gaussian_tree(
     # An answer's deviation is proportional to √(levels·nodes).
     tree = min(trees, key=lambda one: one.levels * one.max_nodes)
     draft = _draft_tree(spec, facts, "gaussian", tree).model_copy(update={"delta": spec.delta, "deviation": 1.0})
-    deviation = least_multiple(losses(draft).gaussian, Fraction(draft.epsilon), Fraction(spec.delta))
+    deviation = least_noise_factor(losses(draft).gaussian, Fraction(draft.epsilon), Fraction(spec.delta))
     if not fits(deviation):
         return ()
     return (_with_alpha(draft.model_copy(update={"deviation": deviation})),)

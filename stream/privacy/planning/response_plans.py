@@ -14,7 +14,7 @@ from fractions import Fraction
 from functools import cached_property, lru_cache
 
 from schemas import Answer, GrantRecord, RandomizedResponse, ReleaseCalibration, StreamSpec
-from stream.privacy.accuracy.noise_laws import at_least, at_most
+from stream.privacy.accuracy.noise_laws import clopper_pearson_lower, clopper_pearson_upper
 from stream.privacy.accuracy.source_facts import SourceFacts
 from stream.privacy.planning.answer_plans import PartsMethod, equal_parts
 
@@ -154,7 +154,9 @@ def binomial_interval(successes: int, trials: int, beta: float) -> tuple[float, 
 
     It also holds if the trials have different probabilities (Hoeffding 1956, Theorem 4).
     """
-    return float(at_least(successes, trials, 0.5 * beta)), float(at_most(successes, trials, 0.5 * beta))
+    return float(clopper_pearson_lower(successes, trials, 0.5 * beta)), float(
+        clopper_pearson_upper(successes, trials, 0.5 * beta)
+    )
 
 
 def _calibration(

@@ -18,7 +18,7 @@ import numpy as np
 import numpy.typing as npt
 
 from schemas import MAX_TEXTS, StreamSpec, UnknownGroups, UnknownGroupsCalibration
-from stream.privacy.accuracy.noise_laws import each_failure, two_sided_reach
+from stream.privacy.accuracy.noise_laws import part_failure, two_sided_reach
 from stream.privacy.accuracy.source_facts import SourceFacts
 from stream.privacy.composition.pure_rounds import optimal_round_epsilon, rounded_down
 from stream.privacy.noise import DELTA_PER_DRAW, TwoSidedGeometric, sampler
@@ -135,7 +135,7 @@ def groups_reach(calibration: UnknownGroupsCalibration, cells: int = 1) -> int:
     With declared attributes beside the text, each text has ``cells`` counts.
     """
     answers = min(calibration.cutoff, calibration.expected_queries)
-    allowed = each_failure(calibration.beta, answers)
+    allowed = part_failure(calibration.beta, answers)
     return two_sided_reach(float(count_rate(calibration)), most_texts(calibration) * cells, allowed)
 
 

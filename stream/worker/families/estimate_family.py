@@ -18,7 +18,7 @@ import numpy.typing as npt
 
 from schemas import INDEPENDENCE, EstimateCalibration, Interval, Measurement, Pmw
 from schemas.queries import STATISTICS
-from stream.privacy.accuracy.intervals import share_between, within_limits
+from stream.privacy.accuracy.intervals import clip_interval, share_between
 from stream.privacy.mechanisms.estimate_questions import (
     CellGroups,
     MeanQuestion,
@@ -394,7 +394,7 @@ def _intervals(
     if read.form not in {"count", "groups"}:
         return tuple(_ends_in_unit(read, one) for one in intervals)
     most = None if calibration.epsilon_rows > 0.0 else float(current.rows)
-    return tuple(within_limits(one, 0.0, most) for one in intervals)
+    return tuple(clip_interval(one, 0.0, most) for one in intervals)
 
 
 def _rates_of_groups(
@@ -478,7 +478,7 @@ def _mean_interval(question: MeanQuestion, step: EstimateAnswer) -> Interval | N
         return None
     (low, high), count, most = step.intervals[0], step.numbers[1] / question.rows.unit, float(question.range)
     ends = (low / count, high / count) if count > 0.0 else (0.0, most)
-    first, last = within_limits(ends, 0.0, most)
+    first, last = clip_interval(ends, 0.0, most)
     return question.minimum + first, question.minimum + last
 
 

@@ -26,8 +26,8 @@ from schemas import (
 )
 from schemas.queries import Group
 from stream.formatting import find_name_in_other_case
-from stream.privacy.accuracy.intervals import SECOND_MISS, half_width, wider_interval, within_limits
-from stream.privacy.composition.costs import PARTS
+from stream.privacy.accuracy.intervals import SECOND_MISS_PROBABILITY, clip_interval, half_width, widen_interval
+from stream.privacy.composition.costs import PARTS_PER_CHARGE
 from stream.privacy.noise import DrawRole, Sampler, event_words, round_words, sampler, samplers
 from stream.privacy.noise.samplers import LowWords, Words
 from stream.privacy.planning.answer_plans import rate_interval
@@ -84,7 +84,7 @@ class Reply:
     keys: tuple[str, ...] | None = None
     alpha: float | None = None
     update: Update | None = None
-    parts: int = PARTS
+    parts: int = PARTS_PER_CHARGE
     price: float | None = None
     refusal: Rejection | None = None
     interval: Interval | None = None
@@ -104,11 +104,11 @@ def share_interval(
     """
     low, high = count
     if calibration.epsilon_rows > 0.0:
-        low, high = wider_interval(low, high)
-        extra = half_width(sampler("two_sided", rows_rate(calibration)), miss=SECOND_MISS)
+        low, high = widen_interval(low, high)
+        extra = half_width(sampler("two_sided", rows_rate(calibration)), miss=SECOND_MISS_PROBABILITY)
         more = part_of_rows(high, rows, extra)
         low, high = low - more, high + more
-    return within_limits((low / rows, high / rows), 0.0, 1.0)
+    return clip_interval((low / rows, high / rows), 0.0, 1.0)
 
 
 def share_alpha(
@@ -472,7 +472,7 @@ def alpha_rejection(form: str) -> Rejection:
 
 def wide_noise_rejection(field: str, charged: str) -> Rejection:
     """Build the refusal of a number whose (public) sensitivity needs too wide noise."""
-    return Rejection("malformed", f"{field}: {samplers.too_wide(charged)}")
+    return Rejection("malformed", f"{field}: {samplers.wide_noise_message(charged)}")
 
 
 def price_refusal(calibration: Calibration, parts: int, left: int, *, alpha: bool) -> Reply:
@@ -502,7 +502,7 @@ def max_price_refusal(calibration: Calibration, parts: int, most: int, *, at_mos
     """Build the refusal of a question that may cost more than its ``max_price`` (both public)."""
     price = shown_price(calibration, parts)
     if price is None:
-        whole = calibration.cutoff * PARTS
+        whole = calibration.cutoff * PARTS_PER_CHARGE
         cost, limit = f"{100 * parts / whole:.6g}% of the grant", f"{100 * most / whole:.6g}%"
     else:
         cost, limit = f"ε = {price:.6g}", f"{displayed_epsilon_left(calibration, most):.6g}"

@@ -12,7 +12,7 @@ from typing import Any
 
 from schemas import AnswersCalibration, Interval
 from stream.privacy.accuracy.intervals import NoisyNumber, half_width, rate_bounds, ratio_bounds
-from stream.privacy.composition.costs import PARTS
+from stream.privacy.composition.costs import PARTS_PER_CHARGE
 from stream.privacy.mechanisms.grid import published_interval, published_numbers
 from stream.privacy.noise import NoiseScaleError, Symmetric, sampler
 from stream.privacy.planning.answer_plans import alpha_for, answer_law, rates_reach, ratio_interval
@@ -67,7 +67,7 @@ class LaplaceFamily(Family):
         for number, one in enumerate(questions):
             rest = left[one.slot] if one.slot in left else self._streams.parts_left(one.slot)
             statistic = isinstance(one.content, LaplaceStatistic)
-            parts = PARTS if statistic or one.content.price is None else one.content.price.parts
+            parts = PARTS_PER_CHARGE if statistic or one.content.price is None else one.content.price.parts
             most = one.content.max_parts
             if most is not None and most < parts <= rest:
                 replies[number] = max_price_refusal(self._calibration(one.slot), parts, most, at_most=False)
@@ -95,7 +95,7 @@ class LaplaceFamily(Family):
         calibration = self._calibration(slot)
         if question.price is None:
             return tuple(answer_law(calibration, width, question.moved) for width in question.widths)
-        rate = Fraction(calibration.epsilon_answer) * Fraction(question.price.share, PARTS)
+        rate = Fraction(calibration.epsilon_answer) * Fraction(question.price.share, PARTS_PER_CHARGE)
         return tuple(sampler("two_sided", rate / width) for width in question.widths)
 
     def _reply(self, one: AdmittedQuestion, laws: Sequence[Symmetric], noise: Sequence[int]) -> Reply:
@@ -132,7 +132,7 @@ class LaplaceFamily(Family):
         )
         reply = Reply(charged=True, basis="noisy", alpha=_error_bound(calibration, question), **published)
         if question.alpha is not None:
-            parts = PARTS if question.price is None else question.price.parts
+            parts = PARTS_PER_CHARGE if question.price is None else question.price.parts
             reply = replace(reply, parts=parts, price=shown_price(calibration, parts))
         return reply if question.top is None else keep_largest_groups(reply, question.top)
 

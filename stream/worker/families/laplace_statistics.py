@@ -15,10 +15,10 @@ import numpy as np
 import numpy.typing as npt
 
 from schemas import AnswersCalibration, EventsSource, TableSource
-from stream.privacy.accuracy.intervals import MISS
-from stream.privacy.accuracy.noise_laws import each_failure, reach
+from stream.privacy.accuracy.intervals import MISS_PROBABILITY
+from stream.privacy.accuracy.noise_laws import part_failure, reach
 from stream.privacy.accuracy.rank_accuracy import (
-    Located,
+    LocatedQuantile,
     edge_reaches,
     locate_quantile,
     most_ranges,
@@ -159,9 +159,9 @@ class LaplaceStatistics:
     def _variances(self, slot: int, question: LaplaceStatistic, words: AnswerWords) -> Reply:
         statistic, laws = question.statistic, question.sums
         calibration = self._calibration(slot)
-        failure = each_failure(calibration.beta, promised_answers(calibration)) / statistic.groups
-        single_reaches = [float(reach(law, 1, each_failure(MISS, NUMBERS))) for law in laws]
-        joint_reaches = [float(reach(law, 1, each_failure(failure, NUMBERS))) for law in laws]
+        failure = part_failure(calibration.beta, promised_answers(calibration)) / statistic.groups
+        single_reaches = [float(reach(law, 1, part_failure(MISS_PROBABILITY, NUMBERS))) for law in laws]
+        joint_reaches = [float(reach(law, 1, part_failure(failure, NUMBERS))) for law in laws]
         found: list[StatisticNumber] = []
         alpha = 0.0
         for counts in question.counts:
@@ -218,7 +218,7 @@ def draw_quantiles(question: LaplaceStatistic, words: AnswerWords) -> Reply:
 
 def _locate_quantiles(
     statistic: Statistic, edges: Integers, noisy: Integers, law: Symmetric, codes: tuple[int, ...]
-) -> list[Located]:
+) -> list[LocatedQuantile]:
     """Locate each quantile in noisy counts of ranges: its code, and the lowest and highest possible."""
     left = np.arange(len(edges), dtype=np.int64)
     below = np.concatenate([np.zeros(1, dtype=np.int64), np.cumsum(noisy)])
@@ -227,7 +227,7 @@ def _locate_quantiles(
         misfits = below - float(part) * float(below[-1])
         one = locate_quantile(edges, misfits, edge_reaches(law, left, float(part), statistic.failure))
         if codes:
-            one = Located(codes[place], min(one.low, codes[place]), max(one.high, codes[place]))
+            one = LocatedQuantile(codes[place], min(one.low, codes[place]), max(one.high, codes[place]))
         found.append(one)
     return found
 

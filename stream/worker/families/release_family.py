@@ -16,7 +16,7 @@ import numpy.typing as npt
 
 from schemas import MAX_CATEGORIES, Histogram, Interval, LazyHistogram, ReleaseCalibration, SparseProject
 from schemas.queries import STATISTICS
-from stream.privacy.accuracy.intervals import MISS, half_width, interval_within, weighted_half_width
+from stream.privacy.accuracy.intervals import MISS_PROBABILITY, half_width, interval_within, weighted_half_width
 from stream.privacy.accuracy.rank_accuracy import edge_reaches, locate_quantile, misfits_reach, sums_reach
 from stream.privacy.accuracy.release_accuracy import (
     SUMS_SHARE,
@@ -270,7 +270,9 @@ def _rates_of_groups(
     reach = histogram_alpha(calibration, release.size, most, 2 * len(hit))
     law = release_law(calibration)
     # |(1 − p)·X − p·Y| ≤ max(|X|, |Y|): each of the two noises gets half of the probability of a miss.
-    halves = [max(half_width(law, int(m), MISS / 2) for m in pair) for pair in zip(*terms, strict=True)]
+    halves = [
+        max(half_width(law, int(m), MISS_PROBABILITY / 2) for m in pair) for pair in zip(*terms, strict=True)
+    ]
     rates = [
         NoisyRate(h, m, reach, interval_within(h, m, half)) for h, m, half in zip(hit, missed, halves, strict=True)
     ]
@@ -295,7 +297,7 @@ def _statistic_reply(question: _CellStatistic, release: Integers, calibration: R
             values = [float(number) for number in moments(counts)]
             single_reaches, joint_reaches = (
                 [sums_reach(law, total, each / len(values)) * width for width in row_sensitivities(size)]
-                for each in (MISS, failure)
+                for each in (MISS_PROBABILITY, failure)
             )
             one = asked.number_of_variance(*variance_of(values, single_reaches, size))
             _, low, high = variance_of(values, joint_reaches, size)

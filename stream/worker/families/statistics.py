@@ -18,8 +18,8 @@ import numpy as np
 
 from schemas import MAX_CATEGORIES, MAX_UNIVERSE, EventsSource, StandingQuery
 from schemas.queries import STATISTICS
-from stream.privacy.accuracy.intervals import MISS
-from stream.privacy.accuracy.rank_accuracy import Located, locate_quantile
+from stream.privacy.accuracy.intervals import MISS_PROBABILITY
+from stream.privacy.accuracy.rank_accuracy import LocatedQuantile, locate_quantile
 from stream.privacy.mechanisms.estimate_questions import Ranks, Spreads
 from stream.privacy.mechanisms.spreads import NUMBERS, variance_of
 from stream.privacy.planning.hypothesis_plans import WEIGHT_STEPS
@@ -84,9 +84,9 @@ class Statistic:
     @property
     def failure(self) -> float:
         """Probability with which a given side of a quantile's interval is wrong."""
-        return MISS / (2.0 * len(_QUARTILES) if self.form == "iqr" else 2.0)
+        return MISS_PROBABILITY / (2.0 * len(_QUARTILES) if self.form == "iqr" else 2.0)
 
-    def numbers_of_quantiles(self, found: Sequence[Located]) -> list[StatisticNumber]:
+    def numbers_of_quantiles(self, found: Sequence[LocatedQuantile]) -> list[StatisticNumber]:
         """Return the numbers of one group from its quantiles, whose codes count from ``first``."""
         values = self.values
         numbers = [
@@ -238,7 +238,7 @@ def statistic_reply(
         found, alpha = _variances(statistic, question, numbers, reach or 0.0)
     else:
         found, alpha = _quantiles(statistic, numbers, reach or 0.0)
-    if reach is None or beta > MISS:
+    if reach is None or beta > MISS_PROBABILITY:
         found = [StatisticNumber(one.estimate) for one in found]
     return statistic.reply(found, charged=False, basis="hypothesis", alpha=None if reach is None else alpha)
 

@@ -32,7 +32,7 @@ from schemas import (
 from schemas.queries import MAX_VALUE_COUNT
 from stream.privacy.accuracy.counting_trees import CountingTree, Node, node_name, window_number
 from stream.privacy.accuracy.intervals import half_width
-from stream.privacy.accuracy.source_facts import counts_from_zero, movement
+from stream.privacy.accuracy.source_facts import counts_from_zero, window_movement
 from stream.privacy.mechanisms.grid import published_interval, published_numbers
 from stream.privacy.noise import DrawRole, cell_noise
 from stream.privacy.planning.answer_plans import alpha_for, answer_law
@@ -216,7 +216,9 @@ class StandingHistogramFamily(Family):
 
     def _spread(self, slot: int, groups: int) -> int:
         """Return s such that the ℓ₂ sensitivity of a window's numbers is the ℓ₁ sensitivity over √s."""
-        return movement(self._context.source(slot, EventsSource), self._context.standing(slot), groups).spread
+        return window_movement(
+            self._context.source(slot, EventsSource), self._context.standing(slot), groups
+        ).spread
 
 
 class WindowQuantilesFamily(Family):

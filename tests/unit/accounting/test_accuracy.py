@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from stream.privacy.accuracy.sparse_vector_accuracy import AccuracyError, RunLayout, alpha_of, failure_bound
+from stream.privacy.accuracy.sparse_vector_accuracy import AccuracyError, RunLayout, failure_bound, least_alpha
 from stream.privacy.planning.noise_layouts import stated_split
 
 STEPS = 1024
@@ -23,7 +23,7 @@ def laid_out(fraction: float, cutoff: int, queries: int, *, one_sided: bool, mon
         one_sided=one_sided,
         threshold_rate=fraction / STEPS,
         query_rate=(1.0 - fraction) / (width * STEPS),
-        fresh=False,
+        fresh_threshold=False,
         tops=cutoff,
         queries=queries,
     )
@@ -58,7 +58,7 @@ class Direct:
 
     def worst_asker(self) -> float:
         """The failure probability against the asker who sees each ρ as it is drawn, by dynamic programming."""
-        if self.layout.fresh:
+        if self.layout.fresh_threshold:
             return 1.0 - self._rounds_left(self.layout.queries, self.layout.tops)
         laws = [(self.mass(self.layout.threshold_rate, z), z) for z in self.values]
         return 1.0 - math.fsum(p * self._same_threshold(z, self.layout.queries, self.layout.tops) for p, z in laws)
@@ -94,7 +94,7 @@ small_layouts = st.builds(
     one_sided=st.booleans(),
     threshold_rate=st.floats(0.3, 3.0),
     query_rate=st.floats(0.3, 3.0),
-    fresh=st.just(value=False),
+    fresh_threshold=st.just(value=False),
     tops=st.integers(1, 4),
     queries=st.integers(4, 9),
 )
@@ -142,7 +142,7 @@ def test_with_new_thresholds_no_asker_who_sees_them_beats_the_bound(
         one_sided=one_sided,
         threshold_rate=threshold_rate,
         query_rate=query_rate,
-        fresh=True,
+        fresh_threshold=True,
         tops=tops,
         queries=queries,
     )
@@ -152,7 +152,9 @@ def test_with_new_thresholds_no_asker_who_sees_them_beats_the_bound(
 
 @pytest.mark.parametrize("one_sided", [True, False])
 def test_with_new_thresholds_the_bound_is_its_stated_expectation(*, one_sided: bool) -> None:
-    layout = RunLayout(one_sided=one_sided, threshold_rate=0.5, query_rate=0.4, fresh=True, tops=2, queries=9)
+    layout = RunLayout(
+        one_sided=one_sided, threshold_rate=0.5, query_rate=0.4, fresh_threshold=True, tops=2, queries=9
+    )
     alpha, shift = 11, 3
     direct = Direct(layout, alpha, shift)
     expectation = math.fsum(
@@ -178,7 +180,7 @@ def test_with_new_thresholds_the_bound_is_its_stated_expectation(*, one_sided: b
 )
 def test_two_sided_check_values(cutoff: int, fraction: float, shift: float, expected: float) -> None:
     layout = laid_out(fraction, cutoff, 1000, one_sided=False)
-    assert alpha_of(layout, round(shift * STEPS), 0.05) / STEPS == pytest.approx(expected, rel=0.005)
+    assert least_alpha(layout, round(shift * STEPS), 0.05) / STEPS == pytest.approx(expected, rel=0.005)
 
 
 @pytest.mark.parametrize("one_sided", [True, False])
@@ -188,12 +190,12 @@ def test_a_thousand_times_finer_grid_gives_the_same_error(*, one_sided: bool) ->
         one_sided=one_sided,
         threshold_rate=coarse.threshold_rate / 2**20,
         query_rate=coarse.query_rate / 2**20,
-        fresh=False,
+        fresh_threshold=False,
         tops=3,
         queries=1000,
     )
-    error = alpha_of(coarse, 10 * STEPS, 0.05)
-    assert alpha_of(fine, 10 * STEPS * 2**20, 0.05) / 2**20 == pytest.approx(error, rel=1e-3)
+    error = least_alpha(coarse, 10 * STEPS, 0.05)
+    assert least_alpha(fine, 10 * STEPS * 2**20, 0.05) / 2**20 == pytest.approx(error, rel=1e-3)
 
 
 @given(
@@ -222,12 +224,12 @@ def test_the_error_found_satisfies_beta_at_every_size(
         one_sided=one_sided,
         threshold_rate=1.0 / scale,
         query_rate=ratio / scale,
-        fresh=fresh,
+        fresh_threshold=fresh,
         tops=min(tops, queries),
         queries=queries,
     )
     shift = round(lean * scale)
-    alpha = alpha_of(layout, shift, beta)
+    alpha = least_alpha(layout, shift, beta)
     assert failure_bound(layout, alpha, shift, blocks=8192, tail=1e-9 * beta / tops) <= beta
     less = min(alpha - 1, int(0.97 * alpha))
     assert failure_bound(layout, less, shift, blocks=8192, tail=1e-20) > 0.9 * beta or alpha == 1
@@ -235,7 +237,9 @@ def test_the_error_found_satisfies_beta_at_every_size(
 
 def test_two_queries_exactly_at_the_edges_are_ties_resolved_as_stated() -> None:
     # q = e^-1, one query, no block error: at T − α a run fails iff ν >= α + ρ.
-    layout = RunLayout(one_sided=True, threshold_rate=1.0, query_rate=1.0, fresh=False, tops=1, queries=1)
+    layout = RunLayout(
+        one_sided=True, threshold_rate=1.0, query_rate=1.0, fresh_threshold=False, tops=1, queries=1
+    )
     q = math.exp(-1.0)
     false_alarm = sum((1 - q) * q**z * q ** (4 + z) for z in range(60))
     miss = sum((1 - q) * q**z * (1.0 - q ** max(0, z - 4)) for z in range(60))
@@ -243,6 +247,8 @@ def test_two_queries_exactly_at_the_edges_are_ties_resolved_as_stated() -> None:
 
 
 def test_an_impossible_request_is_refused_with_advice() -> None:
-    layout = RunLayout(one_sided=True, threshold_rate=1e-17, query_rate=1e-17, fresh=False, tops=1, queries=10)
+    layout = RunLayout(
+        one_sided=True, threshold_rate=1e-17, query_rate=1e-17, fresh_threshold=False, tops=1, queries=10
+    )
     with pytest.raises(AccuracyError, match="coarser grid"):
-        alpha_of(layout, 0, 1e-9)
+        least_alpha(layout, 0, 1e-9)

@@ -82,7 +82,7 @@ class Known:
 
     def spent(self, accountant: str) -> Cost:
         spent = realised_cost(self.calibration, accountant, self.answered, self.tops, 0, self.extensions)
-        return spent.least(self.cost(accountant))
+        return spent.minimum_with(self.cost(accountant))
 
     def counts(self, budget: str, accountant: str) -> tuple[Fraction, ...]:
         """What of it a budget counts: its cost, or what it has spent once it is closed, less what is behind an edge."""

@@ -15,7 +15,7 @@ from stream.privacy.accuracy.source_facts import SourceFacts
 from stream.privacy.composition.costs import (
     DELTA_UNITS,
     EPSILON_UNITS,
-    NOTHING,
+    NO_COST,
     Cost,
     affordable_delta,
     affordable_epsilon,
@@ -65,9 +65,9 @@ def test_costs_add_and_compare_part_by_part(first: Cost, second: Cost) -> None:
     assert first + second - second == first
     parts = ((first.loss, second.loss), (first.delta, second.delta), (first.rho, second.rho))
     assert (first <= second) == all(one <= other for one, other in parts)
-    assert first.least(second) <= first
-    assert first.least(second) <= second
-    assert first.at_least_nothing() == Cost(*(max(one, 0) for one, _ in parts))
+    assert first.minimum_with(second) <= first
+    assert first.minimum_with(second) <= second
+    assert first.clamp_at_zero() == Cost(*(max(one, 0) for one, _ in parts))
 
 
 @given(units=st.integers(10**6, 10**15 - 1), grants=st.integers(1, 500))
@@ -187,7 +187,7 @@ def test_under_zcdp_a_stream_costs_half_the_square_of_each_round(calibration: Sp
 def test_before_the_first_answer_nothing_is_spent(
     calibration: SparseVectorCalibration, accountant: str, tops: int
 ) -> None:
-    assert realised_cost(calibration, accountant, 0, tops) == NOTHING
+    assert realised_cost(calibration, accountant, 0, tops) == NO_COST
 
 
 def realised_exactly(calibration: SparseVectorCalibration, tops: int) -> Fraction:
@@ -195,8 +195,8 @@ def realised_exactly(calibration: SparseVectorCalibration, tops: int) -> Fractio
     threshold, query = Fraction(calibration.epsilon_threshold), Fraction(calibration.epsilon_query)
     if not calibration.fresh_threshold:
         return threshold + query * Fraction(tops, calibration.cutoff)
-    under_way = threshold if tops < calibration.cutoff else Fraction(0)
-    return tops * (threshold + query) + under_way
+    open_loss = threshold if tops < calibration.cutoff else Fraction(0)
+    return tops * (threshold + query) + open_loss
 
 
 @given(calibration=calibrations(), share=st.floats(0.0, 1.0), answered=st.integers(1, 10**9))
@@ -221,7 +221,7 @@ def test_spending_grows_with_each_top_and_stays_within_the_cost(
 ) -> None:
     tops = int(share * calibration.cutoff)
     before, after = (realised_cost(calibration, accountant, 1, out) for out in (tops, tops + 1))
-    assert before >= NOTHING
+    assert before >= NO_COST
     assert before <= after
     assert after <= stream_cost(calibration, accountant)
 
@@ -239,7 +239,7 @@ def test_under_zcdp_the_first_answer_spends_all_of_rho_and_epsilon_answer_by_ans
 
 def test_under_zcdp_amounts_show_what_adds_up_and_nothing_else() -> None:
     feed = source(epsilon=2.0, delta=1e-6, accountant="zcdp")
-    assert to_amount(NOTHING, feed).model_dump() == {"epsilon": 0.0, "delta": 0.0, "rho": 0.0}
+    assert to_amount(NO_COST, feed).model_dump() == {"epsilon": 0.0, "delta": 0.0, "rho": 0.0}
     asked = choose_calibration(parse_spec("laplace", answers=1, epsilon=0.5), SourceFacts())
     one = stream_cost(asked, "zcdp")
     assert to_amount(one, feed).model_dump() == {"epsilon": 0.5, "delta": 0.0, "rho": 0.125}

@@ -6,13 +6,13 @@ from itertools import pairwise
 
 import pytest
 
-from stream.privacy.accuracy.counting_trees import CountingTree, Node, dyadic
+from stream.privacy.accuracy.counting_trees import CountingTree, Node, dyadic_tree
 
 HORIZONS = (1, 2, 3, 4, 5, 7, 8, 9, 20, 21, 63, 64, 65, 127, 200)
 
 
 def trees(steps: int) -> list[CountingTree]:
-    return [dyadic(steps), *(CountingTree(steps, levels) for levels in range(1, 10))]
+    return [dyadic_tree(steps), *(CountingTree(steps, levels) for levels in range(1, 10))]
 
 
 def windows_in_nodes(tree: CountingTree) -> Counter[int]:
@@ -36,7 +36,7 @@ def test_the_nodes_of_an_answer_hold_each_of_its_windows_once(steps: int) -> Non
 def test_no_window_is_in_more_nodes_than_there_are_levels(steps: int) -> None:
     for tree in trees(steps):
         assert max(windows_in_nodes(tree).values()) <= tree.levels
-    assert max(windows_in_nodes(dyadic(steps)).values()) == steps.bit_length()
+    assert max(windows_in_nodes(dyadic_tree(steps)).values()) == steps.bit_length()
 
 
 @pytest.mark.parametrize("steps", HORIZONS)
@@ -56,7 +56,7 @@ def test_what_is_kept_are_nodes_of_one_window_fewer(steps: int) -> None:
 
 @pytest.mark.parametrize("windows", [1, 6, 7, 8, 200, 1000])
 def test_the_dyadic_nodes_are_the_binary_digits(windows: int) -> None:
-    sizes = [node.end - node.start for node in dyadic(1000).nodes(windows)]
+    sizes = [node.end - node.start for node in dyadic_tree(1000).nodes(windows)]
     assert sizes == [1 << digit for digit in reversed(range(10)) if windows >> digit & 1]
 
 
@@ -78,4 +78,4 @@ def test_a_tree_of_a_million_windows_is_never_laid_out() -> None:
 
 def test_no_answer_is_beyond_the_horizon() -> None:
     with pytest.raises(ValueError, match="horizon is 8 windows, not 9"):
-        dyadic(8).nodes(9)
+        dyadic_tree(8).nodes(9)

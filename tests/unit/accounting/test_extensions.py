@@ -18,7 +18,7 @@ from stream.privacy.accuracy.source_facts import SourceFacts
 from stream.privacy.composition.costs import (
     DELTA_UNITS,
     EPSILON_UNITS,
-    PARTS,
+    PARTS_PER_CHARGE,
     Cost,
     charged_answers,
     exact_decimal,
@@ -71,7 +71,7 @@ def test_as_many_are_granted_as_are_paid_for_and_no_more_is_taken(
     mechanism: dict[str, Any], delta: float, calibration: str, epsilon: float
 ) -> None:
     spec, planned = plan(mechanism, delta, calibration)
-    further = losses(planned).further
+    further = losses(planned).extension_loss
     if exact_decimal(epsilon) < further:
         with pytest.raises(PlanError, match=r"epsilon: .* pays for no further charged answer .* give at least"):
             plan_extension(spec, planned, (), ASKED, epsilon, 0.0)
@@ -111,7 +111,7 @@ def test_with_delta_independent_charges_are_composed_optimally_by_themselves(
     mechanism: dict[str, Any], delta: float
 ) -> None:
     spec, planned = plan(mechanism, delta)
-    one = float(losses(planned).further)
+    one = float(losses(planned).extension_loss)
     plain, composed = (plan_extension(spec, planned, (), ASKED, 3.0, added) for added in (0.0, 1e-7))
     assert composed.answers > plain.answers
     assert (plain.delta, composed.delta <= exact_decimal(1e-7)) == (0.0, True)
@@ -157,23 +157,23 @@ def test_the_longer_composition_at_the_old_delta_would_not_hold_beside_other_str
 
 def test_a_monotone_query_saves_on_no_top_beyond_those_planned() -> None:
     spec, planned = plan(NUMBERS)
-    assert losses(planned).further > losses(planned).each
+    assert losses(planned).extension_loss > losses(planned).each
     extension = plan_extension(spec, planned, (), ASKED, 1.0, 0.0)
     whole = Fraction(planned.epsilon_query) + Fraction(planned.epsilon_answer)  # type: ignore[union-attr]
-    assert losses(planned).further == whole / planned.cutoff
+    assert losses(planned).extension_loss == whole / planned.cutoff
     assert grant_cost(planned, "pure", (extension,)).loss >= (4 + extension.answers) * whole / 4 * EPSILON_UNITS
 
 
 def test_under_zcdp_independent_charges_add_up_and_those_of_one_threshold_count_with_all_before() -> None:
     spec, planned = plan(LAPLACE)
     extension = plan_extension(spec, planned, (), ASKED, 0.5, 0.0)
-    each = losses(planned).further
+    each = losses(planned).extension_loss
     assert extension_cost(planned, "zcdp", extension, 20) == Cost(
         math.ceil(10 * each * EPSILON_UNITS), rho=math.ceil(10 * each**2 / 2 * EPSILON_UNITS)
     )
     spec, planned = plan(SPARSE)
     extension = plan_extension(spec, planned, (), ASKED, 0.5, 0.0)
-    loss = extension.answers * losses(planned).further
+    loss = extension.answers * losses(planned).extension_loss
     rho = (2 * losses(planned).total + loss) ** 2 / 2
     assert extension_cost(planned, "zcdp", extension, 5) == Cost(
         math.ceil(loss * EPSILON_UNITS), rho=math.ceil(rho * EPSILON_UNITS)
@@ -183,11 +183,13 @@ def test_under_zcdp_independent_charges_add_up_and_those_of_one_threshold_count_
 def test_uneven_charges_of_a_stream_and_its_extension_cost_no_less_than_one_answer_that_takes_them_all() -> None:
     spec, planned = plan(LAPLACE)
     extension = plan_extension(spec, planned, (), ASKED, 0.5, 0.0)
-    whole = (planned.cutoff + extension.answers) * losses(planned).further
+    whole = (planned.cutoff + extension.answers) * losses(planned).extension_loss
     even, uneven = (grant_cost(planned, "zcdp", (extension,), uneven=uneven) for uneven in (False, True))
     assert even.rho < whole**2 / 2 * EPSILON_UNITS <= uneven.rho
     assert even.loss == uneven.loss == math.ceil(whole * EPSILON_UNITS)
-    used = realised_cost(planned, "zcdp", 1, 1, surplus=30 * PARTS, extensions=(extension,), uneven=True)
+    used = realised_cost(
+        planned, "zcdp", 1, 1, surplus=30 * PARTS_PER_CHARGE, extensions=(extension,), uneven=True
+    )
     assert used == uneven
 
 
@@ -203,7 +205,7 @@ def test_what_is_spent_grows_with_charges_and_extensions_and_ends_at_what_was_gr
     spec, planned = plan(*case)
     extensions: Extensions = ()
     for epsilon, delta in added:
-        if exact_decimal(epsilon) >= losses(planned).further:
+        if exact_decimal(epsilon) >= losses(planned).extension_loss:
             extensions += (plan_extension(spec, planned, extensions, ASKED, epsilon, delta),)
     cutoff = charged_answers(planned, extensions)
     spent = [realised_cost(planned, accountant, tops + 1, tops, 0, extensions) for tops in range(cutoff + 1)]

@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 
 from schemas import Calibration, EstimateCalibration, StreamSpec
 from stream.privacy.accuracy.source_facts import SourceFacts
-from stream.privacy.composition.costs import NOTHING, Cost, fits, total_budget
+from stream.privacy.composition.costs import NO_COST, Cost, can_pay, total_budget
 from stream.privacy.composition.gaussian_losses import largest_rho, least_epsilon
 from stream.privacy.composition.losses import losses
 from stream.privacy.composition.refusals import RefusedError
@@ -136,7 +136,7 @@ def test_what_is_granted_and_given_back_stays_within_epsilon_and_delta(
             assert grant.refunded.rho == (0 if answered else grant.cost.rho)
     account = ledger.account("feed")
     net = account.budget.granted - account.budget.refunded
-    assert fits(net, account.budget.total, "zcdp")
+    assert can_pay(net, account.budget.total, "zcdp")
     if net.rho <= account.budget.total.rho:
         assert exact_delta(granted_rounds(ledger, "feed"), epsilon) <= delta * (1 + 1e-9)
     else:
@@ -212,12 +212,12 @@ def worst_case(total: Cost, menu: tuple[float, ...], epsilon: float) -> float:
     def value(counts: tuple[int, ...], net: tuple[int, ...]) -> float:
         loss = sum(number * one for number, one in zip(net, menu, strict=True))
         best = max(0.0, -math.expm1(min(epsilon - loss, 0.0)))
-        paid = NOTHING
+        paid = NO_COST
         for number, price in zip(counts, prices, strict=True):
             for _ in range(number):
                 paid += price
         for kind, (one, price) in enumerate(zip(menu, prices, strict=True)):
-            if not fits(price, total - paid, "zcdp"):
+            if not can_pay(price, total - paid, "zcdp"):
                 continue
             more = tuple(number + (place == kind) for place, number in enumerate(counts))
             likely = 1.0 / (1.0 + math.exp(-one))

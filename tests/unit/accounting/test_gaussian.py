@@ -18,9 +18,9 @@ from stream.privacy.composition.gaussian_losses import (
     gaussian_delta,
     gaussian_rho,
     least_epsilon,
-    least_multiple,
+    least_noise_factor,
     rough_epsilon,
-    widened,
+    widen_noise,
 )
 from stream.privacy.noise import gaussian, sampler
 
@@ -96,14 +96,14 @@ def test_noise_is_as_wide_as_it_must_be_and_no_wider(epsilon: float, delta: floa
         GaussianNumbers(5, 1, Fraction(9)),
         GaussianNumbers(5, 0, Fraction(9)),
     ]
-    factor = least_multiple(shape, Fraction(epsilon), Fraction(delta))
-    assert gaussian_delta(widened(shape, factor), Fraction(epsilon)) <= delta
-    narrower = widened(shape, factor * (1 - 1e-6))
+    factor = least_noise_factor(shape, Fraction(epsilon), Fraction(delta))
+    assert gaussian_delta(widen_noise(shape, factor), Fraction(epsilon)) <= delta
+    narrower = widen_noise(shape, factor * (1 - 1e-6))
     smallest = min(one.variance for one in narrower)
     assert gaussian_delta(narrower, Fraction(epsilon)) > delta or smallest < 3
     if smallest >= 3:
         # What zCDP tells of the same noise is more.
-        assert least_epsilon(gaussian_rho(widened(shape, factor)), Fraction(delta)) > epsilon
+        assert least_epsilon(gaussian_rho(widen_noise(shape, factor)), Fraction(delta)) > epsilon
 
 
 def test_doubles_tell_epsilon_to_plan_by() -> None:
@@ -117,7 +117,7 @@ def test_nothing_is_promised_where_nothing_is_known() -> None:
     assert gaussian_delta([], Fraction(0)) == 0.0
     assert gaussian_delta([GaussianNumbers(1, 1, Fraction(2))], Fraction(1)) == 1.0
     assert gaussian_delta([GaussianNumbers(1, 1, Fraction(9))], Fraction(-1)) == 1.0
-    assert least_multiple([GaussianNumbers(1, 1, Fraction(9))], Fraction(0), Fraction(1, 10)) == math.inf
+    assert least_noise_factor([GaussianNumbers(1, 1, Fraction(9))], Fraction(0), Fraction(1, 10)) == math.inf
 
 
 def test_delta_is_told_however_small() -> None:

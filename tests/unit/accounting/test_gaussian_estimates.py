@@ -11,7 +11,7 @@ import pytest
 from schemas import EstimateCalibration
 from stream.privacy.accuracy.noise_laws import variance_of
 from stream.privacy.accuracy.source_facts import SourceFacts
-from stream.privacy.composition.costs import NOTHING, Cost, realised_cost, stream_cost
+from stream.privacy.composition.costs import NO_COST, Cost, realised_cost, stream_cost
 from stream.privacy.composition.gaussian_losses import gaussian_delta, gaussian_rho
 from stream.privacy.composition.losses import is_pure, losses
 from stream.privacy.noise import Gaussian, gaussian
@@ -112,7 +112,7 @@ def test_a_stream_with_gaussian_noise_counts_by_epsilon_and_delta_or_by_rho() ->
     assert whole.loss == 10**12
     assert whole.delta == pytest.approx(1e24, rel=1e-9)
     assert realised_cost(found, "pure", 1, 0) == whole
-    assert realised_cost(found, "pure", 0, 0) == NOTHING
+    assert realised_cost(found, "pure", 0, 0) == NO_COST
     parts = losses(found)
     rho = sum(count * each**2 for count, each in parts.parts) / 2 + gaussian_rho(parts.gaussian)
     under_zcdp = stream_cost(found, "zcdp")

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from schemas import AnswersCalibration
 from stream.privacy.noise import NoiseScaleError
-from stream.privacy.noise.samplers import hides
+from stream.privacy.noise.samplers import noise_fits
 from stream.privacy.planning.answer_plans import answer_law
 
 
@@ -42,4 +42,4 @@ def test_what_hides_has_a_law(method: Literal["basic", "gaussian"], width: int, 
     with suppress(NoiseScaleError):
         answer_law(made, width, moved)
         found = True
-    assert hides(made, width, moved) == found
+    assert noise_fits(made, width, moved) == found

@@ -14,13 +14,13 @@ from scipy.signal import fftconvolve
 
 from stream.privacy.accuracy.intervals import (
     CONFIDENCE,
-    MISS,
-    SECOND_MISS,
+    MISS_PROBABILITY,
+    SECOND_MISS_PROBABILITY,
     NoisyNumber,
     half_width,
     ratio_bounds,
     weighted_half_width,
-    wider_interval,
+    widen_interval,
 )
 from stream.privacy.accuracy.noise_laws import sum_tail
 from stream.privacy.mechanisms.grid import published_interval
@@ -93,7 +93,7 @@ def test_half_width_of_one_draw_is_the_least(law: Symmetric) -> None:
 @pytest.mark.parametrize(("rate", "terms"), [("1/40000", 64), ("1/5000", 1000), ("1/5000", 3000)])
 def test_half_width_of_wide_sums_covers_95_percent(rate: str, terms: int) -> None:
     half = half_width(laplace(rate), terms)
-    assert MISS - 0.012 <= 2.0 * sum_tail(float(Fraction(rate)), terms, half + 1) <= MISS
+    assert MISS_PROBABILITY - 0.012 <= 2.0 * sum_tail(float(Fraction(rate)), terms, half + 1) <= MISS_PROBABILITY
 
 
 def test_half_width_grows_with_the_number_of_draws() -> None:
@@ -157,8 +157,8 @@ def test_ratio_bounds_outside_the_range_are_its_nearest_end() -> None:
 @pytest.mark.parametrize("law", [laplace("1/5"), laplace("1/200"), gaussian(Fraction(400))])
 def test_wider_interval_leaves_a_part_of_the_probability(law: Symmetric) -> None:
     half = half_width(law)
-    low, high = wider_interval(-half, half)
-    assert 1.0 - covered(masses(law), math.floor(min(-low, high))) <= MISS - SECOND_MISS
+    low, high = widen_interval(-half, half)
+    assert 1.0 - covered(masses(law), math.floor(min(-low, high))) <= MISS_PROBABILITY - SECOND_MISS_PROBABILITY
 
 
 def test_shown_interval_ends_on_the_grid_within_public_limits() -> None:

@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from schemas import StreamState
-from stream.privacy.composition.costs import NOTHING, Cost, realised_cost
+from stream.privacy.composition.costs import NO_COST, Cost, realised_cost
 from stream.privacy.composition.refusals import RefusedError
 from stream.privacy.ledger.state_machine import Ledger
 from tests.builders import calibration
@@ -41,7 +41,7 @@ def test_ten_grants_of_a_tenth_fit_one_and_the_eleventh_is_refused() -> None:
     ledger = ledger_with(source())
     for number in range(10):
         reserve(ledger, spec(f"stream-{number}"), number)
-    assert ledger.account("feed").budget.left == NOTHING
+    assert ledger.account("feed").budget.left == NO_COST
     with pytest.raises(RefusedError, match=r"ε = 0\.1 asked, ε = 0 left") as refused:
         reserve(ledger, spec("stream-10"), 10)
     assert refused.value.asked is not None
@@ -169,7 +169,7 @@ def test_a_halted_stream_is_refunded_only_when_it_is_closed() -> None:
     ledger.record_charge(
         "feed", "alarms", identity(1).incarnation, answered=0, tops=0, state="halted", reason="audit"
     )
-    assert ledger.account("feed").budget.refunded == NOTHING
+    assert ledger.account("feed").budget.refunded == NO_COST
     closed(ledger, "alarms", 1)
     assert ledger.account("feed").budget.refunded == Cost(TENTH)
 
@@ -178,7 +178,7 @@ def test_the_charge_of_another_incarnation_is_not_this_streams() -> None:
     ledger = ledger_with(source())
     grant = reserve(ledger, spec("alarms"), 1)
     assert not ledger.record_charge("feed", "alarms", identity(2).incarnation, answered=9, tops=1, state="closed")
-    assert (grant.answered, grant.state, grant.spent) == (0, "open", NOTHING)
+    assert (grant.answered, grant.state, grant.spent) == (0, "open", NO_COST)
 
 
 def test_only_the_first_of_equal_charges_is_news() -> None:

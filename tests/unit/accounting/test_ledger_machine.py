@@ -11,7 +11,14 @@ from hypothesis import strategies as st
 from hypothesis.stateful import Bundle, RuleBasedStateMachine, consumes, invariant, rule
 
 from schemas import StreamSpec
-from stream.privacy.composition.costs import DELTA_UNITS, EPSILON_UNITS, NOTHING, exact_decimal, fits, stream_cost
+from stream.privacy.composition.costs import (
+    DELTA_UNITS,
+    EPSILON_UNITS,
+    NO_COST,
+    can_pay,
+    exact_decimal,
+    stream_cost,
+)
 from stream.privacy.composition.refusals import RefusedError
 from stream.privacy.planning.noise_layouts import PlanError
 from tests.builders import calibration
@@ -56,7 +63,7 @@ class LedgerMachine(RuleBasedStateMachine):
         asked = spec(f"stream-{self.opened}", where.source, **kind)
         account = self.ledger.account(where.source)
         cost = stream_cost(calibration(asked), where.accountant)
-        if account.state == "open" and fits(cost, account.budget.left, where.accountant):
+        if account.state == "open" and can_pay(cost, account.budget.left, where.accountant):
             assert reserve(self.ledger, asked, self.opened).cost == cost
         else:
             self.refused(asked)
@@ -86,7 +93,7 @@ class LedgerMachine(RuleBasedStateMachine):
         assert grant.extension_of_request(extension.request, account.source.accountant) == (extension, cost)
         assert (old.state, earlier.ending) == ("open", None)
         assert earlier.state in {"open", "exhausted"}
-        assert fits(cost, old.budget.left, account.source.accountant)
+        assert can_pay(cost, old.budget.left, account.source.accountant)
         assert grant.extensions == (*earlier.extensions, extension)
         assert (grant.cost, account.budget.granted) == (earlier.cost + cost, old.budget.granted + cost)
         # Under zcdp the answers that an optimal composition pays for count by what they add up to, or by ρ.
@@ -172,33 +179,33 @@ class LedgerMachine(RuleBasedStateMachine):
     @invariant()
     def no_source_grants_more_than_it_has(self) -> None:
         for account in self.ledger.accounts.values():
-            assert fits(
+            assert can_pay(
                 account.budget.granted - account.budget.refunded, account.budget.total, account.source.accountant
             )
-            assert fits(NOTHING, account.budget.left, account.source.accountant)
+            assert can_pay(NO_COST, account.budget.left, account.source.accountant)
 
     @invariant()
     def no_stream_spends_more_than_its_grant(self) -> None:
         for account in self.ledger.accounts.values():
             assert account.budget.spent <= account.budget.granted - account.budget.refunded
             for grant in account.grants.values():
-                assert NOTHING <= grant.spent <= grant.cost - grant.refunded
-                assert grant.refunded >= NOTHING
+                assert NO_COST <= grant.spent <= grant.cost - grant.refunded
+                assert grant.refunded >= NO_COST
 
     @invariant()
     def a_sources_totals_are_the_sums_over_its_streams(self) -> None:
         for account in self.ledger.accounts.values():
             grants = list(account.grants.values())
-            assert account.budget.granted == sum((grant.cost for grant in grants), NOTHING)
-            assert account.budget.spent == sum((grant.spent for grant in grants), NOTHING)
-            assert account.budget.refunded == sum((grant.refunded for grant in grants), NOTHING)
-            assert all(grant.refunded == NOTHING for grant in grants if grant.state != "closed")
+            assert account.budget.granted == sum((grant.cost for grant in grants), NO_COST)
+            assert account.budget.spent == sum((grant.spent for grant in grants), NO_COST)
+            assert account.budget.refunded == sum((grant.refunded for grant in grants), NO_COST)
+            assert all(grant.refunded == NO_COST for grant in grants if grant.state != "closed")
 
     @invariant()
     def only_what_the_ledger_closed_is_refunded(self) -> None:
         for account in self.ledger.accounts.values():
             for grant in account.grants.values():
-                assert grant.ending == "closed" or (grant.state != "closed" and grant.refunded == NOTHING)
+                assert grant.ending == "closed" or (grant.state != "closed" and grant.refunded == NO_COST)
 
     @invariant()
     def no_stream_has_given_more_than_its_grant_pays_for(self) -> None:

@@ -15,7 +15,7 @@ from scipy.stats import binom
 
 from schemas import AboveThreshold, NumericSparse, SparseVectorCalibration
 from stream.privacy.accuracy.source_facts import SourceFacts
-from stream.privacy.accuracy.sparse_vector_accuracy import exact_alpha, failure_bound, layout_of, rates_of
+from stream.privacy.accuracy.sparse_vector_accuracy import exact_alpha, failure_bound, noise_rates, run_layout
 from stream.privacy.composition.losses import answer_rate, answers_failure, tops_epsilon
 from stream.privacy.composition.pure_rounds import optimal_delta
 from stream.privacy.planning.noise_layouts import PlanError
@@ -68,7 +68,7 @@ def test_the_textbook_has_the_shares_eight_ninths_and_one_ninth_and_its_theorems
     assert one.epsilon_query == pytest.approx(per_round * 4 / 9)
     assert one.epsilon_answer == pytest.approx(per_round / 9)
     # The notes' constants: noise of scales 2c/ε1, twice that, and 2c/ε2 with ε1 = 8ε/9 and ε2 = 2ε/9.
-    threshold_rate, query_rate = rates_of(one)
+    threshold_rate, query_rate = noise_rates(one)
     scales = [1.0 / (rate * FINE) for rate in (threshold_rate, query_rate, answer_rate(one))]
     assert scales == pytest.approx([2 * 20 / (8 / 9), 4 * 20 / (8 / 9), 2 * 20 / (2 / 9)])
     assert one.alpha == one.answer_alpha == pytest.approx(9 * 20 * (math.log(1000) + math.log(4 * 20 / 0.05)))
@@ -79,7 +79,7 @@ def test_the_textbook_for_delta_multiplies_the_answers_share_by_epsilon_as_it_mu
     one = every(cutoff, 10**9, "fresh", epsilon=epsilon, delta=delta)["textbook"]
     root = math.sqrt(512.0)
     sigma = math.sqrt(32.0 * cutoff * math.log(2.0 / delta))
-    threshold_rate, query_rate = rates_of(one)
+    threshold_rate, query_rate = noise_rates(one)
     assert one.delta == delta
     assert 1.0 / (threshold_rate * FINE) == pytest.approx(sigma / (root / (root + 1) * epsilon))
     assert 1.0 / (query_rate * FINE) == pytest.approx(2.0 * sigma / (root / (root + 1) * epsilon))
@@ -126,7 +126,7 @@ def test_no_plan_spends_more_than_epsilon_and_delta_and_every_promise_is_kept(pr
             upwards = math.nextafter(float(parts), math.inf)
             assert optimal_delta(upwards, rounds, one.epsilon) <= one.delta * (1.0 + 1e-9)
         assert (one.epsilon_answer > 0.0) == (one.numbers == "fresh")
-        layout = layout_of(one, one.answer_alpha / one.alpha * (1.0 + 1e-12))
+        layout = run_layout(one, one.answer_alpha / one.alpha * (1.0 + 1e-12))
         decided = math.floor(one.alpha / one.grid * (1.0 + 1e-12))
         failure = failure_bound(layout, decided, one.shift, blocks=8192, tail=1e-9 * one.beta / one.cutoff)
         assert failure <= one.beta
@@ -238,7 +238,7 @@ def draw(generator: np.random.Generator, rate: float, *, one_sided: bool) -> Int
 def failures(one: SparseVectorCalibration, values: list[int], alpha: int, answer_alpha: int, seed: int) -> int:
     """Runs over fixed distances from the threshold in which a decision or a number is off by more than allowed."""
     generator = np.random.default_rng(seed)
-    threshold_rate, query_rate = rates_of(one)
+    threshold_rate, query_rate = noise_rates(one)
     one_sided = one.noise == "one_sided"
     barrier = draw(generator, threshold_rate, one_sided=one_sided) + one.shift
     tops = np.zeros(RUNS, dtype=np.int64)

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from schemas import AboveThreshold, SparseVectorCalibration, StreamSpec
 from stream.privacy.accuracy.source_facts import SourceFacts
-from stream.privacy.accuracy.sparse_vector_accuracy import exact_alpha, failure_bound, layout_of, rates_of
+from stream.privacy.accuracy.sparse_vector_accuracy import exact_alpha, failure_bound, noise_rates, run_layout
 from stream.privacy.composition.pure_rounds import optimal_delta
 from stream.privacy.noise import sampler
 from stream.privacy.planning.noise_layouts import PlanError
@@ -134,7 +134,7 @@ def test_textbook_sigma_falls_back_to_pure_where_its_derivation_does_not_hold() 
 def test_textbook_noise_does_not_use_a_promise_of_monotone_queries() -> None:
     promised = planned(3, 1000, monotone=True, calibration="textbook")
     assert promised == planned(3, 1000, calibration="textbook")
-    assert rates_of(promised)[1] == pytest.approx(rates_of(promised)[0] / 2.0)
+    assert noise_rates(promised)[1] == pytest.approx(noise_rates(promised)[0] / 2.0)
 
 
 def test_on_a_coarse_grid_the_textbooks_error_is_never_below_the_exact_one() -> None:
@@ -187,7 +187,7 @@ BEND_BETWEEN_NODES = {
 def test_the_error_stated_is_kept_to_with_probability_one_minus_beta(problem: dict[str, float]) -> None:
     for one in every(**problem).values():  # type: ignore[arg-type]
         steps = math.floor(one.alpha / one.grid)
-        finer = failure_bound(layout_of(one), steps, one.shift, blocks=8192, tail=1e-9 * one.beta / one.cutoff)
+        finer = failure_bound(run_layout(one), steps, one.shift, blocks=8192, tail=1e-9 * one.beta / one.cutoff)
         assert finer <= one.beta
 
 
@@ -196,7 +196,7 @@ def test_the_bound_hardly_depends_on_where_the_noise_is_cut() -> None:
     steps = math.floor(one.alpha / one.grid)
     tail = 1e-9 * one.beta / one.cutoff
     bounds = [
-        failure_bound(layout_of(one), steps, one.shift, blocks=blocks, tail=tail)
+        failure_bound(run_layout(one), steps, one.shift, blocks=blocks, tail=tail)
         for blocks in range(1000, 5000, 77)
     ]
     assert max(bounds) <= min(bounds) * (1.0 + 3e-7)

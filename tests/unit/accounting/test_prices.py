@@ -13,7 +13,13 @@ from hypothesis import strategies as st
 from schemas import AnswersCalibration, EstimateCalibration
 from stream.privacy.accuracy.noise_laws import two_sided_reach
 from stream.privacy.accuracy.source_facts import SourceFacts
-from stream.privacy.composition.costs import EPSILON_UNITS, PARTS, realised_cost, stream_cost, whole_left
+from stream.privacy.composition.costs import (
+    EPSILON_UNITS,
+    PARTS_PER_CHARGE,
+    ordinary_charges_left,
+    realised_cost,
+    stream_cost,
+)
 from stream.privacy.composition.losses import losses
 from stream.privacy.noise import sampler
 from stream.privacy.planning.answer_plans import alpha_for, plan_calibrations
@@ -50,8 +56,8 @@ def estimate(warm_start: int = 1) -> EstimateCalibration:
 def kept(calibration: AnswersCalibration, share: int, width: int, values: int) -> int:
     """The error that noise of a share keeps to, by the stated failure alone."""
     promised = min(calibration.cutoff, calibration.expected_queries)
-    failure = 1.0 - (1.0 - calibration.beta) ** min(1.0, share / PARTS / promised)
-    return two_sided_reach(calibration.epsilon_answer * share / PARTS / width, values, failure)
+    failure = 1.0 - (1.0 - calibration.beta) ** min(1.0, share / PARTS_PER_CHARGE / promised)
+    return two_sided_reach(calibration.epsilon_answer * share / PARTS_PER_CHARGE / width, values, failure)
 
 
 @given(
@@ -74,9 +80,9 @@ def test_the_price_of_an_answer_is_the_least_that_keeps_to_its_error(
 def test_an_answer_as_accurate_as_an_ordinary_one_costs_no_more(width: int, values: int) -> None:
     calibration = answers(100)
     ordinary = int(alpha_for(calibration, width, values))
-    assert answer_price(calibration, "pure", width, values, ordinary).parts <= PARTS
-    assert answer_price(calibration, "pure", width, values, ordinary - 1).parts >= PARTS
-    assert answer_price(calibration, "pure", width, values, 10 * ordinary).parts < PARTS / 5
+    assert answer_price(calibration, "pure", width, values, ordinary).parts <= PARTS_PER_CHARGE
+    assert answer_price(calibration, "pure", width, values, ordinary - 1).parts >= PARTS_PER_CHARGE
+    assert answer_price(calibration, "pure", width, values, 10 * ordinary).parts < PARTS_PER_CHARGE / 5
 
 
 def test_every_law_that_a_price_stands_for_can_be_drawn() -> None:
@@ -89,7 +95,9 @@ def test_every_law_that_a_price_stands_for_can_be_drawn() -> None:
 def test_the_noise_costs_exactly_the_parts_that_are_charged() -> None:
     calibration = answers(100)
     price = answer_price(calibration, "pure", 7, 1, 123)
-    assert noise_rate(calibration, price.share, 7) * 7 == losses(calibration).each * Fraction(price.parts, PARTS)
+    assert noise_rate(calibration, price.share, 7) * 7 == losses(calibration).each * Fraction(
+        price.parts, PARTS_PER_CHARGE
+    )
 
 
 def test_under_zcdp_neither_epsilon_nor_rho_of_a_grant_is_exceeded_by_answers_of_any_price() -> None:
@@ -98,10 +106,10 @@ def test_under_zcdp_neither_epsilon_nor_rho_of_a_grant_is_exceeded_by_answers_of
     for steps in (0, 1, 5, 20, 50, 200, 1000):
         price = answer_price(calibration, "zcdp", 1, 1, steps)
         assert price.share <= price.parts
-        assert Fraction(price.share, PARTS) ** 2 <= Fraction(price.parts, PARTS)
+        assert Fraction(price.share, PARTS_PER_CHARGE) ** 2 <= Fraction(price.parts, PARTS_PER_CHARGE)
         # What the parts of one charge stand for.
-        rho = (each * Fraction(price.share, PARTS)) ** 2 / 2
-        assert rho <= each**2 / 2 * Fraction(price.parts, PARTS)
+        rho = (each * Fraction(price.share, PARTS_PER_CHARGE)) ** 2 / 2
+        assert rho <= each**2 / 2 * Fraction(price.parts, PARTS_PER_CHARGE)
 
 
 @given(st.integers(0, 10**7))
@@ -111,8 +119,8 @@ def test_the_price_of_an_estimates_number_is_the_least_that_keeps_to_its_error(s
     assert price.parts == price.share
 
     def reach(share: int) -> int:
-        failure = 0.3 * calibration.beta * min(1.0, share / PARTS / calibration.cutoff)
-        return two_sided_reach(float(losses(calibration).each) * share / PARTS / 1024, 1, failure)
+        failure = 0.3 * calibration.beta * min(1.0, share / PARTS_PER_CHARGE / calibration.cutoff)
+        return two_sided_reach(float(losses(calibration).each) * share / PARTS_PER_CHARGE / 1024, 1, failure)
 
     assert reach(price.share) == price.reach <= steps
     assert price.share == 1 or reach(price.share - 1) > steps
@@ -123,7 +131,7 @@ def test_failures_of_all_that_a_grant_pays_for_add_up_to_their_part_of_beta() ->
     calibration = estimate()
     for steps in (100_000, 500_000, 3_000_000):
         price = estimate_price(calibration, 1024, 1, steps)
-        count = calibration.cutoff * PARTS // price.parts
+        count = calibration.cutoff * PARTS_PER_CHARGE // price.parts
         rate = float(noise_rate(calibration, price.share, 1024))
         tail = 2.0 * math.exp(-rate * (price.reach + 1)) / (1.0 + math.exp(-rate))
         assert count * tail <= 0.3 * calibration.beta * (1.0 + 1e-9)
@@ -138,19 +146,24 @@ def test_only_pure_streams_have_prices() -> None:
 def test_what_is_spent_is_what_the_parts_say_and_never_more_than_the_grant() -> None:
     calibration = answers(10)
     each, whole = losses(calibration).each, stream_cost(calibration, "pure")
-    for tops, surplus in ((1, -PARTS + 1), (3, PARTS // 2), (1, 9 * PARTS), (25, -15 * PARTS)):
-        parts = tops * PARTS + surplus
+    for tops, surplus in (
+        (1, -PARTS_PER_CHARGE + 1),
+        (3, PARTS_PER_CHARGE // 2),
+        (1, 9 * PARTS_PER_CHARGE),
+        (25, -15 * PARTS_PER_CHARGE),
+    ):
+        parts = tops * PARTS_PER_CHARGE + surplus
         spent = realised_cost(calibration, "pure", tops, tops, surplus)
-        assert spent.loss == min(whole.loss, math.ceil(each * Fraction(parts, PARTS) * EPSILON_UNITS))
+        assert spent.loss == min(whole.loss, math.ceil(each * Fraction(parts, PARTS_PER_CHARGE) * EPSILON_UNITS))
         assert spent <= whole
-        assert whole_left(10, tops, surplus) == (10 * PARTS - parts) // PARTS
+        assert ordinary_charges_left(10, tops, surplus) == (10 * PARTS_PER_CHARGE - parts) // PARTS_PER_CHARGE
 
 
 def test_what_is_shown_of_a_price_is_rounded_up_and_of_what_is_left_down() -> None:
     calibration = answers(3)
     each = losses(calibration).each
-    for parts in (1, PARTS // 3, PARTS + 1):
-        assert displayed_epsilon_left(calibration, parts) <= each * Fraction(parts, PARTS)
-        assert math.ceil(each * Fraction(parts, PARTS) * EPSILON_UNITS) / EPSILON_UNITS == epsilon_of(
+    for parts in (1, PARTS_PER_CHARGE // 3, PARTS_PER_CHARGE + 1):
+        assert displayed_epsilon_left(calibration, parts) <= each * Fraction(parts, PARTS_PER_CHARGE)
+        assert math.ceil(each * Fraction(parts, PARTS_PER_CHARGE) * EPSILON_UNITS) / EPSILON_UNITS == epsilon_of(
             calibration, parts
         )

@@ -29,7 +29,7 @@ from stream.cli.app import app
 from stream.cli.manage import stream_commands
 from stream.formatting import describe_table_bound, format_error_bound
 from stream.privacy.accuracy.source_facts import SourceFacts
-from stream.privacy.accuracy.sparse_vector_accuracy import lean_of
+from stream.privacy.accuracy.sparse_vector_accuracy import gap_bias
 from stream.privacy.noise import NoiseKey
 from stream.privacy.planning.plans import choose_calibration
 from stream.privacy.planning.promises import VACUOUS, Promise, laplace_answers, promises
@@ -193,7 +193,7 @@ def test_by_how_much_gaps_of_values_far_above_the_threshold_are_low_is_said_and_
         errors += [(answer.estimate or 0.0) - 100.0 for answer in answers]
     grant = driver.grant("people", "s0")
     assert isinstance(grant.calibration, SparseVectorCalibration)
-    lean = lean_of(grant.calibration)
+    lean = gap_bias(grant.calibration)
     assert lean > 0.4 * grant.calibration.answer_alpha
     assert sum(errors) / len(errors) == pytest.approx(-lean, rel=0.2)
     remark = promises(grant.spec, grant.calibration)[-1].remark

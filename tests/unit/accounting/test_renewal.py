@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 
 from schemas import EdgeTotals
-from stream.privacy.composition.costs import NOTHING
+from stream.privacy.composition.costs import NO_COST
 from stream.privacy.composition.refusals import RefusedError
-from stream.privacy.ledger.grants import completed_cost, length_ms, meaning
+from stream.privacy.ledger.grants import completed_cost, describe_promise, period_length_ms
 from stream.privacy.ledger.state_machine import Ledger
 from tests.builders import calibration
 from tests.unit.accounting.ledger_parts import identity, ledger_with, reserve, source, spec
@@ -24,7 +24,7 @@ def turned(ledger: Ledger, hours: int = 1) -> Ledger:
 
 @pytest.mark.parametrize(("renews", "hours"), [("1h", 1), ("36h", 36), ("1d", 24), ("30d", 720), (None, 0)])
 def test_a_period_is_as_long_as_it_says(renews: str | None, hours: int) -> None:
-    assert length_ms(renews) == hours * HOUR
+    assert period_length_ms(renews) == hours * HOUR
 
 
 @pytest.mark.parametrize(
@@ -37,7 +37,7 @@ def test_a_period_is_as_long_as_it_says(renews: str | None, hours: int) -> None:
     ],
 )
 def test_the_meaning_is_told_in_plain_words(renews: str | None, number: int, words: str) -> None:
-    assert words in meaning(source(delta=1e-6, renews=renews), number)
+    assert words in describe_promise(source(delta=1e-6, renews=renews), number)
 
 
 def test_a_stream_that_a_backup_lost_counts_in_each_period_until_it_is_closed() -> None:
@@ -48,15 +48,15 @@ def test_a_stream_that_a_backup_lost_counts_in_each_period_until_it_is_closed() 
     assert account.budget.counted == account.grants["alarms"].cost
     ledger.end_stream("feed", "alarms", "closed", "done")
     ledger.record_charge("feed", "alarms", identity(1).incarnation, answered=0, tops=0, state="closed")
-    assert turned(ledger).account("feed").budget.counted == NOTHING
+    assert turned(ledger).account("feed").budget.counted == NO_COST
 
 
 def test_only_rounds_with_a_threshold_each_that_add_up_are_left_behind() -> None:
     totals = EdgeTotals(answered=50, tops=2)
     rounds = calibration(spec("rounds", cutoff=4, delta=1e-6, epsilon=1.0))
-    assert completed_cost(calibration(spec("one", cutoff=4)), "pure", totals, ()) == NOTHING
-    assert completed_cost(rounds, "zcdp", totals, ()) == NOTHING
-    assert completed_cost(rounds, "pure", EdgeTotals(answered=0, tops=0), ()) == NOTHING
+    assert completed_cost(calibration(spec("one", cutoff=4)), "pure", totals, ()) == NO_COST
+    assert completed_cost(rounds, "zcdp", totals, ()) == NO_COST
+    assert completed_cost(rounds, "pure", EdgeTotals(answered=0, tops=0), ()) == NO_COST
 
 
 def test_many_periods_that_pass_at_once_renew_once() -> None:

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from scipy.stats import binom
 
 from schemas import AboveThreshold, SparseVectorCalibration
-from stream.privacy.accuracy.sparse_vector_accuracy import exact_alpha, rates_of
+from stream.privacy.accuracy.sparse_vector_accuracy import exact_alpha, noise_rates
 from stream.privacy.planning.plans import plan_sparse_vectors
 
 RUNS = 4000
@@ -33,7 +33,7 @@ def draw(generator: np.random.Generator, rate: float, *, one_sided: bool) -> NDA
 def failures(calibration: SparseVectorCalibration, signs: Signs, alpha: int, seed: int) -> int:
     """Runs in which some query at T − α is answered ⊤ or some query at T + α is answered ⊥."""
     generator = np.random.default_rng(seed)
-    threshold_rate, query_rate = rates_of(calibration)
+    threshold_rate, query_rate = noise_rates(calibration)
     one_sided = calibration.noise == "one_sided"
     barrier = draw(generator, threshold_rate, one_sided=one_sided) + calibration.shift
     tops = np.zeros(RUNS, dtype=np.int64)
@@ -105,7 +105,7 @@ def test_an_asker_who_adapts_to_the_answers_gains_nothing() -> None:
     calibration = calibrations()["one_sided"]
     alpha = round(exact_alpha(calibration) * STEPS)
     generator = np.random.default_rng(23)
-    threshold_rate, query_rate = rates_of(calibration)
+    threshold_rate, query_rate = noise_rates(calibration)
     barrier = draw(generator, threshold_rate, one_sided=True) + calibration.shift
     tops = np.zeros(RUNS, dtype=np.int64)
     failed = np.zeros(RUNS, dtype=bool)

@@ -13,10 +13,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from stream.privacy.accuracy.noise_laws import (
-    each_failure,
     exponential_reach,
     noisy_max_reach,
     one_sided_reach,
+    part_failure,
     sum_reach,
     sum_tail,
     two_sided_reach,
@@ -53,7 +53,7 @@ def test_a_reach_is_the_least_that_all_draws_keep_to(
 @given(beta=betas, parts=counts)
 def test_parts_that_fail_so_rarely_succeed_together_as_often_as_promised(beta: float, parts: int) -> None:
     with localcontext(prec=60):
-        together = (1 - Decimal(each_failure(beta, parts))) ** parts
+        together = (1 - Decimal(part_failure(beta, parts))) ** parts
         assert abs(1 - together - Decimal(beta)) <= Decimal(beta) * Decimal("1e-12")
 
 

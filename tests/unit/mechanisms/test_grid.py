@@ -11,7 +11,7 @@ import pytest
 from hypothesis import assume, example, given, settings
 from hypothesis import strategies as st
 
-from stream.privacy.accuracy.source_facts import MAX_STEPS, range_of
+from stream.privacy.accuracy.source_facts import MAX_STEPS, clamping_range
 from stream.privacy.composition.costs import shortest_decimal
 from stream.privacy.mechanisms.grid import THRESHOLD_STEPS, Grid
 from stream.privacy.planning.plans import sensitivity_steps
@@ -182,9 +182,9 @@ def test_values_are_clamped_to_the_declared_range_and_thresholds_are_not() -> No
 
 
 def test_without_a_declared_range_values_go_as_far_as_the_contract_or_the_grid_reaches() -> None:
-    assert range_of(1.0, None, None) == (Decimal(-(10**15)), Decimal(10**15))
+    assert clamping_range(1.0, None, None) == (Decimal(-(10**15)), Decimal(10**15))
     reach = Decimal("0.1") * MAX_STEPS
-    assert range_of(0.1, None, None) == (-reach, reach)
-    assert range_of(0.1, 0.0, None) == (Decimal(0), reach)
+    assert clamping_range(0.1, None, None) == (-reach, reach)
+    assert clamping_range(0.1, 0.0, None) == (Decimal(0), reach)
     whole = Grid.for_feed(1.0)
     assert [rounded(Decimal(text), whole) for text in ("1e15", "1000000000000001", "1e300")] == [10**15] * 3

@@ -4,13 +4,13 @@ import random
 
 import pytest
 
-from stream.privacy.accuracy.counting_trees import CountingTree, dyadic, next_node_sums, window_number
+from stream.privacy.accuracy.counting_trees import CountingTree, dyadic_tree, next_node_sums, window_number
 
 
 @pytest.mark.parametrize("steps", [1, 2, 7, 8, 33, 200])
 def test_sums_kept_from_window_to_window_are_those_of_the_nodes(steps: int) -> None:
     draw = random.Random(steps)
-    for tree in (dyadic(steps), *(CountingTree(steps, levels) for levels in range(1, 8))):
+    for tree in (dyadic_tree(steps), *(CountingTree(steps, levels) for levels in range(1, 8))):
         counts = [draw.randrange(-3, 9) for _ in range(steps)]
         sums: list[int] = []
         for windows in range(1, steps + 1):

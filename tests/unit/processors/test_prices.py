@@ -15,7 +15,7 @@ from sotto import Driver
 from stream.cli.app import app
 from stream.dev.simulation import simulate
 from stream.errors import Exhausted
-from stream.privacy.composition.costs import PARTS
+from stream.privacy.composition.costs import PARTS_PER_CHARGE
 from stream.privacy.composition.refusals import RefusedError
 from stream.worker.mechanism_updates import UPDATE_PREFIX
 from tests.builders import KEY, installation, parse_stream, source, stream
@@ -185,7 +185,7 @@ def test_a_grant_that_is_spent_to_the_last_part_is_exhausted() -> None:
     least = {"where": "age >= 3", "alpha": plan(made).alpha}
     price = only(made, {**least, "alpha": 1e15}).price
     assert price is not None
-    assert price <= 2 / PARTS
+    assert price <= 2 / PARTS_PER_CHARGE
     answers = ask(made, least, *[{**least, "alpha": 1e15}] * 3000)
     assert answers[0].outcome == "answer"
     assert {answer.outcome for answer in answers} <= {"answer", "rejected", "halted"}
@@ -345,7 +345,7 @@ def test_the_changelog_holds_what_was_asked_and_its_share() -> None:
     kept = json.loads(record.value or b"")
     assert kept["group_by"] == ["town"]
     assert kept["terms"] == [{"where": "age < 5"}]
-    assert 0 < kept["share"] < PARTS
+    assert 0 < kept["share"] < PARTS_PER_CHARGE
 
 
 def test_a_price_is_told_before_anything_is_paid_and_tells_of_sizes_alone() -> None:
@@ -533,7 +533,11 @@ def test_forged_totals_are_refused_by_the_ledger() -> None:
     only(made, OLD)
     ledger = made._budget.ledger
     grant = made.grant("people", "s")
-    for tops, surplus in ((grant.tops, grant.surplus - 1), (grant.tops + 1, grant.surplus - PARTS), (9, 0)):
+    for tops, surplus in (
+        (grant.tops, grant.surplus - 1),
+        (grant.tops + 1, grant.surplus - PARTS_PER_CHARGE),
+        (9, 0),
+    ):
         with pytest.raises(RefusedError):
             ledger.record_charge(
                 "people", "s", grant.identity.incarnation, answered=20, tops=tops, surplus=surplus, state="open"
