@@ -35,7 +35,7 @@ Outcome = Literal["above", "below", "answer", "halted", "rejected"]
 
 
 INDEPENDENCE: Final = "independence"
-"""Basis of an estimated number if some two of its attributes were never measured together, or one never at all."""
+"""Basis of an estimated number if two of its attributes were never measured together, or one was never measured."""
 
 TOO_MANY_TEXTS: Final = "too-many-texts"
 """Basis of an answer about a window whose different texts, by a noisy test, exceed the limit."""
@@ -49,20 +49,20 @@ class Answer(Event):
       in row-major order), ``choice`` a category or a candidate's name.
     * ``keys`` are the released texts of unknown groups, one for each of the ``estimates``, the largest
       first; sorted and without ``estimates`` if the stream releases no counts. They are empty with the
-      ``basis`` ``too-many-texts``: the window has too many different ones.
+      ``basis`` ``too-many-texts``: the window has too many different texts.
     * ``choices`` are the values of several quantiles of dates or ordered categories, in the requested
-      order, and ``choice`` that of one; ``choice_intervals`` are their 95 % confidence intervals.
+      order; a single value is the ``choice``. ``choice_intervals`` are their 95 % confidence intervals.
     * ``alpha`` bounds the errors of all numbers of the stream together, with probability 1 − β;
-      ``basis`` is its justification; ``independence`` says that some two attributes of an estimate
-      were never measured together, or one never at all.
+      ``basis`` is its justification; ``independence`` says that two attributes of an estimate were
+      never measured together, or one was never measured.
     * ``typical_error`` is the mean error, in the unit of the numbers, of estimates like this one: about as
       many attributes, and the same share of their cells. It is a noisy mean over the expected questions
-      and no bound for this number; null for measured numbers, which have an interval.
+      and no bound for this number. It is null for measured numbers, which have an interval.
     * ``interval`` is the 95 % confidence interval ``[low, high]`` of ``estimate``, ``intervals`` has
       one for each of the ``estimates``: each holds for one number by itself. They are null if the
-      number's noise has no known law, and of a question with ``top``, whose numbers are chosen.
-    * ``top_groups`` are the groups of the ``estimates`` of a question with ``top``, in their order, and
-      those of unknown groups by a text and declared attributes, in place of ``keys``.
+      number's noise has no known law, and for a question with ``top``, because it selects numbers.
+    * ``top_groups`` are the groups of the ``estimates``, in their order: of a question with ``top``, and
+      of unknown groups by a text and declared attributes (in place of ``keys``).
     * ``spent`` is the stream's privacy loss so far, ``tops_left`` the number of charged answers (⊤s,
       updates, noisy answers) that the grant still pays for, null if one charge pays for all answers.
       Both are null for ``rejected``, because the query never reaches its stream.
@@ -173,7 +173,7 @@ class RejectedHeaders(Event):
     ``code`` is one of a fixed list of words; ``message`` names the field and the remedy. If the
     value was cut, ``length`` and ``digest`` (BLAKE3) belong to the whole value; ``key_length`` and
     ``header_count`` are set if key or headers were cut. ``last_offset`` and ``codec`` are set if a
-    whole batch from ``offset`` on was refused unread.
+    batch that begins at ``offset`` was refused unread.
     """
 
     topic: str
@@ -190,7 +190,7 @@ class RejectedHeaders(Event):
 
     def to_kafka(self) -> list[tuple[str, bytes]]:
         """Return the facts as Kafka headers in Kafka Connect's naming, without absent facts."""
-        facts = ((header, getattr(self, fact)) for header, fact in _FACT_OF.items())
+        facts = ((header, getattr(self, fact)) for header, fact in _FACT_BY_HEADER.items())
         return [(header, str(fact).encode()) for header, fact in facts if fact is not None]
 
     @classmethod
@@ -200,12 +200,12 @@ class RejectedHeaders(Event):
         Raises:
             ValueError: a fact is missing or wrong.
         """
-        begins = max(
-            (place for place, (name, _) in enumerate(headers) if name == _FIRST_HEADER), default=len(headers)
+        first = max(
+            (index for index, (name, _) in enumerate(headers) if name == _FIRST_HEADER), default=len(headers)
         )
-        own = {name: (value or b"").decode(errors="replace") for name, value in headers[begins:]}
-        texts = {name: text for name, text in own.items() if name in _FACT_OF}
-        return cls.model_validate_strings({_FACT_OF[name]: text for name, text in texts.items()})
+        added = {name: (value or b"").decode(errors="replace") for name, value in headers[first:]}
+        texts = {name: text for name, text in added.items() if name in _FACT_BY_HEADER}
+        return cls.model_validate_strings({_FACT_BY_HEADER[name]: text for name, text in texts.items()})
 
 
 def header_name(fact: str) -> str:
@@ -214,7 +214,7 @@ def header_name(fact: str) -> str:
 
 
 _FIRST_HEADER: Final = f"{HEADER_PREFIX}topic"
-_FACT_OF: Final = {
+_FACT_BY_HEADER: Final = {
     _FIRST_HEADER: "topic",
     f"{HEADER_PREFIX}partition": "partition",
     f"{HEADER_PREFIX}offset": "offset",

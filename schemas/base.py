@@ -34,33 +34,33 @@ MAX_MAGNITUDE = 1e15
 """Largest absolute value of a public number; doubles below it still resolve 1/8."""
 
 
-_WORDS_OF_PATTERNS: Final[dict[str, str]] = {}
+_MESSAGE_BY_PATTERN: Final[dict[str, str]] = {}
 
 
-def matching(
-    pattern: str, words: str, *, min_length: int | None = None, max_length: int | None = None
+def text_matching(
+    pattern: str, message: str, *, min_length: int | None = None, max_length: int | None = None
 ) -> StringConstraints:
-    """Constrain a text to a pattern, with ``words`` as the error message."""
-    _WORDS_OF_PATTERNS[pattern] = words
+    """Constrain a text to a pattern, with ``message`` as the error message."""
+    _MESSAGE_BY_PATTERN[pattern] = message
     return StringConstraints(min_length=min_length, max_length=max_length, pattern=pattern)
 
 
-def words_of_pattern(pattern: str) -> str | None:
+def message_of_pattern(pattern: str) -> str | None:
     """Return the error message of a pattern, or None if it has none."""
-    return _WORDS_OF_PATTERNS.get(pattern)
+    return _MESSAGE_BY_PATTERN.get(pattern)
 
 
 class OneOf:
-    """Marks a union of forms without a discriminator; ``words`` is its error message."""
+    """Marks a union of forms without a discriminator; ``message`` is its error message."""
 
-    def __init__(self, words: str) -> None:
-        self._words = words
+    def __init__(self, message: str) -> None:
+        self._message = message
 
     def __get_pydantic_core_schema__(self, source: Any, handler: GetCoreSchemaHandler) -> CoreSchema:
         schema = handler(source)
         if schema["type"] != "union":
-            raise TypeError("mark a union of several forms")
-        return {**schema, "custom_error_type": "form_unknown", "custom_error_message": self._words}
+            raise TypeError("OneOf: the type is not a union; mark a union of several forms")
+        return {**schema, "custom_error_type": "form_unknown", "custom_error_message": self._message}
 
 
 class ByKind:
@@ -69,7 +69,9 @@ class ByKind:
     def __get_pydantic_core_schema__(self, source: Any, handler: GetCoreSchemaHandler) -> CoreSchema:
         schema = handler(source)
         if schema["type"] != "tagged-union":
-            raise TypeError("give Field(discriminator='kind') before ByKind()")
+            raise TypeError(
+                "ByKind: the union has no discriminator; give Field(discriminator='kind') before ByKind()"
+            )
         kinds = ", ".join(f"'{kind}'" for kind in schema["choices"])
         return {**schema, "custom_error_type": KIND_ERROR, "custom_error_message": f"give one of {kinds}"}
 
@@ -95,7 +97,7 @@ class Event(BaseModel):
 
 
 class SparingEvent(Event):
-    """An event whose JSON leaves out ``wire_omits`` at their defaults, as earlier versions."""
+    """An event whose JSON leaves out the fields ``wire_omits`` at their defaults, as earlier versions did."""
 
     @classmethod
     def __pydantic_init_subclass__(cls, **arguments: Any) -> None:
@@ -107,9 +109,9 @@ class SparingEvent(Event):
 
 Identifier = Annotated[
     str,
-    matching(
+    text_matching(
         r"^[A-Za-z0-9][A-Za-z0-9._:/@+\-]*$",
-        "a name has letters from A to Z and a to z, digits and . _ : / @ + - alone, and begins with a letter or a digit; give one, as ward-7",
+        "a name has only letters from A to Z and a to z, digits and . _ : / @ + -, and begins with a letter or a digit; give one, as ward-7",
         min_length=1,
         max_length=128,
     ),
@@ -144,7 +146,8 @@ Milliseconds = Annotated[int, Field(ge=0, le=2**62)]
 """Milliseconds since 1970 in UTC, as in Kafka."""
 
 Renewal = Annotated[
-    str, matching(r"^[1-9][0-9]{0,3}[dh]$", "give a whole number of days or hours, at most 9999, as 30d or 12h")
+    str,
+    text_matching(r"^[1-9][0-9]{0,3}[dh]$", "give a whole number of days or hours, at most 9999, as 30d or 12h"),
 ]
 """Length of a budget's period in days or hours, as in ``30d``."""
 
@@ -154,10 +157,10 @@ Analysts = Annotated[tuple[Identifier, ...], Field(max_length=1000, strict=False
 Surplus = Annotated[int, Field(ge=-(2**62), le=2**62)]
 """Cost of charged answers beyond ordinary charges, in 2⁻²⁰ of one; may be negative."""
 
-Incarnation = Annotated[str, matching(r"^[0-9a-f]{32}$", "give 32 hexadecimal digits, letters small")]
+Incarnation = Annotated[str, text_matching(r"^[0-9a-f]{32}$", "give 32 hexadecimal digits, letters in lower case")]
 """128 random bits in hexadecimal that distinguish streams opened under the same name."""
 
-_DIGEST: Final = matching(r"^[0-9a-f]{64}$", "give 64 hexadecimal digits, letters small")
+_DIGEST: Final = text_matching(r"^[0-9a-f]{64}$", "give 64 hexadecimal digits, letters in lower case")
 
 Fingerprint = Annotated[str, _DIGEST]
 """Keyed digest of a table's rows and schema; reveals nothing without the key."""
@@ -169,7 +172,7 @@ Version = Annotated[int, Field(ge=FIRST_VERSION, le=2**31)]
 
 Digest = Annotated[str, _DIGEST]
 
-KeyId = Annotated[str, matching(r"^[0-9a-f]{16}$", "give 16 hexadecimal digits, letters small")]
+KeyId = Annotated[str, text_matching(r"^[0-9a-f]{16}$", "give 16 hexadecimal digits, letters in lower case")]
 """Public name of a noise key."""
 
 

@@ -16,22 +16,22 @@ from zoneinfo import ZoneInfo
 
 Granularity = Literal["hour", "day", "week", "month", "quarter", "year", "weekday", "hour-of-day", "month-of-year"]
 
-PARTS: Final = {"weekday": (1, 7), "hour-of-day": (0, 23), "month-of-year": (1, 12)}
+DATE_PARTS: Final = {"weekday": (1, 7), "hour-of-day": (0, 23), "month-of-year": (1, 12)}
 """Granularities that repeat, each with its first and last value; Monday is weekday 1."""
 
 MONTHS: Final = {"month": 1, "quarter": 3, "year": 12}
-"""Granularities that are whole months, each with their number."""
+"""Granularities of whole months, each with its number of months."""
 
 HOUR_US: Final = 3_600_000_000
 FIRST_YEAR: Final = 1900
 LAST_YEAR: Final = 2199
-"""Years of timestamps; offsets of zones are known in them."""
+"""First and last year of timestamps: the offsets of zones are known for them."""
 
 _EPOCH: Final = date(1970, 1, 1)
-_START: Final = datetime(1970, 1, 1, tzinfo=UTC)
+_EPOCH_START: Final = datetime(1970, 1, 1, tzinfo=UTC)
 _MICROSECOND: Final = timedelta(microseconds=1)
 _DATE: Final = re.compile(r"([0-9]{4})-([0-9]{2})-([0-9]{2})")
-_LITERAL: Final = re.compile(
+_PERIOD_LITERAL: Final = re.compile(
     r"(?P<year>[0-9]{4})(?:-Q(?P<quarter>[1-4])|-W(?P<week>[0-9]{2})|-(?P<month>[0-9]{2})"
     r"(?:-(?P<day>[0-9]{2})(?:[T ](?P<hour>[0-9]{2})(?::(?P<minute>[0-9]{2})(?::(?P<second>[0-9]{2})"
     r"(?:\.(?P<fraction>[0-9]{1,6}))?)?)?(?P<offset>Z|[+-][0-9]{2}(?::?[0-9]{2})?)?)?)?)?"
@@ -39,7 +39,7 @@ _LITERAL: Final = re.compile(
 
 
 @lru_cache(maxsize=64)
-def zone_of(name: str) -> tzinfo:
+def find_zone(name: str) -> tzinfo:
     """Return a time zone by its IANA name; ValueError if this machine does not know it."""
     if name == "UTC":
         return UTC
@@ -51,29 +51,29 @@ def zone_of(name: str) -> tzinfo:
         ) from None
 
 
-def day_of(text: str) -> int:
-    """Parse a date as YYYY-MM-DD into days since 1970; ValueError if it is none."""
+def parse_day(text: str) -> int:
+    """Parse a date, YYYY-MM-DD, into days since 1970; ValueError if the text is no date."""
     if (found := _DATE.fullmatch(text)) is not None:
         with suppress(ValueError):
             return (date(*map(int, found.groups())) - _EPOCH).days
     raise ValueError("give a date as YYYY-MM-DD, as 2024-03-31")
 
 
-def written_day(day: int) -> str:
+def format_day(day: int) -> str:
     """Write days since 1970 as YYYY-MM-DD."""
     return (_EPOCH + timedelta(days=day)).isoformat()
 
 
 @lru_cache(maxsize=1 << 16)
 def start_of_day(day: int, zone: str) -> int:
-    """Return the first instant of a local day; if midnight is skipped, the end of the gap."""
-    local = datetime.combine(_EPOCH + timedelta(days=day), datetime.min.time(), tzinfo=zone_of(zone))
-    return (local.astimezone(UTC) - _START) // _MICROSECOND
+    """Return the first instant of a local day; if the clock skips midnight, the end of the gap."""
+    local = datetime.combine(_EPOCH + timedelta(days=day), datetime.min.time(), tzinfo=find_zone(zone))
+    return (local.astimezone(UTC) - _EPOCH_START) // _MICROSECOND
 
 
 def local_time(instant: int, zone: str) -> datetime:
     """Return the local time of an instant."""
-    return (_START + timedelta(microseconds=instant)).astimezone(zone_of(zone))
+    return (_EPOCH_START + timedelta(microseconds=instant)).astimezone(find_zone(zone))
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,45 +94,45 @@ class Calendar:
         if self.granularity == "hour":
             hours = start_of_day(self.last + 1, self.zone or "UTC") - start_of_day(self.first, self.zone or "UTC")
             return -(-hours // HOUR_US)
-        return self._place(self.last) + 1
+        return self._cell_of_day(self.last) + 1
 
     def misfit(self) -> str | None:
-        """Return the reason why the ends are not those of cells, or None."""
+        """Return why ``first`` or ``last`` is not the end of a cell; None if both are."""
         if self.granularity == "hour":
             return None
         for name, end, day in (("minimum", "first", self.first), ("maximum", "last", self.last)):
             at = day if end == "first" else day + 1
-            low = self._day(self._place(at))
+            low = self._first_day(self._cell_of_day(at))
             if low != at:
-                near = (low, self._day(self._place(at) + 1))
-                days = " or ".join(written_day(one if end == "first" else one - 1) for one in near)
+                near = (low, self._first_day(self._cell_of_day(at) + 1))
+                days = " or ".join(format_day(one if end == "first" else one - 1) for one in near)
                 return f"{name} must be the {end} day of a {self.granularity}; give {days}"
         return None
 
-    def start(self, place: int) -> int:
+    def start(self, cell: int) -> int:
         """Return where a cell begins: a day or, with a zone, an instant."""
         if self.granularity == "hour":
-            return start_of_day(self.first, self.zone or "UTC") + place * HOUR_US
-        day = self._day(place)
+            return start_of_day(self.first, self.zone or "UTC") + cell * HOUR_US
+        day = self._first_day(cell)
         return day if self.zone is None else start_of_day(day, self.zone)
 
     def end(self) -> int:
         """Return where the last cell ends."""
         return self.last + 1 if self.zone is None else start_of_day(self.last + 1, self.zone)
 
-    def place_of(self, at: int) -> int:
+    def cell_at(self, at: int) -> int:
         """Return the cell of a day or instant within the range."""
         if self.granularity == "hour":
             return (at - self.start(0)) // HOUR_US
         if self.zone is not None:
             at = (local_time(at, self.zone).date() - _EPOCH).days
-        return self._place(at)
+        return self._cell_of_day(at)
 
-    def label(self, place: int) -> str:
+    def label(self, cell: int) -> str:
         """Write a cell as in literals: 2024-03-31, 2024-W13, 2024-03, 2024-Q1, 2024 or 2024-03-31T03Z."""
         if self.granularity == "hour":
-            return self._hour(place)
-        day = _EPOCH + timedelta(days=self._day(place))
+            return self._hour_label(cell)
+        day = _EPOCH + timedelta(days=self._first_day(cell))
         match self.granularity:
             case "week":
                 year, week, _ = day.isocalendar()
@@ -146,29 +146,29 @@ class Calendar:
             case _:
                 return day.isoformat()
 
-    def _hour(self, place: int) -> str:
-        local = local_time(self.start(place), self.zone or "UTC")
+    def _hour_label(self, cell: int) -> str:
+        local = local_time(self.start(cell), self.zone or "UTC")
         offset = "Z" if self.zone in {None, "UTC"} else local.isoformat()[-6:]
         minutes = f"{local:%M}" if local.minute else ""
         return f"{local:%Y-%m-%dT%H}{':' if minutes else ''}{minutes}{offset}"
 
-    def _place(self, day: int) -> int:
+    def _cell_of_day(self, day: int) -> int:
         """Return the cell of a day, also outside the range."""
         if self.granularity == "day":
             return day - self.first
         if self.granularity == "week":
-            return _week(day) - _week(self.first)
+            return _week_number(day) - _week_number(self.first)
         months = MONTHS[self.granularity]
-        return _month(day) // months - _month(self.first) // months
+        return _month_number(day) // months - _month_number(self.first) // months
 
-    def _day(self, place: int) -> int:
+    def _first_day(self, cell: int) -> int:
         """Return the first day of a cell, also outside the range."""
         if self.granularity == "day":
-            return self.first + place
+            return self.first + cell
         if self.granularity == "week":
-            return 7 * (_week(self.first) + place) - _MONDAY
+            return 7 * (_week_number(self.first) + cell) - _MONDAY
         months = MONTHS[self.granularity]
-        year, month = divmod(months * (_month(self.first) // months + place), 12)
+        year, month = divmod(months * (_month_number(self.first) // months + cell), 12)
         return (date(year, month + 1, 1) - _EPOCH).days
 
 
@@ -176,20 +176,20 @@ _MONDAY: Final = 3
 """Days from a Monday to 1970-01-01, a Thursday."""
 
 
-def _week(day: int) -> int:
+def _week_number(day: int) -> int:
     return (day + _MONDAY) // 7
 
 
-def _month(day: int) -> int:
+def _month_number(day: int) -> int:
     """Return the number of months since the year 0."""
     at = _EPOCH + timedelta(days=day)
     return 12 * at.year + at.month - 1
 
 
-def label_of(granularity: str, day: str) -> str | None:
-    """Return the label of the cell that begins at a day, or None if none does."""
+def cell_label(granularity: str, day: str) -> str | None:
+    """Return the label of the cell that begins at a day; None if no cell begins there."""
     try:
-        at = day_of(day)
+        at = parse_day(day)
     except ValueError:
         return None
     cell = Calendar(granularity, at, at, None)
@@ -207,10 +207,11 @@ class LiteralPeriod:
 def parse_period(text: str, zone: str | None) -> LiteralPeriod:
     """Parse the literal of a year, quarter, month, week, day, hour or time.
 
-    The result is in days without a zone, else in instants of that zone, if the text names no offset.
-    ValueError if it is none, if it is a time without a zone, or skipped or repeated by the clock.
+    Without a zone the result is in days; else in instants, and the zone applies if the text has no
+    offset. ValueError if the text is no literal, has a time but no zone is given, or has a time that
+    the clock skips or repeats.
     """
-    found = _LITERAL.fullmatch(text)
+    found = _PERIOD_LITERAL.fullmatch(text)
     if found is None or (found["hour"] is not None and zone is None):
         raise ValueError
     if found["hour"] is None or zone is None:
@@ -248,12 +249,12 @@ def _instant(found: re.Match[str], zone: str) -> int:
         int(found[name] or 0) for name in ("year", "month", "day", "hour", "minute", "second")
     )
     microseconds = int((found["fraction"] or "").ljust(6, "0"))
-    local = datetime(year, month, day, hour, minute, second, microseconds, tzinfo=zone_of(zone))
+    local = datetime(year, month, day, hour, minute, second, microseconds, tzinfo=find_zone(zone))
     if (offset := found["offset"]) is not None:
         written = local.replace(tzinfo=None).isoformat()
         local = datetime.fromisoformat(written + ("+00:00" if offset == "Z" else offset))
-        return (local - _START) // _MICROSECOND
-    first, second = ((local.replace(fold=fold).astimezone(UTC) - _START) // _MICROSECOND for fold in (0, 1))
+        return (local - _EPOCH_START) // _MICROSECOND
+    first, second = ((local.replace(fold=fold).astimezone(UTC) - _EPOCH_START) // _MICROSECOND for fold in (0, 1))
     if first != second:
         raise ValueError("the clock skips or repeats this time; write its offset, as +01:00")
     return first

@@ -3,8 +3,8 @@
 ``sensitivity_steps``, ``shift`` and noise are in steps of ``grid``; ``alpha`` and ``grid`` are in
 the query's unit. ``alpha`` holds with probability 1 − ``beta`` for all ``expected_queries`` answers
 together; see docs/mechanisms.md, "What α bounds". ``cutoff`` is the number of charged answers in
-the grant, 0 if one charge pays for all. ``rounding``, a part of α, is the largest change of a value
-by rounding. ``vacuous`` is true if a constant answer would also keep to α, given the public rows.
+the grant, 0 if one charge pays for all. ``rounding`` is the largest change of a value
+by rounding, and a part of α. ``vacuous`` is true if a constant answer would also keep to α, given the public rows.
 """
 
 from __future__ import annotations
@@ -79,11 +79,11 @@ class AnswersCalibration(_Calibration):
 class ReleaseCalibration(_Calibration):
     """Calibration of histogram, lazy_histogram, sparse_project and randomized_response.
 
-    They are charged once. One person reaches all ``parts`` of the release, each
-    ``epsilon_part``-DP: the rows of a projection, or a person's events. ``gaussian`` has no
+    They are charged once. One person affects all ``parts`` of the release (the
+    rows of a projection, or a person's events); each part is ``epsilon_part``-DP. ``gaussian`` has no
     ``epsilon_part``: each number's noise has this ``deviation``, and one person moves ``moved``
     numbers by 1 each or, with ``contribution`` rows, all by one number. With ``noise_only``,
-    ``alpha`` covers the noise; each answer carries its whole error.
+    ``alpha`` bounds only the noise; each answer has the bound of its whole error.
     """
 
     wire_omits: ClassVar[frozenset[str]] = frozenset({"contribution"})

@@ -109,7 +109,7 @@ class Progress(Event):
 
 
 class FirstWindow(Event):
-    """Start of the earliest window of all streams with the same ``since``, or with none."""
+    """Start of the earliest window of all streams with the same ``since``, or without ``since``."""
 
     wire_omits_defaults: ClassVar[bool] = True
 
@@ -141,10 +141,10 @@ class FeedStream(Event):
 
     An epoch lasts from an opening, or an extension after an end, to the next end; ``epoch`` is the
     number of extensions when it began. It counts from ``offset``. ``next`` is the start of the next
-    window to report, ``last`` that of the epoch's last window, once known. ``tally`` counts the
-    epoch's windows, except those up to ``until``, which ``own`` counts because other tallies
-    include events there that the stream must not count. Each counts events stamped since its
-    ``since``, or behind such a mark; without ``since``, all.
+    window to report, ``last`` that of the epoch's last window, once known. The tally with
+    number ``tally`` counts the epoch's windows. Windows up to ``until`` are counted by the stream's
+    own tally ``own``, because shared tallies include events that the stream must not count. A tally
+    counts events with a stamp from ``since`` (``own_since``) on, or after such a mark; null: all.
     """
 
     wire_omits_defaults: ClassVar[bool] = True
@@ -186,7 +186,7 @@ class MergedStream(Event):
     """Progress of merging in a standing stream.
 
     ``reached`` is the start of the last window that was asked or skipped, −1 before the first. A
-    running count has ``windows`` windows in its sums, and asks no further questions if some are
+    running count has ``windows`` windows in its sums, and asks no further question if windows are
     ``lost``.
     """
 

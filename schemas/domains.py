@@ -11,7 +11,16 @@ from typing import Annotated, Any, ClassVar, Final, Literal
 from pydantic import BeforeValidator, FailFast, Field, StringConstraints, field_validator, model_validator
 
 from schemas.base import ByKind, Event, Number, SparingEvent
-from schemas.calendars import FIRST_YEAR, LAST_YEAR, PARTS, Calendar, Granularity, day_of, written_day, zone_of
+from schemas.calendars import (
+    DATE_PARTS,
+    FIRST_YEAR,
+    LAST_YEAR,
+    Calendar,
+    Granularity,
+    find_zone,
+    format_day,
+    parse_day,
+)
 
 AttributeName = Annotated[str, StringConstraints(min_length=1, max_length=128)]
 Category = Annotated[str, StringConstraints(max_length=256)]
@@ -36,7 +45,7 @@ class Categories(SparingEvent):
     ordered: bool = False
 
     @model_validator(mode="after")
-    def _distinct(self) -> Categories:
+    def _require_distinct(self) -> Categories:
         if len(set(self.values)) != len(self.values):
             raise ValueError("values must be distinct; remove the repeated category")
         if self.other is not None and self.other not in self.values:
@@ -61,7 +70,7 @@ class Integers(Event):
     outside: Literal["clamp", "reject"] = "clamp"
 
     @model_validator(mode="after")
-    def _ordered(self) -> Integers:
+    def _require_order(self) -> Integers:
         if self.maximum < self.minimum:
             raise ValueError("maximum must not be below minimum; swap them")
         if self.size > MAX_DOMAIN_SIZE:
@@ -93,7 +102,7 @@ MAX_STEPS_FROM_ZERO = 1 << 40
 class Decimals(Event):
     """Decimal numbers from ``minimum`` to ``maximum`` in steps of ``step``, as amounts with cents.
 
-    A value between two steps becomes the nearer one; halfway, the one farther from 0. Then a value
+    A value between two steps becomes the nearer step; halfway, the step farther from 0. Then a value
     outside is clamped to the nearer end, or its row is left out (``reject``).
     """
 
@@ -104,13 +113,15 @@ class Decimals(Event):
     outside: Literal["clamp", "reject"] = "clamp"
 
     @model_validator(mode="after")
-    def _on_steps(self) -> Decimals:
+    def _require_whole_steps(self) -> Decimals:
         if self.maximum < self.minimum:
             raise ValueError("maximum must not be below minimum; swap them")
         for name in ("minimum", "maximum"):
             steps = _exact(getattr(self, name)) / self.unit
             if steps.denominator != 1:
-                raise ValueError(f"{name} must be a multiple of step; give one, as {_nearest(steps, self.unit)}")
+                raise ValueError(
+                    f"{name} must be a multiple of step; give one, as {_nearest_multiples(steps, self.unit)}"
+                )
             if abs(steps) > MAX_STEPS_FROM_ZERO:
                 raise ValueError(f"{name} is more than {MAX_STEPS_FROM_ZERO} steps from 0; declare a larger step")
         if self.size > MAX_DOMAIN_SIZE:
@@ -118,7 +129,7 @@ class Decimals(Event):
             while (self.maximum - self.minimum) / larger >= MAX_DOMAIN_SIZE:
                 larger *= 10
             raise ValueError(
-                f"the range has {self.size:,} steps, and {MAX_DOMAIN_SIZE:,} at most are possible; "
+                f"the range has {self.size:,} steps, and at most {MAX_DOMAIN_SIZE:,} are possible; "
                 f"declare a step of {larger:g}, or bins instead"
             )
         return self
@@ -138,9 +149,9 @@ class Decimals(Event):
         """The step as an exact number."""
         return _exact(self.step)
 
-    def written(self, steps: int) -> str:
+    def format_steps(self, steps: int) -> str:
         """Write a number of steps as a decimal, with the digits of the step."""
-        return f"{decimal_of(steps * self.unit):.{_places(self.step)}f}"
+        return f"{decimal_of(steps * self.unit):.{_decimal_places(self.step)}f}"
 
     def values(self) -> tuple[float, ...]:
         """Return all values in ascending order, each as the nearest double."""
@@ -161,21 +172,21 @@ def _in_steps(minimum: float, maximum: float, step: float, outside: Literal["cla
     return Integers.model_construct(kind="integers", minimum=first, maximum=last, outside=outside)
 
 
-def _places(step: float) -> int:
+def _decimal_places(step: float) -> int:
     """Return the number of a step's digits after the point."""
     exponent = Decimal(repr(float(step))).normalize().as_tuple().exponent
     return max(0, -exponent) if isinstance(exponent, int) else 0
 
 
 def decimal_of(value: Fraction) -> Decimal:
-    """Convert a fraction that is a finite decimal, exactly."""
+    """Convert a fraction that is a finite decimal to this decimal."""
     places, denominator = 0, value.denominator
     while denominator > 1 and 10**places % denominator:
         places += 1
     return Decimal(value.numerator * 10**places // denominator).scaleb(-places)
 
 
-def _nearest(steps: Fraction, unit: Fraction) -> str:
+def _nearest_multiples(steps: Fraction, unit: Fraction) -> str:
     low = steps.__floor__()
     return " or ".join(str(float(one * unit)) for one in (low, low + 1))
 
@@ -197,7 +208,7 @@ class Bins(Event):
 
     @field_validator("edges")
     @classmethod
-    def _increasing(cls, edges: tuple[float, ...]) -> tuple[float, ...]:
+    def _require_increasing(cls, edges: tuple[float, ...]) -> tuple[float, ...]:
         if any(low >= high for low, high in pairwise(edges)):
             raise ValueError("edges must increase strictly; sort them and remove repeats")
         return edges
@@ -230,13 +241,13 @@ class Dates(SparingEvent):
 
     @field_validator("minimum", "maximum")
     @classmethod
-    def _a_day(cls, day: str | None) -> str | None:
-        return None if day is None else written_day(day_of(day))
+    def _normalize_day(cls, day: str | None) -> str | None:
+        return None if day is None else format_day(parse_day(day))
 
     @model_validator(mode="after")
-    def _with_a_zone(self) -> Dates:
+    def _require_zone(self) -> Dates:
         if self.kind == "timestamp":
-            zone_of(self.zone or "UTC")
+            find_zone(self.zone or "UTC")
         elif self.zone is not None:
             raise ValueError("zone: a date has none; leave it out, or declare a timestamp")
         elif "hour" in self.granularity:
@@ -244,9 +255,9 @@ class Dates(SparingEvent):
         return self
 
     @model_validator(mode="after")
-    def _with_a_range(self) -> Dates:
+    def _require_range(self) -> Dates:
         given = [day for day in (self.minimum, self.maximum) if day is not None]
-        if self.granularity in PARTS:
+        if self.granularity in DATE_PARTS:
             if given:
                 raise ValueError("minimum, maximum: a part of a date repeats; leave them out")
             return self
@@ -287,7 +298,7 @@ class Dates(SparingEvent):
         """The cells between minimum and maximum; ValueError for a part of a date."""
         if self.minimum is None or self.maximum is None:
             raise ValueError(f"a {self.granularity} has no range")
-        return Calendar(self.granularity, day_of(self.minimum), day_of(self.maximum), self.timezone)
+        return Calendar(self.granularity, parse_day(self.minimum), parse_day(self.maximum), self.timezone)
 
     def values(self) -> tuple[str | int, ...]:
         """Return the cells in order, as predicates name them."""
@@ -299,7 +310,7 @@ class Dates(SparingEvent):
 
 _PARTS: Final = {
     name: Integers.model_construct(kind="integers", minimum=low, maximum=high, outside="reject")
-    for name, (low, high) in PARTS.items()
+    for name, (low, high) in DATE_PARTS.items()
 }
 
 

@@ -1,6 +1,6 @@
 """Limits on JSON texts: repeated fields, size and nesting are refused.
 
-JSON readers silently take one of two fields with the same name, and differ in which one.
+JSON readers silently take one of two fields with the same name, some the first, some the last.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from typing import Any, Final
 
 import msgspec
 
-REPEATED: Final = "event: a field is given twice; give each field once"
+REPEATED_FIELD: Final = "event: a field is given twice; give each field once"
 
 _encode = msgspec.json.Encoder().encode
 
@@ -21,12 +21,12 @@ class _RepeatedError(Exception):
     pass
 
 
-def _once(pairs: list[tuple[str, Any]]) -> None:
+def _require_unique(pairs: list[tuple[str, Any]]) -> None:
     if len({name for name, _ in pairs}) != len(pairs):
         raise _RepeatedError
 
 
-_decoder = json.JSONDecoder(object_pairs_hook=_once, parse_int=str, parse_float=str)
+_decoder = json.JSONDecoder(object_pairs_hook=_require_unique, parse_int=str, parse_float=str)
 
 
 def repeats_a_field(data: bytes | str) -> bool:
@@ -47,9 +47,9 @@ def may_repeat_a_field(data: bytes, event: Any) -> bool:
     """Test quickly for repeated names; False means that no name is repeated.
 
     ``event`` is the decoded text: plain objects, or a struct that leaves out defaults. Encoding it
-    gives each name once, and no name that ``data`` lacks. Each name takes two unescaped quotation
-    marks, so ``data`` has equally many only if it has each name once. Escaped ones are not counted
-    in the encoded event, but are in ``data``.
+    gives each name once, and no name that ``data`` lacks. A name takes two unescaped quotation marks,
+    so both texts have equally many only if ``data`` has each name once. Escaped marks are subtracted
+    in the encoded event only, so a text with escaped marks may be reported without a repeat.
     """
     again = _encode(event)
     return data.count(b'"') != again.count(b'"') - again.count(b'\\"')
@@ -78,24 +78,24 @@ def shape_fault(data: bytes | str, *, names: int = MAX_NAMES, nesting: int = MAX
     opened = raw.count(b"{") + raw.count(b"[")
     if opened <= nesting and raw.count(b":") <= names:
         return None
-    bare = _string.sub(b"", raw)
-    if (found := bare.count(b":")) > names:
+    structure = _string.sub(b"", raw)
+    if (found := structure.count(b":")) > names:
         return f"{found} fields; give at most {names}"
-    if (found := bare.count(b"{") + bare.count(b"[")) > names:
+    if (found := structure.count(b"{") + structure.count(b"[")) > names:
         return f"{found} objects and lists; give at most {names}"
-    if _nesting(bare) > nesting:
+    if _deepest_nesting(structure) > nesting:
         return f"nested deeper than {nesting}; give one JSON object with the contract's fields"
     return None
 
 
 def nesting_of(data: bytes) -> int:
     """Return the deepest nesting of objects and lists in a JSON text, valid or not."""
-    return _nesting(_string.sub(b"", data))
+    return _deepest_nesting(_string.sub(b"", data))
 
 
-def _nesting(bare: bytes) -> int:
+def _deepest_nesting(structure: bytes) -> int:
     deepest = depth = 0
-    for bracket in bare.translate(None, delete=_NO_BRACKETS):
+    for bracket in structure.translate(None, delete=_NO_BRACKETS):
         depth += 1 if bracket in b"{[" else -1
         deepest = max(deepest, depth)
     return deepest

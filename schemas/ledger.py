@@ -2,8 +2,8 @@
 
 The ledger (budgets, grants and refunds) is a compacted topic with a key per record. The trail has
 each request, decision and automatic event exactly once, as a chain: each entry has its number and
-the digest of the previous entry's bytes. It is never compacted, and contains nothing that is not in
-the ledger.
+the digest of the previous entry's bytes. It is never compacted, and contains only facts that are in
+the ledger too.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from schemas.base import (
     SparingEvent,
     Surplus,
     Version,
-    matching,
+    text_matching,
 )
 from schemas.calibrations import Calibration
 from schemas.changelogs import StreamState
@@ -41,7 +41,7 @@ from schemas.windows import Moment
 BEFORE_THE_FIRST = "0" * 64
 """The ``previous`` digest of the first entry."""
 
-Word = Annotated[str, matching(r"^[a-z_]{1,64}$", "give 1 to 64 small letters and _")]
+Word = Annotated[str, text_matching(r"^[a-z_]{1,64}$", "give 1 to 64 small letters and _")]
 """A word of an extensible list."""
 
 
@@ -75,7 +75,7 @@ class TrailEntry(SparingEvent):
 
 
 class TrailBeginning(TrailEntry):
-    """The first entry: size of the ledger then. One ``standing`` entry per source follows."""
+    """The first entry: the size of the ledger when the trail began. One ``standing`` entry per source follows."""
 
     kind: Literal["beginning"] = "beginning"
     sources: Count
@@ -95,10 +95,10 @@ class TrailStanding(TrailEntry):
 class TrailRequest(TrailEntry):
     """A request and its decision. A repeated request without effect has no entry.
 
-    ``request`` and ``digest`` are those of its receipt; ``by`` is the requester. ``epsilon`` and
+    ``request`` and ``digest`` are the same as in the receipt; ``by`` is the requester. ``epsilon`` and
     ``delta`` are the requested amount: a source's budget, a stream's price, or the part of a budget
     that an ``allotment`` gives to ``analysts``. ``granted`` is the amount taken, and ``totals`` are
-    the source's afterwards. ``stream_digest`` is the digest of an opened stream's definition.
+    the source's totals afterwards. ``stream_digest`` is the digest of an opened stream's definition.
     """
 
     wire_omits: ClassVar[frozenset[str]] = frozenset(
@@ -135,8 +135,8 @@ class TrailRequest(TrailEntry):
 class TrailEvent(TrailEntry):
     """An automatic event: a stream is ``exhausted``, ``halted`` by its worker, or ``closed``.
 
-    A budget that begins a new period is ``renewed``. ``spent`` and ``refunded`` are the stream's;
-    ``totals`` are the source's afterwards.
+    A budget that begins a new period is ``renewed``. ``spent`` and ``refunded`` are amounts of the
+    stream; ``totals`` are the source's totals afterwards.
     """
 
     wire_omits: ClassVar[frozenset[str]] = frozenset(
@@ -193,7 +193,7 @@ TrailRecord = Annotated[
 class SourceRecord(SparingEvent):
     """A source with its totals: ``granted`` less ``refunded`` counts against the budget.
 
-    If the budget renews, the totals cover all periods, and ``period`` and ``left`` the current one.
+    If the budget renews, the totals cover all periods, and ``period`` and ``left`` are about the current one.
     ``version`` is the version of the data with this ``fingerprint``. ``noted`` is the ledger's
     time, in milliseconds, of the last totals in the trail; ``unnoted`` is true if something was
     spent since.
@@ -317,9 +317,9 @@ class GrantRecord(SparingEvent):
 class Receipt(SparingEvent):
     """The decision on one request, identified by id and digest.
 
-    * ``asked`` and ``left`` are set if the budget was decisive.
-    * ``closing`` waits for the worker's last totals; with ``state`` ``closed`` nothing was left to do.
-      ``state`` is that of a stream when the request to end it was processed, otherwise null.
+    * ``asked`` and ``left`` are set if a budget refused the request.
+    * ``closing``: the stream ends when its worker has reported its last totals. ``state`` is the state of a
+      stream when the request to end it was processed, otherwise null; if it is ``closed``, nothing changes.
     * An extended stream is ``opened`` for ``answers`` more charged answers; ``granted`` was taken from its
       source for them.
     * A new population, a source that joins one, and an allotment are ``registered``. ``population`` names

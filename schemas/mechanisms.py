@@ -42,7 +42,7 @@ Workload = (
 Sums = Annotated[tuple[AttributeName, ...], Field(max_length=64, strict=False)]
 
 
-class _Compared(SparingEvent):
+class _CountsOrPeople(SparingEvent):
     """Mechanisms that ask counts and sums with one sensitivity, or only counts of people.
 
     One person moves a count of ``people`` by 1 with any number of rows, and the noise fits that.
@@ -51,15 +51,13 @@ class _Compared(SparingEvent):
     wire_omits: ClassVar[frozenset[str]] = frozenset({"people"})
 
     @model_validator(mode="after")
-    def _people_alone(self) -> Self:
+    def _require_people_or_sums(self) -> Self:
         if getattr(self, "people", False) and getattr(self, "sums", ()):
-            raise ValueError(
-                "people: counts of people are all that such a stream takes; leave sums out, or people"
-            )
+            raise ValueError("people: a stream that counts people takes no sums; leave out sums, or people")
         return self
 
 
-class AboveThreshold(_Compared):
+class AboveThreshold(_CountsOrPeople):
     """Answers ⊤ or ⊥ to each query against ``threshold``, up to ``cutoff`` times ⊤.
 
     ``monotone`` promises that between neighboring data sets all query values move in the same
@@ -76,12 +74,12 @@ class AboveThreshold(_Compared):
     people: bool = False
 
 
-class NumericSparse(_Compared):
+class NumericSparse(_CountsOrPeople):
     """AboveThreshold with a noisy value for each ⊤.
 
-    ``numbers`` is the source of the value: ``fresh`` noise, for which a third share of ε is
-    planned, or the ``gap`` between the noisy value and the noisy threshold, which is free; its
-    typical error is not centered.
+    ``numbers`` is the source of the value: ``fresh`` noise, for which a third part of ε is
+    planned, or the ``gap`` between the noisy value and the noisy threshold, which is free. The mean
+    error of a ``gap`` is not 0.
     """
 
     kind: Literal["numeric_sparse"]
@@ -118,7 +116,7 @@ class RandomizedResponse(Event):
     )
 
     @model_validator(mode="after")
-    def _distinct(self) -> RandomizedResponse:
+    def _require_distinct(self) -> RandomizedResponse:
         if len(set(self.categories)) != len(self.categories):
             raise ValueError("categories must be distinct; remove the repeated one")
         return self
@@ -137,7 +135,7 @@ class Histogram(SparingEvent):
     answers: Cutoff = 1
 
 
-class NoisyMax(_Compared):
+class NoisyMax(_CountsOrPeople):
     """Names the candidate with the largest noisy score, for each of ``answers`` queries."""
 
     kind: Literal["noisy_max"]
@@ -147,7 +145,7 @@ class NoisyMax(_Compared):
     people: bool = False
 
 
-class Exponential(_Compared):
+class Exponential(_CountsOrPeople):
     """Draws a candidate with probability ∝ exp(ε·score/2Δ), for each of ``answers`` queries."""
 
     kind: Literal["exponential"]
@@ -165,7 +163,7 @@ class Pmw(SparingEvent):
     at most 2²⁰ cells.
 
     * ``warm_start``: measurements with the first answer: the marginals of all single attributes (1), of all
-      pairs (2), none (0), of single attributes and of those sets of the ``workload`` that the estimate tells
+      pairs (2), none (0), of single attributes and of the sets of the ``workload`` whose estimates are
       worst (``workload``), or the planner's choice (``auto``).
     * ``workload``: the expected questions: all ``pairs`` of attributes, or a list of sets of attributes.
     * ``updates``: number of ⊤s paid for, by default a small number that may run out.
@@ -194,17 +192,17 @@ class Pmw(SparingEvent):
     typical_error: bool | None = None
 
     @model_validator(mode="after")
-    def _lasting(self) -> Pmw:
+    def _check_worst_case(self) -> Pmw:
         if self.worst_case and self.typical_error:
             raise ValueError(
-                "typical_error: worst_case keeps no such figure; leave out typical_error, or worst_case"
+                "typical_error: there is none with worst_case; leave out typical_error, or worst_case"
             )
         if self.worst_case and self.gap is not None and self.updates is not None:
             raise ValueError("worst_case: gap and updates follow from each other; give one of them, or neither")
         return self
 
     @model_validator(mode="after")
-    def _expected(self) -> Pmw:
+    def _check_workload(self) -> Pmw:
         selects = self.warm_start == "workload" or self.workload != "pairs"
         if selects and self.worst_case:
             raise ValueError(
@@ -213,7 +211,7 @@ class Pmw(SparingEvent):
         if isinstance(self.workload, str):
             return self
         if self.warm_start not in {"workload", "auto"}:
-            raise ValueError("workload: is for warm_start 'workload' alone; leave warm_start out, or workload")
+            raise ValueError("workload: is only for warm_start 'workload'; leave out warm_start, or workload")
         for names in self.workload:
             if len(set(names)) < len(names) or not set(names) <= set(self.attributes):
                 raise ValueError(

@@ -43,7 +43,7 @@ class Period(Event):
     """The current period of a renewing budget, by the ledger's clock; the first is number 1.
 
     ``counted`` is the amount that counts against the budget in this period: its grants, and the
-    rest of streams that were open when it began. ``meaning`` explains the budget's promise.
+    unspent rest of streams that were open when it began. ``meaning`` explains the budget's promise.
     """
 
     number: Count
@@ -54,7 +54,7 @@ class Period(Event):
 
 
 class EdgeTotals(Event):
-    """A stream's totals when a period began; ``settled`` if it had ended."""
+    """A stream's totals when a period began; ``settled`` is true if the stream had ended."""
 
     answered: Count
     tops: Count

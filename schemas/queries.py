@@ -6,7 +6,7 @@ from typing import Annotated, Any, ClassVar, Final, Literal, Protocol
 
 from pydantic import Field, StringConstraints, model_validator
 
-from schemas.base import MAX_MAGNITUDE, Event, EventId, Number, OneOf, PrivateNumber, matching
+from schemas.base import MAX_MAGNITUDE, Event, EventId, Number, OneOf, PrivateNumber, text_matching
 from schemas.domains import AttributeName
 from schemas.mechanisms import MAX_CATEGORIES
 from schemas.windows import Window
@@ -21,10 +21,10 @@ MAX_CANDIDATES = 256
 """Most candidates, cells or terms in one query, and most sums in one of a running count."""
 
 MAX_VALUES = 1664
-"""Most trusted values in one query: the counts of a quantile's values fit an event."""
+"""Most trusted values in one query: so many counts of a quantile's values fit an event."""
 
 MAX_VALUE_COUNT = 99_999_999
-"""Largest count of a quantile's value in a window; more events of one value count as so many."""
+"""Largest count of a quantile's value in a window; a larger count is lowered to it."""
 
 MAX_BOUND = 2**31 - 1
 """Largest ``bound`` of a person's sum, and largest ``min_rows``."""
@@ -35,15 +35,15 @@ MAX_QUANTILES = 32
 MAX_WEIGHT = 1024.0
 """Largest absolute weight in a query."""
 
-_FORMS_OF_PRICE: Final = "give an ε from 0 to 1000, as 0.1, or a part of the stream's grant in quotes, as '10%'"
+_PRICE_MESSAGE: Final = "give an ε from 0 to 1000, as 0.1, or a part of the stream's grant in quotes, as '10%'"
 
 Where = Annotated[str, StringConstraints(min_length=1, max_length=MAX_PREDICATE_LENGTH)]
 Weight = Annotated[float, Field(ge=-MAX_WEIGHT, le=MAX_WEIGHT)]
 Percentage = Annotated[
-    str, matching(r"^(100|[1-9]?[0-9](\.[0-9]{1,6})?)%$", "give a part of the grant from 0% to 100%, as 10%")
+    str, text_matching(r"^(100|[1-9]?[0-9](\.[0-9]{1,6})?)%$", "give a part of the grant from 0% to 100%, as 10%")
 ]
 """A part of a stream's grant."""
-MaxPrice = Annotated[Annotated[float, Field(ge=0.0, le=1000.0)] | Percentage, OneOf(_FORMS_OF_PRICE)]
+MaxPrice = Annotated[Annotated[float, Field(ge=0.0, le=1000.0)] | Percentage, OneOf(_PRICE_MESSAGE)]
 """Most that an answer may cost: an ε, or a part of the stream's first grant."""
 WantedAlpha = Annotated[float, Field(gt=0.0, le=MAX_MAGNITUDE)]
 
@@ -99,13 +99,13 @@ class Query(Event):
       ``group_by``, one number for each cell. ``alpha`` of a quantile is in rows of rank.
     * ``people``: number of people with a row that satisfies ``where``, or with any row. Without a person
       column, each row is one person.
-    * ``people`` with ``min_rows``: number of people with at least so many such rows; with ``group_by``:
+    * ``people`` with ``min_rows``: number of people with at least ``min_rows`` such rows; with ``group_by``:
       number of people in each cell, by their counted rows.
-    * ``person_sum`` with ``bound``: sum over people of each one's sum of the attribute, at most ``bound``
-      a person (and at least ``-bound``).
+    * ``person_sum`` with ``bound``: sum over people of each person's sum of the attribute, which is
+      clamped to the range from ``-bound`` to ``bound``.
     * ``group_by``: counts of the cells of these attributes, over the rows of ``where``; with ``top`` only the
       ``top`` largest noisy counts, in decreasing order.
-    * ``rate``: share of the rows of ``where`` that satisfy this predicate; with ``group_by`` in each cell.
+    * ``rate``: share of the rows of ``where`` that satisfy this predicate; with ``group_by``, the share in each cell.
     * ``terms``: a weighted sum of predicates; ``cells``: a weighted sum of single cells.
     * ``candidates``: named scores to choose from.
     * ``texts``: counts of the texts of a window, from a feed: base64 of MessagePack, a map from each text's
@@ -116,7 +116,7 @@ class Query(Event):
     public and replaces the stream's threshold for this query.
 
     ``alpha`` is the public requested error, in the question's unit; the query is charged the least
-    that keeps to it. It is accepted by streams of laplace over tables and of pmw with an estimate,
+    ε that keeps to it. It is accepted by streams of laplace over tables and of pmw with an estimate,
     for ``where``, ``terms``, ``sum`` and ``group_by``, and for ``fraction`` if the number of rows
     is public. These streams also accept ``max_price``: a question that may cost more is rejected
     without a charge, and the answer contains its price. ``max_price`` 0 is a dry run.
@@ -230,13 +230,13 @@ QUESTION_FIELDS: Final[tuple[tuple[str, Form, bool], ...]] = (
     ("candidates", "candidates", False),
     ("texts", "texts", False),
 )
-"""For each field: the form it makes, and whether ``where`` may be given with it."""
+"""For each field of a question: the question's form, and whether ``where`` may be given too."""
 
 
 STATISTICS: Final = ("quantile", "iqr", "variance", "stddev")
 """Forms about one ordered attribute; ``group_by`` asks for one number in each cell."""
 
-FIELDS_BESIDE: Final[dict[str, tuple[str, ...]]] = {
+COMPANION_FIELDS: Final[dict[str, tuple[str, ...]]] = {
     "where": ("people", "min_rows"),
     "people": ("min_rows",),
     "rate": ("group_by",),
@@ -256,13 +256,15 @@ def form_of(query: QueryLike) -> Form:
     """
     if _asks_by_where_alone(query):
         if query.people and query.fraction:
-            raise ValueError("people, fraction: give exactly one of them; ask for the people and for all of them")
+            raise ValueError(
+                "people, fraction: give exactly one of them; for a share of people, ask for both numbers"
+            )
         if query.min_rows is not None or query.bound is not None or query.top is not None:
             _require_companions(query, "where")
         return "people" if query.people else "fraction" if query.fraction else "count"
     found = [(field, form, beside) for field, form, beside in QUESTION_FIELDS if getattr(query, field) is not None]
     _check_quantiles(query)
-    if len(found) > 1 and found[1][0] in FIELDS_BESIDE.get(found[0][0], ()):
+    if len(found) > 1 and found[1][0] in COMPANION_FIELDS.get(found[0][0], ()):
         del found[1]
     if len(found) > 1:
         raise ValueError(f"{found[0][0]}, {found[1][0]}: give exactly one of them; ask the other by itself")
@@ -286,7 +288,7 @@ def form_of(query: QueryLike) -> Form:
 
 def _require_companions(query: Any, field: str) -> None:
     """Refuse fields that belong to another question than ``field``, and a missing ``bound``."""
-    allowed = FIELDS_BESIDE.get(field, ())
+    allowed = COMPANION_FIELDS.get(field, ())
     if query.min_rows is not None and not (query.people and "min_rows" in allowed):
         raise ValueError("min_rows: counts people; add people, without group_by, or remove it")
     if query.bound is not None and "bound" not in allowed:

@@ -16,8 +16,8 @@ from schemas.base import (
     Number,
     Renewal,
     SparingEvent,
-    matching,
     require_delta,
+    text_matching,
 )
 from schemas.domains import AttributeName, Domain
 from schemas.table_places import Address
@@ -59,7 +59,7 @@ def _separate_texts(given: Any) -> Any:
     if not isinstance(texts, dict):
         return given
     if found & texts.keys():
-        raise ValueError("texts: an attribute stands there and in attributes; declare it once")
+        raise ValueError("texts: an attribute is declared there and in attributes; declare it once")
     return {
         **given,
         "attributes": {name: one for name, one in attributes.items() if name not in found},
@@ -101,7 +101,7 @@ class ValuesSource(_Source):
     maximum: Number | None = None
 
     @model_validator(mode="after")
-    def _ordered(self) -> ValuesSource:
+    def _require_order(self) -> ValuesSource:
         if self.minimum is not None and self.maximum is not None and self.minimum >= self.maximum:
             raise ValueError("maximum must be above minimum; swap them, or leave both out")
         return self
@@ -147,7 +147,7 @@ class TableSource(_Source):
 
     @model_validator(mode="before")
     @classmethod
-    def _texts_apart(cls, given: Any) -> Any:
+    def _move_texts(cls, given: Any) -> Any:
         attributes = given.get("attributes") if isinstance(given, dict) else None
         if isinstance(attributes, dict) and attributes and all(map(_is_text, attributes.values())):
             raise ValueError(
@@ -156,22 +156,22 @@ class TableSource(_Source):
         return _separate_texts(given)
 
     @model_validator(mode="after")
-    def _named_once(self) -> TableSource:
+    def _require_unique_names(self) -> TableSource:
         if self.texts.keys() & self.attributes.keys():
-            raise ValueError("texts: an attribute stands there and in attributes; declare it once")
+            raise ValueError("texts: an attribute is declared there and in attributes; declare it once")
         return self
 
     @field_validator("path")
     @classmethod
-    def _public(cls, path: str) -> str:
-        Address.of_table(path)
+    def _require_public_path(cls, path: str) -> str:
+        Address.parse_table(path)
         return path
 
     @model_validator(mode="after")
-    def _whose_rows(self) -> TableSource:
+    def _check_columns(self) -> TableSource:
         if self.person is None and self.contribution != 1:
             raise ValueError(
-                "contribution: needs the column that says whose row it is; name it in person, or leave it out"
+                "contribution: needs the column with the person of each row; name it in person, or leave contribution out"
             )
         if unknown := self.columns.keys() - self.attributes.keys() - self.texts.keys():
             raise ValueError(f"columns: {len(unknown)} of them are no attributes; declare them in attributes")
@@ -184,16 +184,16 @@ class TableSource(_Source):
 
 TopicName = Annotated[
     str,
-    matching(
+    text_matching(
         r"^[A-Za-z0-9._\-]+$",
-        "a topic's name has letters from A to Z and a to z, digits and . _ - alone; give one, as ops.departures",
+        "a topic's name has only letters from A to Z and a to z, digits and . _ -; give one, as ops.departures",
         min_length=1,
         max_length=249,
     ),
 ]
 FieldPath = Annotated[
     str,
-    matching(
+    text_matching(
         r"^[^.\x00-\x1f]+(\.[^.\x00-\x1f]+){0,7}$",
         "give the field's name or, for a nested one, up to 8 names with dots between them, as user.id",
         min_length=1,
@@ -243,19 +243,19 @@ class EventsSource(_Source):
 
     @model_validator(mode="before")
     @classmethod
-    def _texts_apart(cls, given: Any) -> Any:
+    def _move_texts(cls, given: Any) -> Any:
         return _separate_texts(given)
 
     @model_validator(mode="after")
-    def _consistent(self) -> EventsSource:
+    def _check_fields(self) -> EventsSource:
         if self.texts.keys() & self.attributes.keys():
-            raise ValueError("texts: an attribute stands there and in attributes; declare it once")
+            raise ValueError("texts: an attribute is declared there and in attributes; declare it once")
         if (self.unit == "person-period") is not (self.period is not None):
             raise ValueError("unit, period: a period goes with unit 'person-period' alone; give both, or neither")
         if self.period is not None and not HOUR_MS <= span_ms(self.period) <= 366 * 24 * HOUR_MS:
             raise ValueError("period: must be between an hour and 366 days; give another")
         if self.period is not None and self.renews is not None:
-            raise ValueError("renews: the budget is one for each period already; leave it out")
+            raise ValueError("renews: each period has a budget of its own already; leave renews out")
         if self.period_of is not None or self.starts is not None:
             self._require_period()
         if unknown := self.fields.keys() - self.attributes.keys() - self.texts.keys():
@@ -267,7 +267,7 @@ class EventsSource(_Source):
     def _require_period(self) -> None:
         if self.period is None or self.period_of is None or self.starts is None:
             raise ValueError(
-                "period_of, starts: go together, and with a period; leave them out, for periods begin by themselves"
+                "period_of, starts: go together, and with a period; leave them out, because Sotto begins periods"
             )
         if self.source != named_at(self.period_of, moment_ms(self.starts)):
             raise ValueError("source: is not the name of this period; leave period_of and starts out")
@@ -282,7 +282,7 @@ class EventsSource(_Source):
         """Length of a period in milliseconds; 0 without periods."""
         return 0 if self.period is None else span_ms(self.period)
 
-    def of_period(self, start: int) -> EventsSource:
+    def account_of_period(self, start: int) -> EventsSource:
         """Return the account of the period that starts at a timestamp."""
         changed = {
             "source": named_at(self.source, start),
@@ -291,8 +291,8 @@ class EventsSource(_Source):
         }
         return self.model_copy(update=changed)
 
-    def sharing(self, other: EventsSource) -> EventsSource:
-        """Reuse the other source's equal attributes: thousands of periods share one copy."""
+    def with_shared_attributes(self, other: EventsSource) -> EventsSource:
+        """Return the source with the other source's attributes, if they are equal, to save memory."""
         if self is other or self.attributes != other.attributes:
             return self
         return self.model_copy(update={"attributes": other.attributes})
@@ -313,15 +313,15 @@ def named_at(name: str, start: int) -> str:
     return f"{name}@{format_moment(start)}"
 
 
-_NAMED_AT: Final = re.compile(r"(.+)@(\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(?:\.\d{3})?Z)")
+_PERIOD_NAME: Final = re.compile(r"(.+)@(\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(?:\.\d{3})?Z)")
 
 
 def named_from(name: str) -> tuple[str, str] | None:
-    """Split the name of a period's source or stream into parent name and start, else None.
+    """Split the name of a period's source or stream into parent name and start; None for others.
 
     These names are reserved: Sotto opens periods automatically.
     """
-    found = _NAMED_AT.fullmatch(name) if name.endswith("Z") else None
+    found = _PERIOD_NAME.fullmatch(name) if name.endswith("Z") else None
     return None if found is None else (found[1], found[2])
 
 

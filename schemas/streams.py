@@ -46,9 +46,10 @@ class StandingQuery(SparingEvent):
     ``count`` selects the number of events that satisfy ``where``, the number of people, or the sum
     of an attribute. With ``quantile``, the question is instead the value of this ordered attribute
     below which a share ``q`` of these events lies (0.5, the median, if omitted; a list for several).
-    With ``by``, each cell of these attributes is asked, also without events; with ``top``, only the
-    largest numbers of a histogram's cells are published. A window is asked when the source's clock is ``lateness`` past its end; later events do not count. The first window
-    starts at or after ``begins``, by default the opening of the stream.
+    With ``by``, each cell of these attributes gets a question, also without events; with ``top``, only
+    the largest numbers of a histogram's cells are published. A window is asked when the source's
+    clock is ``lateness`` past the window's end; later events do not count. The first window starts at
+    or after ``begins``, by default the opening of the stream.
     """
 
     wire_omits: ClassVar[frozenset[str]] = frozenset(
@@ -106,7 +107,7 @@ class StreamSpec(SparingEvent):
 
 
 class StreamIdentity(Event):
-    """The unique identity of a stream's opening, made by the budget service, never changed.
+    """The unique identity of a stream's opening; the budget service makes it, and it never changes.
 
     ``digest`` covers the whole definition at the opening (spec, calibration, source, fingerprint);
     all noise is bound to it. ``key_id`` names the noise key from which the stream's noise is
@@ -166,7 +167,7 @@ class StreamHalted(_Definition):
 
 
 class StreamClosed(_Definition):
-    """The stream has ended; its worker reports the final charge, which frees the refund."""
+    """The stream has ended; its worker reports the final charge, and then the rest is refunded."""
 
     kind: Literal["closed"] = "closed"
     reason: Reason

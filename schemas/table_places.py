@@ -39,7 +39,7 @@ class Address:
     is_folder: bool
 
     @classmethod
-    def of_table(cls, text: str) -> Address | None:
+    def parse_table(cls, text: str) -> Address | None:
         """Parse a source's address, with wildcards; None if it is a path in a file system.
 
         A ValueError never quotes the text.
@@ -56,7 +56,7 @@ class Address:
         return address
 
     @classmethod
-    def of_root(cls, text: str) -> Address:
+    def parse_root(cls, text: str) -> Address:
         """Parse an address without wildcards; a ValueError never quotes the text."""
         address = cls._parse(text, _key_part)
         if address is None:
@@ -74,17 +74,17 @@ class Address:
         scheme, authority, rest = found.groups()
         if "@" in authority:
             raise ValueError(
-                "no user and no password in an address, which is public; services take them by reference, from PGPASSFILE, "
-                "PGUSER or AWS's own settings"
+                "no user and no password in an address, because it is public; give them to the services as PGUSER and "
+                "PGPASSFILE, or in AWS's own settings"
             )
         if "%" in text or "?" in text or "#" in text:
             raise ValueError("an address takes no '%', no parameters ('?') and no '#'; write names as they are")
         if scheme not in {"s3", "postgresql"}:
             raise ValueError("an address begins with s3:// or postgresql://; files have paths without a scheme")
-        host, port = (authority, None) if scheme == "s3" else _server(authority)
+        host, port = (authority, None) if scheme == "s3" else _split_host_and_port(authority)
         if not (_bucket if scheme == "s3" else _host).fullmatch(host):
             raise ValueError(
-                "behind s3:// stands a bucket's name, behind postgresql:// a host's, in lower case"
+                "after s3:// give a bucket's name, after postgresql:// a host's, in lower case"
                 + (" and without a port" if scheme == "s3" else "")
             )
         is_folder = rest.endswith("/")
@@ -97,19 +97,19 @@ class Address:
         return cls(cast("Scheme", scheme), host, port, tuple(names), is_folder)
 
     @property
-    def fixed(self) -> tuple[str, ...]:
+    def fixed_parts(self) -> tuple[str, ...]:
         """The parts before the first wildcard; every match lies below them."""
-        place = next((at for at, name in enumerate(self.parts) if WILDCARDS & set(name)), len(self.parts))
-        return self.parts[:place]
+        index = next((at for at, name in enumerate(self.parts) if WILDCARDS & set(name)), len(self.parts))
+        return self.parts[:index]
 
     def is_below(self, root: Address) -> bool:
         """Return True if the address, with all matches of its wildcards, lies below ``root``."""
-        return (self.scheme, self.host, self.port) == (root.scheme, root.host, root.port) and self.fixed[
+        return (self.scheme, self.host, self.port) == (root.scheme, root.host, root.port) and self.fixed_parts[
             : len(root.parts)
         ] == root.parts
 
 
-def _server(authority: str) -> tuple[str, int]:
+def _split_host_and_port(authority: str) -> tuple[str, int]:
     host, colon, port = authority.partition(":")
     if colon and not (_port.fullmatch(port) and int(port) < 1 << 16):
         raise ValueError("a port is a number from 1 to 65535, without zeros before it")

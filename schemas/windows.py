@@ -15,8 +15,8 @@ from pydantic import AfterValidator, Field, StringConstraints, model_validator
 from schemas.base import Event, SparingEvent
 
 _UNITS_MS: Final = {"ms": 1, "s": 1000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
-_SHORT: Final = re.compile(r"([1-9][0-9]{0,8})(ms|s|m|h|d)")
-_ISO: Final = re.compile(
+_SHORT_SPAN: Final = re.compile(r"([1-9][0-9]{0,8})(ms|s|m|h|d)")
+_ISO_SPAN: Final = re.compile(
     r"P(?=[0-9T])(?:([0-9]{1,5})D)?(?:T(?=[0-9])(?:([0-9]{1,7})H)?(?:([0-9]{1,9})M)?(?:([0-9]{1,9})S)?)?"
 )
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
@@ -36,9 +36,9 @@ def span_ms(text: str) -> int:
     Raises:
         ValueError: it is not a duration, or longer than ten years.
     """
-    if (short := _SHORT.fullmatch(text)) is not None:
+    if (short := _SHORT_SPAN.fullmatch(text)) is not None:
         span = int(short[1]) * _UNITS_MS[short[2]]
-    elif (iso := _ISO.fullmatch(text)) is not None:
+    elif (iso := _ISO_SPAN.fullmatch(text)) is not None:
         span = sum(int(part or 0) * _UNITS_MS[unit] for part, unit in zip(iso.groups(), "dhms", strict=True))
     elif text == "0s":
         span = 0

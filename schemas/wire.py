@@ -1,4 +1,4 @@
-"""Builds fast msgspec structs of the models, decodes events, and describes their faults.
+"""Builds fast msgspec structs of the models, decodes events, and describes faults in events.
 
 The models are the single definition. Hot events (queries in, answers and checkpoints out) use
 structs built from their fields and constraints; an event that a struct refuses is read again by the
@@ -19,8 +19,8 @@ from pydantic import BaseModel, StringConstraints, TypeAdapter, ValidationError
 from pydantic.fields import FieldInfo
 from pydantic_core import ErrorDetails, from_json
 
-from schemas.base import KIND_ERROR, MAX_DEFINITION_BYTES, Event, words_of_pattern
-from schemas.json_limits import MAX_FAULTS, MAX_NAMES, REPEATED, repeats_a_field, shape_fault
+from schemas.base import KIND_ERROR, MAX_DEFINITION_BYTES, Event, message_of_pattern
+from schemas.json_limits import MAX_FAULTS, MAX_NAMES, REPEATED_FIELD, repeats_a_field, shape_fault
 
 ModelType = TypeVar("ModelType", bound=BaseModel)
 
@@ -35,7 +35,7 @@ _LIMITS: Final[dict[type, str]] = {
 
 
 DECODE_ERRORS: Final = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
-"""Errors of msgspec for unreadable bytes; invalid UTF-8 and deep nesting have their own."""
+"""Errors of msgspec for unreadable bytes; invalid UTF-8 and deep nesting have separate types."""
 
 MAX_DESCRIPTION: Final = 500
 
@@ -43,7 +43,7 @@ MAX_DIGITS: Final = 400
 """Most digits of a JSON integer; longer ones become infinite floats."""
 
 MAX_DESCRIBED_FAULTS: Final = 3
-"""Most faults described for one event; of the rest only the number is given."""
+"""Most faults described for one event; for more, only their number is given."""
 
 
 class MalformedEventError(ValueError):
@@ -144,12 +144,12 @@ class Codec(Generic[ModelType]):
             raise MalformedEventError(f"event: {len(data)} bytes; send at most {self._limit}")
         if fault := shape_fault(data, names=self._names):
             raise MalformedEventError(f"event: {fault}")
-        event = self.decode_own(data)
+        event = self.decode_trusted(data)
         if repeats_a_field(data):
-            raise MalformedEventError(REPEATED)
+            raise MalformedEventError(REPEATED_FIELD)
         return event
 
-    def decode_own(self, data: bytes) -> ModelType:
+    def decode_trusted(self, data: bytes) -> ModelType:
         """Decode an event that Sotto wrote, without the check for repeated fields."""
         try:
             return self._adapter.validate_json(data)
@@ -203,8 +203,8 @@ def describe_at(
         return f"{whole or 'document'}: {error.error_count()} fields are wrong; compare it with the contract"
     faults = error.errors(include_input=False, include_url=False)
     # Pydantic counts only valid items, so a list with invalid ones may be reported as too short, too.
-    at_fault = {one["loc"][:end] for one in faults for end in range(len(one["loc"]))}
-    faults = [one for one in faults if one["type"] != "too_short" or one["loc"] not in at_fault]
+    lists_with_faults = {fault["loc"][:end] for fault in faults for end in range(len(fault["loc"]))}
+    faults = [fault for fault in faults if fault["type"] != "too_short" or fault["loc"] not in lists_with_faults]
     for detail in faults[:MAX_DESCRIBED_FAULTS]:
         steps = place_of(detail)
         if detail["type"] == KIND_ERROR:
@@ -241,7 +241,7 @@ def _explain_fault(detail: ErrorDetails) -> str:
     if kind == "missing" and loc[-1] in _MISSING:
         return _MISSING[str(loc[-1])]
     if kind == "string_pattern_mismatch":
-        return words_of_pattern(detail["ctx"]["pattern"]) or detail["msg"]
+        return message_of_pattern(detail["ctx"]["pattern"]) or detail["msg"]
     return _WRONG_TYPE_MESSAGES.get(kind, detail["msg"])
 
 
@@ -257,7 +257,7 @@ class FaultLocator:
         self._public = public
 
     def __call__(self, detail: ErrorDetails) -> list[str]:
-        """Return the field names from the outermost to the fault; a hidden one by its number."""
+        """Return the field names from the outermost to the fault; a hidden name becomes a number."""
         at, words = self._given, []
         for left, step in enumerate(detail["loc"], 1 - len(detail["loc"])):
             inside = isinstance(at, Mapping) and step in at
@@ -270,11 +270,11 @@ class FaultLocator:
         return words
 
 
-def models() -> list[type[Event]]:
+def event_models() -> list[type[Event]]:
     """Return all event models, base classes first."""
     found: list[type[Event]] = [Event]
-    for one in found:
-        found += one.__subclasses__()
+    for model in found:
+        found += model.__subclasses__()
     return found
 
 
@@ -282,7 +282,7 @@ def models() -> list[type[Event]]:
 def _fields_of_mechanisms() -> dict[str, frozenset[str]]:
     return {
         kind: frozenset(model.model_fields)
-        for model in models()
+        for model in event_models()
         if "kind" in model.model_fields
         for kind in get_args(model.model_fields["kind"].annotation)
         if kind != "histogram"  # over a table, it is charged once: it has neither 'cutoff' nor 'answers'
@@ -293,7 +293,7 @@ def _fields_of_mechanisms() -> dict[str, frozenset[str]]:
 def contract_words() -> frozenset[str]:
     """Return all field names and kinds of the contract, which messages may show."""
     words: set[str] = set()
-    for model in models():
+    for model in event_models():
         for name, field in model.model_fields.items():
             words.add(name)
             if name == "kind":

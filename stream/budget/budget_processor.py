@@ -187,7 +187,7 @@ class BudgetProcessor:
             record = self._latest_records.pop(key)
             if key == PROGRESS_KEY:
                 self.topic_ids = topic_ids_of(record)
-            entry = decode_changelog_record(record, _ledger_codec.decode_own)
+            entry = decode_changelog_record(record, _ledger_codec.decode_trusted)
             if isinstance(entry, Receipt | LedgerProgress):
                 other_records.append(entry)
             else:

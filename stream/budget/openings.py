@@ -360,7 +360,7 @@ class AccountPeriods:
             raise RefusedError(
                 f"source '{request.source}' has no open stream with questions about this period; open one"
             )
-        account = self._ledger.register(source.of_period(start), None)
+        account = self._ledger.register(source.account_of_period(start), None)
         seed = self._new_incarnation(record)
         for grant in grants:
             self._open_stream(account, grant, start, seed, outputs)

@@ -1,4 +1,4 @@
-"""Writes and reads backup files: a heading, a line for each record, and an end line with a digest.
+"""Writes and reads backup files: a heading, one line per record, and an end line with a digest.
 
 Lines are JSON with keys and values byte for byte; a record without a value deletes its key.
 """
@@ -74,7 +74,7 @@ class BackupWriter:
         self._file = file
         self._digest = blake3()
         self.records: dict[TopicName, int] = {"ledger": 0, "trail": 0, "state": 0}
-        self._line(heading.model_dump_json().encode())
+        self._write_line(heading.model_dump_json().encode())
 
     def write(self, record: BackupRecord) -> None:
         """Write one record."""
@@ -85,7 +85,7 @@ class BackupWriter:
             raise BackupError(
                 f"{record.topic}: a record is not text; another program writes to this topic, see 'sotto topics acl'"
             ) from None
-        self._line(line)
+        self._write_line(line)
         self.records[record.topic] += 1
 
     def write_end(self, offsets: dict[str, int], head: TrailHead) -> BackupEnd:
@@ -94,7 +94,7 @@ class BackupWriter:
         self._file.write(ending.model_dump_json().encode() + b"\n")
         return ending
 
-    def _line(self, line: bytes) -> None:
+    def _write_line(self, line: bytes) -> None:
         self._digest.update(line + b"\n")
         self._file.write(line + b"\n")
 
@@ -122,7 +122,7 @@ class BackupFile:
         with _open_file(self.path) as file:
             for number, following in enumerate(file, 1):
                 if number > 2:
-                    record = self._record(line, number - 1)
+                    record = self._parse_record(line, number - 1)
                     counts[record.topic] += 1
                     yield record
                 digest.update(line)
@@ -135,7 +135,7 @@ class BackupFile:
             raise BackupError(f"{self.path} was changed: its digest does not match; take another copy")
         self.ending = ending
 
-    def _record(self, line: bytes, number: int) -> BackupRecord:
+    def _parse_record(self, line: bytes, number: int) -> BackupRecord:
         try:
             topic, partition, key, value = _decode_record(line)
         except DECODE_ERRORS:
@@ -176,7 +176,10 @@ _ledger: Codec[LedgerRecord] = Codec(LedgerRecord, limit=MAX_RECORD_BYTES)
 
 @dataclass(frozen=True)
 class CheckedBackup:
-    """A verified backup: its end line, accounts, errors found, and noted heads that its trail lacks."""
+    """A verified backup: its end line, its accounts, the errors found, and ``missing``.
+
+    ``missing`` has the noted trail heads that the backup's trail lacks.
+    """
 
     ending: BackupEnd
     accounts: list[LedgerRecord]

@@ -63,13 +63,13 @@ async def take_backup(settings: Settings, file: IO[bytes]) -> BackupEnd:
     consumer = reader(settings)
     await consumer.start()
     try:
-        taking = _BackupReader(settings, topics, consumer)
-        head = await taking.ledger(writer)
-        await taking.trail(writer, head)
-        await taking.state(writer)
+        backup_reader = _BackupReader(settings, topics, consumer)
+        head = await backup_reader.copy_ledger(writer)
+        await backup_reader.copy_trail(writer, head)
+        await backup_reader.copy_state(writer)
     finally:
         await consumer.stop()
-    return writer.write_end(taking.offsets, head)
+    return writer.write_end(backup_reader.offsets, head)
 
 
 class _BackupReader:
@@ -81,7 +81,7 @@ class _BackupReader:
         self._consumer = consumer
         self._batch = settings.batch_events
 
-    async def ledger(self, writer: BackupWriter) -> TrailHead:
+    async def copy_ledger(self, writer: BackupWriter) -> TrailHead:
         """Copy the ledger; return the head of its trail."""
         progress = None
         async for record in self._read("ledger", 0):
@@ -94,7 +94,7 @@ class _BackupReader:
             )
         return progress.trail
 
-    async def trail(self, writer: BackupWriter, head: TrailHead) -> None:
+    async def copy_trail(self, writer: BackupWriter, head: TrailHead) -> None:
         """Copy the trail up to the entry that the ledger names as its head."""
         count = 0
         async for record in self._read("trail", 0):
@@ -106,7 +106,7 @@ class _BackupReader:
         if count < head.entries:
             raise BackupError(f"the trail ends after {count} entries, and the ledger knows of {head.entries}")
 
-    async def state(self, writer: BackupWriter) -> None:
+    async def copy_state(self, writer: BackupWriter) -> None:
         """Copy the workers' changelog."""
         for partition in range(self._topics.partitions):
             async for record in self._read("state", partition):
@@ -145,7 +145,7 @@ _NO_COORDINATOR_ERRORS: Final = (
     GroupLoadInProgressError,
     NotCoordinatorForGroupError,
 )
-_UPDATE: Final = b"@update|"
+_UPDATE_KEY_PREFIX: Final = b"@update|"
 
 
 async def restore_backup(
@@ -167,39 +167,41 @@ async def restore_backup(
     topics = await require_topics(settings)
     _require_fit(backup, topics)
     await _require_empty(settings, topics)
-    returning = LedgerReturn(topics, checked.accounts)
-    streams = {stream.encode() for _, stream in returning.streams()}
-    lost = returning.lost()
-    patient = settings.model_copy(update={"transaction_timeout_ms": TRANSACTION_MS})
+    restored = RestoredLedger(topics, checked.accounts)
+    streams = {stream.encode() for _, stream in restored.streams()}
+    lost = restored.count_lost_streams()
+    patient_settings = settings.model_copy(update={"transaction_timeout_ms": TRANSACTION_MS})
     try:
         # The budget service's transactional id: a running service is fenced.
-        writer = await Writer.fence(patient, f"{budget_group(settings)}-0", budget_group(settings))
+        writer = await Writer.fence(patient_settings, f"{budget_group(settings)}-0", budget_group(settings))
     except RefusedTimeError:
         raise BackupError(
             f"Kafka refuses a transaction of {TRANSACTION_MS} ms, which a restore may need; raise the brokers' "
             "transaction.max.timeout.ms to that"
         ) from None
     try:
-        await writer.commit_parts(_parts(backup, topics, streams, returning, since, checked.ending.digest))
+        await writer.commit_parts(
+            _transaction_parts(backup, topics, streams, restored, since, checked.ending.digest)
+        )
     finally:
         await writer.close()
-    return len(returning.ledger.accounts), lost
+    return len(restored.ledger.accounts), lost
 
 
-def _parts(
-    backup: BackupFile, topics: Topics, streams: set[bytes], returning: LedgerReturn, since: Since, digest: str
+def _transaction_parts(
+    backup: BackupFile, topics: Topics, streams: set[bytes], restored: RestoredLedger, since: Since, digest: str
 ) -> Iterator[Outputs]:
     outputs, count = Outputs(), 0
     for record in backup.records():
-        if (kept := _convert_record(record, streams)) is None:
+        if (converted := _convert_record(record, streams)) is None:
             continue
-        outputs.add(getattr(topics, kept.topic), kept.partition, (kept.key, kept.value, ()))
+        outputs.add(getattr(topics, converted.topic), converted.partition, (converted.key, converted.value, ()))
         count += 1
         if count == RECORDS_PER_BATCH:
             yield outputs
             outputs, count = Outputs(), 0
     yield outputs
-    yield from returning.outputs(since, digest)
+    yield from restored.make_outputs(since, digest)
 
 
 def _convert_record(record: BackupRecord, streams: set[bytes]) -> BackupRecord | None:
@@ -212,7 +214,11 @@ def _convert_record(record: BackupRecord, streams: set[bytes]) -> BackupRecord |
         # The new topic of queries is read from offset 0.
         progress = Progress.model_validate_json(record.value or b"").model_copy(update={"offset": 0})
         return record._replace(value=progress.model_dump_json(exclude_defaults=True).encode())
-    stream = record.key.removeprefix(_UPDATE).partition(b"|")[2] if record.key.startswith(_UPDATE) else record.key
+    stream = (
+        record.key.removeprefix(_UPDATE_KEY_PREFIX).partition(b"|")[2]
+        if record.key.startswith(_UPDATE_KEY_PREFIX)
+        else record.key
+    )
     return record if stream in streams else None
 
 
@@ -234,31 +240,33 @@ async def _require_empty(settings: Settings, topics: Topics) -> None:
     consumer = reader(settings, isolation_level="read_uncommitted")
     await consumer.start()
     try:
-        places = [TopicPartition(one.name, number) for one in layout(topics) for number in range(one.partitions)]
-        ends: Mapping[TopicPartition, int] = await consumer.end_offsets(places)
+        partitions = [
+            TopicPartition(topic.name, number) for topic in layout(topics) for number in range(topic.partitions)
+        ]
+        ends: Mapping[TopicPartition, int] = await consumer.end_offsets(partitions)
     finally:
         await consumer.stop()
-    if filled := sorted({place.topic for place, end in ends.items() if end}):
+    if filled := sorted({partition.topic for partition, end in ends.items() if end}):
         raise BackupError(f"not empty: {', '.join(filled)}; restore a backup only into newly created topics")
     async with admin_client(settings) as admin:
         for group in (budget_group(settings), worker_group(settings)):
-            if await _coordinated(partial(group_members, admin, group)):
+            if await _retry_until_coordinated(partial(group_members, admin, group)):
                 raise BackupError(f"services run in group {group}; stop them first")
-            committed: dict[TopicPartition, Any] = await _coordinated(
+            committed: dict[TopicPartition, Any] = await _retry_until_coordinated(
                 partial(admin.list_consumer_group_offsets, group)
             )
-            if any(place.topic.startswith(f"{topics.prefix}.") for place in committed):
+            if any(partition.topic.startswith(f"{topics.prefix}.") for partition in committed):
                 raise BackupError(
                     f"group {group} has offsets of topics that are gone; delete it with kafka-consumer-groups.sh"
                 )
 
 
-async def _coordinated(ask: Callable[[], Awaitable[Result]]) -> Result:
-    """Retry a call until the group has a coordinator; a new broker needs time for it."""
+async def _retry_until_coordinated(call: Callable[[], Awaitable[Result]]) -> Result:
+    """Retry a call until the group has a coordinator; a new broker needs time to elect one."""
     deadline = time.monotonic() + COORDINATOR_SECONDS
     while True:
         try:
-            return await ask()
+            return await call()
         except _NO_COORDINATOR_ERRORS:
             if time.monotonic() > deadline:
                 raise
@@ -269,16 +277,16 @@ def _count_others(findings: list[str]) -> str:
     return f"; and {len(findings) - 1} more, see 'sotto ledger verify'" if len(findings) > 1 else ""
 
 
-LOST_ANSWERS_REASON: Final = "brought back from a backup: what it answered since is not known"
-HALTED_REASON: Final = "brought back from a backup: what was granted since is not known"
+LOST_ANSWERS_REASON: Final = "restored from a backup: its answers since the backup are not known"
+HALTED_REASON: Final = "restored from a backup: grants since the backup are not known"
 
 LEDGER_RECORDS_PER_BATCH: Final = 1_000
 
 Item = TypeVar("Item")
 
 
-class LedgerReturn:
-    """Makes the records to write after a backup's records, so that no budget is spent twice.
+class RestoredLedger:
+    """The ledger of a backup; makes the records to write after the backup's, so that no budget is spent twice.
 
     Streams that were not closed may have answered after the backup. They are halted for good and
     count as wholly spent: their noise is never drawn for another question, and they are never
@@ -286,7 +294,7 @@ class LedgerReturn:
     """
 
     def __init__(self, topics: Topics, records: Iterable[LedgerRecord]) -> None:
-        """Take the latest records of each key, without receipts."""
+        """Restore the ledger from the latest record of each key, without receipts."""
         records = list(records)
         self._topics = topics
         self._workers = ControlPublisher(topics)
@@ -301,12 +309,12 @@ class LedgerReturn:
         """Return the source and the name of each stream that was ever opened."""
         return [(name, stream) for name, account in self.ledger.accounts.items() for stream in account.grants]
 
-    def lost(self) -> int:
+    def count_lost_streams(self) -> int:
         """Return the number of streams that were not closed."""
         grants = (grant for account in self.ledger.accounts.values() for grant in account.grants.values())
         return sum(grant.state != "closed" for grant in grants)
 
-    def outputs(self, since: Since, backup: str) -> Iterator[Outputs]:
+    def make_outputs(self, since: Since, backup: str) -> Iterator[Outputs]:
         """Yield all changed records and a control event for each stream, in batches.
 
         ``since`` says what the operator knows about the time after the backup: ``nothing`` was
@@ -351,6 +359,6 @@ class LedgerReturn:
 
 
 def _batches(items: Iterable[Item]) -> Iterator[list[Item]]:
-    each = iter(items)
-    while batch := list(islice(each, LEDGER_RECORDS_PER_BATCH)):
+    remaining = iter(items)
+    while batch := list(islice(remaining, LEDGER_RECORDS_PER_BATCH)):
         yield batch

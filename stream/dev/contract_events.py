@@ -1,8 +1,8 @@
 """Lists all events and topics of the contract, and generates the events' JSON Schemas.
 
-The schemas differ from pydantic's in three points. Fields that are omitted at their defaults are
+The schemas differ from pydantic's in three points. Fields that the JSON omits at their defaults are
 neither required nor null. Schemas of Sotto's events allow new fields and, in open lists, new words.
-The schema of a query is a choice between its forms, each of which is a separate object.
+The schema of a query is a choice between its forms; each form is a separate object.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from schemas import (
     ReleaseCalibration,
     SparseVectorCalibration,
 )
-from schemas.queries import FIELDS_BESIDE, QUESTION_FIELDS
+from schemas.queries import COMPANION_FIELDS, QUESTION_FIELDS
 
 CONTRACT_VERSION: Final = "0.3.0"
 """Version of the contract: a new major number breaks readers or producers, a new minor number only adds."""
@@ -74,7 +74,7 @@ CHANNELS: Final = (
         "output",
         "the source's name, or nothing",
         "the budget service",
-        "The audit trail: each request, its decision and effects; chained by digests and kept for ever.",
+        "The audit trail: each request, its decision and effects; chained by digests and unchanged for ever.",
     ),
     Channel(
         "rejected",
@@ -176,14 +176,14 @@ EVENTS: Final = tuple(EventKind(model, channel, limit) for channel, limit, model
 """All JSON events; dead letters have arbitrary bytes, and the pieces of feeds' changelogs are binary."""
 
 
-def channel_named(name: str) -> Channel:
+def find_channel(name: str) -> Channel:
     """Return the channel of a topic."""
     return next(channel for channel in CHANNELS if channel.name == name)
 
 
-def side_of(event: EventKind) -> Side:
+def direction_of(event: EventKind) -> Side:
     """Return the direction of an event."""
-    return channel_named(event.channel).side
+    return find_channel(event.channel).side
 
 
 Mode = Literal["validation", "serialization"]
@@ -227,42 +227,42 @@ class _WireSchema(GenerateJsonSchema):
     def model_schema(self, schema: core_schema.ModelSchema) -> JsonSchemaValue:
         found = super().model_schema(schema)
         model: type[BaseModel] = schema["cls"]
-        written = self.mode == "serialization"
+        for_output = self.mode == "serialization"
         properties: Json = found.get("properties", {})
         required = []
         for name, info in model.model_fields.items():
-            properties[name] = _field(model, name, properties[name], written=written)
-            if name == KIND_FIELD or _is_required(model, name, info, written=written):
+            properties[name] = _field_schema(model, name, properties[name], for_output=for_output)
+            if name == KIND_FIELD or _is_required(model, name, info, for_output=for_output):
                 required.append(name)
         found["required"] = required
         if "description" in found:  # the examples are about Python
             found["description"] = found["description"].partition("\n\nExamples:")[0]
-        if written:
+        if for_output:
             found.pop("additionalProperties", None)
         return found
 
 
-def _is_required(model: type[BaseModel], name: str, info: FieldInfo, *, written: bool) -> bool:
-    return info.is_required() or (written and not _is_omitted(model, name))
+def _is_required(model: type[BaseModel], name: str, info: FieldInfo, *, for_output: bool) -> bool:
+    return info.is_required() or (for_output and not _is_omitted(model, name))
 
 
 def _is_omitted(model: type[BaseModel], name: str) -> bool:
     return getattr(model, "wire_omits_defaults", False) or name in getattr(model, "wire_omits", ())
 
 
-def _field(model: type[BaseModel], name: str, schema: Json, *, written: bool) -> Json:
-    shown = dict(schema)
-    if name == KIND_FIELD or (written and not _is_omitted(model, name)):
-        shown.pop("default", None)
-    if _is_omitted(model, name) and shown.get("default", False) is None:
-        del shown["default"]
-        others = [member for member in shown.pop("anyOf") if member != _NULL]
-        shown |= others[0] if len(others) == 1 else {"anyOf": others}
-    if written and (model, name) in EXTENSIBLE_FIELDS:
-        shown["examples"] = shown.pop("enum")
-        shown["x-open"] = True
-        shown["description"] = "An open list: expect other words too."
-    return shown
+def _field_schema(model: type[BaseModel], name: str, schema: Json, *, for_output: bool) -> Json:
+    field_schema = dict(schema)
+    if name == KIND_FIELD or (for_output and not _is_omitted(model, name)):
+        field_schema.pop("default", None)
+    if _is_omitted(model, name) and field_schema.get("default", False) is None:
+        del field_schema["default"]
+        others = [member for member in field_schema.pop("anyOf") if member != _NULL]
+        field_schema |= others[0] if len(others) == 1 else {"anyOf": others}
+    if for_output and (model, name) in EXTENSIBLE_FIELDS:
+        field_schema["examples"] = field_schema.pop("enum")
+        field_schema["x-open"] = True
+        field_schema["description"] = "An open list: expect other words too."
+    return field_schema
 
 
 def standalone_schema(event: EventKind) -> Json:
@@ -273,7 +273,7 @@ def standalone_schema(event: EventKind) -> Json:
 
 def mode_of(event: EventKind) -> Mode:
     """Return the schema mode: ``validation`` for events to Sotto, ``serialization`` for its own."""
-    return "validation" if side_of(event) == "input" else "serialization"
+    return "validation" if direction_of(event) == "input" else "serialization"
 
 
 @cache
@@ -297,17 +297,20 @@ def bundle_schemas(events: Sequence[EventKind], template: str) -> tuple[dict[str
 
 def split_query_forms(query: Mapping[str, Any]) -> Json:
     """Convert a query's schema to a choice of exactly one form."""
-    forms = [_form(query, "where", "fraction", *FIELDS_BESIDE["where"]), _form(query, "people", "min_rows")]
+    forms = [
+        _form_schema(query, "where", "fraction", *COMPANION_FIELDS["where"]),
+        _form_schema(query, "people", "min_rows"),
+    ]
     forms += [
-        _form(query, field, *(["where"] if beside else []), *FIELDS_BESIDE.get(field, ()))
+        _form_schema(query, field, *(["where"] if beside else []), *COMPANION_FIELDS.get(field, ()))
         for field, _, beside in QUESTION_FIELDS
     ]
-    kept = {
+    unchanged = {
         name: part
         for name, part in query.items()
         if name not in {"properties", "required", "additionalProperties"}
     }
-    return {**kept, "oneOf": forms}
+    return {**unchanged, "oneOf": forms}
 
 
 _TRUE: Final[Json] = {"const": True}
@@ -321,9 +324,9 @@ _FORM_CONDITIONS: Final[dict[str, Json]] = {
 """Conditions on the fields of a form that are given together."""
 
 
-def _form(query: Mapping[str, Any], field: str, *beside: str) -> Json:
+def _form_schema(query: Mapping[str, Any], field: str, *beside: str) -> Json:
     named = {"where", "fraction", *(name for name, _, _ in QUESTION_FIELDS)}
-    named |= {name for names in FIELDS_BESIDE.values() for name in names}
+    named |= {name for names in COMPANION_FIELDS.values() for name in names}
     properties: Mapping[str, Json] = query["properties"]
     return {
         "title": f"Query by {field}",

@@ -18,7 +18,7 @@ from stream.dev.contract_events import (
     EventKind,
     Json,
     bundle_schemas,
-    channel_named,
+    find_channel,
     standalone_schema,
 )
 from stream.kafka.topics.layouts import TopicLayout, budget_group, feed_layout, layout, merging_group, worker_group
@@ -120,16 +120,16 @@ Confluent's wire format (a magic byte and a schema id before the value) is not s
 
 
 @cache
-def document() -> Json:
+def build_document() -> Json:
     """Build the self-contained AsyncAPI 3.0 document of an installation."""
     own, shared = bundle_schemas(EVENTS, _TEMPLATE)
     topics = Topics(_PREFIX)
-    layouts = {wanted.name: wanted for wanted in layout(topics)}
-    made: dict[str, TopicLayout] = {
-        one.name: layouts[getattr(topics, one.name)] for one in CHANNELS if one.name != FEED_STATE
+    layouts = {topic.name: topic for topic in layout(topics)}
+    layout_by_channel: dict[str, TopicLayout] = {
+        channel.name: layouts[getattr(topics, channel.name)] for channel in CHANNELS if channel.name != FEED_STATE
     }
-    of_a_feed = feed_layout(topics, "", 0)
-    made[FEED_STATE] = replace(of_a_feed, name=of_a_feed.name + _SOURCE)
+    feed_template = feed_layout(topics, "", 0)
+    layout_by_channel[FEED_STATE] = replace(feed_template, name=feed_template.name + _SOURCE)
     return {
         "asyncapi": "3.0.0",
         "info": {"title": "Sotto", "version": CONTRACT_VERSION, "description": _DESCRIPTION},
@@ -142,7 +142,7 @@ def document() -> Json:
                 "variables": {"bootstrap": {"default": Settings.model_fields["bootstrap"].default}},
             }
         },
-        "channels": {channel.name: _channel(channel, made[channel.name]) for channel in CHANNELS},
+        "channels": {channel.name: _channel(channel, layout_by_channel[channel.name]) for channel in CHANNELS},
         "operations": _operations(),
         "components": {
             "messages": {event.name: _message(event) for event in EVENTS}
@@ -162,12 +162,12 @@ def document() -> Json:
     }
 
 
-def _channel(channel: Channel, layout_: TopicLayout) -> Json:
+def _channel(channel: Channel, topic_layout: TopicLayout) -> Json:
     messages = [event.name for event in EVENTS if event.channel == channel.name] or [DEAD_LETTER]
     if channel.name == FEED_STATE:
         messages.append(PIECE)
     found: Json = {
-        "address": layout_.name,
+        "address": topic_layout.name,
         "summary": channel.summary,
         "description": f"Written by {channel.writer}.",
         "parameters": {
@@ -179,9 +179,9 @@ def _channel(channel: Channel, layout_: TopicLayout) -> Json:
         "messages": {name: {"$ref": f"#/components/messages/{name}"} for name in messages},
         "bindings": {
             "kafka": {
-                **({"partitions": layout_.partitions} if layout_.partitions else {}),
+                **({"partitions": topic_layout.partitions} if topic_layout.partitions else {}),
                 "replicas": Settings.model_fields["replication"].default,
-                "topicConfiguration": _configuration(layout_),
+                "topicConfiguration": _configuration(topic_layout),
                 "bindingVersion": BINDING_VERSION,
             }
         },
@@ -198,9 +198,9 @@ def _channel(channel: Channel, layout_: TopicLayout) -> Json:
     return found
 
 
-def _configuration(layout_: TopicLayout) -> Json:
+def _configuration(topic_layout: TopicLayout) -> Json:
     typed: dict[str, Any] = {}
-    for name, text in layout_.configuration.items():
+    for name, text in topic_layout.configuration.items():
         if name == "cleanup.policy":
             typed[name] = text.split(",")
         else:
@@ -209,7 +209,7 @@ def _configuration(layout_: TopicLayout) -> Json:
 
 
 def _message(event: EventKind) -> Json:
-    channel = channel_named(event.channel)
+    channel = find_channel(event.channel)
     found: Json = {
         "name": event.name,
         "title": event.name,
@@ -232,7 +232,7 @@ def _message(event: EventKind) -> Json:
 def _binary(name: str, channel: str, summary: str, **more: Json) -> Json:
     """Describe a message that is no JSON."""
     message = {"name": name, "title": name, "summary": summary, "contentType": "application/octet-stream"}
-    return {**message, **more, "payload": {}, "bindings": _key(channel_named(channel))}
+    return {**message, **more, "payload": {}, "bindings": _key(find_channel(channel))}
 
 
 def _key(channel: Channel) -> Json:
@@ -305,21 +305,21 @@ class ContractError(RuntimeError):
 def generate_files() -> dict[str, str]:
     """Return the text of every generated file by its path in the folder."""
     schemas = {f"{SCHEMAS}/{_file_name(event.name)}": standalone_schema(event) for event in EVENTS}
-    return {name: _file_text(content) for name, content in {DOCUMENT: document(), **schemas}.items()}
+    return {name: _file_text(content) for name, content in {DOCUMENT: build_document(), **schemas}.items()}
 
 
-def export(folder: Path) -> list[str]:
+def export_files(folder: Path) -> list[str]:
     """Write the generated files, delete obsolete ones, and return the changed names."""
-    drifted = list_drift(folder)
+    drift = list_drift(folder)
     wanted = generate_files()
-    for name in drifted:
+    for name in drift:
         path = folder / name
         if name in wanted:
             path.parent.mkdir(parents=True, exist_ok=True)
             path.write_text(wanted[name], encoding="utf-8")
         else:
             path.unlink()
-    return drifted
+    return drift
 
 
 def list_drift(folder: Path) -> list[str]:
@@ -333,19 +333,19 @@ def list_drift(folder: Path) -> list[str]:
     return sorted(name for name in wanted.keys() | found.keys() if wanted.get(name) != found.get(name))
 
 
-def release(folder: Path) -> Path:
+def release_version(folder: Path) -> Path:
     """Save the current document as the released version, and return its path.
 
     Raises:
         ContractError: the version was released already.
     """
-    path = _released(folder)
+    path = _released_path(folder)
     if path.exists():
         raise ContractError(
             f"{path} was released already; raise CONTRACT_VERSION, or delete the file if it is unpublished"
         )
     path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text(_file_text(document()), encoding="utf-8")
+    path.write_text(_file_text(build_document()), encoding="utf-8")
     return path
 
 
@@ -355,25 +355,27 @@ def is_changed(folder: Path) -> bool:
     Raises:
         ContractError: the released document cannot be read.
     """
-    path = _released(folder)
+    path = _released_path(folder)
     if not path.exists():
         return False
     try:
         released = json.loads(path.read_text(encoding="utf-8"))
     except (OSError, ValueError, RecursionError) as error:
         raise ContractError(f"cannot read {path} ({type(error).__name__}); take it from the release") from None
-    return bool(_without_notes(released) != _without_notes(document()))
+    return bool(_without_explanations(released) != _without_explanations(build_document()))
 
 
-def _released(folder: Path) -> Path:
+def _released_path(folder: Path) -> Path:
     return folder / VERSIONS / ".".join(CONTRACT_VERSION.split(".")[:2]) / DOCUMENT
 
 
-def _without_notes(node: Any) -> Any:
+def _without_explanations(node: Any) -> Any:
     if isinstance(node, list):
-        return [_without_notes(one) for one in node]
+        return [_without_explanations(item) for item in node]
     if isinstance(node, dict):
-        return {name: _without_notes(inner) for name, inner in node.items() if name not in _EXPLANATION_KEYS}
+        return {
+            name: _without_explanations(inner) for name, inner in node.items() if name not in _EXPLANATION_KEYS
+        }
     return node
 
 

@@ -20,7 +20,7 @@ from stream.events.event_fields import (
     MAX_BYTES,
     NO_OBJECT,
     NO_TEXT,
-    REPEATED,
+    REPEATED_FIELD,
     Codes,
     Flaw,
     Moments,
@@ -83,7 +83,7 @@ class Decoder:
             event = _pairs_decoder.decode(value.decode(errors="surrogateescape"))
         except (ValueError, RecursionError):
             return MALFORMED
-        return REPEATED if _repeats_field(event, self._tree) else None
+        return REPEATED_FIELD if _repeats_field(event, self._tree) else None
 
 
 _decode: Final = msgspec.json.Decoder(float_hook=float).decode

@@ -35,7 +35,7 @@ OVERSIZE: Final = Flaw("oversize", f"event: more than {MAX_BYTES} bytes; send th
 NESTED: Final = Flaw("malformed", f"event: nested deeper than {MAX_DEPTH}; send the fields that are counted")
 MALFORMED: Final = Flaw("malformed", "event: is not JSON; send a JSON object in UTF-8")
 NO_OBJECT: Final = Flaw("malformed", "event: is JSON but not an object; send a JSON object")
-REPEATED: Final = Flaw("malformed", "event: a declared field is given twice; give each field once")
+REPEATED_FIELD: Final = Flaw("malformed", "event: a declared field is given twice; give each field once")
 NOBODY: Final = Flaw(
     "person",
     f"person: missing, blank, longer than {MAX_PERSON_BYTES} bytes, or neither text nor a whole number; say whose event it is",

@@ -85,7 +85,7 @@ def parse_definition(record: RecordLike, known: StandingDefinition | None = None
     if value is None or b'"standing":' not in value or (known is not None and is_stale(known.value, value)):
         return known
     try:
-        control = _codec.decode_own(value)
+        control = _codec.decode_trusted(value)
     except MalformedEventError:
         return known
     spec, source = control.spec, control.source

@@ -146,7 +146,7 @@ def _writer(definition: StandingDefinition) -> Callable[[Any], bytes]:
     def write(numbers: Any) -> bytes:
         if isinstance(numbers, list | tuple):
             return b"[%s]" % b",".join(map(write, numbers))
-        return domain.written(int(numbers)).encode()
+        return domain.format_steps(int(numbers)).encode()
 
     return write
 

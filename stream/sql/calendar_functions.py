@@ -15,7 +15,7 @@ from sqlglot import exp
 from sqlglot.dialects.dialect import Dialect
 
 from schemas import Dates, TableSource
-from schemas.calendars import PARTS, label_of
+from schemas.calendars import DATE_PARTS, cell_label
 from stream.sql.aggregates import StatementError
 from stream.tables.table_errors import quote_name
 
@@ -103,7 +103,7 @@ def replace_calendar_names(condition: str, source: TableSource, find_attribute: 
             continue
         attribute = calendar_attribute(name, source, find_attribute)
         domain = source.attributes[attribute]
-        if isinstance(domain, Dates) and domain.granularity not in PARTS and column.parent is not None:
+        if isinstance(domain, Dates) and domain.granularity not in DATE_PARTS and column.parent is not None:
             for literal in list(column.parent.find_all(exp.Literal)):
                 literal.replace(exp.Literal.string(_as_period(literal, domain.granularity)))
         column.replace(exp.column(exp.to_identifier(attribute, quoted=True)))
@@ -116,4 +116,4 @@ def _as_period(literal: Any, granularity: str) -> str:
     if granularity == "year" and not literal.is_string:
         return text
     found = _DAY.fullmatch(text)
-    return text if found is None else label_of(granularity, found[1]) or text
+    return text if found is None else cell_label(granularity, found[1]) or text

@@ -455,7 +455,9 @@ def _cell_predicates(name: str, domain: Domain) -> tuple[str, ...]:
         case Dates():
             return tuple(f"{quoted} = '{value}'" for value in domain.values())
         case Decimals(in_steps=whole):
-            return tuple(f"{quoted} = {domain.written(step)}" for step in range(whole.minimum, whole.maximum + 1))
+            return tuple(
+                f"{quoted} = {domain.format_steps(step)}" for step in range(whole.minimum, whole.maximum + 1)
+            )
         case Bins(edges=edges):
             last = len(edges) - 2
             found = []

@@ -203,7 +203,7 @@ class Attribute:
             return 0
         if at >= calendar.end():
             return domain.size
-        place = calendar.place_of(at)
+        place = calendar.cell_at(at)
         if calendar.start(place) != at:
             near = " or ".join(
                 quote_name(calendar.label(one)) for one in range(place, min(place + 2, domain.size))

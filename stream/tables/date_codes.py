@@ -16,7 +16,7 @@ from typing import Any, Final, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from schemas.calendars import FIRST_YEAR, HOUR_US, LAST_YEAR, MONTHS, day_of, local_time
+from schemas.calendars import FIRST_YEAR, HOUR_US, LAST_YEAR, MONTHS, local_time, parse_day
 from schemas.domains import Dates
 from stream.optional_packages import pl
 from stream.tables.table_errors import ColumnError
@@ -31,8 +31,8 @@ _ISO_PATTERN: Final = (
 _FIELDS: Final = ("year", "month", "day", "hour", "minute", "second", "fraction", "utc", "sign", "off", "minutes")
 _DAY_US: Final = 24 * HOUR_US
 _SECOND_US: Final = 1_000_000
-_FIRST_DAY: Final = day_of(f"{FIRST_YEAR}-01-01")
-_LAST_DAY: Final = day_of(f"{LAST_YEAR}-12-31")
+_FIRST_DAY: Final = parse_day(f"{FIRST_YEAR}-01-01")
+_LAST_DAY: Final = parse_day(f"{LAST_YEAR}-12-31")
 
 
 class _LocalTimes(NamedTuple):

@@ -133,7 +133,7 @@ class TableStore:
             try:
                 return self._load_expected(source, expected_fingerprint, version)
             except DataError as error:
-                if Address.of_table(source.path) is not None:
+                if Address.parse_table(source.path) is not None:
                     self._refused[source.source, expected_fingerprint] = (monotonic(), error)
                 raise
 
@@ -324,7 +324,7 @@ def _column_parts(column: npt.NDArray[np.unsignedinteger[Any]]) -> Iterator[byte
 
 
 def _is_in_database(source: TableSource) -> bool:
-    address = Address.of_table(source.path)
+    address = Address.parse_table(source.path)
     return address is not None and address.scheme == "postgresql"
 
 

@@ -15,7 +15,7 @@ import msgspec
 import numpy as np
 
 from schemas import MAX_EVENT_BYTES, Query
-from schemas.json_limits import REPEATED, may_repeat_a_field, repeats_a_field
+from schemas.json_limits import REPEATED_FIELD, may_repeat_a_field, repeats_a_field
 from schemas.wire import DECODE_ERRORS, Codec, MalformedEventError, struct
 from stream.kernel import Column, Spans, spans_of
 from stream.processing.dead_letters import Rejection, UnreadableValue
@@ -53,7 +53,7 @@ QUERY_FORMS: Final = (_FULL_FORM, PLAIN_FORM, _FULL_FORM, _WINDOW_FORM)
 
 _query_codec: Codec[Query] = Codec(Query, limit=MAX_EVENT_BYTES)
 
-_REPEATED_FIELD = Rejection("malformed", REPEATED)
+_REPEATED_FIELD = Rejection("malformed", REPEATED_FIELD)
 
 
 def decode_in_form(form: QueryForm, value: bytes, query: Any) -> Any:

@@ -276,6 +276,8 @@ class TermsTable:
         if (index := self._index.get(key)) is None:
             index = self._index[key] = len(self.all)
             if isinstance(source, EventsSource) and source.period_of is not None:
-                source = source.sharing(self._source_by_period_name.setdefault(source.period_of, source))
+                source = source.with_shared_attributes(
+                    self._source_by_period_name.setdefault(source.period_of, source)
+                )
             self.all.append(StreamTerms(source, mechanism, calibration, *data))
         return index

@@ -163,7 +163,7 @@ class Periods:
             of_period = self._in_period(spec, start)
             if of_period is None:
                 continue
-            first, end = asked_between(self._source.of_period(start), of_period)
+            first, end = asked_between(self._source.account_of_period(start), of_period)
             if first < end and first + standing.window.size_ms + span_ms(standing.lateness) <= until:
                 yield start
 

@@ -6,7 +6,7 @@ import pytest
 
 from schemas import Answer, Query
 from sotto import AsyncClient
-from stream.dev.demo.tour import stops, tour, tour_sources
+from stream.dev.demo.tour import tour, tour_sources, tour_stops
 from tests.conftest import StartService
 
 pytestmark = pytest.mark.kafka
@@ -29,7 +29,7 @@ async def test_releases_and_hypotheses_answer_the_same_after_a_kill(
         await client.register(source)
     chosen = [
         stop
-        for stop in stops(seed=7)
+        for stop in tour_stops(seed=7)
         if stop.spec.mechanism.kind in {"histogram", "lazy_histogram", "sparse_project", "pmw", "sparse_pmw"}
     ]
     for stop in chosen:

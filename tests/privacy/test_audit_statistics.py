@@ -11,13 +11,13 @@ from hypothesis import strategies as st
 from scipy.stats import binom, binomtest
 
 from stream.dev.audit import Case, Side
-from stream.dev.audit.audit_cases import SeenAnswer, Transcript
+from stream.dev.audit.audit_cases import AnswerContent, Transcript
 from stream.dev.audit.auditor import judge
 from stream.dev.audit.event_search import epsilon_at_least
 from stream.privacy.accuracy.noise_laws import clopper_pearson_lower, clopper_pearson_upper
 from tests.privacy.chance import at_most as likely_at_most
 
-ABOVE, BELOW = SeenAnswer("above"), SeenAnswer("below")
+ABOVE, BELOW = AnswerContent("above"), AnswerContent("below")
 
 
 @pytest.mark.parametrize("alpha", [0.025, 0.05, 1e-6])
@@ -110,7 +110,7 @@ def test_the_search_finds_one_number_among_many() -> None:
     def releases(shift: int) -> list[Transcript]:
         noise = chooser.geometric(0.2, (3000, 40)) - chooser.geometric(0.2, (3000, 40))
         noise[:, 17] += shift
-        return [(SeenAnswer("answer", tuple(row)),) for row in noise.tolist()]
+        return [(AnswerContent("answer", tuple(row)),) for row in noise.tolist()]
 
     event, likely, unlikely, trials, bound = judge(case(1.0), (releases(0), releases(6)), 1e-6)
     assert bound > 0.5

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from schemas import Answer, Query
 from sotto import Driver
 from stream.dev.demo import tour
-from stream.dev.demo.tour import CENSUS, answered, stops
+from stream.dev.demo.tour import CENSUS, ask_until_answered, tour_stops
 from stream.tables import adult
 
 OUTSTANDING = 0.3
@@ -18,10 +18,10 @@ OUTSTANDING = 0.3
 def test_busy_questions_are_asked_again_until_all_are_answered() -> None:
     driver = Driver(bytes(32), partitions=1, work_outstanding=OUTSTANDING)
     driver.register(adult.source(epsilon=20.0, delta=1e-4).model_copy(update={"source": CENSUS}))
-    stop = next(stop for stop in stops(1) if stop.spec.mechanism.kind == "pmw")
+    stop = next(stop for stop in tour_stops(1) if stop.spec.mechanism.kind == "pmw")
     driver.open(stop.spec)
-    whole = tour.mixed(1)
-    asked = tour.Mixed(whole.questions[:40], whole.truths[:40], whole.rows)
+    whole = tour.draw_mixed_questions(1)
+    asked = tour.MixedQuestions(whole.questions[:40], whole.truths[:40], whole.rows)
     queries = [
         Query.model_validate({"id": str(number), "stream": stop.spec.stream, **question})
         for number, question in enumerate(asked.questions)
@@ -36,22 +36,22 @@ def test_busy_questions_are_asked_again_until_all_are_answered() -> None:
     calibration = driver.grant(CENSUS, stop.spec.stream).calibration
     early = asyncio.run(ask_all(queries))
     assert {answer.outcome for answer in early} == {"answer", "rejected"}
-    seen, held = tour.judged(asked, early, stop.spec, calibration.alpha)
+    seen, held = tour.judge_mixed_answers(asked, early, stop.spec, calibration.alpha)
     assert "questions without an answer" in seen
     assert not held
 
-    answers = asyncio.run(answered(ask_all, queries, sleep))
+    answers = asyncio.run(ask_until_answered(ask_all, queries, sleep))
     assert {answer.outcome for answer in answers} == {"answer"}
-    seen, held = tour.judged(asked, answers, stop.spec, calibration.alpha)
+    seen, held = tour.judge_mixed_answers(asked, answers, stop.spec, calibration.alpha)
     assert "without an answer" not in seen
     assert held
 
 
 def test_a_stream_that_answers_nothing_is_told_of() -> None:
-    asked = tour.Mixed(({"where": "TRUE"},), ((1.0,),), rows=1)
+    asked = tour.MixedQuestions(({"where": "TRUE"},), ((1.0,),), rows=1)
     refused = Answer(id="1", stream="s", outcome="rejected", reason="table: gone")
-    spec = next(stop.spec for stop in stops(1) if stop.spec.mechanism.kind == "pmw")
-    seen, held = tour.judged(asked, [refused], spec, 1.0)
+    spec = next(stop.spec for stop in tour_stops(1) if stop.spec.mechanism.kind == "pmw")
+    seen, held = tour.judge_mixed_answers(asked, [refused], spec, 1.0)
     assert "table: gone" in seen
     assert not held
 
@@ -59,7 +59,7 @@ def test_a_stream_that_answers_nothing_is_told_of() -> None:
 def test_the_step_of_unknown_groups_checks_counts_of_countries() -> None:
     driver = Driver(bytes(32), partitions=1)
     driver.register(tour.tour_sources()[0])
-    stop = next(stop for stop in stops(1) if stop.spec.mechanism.kind == "unknown_groups")
+    stop = next(stop for stop in tour_stops(1) if stop.spec.mechanism.kind == "unknown_groups")
     driver.open(stop.spec)
     answers = [driver.ask(stop.spec.stream, **question) for question in stop.questions]
     grant = driver.grant(CENSUS, stop.spec.stream)

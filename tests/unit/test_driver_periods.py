@@ -9,7 +9,7 @@ import pytest
 from schemas import BeginPeriod, CloseStream, Query
 from schemas.windows import format_moment, moment_ms, span_ms
 from sotto import Driver, Refused
-from stream.dev.backup_transfer import LedgerReturn
+from stream.dev.backup_transfer import RestoredLedger
 from stream.processing.control_order import PERIOD_OVER_REASON, questions_in_period
 from tests.builders import KEY, installation
 from tests.unit.periods import (
@@ -368,8 +368,8 @@ def test_periods_that_nobody_needs_are_not_begun(source: str, start: str, messag
 
 def test_a_ledger_that_comes_back_from_a_backup_begins_no_more_of_its_streams() -> None:
     driver = played(ready(), days=2)
-    returning = LedgerReturn(driver.topics, ledger(driver))
-    assert list(returning.outputs("nothing", "0" * 64))
+    returning = RestoredLedger(driver.topics, ledger(driver))
+    assert list(returning.make_outputs("nothing", "0" * 64))
     kept = returning.ledger
     streams = {name: grant for account in kept.accounts.values() for name, grant in account.grants.items()}
     assert streams.keys() == grants(driver).keys()

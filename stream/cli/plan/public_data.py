@@ -13,8 +13,8 @@ from aiokafka.errors import KafkaError
 from schemas import EventsSource, Source, TableSource
 from stream.cli.output import CommandError
 from stream.client.async_client import AsyncClient
-from stream.dev.simulation import LAW, SimulationError, require_public, synthetic
-from stream.dev.simulation.simulation_inputs import is_shipped, require_other_table
+from stream.dev.simulation import SYNTHETIC_LAW, SimulationError, require_public, synthetic
+from stream.dev.simulation.simulation_inputs import is_shipped, require_shipped_table
 from stream.kafka.client.local_address import local_settings
 from stream.kafka.client.security import describe_error
 from stream.kafka.topics.creation import require_topics
@@ -39,9 +39,9 @@ def public_data(
     if table is not None and rows is not None:
         raise SimulationError("--table, --synthetic: exclude each other; give one of them")
     if rows is not None:
-        return synthetic(source, rows, seed), f"{rows:,} generated rows: {LAW}"
+        return synthetic(source, rows, seed), f"{rows:,} generated rows: {SYNTHETIC_LAW}"
     if table is None:
-        require_other_table(source)
+        require_shipped_table(source)
         table = Path(source.path)
     path, words = public_path(source, registered, table)
     try:

@@ -24,7 +24,7 @@ from stream.cli.output import (
 )
 from stream.cli.plan.plots import new_figure, plot_simulation
 from stream.cli.plan.public_data import RegisteredSources, public_data
-from stream.dev.simulation import Figures, SimulationReport, read_questions
+from stream.dev.simulation import ErrorSummary, SimulationReport, read_questions
 from stream.dev.simulation import simulate as simulate_stream
 from stream.formatting import format_error_bound
 
@@ -139,7 +139,7 @@ def _as_json(report: SimulationReport, data: str) -> dict[str, Any]:
     }
 
 
-def _figures(one: Figures) -> dict[str, Any]:
+def _figures(one: ErrorSummary) -> dict[str, Any]:
     alpha = None if one.alpha is None else dict(zip(("least", "largest"), one.alpha, strict=True))
     return {**asdict(one), "alpha": alpha}
 
@@ -212,7 +212,7 @@ def _figure(number: float) -> str:
     return f"{number:,.0f}" if number >= 1e4 else f"{number:.4g}"
 
 
-def _promised(one: Figures) -> str:
+def _promised(one: ErrorSummary) -> str:
     """Format the promised α; as a range if the answers' α differ by more than 1 %."""
     if one.alpha is None:
         return "nothing"

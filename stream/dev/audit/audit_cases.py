@@ -20,8 +20,8 @@ class AuditError(RuntimeError):
     """A mechanism has no cases, or the installation rejects a query; the message has the reason."""
 
 
-class SeenAnswer(NamedTuple):
-    """The content of one answer: outcome, numbers as multiples of the resolution, choice."""
+class AnswerContent(NamedTuple):
+    """The content of one answer: outcome, numbers in multiples of the resolution, and choice."""
 
     outcome: str
     numbers: tuple[int, ...] = ()
@@ -33,15 +33,15 @@ class SeenAnswer(NamedTuple):
         return f"{sign}{'=' if sign and shown else ''}{','.join(shown)}"
 
 
-Transcript = tuple[SeenAnswer, ...]
+Transcript = tuple[AnswerContent, ...]
 """The answers of one run; it ends when a stream halts."""
 
-HALTED = SeenAnswer("halted")
+HALTED = AnswerContent("halted")
 
 
 @dataclass(frozen=True)
-class Sent:
-    """One batch of live events, and the time to which the source's clock advances after it."""
+class EventBatch:
+    """A batch of live events, and the time to which the source's clock advances after the batch."""
 
     events: Sequence[Mapping[str, Any]]
     until: str
@@ -57,7 +57,7 @@ class Side:
 
     queries: Sequence[Mapping[str, Any]] = ()
     table: Mapping[str, Sequence[Any]] | None = None
-    sent: Sequence[Sent] = ()
+    sent: Sequence[EventBatch] = ()
 
 
 @dataclass(frozen=True)
@@ -74,7 +74,7 @@ class Case:
             claimed ε is the sum over the streams.
         interruption: the fault in a run.
         resolution: numbers are rounded down to multiples of this; choose about the noise scale.
-        event: a predicate on transcripts that distinguishes the sides; if it is missing, one is searched.
+        event: a predicate on transcripts that distinguishes the sides; if it is None, the auditor searches for one.
     """
 
     pair: str
@@ -109,20 +109,20 @@ class Case:
         """The δ that a run may lose."""
         return float(self.stream.get("delta", 0.0)) * self.streams
 
-    def seen(self, answer: Answer) -> SeenAnswer:
+    def content_of(self, answer: Answer) -> AnswerContent:
         """Return the content of an answer; AuditError for a rejection."""
         if answer.outcome == "rejected":
             raise AuditError(f"{self.kind}, {self.pair}: a query was rejected: {answer.reason}")
         single = (one for one in (answer.estimate, answer.typical_error) if one is not None)
         numbers = (*single, *(answer.estimates or ()))
-        return SeenAnswer(
+        return AnswerContent(
             answer.outcome,
             tuple(math.floor(number / self.resolution) for number in numbers),
-            _named(answer),
+            _named_choice(answer),
         )
 
 
-def _named(answer: Answer) -> str | None:
+def _named_choice(answer: Answer) -> str | None:
     """Return the groups or the choice that an answer names."""
     if answer.top_groups is not None:
         return "; ".join(", ".join(map(str, group.values())) for group in answer.top_groups)
@@ -141,10 +141,17 @@ _TOPIC: Final = {
 }
 _PLAN: Final = {"epsilon": 2.0, "expected_queries": 8, "beta": 0.1}
 _HOURLY: Final = {"window": {"size": "1h"}, "begins": "2026-01-01T00:00:00Z"}
-_ENDS: Final = ("00:20", "00:40", "01:00", "02:00")
+_BATCH_ENDS: Final = ("00:20", "00:40", "01:00", "02:00")
 
 
-_PERIODS: Final = {**_TOPIC, "contribution": 1, "total": 1, "unit": "person-period", "period": "1h", "ahead": "1h"}
+_TOPIC_WITH_PERIODS: Final = {
+    **_TOPIC,
+    "contribution": 1,
+    "total": 1,
+    "unit": "person-period",
+    "period": "1h",
+    "ahead": "1h",
+}
 _QUARTERS: Final = {"window": {"size": "15m"}, "begins": "2026-01-01T00:00:00Z"}
 
 
@@ -153,21 +160,21 @@ def _event(who: str, at: str, group: str = "a", amount: int = 0, **texts: str) -
 
 
 def _sides(
-    others: Sequence[Sequence[Mapping[str, Any]]], own: Sequence[Sequence[Mapping[str, Any]]]
+    others: Sequence[Sequence[Mapping[str, Any]]], person: Sequence[Sequence[Mapping[str, Any]]]
 ) -> tuple[Side, Side]:
     def side(*, present: bool) -> Side:
-        parts = zip(others, own, _ENDS, strict=False)
+        parts = zip(others, person, _BATCH_ENDS, strict=False)
         sent = [([*(mine if present else ()), *theirs], end) for theirs, mine, end in parts]
-        return Side(sent=[Sent(events, f"2026-01-01T{end}:00Z") for events, end in sent])
+        return Side(sent=[EventBatch(events, f"2026-01-01T{end}:00Z") for events, end in sent])
 
     return side(present=False), side(present=True)
 
 
-def _often(who: str, *ats: str, **fields: Any) -> list[Mapping[str, Any]]:
+def _events_of(who: str, *ats: str, **fields: Any) -> list[Mapping[str, Any]]:
     return [_event(who, at, **fields) for at in ats]
 
 
-_MANY: Final = [_event(f"other {number}", "00:41", group="b") for number in range(8)]
+_EIGHT_OTHERS: Final = [_event(f"other {number}", "00:41", group="b") for number in range(8)]
 
 LAPLACE: Final = (
     # At most two events of a person count, in any number of events and batches.
@@ -175,7 +182,7 @@ LAPLACE: Final = (
         "one person with 9 events more",
         {"kind": "laplace"},
         _TOPIC,
-        _sides([[_event("ann", "00:01")], [], []], [_often("me", "00:02", "00:03", "00:04")] * 3),
+        _sides([[_event("ann", "00:01")], [], []], [_events_of("me", "00:02", "00:03", "00:04")] * 3),
         {**_PLAN, "standing": _HOURLY},
         resolution=1.0,
     ),
@@ -184,7 +191,7 @@ LAPLACE: Final = (
         "one person ahead of the others more",
         {"kind": "laplace"},
         _TOPIC,
-        _sides([[], [], _MANY], [_often("me", "00:02", "00:03"), [], _often("me", "01:02")]),
+        _sides([[], [], _EIGHT_OTHERS], [_events_of("me", "00:02", "00:03"), [], _events_of("me", "01:02")]),
         {**_PLAN, "standing": _HOURLY},
         resolution=1.0,
     ),
@@ -192,7 +199,7 @@ LAPLACE: Final = (
         "one person in an empty window more",
         {"kind": "laplace", "answers": 2},
         _TOPIC,
-        _sides([[], [], [], [_event("ann", "01:01")]], [_often("me", "00:02", "00:03"), [], [], []]),
+        _sides([[], [], [], [_event("ann", "01:01")]], [_events_of("me", "00:02", "00:03"), [], [], []]),
         {**_PLAN, "standing": _HOURLY},
         resolution=2.0,
     ),
@@ -203,33 +210,36 @@ HISTOGRAM: Final = (
         "one person in both groups of a window more",
         {"kind": "histogram", "attributes": ["group"]},
         _TOPIC,
-        _sides([_MANY, [], []], [[_event("me", "00:02"), *_often("me", "00:03", "00:04", group="b")], [], []]),
+        _sides(
+            [_EIGHT_OTHERS, [], []],
+            [[_event("me", "00:02"), *_events_of("me", "00:03", "00:04", group="b")], [], []],
+        ),
         {**_PLAN, "standing": {**_HOURLY, "by": ["group"]}},
         resolution=1.0,
     ),
 )
 
 
-_NOTED: Final = {**_TOPIC, "texts": {"note": {"max_length": 4}}}
+_TOPIC_WITH_TEXTS: Final = {**_TOPIC, "texts": {"note": {"max_length": 4}}}
 _BY_NOTE: Final = {**_PLAN, "delta": 0.001, "standing": {**_HOURLY, "by": ["note"]}}
-_COMMON: Final = [_event(f"other {number}", "00:01", note="x") for number in range(9)]
+_NINE_OTHERS: Final = [_event(f"other {number}", "00:01", note="x") for number in range(9)]
 
 UNKNOWN_GROUPS: Final = (
     # At most two events of a person count, whether they have one text or several.
     Case(
         "one person with 9 events of a common text more",
         {"kind": "unknown_groups"},
-        _NOTED,
-        _sides([_COMMON, [], []], [_often("me", "00:02", "00:03", "00:04", note="x")] * 3),
+        _TOPIC_WITH_TEXTS,
+        _sides([_NINE_OTHERS, [], []], [_events_of("me", "00:02", "00:03", "00:04", note="x")] * 3),
         _BY_NOTE,
     ),
     Case(
         "one person with texts of its own more",
         {"kind": "unknown_groups"},
-        _NOTED,
+        _TOPIC_WITH_TEXTS,
         _sides(
-            [_COMMON, [], []],
-            [_often("me", "00:02", "00:03", note="y"), _often("me", "00:04", "00:05", note="z"), []],
+            [_NINE_OTHERS, [], []],
+            [_events_of("me", "00:02", "00:03", note="y"), _events_of("me", "00:04", "00:05", note="z"), []],
         ),
         _BY_NOTE,
     ),
@@ -246,10 +256,15 @@ RUNNING: Final = (
     Case(
         "one person's hour of 6 events more",
         {"kind": "running_count", "steps": 4},
-        _PERIODS,
+        _TOPIC_WITH_PERIODS,
         _sides(
             [[], [], [], [_event("ann", "01:05")]],
-            [_often("me", "00:02", "00:16"), _often("me", "00:17", "00:31", "00:32"), _often("me", "00:46"), []],
+            [
+                _events_of("me", "00:02", "00:16"),
+                _events_of("me", "00:17", "00:31", "00:32"),
+                _events_of("me", "00:46"),
+                [],
+            ],
         ),
         {"epsilon": 2.0, "beta": 0.1, "standing": _QUARTERS},
         event=_all_grown,
@@ -265,10 +280,10 @@ _COUNTED_TOPIC: Final = {
     "time": "at",
     "total": 1,
 }
-_COUNTING: Final = {"epsilon": 2.0, "beta": 0.1, "standing": _HOURLY}
+_RUNNING_PLAN: Final = {"epsilon": 2.0, "beta": 0.1, "standing": _HOURLY}
 
 
-def _running(*sums: tuple[Sequence[float], Sequence[float]]) -> tuple[Side, Side]:
+def _running_sides(*sums: tuple[Sequence[float], Sequence[float]]) -> tuple[Side, Side]:
     def asked(side: int) -> Side:
         hours = [f"2026-01-01T0{hour}:00:00Z" for hour in range(len(sums) + 1)]
         windows = [{"start": start, "end": end} for start, end in pairwise(hours)]
@@ -291,8 +306,8 @@ COUNTED_CASES: Final = (
         "one event more",
         {"kind": "running_count", "steps": 3},
         _COUNTED_TOPIC,
-        _running(([0.0], [1.0]), ([0.0, 0.0], [1.0, 0.0]), ([0.0] * 3, [1.0, 0.0, 0.0])),
-        _COUNTING,
+        _running_sides(([0.0], [1.0]), ([0.0, 0.0], [1.0, 0.0]), ([0.0] * 3, [1.0, 0.0, 0.0])),
+        _RUNNING_PLAN,
         event=_all_raised,
     ),
     # The first two answers use nodes of two levels, which both count the event: if both are raised, ε is lost.
@@ -300,15 +315,15 @@ COUNTED_CASES: Final = (
         "one event more; two levels",
         {"kind": "running_count", "steps": 3},
         _COUNTED_TOPIC,
-        _running(([0.0], [1.0]), ([0.0], [1.0]), ([0.0, 0.0], [1.0, 0.0])),
-        {**_COUNTING, "calibration": "textbook"},
+        _running_sides(([0.0], [1.0]), ([0.0], [1.0]), ([0.0, 0.0], [1.0, 0.0])),
+        {**_RUNNING_PLAN, "calibration": "textbook"},
         event=_two_raised,
     ),
     Case(
         "another's event in place of one",
         {"kind": "running_count", "steps": 2},
         {**_COUNTED_TOPIC, "neighbors": "replace"},
-        _running(([0.0], [1.0]), ([0.0, 1.0], [1.0, 0.0])),
-        _COUNTING,
+        _running_sides(([0.0], [1.0]), ([0.0, 1.0], [1.0, 0.0])),
+        _RUNNING_PLAN,
     ),
 )

@@ -12,8 +12,8 @@ from blake3 import blake3
 
 from schemas import Answer, OpenStream, Source
 from stream.client.client_calls import require_accepted
-from stream.dev.audit.audit_cases import HALTED, Case, SeenAnswer, Transcript
-from stream.dev.audit.event_search import Samples, TranscriptEvent, epsilon_at_least, named, search
+from stream.dev.audit.audit_cases import HALTED, AnswerContent, Case, Transcript
+from stream.dev.audit.event_search import Samples, TranscriptEvent, epsilon_at_least, label_event, search_event
 from stream.questions.question_forms import as_source, as_spec
 from stream.testing import Driver
 
@@ -38,8 +38,8 @@ class _AuditRun:
     side: int
     source: str
     streams: list[str]
-    seen: list[SeenAnswer] = field(default_factory=list)
-    over: bool = False
+    answers: list[AnswerContent] = field(default_factory=list)
+    has_ended: bool = False
 
 
 def sample(case: Case, *, runs: int, seed: int) -> tuple[Samples, str]:
@@ -52,9 +52,9 @@ def sample(case: Case, *, runs: int, seed: int) -> tuple[Samples, str]:
     for first in range(0, runs, RUNS_AT_A_TIME):
         name = f"{seed}|{case.kind}|{case.pair}|{first}"
         driver = Driver(blake3(name.encode(), derive_key_context=_KEY_CONTEXT).digest(), partitions=1)
-        played = _Installation(case, driver).play(min(RUNS_AT_A_TIME, runs - first))
-        for run in played:
-            transcripts[run.side].append(tuple(run.seen))
+        runs_of_batch = _Installation(case, driver).play(min(RUNS_AT_A_TIME, runs - first))
+        for run in runs_of_batch:
+            transcripts[run.side].append(tuple(run.answers))
         method = _method(driver)
     return transcripts, method
 
@@ -68,25 +68,25 @@ class _Installation:
 
     def play(self, runs: int) -> list[_AuditRun]:
         """Open all streams and ask all queries, alternating between the sides."""
-        sides = [self._opened(side, runs) for side in range(2)]
+        sides = [self._open_runs(side, runs) for side in range(2)]
         opened = [run for pair in zip(*sides, strict=True) for run in pair]
         if self._case.sides[0].sent:
             self._send(opened)
             return opened
-        places = range(len(self._case.sides[0].queries))
+        indexes = range(len(self._case.sides[0].queries))
         if self._case.interruption == "redelivery":
-            self._ask(opened, places)
+            self._ask(opened, indexes)
             for _ in range(DELIVERIES - 1):
-                self._take(opened, self._driver.redeliver(compare=False))
+                self._add_answers(opened, self._driver.redeliver(compare=False))
             return opened
-        for place in places:
+        for index in indexes:
             # A halted stream gives no new information, unless a crash may undo the halt.
-            self._ask([run for run in opened if not run.over], range(place, place + 1))
+            self._ask([run for run in opened if not run.has_ended], range(index, index + 1))
             if self._case.interruption == "crash":
                 self._driver.crash()
         return opened
 
-    def _opened(self, side: int, runs: int) -> list[_AuditRun]:
+    def _open_runs(self, side: int, runs: int) -> list[_AuditRun]:
         case = self._case
         capacity = SOURCE_EPSILON / case.epsilon
         if case.delta:
@@ -101,14 +101,14 @@ class _Installation:
             topic = {"topic": source} if case.source["kind"] == "events" else {}
             sources.append(as_source({**case.source, **topic, **budget, "source": source}))
             opened += [
-                _AuditRun(side, source, [f"stream-{side}-{number}-{own}" for own in range(case.streams)])
+                _AuditRun(side, source, [f"stream-{side}-{number}-{index}" for index in range(case.streams)])
                 for number in range(first, min(first + per_source, runs))
             ]
         self._driver.register_all(sources, table)
-        self._open(opened)
+        self._open_streams(opened)
         return opened
 
-    def _open(self, runs: Sequence[_AuditRun]) -> None:
+    def _open_streams(self, runs: Sequence[_AuditRun]) -> None:
         fields = {"epsilon": 1.0, **self._case.stream, "mechanism": dict(self._case.mechanism)}
         spec = as_spec({**fields, "stream": runs[0].streams[0], "source": runs[0].source})
         requests = [
@@ -130,28 +130,30 @@ class _Installation:
                 ):
                     for answer in answers:
                         # An answer of a period's stream belongs to the run of its model.
-                        run_of[answer.stream.partition("@")[0]].seen.append(self._case.seen(answer))
+                        run_of[answer.stream.partition("@")[0]].answers.append(self._case.content_of(answer))
 
-    def _ask(self, runs: list[_AuditRun], places: range) -> None:
+    def _ask(self, runs: list[_AuditRun], indexes: range) -> None:
         queries = (
             msgspec.json.encode(
                 {
-                    **self._case.sides[run.side].queries[place],
-                    "id": f"{run.streams[0]}-{place}",
-                    "stream": run.streams[place % self._case.streams],
+                    **self._case.sides[run.side].queries[index],
+                    "id": f"{run.streams[0]}-{index}",
+                    "stream": run.streams[index % self._case.streams],
                 },
             )
             for run in runs
-            for place in places
+            for index in indexes
         )
-        self._take(runs, self._driver.ask_many(queries))
+        self._add_answers(runs, self._driver.ask_many(queries))
 
-    def _take(self, runs: list[_AuditRun], answers: Sequence[Answer]) -> None:
+    def _add_answers(self, runs: list[_AuditRun], answers: Sequence[Answer]) -> None:
         each = len(answers) // max(len(runs), 1)
-        forgetful = self._case.interruption == "crash" or self._case.streams > 1
+        may_resume = self._case.interruption == "crash" or self._case.streams > 1
         for number, run in enumerate(runs):
-            run.seen += [self._case.seen(answer) for answer in answers[number * each : (number + 1) * each]]
-            run.over = not forgetful and run.seen[-1] == HALTED
+            run.answers += [
+                self._case.content_of(answer) for answer in answers[number * each : (number + 1) * each]
+            ]
+            run.has_ended = not may_resume and run.answers[-1] == HALTED
 
 
 def _method(driver: Driver) -> str:
@@ -170,8 +172,8 @@ LEAST_RUNS = 8
 class Finding:
     """The result of one case.
 
-    ``epsilon_at_least`` exceeds the true loss with at most the case's share of ``false_alarm`` as probability.
-    ``likely`` and ``unlikely`` count the runs with the event, among ``tested`` runs on each side.
+    ``epsilon_at_least`` exceeds the true loss with a probability of at most the case's share of ``false_alarm``.
+    ``likely`` and ``unlikely`` are the numbers of runs with the event, of ``tested`` runs on each side.
     """
 
     mechanism: str
@@ -216,10 +218,10 @@ def audit_all(
         raise ValueError("cases: name at least one")
     if runs < LEAST_RUNS:
         raise ValueError(f"runs: {runs} are too few; make at least {LEAST_RUNS}")
-    return (_audited(case, runs, seed, false_alarm / len(cases)) for case in cases)
+    return (_audit_case(case, runs, seed, false_alarm / len(cases)) for case in cases)
 
 
-def _audited(case: Case, runs: int, seed: int, alpha: float) -> Finding:
+def _audit_case(case: Case, runs: int, seed: int, alpha: float) -> Finding:
     transcripts, method = sample(case, runs=runs, seed=seed)
     event, likely, unlikely, tested, bound = judge(case, transcripts, alpha)
     return Finding(
@@ -243,12 +245,12 @@ def judge(case: Case, samples: Samples, alpha: float) -> tuple[TranscriptEvent, 
     one, half of the runs select an event and its direction, and the other half test them.
     """
     if case.event is not None:
-        events, tested, each = [named(case.event, side, samples) for side in (0, 1)], samples, alpha / 2
+        events, tested, each = [label_event(case.event, side, samples) for side in (0, 1)], samples, alpha / 2
     else:
         middle = len(samples[0]) // 2
         tested = (samples[0][middle:], samples[1][middle:])
         events = [
-            search(
+            search_event(
                 (samples[0][:middle], samples[1][:middle]),
                 delta=case.delta,
                 alpha=alpha,

@@ -2,7 +2,8 @@
 
 The event is tested on other runs, so the search needs no correction for multiple tests. The best event
 is a set of transcripts whose likelihood ratio exceeds a bound (lemma of Neyman and Pearson). Ratios
-are estimated in three ways, which suit different numbers of runs. Sources: Ding, Wang, Wang, Zhang & Kifer, Detecting violations of differential privacy, CCS 2018; Bichsel, Steffen, Bogunovic & Vechev,
+are estimated in three ways, which suit different numbers of runs. Sources: Ding, Wang, Wang, Zhang &
+Kifer, Detecting violations of differential privacy, CCS 2018; Bichsel, Steffen, Bogunovic & Vechev,
 DP-Sniper, S&P 2021.
 """
 
@@ -47,7 +48,7 @@ def epsilon_at_least(
     return np.log(np.maximum(ratio, 1.0))
 
 
-MAX_NAMED = 2
+MAX_LABEL_TRANSCRIPTS = 2
 """Most transcripts in an event's label."""
 
 Score = Callable[[Transcript], float]
@@ -62,32 +63,34 @@ class TranscriptEvent:
     """A set of transcripts, and the side (0 or 1) on which it is more likely."""
 
     contains: Callable[[Transcript], bool]
-    likelier: int
+    likelier_side: int
     label: str
 
     def hits(self, samples: Samples) -> tuple[int, int]:
         """Return the numbers of runs with the event: on the more likely side, then on the other."""
         found = [sum(map(self.contains, transcripts)) for transcripts in samples]
-        return found[self.likelier], found[1 - self.likelier]
+        return found[self.likelier_side], found[1 - self.likelier_side]
 
 
-def search(samples: Samples, *, delta: float, alpha: float, trials: int) -> TranscriptEvent:
+def search_event(samples: Samples, *, delta: float, alpha: float, trials: int) -> TranscriptEvent:
     """Return the event with the highest expected bound on ε in a test with ``trials`` other runs.
 
-    The first half of the samples trains the scores; the second half selects score, direction and bound.
+    The first half of the samples trains the scores; the second half selects the score, its direction and its bound.
     """
-    learn, choose = _halves(samples)
+    training, selection = _halves(samples)
     best, best_bound = TranscriptEvent(lambda _: True, 0, "every transcript"), -1.0
-    for make in (_by_transcript, _by_counts, _by_place):
-        score = make(learn)
-        scored = [Counter(map(score, transcripts)) for transcripts in choose]
+    for make in (_by_transcript, _by_counts, _by_position):
+        score = make(training)
+        scored = [Counter(map(score, transcripts)) for transcripts in selection]
         values = sorted(set(scored[0]) | set(scored[1]), reverse=True)
         counts = [np.array([side[value] for value in values]) for side in scored]
-        for likelier in (0, 1):
+        for likelier_side in (0, 1):
             # Descending for D, ascending for D′, so that the likeliest transcripts come first.
-            step = 1 if likelier == 0 else -1
-            likely, unlikely = (np.cumsum(side[::step]) for side in (counts[likelier], counts[1 - likelier]))
-            more = trials / len(choose[0])
+            step = 1 if likelier_side == 0 else -1
+            likely, unlikely = (
+                np.cumsum(side[::step]) for side in (counts[likelier_side], counts[1 - likelier_side])
+            )
+            more = trials / len(selection[0])
             bounds = epsilon_at_least(
                 np.minimum(likely * more, trials),
                 np.minimum(unlikely * more, trials),
@@ -95,31 +98,33 @@ def search(samples: Samples, *, delta: float, alpha: float, trials: int) -> Tran
                 delta=delta,
                 alpha=alpha,
             )
-            place = int(np.argmax(bounds))
-            if bounds[place] > best_bound:
-                best_bound = float(bounds[place])
-                best = _event(score, values[::step][place], likelier, choose)
+            index = int(np.argmax(bounds))
+            if bounds[index] > best_bound:
+                best_bound = float(bounds[index])
+                best = _event(score, values[::step][index], likelier_side, selection)
     return best
 
 
-def named(contains: Callable[[Transcript], bool], likelier: int, samples: Samples) -> TranscriptEvent:
+def label_event(contains: Callable[[Transcript], bool], likelier_side: int, samples: Samples) -> TranscriptEvent:
     """Build an event whose label has its most common transcripts in the samples."""
-    members = Counter(filter(contains, samples[likelier]))
-    commonest = " or ".join(spelled(transcript) for transcript, _ in members.most_common(MAX_NAMED))
-    more = len(members) - MAX_NAMED
+    members = Counter(filter(contains, samples[likelier_side]))
+    commonest = " or ".join(
+        format_transcript(transcript) for transcript, _ in members.most_common(MAX_LABEL_TRANSCRIPTS)
+    )
+    more = len(members) - MAX_LABEL_TRANSCRIPTS
     return TranscriptEvent(
-        contains, likelier, f"{commonest} or {more} more" if more > 0 else commonest or "never seen"
+        contains, likelier_side, f"{commonest} or {more} more" if more > 0 else commonest or "never seen"
     )
 
 
-def _event(score: Score, bound: float, likelier: int, samples: Samples) -> TranscriptEvent:
+def _event(score: Score, bound: float, likelier_side: int, samples: Samples) -> TranscriptEvent:
     def contains(transcript: Transcript) -> bool:
-        return score(transcript) >= bound if likelier == 0 else score(transcript) <= bound
+        return score(transcript) >= bound if likelier_side == 0 else score(transcript) <= bound
 
-    return named(contains, likelier, samples)
+    return label_event(contains, likelier_side, samples)
 
 
-def spelled(transcript: Transcript) -> str:
+def format_transcript(transcript: Transcript) -> str:
     """Format a transcript; repeated answers appear once with their number."""
     runs = [(one, len(list(run))) for one, run in groupby(str(seen) for seen in transcript)]
     return " ".join(one if times == 1 else f"{one}×{times}" for one, times in runs)
@@ -132,36 +137,38 @@ def _halves(samples: Samples) -> tuple[Samples, Samples]:
 
 def _by_transcript(samples: Samples) -> Score:
     """Score by the frequency of the whole transcript; best for few, short transcripts."""
-    ratio = _Ratio.learnt([list(transcripts) for transcripts in samples])
-    return ratio.of
+    ratio = _Ratio.estimate([list(transcripts) for transcripts in samples])
+    return ratio.score_of
 
 
 def _by_counts(samples: Samples) -> Score:
     """Score by counts of answers in any order; best for long transcripts of few different answers."""
-    ratio = _Ratio.learnt([[_tally(transcript) for transcript in transcripts] for transcripts in samples])
-    return lambda transcript: ratio.of(_tally(transcript))
+    ratio = _Ratio.estimate(
+        [[_count_answers(transcript) for transcript in transcripts] for transcripts in samples]
+    )
+    return lambda transcript: ratio.score_of(_count_answers(transcript))
 
 
-def _by_place(samples: Samples) -> Score:
+def _by_position(samples: Samples) -> Score:
     """Score by the parts of answers as if they were independent; best for many numbers.
 
     Parts without a clear difference are ignored, because their errors would add up.
     """
-    ratio = _Ratio.learnt(
+    ratio = _Ratio.estimate(
         [[part for t in transcripts for part in _parts(t)] for transcripts in samples], clear=2.5
     )
-    return lambda transcript: math.fsum(ratio.of(part) for part in _parts(transcript))
+    return lambda transcript: math.fsum(ratio.score_of(part) for part in _parts(transcript))
 
 
-def _tally(transcript: Transcript) -> Hashable:
+def _count_answers(transcript: Transcript) -> Hashable:
     return frozenset(Counter(transcript).items())
 
 
 def _parts(transcript: Transcript) -> list[Hashable]:
     parts: list[Hashable] = [("ends", len(transcript))]
-    for place, seen in enumerate(transcript):
-        parts.append((place, seen.outcome, seen.choice))
-        parts += [(place, part, number) for part, number in enumerate(seen.numbers)]
+    for index, seen in enumerate(transcript):
+        parts.append((index, seen.outcome, seen.choice))
+        parts += [(index, part, number) for part, number in enumerate(seen.numbers)]
     return parts
 
 
@@ -172,16 +179,16 @@ class _Ratio:
     logarithms: dict[Hashable, float]
 
     @classmethod
-    def learnt(cls, items: Sequence[Sequence[Hashable]], *, clear: float = 0.0) -> _Ratio:
+    def estimate(cls, items: Sequence[Sequence[Hashable]], *, clear: float = 0.0) -> _Ratio:
         """Estimate ratios; differences below ``clear`` standard deviations count as 0."""
-        one, other = (Counter(side) for side in items)
+        first, second = (Counter(side) for side in items)
         return cls(
             {
-                item: math.log((one[item] + 1) / (other[item] + 1))
-                for item in one | other
-                if (one[item] - other[item]) ** 2 >= clear**2 * (one[item] + other[item])
+                item: math.log((first[item] + 1) / (second[item] + 1))
+                for item in first | second
+                if (first[item] - second[item]) ** 2 >= clear**2 * (first[item] + second[item])
             },
         )
 
-    def of(self, item: Hashable) -> float:
+    def score_of(self, item: Hashable) -> float:
         return self.logarithms.get(item, 0.0)

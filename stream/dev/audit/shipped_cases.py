@@ -1,12 +1,12 @@
 """Audit cases of the shipped mechanisms.
 
 To add a mechanism, add its cases to ``SHIPPED`` under its kind. A good case uses nearly all of its ε, or
-would exceed it after a likely mistake:
+would exceed it after a likely mistake in the code:
 
 - data sets that differ as much as neighbors may, and values for which both outcomes are likely (for
   AboveThreshold near the shift that ``sotto plan`` prints);
 - an ε of 1 to 2: smaller losses need too many runs, larger losses show only in very rare events;
-- for numbers, a ``resolution`` near the noise scale. If ``event`` is missing, one is searched.
+- for numbers, a ``resolution`` near the noise scale. If ``event`` is missing, the auditor searches for one.
 """
 
 from __future__ import annotations
@@ -20,15 +20,15 @@ from stream.dev.audit.audit_cases import COUNTED_CASES, AuditError, Case, Side, 
 _VALUES: Final = {"kind": "values", "neighbors": "add-remove", "sensitivity": 1.0, "grid": 1.0}
 _TENTHS: Final = {**_VALUES, "sensitivity": 0.1, "grid": 0.1}
 _SEX: Final = {"kind": "table", "path": "audit.parquet", "attributes": {"sex": ["F", "M"]}}
-_GROWING: Final = {**_SEX, "neighbors": "add-remove"}
-_CHANGING: Final = {**_SEX, "neighbors": "replace"}
+_ADD_REMOVE_TABLE: Final = {**_SEX, "neighbors": "add-remove"}
+_REPLACE_TABLE: Final = {**_SEX, "neighbors": "replace"}
 
 
 def _values(*numbers: float) -> Side:
     return Side([{"value": float(number)} for number in numbers])
 
 
-def _moving(*pairs: tuple[float, float]) -> tuple[Side, Side]:
+def _values_of_sides(*pairs: tuple[float, float]) -> tuple[Side, Side]:
     return _values(*(one for one, _ in pairs)), _values(*(other for _, other in pairs))
 
 
@@ -38,30 +38,30 @@ def _above_threshold(cutoff: int = 1, *, monotone: bool = False) -> dict[str, An
 
 def _rising(value: float, length: int) -> tuple[Side, Side]:
     """All values rise by one step: only ⊥s (``below``) distinguish the sides."""
-    return _moving(*[(value, value + 1)] * length)
+    return _values_of_sides(*[(value, value + 1)] * length)
 
 
 def _crossing(value: float, lows: int, highs: int) -> tuple[Side, Side]:
-    """Some values rise by one step, then some fall by one: ⊥s, then ⊤s (``above``) distinguish the sides."""
-    return _moving(*[(value, value + 1)] * lows, *[(value + 1, value)] * highs)
+    """``lows`` values rise by one step, ``highs`` values fall by one: ⊥s, then ⊤s, distinguish the sides."""
+    return _values_of_sides(*[(value, value + 1)] * lows, *[(value + 1, value)] * highs)
 
 
-def _table(query: Mapping[str, Any], one: str, other: str, *, times: int = 1) -> tuple[Side, Side]:
+def _table_sides(query: Mapping[str, Any], one: str, other: str, *, times: int = 1) -> tuple[Side, Side]:
     return Side([query] * times, {"sex": list(one)}), Side([query] * times, {"sex": list(other)})
 
 
-_VISITS: Final = {**_GROWING, "person": "who", "contribution": 2}
+_VISITS: Final = {**_ADD_REMOVE_TABLE, "person": "who", "contribution": 2}
 
 
-def _visits(query: Mapping[str, Any], one: Mapping[str, str], other: Mapping[str, str]) -> tuple[Side, Side]:
+def _visit_sides(query: Mapping[str, Any], one: Mapping[str, str], other: Mapping[str, str]) -> tuple[Side, Side]:
     def side(people: Mapping[str, str]) -> Side:
-        rows = [(who, sex) for who, own in people.items() for sex in own]
+        rows = [(who, sex) for who, sexes in people.items() for sex in sexes]
         return Side([query], {"who": [who for who, _ in rows], "sex": [sex for _, sex in rows]})
 
     return side(one), side(other)
 
 
-def _nothing_but_bottoms(transcript: Transcript) -> bool:
+def _only_bottoms(transcript: Transcript) -> bool:
     return all(seen.outcome == "below" for seen in transcript)
 
 
@@ -82,14 +82,14 @@ _NUMBERED: Final = {
 }
 
 
-def _ranked(zeros: int, most: int) -> Side:
-    """Ask for a quantile of rows of the least and of the largest value."""
+def _quantile_side(zeros: int, most: int) -> Side:
+    """Ask for a quantile of ``zeros`` rows of the least value and ``most`` rows of the largest value."""
     return Side([{"quantile": "number", "q": 0.501}], {"number": [0] * zeros + [99] * most})
 
 
 _PLAN: Final = {"epsilon": 2.0, "expected_queries": 8, "beta": 0.1}
 _TEXTBOOK: Final = {**_PLAN, "calibration": "textbook"}
-_HALF: Final = {**_PLAN, "epsilon": 0.5}
+_HALF_EPSILON: Final = {**_PLAN, "epsilon": 0.5}
 _COUNT: Final = {"where": "sex = 'M'"}
 _SMALL_DELTA: Final = {**_PLAN, "delta": 0.001}
 
@@ -101,12 +101,18 @@ _ABOVE_THRESHOLD: Final = (
     Case("4 up, 4 down; cutoff 8", _above_threshold(8), _VALUES, _crossing(15, 4, 4), _PLAN),
     Case("up, down above the shift", _above_threshold(), _VALUES, _crossing(3, 1, 1), _PLAN),
     Case("4 up, 2 down", _above_threshold(), _VALUES, _crossing(0, 4, 2), {**_PLAN, "epsilon": 3.0}),
-    Case("6 up", _above_threshold(), _VALUES, _rising(1, 6), _PLAN, event=_nothing_but_bottoms),
+    Case("6 up", _above_threshold(), _VALUES, _rising(1, 6), _PLAN, event=_only_bottoms),
     Case("3 up, monotone", _above_threshold(monotone=True), _VALUES, _rising(0, 3), _PLAN),
     Case("4 up, 2 down", _above_threshold(), _VALUES, _crossing(-1, 4, 2), _TEXTBOOK),
     Case("4 up, 4 down; cutoff 4", _above_threshold(4), _VALUES, _crossing(-1, 4, 4), _TEXTBOOK),
     Case("2 up, 3 down; cutoff 60", _above_threshold(60), _VALUES, _crossing(35, 2, 3), _SMALL_DELTA),
-    Case("one row more", _above_threshold(monotone=True), _GROWING, _table(_COUNT, "F", "FM", times=3), _PLAN),
+    Case(
+        "one row more",
+        _above_threshold(monotone=True),
+        _ADD_REMOVE_TABLE,
+        _table_sides(_COUNT, "F", "FM", times=3),
+        _PLAN,
+    ),
     Case(
         "up, 5 down; cutoff 2, crashes",
         _above_threshold(2),
@@ -119,21 +125,28 @@ _ABOVE_THRESHOLD: Final = (
     Case(
         "up, down; redelivered", _above_threshold(), _VALUES, _crossing(1, 1, 1), _PLAN, interruption="redelivery"
     ),
-    Case("two streams, one up", _above_threshold(), _VALUES, _moving((5, 5), (5, 6)), _HALF, streams=2),
+    Case(
+        "two streams, one up",
+        _above_threshold(),
+        _VALUES,
+        _values_of_sides((5, 5), (5, 6)),
+        _HALF_EPSILON,
+        streams=2,
+    ),
 )
 
 
-def _scores(*pairs: tuple[float, float]) -> tuple[Side, Side]:
-    def asked(side: int) -> Side:
+def _score_sides(*pairs: tuple[float, float]) -> tuple[Side, Side]:
+    def side_of(side: int) -> Side:
         scores = [{"name": str(number), "value": pair[side]} for number, pair in enumerate(pairs, start=1)]
         return Side([{"candidates": scores}])
 
-    return asked(0), asked(1)
+    return side_of(0), side_of(1)
 
 
 _BY_SEX: Final = {"attributes": ["sex"]}
 _GROUPS: Final = {"group_by": ["sex"]}
-_MEN: Final = {"cells": [{"at": {"sex": "M"}}]}
+_MEN_CELL: Final = {"cells": [{"at": {"sex": "M"}}]}
 
 
 _GROUPED: Final = {
@@ -144,7 +157,7 @@ _GROUPED: Final = {
 }
 
 
-def _misjudged(queries: Sequence[Mapping[str, Any]], *, about: int = 50) -> tuple[Side, Side]:
+def _moved_row(queries: Sequence[Mapping[str, Any]], *, about: int = 50) -> tuple[Side, Side]:
     """One row moves between groups: one error of the initial hypothesis grows and another shrinks.
 
     Two groups have ``about`` rows each, and the third group has none.
@@ -154,7 +167,7 @@ def _misjudged(queries: Sequence[Mapping[str, Any]], *, about: int = 50) -> tupl
     return Side(queries, {"group": before}), Side(queries, {"group": after})
 
 
-_THREE: Final = {
+_THREE_ATTRIBUTES: Final = {
     "kind": "table",
     "path": "audit.parquet",
     "attributes": {name: ["0", "1"] for name in "abc"},
@@ -162,17 +175,17 @@ _THREE: Final = {
 }
 
 
-def _paired(query: Mapping[str, Any]) -> tuple[Side, Side]:
-    """One of eight rows changes both attributes of the pair that is most worth a measurement."""
+def _changed_pair(query: Mapping[str, Any]) -> tuple[Side, Side]:
+    """One of eight rows changes both attributes of the pair with the largest error."""
     same = {"a": list("00001111"), "b": list("00001111"), "c": list("01010101")}
     other = {**same, "a": list("00001110"), "b": list("00001110")}
     return Side([query], same), Side([query], other)
 
 
-def _distant(query: Mapping[str, Any]) -> tuple[Side, Side]:
-    """One of 400 rows changes, all far from an estimate that takes every cell for equally frequent.
+def _far_from_estimate(query: Mapping[str, Any]) -> tuple[Side, Side]:
+    """One of 400 rows changes; the estimate, all cells equally frequent, is far from the rows.
 
-    The estimate of the query's count is exact, so that it is not measured.
+    The estimate of the query's count is exact, so it is not measured.
     """
     same = {"a": list("01") * 200, "b": list("01") * 200, "c": list("01") * 200}
     other = {**same, "b": [*list("01") * 199, "0", "0"]}
@@ -186,11 +199,11 @@ def _numeric_sparse(numbers: str) -> dict[str, Any]:
     return {"kind": "numeric_sparse", "threshold": 0.0, "cutoff": 1, "numbers": numbers}
 
 
-_TEXTS: Final = {**_GROWING, "texts": {"note": {}}}
+_TEXTS: Final = {**_ADD_REMOVE_TABLE, "texts": {"note": {}}}
 _BY_NOTE: Final = {"group_by": ["note"]}
 
 
-def _notes(one: Sequence[str], other: Sequence[str]) -> tuple[Side, Side]:
+def _note_sides(one: Sequence[str], other: Sequence[str]) -> tuple[Side, Side]:
     def side(notes: Sequence[str]) -> Side:
         return Side([_BY_NOTE], {"sex": ["F"] * len(notes), "note": list(notes)})
 
@@ -211,19 +224,21 @@ SHIPPED: Final[Mapping[str, Sequence[Case]]] = {
             "16 up", {"kind": "laplace", "answers": 16}, _VALUES, _rising(0, 16), _SMALL_DELTA, event=_above_in_all
         ),
         # The values are half a grid step off the grid; as doubles they differ by slightly more than 0.1.
-        Case("0.1 up", {"kind": "laplace"}, _TENTHS, _moving((-0.55, -0.45)), {"beta": 0.1}, resolution=0.1),
+        Case(
+            "0.1 up", {"kind": "laplace"}, _TENTHS, _values_of_sides((-0.55, -0.45)), {"beta": 0.1}, resolution=0.1
+        ),
         Case(
             "one person with 5 rows more",
             {"kind": "laplace"},
             _VISITS,
-            _visits(_COUNT, {"ann": "F"}, {"ann": "F", "ben": "MMMMM"}),
+            _visit_sides(_COUNT, {"ann": "F"}, {"ann": "F", "ben": "MMMMM"}),
             _PLAN,
         ),
         Case(
             "one person in both groups more",
             {"kind": "laplace"},
             _VISITS,
-            _visits(_GROUPS, {"ann": "F"}, {"ann": "F", "ben": "FFFMMM"}),
+            _visit_sides(_GROUPS, {"ann": "F"}, {"ann": "F", "ben": "FFFMMM"}),
             _PLAN,
         ),
         # One more person changes the order of people, but must not change which rows of the others count.
@@ -231,7 +246,7 @@ SHIPPED: Final[Mapping[str, Sequence[Case]]] = {
             "one person more; whose rows count",
             {"kind": "laplace"},
             _VISITS,
-            _visits(
+            _visit_sides(
                 _GROUPS,
                 dict.fromkeys("bcdefg", "FFMM"),
                 {"ann": "FFFF", **dict.fromkeys("bcdefg", "FFMM")},
@@ -240,7 +255,11 @@ SHIPPED: Final[Mapping[str, Sequence[Case]]] = {
         ),
         # All values are quantiles of the first 1,000 rows, and with one row more only the largest is.
         Case(
-            "one row more; quantile", {"kind": "laplace"}, _NUMBERED, (_ranked(501, 499), _ranked(501, 500)), _PLAN
+            "one row more; quantile",
+            {"kind": "laplace"},
+            _NUMBERED,
+            (_quantile_side(501, 499), _quantile_side(501, 500)),
+            _PLAN,
         ),
         *audit_cases.LAPLACE,
     ),
@@ -249,21 +268,21 @@ SHIPPED: Final[Mapping[str, Sequence[Case]]] = {
             "one row of a common text more",
             {"kind": "unknown_groups"},
             _TEXTS,
-            _notes(["a"] * 9, ["a"] * 10),
+            _note_sides(["a"] * 9, ["a"] * 10),
             _SMALL_DELTA,
         ),
         Case(
             "one row with a text of its own more",
             {"kind": "unknown_groups"},
             _TEXTS,
-            _notes(["a"] * 9, [*["a"] * 9, "b"]),
+            _note_sides(["a"] * 9, [*["a"] * 9, "b"]),
             _SMALL_DELTA,
         ),
         Case(
             "one row with a text of its own more; no counts",
             {"kind": "unknown_groups", "counts": False},
             _TEXTS,
-            _notes(["a"] * 9, [*["a"] * 9, "b"]),
+            _note_sides(["a"] * 9, [*["a"] * 9, "b"]),
             _SMALL_DELTA,
         ),
         *audit_cases.UNKNOWN_GROUPS,
@@ -284,25 +303,45 @@ SHIPPED: Final[Mapping[str, Sequence[Case]]] = {
             _PLAN,
         ),
     ),
-    "noisy_max": (Case("1 up, 2 down", {"kind": "noisy_max"}, _VALUES, _scores((0, 1), (1, 0), (1, 0)), _PLAN),),
+    "noisy_max": (
+        Case("1 up, 2 down", {"kind": "noisy_max"}, _VALUES, _score_sides((0, 1), (1, 0), (1, 0)), _PLAN),
+    ),
     "exponential": (
-        Case("1 up, 2 down", {"kind": "exponential"}, _VALUES, _scores((0, 1), (1, 0), (1, 0)), _PLAN),
+        Case("1 up, 2 down", {"kind": "exponential"}, _VALUES, _score_sides((0, 1), (1, 0), (1, 0)), _PLAN),
     ),
     "histogram": (
-        Case("one row more", {"kind": "histogram", **_BY_SEX}, _GROWING, _table(_GROUPS, "F", "FM"), _PLAN),
-        Case("one row changed", {"kind": "histogram", **_BY_SEX}, _CHANGING, _table(_GROUPS, "FF", "FM"), _PLAN),
+        Case(
+            "one row more",
+            {"kind": "histogram", **_BY_SEX},
+            _ADD_REMOVE_TABLE,
+            _table_sides(_GROUPS, "F", "FM"),
+            _PLAN,
+        ),
+        Case(
+            "one row changed",
+            {"kind": "histogram", **_BY_SEX},
+            _REPLACE_TABLE,
+            _table_sides(_GROUPS, "FF", "FM"),
+            _PLAN,
+        ),
         *audit_cases.HISTOGRAM,
     ),
     "running_count": (*COUNTED_CASES, *audit_cases.RUNNING),
     "lazy_histogram": (
-        Case("one row more", {"kind": "lazy_histogram", **_BY_SEX}, _GROWING, _table(_MEN, "F", "FM"), _PLAN),
+        Case(
+            "one row more",
+            {"kind": "lazy_histogram", **_BY_SEX},
+            _ADD_REMOVE_TABLE,
+            _table_sides(_MEN_CELL, "F", "FM"),
+            _PLAN,
+        ),
     ),
     "pmw": (
         Case(
             "up, down",
             {**_ESTIMATED, "warm_start": 0},
             _GROUPED,
-            _misjudged([{"where": "\"group\" = 'A'"}, {"where": "\"group\" = 'B'"}], about=65),
+            _moved_row([{"where": "\"group\" = 'A'"}, {"where": "\"group\" = 'B'"}], about=65),
             _PLAN,
             resolution=8.0,
         ),
@@ -310,22 +349,22 @@ SHIPPED: Final[Mapping[str, Sequence[Case]]] = {
             "one row changed; opening",
             {**_ESTIMATED, "warm_start": 1},
             _GROUPED,
-            _misjudged([{"group_by": ["group"]}], about=4),
+            _moved_row([{"group_by": ["group"]}], about=4),
             _PLAN,
         ),
         Case(
             "one row changed; chosen pair",
             {"kind": "pmw", "attributes": list("abc"), "warm_start": "workload", "updates": 1},
-            _THREE,
-            _paired({"group_by": ["a", "b"]}),
+            _THREE_ATTRIBUTES,
+            _changed_pair({"group_by": ["a", "b"]}),
             _PLAN,
         ),
         # Nothing is measured, so every number but the typical error is the same on both sides.
         Case(
             "one row changed; typical error",
             {"kind": "pmw", "attributes": list("abc"), "warm_start": 0, "typical_error": True},
-            _THREE,
-            _distant({"where": "(a = '0' AND b = '0') OR (a = '1' AND b = '0')"}),
+            _THREE_ATTRIBUTES,
+            _far_from_estimate({"where": "(a = '0' AND b = '0') OR (a = '1' AND b = '0')"}),
             _PLAN,
             resolution=0.25,
         ),
@@ -333,7 +372,7 @@ SHIPPED: Final[Mapping[str, Sequence[Case]]] = {
             "up, down; worst case",
             {"kind": "pmw", "attributes": ["group"], "worst_case": True, "gap": 0.5},
             _GROUPED,
-            _misjudged([{"where": "\"group\" = 'A'"}, {"where": "\"group\" = 'B'"}], about=150),
+            _moved_row([{"where": "\"group\" = 'A'"}, {"where": "\"group\" = 'B'"}], about=150),
             _PLAN,
             resolution=8.0,
         ),
@@ -343,7 +382,7 @@ SHIPPED: Final[Mapping[str, Sequence[Case]]] = {
             "up, down",
             {"kind": "sparse_pmw", "attributes": ["group"], "updates": 1, "gap": 0.05, "sparsity": 1},
             _GROUPED,
-            _misjudged([{"cells": [{"at": {"group": "A"}}]}, {"cells": [{"at": {"group": "B"}}]}]),
+            _moved_row([{"cells": [{"at": {"group": "A"}}]}, {"cells": [{"at": {"group": "B"}}]}]),
             _PLAN,
             resolution=2.0,
         ),
@@ -352,8 +391,8 @@ SHIPPED: Final[Mapping[str, Sequence[Case]]] = {
         Case(
             "one row more",
             {"kind": "sparse_project", "projections": 4, **_BY_SEX},
-            _GROWING,
-            _table(_MEN, "F", "FM"),
+            _ADD_REMOVE_TABLE,
+            _table_sides(_MEN_CELL, "F", "FM"),
             _SMALL_DELTA,
         ),
     ),

@@ -73,27 +73,27 @@ def questions(
     seed: int,
 ) -> Iterator[DemoQuestion]:
     """Yield queries of all streams in turn; a few percent exceed the threshold."""
-    chance = random.Random(seed)  # noqa: S311  (test questions, not noise)
+    generator = random.Random(seed)  # noqa: S311  (test questions, not noise)
     people = AdultColumns()
     for number in range(queries_per_stream):
         for spec in specs:
             query_id = f"{spec.stream}/{number:06}"
             threshold = TABLE_THRESHOLD if spec.source == TABLE else FEED_THRESHOLD
             if spec.source == TABLE:
-                where, truth = _table_question(people, chance)
+                where, truth = _table_question(people, generator)
                 yield DemoQuestion(Query(id=query_id, stream=spec.stream, where=where), truth, threshold)
             else:
-                value = _feed_value(chance, threshold, calibrations[spec.stream].alpha)
+                value = _feed_value(generator, threshold, calibrations[spec.stream].alpha)
                 yield DemoQuestion(Query(id=query_id, stream=spec.stream, value=value), value, threshold)
 
 
-def _feed_value(chance: random.Random, threshold: float, alpha: float) -> float:
-    place = chance.random()
-    if place < 0.98:
-        return float(chance.randint(0, int(threshold - alpha)))
-    if place < 0.99:
-        return float(chance.randint(int(threshold - alpha), int(threshold + alpha)))
-    return float(chance.randint(int(threshold + alpha), int(2 * threshold)))
+def _feed_value(generator: random.Random, threshold: float, alpha: float) -> float:
+    share = generator.random()
+    if share < 0.98:
+        return float(generator.randint(0, int(threshold - alpha)))
+    if share < 0.99:
+        return float(generator.randint(int(threshold - alpha), int(threshold + alpha)))
+    return float(generator.randint(int(threshold + alpha), int(2 * threshold)))
 
 
 class AdultColumns:
@@ -107,18 +107,18 @@ class AdultColumns:
         self.rows = frame.height
 
 
-def _table_question(people: AdultColumns, chance: random.Random) -> tuple[str, float]:
+def _table_question(people: AdultColumns, generator: random.Random) -> tuple[str, float]:
     """Return a predicate and its true count."""
-    low = chance.randint(17, 70)
-    if chance.random() < 0.987:
-        high, hours = low + chance.randint(0, 6), chance.randint(20, 60)
-        woman = chance.random() < 0.5
+    low = generator.randint(17, 70)
+    if generator.random() < 0.987:
+        high, hours = low + generator.randint(0, 6), generator.randint(20, 60)
+        woman = generator.random() < 0.5
         where = (
             f"age BETWEEN {low} AND {high} AND sex = '{'F' if woman else 'M'}' AND \"hours-per-week\" < {hours}"
         )
         chosen = (people.age >= low) & (people.age <= high) & (people.woman == woman) & (people.hours < hours)
     else:
-        oldest = chance.randint(45, 80)
+        oldest = generator.randint(45, 80)
         where = f"age <= {oldest} OR NOT sex IN ('M')"
         chosen = (people.age <= oldest) | people.woman
     return where, float(np.count_nonzero(chosen))
@@ -130,7 +130,7 @@ TOLERANCE = 1e-9
 
 @dataclass(frozen=True)
 class Check:
-    """A claim, the observation, and whether the claim held."""
+    """A claim, the observation (``seen``), and whether the claim held."""
 
     claim: str
     seen: str
@@ -212,22 +212,22 @@ def check_answers(
     return checks, outcomes
 
 
-def check_budget(record: SourceRecord, grants: Sequence[GrantRecord], dry: set[str]) -> Check:
-    """Check that the budget adds up, and that the ledger shows exactly the streams in ``dry`` as exhausted."""
+def check_budget(record: SourceRecord, grants: Sequence[GrantRecord], exhausted: set[str]) -> Check:
+    """Check that the budget adds up, and that the ledger shows exactly the streams in ``exhausted`` as exhausted."""
     total = record.source.epsilon
     granted, spent, refunded = record.granted.epsilon, record.spent.epsilon, record.refunded.epsilon
-    ledger_dry = {grant.spec.stream for grant in grants if grant.tops == grant.calibration.cutoff}
+    ledger_exhausted = {grant.spec.stream for grant in grants if grant.tops == grant.calibration.cutoff}
     held = (
         granted - refunded <= total + TOLERANCE
         and abs(total - granted + refunded - record.left.epsilon) <= TOLERANCE
         and abs(sum(grant.spent.epsilon for grant in grants) - spent) <= TOLERANCE
         and abs(granted - refunded - spent) <= TOLERANCE
         and all(grant.spent.epsilon <= grant.cost.epsilon + TOLERANCE for grant in grants)
-        and ledger_dry == dry & {grant.spec.stream for grant in grants}
+        and ledger_exhausted == exhausted & {grant.spec.stream for grant in grants}
     )
     return Check(
         f"budget of {record.source.source} adds up (ε {total:g})",
         f"granted {granted:.4f}, spent {spent:.4f}, refunded {refunded:.4f}, left {record.left.epsilon:.4f}, "
-        f"{len(ledger_dry)} streams ran dry",
+        f"{len(ledger_exhausted)} streams ran exhausted",
         held,
     )

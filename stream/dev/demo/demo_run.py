@@ -80,12 +80,12 @@ def installation(
             kafka = Settings.of_local_broker(broker.start().bootstrap)
         else:
             kafka = Settings(bootstrap=bootstrap)
-        own = {
+        changed = {
             "prefix": f"sotto-demo-{run_id}",
             "session_timeout_ms": SESSION_TIMEOUT_MS,
             "table_roots": str(adult.PATH.parent),
         }
-        settings = kafka.model_copy(update=own)
+        settings = kafka.model_copy(update=changed)
         asyncio.run(create_topics(settings))
         stack.callback(lambda: asyncio.run(delete_topics(settings)))
         progress.step(f"starting the budget service{', a feed' if feed else ''} and two workers")
@@ -97,7 +97,7 @@ def installation(
             )
             for role, number in roles
         ]
-        yield DemoInstallation(settings, tuple(one for one in services if one.role == "worker"))
+        yield DemoInstallation(settings, tuple(service for service in services if service.role == "worker"))
 
 
 class AnswerReader:
@@ -126,7 +126,9 @@ class AnswerReader:
     async def wait(self, count: int, *, or_exhausted: bool = False) -> None:
         """Wait for ``count`` answers, or until none arrives for ``ANSWER_TIMEOUT`` seconds."""
         seen, since = len(self.answers), time.monotonic()
-        while len(self.answers) < count and not (or_exhausted and any(one.tops_left == 0 for one in self.answers)):
+        while len(self.answers) < count and not (
+            or_exhausted and any(answer.tops_left == 0 for answer in self.answers)
+        ):
             await asyncio.sleep(0.1)
             self.advance()
             if len(self.answers) > seen:
@@ -139,16 +141,18 @@ class AnswerReader:
             self.answers.append(answer)
 
 
-async def run_demo(up: DemoInstallation, progress: DemoProgress, *, queries: int, seed: int = 1) -> DemoReport:
+async def run_demo(
+    running: DemoInstallation, progress: DemoProgress, *, queries: int, seed: int = 1
+) -> DemoReport:
     """Run the demo, kill one worker half-way, and return the report.
 
     Args:
-        up: The installation, for one run only.
+        running: The installation, for one run only.
         progress: Receives the progress.
         queries: Minimum number of queries.
         seed: Seed of the questions, not of the noise.
     """
-    async with AsyncClient(up.settings) as client:
+    async with AsyncClient(running.settings) as client:
         progress.step("registering two sources and opening 40 streams")
         per_stream = -(-queries // len(streams(1)))
         specs = streams(per_stream)
@@ -160,7 +164,7 @@ async def run_demo(up: DemoInstallation, progress: DemoProgress, *, queries: int
         calibrations = {
             grant.spec.stream: grant.calibration for name in names for grant in await client.list_streams(name)
         }
-        asked = {one.query.id: one for one in questions(specs, calibrations, per_stream, seed)}
+        asked = {question.query.id: question for question in questions(specs, calibrations, per_stream, seed)}
         order = list(asked.values())
         half = len(order) // 2
         async with AnswerReader(client, progress, len(order)) as reader:
@@ -169,7 +173,7 @@ async def run_demo(up: DemoInstallation, progress: DemoProgress, *, queries: int
             await _publish(client, order[:half], reader)
             await reader.wait(half // 2)
             progress.step("killing one of the two workers (SIGKILL)")
-            up.workers[0].kill()
+            running.workers[0].kill()
             killed, answered_at_kill = time.monotonic(), len(reader.answers)
             await _publish(client, order[half:], reader)
             await reader.wait(len(order))
@@ -177,15 +181,15 @@ async def run_demo(up: DemoInstallation, progress: DemoProgress, *, queries: int
             await asyncio.sleep(1.0)  # lets duplicate answers arrive
         answers = reader.answers
         progress.step("asking a stream of every mechanism")
-        toured = await tour(client, seed)
+        tour_checks = await tour(client, seed)
         progress.step("closing the streams")
         await client.requests(
             [CloseStream(request=f"close {s.stream}", source=s.source, stream=s.stream) for s in specs],
         )
-        budgets = [await _settled(client, name) for name in names]
+        budgets = [await _wait_until_closed(client, name) for name in names]
     checks, outcomes = check_answers(asked, answers, calibrations)
-    dry = {answer.stream for answer in answers if answer.outcome == "above" and answer.tops_left == 0}
-    checks += [check_budget(*budget, dry) for budget in budgets]
+    exhausted = {answer.stream for answer in answers if answer.outcome == "above" and answer.tops_left == 0}
+    checks += [check_budget(*budget, exhausted) for budget in budgets]
     after = len(answers) - answered_at_kill
     checks.append(
         Check(
@@ -201,23 +205,23 @@ async def run_demo(up: DemoInstallation, progress: DemoProgress, *, queries: int
         "below": outcomes["below"],
         "halted_answers": outcomes["halted"],
         "streams": len(calibrations),
-        "streams_halted": len(dry),
+        "streams_halted": len(exhausted),
         "seconds": round(ended - began, 2),
         "queries_per_second": round(len(asked) / (ended - began)),
         "budgets": [record.model_dump(mode="json", exclude={"source"}) for record, _ in budgets],
     }
-    return DemoReport(checks + toured, figures)
+    return DemoReport(checks + tour_checks, figures)
 
 
 async def _publish(client: AsyncClient, order: list[DemoQuestion], reader: AnswerReader) -> None:
     for batch in (order[start : start + 500] for start in range(0, len(order), 500)):
-        for one in batch:
-            await client.publish(one.query)
+        for question in batch:
+            await client.publish(question.query)
         await client.flush()
         reader.advance(len(batch))
 
 
-async def _settled(client: AsyncClient, source: str) -> tuple[SourceRecord, list[GrantRecord]]:
+async def _wait_until_closed(client: AsyncClient, source: str) -> tuple[SourceRecord, list[GrantRecord]]:
     deadline = time.monotonic() + ANSWER_TIMEOUT
     while True:
         grants = await client.list_streams(source)

@@ -29,7 +29,7 @@ from stream.settings import Settings
 from stream.tables import flights
 
 EPSILON = 2.0
-LATE = 60
+LATE_MINUTES = 60
 """Minutes of delay from which a departure is late; cancelled departures are late too."""
 THRESHOLD = 80
 ALERTS = 10
@@ -37,10 +37,10 @@ STREAM = "late-aircraft"
 WINDOW_MS = 12 * 3_600_000
 DAY_MS = 24 * 3_600_000
 PARTITIONS = 4
-WORST = 10
+WORST_SHOWN = 10
 """Number of truly worst half-days in the report."""
 
-Place = tuple[str, str]
+WindowAirport = tuple[str, str]
 """Start of a window, and an airport."""
 
 
@@ -52,14 +52,14 @@ class Truth:
     departures: int
 
 
-def stream() -> StreamSpec:
+def live_stream() -> StreamSpec:
     """Return the stream that watches all airports for the year."""
     return StreamSpec.model_validate(
         {
             "stream": STREAM,
             "source": "flights",
             "epsilon": EPSILON,
-            "expected_queries": windows() * len(flights.AIRPORTS),
+            "expected_queries": count_windows() * len(flights.AIRPORTS),
             "mechanism": {
                 "kind": "above_threshold",
                 "threshold": THRESHOLD,
@@ -68,7 +68,7 @@ def stream() -> StreamSpec:
             },
             "standing": {
                 "count": "people",
-                "where": f"delay >= {LATE}",
+                "where": f"delay >= {LATE_MINUTES}",
                 "by": ["origin"],
                 "window": {"size": "12h"},
                 "begins": flights.BEGINS,
@@ -77,14 +77,14 @@ def stream() -> StreamSpec:
     )
 
 
-def windows() -> int:
+def count_windows() -> int:
     """Return the number of windows until the end of the replay."""
     return (moment_ms(flights.ENDS) - moment_ms(flights.BEGINS)) // WINDOW_MS
 
 
-def truths() -> dict[Place, Truth]:
+def exact_counts() -> dict[WindowAirport, Truth]:
     """Return exact counts of every window and airport with a late departure."""
-    late = flights.table().filter(pl.col("delay") >= LATE).drop_nulls("aircraft")
+    late = flights.table().filter(pl.col("delay") >= LATE_MINUTES).drop_nulls("aircraft")
     late = late.with_columns(window=pl.col("scheduled") // WINDOW_MS * WINDOW_MS)
     # Only the first late departure of an aircraft in a window counts, at any airport.
     counted = late.unique(["window", "aircraft"], keep="first", maintain_order=True)
@@ -111,21 +111,21 @@ async def run_live_demo(settings: Settings, progress: DemoProgress) -> DemoRepor
 
 
 async def _run(settings: Settings, source: EventsSource, progress: DemoProgress) -> DemoReport:
-    expected = windows() * len(flights.AIRPORTS)
+    expected = count_windows() * len(flights.AIRPORTS)
     async with AsyncClient(settings) as client:
         progress.step(f"opening one stream: half-days in which more than about {THRESHOLD} aircraft left late")
         await client.requests([RegisterSource(request="flights", source=source)])
-        await client.request(OpenStream(request=STREAM, stream=stream()))
+        await client.request(OpenStream(request=STREAM, stream=live_stream()))
         grant = await client.grant("flights", STREAM)
         async with AnswerReader(client, progress, expected) as reader:
             began = time.monotonic()
             progress.step("replaying 336,776 departures of 2013")
             await _publish(client, reader)
             await reader.wait(expected, or_exhausted=True)
-            took = time.monotonic() - began
+            seconds = time.monotonic() - began
             await asyncio.sleep(1.0)  # lets duplicate answers arrive
         budget = await client.budget("flights")
-        return _report(reader.answers, grant.calibration.alpha, reader.published, took, budget)
+        return _report(reader.answers, grant.calibration.alpha, reader.published, seconds, budget)
 
 
 async def _publish(client: AsyncClient, reader: AnswerReader) -> None:
@@ -141,22 +141,22 @@ async def _publish(client: AsyncClient, reader: AnswerReader) -> None:
 def _report(
     answers: list[Result], alpha: float, published: int, seconds: float, budget: SourceRecord
 ) -> DemoReport:
-    exact = truths()
-    none = Truth(0, 0)
+    exact = exact_counts()
+    no_departures = Truth(0, 0)
     answered = [answer for answer in answers if answer.index is not None]
-    places = [_place(answer) for answer in answered]
+    answered_places = [_place_of(answer) for answer in answered]
     ended = any(answer.tops_left == 0 for answer in answered)
-    wanted = _places()[: len(places)]
-    alerts = {place for place, answer in zip(places, answered, strict=True) if answer.outcome == "above"}
+    expected_places = _all_places()[: len(answered_places)]
+    alerts = {place for place, answer in zip(answered_places, answered, strict=True) if answer.outcome == "above"}
     wrong = sum(
-        _beyond(answer.outcome, exact.get(place, none).aircraft, alpha)
-        for place, answer in zip(places, answered, strict=True)
+        _is_beyond(answer.outcome, exact.get(place, no_departures).aircraft, alpha)
+        for place, answer in zip(answered_places, answered, strict=True)
     )
     checks = [
         Check(
             "each window of each airport is asked once, in order",
-            f"{len(_places()):,} windows and airports, {len(places):,} answered, {len(places) - len(set(places))} twice",
-            places == wanted and (ended or len(places) == len(_places())),
+            f"{len(_all_places()):,} windows and airports, {len(answered_places):,} answered, {len(answered_places) - len(set(answered_places))} twice",
+            answered_places == expected_places and (ended or len(answered_places) == len(_all_places())),
         ),
         Check(
             "above and below are right within the promised α",
@@ -170,7 +170,7 @@ def _report(
         ),
     ]
     worst = sorted(exact, key=lambda place: -exact[place].aircraft)
-    shown = sorted(alerts | set(worst[:WORST]), key=lambda place: -exact.get(place, none).aircraft)
+    shown = sorted(alerts | set(worst[:WORST_SHOWN]), key=lambda place: -exact.get(place, no_departures).aircraft)
     return DemoReport(
         checks,
         {
@@ -186,8 +186,8 @@ def _report(
                     "window": place[0],
                     "origin": place[1],
                     "rank": worst.index(place) + 1 if place in exact else None,
-                    "aircraft": exact.get(place, none).aircraft,
-                    "departures": exact.get(place, none).departures,
+                    "aircraft": exact.get(place, no_departures).aircraft,
+                    "departures": exact.get(place, no_departures).departures,
                     "alert": place in alerts,
                 }
                 for place in shown
@@ -196,17 +196,17 @@ def _report(
     )
 
 
-def _places() -> list[Place]:
+def _all_places() -> list[WindowAirport]:
     begin = moment_ms(flights.BEGINS)
-    starts = (format_moment(begin + number * WINDOW_MS) for number in range(windows()))
+    starts = (format_moment(begin + number * WINDOW_MS) for number in range(count_windows()))
     return [(start, origin) for start in starts for origin in flights.AIRPORTS]
 
 
-def _place(answer: Answer) -> Place:
+def _place_of(answer: Answer) -> WindowAirport:
     if answer.window is None or answer.group is None:
         raise RuntimeError("an answer of a standing stream names no window")
     return answer.window.start, str(answer.group["origin"])
 
 
-def _beyond(outcome: str, truth: int, alpha: float) -> bool:
+def _is_beyond(outcome: str, truth: int, alpha: float) -> bool:
     return truth < THRESHOLD - alpha if outcome == "above" else truth > THRESHOLD + alpha

@@ -25,7 +25,7 @@ from stream.processing.dead_letters import BUSY
 from stream.tables import adult
 
 QUESTIONS: Final = 2_000
-MANY_EPSILON: Final = 1.0
+MIXED_EPSILON: Final = 1.0
 ATTRIBUTES: Final = ("age", "sex", "education-num", "race", "income>50K")
 MECHANISM: Final[dict[str, Any]] = {"kind": "pmw", "attributes": list(ATTRIBUTES), "beyond": "unpromised"}
 
@@ -33,7 +33,7 @@ _GROUPS: Final = (("sex", 2), ("race", 5))
 
 
 @dataclass(frozen=True)
-class Mixed:
+class MixedQuestions:
     """Questions and their true answers, computed by array comparisons."""
 
     questions: tuple[dict[str, Any], ...]
@@ -41,16 +41,20 @@ class Mixed:
     rows: int
 
 
-def mixed(seed: int) -> Mixed:
+def draw_mixed_questions(seed: int) -> MixedQuestions:
     """Draw counts, shares, sums, means and groups; the same seed gives the same questions."""
-    chance = random.Random(seed)  # noqa: S311  (questions, not noise)
+    generator = random.Random(seed)  # noqa: S311  (questions, not noise)
     frame = pl.read_csv(adult.PATH)
     columns = {name: frame[name].to_numpy() for name in ATTRIBUTES}
-    asked = [_one(chance, columns) for _ in range(QUESTIONS)]
-    return Mixed(tuple(question for question, _ in asked), tuple(truth for _, truth in asked), frame.height)
+    asked = [_draw_question(generator, columns) for _ in range(QUESTIONS)]
+    return MixedQuestions(
+        tuple(question for question, _ in asked), tuple(truth for _, truth in asked), frame.height
+    )
 
 
-def judged(asked: Mixed, answers: Sequence[Answer], spec: StreamSpec, alpha: float) -> tuple[str, bool]:
+def judge_mixed_answers(
+    asked: MixedQuestions, answers: Sequence[Answer], spec: StreamSpec, alpha: float
+) -> tuple[str, bool]:
     """Describe promise, error and cost, and check every answer against its α."""
     held, counts, silent = True, [], 0
     for question, truth, answer in zip(asked.questions, asked.truths, answers, strict=True):
@@ -69,30 +73,32 @@ def judged(asked: Mixed, answers: Sequence[Answer], spec: StreamSpec, alpha: flo
     seen = (
         f"{len(answers):,} questions for ε {spent:.3g} of {spec.epsilon:g}, {bases['noisy']} of them measured; counts within "
         f"±{alpha:.0f} ({alpha / asked.rows:.1%} of the rows) promised, off by {max(counts):.0f} at most and "
-        f"{np.mean(counts):.0f} on average; Laplace noise for each would have cost ε {_laplace(spec, alpha):.3g} for that promise"
+        f"{np.mean(counts):.0f} on average; Laplace noise for each would have cost ε {_laplace_epsilon(spec, alpha):.3g} for that promise"
     )
     unpromised = sum(answer.alpha is None for answer in answers) - silent
     seen += f"; {unpromised} answers without a promise" if unpromised else ""
     return seen + (f"; {silent} questions without an answer" if silent else ""), held and silent == 0
 
 
-def _laplace(spec: StreamSpec, alpha: float) -> float:
+def _laplace_epsilon(spec: StreamSpec, alpha: float) -> float:
     each = Laplace(kind="laplace", answers=QUESTIONS)
     return needed_epsilon(spec.model_copy(update={"mechanism": each}), SourceFacts(disjoint=True), alpha)
 
 
-def _one(chance: random.Random, columns: dict[str, npt.NDArray[Any]]) -> tuple[dict[str, Any], tuple[float, ...]]:
-    low, high = sorted(chance.randint(16, 90) for _ in range(2))
+def _draw_question(
+    generator: random.Random, columns: dict[str, npt.NDArray[Any]]
+) -> tuple[dict[str, Any], tuple[float, ...]]:
+    low, high = sorted(generator.randint(16, 90) for _ in range(2))
     inside = (columns["age"] >= low) & (columns["age"] <= high)
     where = f"age BETWEEN {low} AND {high}"
-    if chance.random() < 0.5:
-        sex = chance.choice("FM")
+    if generator.random() < 0.5:
+        sex = generator.choice("FM")
         inside, where = inside & (columns["sex"] == sex), f"{where} AND sex = '{sex}'"
-    if chance.random() < 0.5:
-        rich = chance.randint(0, 1)
+    if generator.random() < 0.5:
+        rich = generator.randint(0, 1)
         inside, where = inside & (columns["income>50K"] == rich), f'{where} AND "income>50K" = {rich}'
     count = float(inside.sum())
-    match chance.randrange(10):
+    match generator.randrange(10):
         case 0:
             return {"where": where, "fraction": True}, (count / len(inside),)
         case 1:
@@ -100,7 +106,7 @@ def _one(chance: random.Random, columns: dict[str, npt.NDArray[Any]]) -> tuple[d
         case 2 if count > 0:
             return {"mean": "education-num", "where": where}, (float(columns["education-num"][inside].mean()),)
         case 3:
-            name, size = chance.choice(_GROUPS)
+            name, size = generator.choice(_GROUPS)
             values = columns[name][inside]
             cells = [values == value for value in (("F", "M") if name == "sex" else range(size))]
             return {"group_by": [name], "where": where}, tuple(float(cell.sum()) for cell in cells)
@@ -117,17 +123,19 @@ Sleep = Callable[[float], Awaitable[object]]
 _seconds = re.compile(r"ask it again in (\d+) s")
 
 
-async def answered(ask_all: AskAll, queries: Sequence[Query], sleep: Sleep = asyncio.sleep) -> list[Answer]:
+async def ask_until_answered(
+    ask_all: AskAll, queries: Sequence[Query], sleep: Sleep = asyncio.sleep
+) -> list[Answer]:
     """Return the answers in the questions' order; after ``busy``, ask a question again with a new id."""
     found = list(await ask_all(queries))
     for attempt in range(1, ATTEMPTS):
-        early = [place for place, answer in enumerate(found) if _is_busy(answer)]
-        if not early:
+        busy = [index for index, answer in enumerate(found) if _is_busy(answer)]
+        if not busy:
             break
-        await sleep(min(_wait(found[place]) for place in early))
-        again = [queries[place].model_copy(update={"id": f"{queries[place].id}/{attempt}"}) for place in early]
-        for place, answer in zip(early, await ask_all(again), strict=True):
-            found[place] = answer
+        await sleep(min(_wait_seconds(found[index]) for index in busy))
+        again = [queries[index].model_copy(update={"id": f"{queries[index].id}/{attempt}"}) for index in busy]
+        for index, answer in zip(busy, await ask_all(again), strict=True):
+            found[index] = answer
     return found
 
 
@@ -135,7 +143,7 @@ def _is_busy(answer: Answer) -> bool:
     return answer.outcome == "rejected" and (answer.reason or "").startswith(f"{BUSY}:")
 
 
-def _wait(answer: Answer) -> float:
+def _wait_seconds(answer: Answer) -> float:
     said = _seconds.search(answer.reason or "")
     return float(said[1]) if said else 1.0
 
@@ -156,7 +164,7 @@ Judge = Callable[[Sequence[Answer], GrantRecord], tuple[str, bool]]
 
 
 @dataclass(frozen=True)
-class Stop:
+class TourStop:
     """One mechanism of the tour: a stream, its questions, and the check of their answers."""
 
     spec: StreamSpec
@@ -176,7 +184,7 @@ def tour_sources() -> list[Source]:
     ]
 
 
-def stops(seed: int) -> list[Stop]:
+def tour_stops(seed: int) -> list[TourStop]:
     """Return a stop for every mechanism but ``running_count``, which needs a live topic."""
     people = AdultColumns()
     return [
@@ -184,7 +192,7 @@ def stops(seed: int) -> list[Stop]:
         *_answers(people),
         _unknown_groups(),
         *_releases(people),
-        _many(seed),
+        _mixed_questions(seed),
         *_hypotheses(people),
         _randomized_response(seed),
     ]
@@ -195,13 +203,13 @@ async def tour(client: AsyncClient, seed: int) -> list[Check]:
     for source in tour_sources():
         await client.register(source)
     checks = []
-    for stop in stops(seed):
+    for stop in tour_stops(seed):
         await client.open(stop.spec)
         queries = [
             Query.model_validate({"id": f"{stop.spec.stream}/{number}", "stream": stop.spec.stream, **question})
             for number, question in enumerate(stop.questions)
         ]
-        answers = await answered(client.ask_many, queries)
+        answers = await ask_until_answered(client.ask_many, queries)
         grant = await client.grant(stop.spec.source, stop.spec.stream)
         seen, held = stop.judge(answers, grant)
         checks.append(Check(f"{stop.spec.mechanism.kind} keeps its promise", seen, bool(held)))
@@ -216,7 +224,7 @@ def _spec(mechanism: dict[str, Any], source: str = CENSUS, **more: Any) -> Strea
     )
 
 
-def _within(truths: Sequence[float]) -> Judge:
+def _judge_errors(truths: Sequence[float]) -> Judge:
     def judge(answers: Sequence[Answer], _: GrantRecord) -> tuple[str, bool]:
         errors = [
             (abs((answer.estimate if answer.estimate is not None else np.inf) - truth), answer.alpha or 0.0)
@@ -224,13 +232,13 @@ def _within(truths: Sequence[float]) -> Judge:
         ]
         worst, alpha = max(errors)
         return f"{len(errors)} numbers, worst off by {worst:.4g} of ±{format_error_bound(alpha)}", all(
-            e <= a for e, a in errors
+            error <= bound for error, bound in errors
         )
 
     return judge
 
 
-def _sparse_vectors(people: AdultColumns) -> list[Stop]:
+def _sparse_vectors(people: AdultColumns) -> list[TourStop]:
     young, old = int((people.age < 25).sum()), int((people.age > 88).sum())
     questions = [{"where": "age > 88"}, {"where": "age < 25"}]
     base: dict[str, Any] = {"threshold": (young + old) / 2, "cutoff": 1, "monotone": True}
@@ -241,16 +249,16 @@ def _sparse_vectors(people: AdultColumns) -> list[Stop]:
 
     def numbers(answers: Sequence[Answer], grant: GrantRecord) -> tuple[str, bool]:
         seen, held = tops(answers, grant)
-        said, within = _within([float(young)])(answers[1:], grant)
+        said, within = _judge_errors([float(young)])(answers[1:], grant)
         return f"{seen}; {said}", held and within
 
     return [
-        Stop(_spec({"kind": "above_threshold", **base}), questions, tops),
-        Stop(_spec({"kind": "numeric_sparse", **base}), questions, numbers),
+        TourStop(_spec({"kind": "above_threshold", **base}), questions, tops),
+        TourStop(_spec({"kind": "numeric_sparse", **base}), questions, numbers),
     ]
 
 
-def _answers(people: AdultColumns) -> list[Stop]:
+def _answers(people: AdultColumns) -> list[TourStop]:
     laplace = _spec({"kind": "laplace", "answers": 4})
     questions: list[dict[str, Any]] = [
         {"where": "sex = 'F'"},
@@ -274,13 +282,13 @@ def _answers(people: AdultColumns) -> list[Stop]:
         return f"chose '{answer.choice}', {lost} below the best of ±{format_error_bound(alpha)}", lost <= alpha
 
     return [
-        Stop(laplace, questions, _within(truths)),
-        Stop(_spec({"kind": "noisy_max", "monotone": True}), [{"candidates": candidates}], chosen),
-        Stop(_spec({"kind": "exponential", "monotone": True}), [{"candidates": candidates}], chosen),
+        TourStop(laplace, questions, _judge_errors(truths)),
+        TourStop(_spec({"kind": "noisy_max", "monotone": True}), [{"candidates": candidates}], chosen),
+        TourStop(_spec({"kind": "exponential", "monotone": True}), [{"candidates": candidates}], chosen),
     ]
 
 
-def _unknown_groups() -> Stop:
+def _unknown_groups() -> TourStop:
     cells = pl.read_csv(adult.PATH)[COUNTRY].cast(pl.String)
     truths: dict[str, int] = dict(Counter(cells.drop_nulls().to_list()))
 
@@ -291,7 +299,7 @@ def _unknown_groups() -> Stop:
         seen = f"{len(released)} of {len(truths)} countries released, worst off by {worst:.4g} of ±{format_error_bound(alpha)}"
         return seen, bool(released) and worst <= alpha
 
-    return Stop(_spec({"kind": "unknown_groups"}, expected_queries=1), [{"group_by": [TEXT]}], judge)
+    return TourStop(_spec({"kind": "unknown_groups"}, expected_queries=1), [{"group_by": [TEXT]}], judge)
 
 
 def _women_in_groups(people: AdultColumns, lows: Iterable[int]) -> tuple[list[dict[str, Any]], list[float]]:
@@ -301,7 +309,7 @@ def _women_in_groups(people: AdultColumns, lows: Iterable[int]) -> tuple[list[di
     return asked, [float((people.woman & np.isin(people.age, one)).sum()) for one in ages]
 
 
-def _releases(people: AdultColumns) -> list[Stop]:
+def _releases(people: AdultColumns) -> list[TourStop]:
     histogram = _spec({"kind": "histogram", "attributes": ["sex", "age"]})
     wheres = ["age < 30", "sex = 'F' AND age >= 60", "TRUE"]
     truths = [
@@ -313,35 +321,37 @@ def _releases(people: AdultColumns) -> list[Stop]:
     sparse = {"attributes": ["age", "sex"], "sparsity": 5}
 
     return [
-        Stop(histogram, [{"where": where} for where in wheres], _within(truths)),
-        Stop(_spec({"kind": "lazy_histogram", **sparse}), asked, _within(counts)),
-        Stop(_spec({"kind": "sparse_project", **sparse}), asked, _within(counts)),
+        TourStop(histogram, [{"where": where} for where in wheres], _judge_errors(truths)),
+        TourStop(_spec({"kind": "lazy_histogram", **sparse}), asked, _judge_errors(counts)),
+        TourStop(_spec({"kind": "sparse_project", **sparse}), asked, _judge_errors(counts)),
     ]
 
 
-def _hypotheses(people: AdultColumns) -> list[Stop]:
+def _hypotheses(people: AdultColumns) -> list[TourStop]:
     asked, counts = _women_in_groups(people, range(20, 80, 2))
     sparse = {"kind": "sparse_pmw", "attributes": ["age", "sex"], "sparsity": 5, "rows": people.rows}
 
     def judge(answers: Sequence[Answer], grant: GrantRecord) -> tuple[str, bool]:
-        seen, held = _within(counts)(answers, grant)
+        seen, held = _judge_errors(counts)(answers, grant)
         free = sum(answer.basis == "hypothesis" for answer in answers)
         return f"{seen}; {free} free, {len(answers) - free} paid", held
 
-    return [Stop(_spec(sparse, epsilon=4.0), asked, judge)]
+    return [TourStop(_spec(sparse, epsilon=4.0), asked, judge)]
 
 
-def _many(seed: int) -> Stop:
-    asked = mixed(seed)
-    spec = _spec(MECHANISM, epsilon=MANY_EPSILON, delta=0.0, expected_queries=QUESTIONS)
-    return Stop(
-        spec, asked.questions, lambda answers, grant: judged(asked, answers, spec, grant.calibration.alpha)
+def _mixed_questions(seed: int) -> TourStop:
+    asked = draw_mixed_questions(seed)
+    spec = _spec(MECHANISM, epsilon=MIXED_EPSILON, delta=0.0, expected_queries=QUESTIONS)
+    return TourStop(
+        spec,
+        asked.questions,
+        lambda answers, grant: judge_mixed_answers(asked, answers, spec, grant.calibration.alpha),
     )
 
 
-def _randomized_response(seed: int) -> Stop:
-    chance = random.Random(seed)  # noqa: S311  (people's data, not noise)
-    ill = [chance.random() < ILL for _ in range(RESPONDENTS)]
+def _randomized_response(seed: int) -> TourStop:
+    generator = random.Random(seed)  # noqa: S311  (people's data, not noise)
+    ill = [generator.random() < ILL for _ in range(RESPONDENTS)]
     spec = _spec(
         {"kind": "randomized_response", "categories": ["well", "ill"]},
         SURVEY,
@@ -355,4 +365,4 @@ def _randomized_response(seed: int) -> Stop:
         seen = f"{share.estimate:.3f} in [{share.low:.3f}, {share.high:.3f}] estimated, {truth:.3f} are ill"
         return seen, share.low <= truth <= share.high
 
-    return Stop(spec, [{"category": "ill" if one else "well"} for one in ill], judge)
+    return TourStop(spec, [{"category": "ill" if one else "well"} for one in ill], judge)

@@ -3,10 +3,16 @@
 The reported errors are exact, so a simulation must never read private data; see ``require_public``.
 """
 
-from stream.dev.simulation.simulation_inputs import LAW, SimulationError, read_questions, require_public, synthetic
+from stream.dev.simulation.simulation_inputs import (
+    SYNTHETIC_LAW,
+    SimulationError,
+    read_questions,
+    require_public,
+    synthetic,
+)
 from stream.dev.simulation.simulation_run import (
     ErrorMeasurement,
-    Figures,
+    ErrorSummary,
     Run,
     RunEnding,
     SimulationReport,
@@ -14,9 +20,9 @@ from stream.dev.simulation.simulation_run import (
 )
 
 __all__ = [
-    "LAW",
+    "SYNTHETIC_LAW",
     "ErrorMeasurement",
-    "Figures",
+    "ErrorSummary",
     "Run",
     "RunEnding",
     "SimulationError",

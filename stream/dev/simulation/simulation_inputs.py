@@ -35,7 +35,7 @@ from schemas import (
     ValuesSource,
     form_of,
 )
-from schemas.calendars import HOUR_US, day_of
+from schemas.calendars import HOUR_US, parse_day
 from schemas.json_limits import repeats_a_field, shape_fault
 from schemas.wire import describe, read_json
 from stream.dev.simulation.true_statistics import TrueStatistics
@@ -67,39 +67,41 @@ def require_public(
             f"--table: there is no file {table}; give a .csv, .csv.gz or .parquet file"
         ) from None
     for known in (source, *registered):
-        if _is_of(path, known.path):
-            raise SimulationError(f"--table: {table} is the file of source '{known.source}', private; {_REMEDY}")
+        if _belongs_to(path, known.path):
+            raise SimulationError(
+                f"--table: {table} is the file of source '{known.source}' and private; {_REMEDY}"
+            )
     for root in roots:
         if path.is_relative_to(root.resolve()):
             raise SimulationError(
-                f"--table: {table} lies in {root}, one of SOTTO_TABLE_ROOTS, where private tables are; {_REMEDY}"
+                f"--table: {table} is in {root}, one of SOTTO_TABLE_ROOTS, whose tables are private; {_REMEDY}"
             )
     return path
 
 
-def _is_of(path: Path, place: str) -> bool:
-    if Address.of_table(place) is not None:
+def _belongs_to(path: Path, place: str) -> bool:
+    if Address.parse_table(place) is not None:
         return False
     if (scope := local_scope(place)) is None:
-        return _same(path, Path(place))
+        return _is_same_file(path, Path(place))
     try:
         return path.is_relative_to(local_folder(scope).resolve())
     except (OSError, RuntimeError, ValueError):
         return False
 
 
-def require_other_table(source: TableSource) -> None:
-    """Raise SimulationError unless the source's own file is the shipped table."""
+def require_shipped_table(source: TableSource) -> None:
+    """Raise SimulationError unless the source's file is the shipped table."""
     if not is_shipped(Path(source.path)):
         raise SimulationError(f"source '{source.source}': its own table is private; {_REMEDY}")
 
 
 def is_shipped(path: Path) -> bool:
     """Whether a path is the Adult table of this package."""
-    return _same(path, adult.PATH)
+    return _is_same_file(path, adult.PATH)
 
 
-def _same(one: Path, other: Path) -> bool:
+def _is_same_file(one: Path, other: Path) -> bool:
     """Whether two paths are the same file; compares paths if a file is missing."""
     try:
         if one.samefile(other):
@@ -122,14 +124,16 @@ def read_questions(lines: Iterable[str], stream: str) -> dict[int, Query]:
         SimulationError: a line is not a query or has another stream; the message has line and field.
     """
     questions = {
-        number: _question(line.strip(), number, stream) for number, line in enumerate(lines, 1) if line.strip()
+        number: _parse_question(line.strip(), number, stream)
+        for number, line in enumerate(lines, 1)
+        if line.strip()
     }
     if not questions:
-        raise SimulationError("QUESTIONS: there is none in the file; give one a line")
+        raise SimulationError("QUESTIONS: the file has no question; give one per line")
     return questions
 
 
-def _question(line: str, number: int, stream: str) -> Query:
+def _parse_question(line: str, number: int, stream: str) -> Query:
     fields = {"id": f"line-{number}", "stream": stream}
     try:
         if not line.startswith("{"):
@@ -144,7 +148,7 @@ def _question(line: str, number: int, stream: str) -> Query:
         raise SimulationError(f"QUESTIONS line {number}: {describe(error)}") from None
     except json.JSONDecodeError as error:
         raise SimulationError(
-            f"QUESTIONS line {number}: no JSON at column {error.colno}; give one JSON object a line, or a where"
+            f"QUESTIONS line {number}: no JSON at column {error.colno}; give one JSON object or one predicate per line"
         ) from None
     if query.stream != stream:
         raise SimulationError(
@@ -154,8 +158,8 @@ def _question(line: str, number: int, stream: str) -> Query:
     return query
 
 
-_MOST_TEXTS = 1000
-LAW = (
+_MAX_TEXTS = 1000
+SYNTHETIC_LAW = (
     "independent attributes; a category has odds 1/k, k its place in a drawn order; "
     "a number or bin d steps from a drawn one has odds 1/(1 + d); texts are up to 1,000 numbers, the k-th with odds 1/k"
 )
@@ -163,40 +167,40 @@ LAW = (
 
 
 def synthetic(source: TableSource, rows: int, seed: int) -> pl.DataFrame:
-    """Draw independent rows by ``LAW`` over a source's declared domains.
+    """Draw independent rows by ``SYNTHETIC_LAW`` over a source's declared domains.
 
     A person has on average as many rows as the contribution bound allows. With the same seed, an attribute
-    has the same cells whatever the other attributes are. The random numbers protect no privacy.
+    has the same cells, independently of the other attributes. The random numbers protect no privacy.
     """
-    # Of attributes with one column, the finest determines its cells.
+    # If attributes share a column, the finest attribute determines its cells.
     finest: dict[str, tuple[str, Domain]] = {}
     for name, domain in source.attributes.items():
         column = source.column_of(name)
         if column not in finest or domain.size > finest[column][1].size:
             finest[column] = name, domain
-    columns = [_column(name, domain, rows, seed).alias(column) for column, (name, domain) in finest.items()]
+    columns = [_draw_column(name, domain, rows, seed).alias(column) for column, (name, domain) in finest.items()]
     for name, text in source.texts.items():
         if (column := source.column_of(name)) not in finest:
-            finest[column] = name, Categories(values=_texts(text))
-            columns.append(_column(name, finest[column][1], rows, seed).alias(column))
+            finest[column] = name, Categories(values=_synthetic_texts(text))
+            columns.append(_draw_column(name, finest[column][1], rows, seed).alias(column))
     if source.person is not None and source.person not in finest:
         people = max(1, rows // source.contribution)
         columns.append(pl.Series(source.person, _generator(source.person, seed).integers(people, size=rows)))
     return pl.DataFrame(columns)
 
 
-def _texts(declared: Text) -> tuple[str, ...]:
+def _synthetic_texts(declared: Text) -> tuple[str, ...]:
     """Return made-up texts: the whole numbers from 1 that are short enough."""
-    return tuple(str(number) for number in range(1, _MOST_TEXTS + 1) if len(str(number)) <= declared.max_length)
+    return tuple(str(number) for number in range(1, _MAX_TEXTS + 1) if len(str(number)) <= declared.max_length)
 
 
-def _column(name: str, domain: Domain, rows: int, seed: int) -> pl.Series:
-    codes = _codes(domain, rows, _generator(name, seed))
+def _draw_column(name: str, domain: Domain, rows: int, seed: int) -> pl.Series:
+    codes = _draw_codes(domain, rows, _generator(name, seed))
     match domain:
         case Categories(values=values):
             return pl.Series(name, values, dtype=pl.String).gather(codes)
         case Dates():
-            return _dates(name, domain, codes)
+            return _date_column(name, domain, codes)
         case Decimals():
             return pl.Series(name, np.array(domain.values(), dtype=np.float64)[codes])
         case Bins(edges=edges):
@@ -206,19 +210,19 @@ def _column(name: str, domain: Domain, rows: int, seed: int) -> pl.Series:
             return pl.Series(name, codes + domain.minimum)
 
 
-def _dates(name: str, domain: Dates, codes: npt.NDArray[np.int64]) -> pl.Series:
+def _date_column(name: str, domain: Dates, codes: npt.NDArray[np.int64]) -> pl.Series:
     """Return the beginning of each cell; for a part of a date, a day or hour of 2024 with it."""
     if domain.part is None:
         starts = np.array([domain.calendar.start(place) for place in range(domain.size)], dtype=np.int64)
     elif domain.granularity == "month-of-year":
-        starts = np.array([day_of(f"2024-{month:02}-01") for month in domain.values()], dtype=np.int64)
+        starts = np.array([parse_day(f"2024-{month:02}-01") for month in domain.values()], dtype=np.int64)
     else:
         # 2024-01-01 is a Monday.
-        starts = day_of("2024-01-01") + np.arange(domain.size)
+        starts = parse_day("2024-01-01") + np.arange(domain.size)
     if domain.kind == "date":
         return pl.Series(name, starts[codes]).cast(pl.Int32).cast(pl.Date)
     if domain.granularity == "hour-of-day":
-        local = day_of("2024-01-01") * 24 * HOUR_US + np.arange(24) * HOUR_US
+        local = parse_day("2024-01-01") * 24 * HOUR_US + np.arange(24) * HOUR_US
         return pl.Series(name, local[codes]).cast(pl.Datetime("us"))
     if domain.part is not None:
         return pl.Series(name, starts[codes] * 24 * HOUR_US).cast(pl.Datetime("us"))
@@ -230,12 +234,12 @@ def _generator(name: str, seed: int) -> np.random.Generator:
     return np.random.Generator(np.random.PCG64(int.from_bytes(digest, "little")))
 
 
-def _codes(domain: Domain, rows: int, generator: np.random.Generator) -> npt.NDArray[np.int64]:
+def _draw_codes(domain: Domain, rows: int, generator: np.random.Generator) -> npt.NDArray[np.int64]:
     if isinstance(domain, Categories):
-        places = generator.permutation(domain.size) + 1
+        ranks = generator.permutation(domain.size) + 1
     else:
-        places = 1 + np.abs(np.arange(domain.size) - generator.integers(domain.size))
-    ends = np.cumsum(1.0 / places)
+        ranks = 1 + np.abs(np.arange(domain.size) - generator.integers(domain.size))
+    ends = np.cumsum(1.0 / ranks)
     drawn: npt.NDArray[np.int64] = ends.searchsorted(generator.random(rows) * ends[-1], side="right")
     return np.minimum(drawn, domain.size - 1)
 
@@ -296,10 +300,9 @@ class TableTruths:
         declared = [name for name in names if name != text]
         found = self._table.text_groups(text, self._parser.parse(_where(query)), declared, people=people)
         cells = cells_of(self._attributes, declared)
-        places = [0] * len(found.private_texts) if found.private_cells is None else found.private_cells.tolist()
+        ranks = [0] * len(found.private_texts) if found.private_cells is None else found.private_cells.tolist()
         groups = [
-            {**cells[place], text: label.decode()}
-            for place, label in zip(places, found.private_texts, strict=True)
+            {**cells[place], text: label.decode()} for place, label in zip(ranks, found.private_texts, strict=True)
         ]
         labels = [tuple(group[name] for name in names) for group in groups]
         return dict(zip(labels, found.private_counts.tolist(), strict=True))
@@ -311,8 +314,8 @@ class TableTruths:
     def scores(self, query: Query) -> dict[str, Fraction]:
         """Return the exact score of each candidate."""
         return {
-            one.name: self._score(one.where or "TRUE", one.sum, people=one.people)
-            for one in query.candidates or ()
+            candidate.name: self._score(candidate.where or "TRUE", candidate.sum, people=candidate.people)
+            for candidate in query.candidates or ()
         }
 
     def _score(self, where: str, attribute: str | None, *, people: bool) -> Fraction:
@@ -365,13 +368,13 @@ class ValuesTruths:
     def numbers(self, query: Query) -> tuple[Fraction, ...]:
         """Return the clamped values of a query."""
         given = query.values if query.value is None else (query.value,)
-        return tuple(map(self._clamped, given or ()))
+        return tuple(map(self._clamp, given or ()))
 
     def scores(self, query: Query) -> dict[str, Fraction]:
         """Return the exact score of each candidate."""
-        return {one.name: self._clamped(one.value or 0.0) for one in query.candidates or ()}
+        return {candidate.name: self._clamp(candidate.value or 0.0) for candidate in query.candidates or ()}
 
-    def _clamped(self, value: float) -> Fraction:
+    def _clamp(self, value: float) -> Fraction:
         # Use the shortest decimal of the double, as the query has it.
         return max(self._low, min(self._high, Fraction(repr(value))))
 

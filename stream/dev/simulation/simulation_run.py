@@ -74,7 +74,7 @@ class ErrorMeasurement:
 
 
 @dataclass(frozen=True, slots=True)
-class Figures:
+class ErrorSummary:
     """A summary of the errors of one kind of answers; ``alpha`` is the range of promised bounds."""
 
     what: str
@@ -163,7 +163,7 @@ def _measure_texts(
     return [_make_measurement(line, "released groups", pairs, answer.alpha)] if pairs else []
 
 
-def figures(measurements: Iterable[ErrorMeasurement]) -> tuple[Figures, ...]:
+def summarize_errors(measurements: Iterable[ErrorMeasurement]) -> tuple[ErrorSummary, ...]:
     """Summarize measurements by kind of answer, in order of first occurrence."""
     kinds: dict[str, list[ErrorMeasurement]] = {}
     for one in measurements:
@@ -171,10 +171,10 @@ def figures(measurements: Iterable[ErrorMeasurement]) -> tuple[Figures, ...]:
     return tuple(_summarize(what, measured) for what, measured in kinds.items())
 
 
-def _summarize(what: str, measured: list[ErrorMeasurement]) -> Figures:
+def _summarize(what: str, measured: list[ErrorMeasurement]) -> ErrorSummary:
     errors = [error for one in measured for error in one.errors]
     promised = [one.alpha for one in measured if one.alpha is not None]
-    return Figures(
+    return ErrorSummary(
         what=what,
         answers=len(measured),
         numbers=len(errors),
@@ -241,9 +241,9 @@ class Run:
         return len({one.line for one in self.measurements if one.broken})
 
     @property
-    def figures(self) -> tuple[Figures, ...]:
+    def figures(self) -> tuple[ErrorSummary, ...]:
         """Errors of this run's answers by kind."""
-        return figures(self.measurements)
+        return summarize_errors(self.measurements)
 
 
 @dataclass(frozen=True, slots=True)
@@ -273,9 +273,9 @@ class SimulationReport:
         )
 
     @property
-    def figures(self) -> tuple[Figures, ...]:
+    def figures(self) -> tuple[ErrorSummary, ...]:
         """Errors of all runs' answers by kind."""
-        return figures(one for run in self.runs for one in run.measurements)
+        return summarize_errors(one for run in self.runs for one in run.measurements)
 
     @property
     def broken_runs(self) -> int:
@@ -314,23 +314,23 @@ def simulate(
         raise SimulationError(f"source '{source.source}': it has a table; give a public one")
     rows = Rows.load(source, table) if isinstance(source, TableSource) else None
     public: PrivateTable | None = None
-    made: list[Run] = []
+    finished_runs: list[Run] = []
     for number in range(1, runs + 1):
         key = NoiseKey(blake3(f"sotto simulation v1 {seed} {number}".encode()).digest())
-        if not made or (
+        if not finished_runs or (
             rows is not None and rows.people is not None
         ):  # the key selects each person's counted rows
             if rows is not None and isinstance(source, TableSource):
                 public = PrivateTable.from_rows(rows, source, table_key(key))
             truths = truths_of(source, public)
-        made.append(_run(number, key, spec, source, questions, table, truths))
+        finished_runs.append(_run(number, key, spec, source, questions, table, truths))
     return SimulationReport(
         source,
         len(questions),
         None if rows is None else rows.file_row_count,
         None if public is None else public.private_row_count,
         seed,
-        tuple(made),
+        tuple(finished_runs),
     )
 
 

@@ -193,7 +193,7 @@ def source_record(tables: MonitorTables, entry: SourceEntry) -> SourceRecord:
     if of is entry or not isinstance(source, EventsSource) or shape.source.starts is None:
         return record
     figures = {part: getattr(shape, part) for part in ("granted", "spent", "refunded", "left")}
-    began = source.of_period(moment_ms(shape.source.starts))
+    began = source.account_of_period(moment_ms(shape.source.starts))
     return record.model_copy(update={**figures, "source": began, "state": shape.state, "reason": shape.reason})
 
 

@@ -52,7 +52,7 @@ class Alerts:
         if ABOVE_BYTES not in value and not (BELOW_BYTES in value and self._may_end(stream)):
             return
         try:
-            answer = _answers.decode_own(value)
+            answer = _answers.decode_trusted(value)
         except MalformedEventError:
             self.unreadable += 1
             return

@@ -78,7 +78,7 @@ def _share_attributes(record: LedgerRecord, source_by_parent: dict[str, EventsSo
     source = record.source if isinstance(record, SourceRecord) else None
     if not isinstance(source, EventsSource) or source.period_of is None:
         return record
-    shared = source.sharing(source_by_parent.setdefault(source.period_of, source))
+    shared = source.with_shared_attributes(source_by_parent.setdefault(source.period_of, source))
     return record if shared is source else record.model_copy(update={"source": shared})
 
 

@@ -189,7 +189,7 @@ Stamp = tuple[object, ...]
 def address_of(path: str) -> Address | None:
     """Parse a path that is an address, or return None; DataError if it is invalid."""
     try:
-        return Address.of_table(path)
+        return Address.parse_table(path)
     except ValueError as error:
         raise DataError(f"path: {error}") from None
 

@@ -258,7 +258,7 @@ def _parse_each_root(text: str) -> Iterator[Root]:
     while at <= len(text):
         if (found := _ADDRESS_PATTERN.match(text, at)) is not None:
             try:
-                yield Address.of_root(found[0])
+                yield Address.parse_root(found[0])
             except ValueError as error:
                 raise DataError(f"SOTTO_TABLE_ROOTS: {error}") from None
             at, is_behind_address = found.end() + 1, True

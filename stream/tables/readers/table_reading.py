@@ -106,7 +106,7 @@ class GuardedReader:
 
     def stamp(self, source: TableSource) -> Stamp:
         """Return the stamp of a source's table; for an address, a reading process determines it."""
-        if Address.of_table(source.path) is not None:
+        if Address.parse_table(source.path) is not None:
             return self._read_or_explain(
                 source, "stamp", lambda pipe: (source.path, *receive_header(pipe, source)["stamp"])
             )
@@ -130,7 +130,7 @@ class GuardedReader:
     def _list_allowed_files(self, path: str) -> tuple[TableFile, ...] | None:
         """List a local path's files; None for an address; UnreadableError if one is forbidden."""
         roots = self._limits.roots
-        if (address := Address.of_table(path)) is not None:
+        if (address := Address.parse_table(path)) is not None:
             if not is_allowed(address, roots):
                 raise UnreadableError(OUTSIDE_ROOTS)
             return None
@@ -214,6 +214,6 @@ def _kill_process(process: subprocess.Popen[bytes]) -> None:
 
 def _environment(path: str) -> dict[str, str]:
     """Return a reading process's environment."""
-    address = Address.of_table(path)
+    address = Address.parse_table(path)
     prefixes = _PASSED_VARIABLES[None if address is None else address.scheme]
     return {name: text for name, text in os.environ.items() if name.startswith(prefixes)}

@@ -176,7 +176,7 @@ def test_every_surface_says_the_same(kind: str, monkeypatch: pytest.MonkeyPatch)
     assert "queries" not in receipt.stdout
     document = Path("docs/mechanisms.md").read_text()
     for promise in promises(grant.spec, grant.calibration):
-        # Figures of the one stream are named by their fields there.
+        # ErrorSummary of the one stream are named by their fields there.
         phrase = re.sub(r"up to \d+ cells", "up to `sparsity` cells", promise.before).strip(" ±")
         assert phrase in document, phrase
 

@@ -26,7 +26,7 @@ from stream.dev.backup_file import (
     check_backup,
     is_backup,
 )
-from stream.dev.backup_transfer import HALTED_REASON, LOST_ANSWERS_REASON, LedgerReturn, _parts
+from stream.dev.backup_transfer import HALTED_REASON, LOST_ANSWERS_REASON, RestoredLedger, _transaction_parts
 from stream.optional_packages import EXTRA_OF_PACKAGE
 from stream.settings import Settings
 from tests.builders import KEY, source
@@ -39,9 +39,9 @@ def brought_back(backup: BackupFile, since: Since) -> Driver:
     checked = check_backup(backup)
     assert checked.findings == []
     driver = Driver(KEY, partitions=backup.heading.partitions)
-    returning = LedgerReturn(driver.topics, checked.accounts)
+    returning = RestoredLedger(driver.topics, checked.accounts)
     streams = {stream.encode() for _, stream in returning.streams()}
-    for outputs in _parts(backup, driver.topics, streams, returning, since, checked.ending.digest):
+    for outputs in _transaction_parts(backup, driver.topics, streams, returning, since, checked.ending.digest):
         driver.write(outputs)
     driver.crash()
     driver._id_count = 1_000  # the ids of requests are in use
@@ -107,7 +107,7 @@ def test_a_population_grants_nothing_more_where_what_joined_it_since_is_not_know
     for crash in (False, True):
         if crash:
             new.crash()
-        with pytest.raises(Refused, match="population 'patients' is halted: brought back from a backup"):
+        with pytest.raises(Refused, match="population 'patients' is halted: restored from a backup"):
             new.register(source("another", population="patients"))
         with pytest.raises(Refused, match="population 'patients' is halted"):
             new.join("other", "patients")
@@ -154,9 +154,9 @@ async def test_a_trail_that_is_not_whole_is_not_backed_up(
     copy = backup_transfer._BackupReader(Settings(), driver.topics, None)
     heading = Heading(prefix=driver.topics.prefix, partitions=2, began="now", sotto="0")
     writer = BackupWriter(io.BytesIO(), heading)
-    head = await copy.ledger(writer)
+    head = await copy.copy_ledger(writer)
     with pytest.raises(BackupError, match=told):
-        await copy.trail(writer, head)
+        await copy.copy_trail(writer, head)
 
 
 def test_the_streams_that_a_backup_does_not_know_leave_no_state_behind(tmp_path: Path) -> None:
@@ -167,10 +167,10 @@ def test_the_streams_that_a_backup_does_not_know_leave_no_state_behind(tmp_path:
     lines = path.read_bytes().splitlines(keepends=True)
     assert any(b'"state"' in line and b'"open"' in line for line in lines)
     checked = check_backup(BackupFile(path))
-    returning = LedgerReturn(old.topics, checked.accounts)
+    returning = RestoredLedger(old.topics, checked.accounts)
     written = [
         message
-        for outputs in _parts(BackupFile(path), old.topics, {b"dry"}, returning, "halt", "0" * 64)
+        for outputs in _transaction_parts(BackupFile(path), old.topics, {b"dry"}, returning, "halt", "0" * 64)
         for topic, _, messages in outputs
         if topic == old.topics.state
         for message in messages

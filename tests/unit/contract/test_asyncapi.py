@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from stream.dev.contract_events import CONTRACT_VERSION, EVENTS
-from stream.dev.contract_files import DOCUMENT, document
+from stream.dev.contract_files import DOCUMENT, build_document
 from stream.kafka.topics.layouts import feed_layout, layout
 from stream.processing.topic_names import Topics
 from tests.unit.contract import asyncapi_parser
@@ -31,7 +31,7 @@ def test_asyncapi_s_own_parser_accepts_the_document_and_refuses_broken_ones(tmp_
         ("components", "schemas", "Answer", "type", "sentence"),
         ("channels", "queries", *KAFKA, "topicConfiguration", {"cleanup.policy": ["x"]}),
     )
-    broken: Any = copy.deepcopy(document())
+    broken: Any = copy.deepcopy(build_document())
     for *place, last, value in mistakes:
         part = broken
         for step in place:
@@ -42,8 +42,8 @@ def test_asyncapi_s_own_parser_accepts_the_document_and_refuses_broken_ones(tmp_
     found, refused = asyncapi_parser.parse([CONTRACT / DOCUMENT, path])
     assert [one["text"] for one in found["diagnostics"] if one["severity"] <= asyncapi_parser.WARNING] == []
     assert found["version"] == CONTRACT_VERSION
-    assert set(found["channels"]) == set(document()["channels"])
-    assert set(found["operations"]) == set(document()["operations"])
+    assert set(found["channels"]) == set(build_document()["channels"])
+    assert set(found["operations"]) == set(build_document()["operations"])
     assert set(found["messages"]) == {event.name for event in EVENTS} | {"DeadLetter", "Piece"}
     errors = "\n".join(one["text"] for one in refused["diagnostics"] if one["severity"] == 0)
     for *place, last, _ in mistakes:
@@ -51,7 +51,7 @@ def test_asyncapi_s_own_parser_accepts_the_document_and_refuses_broken_ones(tmp_
 
 
 def test_channels_are_the_topics_as_they_are_made() -> None:
-    channels = document()["channels"]
+    channels = build_document()["channels"]
     described = {
         channel["address"].replace("{prefix}", "sotto"): channel["bindings"]["kafka"]
         for channel in channels.values()
@@ -71,7 +71,7 @@ def test_channels_are_the_topics_as_they_are_made() -> None:
 
 
 def test_every_reference_leads_somewhere() -> None:
-    found = document()
+    found = build_document()
 
     def references(part: Any) -> set[str]:
         if isinstance(part, dict):
@@ -86,7 +86,7 @@ def test_every_reference_leads_somewhere() -> None:
 
 
 def test_what_sotto_keeps_to_itself_is_marked() -> None:
-    channels = document()["channels"]
+    channels = build_document()["channels"]
     assert {name for name, channel in channels.items() if channel.get("x-internal")} == {
         "control",
         "charges",

@@ -18,11 +18,11 @@ from stream.dev.contract_files import (
     DOCUMENT,
     VERSIONS,
     ContractError,
-    export,
+    export_files,
     generate_files,
     is_changed,
     list_drift,
-    release,
+    release_version,
 )
 
 RELEASED = ".".join(CONTRACT_VERSION.split(".")[:2])
@@ -39,7 +39,7 @@ def folder(tmp_path: Path) -> Path:
     copy = tmp_path / "contract"
     shutil.copytree(CONTRACT, copy)
     if not (copy / VERSIONS / RELEASED).exists():
-        release(copy)
+        release_version(copy)
     return copy
 
 
@@ -59,14 +59,14 @@ def test_exporting_mends_whatever_drifted_and_keeps_released_versions(folder: Pa
     (folder / "schemas" / "no-more.json").write_text("{}")
     (folder / DOCUMENT).write_text("{}")
     kept = sorted((folder / VERSIONS).rglob("*.json"))
-    assert export(folder) == [DOCUMENT, "schemas/no-more.json", "schemas/query.json"]
+    assert export_files(folder) == [DOCUMENT, "schemas/no-more.json", "schemas/query.json"]
     assert list_drift(folder) == []
-    assert export(folder) == []
+    assert export_files(folder) == []
     assert sorted((folder / VERSIONS).rglob("*.json")) == kept
 
 
 def test_a_contract_is_exported_into_an_empty_folder(tmp_path: Path) -> None:
-    assert export(tmp_path / "new") == sorted(generate_files())
+    assert export_files(tmp_path / "new") == sorted(generate_files())
     assert list_drift(tmp_path / "new") == []
 
 
@@ -130,9 +130,9 @@ def test_a_version_without_release_may_change(folder: Path) -> None:
 
 def test_a_version_is_released_once(folder: Path) -> None:
     with pytest.raises(ContractError, match="released already"):
-        release(folder)
+        release_version(folder)
     shutil.rmtree(folder / VERSIONS)
-    path = release(folder)
+    path = release_version(folder)
     assert path == folder / VERSIONS / RELEASED / DOCUMENT
     assert path.read_text() == generate_files()[DOCUMENT]
 

@@ -116,7 +116,7 @@ def test_decimal_sum_is_exact_in_steps() -> None:
     [
         (
             {"maximum": 100_000.0},
-            "the range has 10,000,001 steps, and 1,048,576 at most are possible; declare a step",
+            "the range has 10,000,001 steps, and at most 1,048,576 are possible; declare a step",
         ),
         ({"minimum": 0.005}, "minimum must be a multiple of step; give one, as 0.0 or 0.01"),
         ({"minimum": 10_001.0}, "maximum must not be below minimum"),

@@ -151,7 +151,7 @@ def test_what_goes_wrong_is_told_by_the_stores_own_word_to_the_log_alone(
 
 def test_the_objects_together_may_be_no_larger_than_may_be_read(bucket: Bucket) -> None:
     bucket.put_visits()
-    address = Address.of_table(bucket.address("visits/"))
+    address = Address.parse_table(bucket.address("visits/"))
     assert address is not None
     with pytest.raises(UnreadableError) as refused:
         list(sheets_of(bucket.address("visits/"), most_bytes=100))

@@ -16,8 +16,11 @@ def folders_and_addresses(text: str) -> list[str | Address]:
 
 
 def test_folders_and_addresses_are_separated_by_colons() -> None:
-    clinic, other = Address.of_root("s3://clinic/visits/"), Address.of_root("s3://other")
-    server, ported = Address.of_root("postgresql://db"), Address.of_root("postgresql://db:6432/clinic/public/")
+    clinic, other = Address.parse_root("s3://clinic/visits/"), Address.parse_root("s3://other")
+    server, ported = (
+        Address.parse_root("postgresql://db"),
+        Address.parse_root("postgresql://db:6432/clinic/public/"),
+    )
     assert folders_and_addresses("") == []
     assert folders_and_addresses("/a::b") == ["/a", "b"]
     assert folders_and_addresses("s3://clinic/visits/") == [clinic]

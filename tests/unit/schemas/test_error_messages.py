@@ -21,8 +21,8 @@ from schemas import (
     Source,
     StreamSpec,
 )
-from schemas.base import words_of_pattern
-from schemas.wire import MAX_DESCRIPTION, Codec, MalformedEventError, describe, models
+from schemas.base import message_of_pattern
+from schemas.wire import MAX_DESCRIPTION, Codec, MalformedEventError, describe, event_models
 from tests.builders import source, stream
 from tests.unit.schemas.json_events import mutilated
 
@@ -135,9 +135,9 @@ TABLE = source("people", "table", epsilon=1.0, attributes={"age": 85, "sex": ["F
         (
             VALUES,
             {"source": "two words"},
-            "source: a name has letters from A to Z and a to z, digits and . _ : / @ + - alone",
+            "source: a name has only letters from A to Z and a to z, digits and . _ : / @ + -",
         ),
-        (VALUES, {"source": "line\n"}, "source: a name has letters"),
+        (VALUES, {"source": "line\n"}, "source: a name has only letters"),
         (
             VALUES,
             {"renews": "1 month"},
@@ -211,7 +211,7 @@ STREAM = stream("alarms", mechanism={"threshold": 10.0})
         ),
         (
             {"kind": "open", "request": "1", "stream": {**STREAM, "stream": "a b"}},
-            "stream.stream: a name has letters",
+            "stream.stream: a name has only letters",
         ),
         (
             {"kind": "open", "request": "1", "stream": {**STREAM, "beta": 1}},
@@ -298,11 +298,11 @@ def test_a_text_in_place_of_a_list_is_told_as_such(field: str) -> None:
 
 
 def test_whoever_gives_a_text_that_has_not_the_form_of_a_field_reads_no_pattern() -> None:
-    for model in models():
+    for model in event_models():
         for name, field in model.model_fields.items():
             for one in field.metadata:
                 pattern = getattr(one, "pattern", None)
-                assert pattern is None or words_of_pattern(pattern), f"{model.__name__}.{name}"
+                assert pattern is None or message_of_pattern(pattern), f"{model.__name__}.{name}"
 
 
 def test_a_rule_of_the_contract_is_told_in_its_own_words() -> None:

@@ -32,7 +32,7 @@ def source(path: str) -> TableSource:
     ],
 )
 def test_an_address_is_taken_apart(text: str, parts: tuple[str, ...]) -> None:
-    address = Address.of_table(text)
+    address = Address.parse_table(text)
     assert address is not None
     assert address.parts == parts
     assert source(text).path == text
@@ -42,7 +42,7 @@ def test_an_address_is_taken_apart(text: str, parts: tuple[str, ...]) -> None:
     "text", ["/data/visits.csv", "visits.csv", "C:/visits.csv", "/data/s3:/x.csv", "/d/%2e.csv"]
 )
 def test_what_has_no_scheme_is_a_path(text: str) -> None:
-    assert Address.of_table(text) is None
+    assert Address.parse_table(text) is None
     assert source(text).path == text
 
 
@@ -96,7 +96,7 @@ def test_any_other_form_is_refused_at_registration_without_a_word_of_it(text: st
 
 
 def test_whoever_gives_a_password_is_told_where_it_belongs() -> None:
-    with pytest.raises(ValidationError, match="no user and no password in an address, which is public"):
+    with pytest.raises(ValidationError, match="no user and no password in an address, because it is public"):
         source("postgresql://reader:secret@db/clinic/public/visits")
 
 
@@ -123,6 +123,6 @@ def test_whoever_gives_a_password_is_told_where_it_belongs() -> None:
     ],
 )
 def test_a_root_stands_for_what_lies_below_it_part_by_part(root: str, text: str, below: bool) -> None:
-    address = Address.of_table(text)
+    address = Address.parse_table(text)
     assert address is not None
-    assert address.is_below(Address.of_root(root)) == below
+    assert address.is_below(Address.parse_root(root)) == below

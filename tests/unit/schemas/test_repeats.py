@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from schemas import MAX_RECORD_BYTES, Answer, Charge, Control, LedgerRecord, Query, Request, StreamStatus
-from schemas.json_limits import REPEATED, may_repeat_a_field, repeats_a_field
+from schemas.json_limits import REPEATED_FIELD, may_repeat_a_field, repeats_a_field
 from schemas.wire import Codec, MalformedEventError, struct
 from stream.worker.stream_definitions import DefinitionReader
 from stream.worker.stream_terms import TermsTable
@@ -90,7 +90,7 @@ def test_an_event_of_any_topic_that_gives_any_field_twice_is_refused(topic: str)
         for spelling in ("", "escaped"):
             place = 0
             while (repeated := with_a_repeat(value, place, spelling)) is not None:
-                with pytest.raises(MalformedEventError, match=REPEATED):
+                with pytest.raises(MalformedEventError, match=REPEATED_FIELD):
                     TOPICS[topic].decode(repeated)
                 place += 1
             assert place > 0
@@ -153,7 +153,7 @@ def test_a_worker_refuses_exactly_the_queries_of_a_batch_that_give_a_field_twice
     outputs = process_records(worker_of(driver), records(batch))
     told = [json.loads(value or b"") for _, value, _ in written(outputs, driver.topics.answers)]
     assert [one["outcome"] == "rejected" for one in told] == repeated
-    assert all(REPEATED in one["reason"] for one in told if one["outcome"] == "rejected")
+    assert all(REPEATED_FIELD in one["reason"] for one in told if one["outcome"] == "rejected")
     refused = [value for _, value, _ in written(outputs, driver.topics.rejected)]
     assert refused == [value for value, twice in zip(batch, repeated, strict=True) if twice]
 
@@ -162,7 +162,7 @@ def test_a_null_that_is_left_out_makes_up_for_no_repeat() -> None:
     driver = installation(spec("feed-0"))
     hidden = b'{"id":"a","stream":"feed-0","candidates":[{"name":"a","value":1,"value":1,"value":1}]}'
     [answer] = driver.ask_many([hidden])
-    assert REPEATED in (answer.reason or "")
+    assert REPEATED_FIELD in (answer.reason or "")
 
 
 def test_an_escaped_mark_makes_up_for_no_repeat() -> None:

@@ -14,7 +14,7 @@ from sotto import Driver, Results
 from stream.dev.simulation import SimulationError, SimulationReport, read_questions, simulate, synthetic
 from stream.dev.simulation import simulation_run as simulation_running
 from stream.dev.simulation.simulation_inputs import truths_of
-from stream.dev.simulation.simulation_run import figures, measure
+from stream.dev.simulation.simulation_run import measure, summarize_errors
 from stream.tables import PrivateTable
 from tests.builders import parse_source, parse_spec, source
 
@@ -192,7 +192,7 @@ def test_an_answer_further_off_than_its_alpha_is_counted_as_broken_and_one_witho
         )
     ]
     assert [one.broken for one in measured] == [False, True, False]
-    [found] = figures(measured)
+    [found] = summarize_errors(measured)
     assert (found.broken, found.unpromised, found.largest, found.alpha) == (1, 1, 6000.0, (5.0, 5.0))
 
 

@@ -9,7 +9,7 @@ import pytest
 
 from schemas import TableSource
 from stream.dev.simulation import SimulationError, require_public
-from stream.dev.simulation.simulation_inputs import require_other_table
+from stream.dev.simulation.simulation_inputs import require_shipped_table
 from stream.tables import adult
 from tests import builders
 
@@ -75,12 +75,12 @@ def test_the_shipped_table_is_public_wherever_it_lies_and_whoever_registered_it(
     own = adult.source(1.0)
     for path in (adult.PATH, link):
         assert require_public(path, own, roots=[adult.PATH.parent], registered=[own]) == adult.PATH.resolve()
-    require_other_table(own)
+    require_shipped_table(own)
 
 
 def test_the_table_of_any_other_source_is_not_taken_for_want_of_another(private: Path) -> None:
     with pytest.raises(SimulationError, match="--table a public file, or use --synthetic"):
-        require_other_table(source(private))
+        require_shipped_table(source(private))
 
 
 def test_a_file_that_is_not_there_is_told(tmp_path: Path) -> None:
@@ -98,4 +98,4 @@ def test_a_file_in_the_folder_of_a_table_of_several_is_private(tmp_path: Path, p
         require_public(inside, stored, registered=[visits])
     assert require_public(public, stored, registered=[visits]) == public.resolve()
     with pytest.raises(SimulationError, match="its own table is private"):
-        require_other_table(stored)
+        require_shipped_table(stored)

@@ -36,5 +36,5 @@ def test_what_is_wrong_is_told_with_its_line(line: str, words: str) -> None:
 
 
 def test_a_file_without_questions_is_refused() -> None:
-    with pytest.raises(SimulationError, match="give one a line"):
+    with pytest.raises(SimulationError, match="give one per line"):
         read_questions(["", "  "], "s")

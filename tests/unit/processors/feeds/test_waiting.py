@@ -33,7 +33,7 @@ def asked(come_before: int, at_once: int) -> list[tuple[str, str]]:
     task.restore(models)
     task.restored()
     definitions.apply_control(models)
-    period = HOURLY.of_period(FIRST)
+    period = HOURLY.account_of_period(FIRST)
     opened = [
         told(
             spec.model_copy(update={"stream": named_at(spec.stream, FIRST), "source": period.source}),
