@@ -21,7 +21,7 @@ ROOT: Final = Path(__file__).parents[1]
 TABLES: Final = ROOT / "examples" / "ordinary_questions"
 DOCUMENT: Final = ROOT / "docs" / "answers.md"
 MARKS: Final = ("<!-- answers: begin -->", "<!-- answers: end -->")
-SHOWN_GROUPS: Final = 3
+SHOWN_GROUPS: Final = 1
 """Most groups of a question in the document; totals are of all groups."""
 
 Truth = Callable[[pl.DataFrame], pl.DataFrame]
