@@ -11,20 +11,17 @@ import gzip
 import io
 from collections.abc import Callable
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 import polars as pl
 
-from benchmarks.report import console, markdown_line, write_between
+from benchmarks.report import console, markdown_line
 from sotto import Driver
 from stream.tables import adult
 
 Codes = npt.NDArray[np.int64]
-DOCUMENT = Path("docs/accuracy.md")
-_BEGIN, _END = "<!-- answered measured -->", "<!-- answered end -->"
 _HEADINGS = ("table", "rows", "attributes", "α", "with α", "largest error with α", "95 % of all errors", "largest")
 _RACES = 5
 
@@ -164,20 +161,17 @@ def measure(name: str, sample: Sample, epsilon: float, count: int, seed: int) ->
 
 
 def main(arguments: list[str] | None = None) -> None:
-    """Measure every table, show the results, and write them if asked for."""
+    """Measure every table, show the results."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.answered", description=__doc__)
     parser.add_argument("--queries", type=int, default=3000)
     parser.add_argument("--epsilon", type=float, default=1.0)
     parser.add_argument("--seed", type=int, default=39)
-    parser.add_argument("--write", action="store_true", help=f"write the table of {DOCUMENT}")
     options = parser.parse_args(arguments)
     lines = [markdown_line(_HEADINGS), markdown_line(("---", *("---:" for _ in _HEADINGS[1:])))]
     for name, make, rows in TABLES:
         sample = make(rows, np.random.default_rng(options.seed))
         lines.append(markdown_line(measure(name, sample, options.epsilon, options.queries, options.seed)))
         console.print(lines[-1], markup=False, soft_wrap=True)
-    if options.write:
-        write_between(DOCUMENT, _BEGIN, _END, "\n".join(lines))
 
 
 if __name__ == "__main__":

@@ -17,16 +17,14 @@ import numpy as np
 import numpy.typing as npt
 import polars as pl
 
-from benchmarks.report import console, write_between
+from benchmarks.report import console
 from sotto import Driver
 from stream.tables import adult
 
 RUNS = 60
 EPSILONS = (1.0, 0.1)
-DOCUMENT = Path("docs/accuracy.md")
 SOTTO = "Sotto"
 _PEER = Path(__file__).parent / "peers" / "quantiles.py"
-_BEGIN, _END = "<!-- quantiles measured -->", "<!-- quantiles end -->"
 _SEED = 20_260
 _LEAST = 5e-4
 """Smaller distances are written as 0: the values are whole numbers."""
@@ -159,11 +157,10 @@ def table(cases: list[tuple[Sample, float, float]], measured: dict[str, list[Err
 
 
 def main() -> None:
-    """Print the table or, with --write, put it into docs/accuracy.md."""
+    """Print the table."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--peers", help="an interpreter with opendp, diffprivlib and python-dp")
     parser.add_argument("--runs", type=int, default=RUNS)
-    parser.add_argument("--write", action="store_true")
     given = parser.parse_args()
     cases = [(one, q, epsilon) for one in samples() for q in one.parts for epsilon in EPSILONS]
     measured: dict[str, list[Errors | None]] = {
@@ -173,8 +170,6 @@ def main() -> None:
         measured |= peers_errors(given.peers, cases, given.runs)
     found = table(cases, measured)
     console.print(found)
-    if given.write:
-        write_between(DOCUMENT, _BEGIN, _END, found)
 
 
 if __name__ == "__main__":

@@ -9,12 +9,11 @@ from __future__ import annotations
 import argparse
 import json
 import math
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from benchmarks.report import console, markdown_line, write_between
+from benchmarks.report import console, markdown_line
 from schemas import Laplace, RunningCountCalibration, StreamSpec, format_moment
 from sotto import Driver
 from stream.privacy.accuracy.noise_laws import variance_of
@@ -27,8 +26,6 @@ HORIZONS = (24, 365, 8760)
 TOTAL = 5
 STREAMS = 400
 DAY_MS = 86_400_000
-DOCUMENT = Path("docs/proofs/running-count.md")
-_BEGIN, _END = "<!-- running counts measured -->", "<!-- running counts end -->"
 _HEADINGS = (
     "windows",
     "",
@@ -52,17 +49,14 @@ SOURCE: dict[str, Any] = {
 
 
 def main(arguments: list[str] | None = None) -> None:
-    """Measure, show a table, and write it if asked for."""
+    """Measure, show a table."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.running_count_accuracy", description=__doc__)
-    parser.add_argument("--write", action="store_true", help=f"write the table of {DOCUMENT}")
-    options = parser.parse_args(arguments)
+    parser.parse_args(arguments)
     rows = [row for steps in HORIZONS for row in rows_of(steps)]
     lines = [markdown_line(row) for row in (_HEADINGS, ("---",) * len(_HEADINGS), *rows)]
     told = f"ε = 1, one group, a person counts {TOTAL} times in all and once in a window, β = 0.05; {STREAMS} streams, after their last window."
     text = "\n".join([told, "", *lines])
     console.print(text, highlight=False)
-    if options.write:
-        write_between(DOCUMENT, _BEGIN, _END, text)
 
 
 def rows_of(steps: int) -> list[tuple[str, ...]]:

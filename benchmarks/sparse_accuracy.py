@@ -15,13 +15,12 @@ import statistics
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 import polars as pl
 
-from benchmarks.report import console, markdown_line, write_between
+from benchmarks.report import console, markdown_line
 from schemas import Answer, Integers
 from sotto import Driver
 from stream.tables import adult
@@ -34,8 +33,6 @@ CONTENDERS: dict[str, dict[str, Any]] = {
     "lazy_histogram": {"kind": "lazy_histogram"},
     "sparse_pmw, gap 0.001, 2 updates": {"kind": "sparse_pmw", "gap": 0.001, "updates": 2},
 }
-DOCUMENT = Path("docs/accuracy.md")
-_BEGIN, _END = "<!-- sparse measured -->", "<!-- sparse end -->"
 _HEADINGS = ("ε", "", "largest error", "mean error", "promised", "answered", "charged", "ε spent")
 
 Cell = tuple[Any, ...]
@@ -50,11 +47,10 @@ class Task:
 
 
 def main(arguments: list[str] | None = None) -> None:
-    """Ask both, show a table, and write it if asked for."""
+    """Ask both, show a table."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.sparse_accuracy", description=__doc__)
     parser.add_argument("--queries", type=int, default=200)
     parser.add_argument("--rounds", type=int, default=3, help="how many noise keys; medians are shown")
-    parser.add_argument("--write", action="store_true", help=f"write the table of {DOCUMENT}")
     options = parser.parse_args(arguments)
     task = make_task(options.queries)
     rows = []
@@ -75,8 +71,6 @@ def main(arguments: list[str] | None = None) -> None:
     head = f"{options.queries} questions, medians over {options.rounds} noise keys; errors in rows, of {people().height:,}."
     text = "\n".join([head, "", *lines])
     console.print(text, soft_wrap=True)
-    if options.write:
-        write_between(DOCUMENT, _BEGIN, _END, text)
 
 
 def people() -> pl.DataFrame:

@@ -11,18 +11,15 @@ import math
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from itertools import combinations
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from benchmarks.answered import TABLES, Sample, questions
-from benchmarks.report import console, markdown_line, write_between
+from benchmarks.report import console, markdown_line
 from schemas import MAX_CATEGORIES, Answer
 from sotto import Driver
 
-DOCUMENT = Path("docs/accuracy.md")
-_BEGIN, _END = "<!-- typical measured -->", "<!-- typical end -->"
 _HEADINGS = ("table", "rows", "cells of pairs", "cells of triples", "ranges")
 _TRIPLES, _RANGES = 30, 300
 
@@ -98,10 +95,9 @@ def _shown(found: Sequence[Compared]) -> str:
 
 
 def main(arguments: list[str] | None = None) -> None:
-    """Measure every table, show the results, and write them if asked for."""
+    """Measure every table, show the results."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.typical_errors", description=__doc__)
     parser.add_argument("--keys", type=int, default=5, help="how many noise keys; means over them are shown")
-    parser.add_argument("--write", action="store_true", help=f"write the table of {DOCUMENT}")
     options = parser.parse_args(arguments)
     lines = [markdown_line(_HEADINGS), markdown_line(("---", *("---:" for _ in _HEADINGS[1:])))]
     for name, make, rows in TABLES:
@@ -109,8 +105,6 @@ def main(arguments: list[str] | None = None) -> None:
         shown = [_shown([run[kind] for run in runs]) for kind in _HEADINGS[2:]]
         lines.append(markdown_line((name, f"{rows:,}", *shown)))
         console.print(lines[-1], markup=False, soft_wrap=True)
-    if options.write:
-        write_between(DOCUMENT, _BEGIN, _END, "\n".join(lines))
 
 
 def _made(make: Callable[[int, np.random.Generator], Sample], rows: int) -> Sample:

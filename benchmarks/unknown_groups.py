@@ -1,4 +1,4 @@
-"""Counts of unknown groups beside those of declared ones: ``python -m benchmarks.unknown_groups --write``.
+"""Counts of unknown groups beside those of declared ones: ``python -m benchmarks.unknown_groups``.
 
 Both are asked through the services' processors in memory, with several noise keys. Declared groups need a public list of the values.
 """
@@ -8,20 +8,17 @@ from __future__ import annotations
 import argparse
 from collections import Counter
 from collections.abc import Sequence
-from pathlib import Path
 from statistics import mean
 from typing import Any, Final, NamedTuple
 
-from benchmarks.report import console, markdown_line, write_between
+from benchmarks.report import console, markdown_line
 from schemas import Laplace, StreamSpec, UnknownGroups
 from sotto import Driver
 from stream.tables import flights
 
-DOCUMENT: Final = Path("docs/accuracy.md")
 DELTA: Final = 1e-6
 EPSILONS: Final = (1.0, 0.1)
 KEYS: Final = 10
-_BEGIN, _END = "<!-- unknown groups measured -->", "<!-- unknown groups end -->"
 _HEADINGS = ("ε", "", "groups", "share of the rows", "mean error", "largest error", "α")
 
 
@@ -103,18 +100,15 @@ def row(cells: Sequence[str], epsilon: float, who: str) -> tuple[str, ...]:
 
 
 def main(arguments: list[str] | None = None) -> None:
-    """Measure, show a table, and write it if asked for."""
+    """Measure, show a table."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.unknown_groups", description=__doc__)
-    parser.add_argument("--write", action="store_true", help=f"write the table of {DOCUMENT}")
-    options = parser.parse_args(arguments)
+    parser.parse_args(arguments)
     cells = aircraft()
     rows = [row(cells, epsilon, who) for epsilon in EPSILONS for who in KINDS]
     lines = [markdown_line(one) for one in (_HEADINGS, ("---",) * len(_HEADINGS), *rows)]
     told = f"One answer, δ = {DELTA:g} for unknown groups and 0 for declared ones; means over {KEYS} keys; errors in rows."
     text = "\n".join([told, "", *lines])
     console.print(text, highlight=False)
-    if options.write:
-        write_between(DOCUMENT, _BEGIN, _END, text)
 
 
 if __name__ == "__main__":
