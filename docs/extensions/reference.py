@@ -1,4 +1,4 @@
-"""Generates parts of pages from the code: commands, settings, events, audit cases.
+"""Generates parts of pages from the code: commands, settings, events, audit cases, topics, roles, alert rules.
 
 The build replaces a mark such as ``<!-- generated: commands -->`` in a page.
 """
@@ -9,10 +9,12 @@ import inspect
 import json
 import re
 from collections.abc import Callable, Iterable
+from pathlib import Path
 from typing import Any, get_args
 
 import typer
 import typer.cli
+import yaml
 from pydantic import BaseModel
 from sphinx.application import Sphinx
 from sphinx.pycode import ModuleAnalyzer
@@ -22,9 +24,13 @@ from schemas import Mechanism, Source, StreamSpec
 from stream.cli.app import app as command_line
 from stream.dev.audit import cases_of
 from stream.dev.contract_events import CHANNELS, EVENTS
+from stream.kafka.topics.acls import AclRole, Operation, Resource, role_access
+from stream.kafka.topics.layouts import layout
 from stream.privacy.noise import keys
+from stream.processing.topic_names import Topics
 from stream.settings import Settings, variable_of
 
+_ALERT_RULES = Path(__file__).parents[2] / "deploy/prometheus/alerts.yml"
 _MARK = re.compile(r"<!-- generated: (\w+) -->")
 _BOUNDS = {
     "minimum": "≥ {}",
@@ -110,6 +116,58 @@ def audit_cases() -> str:
     return _table(("mechanism", "calibration", "ε", "source", "neighbours"), lines)
 
 
+def channels() -> str:
+    """Every topic with its writers and contents."""
+    lines = [(f"`{one.name}`", one.writer, one.summary) for one in CHANNELS]
+    return _table(("topic", "written by", "contents"), lines)
+
+
+def topic_configurations() -> str:
+    """Every topic with its configuration."""
+    lines = [
+        (f"`{one.name}`", ", ".join(f"`{setting}={value}`" for setting, value in one.configuration.items()))
+        for one in layout(Topics("sotto"))
+    ]
+    return _table(("topic", "configuration"), lines)
+
+
+def role_rights() -> str:
+    """The rights of each role."""
+    columns = {
+        "writes": (Resource.TOPIC, Operation.WRITE),
+        "reads": (Resource.TOPIC, Operation.READ),
+        "describes": (Resource.TOPIC, Operation.DESCRIBE),
+        "reads the configuration of": (Resource.TOPIC, Operation.DESCRIBE_CONFIGS),
+        "groups": (Resource.GROUP, Operation.READ),
+        "describes groups": (Resource.GROUP, Operation.DESCRIBE),
+        "transactional ids": (Resource.TRANSACTIONAL_ID, Operation.WRITE),
+    }
+    access = role_access(Settings(prefix="sotto"))
+    lines = []
+    for role in AclRole:
+        cells = [
+            ", ".join(
+                f"`{right.name.removeprefix('sotto.')}{'*' if right.prefixed else ''}`"
+                for right in access[role]
+                if (right.resource, right.operation) == column
+            )
+            for column in columns.values()
+        ]
+        lines.append((role.value, *(cell or "–" for cell in cells)))
+    return _table(("role", *columns), lines)
+
+
+def alert_rules() -> str:
+    """Every alert rule with its condition and its remedy."""
+    groups = yaml.safe_load(_ALERT_RULES.read_text(encoding="utf-8"))["groups"]
+    lines = [
+        (f"`{rule['alert']}`", f"`{' '.join(rule['expr'].split())}`", rule["annotations"]["description"])
+        for group in groups
+        for rule in group["rules"]
+    ]
+    return _table(("rule", "condition", "remedy"), lines)
+
+
 GENERATED: dict[str, Callable[[], str]] = {
     "commands": commands,
     "settings": settings,
@@ -117,6 +175,10 @@ GENERATED: dict[str, Callable[[], str]] = {
     "events": events,
     "definitions": definitions,
     "audit": audit_cases,
+    "channels": channels,
+    "topics": topic_configurations,
+    "roles": role_rights,
+    "alerts": alert_rules,
 }
 
 

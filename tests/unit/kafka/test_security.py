@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import re
 import ssl
 import sys
 from pathlib import Path
@@ -18,7 +17,7 @@ from stream.kafka.broker.properties import Ports, server_properties
 from stream.kafka.client import security
 from stream.kafka.client.security import BearerToken, SecurityError, connection_options, describe_error
 from stream.secret_files import write_secret
-from stream.settings import SECURITY_FIELDS, Settings
+from stream.settings import Settings
 from tests.kafka.secured import Authority
 
 SECRET = "geheim-1234"  # noqa: S105  (it opens nothing)
@@ -238,12 +237,6 @@ def test_the_local_broker_stays_as_it_was_where_no_security_is_asked_for() -> No
     lines = dict(line.split("=", 1) for line in text.splitlines())
     assert lines["listeners"] == "PLAINTEXT://127.0.0.1:9092,CONTROLLER://127.0.0.1:9093"
     assert "authorizer.class.name" not in lines
-
-
-def test_every_setting_of_security_is_documented() -> None:
-    document = (Path(__file__).parents[3] / "docs/security.md").read_text()
-    documented = set(re.findall(r"^\| `SOTTO_([A-Z_]+)`", document, flags=re.MULTILINE))
-    assert documented == {name.upper() for name in SECURITY_FIELDS}
 
 
 def test_a_password_in_the_environment_counts_as_one_from_a_file() -> None:
