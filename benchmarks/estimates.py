@@ -96,7 +96,7 @@ def _questions() -> list[tuple[str, str]]:
         "epsilon": 1.0,
         "expected_queries": ASKED,
     }
-    driver.open(StreamSpec.model_validate(spec))
+    driver.open(StreamSpec.model_validate(spec), acknowledge=True)
     wheres = [_where(chosen, sizes) for _ in range(DISTINCT)]
     others = sorted({_where(chosen, sizes) for _ in range(2 * FRESH)} - set(wheres))
     chosen.shuffle(others)

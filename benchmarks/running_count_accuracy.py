@@ -79,7 +79,7 @@ def measured(steps: int, calibration: str) -> tuple[str, ...]:
     names = [f"stream-{number}" for number in range(STREAMS)]
     for name in names:
         spec = {"stream": name, "source": "topic", "epsilon": 1, "mechanism": mechanism, "standing": standing}
-        driver.open({**spec, "calibration": calibration})
+        driver.open({**spec, "calibration": calibration}, acknowledge=True)
     opened = json.loads(driver.records(driver.topics.control)[-1].value or b"{}")["calibration"]
     plan = RunningCountCalibration.model_validate_json(json.dumps(opened))
     nodes = len(tree_of(plan).nodes(steps))

@@ -114,7 +114,7 @@ def _timed(case: Case, table: pl.DataFrame) -> list[Figure]:
         "epsilon": 100.0,
         "expected_queries": 100,
     }
-    driver.open(opening if case.on_values else {**opening, "delta": 1e-6})
+    driver.open(opening if case.on_values else {**opening, "delta": 1e-6}, acknowledge=True)
     tables = TableStore.keyed_by(KEY)
     tables.put("source", table)
     worker = QueryProcessor(driver.topics, 0, KEY, tables)

@@ -119,7 +119,9 @@ def _run(task: Task, mechanism: dict[str, Any], epsilon: float, key: int) -> tup
         "beta": BETA,
         "expected_queries": len(task.truths),
     }
-    driver.open(spec | {"mechanism": {"attributes": list(ATTRIBUTES), "sparsity": SPARSITY, **mechanism}})
+    driver.open(
+        spec | {"mechanism": {"attributes": list(ATTRIBUTES), "sparsity": SPARSITY, **mechanism}}, acknowledge=True
+    )
     answers: Sequence[Answer] = driver.ask_many(
         {
             "id": str(place),

@@ -119,7 +119,8 @@ def _processor(attributes: int) -> Figure:
         {name: [chosen.randrange(2) for _ in range(ROWS)] for name in names},
     )
     mechanism = {"kind": "pmw", "attributes": names, "rows": ROWS, "worst_case": True}
-    driver.open({"stream": "linear", "source": "people", "mechanism": mechanism, "epsilon": 1.0})
+    spec = {"stream": "linear", "source": "people", "mechanism": mechanism, "epsilon": 1.0}
+    driver.open(spec, acknowledge=True)
     queries = [
         {
             "id": f"query-{number}",

@@ -50,6 +50,7 @@ from schemas.changelogs import (
 from schemas.domains import Bins, Categories, Dates, Decimals, Domain, Integers, Numeric
 from schemas.ledger import (
     AllotmentRecord,
+    ComparedMechanism,
     GrantRecord,
     LedgerProgress,
     LedgerRecord,
@@ -72,6 +73,7 @@ from schemas.mechanisms import (
     MAX_KEYS,
     MAX_UNIVERSE,
     AboveThreshold,
+    Auto,
     Exponential,
     Histogram,
     Laplace,
@@ -81,6 +83,7 @@ from schemas.mechanisms import (
     NumericSparse,
     Pmw,
     RandomizedResponse,
+    RequestedMechanism,
     RunningCount,
     SparsePmw,
     SparseProject,
@@ -120,6 +123,7 @@ from schemas.streams import (
     Control,
     Extension,
     Extensions,
+    OpeningSpec,
     StandingQuery,
     StreamClosed,
     StreamHalted,
@@ -169,3 +173,4 @@ __all__ += [
     "UnknownGroups",
     "UnknownGroupsCalibration",
 ]
+__all__ += ["Auto", "ComparedMechanism", "OpeningSpec", "RequestedMechanism"]

@@ -314,6 +314,18 @@ class GrantRecord(SparingEvent):
     lost: bool = False
 
 
+class ComparedMechanism(SparingEvent):
+    """A mechanism that ``auto`` compared; ``why`` says how it spends ε, or why it does not apply.
+
+    ``error`` is the expected error of a count of the workload, in rows; null if the mechanism does
+    not apply.
+    """
+
+    kind: Word
+    error: float | None
+    why: Reason
+
+
 class Receipt(SparingEvent):
     """The decision on one request, identified by id and digest.
 
@@ -328,6 +340,7 @@ class Receipt(SparingEvent):
     * ``meaning`` explains a renewing budget's promise, and which grants before a join it leaves out.
     * ``begins`` is the time from which a standing stream's windows are asked, ``windows`` the number of
       windows for which its α holds.
+    * ``compared`` lists the mechanisms that ``auto`` compared; the first is that of the stream.
 
     Examples:
         >>> receipt = client.close("people", "counts")
@@ -336,7 +349,7 @@ class Receipt(SparingEvent):
     """
 
     wire_omits: ClassVar[frozenset[str]] = frozenset(
-        {"answers", "granted", "population", "meaning", "version", "begins", "windows"}
+        {"answers", "granted", "population", "meaning", "version", "begins", "windows", "compared"}
     )
 
     kind: Literal["receipt"] = "receipt"
@@ -357,6 +370,7 @@ class Receipt(SparingEvent):
     version: Version | None = None
     begins: Moment | None = None
     windows: Count | None = None
+    compared: Annotated[tuple[ComparedMechanism, ...], Field(strict=False)] = ()
 
 
 class LedgerProgress(SparingEvent):

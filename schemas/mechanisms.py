@@ -304,3 +304,24 @@ Mechanism = Annotated[
     ByKind(),
 ]
 """The mechanism of a stream, discriminated by ``kind``."""
+
+
+class Auto(SparingEvent):
+    """The budget service chooses the mechanism for a table when it opens the stream.
+
+    It takes the one of ``laplace``, ``histogram`` and ``pmw`` with the least expected error of a
+    count in the ``workload``, by public facts alone. A ``laplace`` stream pays for all
+    ``expected_queries``. Without ``attributes``, all attributes of the table may be asked for.
+    ``rows`` is a public estimate of the number of rows, on which nothing but the choice depends.
+    """
+
+    wire_omits: ClassVar[frozenset[str]] = frozenset({"attributes", "workload", "rows"})
+
+    kind: Literal["auto"]
+    attributes: Attributes | None = None
+    workload: Workload = "pairs"
+    rows: Annotated[int, Field(ge=1, le=10**12)] | None = None
+
+
+RequestedMechanism = Annotated[Mechanism | Auto, Field(discriminator="kind"), ByKind()]
+"""The mechanism of a stream to open; the opened stream has a chosen one in place of ``auto``."""

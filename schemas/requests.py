@@ -9,7 +9,7 @@ from pydantic import Field, model_validator
 from schemas.base import Analysts, ByKind, Delta, Epsilon, EventId, Identifier, Reason, SparingEvent
 from schemas.populations import Population
 from schemas.sources import Source
-from schemas.streams import StreamSpec
+from schemas.streams import OpeningSpec
 from schemas.windows import Moment
 
 
@@ -73,14 +73,19 @@ class Allot(_Request):
 
 
 class OpenStream(_Request):
-    """Reserve a stream's cost from its source and open it; ``analyst`` is charged for it."""
+    """Reserve a stream's cost from its source and open it; ``analyst`` is charged for it.
 
-    wire_omits: ClassVar[frozenset[str]] = _Request.wire_omits | {"analyst"}
+    With ``informative``, the stream is refused if its promise is not informative: if public facts
+    show that its error may exceed a third of the rows or of the range, or the threshold.
+    """
+
+    wire_omits: ClassVar[frozenset[str]] = _Request.wire_omits | {"analyst", "informative"}
 
     kind: Literal["open"] = "open"
     request: EventId
-    stream: StreamSpec
+    stream: OpeningSpec
     analyst: Identifier | None = None
+    informative: bool = False
 
 
 class ExtendStream(_Request):

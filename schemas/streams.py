@@ -25,7 +25,7 @@ from schemas.base import (
 )
 from schemas.calibrations import Calibration
 from schemas.domains import AttributeName
-from schemas.mechanisms import MAX_ANSWERS, MAX_CATEGORIES, Mechanism
+from schemas.mechanisms import MAX_ANSWERS, MAX_CATEGORIES, Mechanism, RequestedMechanism
 from schemas.queries import Quantiles, Where
 from schemas.sources import Source
 from schemas.windows import Moment, Span, Windows, span_ms
@@ -87,8 +87,8 @@ class StandingQuery(SparingEvent):
         return self.window.size_ms + span_ms(self.lateness)
 
 
-class StreamSpec(SparingEvent):
-    """An operator's specification: mechanism, source, privacy cost and number of queries.
+class OpeningSpec(SparingEvent):
+    """An operator's specification of a stream to open, whose mechanism may be ``auto``.
 
     A stream on a live topic is ``standing``: Sotto asks its questions, one per window and group.
     """
@@ -97,13 +97,19 @@ class StreamSpec(SparingEvent):
 
     stream: Identifier
     source: Identifier
-    mechanism: Mechanism
+    mechanism: RequestedMechanism
     epsilon: Epsilon
     delta: Delta = 0.0
     expected_queries: Annotated[int, Field(ge=1, le=10**12)] = 1000
     beta: Probability = 0.05
     calibration: Literal["best", "textbook"] = "best"
     standing: StandingQuery | None = None
+
+
+class StreamSpec(OpeningSpec):
+    """A stream's specification: mechanism, source, privacy cost and number of queries."""
+
+    mechanism: Mechanism
 
 
 class StreamIdentity(Event):

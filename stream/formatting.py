@@ -9,7 +9,19 @@ from itertools import pairwise, product
 from math import isfinite
 from typing import Final
 
-from schemas import Bins, Categories, Dates, Decimals, Domain, EventsSource, Integers, Query, Source, TableSource
+from schemas import (
+    Bins,
+    Categories,
+    ComparedMechanism,
+    Dates,
+    Decimals,
+    Domain,
+    EventsSource,
+    Integers,
+    Query,
+    Source,
+    TableSource,
+)
 
 _BOUND_DIGITS: Final = 4
 _DIGITS_WITHOUT_BOUND: Final = 6
@@ -120,6 +132,22 @@ def longest_name(attributes: Mapping[str, Domain], by: Sequence[str]) -> int:
 def format_contribution_bound(person: str, most: int, what: str) -> str:
     """Format a contribution bound, as ``of each 'patient' at most 3 rows count``."""
     return f"of each '{person}' at most {most:,} {what}{'s count' if most > 1 else ' counts'}"
+
+
+def describe_choice(compared: Sequence[ComparedMechanism]) -> str:
+    """Describe the mechanism that ``auto`` chose, and the next best ones, by their expected errors."""
+    chosen, *others = compared
+    text = f"auto took {chosen.kind}: a count of the workload is expected to err by {_expected_error(chosen)} ({chosen.why})"
+    listed = [f"{one.kind} {_expected_error(one)}" for one in others]
+    return text + (f"; with {', '.join(listed)}" if listed else "")
+
+
+def _expected_error(one: ComparedMechanism) -> str:
+    return (
+        f"does not apply: {one.why}"
+        if one.error is None
+        else f"{format_error_bound(one.error, grouped=True)} rows"
+    )
 
 
 def describe_table_bound(source: Source) -> str:

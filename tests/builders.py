@@ -145,5 +145,5 @@ def installation(
     for one in sources:
         driver.register(one, tables[one["source"]] if one["kind"] == "table" else None)
     for one in streams:
-        driver.open(one)
+        driver.open(one, acknowledge=True)
     return driver

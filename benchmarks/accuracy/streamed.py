@@ -54,7 +54,8 @@ class Streamed:
                 "delta": delta,
                 "beta": BETA,
                 "expected_queries": len(task.wheres),
-            }
+            },
+            acknowledge=True,
         )
         errors, seen = [], _Seen()
         for start in range(0, len(task.wheres), _AT_ONCE):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
+from dataclasses import replace
 from typing import Any, Literal
 
 from schemas import (
@@ -27,6 +28,7 @@ from schemas import (
     named_from,
     subject_of,
 )
+from stream.budget.automatic_choice import choose_mechanism, require_informative
 from stream.budget.openings import (
     AccountPeriods,
     ControlPublisher,
@@ -188,8 +190,12 @@ class RequestHandler:
 
     def _open_stream(self, record: RecordLike, request: OpenStream, outputs: Outputs) -> dict[str, Any]:
         account = self._ledger.account(request.stream.source)
-        spec = self._complete_spec(request.stream, account.source)
+        chosen = choose_mechanism(request.stream, account.source, lambda: self._count_rows(account))
+        spec = self._complete_spec(chosen.spec, account.source)
         calibration = plan_stream(spec, account.source, lambda: self._count_rows(account))
+        if request.informative:
+            completed = replace(chosen, spec=spec)
+            require_informative(completed, calibration, account.source, lambda: self._count_rows(account))
         digest = definition_digest(spec, account, calibration)
         identity = StreamIdentity(
             incarnation=self._new_incarnation(record).hex(), digest=digest, key_id=self._key_id
@@ -197,7 +203,7 @@ class RequestHandler:
         grant = self._ledger.reserve(spec, calibration, identity, request.analyst)
         self._control_publisher.publish_control(account, grant, outputs)
         if spec.standing is None:
-            return {}
+            return {"compared": chosen.compared} if chosen.compared else {}
         return {"begins": spec.standing.begins, "windows": promised_windows(spec, account.source)}
 
     def _complete_spec(self, spec: StreamSpec, source: Source) -> StreamSpec:

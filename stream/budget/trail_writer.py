@@ -97,6 +97,7 @@ class TrailWriter:
         if receipt.outcome == "opened" and grant is not None and account is not None:
             fields["granted"] = receipt.granted or to_amount(grant.cost, account.source)
             fields["stream_digest"] = grant.identity.digest
+            fields["mechanism"] = grant.spec.mechanism.kind
         if account is not None and receipt.outcome in {"registered", "opened"}:
             fields["totals"] = self._record_totals(account)
         entry = TrailRequest(

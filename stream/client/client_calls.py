@@ -28,6 +28,7 @@ from schemas import (
     HaltStream,
     JoinPopulation,
     LedgerRecord,
+    OpeningSpec,
     OpenStream,
     Population,
     PopulationRecord,
@@ -39,7 +40,6 @@ from schemas import (
     Request,
     Source,
     SourceRecord,
-    StreamSpec,
     StreamStatus,
     TrailRecord,
 )
@@ -58,10 +58,10 @@ from stream.questions.question_forms import (
     ANSWER_TIMEOUT,
     REQUEST_TIMEOUT,
     as_names,
+    as_opening,
     as_query,
     as_requests,
     as_source,
-    as_spec,
     require_headers,
     require_seconds,
     validate_as_invalid,
@@ -197,11 +197,20 @@ class AsyncCalls(ABC):
         budget = {"source": source, "population": population, "epsilon": epsilon, "delta": delta}
         return await self._make_request(Allot, allotment=allotment, **budget, analysts=tuple(analysts))
 
-    async def open(self, stream: StreamSpec | Mapping[str, Any], *, analyst: str | None = None) -> Receipt:
+    async def open(
+        self,
+        stream: OpeningSpec | Mapping[str, Any],
+        *,
+        analyst: str | None = None,
+        acknowledge: bool = False,
+    ) -> Receipt:
         """Open a stream and reserve its grant; the stream answers as soon as this call returns.
 
         With ``analyst``, the grant also counts against that analyst's allotments. The error
-        ``Refused`` has the requested amount as ``asked`` and the rest of the budget as ``left``.
+        ``Refused`` has the requested amount as ``asked`` and the rest of the budget as ``left``. A
+        stream whose promise is not informative is refused as well, unless you ``acknowledge`` that.
+        With the mechanism ``"auto"``, the receipt's ``compared`` lists the mechanisms, the chosen one
+        first.
 
         Examples:
             >>> mechanism = {"kind": "laplace", "answers": 10}
@@ -209,7 +218,9 @@ class AsyncCalls(ABC):
             >>> client.open(stream).outcome
             'opened'
         """
-        return await self._make_request(OpenStream, stream=as_spec(stream), analyst=analyst)
+        return await self._make_request(
+            OpenStream, stream=as_opening(stream), analyst=analyst, informative=not acknowledge
+        )
 
     async def extend(
         self, source: str, stream: str, epsilon: float, delta: float = 0.0, *, analyst: str | None = None

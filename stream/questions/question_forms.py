@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterable, Callable, Iterable, Mapping, Sequence
 from functools import cache
-from typing import Any, Final, TypeVar
+from typing import Annotated, Any, Final, TypeVar
 
-from pydantic import TypeAdapter, ValidationError
+from pydantic import BeforeValidator, TypeAdapter, ValidationError
 
-from schemas import Query, Request, Source, StreamSpec
+from schemas import OpeningSpec, Query, Request, Source, StreamSpec
 from schemas.base import Event
 from schemas.wire import describe
 from stream.errors import Invalid
@@ -101,6 +101,23 @@ def as_source(source: Source | Mapping[str, Any]) -> Source:
 def as_spec(stream: StreamSpec | Mapping[str, Any]) -> StreamSpec:
     """Validate a stream's specification; ``Invalid`` if it does not fit the contract."""
     return validate_as_invalid(lambda: StreamSpec.model_validate(stream), given=stream)
+
+
+def as_opening(stream: OpeningSpec | Mapping[str, Any]) -> OpeningSpec:
+    """Validate the specification of a stream to open; ``Invalid`` if it does not fit the contract."""
+    return validate_as_invalid(lambda: opening_adapter().validate_python(stream), given=_expand_auto(stream))
+
+
+@cache
+def opening_adapter() -> TypeAdapter[OpeningSpec]:
+    """Return the parser of streams to open, which takes ``"auto"`` for the object with that kind."""
+    return TypeAdapter(Annotated[OpeningSpec, BeforeValidator(_expand_auto)])
+
+
+def _expand_auto(stream: Any) -> Any:
+    if isinstance(stream, Mapping) and stream.get("mechanism") == "auto":
+        return {**stream, "mechanism": {"kind": "auto"}}
+    return stream
 
 
 @cache

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
 from itertools import repeat
 from typing import Any, Final, Self, overload
 
@@ -25,6 +25,7 @@ from stream.formatting import cells_of, contribution_bound_of, counts_people, de
 from stream.processing.dead_letters import PRICE, says_exhausted
 from stream.questions import result_text
 from stream.questions.domain_limits import warn_about_domains
+from stream.questions.informative_answers import describe_reasons, reasons_of
 from stream.questions.result_text import DataFrames
 
 Group = Mapping[str, str | int | float]
@@ -97,18 +98,46 @@ class Result(DataFrames, Answer):
         return groups if groups is not None and len(groups) == len(numbers) else None
 
     @property
-    def warnings(self) -> tuple[str, ...]:
-        """Warnings about the question: its contribution bound, and parts that the domain decides.
+    def uninformative(self) -> tuple[int, ...]:
+        """Positions of the numbers that are not informative; 0 stands for a single one.
 
-        The domain decides a predicate that holds for every row, for example. Warnings depend only on
-        public data, and change neither answer nor charge. The first, if any, says that the ``basis``
-        is ``independence`` or ``too-many-texts``.
+        Their error, by the 95 % confidence interval or else by ``alpha``, may exceed the number itself
+        or a third of its public range. A decision is not informative if its error may exceed the
+        question's threshold.
+
+        Examples:
+            >>> result = client.ask("counts", where="age >= 65")
+            >>> result.informative, result.uninformative
+            (True, ())
+        """
+        return tuple(place for place, reason in enumerate(self._reasons) if reason is not None)
+
+    @property
+    def informative(self) -> bool:
+        """False if none of the answer's numbers is informative; see ``uninformative``."""
+        reasons = self._reasons
+        return not reasons or None in reasons
+
+    @property
+    def _reasons(self) -> tuple[str | None, ...]:
+        return reasons_of(self, self._query, self._source)
+
+    @property
+    def warnings(self) -> tuple[str, ...]:
+        """Warnings about the answer: its basis, its question, and numbers that are not informative.
+
+        Those about the question name its contribution bound, and parts that the domain decides, such
+        as a predicate that holds for every row. Warnings depend only on public and released figures,
+        and change neither answer nor charge. The first, if any, says that the ``basis`` is
+        ``independence`` or ``too-many-texts``.
         """
         about_basis = tuple(text for basis, text in _BASIS_WARNINGS.items() if basis == self.basis)
+        marked = describe_reasons(self._reasons)
+        marks = () if marked is None else (marked,)
         if self._query is None or self._source is None:
-            return about_basis
+            return (*about_basis, *marks)
         bounded = (describe_source_bound(self._source),) if self.rows_per_person is not None else ()
-        return (*about_basis, *bounded, *warn_about_domains(self._source, self._query))
+        return (*about_basis, *bounded, *warn_about_domains(self._source, self._query), *marks)
 
     @property
     def rows_per_person(self) -> int | None:
@@ -144,7 +173,8 @@ class Result(DataFrames, Answer):
         Columns are ``stream``, ``id``, ``outcome``, for a standing stream ``window_start``,
         ``window_end`` and its group, then the group's attributes (or ``position``), ``estimate``,
         ``alpha`` and, if the number has them, its confidence interval (``interval_low`` and
-        ``interval_high``) or its ``typical_error``. An attribute with the name of another column gets a ``*`` appended.
+        ``interval_high``) or its ``typical_error``; ``informative`` is false for a number that is not.
+        An attribute with the name of another column gets a ``*`` appended.
         """
         common: dict[str, Any] = {"stream": self.stream, "id": self.id, "outcome": self.outcome}
         if self.window is not None:
@@ -159,12 +189,22 @@ class Result(DataFrames, Answer):
         if self.estimates is None:
             one = {"estimate": self.estimate, "choice": self.choice, "alpha": self.alpha, "reason": self.reason}
             ends = self.interval if self.choice_intervals is None else self.choice_intervals[0]
-            return [{**common, **one, **_interval_columns(ends), **typical, **bound}]
+            marked = _informative_column(0, self.uninformative)
+            return [{**common, **one, **_interval_columns(ends), **typical, **marked, **bound}]
         positions = [{"position": number} for number in range(len(self.estimates))]
         labels = positions if self.groups is None else self.groups
+        uninformative = frozenset(self.uninformative)
+        intervals = zip(self.estimates, self.intervals or repeat(None), strict=False)
         numbers = [
-            {"estimate": number, "alpha": self.alpha, **_interval_columns(interval), **typical, **bound}
-            for number, interval in zip(self.estimates, self.intervals or repeat(None), strict=False)
+            {
+                "estimate": number,
+                "alpha": self.alpha,
+                **_interval_columns(interval),
+                **typical,
+                **_informative_column(place, uninformative),
+                **bound,
+            }
+            for place, (number, interval) in enumerate(intervals)
         ]
         return [
             {**common, **_rename_clashing(label, {**common, **number}), **number}
@@ -248,7 +288,7 @@ class Results(DataFrames, Sequence[Result]):
 
 _NUMBER_COLUMNS = (
     *("position", "estimate", "choice", "alpha", "interval_low", "interval_high", "typical_error", "reason"),
-    "rows_per_person",
+    *("informative", "rows_per_person"),
 )
 """Columns that follow a standing stream's group."""
 
@@ -257,6 +297,10 @@ _result_codec: Codec[Result] = Codec(Result, limit=MAX_ANSWER_BYTES)
 
 def _interval_columns(interval: Interval | TextInterval | None) -> dict[str, float | str]:
     return {} if interval is None else {"interval_low": interval[0], "interval_high": interval[1]}
+
+
+def _informative_column(place: int, uninformative: Container[int]) -> dict[str, bool]:
+    return {"informative": False} if place in uninformative else {}
 
 
 def _rename_clashing(group: Group | dict[str, int], columns: dict[str, Any]) -> dict[str, Any]:

@@ -116,7 +116,7 @@ class Scene(Installation):
         }
         self.driver.register(CENSUS, pl.DataFrame(people))
         for spec, _, _ in STREAMS:
-            self.driver.open(spec)
+            self.driver.open(spec, acknowledge=True)
         self.open_on_the_census()
         for step in range(int(HOUR / STEP)):
             self.now = end - HOUR + (step + 1) * STEP
@@ -136,7 +136,9 @@ class Scene(Installation):
             ("seniors/counts", {"kind": "numeric_sparse", "threshold": 300.0, "cutoff": 5}, 0.3),
             ("households", {"kind": "laplace", "answers": 40}, 0.25),
         ):
-            self.driver.open(stream(name, "census", mechanism=mechanism, epsilon=epsilon, delta=1e-7))
+            self.driver.open(
+                stream(name, "census", mechanism=mechanism, epsilon=epsilon, delta=1e-7), acknowledge=True
+            )
 
     def queries(self, step: int, chance: random.Random) -> Iterator[dict[str, Any]]:
         busy = 1.0 + 0.6 * ((step % 40) > 25) + 0.3 * chance.random()
@@ -156,10 +158,10 @@ class Scene(Installation):
         if step == 80:
             self.driver.halt("web-traffic", reason="consent banner out of order")
         if step == 90:
-            self.driver.open(above("checkout/chargebacks-2", "payments", 0.5, 10))
+            self.driver.open(above("checkout/chargebacks-2", "payments", 0.5, 10), acknowledge=True)
         if step == 60:
             try:
-                self.driver.open(above("too-much", "vitals", 9.0, 10))
+                self.driver.open(above("too-much", "vitals", 9.0, 10), acknowledge=True)
             except Refused:
                 return
             raise AssertionError("a stream was opened that the budget cannot pay for")
@@ -262,7 +264,7 @@ class Scene(Installation):
     def with_periods(self, hours: int) -> None:
         """A live topic whose periods are hours, with two streams on it, beside a feed of values."""
         self.driver.register(values("vitals", 4.0))
-        self.driver.open(above("ward-3/heart-rate", "vitals", 1.0, 24))
+        self.driver.open(above("ward-3/heart-rate", "vitals", 1.0, 24), acknowledge=True)
         self.driver.register(VISITS)
         begins = moment_ms(BEGINS)
         standing = {"by": ["zone"], "window": {"size": "15m"}, "begins": BEGINS}
@@ -270,7 +272,10 @@ class Scene(Installation):
             ("visits/busy", {"kind": "above_threshold", "threshold": 90.0, "cutoff": 5, "monotone": True}),
             ("visits/counts", {"kind": "laplace", "answers": 16}),
         ):
-            self.driver.open(stream(name, "visits", mechanism=mechanism, expected_queries=16, standing=standing))
+            self.driver.open(
+                stream(name, "visits", mechanism=mechanism, expected_queries=16, standing=standing),
+                acknowledge=True,
+            )
         for hour in range(hours):
             for quarter in range(4):
                 start = begins + (4 * hour + quarter) * 900_000
@@ -287,7 +292,7 @@ class Scene(Installation):
     def with_streams(self, count: int) -> None:
         """So many open streams on one source, told apart by name and by what they have used."""
         self.driver.register(values("crowd", 1000.0))
-        self.driver.open(above("model", "crowd", 0.001, 10))
+        self.driver.open(above("model", "crowd", 0.001, 10), acknowledge=True)
         self.flow()
         grant = self.a_grant
         for number in range(count - 1):

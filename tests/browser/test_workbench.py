@@ -161,6 +161,9 @@ async def test_a_live_topic_is_registered_and_a_standing_stream_opened_on_it(ope
         await page.get_by_role("group", name="Grouped by").get_by_label("delay").check()
         await page.get_by_label("A window starts every").fill("15m")
         await expect(page.get_by_text("which is 100 windows with all groups")).to_be_visible()
+        await expect(page.locator(".verdict")).to_contain_text("Not informative: an answer may err by")
+        await expect(page.get_by_role("button", name="Open stream…")).to_be_disabled()
+        await page.get_by_label("Open it even if its promise is not informative").check()
         await page.get_by_role("button", name="Open stream…").click()
         await confirmed(page, "Open stream", "It is open")
         card = page.get_by_role("region", name="At a glance")
@@ -208,6 +211,9 @@ async def test_a_plan_shows_its_cost_its_curve_and_what_is_vacuous(open_page: Op
         await expect(page.get_by_role("img", name="Error against ε")).to_have_attribute(
             "aria-label", re.compile("vacuous$")
         )
+        await page.get_by_label("Mechanism").select_option("auto")
+        await expect(page.locator(".verdict")).to_contain_text("auto takes")
+        await expect(page.locator(".verdict")).to_contain_text("a count is expected to err by")
     assert scene.requested == []
 
 
@@ -354,7 +360,8 @@ async def test_refused_questions_say_why_and_hostile_domains_stay_text(open_page
             "epsilon": 0.5,
             "delta": 1e-7,
             "mechanism": {"kind": "laplace", "answers": 9},
-        }
+        },
+        acknowledge=True,
     )
     scene.flow()
     async with scene.served() as address:

@@ -231,7 +231,7 @@ async def live_topic(
     specs = standing_specs(pace.size, pace.every, begins, pace.horizon)
     await client.register(source)
     for spec in specs:
-        await client.open(spec)
+        await client.open(spec, acknowledge=True)
     producer = AIOKafkaProducer(bootstrap_servers=settings.bootstrap, acks="all")
     await producer.start()
     live = Live(settings, client, source, specs, producer, Visits(PARTITIONS, seed), pace=pace)

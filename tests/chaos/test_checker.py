@@ -45,7 +45,7 @@ def _written() -> tuple[Driver, list[str]]:
         driver.register(shared(source), ROWS if source.source == "people" else None)
     driver.allot(ANALYST, 2.0, source="survey")
     for spec in specs():
-        driver.open(spec, analyst=ANALYST if spec.source == "survey" else None)
+        driver.open(spec, acknowledge=True, analyst=ANALYST if spec.source == "survey" else None)
     questions = Questions(specs(), seed=3)
     events = [questions.next() for _ in range(400)]
     driver.ask_many([value for _, _, value in events])
@@ -86,7 +86,7 @@ def test_answers_of_two_versions_are_replayed_and_none_goes_back_to_an_earlier_o
     for source in sources(Path("people.csv")):
         driver.register(source, ROWS if source.source == "people" else None)
     for spec in specs():
-        driver.open(spec)
+        driver.open(spec, acknowledge=True)
     questions = Questions(specs(), seed=4)
     asked = []
     for _ in range(3):

@@ -106,7 +106,7 @@ async def test_a_batch_that_takes_longer_does_not_cost_a_worker_its_group(
         client = ground.client
         ground.start("budget")
         await client.register(FEED)
-        await client.open(ward())
+        await client.open(ward(), acknowledge=True)
         engine = build_worker_engine(narrow, client.topics, key)
         running = asyncio.create_task(engine.run())
 

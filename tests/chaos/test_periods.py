@@ -34,7 +34,7 @@ def _written() -> tuple[Driver, EventsSource]:
     source = live_source("visits", "marks", unit="person-period", period="1h", ahead="7d")
     driver.register(source)
     for spec in standing_specs("20m", "10m", BEGINS, horizon=4):
-        driver.open(spec)
+        driver.open(spec, acknowledge=True)
     visits = Visits(PARTITIONS, seed=5)
     for step in range(STEPS):
         now = BEGINS + step * 3 * MINUTE

@@ -32,7 +32,7 @@ def _written() -> tuple[Driver, EventsSource, list[StreamSpec]]:
     driver.register(source)
     specs = standing_specs("4s", "2s", BEGINS)
     for spec in specs:
-        driver.open(spec)
+        driver.open(spec, acknowledge=True)
     visits = Visits(PARTITIONS, seed=5)
     for second in range(SECONDS):
         now = BEGINS + 1000 * second
@@ -131,7 +131,7 @@ def test_plain_count_follows_ends_and_extensions() -> None:
     driver.register(source)
     [spec] = [one for one in standing_specs("4s", "2s", BEGINS) if one.stream == "visits-all"]
     spec = spec.model_copy(update={"mechanism": Histogram(kind="histogram", attributes=("group",), answers=3)})
-    driver.open(spec)
+    driver.open(spec, acknowledge=True)
     visits = Visits(PARTITIONS, seed=5)
     for second in range(SECONDS):
         driver.wait(1)

@@ -110,7 +110,7 @@ async def test_bombs_among_requests_and_charges_are_refused_whole_and_the_ledger
     usual = highest(budget)
     for number, make in enumerate(BOMBS.values()):
         await bombs.send(settings.bootstrap, getattr(client.topics, topic), 0, make())
-        receipt = await client.open({**ward(f"ward-{number}"), "epsilon": 0.01})
+        receipt = await client.open({**ward(f"ward-{number}"), "epsilon": 0.01}, acknowledge=True)
         assert receipt.outcome == "opened"
     async with asyncio.timeout(120):
         while len(refused := await letters(client, settings)) < 7:

@@ -31,7 +31,7 @@ async def test_the_service_and_the_report_ask_and_say_what_went_wrong(
     pmw = {"kind": "pmw", "attributes": ["age", "sex", "income>50K"]}
     await client.open({**spec, "stream": "nightly", "mechanism": pmw})
     alarm = {"kind": "above_threshold", "threshold": 1, "cutoff": 1}
-    await client.open({**spec, "stream": "alarm", "mechanism": alarm})
+    await client.open({**spec, "stream": "alarm", "mechanism": alarm}, acknowledge=True)
 
     app = make_app(settings)
     web = httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url="http://service")

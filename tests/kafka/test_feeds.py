@@ -252,7 +252,7 @@ async def test_a_source_without_a_topic_is_told_and_served_once_it_is_there(
     topic = f"{ground.settings.prefix}-visits"
     source, [spec, *_] = live_source(topic, "marks"), standing_specs("4s", "2s", YESTERDAY)
     await ground.client.register(source)
-    await ground.client.open(spec)
+    await ground.client.open(spec, acknowledge=True)
     await _ready(port, f"topic {topic} of source 'visits' does not exist; 'sotto events topic visits' creates it")
     async with admin_client(ground.settings) as admin:
         await admin.create_topics([NewTopic(topic, PARTITIONS, 1)])

@@ -87,7 +87,7 @@ async def test_periods_begin_once_and_end_by_themselves_whatever_is_killed(groun
         "mechanism": {"kind": "laplace", "answers": 12},
         "standing": standing,
     }
-    await ground.client.open(StreamSpec.model_validate(spec, strict=False))
+    await ground.client.open(StreamSpec.model_validate(spec, strict=False), acknowledge=True)
     follower = Follower(ground, "counts")
     wanted: Counter[tuple[str, str]] = Counter()
     async with AIOKafkaProducer(bootstrap_servers=ground.settings.bootstrap) as producer:

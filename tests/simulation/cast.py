@@ -81,7 +81,7 @@ def installed(number: int) -> tuple[Record, ...]:
         shared = {"feed": {"renews": "1h"}, "people": {"population": EVERYBODY}}.get(source.source, {})
         driver.register(source.model_copy(update=shared), ROWS if source.source == "people" else None)
     for spec in cast(number):
-        driver.open(spec)
+        driver.open(spec, acknowledge=True)
     topics = driver.topics
     return tuple(
         record._replace(topic=record.topic.replace(topics.prefix, SETTINGS.prefix))

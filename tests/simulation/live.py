@@ -60,7 +60,7 @@ def told() -> tuple[dict[str, Record], dict[str, Record]]:
         }
 
     for spec in specs():
-        driver.open(spec)
+        driver.open(spec, acknowledge=True)
     opened = latest()
     for spec in specs():
         driver.close(SOURCE.source, spec.stream)

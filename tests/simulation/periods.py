@@ -57,7 +57,7 @@ def begun() -> Beginning:
     driver.register(SOURCE)
     streams = [spec for name, spec in models().items() if name != LATER]
     for spec in streams:
-        driver.open(spec)
+        driver.open(spec, acknowledge=True)
     topics = driver.topics
     written = (
         record._replace(topic=record.topic.replace(topics.prefix, SETTINGS.prefix))

@@ -444,7 +444,7 @@ def test_what_is_no_moment_is_invalid_with_its_unit(time: Any) -> None:
 def test_a_question_is_published_as_ever() -> None:
     driver = new_driver()
     driver.register(source(epsilon=1.0))
-    driver.open(stream("ward", mechanism={"threshold": 5.0}))
+    driver.open(stream("ward", mechanism={"threshold": 5.0}), acknowledge=True)
     driver.publish("ward", value=3.0, id="a")
     assert [one.id for one in driver.answers(from_beginning=True)] == ["a"]
 

@@ -10,6 +10,7 @@ from typer.testing import CliRunner
 
 from sotto import Driver
 from stream.cli.app import app
+from stream.cli.output import CommandError
 
 ROWS = 20_000
 AGES = {"kind": "integers", "minimum": 16, "maximum": 27}
@@ -145,7 +146,8 @@ def test_an_estimate_for_the_worst_case_is_not_taken_for_what_it_would_reject() 
     driver = Driver(bytes(32))
     driver.register(source("replace"), {"age": [20] * 9, "sex": ["F"] * 9, "dose": [0] * 9})
     mechanism = {"kind": "pmw", "attributes": ["age", "sex"], "worst_case": True, "updates": 2}
-    driver.open({"stream": "s", "source": "a", "epsilon": 1.0, "expected_queries": 5, "mechanism": mechanism})
+    spec = {"stream": "s", "source": "a", "epsilon": 1.0, "expected_queries": 5, "mechanism": mechanism}
+    driver.open(spec, acknowledge=True)
     asked: list[dict[str, Any]] = [
         {"sum": "age"},
         {"mean": "age"},
@@ -231,3 +233,28 @@ def test_a_plan_of_names_alone_says_from_how_many_people_on_release_is_certain()
     sentence = " ".join(again.stdout.split())
     assert "a text is released for certain from 28 people on" in sentence
     assert "a text with 14 people is released with probability 50 %" in sentence
+
+
+@pytest.mark.parametrize("kind", ["laplace", "histogram", "pmw"])
+@pytest.mark.parametrize("neighbors", ["add-remove", "replace"])
+def test_quantile_s_error_in_rank_is_that_of_its_answers(kind: str, neighbors: str) -> None:
+    shown = told(neighbors, "--form", "quantile", "--attribute", "age", "--q", "0.9")[kind]
+    assert shown == pytest.approx(carried(neighbors, kind, {"quantile": "age", "q": 0.9}), rel=1e-6)
+
+
+def test_quantile_s_error_in_value_needs_the_rows() -> None:
+    asked = ["--epsilon", "1", "--source", json.dumps(source("add-remove")), "--form", "quantile"]
+    with_rows = compared(*asked, "--attribute", "age", "--rows", "1000")["mechanisms"]
+    [laplace] = [one for one in with_rows if one["mechanism"] == "laplace"]
+    assert laplace["value_error"] == pytest.approx(min(11.0, laplace["alpha"] / 1000 * 11))
+    assert "value_error" not in compared(*asked)["mechanisms"][0]
+    printed = CliRunner().invoke(app, ["plan", *asked, "--rows", "100000"]).stdout
+    assert "in rows of rank" in printed
+    assert "if the 100,000 rows are spread evenly over the range" in printed.replace("\n", " ")
+
+
+def test_quantile_needs_an_ordered_attribute() -> None:
+    for arguments in (("--attribute", "sex"), ("--attribute", "nobody")):
+        asked = ["--epsilon", "1", "--source", json.dumps(source("add-remove")), "--form", "quantile"]
+        with pytest.raises(CommandError, match="has no quantiles; give one of age, dose"):
+            CliRunner().invoke(app, ["plan", *asked, *arguments], catch_exceptions=False)

@@ -84,6 +84,11 @@ def test_errors_and_charges_stand_beside_the_promise_for_each_run_and_all() -> N
         assert one["alpha"]["largest"] > 0
 
 
+def test_simulate_takes_auto_as_an_opening_does() -> None:
+    Path("spec.json").write_text(json.dumps(STREAM | {"mechanism": "auto"}))
+    assert told("--synthetic", "500")["mechanism"]["kind"] == "laplace"
+
+
 def test_people_see_it_within_eighty_columns() -> None:
     shown = simulate("--synthetic", "1000").stdout
     assert max(map(len, shown.splitlines())) <= 80

@@ -34,7 +34,7 @@ def test_commands_say_what_is_declared_asked_and_promised(driver: Driver) -> Non
     )
     assert told in said
     assert told in run_connected("source", "show", "flights")
-    said = run_connected("stream", "open", json.dumps(standing()))
+    said = run_connected("stream", "open", json.dumps(standing()), "--force")
     asks = (
         "asks how many events with delay >= 60 for each origin in windows of 1h, one every 15m, from 1970-01-01T00:00:00Z on; each is asked "
         "10m after its end"
@@ -69,6 +69,7 @@ def test_results_name_their_window_and_group(driver: Driver) -> None:
         "interval_high": result.interval[1],
         "alpha": result.alpha,
         "reason": None,
+        "informative": False,
     }
     results = driver.ask_many(
         [question("numbers", 2, value=3), {"id": "3", "stream": "all", "values": [1, 2, 3], "window": WINDOW}]

@@ -46,7 +46,7 @@ def test_a_plan_is_what_opening_the_stream_then_gives_and_costs(tmp_path: Path, 
     found = json.loads(planned(tmp_path, spec, "--json").stdout)
     driver = Driver(KEY)
     driver.register(SOURCE)
-    driver.open(spec)
+    driver.open(spec, acknowledge=True)
     grant = driver.grant("flights", "s")
     assert (found["choice"], found["alpha"]) == (grant.calibration.method, grant.calibration.alpha)
     assert found["cost"]["epsilon"] == pytest.approx(grant.cost.epsilon)

@@ -71,6 +71,9 @@ _ASK: Final = {
 }
 """Fields of which a question needs at least one."""
 
+MARK: Final = "not informative"
+"""The word beside a number whose error may exceed it."""
+
 LONGEST_WAIT: Final = 86_400.0
 """Longest wait for an answer, in seconds."""
 
@@ -237,10 +240,12 @@ def _show_price(answer: Answer, *, as_json: bool) -> None:
 
 def _show(answer: Answer, *, as_json: bool) -> None:
     groups = answer.groups if isinstance(answer, Result) else None
+    marked = frozenset(answer.uninformative) if isinstance(answer, Result) else frozenset()
     is_rate = isinstance(answer, Result) and answer.query is not None and answer.query.rate is not None
     if as_json:
-        labels = {} if groups is None else {"groups": list(groups)}
-        show_json({**answer.model_dump(mode="json"), **labels})
+        labels: dict[str, Any] = {} if groups is None else {"groups": list(groups)}
+        marks = {"uninformative": sorted(marked)} if marked else {}
+        show_json({**answer.model_dump(mode="json"), **labels, **marks})
         return
     say(_line(answer, with_estimates=groups is None))
     if groups is not None:
@@ -248,17 +253,23 @@ def _show(answer: Answer, *, as_json: bool) -> None:
         if answer.estimates is None:
             _show_texts(answer, names, groups)
             return
-        cells = zip(groups, answer.estimates, answer.intervals or repeat(None), strict=False)
+        cells = enumerate(zip(groups, answer.estimates, answer.intervals or repeat(None), strict=False))
         show_table(
             "",
-            [*names, "rate" if is_rate else "count", *(["95 %"] if answer.intervals else [])],
+            [
+                *names,
+                "rate" if is_rate else "count",
+                *(["95 %"] if answer.intervals else []),
+                *([""] if marked else []),
+            ],
             (
                 [
                     *(str(one[name]) for name in names),
                     format_estimate(n, answer.alpha, grouped=True),
                     *([] if ends is None else [format_interval(ends, grouped=True)]),
+                    *([MARK if place in marked else ""] if marked else []),
                 ]
-                for one, n, ends in cells
+                for place, (one, n, ends) in cells
             ),
         )
 

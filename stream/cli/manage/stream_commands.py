@@ -5,9 +5,8 @@ from __future__ import annotations
 from typing import Annotated
 
 import typer
-from pydantic import TypeAdapter
 
-from schemas import GrantRecord, Receipt, Source, StreamSpec, registered_as
+from schemas import GrantRecord, OpeningSpec, Receipt, Source, registered_as
 from stream.cli.manage.record_rows import (
     AllPeriods,
     Line,
@@ -20,9 +19,10 @@ from stream.cli.manage.record_rows import (
 from stream.cli.output import AsJson, format_amount, read_as, requested_amount, say, show_json, show_table
 from stream.client.async_client import AsyncClient
 from stream.errors import Missing
-from stream.formatting import describe_table_bound
+from stream.formatting import describe_choice, describe_table_bound
 from stream.optional_packages import explain_missing_packages
 from stream.privacy.composition.costs import charged_answers
+from stream.questions.question_forms import opening_adapter
 from stream.questions.stream_watch import describe_standing_query, describe_window_count, period_of
 
 app = typer.Typer(help="Streams: a mechanism over a source.", no_args_is_help=True)
@@ -35,15 +35,24 @@ StreamName = Annotated[str, typer.Argument(help="The stream.")]
 def open_stream(
     stream: Annotated[str, typer.Argument(help="The stream as JSON: inline, a file, or - for standard input.")],
     analyst: Analyst = None,
+    force: Annotated[
+        bool, typer.Option("--force", help="Open it even if its promise is not informative.")
+    ] = False,
     as_json: AsJson = False,
 ) -> None:
-    """Reserve a stream's cost and open it."""
-    spec = read_as(TypeAdapter(StreamSpec), stream)
-    receipt, grant, source = call_client(lambda client: _open(client, spec, analyst))
+    """Reserve a stream's cost and open it.
+
+    With the mechanism "auto", the best mechanism for the workload is chosen. A stream whose promise is not informative is refused
+    without --force.
+    """
+    spec = read_as(opening_adapter(), stream)
+    receipt, grant, source = call_client(lambda client: _open(client, spec, analyst, force=force))
     if as_json:
         show_json(grant)
         return
     say(f"stream {spec.stream} is open at {_price(grant)} ({grant.calibration.method})")
+    if receipt.compared:
+        say(describe_choice(receipt.compared), soft_wrap=True)
     if grant.spec.standing is not None:
         say(describe_standing_query(grant.spec.standing), soft_wrap=True)
     _print_promises(grant, source)
@@ -175,9 +184,11 @@ def _print_ending(stream: str, receipt: Receipt, *, as_json: bool) -> None:
         say(f"stream {stream}: {'closed' if receipt.state == 'closed' else receipt.outcome}")
 
 
-async def _open(client: AsyncClient, spec: StreamSpec, analyst: str | None) -> tuple[Receipt, GrantRecord, Source]:
+async def _open(
+    client: AsyncClient, spec: OpeningSpec, analyst: str | None, *, force: bool
+) -> tuple[Receipt, GrantRecord, Source]:
     """Return the receipt, the grant and its source."""
-    receipt = await client.open(spec, analyst=analyst)
+    receipt = await client.open(spec, analyst=analyst, acknowledge=force)
     grant = await client.grant(spec.source, spec.stream)
     return receipt, grant, (await client.budget(spec.source)).source
 

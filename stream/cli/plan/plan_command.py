@@ -36,6 +36,7 @@ from stream.privacy.planning.noise_layouts import PlanError
 from stream.privacy.planning.plans import MECHANISMS_OF, choose_calibration, plan_calibrations, sensitivity_steps
 from stream.privacy.planning.promises import promises
 from stream.privacy.planning.release_plans import theorem_projections
+from stream.privacy.planning.workload_choices import StreamFigures
 
 FINE_GRID = 1 / 1024
 """Default grid of trusted values: so fine that rounding does not visibly change α."""
@@ -45,6 +46,7 @@ _mechanisms: TypeAdapter[Mechanism] = TypeAdapter(Mechanism)
 MechanismKind = StrEnum("MechanismKind", {kind.upper(): kind for kind in MODELS})  # type: ignore[misc]
 
 _UNIVERSE = 1024
+_QUERIES = 1000
 
 RUNNING_COUNT = "running_count"
 
@@ -70,9 +72,12 @@ def plan(
     attribute: Annotated[
         str | None,
         typer.Option(
-            help="With --form sum or mean: the attribute, by its name in --source. If omitted, α holds for any attribute."
+            help="With --form sum, mean or quantile: the attribute, by its name in --source. If omitted, α holds for any attribute."
         ),
     ] = None,
+    q: Annotated[
+        float, typer.Option("--q", help="With --form quantile: which one, from 0 to 1.", min=0.0, max=1.0)
+    ] = 0.5,
     source: Annotated[
         str | None,
         typer.Option(help="Without --mechanism: the source's definition as JSON: inline, a file, or -."),
@@ -91,8 +96,12 @@ def plan(
         ),
     ] = None,
     queries: Annotated[
-        int, typer.Option(help="Expected number of queries; for a running count, of windows.", min=1)
-    ] = 1000,
+        int | None,
+        typer.Option(
+            help="Expected number of queries; for a running count, of windows. [default: 1000; with --about, one for each pair]",
+            min=1,
+        ),
+    ] = None,
     beta: Annotated[float, typer.Option(help="Probability that any answer has an error above α.")] = 0.05,
     delta: Annotated[float, typer.Option(help="Privacy parameter δ.", min=0.0)] = 0.0,
     monotone: Annotated[bool, typer.Option(help="All queries move in the same direction.")] = False,
@@ -181,6 +190,7 @@ def plan(
         show_standing(standing, source, as_json=as_json)
         return
     _require_alpha(alpha)
+    answers, queries = queries, queries or _QUERIES
     fields = {
         "numbers": numbers,
         "monotone": monotone,
@@ -203,7 +213,9 @@ def plan(
             "--about: compares mechanisms for all pairs of attributes; omit --mechanism, --form, --alpha, --table and --plot",
         )
         options = SourceOptions(source, neighbors, own_sizes, universe, rows, sensitivity, grid, contributions)
-        show_workload(options, epsilon=epsilon, delta=delta, beta=beta, queries=queries, as_json=as_json)
+        _refuse_if(epsilon is None, "--epsilon: is missing; give the budget to plan with")
+        figures = StreamFigures(cast("float", epsilon), delta, beta, queries, answers)
+        show_workload(options, figures, as_json=as_json)
         return
     if mechanism is None:
         _refuse_if(plot is not None, "--plot: name the mechanism to draw, such as --mechanism laplace")
@@ -227,6 +239,7 @@ def plan(
             "delta": delta,
             "alpha": alpha,
             "beta": beta,
+            "q": q,
         }
         show_choices(cast("Form | None", form and form.value), options, goal, fields, table, as_json=as_json)
         return
@@ -282,7 +295,7 @@ def plan(
             }
         )
         return
-    print_plan(spec, listed, chosen)
+    print_plan(spec, listed, chosen, facts)
     print_simplest_alternative(spec, facts)
     _print_needs(alpha, needs)
     if charge is not None:

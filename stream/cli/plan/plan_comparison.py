@@ -16,6 +16,7 @@ from stream.cli.plan.plan_facts import (
     choose_form,
     facts_of_source,
     group_by_indices,
+    ranked_attributes,
     source_of,
     summed_attributes,
 )
@@ -24,9 +25,11 @@ from stream.formatting import describe_table_bound, format_error_bound
 from stream.privacy.accuracy.source_facts import SourceFacts
 from stream.privacy.composition.refusals import require_monotone_counts
 from stream.privacy.planning.choices import MODELS, Choice, rank_mechanisms
-from stream.privacy.planning.form_accuracy import Form, PlanGoal
+from stream.privacy.planning.form_accuracy import Form, PlanGoal, value_error
+from stream.privacy.planning.informative_promises import describe_uninformative
 from stream.privacy.planning.inverse_plans import cutoff_field, promised_alpha
 from stream.privacy.planning.promises import VACUOUS
+from stream.privacy.planning.quantile_plans import quantile_parts
 from stream.tables import UnreadableError
 from stream.tables.checks import PersonRows, check_table
 from stream.tables.checks.table_check import describe_bounds
@@ -56,12 +59,17 @@ def show_choices(
     if facts.disjoint:
         require_monotone_counts(fields["monotone"], facts.neighbors)
         fields = {**fields, "monotone": facts.neighbors == "add-remove"}  # a further row lowers no count
+    try:
+        quantile_parts(goal_fields["q"])
+    except ValueError as error:
+        raise CommandError(f"--q: {error}") from None
     goal = PlanGoal(
         form=form,
         facts=facts,
         fields=fields,
         group_by=group_by_indices(options, source),
         summed=summed_attributes(form, source, options.attribute),
+        ranked=ranked_attributes(form, source, options.attribute),
         **goal_fields,
     )
     with Console(stderr=True).status("planning") as progress:
@@ -111,10 +119,16 @@ def _document(goal: PlanGoal, found: tuple[Choice, ...], options: SourceOptions,
                 **{name: getattr(one, name) for name in ("applies", "alpha", "epsilon", "vacuous")},
                 "calibration": None if one.calibration is None else one.calibration.method,
                 "why": one.why,
+                **_value_error(one, goal),
             }
             for one in found
         ],
     }
+
+
+def _value_error(choice: Choice, goal: PlanGoal) -> dict[str, float]:
+    error = None if choice.alpha is None else value_error(choice.alpha, goal)
+    return {} if error is None else {"value_error": error}
 
 
 def _keeps(choice: Choice, goal: PlanGoal) -> bool:
@@ -191,6 +205,8 @@ def _describe_alpha(goal: PlanGoal, options: SourceOptions) -> str:  # noqa: C90
             return f"of a mean times its number of rows: a mean's α is about this divided by that number{any_of}"
         case "mean":
             return "of a mean times its number of rows, in ranges of its attribute, which --source declares"
+        case "quantile":
+            return _describe_rank(goal, any_of)
         case "rate":
             return "in rows: a rate's α is this divided by the number of rows that it is over, which is private"
         case "person_sum":
@@ -199,6 +215,11 @@ def _describe_alpha(goal: PlanGoal, options: SourceOptions) -> str:  # noqa: C90
             return "of every possible group-by: --group-by selects one"
         case _:
             return ""
+
+
+def _describe_rank(goal: PlanGoal, any_of: str) -> str:
+    more = "" if goal.ranked and goal.facts.rows else "; --source and --rows give the error in value"
+    return f"in rows of rank{any_of if goal.ranked else ''}{more}"
 
 
 def _alone(options: SourceOptions) -> str:
@@ -215,18 +236,34 @@ def _print_choice(best: Choice, goal: PlanGoal, options: SourceOptions, sensitiv
         )
     else:
         console.print(f"→ take {taken}: the smallest α, {_alpha(best)}{of}", soft_wrap=True)
+    if (error := _value_error(best, goal)) and goal.facts.rows is not None:
+        shown = format_error_bound(error["value_error"], grouped=True)
+        console.print(
+            f"  that is ±{shown} in value if the {goal.facts.rows:,} rows are spread evenly over the range",
+            soft_wrap=True,
+        )
     if not _keeps(best, goal):
         more = "no ε is enough" if best.epsilon is None else f"that needs ε {format_error_bound(best.epsilon)}"
         console.print(f"  it does not keep an α of {goal.alpha:g}: {more}")
     if counted:
         console.print(f"  {counted}")
-    if best.vacuous:
+    warning = _warning(best, goal)
+    if warning is not None:
+        console.print(f"  {warning}", soft_wrap=True)
+    elif best.vacuous:
         console.print(f"  {VACUOUS}")
     by_window = goal.facts.horizon is not None and best.kind != "running_count"
     if goal.facts.contribution > 1 or by_window:
         return  # ``sotto plan --mechanism`` assumes one row a person, and has windows only for running_count
     console.print(f"its calibrations{_by_what(best)}:")
     console.print(f"  {_command(best, goal, sensitivity)}", highlight=False, soft_wrap=True)
+
+
+def _warning(best: Choice, goal: PlanGoal) -> str | None:
+    """Return a warning with its remedy if the promise is not informative, else None."""
+    if best.spec is None or best.calibration is None:
+        return None
+    return describe_uninformative(best.spec, best.calibration, goal.facts)
 
 
 def _by_what(best: Choice) -> str:

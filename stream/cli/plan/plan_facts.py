@@ -31,7 +31,8 @@ from schemas import (
 from stream.cli.output import CommandError, console, read_as, show_table
 from stream.formatting import format_error_bound
 from stream.privacy.accuracy.source_facts import Movement, SourceFacts
-from stream.privacy.planning.form_accuracy import FORMS, Form, SummedAttribute
+from stream.privacy.planning.form_accuracy import FORMS, Form, RankedAttribute, SummedAttribute
+from stream.privacy.planning.informative_promises import describe_uninformative
 from stream.privacy.planning.inverse_plans import (
     ANSWER_CUTOFF_FIELDS,
     cutoff_field,
@@ -43,6 +44,7 @@ from stream.privacy.planning.noise_layouts import PlanError
 from stream.privacy.planning.plans import choose_calibration, name_of, rank, sensitivity_steps
 from stream.privacy.planning.promises import promises
 from stream.tables import sum_sensitivity
+from stream.tables.ordered_values import ordered_values
 
 FormName = StrEnum("FormName", {form.upper(): form for form in FORMS})  # type: ignore[misc]
 
@@ -98,8 +100,8 @@ def group_by_indices(options: SourceOptions, source: Source | None) -> tuple[int
 def summed_attributes(form: Form, source: Source | None, attribute: str | None) -> tuple[SummedAttribute, ...]:
     """Return the attribute to sum, or every attribute with sums if none is named; empty without a table."""
     if form not in _SUM_FORMS:
-        if attribute is not None:
-            raise CommandError(f"--attribute: form {form} sums no attribute; give --form sum or mean")
+        if attribute is not None and (form != "quantile" or source is None):
+            raise CommandError(f"--attribute: form {form} sums no attribute; give --form sum, mean or quantile")
         return ()
     if not isinstance(source, TableSource):
         if attribute is not None:
@@ -117,6 +119,25 @@ def summed_attributes(form: Form, source: Source | None, attribute: str | None) 
         for name, domain in numeric.items()
         if attribute in {None, name}
     )
+
+
+def ranked_attributes(form: Form, source: Source | None, attribute: str | None) -> tuple[RankedAttribute, ...]:
+    """Return the attribute of a quantile, or every ordered one if none is named; empty without a table."""
+    if form != "quantile" or not isinstance(source, TableSource):
+        return ()
+    ordered = {
+        name: values
+        for name, domain in source.attributes.items()
+        if (values := ordered_values(domain)) is not None
+    }
+    if not ordered:
+        raise CommandError(
+            "--form: a quantile needs an attribute of integers, decimals or bins, and the source has none"
+        )
+    if attribute is not None and attribute not in ordered:
+        raise CommandError(f"--attribute: '{attribute}' has no quantiles; give one of {', '.join(ordered)}")
+    chosen = ordered.values() if attribute is None else [ordered[attribute]]
+    return tuple(RankedAttribute(one.size, one.high(one.size - 1) - one.low(0)) for one in chosen)
 
 
 def _summed_attribute(domain: Numeric, neighbors: Literal["add-remove", "replace"]) -> SummedAttribute:
@@ -331,7 +352,7 @@ def parameters_reaching(spec: StreamSpec, facts: SourceFacts, alpha: float) -> d
     return needs
 
 
-def print_plan(spec: StreamSpec, listed: tuple[Calibration, ...], chosen: Calibration) -> None:
+def print_plan(spec: StreamSpec, listed: tuple[Calibration, ...], chosen: Calibration, facts: SourceFacts) -> None:
     """Print every calibration, the reason for the chosen one, and its error bounds."""
     mechanism = spec.mechanism.kind
     once = not chosen.cutoff or isinstance(chosen, RunningCountCalibration)
@@ -358,3 +379,5 @@ def print_plan(spec: StreamSpec, listed: tuple[Calibration, ...], chosen: Calibr
         console.print("→ the simplest within a thousandth of the smallest exact error")
     for promise in promises(spec, chosen):
         console.print(f"{promise}.", soft_wrap=True)
+    if (warning := describe_uninformative(spec, chosen, facts)) is not None:
+        console.print(f"{warning}.", soft_wrap=True)

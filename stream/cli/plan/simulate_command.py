@@ -11,7 +11,7 @@ import typer
 from pydantic import TypeAdapter
 from rich.console import Console
 
-from schemas import Source, StreamSpec
+from schemas import Source
 from stream.cli.output import (
     AsJson,
     CommandError,
@@ -27,6 +27,7 @@ from stream.cli.plan.public_data import RegisteredSources, public_data
 from stream.dev.simulation import ErrorSummary, SimulationReport, read_questions
 from stream.dev.simulation import simulate as simulate_stream
 from stream.formatting import format_error_bound
+from stream.questions.question_forms import opening_adapter
 
 MAX_RUNS = 1000
 MAX_SYNTHETIC_ROWS = 10_000_000
@@ -68,7 +69,7 @@ def simulate(
 
     Private tables are refused, because the errors reveal exact counts.
     """
-    wanted = read_as(TypeAdapter(StreamSpec), spec)
+    wanted = read_as(opening_adapter(), spec)
     asked_for = read_questions(_lines(questions), wanted.stream)
     if plot is not None:
         new_figure(plot, width=1, height=1)  # fails early

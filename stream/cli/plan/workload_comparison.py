@@ -10,26 +10,26 @@ from schemas import Source, TableSource
 from stream.cli.output import CommandError, console, show_json, show_table
 from stream.cli.plan.plan_facts import SourceOptions, facts_of_source, source_of
 from stream.formatting import format_error_bound
-from stream.privacy.planning.workload_choices import WorkloadChoice, compare_pairs, is_informative, mean_count
+from stream.privacy.planning.workload_choices import (
+    StreamFigures,
+    WorkloadChoice,
+    compare_mechanisms,
+    is_informative,
+    mean_count,
+)
 
 _NAMES: Final = "any"
 
 
-def show_workload(
-    options: SourceOptions, *, epsilon: float | None, delta: float, beta: float, queries: int, as_json: bool
-) -> None:
+def show_workload(options: SourceOptions, figures: StreamFigures, *, as_json: bool) -> None:
     """Print the expected error of a pair's cell for each mechanism, and the best one's definition."""
-    if epsilon is None:
-        raise CommandError("--epsilon: is missing; give the budget to plan with")
     source = source_of(options)
     if source is not None and not isinstance(source, TableSource):
         raise CommandError(
             "--about: needs the attributes of a table; give --source with a table source, or --sizes"
         )
     facts = facts_of_source("groups", source, options)
-    found = compare_pairs(
-        facts, _names(source, len(facts.sizes)), epsilon=epsilon, delta=delta, beta=beta, queries=queries
-    )
+    found = compare_mechanisms(facts, _names(source, len(facts.sizes)), figures)
     best, mean = found[0], mean_count(facts)
     informative = None if best.error is None or mean is None else is_informative(best.error, mean)
     if as_json:
@@ -45,7 +45,7 @@ def show_workload(
         )
         return
     show_table(
-        f"counts of all pairs of {len(facts.sizes)} attributes: ε {epsilon:g}, δ {delta:g}",
+        f"counts of all pairs of {len(facts.sizes)} attributes: ε {figures.epsilon:g}, δ {figures.delta:g}",
         ["", "mechanism", "expected error of a cell", "why"],
         [["→" if one is best and one.error is not None else "", one.kind, _error(one), one.why] for one in found],
     )

@@ -18,6 +18,7 @@ from schemas import (
     EventsSource,
     GrantRecord,
     NumericSparse,
+    OpeningSpec,
     Query,
     Source,
     StreamSpec,
@@ -284,7 +285,7 @@ class SimulationReport:
 
 
 def simulate(
-    spec: StreamSpec,
+    spec: OpeningSpec,
     source: Source,
     questions: Mapping[int, Query],
     table: pl.DataFrame | None = None,
@@ -337,7 +338,7 @@ def simulate(
 def _run(
     number: int,
     key: NoiseKey,
-    spec: StreamSpec,
+    spec: OpeningSpec,
     source: Source,
     questions: Mapping[int, Query],
     table: pl.DataFrame | None,
@@ -345,7 +346,7 @@ def _run(
 ) -> Run:
     driver = Driver(key, partitions=1)
     driver.register(source, table)
-    driver.open(spec)
+    driver.open(spec, acknowledge=True)
     answers = dict(zip(questions, driver.ask_many(questions.values()), strict=True))
     grant = driver.grant(spec.source, spec.stream)
     stopped = [(line, answer) for line, answer in answers.items() if answer.outcome == "halted"]
@@ -360,6 +361,6 @@ def _run(
         measurements=tuple(
             measured
             for line, answer in answers.items()
-            for measured in measure(line, questions[line], answer, spec, grant.calibration, truths)
+            for measured in measure(line, questions[line], answer, grant.spec, grant.calibration, truths)
         ),
     )

@@ -22,6 +22,7 @@ from schemas import (
     Domain,
     EventsSource,
     Integers,
+    OpeningSpec,
     RecordsSource,
     Source,
     StreamSpec,
@@ -31,6 +32,7 @@ from schemas import (
 from schemas.base import EventId
 from schemas.mechanisms import MAX_UNIVERSE
 from schemas.queries import MaxPrice
+from stream.budget.automatic_choice import ChosenStream, choose_mechanism, describe_opening
 from stream.budget.openings import facts_for_plan, plan_stream, require_reach
 from stream.budget.standing_streams import complete_spec, promised_windows, require_valid_periods
 from stream.errors import Refused
@@ -79,7 +81,7 @@ class SourceDetail(View):
 class CurveRequest(View):
     """A planned stream whose error is computed as a function of ε or of its charged answers."""
 
-    stream: StreamSpec
+    stream: OpeningSpec
     against: Literal["epsilon", "cutoff"] = "epsilon"
 
 
@@ -118,7 +120,7 @@ class QuestionAnswered(View):
     """
 
     answer: Answer
-    rows: list[dict[str, str | float | int | None]]
+    rows: list[dict[str, str | bool | float | int | None]]
     cost: Amount
     charged: int
     warnings: list[str]
@@ -145,7 +147,7 @@ class StatementAnswered(View):
 
     stream: str
     columns: list[str]
-    rows: list[dict[str, str | float | int | None]]
+    rows: list[dict[str, str | bool | float | int | None]]
     cost: Amount
     charged: int
     questions: int
@@ -267,16 +269,17 @@ def _remarks(source: Source) -> list[str]:
     return remarks
 
 
-_Result = TypeVar("_Result", Calibration, Curve)
+_Result = TypeVar("_Result")
 
 CURVE_POINTS: Final = 17
 CURVE_SECONDS: Final = 10.0
 """Seconds after which no further point of a curve is planned."""
 
 
-async def plan(spec: StreamSpec, source: Source, entry: SourceEntry) -> Plan:
-    """Plan the opening of a stream: its error bound and its cost."""
-    calibration = await _plan_in_thread(lambda: plan_stream(spec, source))
+async def plan(asked: OpeningSpec, source: Source, entry: SourceEntry) -> Plan:
+    """Plan the opening of a stream: its mechanism, its error bound and its cost."""
+    chosen, calibration, uninformative = await _plan_in_thread(lambda: _plan_opening(asked, source))
+    spec = chosen.spec
     cost = to_amount(stream_cost(calibration, source.accountant), source)
     left = entry.record.left
     return Plan(
@@ -290,19 +293,28 @@ async def plan(spec: StreamSpec, source: Source, entry: SourceEntry) -> Plan:
         ],
         windows=promised_windows(complete_spec(spec, source, clock=0), source),
         period=period_of(source),
+        compared=list(chosen.compared),
+        uninformative=uninformative,
     )
 
 
+def _plan_opening(asked: OpeningSpec, source: Source) -> tuple[ChosenStream, Calibration, str | None]:
+    chosen = choose_mechanism(asked, source)
+    calibration = plan_stream(chosen.spec, source)
+    return chosen, calibration, describe_opening(chosen, calibration, source)
+
+
 async def plan_curve(
-    spec: StreamSpec, source: Source, against: VariedParameter, is_disconnected: Callable[[], bool]
+    asked: OpeningSpec, source: Source, against: VariedParameter, is_disconnected: Callable[[], bool]
 ) -> Curve:
     """Compute a stream's error curve; stop if the client disconnects."""
-    return await _plan_in_thread(lambda: _curve(spec, source, against, is_disconnected))
+    return await _plan_in_thread(lambda: _curve(asked, source, against, is_disconnected))
 
 
 def _curve(
-    spec: StreamSpec, source: Source, against: VariedParameter, is_disconnected: Callable[[], bool]
+    asked: OpeningSpec, source: Source, against: VariedParameter, is_disconnected: Callable[[], bool]
 ) -> Curve:
+    spec = choose_mechanism(asked, source).spec
     facts = facts_for_plan(spec, source)
     ends = time.monotonic() + CURVE_SECONDS
     lines: dict[str, list[CurvePoint]] = {}

@@ -9,7 +9,7 @@ from typing import Annotated, Any, Literal, Self
 
 from pydantic import BaseModel, ConfigDict, Field, StringConstraints
 
-from schemas import Amount, Calibration, Position, StreamSpec, StreamState
+from schemas import Amount, Calibration, ComparedMechanism, Position, StreamSpec, StreamState
 
 AccessRole = Literal["viewer", "analyst", "operator"]
 ViewName = Literal[
@@ -305,6 +305,14 @@ class Plan(View):
     period: Annotated[
         str | None,
         Field(description="Length of the periods, each with that number of windows; null without periods."),
+    ]
+    compared: Annotated[
+        list[ComparedMechanism],
+        Field(description="The mechanisms that 'auto' compares, the best first; empty for a named one."),
+    ]
+    uninformative: Annotated[
+        str | None,
+        Field(description="A warning with its remedy if the promise is not informative, else null."),
     ]
 
 

@@ -18,6 +18,7 @@ from schemas import (
     HaltSource,
     HaltStream,
     JoinPopulation,
+    OpeningSpec,
     OpenStream,
     Query,
     Receipt,
@@ -26,7 +27,6 @@ from schemas import (
     RegisterSource,
     Request,
     Source,
-    StreamSpec,
 )
 from schemas.base import ByKind
 from schemas.wire import MalformedEventError
@@ -298,9 +298,9 @@ async def _statement(monitor: Monitor, call: Call) -> StatementAnswered:
         return await question_routes.ask_statement(monitor.tables, monitor.asker, call.body)
 
 
-@_add_route("POST", "/api/plan", "The error bound and cost of a planned stream", body=StreamSpec)
+@_add_route("POST", "/api/plan", "The error bound and cost of a planned stream", body=OpeningSpec)
 async def _plan(monitor: Monitor, call: Call) -> Plan:
-    spec: StreamSpec = call.body
+    spec: OpeningSpec = call.body
     entry = _find_source(monitor, spec.source)
     source = _or_upgrade_problem(lambda: views.definition(monitor.tables, entry))
     async with monitor.planning.turn(call.user.name, call.is_disconnected):

@@ -23,6 +23,9 @@ export const SPECS = {
   unknown_groups: { on: ["table", "events"], fields: ["answers", "counts"], forms: ["texts", "text_people"] },
 };
 
+/** The mechanisms of a stream to open: the budget service replaces `auto` by the best one for counts of two attributes. */
+export const OPENINGS = { ...SPECS, auto: { on: ["table"], fields: ["rows"], forms: [] } };
+
 /** Fields of mechanisms: label, input type and initial value. */
 export const FIELDS = {
   threshold: { text: "Threshold", type: "number", value: "100" },

@@ -49,10 +49,10 @@ MODELS: Final[dict[str, type[BaseModel]]] = {
 _FORMS_OF_MECHANISM: Final[dict[str, tuple[Form, ...]]] = {
     "laplace": (
         *("count", "people", "fraction", "sum", "mean", "groups", "value", "values", "alarm", "running"),
-        *("rate", "people_groups", "person_sum"),
+        *("rate", "people_groups", "person_sum", "quantile"),
     ),
-    "histogram": ("count", "fraction", "groups", "cells", "alarm", "rate"),
-    "pmw": ("count", "fraction", "sum", "mean", "groups", "terms", "alarm", "rate"),
+    "histogram": ("count", "fraction", "groups", "cells", "alarm", "rate", "quantile"),
+    "pmw": ("count", "fraction", "sum", "mean", "groups", "terms", "alarm", "rate", "quantile"),
     "above_threshold": ("alarm",),
     "numeric_sparse": ("alarm",),
     "noisy_max": ("candidates",),
@@ -71,17 +71,17 @@ _ABILITY_OF_MECHANISM: Final[dict[str, str]] = {
     "numeric_sparse": "answers above or below, and a number only with an above",
     "noisy_max": "chooses among candidates",
     "exponential": "chooses among candidates",
-    "histogram": "answers counts and rates of a table's cells",
+    "histogram": "answers counts, rates and quantiles of a table's cells",
     "lazy_histogram": "answers sums of a few cells",
     "sparse_pmw": "answers sums of a few cells",
     "sparse_project": "answers sums of a few cells",
     "randomized_response": "takes one person's category",
     "running_count": "answers the number so far after each window of a live topic",
     "unknown_groups": "answers counts of the texts of a column whose values are private",
-    "laplace": "answers values, counts of rows and people, sums, means, rates and groups",
-    "pmw": "answers counts, weighted counts, sums, means, rates and groups of a table",
+    "laplace": "answers values, counts of rows and people, sums, means, quantiles, rates and groups",
+    "pmw": "answers counts, weighted counts, sums, means, quantiles, rates and groups of a table",
 }
-_FORMS_WITHOUT_WORST_CASE: Final = {"sum", "mean", "groups", "rate"}
+_FORMS_WITHOUT_WORST_CASE: Final = {"sum", "mean", "groups", "rate", "quantile"}
 _TABLE_MECHANISMS: Final = {"histogram", "pmw", "lazy_histogram", "sparse_pmw", "sparse_project"}
 
 _mechanisms: TypeAdapter[Mechanism] = TypeAdapter(Mechanism)

@@ -28,23 +28,25 @@ from schemas import (
 from schemas.queries import STATISTICS
 from schemas.queries import Form as QuestionForm
 from stream.privacy.accuracy.noise_laws import sum_alpha
-from stream.privacy.accuracy.release_accuracy import histogram_alpha
-from stream.privacy.accuracy.source_facts import SourceFacts
+from stream.privacy.accuracy.rank_accuracy import misfits_reach
+from stream.privacy.accuracy.release_accuracy import SUMS_SHARE, histogram_alpha, release_law
+from stream.privacy.accuracy.source_facts import QuantileFacts, SourceFacts
 from stream.privacy.planning.answer_plans import alpha_for, answer_law, rates_reach
 from stream.privacy.planning.estimate_plans import ErrorBounds, marginal_law
 from stream.privacy.planning.hypothesis_plans import rows_reach
 from stream.privacy.planning.inverse_plans import promised_alpha
 from stream.privacy.planning.noise_layouts import PlanError
+from stream.privacy.planning.quantile_plans import quantile_noise, quantile_parts, rank_alpha
 
 Form = QuestionForm | Literal["alarm", "running", "texts"]
 """A question's form or one of three more: ``alarm`` (is a number above a threshold?), ``running``
 (running count) and ``texts`` (groups by a text attribute)."""
 
 FORMS: Final[tuple[Form, ...]] = (
-    *(form for form in get_args(QuestionForm) if form not in STATISTICS),
+    *(form for form in get_args(QuestionForm) if form not in STATISTICS or form == "quantile"),
     *("alarm", "running", "texts"),
 )
-"""The forms that can be planned; the error of a statistic depends on how the values are spread."""
+"""The forms that can be planned; other statistics' errors depend on how the values are spread."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,13 +67,21 @@ UNKNOWN_RANGE: Final = SummedAttribute(range=1, moves=1, centred=1)
 
 
 @dataclass(frozen=True, slots=True)
+class RankedAttribute:
+    """An attribute of quantiles: its number of values, and the length of its range in its unit."""
+
+    size: int
+    span: float
+
+
+@dataclass(frozen=True, slots=True)
 class PlanGoal:
     """The goal of a plan: to answer ``queries`` questions (or windows), for ``epsilon`` or ``alpha``.
 
     ``fields`` are further fields of mechanisms; each is used for the mechanisms that have it.
     ``group_by`` holds the positions of the grouped attributes in ``facts.sizes``; it is empty if
-    any grouping may be asked. ``summed`` holds the attributes of sums and means; it is empty if
-    their ranges are unknown.
+    any grouping may be asked. ``summed`` holds the attributes of sums and means, and ``ranked``
+    those of quantiles; both are empty if their ranges are unknown. ``q`` is the quantile.
     """
 
     form: Form
@@ -85,6 +95,8 @@ class PlanGoal:
     cutoff: int = 1
     group_by: tuple[int, ...] = ()
     summed: tuple[SummedAttribute, ...] = ()
+    ranked: tuple[RankedAttribute, ...] = ()
+    q: float = 0.5
 
     @property
     def errors_are_shares(self) -> bool:
@@ -179,6 +191,8 @@ def form_alpha(  # noqa: PLR0911 - one for each form
             return alpha_for(calibration, moved, groups, moved)
         case "person_sum" if isinstance(calibration, AnswersCalibration):
             return alpha_for(calibration, 1, 1)
+        case "quantile":
+            return _rank_error(calibration, goal)
         case "sum":
             return max(_sum_error(calibration, goal, one) * one.unit for one in goal.summed or (UNKNOWN_RANGE,))
         case "mean":
@@ -201,6 +215,38 @@ def as_count_error(alpha: float, goal: PlanGoal) -> float:
     if goal.form in {"sum", "mean"}:
         return alpha / max(1, *(one.range * one.unit for one in goal.summed or (UNKNOWN_RANGE,)))
     return alpha
+
+
+def value_error(alpha: float, goal: PlanGoal) -> float | None:
+    """Convert an error in rank to one in value, if the rows are spread evenly over the range.
+
+    It is None without a number of rows or a range.
+    """
+    if goal.form != "quantile" or not goal.ranked or not goal.facts.rows:
+        return None
+    span = max(one.span for one in goal.ranked)
+    return min(span, alpha / goal.facts.rows * span)
+
+
+def _rank_error(calibration: Calibration, goal: PlanGoal) -> float:
+    """Return the error of a quantile in rows of rank (docs/proofs/quantiles.md)."""
+    facts = goal.facts
+    sizes = [one.size for one in goal.ranked] or list(facts.sizes) or [facts.universe or 1]
+    size = max(sizes)
+    if isinstance(calibration, AnswersCalibration):
+        asked = QuantileFacts(
+            values=size,
+            parts=quantile_parts(goal.q),
+            groups=1,
+            grouped=False,
+            contribution=facts.contribution,
+            replaced=facts.neighbors == "replace",
+        )
+        return rank_alpha(calibration, asked, quantile_noise(calibration, asked))
+    if isinstance(calibration, ReleaseCalibration):
+        failure = SUMS_SHARE * calibration.beta / calibration.expected_queries
+        return misfits_reach(release_law(calibration), facts.universe or 1, 2 * size, goal.q, failure)
+    return (1.0 + goal.q) * promised_alpha(calibration)
 
 
 def _count_error(calibration: Calibration, mechanism: Mechanism, goal: PlanGoal) -> float:

@@ -109,7 +109,7 @@ def test_of_many_warnings_the_first_are_told_and_how_many_there_are() -> None:
     warnings = driver().ask_many(asked).warnings
     assert warnings[0].startswith("where: age = 30 AND age = 90 holds for no row")
     assert len(warnings) == 11
-    assert warnings[-1] == "and 3 more warnings"
+    assert warnings[-1] == "and 4 more warnings"
 
 
 def test_every_predicate_of_a_question_is_looked_at() -> None:
@@ -129,11 +129,12 @@ def test_a_result_and_a_table_carry_the_warnings_and_show_them() -> None:
     result = asked.ask("counts", where="age > 200")
     assert result.warnings == (
         "where: age > 200 holds for no row; 'age' is declared as whole numbers from 17 to 90",
+        "not informative: the error may exceed the number itself",
     )
     assert "(warning: where: age > 200" in repr(result)
     assert "<p>warning: where: age &gt; 200" in result._repr_html_()
     table = asked.sql("SELECT sex, COUNT(*), AVG(age) FROM people WHERE age > 200 GROUP BY sex")
-    assert table.warnings == result.warnings
+    assert table.warnings[0] == result.warnings[0]
     assert "(warning: " in repr(table)
     assert "<p>warning: " in table._repr_html_()
     both = asked.ask_many(

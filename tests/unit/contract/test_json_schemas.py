@@ -238,7 +238,7 @@ def lives() -> Iterator[Driver]:
     """Installations in which streams of every mechanism are opened, asked, refused, crashed, closed and halted."""
     for kind in KINDS:
         driver = driver_with(kind)
-        driver.open(kind.spec(stream="halted"))
+        driver.open(kind.spec(stream="halted"), acknowledge=True)
         ask(driver, [*kind.questions, kind.wrong])
         for worker in driver._workers:
             driver.write(worker.idle(1.0))
@@ -252,7 +252,7 @@ def lives() -> Iterator[Driver]:
         {**SOURCES["feed"], "accountant": "zcdp", "delta": 1e-6, "renews": "1h", "population": "patients"}
     )
     private.allot("ada", 2.0, source="feed")
-    private.open(next(kind for kind in KINDS if kind.source == "feed").spec())
+    private.open(next(kind for kind in KINDS if kind.source == "feed").spec(), acknowledge=True)
     private.ask_many([{"id": "a", "stream": "s", "value": 1.0}])
     private.wait(120.0)
     private.ask_many([{"id": "b", "stream": "s", "value": 1e9}])
@@ -261,7 +261,7 @@ def lives() -> Iterator[Driver]:
     place = (private.topics.ledger, 0)
     private._logs[place] = [one._replace(value=_without_trail(one.value)) for one in private._logs[place]]
     private.crash()
-    private.open(next(kind for kind in KINDS if kind.source == "feed").spec(stream="t"))
+    private.open(next(kind for kind in KINDS if kind.source == "feed").spec(stream="t"), acknowledge=True)
     yield private
     live = installation(sources=[LIVE])
     live.advance("visits", "2026-01-01T00:00:00Z")

@@ -141,7 +141,7 @@ class Installation:
     def open(self, *streams: dict[str, Any]) -> None:
         self.driver.register(FEED)
         for one in streams:
-            self.driver.open(one)
+            self.driver.open(one, acknowledge=True)
         self.flow()
 
     def ask(self, stream: str, *values: float) -> None:

@@ -29,7 +29,7 @@ async def test_a_live_topic_is_declared_in_words() -> None:
 async def test_a_standing_stream_is_planned_with_its_windows_and_shown_with_its_query() -> None:
     installation = Installation()
     installation.driver.register(flights())
-    installation.driver.open(standing())
+    installation.driver.open(standing(), acknowledge=True)
     installation.flow()
     async with installation.web() as client:
         planned = await post(client, "/api/plan", standing("other"), VIEWER)

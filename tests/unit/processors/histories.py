@@ -20,7 +20,7 @@ def asked_installation() -> Driver:
     for source in sources(Path("people.csv")):
         driver.register(source, ROWS if source.source == "people" else None)
     for one in specs(5):
-        driver.open(one)
+        driver.open(one, acknowledge=True)
     asked = Questions(specs(5), 1)
     for _ in range(8):
         driver.ask_many([asked.next()[2] for _ in range(24)])

@@ -106,7 +106,7 @@ def test_a_halted_stream_answers_nothing_and_its_reason_is_told(kind: Kind) -> N
 @every_kind
 def test_two_streams_of_one_specification_have_noise_of_their_own(kind: Kind) -> None:
     driver = driver_with(kind)
-    driver.open(kind.spec(stream="second"))
+    driver.open(kind.spec(stream="second"), acknowledge=True)
 
     def seen(stream: str) -> list[Any]:
         log = [{"id": f"{place}", "stream": stream, **one} for place, one in enumerate(list(kind.questions) * 5)]
@@ -133,7 +133,7 @@ def test_under_zcdp_the_source_pays_in_rho(kind: Kind) -> None:
     driver = Driver(KEY, partitions=1)
     source = {**SOURCES[kind.source], "accountant": "zcdp", "delta": 1e-3}
     driver.register(source, {"age": AGES, "sex": SEXES, "town": TOWNS} if source["kind"] == "table" else None)
-    driver.open(kind.spec(epsilon=2.0))
+    driver.open(kind.spec(epsilon=2.0), acknowledge=True)
     ask(driver, kind.questions[:1])
     record = driver.budget(kind.source)
     assert record.spent.rho is not None
@@ -166,6 +166,6 @@ def test_a_mechanism_that_does_not_fit_its_source_is_refused_with_the_field(
 ) -> None:
     driver = driver_with(KINDS[0])
     with pytest.raises(Refused, match="mechanism") as refused:
-        driver.open(stream("other", source, mechanism=mechanism))
+        driver.open(stream("other", source, mechanism=mechanism), acknowledge=True)
     assert words in refused.value.reason
     assert driver.budget(source).granted.epsilon == (2.0 if source == "people" else 0.0)

@@ -36,7 +36,7 @@ def driver(rows: list[tuple[str, str]] = MORE, contribution: int = 2, **fields: 
 
 
 def opened(made: Driver, mechanism: dict[str, Any], name: str = "s", epsilon: float = 900.0) -> Driver:
-    made.open(stream(name, "visits", mechanism=mechanism, epsilon=epsilon, expected_queries=10))
+    made.open(stream(name, "visits", mechanism=mechanism, epsilon=epsilon, expected_queries=10), acknowledge=True)
     return made
 
 

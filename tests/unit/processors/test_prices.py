@@ -411,7 +411,7 @@ def test_feeds_of_values_refuse_it(kind: str) -> None:
     made = driver()
     made.register(source())
     mechanism = {"kind": kind, **({"answers": 2} if kind == "laplace" else {"threshold": 1.0, "cutoff": 1})}
-    made.open(stream("s", mechanism=mechanism))
+    made.open(stream("s", mechanism=mechanism), acknowledge=True)
     answer = only(made, {"value": 3.0, "alpha": 10.0})
     assert (answer.reason or "").startswith("malformed: alpha: this stream takes no requested error")
 

@@ -155,7 +155,7 @@ def test_numbers_for_each_person_are_within_their_alpha() -> None:
     counts = [one for _, one in by_group(people)]
     assert PEOPLE - 4 * bound(people) <= sum(counts) <= 2 * PEOPLE + 4 * bound(people)
     assert abs(counts[3]) <= bound(people)
-    assert people.warnings == ("of each 'who' at most 2 rows count",)
+    assert people.warnings[0] == "of each 'who' at most 2 rows count"
     assert people.tops_left == 16
 
 

@@ -45,7 +45,7 @@ def installation(
     driver.register(source("people", "table", neighbors=neighbors, epsilon=1000.0, attributes=ATTRIBUTES), ROWS)
     for kind in kinds:
         mechanism = {**MECHANISMS[kind], "attributes": list(ATTRIBUTES), **changes}
-        driver.open(stream(kind, "people", mechanism=mechanism, epsilon=epsilon))
+        driver.open(stream(kind, "people", mechanism=mechanism, epsilon=epsilon), acknowledge=True)
     return driver
 
 

@@ -114,7 +114,7 @@ def test_what_does_not_go_together_is_refused_with_its_field(driver: Driver, cas
     driver.register(feed())
     spec, told = REFUSED[case]
     with pytest.raises(Refused) as refused:
-        driver.open(spec)
+        driver.open(spec, acknowledge=True)
     assert str(refused.value).startswith(told)
     assert driver.list_streams() == []
 
@@ -155,9 +155,9 @@ def test_no_count_decides_whether_its_question_is_small_enough(mechanism: dict[s
     )
     spec["standing"]["by"] = list(LONG)[: most + 1]
     with pytest.raises(Refused, match=r"standing\.by: the question .* may have .* bytes"):
-        driver.open(spec)
+        driver.open(spec, acknowledge=True)
     spec["standing"]["by"] = list(LONG)[:most]
-    driver.open(spec)
+    driver.open(spec, acknowledge=True)
     driver.advance("flights", "1970-01-01T02:00:00Z")
     asked = [one.value or b"" for one in driver.records(driver.topics.queries)]
     assert max(map(len, asked)) + 40 * (256 if mechanism["kind"] == "running_count" else 1) <= 16_384
@@ -168,14 +168,14 @@ def test_a_tables_histogram_is_released_once() -> None:
     driver.register(source("t", "table", path="-", epsilon=9, attributes={"x": 2}), {"x": [0, 1]})
     histogram = {"kind": "histogram", "attributes": ["x"], "answers": 2}
     with pytest.raises(Refused, match=r"mechanism\.answers: a table's histogram is released once"):
-        driver.open(stream("h", "t", mechanism=histogram))
+        driver.open(stream("h", "t", mechanism=histogram), acknowledge=True)
 
 
 def test_monotone_is_refused_where_people_are_replaced() -> None:
     driver = Driver(KEY)
     driver.register(flights(neighbors="replace"))
     with pytest.raises(Refused, match=r"mechanism\.monotone: counts are not monotone"):
-        driver.open(standing())
+        driver.open(standing(), acknowledge=True)
 
 
 def test_the_ledgers_clock_begins_a_stream_that_says_nothing_else(driver: Driver) -> None:
@@ -189,9 +189,9 @@ def test_the_ledgers_clock_begins_a_stream_that_says_nothing_else(driver: Driver
     ledger.advance_clock(1_767_225_600_123)
     [again] = driver.requests([request])
     assert again == receipt
-    later = driver.open(standing("later"))
+    later = driver.open(standing("later"), acknowledge=True)
     assert later.begins == "2026-01-01T00:00:00.123Z"
-    given = driver.open(standing("given", begins="2026-02-01T00:00:00+01:00"))
+    given = driver.open(standing("given", begins="2026-02-01T00:00:00+01:00"), acknowledge=True)
     assert given.begins == "2026-01-31T23:00:00Z"
 
 
@@ -216,11 +216,11 @@ def test_with_the_brokers_clock_a_stream_begins_no_longer_ago_than_a_day_or_a_wi
     driver: Driver, size: str, earliest: str, before: str
 ) -> None:
     at_the_turn_of_2026(driver)
-    assert driver.open(visits("now", earliest, window={"size": size})).begins == earliest
+    assert driver.open(visits("now", earliest, window={"size": size}), acknowledge=True).begins == earliest
     for begins in (before, "1970-01-01T00:00:00Z"):
         told = rf"standing\.begins: {begins} is too .* clock, 2026-01-01T00:00:00Z: .* give {earliest} or later"
         with pytest.raises(Refused, match=told):
-            driver.open(visits("past", begins, window={"size": size}))
+            driver.open(visits("past", begins, window={"size": size}), acknowledge=True)
 
 
 @pytest.mark.parametrize(
@@ -249,14 +249,14 @@ def test_a_replay_may_begin_long_ago_and_no_request_makes_work_without_end(
 ) -> None:
     at_the_turn_of_2026(driver, **{"clock": "marks", **source})
     with pytest.raises(Refused, match=rf"standing\.begins: {standing_['begins']} lies {found}"):
-        driver.open(visits("back", **{"by": [], **standing_}))
+        driver.open(visits("back", **{"by": [], **standing_}), acknowledge=True)
 
 
 def test_a_year_of_the_past_may_be_replayed_in_hours_or_seconds(driver: Driver) -> None:
     at_the_turn_of_2026(driver, clock="marks")
     for name, size in (("hours", "1h"), ("seconds", "1s")):
         begins = "2025-01-01T00:00:00Z"
-        assert driver.open(visits(name, begins, window={"size": size})).begins == begins
+        assert driver.open(visits(name, begins, window={"size": size}), acknowledge=True).begins == begins
 
 
 @pytest.mark.parametrize(
@@ -270,7 +270,7 @@ def test_a_year_of_the_past_may_be_replayed_in_hours_or_seconds(driver: Driver) 
 def test_a_receipt_tells_over_how_many_windows_alpha_holds(
     driver: Driver, mechanism: dict[str, Any], windows: int
 ) -> None:
-    receipt = driver.open(standing(mechanism=mechanism))
+    receipt = driver.open(standing(mechanism=mechanism), acknowledge=True)
     assert isinstance(receipt, Receipt)
     assert receipt.windows == windows
 
@@ -280,11 +280,13 @@ def test_of_a_source_with_periods_it_tells_over_how_many_of_each(expected: int, 
     driver = Driver(KEY)
     driver.register(flights(unit="person-period", period="1d"))
     hopping = {"size": "1h", "every": "15m"}
-    assert driver.open(standing(window=hopping, expected_queries=expected)).windows == windows
+    assert driver.open(standing(window=hopping, expected_queries=expected), acknowledge=True).windows == windows
 
 
 def test_a_histogram_fills_in_what_its_windows_are_grouped_by(driver: Driver) -> None:
-    driver.open(standing(mechanism={"kind": "histogram", "attributes": ["speed", "origin"]}, by=[]))
+    driver.open(
+        standing(mechanism={"kind": "histogram", "attributes": ["speed", "origin"]}, by=[]), acknowledge=True
+    )
     query = definition_of(driver, "late").spec.standing
     assert query is not None
     assert query.by == ("speed", "origin")
@@ -293,7 +295,7 @@ def test_a_histogram_fills_in_what_its_windows_are_grouped_by(driver: Driver) ->
 def sensitivity(source: dict[str, Any], mechanism: dict[str, Any], **changed: Any) -> int:
     driver = Driver(KEY)
     driver.register(flights(**source))
-    driver.open(standing(mechanism=mechanism, **changed))
+    driver.open(standing(mechanism=mechanism, **changed), acknowledge=True)
     return definition_of(driver, "late").calibration.sensitivity_steps
 
 
@@ -334,7 +336,7 @@ def test_gaussian_noise_of_a_window_fits_the_euclidean_norm() -> None:
         driver = Driver(KEY)
         driver.register(flights(contribution=8))
         mechanism = {"kind": "histogram", "attributes": ["origin", "speed"], "answers": 1000}
-        driver.open(standing(mechanism=mechanism, by=[], count=count, delta=1e-6))
+        driver.open(standing(mechanism=mechanism, by=[], count=count, delta=1e-6), acknowledge=True)
         calibration = definition_of(driver, "late").calibration
         assert isinstance(calibration, AnswersCalibration)
         assert calibration.method == "gaussian"

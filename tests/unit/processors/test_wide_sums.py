@@ -35,7 +35,7 @@ def driver_of(columns: dict[str, list[int]], mechanism: dict[str, Any], **more: 
     made = Driver(KEY, partitions=1)
     attributes = dict.fromkeys(columns, 2) | {"ms": {"kind": "integers", "minimum": far, "maximum": far + 1000}}
     made.register(declared(neighbors=neighbors, epsilon=1000.0, delta=0.01, attributes=attributes), columns)
-    made.open(stream("s", "visits", mechanism=mechanism, **more))
+    made.open(stream("s", "visits", mechanism=mechanism, **more), acknowledge=True)
     return made
 
 
@@ -121,7 +121,7 @@ def summing(mechanism: dict[str, Any], low: int, high: int, neighbors: str = "ad
     made.register(
         declared(neighbors=neighbors, epsilon=1000.0, attributes={"v": domain}), {"v": [low, low + 1, high]}
     )
-    made.open(stream("s", "visits", mechanism=mechanism | {"sums": ["v"]}, epsilon=1000.0))
+    made.open(stream("s", "visits", mechanism=mechanism | {"sums": ["v"]}, epsilon=1000.0), acknowledge=True)
     return made
 
 
@@ -154,9 +154,9 @@ def test_nor_are_they_counted_in_windows(mechanism: dict[str, Any]) -> None:
     source["attributes"] |= {"far": far, "near": far | {"maximum": LARGEST_SUMMED}}
     driver.register(source)
     more = {"window": {"size": "1h"}, "epsilon": 500, "expected_queries": 3}
-    driver.open(standing("near", mechanism, count={"sum": "near"}, **more))
+    driver.open(standing("near", mechanism, count={"sum": "near"}, **more), acknowledge=True)
     with pytest.raises(Refused, match=r"standing\.count\.sum: 'far' has values up to 8,388,609 from 0, and"):
-        driver.open(standing("far", mechanism, count={"sum": "far"}, **more))
+        driver.open(standing("far", mechanism, count={"sum": "far"}, **more), acknowledge=True)
 
 
 @pytest.mark.parametrize("least", [2**50 + 1, 2**52 + 1, 2**53 - 3])

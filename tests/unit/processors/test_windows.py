@@ -27,9 +27,9 @@ def about(answer: Answer) -> tuple[Any, Any]:
 
 
 def test_every_answer_tells_its_window_and_group(driver: Driver) -> None:
-    driver.open(standing())
-    driver.open(standing("numbers", {"kind": "laplace", "answers": 3}))
-    driver.open(standing("all", {"kind": "histogram", "attributes": ["origin"]}, by=[]))
+    driver.open(standing(), acknowledge=True)
+    driver.open(standing("numbers", {"kind": "laplace", "answers": 3}), acknowledge=True)
+    driver.open(standing("all", {"kind": "histogram", "attributes": ["origin"]}, by=[]), acknowledge=True)
     answers = driver.ask_many(
         [
             *[question("late", number, value=1e6) for number in range(3)],
@@ -65,9 +65,9 @@ def test_every_answer_tells_its_window_and_group(driver: Driver) -> None:
 
 def test_answers_of_windows_are_written_as_the_contract_writes_them(driver: Driver) -> None:
     driver.register(feed())
-    driver.open(stream("plain", mechanism={"threshold": 25}))
-    driver.open(standing())
-    driver.open(standing("others"))
+    driver.open(stream("plain", mechanism={"threshold": 25}), acknowledge=True)
+    driver.open(standing(), acknowledge=True)
+    driver.open(standing("others"), acknowledge=True)
     values = [0, 0, 1e6, 0, 1e6, 1e6, 0]
     asked = [
         question(name, number, value=value) for number, value in enumerate(values) for name in ("late", "others")
@@ -79,8 +79,8 @@ def test_answers_of_windows_are_written_as_the_contract_writes_them(driver: Driv
 
 
 def test_a_query_without_a_window_is_refused(driver: Driver) -> None:
-    driver.open(standing())
-    driver.open(standing("numbers", {"kind": "laplace", "answers": 3}))
+    driver.open(standing(), acknowledge=True)
+    driver.open(standing("numbers", {"kind": "laplace", "answers": 3}), acknowledge=True)
     queries = [{"id": "1", "stream": name, "value": 3} for name in ("late", "numbers")]
     for answer in driver.ask_many([*queries, question("late", 2, value=1), *queries]):
         assert (answer.outcome == "rejected") is (answer.id == "1")
@@ -90,7 +90,7 @@ def test_a_query_without_a_window_is_refused(driver: Driver) -> None:
 
 
 def test_a_query_with_a_number_that_json_does_not_have_is_refused_with_its_window(driver: Driver) -> None:
-    driver.open(standing())
+    driver.open(standing(), acknowledge=True)
     asked = question("late", 1, value=float("nan"))
     [answer] = driver.ask_many([json.dumps(asked).encode()])
     assert (answer.outcome, answer.group) == ("rejected", asked["group"])
@@ -101,8 +101,8 @@ def test_a_query_with_a_number_that_json_does_not_have_is_refused_with_its_windo
 def test_a_stream_that_is_not_standing_takes_no_window(driver: Driver) -> None:
     driver.register(feed())
     mechanism = {"kind": "above_threshold", "threshold": 25, "cutoff": 3}
-    driver.open(stream("plain", mechanism=mechanism))
-    driver.open(standing())
+    driver.open(stream("plain", mechanism=mechanism), acknowledge=True)
+    driver.open(standing(), acknowledge=True)
     answers = driver.ask_many(
         [question("late", 1, value=1), question("plain", 2, value=1), {"id": "3", "stream": "plain", "value": 1}]
     )
@@ -120,7 +120,7 @@ def test_a_stream_that_is_not_standing_takes_no_window(driver: Driver) -> None:
     ],
 )
 def test_a_field_given_twice_is_refused(driver: Driver, repeated: bytes) -> None:
-    driver.open(standing())
+    driver.open(standing(), acknowledge=True)
     before, between, after = (json.dumps(window(number)).encode() for number in range(3))
     once = b'{"id":"\\"1\\"","stream":"late","value":1,"window":%s,"group":{"origin":"EWR"}}'
     answers = driver.ask_many([once % before, repeated % between, once % after])
@@ -130,8 +130,10 @@ def test_a_field_given_twice_is_refused(driver: Driver, repeated: bytes) -> None
 
 
 def test_windows_are_answered_alike_in_any_batches(driver: Driver) -> None:
-    driver.open(standing())
-    driver.open(standing("all", {"kind": "histogram", "attributes": ["origin"], "answers": 9}, by=[]))
+    driver.open(standing(), acknowledge=True)
+    driver.open(
+        standing("all", {"kind": "histogram", "attributes": ["origin"], "answers": 9}, by=[]), acknowledge=True
+    )
     queries = [question("late", number, value=24 + number % 3) for number in range(20)]
     queries += [
         {"id": f"a{number}", "stream": "all", "values": [number, 2, 3], "window": window(number)}
@@ -151,7 +153,9 @@ def test_windows_are_answered_alike_in_any_batches(driver: Driver) -> None:
 
 
 def test_a_standing_stream_is_extended_closed_and_refunded_as_others(driver: Driver) -> None:
-    driver.open(standing("all", {"kind": "histogram", "attributes": ["origin"], "answers": 2}, by=[]))
+    driver.open(
+        standing("all", {"kind": "histogram", "attributes": ["origin"], "answers": 2}, by=[]), acknowledge=True
+    )
     asking = [{"stream": "all", "values": [1, 2, 3], "window": window(number)} for number in range(3)]
     driver.ask(asking[0])
     extended = driver.extend("flights", "all", 1.0)
@@ -164,7 +168,9 @@ def test_a_standing_stream_is_extended_closed_and_refunded_as_others(driver: Dri
 
 def test_extension_says_whether_the_stream_had_ended(driver: Driver) -> None:
     """Feeds learn from the latest definition alone which extensions resumed a stream; others are written as before."""
-    driver.open(standing("all", {"kind": "histogram", "attributes": ["origin"], "answers": 1}, by=[]))
+    driver.open(
+        standing("all", {"kind": "histogram", "attributes": ["origin"], "answers": 1}, by=[]), acknowledge=True
+    )
     asking = [{"stream": "all", "values": [1, 2, 3], "window": window(number)} for number in range(3)]
     driver.extend("flights", "all", 1.0)
     driver.ask(asking[0])
@@ -189,8 +195,8 @@ def test_a_stream_whose_windows_are_asked_again_is_halted_and_answers_nothing_mo
     driver: Driver, repeated: int, *, crash: bool
 ) -> None:
     """Merging that has forgotten what it asked asks from the first window on that the topics still hold."""
-    driver.open(standing("numbers", {"kind": "laplace", "answers": 90}))
-    driver.open(standing("other", {"kind": "laplace", "answers": 90}))
+    driver.open(standing("numbers", {"kind": "laplace", "answers": 90}), acknowledge=True)
+    driver.open(standing("other", {"kind": "laplace", "answers": 90}), acknowledge=True)
     asked = [*asked_in_turn(0), *asked_in_turn(1)]
     assert {answer.outcome for answer in driver.ask_many(asked)} == {"answer"}
     spent = driver.grant("flights", "numbers").spent
@@ -207,12 +213,12 @@ def test_a_stream_whose_windows_are_asked_again_is_halted_and_answers_nothing_mo
 @pytest.mark.parametrize("kind", ["above_threshold", "histogram"])
 def test_every_kind_of_stream_is_halted_when_a_window_comes_again(driver: Driver, kind: str) -> None:
     if kind == "histogram":
-        driver.open(standing("s", {"kind": kind, "attributes": ["origin"], "answers": 9}, by=[]))
+        driver.open(standing("s", {"kind": kind, "attributes": ["origin"], "answers": 9}, by=[]), acknowledge=True)
         first, later = (
             {"id": "1", "stream": "s", "values": [1, 2, 3], "window": window(number)} for number in (0, 1)
         )
     else:
-        driver.open(standing("s"))
+        driver.open(standing("s"), acknowledge=True)
         first, later = (question("s", number, value=1) for number in (0, 1))
     driver.ask_many([first, later])
     assert driver.redeliver()[1].outcome != "halted"
@@ -220,7 +226,7 @@ def test_every_kind_of_stream_is_halted_when_a_window_comes_again(driver: Driver
 
 
 def test_a_window_that_comes_twice_in_one_batch_is_not_answered_twice(driver: Driver) -> None:
-    driver.open(standing("numbers", {"kind": "laplace", "answers": 90}))
+    driver.open(standing("numbers", {"kind": "laplace", "answers": 90}), acknowledge=True)
     asked = asked_in_turn(0)
     answers = driver.ask_many([*asked, *asked])
     assert [answer.outcome for answer in answers].count("answer") <= len(asked)
@@ -228,7 +234,7 @@ def test_a_window_that_comes_twice_in_one_batch_is_not_answered_twice(driver: Dr
 
 
 def test_a_group_that_is_none_of_the_streams_is_refused(driver: Driver) -> None:
-    driver.open(standing())
+    driver.open(standing(), acknowledge=True)
     for group in (None, {}, {"origin": "XXX"}, {"gate": 1}, {"origin": "EWR", "gate": 1}):
         answer = driver.ask(question("late", 0, value=1) | {"group": group}, outcomes=True)
         assert answer.outcome == "rejected"
@@ -239,11 +245,11 @@ def test_a_group_that_is_none_of_the_streams_is_refused(driver: Driver) -> None:
 def test_windows_are_never_busy_for_nobody_would_ask_again() -> None:
     tight = Driver(KEY, partitions=1, work_outstanding=0.001, work_rate=0.001)
     tight.register(flights())
-    tight.open(standing("numbers", {"kind": "laplace", "answers": 100}))
+    tight.open(standing("numbers", {"kind": "laplace", "answers": 100}), acknowledge=True)
     answers = tight.ask_many([question("numbers", number, value=3) for number in range(100)])
     assert [answer.outcome for answer in answers] == ["answer"] * 100
     tight.register(feed())
-    tight.open(stream("values", "feed", "laplace", mechanism={"answers": 100}))
+    tight.open(stream("values", "feed", "laplace", mechanism={"answers": 100}), acknowledge=True)
     others = tight.ask_many([{"id": f"{number}", "stream": "values", "value": 3} for number in range(100)])
     assert (others[0].outcome, others[-1].outcome) == ("answer", "rejected")
     assert (others[-1].reason or "").startswith("busy: ")

@@ -14,14 +14,15 @@ const HIGH = " 95% high";
 /** The answer to one question. */
 export function questionAnswered(title, { answer, rows, cost, charged, warnings }) {
   const numbers = rows.filter((row) => row.estimate !== null && row.estimate !== undefined);
-  const names = Object.keys(rows[0] ?? {}).filter((name) => !["estimate", "alpha", "choice", "position", "interval_low", "interval_high", "typical_error"].includes(name));
+  const names = Object.keys(rows[0] ?? {}).filter((name) => !["estimate", "alpha", "choice", "position", "interval_low", "interval_high", "typical_error", "informative"].includes(name));
+  const marked = numbers.some((row) => row.informative === false);
   const ofRanks = RANKS.some((form) => title === FORMS[form]); // their error bound is not in the unit of the numbers
   const labels = numbers.map((row) => ({ name: names.length ? names.map((name) => row[name]).join(", ") : title, estimate: row.estimate, alpha: ofRanks ? null : row.alpha, low: row.interval_low, high: row.interval_high }));
   const surest = numbers.some((row) => typeof row.interval_low === "number");
   const ends = answer.choice && answer.choice_intervals ? ` (${INTERVAL} ${answer.choice_intervals[0].join(" … ")})` : "";
   const head = answer.choice ? `${OUTCOMES.answer}: ${answer.choice}${ends}` : OUTCOMES[answer.outcome];
   const of = versionsOf([answer]);
-  const table = !numbers.length && answer.choices ? tableOf([...names, "value", ...(answer.choice_intervals ? [INTERVAL] : [])], rows.map((row) => [...names.map((name) => row[name]), row.choice, ...(answer.choice_intervals ? [`${row.interval_low} … ${row.interval_high}`] : [])]), of) : !numbers.length && (answer.keys || answer.top_groups) ? tableOf(names, rows.map((row) => names.map((name) => row[name])), of) : numbers.length ? tableOf([...names, "estimate", ofRanks ? "± rows of rank" : "±", ...(surest ? [INTERVAL] : [])], numbers.map((row) => [...names.map((name) => row[name]), estimate(row.estimate, row.alpha), row.alpha === null ? "–" : bound(row.alpha), ...(surest ? [interval(row.interval_low, row.interval_high)] : [])]), of) : null;
+  const table = !numbers.length && answer.choices ? tableOf([...names, "value", ...(answer.choice_intervals ? [INTERVAL] : [])], rows.map((row) => [...names.map((name) => row[name]), row.choice, ...(answer.choice_intervals ? [`${row.interval_low} … ${row.interval_high}`] : [])]), of) : !numbers.length && (answer.keys || answer.top_groups) ? tableOf(names, rows.map((row) => names.map((name) => row[name])), of) : numbers.length ? tableOf([...names, "estimate", ofRanks ? "± rows of rank" : "±", ...(surest ? [INTERVAL] : []), ...(marked ? [""] : [])], numbers.map((row) => [...names.map((name) => row[name]), estimate(row.estimate, row.alpha), row.alpha === null ? "–" : bound(row.alpha), ...(surest ? [interval(row.interval_low, row.interval_high)] : []), ...(marked ? [row.informative === false ? "not informative" : ""] : [])]), of) : null;
   return card(head, answer, { cost, charged }, [...(answer.basis ? [`Based on ${BASES[answer.basis] ?? answer.basis}.`] : []), ...typical(answer, title === FORMS.fraction), ...about(table ? [] : of)], warnings, labels, table);
 }
 

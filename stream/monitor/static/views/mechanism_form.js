@@ -2,7 +2,7 @@
 
 import { make } from "../dom.js";
 import { flag, given, labelled, listed, numberInput, select, textInput, ticks, typed } from "../forms.js";
-import { FIELDS, SPECS } from "../mechanisms.js";
+import { FIELDS, OPENINGS } from "../mechanisms.js";
 import { isNumeric } from "./where.js";
 
 const OVER_ATTRIBUTES = new Set(["sums", "attributes"]);
@@ -65,7 +65,7 @@ export function mechanismForm() {
   return {
     element,
     show(kind, source) {
-      const wanted = SPECS[kind].fields.filter((name) => fits(name, kind, source));
+      const wanted = OPENINGS[kind].fields.filter((name) => fits(name, kind, source));
       shown = wanted.map((name) => {
         const key = OVER_ATTRIBUTES.has(name) ? `${source.source} ${name}` : name;
         if (!kept.has(key)) {

@@ -4,9 +4,9 @@ import { explain, send } from "../api.js";
 import { confirm, receiptLine } from "../confirm.js";
 import { CurveChart } from "../curve_chart.js";
 import { link, make, setText } from "../dom.js";
-import { given, jsonBlock, labelled, latest, numberInput, offer, select, textInput, typed } from "../forms.js";
+import { flag, given, jsonBlock, labelled, latest, numberInput, offer, select, textInput, typed } from "../forms.js";
 import { amount, bound, count, mechanism as called } from "../format.js";
-import { SPECS } from "../mechanisms.js";
+import { OPENINGS } from "../mechanisms.js";
 import { afterPause, card, facts } from "../parts.js";
 import { route } from "../routes.js";
 import { mechanismForm } from "./mechanism_form.js";
@@ -21,6 +21,12 @@ const AGAINST = [["epsilon", "against ε"], ["cutoff", "against charged answers"
 function lasting({ windows, period }) {
   const eachPeriod = period === null ? "" : `, in each period of ${period}`;
   return windows === null ? "" : `, which is ${count(windows)} ${windows === 1 ? "window" : "windows"} with all groups${eachPeriod}`;
+}
+
+/** Describe the mechanism that `auto` chose, and the others by their expected errors. */
+function choice([best, ...others]) {
+  const error = ({ error }) => (error === null ? "does not apply" : `${bound(error)} rows`);
+  return `auto takes ${called(best.kind)}: a count is expected to err by ${error(best)}; ${others.map((one) => `${called(one.kind)} ${error(one)}`).join(", ")}.`;
 }
 
 export function planView({ query, session }) {
@@ -38,6 +44,7 @@ export function planView({ query, session }) {
   const beta = numberInput({ value: "0.05" });
   const calibration = select([["best", "the best there is"], ["textbook", "the textbook's"]]);
   const against = select(AGAINST, "epsilon", { "aria-label": "What the curve varies" });
+  const acknowledged = flag("Open it even if its promise is not informative");
   const own = mechanismForm();
   const standing = standingForm();
   const about = facts(FACTS);
@@ -60,6 +67,7 @@ export function planView({ query, session }) {
     labelled("Expected questions", expected, "that the promise holds for; over a live topic, windows times groups"),
     labelled("β", beta, "probability that an answer is off by more than α"),
     labelled("Calibration", calibration),
+    acknowledged.element,
     act,
   );
   form.addEventListener("submit", (event) => {
@@ -95,7 +103,7 @@ export function planView({ query, session }) {
       calibration: calibration.value,
     });
 
-  const body = () => ({ kind: "open", request, stream: spec() });
+  const body = () => given({ kind: "open", request, stream: spec(), informative: acknowledged.control.checked ? undefined : true });
 
   const plan = latest(async (isLatest) => {
     if (!declared) {
@@ -146,6 +154,7 @@ export function planView({ query, session }) {
     affordable = found.affordable;
     cost = found.cost;
     const vacuous = found.promises.some((one) => one.warning);
+    const useless = found.uninformative !== null;
     about.update([
       amount(found.cost),
       amount(found.left),
@@ -153,17 +162,24 @@ export function planView({ query, session }) {
       found.calibration.cutoff ? count(found.calibration.cutoff) : "one charge pays for all",
       found.calibration.method,
     ]);
-    setText(verdict, `${affordable ? "The source can pay for it" : "The source cannot pay for it"}; α ${bound(found.calibration.alpha)}${vacuous ? ", which is vacuous: a constant answer would keep it" : ""}.`);
-    verdict.dataset.level = affordable ? (vacuous ? "vacuous" : "good") : "bad";
-    act.disabled = !affordable || !stream.value.trim();
+    const sentences = [`${affordable ? "The source can pay for it" : "The source cannot pay for it"}; α ${bound(found.calibration.alpha)}${vacuous ? ", which is vacuous: a constant answer would keep it" : ""}.`];
+    if (found.compared.length) {
+      sentences.push(choice(found.compared));
+    }
+    if (useless) {
+      sentences.push(`${found.uninformative[0].toUpperCase()}${found.uninformative.slice(1)}.`);
+    }
+    setText(verdict, sentences.join(" "));
+    verdict.dataset.level = affordable ? (vacuous || useless ? "vacuous" : "good") : "bad";
+    act.disabled = !affordable || !stream.value.trim() || (useless && !acknowledged.control.checked);
   }
 
   async function choose() {
     try {
       const detail = await send(`/api/sources/${encodeURIComponent(source.value)}`, session.token);
       declared = detail.declaration.source;
-      const fitting = Object.entries(SPECS).filter(([, { on }]) => on.includes(declared.kind));
-      offer(kind, fitting.map(([name]) => [name, called(name)]), kind.value || query.mechanism);
+      const fitting = Object.entries(OPENINGS).filter(([, { on }]) => on.includes(declared.kind));
+      offer(kind, fitting.map(([name]) => [name, name === "auto" ? "The best for counts (auto)" : called(name)]), kind.value || query.mechanism);
       fields();
       plan();
     } catch (error) {
@@ -183,7 +199,8 @@ export function planView({ query, session }) {
       effect: `It reserves ${amount(cost)} of the budget left of '${sent.stream.source}' and then answers. What it does not spend is refunded when it is closed.`,
       async perform(token) {
         const receipt = await send("/api/streams", token, { method: "POST", body: sent });
-        return `It is open at ${amount(receipt.granted ?? cost)}; its worker follows within moments.\n${receiptLine(receipt)}`;
+        const took = receipt.compared?.length ? ` ${choice(receipt.compared)}` : "";
+        return `It is open at ${amount(receipt.granted ?? cost)}; its worker follows within moments.${took}\n${receiptLine(receipt)}`;
       },
       onDone() {
         request = crypto.randomUUID();

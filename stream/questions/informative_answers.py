@@ -1,0 +1,122 @@
+"""Marks released numbers that are not informative, from released and public figures alone.
+
+A number is not informative if its error may exceed the number itself or a third of its public
+range, and a decision if its error may exceed the question's threshold. The error is the distance to
+the farther end of the 95 % confidence interval, or ``alpha`` without an interval. Marks are
+post-processing: they cost nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from itertools import repeat
+from typing import Final
+
+from schemas import (
+    Answer,
+    Bins,
+    Dates,
+    Decimals,
+    Domain,
+    Integers,
+    Interval,
+    Query,
+    Source,
+    TableSource,
+    ValuesSource,
+)
+
+LARGEST_SHARE: Final = 1 / 3
+"""An error of a larger share of the range is not informative."""
+
+OF_NUMBER: Final = "the error may exceed the number itself"
+OF_RANGE: Final = "the error may exceed a third of the range"
+OF_THRESHOLD: Final = "the error may exceed the threshold"
+_NOT_INFORMATIVE: Final = "not informative"
+
+
+def reasons_of(answer: Answer, query: Query | None, source: Source | None) -> tuple[str | None, ...]:
+    """Return for each number or decision why it is not informative; None if it is, or may be.
+
+    An answer to another client's question has marks only if it is a window's with an interval.
+    """
+    if query is None and answer.window is None:
+        return ()
+    if answer.outcome in {"above", "below"} and answer.estimate is None:
+        threshold = None if query is None else query.threshold
+        if answer.alpha is None or not threshold:
+            return (None,)
+        return (OF_THRESHOLD if answer.alpha > abs(threshold) else None,)
+    if answer.estimates is not None:
+        numbers: tuple[float, ...] = answer.estimates
+        intervals: Iterable[Interval | None] = answer.intervals or repeat(None)
+    elif answer.estimate is not None:
+        numbers, intervals = (answer.estimate,), (answer.interval,)
+    else:
+        return ()
+    # The alpha of a quantile is in rows, so only its interval says how wrong its value may be. A window's
+    # number may be a quantile.
+    of_rank = query is None or query.quantile is not None or query.iqr is not None
+    alpha = None if of_rank else answer.alpha
+    limits = None if query is None else _limits(query, source)
+    is_share = query is not None and (query.fraction or query.rate is not None)
+    return tuple(
+        _reason(number, _error(number, interval, alpha), limits, is_share=is_share)
+        for number, interval in zip(numbers, intervals, strict=False)
+    )
+
+
+def describe_reasons(reasons: tuple[str | None, ...]) -> str | None:
+    """Return one warning for all numbers that are not informative; None without any."""
+    marked = [one for one in reasons if one is not None]
+    if not marked:
+        return None
+    why = "; ".join(dict.fromkeys(marked))
+    if len(reasons) == 1:
+        return f"{_NOT_INFORMATIVE}: {why}"
+    return f"{_NOT_INFORMATIVE}: {len(marked):,} of {len(reasons):,} numbers; {why}"
+
+
+def _error(number: float, interval: Interval | None, alpha: float | None) -> float | None:
+    """Return the most by which a number may be wrong. The nearer end may be cut off by a limit."""
+    if interval is None:
+        return alpha
+    low, high = interval
+    return max(number - low, high - number)
+
+
+def _reason(
+    number: float, error: float | None, limits: tuple[float, float] | None, *, is_share: bool
+) -> str | None:
+    if error is None:
+        return None
+    if limits is not None and error > LARGEST_SHARE * (limits[1] - limits[0]):
+        return OF_RANGE
+    # Where a range has no natural zero, a number near 0 is as informative as any other.
+    counts = limits is None or is_share
+    return OF_NUMBER if counts and error > abs(number) else None
+
+
+def _limits(query: Query, source: Source | None) -> tuple[float, float] | None:
+    """Return the public range of a share, a mean, a quantile or a value; None for other numbers."""
+    if query.fraction or query.rate is not None:
+        return 0.0, 1.0
+    if isinstance(source, ValuesSource):
+        given = source.minimum, source.maximum
+        return None if given[0] is None or given[1] is None else (given[0], given[1])
+    name = query.mean or query.quantile
+    if name is None or not isinstance(source, TableSource):
+        return None
+    return _range_of(source.attributes.get(name))
+
+
+def _range_of(domain: Domain | None) -> tuple[float, float] | None:
+    match domain:
+        case Bins(edges=edges):
+            return edges[0], edges[-1]
+        case Dates(part=Integers(minimum=low, maximum=high)):
+            return float(low), float(high)
+        case Integers() | Decimals():
+            return float(domain.minimum), float(domain.maximum)
+        case _:
+            return None

@@ -1,0 +1,151 @@
+"""Streams that are opened with the mechanism ``auto``, and openings that are not informative."""
+
+from __future__ import annotations
+
+import json
+import random
+from typing import Any
+
+import pytest
+
+from schemas import Laplace, OpeningSpec, OpenStream, Pmw
+from sotto import Driver, Refused
+from stream.cli.manage import record_rows
+from tests.builders import KEY, source
+from tests.commands import Connected, run_connected
+
+ATTRIBUTES: dict[str, Any] = {"sex": ["F", "M"], "age": 10, "town": 6, "income": 8}
+ROWS = 3000
+
+
+def columns(seed: int = 1, rows: int = ROWS) -> dict[str, list[Any]]:
+    draw = random.Random(seed)
+    sizes = {name: len(one) if isinstance(one, list) else one for name, one in ATTRIBUTES.items()}
+    found: dict[str, list[Any]] = {
+        name: [draw.randrange(size) for _ in range(rows)] for name, size in sizes.items()
+    }
+    return {**found, "sex": ["FM"[code] for code in found["sex"]]}
+
+
+def table(neighbors: str = "add-remove", rows: dict[str, list[Any]] | None = None) -> Driver:
+    made = Driver(KEY, partitions=1)
+    defined = source("t", "table", path="-", attributes=ATTRIBUTES, neighbors=neighbors, epsilon=50.0)
+    made.register(defined, rows or columns())
+    return made
+
+
+def auto(name: str = "s", **changes: Any) -> dict[str, Any]:
+    return {"stream": name, "source": "t", "mechanism": "auto", "epsilon": 1.0, **changes}
+
+
+def test_auto_publishes_a_definition_with_the_best_mechanism() -> None:
+    driver = table()
+    receipt = driver.open(auto())
+    errors = [one.error for one in receipt.compared if one.error is not None]
+    assert errors == sorted(errors)
+    assert driver.grant("t", "s").spec.mechanism.kind == receipt.compared[0].kind == "histogram"
+    assert driver.ask("s", group_by=["sex", "age"]).outcome == "answer"
+    driver.crash()
+    assert driver.ask("s", group_by=["sex"]).outcome == "answer"
+    entries = [json.loads(one.value or b"{}") for one in driver.records(driver.topics.trail)]
+    assert [one["mechanism"] for one in entries if one.get("action") == "open"] == ["histogram"]
+
+
+def test_auto_is_decided_without_the_rows() -> None:
+    receipts = [table(rows=columns(seed, rows)).open(auto()) for seed, rows in ((1, 3000), (2, 7))]
+    assert receipts[0].compared == receipts[1].compared
+
+
+def test_auto_pays_for_all_expected_queries() -> None:
+    driver = table()
+    assert driver.open(auto("few", expected_queries=3)).compared[0].kind == "laplace"
+    mechanism = driver.grant("t", "few").spec.mechanism
+    assert isinstance(mechanism, Laplace)
+    assert (mechanism.answers, mechanism.dimensions) == (3, 80)
+    for names in (["sex", "age"], ["town", "income"], ["age", "income"]):
+        assert driver.ask("few", group_by=names).outcome == "answer"
+
+
+def test_auto_keeps_a_workload_of_named_sets() -> None:
+    driver = table()
+    workload = [["sex", "age", "town"], ["town", "income"]]
+    driver.open(auto(mechanism={"kind": "auto", "workload": workload}))
+    mechanism = driver.grant("t", "s").spec.mechanism
+    assert isinstance(mechanism, Pmw)
+    assert [list(names) for names in mechanism.workload] == workload
+    receipt = driver.open(auto("one", mechanism={"kind": "auto", "workload": [["age"], ["sex"]]}))
+    assert receipt.compared[0].error is not None
+
+
+@pytest.mark.parametrize(
+    ("changes", "problem"),
+    [
+        ({"calibration": "textbook"}, "calibration: auto takes the best"),
+        ({"mechanism": {"kind": "auto", "attributes": ["sex"]}}, "mechanism.workload: no two attributes"),
+        ({"mechanism": {"kind": "auto", "attributes": ["sex", "wage"]}}, "mechanism.attributes.1"),
+        ({"mechanism": {"kind": "auto", "workload": [["sex", "wage"]]}}, "mechanism.workload: 'wage'"),
+    ],
+)
+def test_auto_refuses_what_does_not_fit_the_table(changes: dict[str, Any], problem: str) -> None:
+    with pytest.raises(Refused, match=problem):
+        table().open(auto(**changes))
+
+
+def test_auto_is_for_tables_alone() -> None:
+    driver = Driver(KEY, partitions=1)
+    driver.register(source())
+    with pytest.raises(Refused, match=r"mechanism.kind: auto chooses a mechanism for a table"):
+        driver.open(auto(source="feed"))
+
+
+def test_uninformative_opening_must_be_acknowledged() -> None:
+    driver = table("replace")
+    for mechanism in ("auto", {"kind": "laplace", "answers": 100}):
+        wanted = auto(f"s-{len(mechanism)}", mechanism=mechanism, epsilon=0.01)
+        with pytest.raises(Refused, match=r"promise: not informative.*give a larger epsilon.*acknowledge"):
+            driver.open(wanted)
+        assert driver.budget("t").granted.epsilon in {0.0, 0.01}
+        assert driver.open(wanted, acknowledge=True).outcome == "opened"
+
+
+def test_request_without_the_field_opens_any_promise() -> None:
+    driver = table("replace")
+    spec = OpeningSpec.model_validate(auto(mechanism={"kind": "laplace", "answers": 100}, epsilon=0.01))
+    raw = OpenStream(request="1", stream=spec)
+    assert "informative" not in raw.model_dump_json()
+    assert driver.request(raw).outcome == "opened"
+
+
+@pytest.mark.parametrize(("threshold", "is_refused"), [(100.0, False), (2.0, True), (0.0, False), (-2.0, True)])
+def test_threshold_within_the_error_is_not_informative(threshold: float, is_refused: bool) -> None:
+    driver = Driver(KEY, partitions=1)
+    driver.register(source())
+    spec = auto(source="feed", mechanism={"kind": "above_threshold", "threshold": threshold}, expected_queries=5)
+    if is_refused:
+        with pytest.raises(Refused, match="more than the threshold"):
+            driver.open(spec)
+    else:
+        assert driver.open(spec).outcome == "opened"
+
+
+def test_value_with_a_narrow_range_is_not_informative() -> None:
+    driver = Driver(KEY, partitions=1)
+    driver.register(source("narrow", minimum=0.0, maximum=10.0))
+    driver.register(source("wide", minimum=0.0, maximum=1000.0))
+    laplace = {"kind": "laplace", "answers": 10}
+    with pytest.raises(Refused, match="a third of the range from 0 to 10"):
+        driver.open(auto("n", source="narrow", mechanism=laplace))
+    assert driver.open(auto("w", source="wide", mechanism=laplace)).outcome == "opened"
+
+
+def test_command_explains_the_choice_and_asks_for_force(monkeypatch: pytest.MonkeyPatch) -> None:
+    driver = table("replace")
+    monkeypatch.setattr(record_rows, "AsyncClient", lambda: Connected(driver))
+    monkeypatch.setenv("COLUMNS", "200")
+    said = run_connected("stream", "open", json.dumps(auto()))
+    assert "auto took histogram: a count of the workload is expected to err by" in said
+    assert "with pmw" in said
+    useless = json.dumps(auto("useless", epsilon=0.01))
+    with pytest.raises(Refused, match="not informative"):
+        run_connected("stream", "open", useless)
+    assert "stream useless is open" in run_connected("stream", "open", useless, "--force")

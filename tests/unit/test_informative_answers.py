@@ -1,0 +1,85 @@
+"""Marks of released numbers whose error may exceed them, their range or a threshold."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+
+from schemas import Query
+from stream.questions import Result, Results
+from stream.questions.informative_answers import OF_NUMBER, OF_RANGE, OF_THRESHOLD, reasons_of
+from tests.builders import parse_source, source
+
+AGES = {"kind": "integers", "minimum": -20, "maximum": 40}
+TABLE = parse_source(source("t", "table", path="-", attributes={"temperature": AGES, "sex": ["F", "M"]}))
+
+
+def reasons(answer: dict[str, Any], asked: dict[str, Any], of: Any = TABLE) -> tuple[str | None, ...]:
+    return reasons_of(_answer(answer), _query(asked), of)
+
+
+def _answer(fields: dict[str, Any]) -> Result:
+    return Result.model_validate_json(json.dumps({"id": "1", "stream": "s", "outcome": "answer", **fields}))
+
+
+def _query(fields: dict[str, Any]) -> Query:
+    return Query.model_validate({"id": "1", "stream": "s", **fields})
+
+
+@pytest.mark.parametrize(
+    ("answer", "asked", "expected"),
+    [
+        ({"estimate": 20.0, "interval": [5.0, 35.0], "alpha": 90.0}, {"where": "sex = 'F'"}, None),
+        ({"estimate": 20.0, "interval": [0.0, 41.0], "alpha": 90.0}, {"where": "sex = 'F'"}, OF_NUMBER),
+        ({"estimate": 20.0, "alpha": 90.0}, {"where": "sex = 'F'"}, OF_NUMBER),
+        ({"estimate": 20.0, "alpha": 19.0}, {"where": "sex = 'F'"}, None),
+        ({"estimate": 20.0}, {"where": "sex = 'F'"}, None),
+        ({"estimate": 0.4, "interval": [0.0, 0.8]}, {"where": "sex = 'F'", "fraction": True}, OF_RANGE),
+        ({"estimate": 0.1, "interval": [0.0, 0.3]}, {"where": "sex = 'F'", "fraction": True}, OF_NUMBER),
+        ({"estimate": 0.1, "interval": [-2.0, 2.0]}, {"mean": "temperature"}, None),
+        ({"estimate": 9.0, "interval": [-12.0, 30.0]}, {"mean": "temperature"}, OF_RANGE),
+        ({"estimate": 1.0, "interval": [0.0, 2.0], "alpha": 900.0}, {"quantile": "temperature"}, None),
+        ({"estimate": 1.0, "alpha": 900.0}, {"quantile": "temperature"}, None),
+    ],
+)
+def test_number_is_marked_by_its_error(
+    answer: dict[str, Any], asked: dict[str, Any], expected: str | None
+) -> None:
+    assert reasons(answer, asked) == (expected,)
+
+
+def test_decision_is_marked_by_the_threshold_of_its_question() -> None:
+    above = {"outcome": "above", "alpha": 30.0}
+    assert reasons(above, {"value": 1.0, "threshold": 20.0}) == (OF_THRESHOLD,)
+    assert reasons(above, {"value": 1.0, "threshold": 40.0}) == (None,)
+    assert reasons(above, {"value": 1.0}) == (None,)
+
+
+def test_value_of_a_feed_is_compared_with_its_range() -> None:
+    feed = parse_source(source(minimum=0.0, maximum=30.0))
+    answer = {"estimate": 1.0, "interval": [-8.0, 10.0]}
+    assert reasons(answer, {"value": 1.0}, feed) == (None,)
+    assert reasons({**answer, "interval": [-10.0, 12.0]}, {"value": 1.0}, feed) == (OF_RANGE,)
+
+
+def test_result_marks_the_numbers_of_its_groups() -> None:
+    answer = {"estimates": (50.0, 2.0), "intervals": ((40.0, 60.0), (0.0, 12.0)), "alpha": 20.0}
+    result = _answer(answer).with_question(_query({"group_by": ["sex"]}), TABLE)
+    assert (result.informative, result.uninformative) == (True, (1,))
+    assert [row.get("informative", True) for row in result.rows()] == [True, False]
+    assert result.warnings == (f"not informative: 1 of 2 numbers; {OF_NUMBER}",)
+    assert "not informative" in repr(Results([result]))
+    assert result == _answer(answer)
+
+
+def test_result_of_one_number_says_that_it_is_not_informative() -> None:
+    result = _answer({"estimate": 2.0, "alpha": 5.0}).with_question(_query({"where": "sex = 'F'"}), TABLE)
+    assert not result.informative
+    assert "(warning: not informative: the error may exceed the number itself)" in str(result)
+    assert result.rows()[0]["informative"] is False
+
+
+def test_answer_to_another_client_has_no_mark() -> None:
+    assert _answer({"estimate": 2.0, "alpha": 5.0}).informative
