@@ -45,7 +45,9 @@ from schemas.changelogs import (
     NodeSums,
     Partial,
     Progress,
+    ReleasedTexts,
     StreamState,
+    TextTotals,
 )
 from schemas.domains import Bins, Categories, Dates, Decimals, Domain, Integers, Numeric
 from schemas.ledger import (
@@ -157,7 +159,14 @@ __all__ += ["LedgerRecord", "Measurement", "Mechanism", "MemberStatus", "MergedS
 __all__ += ["NoisyMax", "NumericSparse", "OpenStream", "Outcome", "Partial", "PartitionStatus", "Period"]
 __all__ += ["Pmw", "Population", "PopulationRecord", "Position", "Progress", "Query", "RandomizedResponse"]
 __all__ += ["Receipt", "RecordsSource", "RefreshSource", "RegisterPopulation", "RegisterSource"]
-__all__ += ["RejectedHeaders", "ReleaseCalibration", "Request", "RunningCount", "RunningCountCalibration"]
+__all__ += [
+    "RejectedHeaders",
+    "ReleaseCalibration",
+    "ReleasedTexts",
+    "Request",
+    "RunningCount",
+    "RunningCountCalibration",
+]
 __all__ += ["Source", "SourceRecord", "SparsePmw", "SparseProject", "SparseVectorCalibration", "Standing"]
 __all__ += ["StandingQuery", "StreamClosed", "StreamHalted", "StreamIdentity", "StreamOpened", "StreamSpec"]
 __all__ += ["StreamState", "StreamStatus", "SumOf", "TableSource", "Term", "Totals", "TrailBeginning"]
@@ -170,6 +179,7 @@ __all__ += [
     "MAX_TEXTS",
     "Text",
     "TextInterval",
+    "TextTotals",
     "UnknownGroups",
     "UnknownGroupsCalibration",
 ]

@@ -193,7 +193,15 @@ class RunningCountCalibration(_Calibration):
     ``sensitivity_steps`` together, and by that over √``spread`` in the ℓ₂ norm. ``alpha`` applies
     to the answers with the most nodes; ``cutoff`` and ``expected_queries`` are the number of
     answers, one per window and group.
+
+    With private texts as groups, ``epsilon_size`` of ε is for the test of the texts' size, as in
+    ``UnknownGroupsCalibration`` but for the texts of all windows so far. A text is released from the
+    first window on in which its noisy count is at least ``threshold``.
     """
+
+    wire_omits: ClassVar[frozenset[str]] = frozenset(
+        {"threshold", "epsilon_size", "text_bytes", "most_bytes", "size_threshold"}
+    )
 
     kind: Literal["running_count"] = "running_count"
     method: Literal["basic", "textbook", "gaussian"]
@@ -205,6 +213,11 @@ class RunningCountCalibration(_Calibration):
     moved: Steps = 1
     spread: Steps = 1
     deviation: float = 0.0
+    threshold: Steps | None = None
+    epsilon_size: float = 0.0
+    text_bytes: Steps | None = None
+    most_bytes: Steps | None = None
+    size_threshold: int | None = None
 
 
 class UnknownGroupsCalibration(_Calibration):

@@ -93,6 +93,21 @@ class Measurement(Event):
     within: bool = False
 
 
+class ReleasedTexts(Event):
+    """One answer of a running count of texts: the texts that it was the first to release.
+
+    Records are read in order of ``number`` from 0. After the answer that is the ``last``, the stream
+    releases nothing: all texts so far are too large, by a noisy test.
+    """
+
+    wire_omits_defaults: ClassVar[bool] = True
+
+    incarnation: Incarnation
+    number: Count
+    texts: tuple[str, ...]
+    last: bool = False
+
+
 class Progress(Event):
     """How far a partition's input has been answered: the next offset to read.
 
@@ -197,6 +212,13 @@ class MergedStream(Event):
     reached: int
     windows: Count = 0
     lost: bool = False
+
+
+class TextTotals(Event):
+    """The counts of a running count's texts in all windows so far, as in ``Query``."""
+
+    incarnation: Incarnation
+    texts: str
 
 
 class NodeSums(Event):

@@ -41,6 +41,7 @@ from stream.privacy.accuracy.source_facts import (
     window_movement,
 )
 from stream.privacy.composition.refusals import RefusedError, require_monotone_counts, require_total
+from stream.processing.control_order import groups_by_text
 from stream.tables import PredicateError, PredicateParser
 from stream.tables.table_errors import private_text_message, quote_names
 
@@ -161,11 +162,17 @@ def require_bounded_past(spec: StreamSpec, source: Source, *, clock: int) -> Non
 def groups_per_window(spec: StreamSpec, source: Source) -> int | None:
     """Return the number of groups per window of a standing stream; None for other streams.
 
-    It is 1 for unknown groups, whose texts are one question.
+    It is 1 if the groups are private texts, which are one question.
     """
     if spec.standing is None or not isinstance(source, EventsSource):
         return None
-    return 1 if isinstance(spec.mechanism, UnknownGroups) else _count_groups(spec.standing, source)
+    by_text = isinstance(spec.mechanism, UnknownGroups) or _counts_texts(spec.mechanism, spec.standing, source)
+    return 1 if by_text else _count_groups(spec.standing, source)
+
+
+def _counts_texts(mechanism: Mechanism, standing: StandingQuery, source: EventsSource) -> bool:
+    """Return whether a stream is a running count of private texts."""
+    return isinstance(mechanism, RunningCount) and groups_by_text(source, standing)
 
 
 def promised_windows(spec: StreamSpec, source: Source) -> int | None:
@@ -206,6 +213,8 @@ def live_topic_facts(spec: StreamSpec, source: EventsSource) -> SourceFacts:
     _require_predicate(standing, source)
     if isinstance(mechanism, UnknownGroups):
         return _unknown_groups_facts(spec, standing, source)
+    if _counts_texts(mechanism, standing, source):
+        return _running_texts_facts(standing, source)
     groups = _count_groups(standing, source)
     _require_top(mechanism, standing, source, groups)
     if standing.quantile is not None:
@@ -264,23 +273,11 @@ def _unknown_groups_facts(spec: StreamSpec, standing: StandingQuery, source: Eve
 
     One person has at most ``contribution`` counted events in a window, or one if people are counted.
     """
-    require_texts(source)
-    if len(standing.by) != 1 or standing.by[0] not in source.texts:
-        raise RefusedError(
-            f"standing.by: unknown_groups groups by one text attribute; give one of {quote_names(source.texts)}, and conditions "
-            "on other attributes in standing.where"
-        )
+    _require_text_question("unknown_groups", standing, source)
     if not getattr(spec.mechanism, "counts", True):
         raise RefusedError(
             "mechanism.counts: the texts of a window are released with their counts; leave counts out"
         )
-    if standing.quantile is not None or standing.top is not None:
-        field = "top" if standing.quantile is None else "quantile"
-        raise RefusedError(
-            f"standing.{field}: unknown_groups answers with the counts of texts, the largest first; leave {field} out"
-        )
-    if isinstance(standing.count, SumOf):
-        raise RefusedError("standing.count: unknown_groups counts events or people; give one of them")
     _require_one_window(spec, 1)
     rows = 1 if standing.count == "people" else source.contribution
     change = Movement(rows, rows, 1, rows)
@@ -294,8 +291,42 @@ def _unknown_groups_facts(spec: StreamSpec, standing: StandingQuery, source: Eve
     )
 
 
-def require_texts(source: TableSource | EventsSource) -> None:
-    """Refuse unknown groups of a source without a text attribute, or whose accountant has no place for δ."""
+def _running_texts_facts(standing: StandingQuery, source: EventsSource) -> SourceFacts:
+    """Return the facts of a running count of private texts.
+
+    One person has at most ``total`` counted events in all windows and texts.
+    """
+    _require_text_question("running_count", standing, source)
+    _require_no_overlap(standing)
+    change = horizon_movement(source, standing)
+    return SourceFacts(
+        sensitivity_steps=change.together,
+        neighbors=source.neighbors,
+        contribution=source.total or 1,
+        horizon=change,
+        text_bytes=source.texts[standing.by[0]].max_length,
+    )
+
+
+def _require_text_question(kind: str, standing: StandingQuery, source: EventsSource) -> None:
+    """Refuse a standing query that does not count the texts of one attribute."""
+    require_texts(source, kind)
+    if len(standing.by) != 1 or standing.by[0] not in source.texts:
+        raise RefusedError(
+            f"standing.by: {kind} groups by one text attribute; give one of {quote_names(source.texts)}, and conditions "
+            "on other attributes in standing.where"
+        )
+    if standing.quantile is not None or standing.top is not None:
+        field = "top" if standing.quantile is None else "quantile"
+        raise RefusedError(
+            f"standing.{field}: {kind} answers with the counts of texts, the largest first; leave {field} out"
+        )
+    if isinstance(standing.count, SumOf):
+        raise RefusedError(f"standing.count: {kind} counts events or people of texts; give one of them")
+
+
+def require_texts(source: TableSource | EventsSource, kind: str = "unknown_groups") -> None:
+    """Refuse private groups of a source without a text attribute, or whose accountant has no place for δ."""
     if not source.texts:
         raise RefusedError(
             "mechanism.kind: unknown_groups counts the values of a text attribute, and the source has none; declare one as "
@@ -303,15 +334,12 @@ def require_texts(source: TableSource | EventsSource) -> None:
         )
     if source.accountant != "pure":
         raise RefusedError(
-            "mechanism.kind: unknown_groups costs ε and δ, which the accountant 'zcdp' does not add up; register the source with 'pure'"
+            f"mechanism.kind: {kind} costs ε and δ for texts, which the accountant 'zcdp' does not add up; register the source with 'pure'"
         )
 
 
 def _running_count_facts(source: EventsSource, standing: StandingQuery, groups: int) -> SourceFacts:
-    if standing.window.overlap > 1:
-        raise RefusedError(
-            "standing.window.every: a running count must not have overlapping windows, because they count an event several times; leave it out"
-        )
+    _require_no_overlap(standing)
     change = horizon_movement(source, standing)
     return SourceFacts(
         sensitivity_steps=change.together,
@@ -320,6 +348,13 @@ def _running_count_facts(source: EventsSource, standing: StandingQuery, groups: 
         universe=groups,
         horizon=change,
     )
+
+
+def _require_no_overlap(standing: StandingQuery) -> None:
+    if standing.window.overlap > 1:
+        raise RefusedError(
+            "standing.window.every: a running count must not have overlapping windows, because they count an event several times; leave it out"
+        )
 
 
 def _grid(source: EventsSource, standing: StandingQuery) -> float:

@@ -120,7 +120,7 @@ CHANNELS: Final = (
     Channel(
         "merges",
         "internal",
-        "the stream's name, @partial|STREAM|START|PARTITION, @node|STREAM|NUMBER or @progress",
+        "the stream's name, @partial|STREAM|START|PARTITION, @node|STREAM|NUMBER, @texts|STREAM or @progress",
         "feeds",
         "The changelog of merging; private.",
         compacted=True,
@@ -168,9 +168,9 @@ _KINDS: Final[tuple[tuple[str, int | None, tuple[type[BaseModel], ...]], ...]] =
     ("charges", schemas.MAX_DEFINITION_BYTES, (schemas.Charge,)),
     ("state", None, (schemas.Checkpoint, schemas.Progress)),
     ("partials", None, (schemas.Partial,)),
-    ("merges", None, (schemas.MergedStream, schemas.NodeSums)),
+    ("merges", None, (schemas.MergedStream, schemas.NodeSums, schemas.TextTotals)),
     ("feed_state", None, (schemas.FeedProgress, schemas.FeedStream)),
-    ("state", None, (schemas.HypothesisUpdate, schemas.Measurement)),
+    ("state", None, (schemas.HypothesisUpdate, schemas.Measurement, schemas.ReleasedTexts)),
 )
 EVENTS: Final = tuple(EventKind(model, channel, limit) for channel, limit, models in _KINDS for model in models)
 """All JSON events; dead letters have arbitrary bytes, and the pieces of feeds' changelogs are binary."""

@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from itertools import islice
 from typing import Final, Literal
 
-from schemas import MAX_RECORD_BYTES, Calibration, Control, EventsSource, UnknownGroupsCalibration
+from schemas import MAX_RECORD_BYTES, Calibration, Control, EventsSource
 from schemas.streams import StandingQuery, StreamSpec
 from schemas.wire import Codec, MalformedEventError
 from stream.processing.control_order import control_summary, is_stale
@@ -61,12 +61,17 @@ class StandingDefinition:
     @property
     def has_texts(self) -> bool:
         """Whether its windows are grouped by private texts."""
-        return isinstance(self.calibration, UnknownGroupsCalibration)
+        return self.most_bytes > 0
 
     @property
     def most_bytes(self) -> int:
-        """The limit on a window's texts; 0 for a stream without texts."""
-        return (self.calibration.most_bytes or 0) if isinstance(self.calibration, UnknownGroupsCalibration) else 0
+        """The limit on the texts of a window, or of all windows so far; 0 for a stream without texts."""
+        return getattr(self.calibration, "most_bytes", None) or 0
+
+    @property
+    def is_running(self) -> bool:
+        """Whether it counts over all windows so far."""
+        return self.spec.mechanism.kind == "running_count"
 
     @property
     def moment(self) -> int:

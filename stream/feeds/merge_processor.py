@@ -11,6 +11,7 @@ from stream.feeds.feed_definitions import FeedDefinitions, StandingDefinition, p
 from stream.feeds.merge_state import (
     NODE,
     PARTIAL,
+    TEXTS,
     MergedStreamState,
     MergePeriods,
     Partials,
@@ -19,12 +20,15 @@ from stream.feeds.merge_state import (
     decode_node,
     decode_progress,
     decode_stream,
+    decode_texts,
     encode_node,
     encode_progress,
     encode_stream,
+    encode_texts,
     node_key,
     partial_key,
     period_of,
+    texts_key,
 )
 from stream.feeds.window_queries import (
     build_questions,
@@ -47,6 +51,7 @@ from stream.processing.protocol import (
     topic_id_headers,
     topic_ids_of,
 )
+from stream.processing.text_counts import decode_text_counts
 from stream.processing.topic_names import Topics, partition_of
 
 MAX_QUESTIONS_PER_STEP: Final = MAX_GROUPS
@@ -118,7 +123,7 @@ class MergeProcessor:
         """End the restore, and return the partials' next offset according to the changelog."""
         kept, self._kept = self._kept, {}
         partials: list[Any] = []
-        nodes: list[tuple[str, int, Any]] = []
+        sums: list[tuple[str, str, RecordLike]] = []
         for key, record in kept.items():
             if record.value is None:
                 continue
@@ -128,9 +133,8 @@ class MergeProcessor:
                 self.topic_ids = topic_ids_of(record)
             elif kind == PARTIAL:
                 partials.append(decode_changelog_record(record, decode_partial))
-            elif kind == NODE:
-                stream, _, place = rest.rpartition("|")
-                nodes.append((stream, int(place), decode_changelog_record(record, decode_node)))
+            elif kind in {NODE, TEXTS}:
+                sums.append((kind, rest, record))
             else:
                 found = decode_changelog_record(record, decode_stream)
                 self._streams[kind] = MergedStreamState(found.incarnation, found.partitions, found.reached)
@@ -138,9 +142,8 @@ class MergeProcessor:
                 running.windows, running.lost = found.windows, found.lost
         for partial in sorted(partials, key=lambda one: one.start):
             self._stream_of(partial).add_partial(partial)
-        for stream, number, node in nodes:
-            if (merged := self._streams.get(stream)) is not None and merged.incarnation == node.incarnation:
-                merged.running.kept[number] = node
+        for kind, rest, record in sums:
+            self._restore_sums(kind, rest, record)
         self._ended_streams = {
             name
             for name, definition in self._definition_by_stream.items()
@@ -148,6 +151,19 @@ class MergeProcessor:
         }
         self._waiting_windows.names = {name for name, merged in self._streams.items() if merged.open}
         return {self._topics.partials: self._offset}
+
+    def _restore_sums(self, kind: str, rest: str, record: RecordLike) -> None:
+        """Restore a node or the texts of a running count."""
+        if kind == NODE:
+            stream, _, place = rest.rpartition("|")
+            node = decode_changelog_record(record, decode_node)
+            if (merged := self._streams.get(stream)) is not None and merged.incarnation == node.incarnation:
+                merged.running.kept[int(place)] = node
+            return
+        totals, merged = decode_changelog_record(record, decode_texts), self._streams.get(rest)
+        # In a new period, the record is still that of the last one.
+        if merged is not None and merged.incarnation == totals.incarnation and merged.running.windows:
+            merged.running.texts = decode_text_counts(totals.texts)
 
     def recreated(self, topic: str) -> None:
         """Read the partials again: a partition's repeated partial of a window has no effect."""
@@ -238,7 +254,7 @@ class MergeProcessor:
         was_lost = merged.running.lost
         if not merged.is_new(partial):
             # The partition repeats a window, so it has lost its counts of people.
-            if definition.spec.mechanism.kind == "running_count" and not was_lost:
+            if definition.is_running and not was_lost:
                 merged.running.lost = True
                 self._write_changelog(outputs, {partial.stream.encode(): encode_stream(merged)})
                 raise _SUMS_LOST
@@ -304,9 +320,8 @@ class MergeProcessor:
             merged.running = RunningSums(lost=merged.running.lost)
         asking = self._periods.stream_asked_by(definition, start)
         if len(partials) == merged.partitions and asking is not None:
-            for place in self._ask_window(outputs, asking, merged, start, partials):
-                # Node records of a period's stream have the model's name.
-                written[node_key(name, place)] = encode_node(merged, place)
+            # Records of the running counts of a period's stream have the model's name.
+            written |= self._ask_window(outputs, name, asking, merged, (start, partials))
             asked = step_share(asking, MAX_QUESTIONS_PER_STEP)
         written[name.encode()] = encode_stream(merged)
         self._periods.close_past_streams(outputs, definition, before, start)
@@ -327,32 +342,38 @@ class MergeProcessor:
     def _ask_window(
         self,
         outputs: Outputs,
+        model: str,
         definition: StandingDefinition,
         merged: MergedStreamState,
-        start: int,
-        partials: Partials,
-    ) -> Sequence[int]:
-        """Ask all groups of a window; return the changed nodes of a running count."""
+        window: tuple[int, Partials],
+    ) -> dict[bytes, bytes]:
+        """Ask all groups of a window; return the changed records of the running count of ``model``."""
+        start, partials = window
         name = definition.spec.stream
         home = partition_of(name.encode(), self._topics.partitions)
         if definition.has_texts:
-            question = build_texts_question(definition, start, merge_texts(definition, partials.values()))
+            texts = merge_texts(definition, partials.values())
+            if definition.is_running:
+                if not merged.running.add_texts(definition, start, texts):
+                    return {}
+                texts = merged.running.texts
+            question = build_texts_question(definition, start, texts)
             outputs.extend(self._topics.queries, home, [(name.encode(), question, ())])
-            return ()
+            return {texts_key(model): encode_texts(merged)} if definition.is_running else {}
         counts = [0] * count_cells(definition)
         for partial in partials.values():
             for cell, count in zip(partial.cells, partial.counts, strict=True):
                 counts[cell] += count
         numbers = numbers_of_groups(definition, counts)
         changed: Sequence[int] = ()
-        if definition.spec.mechanism.kind == "running_count":
+        if definition.is_running:
             changed = merged.running.add(definition, start, counts)
             if not changed:
-                return changed
+                return {}
             numbers = merged.running.groups
         asked = build_questions(definition, start, numbers)
         outputs.extend(self._topics.queries, home, [(name.encode(), value, ()) for value in asked])
-        return changed
+        return {node_key(model, place): encode_node(merged, place) for place in changed}
 
     def _stream_of(self, partial: Any) -> MergedStreamState:
         merged = self._streams.get(partial.stream)
@@ -380,6 +401,8 @@ class MergeProcessor:
                     else 0
                 )
                 written |= {node_key(name, place): None for place in range(nodes)}
+                if definition.has_texts and definition.is_running:
+                    written[texts_key(name)] = None
                 written[name.encode()] = None
                 del self._streams[name]
             self._write_changelog(outputs, written)

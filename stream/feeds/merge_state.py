@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from heapq import merge
@@ -18,6 +19,7 @@ from schemas import (
     Progress,
     Request,
     RunningCountCalibration,
+    TextTotals,
     format_moment,
     moment_ms,
     named_at,
@@ -28,6 +30,7 @@ from stream.privacy.accuracy.counting_trees import CountingTree, next_node_sums,
 from stream.privacy.planning.release_plans import tree_of
 from stream.processing.control_order import PERIOD_OVER_REASON, covered_ms
 from stream.processing.protocol import Outputs
+from stream.processing.text_counts import TextCounts, encode_text_counts, window_text_size
 from stream.processing.topic_names import LEDGER_PARTITIONS, Topics, partition_of
 
 
@@ -43,6 +46,8 @@ class RunningSums:
     lost: bool = False
     groups: list[list[int]] = field(default_factory=list)
     """For each group, the sums over the nodes of the counting tree."""
+    texts: TextCounts | None = field(default_factory=dict)
+    """The counts of private texts, in place of groups; None if they are too large."""
     kept: dict[int, Any] = field(default_factory=dict)
     """Changelog records of the tree's nodes by place, until ``add`` needs them."""
 
@@ -51,15 +56,10 @@ class RunningSums:
 
         There are none if the sums are lost or the window lies after the last planned one.
         """
-        calibration, standing = definition.calibration, definition.standing
-        if not isinstance(calibration, RunningCountCalibration) or standing.begins is None:
-            raise TypeError("a running count needs its calibration and its first window")
-        tree = tree_of(calibration)
+        tree = tree_of(_calibration_of(definition))
         self._resume(tree)
-        first = standing.window.first_from(moment_ms(standing.begins))
-        number = window_number(start, first, standing.window.every_ms)
-        self.lost = self.lost or (not self.windows and number > 1)
-        if self.lost or not self.windows < number <= calibration.steps:
+        number = self._find_number(definition, start)
+        if not number:
             return range(0)
         sums = self.groups or [[] for _ in counts]
         nothing, lowest = [0] * len(counts), tree.count_kept_nodes(number)
@@ -70,6 +70,26 @@ class RunningSums:
         self.windows, self.groups = number, sums
         return range(lowest, tree.count_kept_nodes(number) + 1)
 
+    def add_texts(self, definition: StandingDefinition, start: int, counts: TextCounts | None) -> bool:
+        """Add the texts of a window; return False if it is not counted, as by ``add``."""
+        number = self._find_number(definition, start)
+        if not number:
+            return False
+        total = None if self.texts is None or counts is None else Counter(self.texts) + Counter(counts)
+        self.texts = None if total is None or window_text_size(total) > definition.most_bytes else total
+        self.windows = number
+        return True
+
+    def _find_number(self, definition: StandingDefinition, start: int) -> int:
+        """Return a window's number from 1; 0 if sums are lost or it is not one of the planned windows."""
+        standing = definition.standing
+        if standing.begins is None:
+            raise TypeError("a running count needs its first window")
+        first = standing.window.first_from(moment_ms(standing.begins))
+        number = window_number(start, first, standing.window.every_ms)
+        self.lost = self.lost or (not self.windows and number > 1)
+        return 0 if self.lost or not self.windows < number <= _calibration_of(definition).steps else number
+
     def node(self, place: int) -> tuple[int, ...]:
         """Return the sums over one node, by group."""
         return tuple(sums[place] for sums in self.groups)
@@ -79,6 +99,12 @@ class RunningSums:
         if kept and not self.groups:
             rows = [kept[place].sums for place in range(tree.count_kept_nodes(self.windows) + 1)]
             self.groups = [list(sums) for sums in zip(*rows, strict=True)]
+
+
+def _calibration_of(definition: StandingDefinition) -> RunningCountCalibration:
+    if not isinstance(definition.calibration, RunningCountCalibration):
+        raise TypeError("a running count needs its calibration")
+    return definition.calibration
 
 
 Partials = dict[int, Any]
@@ -132,13 +158,16 @@ class MergedStreamState:
 
 PARTIAL: Final = "@partial"
 NODE: Final = "@node"
+TEXTS: Final = "@texts"
 
 _WireStream: Any = struct(MergedStream)
 _WireNode: Any = struct(NodeSums)
+_WireTexts: Any = struct(TextTotals)
 _WireProgress: Any = struct(Progress)
 _encode = msgspec.json.Encoder().encode
 decode_stream: Any = msgspec.json.Decoder(_WireStream).decode
 decode_node: Any = msgspec.json.Decoder(_WireNode).decode
+decode_texts: Any = msgspec.json.Decoder(_WireTexts).decode
 decode_progress: Any = msgspec.json.Decoder(_WireProgress).decode
 
 
@@ -152,6 +181,11 @@ def node_key(stream: str, place: int) -> bytes:
     return f"{NODE}|{stream}|{place}".encode()
 
 
+def texts_key(stream: str) -> bytes:
+    """Return the key of a running count's texts."""
+    return f"{TEXTS}|{stream}".encode()
+
+
 def encode_stream(merged: MergedStreamState) -> bytes:
     """Encode the progress of a stream."""
     running = merged.running
@@ -163,6 +197,11 @@ def encode_stream(merged: MergedStreamState) -> bytes:
 def encode_node(merged: MergedStreamState, place: int) -> bytes:
     """Encode a node of a stream's running count."""
     return _encode(_WireNode(merged.incarnation, merged.running.node(place)))
+
+
+def encode_texts(merged: MergedStreamState) -> bytes:
+    """Encode the texts of a stream's running count."""
+    return _encode(_WireTexts(merged.incarnation, encode_text_counts(merged.running.texts)))
 
 
 def encode_progress(offset: int) -> bytes:

@@ -177,7 +177,7 @@ class Form:
         An event beyond this bound still counts toward the window's bound. This has no effect,
         because no later event of its person counts.
         """
-        for counting, cells in tally.cells.items():
+        for counting in (*tally.cells, *tally.texts):
             within_bound = part.first if counting.people else part.within_bound
             chosen = np.flatnonzero(within_bound & np.uint64(tally.bit))
             if not len(chosen):
@@ -194,23 +194,28 @@ class Form:
                 lets[own] = bounded.within_bound
                 if len(bounded.changed):
                     step.touched.lives[tally.number, period] = bounded.changed
+            if counting.most_bytes:
+                self._add_texts(tally, counting, part, chosen[lets != 0], step)
+                continue
             rows = part.rows[chosen]
-            places = part.windows[chosen] * cells.cells + step.batch.cells(counting.by)[rows]
+            places = part.windows[chosen] * tally.cells[counting].cells + step.batch.cells(counting.by)[rows]
             self._add(tally, counting, places, (lets, 0), rows, step)
 
     def _count_texts(self, tally: Tally, part: _WindowRows, step: _Step) -> None:
-        """Count the texts of events; an event without text uses up its person's bound all the same."""
-        for counting, texts in tally.texts.items():
+        for counting in tally.texts:
             within_bound = part.first if counting.people else part.within_bound
-            chosen = np.flatnonzero(within_bound & np.uint64(tally.bit))
-            self._figures.counted += len(chosen)
-            [name] = counting.by
-            codes = step.batch.codes(name)[part.rows[chosen]]
-            has_text = codes != NO_TEXT
-            chosen, codes = chosen[has_text], codes[has_text]
-            touched = texts.add(part.windows[chosen], codes, step.batch.texts(name), step.piece)
-            if touched:
-                step.touched.texts[tally.number, counting] = touched
+            self._add_texts(tally, counting, part, np.flatnonzero(within_bound & np.uint64(tally.bit)), step)
+
+    def _add_texts(self, tally: Tally, counting: Counting, part: _WindowRows, chosen: Column, step: _Step) -> None:
+        """Count the texts of chosen events; one without text has used up its person's bound all the same."""
+        self._figures.counted += len(chosen)
+        [name] = counting.by
+        codes = step.batch.codes(name)[part.rows[chosen]]
+        has_text = codes != NO_TEXT
+        chosen, codes = chosen[has_text], codes[has_text]
+        touched = tally.texts[counting].add(part.windows[chosen], codes, step.batch.texts(name), step.piece)
+        if touched:
+            step.touched.texts[tally.number, counting] = touched
 
     def _periods(self, tally: Tally, windows: Column) -> Column:
         rows, place = np.unique(windows, return_inverse=True)

@@ -21,7 +21,7 @@ from stream.feeds.feed_definitions import StandingDefinition
 from stream.formatting import cells_of
 from stream.processing.dead_letters import UnreadableValue
 from stream.processing.protocol import Outputs, RecordLike
-from stream.processing.text_counts import decode_text_counts, encode_text_counts, window_text_size
+from stream.processing.text_counts import TextCounts, decode_text_counts, encode_text_counts, window_text_size
 from stream.processing.topic_names import Topics, partition_of
 from stream.tables import PredicateParser
 from stream.tables.expressions import TRUE
@@ -111,8 +111,8 @@ def build_questions(definition: StandingDefinition, start: int, numbers: Sequenc
         yield b"%s%d%s%s%s%s" % (beginning, place, middle, write(number), window, ending)
 
 
-def build_texts_question(definition: StandingDefinition, start: int, encoded: str) -> bytes:
-    """Return the question of a window with the encoded counts of its texts."""
+def build_texts_question(definition: StandingDefinition, start: int, counts: TextCounts | None) -> bytes:
+    """Return the question of a window with the counts of texts; None says that they are too large."""
     begun = format_moment(start)
     end = format_moment(start + definition.standing.window.size_ms)
     stream = _encode(definition.spec.stream)
@@ -121,19 +121,19 @@ def build_texts_question(definition: StandingDefinition, start: int, encoded: st
         stream,
         begun.encode(),
         end.encode(),
-        encoded.encode(),
+        encode_text_counts(counts).encode(),
     )
 
 
-def merge_texts(definition: StandingDefinition, partials: Iterable[Any]) -> str:
-    """Return the encoded sum of the text counts of some partials, or that they are too large."""
+def merge_texts(definition: StandingDefinition, partials: Iterable[Any]) -> TextCounts | None:
+    """Return the sum of the text counts of some partials; None if they are too large."""
     counts: Counter[bytes] = Counter()
     for partial in partials:
         own = decode_text_counts(partial.texts)
         if own is None:
-            return encode_text_counts(None)
+            return None
         counts.update(own)
-    return encode_text_counts(None if window_text_size(counts) > definition.most_bytes else counts)
+    return None if window_text_size(counts) > definition.most_bytes else counts
 
 
 def _writer(definition: StandingDefinition) -> Callable[[Any], bytes]:

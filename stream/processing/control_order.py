@@ -102,8 +102,13 @@ def questions_in_period(source: Source, mechanism: Mechanism, standing: Standing
     return windows * questions_per_window(source, mechanism, standing)
 
 
+def groups_by_text(source: EventsSource, standing: StandingQuery) -> bool:
+    """Return whether the groups of a standing query are private texts."""
+    return any(name in source.texts for name in standing.by)
+
+
 def questions_per_window(source: EventsSource, mechanism: Mechanism, standing: StandingQuery) -> int:
     """Return the number of questions of a window: one for each group, or one for all groups."""
-    if isinstance(mechanism, Histogram | UnknownGroups):
+    if isinstance(mechanism, Histogram | UnknownGroups) or groups_by_text(source, standing):
         return 1
     return math.prod(source.attributes[name].size for name in standing.by)

@@ -35,8 +35,8 @@ Group = Mapping[str, str | int | float]
 _BASIS_WARNINGS: Final = {
     INDEPENDENCE: "basis: two of these attributes were never measured together, or one was never measured, so the estimate assumes independence; request an "
     "alpha, or open a stream whose workload names them",
-    TOO_MANY_TEXTS: "basis: by a noisy test the window has too many different texts, so none is released; use smaller windows, a where, or "
-    "a shorter max_length",
+    TOO_MANY_TEXTS: "basis: by a noisy test the window, or a running count's windows together, has too many different texts, so none is released; "
+    "use smaller or fewer windows, a where, or a shorter max_length",
 }
 """A warning for each basis that needs one."""
 

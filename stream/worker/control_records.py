@@ -192,9 +192,6 @@ MAX_COLLECTED_DEFINITIONS = 10_000
 MAX_COLLECTED_CHECKPOINTS = 50_000
 """Most records (of different keys) that a restore collects before it applies them: bounds memory."""
 
-_KINDS_WITH_UPDATES = {"hypothesis", "estimate"}
-"""Kinds of calibration whose streams write updates to the changelog."""
-
 # An incarnation is only compared with its stream's, so its form is not checked.
 _WireCheckpoint = msgspec.defstruct(
     "Checkpoint",
@@ -290,13 +287,13 @@ class WorkerRestore:
     def _restore_updates(self, families: Families, updates: UpdateLog) -> None:
         """Restore each stream's updates; refuse a stream if one is missing."""
         streams, terms = self._streams, self._streams.terms
-        learning = [index for index in range(len(terms)) if terms[index].calibration.kind in _KINDS_WITH_UPDATES]
+        learning = [index for index in range(len(terms)) if terms[index].has_updates]
         for slot in np.flatnonzero(np.isin(streams.columns.terms_of[: len(streams)], learning)).tolist():
             count = int(streams.columns.tops[slot])
             found = updates.first_updates(streams.names[slot], streams.incarnations[slot], count)
             if found is None:
                 streams.life.refuse(
-                    slot, "the changelog lacks updates of the hypothesis or estimate; restore it from a backup"
+                    slot, "the changelog lacks updates of the stream's state; restore it from a backup"
                 )
             else:
                 families.one_by_one[streams.kinds[slot]].restore_updates(slot, found)

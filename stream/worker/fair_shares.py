@@ -28,12 +28,14 @@ from schemas import (
     Laplace,
     Mechanism,
     Pmw,
+    RunningCountCalibration,
     SparsePmw,
     SparseProject,
     TableSource,
 )
 from schemas.queries import STATISTICS
 from stream.privacy.mechanisms.estimator import WHOLE_CELLS
+from stream.privacy.planning.window_texts import most_texts_within
 from stream.processing.dead_letters import BUSY, Rejection
 from stream.tables.cache import RecentCache
 from stream.worker.families.family import Context, TableReleasedError
@@ -70,6 +72,8 @@ SPARSE_CELL_WORK: Final = 1_000
 """Work per cell of a sparse hypothesis."""
 RELEASE_WORK: Final = 4.0
 """Work per cell of a release that a sum adds."""
+TEXT_WORK: Final = 4_000
+"""Work per text and sum of a running count, for as many texts as there may be."""
 PROJECTION_WORK: Final = 15.0
 """Work per row of a projection, for each cell."""
 
@@ -123,6 +127,8 @@ class Workload:
         work = float(QUESTION_WORK + LISTED_WORK * _count_listed(query) + CHARACTER_WORK * sum(map(len, texts)))
         if query.alpha is not None:
             work += PRICING_WORK
+        if isinstance(terms.calibration, RunningCountCalibration) and terms.calibration.most_bytes is not None:
+            work += TEXT_WORK * terms.calibration.nodes * most_texts_within(terms.calibration.most_bytes)
         if isinstance(terms.source, TableSource):
             facts = self._facts.get(number) or self._facts_of(slot, number, terms.source)
             if isinstance(terms.calibration, EstimateCalibration):

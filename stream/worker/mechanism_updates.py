@@ -1,4 +1,4 @@
-"""Changelog records of hypotheses and estimates: one small record per ⊤ (charged answer)."""
+"""Changelog records of hypotheses, estimates and released texts: one record per charged answer."""
 
 from __future__ import annotations
 
@@ -6,19 +6,19 @@ from typing import Any
 
 import msgspec
 
-from schemas import HypothesisUpdate, Measurement
+from schemas import HypothesisUpdate, Measurement, ReleasedTexts
 from schemas.wire import struct
 from stream.processing.protocol import RecordLike, decode_changelog_record
 
 UPDATE_PREFIX = b"@update|"
 """Prefix of the changelog keys of updates; stream names never start with an at-sign."""
 
-Update = HypothesisUpdate | Measurement
-"""The changelog record of a ⊤: a step of multiplicative weights, or a measurement."""
+Update = HypothesisUpdate | Measurement | ReleasedTexts
+"""The record of a charged answer: a step of multiplicative weights, a measurement, or released texts."""
 
-_Measurement: Any = struct(Measurement)
-_decode_step: Any = msgspec.json.Decoder(struct(HypothesisUpdate)).decode
-_decode_measurement: Any = msgspec.json.Decoder(_Measurement).decode
+_DECODERS: Any = tuple(
+    msgspec.json.Decoder(struct(kind)).decode for kind in (HypothesisUpdate, ReleasedTexts, Measurement)
+)
 
 
 def update_key(stream: str, number: int) -> bytes:
@@ -32,11 +32,14 @@ def encode_update(update: Update) -> bytes:
 
 
 def _decode_update(value: bytes) -> Any:
-    """Decode a step; a record that is no step is a measurement."""
-    try:
-        return _decode_step(value)
-    except msgspec.ValidationError:
-        return _decode_measurement(value)
+    """Decode a record by its fields: each kind requires or allows fields that the others refuse."""
+    *others, last = _DECODERS
+    for decode in others:
+        try:
+            return decode(value)
+        except msgspec.ValidationError:
+            continue
+    return last(value)
 
 
 class UpdateLog:

@@ -85,7 +85,7 @@ class OutputEncoder:
         return _encode_reasons([reasons.get(slot) for slot in slots.tolist()])
 
     def write_update(self, outputs: Outputs, slot: int, update: Update) -> None:
-        """Write one changelog record for an update of a stream's hypothesis or estimate."""
+        """Write one changelog record for an update of a stream's state."""
         key = update_key(self._streams.names[slot], update.number)
         outputs.add(self._topics.state, self._partition, (key, encode_update(update), ()))
 

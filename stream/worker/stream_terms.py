@@ -29,7 +29,6 @@ from schemas import (
     SparseVectorCalibration,
     StandingQuery,
     TableSource,
-    UnknownGroups,
     ValuesSource,
     moment_ms,
 )
@@ -42,9 +41,11 @@ from stream.privacy.composition.costs import (
     shortest_decimal,
     spent_amount,
 )
+from stream.privacy.composition.losses import releases_running_texts
 from stream.privacy.mechanisms.above_threshold import answer_sampler, query_sampler, threshold_sampler
 from stream.privacy.mechanisms.grid import Grid
 from stream.privacy.noise import Sampler, Symmetric, round_words
+from stream.processing.control_order import groups_by_text
 from stream.processing.dead_letters import Rejection, replace_nan_and_infinity
 
 
@@ -125,6 +126,8 @@ STANDING_HISTOGRAM: Final = "standing_histogram"
 """The family that releases a histogram of each window of a live topic."""
 WINDOW_QUANTILES: Final = "window_quantiles"
 """The family that answers quantiles of each window of a live topic."""
+RUNNING_TEXTS: Final = "running_texts"
+"""The family that counts private texts over the windows of a live topic."""
 HYPOTHESIS: Final = "hypothesis"
 """The family of multiplicative weights: textbook and worst-case ``pmw``, and ``sparse_pmw``."""
 
@@ -171,7 +174,14 @@ class StreamTerms:
             return WINDOW_QUANTILES
         if self.standing is not None and isinstance(self.mechanism, Histogram):
             return STANDING_HISTOGRAM
+        if releases_running_texts(self.calibration):
+            return RUNNING_TEXTS
         return HYPOTHESIS if self.calibration.kind == "hypothesis" else self.mechanism.kind
+
+    @property
+    def has_updates(self) -> bool:
+        """Whether each charged answer writes an update to the changelog."""
+        return self.calibration.kind in {"hypothesis", "estimate"} or self.family == RUNNING_TEXTS
 
     @property
     def ends_at_cutoff(self) -> bool:
@@ -215,7 +225,8 @@ class StreamTerms:
         """The groups of a standing stream's questions; a single one if a question covers all groups."""
         if self.standing is None or not isinstance(self.source, EventsSource):
             raise TypeError(f"a stream over {self.source.kind} is not a standing stream")
-        by = () if isinstance(self.mechanism, Histogram | UnknownGroups) else self.standing.by
+        together = isinstance(self.mechanism, Histogram) or groups_by_text(self.source, self.standing)
+        by = () if together else self.standing.by
         cells = cells_of(self.source.attributes, by)
         return QuestionGroups(by, {tuple(cell.values()): place for place, cell in enumerate(cells)})
 

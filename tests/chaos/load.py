@@ -175,7 +175,7 @@ def standing_probe(stream: str, kind: str, source: EventsSource, standing: Stand
     start = standing.window.first_from(moment_ms(standing.begins or ""))
     window = {"start": format_moment(start), "end": format_moment(start + standing.window.size_ms)}
     asked: dict[str, Any] = {"window": window}
-    if kind == "unknown_groups":
+    if any(name in source.texts for name in standing.by):
         return event("probe", stream, {**asked, "texts": encode_text_counts({b"note 1": 3})})
     cells = [dict(cell) for cell in cells_of(source.attributes, standing.by)] if standing.by else [{}]
     values = 1 if standing.quantile is None else source.attributes[standing.quantile].size

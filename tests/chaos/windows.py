@@ -87,6 +87,7 @@ def standing_specs(size: str, every: str, begins: int, horizon: int = 10) -> lis
         ("visits-sum", {"kind": "laplace", "answers": 900}, {**hopping, "count": {"sum": "value"}}),
         ("visits-typical", {"kind": "laplace", "answers": 900}, {**plain, "quantile": "value", "by": ["group"]}),
         ("visits-notes", {"kind": "unknown_groups", "answers": 300}, {**hopping, "by": ["note"]}),
+        ("notes-so-far", {"kind": "running_count", "steps": horizon}, {**plain, "by": ["note"]}),
     ]
     return [
         StreamSpec.model_validate(
@@ -94,7 +95,7 @@ def standing_specs(size: str, every: str, begins: int, horizon: int = 10) -> lis
                 "stream": name,
                 "source": "visits",
                 "epsilon": 10.0,
-                "delta": 1e-5 if mechanism["kind"] == "unknown_groups" else 0.0,
+                "delta": 1e-5 if standing.get("by") == ["note"] else 0.0,
                 "expected_queries": 500,
                 "mechanism": mechanism,
                 "standing": standing,
@@ -250,7 +251,11 @@ def _wanted(
         if any(_epoch_at(some, start) is None for some in epochs):
             start += every
             continue
-        if tree is not None:
+        if standing.by == ("note",):
+            begun = range(start if tree is None else first, start + every, every)
+            so_far = sum((counts[one] for one in begun), Counter[int | bytes | None]())
+            yield moment, {text: count for text, count in so_far.items() if text is not None}, closes
+        elif tree is not None:
             windows = (start - first) // every + 1
             nodes = tree.nodes(windows)
             for cell in range(cells):
@@ -258,13 +263,12 @@ def _wanted(
                 yield f"{moment}/{cell}", [sum(passed[node.start : node.end]) for node in nodes], closes
         elif spec.mechanism.kind == "histogram":
             yield moment, [counts[start][cell] for cell in range(cells)], closes
-        elif spec.mechanism.kind == "unknown_groups":
-            yield moment, {text: count for text, count in counts[start].items() if text is not None}, closes
         else:
             for cell in range(cells):
                 numbers = [counts[start][cell * values + value] for value in range(values)]
                 yield f"{moment}/{cell}", numbers, closes
-        given += 1 if spec.mechanism.kind in {"histogram", "unknown_groups"} else cells
+        together = spec.mechanism.kind == "histogram" or standing.by == ("note",)
+        given += 1 if together else cells
         start += every
 
 

@@ -15,8 +15,9 @@ from stream.feeds.count_processor import FeedProcessor
 from stream.feeds.feed_definitions import FeedDefinitions, parse_definition
 from stream.feeds.merge_processor import MergeProcessor
 from stream.processing.protocol import Outputs, Record
+from stream.processing.text_counts import decode_text_counts
 from tests import builders
-from tests.privacy.live_topics import MINUTE, PARTITIONS, Counted, Form, Person, written
+from tests.privacy.live_topics import MINUTE, PARTITIONS, TEXTS, Counted, Form, Person, written
 from tests.processing import process_records
 
 HOUR = 60 * MINUTE
@@ -42,7 +43,10 @@ class World:
             answers = {"answers": 100} if form.mechanism["kind"] == "laplace" else {}
             standing = {**form.standing, "begins": format_moment(0)}
             mechanism = {**form.mechanism, **answers}
-            driver.open(builders.stream(name, self.source.source, mechanism=mechanism, standing=standing))
+            delta = 1e-4 if form.standing.get("by") == ["name"] else 0.0
+            driver.open(
+                builders.stream(name, self.source.source, mechanism=mechanism, standing=standing, delta=delta)
+            )
         driver.wait(self.periods * HOUR // 1000)
         for number in range(self.periods):
             start = format_moment(number * HOUR)
@@ -85,12 +89,17 @@ class World:
         for record in questions:
             question = json.loads(record.value or b"")
             stream, start = question["stream"], _minute(question["window"]["start"])
-            number = question.get("value")
-            if stream.partition("@")[0] in running:
+            numbers = [question.get("value")]
+            if "texts" in question:
+                counts = decode_text_counts(question["texts"]) or {}
+                numbers = [counts.get(text, 0) for text in TEXTS]
+            elif "values" in question:
+                numbers = [sum(question["values"])]
+            for number in numbers:
                 group = len(groups[stream, start])
-                number = sum(question["values"]) - so_far[stream, group]
-                so_far[stream, group] += number
-            groups[stream, start].append(number)
+                before = so_far[stream, group] if stream.partition("@")[0] in running else 0
+                so_far[stream, group] = number
+                groups[stream, start].append(number - before)
         return {key: tuple(numbers) for key, numbers in groups.items()}
 
     @property

@@ -224,7 +224,7 @@ def opened(source: EventsSource, forms: Mapping[str, Form]) -> list[StandingDefi
 def _opened(source: EventsSource, name: str, form: Form) -> StandingDefinition:
     """All that control ever tells of a stream."""
     known = told(source, name, mechanism=form.mechanism, moment=form.told, **form.standing)
-    if form.mechanism["kind"] == "unknown_groups":
+    if form.standing.get("by") == ["name"]:
         known = replace(known, calibration=texts_calibration(MOST_BYTES))
     for end, again in form.gaps:
         known = ended(known, end)

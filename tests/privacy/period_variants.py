@@ -54,13 +54,12 @@ def sums_carried_over(surgery: Surgery) -> None:
             return super().add(told, start, counts)
 
     def carrying(
-        self: MergeProcessor, outputs: Any, told: Any, merged: MergedStreamState, *parts: Any
-    ) -> Sequence[int]:
+        self: MergeProcessor, outputs: Any, model: str, told: Any, merged: MergedStreamState, window: Any
+    ) -> dict[bytes, bytes]:
         if not isinstance(merged.running, Carried):
-            merged.running = Carried(
-                merged.running.windows, merged.running.lost, merged.running.groups, merged.running.kept
-            )
-        return ask(self, outputs, told, merged, *parts)
+            running = merged.running
+            merged.running = Carried(running.windows, running.lost, running.groups, running.texts, running.kept)
+        return ask(self, outputs, model, told, merged, window)
 
     surgery.patch.setattr(MergeProcessor, "_ask_window", carrying)
 

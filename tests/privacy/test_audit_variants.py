@@ -79,6 +79,14 @@ OTHERS: list[tuple[Variant, str, str, int, float, float]] = [
     (variants.texts_without_a_threshold, "unknown_groups", "one row with a text of its own more", 250, 1.0, 0.0),
     (variants.texts_without_a_threshold, "unknown_groups", "one person with texts of its own more", 250, 1.0, 0.0),
     (
+        variants.texts_without_a_threshold,
+        "running_count",
+        "one person with texts of its own more, in all windows",
+        250,
+        1.0,
+        0.0,
+    ),
+    (
         variants.names_without_a_rule,
         "unknown_groups",
         "one row with a text of its own more; no counts",

@@ -31,6 +31,7 @@ FORMS: Mapping[str, Form] = {
     "people": Form({"window": {"size": "20m"}, "count": "people", "by": ["group"]}, 1, 1),
     "sum": Form({"window": {"size": "30m"}, "count": {"sum": "amount"}, "by": ["group"]}, HIGH * M, HIGH * M),
     "hopping": Form({"window": {"size": "20m", "every": "10m"}, "lateness": "5m", "by": ["group"]}, M, M),
+    "texts-so-far": Form({"window": {"size": "20m"}, "by": ["name"]}, M, M, {"kind": "running_count", "steps": 3}),
     "so-far": Form({"window": {"size": "20m"}, "by": ["group"]}, M, M, {"kind": "running_count", "steps": 3}),
     "seen": Form(
         {"window": {"size": "10m"}, "count": "people", "by": ["group"]},
@@ -39,7 +40,7 @@ FORMS: Mapping[str, Form] = {
         {"kind": "running_count", "steps": 5},
     ),
 }
-RUNNING = ("so-far", "seen")
+RUNNING = ("so-far", "texts-so-far", "seen")
 
 MOMENTS = (
     Moment(5, amount=3),
@@ -69,6 +70,7 @@ def world(neighbors: str = "add-remove", contribution: int = M) -> World:
         period="1h",
         total=TOTAL,
         epsilon=10.0,
+        delta=1e-3,
     )
     return World(source, FORMS, PERIODS + 1)
 

@@ -208,10 +208,19 @@ def test_another_person_in_ones_place_moves_them_twice_as_far_at_most() -> None:
         assert found.all[name] <= 2 * form.all, name
 
 
-@pytest.mark.parametrize("count", ["events", "people", {"sum": "amount"}])
-def test_what_counts_of_a_person_in_all_windows_of_a_running_count_is_bounded(count: Any) -> None:
+@pytest.mark.parametrize(
+    ("count", "by"),
+    [
+        ("events", "group"),
+        ("people", "group"),
+        ({"sum": "amount"}, "group"),
+        ("events", "name"),
+        ("people", "name"),
+    ],
+)
+def test_what_counts_of_a_person_in_all_windows_of_a_running_count_is_bounded(count: Any, by: str) -> None:
     total = 3
-    standing = {"window": {"size": "5m"}, "count": count, "by": ["group"]}
+    standing = {"window": {"size": "5m"}, "count": count, "by": [by]}
     form = Form(standing, M, M, {"kind": "running_count", "steps": 8})
     found = moved(about(total=total), {"running": form}, most=7)
     each = HIGH if isinstance(count, dict) else 1

@@ -249,10 +249,15 @@ def noise_in_words(calibration: Calibration) -> str:  # noqa: PLR0911 - one for 
             return _estimate_in_words(calibration)
         case RunningCountCalibration():
             gaussian = f"Gaussian noise, σ {calibration.deviation:.4g} per sum"
-            pure = f"ε {calibration.epsilon / calibration.levels:.4g} per level"
+            pure = f"ε {(calibration.epsilon - calibration.epsilon_size) / calibration.levels:.4g} per level"
+            needed = (
+                f"; a text needs a noisy count so far of {calibration.threshold:,}"
+                if calibration.threshold
+                else ""
+            )
             return (
                 f"{gaussian if calibration.method == 'gaussian' else pure}; a {calibration.tree} tree of {calibration.levels} "
-                f"levels, up to {calibration.nodes} sums an answer; charged once"
+                f"levels, up to {calibration.nodes} sums an answer; charged once{needed}"
             )
         case UnknownGroupsCalibration(method="selection"):
             return (

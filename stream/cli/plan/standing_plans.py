@@ -35,6 +35,7 @@ from stream.privacy.planning.noise_layouts import PlanError
 from stream.privacy.planning.plans import choose_calibration, name_of, plan_calibrations
 from stream.privacy.planning.prices import count_price, epsilon_of
 from stream.privacy.planning.promises import promises
+from stream.processing.control_order import groups_by_text
 from stream.questions.stream_watch import describe_live_topic, describe_standing_query, describe_window_count
 
 _DAY_MS: Final = 86_400_000
@@ -116,9 +117,11 @@ def _instead(plan: StandingPlan, source: EventsSource) -> StandingPlan | str:
     spec, standing = plan.spec, plan.spec.standing
     if standing is None:
         raise TypeError("a planned stream is standing")
-    other: RunningCount | Histogram | Laplace
+    other: RunningCount | Histogram | Laplace | UnknownGroups
     if not isinstance(spec.mechanism, RunningCount):
         other = RunningCount(kind="running_count", steps=max(2, plan.windows))
+    elif groups_by_text(source, standing):
+        other = UnknownGroups(kind="unknown_groups", answers=plan.windows)
     elif standing.by:
         other = Histogram(kind="histogram", attributes=standing.by, answers=plan.windows)
     else:
@@ -150,7 +153,8 @@ def _figures(plan: StandingPlan) -> dict[str, Any]:
 
 def _print(plan: StandingPlan, other: StandingPlan | str, source: EventsSource) -> None:
     spec, chosen = plan.spec, plan.chosen
-    groups = "unknown" if isinstance(spec.mechanism, UnknownGroups) else f"{plan.groups:,}"
+    by_text = spec.standing is not None and groups_by_text(source, spec.standing)
+    groups = "unknown" if by_text else f"{plan.groups:,}"
     show_table(
         f"{spec.stream}: {spec.mechanism.kind}, ε {spec.epsilon:g}, δ {spec.delta:g}, β {spec.beta:g}, {groups} groups a window",
         ["", "calibration", "α", "noise"],

@@ -272,6 +272,31 @@ RUNNING: Final = (
 )
 
 
+_NOTES_SO_FAR: Final = {"kind": "running_count", "steps": 3}
+
+RUNNING_TEXTS: Final = (
+    # At most two events of a person count in all windows: of a common text, or of texts of its own.
+    Case(
+        "one person with 9 events of a common text more, in all windows",
+        _NOTES_SO_FAR,
+        {**_TOPIC_WITH_TEXTS, "total": 2},
+        _sides([_NINE_OTHERS, [], []], [_events_of("me", "00:02", "00:21", "00:41", note="x")] * 3),
+        _BY_NOTE,
+        resolution=4.0,
+    ),
+    Case(
+        "one person with texts of its own more, in all windows",
+        _NOTES_SO_FAR,
+        {**_TOPIC_WITH_TEXTS, "total": 2},
+        _sides(
+            [_NINE_OTHERS, [], []], [_events_of("me", "00:02", note="y"), [], _events_of("me", "00:41", note="z")]
+        ),
+        _BY_NOTE,
+        resolution=4.0,
+    ),
+)
+
+
 _COUNTED_TOPIC: Final = {
     "kind": "events",
     "neighbors": "add-remove",

@@ -326,7 +326,7 @@ SHIPPED: Final[Mapping[str, Sequence[Case]]] = {
         ),
         *audit_cases.HISTOGRAM,
     ),
-    "running_count": (*COUNTED_CASES, *audit_cases.RUNNING),
+    "running_count": (*COUNTED_CASES, *audit_cases.RUNNING, *audit_cases.RUNNING_TEXTS),
     "lazy_histogram": (
         Case(
             "one row more",

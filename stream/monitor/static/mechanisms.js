@@ -86,5 +86,5 @@ export const BASES = {
   independence: "the stream's estimate; some of these attributes were never measured together, or one never at all, so the number is a guess",
   measured: "what the stream has measured",
   randomized: "a drawn category",
-  "too-many-texts": "a noisy test, by which the window has too many different texts to count them",
+  "too-many-texts": "a noisy test, by which the window, or all windows of a running count, has too many different texts to count them",
 };

@@ -115,3 +115,8 @@ def window_number(start_ms: int, first_ms: int, every_ms: int) -> int:
 def node_name(group: int, node: Node) -> bytes:
     """Return the canonical bytes of a group's node, from which its noise is derived."""
     return b"".join(number.to_bytes(8, "big") for number in (group, node.start, node.end))
+
+
+def text_node_names(text: bytes, nodes: Sequence[Node]) -> list[bytes]:
+    """Return the canonical bytes of a text's nodes, from which their noise is derived."""
+    return [node.start.to_bytes(8, "big") + node.end.to_bytes(8, "big") + text for node in nodes]

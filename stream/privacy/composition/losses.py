@@ -217,10 +217,15 @@ def _sparse_vector_losses(calibration: SparseVectorCalibration) -> Losses:
 
 def is_pure(calibration: Calibration) -> bool:
     """Return True if the stream's ε holds with δ = 0, by basic composition."""
-    if isinstance(calibration, UnknownGroupsCalibration):
+    if isinstance(calibration, UnknownGroupsCalibration) or releases_running_texts(calibration):
         return False
     parts = losses(calibration)
     return not parts.gaussian and parts.total <= Fraction(calibration.epsilon)
+
+
+def releases_running_texts(calibration: Calibration) -> bool:
+    """Return True for a running count of private texts, whose release costs δ."""
+    return isinstance(calibration, RunningCountCalibration) and calibration.most_bytes is not None
 
 
 def summed_loss(calibration: Calibration, charges: Fraction) -> Fraction:

@@ -7,6 +7,7 @@ stream, the question's position and the text alone.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
 from typing import Final, NamedTuple
 
 import msgspec
@@ -24,6 +25,10 @@ _NUMBERS: Final = 3
 """Numbers of a group in an answer: its count and the ends of its interval."""
 _SIGNS: Final = 4
 """Most characters of such a number besides the digits of the count: one more digit, and signs around it."""
+
+
+_NUMBERS_BYTES: Final = 64
+"""Room in an answer for the numbers of a text of a running count, which grow from answer to answer."""
 
 
 class ReleasedGroup(NamedTuple):
@@ -65,6 +70,36 @@ def count_fitting_groups(
         if size > most_bytes:
             return place
     return min(len(groups), most)
+
+
+@dataclass(slots=True)
+class RunningRelease:
+    """The texts that a running count has released, and their part of an answer's bytes.
+
+    A released text stays released. ``ended`` says that the texts have become too large.
+    """
+
+    texts: set[bytes] = field(default_factory=set)
+    size: int = 0
+    ended: bool = False
+
+    def admit(self, text: bytes) -> bool:
+        """Release a text, unless answers are full; that depends on the released texts alone."""
+        size = self.size + json_size(text) + _NUMBERS_BYTES
+        if len(self.texts) == MAX_KEYS or size > MAX_KEY_BYTES:
+            return False
+        self.texts.add(text)
+        self.size = size
+        return True
+
+    def release(
+        self, texts: Sequence[bytes], counts: Integers, noise: Integers, threshold: int
+    ) -> tuple[list[bytes], list[ReleasedGroup]]:
+        """Return the texts that reach the threshold first now, and all released ones with noisy counts."""
+        reached = release_groups(texts, counts, noise, threshold)
+        new = [group.text for group in reached if group.text not in self.texts and self.admit(group.text)]
+        noisy = zip(texts, (counts + noise).tolist(), strict=True)
+        return new, sorted((ReleasedGroup(*one) for one in noisy if one[0] in self.texts), key=_sort_key)
 
 
 def release_keys(names: Sequence[bytes], people: Integers, words: Words, rule: Words) -> list[bytes]:

@@ -39,6 +39,7 @@ from stream.privacy.planning import (
     quantile_plans,
     release_plans,
     response_plans,
+    running_text_plans,
     unknown_groups_plans,
 )
 from stream.privacy.planning.noise_layouts import (
@@ -184,7 +185,10 @@ def _plan_by_mechanism(spec: StreamSpec, facts: SourceFacts) -> tuple[Calibratio
         case Histogram() | LazyHistogram() | SparseProject():
             return release_plans.plan_calibrations(spec, facts)
         case RunningCount():
-            return release_plans.plan_running_counts(spec, facts)
+            texts = facts.text_bytes is not None
+            return (running_text_plans.plan_calibrations if texts else release_plans.plan_running_counts)(
+                spec, facts
+            )
         case UnknownGroups():
             return unknown_groups_plans.plan_calibrations(spec, facts)
         case Pmw(worst_case=True) | SparsePmw():

@@ -39,6 +39,7 @@ from stream.privacy.accuracy.noise_laws import two_sided_reach
 from stream.privacy.accuracy.sparse_vector_accuracy import gap_bias
 from stream.privacy.composition.costs import charged_answers, extended_beta
 from stream.privacy.planning.answer_plans import promised_answers
+from stream.privacy.planning.running_text_plans import count_released_with
 from stream.privacy.planning.unknown_groups_plans import rows_released_with
 
 _USEFUL_FACTOR = 10.0
@@ -161,6 +162,8 @@ def _opening_promises(spec: StreamSpec, calibration: Calibration) -> tuple[Promi
             over = f"over all {steps:,} windows" if steps > 1 else "over the one window"
             over += f" and {groups:,} groups" if groups > 1 else ""
             remark = "an answer made of fewer sums carries a smaller alpha"
+            if isinstance(calibration, RunningCountCalibration) and calibration.threshold is not None:
+                over, remark = f"{over} and all texts", released_so_far_with(calibration)
             return (_promise(calibration, "each number so far is within ±", "", over, remark),)
         case UnknownGroups(counts=False):
             remark = released_with(calibration) if isinstance(calibration, UnknownGroupsCalibration) else ""
@@ -191,6 +194,12 @@ def released_with(calibration: UnknownGroupsCalibration) -> str:
     half, mostly = (rows_released_with(calibration, chance) for chance in (0.5, 0.95))
     unit = "people" if calibration.method == "selection" else "rows"
     return f"a text with {half:,} {unit} is released with probability 50 % or more, one with {mostly:,} with 95 %"
+
+
+def released_so_far_with(calibration: RunningCountCalibration) -> str:
+    """Describe with how many events so far a text is released by a running count."""
+    half, mostly = (count_released_with(calibration, chance) for chance in (0.5, 0.95))
+    return f"a text with {half:,} counted so far is released with probability 50 % or more, one with {mostly:,} with 95 %"
 
 
 def _for_few_rows(calibration: EstimateCalibration) -> str:

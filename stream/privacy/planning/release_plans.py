@@ -34,6 +34,7 @@ from stream.privacy.composition.losses import losses
 from stream.privacy.noise import Symmetric, gaussian, sampler
 from stream.privacy.planning.answer_plans import PartsMethod, equal_parts
 from stream.privacy.planning.noise_layouts import PlanError, fits, require_fit
+from stream.privacy.planning.window_texts import most_texts_within
 
 _LEADING_CONSTANT = 4 * 64**2
 
@@ -154,12 +155,12 @@ def plan_running_counts(spec: StreamSpec, facts: SourceFacts) -> tuple[RunningCo
     steps = spec.mechanism.steps
     trees = [CountingTree(steps, levels) for levels in range(1, steps.bit_length() + 1)]
     trees = [tree for tree in trees if tree.max_nodes <= MAX_CANDIDATES]
-    drafts = [_draft_tree(spec, facts, "basic", tree) for tree in trees]
+    drafts = [draft_tree(spec, facts, "basic", tree) for tree in trees]
     remedy = ", or register a source with a smaller total or attributes of smaller ranges"
     require_fit(min(_node_scale(draft) for draft in drafts), remedy)
-    basic = min((_with_alpha(draft) for draft in drafts if fits(_node_scale(draft))), key=lambda one: one.alpha)
-    textbook = _draft_tree(spec, facts, "textbook", dyadic_tree(steps))
-    stated = (_with_alpha(textbook, least=_theorem_alpha(textbook)),) if fits(_node_scale(textbook)) else ()
+    basic = min((with_alpha(draft) for draft in drafts if fits(_node_scale(draft))), key=lambda one: one.alpha)
+    textbook = draft_tree(spec, facts, "textbook", dyadic_tree(steps))
+    stated = (with_alpha(textbook, least=theorem_alpha(textbook)),) if fits(_node_scale(textbook)) else ()
     return (*stated, basic, *_gaussian_tree(spec, facts, trees))
 
 
@@ -172,9 +173,13 @@ def node_law(calibration: RunningCountCalibration) -> Symmetric:
     """Return the law of each node's noise."""
     if calibration.method == "gaussian":
         return gaussian(Fraction(calibration.deviation) ** 2)
-    return sampler(
-        "two_sided", Fraction(calibration.epsilon) / (calibration.levels * calibration.sensitivity_steps)
-    )
+    return sampler("two_sided", node_rate(calibration))
+
+
+def node_rate(calibration: RunningCountCalibration) -> Fraction:
+    """Return the rate of each node's Laplace noise."""
+    counting = Fraction(calibration.epsilon) - Fraction(calibration.epsilon_size)
+    return counting / (calibration.levels * calibration.sensitivity_steps)
 
 
 @lru_cache(maxsize=4096)
@@ -184,13 +189,20 @@ def answer_alpha(calibration: RunningCountCalibration, nodes: int) -> float:
     With probability 1 − β no answer of any window and group exceeds its bound, which is exact
     except for the union bound.
     """
-    each = calibration.beta / calibration.expected_queries
+    each = calibration.beta / _count_numbers(calibration)
     return sum_alpha(node_law(calibration), nodes, 1, each, whole=True) * calibration.grid
 
 
-def _draft_tree(
+def _count_numbers(calibration: RunningCountCalibration) -> int:
+    """Count the numbers of all answers; with texts, those of as many as there may be."""
+    texts = 1 if calibration.most_bytes is None else most_texts_within(calibration.most_bytes)
+    return calibration.expected_queries * texts
+
+
+def draft_tree(
     spec: StreamSpec, facts: SourceFacts, method: Literal["basic", "textbook", "gaussian"], tree: CountingTree
 ) -> RunningCountCalibration:
+    """Return a calibration of a tree, with Laplace noise and no error bound yet."""
     moved, groups = _movement(facts), facts.universe or 1
     answers = tree.steps * groups
     return RunningCountCalibration(
@@ -221,7 +233,8 @@ def _movement(facts: SourceFacts) -> Movement:
     return Movement(each=facts.sensitivity_steps, together=together, spread=people, numbers=together)
 
 
-def _with_alpha(draft: RunningCountCalibration, least: float = 0.0) -> RunningCountCalibration:
+def with_alpha(draft: RunningCountCalibration, least: float = 0.0) -> RunningCountCalibration:
+    """Return the calibration with its exact error bound, or ``least`` if that is larger."""
     return draft.model_copy(update={"alpha": max(least, answer_alpha(draft, draft.nodes))})
 
 
@@ -232,24 +245,25 @@ def _gaussian_tree(
         return ()
     # An answer's deviation is proportional to √(levels·nodes).
     tree = min(trees, key=lambda one: one.levels * one.max_nodes)
-    draft = _draft_tree(spec, facts, "gaussian", tree).model_copy(update={"delta": spec.delta, "deviation": 1.0})
+    draft = draft_tree(spec, facts, "gaussian", tree).model_copy(update={"delta": spec.delta, "deviation": 1.0})
     deviation = least_noise_factor(losses(draft).gaussian, Fraction(draft.epsilon), Fraction(spec.delta))
     if not fits(deviation):
         return ()
-    return (_with_alpha(draft.model_copy(update={"deviation": deviation})),)
+    return (with_alpha(draft.model_copy(update={"deviation": deviation})),)
 
 
-def _theorem_alpha(calibration: RunningCountCalibration) -> float:
+def theorem_alpha(calibration: RunningCountCalibration) -> float:
     """Return the error bound of Chan, Shi and Song 2011 (Lemma 2.8) for all answers.
 
     It is b·√(8 ln(2/γ))·max(√m, √ln(2/γ)) with the scale b of a node's noise, m = ⌊log₂ T⌋ + 1
     and γ = β over the number of answers.
     """
     scale = _node_scale(calibration)
-    failing = math.log(2.0 * calibration.expected_queries / calibration.beta)
+    failing = math.log(2.0 * _count_numbers(calibration) / calibration.beta)
     return scale * math.sqrt(8.0 * failing * max(calibration.levels, failing)) * calibration.grid
 
 
 def _node_scale(calibration: RunningCountCalibration) -> float:
     """Return the scale of a node's Laplace noise."""
-    return calibration.levels * calibration.sensitivity_steps / calibration.epsilon
+    counting = calibration.epsilon - calibration.epsilon_size
+    return calibration.levels * calibration.sensitivity_steps / counting

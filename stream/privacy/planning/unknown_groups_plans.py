@@ -27,8 +27,8 @@ from stream.privacy.planning.window_texts import (
     DELTA_SHARE,
     MOST_WINDOW_BYTES,
     SIZE_SHARE,
-    TEXT_OVERHEAD,
     largest_text,
+    most_texts_within,
     size_rate,
 )
 
@@ -48,11 +48,7 @@ def plan_calibrations(spec: StreamSpec, facts: SourceFacts) -> tuple[UnknownGrou
     mechanism = spec.mechanism
     if not isinstance(mechanism, UnknownGroups):
         raise TypeError(f"{mechanism.kind} has no unknown groups")
-    if spec.delta <= 0.0:
-        raise PlanError(
-            "delta: is 0, but a text may only be released at a cost in δ, because it is private whether it occurs; "
-            "give a delta above 0, as 1e-6"
-        )
+    require_delta(spec)
     epsilon = optimal_round_epsilon(spec.epsilon, 0.0, mechanism.answers)
     delta = rounded_down(Fraction(spec.delta) / mechanism.answers)
     if delta < _LEAST_DELTA:
@@ -94,6 +90,15 @@ def plan_calibrations(spec: StreamSpec, facts: SourceFacts) -> tuple[UnknownGrou
     theorem = math.log(most_texts(draft) * min(draft.cutoff, draft.expected_queries) / draft.beta) / float(rate)
     textbook = {"method": "textbook", "threshold": max(least, stated), "alpha": max(float(reach), theorem)}
     return draft.model_copy(update=textbook), draft.model_copy(update={"alpha": float(reach)})
+
+
+def require_delta(spec: StreamSpec) -> None:
+    """Refuse a stream that releases private texts without δ."""
+    if spec.delta <= 0.0:
+        raise PlanError(
+            "delta: is 0, but a text may only be released at a cost in δ, because it is private whether it occurs; "
+            "give a delta above 0, as 1e-6"
+        )
 
 
 def _selection_plan(draft: UnknownGroupsCalibration) -> UnknownGroupsCalibration:
@@ -143,7 +148,7 @@ def most_texts(calibration: UnknownGroupsCalibration) -> int:
     """Return the most texts of a table, or of a window that is not too large."""
     if calibration.most_bytes is None:
         return MAX_TEXTS
-    return calibration.most_bytes // (1 + TEXT_OVERHEAD)
+    return most_texts_within(calibration.most_bytes)
 
 
 def _window_limits(max_length: int, rate: Fraction, epsilon: float, delta: Fraction) -> dict[str, Any]:
@@ -156,30 +161,34 @@ def _window_limits(max_length: int, rate: Fraction, epsilon: float, delta: Fract
     with localcontext(prec=_DIGITS):
         share = delta * DELTA_SHARE
         allowed = Decimal(share.numerator) / share.denominator / (1 + Decimal(epsilon).exp())
-
-        def passes(room: int) -> bool:
-            return tail_probability(law, room) > allowed
-
         if allowed <= Decimal(DELTA_PER_DRAW):
             raise PlanError(
                 f"epsilon, delta: ε {epsilon:.3g} and δ {float(delta):.3g} for each answer leave too little δ for the test of a "
                 "window's size; lower epsilon or raise delta"
             )
-        if passes(MOST_WINDOW_BYTES // 2):
+        room = least_room(law, allowed, MOST_WINDOW_BYTES // 2)
+        if room is None:
             raise PlanError(
                 f"epsilon, delta: with ε {epsilon:.3g} and δ {float(delta):.3g} for each answer and texts of up to {max_length} bytes, "
                 "the noise of the test of a window's size would exceed half of the size limit; raise epsilon or delta, lower "
                 "answers or the source's contribution, or declare a smaller max_length"
             )
-        low, high = 0, MOST_WINDOW_BYTES // 2
-        while high - low > 1:
-            middle = (low + high) // 2
-            low, high = (middle, high) if passes(middle) else (low, middle)
     return {
         "text_bytes": longest,
         "most_bytes": MOST_WINDOW_BYTES,
-        "size_threshold": MOST_WINDOW_BYTES + 1 - high,
+        "size_threshold": MOST_WINDOW_BYTES + 1 - room,
     }
+
+
+def least_room(rate: Fraction, allowed: Decimal, most: int) -> int | None:
+    """Return the least x ≥ 1 with P(noise ≥ x) ≤ ``allowed``; None if it is above ``most``."""
+    if tail_probability(rate, most) > allowed:
+        return None
+    low, high = 0, most
+    while high - low > 1:
+        middle = (low + high) // 2
+        low, high = (middle, high) if tail_probability(rate, middle) > allowed else (low, middle)
+    return high
 
 
 def release_probability(rate: Fraction, rows: int, threshold: int) -> Decimal:

@@ -27,6 +27,11 @@ def text_size(text: bytes) -> int:
     return len(text) + TEXT_OVERHEAD
 
 
+def most_texts_within(most_bytes: int) -> int:
+    """Return the most texts, each of at least one byte, that fit a limit."""
+    return most_bytes // (1 + TEXT_OVERHEAD)
+
+
 def largest_text(max_length: int) -> int:
     """Return the size of the longest text of an attribute."""
     return max_length + TEXT_OVERHEAD

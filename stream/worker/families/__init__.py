@@ -20,10 +20,11 @@ from stream.worker.families.sparse_vector_family import SparseVectorFamily
 from stream.worker.families.unknown_groups_family import UnknownGroupsFamily
 from stream.worker.families.window_families import (
     RunningCountFamily,
+    RunningTextsFamily,
     StandingHistogramFamily,
     WindowQuantilesFamily,
 )
-from stream.worker.stream_terms import HYPOTHESIS, STANDING_HISTOGRAM, WINDOW_QUANTILES
+from stream.worker.stream_terms import HYPOTHESIS, RUNNING_TEXTS, STANDING_HISTOGRAM, WINDOW_QUANTILES
 
 IN_COLUMNS: Final = frozenset({"above_threshold", "numeric_sparse"})
 """Kinds of mechanism whose questions are decided in batches of columns, not one by one."""
@@ -55,6 +56,7 @@ def families(context: Context) -> Families:
             "lazy_histogram": LazyHistogramFamily(context),
             "sparse_project": SparseProjectFamily(context),
             "running_count": RunningCountFamily(context),
+            RUNNING_TEXTS: RunningTextsFamily(context),
             "unknown_groups": UnknownGroupsFamily(context),
             "pmw": EstimateFamily(context),
             HYPOTHESIS: HypothesisFamily(context),

@@ -40,9 +40,11 @@ from stream.privacy.planning.prices import (
     shown_price,
 )
 from stream.processing.dead_letters import PRICE, Rejection
+from stream.processing.text_counts import decode_text_counts
 from stream.tables import Predicate, PrivateTable, TableStore, rows_are_public
 from stream.tables.table_errors import private_text_message, quote_names
 from stream.tables.table_errors import quote_name as described
+from stream.tables.text_groups import TextGroups
 from stream.worker.hosted_streams import HostedStreams
 from stream.worker.mechanism_updates import Update
 from stream.worker.stream_terms import WindowAndGroup
@@ -515,3 +517,15 @@ def max_price_refusal(calibration: Calibration, parts: int, most: int, *, at_mos
             f"max_price: the answer {verb} {cost}, and the limit is {limit}; ask with a larger alpha or a larger max_price",
         ),
     )
+
+
+def read_text_counts(query: Any) -> tuple[TextGroups, bool]:
+    """Return the private counts of a window's texts, and whether they are too large and missing."""
+    require_form(query, "texts")
+    try:
+        found = decode_text_counts(query.texts)
+    except ValueError as error:
+        raise Rejection("malformed", str(error)) from None
+    texts = tuple(sorted(found or ()))
+    counts = np.array([(found or {})[text] for text in texts], dtype=np.int64)
+    return TextGroups(texts, None, counts), found is None

@@ -11,9 +11,14 @@ from dataclasses import dataclass
 from typing import Any
 
 import msgspec
-import numpy as np
 
-from schemas import MAX_CATEGORIES, TOO_MANY_TEXTS, TableSource, UnknownGroups, UnknownGroupsCalibration
+from schemas import (
+    MAX_CATEGORIES,
+    TOO_MANY_TEXTS,
+    TableSource,
+    UnknownGroups,
+    UnknownGroupsCalibration,
+)
 from schemas.queries import Group
 from stream.formatting import values_of
 from stream.privacy.mechanisms.unknown_groups import (
@@ -27,10 +32,16 @@ from stream.privacy.noise import DrawRole, cell_noise, event_subkey, name_words
 from stream.privacy.planning.unknown_groups_plans import count_law, group_interval, groups_reach, rule_of
 from stream.privacy.planning.window_texts import is_too_large, size_law
 from stream.processing.dead_letters import Rejection
-from stream.processing.text_counts import decode_text_counts, window_text_size
+from stream.processing.text_counts import window_text_size
 from stream.tables.table_errors import DataError, quote_names
 from stream.tables.text_groups import TextGroups, split_name
-from stream.worker.families.family import AdmittedQuestion, Family, Reply, require_form
+from stream.worker.families.family import (
+    AdmittedQuestion,
+    Family,
+    Reply,
+    read_text_counts,
+    require_form,
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,14 +117,8 @@ class UnknownGroupsFamily(Family):
         return _TextQuestion(groups, names, query.top)
 
     def _window_question(self, query: Any) -> _TextQuestion:
-        require_form(query, "texts")
-        try:
-            found = decode_text_counts(query.texts)
-        except ValueError as error:
-            raise Rejection("malformed", str(error)) from None
-        texts = tuple(sorted(found or ()))
-        counts = np.array([(found or {})[text] for text in texts], dtype=np.int64)
-        return _TextQuestion(TextGroups(texts, None, counts), _GroupNames("", (), {}), None, found is None)
+        groups, is_too_large = read_text_counts(query)
+        return _TextQuestion(groups, _GroupNames("", (), {}), None, is_too_large)
 
     def answer(self, questions: Sequence[AdmittedQuestion]) -> list[Reply | None]:
         """Answer each question that the grant pays for; all groups of the column get noise."""

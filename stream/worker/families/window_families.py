@@ -4,6 +4,10 @@ A running count's question carries the exact sums of its nodes (sums over window
 `counting_trees`). The noise of a node depends only on its group and windows. So a node has the same
 noisy sum in all answers, although none is stored.
 
+If its groups are private texts, one question has the counts of all texts so far, and a text's noise
+depends on the text and its node alone. A text stays released once it has reached the threshold: updates
+say which answer was the first to have it (docs/proofs/unknown-groups.md).
+
 A quantile's question carries the count of each value that the stream's predicate allows: of one
 group of a window, or of all groups one after the other. The answer is drawn as on tables
 (docs/proofs/quantiles.md).
@@ -15,34 +19,51 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from itertools import islice
-from typing import Any
+from typing import Any, Final, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
 from schemas import (
+    TOO_MANY_TEXTS,
     AnswersCalibration,
     EventsSource,
     Histogram,
+    ReleasedTexts,
     RunningCountCalibration,
     Window,
     format_moment,
     moment_ms,
 )
 from schemas.queries import MAX_VALUE_COUNT
-from stream.privacy.accuracy.counting_trees import CountingTree, Node, node_name, window_number
+from stream.privacy.accuracy.counting_trees import CountingTree, Node, node_name, text_node_names, window_number
 from stream.privacy.accuracy.intervals import half_width
 from stream.privacy.accuracy.source_facts import counts_from_zero, window_movement
 from stream.privacy.mechanisms.grid import published_interval, published_numbers
+from stream.privacy.mechanisms.unknown_groups import RunningRelease
 from stream.privacy.noise import DrawRole, cell_noise
 from stream.privacy.planning.answer_plans import alpha_for, answer_law
 from stream.privacy.planning.release_plans import answer_alpha, node_law, tree_of
+from stream.privacy.planning.running_text_plans import running_size_law, text_interval, texts_are_too_large
 from stream.processing.dead_letters import Rejection
 from stream.processing.exact_decimals import values_of
-from stream.worker.families.family import AdmittedQuestion, Context, Family, Reply, require_form
+from stream.processing.text_counts import window_text_size
+from stream.tables.text_groups import TextGroups
+from stream.worker.families.family import (
+    AdmittedQuestion,
+    Context,
+    Family,
+    Reply,
+    RestorableFamily,
+    read_text_counts,
+    require_form,
+)
 from stream.worker.families.laplace_statistics import AnswerWords, LaplaceStatistic, draw_quantiles, plan_quantiles
 from stream.worker.families.statistics import window_statistic
 from stream.worker.families.top_groups import TopGroups, keep_largest_groups
+
+_LIMIT_NAME: Final = b"limit"
+"""Name of the noise of a running count's limit; those of windows have 8 bytes."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,6 +79,30 @@ class _Horizon:
     step: int
     size: int
     lower_limit: float | None
+
+    def number_of(self, window: Window | None) -> int:
+        """Return the number (from 1) of a question's window; Rejection if it is not the stream's."""
+        if window is None:
+            raise Rejection(
+                "malformed",
+                "window: missing; Sotto itself asks this standing stream, once per window; ask another stream",
+            )
+        try:
+            start, end = moment_ms(window.start), moment_ms(window.end)
+        except ValueError as error:
+            raise Rejection("malformed", f"window: {error}") from None
+        found = window_number(start, self.first, self.step)
+        if not found or end - start != self.size:
+            raise Rejection(
+                "malformed",
+                f"window: not a window of this stream, the first of which begins at {format_moment(self.first)}",
+            )
+        if found > self.tree.steps:
+            raise Rejection(
+                "malformed",
+                f"window: number {found} of the stream, which counts only {self.tree.steps} windows; open another stream",
+            )
+        return found
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,7 +126,7 @@ class RunningCountFamily(Family):
         require_form(query, "values")
         horizon = self._horizon(slot)
         group = self._streams.terms_at(slot).groups.index_of(query.group)
-        windows = _window_number(horizon, query.window)
+        windows = horizon.number_of(query.window)
         nodes = horizon.tree.nodes(windows)
         if len(query.values) != len(nodes):
             raise Rejection(
@@ -121,44 +166,101 @@ class RunningCountFamily(Family):
     def _horizon(self, slot: int) -> _Horizon:
         number = int(self._streams.columns.terms_of[slot])
         if (known := self._horizons.get(number)) is None:
-            calibration = self._context.calibration(slot, RunningCountCalibration)
-            standing = self._context.standing(slot)
-            if standing.begins is None:
-                raise TypeError("the first window of a running_count is known")
-            window = standing.window
-            first = window.first_from(moment_ms(standing.begins))
-            source = self._streams.terms_at(slot).source
-            lower_limit = 0.0 if counts_from_zero(source, standing) else None
-            known = _Horizon(
-                calibration, tree_of(calibration), first, window.every_ms, window.size_ms, lower_limit
-            )
-            self._horizons[number] = known
+            known = self._horizons[number] = _build_horizon(self._context, slot)
         return known
 
 
-def _window_number(horizon: _Horizon, window: Window | None) -> int:
-    """Return the number (from 1) of a question's window; Rejection if it is not the stream's."""
-    if window is None:
-        raise Rejection(
-            "malformed",
-            "window: missing; Sotto itself asks this standing stream, once per window; ask another stream",
+def _build_horizon(context: Context, slot: int) -> _Horizon:
+    """Return the windows of a stream's running count."""
+    calibration, standing = context.calibration(slot, RunningCountCalibration), context.standing(slot)
+    if standing.begins is None:
+        raise TypeError("the first window of a running_count is known")
+    window = standing.window
+    first = window.first_from(moment_ms(standing.begins))
+    lower_limit = 0.0 if counts_from_zero(context.source(slot, EventsSource), standing) else None
+    return _Horizon(calibration, tree_of(calibration), first, window.every_ms, window.size_ms, lower_limit)
+
+
+class _RunningTexts(NamedTuple):
+    """The counts so far of a running count's texts after ``number`` windows.
+
+    ``is_too_large`` says that the texts exceed the limit, and are missing.
+    """
+
+    number: int
+    groups: TextGroups
+    is_too_large: bool
+
+
+class RunningTextsFamily(RestorableFamily[RunningRelease]):
+    """Streams of kind ``running_count`` over private texts.
+
+    The noise of a text's node depends on the text and the node alone. A released text stays
+    released: updates, which are public, say which answer was the first to have it.
+    """
+
+    def __init__(self, context: Context) -> None:
+        super().__init__(context)
+        self._horizons: dict[int, _Horizon] = {}
+
+    def admit(self, slot: int, query: Any) -> _RunningTexts:
+        """Resolve a question: its window is public, the counts of its texts are private."""
+        groups, is_too_large = read_text_counts(query)
+        return _RunningTexts(self._horizon(slot).number_of(query.window), groups, is_too_large)
+
+    def _horizon(self, slot: int) -> _Horizon:
+        number = int(self._streams.columns.terms_of[slot])
+        if (known := self._horizons.get(number)) is None:
+            known = self._horizons[number] = _build_horizon(self._context, slot)
+        return known
+
+    def _build_state(self, slot: int, updates: Sequence[Any]) -> RunningRelease:
+        del slot
+        state = RunningRelease(ended=any(update.last for update in updates))
+        for update in updates:
+            for text in update.texts:
+                state.admit(text.encode())
+        return state
+
+    def _answer_stream(self, slot: int, asked: Sequence[AdmittedQuestion]) -> list[Reply | None]:
+        affordable, tops = self._streams.answers_left(slot), int(self._streams.columns.tops[slot])
+        return [
+            self._reply(slot, one.content, tops + place) if place < affordable else None
+            for place, one in enumerate(asked)
+        ]
+
+    def _reply(self, slot: int, asked: _RunningTexts, number: int) -> Reply:
+        state, horizon = self._state(slot), self._horizon(slot)
+        calibration, incarnation = horizon.calibration, self._streams.incarnations[slot]
+        if state.ended or self._are_too_large(slot, calibration, asked):
+            update = ReleasedTexts(incarnation=incarnation, number=number, texts=(), last=not state.ended)
+            state.ended = True
+            return Reply(charged=True, estimates=(), keys=(), intervals=(), basis=TOO_MANY_TEXTS, update=update)
+        nodes, texts = horizon.tree.nodes(asked.number), asked.groups.private_names()
+        names = [name for text in texts for name in text_node_names(text, nodes)]
+        noise = cell_noise(node_law(calibration), self._streams.noise.subkey(slot, DrawRole.NODES), names)
+        noise = noise.reshape(len(texts), len(nodes)).sum(axis=1)
+        new, shown = state.release(texts, asked.groups.private_counts, noise, calibration.threshold or 1)
+        ends = (text_interval(calibration, len(nodes), group.rows) for group in shown)
+        return Reply(
+            charged=True,
+            estimates=tuple(float(group.rows) for group in shown),
+            intervals=tuple((float(low), float(high)) for low, high in ends),
+            basis="noisy",
+            alpha=answer_alpha(calibration, len(nodes)),
+            keys=tuple(group.text.decode() for group in shown),
+            update=ReleasedTexts(
+                incarnation=incarnation, number=number, texts=tuple(text.decode() for text in new)
+            ),
         )
-    try:
-        start, end = moment_ms(window.start), moment_ms(window.end)
-    except ValueError as error:
-        raise Rejection("malformed", f"window: {error}") from None
-    found = window_number(start, horizon.first, horizon.step)
-    if not found or end - start != horizon.size:
-        raise Rejection(
-            "malformed",
-            f"window: not a window of this stream, the first of which begins at {format_moment(horizon.first)}",
-        )
-    if found > horizon.tree.steps:
-        raise Rejection(
-            "malformed",
-            f"window: number {found} of the stream, which counts only {horizon.tree.steps} windows; open another stream",
-        )
-    return found
+
+    def _are_too_large(self, slot: int, calibration: RunningCountCalibration, asked: _RunningTexts) -> bool:
+        """Test the noisy size of all texts so far; the noise of the limit is the same in each window."""
+        names = [_LIMIT_NAME, asked.number.to_bytes(8, "big")]
+        subkey = self._streams.noise.subkey(slot, DrawRole.KEYS)
+        limit_noise, noise = cell_noise(running_size_law(calibration), subkey, names).tolist()
+        size = window_text_size(asked.groups.private_texts)
+        return asked.is_too_large or texts_are_too_large(calibration, size, noise, limit_noise)
 
 
 class StandingHistogramFamily(Family):

@@ -231,7 +231,15 @@ def test_every_request_that_is_sent_unchanged_fits() -> None:
 # What is written.
 
 
-LIVE = source("visits", "events", topic="visits", epsilon=5.0, attributes={"ward": ["a", "b"]}, total=5)
+LIVE = source(
+    "visits",
+    "events",
+    topic="visits",
+    epsilon=5.0,
+    delta=1e-3,
+    attributes={"ward": ["a", "b"], "note": {"kind": "text", "max_length": 20}},
+    total=5,
+)
 
 
 def lives() -> Iterator[Driver]:
@@ -265,13 +273,15 @@ def lives() -> Iterator[Driver]:
     yield private
     live = installation(sources=[LIVE])
     live.advance("visits", "2026-01-01T00:00:00Z")
-    for name, fields in (
-        ("histogram", {"attributes": ["ward"], "answers": 5}),
-        ("running_count", {"steps": 5}),
+    for name, mechanism, by, fields in (
+        ("whole", "histogram", "ward", {"attributes": ["ward"], "answers": 5}),
+        ("so-far", "running_count", "ward", {"steps": 5}),
+        ("notes", "running_count", "note", {"steps": 5}),
     ):
-        standing = {"window": {"size": "1h"}, "by": ["ward"]}
-        live.open(stream(name, "visits", name, mechanism=fields, standing=standing))
-    live.publish("visits", [{"who": 7, "at": "2026-01-01T00:00:01Z", "ward": "a"}])
+        standing = {"window": {"size": "1h"}, "by": [by]}
+        delta = 1e-4 if by == "note" else 0.0
+        live.open(stream(name, "visits", mechanism, mechanism=fields, standing=standing, delta=delta))
+    live.publish("visits", [{"who": 7, "at": "2026-01-01T00:00:01Z", "ward": "a", "note": "once"}])
     live.advance("visits", "2026-01-01T02:00:00Z")
     yield live
 

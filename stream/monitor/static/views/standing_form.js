@@ -41,7 +41,9 @@ export function standingForm() {
     };
     counted.addEventListener("change", choose);
     choose();
-    const groups = kind === "unknown_groups" ? Object.keys(source.texts ?? {}) : attributes.map(([name]) => name);
+    const texts = Object.keys(source.texts ?? {});
+    const declared = attributes.map(([name]) => name);
+    const groups = kind === "unknown_groups" ? texts : kind === "running_count" ? [...declared, ...texts] : declared;
     by = kind === "histogram" ? null : ticks("Grouped by", groups.map((name) => [name, name]));
     element.replaceChildren(
       labelled("Asked of each window", counted),

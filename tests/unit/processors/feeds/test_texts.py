@@ -11,13 +11,16 @@ from typing import Any
 import numpy as np
 import pytest
 
-from schemas import Partial, UnknownGroups
+from schemas import Partial, RunningCount, UnknownGroups
 from schemas.wire import Codec
 from stream.feeds.feed_definitions import StandingDefinition
 from stream.feeds.merge_processor import MergeProcessor
 from stream.feeds.text_tally import TextTally
 from stream.feeds.window_queries import matches_definition
+from stream.privacy.accuracy.source_facts import Movement, SourceFacts
+from stream.privacy.planning.running_text_plans import plan_calibrations
 from stream.privacy.planning.window_texts import MOST_WINDOW_BYTES, TEXT_OVERHEAD, text_size
+from stream.processing.protocol import Record
 from stream.processing.text_counts import MAX_ENCODED, decode_text_counts, encode_text_counts
 from tests.processing import process_records
 from tests.unit.processors.feeds import streams
@@ -40,9 +43,10 @@ TEXTS = {"place": {"max_length": 40}}
 
 
 def texts_of(definition: StandingDefinition, most_bytes: int = MOST_WINDOW_BYTES) -> StandingDefinition:
-    """The same stream with unknown groups."""
+    """A running count stays one: feeds and merging need the limit of the calibration alone."""
     mechanism = UnknownGroups(kind="unknown_groups", answers=100)
-    spec = definition.spec.model_copy(update={"mechanism": mechanism, "delta": 1e-6})
+    changed = {"delta": 1e-6} if definition.is_running else {"mechanism": mechanism, "delta": 1e-6}
+    spec = definition.spec.model_copy(update=changed)
     return replace(definition, spec=spec, calibration=streams.texts_calibration(most_bytes))
 
 
@@ -60,6 +64,7 @@ def test_text_counts_equal_those_of_declared_groups(seed: int) -> None:
         contribution=chance.choice([1, 2, 3]),
         texts=TEXTS,
         fields={"place": "origin"},
+        total=3,
         clock=chance.choice(["broker", "marks"]),
         ahead="5m",
         idle="1s",
@@ -73,6 +78,8 @@ def test_text_counts_equal_those_of_declared_groups(seed: int) -> None:
             "lateness": chance.choice(["0s", "7m"]),
             "moment": chance.choice([0, 20 * MINUTE]),
         }
+        if number == 2:
+            standing |= {"mechanism": {"kind": "running_count", "steps": 6}, "window": {"size": "10m"}}
         declared = told(about, f"d{number}", by=["origin"], **standing)
         pairs.append((declared, texts_of(told(about, f"t{number}", by=["place"], **standing))))
     records = draw_records(about, chance, LENGTH)
@@ -179,20 +186,33 @@ def test_counts_that_feeds_do_not_write_are_refused(encoded: str) -> None:
 _partials: Codec[Partial] = Codec(Partial, limit=1 << 22)
 
 
-def merged(*windows: list[dict[bytes, int] | None], most_bytes: int = MOST_WINDOW_BYTES) -> list[Any]:
-    """What merging asks, if each of two partitions publishes its counts of some windows."""
+def merged(
+    *windows: list[dict[bytes, int] | None],
+    most_bytes: int = MOST_WINDOW_BYTES,
+    steps: int | None = None,
+    restored: bool = False,
+) -> list[Any]:
+    """What merging asks, if each of two partitions publishes its counts of some windows.
+
+    With ``steps`` it is a running count; with ``restored`` another process merges each partial.
+    """
     spec = streams.spec_of("s", ("place",))
-    spec = spec.model_copy(update={"mechanism": UnknownGroups(kind="unknown_groups", answers=9), "delta": 1e-6})
+    mechanism: Any = UnknownGroups(kind="unknown_groups", answers=9)
+    calibration: Any = streams.texts_calibration(most_bytes)
+    if steps is not None:
+        mechanism = RunningCount(kind="running_count", steps=steps)
+        facts = SourceFacts(horizon=Movement(1, 1, 1, 1), text_bytes=40)
+        planned = spec.model_copy(update={"mechanism": mechanism, "delta": 1e-3})
+        calibration = plan_calibrations(planned, facts)[-1].model_copy(update={"most_bytes": most_bytes})
+    spec = spec.model_copy(update={"mechanism": mechanism, "delta": 1e-6})
     about = streams.SOURCE.model_copy(update={"texts": source(texts=TEXTS).texts})
     record = streams.told(spec, source=about)
     control = json.loads(record.value or b"")
-    control["calibration"] = json.loads(streams.texts_calibration(most_bytes).model_dump_json())
-    merging = MergeProcessor(streams.TOPICS, 0, Known())
-    merging.restore([record._replace(value=json.dumps(control).encode())])
-    merging.restored()
+    control["calibration"] = json.loads(calibration.model_dump_json())
+    told_record = record._replace(value=json.dumps(control).encode())
     messages = []
-    for number in range(2):
-        for place, counts in enumerate(windows):
+    for place, counts in enumerate(windows):
+        for number in range(2):
             event = Partial(
                 source="flights",
                 stream="s",
@@ -205,12 +225,41 @@ def merged(*windows: list[dict[bytes, int] | None], most_bytes: int = MOST_WINDO
                 texts=encode_text_counts(counts[number]),
             )
             messages.append((b"s", _partials.encode(event), ()))
-    asked = []
-    outputs = process_records(merging, logged(messages))
-    for topic, _, found in outputs:
-        assert topic != streams.TOPICS.rejected, found
-        asked += [json.loads(value or b"") for _, value, _ in found if topic == streams.TOPICS.queries]
+    partials = logged(messages)
+    asked: list[Any] = []
+    kept: list[Record] = []
+    for batch in [[partial] for partial in partials] if restored else [partials]:
+        merging = MergeProcessor(streams.TOPICS, 0, Known())
+        merging.restore([told_record, *kept])
+        merging.restored()
+        for topic, _, found in process_records(merging, batch):
+            assert topic != streams.TOPICS.rejected, found
+            asked += [json.loads(value or b"") for _, value, _ in found if topic == streams.TOPICS.queries]
+            if topic == streams.TOPICS.merges:
+                kept += [Record(topic, 0, len(kept), 0, key, value) for key, value, _ in found]
     return asked
+
+
+@pytest.mark.parametrize("restored", [False, True])
+def test_running_count_asks_the_texts_of_all_windows_so_far(restored: bool) -> None:
+    asked = merged(
+        [{b"a": 2}, {b"b": 3}], [{}, {}], [{b"a": 1}, {b"c": 4}], [{b"d": 1}, {}], steps=3, restored=restored
+    )
+    found = [decode_text_counts(question["texts"]) for question in asked]
+    assert found == [{b"a": 2, b"b": 3}, {b"a": 2, b"b": 3}, {b"a": 3, b"b": 3, b"c": 4}]
+    assert asked[0].keys() == {"id", "stream", "window", "texts"}
+
+
+@pytest.mark.parametrize("restored", [False, True])
+def test_running_count_over_the_limit_keeps_no_text(restored: bool) -> None:
+    windows: list[list[dict[bytes, int] | None]] = [
+        [{b"a": 1}, {b"b": 1}],
+        [{b"a": 1}, {b"c": 1}],
+        [{b"a": 1}, {}],
+    ]
+    asked = merged(*windows, steps=9, most_bytes=2 * text_size(b"a"), restored=restored)
+    found = [decode_text_counts(question["texts"]) for question in asked]
+    assert found == [{b"a": 1, b"b": 1}, None, None]
 
 
 def test_merging_adds_the_texts_of_all_partitions() -> None:

@@ -1,0 +1,176 @@
+"""Planner of running counts of texts: the tree, the threshold, and the test of the texts' size.
+
+A part of ε is for the test, the rest for the noise of the sums. ε and δ are for all windows
+together. Proof: docs/proofs/unknown-groups.md, "Running counts".
+"""
+
+from __future__ import annotations
+
+import math
+from decimal import Decimal, localcontext
+from fractions import Fraction
+from functools import lru_cache
+from typing import Final
+
+from schemas import RunningCount, RunningCountCalibration, StreamSpec
+from stream.privacy.accuracy.counting_trees import CountingTree, dyadic_tree
+from stream.privacy.accuracy.intervals import half_width
+from stream.privacy.accuracy.noise_laws import sum_tail
+from stream.privacy.accuracy.source_facts import SourceFacts
+from stream.privacy.composition.pure_rounds import rounded_down
+from stream.privacy.noise import DELTA_PER_DRAW, TwoSidedGeometric, sampler
+from stream.privacy.planning.noise_layouts import PlanError, require_fit
+from stream.privacy.planning.release_plans import draft_tree, node_law, node_rate, theorem_alpha, with_alpha
+from stream.privacy.planning.unknown_groups_plans import least_room, require_delta
+from stream.privacy.planning.window_texts import DELTA_SHARE, MOST_WINDOW_BYTES, largest_text
+
+SIZE_PART: Final = Fraction(1, 8)
+"""The part of ε for the test of the texts' size."""
+MOST_NODES: Final = 16
+"""Most sums of an answer: each text has noise for each of them. More would hardly lower a threshold."""
+
+_DIGITS: Final = 80
+_ABOVE: Final = 1 + Decimal(10) ** -60
+"""Factor above the rounding errors of decimals."""
+_MISS: Final = 0.05
+
+
+def plan_calibrations(spec: StreamSpec, facts: SourceFacts) -> tuple[RunningCountCalibration, ...]:
+    """Return calibrations with the papers' dyadic tree, and with the tree of the least threshold."""
+    if not isinstance(spec.mechanism, RunningCount) or facts.text_bytes is None:
+        raise TypeError(f"{spec.mechanism.kind} does not count texts")
+    require_delta(spec)
+    steps = spec.mechanism.steps
+    trees = [CountingTree(steps, levels) for levels in range(1, steps.bit_length() + 1)]
+    drafts = [_with_threshold(spec, facts, tree) for tree in trees if tree.max_nodes <= MOST_NODES]
+    best = min(drafts, key=lambda one: (one.threshold or 0, one.levels))
+    textbook = _with_threshold(spec, facts, dyadic_tree(steps)).model_copy(update={"method": "textbook"})
+    return with_alpha(textbook, least=theorem_alpha(textbook)), with_alpha(best)
+
+
+def _with_threshold(spec: StreamSpec, facts: SourceFacts, tree: CountingTree) -> RunningCountCalibration:
+    longest = largest_text(facts.text_bytes or 0)
+    limits = {
+        "delta": spec.delta,
+        "epsilon_size": rounded_down(Fraction(spec.epsilon) * SIZE_PART),
+        "text_bytes": longest,
+        "most_bytes": MOST_WINDOW_BYTES,
+    }
+    draft = draft_tree(spec, facts, "basic", tree).model_copy(update=limits)
+    require_fit(float(1 / node_rate(draft)), ", or register a source with a smaller total")
+    with localcontext(prec=_DIGITS):
+        allowed = Decimal(spec.delta) / (1 + Decimal(spec.epsilon).exp()) / _ABOVE
+        size_share = allowed * DELTA_SHARE.numerator / DELTA_SHARE.denominator
+        release_share = allowed - size_share - sampling_distance(draft, facts.contribution)
+        room = None
+        if min(release_share, size_share / 2 - Decimal(DELTA_PER_DRAW)) > 0:
+            room = least_room(_size_rate(draft), size_share / 2, MOST_WINDOW_BYTES // 4)
+        else:
+            raise PlanError(
+                f"epsilon, delta: ε {spec.epsilon:.3g} and δ {spec.delta:.3g} leave too little δ for the release of texts over {tree.steps:,} "
+                "windows; lower epsilon or raise delta"
+            )
+    if room is None:
+        raise PlanError(
+            f"epsilon, delta: with ε {spec.epsilon:.3g}, a total of {facts.contribution:,} and texts of up to {facts.text_bytes} bytes, the "
+            "noise of the test of the texts' size would exceed half of the size limit; raise epsilon, lower the source's total, "
+            "or declare a smaller max_length"
+        )
+    threshold = _least_threshold(draft, facts.contribution, release_share)
+    return draft.model_copy(
+        update={"threshold": threshold, "size_threshold": MOST_WINDOW_BYTES + 1 - (2 * room - 1)}
+    )
+
+
+def sampling_distance(calibration: RunningCountCalibration, total: int) -> Decimal:
+    """Bound the distance of all drawn noise that a person's events matter for from its ideal law."""
+    moved = calibration.levels * calibration.sensitivity_steps
+    tested = calibration.steps + 1
+    return Decimal(DELTA_PER_DRAW) * (moved + tested + total * calibration.steps)
+
+
+def _least_threshold(calibration: RunningCountCalibration, total: int, allowed: Decimal) -> int:
+    """Return the least T with which a person's own texts are released with at most this probability.
+
+    The search uses doubles; the result is checked, and raised if necessary, in exact decimals.
+    """
+    rate, nodes = node_rate(calibration), calibration.nodes
+
+    def may_hold(threshold: int) -> bool:
+        together, apart = (sum_tail(float(rate), nodes, threshold - own) for own in (total, 1))
+        return calibration.steps * max(together, total * apart) <= float(allowed)
+
+    low, high = total, 2 * total + 1
+    while not may_hold(high):
+        low, high = high, 2 * high
+    while high - low > 1:
+        middle = (low + high) // 2
+        low, high = (low, middle) if may_hold(middle) else (middle, high)
+    while release_probability(rate, nodes, total, high) * calibration.steps > allowed:
+        high += 1
+    return high
+
+
+@lru_cache(maxsize=1024)
+def release_probability(rate: Fraction, nodes: int, total: int, threshold: int) -> Decimal:
+    """Return the largest probability that texts which only one person has reach T in a window.
+
+    The person has ``total`` events in all: the probability is largest if all have one text, or if
+    each has another text.
+    """
+    with localcontext(prec=_DIGITS):
+        together, apart = (sum_tail_above(rate, nodes, threshold - own) for own in (total, 1))
+        return max(together, total * apart)
+
+
+def sum_tail_above(rate: Fraction, nodes: int, at_least: int) -> Decimal:
+    """Return P(X₁ + … + X_m ≥ x) of m two-sided draws for x ≥ 1, rounded up.
+
+    The formula is that of ``sum_tail``, in decimals; a negative binomial tail is one of a binomial law.
+    """
+    with localcontext(prec=_DIGITS):
+        ratio = (-Decimal(rate.numerator) / Decimal(rate.denominator)).exp()
+        rest = 1 - ratio
+        found = Decimal(0)
+        for used in range(1, nodes + 1):
+            unused = nodes - used
+            trials = at_least + unused + used - 1
+            tail = sum(
+                (math.comb(trials, few) * rest**few * ratio ** (trials - few) for few in range(used)), Decimal(0)
+            )
+            weight = math.comb(nodes + unused - 1, nodes - 1) * ratio**unused / (1 + ratio) ** (nodes + unused)
+            found += weight * tail
+        return min(Decimal(1), found * _ABOVE)
+
+
+def running_size_law(calibration: RunningCountCalibration) -> TwoSidedGeometric:
+    """Return the noise of the texts' size in each window, and that of its limit."""
+    return sampler("two_sided", _size_rate(calibration))
+
+
+def _size_rate(calibration: RunningCountCalibration) -> Fraction:
+    moved = calibration.sensitivity_steps * (calibration.text_bytes or 1)
+    return Fraction(calibration.epsilon_size) / (2 * moved)
+
+
+def texts_are_too_large(calibration: RunningCountCalibration, size: int, noise: int, limit_noise: int) -> bool:
+    """Return whether a running count ends because its texts are too large."""
+    threshold, most = calibration.size_threshold or 0, calibration.most_bytes or 0
+    return size + noise > threshold + limit_noise or size > most
+
+
+def text_interval(calibration: RunningCountCalibration, nodes: int, noisy: int) -> tuple[int, int]:
+    """Return a confidence interval for the count of a released text, given that it is released.
+
+    Near and below T the lower end is 1: a text may have been released by its noise alone.
+    """
+    law, threshold = node_law(calibration), calibration.threshold or 1
+    low = noisy - half_width(law, nodes, _MISS / 2)
+    return (low if low > threshold else 1), max(1, noisy + half_width(law, nodes, _MISS))
+
+
+def count_released_with(calibration: RunningCountCalibration, chance: float) -> int:
+    """Return a count with which a text is released with probability ``chance`` ≥ ½, in each window."""
+    law = node_law(calibration)
+    beyond = half_width(law, calibration.nodes, 2.0 * (1.0 - chance)) if chance > 0.5 else 0
+    return (calibration.threshold or 1) + beyond
