@@ -26,7 +26,8 @@ from stream.budget.receipts import RECEIPT_KEY_PREFIX, request_digest
 from stream.client.answer_reader import AnswerListener, PendingQuestion, PendingResults, watch_notices
 from stream.client.client_calls import AsyncCalls
 from stream.client.kafka_connection import Connection, translate_errors
-from stream.client.ledger_reader import SourceLookup, read_topic
+from stream.client.ledger_reader import FollowedLedger, read_topic
+from stream.client.ledger_view import LedgerView
 from stream.engine.restore import readable
 from stream.errors import Invalid, Timeout
 from stream.processing.protocol import Headers
@@ -77,7 +78,7 @@ class AsyncClient(AsyncCalls):
     def __init__(self, settings: Settings | str | None = None, /, **fields: Any) -> None:
         self._connection = Connection(as_settings(settings, fields))
         self._listener = AnswerListener(self._connection)
-        self._source_lookup = SourceLookup(self._connection)
+        self._ledger = FollowedLedger(self._connection)
         self._live_topics: dict[str, LiveTopic] = {}
         self._delivery_errors: list[BaseException] = []
 
@@ -108,7 +109,7 @@ class AsyncClient(AsyncCalls):
         """
         self._connection.is_open = False
         await self._listener.stop()
-        await self._source_lookup.stop()
+        await self._ledger.stop()
         await self._connection.close()
 
     @property
@@ -261,7 +262,7 @@ class AsyncClient(AsyncCalls):
         require_seconds("timeout", timeout)
         self._connection.require_open()
         with translate_errors():
-            source = await self._source_lookup.find_source(query.stream) if is_about_table(query) else None
+            source = await self._ledger.find_source(query.stream) if is_about_table(query) else None
             pending = await self._listener.add_question(query, source, timeout)
             try:
                 self._listener.fail_if_rejected(pending, await self._send(query, headers))
@@ -304,6 +305,11 @@ class AsyncClient(AsyncCalls):
         with translate_errors():
             async for records in read_topic(self._connection, topic, partitions):
                 yield records
+
+    async def _read_ledger(self) -> LedgerView:
+        self._connection.require_open()
+        with translate_errors():
+            return await self._ledger.read()
 
     async def _send_requests(self, requests: Sequence[Request], timeout: float) -> list[Receipt]:  # noqa: ASYNC109
         """Send requests and wait for their receipts.

@@ -11,9 +11,8 @@ import uuid
 from abc import ABC, abstractmethod
 from collections import defaultdict
 from collections.abc import AsyncGenerator, Callable, Coroutine, Generator, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
 from functools import wraps
-from typing import TYPE_CHECKING, Any, Concatenate, Final, ParamSpec, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, Protocol, TypeVar
 
 from pydantic import BaseModel
 
@@ -27,7 +26,6 @@ from schemas import (
     HaltSource,
     HaltStream,
     JoinPopulation,
-    LedgerRecord,
     OpeningSpec,
     OpenStream,
     Population,
@@ -44,11 +42,11 @@ from schemas import (
     TrailRecord,
 )
 from schemas.base import Event
-from schemas.wire import Codec, MalformedEventError
+from schemas.wire import Codec
 from stream.budget.receipts import trail_codec
+from stream.client.ledger_view import LedgerView, decode_record
 from stream.errors import Invalid, Refused, Unknown
 from stream.formatting import did_you_mean
-from stream.privacy.composition.costs import displayed_grant
 from stream.processing.dead_letters import DeadLetter, read_dead_letter
 from stream.processing.protocol import Headers
 from stream.processing.topic_names import Topics, partition_of
@@ -75,46 +73,12 @@ Item = TypeVar("Item")
 Decoded = TypeVar("Decoded", bound=BaseModel)
 Arguments = ParamSpec("Arguments")
 
-_ledger_codec: Codec[LedgerRecord] = Codec(LedgerRecord, limit=MAX_RECORD_BYTES)
 _status_codec: Codec[StreamStatus] = Codec(StreamStatus, limit=MAX_RECORD_BYTES)
-
-_SOURCE_KEY_PREFIX: Final = b"source|"
-_LEDGER_KEY_PREFIXES: Final = (_SOURCE_KEY_PREFIX, b"grant|", b"population|", b"allotment|")
-"""Prefixes of the keys of all ledger records except receipts."""
 
 
 def new_id() -> str:
     """Return a unique id."""
     return uuid.uuid4().hex
-
-
-@dataclass
-class LedgerView:
-    """The ledger's records by name. ``names`` are all sources, even if the view has only one of them."""
-
-    names: set[str]
-    sources: dict[str, SourceRecord] = field(default_factory=dict)
-    grants: dict[str, GrantRecord] = field(default_factory=dict)
-    populations: dict[str, PopulationRecord] = field(default_factory=dict)
-    allotments: list[AllotmentRecord] = field(default_factory=list)
-
-    def add(self, entry: LedgerRecord) -> None:
-        """Add a record; a receipt is ignored."""
-        if isinstance(entry, SourceRecord):
-            self.sources[entry.source.source] = entry
-        elif isinstance(entry, GrantRecord):
-            self.grants[entry.spec.stream] = displayed_grant(entry)
-        elif isinstance(entry, PopulationRecord):
-            self.populations[entry.population.population] = entry
-        elif isinstance(entry, AllotmentRecord):
-            self.allotments.append(entry)
-
-    def source(self, name: str) -> SourceRecord:
-        """Return a source; ``Unknown`` if it is not registered."""
-        if name not in self.sources:
-            hint = did_you_mean(name, self.names) or "; register it with 'sotto source add'"
-            raise Unknown(f"source '{name}' is not registered{hint}")
-        return self.sources[name]
 
 
 class AsyncCalls(ABC):
@@ -140,6 +104,10 @@ class AsyncCalls(ABC):
     @abstractmethod
     def _read_topic(self, topic: str, partitions: Iterable[int] = (0,)) -> AsyncGenerator[Sequence[Any], None]:
         """Yield the partitions' committed records that exist at the time of the call, in batches."""
+
+    @abstractmethod
+    async def _read_ledger(self) -> LedgerView:
+        """Return the view of the ledger with all records that exist at the time of the call."""
 
     def _new_id(self) -> str:
         return new_id()
@@ -381,30 +349,28 @@ class AsyncCalls(ABC):
         from stream import sql  # noqa: PLC0415  (the SQL parser is slow to import)
 
         read = sql.parse_statement(statement)
-        ledger = await self._read_ledger()
-        asking = sql.PreparedStatement.prepare(
-            read, ledger.sources.values(), list(ledger.grants.values()), self._new_id(), max_price
-        )
+        sources, grants = (await self._read_ledger()).records_of(read.table)
+        asking = sql.PreparedStatement.prepare(read, sources, grants, self._new_id(), max_price)
         results = await self._ask_queries(asking.queries, timeout)
         return asking.table(results if outcomes or max_price == 0 else results.checked())
 
     async def list_sources(self) -> list[SourceRecord]:
-        """Return all registered sources with their budgets.
+        """Return all registered sources with their budgets, sorted by name.
 
         Examples:
             >>> [record.source.source for record in client.list_sources()]
             ['people', 'visits']
         """
-        return list((await self._read_ledger()).sources.values())
+        return (await self._read_ledger()).sources()
 
     async def list_populations(self) -> list[PopulationRecord]:
-        """Return all registered populations with their budgets.
+        """Return all registered populations with their budgets, sorted by name.
 
         Examples:
             >>> client.list_populations()
             []
         """
-        return list((await self._read_ledger()).populations.values())
+        return (await self._read_ledger()).populations()
 
     async def population(self, population: str) -> PopulationRecord:
         """Return a population's budget; ``Unknown`` if it is not registered.
@@ -414,7 +380,7 @@ class AsyncCalls(ABC):
             >>> client.population("residents").left.epsilon
             8.0
         """
-        found = (await self._read_ledger()).populations
+        found = {one.population.population: one for one in await self.list_populations()}
         if population not in found:
             hint = did_you_mean(population, found) or "; register it with 'sotto population register'"
             raise Unknown(f"population '{population}' is not registered{hint}")
@@ -429,24 +395,31 @@ class AsyncCalls(ABC):
             >>> client.list_allotments(source="people")
             []
         """
-        found = (await self._read_ledger()).allotments
+        found = (await self._read_ledger()).allotments()
         wanted = (source, population)
         return [one for one in found if wanted in {(None, None), (one.source, one.population)}]
 
-    async def list_streams(self, source: str | None = None) -> list[GrantRecord]:
-        """Return the grants of all streams ever opened on one source, or on all sources.
+    async def list_streams(
+        self, source: str | None = None, *, limit: int | None = None, after: str | None = None
+    ) -> list[GrantRecord]:
+        """Return the grants of the streams of one source, or of all sources, sorted by stream.
+
+        A page has at most ``limit`` grants and begins behind the stream ``after``: for the next page
+        give the name of the last stream.
 
         Raises:
             Unknown: the source is not registered.
+            Invalid: ``limit`` is not a positive number.
 
         Examples:
             >>> [(grant.spec.stream, grant.state) for grant in client.list_streams("people")]
             [('counts', 'open')]
+            >>> client.list_streams(limit=100, after="counts")
+            []
         """
-        found = await self._read_ledger(source)
-        if source is not None:
-            found.source(source)
-        return list(found.grants.values())
+        if limit is not None and (isinstance(limit, bool) or not isinstance(limit, int) or limit < 1):
+            raise Invalid(f"limit: is {limit!r}; give a number of streams from 1 on, or None for all of them")
+        return (await self._read_ledger()).grants(source, limit, after)
 
     async def budget(self, source: str) -> SourceRecord:
         """Return a source's budget: granted, spent, refunded and left; ``Unknown`` if not registered.
@@ -455,20 +428,16 @@ class AsyncCalls(ABC):
             >>> client.budget("people").left.epsilon
             2.0
         """
-        return (await self._read_ledger(source)).source(source)
+        return (await self._read_ledger()).source(source)
 
     async def grant(self, source: str, stream: str) -> GrantRecord:
-        """Return a stream's grant: calibration, cost and charge; ``Unknown`` if never opened.
+        """Return a stream's grant: calibration, cost and charge; ``Unknown`` if the ledger has none.
 
         Examples:
             >>> client.grant("people", "counts").state
             'open'
         """
-        grants = {one.spec.stream: one for one in await self.list_streams(source)}
-        if stream not in grants:
-            hint = did_you_mean(stream, grants) or f"; see 'sotto source show {source}'"
-            raise Unknown(f"stream '{stream}' of source '{source}' is not known{hint}")
-        return grants[stream]
+        return (await self._read_ledger()).grant(source, stream)
 
     async def digests(self, streams: Iterable[str]) -> dict[str, tuple[StreamStatus, float]]:
         """Return the last status of each stream, with the status's Unix time in seconds.
@@ -488,7 +457,7 @@ class AsyncCalls(ABC):
         async for records in self._read_topic(self.topics.status, partitions):
             for record in records:
                 if record.value is not None and (stream := wanted.get(record.key)) is not None:
-                    found[stream] = (_decode_record(_status_codec, record.value), record.timestamp / 1000)
+                    found[stream] = (decode_record(_status_codec, record.value), record.timestamp / 1000)
                     if found[stream][0].refused is not None:
                         refused[record.partition].add(stream)
                 elif record.key == f"@worker|{record.partition}".encode():
@@ -506,7 +475,7 @@ class AsyncCalls(ABC):
         """
         async for records in self._read_topic(self.topics.trail):
             for record in records:
-                yield _decode_record(trail_codec, record.value)
+                yield decode_record(trail_codec, record.value)
 
     async def dead_letters(self, source: str | None = None) -> AsyncGenerator[DeadLetter, None]:
         """Yield the current dead letters, of all topics or of a live source's topic.
@@ -530,34 +499,6 @@ class AsyncCalls(ABC):
         """Send a request of class ``kind`` and return its receipt; ``Invalid`` if a field is wrong."""
         made: Any = validate_as_invalid(lambda: kind.model_validate({"request": self._new_id(), **fields}))
         return await self.request(made)
-
-    async def _read_ledger(self, source: str | None = None) -> LedgerView:
-        """Read the whole ledger, or one source with its grants and the names of the other sources."""
-        key_prefixes_of_source = (_SOURCE_KEY_PREFIX, f"grant|{source}|".encode())
-        latest: dict[bytes, bytes] = {}
-        async for records in self._read_topic(self.topics.ledger):
-            for record in records:
-                if record.value is not None and record.key.startswith(
-                    _LEDGER_KEY_PREFIXES if source is None else key_prefixes_of_source
-                ):
-                    latest[record.key] = record.value
-        names = {
-            key: key.removeprefix(_SOURCE_KEY_PREFIX).decode()
-            for key in latest
-            if key.startswith(_SOURCE_KEY_PREFIX)
-        }
-        found = LedgerView(set(names.values()))
-        for key, value in latest.items():
-            if source is None or names.get(key, source) == source:
-                found.add(_decode_record(_ledger_codec, value))
-        return found
-
-
-def _decode_record(codec: Codec[Decoded], value: bytes | None) -> Decoded:
-    try:
-        return codec.decode(value)
-    except MalformedEventError as error:
-        raise Invalid(str(error)) from error
 
 
 def require_accepted(receipt: Receipt) -> None:

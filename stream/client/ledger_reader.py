@@ -1,4 +1,4 @@
-"""Reads whole topics, and finds sources and openings of streams in the ledger."""
+"""Reads whole topics, and follows the ledger: its view, and the openings of streams."""
 
 from __future__ import annotations
 
@@ -8,13 +8,15 @@ from collections.abc import AsyncGenerator, Callable, Iterable, Sequence
 from typing import Any, Final
 
 from aiokafka import ConsumerRecord, TopicPartition
+from aiokafka.errors import ConsumerStoppedError
 
-from schemas import MAX_RECORD_BYTES, LedgerRecord, Source, SourceRecord
+from schemas import MAX_RECORD_BYTES, LedgerRecord, Source
 from schemas.wire import Codec
 from stream.budget.receipts import RECEIPT_KEY_PREFIX
 from stream.client.kafka_connection import Connection, translate_errors
+from stream.client.ledger_view import LedgerView
 from stream.engine.restore import TopicWentBackError, read_to_end, reader, require_visible
-from stream.errors import Forbidden, SottoError
+from stream.errors import Forbidden, SottoError, Unknown
 from stream.questions.stream_watch import (
     StreamOpening,
     add_if_changed,
@@ -49,40 +51,149 @@ async def read_ledger_records(connection: Connection) -> list[LedgerRecord]:
     return [_ledger_codec.decode(value) for value in latest.values() if value is not None]
 
 
+class LedgerFollower:
+    """Reads the ledger's records once, and then only new ones, with one consumer; call ``stop`` at the end."""
+
+    def __init__(self, connection: Connection) -> None:
+        self._connection = connection
+        self._consumer: Any = None
+        self._read_to: int | None = None
+        self._stops = 0
+
+    async def read_new(self) -> AsyncGenerator[Sequence[ConsumerRecord], None]:
+        """Yield the records up to the present end that were not yielded before.
+
+        Raises:
+            TopicWentBackError: the topic was recreated; the next call begins at its beginning.
+        """
+        ledger = TopicPartition(self._connection.topics.ledger, 0)
+        consumer = await self._start(ledger.topic)
+        try:
+            async for records in read_to_end(
+                consumer, ledger, self._connection.settings.batch_events, self._read_to
+            ):
+                yield records
+                self._read_to = records[-1].offset + 1
+            self._read_to = await consumer.position(ledger)
+        except TopicWentBackError:
+            self.restart()
+            raise
+        consumer.pause(ledger)
+
+    def restart(self) -> None:
+        """Make the next call of ``read_new`` begin at the beginning."""
+        self._read_to = None
+
+    async def stop(self) -> None:
+        """Stop the consumer; a read that runs fails."""
+        self._stops += 1
+        consumer, self._consumer = self._consumer, None
+        if consumer is not None:
+            await consumer.stop()
+
+    async def _start(self, topic: str) -> Any:
+        if self._consumer is None:
+            # Kafka answers a connection's requests in turn: a fetch that waits for records delays the others.
+            consumer, stops = reader(self._connection.settings, fetch_max_wait_ms=1), self._stops
+            try:
+                await consumer.start()
+                await require_visible(consumer, topic)
+            except BaseException:
+                await consumer.stop()
+                raise
+            if self._stops != stops:
+                await consumer.stop()
+                raise ConsumerStoppedError
+            self._consumer = consumer
+        return self._consumer
+
+
 MAX_LEDGER_WAIT_SECONDS: Final = 5.0
 """Most seconds that a question waits for a read of the ledger; the read continues after them."""
+
+MAX_VIEW_AGE_SECONDS: Final = 12 * 3600.0
+"""Seconds without a read after which a view is read again from the beginning.
+
+Kafka keeps a record that deletes a key for 24 hours; a view that never read it would keep the key.
+"""
 
 _RETRY_ABSENT_SECONDS: Final = 1.0
 """Seconds before a stream that was not in the ledger is looked up again."""
 
+_MAX_CACHED_STREAMS: Final = 10_000
+"""Most streams whose sources are kept decoded."""
 
-class SourceLookup:
-    """Finds the source of a stream; reads the ledger at the first lookup, then only new records."""
+
+class FollowedLedger:
+    """A client's view of the ledger: read whole at the first call, and then up to the present end at each call."""
 
     def __init__(self, connection: Connection) -> None:
         self._connection = connection
+        self._follower = LedgerFollower(connection)
+        self._view: LedgerView | None = None
+        self._lock = asyncio.Lock()
+        self._reads_begun = 0
+        self._last_complete_read = 0
+        self._complete_at = 0.0
         self._source_names: dict[str, str] = {}
-        self._source_values: dict[str, bytes] = {}
         self._sources: dict[str, Source] = {}
-        self._read_to: int | None = None
         self._absent: dict[str, float] = {}
         self._reading: asyncio.Task[None] | None = None
         self._read_started = 0.0
         self._forbidden = False
 
+    async def read(self) -> LedgerView:
+        """Return the view with all records that were committed before this call."""
+        begun = self._reads_begun
+        async with self._lock:
+            self._connection.require_open()
+            if (view := self._view) is None:
+                view = self._view = LedgerView()
+                self._complete_at = time.monotonic()
+            # Calls that waited for the lock share the read that the first of them makes.
+            if self._last_complete_read <= begun:
+                self._reads_begun = number = self._reads_begun + 1
+                if time.monotonic() - self._complete_at > MAX_VIEW_AGE_SECONDS:
+                    self._clear(view)
+                await self._add_new_records(view)
+                self._last_complete_read, self._complete_at = number, time.monotonic()
+            return view
+
     async def find_source(self, stream: str) -> Source | None:
-        """Return the source of a stream; None if it is unknown or the ledger may not be read."""
+        """Return the source of a stream; None if it is unknown or the ledger may not be read.
+
+        A stream's source and its definition never change, so only an unknown stream needs a read.
+        """
         if not self._knows(stream) and not self._forbidden and not self._is_absent(stream):
-            await self._read()
+            await self._read_for_question()
             if not self._knows(stream) and self._reading is None:
                 self._absent[stream] = time.monotonic()
-        return self._parse_source(stream)
+        return self._sources[self._source_names[stream]] if self._knows(stream) else None
 
     async def stop(self) -> None:
-        """Cancel the present read of the ledger."""
+        """Cancel the present read, stop the consumer and free the view."""
         if self._reading is not None:
             self._reading.cancel()
             await asyncio.gather(self._reading, return_exceptions=True)
+        self._view = None  # a read that runs keeps the view and fails at its consumer
+        await self._follower.stop()
+        self._follower.restart()
+
+    def _knows(self, stream: str) -> bool:
+        if stream in self._source_names:
+            return True
+        if self._view is None or (name := self._view.source_name_of(stream)) is None:
+            return False
+        if name not in self._sources:
+            try:
+                self._sources[name] = self._view.source(name).source
+            except Unknown:
+                return False  # compaction may put a grant before its source's record, which is not read yet
+        if len(self._source_names) >= _MAX_CACHED_STREAMS:
+            self._source_names = {}
+            self._sources = {name: self._sources[name]}
+        self._source_names[stream] = name
+        return True
 
     def _is_absent(self, stream: str) -> bool:
         if (since := self._absent.get(stream)) is None:
@@ -92,24 +203,8 @@ class SourceLookup:
         self._absent.clear()
         return False
 
-    def _knows(self, stream: str) -> bool:
-        # Compaction may put a grant before its source's record, so the source may not be read yet.
-        name = self._source_names.get(stream)
-        return name in self._sources or name in self._source_values
-
-    def _parse_source(self, stream: str) -> Source | None:
-        if not self._knows(stream):
-            return None
-        name = self._source_names[stream]
-        if name not in self._sources:
-            entry = _ledger_codec.decode(self._source_values.pop(name))
-            if not isinstance(entry, SourceRecord):
-                return None
-            self._sources[name] = entry.source
-        return self._sources[name]
-
-    async def _read(self) -> None:
-        """Start to read the ledger unless a read runs; wait for its end, but not longer than the maximum."""
+    async def _read_for_question(self) -> None:
+        """Start a read of the ledger unless one runs; wait for its end, but not longer than the maximum."""
         if self._reading is None:
             self._read_started = time.monotonic()
             self._reading = asyncio.create_task(self._read_and_handle_errors())
@@ -120,36 +215,29 @@ class SourceLookup:
     async def _read_and_handle_errors(self) -> None:
         try:
             with translate_errors():
-                await self._read_ledger()
+                await self.read()
         except Forbidden:
             self._forbidden = True
         except (SottoError, TopicWentBackError, OSError):
-            # A question can be asked without its source: only groups and warnings are missing then.
-            self._read_to = None
+            pass  # a question can be asked without its source: only groups and warnings are missing then
         finally:
             self._reading = None
 
-    async def _read_ledger(self) -> None:
-        partition = TopicPartition(self._connection.topics.ledger, 0)
-        batch_events = self._connection.settings.batch_events
-        async with self._connection.reader(partition.topic) as consumer:
-            async for records in read_to_end(consumer, partition, batch_events, self._read_to):
-                for record in records:
-                    self._add_record(record.key, record.value)
-            self._read_to = await consumer.position(partition)
+    async def _add_new_records(self, view: LedgerView) -> None:
+        for is_retry in (False, True):
+            try:
+                async for records in self._follower.read_new():
+                    view.add(records)
+            except TopicWentBackError:
+                self._clear(view)
+                if is_retry:
+                    raise
+            else:
+                return
 
-    def _add_record(self, key: bytes | None, value: bytes | None) -> None:
-        kind, _, name_bytes = (key or b"").partition(b"|")
-        if value is None:
-            return
-        if kind == b"source":
-            name = name_bytes.decode()
-            # A definition never changes; later records differ only in their budget.
-            if name not in self._sources:
-                self._source_values[name] = value
-        elif kind == b"grant":
-            source, _, stream = name_bytes.partition(b"|")
-            self._source_names[stream.decode()] = source.decode()
+    def _clear(self, view: LedgerView) -> None:
+        self._follower.restart()
+        view.clear()
 
 
 class OpeningReader:
@@ -158,13 +246,11 @@ class OpeningReader:
     def __init__(self, connection: Connection, is_wanted: Callable[[str, str], bool]) -> None:
         self.sources: dict[str, str] = {}
         """Each source of the ledger, with its contribution bound in words, as of the last ``read``."""
-        self._connection = connection
+        self._follower = LedgerFollower(connection)
         self._is_wanted = is_wanted
         self._found: dict[str, StreamOpening] = {}
         self._unwanted: set[str] = set()
-        self._read_to: int | None = None
-        self._reading = asyncio.Lock()
-        self._consumer: Any = None
+        self._lock = asyncio.Lock()
 
     async def find_opening(self, stream: str) -> StreamOpening | None:
         """Return the opening of a stream that has answered; None if the stream is not wanted."""
@@ -177,13 +263,11 @@ class OpeningReader:
 
     async def read(self) -> list[StreamOpening]:
         """Read the ledger's new records; return the openings that are new or changed."""
-        async with self._reading:
-            consumer = await self._start()
+        async with self._lock:
             try:
-                return await self._read_new(consumer)
+                return await self._read_new()
             except TopicWentBackError:
-                self._read_to = None
-                return await self._read_new(consumer)
+                return await self._read_new()
 
     def openings(self) -> list[StreamOpening]:
         """Return all openings, as of the last ``read``."""
@@ -191,31 +275,15 @@ class OpeningReader:
 
     async def stop(self) -> None:
         """Stop the consumer."""
-        consumer, self._consumer = self._consumer, None
-        if consumer is not None:
-            await consumer.stop()
+        await self._follower.stop()
 
-    async def _start(self) -> Any:
-        if self._consumer is None:
-            consumer = reader(self._connection.settings)
-            try:
-                await consumer.start()
-                await require_visible(consumer, self._connection.topics.ledger)
-            except BaseException:
-                await consumer.stop()
-                raise
-            self._consumer = consumer
-        return self._consumer
-
-    async def _read_new(self, consumer: Any) -> list[StreamOpening]:
+    async def _read_new(self) -> list[StreamOpening]:
         changed: dict[str, StreamOpening] = {}
-        ledger = TopicPartition(self._connection.topics.ledger, 0)
-        async for records in read_to_end(consumer, ledger, self._connection.settings.batch_events, self._read_to):
+        async for records in self._follower.read_new():
             for record in records:
                 if (source := parse_source_name(record.key)) is not None:
                     self.sources[source] = describe_record_bound(record.value)
                 opening = parse_opening(record.key, record.value, record.timestamp, self._is_wanted)
                 if opening is not None and add_if_changed(self._found, opening):
                     changed[opening.stream] = opening
-        self._read_to = await consumer.position(ledger)
         return list(changed.values())

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import AsyncGenerator, Callable, Coroutine, Generator, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Annotated, Any, Self, TypeVar, overload
 
@@ -24,6 +24,7 @@ from schemas import (
 from schemas.wire import Codec
 from stream.budget.receipts import RECEIPT_KEY_PREFIX, request_digest
 from stream.client.client_calls import AsyncCalls, SyncCalls, require_accepted
+from stream.client.ledger_view import LedgerView
 from stream.errors import Invalid, SottoError
 from stream.privacy.noise import NoiseKey
 from stream.processing.dead_letters import address_of
@@ -76,6 +77,8 @@ class MemoryCalls(AsyncCalls):
     ask_all: Callable[[Sequence[Query], Headers], Results]
     log: Callable[[Place], Sequence[Record]]
     make_id: Callable[[], str]
+    view: LedgerView = field(default_factory=LedgerView)
+    last_in_view: Record | None = None
 
     @property
     def topics(self) -> Topics:
@@ -115,6 +118,16 @@ class MemoryCalls(AsyncCalls):
     ) -> AsyncGenerator[Sequence[Any], None]:
         for number in partitions:
             yield self.log((topic, number))
+
+    async def _read_ledger(self) -> LedgerView:
+        log, last = self.log((self.topics.ledger, 0)), self.last_in_view
+        read_to = 0 if last is None else last.offset + 1
+        if log[read_to - 1 : read_to] != ([] if last is None else [last]):
+            self.view.clear()  # a test has removed records
+            read_to = 0
+        self.view.add(log[read_to:])
+        self.last_in_view = log[-1] if log else None
+        return self.view
 
     def _new_id(self) -> str:
         return self.make_id()

@@ -86,6 +86,24 @@ def use(settings: Settings) -> None:
             client.ask("ward", value=-1e9)
 
 
+async def test_ledger_view_sees_each_confirmed_opening(
+    client: AsyncClient, settings: Settings, start: StartService
+) -> None:
+    """A client that has read the ledger sees what another one opened, and pages of all streams."""
+    start("budget")
+    await client.register(FEED)
+    assert await client.list_streams("feed") == []
+    names = [f"ward-{number}" for number in range(5)]
+    async with AsyncClient(settings) as other:
+        for number, name in enumerate(names):
+            await other.open({**WARD, "stream": name})
+            grant, record = await asyncio.gather(client.grant("feed", name), client.budget("feed"))
+            assert (grant.state, record.streams) == ("open", number + 1)
+    first = await client.list_streams(limit=3)
+    second = await client.list_streams(limit=3, after=first[-1].spec.stream)
+    assert [one.spec.stream for one in first + second] == names
+
+
 async def test_the_client_does_everything_without_asyncio(settings: Settings, start: StartService) -> None:
     start("budget")
     start("worker")

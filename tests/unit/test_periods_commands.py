@@ -36,8 +36,8 @@ class InMemory:
     async def list_sources(self) -> list[Any]:
         return self.driver.list_sources()
 
-    async def list_streams(self, source: str | None = None) -> list[Any]:
-        return self.driver.list_streams(source)
+    async def list_streams(self, source: str | None = None, **page: Any) -> list[Any]:
+        return self.driver.list_streams(source, **page)
 
     async def digests(self, names: Any) -> dict[str, Any]:
         list(names)
@@ -98,6 +98,17 @@ def test_streams_are_listed_with_their_latest_period(run: Any) -> None:
     one = run("stream", "list", f"flights@{DAYS[1]}")
     assert "1 streams" in one
     assert "closed" in one
+
+
+def test_stream_list_pages_list_each_period_separately(run: Any) -> None:
+    names = ["late", *(f"late@{day}" for day in DAYS[:4])]
+    for arguments in (("stream", "list"), ("stream", "list", "flights")):
+        text = run(*arguments, "--limit", "3")
+        assert f"3 streams; for the next page add '--after {names[2]}'" in text
+        pages = [("--limit", "3"), ("--limit", "3", "--after", names[2])]
+        found = [one["spec"]["stream"] for page in pages for one in json.loads(run(*arguments, *page, "--json"))]
+        assert found == names
+    assert "no streams behind 'late~'" in run("stream", "list", "--after", "late~")
 
 
 def test_what_has_no_periods_is_listed_as_before() -> None:

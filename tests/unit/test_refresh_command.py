@@ -33,8 +33,8 @@ class InMemory:
     async def __aexit__(self, *_: object) -> None:
         return
 
-    async def list_streams(self, source: str | None = None) -> list[Any]:
-        return self.driver.list_streams(source)
+    async def list_streams(self, source: str | None = None, **page: Any) -> list[Any]:
+        return self.driver.list_streams(source, **page)
 
     async def refresh(self, source: str, *, close: bool = False) -> Any:
         return self.driver.refresh(source, close=close)

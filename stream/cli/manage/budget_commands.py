@@ -44,6 +44,9 @@ CHECK: Final = LazyCommand(
     "stream.cli.manage.check_command:check",
     "Compare a table with its declaration before it is registered, for the table's owner alone.",
 )
+SHOWN_STREAMS: Final = 1000
+"""Most streams that ``sotto source show`` prints."""
+
 app = typer.Typer(cls=make_lazy_group({"check": CHECK}), help="Sources and their budgets.", no_args_is_help=True)
 _sources: TypeAdapter[Source] = TypeAdapter(Source)
 
@@ -141,7 +144,8 @@ def list_sources(every: AllPeriods = False, as_json: AsJson = False) -> None:
 @app.command("show")
 def show(source: Annotated[str, typer.Argument()], as_json: AsJson = False) -> None:
     """Show a source's budget and its streams."""
-    record, grants, allotments = call_client(lambda client: _budget(client, source))
+    most = None if as_json else SHOWN_STREAMS
+    record, grants, allotments = call_client(lambda client: _budget(client, source, most))
     if as_json:
         digests = {
             one.grant.spec.stream: {"status": one.digest, "written": one.written} for one in grants if one.digest
@@ -163,8 +167,9 @@ def show(source: Annotated[str, typer.Argument()], as_json: AsJson = False) -> N
             f"it also counts against population {record.population}; see 'sotto population show {record.population}'"
         )
     analysts = any(one.grant.analyst for one in grants)
+    more = f"; all: 'sotto stream list {source} --limit N'" if len(grants) == most else ""
     show_table(
-        f"{len(grants)} streams",
+        f"{len(grants)} streams{more}",
         [
             *("stream", *(["analyst"] if analysts else [])),
             *("state", "asked", "cost", "spent", "refunded", "answered", "charged", "as of"),
@@ -207,9 +212,9 @@ async def _refresh(client: AsyncClient, source: str, *, close: bool) -> tuple[Re
 
 
 async def _budget(
-    client: AsyncClient, source: str
+    client: AsyncClient, source: str, most: int | None
 ) -> tuple[SourceRecord, list[ShownGrant], list[AllotmentRecord]]:
-    grants = await join_grants(client, await client.list_streams(source))
+    grants = await join_grants(client, await client.list_streams(source, limit=most))
     return await client.budget(source), grants, await client.list_allotments(source=source)
 
 

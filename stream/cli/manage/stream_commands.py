@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import Annotated, Final
 
 import typer
 
-from schemas import GrantRecord, OpeningSpec, Receipt, Source, registered_as
+from schemas import EventsSource, GrantRecord, OpeningSpec, Receipt, Source, registered_as
 from stream.cli.manage.record_rows import (
     AllPeriods,
     Line,
@@ -24,6 +24,8 @@ from stream.optional_packages import explain_missing_packages
 from stream.privacy.composition.costs import charged_answers
 from stream.questions.question_forms import opening_adapter
 from stream.questions.stream_watch import describe_standing_query, describe_window_count, period_of
+
+_PAGE: Final = 1000
 
 app = typer.Typer(help="Streams: a mechanism over a source.", no_args_is_help=True)
 SourceName = Annotated[str, typer.Argument(help="The stream's source.")]
@@ -64,16 +66,23 @@ def open_stream(
 def list_streams(
     source: Annotated[str | None, typer.Argument(help="Only this source's streams.")] = None,
     every: AllPeriods = False,
+    limit: Annotated[
+        int | None, typer.Option(min=1, help="List a page of at most N streams by name, each period separately.")
+    ] = None,
+    after: Annotated[str | None, typer.Option(help="Begin the page behind this stream.")] = None,
     as_json: AsJson = False,
 ) -> None:
     """List all streams, or a source's; with periods the latest period's figures."""
-    lines = call_client(lambda client: _listed(client, source, every=every or as_json))
+    every = every or as_json or limit is not None or after is not None
+    lines = call_client(lambda client: _listed(client, source, limit, after, every=every))
     if as_json:
         show_json([one.item.grant for one in lines])
         return
     periods = ["period"] if any(line.period for line in lines) else []
+    full = f"; for the next page add '--after {lines[-1].name}'" if len(lines) == limit else ""
+    none = "no streams; open one with 'sotto stream open'" if after is None else f"no streams behind '{after}'"
     show_table(
-        f"{len(lines)} streams" if lines else "no streams; open one with 'sotto stream open'",
+        f"{len(lines)} streams{full}" if lines else none,
         ["stream", *periods, "source", "mechanism", "state", "cost", "spent", "charged"],
         [
             [
@@ -200,12 +209,22 @@ async def _extended(
     return receipt, await client.grant(source, stream), (await client.budget(source)).source
 
 
-async def _listed(client: AsyncClient, source: str | None, *, every: bool) -> list[Line[ShownGrant]]:
-    grants = await client.list_streams(source)
-    if source is not None and any(grant.spec.standing is not None for grant in grants):
-        # A live topic may have periods: list the streams of their accounts as well.
-        grants = [one for one in await client.list_streams() if is_source_or_period(one.spec.source, source)]
-    grants.sort(key=lambda one: (one.spec.source, one.spec.stream))
+async def _listed(
+    client: AsyncClient, source: str | None, limit: int | None, after: str | None, *, every: bool
+) -> list[Line[ShownGrant]]:
+    grants = await client.list_streams(source, limit=limit, after=after)
+    declared = None if source is None else (await client.budget(source)).source
+    if source is not None and isinstance(declared, EventsSource) and declared.has_periods:
+        # The streams of the periods' accounts are listed as well.
+        grants = []
+        while page := await client.list_streams(limit=_PAGE, after=after):
+            grants += [one for one in page if is_source_or_period(one.spec.source, source)]
+            if limit is not None and len(grants) >= limit:
+                break
+            after = page[-1].spec.stream
+        grants = grants[:limit]
+    if limit is None:
+        grants.sort(key=lambda one: (one.spec.source, one.spec.stream))
     lines = group_by_name(grants, lambda one: one.spec.stream, every=every)
     shown = await join_grants(client, [line.item for line in lines])
     return [Line(line.name, one, line.period) for line, one in zip(lines, shown, strict=True)]

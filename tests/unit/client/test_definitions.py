@@ -1,10 +1,9 @@
-"""What a client knows of streams' sources: the ledger is read once, then only what is new, and never waited for long."""
+"""A client's view of the ledger: it is read once, then only its new records, and questions do not wait for it."""
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
 from types import SimpleNamespace
 from typing import Any
 
@@ -13,7 +12,10 @@ from aiokafka import TopicPartition
 from aiokafka.errors import KafkaConnectionError, TopicAuthorizationFailedError
 
 from stream.client import ledger_reader
-from stream.client.ledger_reader import SourceLookup
+from stream.client.ledger_reader import FollowedLedger
+from stream.client.ledger_view import LedgerView
+from stream.errors import Unknown, Unreachable
+from stream.processing.protocol import Record
 from tests import builders
 from tests.unit.client.outside import DOCUMENT, ROWS
 
@@ -29,6 +31,8 @@ class Ledger:
         self.refusal: Exception | None = None
         self.slow = asyncio.Event()
         self.slow.set()
+        self.more: list[Record] = []
+        self.dropped: bytes | None = None
         self._at = 0
 
     def open(self, stream: str) -> None:
@@ -36,15 +40,30 @@ class Ledger:
 
     @property
     def records(self) -> list[Any]:
-        return self.driver.records(self.topics.ledger)
+        records = self.driver.records(self.topics.ledger) + self.more
+        return [one._replace(key=b"receipt|kept-place") if one.key == self.dropped else one for one in records]
 
-    @asynccontextmanager
-    async def reader(self, _topic: str) -> AsyncIterator[Ledger]:
+    def delete(self, key: bytes) -> None:
+        self.more.append(Record(self.topics.ledger, 0, len(self.records), 0, key, None))
+
+    async def start(self) -> None:
+        return
+
+    async def stop(self) -> None:
+        return
+
+    def require_open(self) -> None:
+        return
+
+    async def topics_of_broker(self) -> set[str]:
         if self.refusal is not None:
             self.read.append(-1)
             raise self.refusal
         await self.slow.wait()
-        yield self
+        return {self.topics.ledger}
+
+    def pause(self, _partition: TopicPartition) -> None:
+        return
 
     def assign(self, _partitions: list[TopicPartition]) -> None:
         return
@@ -69,17 +88,23 @@ class Ledger:
         return {partition: found}
 
 
+async def _require_visible(consumer: Ledger, topic: str) -> None:
+    assert topic in await consumer.topics_of_broker()
+
+
 @pytest.fixture
-def ledger() -> Ledger:
+def ledger(monkeypatch: pytest.MonkeyPatch) -> Ledger:
     made = Ledger()
+    monkeypatch.setattr(ledger_reader, "reader", lambda *_, **__: made)
+    monkeypatch.setattr(ledger_reader, "require_visible", _require_visible)
     made.open("first")
     made.open("second")
     return made
 
 
-def definitions_of(ledger: Ledger) -> SourceLookup:
+def definitions_of(ledger: Ledger) -> FollowedLedger:
     connection: Any = ledger
-    return SourceLookup(connection)
+    return FollowedLedger(connection)
 
 
 async def test_the_ledger_is_read_once_for_all_and_then_only_what_is_new(ledger: Ledger) -> None:
@@ -172,3 +197,102 @@ async def test_a_reading_that_broke_off_between_a_grant_and_its_source_is_begun_
     assert await broken is None
     ledger.refusal = None
     assert await known.find_source("first") is not None
+
+
+async def test_view_has_records_committed_before_each_call(ledger: Ledger) -> None:
+    known = definitions_of(ledger)
+    assert [one.spec.stream for one in (await known.read()).grants(None, None, None)] == ["first", "second"]
+    ledger.open("third")
+    assert (await known.read()).grant("people", "third").state == "open"
+    assert ledger.read.count(0) == 1
+
+
+async def test_view_loses_records_whose_key_is_deleted(ledger: Ledger) -> None:
+    """A stream's record that the budget service deletes leaves the view; the name is then unknown."""
+    known = definitions_of(ledger)
+    await known.read()
+    ledger.delete(b"grant|people|second")
+    view = await known.read()
+    assert [one.spec.stream for one in view.grants("people", None, None)] == ["first"]
+    with pytest.raises(Unknown, match=r"^stream 'second' of source 'people' is not known; see 'sotto source show"):
+        view.grant("people", "second")
+    assert view.source_name_of("second") is None
+
+
+async def test_view_is_read_again_if_the_topic_was_recreated(ledger: Ledger) -> None:
+    known = definitions_of(ledger)
+    await known.read()
+    ledger.driver = builders.installation(sources=[DOCUMENT], rows={"people": ROWS}, partitions=4)
+    assert (await known.read()).grants(None, None, None) == []
+
+
+async def test_view_is_read_again_after_twelve_hours(ledger: Ledger, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Kafka may have dropped a record and the one that deletes it before the view read the latter."""
+    known = definitions_of(ledger)
+    await known.read()
+    ledger.dropped = b"grant|people|second"
+    assert (await known.read()).grant("people", "second")
+    monkeypatch.setattr(ledger_reader, "MAX_VIEW_AGE_SECONDS", 0.0)
+    assert [one.spec.stream for one in (await known.read()).grants(None, None, None)] == ["first"]
+
+
+async def test_calls_at_the_same_time_share_a_read(ledger: Ledger) -> None:
+    known = definitions_of(ledger)
+    ledger.slow.clear()
+    calls = [asyncio.create_task(known.read()) for _ in range(5)]
+    await asyncio.sleep(0.01)
+    ledger.slow.set()
+    assert len({id(view) for view in await asyncio.gather(*calls)}) == 1
+    assert len(ledger.read) == 2  # one that had begun, and one that began after the calls of all others
+
+
+async def test_read_that_was_cancelled_is_continued(ledger: Ledger, second_page: asyncio.Event) -> None:
+    known = definitions_of(ledger)
+    cancelled = asyncio.create_task(known.read())
+    await asyncio.sleep(0.01)
+    cancelled.cancel()
+    await asyncio.gather(cancelled, return_exceptions=True)
+    second_page.set()
+    assert (await known.read()).source("people").source.source == "people"
+
+
+async def test_pages_of_streams_meet_and_survive_deletions(ledger: Ledger) -> None:
+    """The cursor is a name, so a page begins behind it even if its stream has left the ledger."""
+    for name in ("fifth", "fourth", "third"):
+        ledger.open(name)
+    known = definitions_of(ledger)
+    view = await known.read()
+    for source in ("people", None):
+        assert [one.spec.stream for one in view.grants(source, 2, None)] == ["fifth", "first"]
+        assert [one.spec.stream for one in view.grants(source, 2, "first")] == ["fourth", "second"]
+        assert [one.spec.stream for one in view.grants(source, 2, "second")] == ["third"]
+    ledger.delete(b"grant|people|second")
+    assert [one.spec.stream for one in (await known.read()).grants("people", 2, "second")] == ["third"]
+
+
+def test_statement_needs_its_source_and_open_streams_only(ledger: Ledger) -> None:
+    view = LedgerView()
+    ledger.driver.close("people", "second")
+    view.add(ledger.records)
+    sources, grants = view.records_of("people")
+    assert ([one.source.source for one in sources], [one.spec.stream for one in grants]) == (["people"], ["first"])
+    sources, grants = view.records_of("second")
+    assert ([one.source.source for one in sources], [one.spec.stream for one in grants]) == (
+        ["people"],
+        ["second"],
+    )
+
+
+def test_view_reports_a_full_disk_and_keeps_what_it_had(ledger: Ledger) -> None:
+    view = LedgerView()
+    view.add(ledger.records)
+    grant = next(record for record in ledger.records if record.key.startswith(b"grant|"))
+    more = [grant._replace(key=b"grant|people|%d" % number) for number in range(500)]
+    pages = view._database.execute("PRAGMA page_count").fetchone()[0]
+    view._database.execute(f"PRAGMA max_page_count = {pages}")
+    with pytest.raises(Unreachable, match=r"database or disk is full\); set SQLITE_TMPDIR to a writable folder"):
+        view.add(more)
+    assert len(view.grants(None, None, None)) == 2
+    view._database.execute("PRAGMA max_page_count = 100000")
+    view.add(more)
+    assert len(view.grants("people", 300, None)) == 300

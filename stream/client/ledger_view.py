@@ -1,0 +1,218 @@
+"""A client's view of the ledger: the latest record of each key, in a temporary SQLite database."""
+
+from __future__ import annotations
+
+import sqlite3
+import weakref
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from typing import Any, Final, Protocol, TypeVar
+
+import msgspec
+from pydantic import BaseModel
+
+from schemas import (
+    MAX_RECORD_BYTES,
+    AllotmentRecord,
+    GrantRecord,
+    LedgerRecord,
+    PopulationRecord,
+    SourceRecord,
+)
+from schemas.wire import DECODE_ERRORS, Codec, MalformedEventError
+from stream.errors import Invalid, Unknown, Unreachable
+from stream.formatting import MAX_COMPARED_NAMES, did_you_mean
+from stream.privacy.composition.costs import displayed_grant
+
+_codec: Codec[LedgerRecord] = Codec(LedgerRecord, limit=MAX_RECORD_BYTES)
+_Decoded = TypeVar("_Decoded", bound=BaseModel)
+
+CACHE_KIB: Final = 32 * 1024
+"""Most memory of a view's database; SQLite keeps the rest in a temporary file that has no name."""
+
+_SCHEMA: Final = """
+CREATE TABLE record (key BLOB NOT NULL UNIQUE, stream BLOB, open INTEGER, value BLOB NOT NULL);
+CREATE INDEX by_stream ON record (stream) WHERE stream IS NOT NULL;
+CREATE INDEX open_grants ON record (key) WHERE open;
+"""
+_PUT: Final = (
+    "INSERT INTO record VALUES (?, ?, ?, ?) "
+    "ON CONFLICT (key) DO UPDATE SET open = excluded.open, value = excluded.value"
+)
+_KINDS: Final = (b"source|", b"grant|", b"population|", b"allotment|")
+"""Prefixes of the keys that a view keeps: all of the ledger except receipts and its progress."""
+_AFTER: Final = b"}"
+"""The byte after the separator: all keys of a prefix are less than the prefix with this as its last byte."""
+
+
+class KeyedRecord(Protocol):
+    """The attributes of a ledger's Kafka record that a view reads."""
+
+    @property
+    def key(self) -> bytes | None: ...  # noqa: D102
+    @property
+    def value(self) -> bytes | None: ...  # noqa: D102
+
+
+class LedgerView:
+    """The ledger's latest records, encoded; a record is decoded when a call asks for it.
+
+    Records may disappear: a record without a value deletes its key.
+    """
+
+    def __init__(self) -> None:
+        self._database = sqlite3.connect("", check_same_thread=False)
+        weakref.finalize(self, self._database.close)
+        self._database.executescript(f"PRAGMA cache_size = -{CACHE_KIB}; PRAGMA journal_mode = MEMORY; {_SCHEMA}")
+
+    def clear(self) -> None:
+        """Remove all records."""
+        with _storage_errors(), self._database:
+            self._database.execute("DELETE FROM record")
+
+    def add(self, records: Iterable[KeyedRecord]) -> None:
+        """Add records in the order of the ledger.
+
+        Raises:
+            Unreachable: the temporary file cannot be written.
+        """
+        latest = {record.key: record.value for record in records if (record.key or b"").startswith(_KINDS)}
+        rows = (_row(key, value) for key, value in latest.items() if key is not None and value is not None)
+        with _storage_errors(), self._database:
+            self._database.executemany(_PUT, rows)
+            deleted = ((key,) for key, value in latest.items() if value is None)
+            self._database.executemany("DELETE FROM record WHERE key = ?", deleted)
+
+    def source(self, name: str) -> SourceRecord:
+        """Return a source; ``Unknown`` if it is not registered."""
+        self._require_source(name)
+        [record] = self._decode_all(SourceRecord, *_exactly(f"source|{name}"))
+        return record
+
+    def sources(self) -> list[SourceRecord]:
+        """Return all sources, sorted by name."""
+        return self._decode_all(SourceRecord, *_prefixed(b"source|"))
+
+    def populations(self) -> list[PopulationRecord]:
+        """Return all populations, sorted by name."""
+        return self._decode_all(PopulationRecord, *_prefixed(b"population|"))
+
+    def allotments(self) -> list[AllotmentRecord]:
+        """Return all allotments."""
+        return self._decode_all(AllotmentRecord, *_prefixed(b"allotment|"))
+
+    def source_name_of(self, stream: str) -> str | None:
+        """Return the name of a stream's source; None if the stream is unknown."""
+        rows = self._read("SELECT key FROM record WHERE stream = ?", stream.encode())
+        return rows[0][0].split(b"|")[1].decode() if rows else None
+
+    def grant(self, source: str, stream: str) -> GrantRecord:
+        """Return a stream's grant; ``Unknown`` if the source or the stream is not known."""
+        for record in self._grants(*_exactly(f"grant|{source}|{stream}")):
+            return record
+        self._require_source(source)
+        prefix = f"grant|{source}|".encode()
+        hint = did_you_mean(stream, self._names(prefix)) or f"; see 'sotto source show {source}'"
+        raise Unknown(f"stream '{stream}' of source '{source}' is not known{hint}")
+
+    def grants(self, source: str | None, limit: int | None, after: str | None) -> list[GrantRecord]:
+        """Return the grants of one source or all, sorted by stream, from the first one behind ``after``.
+
+        Raises:
+            Unknown: the source is not registered.
+        """
+        behind, most = (after or "").encode(), -1 if limit is None else limit
+        if source is None:
+            return self._grants("WHERE stream > ? ORDER BY stream LIMIT ?", behind, most)
+        self._require_source(source)
+        prefix = f"grant|{source}|".encode()
+        condition = "WHERE key > ? AND key < ? ORDER BY key LIMIT ?"
+        return self._grants(condition, prefix + behind, prefix[:-1] + _AFTER, most)
+
+    def records_of(self, name: str) -> tuple[list[SourceRecord], list[GrantRecord]]:
+        """Return what a statement FROM a name needs: the stream and its source, or a source's open streams.
+
+        If there is neither, some sources and open streams are returned, for the hint of the error.
+        """
+        grants = self._grants("WHERE stream = ?", name.encode())
+        owner = grants[0].spec.source if grants else name
+        sources = self._decode_all(SourceRecord, *_exactly(f"source|{owner}"))
+        if grants:
+            return sources, grants
+        prefix = f"grant|{name}|".encode()
+        if sources:
+            return sources, self._grants("WHERE open AND key > ? AND key < ?", prefix, prefix[:-1] + _AFTER)
+        condition, *bounds = _prefixed(b"source|")
+        some = MAX_COMPARED_NAMES + 1
+        sources = self._decode_all(SourceRecord, f"{condition} LIMIT ?", *bounds, some)
+        return sources, self._grants("WHERE open LIMIT ?", some)
+
+    def _require_source(self, name: str) -> None:
+        if not self._read("SELECT 1 FROM record WHERE key = ?", f"source|{name}".encode()):
+            hint = did_you_mean(name, self._names(b"source|")) or "; register it with 'sotto source add'"
+            raise Unknown(f"source '{name}' is not registered{hint}")
+
+    def _names(self, prefix: bytes) -> list[str]:
+        """Return the names behind a prefix, as many as a hint compares and one more."""
+        condition, *bounds = _prefixed(prefix)
+        rows = self._read(f"SELECT key FROM record {condition} LIMIT ?", *bounds, MAX_COMPARED_NAMES + 1)  # noqa: S608  (constants)
+        return [key.removeprefix(prefix).decode() for (key,) in rows]
+
+    def _grants(self, condition: str, *bounds: Any) -> list[GrantRecord]:
+        return [displayed_grant(record) for record in self._decode_all(GrantRecord, condition, *bounds)]
+
+    def _decode_all(self, kind: type[_Decoded], condition: str, *bounds: Any) -> list[_Decoded]:
+        rows = self._read(f"SELECT value FROM record {condition}", *bounds)  # noqa: S608  (constants)
+        entries = [decode_record(_codec, value) for (value,) in rows]
+        return [entry for entry in entries if isinstance(entry, kind)]
+
+    def _read(self, statement: str, *bounds: Any) -> list[Any]:
+        with _storage_errors():
+            return self._database.execute(statement, bounds).fetchall()
+
+
+class _Grant(msgspec.Struct, gc=False):
+    state: str
+    ending: str | None = None
+
+
+_grant_decoder: Final = msgspec.json.Decoder(_Grant)
+
+
+def _row(key: bytes, value: bytes) -> tuple[bytes, bytes | None, bool | None, bytes]:
+    kind, _, rest = key.partition(b"|")
+    if kind != b"grant":
+        return key, None, None, value
+    try:
+        grant = _grant_decoder.decode(value)
+        is_open = grant.state == "open" and grant.ending is None
+    except DECODE_ERRORS:
+        is_open = True  # a record of a later version: the call that decodes it reports it
+    return key, rest.partition(b"|")[2], is_open, value
+
+
+def _exactly(key: str) -> tuple[str, bytes]:
+    return "WHERE key = ?", key.encode()
+
+
+def _prefixed(prefix: bytes) -> tuple[str, bytes, bytes]:
+    return "WHERE key > ? AND key < ? ", prefix, prefix[:-1] + _AFTER
+
+
+@contextmanager
+def _storage_errors() -> Iterator[None]:
+    try:
+        yield
+    except sqlite3.Error as error:
+        raise Unreachable(
+            f"the ledger's records cannot be kept in a temporary file ({error}); set SQLITE_TMPDIR to a writable "
+            "folder with more space"
+        ) from error
+
+
+def decode_record(codec: Codec[_Decoded], value: bytes | None) -> _Decoded:
+    """Decode a record; ``Invalid`` if it does not fit the contract."""
+    try:
+        return codec.decode(value)
+    except MalformedEventError as error:
+        raise Invalid(str(error)) from error
