@@ -74,7 +74,7 @@ CHANNELS: Final = (
         "output",
         "the source's name, or nothing",
         "the budget service",
-        "The audit trail: each request, its decision and effects; chained by digests and unchanged for ever.",
+        "The audit trail: each request, its decision and effects; chained by digests and kept for ever.",
     ),
     Channel(
         "rejected",

@@ -297,7 +297,7 @@ class Prefetch:
     ) -> None:
         """``stopping`` ends all waits; with ``ahead``, fetches do not wait for calls of ``take``.
 
-        TimedProcessor processors wait for more input and do not fetch ahead, because few large fetches cost
+        Timed processors wait for more input and do not fetch ahead, because few large fetches cost
         less than many small ones. The buffer of a topic has at most one fetch more than one batch,
         or than the bytes of one fetch.
         """

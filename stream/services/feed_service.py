@@ -109,7 +109,7 @@ class FeedFigures:
         )
         self._lag_events = Gauge(
             "sotto_feed_lag_events",
-            "UnreadableValue events of a live topic in partitions of this process.",
+            "Unread events of a live topic, in the partitions of this process.",
             ["source"],
             registry=registry,
         )

@@ -228,6 +228,6 @@ def check_budget(record: SourceRecord, grants: Sequence[GrantRecord], exhausted:
     return Check(
         f"budget of {record.source.source} adds up (ε {total:g})",
         f"granted {granted:.4f}, spent {spent:.4f}, refunded {refunded:.4f}, left {record.left.epsilon:.4f}, "
-        f"{len(ledger_exhausted)} streams ran exhausted",
+        f"{len(ledger_exhausted)} streams are exhausted",
         held,
     )

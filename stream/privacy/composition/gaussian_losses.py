@@ -100,9 +100,10 @@ def _bound_delta(
 
 
 def least_noise_factor(shape: Sequence[GaussianNumbers], epsilon: Fraction, delta: Fraction) -> float:
-    """Return nearly the least factor by which noise must be widen_noise to be (ε, δ)-DP.
+    """Return nearly the least factor by which noise must be widened to be (ε, δ)-DP.
 
-    If ``widen_noise`` multiplies all deviations by the factor, ``gaussian_delta`` is at most δ. The factor is infinite if ε or δ is not above 0.
+    If ``widen_noise`` multiplies all deviations by the factor, ``gaussian_delta`` is at most δ. The
+    factor is infinite if ε or δ is not above 0.
     """
     if epsilon <= 0 or delta <= 0:
         return math.inf

@@ -70,7 +70,7 @@ def describe_promise(terms: BudgetTerms, number: int) -> str:
 
 
 def describe_joining(source: str, population: str, number: int) -> str:
-    """Describe the loss in earlier periods of a population that a source joins in a later charge_epsilon."""
+    """Describe the loss in earlier periods of a population that a source joins in a later one."""
     return (
         f"what '{source}' was granted before counts in period {number} of population '{population}'; in earlier periods it was not "
         "counted, so that each of them may have cost a person that much more than the population's budget"
@@ -102,7 +102,7 @@ def _cost_of_parts(calibration: Calibration, charged_parts: int) -> Cost:
 def describe_promise_per_period(epsilon: float, delta: float, period: str) -> str:
     """Describe what a live topic's budget promises for each period, in plain words."""
     return (
-        f"{_format_budget(epsilon, delta)} for a person's events in charge_epsilon period of {period}; events in k periods are protected by k times as "
+        f"{_format_budget(epsilon, delta)} for a person's events in one period of {period}; events in k periods are protected by k times as "
         "much"
     )
 
@@ -113,7 +113,7 @@ def _format_budget(epsilon: float, delta: float) -> str:
 
 @dataclass(slots=True)
 class Claim:
-    """A grant's amounts in charge_epsilon budget, computed by that budget's accountant.
+    """A grant's amounts in one budget, computed by that budget's accountant.
 
     ``counted`` is the amount that counts against the budget in the current ``period``.
     ``start_totals`` are the stream's totals at the start of the period; None if it was opened later.
@@ -188,7 +188,7 @@ class Grant:
 
     @property
     def cutoff(self) -> int:
-        """Number of ordinary charged answers that the grant pays for; 0 if charge_epsilon charge pays for all."""
+        """Number of ordinary charged answers that the grant pays for; 0 if one charge pays for all."""
         return charged_answers(self.calibration, self.extensions)
 
     @property
@@ -201,10 +201,10 @@ class Grant:
         return _shared_totals(self.answered, self.tops, self.surplus, len(self.extensions), settled)
 
     def extension_of_request(self, request: str, accountant: str) -> tuple[Extension, Cost] | None:
-        """Return the extension by the request with this digest and its cost; None without charge_epsilon."""
-        for count, extension in enumerate(self.extensions):
+        """Return the extension by the request with this digest and its cost; None without one."""
+        for index, extension in enumerate(self.extensions):
             if extension.request == request:
-                start = charged_answers(self.calibration, self.extensions[:count])
+                start = charged_answers(self.calibration, self.extensions[:index])
                 return extension, self.cost_of(extension, accountant, start)
         return None
 
@@ -237,15 +237,15 @@ class Grant:
         start_totals, held = claim.start_totals, claim.cost + more - claim.refunded
         if start_totals is None:
             return held
-        count = self.extensions[: start_totals.extensions]
-        if start_totals.settled and count == self.extensions and more == NO_COST:
+        earlier = self.extensions[: start_totals.extensions]
+        if start_totals.settled and earlier == self.extensions and more == NO_COST:
             return NO_COST
-        return (held - completed_cost(self.calibration, claim.accountant, start_totals, count)).clamp_at_zero()
+        return (held - completed_cost(self.calibration, claim.accountant, start_totals, earlier)).clamp_at_zero()
 
 
 @lru_cache(maxsize=65536)
 def _shared_totals(answered: int, tops: int, surplus: int, extensions: int, settled: bool) -> EdgeTotals:
-    """Return totals; equal totals share charge_epsilon object, because 100,000 streams may have the same."""
+    """Return totals; equal totals share one object, because 100,000 streams may have the same."""
     return EdgeTotals(answered=answered, tops=tops, surplus=surplus, extensions=extensions, settled=settled)
 
 
@@ -340,7 +340,7 @@ def check_report(grant: Grant, answered: int, tops: int, surplus: int, state: St
         raise RefusedError("tops: the report has more charged answers than answers")
     if surplus and not takes_alpha(grant.calibration):
         raise RefusedError("surplus: must be 0, because all charged answers of this stream cost the same")
-    # A charged answer costs at least charge_epsilon part.
+    # A charged answer costs at least one part.
     if charged_parts - grant.charged_parts < tops - grant.tops or (
         tops == grant.tops and charged_parts != grant.charged_parts
     ):
@@ -362,6 +362,6 @@ def _cutoffs(grant: Grant) -> set[int]:
     """
     extensions = grant.extensions
     return {
-        PARTS_PER_CHARGE * charged_answers(grant.calibration, extensions[:count])
-        for count in range(len(extensions) + 1)
+        PARTS_PER_CHARGE * charged_answers(grant.calibration, extensions[:known_count])
+        for known_count in range(len(extensions) + 1)
     }

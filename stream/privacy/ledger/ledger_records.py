@@ -46,7 +46,7 @@ def restore_ledger(ledger: Ledger, records: Iterable[LedgerRecord]) -> None:
                 else ledger.account(record.source or "")
             )
             owner.budget.allot(record.allotment, record.analysts, (record.epsilon, record.delta), ())
-    # Most streams have equal plans: share record object.
+    # Most streams have equal plans: share one object.
     plans: dict[Calibration, Calibration] = {}
     for record in latest.values():
         if isinstance(record, GrantRecord):
@@ -74,7 +74,7 @@ def _restore_budget(label: str, terms: BudgetTerms, period: Period | None) -> Bu
 
 
 def _share_attributes(record: LedgerRecord, source_by_parent: dict[str, EventsSource]) -> LedgerRecord:
-    """Let all accounts of a source's periods share record object with the attributes, to save memory."""
+    """Let all accounts of a source's periods share one object with the attributes, to save memory."""
     source = record.source if isinstance(record, SourceRecord) else None
     if not isinstance(source, EventsSource) or source.period_of is None:
         return record

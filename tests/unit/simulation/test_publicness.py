@@ -44,14 +44,14 @@ def aliases(private: Path) -> list[Path]:
 
 def test_the_file_of_the_source_itself_is_refused_under_any_name(private: Path) -> None:
     for path in aliases(private):
-        with pytest.raises(SimulationError, match="source 'people', private"):
+        with pytest.raises(SimulationError, match="source 'people' and private"):
             require_public(path, source(private))
 
 
 def test_the_file_of_any_registered_source_is_refused_under_any_name(private: Path, public: Path) -> None:
     registered = [source(public.with_name("gone.csv"), "others"), source(private, "patients")]
     for path in aliases(private):
-        with pytest.raises(SimulationError, match="source 'patients', private"):
+        with pytest.raises(SimulationError, match="source 'patients' and private"):
             require_public(path, source(Path("elsewhere.csv")), registered=registered)
     assert require_public(public, source(Path("elsewhere.csv")), registered=registered) == public.resolve()
 
@@ -94,7 +94,7 @@ def test_a_file_in_the_folder_of_a_table_of_several_is_private(tmp_path: Path, p
     inside.parent.mkdir(parents=True)
     inside.write_text("age\n1\n")
     visits, stored = source(path.format(tmp_path / "visits")), source("s3://clinic/visits/")
-    with pytest.raises(SimulationError, match="the file of source 'people', private"):
+    with pytest.raises(SimulationError, match="the file of source 'people' and private"):
         require_public(inside, stored, registered=[visits])
     assert require_public(public, stored, registered=[visits]) == public.resolve()
     with pytest.raises(SimulationError, match="its own table is private"):
