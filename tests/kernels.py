@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from stream.kernel.library import load
+from stream.kernel.library import load_kernel
 
 ROOT = Path(__file__).parents[1]
 
@@ -20,7 +20,7 @@ def built_kernel() -> Any:
     """The kernel, built from the source as it is now."""
     build = runpy.run_path(str(ROOT / "hatch_build.py"))["build"]
     made = build(Path(mkdtemp(prefix="sotto-kernel-")) / "kernel.so")
-    return None if made is None else load(made)
+    return None if made is None else load_kernel(made)
 
 
 def kernel() -> Any:

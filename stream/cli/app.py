@@ -81,7 +81,9 @@ def replace_standard_streams() -> None:
     for name, kind in (("stdout", _Output), ("stderr", _Messages)):
         stream = getattr(sys, name)
         if isinstance(stream, io.TextIOWrapper) and stream is getattr(sys, f"__{name}__"):
-            options = {one: getattr(stream, one) for one in ("encoding", "line_buffering", "write_through")}
+            options = {
+                option: getattr(stream, option) for option in ("encoding", "line_buffering", "write_through")
+            }
             replaced = kind(stream.detach(), errors="backslashreplace", **options)
             setattr(sys, name, replaced)
             setattr(sys, f"__{name}__", replaced)
@@ -298,7 +300,7 @@ def _error_line(error: Exception) -> str | None:
         return str(describe(error, import_module("stream.settings").variable_of))
     if _is_instance(error, "aiokafka.errors:KafkaError"):
         return str(import_module("stream.kafka.client.security").describe_error(error))
-    if any(_is_instance(error, one) for one in _EXPECTED_ERRORS):
+    if any(_is_instance(error, import_path) for import_path in _EXPECTED_ERRORS):
         return str(error)
     return None
 

@@ -30,7 +30,7 @@ MAX_WIDTH: Final = 10_000
 """Columns of output to a pipe or file: more than any row needs."""
 
 
-def table_of(
+def make_table(
     console: Console, title: str, columns: Sequence[str], rows: Sequence[Sequence[str]]
 ) -> RenderableType:
     """Return a table that breaks between words; if it does not fit, one labeled line for each cell."""
@@ -124,13 +124,15 @@ def show_json(value: BaseModel | dict[str, Any] | list[Any]) -> None:
     encoding = (getattr(sys.stdout, "encoding", None) or "").lower().replace("-", "")
     text = json.dumps(_to_json_value(value), ensure_ascii=not encoding.startswith("utf"))
     # Unprintable characters occur only in JSON strings.
-    typer.echo("".join(sign if sign.isprintable() else json.dumps(sign)[1:-1] for sign in text))
+    typer.echo(
+        "".join(character if character.isprintable() else json.dumps(character)[1:-1] for character in text)
+    )
 
 
 def show_table(title: str, columns: Sequence[str], rows: Iterable[Sequence[str]]) -> None:
     """Print a table; in a narrow terminal, each row as labeled lines below its first cell."""
     cells = [[escape_text(cell) for cell in row] for row in rows]
-    console.print(table_of(console, escape_text(title), columns, cells))
+    console.print(make_table(console, escape_text(title), columns, cells))
 
 
 def format_amount(value: Amount) -> str:
@@ -147,8 +149,8 @@ def requested_amount(spec: StreamSpec) -> str:
     return format_amount(Amount(epsilon=spec.epsilon, delta=spec.delta))
 
 
-def _escape_character(sign: str) -> str:
-    return sign if sign.isprintable() else sign.encode("unicode_escape").decode()
+def _escape_character(character: str) -> str:
+    return character if character.isprintable() else character.encode("unicode_escape").decode()
 
 
 def _to_json_value(value: Any) -> Any:
@@ -161,31 +163,33 @@ def _to_json_value(value: Any) -> Any:
     return value
 
 
-Read = TypeVar("Read")
+Parsed = TypeVar("Parsed")
 
 STANDARD_INPUT: Final = "-"
 
 
-def read_as(kind: TypeAdapter[Read], argument: str) -> Read:
+def read_as(kind: TypeAdapter[Parsed], argument: str) -> Parsed:
     """Parse a JSON document that is given inline, as a file, or as ``-`` for standard input."""
     document = read_document(argument)
     try:
         return kind.validate_json(document)
     except ValidationError as error:
-        raise CommandError(f"{name_of(argument)}: {describe(error, given=parse_or_none(document))}") from None
+        raise CommandError(
+            f"{document_name(argument)}: {describe(error, given=parse_or_none(document))}"
+        ) from None
 
 
 def read_document(argument: str) -> str:
     """Return a document's text; CommandError if a field is given twice."""
-    document = _read(argument)
+    document = _read_text(argument)
     if fault := shape_fault(document):
-        raise CommandError(f"{name_of(argument)}: {fault}")
+        raise CommandError(f"{document_name(argument)}: {fault}")
     try:
         repeated = repeats_a_field(document)
     except ValueError:
         return document  # the parser reports the fault
     if repeated:
-        raise CommandError(f"{name_of(argument)}: a field is given twice; give each field once")
+        raise CommandError(f"{document_name(argument)}: a field is given twice; give each field once")
     return document
 
 
@@ -193,24 +197,24 @@ def read_document(argument: str) -> str:
 def numbered_lines(argument: str) -> Iterator[Iterator[tuple[int, bytes]]]:
     """Open a file, or standard input for ``-``, as numbered lines from 1; blank lines are skipped."""
     if argument == STANDARD_INPUT:
-        yield _numbered(sys.stdin.buffer)
+        yield _number_lines(sys.stdin.buffer)
         return
     try:
-        with Path(argument).open("rb") as opened:
-            yield _numbered(opened)
+        with Path(argument).open("rb") as file:
+            yield _number_lines(file)
     except OSError as error:
         raise CommandError(
             f"cannot read {argument}: {error.strerror}; give a file, or - for standard input"
         ) from None
 
 
-def _numbered(opened: BinaryIO) -> Iterator[tuple[int, bytes]]:
-    for number, read in enumerate(opened, 1):
-        if line := (read if number > 1 else read.removeprefix(BOM_UTF8)).strip():
+def _number_lines(file: BinaryIO) -> Iterator[tuple[int, bytes]]:
+    for number, raw_line in enumerate(file, 1):
+        if line := (raw_line if number > 1 else raw_line.removeprefix(BOM_UTF8)).strip():
             yield number, line
 
 
-def _read(argument: str) -> str:
+def _read_text(argument: str) -> str:
     if not argument.strip():
         raise CommandError("document: is empty; give inline JSON, a file, or - for standard input")
     if _is_inline(argument):
@@ -222,10 +226,12 @@ def _read(argument: str) -> str:
     try:
         return data.decode("utf-8-sig")
     except UnicodeDecodeError:
-        raise CommandError(f"{name_of(argument)}: is not UTF-8 text; save it as UTF-8 and give it again") from None
+        raise CommandError(
+            f"{document_name(argument)}: is not UTF-8 text; save it as UTF-8 and give it again"
+        ) from None
 
 
-def name_of(argument: str) -> str:
+def document_name(argument: str) -> str:
     """Return a document's name for messages: its file, "document" or "standard input"."""
     if _is_inline(argument):
         return "document"

@@ -271,8 +271,8 @@ class PlainReader:
         if self._fields is None or (values := self._fields.scan(texts, MAX_BYTES)) is None:
             return None
         columns = self._fields.columns
-        values.people(columns[self._person])
-        times = values.moments(columns[self._time], END_MS)
+        values.exclude_non_people(columns[self._person])
+        times = values.read_moments(columns[self._time], END_MS)
         codes = {name: self._codes(name, values, columns[self._paths[name]]) for name in self._domains}
         for name in self._texts:
             values.exclude_numbers(columns[self._paths[name]])
@@ -290,10 +290,10 @@ class PlainReader:
         domain = self._domains[name]
         if isinstance(domain, Categories):
             other = _NO_CODE if domain.other is None else domain.values.index(domain.other)
-            return values.slots(column, self._names[name], other)
+            return values.read_slots(column, self._names[name], other)
         if isinstance(domain, Dates):
             return self._date_codes(domain, values, column)
-        numbers = values.numbers(column)
+        numbers = values.read_numbers(column)
         numbers[~values.read] = np.nan
         if isinstance(domain, Decimals):
             # A number that may be halfway between two steps is left to Decoder, which reads its text.

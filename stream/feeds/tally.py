@@ -20,7 +20,7 @@ from schemas import Numeric
 from schemas.domains import Domain
 from stream.events import Events
 from stream.feeds.text_tally import TextTally, TouchedTexts
-from stream.kernel import AddedCounts, BoundedCounts, Column, Keys, add_counts, count_up_to_bound, with_rows
+from stream.kernel import AddedCounts, BoundedCounts, Column, Keys, add_counts, count_up_to_bound, grow_in_place
 from stream.tables.expressions import Codes, Predicate, evaluate
 from stream.tables.universe import code_mask
 
@@ -97,7 +97,7 @@ class PersonCounts:
     def _rows(self, people: Words) -> Column:
         before = len(self)
         rows = self._keys.numbers(people)
-        self._counts, self._pieces = with_rows(self._counts, len(self)), with_rows(self._pieces, len(self))
+        self._counts, self._pieces = grow_in_place(self._counts, len(self)), grow_in_place(self._pieces, len(self))
         self._pieces[before : len(self)] = NO_PIECE
         return rows
 

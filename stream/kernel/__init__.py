@@ -28,7 +28,7 @@ from stream.kernel.byte_columns import (
     spans_of,
 )
 from stream.kernel.json_fields import Fields, ScannedQueries, SlotNames, Values, digests
-from stream.kernel.key_tables import AddedCounts, BoundedCounts, Keys, add_counts, count_up_to_bound, with_rows
+from stream.kernel.key_tables import AddedCounts, BoundedCounts, Keys, add_counts, count_up_to_bound, grow_in_place
 from stream.kernel.library import compiled_kernel, use_kernel
 
 __all__ = [
@@ -54,6 +54,7 @@ __all__ += [
     "keyed_output",
 ]
 __all__ += [
+    "grow_in_place",
     "grow_to",
     "keyed_words",
     "mapped_zeros",
@@ -61,5 +62,4 @@ __all__ += [
     "rows_of",
     "spans_of",
     "use_kernel",
-    "with_rows",
 ]

@@ -111,10 +111,10 @@ def pack_rows(count: int, parts: Sequence[Part]) -> Spans:
     if (library := compiled_kernel()) is None:
         return spans_of([b"".join(row) for row in zip(*map(_row_texts, parts, [count] * len(parts)), strict=True)])
     parts = _merge_constants(parts)
-    laid_out = (_TextPart * len(parts))(*[_TextPart(*_part_layout(part)) for part in parts])
-    out = np.empty(library.sotto_room(count, laid_out, len(parts)), dtype=np.uint8)
+    part_structs = (_TextPart * len(parts))(*[_TextPart(*_part_layout(part)) for part in parts])
+    out = np.empty(library.sotto_room(count, part_structs, len(parts)), dtype=np.uint8)
     at, size = np.empty(count, dtype=np.int64), np.empty(count, dtype=np.int32)
-    written = library.sotto_pack(count, laid_out, len(parts), address(out), address(at), address(size))
+    written = library.sotto_pack(count, part_structs, len(parts), address(out), address(at), address(size))
     return Spans(out[:written], at, size)
 
 
@@ -147,10 +147,10 @@ def _row_texts(part: Part, count: int) -> Iterator[bytes]:
         return (b"%d" % number for number in part.tolist())
     if not isinstance(part, tuple):
         return iter(part)
-    texts, places = part
-    used, which = np.unique(places, return_inverse=True)
+    texts, indexes = part
+    used, which = np.unique(indexes, return_inverse=True)
     listed = list(texts.gather(used))
-    return (listed[place] for place in which.tolist())
+    return (listed[index] for index in which.tolist())
 
 
 def crc32c(data: memoryview) -> int | None:
@@ -182,8 +182,8 @@ class RecordReader:
     ) -> bool:
         """Read a batch's records between two positions; False if the format is unsupported.
 
-        ``base`` is the batch's first offset. ``appended`` is the time of all records (log append time),
-        or negative.
+        ``base`` is the batch's first offset. ``appended`` is the log append time of all records, or
+        negative if records have their own times.
         """
         data, *columns = self._pointers
         found = compiled_kernel().sotto_unframe(
@@ -206,14 +206,14 @@ class RecordReader:
 
 
 class RecordWriter:
-    """Writes Kafka records of one batch: at most ``most``, in ``room`` bytes; the first one always fits."""
+    """Writes Kafka records of one batch: at most ``max_records`` in ``room`` bytes; the first one always fits."""
 
-    def __init__(self, room: int, most: int, largest: int, header: int) -> None:
+    def __init__(self, room: int, max_records: int, largest: int, header: int) -> None:
         """Set the limits; ``largest`` is the size of the largest record, ``header`` that of the batch's header."""
         self.count = 0
         self._header = header
         self._room = room
-        self._most = most
+        self._max_records = max_records
         self._written = ctypes.c_int64(0)
         self._batch: Buffer = np.empty(header + room + largest, dtype=np.uint8)
         self._records = self._batch[header:]
@@ -224,7 +224,7 @@ class RecordWriter:
             first,
             len(values),
             self.count,
-            self._most,
+            self._max_records,
             *addresses(keys.data, keys.at, keys.size, values.data, values.at, values.size, self._records),
             self._room,
             ctypes.addressof(self._written),
@@ -236,7 +236,7 @@ class RecordWriter:
         """Write an encoded record with number ``count``; False if it does not fit."""
         begin = self._written.value
         end = begin + len(record)
-        if self.count and (self.count == self._most or end > self._room):
+        if self.count and (self.count == self._max_records or end > self._room):
             return False
         self._records[begin:end] = np.frombuffer(record, dtype=np.uint8)
         self._written.value = end

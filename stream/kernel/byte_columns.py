@@ -29,8 +29,8 @@ _OBJECT_HEADER_BYTES: Final = object.__basicsize__
 
 
 def _documented_address(array: npt.NDArray[Any]) -> int:
-    place: int = array.__array_interface__["data"][0]
-    return place
+    found: int = array.__array_interface__["data"][0]
+    return found
 
 
 def _raw_address(array: npt.NDArray[Any]) -> int:
@@ -71,14 +71,14 @@ class Spans(Sequence[bytes]):
         return len(self.at)
 
     @overload
-    def __getitem__(self, place: int) -> bytes: ...
+    def __getitem__(self, index: int) -> bytes: ...
     @overload
-    def __getitem__(self, place: slice) -> Spans: ...
-    def __getitem__(self, place: int | slice) -> bytes | Spans:
-        if isinstance(place, slice):
-            return Spans(self.data, self.at[place], self.size[place])
-        start = int(self.at[place])
-        return self.data[start : start + max(int(self.size[place]), 0)].tobytes()
+    def __getitem__(self, index: slice) -> Spans: ...
+    def __getitem__(self, index: int | slice) -> bytes | Spans:
+        if isinstance(index, slice):
+            return Spans(self.data, self.at[index], self.size[index])
+        start = int(self.at[index])
+        return self.data[start : start + max(int(self.size[index]), 0)].tobytes()
 
     def __iter__(self) -> Iterator[bytes]:
         # Copy the whole buffer only if the strings fill much of it.
@@ -86,9 +86,9 @@ class Spans(Sequence[bytes]):
         for start, size in zip(self.at.tolist(), self.size.tolist(), strict=True):
             yield bytes(data[start : start + max(size, 0)])
 
-    def gather(self, places: npt.NDArray[Any]) -> Spans:
-        """Return the strings at some places."""
-        return Spans(self.data, self.at[places], self.size[places])
+    def gather(self, indexes: npt.NDArray[Any]) -> Spans:
+        """Return the strings at these indexes."""
+        return Spans(self.data, self.at[indexes], self.size[indexes])
 
     def joined_bytes(self) -> bytes:
         """Concatenate the strings without the bytes between them."""
@@ -205,7 +205,7 @@ class RowLayout:
         """Bytes of a row."""
         return self._record.itemsize
 
-    def place_of(self, name: str) -> tuple[np.dtype[Any], int]:
+    def field_of(self, name: str) -> tuple[np.dtype[Any], int]:
         """Return the type and the position of a field."""
         return self._fields[name]
 
@@ -216,8 +216,8 @@ class RowLayout:
             return [records[name][slots] for name in names]
         count, fields = len(slots), self._fields
         found = [np.empty(count, dtype=fields[name][0]) for name in names]
-        laid = self._field_layout(tuple(names), found)
-        library.sotto_gather(count, address(slots), address(rows), self.size, address(laid), len(laid))
+        layout = self._field_layout(tuple(names), found)
+        library.sotto_gather(count, address(slots), address(rows), self.size, address(layout), len(layout))
         return found
 
     def scatter(self, rows: Buffer, columns: Mapping[str, npt.NDArray[Any]], slots: Column) -> None:
@@ -227,16 +227,16 @@ class RowLayout:
             for name, column in columns.items():
                 records[name][slots] = column
             return
-        # References keep the arrays alive during the call.
-        kept = [np.ascontiguousarray(column, self._fields[name][0]) for name, column in columns.items()]
-        laid = self._field_layout(tuple(columns), kept)
-        library.sotto_scatter(len(slots), address(slots), address(rows), self.size, address(laid), len(laid))
+        # The list keeps the arrays alive during the call.
+        arrays = [np.ascontiguousarray(column, self._fields[name][0]) for name, column in columns.items()]
+        layout = self._field_layout(tuple(columns), arrays)
+        library.sotto_scatter(len(slots), address(slots), address(rows), self.size, address(layout), len(layout))
 
     def _field_layout(self, names: tuple[str, ...], columns: Sequence[npt.NDArray[Any]]) -> Column:
         """Return position, size and array address of each field for the kernel."""
-        if (places := self._layouts.get(names)) is None:
+        if (indexes := self._layouts.get(names)) is None:
             entries = [(self._fields[name][1], self._fields[name][0].itemsize, 0) for name in names]
-            places = self._layouts[names] = np.array(entries, dtype=np.int64).reshape(-1, 3)
-        laid = places.copy()
-        laid[:, 2] = [address(column) for column in columns]
-        return laid
+            indexes = self._layouts[names] = np.array(entries, dtype=np.int64).reshape(-1, 3)
+        layout = indexes.copy()
+        layout[:, 2] = [address(column) for column in columns]
+        return layout

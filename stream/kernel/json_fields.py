@@ -119,7 +119,7 @@ Read = npt.NDArray[np.bool_]
 class Values:
     """Locations of fields in texts; ``read`` marks the rows of plain texts.
 
-    Each conversion clears ``read`` for rows that it does not support; they are read in another way.
+    Each conversion clears ``read`` for rows that it does not support; Python reads these rows.
     """
 
     def __init__(self, data: Buffer, columns: int, rows: int) -> None:
@@ -129,21 +129,21 @@ class Values:
         self.size: Sizes = np.zeros((columns, rows), dtype=np.int32)
         self.kind: Buffer = np.zeros((columns, rows), dtype=np.uint8)
 
-    def numbers(self, column: int) -> npt.NDArray[np.float64]:
-        """Return a column's numbers; excludes those that do not convert to a double in one rounding."""
+    def read_numbers(self, column: int) -> npt.NDArray[np.float64]:
+        """Return a column's numbers; exclude rows whose number converts to a double in several roundings."""
         found = np.full(len(self.read), np.nan)
         compiled_kernel().sotto_numbers(*self._column_addresses(column), address(found))
         return found
 
-    def slots(self, column: int, names: SlotNames, other: int) -> Column:
-        """Return the slot of each name, ``other`` for unknown names; if that is negative, excludes them."""
+    def read_slots(self, column: int, names: SlotNames, other: int) -> Column:
+        """Return each name's slot, ``other`` for unknown names; a negative ``other`` excludes their rows."""
         found: Column = np.full(len(self.read), -1, dtype=np.int64)
         table, entries, seed, texts = names.table_with_names()
         end = (address(table), entries, seed, address(texts.data), other, address(found))
         compiled_kernel().sotto_find(*self._column_addresses(column), *end)
         return found
 
-    def moments(self, column: int, end: int) -> Column:
+    def read_moments(self, column: int, end: int) -> Column:
         """Return milliseconds since 1970 below ``end``, from whole numbers or ISO 8601."""
         found: Column = np.full(len(self.read), -1, dtype=np.int64)
         compiled_kernel().sotto_moments(*self._column_addresses(column), end, address(found))
@@ -153,8 +153,8 @@ class Values:
         """Exclude rows whose value is a number, whose text is its usual spelling."""
         np.logical_and(self.read, self.kind[column] != _NUMBER, out=self.read)
 
-    def people(self, column: int) -> None:
-        """Exclude rows without a person, which is a nonblank text of at most 256 bytes or an integer."""
+    def exclude_non_people(self, column: int) -> None:
+        """Exclude rows without a person: a nonblank text of at most 256 bytes, or an integer."""
         compiled_kernel().sotto_names(*self._column_addresses(column))
 
     def texts(self, column: int, rows: Column) -> Spans:
@@ -163,35 +163,35 @@ class Values:
 
     def _column_addresses(self, column: int) -> tuple[int, ...]:
         columns = (self.at[column], self.size[column], self.kind[column], self.read)
-        return len(self.read), address(self.data), *(address(one) for one in columns)
+        return len(self.read), address(self.data), *(address(column_array) for column_array in columns)
 
 
 class Fields:
     """Locates the values of fields, each of which has a path of nested names."""
 
     def __init__(self, paths: Sequence[tuple[str, ...]]) -> None:
-        """Take paths of which none is a prefix of another."""
+        """Locate the fields at ``paths``; no path is a prefix of another."""
         tree: dict[str, Any] = {}
         for path in paths:
-            at = tree
+            node_children = tree
             for step in path:
-                at = at.setdefault(step, {})
+                node_children = node_children.setdefault(step, {})
         names, first, count, leaf = [b""], [0], [0], [-1]
-        ways: list[tuple[int, tuple[str, ...], dict[str, Any]]] = [(0, (), tree)]
+        pending: list[tuple[int, tuple[str, ...], dict[str, Any]]] = [(0, (), tree)]
         self.columns: dict[tuple[str, ...], int] = {}
-        for node, way, below in ways:
-            first[node], count[node] = len(names), len(below)
-            for step, further in below.items():
-                path = (*way, step)
-                leaf.append(-1 if further else self.columns.setdefault(path, len(self.columns)))
-                ways.append((len(names), path, further))
+        for node, path_to_node, children in pending:
+            first[node], count[node] = len(names), len(children)
+            for step, grandchildren in children.items():
+                path = (*path_to_node, step)
+                leaf.append(-1 if grandchildren else self.columns.setdefault(path, len(self.columns)))
+                pending.append((len(names), path, grandchildren))
                 names.append(step.encode(errors="replace"))
                 first.append(0)
                 count.append(0)
         self.is_plain = len(names) <= _MAX_NODES and all(map(_is_plain, names))
-        """Whether the kernel supports these names: plain, and at most ``_MAX_NODES``."""
+        """True if the kernel supports the names: all are plain, and there are at most ``_MAX_NODES``."""
         self._names = spans_of(names)
-        self._places = self._names.at.astype(np.int32)
+        self._name_starts = self._names.at.astype(np.int32)
         self._tree = [np.array(column, dtype=np.int32) for column in (first, count, leaf)]
 
     def scan(self, texts: Spans, limit: int) -> Values | None:
@@ -208,8 +208,8 @@ class Fields:
             len(texts),
             *addresses(texts.data, at, size),
             limit,
-            len(self._places),
-            *addresses(self._names.data, self._places, self._names.size, *self._tree),
+            len(self._name_starts),
+            *addresses(self._names.data, self._name_starts, self._names.size, *self._tree),
             *addresses(found.read, found.at, found.size, found.kind),
         )
         return found
@@ -219,10 +219,10 @@ def digests(texts: Spans, partitions: int) -> tuple[Words, Column] | None:
     """Return the texts' 16-byte BLAKE2b digests and Kafka partitions; None without a kernel."""
     if (library := compiled_kernel()) is None:
         return None
-    found, homes = np.empty((len(texts), 2), dtype=np.uint64), np.empty(len(texts), dtype=np.int64)
+    found, target_partitions = np.empty((len(texts), 2), dtype=np.uint64), np.empty(len(texts), dtype=np.int64)
     columns = addresses(texts.data, texts.at, texts.size)
-    library.sotto_digests(len(texts), *columns, partitions, address(found), address(homes))
-    return found, homes
+    library.sotto_digests(len(texts), *columns, partitions, address(found), address(target_partitions))
+    return found, target_partitions
 
 
 def _is_plain(name: bytes) -> bool:

@@ -1,7 +1,7 @@
 """Numbers 16-byte keys in order of appearance with hash tables, and counts rows by these numbers.
 
-A key takes 24 to 40 bytes; in a Python dictionary it would take 150 bytes, and each event a step of
-Python.
+A key takes 24 to 40 bytes; in a Python dictionary it would take 150 bytes, and each event would take a Python
+step.
 """
 
 from __future__ import annotations
@@ -84,7 +84,7 @@ class Keys:
         if count <= len(self._keys):
             return
         # In place: mapped memory grows without a copy.
-        self._keys.resize((grown_size(count, len(self._keys)), 2), refcheck=False)
+        self._keys.resize((size_after_growth(count, len(self._keys)), 2), refcheck=False)
         if 2 * len(self._keys) > len(self._index):
             self._make_index()
 
@@ -113,15 +113,15 @@ def _key_texts(keys: Words) -> list[bytes]:
     return [data[start : start + 16] for start in range(0, len(data), 16)]
 
 
-def grown_size(count: int, room: int) -> int:
-    """Return to how many rows ``room`` rows grow, to have at least ``count``."""
+def size_after_growth(count: int, room: int) -> int:
+    """Return the number of rows to which ``room`` rows grow so that there are at least ``count``."""
     return max(count, room + room // _GROWTH_DIVISOR, _MIN_ROWS)
 
 
-def with_rows(array: npt.NDArray[Any], count: int) -> npt.NDArray[Any]:
+def grow_in_place(array: npt.NDArray[Any], count: int) -> npt.NDArray[Any]:
     """Grow an array in place to at least ``count`` rows; new rows are zero."""
     if count > len(array):
-        array.resize((grown_size(count, len(array)), *array.shape[1:]), refcheck=False)
+        array.resize((size_after_growth(count, len(array)), *array.shape[1:]), refcheck=False)
     return array
 
 
@@ -129,7 +129,7 @@ Marks = npt.NDArray[np.int32]
 
 
 class BoundedCounts(NamedTuple):
-    """For each row, bits of the columns in which it counted, and in which it was its number's first.
+    """For each row, the columns (as bits) in which it counted, and in which it is its number's first row.
 
     ``changed`` has the numbers with a changed count.
     """
@@ -185,14 +185,14 @@ def _count_up_to_bound(
         counts[counted_numbers, column] = np.minimum(before + lengths, most)
         within_bound[rows[rank < most]] |= bit
         first[rows[rank == 0]] |= bit
-    _, places = np.unique(numbers[within_bound != 0], return_index=True)
-    changed = numbers[within_bound != 0][np.sort(places)]
+    _, indexes = np.unique(numbers[within_bound != 0], return_index=True)
+    changed = numbers[within_bound != 0][np.sort(indexes)]
     marks[changed] = mark
     return BoundedCounts(within_bound, first, changed)
 
 
 class AddedCounts(NamedTuple):
-    """The changed places, how many of them had no mark before, and the number of rows counted."""
+    """The changed indexes, the number of those that had no mark before, and the number of counted rows."""
 
     changed: Column
     newly_marked: int
@@ -200,7 +200,7 @@ class AddedCounts(NamedTuple):
 
 
 def add_counts(
-    places: Column,
+    indexes: Column,
     bits: Words,
     bit: int,
     codes: Column | None,
@@ -209,27 +209,27 @@ def add_counts(
     marks: Marks,
     mark: int,
 ) -> AddedCounts:
-    """For each row that has the bit, add 1 to ``counts`` and its code to ``sums``, at its place.
+    """For each row that has the bit, add 1 to ``counts`` and its code to ``sums``, at its index.
 
-    ``marks`` is as in ``count_up_to_bound``, by place; a negative entry means no mark.
+    ``marks`` is as in ``count_up_to_bound``, by index; a negative entry means no mark.
     """
     if (library := compiled_kernel()) is None:
         rows = np.flatnonzero(bits >> np.uint64(bit) & np.uint64(1))
-        _, begins, times = np.unique(places[rows], return_index=True, return_counts=True)
+        _, begins, times = np.unique(indexes[rows], return_index=True, return_counts=True)
         order = np.argsort(begins)
-        changed = places[rows][begins[order]]
+        changed = indexes[rows][begins[order]]
         counts[changed] += times[order]
         if codes is not None:
-            np.add.at(sums, places[rows], codes[rows])
+            np.add.at(sums, indexes[rows], codes[rows])
         newly_marked = int(np.count_nonzero(marks[changed] < 0))
         marks[changed] = mark
         return AddedCounts(changed, newly_marked, len(rows))
     if codes is not None:
         codes = np.ascontiguousarray(codes, dtype=np.int64)
-    changed, totals = np.empty(min(len(places), len(counts)), dtype=np.int64), np.zeros(2, dtype=np.int64)
+    changed, totals = np.empty(min(len(indexes), len(counts)), dtype=np.int64), np.zeros(2, dtype=np.int64)
     found = library.sotto_add(
-        len(places),
-        *addresses(places, bits),
+        len(indexes),
+        *addresses(indexes, bits),
         bit,
         None if codes is None else address(codes),
         *addresses(counts, sums, marks),

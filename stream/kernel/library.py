@@ -12,9 +12,9 @@ from typing import Any, Final
 
 from stream.environment import KERNEL_OFF, KERNEL_VARIABLE
 
-SOURCES: Final = Path(__file__).parent
+SOURCE_FOLDER: Final = Path(__file__).parent
 """Folder of the C sources."""
-FILE: Final = SOURCES / "kernel.so"
+LIBRARY_FILE: Final = SOURCE_FOLDER / "kernel.so"
 """The built library."""
 
 _POINTER, _NUMBER, _UNSIGNED = ctypes.c_void_p, ctypes.c_int64, ctypes.c_uint64
@@ -65,7 +65,7 @@ class _LoadedKernel:
     library: Any = None
 
 
-def digest_of(folder: Path) -> str:
+def digest_sources(folder: Path) -> str:
     """Return a digest of the C sources in a folder."""
     return sha256(b"".join(source.read_bytes() for source in sorted(folder.glob("*.[ch]")))).hexdigest()
 
@@ -74,14 +74,14 @@ def _is_off() -> bool:
     return os.environ.get(KERNEL_VARIABLE, "").casefold() == KERNEL_OFF
 
 
-def load(file: Path = FILE) -> Any:
+def load_kernel(file: Path = LIBRARY_FILE) -> Any:
     """Load the compiled kernel; None if it is missing or built from other sources, or turned off."""
     if _is_off():
         return None
     try:
         library = ctypes.CDLL(str(file))
         library.sotto_source.restype = ctypes.c_char_p
-        if library.sotto_source().decode() != digest_of(SOURCES):
+        if library.sotto_source().decode() != digest_sources(SOURCE_FOLDER):
             return None
         for name, (result, arguments) in _FUNCTIONS.items():
             function = getattr(library, name)
@@ -95,7 +95,7 @@ def describe_missing_kernel() -> str | None:
     """Describe why there is no kernel, with the remedy; None if it is loaded, or turned off on purpose."""
     if compiled_kernel() is not None or _is_off():
         return None
-    state = "is of another version or platform" if FILE.exists() else "is missing"
+    state = "is of another version or platform" if LIBRARY_FILE.exists() else "is missing"
     return (
         f"the compiled kernel {state}, so loops over events run in Python, several times slower; install Sotto again, "
         "or run 'python hatch_build.py' in a source tree"
@@ -117,4 +117,4 @@ def use_kernel(library: Any) -> Iterator[None]:
         _LoadedKernel.library = before
 
 
-_LoadedKernel.library = load()
+_LoadedKernel.library = load_kernel()

@@ -78,7 +78,7 @@ class FigureArrays:
 
     def texts(self, name: str, slots: npt.NDArray[np.intp]) -> Spans:
         """Return the entries of some slots in an array of bytes."""
-        kind, offset = self._layout.place_of(name)
+        kind, offset = self._layout.field_of(name)
         at = slots * self._layout.size + offset
         return Spans(self.rows.reshape(-1), at, np.full(len(slots), kind.itemsize, dtype=np.int32))
 
@@ -147,7 +147,7 @@ def _adjacent_layout(kind: type[FigureArrays]) -> np.dtype[Any]:
     names = sorted(kinds, key=lambda name: -kinds[name].alignment)
     packed = np.dtype([(name, kinds[name]) for name in names])
     layout = RowLayout(packed)
-    offsets = [layout.place_of(name)[1] for name in names]
+    offsets = [layout.field_of(name)[1] for name in names]
     size = -(-packed.itemsize // LINE_BYTES) * LINE_BYTES
     formats = [kinds[name] for name in names]
     return np.dtype({"names": names, "formats": formats, "offsets": offsets, "itemsize": size})

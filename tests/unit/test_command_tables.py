@@ -7,14 +7,14 @@ import io
 import pytest
 from rich.console import Console
 
-from stream.cli.output import table_of
+from stream.cli.output import make_table
 from stream.cli.run.demo_command import COLUMNS, _row
 from stream.dev.audit import audit_all, cases_of
 
 
 def printed(width: int, title: str, columns: list[str], rows: list[list[str]]) -> str:
     console = Console(file=io.StringIO(), width=width)
-    console.print(table_of(console, title, columns, rows))
+    console.print(make_table(console, title, columns, rows))
     assert isinstance(console.file, io.StringIO)
     return console.file.getvalue()
 

@@ -427,7 +427,7 @@ def test_a_plan_by_itself_is_not_told_where_there_is_none() -> None:
         ),
         (
             [*GROUPS, *SMALL, *by("3")],
-            "--group-by: '3' is not a place in --sizes, whose places are 1, 2; give one",
+            "--group-by: '3' is not a position in --sizes, whose positions are 1, 2; give one",
         ),
         ([*GROUPS, *SMALL, *by("2", "2")], "--group-by: '2' is given twice; give it once"),
         (

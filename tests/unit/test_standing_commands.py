@@ -12,7 +12,7 @@ from typer.testing import CliRunner
 from sotto import Driver, Invalid, Refused, Result
 from stream.cli.app import app
 from stream.cli.manage import record_rows
-from stream.cli.manage.query_commands import _line
+from stream.cli.manage.query_commands import _format_answer
 from tests.builders import KEY
 from tests.commands import Connected, run_connected
 from tests.unit.processors.live import GROUP, WINDOW, flights, question, standing, window
@@ -55,7 +55,7 @@ def test_results_name_their_window_and_group(driver: Driver) -> None:
     assert result.interval is not None
     about = "numbers [2013-01-01T05:00:00Z … 2013-01-01T06:00:00Z, origin EWR]"
     assert str(result).startswith(f"{about}: ")
-    assert _line(result).startswith(f"{about} 1 answer ")
+    assert _format_answer(result).startswith(f"{about} 1 answer ")
     assert result.rows()[0] == {
         "stream": "numbers",
         "id": "1",

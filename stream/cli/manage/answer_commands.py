@@ -65,10 +65,10 @@ def estimate(
             raise CommandError(f"grant: belongs to stream '{record.spec.stream}'; give the grant of '{stream}'")
     try:
         if answers is None:
-            found = estimate_stream_shares(record, asyncio.run(_collected(stream)), beta)
+            found = estimate_stream_shares(record, asyncio.run(_read_answers(stream)), beta)
         else:
             with numbered_lines(answers) as lines:
-                found = estimate_stream_shares(record, _decoded(answers, lines), beta)
+                found = estimate_stream_shares(record, _decode_answers(answers, lines), beta)
     except ShareEstimateError as error:
         raise CommandError(str(error)) from None
     if as_json:
@@ -79,18 +79,18 @@ def estimate(
         ["category", "answers", "share", "interval", "deviation"],
         [
             [
-                one.category,
-                str(one.answers),
-                f"{one.estimate:.4f}",
-                f"{one.low:.4f} to {one.high:.4f}",
-                f"{one.deviation:.4f}",
+                share.category,
+                str(share.answers),
+                f"{share.estimate:.4f}",
+                f"{share.low:.4f} to {share.high:.4f}",
+                f"{share.deviation:.4f}",
             ]
-            for one in found.shares
+            for share in found.shares
         ],
     )
 
 
-def _decoded(file: str, lines: Iterable[tuple[int, bytes]]) -> Iterator[Answer]:
+def _decode_answers(file: str, lines: Iterable[tuple[int, bytes]]) -> Iterator[Answer]:
     for number, (_, line) in enumerate(lines, 1):
         try:
             yield _answers.decode(line)
@@ -100,7 +100,7 @@ def _decoded(file: str, lines: Iterable[tuple[int, bytes]]) -> Iterator[Answer]:
             ) from None
 
 
-async def _collected(stream: str) -> list[Answer]:
+async def _read_answers(stream: str) -> list[Answer]:
     """Read a stream's committed answers up to now."""
     settings = local_settings()
     async with AsyncClient(settings) as client:
@@ -118,7 +118,7 @@ async def _collected(stream: str) -> list[Answer]:
     return found
 
 
-_SIGNS: Final = {
+_OUTCOME_SIGNS: Final = {
     "above": ("▲ ALERT", "bold red"),
     "below": ("· quiet", "bright_black"),
     "answer": ("· answer", ""),
@@ -146,28 +146,30 @@ def watch(
     if any(not name for name in streams or ()):
         raise CommandError("give a stream's name, or * for all")
     try:
-        asyncio.run(_follow(tuple(streams or ()), source, limit, every=every, old=from_beginning, as_json=as_json))
+        asyncio.run(
+            _follow(tuple(streams or ()), source, limit, show_all=every, old=from_beginning, as_json=as_json)
+        )
     except KeyboardInterrupt:
         raise typer.Exit(130) from None
 
 
 async def _follow(
-    streams: tuple[str, ...], source: str | None, limit: int, *, every: bool, old: bool, as_json: bool
+    streams: tuple[str, ...], source: str | None, limit: int, *, show_all: bool, old: bool, as_json: bool
 ) -> None:
-    seen = 0
+    shown = 0
     async with AsyncClient() as client:
-        async for notice in client.watch(*streams, source=source, quiet=every, from_beginning=old):
+        async for notice in client.watch(*streams, source=source, quiet=show_all, from_beginning=old):
             if as_json:
-                show_json(document(notice))
+                show_json(notice_document(notice))
             else:
-                for line in lines(notice, console.width):
+                for line in format_notice(notice, console.width):
                     console.print(line, soft_wrap=True)
-            seen += 1
-            if seen == limit:
+            shown += 1
+            if shown == limit:
                 return
 
 
-def document(notice: Notice) -> dict[str, Any]:
+def notice_document(notice: Notice) -> dict[str, Any]:
     """Return a notice as JSON: the time, source and stream, and the answer's fields or ``ended``."""
     common = {"time": format_time(notice.time), "source": notice.source, "stream": notice.stream}
     if notice.answer is None:
@@ -176,7 +178,7 @@ def document(notice: Notice) -> dict[str, Any]:
     return {**common, **notice.answer.model_dump(mode="json", exclude_none=True), **counted}
 
 
-def lines(notice: Notice, width: int) -> list[Text]:
+def format_notice(notice: Notice, width: int) -> list[Text]:
     """Format a notice for ``width`` columns; lines break between its parts if possible."""
     clock = time.strftime("%H:%M:%S", time.localtime(notice.time))
     answer = notice.answer
@@ -185,7 +187,7 @@ def lines(notice: Notice, width: int) -> list[Text]:
     if answer is None:
         sign, style, parts = "■ ended", "yellow", [name, notice.ended or ""]
     else:
-        sign, style = _SIGNS[answer.outcome]
+        sign, style = _OUTCOME_SIGNS[answer.outcome]
         left = answer.tops_left
         parts = [
             name,

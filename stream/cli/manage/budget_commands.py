@@ -63,7 +63,7 @@ def add(
         show_json(receipt)
     else:
         say(
-            f"source {wanted.source} is registered with ε {wanted.epsilon:g}, δ {wanted.delta:g}{_clamping(wanted)}"
+            f"source {wanted.source} is registered with ε {wanted.epsilon:g}, δ {wanted.delta:g}{_describe_clamping(wanted)}"
         )
         if isinstance(wanted, EventsSource):
             say(describe_live_topic(wanted), soft_wrap=True)
@@ -81,7 +81,7 @@ def join(
     population: Annotated[str, typer.Argument(help="The population to join.")],
     as_json: AsJson = False,
 ) -> None:
-    """Add a source to a population, for good; refused unless its grants fit the population's budget."""
+    """Add a source to a population permanently; refused unless its grants fit the population's budget."""
     receipt = call_client(lambda client: client.join(source, population))
     if as_json:
         show_json(receipt)
@@ -114,7 +114,7 @@ def refresh(
 
 @app.command("list")
 def list_sources(every: AllPeriods = False, as_json: AsJson = False) -> None:
-    """List all sources with their budgets; a source with periods with its latest period's."""
+    """List all sources with their budgets; for a source with periods, its latest period's budget."""
     records = call_client(lambda client: client.list_sources())
     records = sorted(records, key=lambda record: record.source.source)
     if as_json:
@@ -145,7 +145,7 @@ def list_sources(every: AllPeriods = False, as_json: AsJson = False) -> None:
 def show(source: Annotated[str, typer.Argument()], as_json: AsJson = False) -> None:
     """Show a source's budget and its streams."""
     most = None if as_json else SHOWN_STREAMS
-    record, grants, allotments = call_client(lambda client: _budget(client, source, most))
+    record, grants, allotments = call_client(lambda client: _fetch_budget(client, source, most))
     if as_json:
         digests = {
             one.grant.spec.stream: {"status": one.digest, "written": one.written} for one in grants if one.digest
@@ -153,7 +153,7 @@ def show(source: Annotated[str, typer.Argument()], as_json: AsJson = False) -> N
         document = {"source": record, "grants": [one.grant for one in grants], "digests": digests}
         show_json({**document, **({"allotments": allotments} if allotments else {})})
         return
-    show_budget(f"{source} ({record.state}){_clamping(record.source)}", record, allotments)
+    show_budget(f"{source} ({record.state}){_describe_clamping(record.source)}", record, allotments)
     if isinstance(record.source, EventsSource):
         say(describe_live_topic(record.source), soft_wrap=True)
         if record.source.has_periods:
@@ -195,7 +195,7 @@ def show(source: Annotated[str, typer.Argument()], as_json: AsJson = False) -> N
             say(f"{one.grant.spec.stream} is not answering: {one.reason}")
 
 
-def _clamping(source: Source) -> str:
+def _describe_clamping(source: Source) -> str:
     """Format the range to which a source of values clamps them; empty for other sources."""
     if not isinstance(source, ValuesSource):
         return ""
@@ -211,7 +211,7 @@ async def _refresh(client: AsyncClient, source: str, *, close: bool) -> tuple[Re
     return receipt, sorted(one.spec.stream for one in now if one.spec.stream in before and one.ending == "closed")
 
 
-async def _budget(
+async def _fetch_budget(
     client: AsyncClient, source: str, most: int | None
 ) -> tuple[SourceRecord, list[ShownGrant], list[AllotmentRecord]]:
     grants = await join_grants(client, await client.list_streams(source, limit=most))
@@ -269,7 +269,7 @@ def list_populations(as_json: AsJson = False) -> None:
 @population_app.command("show")
 def show_population(population: Annotated[str, typer.Argument()], as_json: AsJson = False) -> None:
     """Show a population's budget, its sources and its allotments."""
-    record, sources, allotments = call_client(lambda client: _population(client, population))
+    record, sources, allotments = call_client(lambda client: _fetch_population(client, population))
     if as_json:
         show_json({"population": record, "sources": sources, "allotments": allotments})
         return
@@ -317,14 +317,14 @@ def allot(
     if as_json:
         show_json(receipt)
         return
-    of = f"source {source}" if source is not None else f"population {population}"
-    say(f"{', '.join(analyst or [allotment])} may have ε {epsilon:g} of {of}")
+    owner = f"source {source}" if source is not None else f"population {population}"
+    say(f"{', '.join(analyst or [allotment])} may have ε {epsilon:g} of {owner}")
 
 
-async def _population(
+async def _fetch_population(
     client: AsyncClient, population: str
 ) -> tuple[PopulationRecord, list[SourceRecord], list[AllotmentRecord]]:
     record = await client.population(population)
     sources = sorted(await client.list_sources(), key=lambda one: one.source.source)
-    mine = [one for one in sources if one.population == population]
-    return record, mine, await client.list_allotments(population=population)
+    members = [one for one in sources if one.population == population]
+    return record, members, await client.list_allotments(population=population)

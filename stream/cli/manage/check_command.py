@@ -67,8 +67,8 @@ def _print(report: CheckReport) -> None:
     say(f"{report.source}: {report.rows:,} rows in {report.path}", soft_wrap=True)
     if report.as_declared is not None and report.changed is not None and report.left_out is not None:
         say(
-            f"{_part(report.as_declared, report.rows)} fit unchanged, {_part(report.changed, report.rows)} count with a "
-            f"cell changed, {_part(report.left_out, report.rows)} are left out"
+            f"{_format_part(report.as_declared, report.rows)} fit unchanged, {_format_part(report.changed, report.rows)} count with a "
+            f"cell changed, {_format_part(report.left_out, report.rows)} are left out"
         )
     _print_columns(report.columns)
     if report.misfits:
@@ -82,7 +82,7 @@ def _print(report: CheckReport) -> None:
                     f"{one.rows:,}",
                     _share(one.rows, report.rows),
                     one.fate if one.becomes is None else f"{one.becomes} ({one.fate})",
-                    _found(one),
+                    _describe_found(one),
                 ]
                 for one in report.misfits
             ],
@@ -103,11 +103,11 @@ def _print(report: CheckReport) -> None:
 
 def _print_columns(columns: ColumnMatch) -> None:
     if columns.missing:
-        say(f"missing columns: {_names(columns.missing)}; the file has {_names(columns.found)}")
+        say(f"missing columns: {_list_names(columns.missing)}; the file has {_list_names(columns.found)}")
     for reason in columns.unusable.values():
         say(reason)
     if columns.undeclared and columns.usable:
-        say(f"undeclared columns, not read: {_names(columns.undeclared)}")
+        say(f"undeclared columns, not read: {_list_names(columns.undeclared)}")
 
 
 def _print_people(people: PersonRows) -> None:
@@ -118,21 +118,23 @@ def _print_people(people: PersonRows) -> None:
     )
 
 
-def _found(one: Misfit) -> str:
-    if one.farthest is not None:
-        return f"as far as {one.farthest}"
-    listed = ", ".join(f"'{found.value}' {found.rows:,}×" for found in one.found)
-    if one.different is None:
+def _describe_found(misfit: Misfit) -> str:
+    if misfit.farthest is not None:
+        return f"as far as {misfit.farthest}"
+    listed = ", ".join(f"'{found.value}' {found.rows:,}×" for found in misfit.found)
+    if misfit.different is None:
         return f"{listed}, and very many others" if listed else ""
-    return listed + (f", and {one.different - len(one.found):,} others" if one.different > len(one.found) else "")
+    return listed + (
+        f", and {misfit.different - len(misfit.found):,} others" if misfit.different > len(misfit.found) else ""
+    )
 
 
-def _names(names: Sequence[str]) -> str:
+def _list_names(names: Sequence[str]) -> str:
     more = f" and {len(names) - _SHOWN_NAMES} more" if len(names) > _SHOWN_NAMES else ""
     return ", ".join(f"'{name}'" for name in names[:_SHOWN_NAMES]) + more
 
 
-def _part(part: int, rows: int) -> str:
+def _format_part(part: int, rows: int) -> str:
     return f"{part:,} ({_share(part, rows)})"
 
 

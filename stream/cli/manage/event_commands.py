@@ -14,7 +14,7 @@ import typer
 from schemas import EventsSource, format_moment
 from schemas.wire import DECODE_ERRORS
 from stream.cli.manage.record_rows import call_client
-from stream.cli.output import CommandError, name_of, numbered_lines, say
+from stream.cli.output import CommandError, document_name, numbered_lines, say
 from stream.client.async_client import AsyncClient
 from stream.errors import Invalid
 from stream.events import Flaw
@@ -23,8 +23,8 @@ from stream.kafka.client.local_address import local_settings
 from stream.kafka.topics.live_topics import create_live_topic
 from stream.questions.live_events import Replay, parse_time, require_live_source
 
-AT_ONCE: Final = 1000
-_ARRAY: Final = "begins a JSON array; give one object a line, as jq -c '.[]' writes them"
+EVENTS_PER_BATCH: Final = 1000
+_ARRAY_PROBLEM: Final = "begins a JSON array; give one object a line, as jq -c '.[]' writes them"
 
 _decode = msgspec.json.Decoder().decode
 
@@ -59,7 +59,7 @@ def publish(
         raise CommandError("--until: needs --marks; give both")
     last = None if until is None else parse_time(until)
     with numbered_lines(file) as lines:
-        events = _objects_of(file, lines)
+        events = _require_objects(file, lines)
         call_client(lambda client: _publish(client, source, events, marks, last))
 
 
@@ -74,36 +74,36 @@ def topic(
 
     Exit status 1 if the topic exists with producers' timestamps and the source's windows need the broker's.
     """
-    declared, count, made = call_client(lambda client: _create_topic(client, source, partitions))
-    if made:
+    declared, count, is_new = call_client(lambda client: _create_topic(client, source, partitions))
+    if is_new:
         say(f"created {declared.topic} with {count} partitions")
     else:
         say(f"{declared.topic} exists already, with {count} partitions")
 
 
-def _objects_of(file: str, lines: Iterator[tuple[int, bytes]]) -> Iterator[tuple[int, bytes]]:
+def _require_objects(file: str, lines: Iterator[tuple[int, bytes]]) -> Iterator[tuple[int, bytes]]:
     """Return the numbered lines unchanged; CommandError if the first is not a JSON object."""
     first = next(lines, None)
     if first is None:
         return iter(())
     number, line = first
-    if (problem := _no_object(line)) is not None:
-        raise CommandError(f"{name_of(file)}: line {number}: {problem}")
+    if (problem := _object_problem(line)) is not None:
+        raise CommandError(f"{document_name(file)}: line {number}: {problem}")
     return chain([first], lines)
 
 
-def _no_object(line: bytes) -> str | None:
+def _object_problem(line: bytes) -> str | None:
     """Return the problem of a line that is not a JSON object, with a remedy; None for an object."""
     try:
         found = _decode(line)
     except DECODE_ERRORS:
         if line.startswith(b"["):
-            return _ARRAY
+            return _ARRAY_PROBLEM
         if line.startswith(b"{"):
             return "begins a JSON object of several lines, or is cut off; give one object a line, as jq -c . writes them"
         return "is not JSON; give one JSON object a line (JSON Lines), not CSV or another format"
     if isinstance(found, list):
-        return _ARRAY
+        return _ARRAY_PROBLEM
     return None if isinstance(found, dict) else "is JSON, but not an object; give one JSON object a line"
 
 
@@ -127,16 +127,18 @@ class _Report:
         """Return the number of refused events."""
         return self._refused.total()
 
-    def judge(self, lines: Sequence[tuple[int, bytes]], now: int | None, *, in_order: bool = False) -> list[int]:
+    def check_lines(
+        self, lines: Sequence[tuple[int, bytes]], now: int | None, *, in_order: bool = False
+    ) -> list[int]:
         """Check numbered lines, count them, and return the time of each event."""
         moments, flaws = self._check.check([line for _, line in lines], now, in_order=in_order)
         self.accepted += len(lines) - len(flaws)
-        for place, flaw in sorted(flaws.items()):
+        for index, flaw in sorted(flaws.items()):
             self._refused[flaw] += 1
-            self._lines.setdefault(flaw, lines[place][0])
+            self._lines.setdefault(flaw, lines[index][0])
         return moments
 
-    def say_reasons(self) -> None:
+    def print_reasons(self) -> None:
         """Print why events were refused."""
         for flaw, line in self._lines.items():
             say(f"{self._refused[flaw]:,} refused, the first at line {line:,}: {flaw.message}")
@@ -149,9 +151,9 @@ async def _publish(
     report = _Report(EventCheck(declared, await client.list_streams(source)))
     if marks is None:
         added = ""
-        while some := list(islice(lines, AT_ONCE)):
-            report.judge(some, round(1000 * time()) if declared.clock == "broker" else None)
-            await client.publish(source, [line for _, line in some])
+        while batch := list(islice(lines, EVENTS_PER_BATCH)):
+            report.check_lines(batch, round(1000 * time()) if declared.clock == "broker" else None)
+            await client.publish(source, [line for _, line in batch])
     else:
         first = moment = None
         for moment, events in _replay(Replay(declared, marks, until), lines, report):
@@ -160,7 +162,7 @@ async def _publish(
             await client.publish(source, events)
         added = f", with marks from {format_moment(first or 0)} to {format_moment(moment or 0)}"
     await client.flush()
-    report.say_reasons()
+    report.print_reasons()
     say(f"{report.accepted:,} events accepted, {report.refused:,} refused in {declared.topic}{added}")
     if report.refused:
         raise typer.Exit(1)
@@ -171,12 +173,14 @@ def _replay(
 ) -> Iterator[tuple[int, list[bytes]]]:
     """Return each watermark with the events that follow it; print the reasons if all are refused."""
 
-    def judged() -> Iterator[tuple[bytes, int]]:
-        while some := list(islice(lines, AT_ONCE)):
-            yield from zip((line for _, line in some), report.judge(some, None, in_order=True), strict=True)
+    def checked_events() -> Iterator[tuple[bytes, int]]:
+        while batch := list(islice(lines, EVENTS_PER_BATCH)):
+            yield from zip(
+                (line for _, line in batch), report.check_lines(batch, None, in_order=True), strict=True
+            )
 
     try:
-        return replay.group_by_mark(judged())
+        return replay.group_by_mark(checked_events())
     except Invalid:
-        report.say_reasons()
+        report.print_reasons()
         raise

@@ -30,12 +30,12 @@ app = typer.Typer(
 _WITH_THE_LEDGER: Final = "the ledger follows from it"
 _TRAIL_ALONE: Final = "only the trail was checked"
 
-Verified = tuple[TrailHead, list[str], str]
+Verification = tuple[TrailHead, list[str], str]
 """A trail's head, the findings, and whether the ledger was compared too, as a sentence."""
 
-_HEAD = re.compile(r"^([0-9]{1,18}):([0-9a-f]{64})$")
+_HEAD_PATTERN = re.compile(r"^([0-9]{1,18}):([0-9a-f]{64})$")
 
-Noted = Annotated[
+NotedHeads = Annotated[
     list[str] | None,
     typer.Option("--head", help="A head noted earlier, as NUMBER:DIGEST; repeat the option for several."),
 ]
@@ -77,7 +77,7 @@ def verify(
     file: Annotated[
         Path | None, typer.Argument(help="A backup, or a trail exported as .jsonl; Kafka's topics if omitted.")
     ] = None,
-    head: Noted = None,
+    head: NotedHeads = None,
     as_json: AsJson = False,
 ) -> None:
     """Check that the trail is unchanged and that the ledger follows from it; exit status 1 if not.
@@ -85,9 +85,9 @@ def verify(
     The chain of digests reveals every change, except if the whole trail and the ledger are rewritten, as a broker's
     administrator can. Keep the head elsewhere and pass it next time to detect that too.
     """
-    noted = [_head(one) for one in head or ()]
+    noted = [_parse_head(one) for one in head or ()]
     with explain_missing_packages():
-        end, findings, looked_at = _verified_file(file, noted) if file is not None else _verified(noted)
+        end, findings, scope = _verify_file(file, noted) if file is not None else _verify_topics(noted)
     if as_json:
         show_json({"head": f"{end.entries}:{end.digest}", "entries": end.entries, "findings": findings})
     else:
@@ -97,7 +97,7 @@ def verify(
     if findings:
         raise CommandError(f"{len(findings)} findings: the trail or the ledger was changed")
     if not as_json:
-        typer.echo(f"{end.entries} entries, none changed, left out or cut off; {looked_at}")
+        typer.echo(f"{end.entries} entries, none changed, left out or cut off; {scope}")
 
 
 @app.command("export")
@@ -126,7 +126,7 @@ def import_ledger(
             "'accept-loss': they continue, and budget may be granted twice."
         ),
     ],
-    head: Noted = None,
+    head: NotedHeads = None,
     as_json: AsJson = False,
 ) -> None:
     """Restore a backup into newly created, empty topics while no service runs.
@@ -136,26 +136,26 @@ def import_ledger(
     with explain_missing_packages():
         from stream.dev.backup_file import BackupFile  # noqa: PLC0415  (other commands do without)
         from stream.dev.backup_transfer import restore_backup  # noqa: PLC0415
-    noted = [_head(one) for one in head or ()]
-    meant: Since = "accept_loss" if since == "accept-loss" else since
+    noted = [_parse_head(one) for one in head or ()]
+    since_code: Since = "accept_loss" if since == "accept-loss" else since
     with translate_errors():
-        sources, lost = asyncio.run(restore_backup(local_settings(), BackupFile(file), meant, noted))
+        sources, lost = asyncio.run(restore_backup(local_settings(), BackupFile(file), since_code, noted))
     if as_json:
-        show_json({"sources": sources, "lost": lost, "since": meant})
+        show_json({"sources": sources, "lost": lost, "since": since_code})
         return
-    said = {
+    outcome = {
         "nothing": "continue",
         "halt": "are halted, and so are populations",
-        "accept_loss": "continue, whatever was granted since",
-    }[meant]
+        "accept_loss": "continue, although later grants are unknown",
+    }[since_code]
     typer.echo(
-        f"{sources} sources {said}; {lost} streams were not closed: they are halted and their grants count as spent"
+        f"{sources} sources {outcome}; {lost} streams were not closed: they are halted and their grants count as spent"
         + ("; close them if a budget renews: until then they count in each of its periods" if lost else "")
     )
 
 
-def _head(text: str) -> TrailHead:
-    if (found := _HEAD.match(text)) is None:
+def _parse_head(text: str) -> TrailHead:
+    if (found := _HEAD_PATTERN.match(text)) is None:
         raise CommandError("--head: is not NUMBER:DIGEST; copy it from the output of an earlier check")
     return TrailHead(entries=int(found[1]), digest=found[2], time=0)
 
@@ -165,7 +165,9 @@ def _matching_entries(wanted: Mapping[str, str]) -> Iterator[list[tuple[TrailRec
     found = False
     for values in _batches():
         entries = [(trail_codec.decode(value), value) for value in values]
-        batch = [one for one in entries if all(getattr(one[0], name, None) == own for name, own in wanted.items())]
+        batch = [
+            one for one in entries if all(getattr(one[0], name, None) == value for name, value in wanted.items())
+        ]
         found |= bool(batch)
         yield batch
     if not found and "source" in wanted:
@@ -175,12 +177,12 @@ def _matching_entries(wanted: Mapping[str, str]) -> Iterator[list[tuple[TrailRec
 def _batches() -> Iterator[Sequence[bytes]]:
     """Yield the trail from Kafka in batches."""
     with asyncio.Runner() as runner, _connected(runner) as connection:
-        each = read_topic(connection, connection.topics.trail)
+        batches = read_topic(connection, connection.topics.trail)
         try:
-            while (batch := runner.run(_next(each))) is not None:
+            while (batch := runner.run(_next_batch(batches))) is not None:
                 yield [record.value or b"" for record in batch]
         finally:
-            runner.run(each.aclose())
+            runner.run(batches.aclose())
 
 
 @contextmanager
@@ -194,11 +196,11 @@ def _connected(runner: asyncio.Runner) -> Iterator[Connection]:
             runner.run(connection.close())
 
 
-async def _next(each: AsyncGenerator[Sequence[Any], None]) -> Sequence[Any] | None:
-    return await anext(each, None)
+async def _next_batch(batches: AsyncGenerator[Sequence[Any], None]) -> Sequence[Any] | None:
+    return await anext(batches, None)
 
 
-def _verified(noted: Iterable[TrailHead]) -> Verified:
+def _verify_topics(noted: Iterable[TrailHead]) -> Verification:
     """Verify Kafka's topics: read the ledger, then the trail; compare both at the ledger's trail head."""
     from stream.budget.trail_verification import TrailCheck  # noqa: PLC0415  (needs the workers' packages)
 
@@ -218,7 +220,7 @@ def _verified(noted: Iterable[TrailHead]) -> Verified:
     return check.head, [*check.findings(), *compared, *check.missing_heads()], _WITH_THE_LEDGER
 
 
-def _verified_file(file: Path, noted: Iterable[TrailHead]) -> Verified:
+def _verify_file(file: Path, noted: Iterable[TrailHead]) -> Verification:
     """Verify a backup or an exported trail; the file's content decides which it is."""
     from stream.budget.trail_verification import TrailCheck  # noqa: PLC0415
     from stream.dev.backup_file import BackupFile, check_backup, is_backup  # noqa: PLC0415

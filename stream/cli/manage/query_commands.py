@@ -47,7 +47,7 @@ MaxPrice = Annotated[
 DryRun = Annotated[bool, typer.Option("--dry-run", help="Print the highest possible price and charge nothing.")]
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON, one answer a line.")]
 
-_OPTIONS: Final = {
+_OPTION_OF_FIELD: Final = {
     "stream": "STREAM",
     "group_by": "--group-by",
     "max_price": "--max-price",
@@ -64,7 +64,7 @@ _OPTIONS: Final = {
 }
 """The option or argument of each field of a question."""
 
-_ASK: Final = {
+_QUESTION_FIELDS: Final = {
     *("value", "where", "sum", "mean", "group_by", "category", "fraction"),
     *("rate", "people", "person_sum"),
     *STATISTICS,
@@ -74,15 +74,15 @@ _ASK: Final = {
 MARK: Final = "not informative"
 """The word beside a number whose error may exceed it."""
 
-LONGEST_WAIT: Final = 86_400.0
+MAX_TIMEOUT: Final = 86_400.0
 """Longest wait for an answer, in seconds."""
 
 
-def seconds(given: float) -> float:
+def check_timeout(given: float) -> float:
     """Check a timeout option: ``min`` and ``max`` of Typer would accept NaN."""
-    if not 0.0 < given <= LONGEST_WAIT:
+    if not 0.0 < given <= MAX_TIMEOUT:
         raise typer.BadParameter(
-            f"{given:g} is not a valid timeout; give seconds above 0, at most {LONGEST_WAIT:g}"
+            f"{given:g} is not a valid timeout; give seconds above 0, at most {MAX_TIMEOUT:g}"
         )
     return given
 
@@ -131,7 +131,7 @@ def ask(
     ] = None,
     max_price: MaxPrice = None,
     dry_run: DryRun = False,
-    timeout: Annotated[float, typer.Option(help="Seconds to wait for the answer.", callback=seconds)] = 30.0,
+    timeout: Annotated[float, typer.Option(help="Seconds to wait for the answer.", callback=check_timeout)] = 30.0,
     as_json: AsJson = False,
 ) -> None:
     """Ask one query and wait for its answer.
@@ -162,23 +162,23 @@ def ask(
         "bound": person_bound,
         "top": top,
     }
-    fields = {name: one for name, one in given.items() if one is not None}
+    fields = {name: field for name, field in given.items() if field is not None}
     fields |= {name: True for name, given in (("fraction", fraction), ("people", people)) if given}
     document = _json_object(question) if question is not None else {}
-    if not document and not fields.keys() & _ASK:
+    if not document and not fields.keys() & _QUESTION_FIELDS:
         raise CommandError(
             "no question: give --value, --where, --sum, --mean, --quantile, --iqr, --variance, --stddev, --group-by, --rate, --people, "
             "--person-sum or --category; --question for values, candidates, terms or cells"
         )
     for name in fields.keys() & document.keys():
-        raise CommandError(f"{_OPTIONS.get(name, name)}: --question has '{name}' too; give it once")
+        raise CommandError(f"{_OPTION_OF_FIELD.get(name, name)}: --question has '{name}' too; give it once")
     if document.get("stream", stream) != stream:
         raise CommandError(f"--question: names another stream than '{stream}'; name one stream")
     try:
         asked = {"id": uuid.uuid4().hex, **document, **fields, "stream": stream}
         query = Query.model_validate_json(json.dumps(asked))
     except ValidationError as error:
-        named = describe(error, lambda name: _OPTIONS.get(name, name) if name in fields else name, asked)
+        named = describe(error, lambda name: _OPTION_OF_FIELD.get(name, name) if name in fields else name, asked)
         raise CommandError(named) from None
     try:
         answer = asyncio.run(_ask(query, timeout, dry_run=dry_run))
@@ -247,7 +247,7 @@ def _show(answer: Answer, *, as_json: bool) -> None:
         marks = {"uninformative": sorted(marked)} if marked else {}
         show_json({**answer.model_dump(mode="json"), **labels, **marks})
         return
-    say(_line(answer, with_estimates=groups is None))
+    say(_format_answer(answer, with_estimates=groups is None))
     if groups is not None:
         names = list(groups[0]) if groups else ["key"]
         if answer.estimates is None:
@@ -267,9 +267,9 @@ def _show(answer: Answer, *, as_json: bool) -> None:
                     *(str(one[name]) for name in names),
                     format_estimate(n, answer.alpha, grouped=True),
                     *([] if ends is None else [format_interval(ends, grouped=True)]),
-                    *([MARK if place in marked else ""] if marked else []),
+                    *([MARK if index in marked else ""] if marked else []),
                 ]
-                for place, (one, n, ends) in cells
+                for index, (one, n, ends) in cells
             ),
         )
 
@@ -281,10 +281,10 @@ def _show_texts(answer: Answer, names: Sequence[str], groups: Sequence[Group]) -
     rows = (
         [
             *(str(one[name]) for name in names),
-            *([choices[place]] if choices else []),
-            *([format_text_interval(ends[place])] if ends else []),
+            *([choices[index]] if choices else []),
+            *([format_text_interval(ends[index])] if ends else []),
         ]
-        for place, one in enumerate(groups)
+        for index, one in enumerate(groups)
     )
     show_table("", heads, rows)
 
@@ -315,18 +315,18 @@ async def _ask(query: Query, timeout: float, *, dry_run: bool) -> Result:  # noq
 
 
 async def _follow(*, from_beginning: bool, limit: int, stream: str | None, as_json: bool) -> None:
-    seen = 0
+    shown = 0
     async with AsyncClient() as client:
         async for answer in client.answers(from_beginning=from_beginning):
             if stream is not None and answer.stream != stream:
                 continue
             _show(answer, as_json=as_json)
-            seen += 1
-            if seen == limit:
+            shown += 1
+            if shown == limit:
                 return
 
 
-def _line(answer: Answer, *, with_estimates: bool = True) -> str:
+def _format_answer(answer: Answer, *, with_estimates: bool = True) -> str:
     parts = [f"{answer.stream}{format_window(answer)}", answer.id, answer.outcome]
     if answer.estimate is not None:
         parts.append(format_estimate(answer.estimate, answer.alpha))

@@ -43,11 +43,11 @@ _Result = TypeVar("_Result")
 def call_client(call: Callable[[AsyncClient], Awaitable[_Result]]) -> _Result:
     """Run ``call`` with a connected client and return its result."""
 
-    async def connected() -> _Result:
+    async def call_connected() -> _Result:
         async with AsyncClient() as client:
             return await call(client)
 
-    return asyncio.run(connected())
+    return asyncio.run(call_connected())
 
 
 _ENDINGS = {"closed": "closing", "halted": "halting"}
@@ -148,7 +148,7 @@ def show_budget(
         show_table(
             f"{len(allotments)} allotments, limited by the budget",
             ["allotment", "analysts", "may have", "granted", "spent", "left", "streams"],
-            [_row(one) for one in sorted(allotments, key=lambda one: one.allotment)],
+            [_allotment_row(one) for one in sorted(allotments, key=lambda one: one.allotment)],
         )
 
 
@@ -160,10 +160,10 @@ def _period_line(period: Period) -> str:
     return f"period {period.number} ends at {ends} UTC{over}: {period.meaning}"
 
 
-def _row(one: AllotmentRecord) -> list[str]:
-    price = f"ε {one.epsilon:.6g}" + (f", δ {one.delta:.2g}" if one.delta else "")
-    figures = [format_amount(value) for value in (one.granted, one.spent, one.left)]
-    return [one.allotment, ", ".join(one.analysts), price, *figures, str(one.streams)]
+def _allotment_row(record: AllotmentRecord) -> list[str]:
+    price = f"ε {record.epsilon:.6g}" + (f", δ {record.delta:.2g}" if record.delta else "")
+    figures = [format_amount(value) for value in (record.granted, record.spent, record.left)]
+    return [record.allotment, ", ".join(record.analysts), price, *figures, str(record.streams)]
 
 
 _Item = TypeVar("_Item")
@@ -174,7 +174,7 @@ AllPeriods = Annotated[
 
 
 class Line(NamedTuple, Generic[_Item]):
-    """A line of a list. ``period``: "START, of N" if the line stands for N periods, the latest from START."""
+    """A line of a list; ``period`` is "START, of N" if it stands for N periods, the latest from START."""
 
     name: str
     item: _Item
@@ -184,14 +184,14 @@ class Line(NamedTuple, Generic[_Item]):
 def group_by_name(
     items: Iterable[_Item], name_of: Callable[[_Item], str], *, every: bool = False
 ) -> list[Line[_Item]]:
-    """Return one line for each name, in order: of several periods the latest, unless ``every``."""
+    """Return one line for each name, in order; a name's periods are one line, unless ``every``."""
     lines: dict[str, list[_Item]] = {}
     for item in items:
         lines.setdefault(name_of(item) if every else registered_as(name_of(item)), []).append(item)
-    return [_line(name, found, name_of) for name, found in lines.items()]
+    return [_merge_periods(name, found, name_of) for name, found in lines.items()]
 
 
-def _line(name: str, found: list[_Item], name_of: Callable[[_Item], str]) -> Line[_Item]:
+def _merge_periods(name: str, found: list[_Item], name_of: Callable[[_Item], str]) -> Line[_Item]:
     periods = [(name_of(item).removeprefix(f"{name}@"), item) for item in found if name_of(item) != name]
     if not periods:
         return Line(name, found[0])
@@ -232,14 +232,14 @@ def trail_row(entry: TrailRecord, value: bytes) -> Row:
     row |= {name: getattr(entry, name, None) for name in (*_WORDS, *_NUMBERS, *_COUNTS)}
     row["analysts"] = " ".join(row["analysts"] or ()) or None
     for name in _AMOUNTS:
-        row |= _parts(name, getattr(entry, name, None))
+        row |= _amount_columns(name, getattr(entry, name, None))
     totals = getattr(entry, "totals", None)
     for name in _TOTALS:
-        row |= _parts(f"total_{name}", getattr(totals, name, None))
+        row |= _amount_columns(f"total_{name}", getattr(totals, name, None))
     return row | {"digest": entry_digest(value), "record": value.decode()}
 
 
-def _parts(name: str, value: Amount | None) -> Row:
+def _amount_columns(name: str, value: Amount | None) -> Row:
     return {f"{name}_{part}": getattr(value, part, None) for part in _PARTS}
 
 
@@ -253,14 +253,14 @@ def write_trail(path: Path, batches: Iterable[_Batch]) -> int:
         raise CommandError(f"cannot export to {path.name}; give a name that ends with .jsonl, .csv or .parquet")
     count = 0
 
-    def counted() -> Iterator[_Batch]:
+    def counted_batches() -> Iterator[_Batch]:
         nonlocal count
         for batch in batches:
             count += len(batch)
             yield batch
 
     with create_owner_only_file(path) as file:
-        writer(file, counted())
+        writer(file, counted_batches())
     return count
 
 
@@ -290,14 +290,14 @@ def _write_lines(file: IO[bytes], batches: Iterable[_Batch]) -> None:
 
 def _write_csv(file: IO[bytes], batches: Iterable[_Batch]) -> None:
     text = io.TextIOWrapper(file, encoding="utf-8", newline="")
-    writer = csv.DictWriter(text, list(_types()), lineterminator="\n")
+    writer = csv.DictWriter(text, list(_column_types()), lineterminator="\n")
     writer.writeheader()
     for batch in batches:
         writer.writerows({name: quote_formula(value) for name, value in trail_row(*one).items()} for one in batch)
     text.detach()
 
 
-def _types() -> dict[str, str]:
+def _column_types() -> dict[str, str]:
     """Return the columns with their Arrow types."""
     amounts = (*_AMOUNTS, *(f"total_{name}" for name in _TOTALS))
     return {
@@ -314,7 +314,7 @@ def _types() -> dict[str, str]:
 
 def _write_parquet(file: IO[bytes], batches: Iterable[_Batch]) -> None:
     arrow, parquet = import_or_missing("pyarrow", "arrow"), import_or_missing("pyarrow.parquet", "arrow")
-    schema = arrow.schema([(name, getattr(arrow, kind)()) for name, kind in _types().items()])
+    schema = arrow.schema([(name, getattr(arrow, kind)()) for name, kind in _column_types().items()])
     with parquet.ParquetWriter(file, schema) as writer:
         for batch in batches:
             for start in range(0, len(batch), ROWS_PER_BATCH):
@@ -333,17 +333,21 @@ def read_lines(path: Path) -> Iterator[bytes]:
 
 def summary_row(entry: TrailRecord) -> list[str]:
     """Return an entry's number, time, author, action, subject, outcome and remaining budget."""
-    when = datetime.fromtimestamp(entry.time / 1000).astimezone().strftime("%Y-%m-%d %H:%M:%S")
-    about = getattr(entry, "stream", None) or getattr(entry, "source", None) or getattr(entry, "population", None)
+    time_text = datetime.fromtimestamp(entry.time / 1000).astimezone().strftime("%Y-%m-%d %H:%M:%S")
+    subject = (
+        getattr(entry, "stream", None) or getattr(entry, "source", None) or getattr(entry, "population", None)
+    )
     totals = getattr(entry, "totals", None)
     left = format_amount(totals.left) if totals is not None else ""
-    who = getattr(entry, "by", None) or getattr(entry, "analyst", None) or ""
-    head = [str(entry.number), when, who]
+    author = getattr(entry, "by", None) or getattr(entry, "analyst", None) or ""
+    head = [str(entry.number), time_text, author]
     match entry.kind:
         case "request":
             granted = f" {format_amount(entry.granted)}" if entry.granted is not None else ""
             reason = f": {entry.reason}" if entry.reason else ""
-            part = f"{entry.allotment}: ε {entry.epsilon:g} of {about}" if entry.allotment is not None else about
+            part = (
+                f"{entry.allotment}: ε {entry.epsilon:g} of {subject}" if entry.allotment is not None else subject
+            )
             return [*head, entry.action, part or "", f"{entry.outcome}{granted}{reason}", left]
         case "event":
             back = (
@@ -352,11 +356,11 @@ def summary_row(entry: TrailRecord) -> list[str]:
                 else ""
             )
             spent = f"spent {format_amount(entry.spent)}" if entry.spent is not None else ""
-            return [*head, entry.event, about or "", f"{spent}{back}", left]
+            return [*head, entry.event, subject or "", f"{spent}{back}", left]
         case "beginning":
             return [*head, "beginning", "", f"{entry.sources} sources, {entry.streams} streams were there", left]
         case "restored":
             return [*head, "restored", "", f"since the backup: {entry.since}; {entry.lost} streams halted", left]
         case _:
             spent = "" if totals is None else f"spent {format_amount(totals.spent)}"
-            return [*head, entry.kind, about or "", spent, left]
+            return [*head, entry.kind, subject or "", spent, left]

@@ -11,9 +11,9 @@ from stream.cli.manage.query_commands import (
     DryRun,
     ExitStatus,
     MaxPrice,
+    check_timeout,
     exit_status,
     parse_max_price,
-    seconds,
     warn,
 )
 from stream.cli.output import escape_text, say, show_json, show_table
@@ -29,7 +29,7 @@ def sql(
         str, typer.Argument(help="One SELECT of COUNT, SUM, AVG … from a source or stream; in quotes.")
     ],
     timeout: Annotated[
-        float, typer.Option(help="Seconds to wait for each answer.", callback=seconds)
+        float, typer.Option(help="Seconds to wait for each answer.", callback=check_timeout)
     ] = ANSWER_TIMEOUT,
     max_price: MaxPrice = None,
     dry_run: DryRun = False,

@@ -72,9 +72,9 @@ def list_streams(
     after: Annotated[str | None, typer.Option(help="Begin the page behind this stream.")] = None,
     as_json: AsJson = False,
 ) -> None:
-    """List all streams, or a source's; with periods the latest period's figures."""
+    """List all streams, or a source's streams; with periods, the latest period's figures."""
     every = every or as_json or limit is not None or after is not None
-    lines = call_client(lambda client: _listed(client, source, limit, after, every=every))
+    lines = call_client(lambda client: _fetch_lines(client, source, limit, after, every=every))
     if as_json:
         show_json([one.item.grant for one in lines])
         return
@@ -116,7 +116,9 @@ def extend(
     as_json: AsJson = False,
 ) -> None:
     """Grant a stream further charged answers; it keeps its measurements."""
-    receipt, grant, of = call_client(lambda client: _extended(client, source, stream, (epsilon, delta), analyst))
+    receipt, grant, declared = call_client(
+        lambda client: _extend(client, source, stream, (epsilon, delta), analyst)
+    )
     if as_json:
         show_json(receipt)
         return
@@ -124,7 +126,7 @@ def extend(
     say(
         f"stream {stream}: {receipt.answers:,} more charged answers for {format_amount(receipt.granted or grant.cost)}; {cutoff:,} in all"
     )
-    _print_promises(grant, of)
+    _print_promises(grant, declared)
 
 
 @app.command("close")
@@ -142,7 +144,7 @@ def halt(source: SourceName, stream: StreamName, as_json: AsJson = False) -> Non
 @app.command("show")
 def show(source: SourceName, stream: StreamName, as_json: AsJson = False) -> None:
     """Show a stream's grant."""
-    shown, of = call_client(lambda client: _grant(client, source, stream))
+    shown, declared = call_client(lambda client: _fetch_grant(client, source, stream))
     grant = shown.grant
     if as_json:
         show_json(grant)
@@ -166,7 +168,7 @@ def show(source: SourceName, stream: StreamName, as_json: AsJson = False) -> Non
     )
     if grant.spec.standing is not None:
         say(describe_standing_query(grant.spec.standing), soft_wrap=True)
-    _print_promises(grant, of)
+    _print_promises(grant, declared)
 
 
 def _print_promises(grant: GrantRecord, source: Source) -> None:
@@ -202,14 +204,14 @@ async def _open(
     return receipt, grant, (await client.budget(spec.source)).source
 
 
-async def _extended(
+async def _extend(
     client: AsyncClient, source: str, stream: str, price: tuple[float, float], analyst: str | None
 ) -> tuple[Receipt, GrantRecord, Source]:
     receipt = await client.extend(source, stream, *price, analyst=analyst)
     return receipt, await client.grant(source, stream), (await client.budget(source)).source
 
 
-async def _listed(
+async def _fetch_lines(
     client: AsyncClient, source: str | None, limit: int | None, after: str | None, *, every: bool
 ) -> list[Line[ShownGrant]]:
     grants = await client.list_streams(source, limit=limit, after=after)
@@ -230,6 +232,6 @@ async def _listed(
     return [Line(line.name, one, line.period) for line, one in zip(lines, shown, strict=True)]
 
 
-async def _grant(client: AsyncClient, source: str, stream: str) -> tuple[ShownGrant, Source]:
+async def _fetch_grant(client: AsyncClient, source: str, stream: str) -> tuple[ShownGrant, Source]:
     [shown] = await join_grants(client, [await client.grant(source, stream)])
     return shown, (await client.budget(source)).source

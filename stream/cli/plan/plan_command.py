@@ -19,13 +19,13 @@ from stream.cli.plan.plan_facts import (
     FormName,
     SourceOptions,
     facts_of_windows,
-    in_rows,
-    parameters_reaching,
+    find_sufficient_parameters,
     print_plan,
     print_simplest_alternative,
+    to_rows,
 )
 from stream.cli.plan.plots import plot_error
-from stream.cli.plan.standing_plans import charge_of, show_standing
+from stream.cli.plan.standing_plans import question_charge, show_standing
 from stream.cli.plan.workload_comparison import show_workload
 from stream.privacy.accuracy.source_facts import SourceFacts
 from stream.privacy.composition.refusals import require_monotone_counts
@@ -65,7 +65,7 @@ def plan(
     group_by: Annotated[
         list[str] | None,
         typer.Option(
-            help="With --form groups: a grouping attribute, by its name in --source or its place in --sizes; repeat it for each."
+            help="With --form groups: a grouping attribute, by its name in --source or its position in --sizes; repeat it for each."
             " If omitted, α holds for every possible group-by."
         ),
     ] = None,
@@ -200,19 +200,19 @@ def plan(
         "projections": projections,
         "rows": rows,
         "gap": gap,
-        "warm_start": _warm_start(warm_start),
+        "warm_start": _parse_warm_start(warm_start),
         "typical_error": typical_error,
         "worst_case": worst_case or None,
         "steps": queries,
         "counts": None if counts else False,
     }
-    own_sizes = _sizes(sizes)
+    given_sizes = _parse_sizes(sizes)
     if about is not None:
         _refuse_if(
             any(one is not None for one in (mechanism, form, alpha, table, plot)),
             "--about: compares mechanisms for all pairs of attributes; omit --mechanism, --form, --alpha, --table and --plot",
         )
-        options = SourceOptions(source, neighbors, own_sizes, universe, rows, sensitivity, grid, contributions)
+        options = SourceOptions(source, neighbors, given_sizes, universe, rows, sensitivity, grid, contributions)
         _refuse_if(epsilon is None, "--epsilon: is missing; give the budget to plan with")
         figures = StreamFigures(cast("float", epsilon), delta, beta, queries, answers)
         show_workload(options, figures, as_json=as_json)
@@ -222,7 +222,7 @@ def plan(
         options = SourceOptions(
             document=source,
             neighbors=neighbors,
-            sizes=own_sizes,
+            sizes=given_sizes,
             universe=universe,
             rows=rows,
             sensitivity=sensitivity,
@@ -251,13 +251,13 @@ def plan(
     _refuse_if(
         epsilon is None, "--epsilon: is missing; give the budget to plan with, or --alpha without --mechanism"
     )
-    over_values = mechanism.value in MECHANISMS_OF["values"] and not (own_sizes or universe)
+    over_values = mechanism.value in MECHANISMS_OF["values"] and not (given_sizes or universe)
     facts = SourceFacts(
         sensitivity_steps=sensitivity_steps(sensitivity, grid) if over_values else 1,
         grid=grid if over_values else 1.0,
         neighbors="replace" if mechanism.value == "randomized_response" else neighbors,
-        universe=math.prod(own_sizes) if own_sizes else universe or _UNIVERSE,
-        sizes=own_sizes,
+        universe=math.prod(given_sizes) if given_sizes else universe or _UNIVERSE,
+        sizes=given_sizes,
         rows=rows,
         contributions=contributions,
         disjoint=not over_values,
@@ -269,7 +269,7 @@ def plan(
     spec = StreamSpec(
         stream="plan",
         source="plan",
-        mechanism=_mechanism(mechanism.value, cutoff, fields),
+        mechanism=_build_mechanism(mechanism.value, cutoff, fields),
         epsilon=cast("float", epsilon),
         delta=delta,
         expected_queries=queries,
@@ -277,9 +277,9 @@ def plan(
         calibration=calibration,
     )
     require_monotone_counts(facts.disjoint and getattr(spec.mechanism, "monotone", False), facts.neighbors)
-    listed, chosen = plan_calibrations(spec, facts), choose_calibration(spec, facts)
-    needs = parameters_reaching(spec, facts, alpha) if alpha is not None else {}
-    charge = None if alpha is None else charge_of(spec, chosen, in_rows(spec, facts, alpha))
+    calibrations, chosen = plan_calibrations(spec, facts), choose_calibration(spec, facts)
+    needs = find_sufficient_parameters(spec, facts, alpha) if alpha is not None else {}
+    charge = None if alpha is None else question_charge(spec, chosen, to_rows(spec, facts, alpha))
     if plot is not None:
         plot_error(spec, facts, chosen, against, plot)
     if as_json:
@@ -289,13 +289,13 @@ def plan(
                 "choice": chosen.method,
                 "alpha": chosen.alpha,
                 "promises": [asdict(one) for one in promises(spec, chosen)],
-                "calibrations": list(listed),
+                "calibrations": list(calibrations),
                 **({"needed": needs} if alpha is not None else {}),
                 **({"question": asdict(charge)} if charge is not None else {}),
             }
         )
         return
-    print_plan(spec, listed, chosen, facts)
+    print_plan(spec, calibrations, chosen, facts)
     print_simplest_alternative(spec, facts)
     _print_needs(alpha, needs)
     if charge is not None:
@@ -312,7 +312,7 @@ def _print_needs(alpha: float | None, needs: Mapping[str, Any]) -> None:
         console.print(f"α ≤ {alpha:g} needs {what} {value}")
 
 
-def _warm_start(given: str) -> int | str:
+def _parse_warm_start(given: str) -> int | str:
     return int(given) if given.isdecimal() else given
 
 
@@ -329,7 +329,7 @@ def _require_alpha(alpha: float | None) -> None:
         raise CommandError(f"--{error}") from None
 
 
-def _sizes(text: str | None) -> tuple[int, ...]:
+def _parse_sizes(text: str | None) -> tuple[int, ...]:
     """Parse the attributes' sizes; empty if omitted."""
     try:
         found = tuple(int(part) for part in text.split(",")) if text is not None else ()
@@ -340,7 +340,7 @@ def _sizes(text: str | None) -> tuple[int, ...]:
     return found
 
 
-def _mechanism(kind: str, cutoff: int | None, options: dict[str, Any]) -> Mechanism:
+def _build_mechanism(kind: str, cutoff: int | None, options: dict[str, Any]) -> Mechanism:
     """Build the mechanism from the options that it has."""
     known = MODELS[kind].model_fields
     given = {name: value for name, value in options.items() if name in known and value is not None}

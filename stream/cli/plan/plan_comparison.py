@@ -16,8 +16,8 @@ from stream.cli.plan.plan_facts import (
     choose_form,
     facts_of_source,
     group_by_indices,
+    parse_source,
     ranked_attributes,
-    source_of,
     summed_attributes,
 )
 from stream.cli.plan.public_data import RegisteredSources, public_path
@@ -34,9 +34,17 @@ from stream.tables import UnreadableError
 from stream.tables.checks import PersonRows, check_table
 from stream.tables.checks.table_check import describe_bounds
 
-_GROUPED: Final = {"groups", "people_groups", "rate"}
+_GROUPED_FORMS: Final = {"groups", "people_groups", "rate"}
 """Forms that ``--group-by`` applies to."""
-_OPTIONS: Final = ("numbers", "dimensions", "sparsity", "projections", "gap", "warm_start", "typical_error")
+_MECHANISM_OPTIONS: Final = (
+    "numbers",
+    "dimensions",
+    "sparsity",
+    "projections",
+    "gap",
+    "warm_start",
+    "typical_error",
+)
 """Fields of mechanisms for which ``sotto plan`` has an option of the same name."""
 
 
@@ -50,11 +58,11 @@ def show_choices(
     as_json: bool,
 ) -> None:
     """Compare the mechanisms and recommend one. ``goal_fields``: further fields of ``PlanGoal``."""
-    source = source_of(options)
+    source = parse_source(options)
     form = choose_form(form, source)
-    people = None if table is None else _people_in(source, table)
+    people = None if table is None else _count_people(source, table)
     facts = facts_of_source(form, source, options)
-    if options.group_by and form not in _GROUPED:
+    if options.group_by and form not in _GROUPED_FORMS:
         raise CommandError(f"--group-by: form {form} has no groups; give --form groups")
     if facts.disjoint:
         require_monotone_counts(fields["monotone"], facts.neighbors)
@@ -76,16 +84,16 @@ def show_choices(
         found = rank_mechanisms(goal, lambda kind: progress.update(f"planning {kind}"))
     if as_json:
         left_out = {} if people is None else {"people": asdict(people)}
-        show_json({**_document(goal, found, options, _counted(form, source)), **left_out})
+        show_json({**_document(goal, found, options, _describe_counted_rows(form, source)), **left_out})
     else:
         sensitivity = source.sensitivity if isinstance(source, ValuesSource) else options.sensitivity
-        _print(goal, found, options, sensitivity, _counted(form, source))
+        _print(goal, found, options, sensitivity, _describe_counted_rows(form, source))
         if people is not None:
             words = describe_bounds(people) if people.rows_beyond else "all rows with a person count"
             console.print(f"  in {table}: {words}", soft_wrap=True)
 
 
-def _people_in(source: Source | None, table: Path) -> PersonRows:
+def _count_people(source: Source | None, table: Path) -> PersonRows:
     """Count the rows of a public table that the source's contribution leaves out."""
     if not isinstance(source, TableSource) or source.person is None:
         raise CommandError("--table: needs --source with a table source that declares person")
@@ -99,7 +107,7 @@ def _people_in(source: Source | None, table: Path) -> PersonRows:
     return people
 
 
-def _counted(form: Form, source: Source | None) -> str:
+def _describe_counted_rows(form: Form, source: Source | None) -> str:
     """Describe how many rows of one person count; empty for questions about people."""
     return "" if source is None or form == "people" else describe_table_bound(source)
 
@@ -111,7 +119,7 @@ def _document(goal: PlanGoal, found: tuple[Choice, ...], options: SourceOptions,
         "least_alpha": _describe_alpha(goal, options),
         "counted": counted,
         "choice": found[0].kind if found[0].applies else None,
-        "keeps": found[0].applies and _keeps(found[0], goal),
+        "keeps": found[0].applies and _keeps_alpha(found[0], goal),
         "mechanisms": [
             {
                 "mechanism": one.kind,
@@ -131,7 +139,7 @@ def _value_error(choice: Choice, goal: PlanGoal) -> dict[str, float]:
     return {} if error is None else {"value_error": error}
 
 
-def _keeps(choice: Choice, goal: PlanGoal) -> bool:
+def _keeps_alpha(choice: Choice, goal: PlanGoal) -> bool:
     """Return True if a choice keeps the requested error, or if none was requested."""
     return goal.alpha is None or (choice.alpha is not None and choice.alpha <= goal.alpha)
 
@@ -139,41 +147,41 @@ def _keeps(choice: Choice, goal: PlanGoal) -> bool:
 def _print(
     goal: PlanGoal, found: tuple[Choice, ...], options: SourceOptions, sensitivity: float, counted: str
 ) -> None:
-    applying = [one for one in found if one.applies]
+    applicable = [one for one in found if one.applies]
     questions = f"{goal.queries:,} questions" if goal.queries > 1 else "1 question"
-    at = [f"ε {goal.epsilon:g}"] if goal.epsilon is not None else []
-    at += [f"α ≤ {goal.alpha:g}"] if goal.alpha is not None else []
+    limits = [f"ε {goal.epsilon:g}"] if goal.epsilon is not None else []
+    limits += [f"α ≤ {goal.alpha:g}"] if goal.alpha is not None else []
     form = f"{goal.form} by {', '.join(options.group_by)}" if options.group_by else goal.form
-    title = f"{questions} of form {form}: {', '.join(at)}, δ {goal.delta:g}, β {goal.beta:g}"
+    title = f"{questions} of form {form}: {', '.join(limits)}, δ {goal.delta:g}, β {goal.beta:g}"
     needed = [f"ε for α ≤ {goal.alpha:g}"] if goal.alpha is not None else []
-    if applying:
+    if applicable:
         show_table(
             title,
             ["", "mechanism", "α", *needed, "why"],
             [
                 [
-                    "→" if one is applying[0] else "",
+                    "→" if one is applicable[0] else "",
                     one.kind,
-                    f"{_alpha(one)}{' (vacuous)' if one.vacuous else ''}",
-                    *([_epsilon(one)] if needed else []),
-                    f"{_alone(options)}; {one.why}" if one.alone else one.why,
+                    f"{_format_alpha(one)}{' (vacuous)' if one.vacuous else ''}",
+                    *([_format_epsilon(one)] if needed else []),
+                    f"{_describe_groups_only(options)}; {one.why}" if one.alone else one.why,
                 ]
-                for one in applying
+                for one in applicable
             ],
         )
     else:
         console.print(title, soft_wrap=True)
     _print_others([one for one in found if not one.applies])
-    if not applying:
+    if not applicable:
         raise CommandError("no mechanism answers these questions about this source; see the reasons above")
-    _print_choice(applying[0], goal, options, sensitivity, counted)
+    _print_choice(applicable[0], goal, options, sensitivity, counted)
 
 
-def _alpha(choice: Choice) -> str:
+def _format_alpha(choice: Choice) -> str:
     return "none" if choice.alpha is None else format_error_bound(choice.alpha, grouped=True)
 
 
-def _epsilon(choice: Choice) -> str:
+def _format_epsilon(choice: Choice) -> str:
     return "none" if choice.epsilon is None else format_error_bound(choice.epsilon)
 
 
@@ -222,27 +230,28 @@ def _describe_rank(goal: PlanGoal, any_of: str) -> str:
     return f"in rows of rank{any_of if goal.ranked else ''}{more}"
 
 
-def _alone(options: SourceOptions) -> str:
+def _describe_groups_only(options: SourceOptions) -> str:
     """Describe a stream that covers only the grouping attributes."""
     return f"over the attribute{'s' * (len(options.group_by) > 1)} {', '.join(options.group_by)} only"
 
 
 def _print_choice(best: Choice, goal: PlanGoal, options: SourceOptions, sensitivity: float, counted: str) -> None:
-    of = f"; {what}" if (what := _describe_alpha(goal, options)) else ""
-    taken = f"{best.kind} {_alone(options)}" if best.alone else best.kind
+    alpha_text = f"; {what}" if (what := _describe_alpha(goal, options)) else ""
+    choice_text = f"{best.kind} {_describe_groups_only(options)}" if best.alone else best.kind
     if goal.epsilon is None:
         console.print(
-            f"→ take {taken}: the smallest ε, {_epsilon(best)}, for an α of {goal.alpha:g}{of}", soft_wrap=True
+            f"→ take {choice_text}: the smallest ε, {_format_epsilon(best)}, for an α of {goal.alpha:g}{alpha_text}",
+            soft_wrap=True,
         )
     else:
-        console.print(f"→ take {taken}: the smallest α, {_alpha(best)}{of}", soft_wrap=True)
+        console.print(f"→ take {choice_text}: the smallest α, {_format_alpha(best)}{alpha_text}", soft_wrap=True)
     if (error := _value_error(best, goal)) and goal.facts.rows is not None:
         shown = format_error_bound(error["value_error"], grouped=True)
         console.print(
             f"  that is ±{shown} in value if the {goal.facts.rows:,} rows are spread evenly over the range",
             soft_wrap=True,
         )
-    if not _keeps(best, goal):
+    if not _keeps_alpha(best, goal):
         more = "no ε is enough" if best.epsilon is None else f"that needs ε {format_error_bound(best.epsilon)}"
         console.print(f"  it does not keep an α of {goal.alpha:g}: {more}")
     if counted:
@@ -255,8 +264,8 @@ def _print_choice(best: Choice, goal: PlanGoal, options: SourceOptions, sensitiv
     by_window = goal.facts.horizon is not None and best.kind != "running_count"
     if goal.facts.contribution > 1 or by_window:
         return  # ``sotto plan --mechanism`` assumes one row a person, and has windows only for running_count
-    console.print(f"its calibrations{_by_what(best)}:")
-    console.print(f"  {_command(best, goal, sensitivity)}", highlight=False, soft_wrap=True)
+    console.print(f"its calibrations{_describe_other_alpha(best)}:")
+    console.print(f"  {_plan_command(best, goal, sensitivity)}", highlight=False, soft_wrap=True)
 
 
 def _warning(best: Choice, goal: PlanGoal) -> str | None:
@@ -266,17 +275,17 @@ def _warning(best: Choice, goal: PlanGoal) -> str | None:
     return describe_uninformative(best.spec, best.calibration, goal.facts)
 
 
-def _by_what(best: Choice) -> str:
+def _describe_other_alpha(best: Choice) -> str:
     """Describe the α that ``sotto plan --mechanism`` will print, if it differs from the one printed here."""
     if best.calibration is None or best.alpha == promised_alpha(best.calibration):
         return ""
     return ", by the α of a cell" if best.kind == "histogram" else ", by the α of a count"
 
 
-def _command(best: Choice, goal: PlanGoal, sensitivity: float) -> str:
+def _plan_command(best: Choice, goal: PlanGoal, sensitivity: float) -> str:
     """Return the ``sotto plan --mechanism`` command for the chosen mechanism."""
-    own = goal.restrict_to_groups() if best.alone else None
-    facts = goal.facts if own is None else own.facts
+    grouped_goal = goal.restrict_to_groups() if best.alone else None
+    facts = goal.facts if grouped_goal is None else grouped_goal.facts
     spec = best.spec.model_dump() if best.spec is not None else {}
     mechanism: dict[str, Any] = spec.get("mechanism", {})
     cutoff = cutoff_field(best.kind, MODELS[best.kind], standing=False)
@@ -288,9 +297,9 @@ def _command(best: Choice, goal: PlanGoal, sensitivity: float) -> str:
         "--cutoff": None if cutoff is None else mechanism.get(cutoff),
         "--delta": goal.delta or None,
         "--beta": goal.beta,
-        **_cells(facts),
+        **_cell_options(facts),
         "--rows": mechanism.get("rows") or facts.rows,
-        **{f"--{name.replace('_', '-')}": mechanism.get(name) for name in _OPTIONS},
+        **{f"--{name.replace('_', '-')}": mechanism.get(name) for name in _MECHANISM_OPTIONS},
         "--categories": None if categories is None else len(categories),
         "--contributions": facts.contributions if facts.contributions > 1 else None,
         "--neighbors": facts.neighbors if facts.neighbors != "add-remove" else None,
@@ -299,13 +308,13 @@ def _command(best: Choice, goal: PlanGoal, sensitivity: float) -> str:
         options |= {"--sensitivity": facts.sensitivity_steps, "--total": facts.horizon.each}
     elif not facts.disjoint and categories is None:
         options |= {"--sensitivity": sensitivity, "--grid": facts.grid}
-    words = [f"{name} {_word(value)}" for name, value in options.items() if value is not None]
+    words = [f"{name} {_format_option(value)}" for name, value in options.items() if value is not None]
     flags = [f"--{name.replace('_', '-')}" for name in ("monotone", "worst_case") if mechanism.get(name)]
     flags += ["--no-counts"] if mechanism.get("counts") is False else []
     return " ".join(["sotto plan", *words, *flags])
 
 
-def _cells(facts: SourceFacts) -> dict[str, object]:
+def _cell_options(facts: SourceFacts) -> dict[str, object]:
     """Return the option for a table's cells; none for trusted values."""
     if facts.sizes:
         return {"--sizes": ",".join(map(str, facts.sizes))}
@@ -314,5 +323,5 @@ def _cells(facts: SourceFacts) -> dict[str, object]:
     return {}
 
 
-def _word(value: object) -> str:
+def _format_option(value: object) -> str:
     return repr(value).removesuffix(".0") if isinstance(value, float) else str(value)

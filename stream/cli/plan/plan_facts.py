@@ -73,19 +73,19 @@ class SourceOptions:
     attribute: str | None = None
 
 
-def source_of(options: SourceOptions) -> Source | None:
+def parse_source(options: SourceOptions) -> Source | None:
     """Parse the source's definition, if one is given."""
     return None if options.document is None else read_as(_sources, options.document)
 
 
 def group_by_indices(options: SourceOptions, source: Source | None) -> tuple[int, ...]:
-    """Return the index of each ``--group-by``: a name of the source, or a place (from 1) in ``--sizes``."""
+    """Return the index of each ``--group-by``: a name of the source, or a position (from 1) in ``--sizes``."""
     if isinstance(source, TableSource) and not options.sizes:
         names, known = list(source.attributes), "an attribute of the source, which has"
     else:
         names, known = (
-            [str(place + 1) for place in range(len(options.sizes))],
-            "a place in --sizes, whose places are",
+            [str(index + 1) for index in range(len(options.sizes))],
+            "a position in --sizes, whose positions are",
         )
     if options.group_by and not names:
         raise CommandError("--group-by: the attributes are unknown; give --sizes or --source as well")
@@ -151,23 +151,23 @@ def _summed_attribute(domain: Numeric, neighbors: Literal["add-remove", "replace
 
 
 def choose_form(given: Form | None, source: Source | None) -> Form:
-    """Return the given form of questions, or the source's usual one; CommandError if not accepted."""
-    usual: Form
-    others: set[Form] | set[str]
+    """Return the given form of questions, or the source's usual form; CommandError if the source does not accept it."""
+    default_form: Form
+    accepted_forms: set[Form] | set[str]
     match source:
         case ValuesSource():
-            usual, others = "value", _VALUE_FORMS | _VALUE_OR_TABLE_FORMS
+            default_form, accepted_forms = "value", _VALUE_FORMS | _VALUE_OR_TABLE_FORMS
         case RecordsSource():
-            usual, others = "category", {"category"}
+            default_form, accepted_forms = "category", {"category"}
         case EventsSource():
-            usual, others = _WINDOW_FORM, {_WINDOW_FORM}
+            default_form, accepted_forms = _WINDOW_FORM, {_WINDOW_FORM}
         case _:
-            usual, others = "count", set(FORMS) - _VALUE_FORMS - {"category", _WINDOW_FORM}
-    form = given or usual
-    if source is not None and form not in others:
+            default_form, accepted_forms = "count", set(FORMS) - _VALUE_FORMS - {"category", _WINDOW_FORM}
+    form = given or default_form
+    if source is not None and form not in accepted_forms:
         raise CommandError(
             f"--form: a source of kind '{source.kind}' has no questions of form {form}; give one of "
-            + ", ".join(sorted(others))
+            + ", ".join(sorted(accepted_forms))
             + ("; --standing plans any other stream on a live topic" if isinstance(source, EventsSource) else "")
         )
     return form
@@ -236,17 +236,17 @@ def _facts_of_table(
     )
 
 
-def noise_in_words(calibration: Calibration) -> str:  # noqa: PLR0911 - one for each kind of calibration
+def describe_noise(calibration: Calibration) -> str:  # noqa: PLR0911 - one for each kind of calibration
     """Describe the parts of ε that a calibration spends, or the σ of its Gaussian noise."""
     match calibration:
         case SparseVectorCalibration():
-            return _sparse_vector_in_words(calibration)
+            return _describe_sparse_vector(calibration)
         case HypothesisCalibration():
             rows = f", ε {calibration.epsilon_rows:.4g} for the number of rows" if calibration.epsilon_rows else ""
-            inner = _sparse_vector_in_words(calibration.sparse_vector)
+            inner = _describe_sparse_vector(calibration.sparse_vector)
             return f"{calibration.cutoff} updates, learning rate {calibration.learning_rate:.3g}{rows}; {inner}"
         case EstimateCalibration():
-            return _estimate_in_words(calibration)
+            return _describe_estimate(calibration)
         case RunningCountCalibration():
             gaussian = f"Gaussian noise, σ {calibration.deviation:.4g} per sum"
             pure = f"ε {(calibration.epsilon - calibration.epsilon_size) / calibration.levels:.4g} per level"
@@ -278,7 +278,7 @@ def noise_in_words(calibration: Calibration) -> str:  # noqa: PLR0911 - one for 
             return f"{calibration.parts} × ε {calibration.epsilon_part:.4g}, once"
 
 
-def _estimate_in_words(calibration: EstimateCalibration) -> str:
+def _describe_estimate(calibration: EstimateCalibration) -> str:
     parts = [
         f"{calibration.cutoff} measurements",
         f"each made if the estimate's error exceeds about {calibration.threshold * calibration.grid:.4g}",
@@ -305,10 +305,10 @@ def _estimate_in_words(calibration: EstimateCalibration) -> str:
         parts.append(f"ε {calibration.epsilon_rows:.4g} for the number of rows")
     if calibration.epsilon_typical:
         parts.append(f"ε {calibration.epsilon_typical:.4g} for typical errors")
-    return f"{', '.join(parts)}; {_sparse_vector_in_words(calibration.sparse_vector)}"
+    return f"{', '.join(parts)}; {_describe_sparse_vector(calibration.sparse_vector)}"
 
 
-def _sparse_vector_in_words(calibration: SparseVectorCalibration) -> str:
+def _describe_sparse_vector(calibration: SparseVectorCalibration) -> str:
     drawn: Literal["after each above", "once"] = "after each above" if calibration.fresh_threshold else "once"
     parts = f"ε₁ {calibration.epsilon_threshold:.4g} (drawn {drawn}), ε₂ {calibration.epsilon_query:.4g}"
     if calibration.numbers == "fresh" and calibration.epsilon_answer:
@@ -329,17 +329,17 @@ def print_simplest_alternative(spec: StreamSpec, facts: SourceFacts) -> None:
         )
 
 
-def in_rows(spec: StreamSpec, facts: SourceFacts, alpha: float) -> float:
+def to_rows(spec: StreamSpec, facts: SourceFacts, alpha: float) -> float:
     """Return a requested error in rows; if the mechanism has ``rows``, an α below 1 is a share of them."""
     share = "rows" in type(spec.mechanism).model_fields and alpha < 1.0
     return alpha * facts.rows if share and facts.rows is not None else alpha
 
 
-def parameters_reaching(spec: StreamSpec, facts: SourceFacts, alpha: float) -> dict[str, str]:
+def find_sufficient_parameters(spec: StreamSpec, facts: SourceFacts, alpha: float) -> dict[str, str]:
     """For each parameter, return the value that reaches the error with the others unchanged."""
     known = type(spec.mechanism).model_fields
     share = "rows" in known and alpha < 1.0
-    wanted = in_rows(spec, facts, alpha)
+    wanted = to_rows(spec, facts, alpha)
     questions: list[tuple[str, Callable[[], float]]] = [("ε ≥", lambda: needed_epsilon(spec, facts, wanted))]
     if (
         cutoff_field(spec.mechanism.kind, type(spec.mechanism), standing=spec.standing is not None)
@@ -371,7 +371,7 @@ def print_plan(spec: StreamSpec, listed: tuple[Calibration, ...], chosen: Calibr
                 name_of(one),
                 f"{format_error_bound(one.alpha, grouped=True)}{' (vacuous)' if one.vacuous else ''}",
                 format_error_bound(rank(one), grouped=True),
-                noise_in_words(one),
+                describe_noise(one),
             ]
             for one in listed
         ],

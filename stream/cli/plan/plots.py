@@ -37,7 +37,7 @@ _STYLES: Final = {
 """A color and a marker for each calibration, the same in every plot."""
 
 
-_OF_ROWS: Final = {"counts", "groups"}
+_ROW_KINDS: Final = {"counts", "groups"}
 """Kinds of answers whose errors are numbers of rows."""
 
 
@@ -46,7 +46,7 @@ def plot_error(
 ) -> None:
     """Plot every calibration's exact α for several ε or cutoffs, and mark the ``chosen`` one."""
     figure = new_figure(path, width=7.0, height=4.8)
-    lines = _lines(spec, facts, against)
+    lines = _calibration_curves(spec, facts, against)
     axes = figure.add_subplot()
     for method, points in lines.items():
         color, mark = style_of(method)
@@ -69,14 +69,16 @@ def style_of(calibration: str) -> tuple[str, str]:
     return _STYLES[calibration.removeprefix("calibrated, ")]
 
 
-def _lines(spec: StreamSpec, facts: SourceFacts, against: VariedParameter) -> dict[str, list[tuple[float, float]]]:
+def _calibration_curves(
+    spec: StreamSpec, facts: SourceFacts, against: VariedParameter
+) -> dict[str, list[tuple[float, float]]]:
     lines: dict[str, list[tuple[float, float]]] = {}
     try:
-        places = len(variations(spec, against))
+        count = len(variations(spec, against))
         points = track(
             error_curve(spec, facts, against),
             "planning the curve",
-            total=places,
+            total=count,
             console=Console(stderr=True),
             transient=True,
         )
@@ -107,7 +109,7 @@ def _mark_chosen(axes: Any, spec: StreamSpec, chosen: Calibration, against: Vari
 
 
 def _hatch_vacuous(axes: Any, least: float | None) -> None:
-    """Hatch the visible errors from ``least``, within which a constant answer stays too."""
+    """Hatch the visible errors from ``least`` on: a constant answer would keep to these too."""
     low, high = axes.get_ylim()
     if least is None or least >= high:
         return
@@ -143,8 +145,8 @@ def plot_simulation(report: SimulationReport, path: Path) -> None:
     panels = figure.subplots(len(kinds), sharex=True, squeeze=False)[:, 0]
     for axes, kind in zip(panels, kinds, strict=True):
         measured = [one for run in report.runs for one in run.measurements if one.what == kind]
-        _panel(axes, kind, measured, report.grant.calibration)
-        if kind in _OF_ROWS:
+        _draw_panel(axes, kind, measured, report.grant.calibration)
+        if kind in _ROW_KINDS:
             _hatch_vacuous(axes, least_vacuous_alpha(report.grant.spec, report.counted))
     spec = report.grant.spec
     runs = f"{len(report.runs):,} runs" if len(report.runs) > 1 else "1 run"
@@ -157,7 +159,7 @@ def plot_simulation(report: SimulationReport, path: Path) -> None:
     _save(figure, path)
 
 
-def _panel(axes: Any, kind: str, measured: Sequence[ErrorMeasurement], calibration: Calibration) -> None:
+def _draw_panel(axes: Any, kind: str, measured: Sequence[ErrorMeasurement], calibration: Calibration) -> None:
     lines = np.array([one.line for one in measured])
     largest = np.array([one.largest for one in measured])
     broken = np.array([one.broken for one in measured])

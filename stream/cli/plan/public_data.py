@@ -37,7 +37,7 @@ def public_data(
             raise SimulationError("--table, --synthetic: the source has no table; its questions carry the values")
         return None, "the values in the questions, assumed public"
     if table is not None and rows is not None:
-        raise SimulationError("--table, --synthetic: exclude each other; give one of them")
+        raise SimulationError("--table, --synthetic: cannot be combined; give one of them")
     if rows is not None:
         return synthetic(source, rows, seed), f"{rows:,} generated rows: {SYNTHETIC_LAW}"
     if table is None:
@@ -66,23 +66,23 @@ class RegisteredSources:
 
     def __init__(self) -> None:
         self._settings = local_settings()
-        self._named = "bootstrap" in Settings().model_fields_set
+        self._is_configured = "bootstrap" in Settings().model_fields_set
 
     def tables(self) -> list[TableSource] | None:
         """Return all registered tables, or None if no deployment is configured or reachable.
 
         Raises CommandError if there is a deployment whose ledger cannot be read.
         """
-        if not self._named and not _reachable(self._settings.bootstrap):
+        if not self._is_configured and not _is_reachable(self._settings.bootstrap):
             return None
         try:
             return [one for one in self._sources if isinstance(one, TableSource)]
         except (TopicsError, KafkaError) as error:
-            if not self._named and isinstance(error, TopicsError):
+            if not self._is_configured and isinstance(error, TopicsError):
                 return None  # a Kafka without Sotto
             raise CommandError(
                 f"--table: the ledger at {self._settings.bootstrap}, which names the private tables, cannot be read; use "
-                f"--synthetic, or {'correct or unset' if self._named else 'set'} SOTTO_BOOTSTRAP ({_message(error)})"
+                f"--synthetic, or {'correct or unset' if self._is_configured else 'set'} SOTTO_BOOTSTRAP ({_error_text(error)})"
             ) from None
 
     def find_source(self, name: str) -> Source:
@@ -91,7 +91,7 @@ class RegisteredSources:
             found = [one for one in self._sources if one.source == name]
         except (TopicsError, KafkaError) as error:
             raise CommandError(
-                f"source '{name}': the ledger with its definition cannot be read; give --source ({_message(error)})"
+                f"source '{name}': the ledger with its definition cannot be read; give --source ({_error_text(error)})"
             ) from None
         if not found:
             raise CommandError(f"source '{name}' is not registered; give its definition with --source")
@@ -99,20 +99,20 @@ class RegisteredSources:
 
     @cached_property
     def _sources(self) -> list[Source]:
-        return asyncio.run(_sources_of(self._settings))
+        return asyncio.run(_fetch_sources(self._settings))
 
 
-def _message(error: TopicsError | KafkaError) -> str:
+def _error_text(error: TopicsError | KafkaError) -> str:
     return str(error) if isinstance(error, TopicsError) else describe_error(error)
 
 
-async def _sources_of(settings: Settings) -> list[Source]:
+async def _fetch_sources(settings: Settings) -> list[Source]:
     await require_topics(settings)  # fails at once if topics are missing; a client would wait for them
     async with AsyncClient(settings) as client:
         return [record.source for record in await client.list_sources()]
 
 
-def _reachable(bootstrap: str) -> bool:
+def _is_reachable(bootstrap: str) -> bool:
     host, _, port = bootstrap.split(",", maxsplit=1)[0].rpartition(":")
     try:
         socket.create_connection((host.strip("[]"), int(port)), _PROBE_SECONDS).close()

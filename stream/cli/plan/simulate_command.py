@@ -70,17 +70,15 @@ def simulate(
     Private tables are refused, because the errors reveal exact counts.
     """
     wanted = read_as(opening_adapter(), spec)
-    asked_for = read_questions(_lines(questions), wanted.stream)
+    queries = read_questions(_read_lines(questions), wanted.stream)
     if plot is not None:
         new_figure(plot, width=1, height=1)  # fails early
     registered = RegisteredSources()
     definition = registered.find_source(wanted.source) if source is None else read_as(_sources, source)
     seed = secrets.randbits(31) if seed is None else seed
     frame, data = public_data(definition, registered, table, rows, seed)
-    with Console(stderr=True).status(
-        f"simulating {runs:,} run{'s' * (runs != 1)} of {len(asked_for):,} questions"
-    ):
-        report = simulate_stream(wanted, definition, asked_for, frame, runs=runs, seed=seed)
+    with Console(stderr=True).status(f"simulating {runs:,} run{'s' * (runs != 1)} of {len(queries):,} questions"):
+        report = simulate_stream(wanted, definition, queries, frame, runs=runs, seed=seed)
     if plot is not None:
         plot_simulation(report, plot)
     if as_json:
@@ -91,7 +89,7 @@ def simulate(
         say(f"plotted to {plot}", soft_wrap=True)
 
 
-def _lines(path: Path) -> list[str]:
+def _read_lines(path: Path) -> list[str]:
     try:
         return path.read_text(encoding="utf-8-sig").splitlines()
     except (OSError, UnicodeDecodeError) as error:
@@ -117,7 +115,7 @@ def _as_json(report: SimulationReport, data: str) -> dict[str, Any]:
         "reserved": grant.cost,
         "cutoff": grant.calibration.cutoff,
         "broken_runs": report.broken_runs,
-        "figures": [_figures(one) for one in report.figures],
+        "figures": [_summary_json(one) for one in report.figures],
         "runs": [
             {
                 "run": run.number,
@@ -129,7 +127,7 @@ def _as_json(report: SimulationReport, data: str) -> dict[str, Any]:
                 "broken": run.broken,
                 "ended": None if run.ended is None else asdict(run.ended),
                 "rejections": [{"line": line, "reason": reason} for line, reason in run.rejections.items()],
-                "figures": [_figures(one) for one in run.figures],
+                "figures": [_summary_json(one) for one in run.figures],
                 "errors": [
                     {name: getattr(one, name) for name in ("line", "what", "largest", "alpha", "broken")}
                     for one in run.measurements
@@ -140,7 +138,7 @@ def _as_json(report: SimulationReport, data: str) -> dict[str, Any]:
     }
 
 
-def _figures(one: ErrorSummary) -> dict[str, Any]:
+def _summary_json(one: ErrorSummary) -> dict[str, Any]:
     alpha = None if one.alpha is None else dict(zip(("least", "largest"), one.alpha, strict=True))
     return {**asdict(one), "alpha": alpha}
 
@@ -170,16 +168,16 @@ def _print(report: SimulationReport, data: str) -> None:
     )
     several = [(str(run.number), run.figures) for run in report.runs] if len(report.runs) > 1 else []
     show_table(
-        f"errors, of {_share(report.rows, report.counted)}",
+        f"errors, of {_describe_rows(report.rows, report.counted)}",
         ["run", "of", "numbers", "largest", "mean", "promised α", "broken"],
         [
             [
                 run,
                 one.what,
                 f"{one.numbers:,}",
-                _figure(one.largest),
-                _figure(one.mean),
-                _promised(one),
+                _format_error(one.largest),
+                _format_error(one.mean),
+                _format_promise(one),
                 f"{one.broken:,} of {one.answers - one.unpromised:,}",
             ]
             for run, listed in [*several, ("all", report.figures)]
@@ -203,17 +201,17 @@ def _print(report: SimulationReport, data: str) -> None:
         say(f"and {len(rejections) - _SHOWN_REJECTIONS:,} more; --json has them all")
 
 
-def _share(rows: int | None, counted: int | None) -> str:
+def _describe_rows(rows: int | None, counted: int | None) -> str:
     if rows is None:
         return "values"
     return f"a table of {rows:,} rows" if counted == rows else f"the {counted:,} rows that count of {rows:,}"
 
 
-def _figure(number: float) -> str:
+def _format_error(number: float) -> str:
     return f"{number:,.0f}" if number >= 1e4 else f"{number:.4g}"
 
 
-def _promised(one: ErrorSummary) -> str:
+def _format_promise(one: ErrorSummary) -> str:
     """Format the promised α; as a range if the answers' α differ by more than 1 %."""
     if one.alpha is None:
         return "nothing"

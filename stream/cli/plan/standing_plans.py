@@ -26,7 +26,7 @@ from schemas import (
 from stream.budget.openings import facts_for_plan
 from stream.budget.standing_streams import complete_spec, groups_per_window, promised_windows
 from stream.cli.output import CommandError, format_amount, read_as, say, show_json, show_table
-from stream.cli.plan.plan_facts import noise_in_words
+from stream.cli.plan.plan_facts import describe_noise
 from stream.formatting import format_error_bound
 from stream.privacy.accuracy.source_facts import SourceFacts
 from stream.privacy.composition.costs import PARTS_PER_CHARGE, stream_cost, to_amount
@@ -85,11 +85,11 @@ def show_standing(stream: str, source: str | None, *, as_json: bool) -> None:
         plan = plan_standing(spec, declared)
     except (RefusedError, PlanError) as error:
         raise CommandError(str(error)) from None
-    other = _instead(plan, declared)
+    alternative = _plan_alternative(plan, declared)
     if as_json:
-        show_json(_document(plan, other))
+        show_json(_document(plan, alternative))
     else:
-        _print(plan, other, declared)
+        _print(plan, alternative, declared)
 
 
 def plan_standing(spec: StreamSpec, source: EventsSource) -> StandingPlan:
@@ -112,37 +112,39 @@ def plan_standing(spec: StreamSpec, source: EventsSource) -> StandingPlan:
     )
 
 
-def _instead(plan: StandingPlan, source: EventsSource) -> StandingPlan | str:
+def _plan_alternative(plan: StandingPlan, source: EventsSource) -> StandingPlan | str:
     """Plan the alternative, a running count or noise per window; return the reason if impossible."""
     spec, standing = plan.spec, plan.spec.standing
     if standing is None:
         raise TypeError("a planned stream is standing")
-    other: RunningCount | Histogram | Laplace | UnknownGroups
+    alternative: RunningCount | Histogram | Laplace | UnknownGroups
     if not isinstance(spec.mechanism, RunningCount):
-        other = RunningCount(kind="running_count", steps=max(2, plan.windows))
+        alternative = RunningCount(kind="running_count", steps=max(2, plan.windows))
     elif groups_by_text(source, standing):
-        other = UnknownGroups(kind="unknown_groups", answers=plan.windows)
+        alternative = UnknownGroups(kind="unknown_groups", answers=plan.windows)
     elif standing.by:
-        other = Histogram(kind="histogram", attributes=standing.by, answers=plan.windows)
+        alternative = Histogram(kind="histogram", attributes=standing.by, answers=plan.windows)
     else:
-        other = Laplace(kind="laplace", answers=plan.windows)
+        alternative = Laplace(kind="laplace", answers=plan.windows)
     questions = max(spec.expected_queries, plan.windows * plan.groups)
     try:
-        return plan_standing(spec.model_copy(update={"mechanism": other, "expected_queries": questions}), source)
+        return plan_standing(
+            spec.model_copy(update={"mechanism": alternative, "expected_queries": questions}), source
+        )
     except (RefusedError, PlanError, ValueError) as error:
         return str(error)
 
 
-def _document(plan: StandingPlan, other: StandingPlan | str) -> dict[str, Any]:
+def _document(plan: StandingPlan, alternative: StandingPlan | str) -> dict[str, Any]:
     return {
-        **_figures(plan),
+        **_plan_figures(plan),
         "promises": [asdict(one) for one in promises(plan.spec, plan.chosen)],
         "calibrations": list(plan.calibrations),
-        "instead": {"refused": other} if isinstance(other, str) else _figures(other),
+        "instead": {"refused": alternative} if isinstance(alternative, str) else _plan_figures(alternative),
     }
 
 
-def _figures(plan: StandingPlan) -> dict[str, Any]:
+def _plan_figures(plan: StandingPlan) -> dict[str, Any]:
     return {
         "spec": plan.spec.model_copy(update={"standing": plan.asked}),
         "choice": plan.chosen.method,
@@ -151,7 +153,7 @@ def _figures(plan: StandingPlan) -> dict[str, Any]:
     }
 
 
-def _print(plan: StandingPlan, other: StandingPlan | str, source: EventsSource) -> None:
+def _print(plan: StandingPlan, alternative: StandingPlan | str, source: EventsSource) -> None:
     spec, chosen = plan.spec, plan.chosen
     by_text = spec.standing is not None and groups_by_text(source, spec.standing)
     groups = "unknown" if by_text else f"{plan.groups:,}"
@@ -163,7 +165,7 @@ def _print(plan: StandingPlan, other: StandingPlan | str, source: EventsSource) 
                 "→" if one == chosen else "",
                 name_of(one),
                 format_error_bound(one.alpha, grouped=True),
-                noise_in_words(one),
+                describe_noise(one),
             ]
             for one in plan.calibrations
         ],
@@ -177,17 +179,17 @@ def _print(plan: StandingPlan, other: StandingPlan | str, source: EventsSource) 
     say(f"{describe_window_count(plan.windows, plan.period)}: {lasting}", soft_wrap=True)
     cost = "in all" if plan.period is None else f"in each period of {plan.period}"
     say(f"cost {format_amount(plan.cost)} {cost}, ε {plan.cost_per_day:.4g} a day", soft_wrap=True)
-    say(_compared(plan, other), soft_wrap=True)
+    say(_describe_alternative(plan, alternative), soft_wrap=True)
 
 
-def _compared(plan: StandingPlan, other: StandingPlan | str) -> str:
+def _describe_alternative(plan: StandingPlan, alternative: StandingPlan | str) -> str:
     running = isinstance(plan.chosen, RunningCountCalibration)
     name = "independent noise for each window" if running else "a running count"
-    if isinstance(other, str):
-        return f"{name} for the same ε: none ({other})"
+    if isinstance(alternative, str):
+        return f"{name} for the same ε: none ({alternative})"
     what = "each window's numbers" if running else "the numbers so far"
-    kind = "" if other.spec.mechanism.kind == "running_count" else f" ({other.spec.mechanism.kind})"
-    return f"{name} for the same ε{kind}: {what} within ±{format_error_bound(other.chosen.alpha, grouped=True)} over {other.windows:,} windows"
+    kind = "" if alternative.spec.mechanism.kind == "running_count" else f" ({alternative.spec.mechanism.kind})"
+    return f"{name} for the same ε{kind}: {what} within ±{format_error_bound(alternative.chosen.alpha, grouped=True)} over {alternative.windows:,} windows"
 
 
 @dataclass(frozen=True, slots=True)
@@ -213,7 +215,7 @@ class QuestionCharge:
         return f"{asked} is charged ε {self.epsilon:.4g}, as much as {self.charges:.3g} ordinary charges"
 
 
-def charge_of(spec: StreamSpec, calibration: Calibration, alpha: float) -> QuestionCharge | None:
+def question_charge(spec: StreamSpec, calibration: Calibration, alpha: float) -> QuestionCharge | None:
     """Return the charge of a count; None if the stream accepts no requested error."""
     price = count_price(spec.mechanism, calibration, alpha) if 0.0 < alpha < math.inf else None
     if price is None:

@@ -8,7 +8,7 @@ from typing import Final
 
 from schemas import Source, TableSource
 from stream.cli.output import CommandError, console, show_json, show_table
-from stream.cli.plan.plan_facts import SourceOptions, facts_of_source, source_of
+from stream.cli.plan.plan_facts import SourceOptions, facts_of_source, parse_source
 from stream.formatting import format_error_bound
 from stream.privacy.planning.workload_choices import (
     StreamFigures,
@@ -18,18 +18,18 @@ from stream.privacy.planning.workload_choices import (
     mean_count,
 )
 
-_NAMES: Final = "any"
+_NAME_PREFIX: Final = "any"
 
 
 def show_workload(options: SourceOptions, figures: StreamFigures, *, as_json: bool) -> None:
     """Print the expected error of a pair's cell for each mechanism, and the best one's definition."""
-    source = source_of(options)
+    source = parse_source(options)
     if source is not None and not isinstance(source, TableSource):
         raise CommandError(
             "--about: needs the attributes of a table; give --source with a table source, or --sizes"
         )
     facts = facts_of_source("groups", source, options)
-    found = compare_mechanisms(facts, _names(source, len(facts.sizes)), figures)
+    found = compare_mechanisms(facts, _attribute_names(source, len(facts.sizes)), figures)
     best, mean = found[0], mean_count(facts)
     informative = None if best.error is None or mean is None else is_informative(best.error, mean)
     if as_json:
@@ -47,11 +47,16 @@ def show_workload(options: SourceOptions, figures: StreamFigures, *, as_json: bo
     show_table(
         f"counts of all pairs of {len(facts.sizes)} attributes: ε {figures.epsilon:g}, δ {figures.delta:g}",
         ["", "mechanism", "expected error of a cell", "why"],
-        [["→" if one is best and one.error is not None else "", one.kind, _error(one), one.why] for one in found],
+        [
+            ["→" if one is best and one.error is not None else "", one.kind, _format_error(one), one.why]
+            for one in found
+        ],
     )
     if best.error is None:
         raise CommandError("--about: no mechanism answers questions about two of these attributes; see above")
-    console.print(f"→ take {best.kind}: a count of a cell errs by about {_error(best)} rows", soft_wrap=True)
+    console.print(
+        f"→ take {best.kind}: a count of a cell errs by about {_format_error(best)} rows", soft_wrap=True
+    )
     if informative is False and mean is not None:
         console.print(
             f"  not informative: a cell has about {mean:,.3g} rows; give a larger ε, or fewer or smaller attributes",
@@ -62,9 +67,13 @@ def show_workload(options: SourceOptions, figures: StreamFigures, *, as_json: bo
     console.print(f"  mechanism: {json.dumps(best.mechanism)}", highlight=False, soft_wrap=True)
 
 
-def _names(source: Source | None, count: int) -> list[str]:
-    return list(source.attributes) if isinstance(source, TableSource) else [f"{_NAMES}{n}" for n in range(count)]
+def _attribute_names(source: Source | None, count: int) -> list[str]:
+    return (
+        list(source.attributes)
+        if isinstance(source, TableSource)
+        else [f"{_NAME_PREFIX}{n}" for n in range(count)]
+    )
 
 
-def _error(choice: WorkloadChoice) -> str:
+def _format_error(choice: WorkloadChoice) -> str:
     return "–" if choice.error is None else format_error_bound(choice.error, grouped=True)

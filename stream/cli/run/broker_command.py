@@ -35,7 +35,7 @@ def start(
     as_json: AsJson = False,
 ) -> None:
     """Start the broker, or a cluster of several, and leave it running."""
-    info = _at(folder, nodes).start(port, progress=None if as_json else typer.echo)
+    info = _broker_in(folder, nodes).start(port, progress=None if as_json else typer.echo)
     _show(info, as_json=as_json)
 
 
@@ -48,16 +48,16 @@ def prepare() -> None:
 @app.command("stop")
 def stop(folder: Folder = BROKER_FOLDER) -> None:
     """Stop the broker, or all nodes of the cluster."""
-    typer.echo("stopped" if _at(folder).stop() else "no broker runs in that folder")
+    typer.echo("stopped" if _broker_in(folder).stop() else "no broker runs in that folder")
 
 
 @app.command("status")
 def status(folder: Folder = BROKER_FOLDER, as_json: AsJson = False) -> None:
     """Print whether the broker, or each node of the cluster, runs and where."""
-    _show(_at(folder).status(), as_json=as_json)
+    _show(_broker_in(folder).status(), as_json=as_json)
 
 
-def _at(folder: Path, nodes: int | None = None) -> LocalBroker | LocalCluster:
+def _broker_in(folder: Path, nodes: int | None = None) -> LocalBroker | LocalCluster:
     if has_cluster(folder) or (nodes or 1) > 1:
         return LocalCluster(folder, nodes, detached=True)
     return LocalBroker(folder, detached=True)

@@ -25,7 +25,7 @@ from stream.settings import MAX_PORT
 MIN_QUERIES = 20_000
 
 
-class _Bar:
+class _ProgressBar:
     """A progress bar on standard error; standard output has only the result."""
 
     def __init__(self) -> None:
@@ -70,15 +70,15 @@ def demo(
     Set SOTTO_BOOTSTRAP to use that Kafka instead of a local one.
     """
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
-    bar = _Bar()
+    bar = _ProgressBar()
     try:
         with ExitStack() as stack:
             live = scene == "live"
-            up = stack.enter_context(installation(folder, bar, os.environ.get("SOTTO_BOOTSTRAP"), feed=live))
-            monitor = stack.enter_context(monitor_commands.run_monitor(up.settings, folder, port))
+            running = stack.enter_context(installation(folder, bar, os.environ.get("SOTTO_BOOTSTRAP"), feed=live))
+            monitor = stack.enter_context(monitor_commands.run_monitor(running.settings, folder, port))
             bar.step(monitor.where)
-            scene_run = run_live_demo(up.settings, bar) if live else run_demo(up, bar, queries=queries)
-            report = asyncio.run(scene_run)
+            demo_run = run_live_demo(running.settings, bar) if live else run_demo(running, bar, queries=queries)
+            report = asyncio.run(demo_run)
             bar.stop()
             if as_json:
                 show_json(report.to_json())

@@ -79,7 +79,7 @@ def lock_folder(folder: Path) -> Iterator[FolderLock]:
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
-            raise CommandError(_refusal(folder, os.pread(descriptor, 4096, 0))) from None
+            raise CommandError(_lock_message(folder, os.pread(descriptor, 4096, 0))) from None
         lock = FolderLock(descriptor)
         lock.write_addresses()
         yield lock
@@ -87,7 +87,7 @@ def lock_folder(folder: Path) -> Iterator[FolderLock]:
         os.close(descriptor)
 
 
-def _refusal(folder: Path, content: bytes) -> str:
+def _lock_message(folder: Path, content: bytes) -> str:
     try:
         holder = json.loads(content)
         who, bootstrap = f"process {int(holder['pid'])}", holder["bootstrap"]
@@ -154,19 +154,19 @@ class RunningMonitor:
         self.address = address
         self._service = service
         self._tokens = (operator, viewer)
-        self._told: bool | None = None
+        self._was_up: bool | None = None
 
     def watch(self) -> None:
         """Print once that the page is up, and once that the monitor ended; keep its log small."""
         self._service.rotate_large_log()
         if self._service.exit_status is not None:
-            if self._told is not False:
-                self._told = False
+            if self._was_up is not False:
+                self._was_up = False
                 console.print(
                     f"The monitor ended, see {self._service.log}; the other services continue", soft_wrap=True
                 )
-        elif self._told is None and _is_answering(self.address):
-            self._told = True
+        elif self._was_up is None and _is_answering(self.address):
+            self._was_up = True
             console.print(self.where, soft_wrap=True)
 
     def ask_to_stop(self) -> None:
@@ -185,7 +185,7 @@ def run_monitor(settings: Settings, folder: Path, port: int) -> Iterator[Running
     """Run the monitor as a child process, with its token file in ``folder``."""
     operator, viewer, names = folder / OPERATOR_FILE, folder / VIEWER_FILE, folder / NAMES_FILE
     make_first_names(names, {"operator": operator, "viewer": viewer})
-    own = settings.model_copy(
+    monitor_settings = settings.model_copy(
         update={
             "monitor_port": _free_port(settings.monitor_host, port),
             "monitor_names_file": str(names),
@@ -195,8 +195,8 @@ def run_monitor(settings: Settings, folder: Path, port: int) -> Iterator[Running
         }
     )
     NamesFile(names)()
-    with Service("monitor", own, None, folder / "logs" / "monitor-0.log") as service:
-        address = f"http://{own.monitor_host}:{own.monitor_port}/"
+    with Service("monitor", monitor_settings, None, folder / "logs" / "monitor-0.log") as service:
+        address = f"http://{monitor_settings.monitor_host}:{monitor_settings.monitor_port}/"
         yield RunningMonitor(service, address, operator, viewer)
 
 
@@ -287,8 +287,8 @@ def create(
         raise CommandError(
             f"name: {name!r} is invalid; use up to 128 letters, digits and ._:/@+-, a letter or digit first"
         ) from None
-    end = _end(expires, now)
-    path = _file(file, must_exist=False)
+    end = _expiry(expires, now)
+    path = _names_path(file, must_exist=False)
     if into is not None and into.exists():
         raise CommandError(f"--into: {into} exists already; give a new file")
 
@@ -297,7 +297,7 @@ def create(
         return changed, (token, text)
 
     token, text = change_names(path, add)
-    until = "does not expire" if end is None else f"expires {_date(end)}"
+    until = "does not expire" if end is None else f"expires {_format_date(end)}"
     summary = f"{path}: token {token.id} of {name}, {role_with_article(token.role)}, {until}"
     if into is None:
         typer.echo(f"{summary}; it is shown only this time:", err=True)
@@ -310,7 +310,7 @@ def create(
 @token_app.command("list")
 def list_tokens(file: File = None, as_json: AsJson = False) -> None:
     """List the id, name, role and validity of every token; never the token itself."""
-    path = _file(file, must_exist=True)
+    path = _names_path(file, must_exist=True)
     now = time.time()
     tokens = sorted(read_names(path).tokens, key=lambda token: (token.name, token.created, token.id))
     if as_json:
@@ -324,9 +324,9 @@ def list_tokens(file: File = None, as_json: AsJson = False) -> None:
                 token.name,
                 token.role,
                 token.id,
-                token.status_at(now) + (f" {_date(token.revoked)}" if token.revoked is not None else ""),
-                _date(token.created),
-                "never" if token.expires is None else _date(token.expires),
+                token.status_at(now) + (f" {_format_date(token.revoked)}" if token.revoked is not None else ""),
+                _format_date(token.created),
+                "never" if token.expires is None else _format_date(token.expires),
             ]
             for token in tokens
         ],
@@ -338,7 +338,7 @@ def revoke(
     which: Annotated[str, typer.Argument(help="A name, for all its tokens, or a token's id.")], file: File = None
 ) -> None:
     """Revoke a name's tokens, or one by its id: a running monitor refuses them from its next request."""
-    path = _file(file, must_exist=True)
+    path = _names_path(file, must_exist=True)
     ended = change_names(path, lambda names: names.revoke(which, int(time.time())))
     if not ended:
         say(f"{path}: nothing to do, {which} is revoked already", soft_wrap=True)
@@ -349,7 +349,7 @@ def revoke(
         )
 
 
-def _file(given: Path | None, *, must_exist: bool) -> Path:
+def _names_path(given: Path | None, *, must_exist: bool) -> Path:
     if given is None and (named := Settings().monitor_names_file):
         given = Path(named)
     if given is None:
@@ -365,7 +365,7 @@ def _file(given: Path | None, *, must_exist: bool) -> Path:
     return given
 
 
-def _end(text: str, now: int) -> int | None:
+def _expiry(text: str, now: int) -> int | None:
     if text == "never":
         return None
     found = re.fullmatch(r"([1-9][0-9]{0,5})([hd])", text)
@@ -374,5 +374,5 @@ def _end(text: str, now: int) -> int | None:
     return now + int(found[1]) * SECONDS_OF_UNIT[found[2]]
 
 
-def _date(seconds: int) -> str:
+def _format_date(seconds: int) -> str:
     return datetime.fromtimestamp(seconds, UTC).strftime("%Y-%m-%d %H:%M UTC")

@@ -1,4 +1,4 @@
-"""``sotto key``, ``topics`` and ``contract``: what an installation is set up with.
+"""``sotto key``, ``topics`` and ``contract``: commands that set an installation up.
 
 Noise keys are created and rotated, topics created and checked with their access control lists, and
 the published contract is exported and checked.
@@ -56,8 +56,8 @@ def rotate(path: Annotated[Path, typer.Argument(help="The key file.")]) -> None:
 def show(path: Annotated[Path, typer.Argument(help="The key file.")]) -> None:
     """List the names of the keys in a file; a key's name is public."""
     key = NoiseKey.load(path)
-    for place, one in enumerate((key, *key.older)):
-        typer.echo(f"{one.key_id} {'older' if place else 'present'}")
+    for index, each_key in enumerate((key, *key.older)):
+        typer.echo(f"{each_key.key_id} {'older' if index else 'present'}")
 
 
 @key_app.command("retire")
@@ -67,7 +67,7 @@ def retire(
 ) -> None:
     """Remove an older key from the file: streams opened with it can never answer again."""
     key = NoiseKey.load(path)
-    kept = tuple(one for one in key.older if one.key_id != key_id)
+    kept = tuple(older_key for older_key in key.older if older_key.key_id != key_id)
     if len(kept) == len(key.older):
         raise NoiseKeyError(f"{path} has no older key {key_id}; 'sotto key show {path}' lists them")
     NoiseKey(key.secret, kept).save(path, replace=True)
@@ -173,7 +173,7 @@ def acl(
 ) -> None:
     """Print the permissions of each role on Kafka, or apply them."""
     if apply_now + commands + as_json > 1:
-        raise CommandError("--apply, --commands and --json exclude each other; give one")
+        raise CommandError("--apply, --commands and --json cannot be combined; give one")
     if principal is not None and (role is None or len(role) != 1):
         raise CommandError("--principal: needs exactly one --role; give it")
     if principal is not None and not principal.partition(":")[2]:

@@ -40,9 +40,9 @@ class Detail(IntEnum):
 
     ALL = 0
     NARROW = 1
-    BARE = 2
-    BROKEN = 3
-    """The columns of BARE, with long names broken into several lines."""
+    MINIMAL = 2
+    FOLDED_NAMES = 3
+    """The columns of MINIMAL, with long names broken into several lines."""
 
 
 @dataclass(frozen=True)
@@ -69,7 +69,7 @@ def top(
     """Show budgets, busiest streams, services and refused events live, with a viewer's token."""
     if not once and not console.is_terminal:
         raise CommandError(
-            "standard output is not a terminal, which live pictures need; give --once for one picture"
+            "standard output is not a terminal, which a live display needs; give --once to print one"
         )
     address, token = find_monitor(url, Settings())
     asyncio.run(_run(address, token, rows, once=once))
@@ -212,13 +212,13 @@ def _stream_cells(line: StreamRow, *, wide: bool) -> list[Text]:
         state = Text("not answering", "red")
     if not wide:
         return [name, state, bar + Text(used), *rates]
-    dry = "–" if row.dry_in is None else _duration(row.dry_in)
+    dry_text = "–" if row.dry_in is None else _duration(row.dry_in)
     rest = [
         Text(f"{row.answered:,}"),
         Text(
             f"{format_error_bound(row.alpha, grouped=True)}{' (vacuous)' if any(one.warning for one in row.promises) else ''}"
         ),
-        Text(dry),
+        Text(dry_text),
     ]
     return [name, state, _escaped_text(row.mechanism), bar + Text(used), *rates, *rest]
 
@@ -249,8 +249,10 @@ def _members(workers: WorkersView, detail: Detail) -> Table:
 
 
 def _restoring(member: MemberRow, workers: WorkersView) -> Text:
-    own = [row.restore for row in workers.partitions if row.member == member.member and row.role == member.role]
-    under_way = [restore for restore in own if restore is not None and restore.phase == "restoring"]
+    restores = [
+        row.restore for row in workers.partitions if row.member == member.member and row.role == member.role
+    ]
+    under_way = [restore for restore in restores if restore is not None and restore.phase == "restoring"]
     if not under_way:
         return Text("–")
     total = sum(restore.total for restore in under_way)
@@ -274,8 +276,8 @@ def _name(name: str, period: str | None) -> Text:
 
 
 def _add_name(table: Table, name: str, detail: Detail) -> None:
-    broken = detail is Detail.BROKEN
-    table.add_column(name, no_wrap=not broken, overflow="fold" if broken else "ellipsis")
+    folds_names = detail is Detail.FOLDED_NAMES
+    table.add_column(name, no_wrap=not folds_names, overflow="fold" if folds_names else "ellipsis")
 
 
 def _table(title: str) -> Table:

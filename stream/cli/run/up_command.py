@@ -84,8 +84,12 @@ def up(
             for role, number in roles
         ]
         if alerts is not None:
-            own = settings.model_copy(update={"alerts_file": str(alerts.absolute()), "metrics_port": next(ports)})
-            services.append(stack.enter_context(Service("alerts", own, None, folder / "logs" / "alerts-0.log")))
+            alert_settings = settings.model_copy(
+                update={"alerts_file": str(alerts.absolute()), "metrics_port": next(ports)}
+            )
+            services.append(
+                stack.enter_context(Service("alerts", alert_settings, None, folder / "logs" / "alerts-0.log"))
+            )
         say(
             f"Sotto is up: SOTTO_BOOTSTRAP={running.bootstrap}, logs in {folder / 'logs'}; Ctrl-C stops it"
             + ("" if broker.started_it else ", all but the broker, which ran before"),

@@ -70,23 +70,27 @@ def population_detail(tables: MonitorTables, name: str, now: float) -> Populatio
     row = _population_row(record, updated)
     members = members_of(tables, name)
     # Amounts of different accountants do not add up.
-    alike = all(entry.record.source.accountant == row.accountant for entry in members)
+    have_one_accountant = all(entry.record.source.accountant == row.accountant for entry in members)
     history = add_histories(
-        [tables.trail.history("source", entry.record.source.source) for entry in members if alike]
+        [tables.trail.history("source", entry.record.source.source) for entry in members if have_one_accountant]
     )
     end = PeriodEnd(now, None if row.period is None else row.period.ends)
     return PopulationDetail(
         row=row,
         sources=[source_row(entry) for entry in members],
-        allotments=[_allotment_row(tables, one) for one in _allotments(tables, AllotmentQuery(population=name))],
+        allotments=[
+            _allotment_row(tables, one) for one in _matching_allotments(tables, AllotmentQuery(population=name))
+        ],
         points=points_of(history),
-        forecasts=history.forecasts(row.granted, row.refunded, row.left, row.total, end) if alike else [],
+        forecasts=history.forecasts(row.granted, row.refunded, row.left, row.total, end)
+        if have_one_accountant
+        else [],
     )
 
 
 def list_allotments(tables: MonitorTables, query: AllotmentQuery) -> AllotmentPage:
     """Return the matching allotments, sorted by owner and name."""
-    return AllotmentPage(items=[_allotment_row(tables, record) for record in _allotments(tables, query)])
+    return AllotmentPage(items=[_allotment_row(tables, record) for record in _matching_allotments(tables, query)])
 
 
 def members_of(tables: MonitorTables, population: str) -> list[SourceEntry]:
@@ -95,7 +99,7 @@ def members_of(tables: MonitorTables, population: str) -> list[SourceEntry]:
     return sorted(found, key=lambda entry: entry.record.source.source)
 
 
-def _allotments(tables: MonitorTables, query: AllotmentQuery) -> Iterable[AllotmentRecord]:
+def _matching_allotments(tables: MonitorTables, query: AllotmentQuery) -> Iterable[AllotmentRecord]:
     for (owner, _), record in sorted(
         tables.shared.allotments.items(),
         key=lambda one: (one[0][0].source or "", one[0][0].population or "", one[0][1]),
@@ -144,7 +148,7 @@ def _accountant_of(tables: MonitorTables, record: AllotmentRecord) -> str:
 
 
 def spending(tables: MonitorTables, query: SpendingQuery) -> Spending:
-    """Return analysts, most streams first, and the costliest streams; older periods are left out."""
+    """Return the analysts, those with most streams first, and the costliest streams, without older periods."""
     found = [(entry, grant) for entry in tables.streams_of(query.source) if (grant := entry.grant) is not None]
     shares = {
         entry.name: Share(granted=grant.cost, spent=entry.spent or grant.spent, refunded=grant.refunded)
@@ -158,8 +162,8 @@ def spending(tables: MonitorTables, query: SpendingQuery) -> Spending:
             analyst=analyst,
             streams=sum(map(len, by_source.values())),
             sources=[
-                SourceShare(source=source, streams=len(own), share=_sum_shares(own))
-                for source, own in sorted(by_source.items())
+                SourceShare(source=source, streams=len(analyst_shares), share=_sum_shares(analyst_shares))
+                for source, analyst_shares in sorted(by_source.items())
             ],
         )
         for analyst, by_source in by_analyst.items()
@@ -195,7 +199,7 @@ def _sum_shares(shares: Sequence[Share]) -> Share:
 
 
 def _total(parts: Sequence[Amount]) -> Amount:
-    """Add up amounts; without ε if ρ and δ imply the ε of one of them, which is then no sum (zCDP)."""
+    """Add up amounts. Under zCDP the sum has no ε if an amount has δ: its ε follows from ρ and is no sum."""
     epsilon, delta = fsum(one.epsilon for one in parts), fsum(one.delta for one in parts)
     if all(one.rho is None for one in parts):
         return Amount(epsilon=epsilon, delta=delta)
@@ -230,7 +234,7 @@ def matches(entry: HeldEntry, query: TrailFilter) -> bool:
         and query.outcome in {None, entry.outcome}
         and (query.since is None or entry.time >= query.since)
         and (query.until is None or entry.time < query.until)
-        and (not search or any(search in text.casefold() for text in _searched(entry)))
+        and (not search or any(search in text.casefold() for text in _searchable_texts(entry)))
     )
 
 
@@ -241,25 +245,32 @@ def trail_row(entry: HeldEntry) -> TrailRow:
     return TrailRow.from_record(shape, time=entry.time, action=entry.action, left=left)
 
 
-def _searched(entry: HeldEntry) -> tuple[str, ...]:
+def _searchable_texts(entry: HeldEntry) -> tuple[str, ...]:
     return entry.source, entry.stream, entry.population, entry.analyst, entry.by, entry.request
 
 
 MAX_EXPORTS: Final = 8
 """Most concurrent exports."""
-MAX_EXPORTS_EACH: Final = 2
+MAX_EXPORTS_PER_USER: Final = 2
 """Most concurrent exports per user: a slow reader must not block the others."""
-_ROWS_AT_ONCE: Final = 50
+_ROWS_PER_PART: Final = 50
 """Rows that are formatted before other tasks run; a row takes about 40 µs."""
 _HEADERS: Final = {
     "Content-Type": "text/csv; charset=utf-8",
     "Content-Disposition": 'attachment; filename="trail.csv"',
 }
-_AMOUNTS: Final = ("asked", "granted", "spent", "refunded", "left")
-_NUMBERS: Final = ("answers", "epsilon")
-_WORDS: Final = (*(name for name in TrailRow.model_fields if name not in {*_AMOUNTS, *_NUMBERS}), *_NUMBERS)
-_PARTS: Final = ("epsilon", "delta", "rho")
-COLUMNS: Final = (*_WORDS, *(f"{name}_{part}" for name in _AMOUNTS for part in _PARTS), "record")
+_AMOUNT_COLUMNS: Final = ("asked", "granted", "spent", "refunded", "left")
+_NUMBER_COLUMNS: Final = ("answers", "epsilon")
+_TEXT_COLUMNS: Final = (
+    *(name for name in TrailRow.model_fields if name not in {*_AMOUNT_COLUMNS, *_NUMBER_COLUMNS}),
+    *_NUMBER_COLUMNS,
+)
+_AMOUNT_PARTS: Final = ("epsilon", "delta", "rho")
+COLUMNS: Final = (
+    *_TEXT_COLUMNS,
+    *(f"{name}_{part}" for name in _AMOUNT_COLUMNS for part in _AMOUNT_PARTS),
+    "record",
+)
 """Columns of the CSV: one for each number, and the entry's JSON as the last."""
 
 
@@ -275,9 +286,9 @@ class TrailExports:
         """Send the matching entries, oldest first; on HEAD only the headers."""
         if request.method == "HEAD":
             return web.Response(headers=_HEADERS)
-        if self._sending.total() >= MAX_EXPORTS or self._sending[bearer.name] >= MAX_EXPORTS_EACH:
+        if self._sending.total() >= MAX_EXPORTS or self._sending[bearer.name] >= MAX_EXPORTS_PER_USER:
             raise too_many_error(
-                f"at most {MAX_EXPORTS_EACH} exports per name and {MAX_EXPORTS} of all; "
+                f"at most {MAX_EXPORTS_PER_USER} exports per name and {MAX_EXPORTS} of all; "
                 "ask again when one is done",
                 10,
             )
@@ -300,19 +311,21 @@ def trail_csv(entries: list[HeldEntry], wanted: TrailFilter) -> Iterator[str]:
     text = io.StringIO()
     writer = csv.writer(text, lineterminator="\n")
     writer.writerow(COLUMNS)
-    for start in range(0, max(len(entries), 1), _ROWS_AT_ONCE):
-        writer.writerows(_cells(one) for one in entries[start : start + _ROWS_AT_ONCE] if matches(one, wanted))
+    for start in range(0, max(len(entries), 1), _ROWS_PER_PART):
+        writer.writerows(
+            _csv_cells(one) for one in entries[start : start + _ROWS_PER_PART] if matches(one, wanted)
+        )
         yield text.getvalue()
         text.seek(0)
         text.truncate()
 
 
-def _cells(entry: HeldEntry) -> list[Any]:
+def _csv_cells(entry: HeldEntry) -> list[Any]:
     row = trail_row(entry)
     values: dict[str, Any] = {
-        **{name: getattr(row, name) for name in _WORDS},
+        **{name: getattr(row, name) for name in _TEXT_COLUMNS},
         "time": datetime.fromtimestamp(row.time, UTC).isoformat(),
         "analysts": " ".join(row.analysts) or None,
     }
-    amounts = [getattr(getattr(row, name), part, None) for name in _AMOUNTS for part in _PARTS]
-    return [*(quote_formula(values[name]) for name in _WORDS), *amounts, entry.raw.decode(errors="replace")]
+    amounts = [getattr(getattr(row, name), part, None) for name in _AMOUNT_COLUMNS for part in _AMOUNT_PARTS]
+    return [*(quote_formula(values[name]) for name in _TEXT_COLUMNS), *amounts, entry.raw.decode(errors="replace")]

@@ -80,11 +80,11 @@ class WaitingConnections:
 
     def discard(self, connection: HttpConnection) -> None:
         """Remove a connection, if present."""
-        own = self._by_address.get(connection.address, OrderedDict())
-        if connection in own:
-            del own[connection]
+        of_address = self._by_address.get(connection.address, OrderedDict())
+        if connection in of_address:
+            del of_address[connection]
             self._count -= 1
-            if not own:
+            if not of_address:
                 del self._by_address[connection.address]
 
 
@@ -109,10 +109,14 @@ class HttpConnection(web.RequestHandler):
             raise TypeError("a web server's connections are streams")
         self._socket_transport = transport
         self.address = str((transport.get_extra_info("peername") or ("",))[0])
-        wire = transport.get_extra_info("socket")
-        if wire is not None and wire.family != socket.AF_UNIX and hasattr(socket, "TCP_USER_TIMEOUT"):
+        connection_socket = transport.get_extra_info("socket")
+        if (
+            connection_socket is not None
+            and connection_socket.family != socket.AF_UNIX
+            and hasattr(socket, "TCP_USER_TIMEOUT")
+        ):
             # A vanished client acknowledges nothing; the system's default timeout is 15 minutes.
-            wire.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, int(WRITE_SECONDS * 1000))
+            connection_socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, int(WRITE_SECONDS * 1000))
         self._waiting.add(self)
 
     def connection_lost(self, exc: BaseException | None) -> None:

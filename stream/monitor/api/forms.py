@@ -156,7 +156,7 @@ class StatementAnswered(View):
     why: str | None = None
 
 
-def declaration(source: Source) -> Declaration:
+def build_declaration(source: Source) -> Declaration:
     """Return a source's declaration; RefusedError if the ledger would refuse the definition."""
     require_reach(source)
     require_valid_periods(source)
@@ -276,7 +276,7 @@ CURVE_SECONDS: Final = 10.0
 """Seconds after which no further point of a curve is planned."""
 
 
-async def plan(asked: OpeningSpec, source: Source, entry: SourceEntry) -> Plan:
+async def plan_opening(asked: OpeningSpec, source: Source, entry: SourceEntry) -> Plan:
     """Plan the opening of a stream: its mechanism, its error bound and its cost."""
     chosen, calibration, uninformative = await _plan_in_thread(lambda: _plan_opening(asked, source))
     spec = chosen.spec
@@ -319,10 +319,10 @@ def _curve(
     ends = time.monotonic() + CURVE_SECONDS
     lines: dict[str, list[CurvePoint]] = {}
     complete = True
-    for place in error_curve(spec, facts, against, CURVE_POINTS):
-        for one in place.calibrations:
-            point = CurvePoint(value=place.value, alpha=one.alpha, vacuous=one.vacuous)
-            lines.setdefault(name_of(one), []).append(point)
+    for curve_point in error_curve(spec, facts, against, CURVE_POINTS):
+        for calibration in curve_point.calibrations:
+            point = CurvePoint(value=curve_point.value, alpha=calibration.alpha, vacuous=calibration.vacuous)
+            lines.setdefault(name_of(calibration), []).append(point)
         if time.monotonic() > ends or is_disconnected():
             complete = False
             break

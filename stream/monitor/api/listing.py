@@ -101,17 +101,17 @@ def list_sources(tables: MonitorTables, query: SourceQuery) -> SourcePage:
     periods = tables.source_periods
     names = _matching_names(periods, query)
     if query.sort == "source" and query.state is None:
-        names_on_page = _slice(names, query) if query.of is not None else _page(names, str, query)
+        names_on_page = _slice_names(names, query) if query.of is not None else _sort_and_slice(names, str, query)
         matching, page = (
             len(names),
-            [entry for name in names_on_page if (entry := _entry_of(tables.sources, periods, name))],
+            [entry for name in names_on_page if (entry := _find_entry(tables.sources, periods, name))],
         )
     else:
         key = _SOURCE_KEYS[query.sort]
-        found = [entry for name in names if (entry := _entry_of(tables.sources, periods, name)) is not None]
+        found = [entry for name in names if (entry := _find_entry(tables.sources, periods, name)) is not None]
         found = [entry for entry in found if query.state in {None, entry.record.state}]
         matching = len(found)
-        page = _page(
+        page = _sort_and_slice(
             found,
             lambda one: (key(_entry_to_sort_by(tables.sources, periods, one)), one.record.source.source),
             query,
@@ -129,16 +129,16 @@ def list_streams(tables: MonitorTables, query: StreamQuery, now: float) -> Strea
     periods = tables.stream_periods
     value_of = _STREAM_KEYS[query.sort]
 
-    def place(entry: StreamEntry) -> _Key:
+    def sort_key(entry: StreamEntry) -> _Key:
         value = value_of(_entry_to_sort_by(tables.streams, periods, entry), now)
         return (value is None) != query.descending, 0 if value is None else value, entry.name
 
     if query.of is not None and query.sort == "stream" and not (query.state or query.source or query.mechanism):
         names = _matching_names(periods, query)
-        matching, page = len(names), [tables.streams[name] for name in _slice(names, query)]
+        matching, page = len(names), [tables.streams[name] for name in _slice_names(names, query)]
     else:
-        found = list(_matching(tables, query))
-        matching, page = len(found), _page(found, place, query)
+        found = list(_matching_streams(tables, query))
+        matching, page = len(found), _sort_and_slice(found, sort_key, query)
     return StreamPage(
         total=tables.shown_streams if query.of is None else len(periods.starts_of(query.of)),
         matching=matching,
@@ -147,7 +147,7 @@ def list_streams(tables: MonitorTables, query: StreamQuery, now: float) -> Strea
     )
 
 
-def _matching(tables: MonitorTables, query: StreamQuery) -> Iterable[StreamEntry]:
+def _matching_streams(tables: MonitorTables, query: StreamQuery) -> Iterable[StreamEntry]:
     search = query.search.casefold()
     states = frozenset(query.state)
     named = None if query.source is None else named_from(query.source)
@@ -157,7 +157,7 @@ def _matching(tables: MonitorTables, query: StreamQuery) -> Iterable[StreamEntry
     if named is not None and query.of is None:
         names = tables.stream_periods.names_at(named[1])
     for name in names:
-        entry = _entry_of(tables.streams, tables.stream_periods, name)
+        entry = _find_entry(tables.streams, tables.stream_periods, name)
         grant = None if entry is None else entry.grant
         if (
             entry is not None
@@ -177,7 +177,7 @@ def _matching_names(periods: PeriodsByName, query: SourceQuery | StreamQuery) ->
     return [name for name in names if search in name.casefold()] if search else names
 
 
-def _entry_of(entries: Mapping[str, _Entry], periods: PeriodsByName, name: str) -> _Entry | None:
+def _find_entry(entries: Mapping[str, _Entry], periods: PeriodsByName, name: str) -> _Entry | None:
     """Return the entry of a name; if only its periods have entries, that of the latest."""
     return entries.get(name) or entries.get(periods.latest_name(name) or "")
 
@@ -188,14 +188,14 @@ def _entry_to_sort_by(entries: Mapping[str, _Entry], periods: PeriodsByName, ent
     return entries.get(periods.latest_name(name) or "", entry)
 
 
-def _slice(names: Sequence[str], query: _Page) -> Sequence[str]:
+def _slice_names(names: Sequence[str], query: _Page) -> Sequence[str]:
     if not query.descending:
         return names[query.offset : query.offset + query.limit]
     end = len(names) - query.offset
     return names[max(end - query.limit, 0) : max(end, 0)][::-1]
 
 
-def _page(entries: Sequence[_Item], key: Callable[[_Item], _Key], query: _Page) -> list[_Item]:
+def _sort_and_slice(entries: Sequence[_Item], key: Callable[[_Item], _Key], query: _Page) -> list[_Item]:
     choose = heapq.nlargest if query.descending else heapq.nsmallest
     wanted = query.offset + query.limit
     if wanted * 4 < len(entries):

@@ -79,9 +79,11 @@ class Monitor:
     asker: Asker | None = None
     alerts: Alerts | None = None
     """The alerts, or None if the monitor does not read answers."""
-    planning: RequestTurns = field(default_factory=lambda: RequestTurns(max_waiting=16, max_waiting_per_user=4))
+    planning_turns: RequestTurns = field(
+        default_factory=lambda: RequestTurns(max_waiting=16, max_waiting_per_user=4)
+    )
     """Lets one plan or curve be computed at a time, to leave processors to the host's services."""
-    showing: RequestTurns = field(
+    view_turns: RequestTurns = field(
         default_factory=lambda: RequestTurns(max_waiting=1000, max_waiting_per_user=100, pause_factor=1.0)
     )
     """Limits views to half of the event loop's time: the tables' reader needs the loop too."""

@@ -120,9 +120,9 @@ class RequestTurns:
         finally:
             pause = (self._clock() - began) * self._pause_factor
             if pause > 0.0:
-                asyncio.get_running_loop().call_later(pause, self._pass_on)
+                asyncio.get_running_loop().call_later(pause, self._give_next_turn)
             else:
-                self._pass_on()
+                self._give_next_turn()
 
     async def _wait(self, name: str, is_disconnected: Callable[[], bool]) -> None:
         if not self._is_busy:
@@ -141,10 +141,10 @@ class RequestTurns:
             await waiter.turn
         except asyncio.CancelledError:
             if not waiter.turn.cancelled() and waiter.turn.exception() is None:
-                self._pass_on()  # the request was cancelled after its turn had come
+                self._give_next_turn()  # the request was cancelled after its turn had come
             raise
 
-    def _pass_on(self) -> None:
+    def _give_next_turn(self) -> None:
         self._remove_disconnected()
         if not self._waiting:
             self._is_busy = False

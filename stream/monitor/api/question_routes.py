@@ -126,16 +126,16 @@ class OnDemandClient:
     def __init__(self, settings: Settings, make: Callable[[Settings], AsyncClient] = AsyncClient) -> None:
         self._settings = settings
         self._make = make
-        self._changing = asyncio.Lock()
+        self._connection_lock = asyncio.Lock()
         self._client: AsyncClient | None = None
         self._waiting = 0
-        self._last = time.monotonic()
+        self._last_answer_at = time.monotonic()
 
     async def ask(self, question: Query, /, *, timeout: float | None, outcomes: bool) -> Result:  # noqa: ASYNC109
         """Send a question and wait for its answer."""
         self._waiting += 1
         try:
-            async with self._changing:
+            async with self._connection_lock:
                 client = self._client
                 if client is None:
                     client = self._make(self._settings)
@@ -144,20 +144,20 @@ class OnDemandClient:
             return await client.ask(question, timeout=timeout, outcomes=outcomes)
         finally:
             self._waiting -= 1
-            self._last = time.monotonic()
+            self._last_answer_at = time.monotonic()
 
     async def disconnect_when_idle(self) -> None:
         """Run until cancelled: disconnect whenever the client was idle, and at the end."""
         try:
             while True:
                 await asyncio.sleep(_IDLE_SECONDS / 4)
-                if not self._waiting and time.monotonic() - self._last > _IDLE_SECONDS:
+                if not self._waiting and time.monotonic() - self._last_answer_at > _IDLE_SECONDS:
                     await self._disconnect()
         finally:
             await self._disconnect()
 
     async def _disconnect(self) -> None:
-        async with self._changing:
+        async with self._connection_lock:
             client, self._client = self._client, None
             if client is not None:
                 with suppress(SottoError):
@@ -254,7 +254,7 @@ async def _ask_or_problem(asker: Asker | None, queries: Sequence[Query]) -> list
     except Forbidden as error:
         raise ProblemError(503, "unavailable", f"the monitor's principal may not ask: {error}"[:1024]) from None
     except SottoError as error:
-        raise ProblemError(503, "unavailable", f"{error}; send the same again"[:1024]) from None
+        raise ProblemError(503, "unavailable", f"{error}; send the same request again"[:1024]) from None
 
 
 def _sources_and_streams(tables: MonitorTables, name: str) -> tuple[list[SourceRecord], list[GrantRecord]]:

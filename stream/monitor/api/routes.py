@@ -59,7 +59,7 @@ from stream.monitor.api.forms import (
     SourceDetail,
     Statement,
     StatementAnswered,
-    declaration,
+    build_declaration,
 )
 from stream.monitor.api.listing import (
     RejectedQuery,
@@ -263,7 +263,7 @@ def _source(monitor: Monitor, call: Call) -> SourceDetail:
     return _or_upgrade_problem(
         lambda: SourceDetail(
             row=views.source_row_with_periods(monitor.tables, entry),
-            declaration=declaration(views.definition(monitor.tables, registered)),
+            declaration=build_declaration(views.definition(monitor.tables, registered)),
         )
     )
 
@@ -271,7 +271,7 @@ def _source(monitor: Monitor, call: Call) -> SourceDetail:
 @_add_route("POST", "/api/declarations", "The declaration of a planned source", body=Source)
 def _declaration(_: Monitor, call: Call) -> Declaration:
     try:
-        return declaration(call.body)
+        return build_declaration(call.body)
     except Refused as error:
         raise ProblemError(409, "refused", str(error)[:1024]) from None
 
@@ -282,7 +282,7 @@ async def _curve(monitor: Monitor, call: Call) -> Curve:
     source = _or_upgrade_problem(
         lambda: views.definition(monitor.tables, _find_source(monitor, asked.stream.source))
     )
-    async with monitor.planning.turn(call.user.name, call.is_disconnected):
+    async with monitor.planning_turns.turn(call.user.name, call.is_disconnected):
         return await forms.plan_curve(asked.stream, source, VariedParameter(asked.against), call.is_disconnected)
 
 
@@ -303,8 +303,8 @@ async def _plan(monitor: Monitor, call: Call) -> Plan:
     spec: OpeningSpec = call.body
     entry = _find_source(monitor, spec.source)
     source = _or_upgrade_problem(lambda: views.definition(monitor.tables, entry))
-    async with monitor.planning.turn(call.user.name, call.is_disconnected):
-        return await forms.plan(spec, source, entry)
+    async with monitor.planning_turns.turn(call.user.name, call.is_disconnected):
+        return await forms.plan_opening(spec, source, entry)
 
 
 @_add_route("POST", "/api/populations", "Register a population", access="operator", body=RegisterPopulation)

@@ -143,7 +143,7 @@ def add_api(application: web.Application, monitor: Monitor) -> None:
         application.router.add_route(route.method, route.path, _make_handler(monitor, route))
 
     async def metrics(request: web.Request) -> web.Response:
-        async with monitor.showing.turn(request[_BEARER].name, _disconnection_check(request)):
+        async with monitor.view_turns.turn(request[_BEARER].name, _disconnection_check(request)):
             return web.Response(body=metrics_text(monitor), headers={"Content-Type": CONTENT_TYPE})
 
     async def openapi(_: web.Request) -> web.Response:
@@ -251,7 +251,7 @@ def _make_handler(monitor: Monitor, route: Route) -> Handler:
         is_disconnected = _disconnection_check(request)
         call = Call(bearer, dict(request.match_info), query, body, is_disconnected)
         if bearer is not None and route.method == "GET":
-            async with monitor.showing.turn(bearer.name, is_disconnected):
+            async with monitor.view_turns.turn(bearer.name, is_disconnected):
                 answer = route.handle(monitor, call)
         else:
             answer = route.handle(monitor, call)

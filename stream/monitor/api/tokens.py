@@ -107,8 +107,8 @@ class TokenFile(BaseModel):
     def bearer(self, text: str, now: float) -> Bearer | None:
         """Return the user of a token; None if it is unknown, expired or revoked."""
         token = self._by_id.get(_id_of(text))
-        kept = _DUMMY_DIGEST if token is None else bytes.fromhex(token.digest)
-        is_right = hmac.compare_digest(_digest(text), kept)
+        stored_digest = _DUMMY_DIGEST if token is None else bytes.fromhex(token.digest)
+        is_right = hmac.compare_digest(_digest(text), stored_digest)
         if token is None or not is_right or token.status_at(now) != "valid":
             return None
         return Bearer(token.name, token.role, token.id, token.expires)
@@ -233,13 +233,13 @@ def change_names(path: Path, change: Callable[[TokenFile], tuple[TokenFile, _Res
     """Create or replace the file under a lock; readers see the old or the new file, never a part."""
     with _lock_folder(path.resolve().parent):
         is_new = not os.path.lexists(path)
-        names, made = change(TokenFile() if is_new else read_names(path))
+        names, result = change(TokenFile() if is_new else read_names(path))
         text = names.model_dump_json(indent=1)
         if is_new:
             write_secret(path, text)
         else:
             replace_secret(path, text)
-    return made
+    return result
 
 
 @contextmanager

@@ -54,7 +54,7 @@ _record_codec: Codec[LedgerRecord] = Codec(LedgerRecord, limit=MAX_RECORD_BYTES)
 def overview(tables: MonitorTables, history: Series, workers: WorkersView, *, ready: bool, now: float) -> Overview:
     """Return a summary of the installation."""
     totals = tables.totals
-    of_workers = [row for row in workers.partitions if row.role == "worker"]
+    worker_partitions = [row for row in workers.partitions if row.role == "worker"]
     return Overview(
         time=now,
         ready=ready,
@@ -71,7 +71,7 @@ def overview(tables: MonitorTables, history: Series, workers: WorkersView, *, re
         history=[TrafficPoint(time=row[0], answered=int(row[1]), tops=int(row[2])) for row in history],
         rejected=tables.rejected.total(),
         workers=sum(member.role == "worker" for member in workers.members),
-        lag=sum(row.lag for row in of_workers) if of_workers else None,
+        lag=sum(row.lag for row in worker_partitions) if worker_partitions else None,
     )
 
 
@@ -132,7 +132,7 @@ def periods_of(lines: PeriodsByName, name: str) -> Periods | None:
 
 
 def left_share(left: Amount, total: Amount) -> float:
-    """Return the remaining share: the smaller of those of ε and δ; under zCDP the larger of those of ε and ρ."""
+    """Return the remaining share: the smaller one of ε and δ; under zCDP the larger one of ε and ρ."""
     shares = [left.epsilon / total.epsilon if total.epsilon else 0.0]
     if total.rho is not None and left.rho is not None:
         # In records of earlier versions with δ, ε is derived from ρ and is not a sum: use only ρ.
@@ -185,16 +185,16 @@ def definition(tables: MonitorTables, entry: SourceEntry) -> Source:
 def source_record(tables: MonitorTables, entry: SourceEntry) -> SourceRecord:
     """Return the ledger's record of a source; a period's is derived from its source's record."""
     shape = entry.record
-    of = entry if shape.source.period_of is None else tables.sources.get(shape.source.period_of, entry)
-    record = _record_codec.decode(of.raw)
+    registered = entry if shape.source.period_of is None else tables.sources.get(shape.source.period_of, entry)
+    record = _record_codec.decode(registered.raw)
     if not isinstance(record, SourceRecord):
         raise TypeError("a source's entry holds another record")
     source = record.source
-    if of is entry or not isinstance(source, EventsSource) or shape.source.starts is None:
+    if registered is entry or not isinstance(source, EventsSource) or shape.source.starts is None:
         return record
     figures = {part: getattr(shape, part) for part in ("granted", "spent", "refunded", "left")}
-    began = source.account_of_period(moment_ms(shape.source.starts))
-    return record.model_copy(update={**figures, "source": began, "state": shape.state, "reason": shape.reason})
+    account = source.account_of_period(moment_ms(shape.source.starts))
+    return record.model_copy(update={**figures, "source": account, "state": shape.state, "reason": shape.reason})
 
 
 def rates(entry: StreamEntry, now: float) -> list[Rate]:
@@ -252,8 +252,8 @@ def _at_refresh(entry: StreamEntry) -> Literal["continues", "closes"] | None:
 
 def contribution_text(tables: MonitorTables, entry: StreamEntry) -> str:
     """Return the contribution bound of a stream's source as a sentence; empty without one."""
-    of = None if entry.grant is None else tables.sources.get(entry.grant.spec.source)
-    source = None if of is None else of.record.source
+    source_entry = None if entry.grant is None else tables.sources.get(entry.grant.spec.source)
+    source = None if source_entry is None else source_entry.record.source
     if source is None or source.person is None:
         return ""
     return describe_bound(source.kind, source.person, source.contribution)
@@ -280,14 +280,14 @@ def grant_record(entry: StreamEntry) -> GrantRecord:
 def stream_detail(tables: MonitorTables, entry: StreamEntry, now: float) -> StreamDetail:
     """Return a stream with its definition and timeline."""
     record = grant_record(entry)
-    of = tables.sources.get(record.spec.source)
+    source_entry = tables.sources.get(record.spec.source)
     standing = record.spec.standing
     position = entry.position if entry.position is not None and entry.position.offset >= 0 else None
     timeline = entry.activity.timeline if entry.activity is not None else ()
-    declared = None if standing is None or of is None else definition(tables, of)
+    declared = None if standing is None or source_entry is None else definition(tables, source_entry)
     return StreamDetail(
         row=stream_row_with_periods(tables, entry, now),
-        source_kind=None if of is None else of.record.source.kind,
+        source_kind=None if source_entry is None else source_entry.record.source.kind,
         spec=record.spec,
         calibration=record.calibration,
         incarnation=entry.incarnation,

@@ -92,9 +92,9 @@ class History:
 def add_histories(histories: Sequence[History]) -> History:
     """Add up several budgets' histories, with a row at each time of any of them."""
     total = History()
-    _add_series(total.all_time, [one.all_time for one in histories], 12)
-    for place, series in enumerate(total.recent):
-        _add_series(series, [one.recent[place] for one in histories], 3)
+    _add_series(total.all_time, [history.all_time for history in histories], 12)
+    for index, series in enumerate(total.recent):
+        _add_series(series, [history.recent[index] for history in histories], 3)
     return total
 
 

@@ -68,8 +68,8 @@ class Series:
         """Return the last row at or before ``time``, or else the oldest; None if there are no rows."""
         if not self._rows:
             return None
-        place = bisect_right(range(len(self)), time, key=lambda index: self._rows[index * self._width])
-        return self._row(max(place - 1, 0))
+        index = bisect_right(range(len(self)), time, key=lambda index: self._rows[index * self._width])
+        return self._row(max(index - 1, 0))
 
     def _row(self, index: int) -> Sequence[float]:
         return self._rows[index * self._width : (index + 1) * self._width]
@@ -154,9 +154,12 @@ class StreamEntry:
 
     @property
     def is_of_period(self) -> bool:
-        """True for a stream of a period: it is on an account, and the names of both end in the same start."""
-        named, on = named_from(self.name), None if self.grant is None else named_from(self.grant.spec.source)
-        return named is not None and on is not None and named[1] == on[1]
+        """True for a period's stream: its name and its source's name end in the same period start."""
+        named, source_period = (
+            named_from(self.name),
+            None if self.grant is None else named_from(self.grant.spec.source),
+        )
+        return named is not None and source_period is not None and named[1] == source_period[1]
 
     @property
     def cutoff(self) -> int | None:
@@ -180,7 +183,7 @@ class StreamEntry:
 
     @property
     def missing_input(self) -> str | None:
-        """What the worker of an open stream lacks to answer; None if nothing, and for a model."""
+        """What the worker of an open stream lacks to answer; None if it lacks nothing, and for a model."""
         return self.refused if self.state == "open" and self.refused != MODEL_NOT_ASKED_REASON else None
 
     @property
@@ -230,9 +233,9 @@ class PeriodsByName:
             self._starts.setdefault(name, [])
             return
         starts = self._starts.setdefault(named[0], [])
-        place = bisect_left(starts, named[1])
-        if place == len(starts) or starts[place] != named[1]:
-            starts.insert(place, named[1])
+        index = bisect_left(starts, named[1])
+        if index == len(starts) or starts[index] != named[1]:
+            starts.insert(index, named[1])
 
     def starts_of(self, name: str) -> Sequence[str]:
         """Return the start times of a name's periods, oldest first."""
@@ -251,8 +254,8 @@ class PeriodsByName:
         """Return the names of all periods that begin at ``start``."""
         found = []
         for name, starts in self._starts.items():
-            place = bisect_left(starts, start)
-            if place < len(starts) and starts[place] == start:
+            index = bisect_left(starts, start)
+            if index < len(starts) and starts[index] == start:
                 found.append(f"{name}@{start}")
         return found
 

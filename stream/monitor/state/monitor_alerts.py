@@ -20,7 +20,7 @@ from stream.questions.alert_states import ABOVE_BYTES, BELOW_BYTES, AlarmTable, 
 MAX_KEPT_ALERTS: Final = 2_000
 """Number of latest alerts that are kept."""
 
-_answers: Codec[Answer] = Codec(Answer, limit=MAX_ANSWER_BYTES)
+_answer_codec: Codec[Answer] = Codec(Answer, limit=MAX_ANSWER_BYTES)
 
 
 class KeptAlert(NamedTuple):
@@ -52,7 +52,7 @@ class Alerts:
         if ABOVE_BYTES not in value and not (BELOW_BYTES in value and self._may_end(stream)):
             return
         try:
-            answer = _answers.decode_trusted(value)
+            answer = _answer_codec.decode_trusted(value)
         except MalformedEventError:
             self.unreadable += 1
             return
@@ -78,15 +78,15 @@ class Alerts:
 
     def view(self, query: AlertQuery) -> AlertsView:
         """Return the matching alerts: the firing ones, longest first, and the latest ones."""
-        wanted = _alert_filter(query)
+        is_wanted = _alert_filter(query)
         alarms = sorted(
             self._firing.alarms.values(), key=lambda one: (one.since, one.key.stream, group_text(one.key))
         )
         rows = [(alarm, self._source(alarm.key.stream)) for alarm in alarms]
-        chosen = [(alarm, source) for alarm, source in rows if wanted(alarm.answer, source)]
-        past = [(one, self._source(one.answer.stream)) for one in sorted(self._kept, reverse=True)]
-        matching = [(one, source) for one, source in past if wanted(one.answer, source)]
-        firing_of, alerts_of = Counter(source for _, source in rows), Counter(source for _, source in past)
+        chosen = [(alarm, source) for alarm, source in rows if is_wanted(alarm.answer, source)]
+        kept_alerts = [(one, self._source(one.answer.stream)) for one in sorted(self._kept, reverse=True)]
+        matching = [(one, source) for one, source in kept_alerts if is_wanted(one.answer, source)]
+        firing_of, alerts_of = Counter(source for _, source in rows), Counter(source for _, source in kept_alerts)
         return AlertsView(
             shown=True,
             complete=self.complete,
@@ -101,7 +101,7 @@ class Alerts:
                 )
                 for alarm, source in chosen[: query.limit]
             ],
-            total=len(past),
+            total=len(kept_alerts),
             matching=len(matching),
             recent=[self._row(one.answer, one.time, source) for one, source in islice(matching, query.limit)],
             sources=[
@@ -137,17 +137,17 @@ def alerts_view(alerts: Alerts | None, query: AlertQuery, *, known: bool) -> Ale
     if alerts is not None:
         view = alerts.view(query)
         return view if known else view.model_copy(update={"complete": False})
-    nothing = {"firing_total": 0, "firing_matching": 0, "total": 0, "matching": 0}
-    return AlertsView(shown=False, complete=True, firing=[], recent=[], sources=[], **nothing)
+    no_counts = {"firing_total": 0, "firing_matching": 0, "total": 0, "matching": 0}
+    return AlertsView(shown=False, complete=True, firing=[], recent=[], sources=[], **no_counts)
 
 
 def _alert_filter(query: AlertQuery) -> Callable[[Answer, str | None], bool]:
     search = query.search.casefold()
 
-    def wanted(answer: Answer, source: str | None) -> bool:
+    def is_wanted(answer: Answer, source: str | None) -> bool:
         if query.source not in {None, source}:
             return False
         words = (answer.stream, *(str(value) for value in (answer.group or {}).values()))
         return any(search in word.casefold() for word in words)
 
-    return wanted
+    return is_wanted

@@ -1,7 +1,7 @@
 """The monitor's tables: the latest state of every source, stream, partition and dead letter.
 
 The tables use neither Kafka nor HTTP. Records contain totals, so topics may be read in any order and
-more than once: a stream has the largest totals; other entries have the record with the highest offset.
+more than once: a stream's entry has the largest totals, other entries the record with the highest offset.
 """
 
 from __future__ import annotations
@@ -88,7 +88,7 @@ class MonitorTables:
         self._public = frozenset(
             (topics.queries, topics.requests, topics.charges, topics.control, topics.partials)
         )
-        """Topics whose dead letters are shown. Live topics are not among them: even the number is private."""
+        """Topics whose dead letters are shown. For live topics even the number of dead letters is private."""
 
     @property
     def inputs(self) -> tuple[str, ...]:
@@ -112,8 +112,8 @@ class MonitorTables:
             entry = self.streams.get(name)
             if entry is None or entry.grant is None:
                 continue
-            on = entry.grant.spec.source
-            if source in {None, on, registered_as(on) if entry.is_of_period else on}:
+            source_name = entry.grant.spec.source
+            if source in {None, source_name, registered_as(source_name) if entry.is_of_period else source_name}:
                 yield entry
 
     def position(self, topic: str, partition: int) -> int:

@@ -125,7 +125,7 @@ class TopicReader:
         """The aiohttp application of Faust's web server."""
         web = self.app.web
         if not isinstance(web, Web):
-            raise TypeError("Faust serves something else")
+            raise TypeError("Faust's web server is not aiohttp")
         return web.web_app
 
     async def __aenter__(self) -> Self:
@@ -185,8 +185,10 @@ class TopicReader:
         """Return True if the positions of Faust's consumer are at or after all ends."""
         consumer = self.app.consumer
         for source, end in ends.items():
-            own = TP(source.topic, source.partition)
-            position = await consumer.position(own) if own in consumer.assignment() else None
+            faust_partition = TP(source.topic, source.partition)
+            position = (
+                await consumer.position(faust_partition) if faust_partition in consumer.assignment() else None
+            )
             if position is None or position < end:
                 return False
         return True
@@ -271,9 +273,9 @@ class AlertReader:
         """Seek to the first unread answers, at first within the look-back; return the end offsets."""
         ends: dict[TopicPartition, int] = await consumer.end_offsets(self._partitions)
         since = round((time.time() - LOOK_BACK_SECONDS) * 1000)
-        found = await consumer.offsets_for_times(dict.fromkeys(self._partitions, since))
+        offsets = await consumer.offsets_for_times(dict.fromkeys(self._partitions, since))
         for partition, end in ends.items():
-            back = end if found[partition] is None else found[partition].offset
-            at = self._positions.get(partition, max(back, end - LOOK_BACK_RECORDS, 0))
-            consumer.seek(partition, min(at, end))
+            look_back_start = end if offsets[partition] is None else offsets[partition].offset
+            start = self._positions.get(partition, max(look_back_start, end - LOOK_BACK_RECORDS, 0))
+            consumer.seek(partition, min(start, end))
         return ends

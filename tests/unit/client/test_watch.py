@@ -10,7 +10,7 @@ import pytest
 
 from schemas import Answer
 from sotto import Driver, Notice, Unknown
-from stream.cli.manage.answer_commands import document, lines
+from stream.cli.manage.answer_commands import format_notice, notice_document
 from stream.monitor.api.service_models import AlertQuery
 from stream.monitor.state.monitor_alerts import Alerts
 from stream.monitor.state.monitor_tables import MonitorTables
@@ -139,11 +139,11 @@ def test_a_line_has_all_parts_and_keeps_to_the_terminal() -> None:
     long = "the-departures-that-are-late-by-an-hour"
     notice = Notice(0.0, long, "flights", answer("above", stream=long, estimate=31.23, alpha=4.1, tops_left=46))
     for width in (80, 60):
-        text = [line.plain for line in lines(notice, width)]
+        text = [line.plain for line in format_notice(notice, width)]
         assert all(len(line) <= width for line in text)
         whole = re.sub(r"\s+", " ", " ".join(text))
         assert f"▲ ALERT {long} 2013-01-01 05:00–06:00 origin=EWR 31.23 ± 4.1 46 left" in whole
-    ended = lines(
+    ended = format_notice(
         Notice(0.0, "late", ended="exhausted: all 2 'above' answers of the cutoff are out, so extend it"), 60
     )
     assert [line.plain.strip() for line in ended[1:]] == [
@@ -151,12 +151,12 @@ def test_a_line_has_all_parts_and_keeps_to_the_terminal() -> None:
         "cutoff are out, so extend it",
     ]
     # What comes from a topic cannot write to the terminal.
-    [line] = lines(Notice(0.0, "late", ended="halted: \x1b[2J"), 80)
+    [line] = format_notice(Notice(0.0, "late", ended="halted: \x1b[2J"), 80)
     assert "\x1b" not in line.plain
 
 
 def test_json_has_the_answers_fields() -> None:
-    told_as = document(Notice(1_700_000_000.5, "late", "flights", answer("above", tops_left=3)))
+    told_as = notice_document(Notice(1_700_000_000.5, "late", "flights", answer("above", tops_left=3)))
     assert told_as == {
         "time": "2023-11-14T22:13:20.500Z",
         "source": "flights",
@@ -167,7 +167,7 @@ def test_json_has_the_answers_fields() -> None:
         "group": {"origin": "EWR"},
         "tops_left": 3,
     }
-    assert document(Notice(0.0, "late", "flights", ended="closed"))["ended"] == "closed"
+    assert notice_document(Notice(0.0, "late", "flights", ended="closed"))["ended"] == "closed"
 
 
 @pytest.mark.parametrize(
@@ -251,9 +251,9 @@ def test_a_stream_with_periods_is_followed_by_its_own_name() -> None:
 def test_a_line_has_the_streams_own_name_and_json_the_periods() -> None:
     stream = "late@2013-01-01T00:00:00Z"
     notice = Notice(0.0, stream, "flights@2013-01-01T00:00:00Z", answer("above", stream=stream))
-    [line] = lines(notice, 120)
+    [line] = format_notice(notice, 120)
     assert " late  2013-01-01 05:00–06:00" in line.plain
     assert "@" not in line.plain
-    assert document(notice)["stream"] == stream
-    [ended] = lines(Notice(0.0, stream, ended="exhausted"), 120)
+    assert notice_document(notice)["stream"] == stream
+    [ended] = format_notice(Notice(0.0, stream, ended="exhausted"), 120)
     assert stream in ended.plain

@@ -115,7 +115,7 @@ def test_the_command_prints_tables_commands_and_json_of_the_roles_asked_for() ->
         (["--principal", "User:alice"], "needs exactly one --role"),
         (["--principal", "User:alice", "--role", "worker", "--role", "budget"], "needs exactly one --role"),
         (["--principal", "alice", "--role", "worker"], "User:alice"),
-        (["--apply", "--json"], "exclude each other"),
+        (["--apply", "--json"], "cannot be combined"),
     ],
 )
 def test_what_is_unclear_is_refused(arguments: list[str], message: str) -> None:

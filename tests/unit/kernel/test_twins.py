@@ -29,7 +29,7 @@ from stream.kernel import (
     spans_of,
     use_kernel,
 )
-from stream.kernel.library import SOURCES, describe_missing_kernel, digest_of, load
+from stream.kernel.library import SOURCE_FOLDER, describe_missing_kernel, digest_sources, load_kernel
 from stream.privacy.noise import DrawRole, NoiseKey, event_words, round_words, stream_subkey, stream_subkeys
 from tests.kernels import kernel
 
@@ -362,24 +362,24 @@ def test_a_kernel_of_another_source_is_not_used(tmp_path: Any, monkeypatch: pyte
 
     kernel()
     built = runpy.run_path(str(ROOT / "hatch_build.py"))["build"](tmp_path / "kernel.so")
-    assert load(built) is not None
+    assert load_kernel(built) is not None
     monkeypatch.setenv("SOTTO_KERNEL", "off")
-    assert load(built) is None
+    assert load_kernel(built) is None
     monkeypatch.delenv("SOTTO_KERNEL")
-    for source in SOURCES.glob("*.[ch]"):
+    for source in SOURCE_FOLDER.glob("*.[ch]"):
         (tmp_path / source.name).write_bytes(source.read_bytes())
-    assert digest_of(tmp_path) == digest_of(SOURCES)
+    assert digest_sources(tmp_path) == digest_sources(SOURCE_FOLDER)
     changed = tmp_path / "tables.c"
     changed.write_bytes(changed.read_bytes() + b"\n")
-    assert digest_of(tmp_path) != digest_of(SOURCES)
-    monkeypatch.setattr("stream.kernel.library.SOURCES", tmp_path)
-    assert load(built) is None
-    assert load(tmp_path / "none.so") is None
+    assert digest_sources(tmp_path) != digest_sources(SOURCE_FOLDER)
+    monkeypatch.setattr("stream.kernel.library.SOURCE_FOLDER", tmp_path)
+    assert load_kernel(built) is None
+    assert load_kernel(tmp_path / "none.so") is None
 
 
 def test_a_missing_or_stale_kernel_is_described(tmp_path: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("SOTTO_KERNEL", raising=False)
-    monkeypatch.setattr("stream.kernel.library.FILE", tmp_path / "kernel.so")
+    monkeypatch.setattr("stream.kernel.library.LIBRARY_FILE", tmp_path / "kernel.so")
     with use_kernel(None):
         assert "is missing" in str(describe_missing_kernel())
         (tmp_path / "kernel.so").touch()

@@ -36,8 +36,8 @@ async def test_a_burst_of_searches_lets_others_in_between_and_other_names_before
     installation = Installation()
     installation.open()
     async with asyncio.timeout(WAIT), installation.web() as client:
-        waiting = installation.monitor.showing._waiting
-        async with installation.monitor.showing.turn("ana", lambda: False):
+        waiting = installation.monitor.view_turns._waiting
+        async with installation.monitor.view_turns.turn("ana", lambda: False):
             burst = [asyncio.create_task(get(client, "/api/trail", search="vera")) for _ in range(20)]
             while len(waiting.get("vera", ())) < 20:
                 await asyncio.sleep(0.01)
@@ -64,8 +64,8 @@ async def test_figures_for_prometheus_take_their_turn_as_all_that_is_shown_of_th
     monkeypatch.setattr(server, "metrics_text", noted)
     installation = Installation()
     async with asyncio.timeout(WAIT), installation.web() as client:
-        waiting = installation.monitor.showing._waiting
-        async with installation.monitor.showing.turn("ana", lambda: False):
+        waiting = installation.monitor.view_turns._waiting
+        async with installation.monitor.view_turns.turn("ana", lambda: False):
             asked = [asyncio.create_task(client.get("/metrics", headers=bearer(VIEWER))) for _ in range(2)]
             while len(waiting.get("vera", ())) < 2:
                 await asyncio.sleep(0.01)

@@ -12,7 +12,7 @@ from aiohttp import ClientResponse, web
 
 from schemas import OpenStream, StreamSpec
 from stream.monitor.api import budget_views, server
-from stream.monitor.api.budget_views import COLUMNS, MAX_EXPORTS, MAX_EXPORTS_EACH
+from stream.monitor.api.budget_views import COLUMNS, MAX_EXPORTS, MAX_EXPORTS_PER_USER
 from stream.monitor.api.tokens import Token, TokenFile
 from tests.unit.monitor.installation import NAMES, VIEWER, Installation, WebClient, bearer, spec
 from tests.unit.monitor.trail_history import lived
@@ -89,7 +89,7 @@ async def test_a_few_exports_are_sent_at_a_time_and_fewer_to_one_name(monkeypatc
 
     monkeypatch.setattr(budget_views, "write_text", held_up)
     installation = long_trail(1)
-    tokens = [f"sotto_{number:012x}_{'9' * 43}" for number in range(MAX_EXPORTS // MAX_EXPORTS_EACH)]
+    tokens = [f"sotto_{number:012x}_{'9' * 43}" for number in range(MAX_EXPORTS // MAX_EXPORTS_PER_USER)]
     readers = [Token.from_text(one, f"reader-{one[6:18]}", "viewer", created=0) for one in tokens]
     installation.names = TokenFile(tokens=(*NAMES.tokens, *readers))
 
@@ -98,7 +98,9 @@ async def test_a_few_exports_are_sent_at_a_time_and_fewer_to_one_name(monkeypatc
 
     async with asyncio.timeout(WAIT), installation.web() as client:
         for token in tokens:
-            assert [(await ask(client, token)).status for _ in range(MAX_EXPORTS_EACH)] == [200] * MAX_EXPORTS_EACH
+            assert [(await ask(client, token)).status for _ in range(MAX_EXPORTS_PER_USER)] == [
+                200
+            ] * MAX_EXPORTS_PER_USER
             if token == tokens[0]:
                 refused = await ask(client, token)
                 assert (refused.status, refused.headers["Retry-After"]) == (429, "10")

@@ -127,7 +127,7 @@ async def test_plans_wait_within_limits_and_those_of_askers_who_have_gone_are_no
 
         first = ask("first", ANALYST)
         await asyncio.to_thread(begun.wait)
-        waiting = installation.monitor.planning._waiting
+        waiting = installation.monitor.planning_turns._waiting
         gone = [ask("gone", VIEWER) for _ in range(4)]
         while len(waiting.get("vera", ())) < 4:
             await asyncio.sleep(0.01)
