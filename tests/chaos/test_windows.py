@@ -117,7 +117,7 @@ def test_a_stream_of_which_no_worker_was_told_is_found(spec: StreamSpec) -> None
 def test_probe_of_a_standing_stream_is_accepted(spec: StreamSpec) -> None:
     driver, source = Driver(KEY, partitions=PARTITIONS), live_source("visits", "marks")
     driver.register(source)
-    driver.open(spec)
+    driver.open(spec, acknowledge=True)
     assert spec.standing is not None
     [answer] = driver.ask_many([standing_probe(spec.stream, spec.mechanism.kind, source, spec.standing)])
     assert answer.outcome != "rejected", answer.reason
