@@ -41,7 +41,7 @@ class Text(Event):
     missing, empty or longer belongs to no group; it counts in all other questions.
     """
 
-    kind: Literal["text"] = "text"
+    kind: Literal["text"]
     max_length: Annotated[int, Field(ge=1, le=MAX_TEXT_BYTES)] = 64
 
 

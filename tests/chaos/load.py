@@ -71,7 +71,11 @@ WANTED_ALPHAS = (25.0, 200.0, 1000.0)
 def sources(table: Path, streams: int = SENSITIVE_STREAMS + len(MIXED)) -> list[Source]:
     """A feed, a table and a survey, each with just enough for so many streams."""
     budget = {"epsilon": streams * EPSILON + 2 * LARGE_EPSILON}
-    people = {"path": str(table), "attributes": {"age": len(AGES), "sex": list(SEXES)}, "texts": {"note": {}}}
+    people = {
+        "path": str(table),
+        "attributes": {"age": len(AGES), "sex": list(SEXES)},
+        "texts": {"note": {"kind": "text"}},
+    }
     return [
         _sources.validate_python(
             {"source": "feed", "kind": "values", "neighbors": "add-remove", "sensitivity": 1.0, **budget}

@@ -56,7 +56,7 @@ def live_source(topic: str, clock: str, idle: str = "1s", **changed: str) -> Eve
         "person": "who.id",
         "time": "at",
         "attributes": {"group": list(GROUPS), "value": {"kind": "integers", "minimum": 0, "maximum": VALUES - 1}},
-        "texts": {"note": {"max_length": 8}},
+        "texts": {"note": {"kind": "text", "max_length": 8}},
         "contribution": 2,
         "total": TOTAL,
         "clock": clock,

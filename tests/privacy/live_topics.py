@@ -75,7 +75,7 @@ def about(**other: Any) -> EventsSource:
         "topic": "ops",
         "epsilon": 1.0,
         "person": "who.id",
-        "texts": {"name": {}},
+        "texts": {"name": {"kind": "text"}},
         "fields": {"name": "group"},
         "attributes": {"group": ["a", "b"], "amount": {"kind": "integers", "minimum": -2, "maximum": 3}},
         "contribution": 2,

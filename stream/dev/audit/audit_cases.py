@@ -220,7 +220,7 @@ HISTOGRAM: Final = (
 )
 
 
-_TOPIC_WITH_TEXTS: Final = {**_TOPIC, "texts": {"note": {"max_length": 4}}}
+_TOPIC_WITH_TEXTS: Final = {**_TOPIC, "texts": {"note": {"kind": "text", "max_length": 4}}}
 _BY_NOTE: Final = {**_PLAN, "delta": 0.001, "standing": {**_HOURLY, "by": ["note"]}}
 _NINE_OTHERS: Final = [_event(f"other {number}", "00:01", note="x") for number in range(9)]
 

@@ -199,7 +199,7 @@ def _numeric_sparse(numbers: str) -> dict[str, Any]:
     return {"kind": "numeric_sparse", "threshold": 0.0, "cutoff": 1, "numbers": numbers}
 
 
-_TEXTS: Final = {**_ADD_REMOVE_TABLE, "texts": {"note": {}}}
+_TEXTS: Final = {**_ADD_REMOVE_TABLE, "texts": {"note": {"kind": "text"}}}
 _BY_NOTE: Final = {"group_by": ["note"]}
 
 

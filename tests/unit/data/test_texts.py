@@ -120,9 +120,9 @@ def test_texts_count_as_memory_of_the_table(tmp_path: Path) -> None:
     "texts", [(b"a", b"a"), (b"",), (b"123456789",), (b"\xff",), ("ä".encode()[:1], "ä".encode()[1:])]
 )
 def test_received_texts_are_checked(texts: tuple[bytes, ...]) -> None:
-    assert split_texts(Text(max_length=8), *join_texts((b"a", "ä".encode()))) == (b"a", "ä".encode())
+    assert split_texts(Text(kind="text", max_length=8), *join_texts((b"a", "ä".encode()))) == (b"a", "ä".encode())
     with pytest.raises(ValueError, match=r"texts|utf-8"):
-        split_texts(Text(max_length=8), *join_texts(texts))
+        split_texts(Text(kind="text", max_length=8), *join_texts(texts))
 
 
 def test_counts_of_texts_add_up_to_the_rows_that_have_one() -> None:

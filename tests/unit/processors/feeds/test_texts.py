@@ -39,7 +39,7 @@ from tests.unit.processors.feeds.topic import (
     told,
 )
 
-TEXTS = {"place": {"max_length": 40}}
+TEXTS = {"place": {"kind": "text", "max_length": 40}}
 
 
 def texts_of(definition: StandingDefinition, most_bytes: int = MOST_WINDOW_BYTES) -> StandingDefinition:
