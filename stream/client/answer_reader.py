@@ -7,6 +7,7 @@ own consumer of all answers, and also reads the ledger, which reports the ends o
 from __future__ import annotations
 
 import asyncio
+import re
 import time
 from collections import defaultdict, deque
 from collections.abc import (
@@ -56,10 +57,17 @@ FOLLOW_SECONDS: Final = 10.0
 """Seconds for which a partition is still read after its last pending question."""
 
 
+MAX_SEARCHED: Final = 8
+"""Most byte strings for which a batch is searched; each search passes over all of its bytes."""
+
+_UNESCAPED_ID: Final = re.compile(r"[A-Za-z0-9_.:-]+")
+
+
 class AnswerListener:
     """Reads answers in the background, only from the partitions of the client's own streams.
 
-    An answer is decoded only if its key is a stream with a pending question.
+    A batch is split into records only if it contains the id or the stream of a pending question, and
+    an answer is decoded only if its key is a stream with a pending question.
     """
 
     def __init__(self, connection: Connection) -> None:
@@ -161,7 +169,9 @@ class AnswerListener:
         async with self._start_lock:
             if self._consumer is None:
                 self._followed.clear()
-                self._consumer = await self._connection.open_answers_consumer(from_beginning=False)
+                self._consumer = await self._connection.open_answers_consumer(
+                    from_beginning=False, searched_bytes=self._searched_bytes
+                )
                 self._consumer.pause(*self._consumer.assignment())
                 self._task = asyncio.create_task(self._deliver(self._consumer))
             consumer = self._consumer
@@ -173,6 +183,17 @@ class AnswerListener:
             if consumer is self._consumer:
                 consumer.resume(partition)
                 self._followed[partition] = time.monotonic()
+
+    def _searched_bytes(self, partition: int) -> Collection[bytes] | None:
+        """Return byte strings of which a batch with an awaited answer contains one; None if they are too many."""
+        if len(self._futures) > MAX_SEARCHED:
+            return None
+        streams = [one for one in self._futures if self._partition_of(one).partition == partition]
+        ids = [identifier for one in streams for identifier in self._futures[one]]
+        # Each answer's key is its stream, and JSON has ids of these characters unchanged.
+        if len(ids) <= MAX_SEARCHED and all(map(_UNESCAPED_ID.fullmatch, ids)):
+            return [identifier.encode() for identifier in ids]
+        return streams
 
     def _pause_idle_partitions(self, consumer: AIOKafkaConsumer) -> None:
         now = time.monotonic()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Callable, Collection, Iterator
 from contextlib import asynccontextmanager, contextmanager
 from typing import Any, Final, Self
 
@@ -168,8 +168,15 @@ class Connection:
             await require_visible(consumer, topic)
             yield consumer
 
-    async def open_answers_consumer(self, *, from_beginning: bool) -> AIOKafkaConsumer:
+    async def open_answers_consumer(
+        self,
+        *,
+        from_beginning: bool,
+        searched_bytes: Callable[[int], Collection[bytes] | None] = lambda _: None,
+    ) -> AIOKafkaConsumer:
         """Return a consumer of all answers, at their beginning or end; the caller must stop it.
+
+        It skips batches that contain none of the ``searched_bytes`` of their partition.
 
         Raises:
             TopicsError: the topic has the wrong number of partitions.
@@ -180,6 +187,7 @@ class Connection:
         try:
             await consumer.start()
             await require_visible(consumer, self.topics.answers)
+            consumer.skip_batches(searched_bytes)
             consumer.assign(partitions)
             seek = consumer.seek_to_beginning if from_beginning else consumer.seek_to_end
             await seek(*partitions)

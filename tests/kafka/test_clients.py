@@ -13,6 +13,7 @@ from itertools import islice
 from typing import Any
 
 import pytest
+from aiokafka import AIOKafkaProducer, TopicPartition
 from aiokafka.admin import NewTopic
 
 from sotto import (
@@ -30,6 +31,7 @@ from sotto import (
     Unknown,
     Unreachable,
 )
+from stream.client import answer_reader
 from stream.engine.restore import reader
 from stream.kafka.client.client_patches import BrokerClient
 from stream.kafka.client.security import admin_client, connection_options
@@ -160,6 +162,37 @@ async def test_client_reads_only_the_partitions_of_its_own_streams(
         stop.set()
     assert (await client.ask(names[1], value=-1e9)).outcome == "below"
     assert 1 in client._listener.followed_partitions
+
+
+async def test_client_passes_batches_of_other_answers_unread(
+    client: AsyncClient, settings: Settings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    read: list[Any] = []
+
+    def note(records: Iterable[Any]) -> Iterable[Any]:
+        read.extend(records)
+        return records
+
+    monkeypatch.setattr(answer_reader, "readable", note)
+    waiting = asyncio.create_task(client.ask("ward", value=1.0, id="awaited", timeout=30))
+    topic, number = client.topics.answers, partition_of(b"ward", client.topics.partitions)
+    async with AIOKafkaProducer(**connection_options(settings)) as producer, asyncio.timeout(30):
+        while client._listener.followed_partitions != {number}:
+            await asyncio.sleep(0.05)
+
+        async def write(identifier: str, stream: str) -> None:
+            answer = json.dumps({"id": identifier, "stream": stream, "outcome": "below"}).encode()
+            await producer.send_and_wait(topic, answer, stream.encode(), partition=number)
+
+        for other in range(50):
+            await write(f"other-{other}", "ward" if other % 2 else "elsewhere")
+        consumer: Any = client._listener._consumer
+        while await consumer.position(TopicPartition(topic, number)) < 50:
+            await asyncio.sleep(0.05)
+        assert read == []
+        await write("awaited", "ward")
+        assert (await waiting).outcome == "below"
+        assert [record.offset for record in read] == [50]
 
 
 async def test_where_nothing_is_the_error_says_so() -> None:

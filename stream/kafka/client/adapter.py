@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, Protocol, Self
 
@@ -102,6 +102,13 @@ class _Consumer(KafkaConsumer):  # type: ignore[misc]  # aiokafka is not typed
     def session_refused(self) -> bool:
         """Whether the group refuses the session timeout."""
         return bool(getattr(self._coordinator, "session_refused", False))
+
+    def skip_batches(self, searched_bytes: Callable[[int], Collection[bytes] | None]) -> None:
+        """Skips the batches that contain none of the byte strings which the function returns for a partition.
+
+        If it returns None, all batches of the partition are read.
+        """
+        self._fetcher.searched_bytes = searched_bytes
 
     async def topic_id(self, partition: TopicPartition) -> str:
         """Asks a partition's leader for the topic id; empty if the cluster has none.

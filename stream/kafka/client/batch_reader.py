@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import struct
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Collection, Iterator
 from typing import Any, Final
 
 import cramjam
@@ -76,6 +76,9 @@ _thread_buffers = threading.local()
 
 class BoundedRecords:
     """A partition's fetched batches, with the interface of `MemoryRecords`."""
+
+    searched_bytes: Callable[[], Collection[bytes] | None] | None = None
+    """Returns byte strings: a batch that contains none of them is skipped; None reads all batches."""
 
     def __init__(self, data: bytes) -> None:
         self._data = data
@@ -142,16 +145,24 @@ class BoundedBatch:
         return bool(self._batch.validate_crc())
 
     def __iter__(self) -> Iterator[Any]:
-        return (
-            self._records_of_current_format()
-            if self.is_current_format
-            else iter([self._build_unread(MALFORMED_BATCH)])
-        )
+        if not self.is_current_format:
+            return iter([self._build_unread(MALFORMED_BATCH)])
+        return iter(()) if self.is_skipped else self._records_of_current_format()
 
     @property
     def is_current_format(self) -> bool:
         """Whether the batch has the format that Kafka writes since 0.11."""
         return self._raw[_FORMAT_OFFSET] >= 2
+
+    @property
+    def is_skipped(self) -> bool:
+        """Whether a search of the batch's bytes shows that its consumer wants none of the records."""
+        searched = None if self._fetched.searched_bytes is None else self._fetched.searched_bytes()
+        if searched is None or (found := self.decompressed()) is None:
+            return False
+        buffer, place = found
+        content: Any = buffer.obj
+        return all(content.find(one, place.start, place.stop) < 0 for one in searched)
 
     @property
     def count(self) -> int:

@@ -9,7 +9,9 @@ from __future__ import annotations
 import asyncio
 import struct
 from collections import deque
+from collections.abc import Callable, Collection
 from contextvars import ContextVar
+from functools import partial
 from importlib import import_module
 from importlib.util import find_spec, module_from_spec
 from itertools import chain
@@ -163,6 +165,9 @@ class BrokerClient(_Client):  # type: ignore[misc]  # aiokafka is not typed
 class PacedFetcher(_Fetcher):  # type: ignore[misc]
     """aiokafka's fetcher, with a limit on empty fetches per second."""
 
+    searched_bytes: Callable[[int], Collection[bytes] | None] | None = None
+    """Makes partitions skip batches; see ``batch_reader.BoundedRecords``."""
+
     def __init__(self, *arguments: Any, **options: Any) -> None:
         self._empty_fetch_rates: dict[Any, RateLimit] = {}
         super().__init__(*arguments, **options)
@@ -171,6 +176,10 @@ class PacedFetcher(_Fetcher):  # type: ignore[misc]
         loop = asyncio.get_running_loop()
         started = loop.time()
         found = await super()._proc_fetch_request(assignment, node_id, request)
+        if (searched_bytes := self.searched_bytes) is not None:
+            for place, result in self._records.items():
+                if (records := getattr(result, "_partition_records", None)) is not None:
+                    records._records.searched_bytes = partial(searched_bytes, place.partition)  # noqa: SLF001
         # A broker without records waits before it answers; an earlier empty answer is an error or outdated.
         is_empty_at_once = not found and loop.time() - started < self._fetch_max_wait_ms / 2000
         task = asyncio.current_task()

@@ -114,7 +114,7 @@ class ColumnRecords(_PartitionRecords):  # type: ignore[misc]  # aiokafka is not
                 if batch.is_control_batch and self._contains_abort_marker(batch):
                     self._aborted_producers.discard(batch.producer_id)
                 aborted = batch.is_transactional and batch.producer_id in self._aborted_producers
-            yield batch, not (aborted or batch.is_control_batch)
+            yield batch, not (aborted or batch.is_control_batch or batch.is_skipped)
 
     def _consumer_records(self, batch: Any) -> Iterator[ConsumerRecord]:
         next_offset = self.next_fetch_offset

@@ -12,6 +12,7 @@ from aiokafka import TopicPartition
 from aiokafka.errors import ConsumerStoppedError, KafkaConnectionError, KafkaError, MessageSizeTooLargeError
 
 from sotto import AsyncClient, Invalid, Query, SottoError, Unreachable
+from stream.client.answer_reader import MAX_SEARCHED
 from stream.client.kafka_connection import Connection
 from stream.processing.protocol import Record
 
@@ -221,4 +222,29 @@ async def test_what_was_asked_before_kafka_went_away_keeps_its_answers(
     with pytest.raises(Unreachable, match="KafkaConnectionError") as ended:
         await client.ask_many([Query(id=str(number), stream="ward", value=1.0) for number in range(3)])
     assert [one.id for one in ended.value.results] == ["0"]
+    await client.disconnect()
+
+
+async def test_batches_are_searched_for_awaited_ids_or_streams(answers: Answers) -> None:
+    """Ids that JSON may write in another way, or too many of them, are replaced by the streams' names."""
+    client = connected()
+    own = client._listener._partition_of(b"ward").partition
+    asked: list[asyncio.Task[Any]] = []
+
+    async def searched(*identifiers: str) -> list[bytes] | None:
+        asked.extend(asyncio.create_task(client.ask("ward", value=1.0, id=one)) for one in identifiers)
+        await asyncio.sleep(0.05)
+        assert client._listener._searched_bytes(own + 1) == []
+        found = client._listener._searched_bytes(own)
+        return None if found is None else sorted(found)
+
+    assert await searched("first", "second") == [b"first", b"second"]
+    assert await searched("ärztin") == [b"ward"]
+    answers.add("ärztin")
+    assert await searched() == [b"first", b"second"]
+    assert await searched(*map("id-{}".format, range(MAX_SEARCHED))) == [b"ward"]
+    for one in asked:
+        one.cancel()
+    await asyncio.gather(*asked, return_exceptions=True)
+    assert await searched() == []
     await client.disconnect()

@@ -29,7 +29,7 @@ from stream.processing.dead_letters import (
     UnreadableValue,
 )
 from tests import bombs
-from tests.unit.kafka.bomb_batches import BOMBS, read
+from tests.unit.kafka.bomb_batches import BOMBS, PLACE, read
 
 CODECS = ("none", "gzip", "snappy", "lz4", "zstd")
 
@@ -121,6 +121,24 @@ def test_the_bound_is_where_it_is_said_to_be() -> None:
         assert isinstance(first_of(built).value, UnreadableValue) is not is_read
     for records, is_read in ((MAX_BATCH_RECORDS, True), (MAX_BATCH_RECORDS + 1, False)):
         assert isinstance(first_of(bombs.tiny_records(records, "none")).value, UnreadableValue) is not is_read
+
+
+@pytest.mark.parametrize("codec", CODECS)
+def test_batch_without_searched_bytes_is_passed_unread(codec: str) -> None:
+    """A batch is read whole if it contains one of the byte strings, and else passed; None reads all."""
+    first = built_of([(b"ward-7", b"of-mine", []), (b"ward-8", b"of-others", [])], codec)
+    second = placed(built_of([(b"ward-9", b"of-nobody", [])], codec), 2)
+
+    def keys(searched: list[bytes] | None) -> tuple[list[bytes], int]:
+        fetched = fetcher.MemoryRecords(first + second)
+        fetched.searched_bytes = lambda: searched
+        records = fetcher.PartitionRecords(PLACE, fetched, [], 0, None, None, True, fetcher.READ_COMMITTED)
+        return [one.key for one in records], records.next_fetch_offset
+
+    assert keys([b"of-mine"]) == ([b"ward-7", b"ward-8"], 3)
+    assert keys([b"absent", b"ward-9"]) == ([b"ward-9"], 3)
+    assert keys([b"absent"]) == keys([]) == ([], 3)
+    assert keys(None) == ([b"ward-7", b"ward-8", b"ward-9"], 3)
 
 
 def first_of(data: bytes) -> Any:
