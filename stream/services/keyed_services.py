@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import secrets
 
-from stream.budget import BudgetProcessor
 from stream.engine.group_engine import Engine
 from stream.engine.health import ServiceHealth
 from stream.engine.session import EngineRole
@@ -13,8 +12,6 @@ from stream.privacy.noise import NoiseKey
 from stream.processing.topic_names import LEDGER_PARTITIONS, Topics
 from stream.settings import Settings
 from stream.tables import GuardedReader, ReadingLimits, TableStore
-from stream.worker import QueryProcessor
-from stream.worker.fair_shares import Limits
 
 
 def table_store(settings: Settings, key: NoiseKey, *, keeps_tables: bool = True) -> TableStore:
@@ -34,6 +31,9 @@ def build_worker_engine(
     settings: Settings, topics: Topics, key: NoiseKey, health: ServiceHealth | None = None
 ) -> Engine:
     """Return an engine that answers queries."""
+    from stream.worker import QueryProcessor  # noqa: PLC0415  (imports of the other role are slow)
+    from stream.worker.fair_shares import Limits  # noqa: PLC0415
+
     tables = table_store(settings, key)
     limits = Limits.of(settings.work_outstanding, settings.work_rate)
     role = EngineRole(
@@ -49,6 +49,8 @@ def build_budget_engine(
     settings: Settings, topics: Topics, key: NoiseKey, health: ServiceHealth | None = None
 ) -> Engine:
     """Return an engine that decides requests and writes the ledger."""
+    from stream.budget import BudgetProcessor  # noqa: PLC0415  (imports of the other role are slow)
+
     tables = table_store(settings, key, keeps_tables=False)
     role = EngineRole(
         name="budget",

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator, Mapping
 from itertools import count
 from threading import RLock
 from time import monotonic
-from typing import Any, Final, NamedTuple
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 from weakref import WeakValueDictionary
 
 import numpy as np
@@ -25,12 +25,14 @@ from stream.tables.comparisons import Ranges
 from stream.tables.encoding import siphash
 from stream.tables.expressions import Predicate
 from stream.tables.people import words_of
-from stream.tables.predicates import PredicateParser
 from stream.tables.readers.sheets import Stamp, stamp_of
 from stream.tables.rows import Frame, Rows
 from stream.tables.sensitivity import rows_are_public
 from stream.tables.table_errors import DataError, PredicateError, UnreadableError, quote_name
 from stream.tables.texts import hashed_columns
+
+if TYPE_CHECKING:
+    from stream.tables.predicates import PredicateParser
 
 PREDICATE_CACHE_SIZE: Final = 1 << 14
 RETRY_SECONDS: Final = 10.0
@@ -183,6 +185,8 @@ class TableStore:
         if parser is None or not (
             parser.attributes is source.attributes or parser.attributes == source.attributes
         ):
+            from stream.tables.predicates import PredicateParser  # noqa: PLC0415  (a tenth of a worker's start)
+
             with self._lock:
                 made = PredicateParser(source.attributes, source.texts)
                 parser = _Parser(source.attributes, made, next(self._numbers))

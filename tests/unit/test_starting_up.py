@@ -81,15 +81,29 @@ def test_help_and_the_clients_bring_in_nothing_heavy(code: str) -> None:
     assert json.loads(done.stdout.splitlines()[-1]) == []
 
 
-def test_services_start_without_what_only_planning_and_tables_need() -> None:
-    done = run(
-        LISTING
-        % "import stream.cli.run.serve_command, stream.services.keyed_services, stream.services.feed_service"
-    )
+@pytest.mark.parametrize(
+    ("modules", "absent"),
+    [
+        ("stream.services.keyed_services, stream.worker.worker_processor", {"scipy", "polars", "sqlglot"}),
+        ("stream.services.keyed_services, stream.budget.budget_processor", {"scipy", "polars"}),
+        ("stream.services.feed_service", {"scipy", "polars"}),
+    ],
+)
+def test_services_start_without_what_only_planning_and_tables_need(modules: str, absent: set[str]) -> None:
+    done = run(LISTING % f"import stream.cli.run.serve_command, {modules}")
     assert done.returncode == 0, done.stderr
     told = json.loads(done.stdout.splitlines()[-1])
     assert "numpy" in told
-    assert not {"scipy", "polars"} & {*told}
+    assert not absent & {*told}
+
+
+def test_a_worker_starts_without_the_budget_service() -> None:
+    """An import takes a tenth of the processor's time of a worker's start."""
+    code = (
+        "import sys, stream.services.keyed_services, stream.worker.worker_processor\n"
+        "print([name for name in sys.modules if name.startswith('stream.budget')])"
+    )
+    assert run(code).stdout.strip() == "[]"
 
 
 def test_a_table_is_read_without_a_parser_of_predicates() -> None:
