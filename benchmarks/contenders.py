@@ -8,6 +8,7 @@ import subprocess
 import venv
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from importlib.util import find_spec
 from pathlib import Path
 
 from benchmarks.installation import FOLDER, Installation
@@ -86,6 +87,35 @@ def kafka_streams(
         return Program(command, log)
 
     return Contender(name, start)
+
+
+def passthrough() -> Contender | None:
+    """An exactly-once pass-through in C, built against the librdkafka of confluent-kafka's wheel."""
+    reason = "The pass-through in C is left out: "
+    compiler = next(filter(None, map(shutil.which, ("cc", "gcc", "clang"))), None)
+    if compiler is None:
+        print(f"{reason}there is no C compiler on PATH; install cc, gcc or clang")
+        return None
+    package = find_spec("confluent_kafka")
+    found = Path(package.origin or "").parents[1].glob("confluent_kafka.libs/librdkafka*") if package else ()
+    library = next(iter(found), None)
+    if library is None:
+        print(f"{reason}no librdkafka is beside the package confluent-kafka; install its wheel")
+        return None
+    program = FOLDER / "passthrough"
+    FOLDER.mkdir(parents=True, exist_ok=True)
+    command: list[str | Path] = [compiler, "-O2", "-std=gnu11", "-pthread", PEERS / "passthrough.c", library]
+    try:
+        subprocess.run([*command, f"-Wl,-rpath,{library.parent}", "-o", program], check=True)
+    except subprocess.CalledProcessError:
+        print(f"{reason}{compiler} does not build {PEERS / 'passthrough.c'}")
+        return None
+
+    def start(installation: Installation, source: str, sink: str, log: Path) -> Program:
+        settings = installation.settings
+        return Program([program.absolute(), settings.bootstrap, source, sink, str(settings.partitions)], log)
+
+    return Contender("Pass-through in C", start)
 
 
 def quix() -> Contender | None:

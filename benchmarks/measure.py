@@ -11,7 +11,7 @@ from typing import Self
 import msgspec
 from aiokafka import AIOKafkaConsumer, TopicPartition
 
-from benchmarks.programs import Program
+from benchmarks.programs import Program, session_seconds
 from stream.engine.restore import read_to_end, reader
 from stream.settings import Settings
 
@@ -38,6 +38,13 @@ class Timeline:
     """
 
     samples: list[tuple[float, int]]
+    cpu_seconds: float
+    """Processor time of the program from the first commit seen to the last."""
+
+    @property
+    def steady_microseconds(self) -> float:
+        """Processor time per answer between the first commit seen and the last."""
+        return 1e6 * self.cpu_seconds / (self.samples[-1][1] - self.samples[1][1])
 
     @property
     def startup(self) -> float:
@@ -88,12 +95,15 @@ class Watch:
         ``is_all`` says that no more than these can come, so that the end must be a standstill.
         """
         samples = [(0.0, 0)]
+        cpu: list[float] = []
         while True:
             ends = await self._consumer.end_offsets(self._places)
             now = time.monotonic() - program.started
             grown = sum(ends.values()) - sum(self.start.values())
             if grown > samples[-1][1]:
                 samples.append((now, grown))
+                if len(samples) == 2 or grown >= wanted:  # seldom: all processes of the machine are looked at
+                    cpu.append(session_seconds(program.pid))
             quiet = now - samples[-1][0]
             if (grown >= wanted and (quiet > QUIET_SECONDS or not is_all)) or now > limit:
                 break
@@ -101,7 +111,7 @@ class Watch:
             await asyncio.sleep(POLL_SECONDS)
         if len(samples) < 3:
             raise TimeoutError(f"fewer than two commits within {limit:.0f} s; see {program.log}")
-        return Timeline(samples)
+        return Timeline(samples, cpu[-1] - cpu[0])
 
     async def count(self) -> tuple[int, int]:
         """Read what was committed since the start: how many answers, and how many different ids."""

@@ -8,6 +8,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Self
 
@@ -92,6 +93,16 @@ def processor_seconds(pid: int) -> float:
     """Processor time of a process so far."""
     fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
     return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+
+
+def session_seconds(leader: int) -> float:
+    """Processor time so far of a program and of the processes that it has started."""
+    seconds = 0.0
+    for entry in Path("/proc").glob("[0-9]*"):
+        with suppress(OSError):  # it has ended
+            if os.getsid(int(entry.name)) == leader:
+                seconds += processor_seconds(int(entry.name))
+    return seconds
 
 
 def _children_seconds() -> float:

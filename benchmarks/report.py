@@ -15,7 +15,8 @@ from typing import Any, Protocol
 from rich.console import Console
 from rich.table import Table
 
-BASELINE = "Kafka Streams"
+BASELINES = ("Kafka Streams", "Pass-through in C")
+"""Ratios are to the first of them that takes part."""
 
 Figure = tuple[str, float, str]
 """A name, a number and its unit."""
@@ -49,11 +50,13 @@ class RunLike(Protocol):
     @property
     def cpu_microseconds(self) -> float: ...  # noqa: D102
     @property
+    def steady_microseconds(self) -> float: ...  # noqa: D102
+    @property
     def broker_microseconds(self) -> float: ...  # noqa: D102
 
 
 def show_throughput(runs: Sequence[RunLike]) -> None:
-    """Medians over the rounds, and the medians of each round's ratio to Kafka Streams."""
+    """Medians over the rounds, and the medians of each round's ratio to the baseline."""
     rounds = max(run.round for run in runs) + 1
     table = Table(title=f"{runs[0].streams} streams, {runs[0].queries:,} queries, medians of {rounds} rounds")
     table.add_column("")
@@ -62,9 +65,10 @@ def show_throughput(runs: Sequence[RunLike]) -> None:
         "ratio",
         "2nd half/s",
         "ratio",
-        "first answer",
-        "all answers",
+        "first",
+        "all",
         "CPU/answer",
+        "after start",
         "broker's",
     ):
         table.add_column(heading, justify="right")
@@ -80,6 +84,7 @@ def show_throughput(runs: Sequence[RunLike]) -> None:
             f"{_median(run.startup_seconds for run in own):.1f} s",
             f"{_median(run.total_seconds for run in own):.1f} s",
             f"{_median(run.cpu_microseconds for run in own):.1f} µs",
+            f"{_median(run.steady_microseconds for run in own):.2f} µs",
             f"{_median(run.broker_microseconds for run in own):.1f} µs",
             _verdict(own),
         )
@@ -167,7 +172,8 @@ def _median(values: Iterable[float]) -> float:
 
 
 def _ratio(runs: Sequence[RunLike], own: Sequence[RunLike], figure: str) -> str:
-    baseline = {run.round: getattr(run, figure) for run in runs if run.contender == BASELINE}
+    name = next((name for name in BASELINES if any(run.contender == name for run in runs)), "")
+    baseline = {run.round: getattr(run, figure) for run in runs if run.contender == name}
     ratios = [getattr(run, figure) / baseline[run.round] for run in own if run.round in baseline]
     return f"{statistics.median(ratios):.2f}" if ratios else "–"
 

@@ -1,5 +1,7 @@
 """Answers per second: Sotto's worker, as one process or several, beside other stream processors, on the same broker and the same queries.
 
+The pass-through in C shows the limit: it writes as many answers of the same size, exactly once, without state or noise.
+
 All take turns within a round, so that whatever else the machine does falls on all alike.
 """
 
@@ -31,7 +33,7 @@ from benchmarks.programs import ProgramError
 from benchmarks.report import show_throughput, write_json
 from stream.settings import Settings
 
-PEERS = ("kafka-streams", "kafka-streams-tuned", "quix", "faust")
+PEERS = ("passthrough", "kafka-streams", "kafka-streams-tuned", "quix", "faust")
 
 TUNED = {"producer.batch.size": "1000000", "producer.linger.ms": "100", "max.poll.records": "5000"}
 """Kafka Streams with batches as large as Sotto's."""
@@ -53,6 +55,8 @@ class Run:
     total_seconds: float
     cpu_microseconds: float
     """Processor time of the contender per answer, start-up included, without the broker's."""
+    steady_microseconds: float
+    """The same after the first commit."""
     broker_microseconds: float
     """The broker's per answer, from the contender's start to its last answer."""
     load: float
@@ -88,6 +92,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
 
 def _take_part(peers: Sequence[str], processes: Sequence[int]) -> list[Contender]:
     taking_part: list[Contender | None] = [*map(contenders.sotto, processes)]
+    if "passthrough" in peers:
+        taking_part.append(contenders.passthrough())
     if "kafka-streams" in peers:
         taking_part.append(contenders.kafka_streams(contenders.KAFKA_STREAMS))
     if "kafka-streams-tuned" in peers:
@@ -157,6 +163,7 @@ async def _run(installation: Installation, contender: Contender, source: str, nu
         startup_seconds=timeline.startup,
         total_seconds=timeline.total,
         cpu_microseconds=1e6 * program.cpu_seconds / answers,
+        steady_microseconds=timeline.steady_microseconds,
         broker_microseconds=1e6 * broker / answers,
         load=load,
     )
