@@ -79,6 +79,8 @@ SUITES: Final[dict[str, str]] = {
     "tests/privacy/test_prices.py::test_a_measurement_that_is_charged_too_little_is_found": "mutations",
     "tests/privacy/test_prices.py::test_errors_exceed_the_wanted_ones_in_no_more_streams_than_beta_allows": "statistics",
     "tests/privacy/test_running_count.py::test_every_answer_keeps_to_its_alpha": "statistics",
+    "tests/privacy/test_running_texts.py::test_check_finds": "mutations",
+    "tests/privacy/test_running_texts.py::test_all_answers_keep_epsilon_and_delta[True]": "mutations",
     "tests/privacy/test_typical_truth.py": "statistics",
     "tests/privacy/test_selection.py::test_one_sided_noise_errs_no_more": "statistics",
     "tests/privacy/test_service_law.py::test_transcripts_of_many_streams_follow_the_exact_law": "statistics",
