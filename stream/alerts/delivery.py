@@ -18,6 +18,7 @@ from aiohttp import ClientError, ClientSession, ClientTimeout, DummyCookieJar, T
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 
 from schemas import Answer
+from stream.engine.health import CacheCollector
 from stream.questions.alert_states import format_time
 from stream.questions.stream_watch import StreamOpening
 from stream.version import VERSION
@@ -131,6 +132,7 @@ class AlertMetrics:
 
     def __init__(self) -> None:
         self.registry = CollectorRegistry()
+        self.registry.register(CacheCollector("alerts"))
         counter, gauge = partial(Counter, registry=self.registry), partial(Gauge, registry=self.registry)
         self.ready = gauge("sotto_alerts_ready", "1 if /readyz answers 200.")
         self.delivered = counter("sotto_alerts_delivered", "Alerts that a target has accepted.", ["target"])

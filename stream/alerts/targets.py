@@ -54,9 +54,13 @@ log = get_logger("alerts")
 
 @dataclass(slots=True)
 class _SendState:
-    """When the target last accepted an alarm (``accepted_at``), and whether it has changed since (``is_due``)."""
+    """When the target last accepted an alarm, and whether it has changed since (``is_due``).
+
+    ``counted`` describes the source's contribution bound in words.
+    """
 
     is_due: bool
+    counted: str
     accepted_at: float = float("-inf")
 
 
@@ -73,16 +77,14 @@ class Alertmanager:
     firing: AlarmTable = field(default_factory=AlarmTable)
     _not_before: float = float("-inf")
     _sent: dict[AlertKey, _SendState] = field(default_factory=dict)
-    _bound_texts: dict[str, str] = field(default_factory=dict)
 
     def add_answer(self, answer: Answer, source: str, stamp: float, *, known: bool, counted: str = "") -> None:
         """Add an answer. One that is ``known``, from before a restart, is no change to deliver."""
-        self._bound_texts[source] = counted
         alarm = self.firing.add_answer(answer, source, stamp)
         if alarm is None:
             return
         if alarm.alerts == 1 and alarm.resolved is None:
-            self._sent[alarm.key] = _SendState(is_due=not known)
+            self._sent[alarm.key] = _SendState(is_due=not known, counted=counted)
         elif not known:
             self._sent[alarm.key].is_due = True
 
@@ -148,7 +150,7 @@ class Alertmanager:
             "window": window_text(answer),
             "estimate": estimate_text(answer),
             "alerts": str(alarm.alerts),
-            "counted": self._bound_texts.get(alarm.source, ""),
+            "counted": self._sent[key].counted,
             "alerts_left": "" if answer.tops_left is None else str(answer.tops_left),
         }
         link = stream_page_url(self.page, key.stream)

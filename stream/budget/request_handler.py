@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from dataclasses import replace
-from typing import Any, Literal
+from typing import Any, Final, Literal
 
 from schemas import (
     Allot,
@@ -45,6 +45,7 @@ from stream.budget.standing_streams import (
     require_bounded_past,
     require_valid_periods,
 )
+from stream.caches import RecentCache
 from stream.privacy.accuracy.sparse_vector_accuracy import AccuracyError
 from stream.privacy.composition.costs import to_amount
 from stream.privacy.composition.refusals import RefusedError
@@ -61,6 +62,7 @@ from stream.tables import DataError, TableStore
 Outcome = Literal["registered", "opened", "closing", "halted", "refused"]
 
 
+_ROW_COUNTS_KEPT: Final = 1 << 12
 _REFUSALS = (RefusedError, PlanError, AccuracyError, NoiseScaleError, DataError)
 """Errors that a request causes. After any other error the task fails and retries the request."""
 
@@ -84,7 +86,7 @@ class RequestHandler:
         self._key_id = key_id
         self._table_store = tables
         # Public numbers of rows by source and fingerprint, kept because tables may be unloaded.
-        self._row_counts: dict[tuple[str, str | None], int] = {}
+        self._row_counts: RecentCache[tuple[str, str | None], int] = RecentCache(_ROW_COUNTS_KEPT)
         self._new_incarnation = new_incarnation
 
     def handle(
@@ -252,7 +254,8 @@ class RequestHandler:
         table_key = (account.name, account.fingerprint)
         if (rows := self._row_counts.get(table_key)) is None:
             table = self._table_store.get(account.source, account.fingerprint, account.version)
-            rows = self._row_counts[table_key] = table.public_size
+            rows = table.public_size
+            self._row_counts.put(table_key, rows)
         return rows
 
     def _end_stream(

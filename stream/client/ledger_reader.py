@@ -13,6 +13,7 @@ from aiokafka.errors import ConsumerStoppedError
 from schemas import MAX_RECORD_BYTES, LedgerRecord, Source
 from schemas.wire import Codec
 from stream.budget.receipts import RECEIPT_KEY_PREFIX
+from stream.caches import ENTRY_BYTES, RecentCache
 from stream.client.kafka_connection import Connection, translate_errors
 from stream.client.ledger_view import LedgerView
 from stream.engine.restore import TopicWentBackError, read_to_end, reader, require_visible
@@ -117,6 +118,7 @@ MAX_VIEW_AGE_SECONDS: Final = 12 * 3600.0
 Kafka keeps a record that deletes a key for 24 hours; a view that never read it would keep the key.
 """
 
+_MAX_ABSENT: Final = 1 << 12
 _RETRY_ABSENT_SECONDS: Final = 1.0
 """Seconds before a stream that was not in the ledger is looked up again."""
 
@@ -167,6 +169,8 @@ class FollowedLedger:
         if not self._knows(stream) and not self._forbidden and not self._is_absent(stream):
             await self._read_for_question()
             if not self._knows(stream) and self._reading is None:
+                if len(self._absent) >= _MAX_ABSENT:
+                    self._absent.clear()
                 self._absent[stream] = time.monotonic()
         return self._sources[self._source_names[stream]] if self._knows(stream) else None
 
@@ -240,6 +244,10 @@ class FollowedLedger:
         view.clear()
 
 
+_UNWANTED_BYTES: Final = 8 << 20
+"""Most bytes of names that a reader of openings remembers as unwanted; others are looked up again."""
+
+
 class OpeningReader:
     """Reads the openings of the streams that ``is_wanted`` accepts; call ``stop`` at the end."""
 
@@ -249,16 +257,16 @@ class OpeningReader:
         self._follower = LedgerFollower(connection)
         self._is_wanted = is_wanted
         self._found: dict[str, StreamOpening] = {}
-        self._unwanted: set[str] = set()
+        self._unwanted: RecentCache[str, bool] = RecentCache(_UNWANTED_BYTES // 2, "unwanted streams")
         self._lock = asyncio.Lock()
 
     async def find_opening(self, stream: str) -> StreamOpening | None:
         """Return the opening of a stream that has answered; None if the stream is not wanted."""
-        if stream not in self._found and stream not in self._unwanted:
+        if stream not in self._found and not self._unwanted.get(stream):
             await self.read()
             if stream not in self._found:
                 # The ledger has every stream that has answered, so this one was not wanted.
-                self._unwanted.add(stream)
+                self._unwanted.put(stream, True, ENTRY_BYTES + len(stream))
         return self._found.get(stream)
 
     async def read(self) -> list[StreamOpening]:

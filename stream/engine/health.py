@@ -22,7 +22,10 @@ from wsgiref.simple_server import WSGIRequestHandler, WSGIServer, make_server
 
 from aiokafka import TopicPartition
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, make_wsgi_app
+from prometheus_client.core import GaugeMetricFamily
+from prometheus_client.registry import Collector
 
+from stream.caches import cache_bytes
 from stream.log import get_logger
 from stream.settings import variable_of
 from stream.version import SERVER_NAME
@@ -98,11 +101,28 @@ _COMBINED: Final[dict[str, Callable[[Iterable[float]], float]]] = {
 """How each gauge combines the values of several engines in one process."""
 
 
+class CacheCollector(Collector):
+    """Shows how much memory the caches of a service hold."""
+
+    def __init__(self, role: str) -> None:
+        self._name = f"sotto_{role}_cache_bytes"
+
+    def collect(self) -> Iterable[GaugeMetricFamily]:
+        """Yield the memory of each cache."""
+        held = GaugeMetricFamily(
+            self._name, "Memory that a cache holds, by cache; each is bounded.", labels=["cache"]
+        )
+        for name, size in cache_bytes().items():
+            held.add_metric([name], size)
+        yield held
+
+
 class Metrics:
     """Counters, gauges and histograms of a service, in base units."""
 
     def __init__(self, role: str) -> None:
         self.registry = CollectorRegistry()
+        self.registry.register(CacheCollector(role))
 
         def named(kind: type[Metric], name: str, documentation: str) -> Metric:
             return kind(f"sotto_{role}_{name}", documentation, registry=self.registry)

@@ -57,20 +57,21 @@ class EngineRole:
 
 
 class Refusals:
-    """Logs why streams are not answered, each reason once in a session."""
+    """Logs why streams are not answered, each reason once while it lasts."""
 
     def __init__(self, role: str, partition: int) -> None:
         self._log = log.bind(role=role, partition=partition)
-        self._told: set[str] = set()
+        self._told: frozenset[str] = frozenset()
 
     def report(self, processor: Processor) -> None:
         """Log each new reason with the number of its streams."""
         if not isinstance(processor, RefusingProcessor):
             return
-        for reason, streams in processor.refusals().items():
+        refusals = processor.refusals()
+        for reason, streams in refusals.items():
             if reason not in self._told:
-                self._told.add(reason)
                 self._log.warning("streams not answered", reason=reason, streams=streams)
+        self._told = frozenset(refusals)
 
 
 RESTORE_REPORT_SECONDS = 2.0

@@ -12,9 +12,9 @@ import numpy as np
 import numpy.typing as npt
 
 from schemas import MAX_UNIVERSE, Domain, TableSource
-from stream.tables.cache import BoundedCache
+from stream.caches import BoundedCache, weigh_array
 from stream.tables.encoding import CodeArray
-from stream.tables.expressions import Codes, Cuts, Predicate, evaluate
+from stream.tables.expressions import Codes, Cuts, Predicate, evaluate, memory_of
 from stream.tables.people import RowOwners, choose_rows, contribution_key
 from stream.tables.people_counts import PeopleCounts
 from stream.tables.rows import Frame, Rows
@@ -29,7 +29,7 @@ Bitmap = npt.NDArray[np.uint64]
 
 BITMAP_CACHE_BYTES: Final = 64 << 20
 GROUP_CACHE_BYTES: Final = 64 << 20
-COUNT_CACHE_SIZE: Final = 1 << 14
+COUNT_CACHE_BYTES: Final = 16 << 20
 INDEX_CACHE_SIZE: Final = 8
 """Most cached indexes of cells; each takes as much memory as its attributes' codes."""
 
@@ -92,17 +92,15 @@ class PrivateTable:
             column.setflags(write=False)
         self._full_bitmap = self._pack_bitmap(lambda block: np.ones(block.stop - block.start, dtype=np.bool_))
         self._empty_bitmap = np.zeros_like(self._full_bitmap)
-        self._bitmaps: BoundedCache[_BitmapKey, Bitmap] = BoundedCache(
-            bitmap_cache_bytes,
-            lambda bitmap: bitmap.nbytes,
-        )
-        self._counts: BoundedCache[Predicate, int] = BoundedCache(COUNT_CACHE_SIZE)
+        self._bitmaps: BoundedCache[_BitmapKey, Bitmap] = BoundedCache(bitmap_cache_bytes, weigh_array)
+        self._counts: BoundedCache[Predicate, int] = BoundedCache(COUNT_CACHE_BYTES, name="table counts")
         self._people = PeopleCounts()
         self._table_of_all_rows: PrivateTable | None = None
-        self._code_totals: BoundedCache[tuple[str, Predicate], int] = BoundedCache(COUNT_CACHE_SIZE)
+        self._code_totals: BoundedCache[tuple[str, Predicate], int] = BoundedCache(
+            COUNT_CACHE_BYTES, name="table counts"
+        )
         self._groups: BoundedCache[tuple[tuple[str, ...], Predicate], npt.NDArray[np.int64]] = BoundedCache(
-            GROUP_CACHE_BYTES,
-            lambda group: group.nbytes,
+            GROUP_CACHE_BYTES, weigh_array, "table groups"
         )
         self._indexes: BoundedCache[tuple[str, ...], CellIndex] = BoundedCache(INDEX_CACHE_SIZE)
 
@@ -150,7 +148,7 @@ class PrivateTable:
         known = self._counts.get(predicate)
         if known is None:
             known = _count_ones(self._bitmap_of(predicate))
-            self._counts.put(predicate, known)
+            self._counts.put(predicate, known, memory_of(predicate))
         return known
 
     @property
@@ -194,7 +192,7 @@ class PrivateTable:
             rows = self._bitmap_of(predicate)
             bits = range((integers.size - 1).bit_length())
             known = sum(_count_ones(rows & self._bitmap_of_bit(name, bit)) << bit for bit in bits)
-            self._code_totals.put((name, predicate), known)
+            self._code_totals.put((name, predicate), known, memory_of(predicate))
         return known + self.count(predicate) * (integers.minimum - centre)
 
     def group_counts(

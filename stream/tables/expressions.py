@@ -11,7 +11,10 @@ from collections import Counter
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from functools import reduce
+from operator import add
 from typing import Any, TypeVar
+
+from stream.caches import ENTRY_BYTES
 
 Cuts = tuple[int, ...]
 """A set of codes as increasing ends of half-open ranges: (a, b, c, d) is [a, b) ∪ [c, d)."""
@@ -131,6 +134,12 @@ def attributes_of(predicate: Predicate) -> frozenset[str]:
         frozenset.union,
         frozenset.union,
     )
+
+
+def memory_of(predicate: Predicate) -> int:
+    """Return about how many bytes a predicate takes."""
+    size: int = evaluate(predicate, lambda _: 0, lambda leaf: 200 + 36 * len(leaf.cuts), add, add)
+    return ENTRY_BYTES + size
 
 
 def _merge_leaves(parts: Iterable[Predicate], needed: Callable[[int], int]) -> set[Predicate]:

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Final
 import numpy as np
 import numpy.typing as npt
 
-from stream.tables.cache import BoundedCache
-from stream.tables.expressions import Predicate
+from stream.caches import BoundedCache, weigh_array
+from stream.tables.expressions import Predicate, memory_of
 from stream.tables.sensitivity import person_range, require_summable
 from stream.tables.table_errors import DataError, quote_name
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 Numbers = npt.NDArray[np.int64]
 
-COUNT_CACHE_SIZE: Final = 1 << 14
+COUNT_CACHE_BYTES: Final = 16 << 20
 GROUP_CACHE_BYTES: Final = 32 << 20
 
 
@@ -32,9 +32,9 @@ class PeopleCounts:
     """
 
     def __init__(self) -> None:
-        self._counts: BoundedCache[tuple[object, ...], int] = BoundedCache(COUNT_CACHE_SIZE)
+        self._counts: BoundedCache[tuple[object, ...], int] = BoundedCache(COUNT_CACHE_BYTES, name="table counts")
         self._groups: BoundedCache[tuple[tuple[str, ...], Predicate], Numbers] = BoundedCache(
-            GROUP_CACHE_BYTES, lambda group: group.nbytes
+            GROUP_CACHE_BYTES, weigh_array
         )
 
     def count(self, table: PrivateTable, predicate: Predicate, min_rows: int = 1) -> int:
@@ -49,7 +49,7 @@ class PeopleCounts:
         key = (predicate, min_rows)
         if (known := self._counts.get(key)) is None:
             known = int(np.count_nonzero(_rows_of_people(table, predicate) >= min_rows))
-            self._counts.put(key, known)
+            self._counts.put(key, known, memory_of(predicate))
         return known
 
     def total(self, table: PrivateTable, attribute: str, predicate: Predicate, bound: int) -> int:
@@ -68,7 +68,7 @@ class PeopleCounts:
             known = 0
             for sums in _sums_of_people(table, attribute, integers.minimum, predicate):
                 known += int(np.clip(sums, low, high).sum())
-            self._counts.put(key, known)
+            self._counts.put(key, known, memory_of(predicate))
         return known
 
     def group_counts(

@@ -18,12 +18,12 @@ import numpy.typing as npt
 from blake3 import blake3
 
 from schemas import FIRST_VERSION, Address, Domain, TableSource
+from stream.caches import ENTRY_BYTES, BoundedCache
 from stream.privacy.noise import NoiseKey
-from stream.tables.cache import BoundedCache
 from stream.tables.columns_table import PrivateTable
 from stream.tables.comparisons import Ranges
 from stream.tables.encoding import siphash
-from stream.tables.expressions import Predicate
+from stream.tables.expressions import Predicate, memory_of
 from stream.tables.people import words_of
 from stream.tables.readers.sheets import Stamp, stamp_of
 from stream.tables.rows import Frame, Rows
@@ -34,7 +34,11 @@ from stream.tables.texts import hashed_columns
 if TYPE_CHECKING:
     from stream.tables.predicates import PredicateParser
 
-PREDICATE_CACHE_SIZE: Final = 1 << 14
+PREDICATE_CACHE_BYTES: Final = 32 << 20
+TABLES_KEPT: Final = 64
+"""Most tables that are kept for new streams; the tables of open streams are kept by their streams."""
+SOURCES_KEPT: Final = 1 << 10
+"""Most sources of which a parser, a fingerprint, a refusal or an unreadable table is remembered."""
 RETRY_SECONDS: Final = 10.0
 _FINGERPRINT_PURPOSE: Final = "sotto table fingerprint v1"
 _ORDERED_TAG: Final = b"sotto table fingerprint v1"
@@ -91,17 +95,19 @@ class TableStore:
         self._read = read
         self._stamp = stamp
         self._lock = RLock()
-        self._loading: dict[str, RLock] = {}
+        self._loading: WeakValueDictionary[str, RLock] = WeakValueDictionary()
         self._numbers = count()
         self._frames: dict[str, tuple[int, Frame]] = {}
-        self._current: dict[str, _CurrentTable] = {}
-        self._fingerprints: dict[tuple[str, int], _KnownFingerprint] = {}
-        self._unreadable: dict[str, tuple[Stamp, TableSource, UnreadableError]] = {}
+        self._current: BoundedCache[str, _CurrentTable] = BoundedCache(TABLES_KEPT)
+        self._fingerprints: BoundedCache[tuple[str, int], _KnownFingerprint] = BoundedCache(SOURCES_KEPT)
+        self._unreadable: BoundedCache[str, tuple[Stamp, TableSource, UnreadableError]] = BoundedCache(
+            SOURCES_KEPT
+        )
         self._tables: WeakValueDictionary[tuple[str, str], PrivateTable] = WeakValueDictionary()
-        self._refused: dict[tuple[str, str], tuple[float, DataError]] = {}
-        self._parsers: dict[str, _Parser] = {}
+        self._refused: BoundedCache[tuple[str, str], tuple[float, DataError]] = BoundedCache(SOURCES_KEPT)
+        self._parsers: BoundedCache[str, _Parser] = BoundedCache(SOURCES_KEPT)
         self._predicates: BoundedCache[tuple[int, str], Predicate | PredicateError] = BoundedCache(
-            PREDICATE_CACHE_SIZE,
+            PREDICATE_CACHE_BYTES, name="predicates"
         )
         for name, frame in (overrides or {}).items():
             self.put(name, frame)
@@ -129,14 +135,14 @@ class TableStore:
         with self._loading_lock(source):
             if expected_fingerprint is None:
                 return self._load(source, self._stamp_of(source)).table
-            at, refusal = self._refused.get((source.source, expected_fingerprint), (0.0, None))
-            if refusal is not None and monotonic() < at + RETRY_SECONDS:
-                raise refusal.with_traceback(None)
+            refused = self._refused.get((source.source, expected_fingerprint))
+            if refused is not None and monotonic() < refused[0] + RETRY_SECONDS:
+                raise refused[1].with_traceback(None)
             try:
                 return self._load_expected(source, expected_fingerprint, version)
             except DataError as error:
                 if Address.parse_table(source.path) is not None:
-                    self._refused[source.source, expected_fingerprint] = (monotonic(), error)
+                    self._refused.put((source.source, expected_fingerprint), (monotonic(), error))
                 raise
 
     def table_in_memory(self, source: TableSource, expected_fingerprint: str | None) -> PrivateTable | None:
@@ -158,7 +164,7 @@ class TableStore:
             if version != FIRST_VERSION:
                 made = fingerprint(current.table, source, self._keys[0], version)
                 self._tables[source.source, made] = current.table
-            self._fingerprints[source.source, version] = _KnownFingerprint(stamp, source, made)
+            self._fingerprints.put((source.source, version), _KnownFingerprint(stamp, source, made))
             return made
 
     def predicate(self, source: TableSource, text: str) -> Predicate:
@@ -171,7 +177,8 @@ class TableStore:
                 known = parser.parser.parse(text)
             except PredicateError as error:
                 known = PredicateError(str(error))
-            self._predicates.put(key, known)
+            size = ENTRY_BYTES if isinstance(known, PredicateError) else memory_of(known)
+            self._predicates.put(key, known, size + len(text))
         if isinstance(known, PredicateError):
             raise PredicateError(str(known))
         return known
@@ -190,7 +197,7 @@ class TableStore:
             with self._lock:
                 made = PredicateParser(source.attributes, source.texts)
                 parser = _Parser(source.attributes, made, next(self._numbers))
-                self._parsers[source.source] = parser
+                self._parsers.put(source.source, parser)
         return parser
 
     def _load_expected(self, source: TableSource, expected: str, version: int) -> PrivateTable:
@@ -224,12 +231,12 @@ class TableStore:
         current = self._current.get(source.source)
         if current is None or current.stamp != stamp or not current.table.fits_source(source):
             # Free the earlier table before loading, and the rows once the table is built.
-            self._current.pop(source.source, None)
+            self._current.pop(source.source)
             current = None
             table = PrivateTable.from_rows(self._rows(source, stamp), source, self._keys[0])
             current = _CurrentTable(stamp, table, fingerprint(table, source, self._keys[0]))
             if self._keeps_tables:
-                self._current[source.source] = current
+                self._current.put(source.source, current)
             self._tables[source.source, current.fingerprint] = table
         return current
 
@@ -238,15 +245,14 @@ class TableStore:
         return self._read_file(source, stamp) if frame is None else Rows.load(source, frame)
 
     def _read_file(self, source: TableSource, stamp: Stamp) -> Rows:
-        failed_stamp, failed_source, error = self._unreadable.get(source.source, (None, None, None))
-        if error is not None and failed_stamp == stamp and failed_source == source:
-            raise error.with_traceback(None)
+        if (failed := self._unreadable.get(source.source)) is not None and failed[:2] == (stamp, source):
+            raise failed[2].with_traceback(None)
         try:
             return self._read(source)
         except UnreadableError as refused:
             # The stamp of a missing file has one item and does not change when the file appears.
             if refused.lasting and len(stamp) > 1:
-                self._unreadable[source.source] = (stamp, source, refused)
+                self._unreadable.put(source.source, (stamp, source, refused))
             raise
 
 

@@ -34,11 +34,11 @@ from schemas import (
     TableSource,
 )
 from schemas.queries import STATISTICS
+from stream.caches import RecentCache
 from stream.privacy.mechanisms.estimator import WHOLE_CELLS
 from stream.privacy.planning.window_texts import most_texts_within
 from stream.processing.dead_letters import BUSY, Rejection
-from stream.tables.cache import RecentCache
-from stream.worker.families.family import Context, TableReleasedError
+from stream.worker.families.family import TERMS_KEPT, Context, TableReleasedError
 
 SECOND: Final = 1_000_000_000
 """Units of work per second: nanoseconds of one core of the machine in docs/performance.md."""
@@ -116,7 +116,7 @@ class Workload:
 
     def __init__(self, context: Context) -> None:
         self._context = context
-        self._facts: dict[int, _TableFacts] = {}
+        self._facts: RecentCache[int, _TableFacts] = RecentCache(TERMS_KEPT)
         self._estimates: RecentCache[tuple[Any, ...], float] = RecentCache(_MIN_CACHED_ESTIMATES)
 
     def estimate(self, slot: int, query: Any) -> int:
@@ -175,7 +175,8 @@ class Workload:
         except (Rejection, TableReleasedError):
             # This worker lacks the table, or the stream has ended: it will not answer.
             return _TableFacts(PRIVATE_ROWS, named, universe)
-        found = self._facts[number] = _TableFacts(PRIVATE_ROWS if rows is None else rows, named, universe)
+        found = _TableFacts(PRIVATE_ROWS if rows is None else rows, named, universe)
+        self._facts.put(number, found)
         return found
 
 

@@ -31,7 +31,7 @@ def encode_update(update: Update) -> bytes:
     return update.model_dump_json(exclude_defaults=True).encode()
 
 
-def _decode_update(value: bytes) -> Any:
+def decode_update(value: bytes) -> Any:
     """Decode a record by its fields: each kind requires or allows fields that the others refuse."""
     *others, last = _DECODERS
     for decode in others:
@@ -46,16 +46,15 @@ class UpdateLog:
     """The updates found in a changelog, by stream and number."""
 
     def __init__(self) -> None:
-        self._updates: dict[tuple[str, int], Any] = {}
+        self._updates: dict[tuple[str, int], tuple[str, bytes]] = {}
 
     def add(self, record: RecordLike) -> None:
         """Add one record; LaterVersionError if this release of Sotto cannot read it."""
         number, _, stream = (record.key or b"").removeprefix(UPDATE_PREFIX).decode().partition("|")
-        self._updates[stream, int(number)] = decode_changelog_record(record, _decode_update)
+        update = decode_changelog_record(record, decode_update)
+        self._updates[stream, int(number)] = update.incarnation, record.value or b""
 
-    def first_updates(self, stream: str, incarnation: str, count: int) -> list[Any] | None:
+    def first_updates(self, stream: str, incarnation: str, count: int) -> list[bytes] | None:
         """Return the first ``count`` updates of an incarnation, in order; None if any is missing."""
-        updates = [self._updates.get((stream, number)) for number in range(count)]
-        if any(update is None or update.incarnation != incarnation for update in updates):
-            return None
-        return updates
+        updates = [self._updates.get((stream, number), ("", b"")) for number in range(count)]
+        return [value for _, value in updates] if all(one == incarnation for one, _ in updates) else None

@@ -33,6 +33,7 @@ from schemas import (
     moment_ms,
 )
 from schemas.wire import DECODE_ERRORS, struct
+from stream.caches import RecentCache
 from stream.formatting import cells_of
 from stream.privacy.composition.costs import (
     exact_decimal,
@@ -89,6 +90,7 @@ _NO_WINDOW: Final = Rejection(
 _WindowFields: Any = msgspec.defstruct(
     "_WindowFields", [], bases=(struct(Query, only=frozenset({"window", "group"})),), forbid_unknown_fields=False
 )
+_AMOUNTS_KEPT: Final = 1 << 10
 _moment_ms = lru_cache(maxsize=64)(moment_ms)
 _decode_window_fields = msgspec.json.Decoder(_WindowFields).decode
 
@@ -145,7 +147,9 @@ class StreamTerms:
     fingerprint: str | None
     version: int = FIRST_VERSION
     standing: StandingQuery | None = None
-    _amounts: dict[tuple[bool, int, int, Extensions], Any] = field(default_factory=dict)
+    _amounts: RecentCache[tuple[bool, int, int, Extensions], Any] = field(
+        default_factory=lambda: RecentCache(_AMOUNTS_KEPT)
+    )
 
     @property
     def shown_version(self) -> int | None:
@@ -264,7 +268,7 @@ class StreamTerms:
             cost = realised_cost(*charging, answered, tops, surplus, extensions)
             shown = spent_amount(cost, grant_cost(*charging, extensions), self.source)
             amount = WireAmount(shown.epsilon, shown.delta, shown.rho)
-            self._amounts[key] = amount
+            self._amounts.put(key, amount)
         return amount
 
 

@@ -18,7 +18,7 @@ from prometheus_client.exposition import CONTENT_TYPE_LATEST
 from prometheus_client.registry import Collector
 
 from schemas import Amount, Receipt, Request
-from stream.engine.health import ServiceName
+from stream.engine.health import CacheCollector, ServiceName
 from stream.kafka.topics.creation import Inspection
 from stream.kafka.topics.layouts import PARTITIONS
 from stream.monitor.api import views
@@ -168,6 +168,7 @@ class _MetricsCollector(Collector):
         yield from self._streams()
         yield from self._partitions()
         yield from self._topics()
+        yield from CacheCollector("monitor").collect()
 
     def _installation(self) -> Iterable[_Family]:
         tables, readiness = self._monitor.tables, self._monitor.readiness()

@@ -23,6 +23,7 @@ from typing import Final
 import numpy as np
 import numpy.typing as npt
 
+from stream.caches import ENTRY_BYTES
 from stream.privacy.mechanisms.releases import marginal
 from stream.privacy.mechanisms.spreads import moments
 from stream.privacy.mechanisms.tensor_sums import Corners, TensorCells, box_sums
@@ -368,8 +369,29 @@ class MeanQuestion:
         return self.minimum + _mean_steps(estimates, self.range) / WEIGHT_STEPS
 
 
+BYTES_PER_NUMBER: Final = 256
+"""Bytes that a number of an answer takes, with error bound and interval, as estimated and published."""
+_BYTES_PER_CHARACTER: Final = 8
+"""Bytes that a character of a question's key takes: in the texts and in the predicates."""
+
 ResolvedQuestion = LinearQuestion | Box | CellGroups | Ranks | Spreads | MeanQuestion
 """A resolved question; its numbers are integers in units of 1/``unit``."""
+
+
+def memory_of_question(question: ResolvedQuestion) -> int:
+    """Return about how many bytes a resolved question takes, with an answer to it."""
+    match question:
+        case LinearQuestion():
+            arrays = sum(part.places.nbytes + part.weights.nbytes for _, part in question.parts)
+        case MeanQuestion():
+            arrays = memory_of_question(question.rows) + memory_of_question(question.total)
+        case Box():
+            arrays = 0
+        case Rates():
+            arrays = question.mask.nbytes + question.hits.nbytes
+        case _:
+            arrays = question.mask.nbytes
+    return 4 * ENTRY_BYTES + _BYTES_PER_CHARACTER * len(question.key) + arrays + BYTES_PER_NUMBER * question.count
 
 
 def _mean_steps(estimates: Numbers, range_size: int) -> int:

@@ -22,9 +22,11 @@ import numpy as np
 import numpy.typing as npt
 
 from schemas import EstimateCalibration
+from stream.caches import ENTRY_BYTES, RecentCache
 from stream.privacy.accuracy.intervals import MISS_PROBABILITY, bounded_half_width, half_width
 from stream.privacy.composition.costs import PARTS_PER_CHARGE
 from stream.privacy.mechanisms.estimate_questions import (
+    BYTES_PER_NUMBER,
     Box,
     LinearQuestion,
     MeanQuestion,
@@ -55,7 +57,11 @@ WHOLE_CELLS: Final = 1 << 15
 
 _THRESHOLD_BYTES: Final = 16
 _FIRST_BLOCK: Final = 32
-_MOST_FREE_ANSWERS: Final = 1 << 15
+_FREE_ANSWER_BYTES: Final = 32 << 20
+"""Most bytes of cached answers that no measurement has changed; evicted ones are computed again."""
+_KEPT_BOUNDS: Final = 1 << 12
+"""Most error bounds in each cache, and at most as many older ones."""
+_BYTES_PER_BOUND: Final = 512
 _REFUSALS: Final = ("refused", "limited")
 
 
@@ -129,10 +135,16 @@ class Estimator:
         self._uses_one_estimate = math.prod(self.sizes) <= WHOLE_CELLS and not self._has_workload
         self._opening_complete, self._opening_charged = False, not self._has_workload
         self._typical: TypicalErrors | None = None
-        self._free_answers: dict[bytes, _FreeAnswer] = {}
-        self._on_tops: dict[tuple[int, int, bool], float] = {}
-        self._reaches: dict[tuple[Axes, int, bool], tuple[float, int | None]] = {}
-        self._provenance: dict[Axes, tuple[bool, float | None]] = {}
+        self._free_answers: RecentCache[bytes, _FreeAnswer] = RecentCache(_FREE_ANSWER_BYTES // 2)
+        self._on_tops: RecentCache[tuple[int, int, bool], float] = RecentCache(_KEPT_BOUNDS)
+        self._reaches: RecentCache[tuple[Axes, int, bool], tuple[float, int | None]] = RecentCache(_KEPT_BOUNDS)
+        self._provenance: RecentCache[Axes, tuple[bool, float | None]] = RecentCache(_KEPT_BOUNDS)
+
+    @property
+    def nbytes(self) -> int:
+        """About how many bytes the estimator takes without the values in ``memory``."""
+        bounds = self._on_tops.weight + self._reaches.weight + self._provenance.weight
+        return self._measured.nbytes + self._free_answers.weight + _BYTES_PER_BOUND * bounds
 
     def add_measurement(self, question: ResolvedQuestion | None, axes: Axes, share: int | None = None) -> None:
         """Add the measurement of a charged answer: the marginal on ``axes``.
@@ -144,7 +156,8 @@ class Estimator:
         self._measured.add(self.tops, axes, question, share)
         self.tops += 1
         self.parts_left -= PARTS_PER_CHARGE if share is None else share
-        self._free_answers, self._reaches, self._provenance = {}, {}, {}
+        for cache in (self._free_answers, self._reaches, self._provenance):
+            cache.clear()
 
     def _complete_opening(self) -> None:
         """List the marginals that the opening chooses, and keep its estimates for typical errors.
@@ -166,7 +179,8 @@ class Estimator:
         """Set the total number of ⊤s that are paid for."""
         if cutoff != self._cutoff:
             self.parts_left += (cutoff - self._cutoff) * PARTS_PER_CHARGE
-            self._cutoff, self._free_answers = cutoff, {}
+            self._cutoff = cutoff
+            self._free_answers.clear()
 
     def answer(
         self,
@@ -323,12 +337,12 @@ class Estimator:
 
     def _answers_without_top(self, questions: Sequence[ResolvedQuestion]) -> list[_FreeAnswer]:
         """Return the answers to questions unless they are ⊤; equal questions are computed once."""
-        if len(self._free_answers) > _MOST_FREE_ANSWERS:
-            self._free_answers = {}
-        free_answers = self._free_answers
+        free_answers: dict[bytes, _FreeAnswer] = {}
         by_axes: dict[Axes, dict[bytes, ResolvedQuestion]] = {}
         for question in questions:
-            if question.key not in free_answers:
+            if (known := self._free_answers.get(question.key)) is not None:
+                free_answers[question.key] = known
+            else:
                 by_axes.setdefault(question.axes, {})[question.key] = question
         for axes, new_questions in by_axes.items():
             shares, group = self._shares(axes), list(new_questions.values())
@@ -339,14 +353,17 @@ class Estimator:
             promise = self._promise if self.parts_left >= PARTS_PER_CHARGE else None
             for question, numbers, settled in zip(group, estimates, settled_answers, strict=True):
                 step = settled or self._estimate(axes, numbers, promise)
-                free_answers[question.key] = _FreeAnswer(step, compared=step.kind == "below")
+                found = free_answers[question.key] = _FreeAnswer(step, compared=step.kind == "below")
+                size = 2 * ENTRY_BYTES + len(question.key) + BYTES_PER_NUMBER * len(numbers)
+                self._free_answers.put(question.key, found, size)
         return [free_answers[question.key] for question in questions]
 
     def _estimate(self, axes: Axes, numbers: Numbers, reach: float | None) -> EstimateAnswer:
         """Return an answer with the estimate's numbers, within ``reach`` if they are promised to be."""
         if (known := self._provenance.get(axes)) is None:
             typical = None if self._typical is None else self._typical.root_distance(axes, self._measured)
-            known = self._provenance[axes] = self._measured.are_measured_together(axes), typical
+            known = self._measured.are_measured_together(axes), typical
+            self._provenance.put(axes, known)
         together, typical = known
         reaches = None if reach is None else (reach,) * len(numbers)
         kind: Literal["below", "unpromised"] = "unpromised" if reach is None else "below"
@@ -418,7 +435,7 @@ class Estimator:
             return best, own_index, True
         key = (question.axes, question.summed, question.ranges)
         if (cached := self._reaches.get(key)) is None:
-            cached = self._reaches[key] = min(
+            cached = min(
                 (
                     (
                         self._bounds.cells(
@@ -435,6 +452,7 @@ class Estimator:
                 default=(math.inf, None),
                 key=operator.itemgetter(0),
             )
+            self._reaches.put(key, cached)
         reach, index = cached
         return (reach * width, index, False) if reach * width < best else (best, own_index, True)
 
@@ -492,9 +510,8 @@ class Estimator:
         key = (question.summed, question.count, question.whole)
         if (bound := self._on_tops.get(key)) is None:
             law = marginal_law(self.calibration, numbered=False)
-            bound = self._on_tops[key] = self._bounds.fresh(
-                law, question.count, question.summed, whole=question.whole
-            )
+            bound = self._bounds.fresh(law, question.count, question.summed, whole=question.whole)
+            self._on_tops.put(key, bound)
         numbered = isinstance(question, SingleNumber) and bound > self._promise
         return numbered, self.calibration.sparse_vector.answer_alpha if numbered else bound
 

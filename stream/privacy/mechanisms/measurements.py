@@ -17,6 +17,7 @@ import numpy as np
 import numpy.typing as npt
 
 from schemas import EstimateCalibration
+from stream.caches import RecentCache
 from stream.privacy.accuracy.noise_laws import two_sided_reach, variance_of
 from stream.privacy.composition.costs import PARTS_PER_CHARGE
 from stream.privacy.mechanisms.estimate_questions import CellGroups, Numbers, ResolvedQuestion, SingleNumber
@@ -159,6 +160,12 @@ class Covering:
     more: int
 
 
+_KEPT_INDICES: Final = 1 << 13
+"""Most indices of measurements in each cache of sets of attributes, and at most as many older ones."""
+_BYTES_PER_INDEX: Final = 256
+_BYTES_PER_MEASUREMENT: Final = 2048
+
+
 @dataclass(eq=False)
 class Measurements:
     """The measurements of one stream in order; ``listed`` is indexed by number.
@@ -181,9 +188,9 @@ class Measurements:
         ]
         self._singles = {one.axes[0]: index for index, one in enumerate(self.listed) if len(one.axes) == 1}
         self.best_by_question: dict[bytes, int] = {}
-        self._used: dict[Axes, tuple[int, ...]] = {}
-        self._covering: dict[Axes, list[Covering]] = {}
-        self._connected: dict[tuple[Axes, int], Axes] = {}
+        self._used: RecentCache[Axes, tuple[int, ...]] = RecentCache(_KEPT_INDICES)
+        self._covering: RecentCache[Axes, list[Covering]] = RecentCache(_KEPT_INDICES)
+        self._connected: RecentCache[tuple[Axes, int], Axes] = RecentCache(_KEPT_INDICES)
 
     # Methods from here on read public values only:
 
@@ -207,10 +214,17 @@ class Measurements:
         copy.listed, copy.best_by_question = list(self.listed), dict(self.best_by_question)
         return copy
 
+    @property
+    def nbytes(self) -> int:
+        """About how many bytes the measurements take, with what is cached about them."""
+        indices = self._used.weight + self._covering.weight + self._connected.weight
+        return _BYTES_PER_MEASUREMENT * len(self.listed) + _BYTES_PER_INDEX * indices
+
     def append(self, measurement: MeasuredMarginal) -> None:
         """List a measurement."""
         self.listed.append(measurement)
-        self._used, self._covering, self._connected = {}, {}, {}
+        for cache in (self._used, self._covering, self._connected):
+            cache.clear()
 
     def connect_axes(self, axes: Axes, most: int = CONNECTED_CELLS) -> Axes:
         """Return ``axes`` with the attributes that measured marginals connect them by.
@@ -221,7 +235,8 @@ class Measurements:
         """
         if (cached := self._connected.get((axes, most))) is None:
             measured = [measurement.axes for measurement in self.listed]
-            cached = self._connected[axes, most] = connect_axes(self.sizes, measured, axes, most)
+            cached = connect_axes(self.sizes, measured, axes, most)
+            self._connected.put((axes, most), cached)
         return cached
 
     def indices_for_fit(self, frame: Axes) -> tuple[int, ...]:
@@ -236,13 +251,14 @@ class Measurements:
                 if len(shared) > 1 or shared - covered:
                     used.append(index)
                     covered |= shared
-            cached = self._used[frame] = tuple(used)
+            cached = tuple(used)
+            self._used.put(frame, cached, 1 + len(used))
         return cached
 
     def covering_marginals(self, axes: Axes) -> list[Covering]:
         """Return the measured marginals that have all these axes."""
         if (cached := self._covering.get(axes)) is None:
-            cached = self._covering[axes] = [
+            cached = [
                 Covering(
                     index,
                     measurement.law,
@@ -253,6 +269,7 @@ class Measurements:
                 for index, measurement in enumerate(self.listed)
                 if set(axes) <= set(measurement.axes)
             ]
+            self._covering.put(axes, cached, 1 + len(cached))
         return cached
 
     def are_measured_together(self, axes: Axes) -> bool:

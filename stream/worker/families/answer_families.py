@@ -15,6 +15,7 @@ import numpy as np
 import numpy.typing as npt
 
 from schemas import AnswersCalibration, RandomizedResponse, ReleaseCalibration
+from stream.caches import RecentCache
 from stream.privacy.composition.costs import shortest_decimal
 from stream.privacy.mechanisms.selection import (
     RESPONSE_WORDS,
@@ -30,7 +31,7 @@ from stream.privacy.planning.answer_plans import choice_alpha
 from stream.privacy.planning.response_plans import ResponseLaw, response_law
 from stream.processing.dead_letters import Rejection
 from stream.processing.exact_decimals import scores_of
-from stream.worker.families.family import AdmittedQuestion, Context, Family, Reply, require_form
+from stream.worker.families.family import TERMS_KEPT, AdmittedQuestion, Context, Family, Reply, require_form
 
 
 @dataclass(frozen=True, slots=True)
@@ -151,7 +152,7 @@ class RandomizedResponseFamily(Family):
 
     def __init__(self, context: Context) -> None:
         super().__init__(context)
-        self._category_indices: dict[int, dict[str, int]] = {}
+        self._category_indices: RecentCache[int, dict[str, int]] = RecentCache(TERMS_KEPT)
 
     def admit(self, slot: int, query: Any) -> int | None:
         """Return the category's index; None for an unknown category, which is answered too."""
@@ -172,7 +173,8 @@ class RandomizedResponseFamily(Family):
         terms = int(self._streams.columns.terms_of[slot])
         if (numbers := self._category_indices.get(terms)) is None:
             names, _ = self._law(slot)
-            numbers = self._category_indices[terms] = {name: number for number, name in enumerate(names)}
+            numbers = {name: number for number, name in enumerate(names)}
+            self._category_indices.put(terms, numbers)
         return numbers
 
     def _law(self, slot: int) -> tuple[tuple[str, ...], ResponseLaw]:

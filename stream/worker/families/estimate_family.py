@@ -18,6 +18,7 @@ import numpy.typing as npt
 
 from schemas import INDEPENDENCE, EstimateCalibration, Interval, Measurement, Pmw
 from schemas.queries import STATISTICS
+from stream.caches import BoundedCache, RecentCache, weigh_array
 from stream.privacy.accuracy.intervals import clip_interval, share_between
 from stream.privacy.mechanisms.estimate_questions import (
     CellGroups,
@@ -27,6 +28,7 @@ from stream.privacy.mechanisms.estimate_questions import (
     ResolvedQuestion,
     ShareQuestion,
     Spreads,
+    memory_of_question,
 )
 from stream.privacy.mechanisms.estimator import EstimateAnswer, Estimator
 from stream.privacy.mechanisms.measurements import Axes
@@ -37,7 +39,6 @@ from stream.privacy.planning.answer_plans import ratio_interval
 from stream.privacy.planning.prices import shown_price
 from stream.privacy.planning.workload_plans import expected_sets, workload_axes
 from stream.processing.dead_letters import PRICE, Rejection
-from stream.tables.cache import BoundedCache, RecentCache
 from stream.worker.families.estimate_reader import QuestionReader, ReadQuestion
 from stream.worker.families.family import (
     AdmittedQuestion,
@@ -62,8 +63,10 @@ ESTIMATE_CACHE_BYTES: Final = 256 << 20
 """Most bytes of cached noisy counts and estimates per partition; evicted ones are recomputed."""
 EXACT_COUNT_CACHE_BYTES: Final = 128 << 20
 """Most bytes of cached exact counts per partition, with their cumulative sums."""
-MIN_CACHED_QUESTIONS: Final = 1 << 13
-"""Number of resolved questions that a partition's cache keeps: at least this, at most twice it."""
+QUESTION_CACHE_BYTES: Final = 64 << 20
+"""Most bytes of cached resolved questions per partition."""
+_STATE_BYTES: Final = 16 << 10
+"""Bytes of a stream's state beside its estimator's measurements and caches."""
 
 _FORMS: Final = ("count", "fraction", "terms", "sum", "mean", "groups", "rate", *STATISTICS)
 _TYPICAL_FORMS: Final = ("count", "fraction", "groups")
@@ -105,14 +108,14 @@ class EstimateFamily(RestorableFamily[_EstimateState]):
     """Streams of kind ``pmw`` with an estimate."""
 
     def __init__(self, context: Context) -> None:
-        super().__init__(context)
-        self._estimate_cache: BoundedCache[Any, Any] = BoundedCache(
-            ESTIMATE_CACHE_BYTES, lambda kept: int(kept.nbytes)
-        )
+        super().__init__(context, "estimate states")
+        self._estimate_cache: BoundedCache[Any, Any] = BoundedCache(ESTIMATE_CACHE_BYTES, weigh_array, "estimates")
         self._exact_count_cache: BoundedCache[tuple[int, Axes], TensorCells] = BoundedCache(
-            EXACT_COUNT_CACHE_BYTES, lambda kept: kept.nbytes
+            EXACT_COUNT_CACHE_BYTES, weigh_array, "exact counts"
         )
-        self._question_cache: RecentCache[tuple[str, str, Any], ReadQuestion] = RecentCache(MIN_CACHED_QUESTIONS)
+        self._question_cache: RecentCache[tuple[str, str, Any], ReadQuestion] = RecentCache(
+            QUESTION_CACHE_BYTES // 2, "questions"
+        )
 
     def admit(self, slot: int, query: Any) -> _AdmittedEstimateQuestion:
         """Resolve a question with its requested error and highest price, or raise Rejection."""
@@ -127,7 +130,7 @@ class EstimateFamily(RestorableFamily[_EstimateState]):
         if (known := self._question_cache.get(key)) is None:
             known = self._read_question(slot, current.reader, form, query)
             known.number_fits = current.estimator.number_noise_fits(known.question)
-            self._question_cache.put(key, known)
+            self._question_cache.put(key, known, memory_of_question(known.question))
         if not known.number_fits and (
             query.alpha is None
             or current.estimator.comparison_suffices(known.question, _requested_error(current, known, query.alpha))
@@ -159,6 +162,7 @@ class EstimateFamily(RestorableFamily[_EstimateState]):
             opening_charged=bool(self._streams.columns.answered[slot] > 0),
         )
         replies: list[Reply | None] = [None] * len(questions)
+        updates: list[Measurement] = []
         calibration = self._calibration(slot)
         for place, ((read, alpha, most), step) in enumerate(zip(asked, steps, strict=False)):
             if step.kind == "limited":
@@ -170,6 +174,7 @@ class EstimateFamily(RestorableFamily[_EstimateState]):
             update = None
             if step.kind in _CHARGED_KINDS:
                 update = _measurement_record(current, read, step, number)
+                updates.append(update)
                 number, left = number + 1, left - step.parts
             elif (known := read.last) is not None and known[0] is step:
                 replies[place] = known[1]
@@ -178,7 +183,11 @@ class EstimateFamily(RestorableFamily[_EstimateState]):
             if alpha is None:
                 read.last = (step, reply)
             replies[place] = reply if alpha is None else _add_price(calibration, reply, step, alpha)
+        self._keep_state(slot, current, updates)
         return replies
+
+    def _weigh_state(self, state: _EstimateState) -> int:
+        return _STATE_BYTES + state.estimator.nbytes
 
     def _build_state(self, slot: int, updates: Sequence[Any]) -> _EstimateState:
         calibration, incarnation = self._calibration(slot), self._streams.incarnations[slot]

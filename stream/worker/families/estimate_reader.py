@@ -9,13 +9,14 @@ from dataclasses import dataclass
 from fractions import Fraction
 from functools import partial, reduce
 from itertools import chain
-from typing import Any
+from typing import Any, Final
 
 import numpy as np
 import numpy.typing as npt
 
 from schemas import MAX_CATEGORIES, MAX_UNIVERSE, Numeric, TableSource, Term
 from schemas import Integers as IntegerDomain
+from stream.caches import RecentCache
 from stream.privacy.mechanisms.estimate_questions import (
     Box,
     CellGroups,
@@ -70,6 +71,9 @@ class _Frame:
     key: str
 
 
+_KEPT_FRAMES: Final = 256
+
+
 @dataclass(eq=False)
 class BoxReader:
     """Reads predicates that are boxes: one range per attribute.
@@ -82,7 +86,7 @@ class BoxReader:
     sizes: Mapping[str, int]
 
     def __post_init__(self) -> None:
-        self._frames: dict[tuple[str, ...], _Frame | None] = {}
+        self._frames: RecentCache[tuple[str, ...], _Frame] = RecentCache(_KEPT_FRAMES)
 
     def parse_box(self, where: str) -> Box | None:
         """Return the question that counts a box; None if the predicate is not recognised as one."""
@@ -90,10 +94,10 @@ class BoxReader:
         if not ranges:
             return None
         names, _, lows, highs = zip(*ranges, strict=True)
-        if names not in self._frames:
-            self._frames[names] = self._frame(names)
-        if (frame := self._frames[names]) is None:
-            return None
+        if (frame := self._frames.get(names)) is None:
+            if (frame := self._frame(names)) is None:
+                return None
+            self._frames.put(names, frame)
         key = frame.key % tuple(chain.from_iterable(zip(lows, highs, strict=True)))
         low, high = [lows[place] for place in frame.order], [highs[place] for place in frame.order]
         return Box(frame.axes, key.encode(), low, high, frame.shape)

@@ -7,9 +7,9 @@ them in order. The processor keeps positions, indices, charges, cutoffs and chec
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Collection, Container, Sequence
+from collections.abc import Callable, Collection, Container, Iterable, Sequence
 from dataclasses import dataclass
-from typing import Any, Generic, Literal, NamedTuple, TypeVar
+from typing import Any, Final, Generic, Literal, NamedTuple, TypeVar
 
 import numpy as np
 
@@ -25,6 +25,7 @@ from schemas import (
     form_of,
 )
 from schemas.queries import Group
+from stream.caches import BoundedCache
 from stream.formatting import find_name_in_other_case
 from stream.privacy.accuracy.intervals import SECOND_MISS_PROBABILITY, clip_interval, half_width, widen_interval
 from stream.privacy.composition.costs import PARTS_PER_CHARGE
@@ -46,7 +47,7 @@ from stream.tables.table_errors import private_text_message, quote_names
 from stream.tables.table_errors import quote_name as described
 from stream.tables.text_groups import TextGroups
 from stream.worker.hosted_streams import HostedStreams
-from stream.worker.mechanism_updates import Update
+from stream.worker.mechanism_updates import Update, decode_update, encode_update
 from stream.worker.stream_terms import WindowAndGroup
 
 
@@ -185,7 +186,7 @@ class Family(ABC):
         ``HostedStreams.answers_left`` is the number of charged answers left at the start of the batch.
         """
 
-    def restore_updates(self, slot: int, updates: Sequence[Update]) -> None:
+    def restore_updates(self, slot: int, updates: Sequence[bytes]) -> None:
         """Restore a stream from its updates (changelog records); most families write none."""
         del slot, updates
 
@@ -206,22 +207,29 @@ class Family(ABC):
 State = TypeVar("State")
 
 
+STATE_CACHE_BYTES: Final = 128 << 20
+"""Most bytes of streams' states in the cache of a family; evicted ones are built again from updates."""
+
+
 class RestorableFamily(Family, Generic[State]):
     """A family whose streams have a state that follows from their updates (changelog records)."""
 
-    def __init__(self, context: Context) -> None:
+    def __init__(self, context: Context, name: str) -> None:
         super().__init__(context)
-        self._updates: dict[int, tuple[str, Sequence[Any]]] = {}
-        self._states: dict[int, tuple[str, State]] = {}
+        self._updates: dict[int, tuple[str, list[bytes]]] = {}
+        self._states: BoundedCache[tuple[int, str], State] = BoundedCache(
+            STATE_CACHE_BYTES, self._weigh_state, name
+        )
 
     def answer(self, questions: Sequence[AdmittedQuestion]) -> list[Reply | None]:
         """Answer questions in order, grouped by stream."""
         return answer_by_stream(questions, self._answer_stream)
 
-    def restore_updates(self, slot: int, updates: Sequence[Any]) -> None:
-        """Keep a stream's updates; its state is built at its first question."""
-        self._states.pop(slot, None)
-        self._updates[slot] = (self._streams.incarnations[slot], list(updates))
+    def restore_updates(self, slot: int, updates: Sequence[bytes]) -> None:
+        """Keep a stream's updates; its state is built at its next question."""
+        incarnation = self._streams.incarnations[slot]
+        self._states.pop((slot, incarnation))
+        self._updates[slot] = incarnation, list(updates)
 
     @abstractmethod
     def _answer_stream(self, slot: int, asked: Sequence[AdmittedQuestion]) -> list[Reply | None]:
@@ -231,16 +239,32 @@ class RestorableFamily(Family, Generic[State]):
     def _build_state(self, slot: int, updates: Sequence[Any]) -> State:
         """Build a stream's state from its updates."""
 
+    @abstractmethod
+    def _weigh_state(self, state: State) -> int:
+        """Return about how many bytes a state takes."""
+
     def _state(self, slot: int) -> State:
+        key = slot, self._streams.incarnations[slot]
+        if (state := self._states.get(key)) is None:
+            state = self._build_state(slot, [decode_update(one) for one in self._updates_of(slot)])
+            self._states.put(key, state)
+        return state
+
+    def _keep_state(self, slot: int, state: State, updates: Iterable[Update]) -> None:
+        """Keep a state that has answered questions, and the updates that it has made."""
+        self._updates_of(slot).extend(map(encode_update, updates))
+        self._states.put((slot, self._streams.incarnations[slot]), state)
+
+    def _updates_of(self, slot: int) -> list[bytes]:
         incarnation = self._streams.incarnations[slot]
-        known = self._states.get(slot)
+        known = self._updates.get(slot)
         if known is None or known[0] != incarnation:
-            updated, updates = self._updates.get(slot, (incarnation, ()))
-            known = (incarnation, self._build_state(slot, updates if updated == incarnation else ()))
-            self._states[slot] = known
-            self._updates.pop(slot, None)
+            known = self._updates[slot] = incarnation, []
         return known[1]
 
+
+TERMS_KEPT: Final = 1 << 10
+"""Most terms of which a family keeps what follows from them alone, and at most as many older ones."""
 
 Kind = TypeVar("Kind")
 Result = TypeVar("Result")

@@ -18,6 +18,7 @@ import numpy.typing as npt
 
 from schemas import Cell as CellWeight
 from schemas import HypothesisCalibration, HypothesisUpdate, Pmw, SparsePmw, Term
+from stream.caches import ENTRY_BYTES, BoundedCache, weigh_array
 from stream.privacy.accuracy.intervals import half_width
 from stream.privacy.mechanisms.grid import published_interval
 from stream.privacy.mechanisms.multiplicative_weights import (
@@ -29,7 +30,6 @@ from stream.privacy.mechanisms.multiplicative_weights import (
 )
 from stream.privacy.noise import DrawRole, Sampler, cell_words
 from stream.privacy.planning.hypothesis_plans import WEIGHT_STEPS, hypothesis_reach
-from stream.tables.cache import BoundedCache
 from stream.worker.families.family import (
     AdmittedQuestion,
     Context,
@@ -64,17 +64,17 @@ class _HypothesisState:
 
     space: TensorSpace | CellSpace
     rows: int
-    updates: list[HypothesisUpdate]
+    updates: list[Any]
 
 
 class HypothesisFamily(RestorableFamily[_HypothesisState]):
     """Textbook and worst-case ``pmw`` over a tensor, and ``sparse_pmw`` over cells of any universe."""
 
     def __init__(self, context: Context) -> None:
-        super().__init__(context)
+        super().__init__(context, "hypothesis states")
         self._weight_cache = WeightCache()
         self._hypothesis_cache: BoundedCache[tuple[int, str], Hypothesis] = BoundedCache(
-            HYPOTHESIS_CACHE_BYTES, lambda hypothesis: hypothesis.nbytes
+            HYPOTHESIS_CACHE_BYTES, weigh_array, "hypotheses"
         )
 
     def admit(self, slot: int, query: Any) -> _Content:
@@ -91,10 +91,12 @@ class HypothesisFamily(RestorableFamily[_HypothesisState]):
         """Answer the questions of one stream; None after the cutoff, if the stream ends there."""
         contents: list[_Content] = [one.content for one in asked]
         current = self._state(slot)
+        before = len(current.updates)
         calibration = self._calibration(slot)
         questions = [content.question for content in contents]
+        hypothesis = self._hypothesis(slot, current)
         steps = answer_questions(
-            self._hypothesis(slot, current),
+            hypothesis,
             questions,
             current.space.exact_values(questions),
             _KeyedNoise(self._context, slot, [question.key for question in questions]),
@@ -120,7 +122,14 @@ class HypothesisFamily(RestorableFamily[_HypothesisState]):
                 current.updates.append(update)
             half = half_width(self._streams.terms_at(slot).answer_noise) if step.above else None
             replies[place] = _reply(step, calibration, current.rows, update, fraction=content.fraction, half=half)
+        self._keep_state(slot, current, current.updates[before:])
+        self._hypothesis_cache.put((slot, self._streams.incarnations[slot]), hypothesis)
         return replies
+
+    def _weigh_state(self, state: _HypothesisState) -> int:
+        # An update has as many terms or cells as its question, of which each takes about as much as an entry.
+        items = sum(len(update.terms) + len(update.cells) for update in state.updates)
+        return ENTRY_BYTES * (4 + len(state.updates) + items)
 
     def _hypothesis(self, slot: int, current: _HypothesisState) -> Hypothesis:
         key = (slot, self._streams.incarnations[slot])

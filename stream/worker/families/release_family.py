@@ -16,6 +16,7 @@ import numpy.typing as npt
 
 from schemas import MAX_CATEGORIES, Histogram, Interval, LazyHistogram, ReleaseCalibration, SparseProject
 from schemas.queries import STATISTICS
+from stream.caches import BoundedCache, RecentCache, weigh_array
 from stream.privacy.accuracy.intervals import MISS_PROBABILITY, half_width, interval_within, weighted_half_width
 from stream.privacy.accuracy.rank_accuracy import edge_reaches, locate_quantile, misfits_reach, sums_reach
 from stream.privacy.accuracy.release_accuracy import (
@@ -42,9 +43,9 @@ from stream.privacy.noise import DrawRole, cell_noise
 from stream.privacy.planning.hypothesis_plans import WEIGHT_STEPS
 from stream.processing.dead_letters import Rejection
 from stream.tables import PredicateError, PrivateTable, cell_mask
-from stream.tables.cache import BoundedCache
 from stream.tables.table_errors import undeclared_name_message
 from stream.worker.families.family import (
+    TERMS_KEPT,
     AdmittedQuestion,
     Context,
     Family,
@@ -72,9 +73,9 @@ class _ReleaseFamily(Family):
     def __init__(self, context: Context) -> None:
         super().__init__(context)
         self._release_cache: BoundedCache[str, Integers] = BoundedCache(
-            RELEASE_CACHE_BYTES, lambda release: release.nbytes
+            RELEASE_CACHE_BYTES, weigh_array, "releases"
         )
-        self._cells_by_terms: dict[int, AttributeCells] = {}
+        self._cells_by_terms: RecentCache[int, AttributeCells] = RecentCache(TERMS_KEPT)
 
     def _calibration(self, slot: int) -> ReleaseCalibration:
         return self._context.calibration(slot, ReleaseCalibration)
@@ -92,7 +93,8 @@ class _ReleaseFamily(Family):
         """Return the cells of a stream's attributes; streams of equal terms share one object."""
         terms = int(self._streams.columns.terms_of[slot])
         if (known := self._cells_by_terms.get(terms)) is None:
-            known = self._cells_by_terms[terms] = AttributeCells(self._context.source_table(slot), attributes)
+            known = AttributeCells(self._context.source_table(slot), attributes)
+            self._cells_by_terms.put(terms, known)
         return known
 
     def _release(self, slot: int, table: PrivateTable) -> Integers:

@@ -12,12 +12,12 @@ import numpy as np
 import numpy.typing as npt
 
 from schemas import Pmw, TableSource
+from stream.caches import BoundedCache, weigh_array
 from stream.privacy.mechanisms.multiplicative_weights import TensorHypothesis
 from stream.privacy.mechanisms.sparse_weights import steps_of_weight
 from stream.privacy.planning.hypothesis_plans import WEIGHT_STEPS
 from stream.processing.dead_letters import Rejection
 from stream.tables import Predicate, PrivateTable, TableStore, attributes_of, cell_mask
-from stream.tables.cache import BoundedCache
 from stream.tables.expressions import evaluate
 
 WEIGHT_CACHE_BYTES: Final = 64 << 20
@@ -68,7 +68,7 @@ class WeightCache(BoundedCache[tuple[tuple[str, ...], WeightedPredicates], CellW
     """A cache of questions' weights, shared by the streams of a partition."""
 
     def __init__(self) -> None:
-        super().__init__(WEIGHT_CACHE_BYTES, lambda weights: weights.nbytes)
+        super().__init__(WEIGHT_CACHE_BYTES, weigh_array, "weights")
 
 
 @dataclass(frozen=True, eq=False)

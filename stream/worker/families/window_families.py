@@ -36,6 +36,7 @@ from schemas import (
     moment_ms,
 )
 from schemas.queries import MAX_VALUE_COUNT
+from stream.caches import ENTRY_BYTES, RecentCache
 from stream.privacy.accuracy.counting_trees import CountingTree, Node, node_name, text_node_names, window_number
 from stream.privacy.accuracy.intervals import half_width
 from stream.privacy.accuracy.source_facts import counts_from_zero, window_movement
@@ -50,6 +51,7 @@ from stream.processing.exact_decimals import values_of
 from stream.processing.text_counts import window_text_size
 from stream.tables.text_groups import TextGroups
 from stream.worker.families.family import (
+    TERMS_KEPT,
     AdmittedQuestion,
     Context,
     Family,
@@ -119,7 +121,7 @@ class RunningCountFamily(Family):
 
     def __init__(self, context: Context) -> None:
         super().__init__(context)
-        self._horizons: dict[int, _Horizon] = {}
+        self._horizons: RecentCache[int, _Horizon] = RecentCache(TERMS_KEPT)
 
     def admit(self, slot: int, query: Any) -> _NodeQuestion:
         """Resolve a question: its window and group, which are public, determine its nodes."""
@@ -166,7 +168,8 @@ class RunningCountFamily(Family):
     def _horizon(self, slot: int) -> _Horizon:
         number = int(self._streams.columns.terms_of[slot])
         if (known := self._horizons.get(number)) is None:
-            known = self._horizons[number] = _build_horizon(self._context, slot)
+            known = _build_horizon(self._context, slot)
+            self._horizons.put(number, known)
         return known
 
 
@@ -200,8 +203,8 @@ class RunningTextsFamily(RestorableFamily[RunningRelease]):
     """
 
     def __init__(self, context: Context) -> None:
-        super().__init__(context)
-        self._horizons: dict[int, _Horizon] = {}
+        super().__init__(context, "released texts")
+        self._horizons: RecentCache[int, _Horizon] = RecentCache(TERMS_KEPT)
 
     def admit(self, slot: int, query: Any) -> _RunningTexts:
         """Resolve a question: its window is public, the counts of its texts are private."""
@@ -211,7 +214,8 @@ class RunningTextsFamily(RestorableFamily[RunningRelease]):
     def _horizon(self, slot: int) -> _Horizon:
         number = int(self._streams.columns.terms_of[slot])
         if (known := self._horizons.get(number)) is None:
-            known = self._horizons[number] = _build_horizon(self._context, slot)
+            known = _build_horizon(self._context, slot)
+            self._horizons.put(number, known)
         return known
 
     def _build_state(self, slot: int, updates: Sequence[Any]) -> RunningRelease:
@@ -224,13 +228,21 @@ class RunningTextsFamily(RestorableFamily[RunningRelease]):
 
     def _answer_stream(self, slot: int, asked: Sequence[AdmittedQuestion]) -> list[Reply | None]:
         affordable, tops = self._streams.answers_left(slot), int(self._streams.columns.tops[slot])
-        return [
-            self._reply(slot, one.content, tops + place) if place < affordable else None
+        state = self._state(slot)
+        replies = [
+            self._reply(slot, state, one.content, tops + place) if place < affordable else None
             for place, one in enumerate(asked)
         ]
+        self._keep_state(
+            slot, state, [one.update for one in replies if one is not None and one.update is not None]
+        )
+        return replies
 
-    def _reply(self, slot: int, asked: _RunningTexts, number: int) -> Reply:
-        state, horizon = self._state(slot), self._horizon(slot)
+    def _weigh_state(self, state: RunningRelease) -> int:
+        return ENTRY_BYTES * (4 + len(state.texts)) + state.size
+
+    def _reply(self, slot: int, state: RunningRelease, asked: _RunningTexts, number: int) -> Reply:
+        horizon = self._horizon(slot)
         calibration, incarnation = horizon.calibration, self._streams.incarnations[slot]
         if state.ended or self._are_too_large(slot, calibration, asked):
             update = ReleasedTexts(incarnation=incarnation, number=number, texts=(), last=not state.ended)
@@ -328,7 +340,7 @@ class WindowQuantilesFamily(Family):
 
     def __init__(self, context: Context) -> None:
         super().__init__(context)
-        self._questions: dict[int, LaplaceStatistic] = {}
+        self._questions: RecentCache[int, LaplaceStatistic] = RecentCache(TERMS_KEPT)
 
     def admit(self, slot: int, query: Any) -> tuple[float, ...]:
         """Return the counts of a window's values."""
@@ -366,5 +378,6 @@ class WindowQuantilesFamily(Family):
             together = isinstance(terms.mechanism, Histogram)
             statistic = window_statistic(source, self._context.standing(slot), together=together)
             calibration = self._context.calibration(slot, AnswersCalibration)
-            known = self._questions[number] = plan_quantiles(statistic, calibration, source)
+            known = plan_quantiles(statistic, calibration, source)
+            self._questions.put(number, known)
         return known

@@ -13,7 +13,6 @@ import pytest
 from schemas import Categories, Domain, Integers, TableSource
 from stream.tables import DataError, PredicateError, PrivateTable, Rows, TableStore, UnreadableError, fingerprint
 from stream.tables import store as store_module
-from stream.tables.cache import BoundedCache, RecentCache
 from stream.tables.rows import Frame
 from tests.unit.data.small import KEY, source
 
@@ -255,33 +254,3 @@ def test_a_refused_predicate_is_refused_again_in_the_same_words() -> None:
         messages.append(str(refused.value))
     assert messages[0] == messages[1]
     assert "declared are 'a', 'b'" in messages[0]
-
-
-def test_a_bounded_cache_keeps_what_was_used_last_within_its_weight() -> None:
-    cache: BoundedCache[str, bytes] = BoundedCache(10, len)
-    cache.put("a", b"1234")
-    cache.put("b", b"1234")
-    assert cache.get("a") == b"1234"
-    cache.put("c", b"1234")
-    assert cache.get("b") is None
-    assert (len(cache), cache.weight) == (2, 8)
-    cache.put("a", b"12")
-    assert cache.weight == 6
-    cache.put("huge", b"x" * 11)
-    assert cache.get("huge") is None
-    assert (len(cache), cache.weight) == (2, 6)
-    cache.put("all", b"x" * 10)
-    assert (len(cache), cache.weight) == (1, 10)
-
-
-def test_what_was_asked_for_lately_is_kept() -> None:
-    cache: RecentCache[int, str] = RecentCache(3)
-    for number in range(3):
-        cache.put(number, str(number))
-    cache.put(3, "3")
-    assert cache.get(0) == "0"
-    for number in range(4, 7):
-        cache.put(number, str(number))
-    assert cache.get(0) == "0"
-    assert cache.get(1) is None
-    assert len(cache._recent) + len(cache._older) <= 6

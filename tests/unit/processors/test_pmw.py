@@ -12,10 +12,18 @@ import pytest
 
 from schemas import Answer
 from sotto import Driver, Refused
-from stream.worker.families import estimate_family
+from stream.privacy.mechanisms import estimator, measurements
+from stream.worker.families import estimate_family, family
 from stream.worker.mechanism_updates import UPDATE_PREFIX
 from tests.builders import KEY, OTHER_KEY, installation, parse_stream, source, stream
 from tests.unit.processors.people import AGES, PEOPLE, ROWS, SEXES, TABLE, TOWNS, Row
+
+CACHE_BOUNDS = {
+    estimate_family: ("ESTIMATE_CACHE_BYTES", "EXACT_COUNT_CACHE_BYTES", "QUESTION_CACHE_BYTES"),
+    family: ("STATE_CACHE_BYTES",),
+    estimator: ("_FREE_ANSWER_BYTES", "_KEPT_BOUNDS"),
+    measurements: ("_KEPT_INDICES",),
+}
 
 
 def spec(name: str = "pmw", **more: Any) -> dict[str, Any]:
@@ -146,8 +154,9 @@ def test_crashes_batches_and_lost_memory_change_no_answer(monkeypatch: pytest.Mo
         pieces += parts.ask_many(questions[start : start + 17])
         parts.crash()
     assert pieces == whole
-    monkeypatch.setattr(estimate_family, "ESTIMATE_CACHE_BYTES", 0)
-    monkeypatch.setattr(estimate_family, "EXACT_COUNT_CACHE_BYTES", 0)
+    for module, names in CACHE_BOUNDS.items():
+        for name in names:
+            monkeypatch.setattr(module, name, 0)
     forgetful = driver(spec(mechanism=mechanism))
     assert [*forgetful.ask_many(questions[:30]), *forgetful.ask_many(questions[30:])] == whole
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Sequence
+from types import ModuleType
 from typing import Any
 
 import numpy as np
@@ -11,7 +12,7 @@ import pytest
 
 from schemas import Answer, Pmw
 from sotto import Driver, Refused
-from stream.worker.families import hypothesis_family
+from stream.worker.families import family, hypothesis_family
 from stream.worker.mechanism_updates import UPDATE_PREFIX
 from tests.builders import installation, source, stream
 
@@ -139,12 +140,15 @@ def test_crashes_and_batches_change_no_answer() -> None:
     assert pieces == whole
 
 
-def test_hypotheses_that_were_dropped_from_memory_are_built_again_the_same(
-    monkeypatch: pytest.MonkeyPatch,
+@pytest.mark.parametrize(
+    ("module", "name"), [(hypothesis_family, "HYPOTHESIS_CACHE_BYTES"), (family, "STATE_CACHE_BYTES")]
+)
+def test_evicted_hypotheses_and_states_are_built_again_the_same(
+    monkeypatch: pytest.MonkeyPatch, module: ModuleType, name: str
 ) -> None:
     asked = questions(120)
     whole = driver(spec()).ask_many(asked)
-    monkeypatch.setattr(hypothesis_family, "HYPOTHESIS_CACHE_BYTES", 0)
+    monkeypatch.setattr(module, name, 0)
     forgetful = driver(spec())
     assert [forgetful.ask_many([one])[0] for one in asked] == whole
 

@@ -1,0 +1,147 @@
+"""Bounded caches, and the memory that those of the process hold.
+
+An evicted value is computed again, so that a bound changes no answer.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Callable, Hashable, Mapping
+from threading import Lock
+from typing import Any, Final, Generic, TypeVar
+from weakref import WeakSet
+
+Key = TypeVar("Key", bound=Hashable)
+Value = TypeVar("Value")
+
+ENTRY_BYTES: Final = 512
+"""Bytes that an entry of a cache takes beside its value: key, order and objects around the value."""
+
+_measured: Final[WeakSet[Any]] = WeakSet()
+_measured_lock: Final = Lock()
+
+
+def weigh_array(array: Any) -> int:
+    """Return the bytes of an entry whose value has ``nbytes``."""
+    return ENTRY_BYTES + int(array.nbytes)
+
+
+def _weigh_as_one(_: object) -> int:
+    return 1
+
+
+def cache_bytes() -> Mapping[str, int]:
+    """Return the weight of the process's named caches, all of which weigh bytes, by name."""
+    with _measured_lock:
+        caches = list(_measured)
+    found: dict[str, int] = {}
+    for cache in caches:
+        found[cache.name] = found.get(cache.name, 0) + cache.weight
+    return dict(sorted(found.items()))
+
+
+def _measure(cache: object) -> None:
+    with _measured_lock:
+        _measured.add(cache)
+
+
+class BoundedCache(Generic[Key, Value]):
+    """An LRU cache with a total weight of at most ``capacity``; each value weighs 1 by default.
+
+    Thread-safe. A value that weighs more than ``capacity`` is not cached. A value that grows must be
+    put again. The metrics show a cache with a ``name``; it must weigh bytes.
+    """
+
+    def __init__(self, capacity: int, weigh: Callable[[Value], int] = _weigh_as_one, name: str = "") -> None:
+        self.name = name
+        self._capacity = capacity
+        self._weigh = weigh
+        self._weight = 0
+        self._values: OrderedDict[Key, tuple[Value, int]] = OrderedDict()
+        self._lock = Lock()
+        if name:
+            _measure(self)
+
+    @property
+    def weight(self) -> int:
+        """The total weight of all cached values."""
+        return self._weight
+
+    def __len__(self) -> int:
+        return len(self._values)
+
+    def get(self, key: Key) -> Value | None:
+        """Return the cached value and mark it as used last, or return None."""
+        with self._lock:
+            if (entry := self._values.get(key)) is None:
+                return None
+            self._values.move_to_end(key)
+            return entry[0]
+
+    def put(self, key: Key, value: Value, weight: int | None = None) -> None:
+        """Cache a value, and evict the least recently used ones until it fits."""
+        weight = self._weigh(value) if weight is None else weight
+        with self._lock:
+            self._remove(key)
+            if weight > self._capacity:
+                return
+            self._values[key] = value, weight
+            self._weight += weight
+            while self._weight > self._capacity:
+                self._weight -= self._values.popitem(last=False)[1][1]
+
+    def pop(self, key: Key) -> None:
+        """Remove a value, if it is cached."""
+        with self._lock:
+            self._remove(key)
+
+    def _remove(self, key: Key) -> None:
+        if (entry := self._values.pop(key, None)) is not None:
+            self._weight -= entry[1]
+
+
+class RecentCache(Generic[Key, Value]):
+    """Caches the values used last, of weight ``capacity``, and at most as many older ones.
+
+    Each value weighs 1 by default; one that weighs more than ``capacity`` is not cached. Faster than
+    `BoundedCache`, and not thread-safe. The metrics show a cache with a ``name``; it must weigh bytes.
+    """
+
+    def __init__(self, capacity: int, name: str = "") -> None:
+        self.name = name
+        self._capacity = capacity
+        self.clear()
+        if name:
+            _measure(self)
+
+    @property
+    def weight(self) -> int:
+        """The total weight of all cached values."""
+        return self._recent_weight + self._older_weight
+
+    def clear(self) -> None:
+        """Remove all values."""
+        self._recent: dict[Key, tuple[Value, int]] = {}
+        self._older: dict[Key, tuple[Value, int]] = {}
+        self._recent_weight = self._older_weight = 0
+
+    def get(self, key: Key) -> Value | None:
+        """Return the cached value, or None."""
+        entry = self._recent.get(key)
+        if entry is None:
+            if (entry := self._older.get(key)) is None:
+                return None
+            self.put(key, *entry)
+        return entry[0]
+
+    def put(self, key: Key, value: Value, weight: int = 1) -> None:
+        """Cache a value."""
+        if weight > self._capacity:
+            return
+        if (known := self._recent.pop(key, None)) is not None:
+            self._recent_weight -= known[1]
+        if self._recent_weight + weight > self._capacity:
+            self._older, self._recent = self._recent, {}
+            self._older_weight, self._recent_weight = self._recent_weight, 0
+        self._recent[key] = value, weight
+        self._recent_weight += weight
