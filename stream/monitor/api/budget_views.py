@@ -149,14 +149,18 @@ def _accountant_of(tables: MonitorTables, record: AllotmentRecord) -> str:
 
 def spending(tables: MonitorTables, query: SpendingQuery) -> Spending:
     """Return the analysts, those with most streams first, and the costliest streams, without older periods."""
-    found = [(entry, grant) for entry in tables.streams_of(query.source) if (grant := entry.grant) is not None]
+    found = [
+        (entry, grant, spent)
+        for entry in tables.streams_of(query.source)
+        if (grant := entry.grant) is not None and (spent := entry.spent) is not None
+    ]
     shares = {
-        entry.name: Share(granted=grant.cost, spent=entry.spent or grant.spent, refunded=grant.refunded)
-        for entry, grant in found
+        entry.name: Share(granted=grant.cost, spent=spent, refunded=grant.refunded)
+        for entry, grant, spent in found
     }
     by_analyst: defaultdict[str | None, defaultdict[str, list[Share]]] = defaultdict(lambda: defaultdict(list))
-    for entry, grant in found:
-        by_analyst[grant.analyst][grant.spec.source].append(shares[entry.name])
+    for entry, grant, _ in found:
+        by_analyst[grant.analyst][grant.source].append(shares[entry.name])
     analysts = [
         AnalystSpending(
             analyst=analyst,
@@ -179,12 +183,12 @@ def spending(tables: MonitorTables, query: SpendingQuery) -> Spending:
         costliest=[
             StreamSpending(
                 stream=entry.name,
-                source=grant.spec.source,
+                source=grant.source,
                 analyst=grant.analyst,
                 state=entry.state,
                 share=shares[entry.name],
             )
-            for entry, grant in costliest
+            for entry, grant, _ in costliest
         ],
     )
 

@@ -163,9 +163,9 @@ def _matching_streams(tables: MonitorTables, query: StreamQuery) -> Iterable[Str
             entry is not None
             and grant is not None
             and (not states or entry.state in states)
-            and query.source in {None, grant.spec.source}
-            and query.mechanism in {None, grant.spec.mechanism.kind}
-            and (search in entry.name.casefold() or search in grant.spec.source.casefold())
+            and query.source in {None, grant.source}
+            and query.mechanism in {None, grant.mechanism.kind}
+            and (search in entry.name.casefold() or search in grant.source.casefold())
         ):
             yield entry
 
@@ -217,8 +217,8 @@ _SOURCE_KEYS: dict[SourceSort, Callable[[SourceEntry], _Key]] = {
 }
 _STREAM_KEYS: dict[StreamSort, Callable[[StreamEntry, float], _Key]] = {
     "stream": lambda entry, _: entry.name,
-    "source": lambda entry, _: entry.grant.spec.source if entry.grant else "",
-    "mechanism": lambda entry, _: entry.grant.spec.mechanism.kind if entry.grant else "",
+    "source": lambda entry, _: entry.grant.source if entry.grant else "",
+    "mechanism": lambda entry, _: entry.grant.mechanism.kind if entry.grant else "",
     "state": lambda entry, _: STATES.index(entry.state),
     "answered": lambda entry, _: entry.answered,
     "tops": lambda entry, _: entry.tops,

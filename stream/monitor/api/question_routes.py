@@ -261,8 +261,8 @@ def _sources_and_streams(tables: MonitorTables, name: str) -> tuple[list[SourceR
     """Return the sources and streams that a name after FROM may refer to, or the closest name."""
     if name not in tables.sources and name not in tables.streams:
         name = find_closest_name(name, [*tables.sources, *tables.streams]) or name
-    streams = [one for one in tables.streams.values() if one.grant and name in {one.name, one.grant.spec.source}]
-    named = {name, *(one.grant.spec.source for one in streams if one.grant)}
+    streams = [one for one in tables.streams.values() if one.grant and name in {one.name, one.grant.source}]
+    named = {name, *(one.grant.source for one in streams if one.grant)}
     sources = [views.source_record(tables, tables.sources[one]) for one in named if one in tables.sources]
     # The worker may report a stream as exhausted before the ledger's record does.
     return sources, [views.grant_record(one).model_copy(update={"state": one.state}) for one in streams]

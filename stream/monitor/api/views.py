@@ -7,12 +7,15 @@ from dataclasses import asdict
 from heapq import nlargest
 from typing import Final, Literal
 
+import msgspec
+
 from schemas import (
     MAX_RECORD_BYTES,
     Amount,
     EventsSource,
     GrantRecord,
     LedgerRecord,
+    Position,
     Source,
     SourceRecord,
     StandingQuery,
@@ -199,20 +202,20 @@ def source_record(tables: MonitorTables, entry: SourceEntry) -> SourceRecord:
 
 def rates(entry: StreamEntry, now: float) -> list[Rate]:
     """Return a stream's rates over each window."""
-    if entry.activity is None:
+    if entry.is_idle or (activity := entry.activity) is None:
         return [Rate(window_seconds=seconds, above=0.0, below=0.0) for seconds in RATE_WINDOWS]
     return [
         _rate(series, seconds, now, entry.answered, entry.tops)
-        for seconds, series in zip(RATE_WINDOWS, entry.activity.windows, strict=True)
+        for seconds, series in zip(RATE_WINDOWS, activity.windows, strict=True)
     ]
 
 
 def dry_in(entry: StreamEntry, now: float) -> float | None:
     """Return the seconds until an open stream is exhausted, at the rate of the last ten minutes."""
     left = entry.tops_left
-    if entry.state != "open" or left is None or entry.activity is None:
+    if entry.state != "open" or left is None or entry.is_idle or (activity := entry.activity) is None:
         return None
-    rate = _rate(entry.activity.windows[_TEN_MINUTES_INDEX], 600, now, entry.answered, entry.tops)
+    rate = _rate(activity.windows[_TEN_MINUTES_INDEX], 600, now, entry.answered, entry.tops)
     return left / rate.above if rate.above > 0.0 else None
 
 
@@ -225,14 +228,14 @@ def stream_row(entry: StreamEntry, now: float, counted: str = "") -> StreamRow:
     return StreamRow.from_record(
         entry,
         stream=entry.name,
-        source=grant.spec.source,
-        mechanism=grant.spec.mechanism.kind,
+        source=grant.source,
+        mechanism=grant.mechanism.kind,
         refused=entry.missing_input,
         at_refresh=_at_refresh(entry),
         alpha=grant.calibration.alpha,
         beta=grant.calibration.beta,
         expected_queries=grant.calibration.expected_queries,
-        asked=Amount(epsilon=grant.spec.epsilon, delta=grant.spec.delta),
+        asked=Amount(epsilon=grant.epsilon, delta=grant.delta),
         promises=_promises(entry, counted),
         cost=grant.cost,
         refunded=grant.refunded,
@@ -247,12 +250,12 @@ def _at_refresh(entry: StreamEntry) -> Literal["continues", "closes"] | None:
     """Return the effect of a refresh on an open stream, or on an exhausted one, as it may be extended."""
     if entry.grant is None or entry.ending is not None or entry.state not in {"open", "exhausted"}:
         return None
-    return "closes" if entry.grant.spec.mechanism.kind in RESULTS_KEPT_BY_MECHANISM else "continues"
+    return "closes" if entry.grant.mechanism.kind in RESULTS_KEPT_BY_MECHANISM else "continues"
 
 
 def contribution_text(tables: MonitorTables, entry: StreamEntry) -> str:
     """Return the contribution bound of a stream's source as a sentence; empty without one."""
-    source_entry = None if entry.grant is None else tables.sources.get(entry.grant.spec.source)
+    source_entry = None if entry.grant is None else tables.sources.get(entry.grant.source)
     source = None if source_entry is None else source_entry.record.source
     if source is None or source.person is None:
         return ""
@@ -283,7 +286,8 @@ def stream_detail(tables: MonitorTables, entry: StreamEntry, now: float) -> Stre
     source_entry = tables.sources.get(record.spec.source)
     standing = record.spec.standing
     position = entry.position if entry.position is not None and entry.position.offset >= 0 else None
-    timeline = entry.activity.timeline if entry.activity is not None else ()
+    activity = entry.activity
+    timeline = activity.timeline if activity is not None else ()
     declared = None if standing is None or source_entry is None else definition(tables, source_entry)
     return StreamDetail(
         row=stream_row_with_periods(tables, entry, now),
@@ -291,7 +295,7 @@ def stream_detail(tables: MonitorTables, entry: StreamEntry, now: float) -> Stre
         spec=record.spec,
         calibration=record.calibration,
         incarnation=entry.incarnation,
-        position=position,
+        position=None if position is None else Position(**msgspec.structs.asdict(position)),
         timeline=[TimelinePoint(time=row[0], answered=int(row[1]), tops=int(row[2])) for row in timeline],
         standing=None if standing is None else describe_standing_query(standing),
         windows=None if declared is None else promised_windows(record.spec, declared),

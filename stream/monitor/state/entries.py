@@ -9,9 +9,21 @@ import math
 from array import array
 from bisect import bisect_left, bisect_right
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import Literal, NamedTuple
+from itertools import accumulate, chain
+from operator import sub
+from typing import Final, Literal, NamedTuple
+from zlib import (
+    DEF_MEM_LEVEL,
+    DEFLATED,
+    MAX_WBITS,
+    Z_DEFAULT_STRATEGY,
+    compress,
+    compressobj,
+    decompress,
+    decompressobj,
+)
 
 from schemas import (
     AllotmentRecord,
@@ -19,11 +31,10 @@ from schemas import (
     MemberStatus,
     Period,
     PopulationRecord,
-    Position,
     StreamState,
     named_from,
 )
-from stream.monitor.state.record_shapes import GrantRecordShape, SourceRecordShape, decode_record
+from stream.monitor.state.record_shapes import PositionShape, SharedGrant, SourceRecordShape, decode_record
 from stream.privacy.composition.costs import ordinary_charges_left, to_amount, total_budget
 from stream.privacy.ledger.accounts import AllottedTerms
 from stream.privacy.ledger.grants import describe_promise
@@ -63,6 +74,10 @@ class Series:
             rows.extend(row)
         if len(self) > self._limit:
             self._shrink()
+
+    def restore(self, spacing: float, rows: Iterable[Sequence[float]]) -> None:
+        """Replace the spacing and all rows."""
+        self.spacing, self._rows = spacing, array("d", chain.from_iterable(rows))
 
     def row_at(self, time: float) -> Sequence[float] | None:
         """Return the last row at or before ``time``, or else the oldest; None if there are no rows."""
@@ -129,14 +144,60 @@ class Activity:
         )
         return cls(windows, Series(width=3, spacing=1.0, limit=MAX_TIMELINE_POINTS, keeps_oldest=True))
 
+    def add(self, row: tuple[float, int, int]) -> None:
+        """Add the totals at a time."""
+        for series in (*self.windows, self.timeline):
+            series.add(row)
+
+    def pack(self) -> bytes:
+        """Return the timeline and its last row in few bytes; times are whole milliseconds."""
+        rows = [(round(1000 * row[0]), int(row[1]), int(row[2])) for row in self.timeline]
+        columns = [[column[0], *map(sub, column[1:], column)] for column in zip(*rows, strict=True)]
+        return compress(array("q", [round(self.timeline.spacing), *chain.from_iterable(columns)]).tobytes())
+
+    @classmethod
+    def unpack(cls, packed: bytes) -> Activity:
+        """Return a packed activity. Its windows have only the last row: they had no later one."""
+        activity, numbers = cls.without_rows(), array("q", decompress(packed))
+        count = len(numbers) // 3
+        times, answered, tops = (
+            list(accumulate(numbers[1 + place * count : 1 + (place + 1) * count])) for place in range(3)
+        )
+        rows = [(time / 1000, *totals) for time, *totals in zip(times, answered, tops, strict=True)]
+        activity.timeline.restore(float(numbers[0]), rows)
+        for series in activity.windows:
+            series.add(rows[-1])
+        return activity
+
+
+class RecordPacking:
+    """Packs the ledger's records of one kind of mechanism, which have most of their text in common."""
+
+    def __init__(self, sample: bytes) -> None:
+        self._sample = sample
+
+    def pack(self, record: bytes) -> bytes:
+        """Return a record in few bytes."""
+        packer = compressobj(1, DEFLATED, -MAX_WBITS, DEF_MEM_LEVEL, Z_DEFAULT_STRATEGY, self._sample)
+        return packer.compress(record) + packer.flush()
+
+    def unpack(self, packed: bytes) -> bytes:
+        """Return a packed record."""
+        return decompressobj(-MAX_WBITS, self._sample).decompress(packed)
+
 
 @dataclass(slots=True)
 class StreamEntry:
-    """A stream; it is shown once it has a ``grant``, the ledger's record."""
+    """A stream; it is shown once it has a ``grant``, of which ``packed`` is the ledger's record.
+
+    Installations have many streams that are rarely asked: what equal streams have in common is one
+    object, and the activity of a stream without recent answers is packed.
+    """
 
     name: str
-    grant: GrantRecordShape | None = None
-    raw: bytes = b""
+    grant: SharedGrant | None = None
+    packing: RecordPacking | None = None
+    packed: bytes = b""
     incarnation: str = ""
     state: StreamState = "open"
     ending: Literal["halted", "closed"] | None = None
@@ -145,19 +206,40 @@ class StreamEntry:
     tops: int = 0
     surplus: int = 0
     spent: Amount | None = None
-    position: Position | None = None
+    position: PositionShape | None = None
     refused: str | None = None
     opened: float | None = None
     updated: float | None = None
     last_answered: float | None = None
-    activity: Activity | None = None
+    kept_activity: Activity | bytes | None = None
+
+    @property
+    def raw(self) -> bytes:
+        """The ledger's record."""
+        return b"" if self.packing is None else self.packing.unpack(self.packed)
+
+    @property
+    def activity(self) -> Activity | None:
+        """The stream's totals over time; None before its first answer."""
+        kept = self.kept_activity
+        return Activity.unpack(kept) if isinstance(kept, bytes) else kept
+
+    @property
+    def is_idle(self) -> bool:
+        """True if its last answer is older than all windows of rates."""
+        return isinstance(self.kept_activity, bytes)
+
+    def pack_activity(self) -> None:
+        """Pack the activity of a stream whose last answer is older than all windows."""
+        if isinstance(self.kept_activity, Activity):
+            self.kept_activity = self.kept_activity.pack()
 
     @property
     def is_of_period(self) -> bool:
         """True for a period's stream: its name and its source's name end in the same period start."""
         named, source_period = (
             named_from(self.name),
-            None if self.grant is None else named_from(self.grant.spec.source),
+            None if self.grant is None else named_from(self.grant.source),
         )
         return named is not None and source_period is not None and named[1] == source_period[1]
 
@@ -214,6 +296,10 @@ class StreamTotals:
     states: Counter[StreamState] = field(default_factory=Counter)
 
 
+_NO_PERIODS: Final[list[str]] = []
+"""The starts of each name without periods: always empty."""
+
+
 class PeriodsByName:
     """Names of sources or streams in order of arrival, each with the sorted starts of its periods."""
 
@@ -230,9 +316,11 @@ class PeriodsByName:
         """Add a name. ``NAME@START`` adds a period to NAME, unless ``period`` is False."""
         named = named_from(name) if period else None
         if named is None:
-            self._starts.setdefault(name, [])
+            self._starts.setdefault(name, _NO_PERIODS)
             return
-        starts = self._starts.setdefault(named[0], [])
+        starts = self._starts.get(named[0])
+        if not starts:
+            starts = self._starts[named[0]] = []
         index = bisect_left(starts, named[1])
         if index == len(starts) or starts[index] != named[1]:
             starts.insert(index, named[1])

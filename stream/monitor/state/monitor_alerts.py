@@ -116,7 +116,7 @@ class Alerts:
 
     def _source(self, stream: str) -> str | None:
         entry = self._entry(stream)
-        return None if entry is None or entry.grant is None else registered_as(entry.grant.spec.source)
+        return None if entry is None or entry.grant is None else registered_as(entry.grant.source)
 
     def _row(self, answer: Answer, time: float, source: str | None) -> AlertRow:
         entry = self._entry(answer.stream)

@@ -8,16 +8,21 @@ from __future__ import annotations
 
 from collections import Counter, defaultdict, deque
 from collections.abc import Iterator
+from sys import intern
 from typing import Literal
+
+import msgspec
 
 from schemas import MemberStatus, PartitionStatus, StreamState, named_from, registered_as
 from stream.monitor.api.service_models import Restore
 from stream.monitor.state.budget_history import TrailState
 from stream.monitor.state.entries import (
+    RATE_WINDOWS,
     STATES,
     Activity,
     MemberEntry,
     PeriodsByName,
+    RecordPacking,
     SharedBudgets,
     SourceEntry,
     StreamEntry,
@@ -28,6 +33,7 @@ from stream.monitor.state.record_shapes import (
     ControlShape,
     DeadLetterSummary,
     GrantRecordShape,
+    SharedParts,
     SourceRecordShape,
     TotalsShape,
     UnreadableRecordError,
@@ -44,6 +50,10 @@ MAX_RECENT_REJECTED = 100
 MEMBER_PREFIX = b"@member|"
 MAX_MEMBERS = 10_000
 """Most service processes in memory: a killed process does not remove its heartbeat."""
+IDLE_SECONDS = 2 * max(RATE_WINDOWS)
+"""Seconds without a new record after which a stream's activity is packed."""
+MAX_PACKINGS = 64
+"""Most kinds of mechanisms with a packing of their own."""
 MAX_CODES = 64
 """Most distinct reasons of dead letters; the services use about ten."""
 
@@ -76,6 +86,12 @@ class MonitorTables:
         self.changes: Counter[ChangeTopic] = Counter()
         self._read_offsets: dict[tuple[str, int], int] = {}
         self._refused: defaultdict[int, set[str]] = defaultdict(set)
+        self._shared = SharedParts()
+        self._packings: dict[str, RecordPacking] = {}
+        self._active: dict[str, StreamEntry] = {}
+        """The streams whose activity is not packed, the most recently changed ones last."""
+        self._latest = 0.0
+        """The latest time of a record."""
         self._states: defaultdict[str, Counter[StreamState]] = defaultdict(Counter)
         self._adders = {
             topics.ledger: self._add_ledger,
@@ -112,7 +128,7 @@ class MonitorTables:
             entry = self.streams.get(name)
             if entry is None or entry.grant is None:
                 continue
-            source_name = entry.grant.spec.source
+            source_name = entry.grant.source
             if source in {None, source_name, registered_as(source_name) if entry.is_of_period else source_name}:
                 yield entry
 
@@ -167,7 +183,9 @@ class MonitorTables:
             opened = entry.opened if entry.grant is None else None
             entry = self.streams[entry.name] = StreamEntry(entry.name, opened=opened)
             entry.incarnation = record.identity.incarnation
-        entry.grant, entry.raw, entry.ending = record, raw, record.ending
+        entry.grant, entry.ending = self._shared.grant(record), record.ending
+        entry.packing = self._packing(record.spec.mechanism.kind, raw)
+        entry.packed = entry.packing.pack(raw)
         self.stream_periods.add(entry.name, period=entry.is_of_period)
         if entry.state == "exhausted" and not entry.may_be_exhausted:
             # The stream was extended: earlier reports of exhaustion are obsolete.
@@ -176,6 +194,14 @@ class MonitorTables:
         if record.ending is not None or record.state == "exhausted":
             entry.reason = record.reason
         self._count_stream(entry, 1)
+
+    def _packing(self, mechanism: str, raw: bytes) -> RecordPacking:
+        """Return the packing of a mechanism's records, of which the first is the sample."""
+        if (known := self._packings.get(mechanism)) is None:
+            known = RecordPacking(raw)
+            if len(self._packings) < MAX_PACKINGS:
+                self._packings[mechanism] = known
+        return known
 
     def _add_status(self, record: RecordLike) -> None:
         if record.value is None:
@@ -229,7 +255,8 @@ class MonitorTables:
         if totals.position is not None and (
             entry.position is None or totals.position.offset > entry.position.offset
         ):
-            entry.position = totals.position
+            # Positions of all streams share the topic's name.
+            entry.position = msgspec.structs.replace(totals.position, topic=intern(totals.position.topic))
         self._count_stream(entry, 1)
 
     def _add_control(self, record: RecordLike) -> None:
@@ -292,24 +319,36 @@ class MonitorTables:
                 update.answered,
                 update.tops,
                 update.surplus,
-                update.spent,
+                self._shared.amount(update.spent),
             )
         if rank > known_rank:
             entry.state, entry.reason = state, update.reason or entry.reason
         if entry.grant is not None:
-            entry.state = displayed_state(entry.state, entry.tops_left, entry.grant.spec.mechanism.beyond)
+            entry.state = displayed_state(entry.state, entry.tops_left, entry.grant.mechanism.beyond)
         entry.updated = time if entry.updated is None else max(time, entry.updated)
         if entry.answered:
-            if entry.activity is None:
-                entry.activity = Activity.without_rows()
-                if entry.opened is not None:
-                    self._add_activity(entry.activity, (entry.opened, 0, 0))
-            self._add_activity(entry.activity, (time, entry.answered, entry.tops))
+            self._add_activity(entry, time)
 
-    @staticmethod
-    def _add_activity(activity: Activity, row: tuple[float, int, int]) -> None:
-        for series in (*activity.windows, activity.timeline):
-            series.add(row)
+    def _add_activity(self, entry: StreamEntry, time: float) -> None:
+        activity = entry.activity
+        if activity is None:
+            activity = Activity.without_rows()
+            if entry.opened is not None:
+                activity.add((entry.opened, 0, 0))
+        activity.add((time, entry.answered, entry.tops))
+        entry.kept_activity = activity
+        self._active.pop(entry.name, None)
+        if (entry.updated or 0.0) > self._latest - IDLE_SECONDS:
+            self._active[entry.name] = entry
+        else:
+            entry.pack_activity()
+        self._latest = max(self._latest, time)
+        while self._active:
+            oldest = next(iter(self._active.values()))
+            if (oldest.updated or 0.0) > self._latest - IDLE_SECONDS:
+                break
+            del self._active[oldest.name]
+            oldest.pack_activity()
 
     def _count_stream(self, entry: StreamEntry, sign: int) -> None:
         """Add a stream to the sums (``sign`` 1), or subtract it before a change (-1)."""
@@ -322,5 +361,5 @@ class MonitorTables:
         totals.not_answering += sign * (entry.missing_input is not None)
         if not entry.is_of_period:
             totals.states[entry.state] += sign
-        self._states[entry.grant.spec.source][entry.state] += sign
+        self._states[entry.grant.source][entry.state] += sign
         self.changes["streams"] += 1

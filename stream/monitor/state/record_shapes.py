@@ -8,16 +8,20 @@ Small parts that all kinds of records share are models of ``schemas``.
 from __future__ import annotations
 
 from functools import cache
-from typing import Any, Literal, TypeVar
+from typing import Any, Final, Literal, TypeVar
 
 import msgspec
 from pydantic import BaseModel
 
-from schemas import FIRST_VERSION, Amount, Extension, Period, Position, StreamIdentity, StreamState, Totals
+from schemas import FIRST_VERSION, Amount, Extension, Period, StreamState, Totals
 from schemas.answers import HEADER_PREFIX
 from schemas.wire import DECODE_ERRORS
+from stream.caches import RecentCache
 from stream.processing.dead_letters import address_of
 from stream.processing.protocol import Headers
+
+_SHARED_PARTS: Final = 1 << 14
+"""Most parts that later streams may share, and at most as many older ones."""
 
 _Shape = TypeVar("_Shape", bound=msgspec.Struct | BaseModel)
 
@@ -61,6 +65,28 @@ class MechanismShape(msgspec.Struct, frozen=True, gc=False):
     beyond: str = "end"
 
 
+class AmountShape(msgspec.Struct, frozen=True, gc=False):
+    """See schemas.Amount."""
+
+    epsilon: float
+    delta: float
+    rho: float | None = None
+
+
+class IdentityShape(msgspec.Struct, frozen=True, gc=False):
+    """See schemas.StreamIdentity."""
+
+    incarnation: str
+
+
+class PositionShape(msgspec.Struct, frozen=True, gc=False):
+    """See schemas.Position."""
+
+    topic: str
+    partition: int
+    offset: int
+
+
 class SpecShape(msgspec.Struct, frozen=True, gc=False):
     """See schemas.StreamSpec."""
 
@@ -85,11 +111,11 @@ class GrantRecordShape(msgspec.Struct, frozen=True, gc=False, tag_field="kind", 
 
     spec: SpecShape
     calibration: CalibrationShape
-    identity: StreamIdentity
+    identity: IdentityShape
     state: StreamState
-    cost: Amount
-    spent: Amount
-    refunded: Amount
+    cost: AmountShape
+    spent: AmountShape
+    refunded: AmountShape
     answered: int
     tops: int
     ending: Literal["halted", "closed"] | None = None
@@ -97,6 +123,53 @@ class GrantRecordShape(msgspec.Struct, frozen=True, gc=False, tag_field="kind", 
     surplus: int = 0
     extensions: tuple[Extension, ...] = ()
     analyst: str | None = None
+
+
+class SharedGrant(msgspec.Struct, frozen=True, gc=False):
+    """The fields of a grant's record that equal streams share, as one object."""
+
+    source: str
+    mechanism: MechanismShape
+    epsilon: float
+    delta: float
+    calibration: CalibrationShape
+    cost: Amount
+    refunded: Amount
+    extensions: tuple[Extension, ...]
+    analyst: str | None
+
+
+class SharedParts:
+    """Returns one object for equal parts of many streams."""
+
+    def __init__(self) -> None:
+        self._amounts: RecentCache[AmountShape, Amount] = RecentCache(_SHARED_PARTS)
+        self._grants: RecentCache[SharedGrant, SharedGrant] = RecentCache(_SHARED_PARTS)
+
+    def amount(self, shape: AmountShape) -> Amount:
+        """Return an amount."""
+        if (known := self._amounts.get(shape)) is None:
+            known = Amount(epsilon=shape.epsilon, delta=shape.delta, rho=shape.rho)
+            self._amounts.put(shape, known)
+        return known
+
+    def grant(self, record: GrantRecordShape) -> SharedGrant:
+        """Return the part of a record that equal streams share."""
+        spec = record.spec
+        made = SharedGrant(
+            spec.source,
+            spec.mechanism,
+            spec.epsilon,
+            spec.delta,
+            record.calibration,
+            self.amount(record.cost),
+            self.amount(record.refunded),
+            record.extensions,
+            record.analyst,
+        )
+        if (known := self._grants.get(made)) is None:
+            self._grants.put(made, known := made)
+        return known
 
 
 class TotalsShape(msgspec.Struct, frozen=True, gc=False):
@@ -107,10 +180,10 @@ class TotalsShape(msgspec.Struct, frozen=True, gc=False):
     state: StreamState
     answered: int
     tops: int
-    spent: Amount
+    spent: AmountShape
     reason: str | None = None
     surplus: int = 0
-    position: Position | None = None
+    position: PositionShape | None = None
     refused: str | None = None
 
 
@@ -118,7 +191,7 @@ class ControlShape(msgspec.Struct, frozen=True, gc=False):
     """See schemas.Control."""
 
     kind: Literal["opened", "halted", "closed"]
-    identity: StreamIdentity
+    identity: IdentityShape
     reason: str | None = None
     extensions: tuple[msgspec.Raw, ...] = ()
 
