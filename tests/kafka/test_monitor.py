@@ -23,6 +23,8 @@ from schemas import Amount, PartitionStatus, SourceRecord, ValuesSource
 from sotto import AsyncClient
 from stream.engine import session
 from stream.kafka.broker.properties import free_port
+from stream.kafka.client.security import admin_client
+from stream.kafka.topics.layouts import budget_group, worker_group
 from stream.privacy.noise import NoiseKey
 from stream.processing.topic_names import partition_of
 from stream.services.keyed_services import build_worker_engine
@@ -123,8 +125,9 @@ def figures(page: dict[str, Any]) -> list[dict[str, Any]]:
 
 
 async def test_a_halt_from_the_api_halts_the_stream_on_kafka(
-    client: AsyncClient, start: StartService, start_monitor: Callable[[], Service], web: Web
+    client: AsyncClient, start: StartService, start_monitor: Callable[[], Service], web: Web, own: Settings
 ) -> None:
+    """The monitor itself is in no consumer group."""
     start("budget")
     start("worker")
     monitor = start_monitor()
@@ -152,6 +155,9 @@ async def test_a_halt_from_the_api_halts_the_stream_on_kafka(
     workers = await web.until("/api/workers", lambda view: _answered(view) >= 3 and not _lag(view))
     assert {row["role"] for row in workers["members"]} == {"worker", "budget"}
     assert all(row["member"] and row["restore"]["phase"] == "ready" for row in workers["partitions"])
+    async with admin_client(own) as admin:
+        groups = {name for name, _ in await admin.list_consumer_groups() if name.startswith(own.prefix)}
+    assert groups == {worker_group(own), budget_group(own)}
     monitor.stop()
     assert monitor.exit_status == 0
     events = [json.loads(line)["event"] for line in monitor.log.read_text().splitlines()]

@@ -224,6 +224,11 @@ def read_committed_only(consumer: Any) -> None:
     consumer._isolation_level = "read_committed"  # noqa: SLF001
 
 
+def leave_group(consumer: Any) -> None:
+    """Makes a consumer of another library read all partitions in no group; call it before its start."""
+    consumer._group_id = None  # noqa: SLF001
+
+
 class GroupMember(NamedTuple):
     """One member of a group, as the group's coordinator describes it."""
 

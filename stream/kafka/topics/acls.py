@@ -23,7 +23,6 @@ from stream.kafka.topics.layouts import (
     feed_groups,
     layout,
     merging_group,
-    monitor_group,
     worker_group,
 )
 from stream.processing.topic_names import Topics
@@ -177,7 +176,6 @@ def role_access(settings: Settings, live: Iterable[str] = ()) -> Mapping[AclRole
                 AclEntry(Operation.DESCRIBE, Resource.GROUP, group)
                 for group in (worker_group(settings), budget_group(settings), merging_group(settings))
             ),
-            AclEntry.groups_with_prefix(monitor_group(settings)),
         ),
         AclRole.ALERTS: (
             *AclEntry.read(topics.answers, topics.ledger),

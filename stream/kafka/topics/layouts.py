@@ -134,11 +134,6 @@ def merging_group(settings: Settings) -> str:
     return f"{settings.prefix}-merging"
 
 
-def monitor_group(settings: Settings) -> str:
-    """Returns the prefix of the monitors' consumer groups, one per monitor."""
-    return f"{settings.prefix}-monitor"
-
-
 def alerts_group(settings: Settings, target: str = "") -> str:
     """Returns the consumer group of an alert target; without a target, the groups' prefix."""
     return f"{settings.prefix}-alerts-{target}"

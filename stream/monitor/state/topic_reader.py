@@ -1,7 +1,6 @@
 """The Faust app, whose agents read the installation's topics into the tables.
 
-Every start reads the topics from their beginning, in a new consumer group that never commits.
-Control, ledger and status are compacted, so each key is read about once, and the tables need no
+Every start reads all partitions from their beginning, without a consumer group. Control, ledger and status are compacted, so each key is read about once, and the tables need no
 changelogs: Faust may hang while it recovers compacted ones (faust-streaming issues 176, 373, 596).
 Monitors are independent of each other. The agents read no answers; ``AlertReader`` reads the
 latest ones for the alerts.
@@ -12,7 +11,7 @@ from __future__ import annotations
 import asyncio
 import tempfile
 import time
-import uuid
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any, Final, NoReturn, Self, cast
 
@@ -26,9 +25,9 @@ from faust.types import TP, EventT
 from faust.web.drivers.aiohttp import Web
 
 from stream.engine.restore import readable, reader, require_visible
-from stream.kafka.client.client_patches import patch_process, read_committed_only
+from stream.kafka.client.client_patches import leave_group, patch_process, read_committed_only
 from stream.kafka.client.security import connection_options
-from stream.kafka.topics.layouts import layout, monitor_group
+from stream.kafka.topics.layouts import layout
 from stream.log import get_logger
 from stream.monitor.api.connections import MonitorRunner
 from stream.monitor.api.server import APPLICATION_OPTIONS
@@ -41,17 +40,52 @@ from stream.settings import Settings
 BUFFERED_RECORDS = 1000
 """Most records that Faust reads ahead per topic."""
 POLL_SECONDS = 0.25
+ASSIGNMENT_SECONDS = 0.05
 
 log = get_logger("monitor")
 
 
 class _CommittedThread(driver.AIOKafkaConsumerThread):
-    """Reads only committed records, which Faust otherwise does only in apps with transactions."""
+    """Reads the committed records of all partitions, in no consumer group.
+
+    Faust has no setting for either. It expects a group's calls when partitions are assigned.
+    """
+
+    _assigning: asyncio.Task[None] | None = None
 
     def _create_worker_consumer(self, transport: driver.Transport) -> AIOKafkaConsumer:
         consumer = super()._create_worker_consumer(transport)
-        read_committed_only(consumer)  # Faust has no setting for it
+        read_committed_only(consumer)
+        leave_group(consumer)
         return consumer
+
+    async def subscribe(self, topics: Iterable[str]) -> None:
+        """Subscribe to topics, and tell Faust once all their partitions are assigned."""
+        wanted = set(topics)
+        await super().subscribe(wanted)
+        # Faust subscribes before it can take an assignment, so it must not wait for it here.
+        await self.call_thread(self._begin_assigning, wanted)
+
+    async def seek_to_committed(self) -> Mapping[TP, int]:
+        """Return no committed offset: the consumer begins at the first record of each partition."""
+        return {}
+
+    async def _begin_assigning(self, topics: set[str]) -> None:
+        self._assigning = asyncio.create_task(self._assign_or_crash(topics))
+
+    async def _assign_or_crash(self, topics: set[str]) -> None:
+        try:
+            await self._assign(topics)
+        except Exception as error:  # noqa: BLE001  (the monitor ends and is restarted)
+            await self.crash(error)
+
+    async def _assign(self, topics: set[str]) -> None:
+        consumer = self._ensure_consumer()
+        while topics - {one.topic for one in consumer.assignment()}:  # noqa: ASYNC110  (aiokafka has no event for it)
+            await asyncio.sleep(ASSIGNMENT_SECONDS)
+        self.app.on_rebalance_start()
+        await self.on_partitions_revoked(set())
+        await self.on_partitions_assigned({TP(one.topic, one.partition) for one in consumer.assignment()})
 
 
 class _CommittedConsumer(driver.Consumer):
@@ -102,7 +136,7 @@ class TopicReader:
         """Number of unread offsets that existed at the start; None while unknown."""
         patch_process()
         self.app = _App(
-            f"{monitor_group(settings)}-{uuid.uuid4().hex}",
+            "sotto-monitor",
             broker=";".join(f"kafka://{address.strip()}" for address in settings.bootstrap.split(",")),
             broker_credentials=_credentials(settings),
             autodiscover=False,
