@@ -62,7 +62,8 @@ async def test_the_question_that_is_suggested_is_one_that_it_takes(
     scene = Scene()
     table = {"age": [30, 40], "sex": ["F", "M"]}
     scene.driver.register(source, *([table] if source["kind"] == "table" else []))
-    scene.driver.open({"stream": "quiet", "source": source["source"], "epsilon": 1.0, "mechanism": mechanism})
+    spec = {"stream": "quiet", "source": source["source"], "epsilon": 1.0, "mechanism": mechanism}
+    scene.driver.open(spec, acknowledge=True)
     scene.flow()
     async with scene.served() as address:
         page = await open_page(address, "streams/quiet", VIEWER)
