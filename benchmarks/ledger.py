@@ -24,9 +24,11 @@ from benchmarks.report import Figure, show_figures, write_json
 from schemas import (
     MAX_DEFINITION_BYTES,
     AboveThreshold,
+    LedgerRecord,
     OpenStream,
     RegisterSource,
     Request,
+    RetiredNames,
     StreamSpec,
     ValuesSource,
 )
@@ -36,6 +38,7 @@ from stream.budget.receipts import receipt_key
 from stream.engine.restore import reader
 from stream.environment import reduce_gc_frequency
 from stream.kafka.topics.creation import create_topics
+from stream.privacy.ledger.retirement import NameDigests
 from stream.privacy.noise import NoiseKey
 from stream.processing.protocol import Outputs, Record
 from stream.processing.topic_names import Topics
@@ -50,6 +53,7 @@ TOGETHER: Final = 4_000
 """Streams opened with as many at once as a step takes."""
 
 _requests: Codec[Request] = Codec(Request, limit=MAX_DEFINITION_BYTES)
+_records: Codec[LedgerRecord] = Codec(LedgerRecord, limit=MAX_DEFINITION_BYTES)
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
@@ -57,10 +61,14 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.ledger", description=__doc__)
     parser.add_argument("--grants", type=int, default=100_000)
     parser.add_argument("--sources", type=int, default=10_000)
+    parser.add_argument("--retired", type=int, default=0, help="measure only what so many retired streams leave")
     parser.add_argument("--broker", action="store_true", help="also on a private broker, with the service itself")
     parser.add_argument("--json", type=Path)
     options = parser.parse_args(arguments)
     reduce_gc_frequency()
+    if options.retired:
+        show_figures(f"{options.retired:,} retired streams", retired(options.retired))
+        return
     figures = measured(options.grants, options.sources)
     title = f"{options.grants:,} grants over {options.sources:,} sources"
     show_figures(title, figures)
@@ -219,6 +227,31 @@ def filled(grants: int, sources: int) -> Service:
     service.send(list(registrations(sources)))
     service.send(list(openings(grants, sources)))
     return service
+
+
+def retired(streams: int) -> list[Figure]:
+    """What the ledger keeps of so many retired streams: record bytes, memory, and the time of a restore."""
+    names, records = NameDigests(), dict[int, bytes]()
+    before = _resident_bytes()
+    for number in range(streams):
+        names.add("stream", f"stream-{number}")
+        if number % 500 == 0 or number == streams - 1:
+            records |= {one.number: _records.encode(one) for one in names.drain_records()}
+    size, memory = sum(map(len, records.values())), _resident_bytes() - before - sum(map(len, records.values()))
+    del names
+    began = time.process_time()
+    again = NameDigests()
+    again.restore(one for one in map(_records.decode, records.values()) if isinstance(one, RetiredNames))
+    restoring = time.process_time() - began
+    return [
+        ("ledger of each", size / streams, "bytes"),
+        ("memory of each", memory / streams, "bytes"),
+        ("restore of all", restoring, "s"),
+    ]
+
+
+def _resident_bytes() -> int:
+    return int(Path("/proc/self/statm").read_text().split()[1]) * 4096
 
 
 def measured(grants: int, sources: int) -> list[Figure]:

@@ -53,11 +53,15 @@ from schemas.domains import Bins, Categories, Dates, Decimals, Domain, Integers,
 from schemas.ledger import (
     AllotmentRecord,
     ComparedMechanism,
+    ExactCost,
     GrantRecord,
     LedgerProgress,
     LedgerRecord,
     PopulationRecord,
     Receipt,
+    RetiredClaim,
+    RetiredNames,
+    RetiredTotals,
     SourceRecord,
     Totals,
     TrailBeginning,
@@ -172,6 +176,7 @@ __all__ += ["StandingQuery", "StreamClosed", "StreamHalted", "StreamIdentity", "
 __all__ += ["StreamState", "StreamStatus", "SumOf", "TableSource", "Term", "Totals", "TrailBeginning"]
 __all__ += ["TrailEvent", "TrailHead", "TrailPoint", "TrailRecord", "TrailRequest", "TrailRestored"]
 __all__ += ["TrailStanding", "ValuesSource", "Window", "Windows", "form_of", "moment_ms", "named_at"]
+__all__ += ["ExactCost", "RetiredClaim", "RetiredNames", "RetiredTotals"]
 __all__ += ["format_moment", "named_from", "registered_as", "span_ms", "subject_of"]
 __all__ += [
     "MAX_KEYS",

@@ -387,8 +387,72 @@ class LedgerProgress(SparingEvent):
     trail: TrailHead | None = None
 
 
+Units = Annotated[str, text_matching(r"^[0-9]{1,80}$", "give a whole number of units")]
+"""An exact amount as a decimal number, which may exceed 64 bits."""
+
+
+class ExactCost(SparingEvent):
+    """An exact amount: 10⁻¹² of ε (``loss``) and of ``rho``, 10⁻³⁰ of ``delta``.
+
+    ``unbounded`` counts streams with Gaussian noise.
+    """
+
+    wire_omits: ClassVar[frozenset[str]] = frozenset({"loss", "delta", "rho", "unbounded"})
+
+    loss: Units = "0"
+    delta: Units = "0"
+    rho: Units = "0"
+    unbounded: Count = 0
+
+
+class RetiredClaim(SparingEvent):
+    """Sums of retired grants against one budget; ``counted`` is that of its ``period``."""
+
+    wire_omits: ClassVar[frozenset[str]] = frozenset({"period"})
+
+    accountant: Literal["pure", "zcdp"]
+    cost: ExactCost
+    spent: ExactCost
+    refunded: ExactCost
+    counted: ExactCost
+    period: Count = 0
+
+
+class RetiredTotals(SparingEvent):
+    """The sums of a source's retired streams, for each ``analyst`` who opened some.
+
+    ``own`` counts against the source and ``shared`` against its population. A source without a
+    population has the sums by each accountant in ``joining``, to count them if it joins one.
+    """
+
+    wire_omits: ClassVar[frozenset[str]] = frozenset({"analyst", "shared", "joining"})
+
+    kind: Literal["retired"] = "retired"
+    source: Identifier
+    analyst: Identifier | None = None
+    streams: Count
+    own: RetiredClaim
+    shared: RetiredClaim | None = None
+    joining: tuple[RetiredClaim, ...] = ()
+
+
+class RetiredNames(Event):
+    """Block ``number`` of the digests of retired names: 16 bytes each, in hexadecimal digits."""
+
+    kind: Literal["retired_names"] = "retired_names"
+    number: Count
+    names: Annotated[str, text_matching(r"^([0-9a-f]{32})*$", "give 32 hexadecimal digits for each name")]
+
+
 LedgerRecord = Annotated[
-    SourceRecord | PopulationRecord | AllotmentRecord | GrantRecord | Receipt | LedgerProgress,
+    SourceRecord
+    | PopulationRecord
+    | AllotmentRecord
+    | GrantRecord
+    | RetiredTotals
+    | RetiredNames
+    | Receipt
+    | LedgerProgress,
     Field(discriminator="kind"),
     ByKind(),
 ]

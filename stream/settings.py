@@ -105,6 +105,10 @@ class Settings(BaseSettings):
     work_rate: Annotated[float, Field(gt=0.0, le=1024.0)] = 0.5
     """Assumed seconds of work that a partition completes per second. Must be equal for all workers."""
 
+    retire_days: Annotated[float, Field(ge=0.0, le=36_500.0)] = 7.0
+    """Days after its end for which the ledger keeps a stream's record; then it keeps the name's digest
+    and sums. 0: for ever. For the budget service."""
+
     batch_bytes: Annotated[int, Field(ge=16_384, le=16 * 1024 * 1024)] = 1_000_000
     """Largest record batch in bytes; keep it below the topics' max.message.bytes."""
 

@@ -17,6 +17,7 @@ from schemas import (
     MAX_DEFINITION_BYTES,
     MAX_RECORD_BYTES,
     Charge,
+    GrantRecord,
     LedgerProgress,
     LedgerRecord,
     Receipt,
@@ -29,6 +30,7 @@ from stream.budget.request_handler import RequestHandler
 from stream.budget.trail_writer import TrailWriter
 from stream.privacy.composition.refusals import RefusedError
 from stream.privacy.ledger.ledger_records import restore_ledger
+from stream.privacy.ledger.retire_streams import restore_ends, retire_periods, retire_stream
 from stream.privacy.ledger.state_machine import Ledger
 from stream.processing.dead_letters import Rejection, UnreadableValue, dead_letter, exhausted_reason
 from stream.processing.protocol import (
@@ -127,6 +129,10 @@ def _plan_facts(source: Any, ledger: Ledger) -> Any:
 MAX_CHARGES_PER_STEP = 1_000
 """Most charges in one step."""
 
+LEAST_RETIRED: Final = 64
+"""Fewest streams that are retired together before ``MAX_RETIREMENT_DELAY_MS``."""
+MAX_RETIREMENT_DELAY_MS: Final = 3_600_000
+
 MAX_RENEWALS_PER_CALL = 100
 """Most budgets that one call of ``idle`` renews."""
 
@@ -146,8 +152,12 @@ class BudgetProcessor:
         key_id: str,
         tables: TableStore,
         new_incarnation: Callable[[RecordLike], bytes],
+        retire_after_ms: int = 0,
     ) -> None:
-        """Create it; ``new_incarnation`` returns 16 unpredictable bytes for a request."""
+        """Create it; ``new_incarnation`` returns 16 unpredictable bytes for a request.
+
+        A stream is retired ``retire_after_ms`` after its end by the ledger's clock, or never if it is 0.
+        """
         self.inputs = (topics.requests, topics.charges)
         self.tables: tuple[str, ...] = ()
         self.changelog = topics.ledger
@@ -162,6 +172,8 @@ class BudgetProcessor:
         )
         self._trail = TrailWriter(topics, self.ledger)
         self._clock = LedgerClock()
+        self._retire_after_ms = retire_after_ms
+        self._ends: list[tuple[str, str, int]] = []
         self._next_offsets = dict.fromkeys(self.inputs, 0)
         self.topic_ids: dict[str, str] = {}
         self._latest_records: dict[bytes, RecordLike] = {}
@@ -175,6 +187,8 @@ class BudgetProcessor:
         with _gc_disabled():
             other_records: list[LedgerRecord] = []
             restore_ledger(self.ledger, self._decode_records(other_records))
+        restore_ends(self.ledger, self._ends)
+        self._ends = []
         self.request_handler.receipts.restore(record for record in other_records if isinstance(record, Receipt))
         for progress in (record for record in other_records if isinstance(record, LedgerProgress)):
             self._next_offsets = {self._topics.requests: progress.requests, self._topics.charges: progress.charges}
@@ -190,8 +204,10 @@ class BudgetProcessor:
             entry = decode_changelog_record(record, _ledger_codec.decode_trusted)
             if isinstance(entry, Receipt | LedgerProgress):
                 other_records.append(entry)
-            else:
-                yield entry
+                continue
+            if isinstance(entry, GrantRecord) and entry.settled:
+                self._ends.append((entry.spec.source, entry.spec.stream, record.timestamp))
+            yield entry
 
     def recreated(self, topic: str) -> None:
         """Read a recreated topic from offset 0: a repeated request or charge changes nothing."""
@@ -213,10 +229,28 @@ class BudgetProcessor:
                 self.ledger.begin_due_period(owner)
             self._trail.write_renewals(outputs)
         self._trail.write_points_when_quiet(now, outputs)
+        self._retire_streams()
+        self._write_changes(outputs)
         if outputs:
-            self._write_changes(outputs)
             self._write_progress(outputs)
         return outputs
+
+    def _retire_streams(self) -> None:
+        """Retire some of the streams whose retention is over, many at a time.
+
+        The last block of names is written again each time. So fewer than ``LEAST_RETIRED`` streams wait
+        until the earliest of them is late.
+        """
+        if not self._retire_after_ms:
+            return
+        ended_by = self.ledger.clock - self._retire_after_ms
+        ended = self.ledger.ended_streams
+        due = ended.due(ended_by)
+        patience = min(MAX_RETIREMENT_DELAY_MS, self._retire_after_ms // 8)
+        if len(due) >= LEAST_RETIRED or ended.due(ended_by - patience):
+            for source, stream in due:
+                retire_stream(self.ledger, source, stream)
+            retire_periods(self.ledger, ended_by)
 
     def prepare(self, records: Sequence[RecordLike]) -> Batch:
         """Return as many of the first records as one step may process."""
@@ -270,6 +304,8 @@ class BudgetProcessor:
             self._trail.write_period(receipt, account, outputs)
 
     def _process_charge(self, charge: Charge, outputs: Outputs) -> None:
+        if self.ledger.retired_names.has("stream", charge.stream):
+            return  # a repeated charge: the worker reported the stream's last totals before
         account, grant = self.ledger.find_stream(charge.source, charge.stream)
         before = grant.state
         changed = self.ledger.record_charge(

@@ -309,6 +309,8 @@ class AccountPeriods:
         for known in (*self._ledger.accounts, *self._ledger.source_of_stream):
             if (named := named_from(known)) is not None and named[0] == name:
                 raise RefusedError(f"'{known}' is in the way of the periods of '{name}'; choose another name")
+        if self._ledger.retired_names.has("periods", name):
+            raise RefusedError(f"a retired stream is in the way of the periods of '{name}'; choose another name")
 
     def earliest_start_ms(self, source: Source) -> int:
         """Return the end in ms of the source's last period that has begun; 0 if none has.
@@ -341,7 +343,8 @@ class AccountPeriods:
             raise RefusedError(
                 f"source '{request.source}' has no periods; ask for one whose unit is 'person-period'"
             )
-        if named_at(source.source, start) in self._ledger.accounts:
+        name = named_at(source.source, start)
+        if name in self._ledger.accounts or self._ledger.retired_names.has("source", name):
             return
         if parent.state == "halted":
             raise RefusedError(f"source '{request.source}' is halted: {parent.reason}")

@@ -353,9 +353,10 @@ class RestoredLedger:
         self._write(outputs, "", PROGRESS_KEY, LedgerProgress(requests=0, charges=0, trail=self._trail.head))
         yield outputs
 
-    def _write(self, outputs: Outputs, source: str, key: bytes, record: LedgerRecord) -> None:
+    def _write(self, outputs: Outputs, source: str, key: bytes, record: LedgerRecord | None) -> None:
+        value = None if record is None else _ledger.encode(record)
         partition = partition_of(source.encode(), LEDGER_PARTITIONS)
-        outputs.add(self._topics.ledger, partition, (key, _ledger.encode(record), ()))
+        outputs.add(self._topics.ledger, partition, (key, value, ()))
 
 
 def _batches(items: Iterable[Item]) -> Iterator[list[Item]]:

@@ -64,9 +64,10 @@ CHANNELS: Final = (
         "ledger",
         "output",
         "source|SOURCE, grant|SOURCE|STREAM, receipt|REQUEST, population|POPULATION, allotment|source|SOURCE|ALLOTMENT, "
-        "allotment|population|POPULATION|ALLOTMENT or @progress",
+        "allotment|population|POPULATION|ALLOTMENT, retired|SOURCE|ANALYST, retired_names|NUMBER or @progress",
         "the budget service",
-        "Budgets, allotments, grants, refunds, and receipts of requests; the latest record of each key is valid.",
+        "Budgets, allotments, grants, refunds, and receipts of requests; the latest record of each key is valid. "
+        "A retired stream's grant is deleted.",
         compacted=True,
     ),
     Channel(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import secrets
+from typing import Final
 
 from stream.engine.group_engine import Engine
 from stream.engine.health import ServiceHealth
@@ -25,6 +26,9 @@ def table_store(settings: Settings, key: NoiseKey, *, keeps_tables: bool = True)
     )
     reader = GuardedReader(limits)
     return TableStore.keyed_by(key, read=reader, stamp=reader.stamp, keeps_tables=keeps_tables)
+
+
+MS_PER_DAY: Final = 86_400_000
 
 
 def build_worker_engine(
@@ -62,6 +66,7 @@ def build_budget_engine(
             key_id=key.key_id,
             tables=tables,
             new_incarnation=lambda _: secrets.token_bytes(16),
+            retire_after_ms=round(settings.retire_days * MS_PER_DAY),
         ),
     )
     return Engine(

@@ -13,6 +13,8 @@ from schemas import (
     LedgerRecord,
     Period,
     PopulationRecord,
+    RetiredClaim,
+    RetiredTotals,
     SourceRecord,
     Standing,
 )
@@ -37,21 +39,25 @@ def check_budgets(history: Iterable[LedgerRecord], latest: Iterable[LedgerRecord
     records = list(latest)
     grants = [one for one in records if isinstance(one, GrantRecord)]
     sources = {one.source.source: one for one in records if isinstance(one, SourceRecord)}
+    totals = [one for one in records if isinstance(one, RetiredTotals)]
     violations = _check_periods(history)
     for record in records:
         match record:
             case SourceRecord():
                 mine = [(one, one.standing) for one in grants if one.spec.source == record.source.source]
-                violations += _check(f"source {record.source.source}", record, record.source, mine)
+                retired = [one.own for one in totals if one.source == record.source.source]
+                violations += _check(f"source {record.source.source}", record, record.source, mine, retired)
             case PopulationRecord():
-                mine = _of_population(record.population.population, grants, sources)
-                violations += _check(f"population {record.population.population}", record, record.population, mine)
-                if record.streams != len(mine):
-                    violations.append(
-                        f"population {record.population.population} has {record.streams} streams, and its sources {len(mine)}"
-                    )
+                name = record.population.population
+                mine = _of_population(name, grants, sources)
+                members = [one for one in totals if sources[one.source].population == name]
+                retired = [one.shared for one in members if one.shared is not None]
+                violations += _check(f"population {name}", record, record.population, mine, retired)
+                if record.streams != (streams := len(mine) + sum(one.streams for one in members)):
+                    violations.append(f"population {name} has {record.streams} streams, and its sources {streams}")
             case AllotmentRecord():
-                violations += _check_allotment(record, records, grants, sources)
+                theirs = [one for one in totals if one.analyst in record.analysts]
+                violations += _check_allotment(record, records, grants, sources, theirs)
             case _:
                 pass
     return violations
@@ -68,16 +74,20 @@ def _check_allotment(
     records: Iterable[LedgerRecord],
     grants: Iterable[GrantRecord],
     sources: dict[str, SourceRecord],
+    totals: Iterable[RetiredTotals],
 ) -> list[str]:
     if record.source is not None:
         terms: BudgetTerms = sources[record.source].source
+        retired = [one.own for one in totals if one.source == record.source]
         mine = [(one, one.standing) for one in grants if one.spec.source == record.source]
     else:
         found = (one for one in records if isinstance(one, PopulationRecord))
         terms = next(one.population for one in found if one.population.population == record.population)
         mine = _of_population(record.population or "", grants, sources)
+        members = [one for one in totals if sources[one.source].population == record.population]
+        retired = [one.shared for one in members if one.shared is not None]
     theirs = [one for one in mine if one[0].analyst in record.analysts]
-    return _check(f"allotment {record.allotment}", record, terms, theirs)
+    return _check(f"allotment {record.allotment}", record, terms, theirs, retired)
 
 
 def _check(
@@ -85,10 +95,14 @@ def _check(
     record: SourceRecord | PopulationRecord | AllotmentRecord,
     terms: BudgetTerms,
     grants: Sequence[tuple[GrantRecord, Standing | None]],
+    retired: Sequence[RetiredClaim],
 ) -> list[str]:
     budget = record.epsilon if isinstance(record, AllotmentRecord) else terms.epsilon
     cost = sum(_cost(one, terms.accountant) for one, _ in grants)
+    cost += sum(int(one.cost.loss) for one in retired) / EPSILON_UNITS
     counted = sum(_counts(one, standing, terms.accountant, record.period) for one, standing in grants)
+    present = [one for one in retired if record.period is None or one.period == record.period.number]
+    counted += sum(int(one.counted.loss) for one in present) / EPSILON_UNITS
     left, violations = max(budget - counted, 0.0), []
     if abs(record.granted.epsilon - cost) > ROUNDING:
         violations.append(f"{name} granted {record.granted.epsilon}, and its grants cost {cost}")

@@ -17,13 +17,22 @@ from schemas import (
     GrantRecord,
     LedgerRecord,
     Receipt,
+    RetiredNames,
+    RetiredTotals,
     Source,
     SourceRecord,
 )
 from schemas.answers import HEADER_PREFIX
 from schemas.wire import Codec
 from stream.engine.restore import read_to_end, reader
-from stream.privacy.composition.costs import PARTS_PER_CHARGE, charged_answers, realised_cost, to_amount
+from stream.privacy.composition.costs import (
+    EPSILON_UNITS,
+    PARTS_PER_CHARGE,
+    charged_answers,
+    realised_cost,
+    to_amount,
+)
+from stream.privacy.ledger.retirement import NameDigests
 from stream.privacy.noise import NoiseKey
 from stream.processing.dead_letters import says_exhausted
 from stream.processing.protocol import RecordLike
@@ -99,17 +108,26 @@ def examine(installation: Installation, logs: Logs, asked: Iterable[str]) -> Fin
     ]
     ledger = [record for (topic, _), records in logs.items() if topic == topics.ledger for record in records]
     written = [(record.key, read_ledger(record.value)) for record in ledger if record.value is not None]
-    entries = dict(written)
-    sources = {one.source.source: one for one in entries.values() if isinstance(one, SourceRecord)}
-    grants = {one.spec.stream: one for one in entries.values() if isinstance(one, GrantRecord)}
+    latest = {record.key: record.value for record in ledger}
+    entries = {key: read_ledger(value) for key, value in latest.items() if value is not None}
+    sources = {one.source.source: one for _, one in written if isinstance(one, SourceRecord)}
+    # Compaction may have removed the grants of retired streams, or not.
+    grants = {one.spec.stream: one for _, one in written if isinstance(one, GrantRecord)}
+    retired = NameDigests()
+    retired.restore(one for one in entries.values() if isinstance(one, RetiredNames))
     control = [record for (topic, _), records in logs.items() if topic == topics.control for record in records]
     charges = [record for (topic, _), records in logs.items() if topic == topics.charges for record in records]
     extended = {name for name, grant in grants.items() if grant.extensions}
     violations = check_answers(answers, asked, extended)
-    violations += check_ledger(answers, sources, grants)
+    violations += check_ledger(answers, sources, grants, entries.values())
     violations += check_budgets([entry for _, entry in written], entries.values())
-    violations += check_charges([_charges.decode(record.value) for record in charges], grants)
-    violations += check_grants([read_control(record.value) for record in control], grants)
+    violations += check_charges([_charges.decode(record.value) for record in charges], grants, retired)
+    violations += check_grants([read_control(record.value) for record in control], grants, retired)
+    violations += [
+        f"{one.spec.stream} is retired, and its grant was written again"
+        for one in entries.values()
+        if isinstance(one, GrantRecord) and retired.has("stream", one.spec.stream)
+    ]
     violations += check_receipts([entry for _, entry in written])
     violations += check_extensions([entry for _, entry in written], grants)
     trail, requests = (logs.get((topic, 0), ()) for topic in (topics.trail, topics.requests))
@@ -159,6 +177,7 @@ def check_ledger(
     answers: Iterable[Answer],
     sources: Mapping[str, SourceRecord],
     grants: Mapping[str, GrantRecord],
+    latest: Collection[LedgerRecord],
 ) -> list[str]:
     """Spent ≤ granted ≤ budget, charged answers ≤ cutoff, and the ledger's figures are those that consumers saw."""
     violations = []
@@ -182,8 +201,8 @@ def check_ledger(
             violations.append(f"{name} was refunded, and the ledger has not closed it")
         if name in spent and spent[name] not in _spent_by(grant, sources[grant.spec.source].source):
             violations.append(f"{name} showed {spent[name]} spent, the ledger has {grant.spent}")
-    for name, source in sources.items():
-        violations += _check_source(source, [grant for grant in grants.values() if grant.spec.source == name])
+    for source in (one for one in latest if isinstance(one, SourceRecord)):
+        violations += _check_source(source, latest)
     return violations
 
 
@@ -205,10 +224,16 @@ def _spent_by(grant: GrantRecord, source: Source) -> list[Amount]:
     ] + [grant.spent]
 
 
-def _check_source(source: SourceRecord, grants: Sequence[GrantRecord]) -> list[str]:
+def _check_source(source: SourceRecord, latest: Iterable[LedgerRecord]) -> list[str]:
     name = source.source.source
     held = source.granted.epsilon - source.refunded.epsilon
-    granted, spent = sum(one.cost.epsilon for one in grants), sum(one.spent.epsilon for one in grants)
+    granted = spent = 0.0
+    for one in latest:
+        if isinstance(one, GrantRecord) and one.spec.source == name:
+            granted, spent = granted + one.cost.epsilon, spent + one.spent.epsilon
+        elif isinstance(one, RetiredTotals) and one.source == name:
+            granted += int(one.own.cost.loss) / EPSILON_UNITS
+            spent += int(one.own.spent.loss) / EPSILON_UNITS
     violations = []
     if held > source.source.epsilon + ROUNDING and source.period is None:
         violations.append(f"{name} granted {held} of {source.source.epsilon}")
@@ -236,11 +261,13 @@ def check_letters(logs: Logs, topics: Topics, wanted: Mapping[tuple[str, int, in
     ]
 
 
-def check_charges(charges: Iterable[Charge], grants: Mapping[str, GrantRecord]) -> list[str]:
+def check_charges(charges: Iterable[Charge], grants: Mapping[str, GrantRecord], retired: NameDigests) -> list[str]:
     """No charge exceeds its grant, and none comes for a stream that was never granted."""
     violations = []
     for charge in charges:
         grant = grants.get(charge.stream)
+        if grant is None and retired.has("stream", charge.stream):
+            continue
         if grant is None or grant.identity.incarnation != charge.incarnation:
             violations.append(f"{charge.stream} was charged and never granted")
         elif charge.spent.epsilon > grant.cost.epsilon + ROUNDING:
@@ -248,7 +275,7 @@ def check_charges(charges: Iterable[Charge], grants: Mapping[str, GrantRecord]) 
     return violations
 
 
-def check_grants(control: Iterable[Control], grants: Mapping[str, GrantRecord]) -> list[str]:
+def check_grants(control: Iterable[Control], grants: Mapping[str, GrantRecord], retired: NameDigests) -> list[str]:
     """The workers were told of each grant, and of one opening only."""
     told: dict[str, set[str]] = defaultdict(set)
     for definition in control:
@@ -256,6 +283,7 @@ def check_grants(control: Iterable[Control], grants: Mapping[str, GrantRecord]) 
     return [
         f"{stream} was opened {len(told[stream])} times, not as the ledger has it"
         for stream in told.keys() | grants.keys()
+        if stream in grants or not retired.has("stream", stream)
         if stream not in grants or told[stream] != {grants[stream].identity.incarnation}
     ]
 
@@ -280,7 +308,7 @@ def check_extensions(ledger: Iterable[LedgerRecord], grants: Mapping[str, GrantR
             added[receipt.stream or ""].append(receipt.answers)
             granted[receipt.stream or ""] += receipt.granted.epsilon
     violations = []
-    for name in added.keys() | {name for name, grant in grants.items() if grant.extensions}:
+    for name in (added.keys() & grants.keys()) | {name for name, grant in grants.items() if grant.extensions}:
         grant = grants[name]
         if sorted(added[name]) != sorted(one.answers for one in grant.extensions):
             violations.append(f"{name} has receipts for {added[name]}, and was extended by {grant.extensions}")

@@ -35,6 +35,9 @@ WINDOWS_SETTLING = 180.0
 SETTLING = 120.0
 """Seconds within which the charges under way must reach the ledger."""
 
+RETIRE_DAYS = 5 / 86_400
+"""Ended streams are retired after five seconds."""
+
 POLL_MS = 3_000
 """A crippled client library leaves its group when nobody has fetched for so long, unless it is told otherwise."""
 
@@ -54,6 +57,7 @@ class Ground:
         self.folder = folder
         self.asked: list[str] = []
         self.injected: Counter[str] = Counter()
+        self.retire_days = RETIRE_DAYS
         self.bombs: Counter[tuple[str, int, int]] = Counter()
         self.openings: list[OpenStream] = []
         self.live: Live | None = None
@@ -71,7 +75,11 @@ class Ground:
         self._started += 1
         path = log or self.folder / f"{role}-{self._started}.log"
         own = (settings or self.settings).model_copy(
-            update={"table_roots": str(self.folder), "work_outstanding": self.work_outstanding}
+            update={
+                "table_roots": str(self.folder),
+                "work_outstanding": self.work_outstanding,
+                "retire_days": self.retire_days,
+            }
         )
         service = Service(role, own, None if role == "feed" else self.folder / "noise.key", path)
         self._services.append(service)

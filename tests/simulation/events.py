@@ -177,6 +177,8 @@ async def _stop_a_stream(world: World, pace: random.Random) -> None:
     kind = pace.choice((CloseStream, HaltStream))
     world.request(kind(request="stop", source=spec.source, stream=spec.stream))
     world.injected[f"{'close' if kind is CloseStream else 'halt'} request"] += 1
+    if world.retire_after_ms:  # by then the stream may be retired; its name must be refused all the same
+        world.loop.call_later(6.0, world.request, OpenStream(request="open again", stream=spec))
     if pace.random() < 0.5:
         while not world.has_receipt("stop"):
             await world.broker.arrival(1.0)

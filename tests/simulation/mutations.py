@@ -26,6 +26,7 @@ from stream.engine.writer import Stamps, Writer
 from stream.kafka.client.adapter import KAFKA, Clients, Consumer
 from stream.kafka.client.availability import Stopped
 from stream.privacy.ledger.accounts import Account
+from stream.privacy.ledger.retirement import NameDigests, RetiredGrants
 from stream.processing.protocol import Outputs, Processor, RecordLike
 from stream.settings import Settings
 from stream.worker import QueryProcessor, control_records
@@ -295,6 +296,20 @@ def requests_granted_again() -> Iterator[None]:
 
 
 @contextmanager
+def retired_names_forgotten() -> Iterator[None]:
+    """The budget service does not restore the names of retired streams."""
+    with patch.object(NameDigests, "restore", lambda *_: None):
+        yield
+
+
+@contextmanager
+def sums_of_retired_streams_lost() -> Iterator[None]:
+    """The budget service restores the budgets without the sums of retired streams."""
+    with patch.object(RetiredGrants, "restore", lambda *_: None):
+        yield
+
+
+@contextmanager
 def periods_begun_by_a_restart() -> Iterator[None]:
     """The budget service takes its start for the beginning of a period."""
     restored = BudgetProcessor.restored
@@ -521,6 +536,8 @@ MUTATIONS: tuple[Mutation, ...] = (
     old_fetches_not_filtered,
     unknown_streams_refused_at_once,
     requests_granted_again,
+    retired_names_forgotten,
+    sums_of_retired_streams_lost,
     periods_begun_by_a_restart,
     claims_of_populations_lost,
     trail_begun_again,

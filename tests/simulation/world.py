@@ -104,6 +104,8 @@ class World:
         self.streams = begun.streams
         self.unreadable: Counter[tuple[str, int, int]] = Counter()
         """Dead letters that there must be of batches that nobody can read, by topic, partition and offset."""
+        self.retire_after_ms = {3: 1_000, 6: 3_000}.get(seed % 7, 0)
+        """Time after which ended streams are retired; 0 for never."""
         self.late_opening = False
         """Whether an opening may stand behind an ending: compaction of control is over then (see docs/faults.md)."""
 
@@ -132,7 +134,12 @@ class World:
                 processor.failures = self.failures
                 return processor
             return BudgetProcessor(
-                topics, number, key_id=KEY.key_id, tables=tables(), new_incarnation=lambda _: minting.randbytes(16)
+                topics,
+                number,
+                key_id=KEY.key_id,
+                tables=tables(),
+                new_incarnation=lambda _: minting.randbytes(16),
+                retire_after_ms=self.retire_after_ms,
             )
 
         inputs = [topics.queries, topics.control] if role == "worker" else [topics.requests, topics.charges]
@@ -293,6 +300,9 @@ class World:
         violations = findings.violations
         for grant in findings.grants.values():
             self.injected["answers beyond the opening"] += max(0, grant.tops - grant.calibration.cutoff)
+        ledger = logs.get((self.topics.ledger, 0), ())
+        deleted = [one.key for one in ledger if one.value is None and (one.key or b"").startswith(b"grant|")]
+        self.injected["retired stream"] += len(deleted)
         logs = as_read(logs, self.topics)
         violations += check_letters(logs, self.topics, self.unreadable)
         for number in range(PARTITIONS):

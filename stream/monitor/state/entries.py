@@ -325,6 +325,15 @@ class PeriodsByName:
         if index == len(starts) or starts[index] != named[1]:
             starts.insert(index, named[1])
 
+    def remove(self, name: str, *, period: bool = True) -> None:
+        """Remove a name without periods, or a period of a name."""
+        named = named_from(name) if period else None
+        if named is None:
+            if not self._starts.get(name):
+                self._starts.pop(name, None)
+        elif named[1] in (starts := self._starts.get(named[0], [])):
+            starts.remove(named[1])
+
     def starts_of(self, name: str) -> Sequence[str]:
         """Return the start times of a name's periods, oldest first."""
         return self._starts.get(name, ())

@@ -151,8 +151,8 @@ class MonitorTables:
     def _add_ledger(self, record: RecordLike) -> None:
         key, value = record.key or b"", record.value
         if value is None:
-            return
-        if key.startswith(b"source|"):
+            self._remove_retired(key.decode(errors="replace"))
+        elif key.startswith(b"source|"):
             self._add_source(decode_record(SourceRecordShape, value), value, record.timestamp / 1000)
         elif key.startswith(b"grant|"):
             self._add_grant(decode_record(GrantRecordShape, value), value, record.timestamp / 1000)
@@ -162,6 +162,20 @@ class MonitorTables:
         elif key.startswith(b"allotment|"):
             self.shared.add_allotment(value)
             self.changes["sources"] += 1
+
+    def _remove_retired(self, key: str) -> None:
+        """Remove a retired stream or the account of a retired period, whose record was deleted."""
+        kind, _, name = key.partition("|")
+        if kind == "source" and (source := self.sources.pop(name, None)) is not None:
+            self.source_periods.remove(name, period=source.record.source.period_of is not None)
+            self._states.pop(name, None)
+            self.changes["sources"] += 1
+        elif kind == "grant" and (entry := self.streams.pop(name.partition("|")[2], None)) is not None:
+            self._count_stream(entry, -1)
+            # The number of answers must not go back.
+            self.totals.answered += entry.answered
+            self.totals.tops += entry.tops
+            self.stream_periods.remove(entry.name, period=entry.is_of_period)
 
     def _add_source(self, record: SourceRecordShape, raw: bytes, time: float) -> None:
         source = record.source

@@ -34,6 +34,10 @@ from stream.privacy.composition.costs import (
 )
 from stream.privacy.composition.refusals import RefusedError, format_amount, unpaid_error
 from stream.privacy.ledger.grants import Claim, Grant, describe_promise, period_length_ms
+from stream.privacy.ledger.retirement import RetiredGrants
+
+CountedGrant = Grant | RetiredGrants
+"""What has a claim on a budget: one grant, or the sums of retired ones."""
 
 
 class BudgetAmounts(TypedDict):
@@ -185,7 +189,7 @@ class Budget(Ceiling):
         """Return True if the period has ended at ``clock``."""
         return (ends := self.end_ms) is not None and clock >= ends
 
-    def begin_period(self, clock: int, claims: Iterable[tuple[Grant, Claim]]) -> None:
+    def begin_period(self, clock: int, claims: Iterable[tuple[CountedGrant, Claim]]) -> None:
         """Begin the period that contains ``clock``, and record each stream's totals in its claim."""
         length = period_length_ms(self.terms.renews)
         periods = (clock - self.start_ms) // length
@@ -204,7 +208,7 @@ class Budget(Ceiling):
         name: str,
         analysts: Iterable[str],
         amount: tuple[float, float | None],
-        claims: Iterable[tuple[Grant, Claim]],
+        claims: Iterable[tuple[CountedGrant, Claim]],
     ) -> Allotment:
         """Create or change an allotment; refuse an amount below what counts against it already."""
         epsilon, delta = amount
@@ -220,7 +224,7 @@ class Budget(Ceiling):
         allotment = Allotment(label, terms, total_budget(terms), name=name, analysts=members)
         for grant, claim in claims:
             if grant.analyst in members:
-                allotment.replace_amounts((NO_COST,) * 4, claim.amounts, 1)
+                allotment.replace_amounts((NO_COST,) * 4, claim.amounts, grant.streams)
         if not can_pay(allotment.counted, allotment.total, terms.accountant):
             raise _too_small_error(allotment)
         self.allotments[name] = allotment
@@ -263,10 +267,10 @@ class PopulationAccount:
         """The registered name."""
         return self.population.population
 
-    def claims(self) -> Iterator[tuple[Grant, Claim]]:
+    def claims(self) -> Iterator[tuple[CountedGrant, Claim]]:
         """Yield the grants of the population's sources, each with its claim on the shared budget."""
         for account in self.members.values():
-            for grant in account.grants.values():
+            for grant in account.counted_grants():
                 if grant.shared is not None:
                     yield grant, grant.shared
 
@@ -294,6 +298,8 @@ class Account:
     reason: str | None = None
     population: PopulationAccount | None = None
     grants: dict[str, Grant] = field(default_factory=dict)
+    retired: dict[str | None, RetiredGrants] = field(default_factory=dict)
+    """The sums of retired grants, by analyst."""
     totals_recorded_ms: int | None = None
     """Time at which the audit trail last recorded the budget's totals; None if it never did."""
     has_unrecorded_spending: bool = False
@@ -305,12 +311,29 @@ class Account:
         """The registered name."""
         return self.source.source
 
-    def claims(self) -> Iterator[tuple[Grant, Claim]]:
+    def claims(self) -> Iterator[tuple[CountedGrant, Claim]]:
         """Yield all grants of the source, each with its claim on the source's budget."""
-        for grant in self.grants.values():
+        for grant in self.counted_grants():
             yield grant, grant.claim
 
-    def budgets(self, grant: Grant) -> Iterator[tuple[Budget, Claim]]:
+    def counted_grants(self) -> Iterator[CountedGrant]:
+        """Yield all grants, then the sums of retired ones."""
+        yield from self.grants.values()
+        yield from self.retired.values()
+
+    @property
+    def streams(self) -> int:
+        """The number of streams ever opened."""
+        return sum(grant.streams for grant in self.retired.values()) + len(self.grants)
+
+    def retired_grants(self, analyst: str | None) -> RetiredGrants:
+        """Return the sums of an analyst's retired grants; create them if there are none."""
+        if analyst not in self.retired:
+            shared = None if self.population is None else self.population.budget.new_claim()
+            self.retired[analyst] = RetiredGrants.create(analyst, self.budget.new_claim(), shared)
+        return self.retired[analyst]
+
+    def budgets(self, grant: CountedGrant) -> Iterator[tuple[Budget, Claim]]:
         """Yield the budgets of a grant, each with the grant's claim on it."""
         yield self.budget, grant.claim
         if self.population is not None and grant.shared is not None:
@@ -324,7 +347,7 @@ class Account:
             state=self.state,
             reason=self.reason,
             **self.budget.amounts(),
-            streams=len(self.grants),
+            streams=self.streams,
             noted=self.totals_recorded_ms,
             unnoted=self.has_unrecorded_spending,
             population=None if self.population is None else self.population.name,
@@ -371,15 +394,15 @@ def _allotment_record(owner: Account | PopulationAccount, allotment: Allotment) 
     )
 
 
-Change = tuple[str, bytes, LedgerRecord]
-"""One ledger write: name of the source or population, key, and record; a key's last record counts."""
+Change = tuple[str, bytes, LedgerRecord | None]
+"""One ledger write: name of the source or population, key, and record, None to delete the key."""
 
 
 class Changes:
     """Collects what has changed: sources, populations, allotments and grants, each once."""
 
     def __init__(self) -> None:
-        self._changed_records: dict[str, tuple[int, str, Callable[[], LedgerRecord]]] = {}
+        self._changed_records: dict[str, tuple[int, str, Callable[[], LedgerRecord | None]]] = {}
 
     def mark_grant_changed(self, account: Account, grant: Grant) -> None:
         """Mark a grant, its account, its population and its allotments as changed."""
@@ -396,6 +419,21 @@ class Changes:
         for allotment in owner.budget.allotments.values() if allotments is None else allotments:
             record = partial(_allotment_record, owner, allotment)
             self._changed_records[f"allotment|{kind}|{owner.name}|{allotment.name}"] = (2, owner.name, record)
+
+    def mark_retired(self, account: Account, retired: RetiredGrants, stream: str | None = None) -> None:
+        """Mark sums of retired grants as changed, and the record of a retired stream as deleted."""
+        key = f"retired|{account.name}|{retired.analyst or ''}"
+        self._changed_records[key] = (2, account.name, partial(retired.record, account.name))
+        if stream is not None:
+            self._mark_deleted(account.name, f"grant|{account.name}|{stream}")
+
+    def mark_account_deleted(self, account: Account) -> None:
+        """Mark the records of an account and of its retired grants as deleted."""
+        for key in (f"source|{account.name}", *(f"retired|{account.name}|{one or ''}" for one in account.retired)):
+            self._mark_deleted(account.name, key)
+
+    def _mark_deleted(self, name: str, key: str) -> None:
+        self._changed_records[key] = (3, name, lambda: None)
 
     def drain_records(self) -> Iterator[Change]:
         """Yield the records of all changes, grants last, and forget the changes."""

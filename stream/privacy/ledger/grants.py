@@ -182,6 +182,16 @@ class Grant:
         return self.claim.refunded
 
     @property
+    def is_over(self) -> bool:
+        """True if the stream has ended and its figures are final, unless a halted stream is closed."""
+        return self.settled and (self.state == "closed" or (self.ending == "halted" and not self.lost))
+
+    @property
+    def streams(self) -> int:
+        """The number of streams that this grant counts as."""
+        return 1
+
+    @property
     def charged_parts(self) -> int:
         """Cost of the charged answers so far, in units of 1/``PARTS_PER_CHARGE`` of an ordinary charge."""
         return self.tops * PARTS_PER_CHARGE + self.surplus

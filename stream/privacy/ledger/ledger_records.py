@@ -13,6 +13,8 @@ from schemas import (
     LedgerRecord,
     Period,
     PopulationRecord,
+    RetiredNames,
+    RetiredTotals,
     SourceRecord,
     Standing,
 )
@@ -46,6 +48,7 @@ def restore_ledger(ledger: Ledger, records: Iterable[LedgerRecord]) -> None:
                 else ledger.account(record.source or "")
             )
             owner.budget.allot(record.allotment, record.analysts, (record.epsilon, record.delta), ())
+    _restore_retired(ledger, latest.values())
     # Most streams have equal plans: share one object.
     plans: dict[Calibration, Calibration] = {}
     for record in latest.values():
@@ -53,7 +56,18 @@ def restore_ledger(ledger: Ledger, records: Iterable[LedgerRecord]) -> None:
             _restore_grant(ledger, record, plans.setdefault(record.calibration, record.calibration))
 
 
-def _record_key(record: LedgerRecord) -> tuple[str | None, ...]:
+def _restore_retired(ledger: Ledger, records: Iterable[LedgerRecord]) -> None:
+    """Restore the names of retired streams, and the sums of their amounts."""
+    ledger.retired_names.restore(one for one in records if isinstance(one, RetiredNames))
+    for one in records:
+        if isinstance(one, RetiredTotals):
+            account = ledger.accounts[one.source]
+            retired = account.retired_grants(one.analyst)
+            retired.restore(one)
+            ledger.add_to_budgets(account, retired)
+
+
+def _record_key(record: LedgerRecord) -> tuple[str | None, ...]:  # noqa: PLR0911  (one for each kind)
     match record:
         case SourceRecord():
             return "source", record.source.source
@@ -63,6 +77,10 @@ def _record_key(record: LedgerRecord) -> tuple[str | None, ...]:
             return "allotment", record.source, record.population, record.allotment
         case GrantRecord():
             return "grant", record.spec.stream
+        case RetiredTotals():
+            return "retired", record.source, record.analyst
+        case RetiredNames():
+            return "retired_names", str(record.number)
     return (None,)
 
 

@@ -29,10 +29,12 @@ from stream.privacy.ledger.accounts import (
     Budget,
     Change,
     Changes,
+    CountedGrant,
     PopulationAccount,
     require_paid,
 )
 from stream.privacy.ledger.grants import Claim, Grant, check_report, plan_extension
+from stream.privacy.ledger.retirement import EndedStreams, NameDigests
 from stream.privacy.planning.prices import are_uneven
 
 TRANSITIONS: Final[Mapping[StreamState, frozenset[StreamState]]] = {
@@ -58,9 +60,9 @@ class Ledger:
     """All accounts, with the operations of the budget service.
 
     ``clock`` is in milliseconds since 1970, never goes back, and decides the period of each budget.
-    ``source_of_stream`` maps each stream that was ever opened to its source. ``renewing_owners``
-    lists the sources and populations whose budgets renew. ``periods`` maps each source with periods
-    to the accounts of its periods.
+    ``source_of_stream`` maps each stream to its source, except those in ``retired_names``.
+    ``renewing_owners`` lists the sources and populations whose budgets renew. ``periods`` maps each
+    source with periods to the accounts of its periods.
     """
 
     def __init__(self) -> None:
@@ -70,16 +72,20 @@ class Ledger:
         self.clock = 0
         self.renewing_owners: list[Account | PopulationAccount] = []
         self.periods: dict[str, list[Account]] = {}
-        self._changes = Changes()
+        self.retired_names = NameDigests()
+        self.ended_streams = EndedStreams()
+        self.changes = Changes()
         self._renewed_owners: list[Account | PopulationAccount] = []
 
     def mark_changed(self, account: Account) -> None:
         """Mark an account as changed, without its allotments."""
-        self._changes.mark_changed(account, [])
+        self.changes.mark_changed(account, [])
 
     def drain_changes(self) -> Iterator[Change]:
         """Yield the ledger records that have changed since the last call."""
-        return self._changes.drain_records()
+        yield from self.changes.drain_records()
+        for record in self.retired_names.drain_records():
+            yield "", b"retired_names|%d" % record.number, record
 
     def advance_clock(self, clock: int) -> None:
         """Advance the clock; ignore times in the past."""
@@ -89,7 +95,7 @@ class Ledger:
         """Begin a new period if it is due; must be called before any decision about the budget."""
         if owner.budget.is_over(self.clock):
             owner.budget.begin_period(self.clock, owner.claims())
-            self._changes.mark_changed(owner)
+            self.changes.mark_changed(owner)
             self._renewed_owners.append(owner)
 
     def drain_renewed_owners(self) -> list[Account | PopulationAccount]:
@@ -100,6 +106,8 @@ class Ledger:
     def account(self, source: str) -> Account:
         """Return a source's account; raise RefusedError if there is none."""
         if source not in self.accounts:
+            if self.retired_names.has("source", source):
+                raise RefusedError(f"source '{source}' was a period, which is over and retired")
             raise RefusedError(f"source '{source}' is not registered; register it first")
         return self.accounts[source]
 
@@ -113,18 +121,22 @@ class Ledger:
         """Return a stream's account and grant; raise RefusedError if there is none."""
         account = self.account(source)
         if stream not in account.grants:
+            if self.retired_names.has("stream", stream):
+                raise RefusedError(f"stream '{stream}' has ended and is retired; its charge is final")
             raise RefusedError(f"stream '{stream}' is not open on source '{source}'")
         return account, account.grants[stream]
 
     def register(self, source: Source, fingerprint: str | None) -> Account:
         """Register a source; repeating its definition changes nothing, and another is refused."""
         known = self.accounts.get(source.source)
+        if known is None and self.retired_names.has("source", source.source):
+            raise RefusedError(f"source name '{source.source}' was used before; choose another")
         if known is not None:
             if known.source != source:
                 raise RefusedError(
                     f"source '{source.source}' is registered with another definition; choose another name"
                 )
-            self._changes.mark_changed(known, [])
+            self.changes.mark_changed(known, [])
             return known
         account = Account(source, fingerprint, Budget.create(f"source '{source.source}'", source, self.clock))
         if source.population is not None:
@@ -132,7 +144,7 @@ class Ledger:
             _require_neighbors(account, population)
             self._add_to_population(account, population)
         self.add_owner(account)
-        self._changes.mark_changed(account)
+        self.changes.mark_changed(account)
         return account
 
     def register_population(self, population: Population) -> PopulationAccount:
@@ -146,7 +158,7 @@ class Ledger:
             raise RefusedError(
                 f"population '{population.population}' is registered with another definition; choose another name"
             )
-        self._changes.mark_changed(known, [])
+        self.changes.mark_changed(known, [])
         return known
 
     def add_owner(self, owner: Account | PopulationAccount) -> None:
@@ -177,10 +189,13 @@ class Ledger:
 
     def _add_to_population(self, account: Account, population: PopulationAccount) -> None:
         _require_open(population)
-        claims = []
-        for grant in account.grants.values():
+        claims: list[tuple[CountedGrant, Claim]] = []
+        for grant in account.counted_grants():
             claim = population.budget.new_claim()
-            grant.price_claim(claim)
+            if isinstance(grant, Grant):
+                grant.price_claim(claim)
+            else:
+                claim = grant.join(claim)
             claims.append((grant, claim))
         charged = []
         for ceiling in (population.budget, *population.budget.allotments.values()):
@@ -192,12 +207,16 @@ class Ledger:
         require_paid(charged)
         account.population = population
         population.members[account.name] = account
-        self._changes.mark_changed(account, [])
-        self._changes.mark_changed(population, [])
+        self.changes.mark_changed(account, [])
+        self.changes.mark_changed(population, [])
         for grant, claim in claims:
             grant.shared = claim
-            population.budget.replace_amounts_of(grant.analyst, _NO_AMOUNTS, claim.amounts, 1)
-            self._changes.mark_grant_changed(account, grant)
+            population.budget.replace_amounts_of(grant.analyst, _NO_AMOUNTS, claim.amounts, grant.streams)
+            if isinstance(grant, Grant):
+                self.changes.mark_grant_changed(account, grant)
+            else:
+                grant.joining = {}
+                self.changes.mark_retired(account, grant)
 
     def allot(
         self,
@@ -210,7 +229,7 @@ class Ledger:
         """Create or change an allotment; refuse an amount below what counts against it already."""
         self.begin_due_period(owner)
         allotment = owner.budget.allot(name, analysts, (epsilon, delta), owner.claims())
-        self._changes.mark_changed(owner, [allotment])
+        self.changes.mark_changed(owner, [allotment])
         return allotment
 
     def reserve(
@@ -221,6 +240,8 @@ class Ledger:
         _require_open_account(account)
         if (owner := self.source_of_stream.get(spec.stream)) is not None:
             raise RefusedError(f"stream name '{spec.stream}' was used before, on source '{owner}'; choose another")
+        if self.retired_names.has("stream", spec.stream):
+            raise RefusedError(f"stream name '{spec.stream}' was used before; choose another")
         self._begin_due_periods(account)
         shared = None if account.population is None else account.population.budget.new_claim()
         has_uneven_prices = are_uneven(account.source, spec.mechanism, calibration)
@@ -233,7 +254,7 @@ class Ledger:
         account.grants[spec.stream] = grant
         self.source_of_stream[spec.stream] = spec.source
         self.add_to_budgets(account, grant)
-        self._changes.mark_grant_changed(account, grant)
+        self.changes.mark_grant_changed(account, grant)
         return grant
 
     def extend(
@@ -270,7 +291,7 @@ class Ledger:
         grant.extensions += (extension,)
         grant.state, grant.settled, grant.reason = "open", False, None
         _update_claims(account, grant, grant.price_claim)
-        self._changes.mark_grant_changed(account, grant)
+        self.changes.mark_grant_changed(account, grant)
         return extension
 
     def record_charge(
@@ -309,7 +330,8 @@ class Ledger:
             grant.settled = True
             grant.state, grant.reason = state, reason or grant.reason
         _update_claims(account, grant, grant.update_claim)
-        self._changes.mark_grant_changed(account, grant)
+        self.changes.mark_grant_changed(account, grant)
+        self.ended_streams.note(grant, self.clock)
         return True
 
     def end_stream(self, source: str, stream: str, ending: Literal["halted", "closed"], reason: str) -> bool:
@@ -318,7 +340,8 @@ class Ledger:
         if grant.ending in {"closed", ending}:
             return False
         grant.ending, grant.reason = ending, reason
-        self._changes.mark_grant_changed(account, grant)
+        self.changes.mark_grant_changed(account, grant)
+        self.ended_streams.note(grant, self.clock)
         return True
 
     def halt_lost_stream(self, source: str, stream: str, reason: str) -> bool:
@@ -332,27 +355,28 @@ class Ledger:
         grant.lost, grant.settled, grant.ending, grant.reason = True, True, "halted", reason
         if may_become(grant.state, "halted"):
             grant.state = "halted"
+        self.ended_streams.note(grant, self.clock)
         _update_claims(account, grant, grant.update_claim)
-        self._changes.mark_grant_changed(account, grant)
+        self.changes.mark_grant_changed(account, grant)
         return True
 
     def halt_source(self, source: str, reason: str) -> list[Grant]:
         """Refuse new streams permanently and return the grants that must be halted."""
         account = self.account(source)
         account.state, account.reason = "halted", reason
-        self._changes.mark_changed(account, [])
+        self.changes.mark_changed(account, [])
         return [grant for name, grant in account.grants.items() if self.end_stream(source, name, "halted", reason)]
 
     def halt_population(self, population: str, reason: str) -> None:
         """Refuse new sources and streams permanently; open streams continue."""
         account = self.population_account(population)
         account.state, account.reason = "halted", reason
-        self._changes.mark_changed(account, [])
+        self.changes.mark_changed(account, [])
 
-    def add_to_budgets(self, account: Account, grant: Grant) -> None:
-        """Add a new grant to all its budgets."""
+    def add_to_budgets(self, account: Account, grant: CountedGrant) -> None:
+        """Add a new grant, or restored sums of retired ones, to all their budgets."""
         for budget, claim in account.budgets(grant):
-            budget.replace_amounts_of(grant.analyst, _NO_AMOUNTS, claim.amounts, 1)
+            budget.replace_amounts_of(grant.analyst, _NO_AMOUNTS, claim.amounts, grant.streams)
 
     def _begin_due_periods(self, account: Account) -> None:
         self.begin_due_period(account)

@@ -1,6 +1,7 @@
 """The ledger against a naive model: a list of grants and figures as fractions, from which everything is worked out anew.
 
-Requests, charges right and wrong, refunds, joining, allotments, time and restarts come in any order.
+Requests, charges right and wrong, refunds, joining, allotments, retirement, time and restarts come in any order. The model
+knows no retirement, except that requests to a retired stream are refused.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ from fractions import Fraction
 from random import Random
 from typing import Any
 
+import pytest
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import Bundle, RuleBasedStateMachine, invariant, precondition, rule
@@ -30,6 +32,7 @@ from stream.privacy.composition.losses import is_pure, losses
 from stream.privacy.composition.refusals import RefusedError
 from stream.privacy.ledger.accounts import Account, PopulationAccount
 from stream.privacy.ledger.grants import plan_extension
+from stream.privacy.ledger.retire_streams import restore_ends, retire_stream
 from stream.privacy.ledger.state_machine import Ledger
 from stream.privacy.planning.noise_layouts import PlanError
 from stream.privacy.planning.plans import choose_calibration
@@ -75,6 +78,7 @@ class Known:
     ending: str | None = None
     settled: bool = False
     extensions: tuple[Any, ...] = ()
+    retired: bool = False
     seen: dict[str, tuple[int, int, tuple[Any, ...], bool]] = field(default_factory=dict)
 
     def cost(self, accountant: str) -> Cost:
@@ -126,7 +130,7 @@ class BudgetsMachine(RuleBasedStateMachine):
         self.allotted: dict[tuple[str, str], tuple[tuple[str, ...], Cost]] = {}
         self.starts: dict[str, int] = {}
         self.made = 0
-        self.written: dict[bytes, bytes] = {}
+        self.written: dict[bytes, bytes | None] = {}
         for population in POPULATIONS:
             self.ledger.register_population(population)
         for one in SOURCES:
@@ -220,6 +224,10 @@ class BudgetsMachine(RuleBasedStateMachine):
     def extend(self, stream: str, epsilon: float, delta: float) -> None:
         if (one := self.grants.get(stream)) is None:
             return
+        if one.retired:
+            with pytest.raises(RefusedError, match="has ended and is retired"):
+                self.ledger.extend(one.spec.source, stream, "0" * 64, epsilon, delta)
+            return
         self.made += 1
         request, before = f"{self.made:064x}", copy.copy(one)
         if one.ending is None and one.state in {"open", "exhausted"}:
@@ -250,7 +258,7 @@ class BudgetsMachine(RuleBasedStateMachine):
         mine=st.sampled_from([True] * 9 + [False]),
     )
     def charge(self, stream: str, more: int, tops: int, state: Any, mine: bool) -> None:
-        if (one := self.grants.get(stream)) is None:
+        if (one := self.grants.get(stream)) is None or one.retired:
             return
         number = int(stream.removeprefix("stream-")) if mine else 0
         answered, charged = max(one.answered + more + max(tops, 0), 0), max(one.tops + tops, 0)
@@ -276,10 +284,53 @@ class BudgetsMachine(RuleBasedStateMachine):
 
     @rule(stream=streams, ending=st.sampled_from(["halted", "closed", "closed"]))
     def end(self, stream: str, ending: Any) -> None:
-        if (one := self.grants.get(stream)) is not None and self.ledger.end_stream(
-            one.spec.source, stream, ending, "asked"
-        ):
+        if (one := self.grants.get(stream)) is None:
+            return
+        if one.retired:
+            with pytest.raises(RefusedError, match="has ended and is retired"):
+                self.ledger.end_stream(one.spec.source, stream, ending, "asked")
+        elif self.ledger.end_stream(one.spec.source, stream, ending, "asked"):
             one.ending = ending
+
+    @rule(
+        stream=streams,
+        ending=st.sampled_from(["halted", "closed", "closed"]),
+        more=st.integers(0, 3),
+        retire=st.booleans(),
+    )
+    def end_and_settle(self, stream: str, ending: Any, more: int, retire: bool) -> None:
+        """As most streams end: the worker reports its last totals."""
+        if (one := self.grants.get(stream)) is not None and not one.retired:
+            self.end(stream, ending)
+            self.charge(stream, more, min(more, 1), ending, mine=True)
+            if retire:
+                self.retire(0)
+
+    @rule(minutes=st.sampled_from([0, 0, 30, 180]))
+    def retire(self, minutes: int) -> None:
+        """Retire the streams that ended some time ago; without retention, they are all that have ended."""
+        due = self.ledger.ended_streams.due(self.ledger.clock - minutes * 60_000)
+        if minutes == 0:
+            over = {
+                (one.spec.source, name)
+                for name, one in self.grants.items()
+                if one.settled and (one.state == "closed" or one.ending == "halted")
+            }
+            assert set(due) == over - {(self.grants[name].spec.source, name) for name in self.retired()}
+        for where, stream in due:
+            retire_stream(self.ledger, where, stream)
+            self.grants[stream].retired = True
+
+    def retired(self) -> list[str]:
+        return [name for name, one in self.grants.items() if one.retired]
+
+    @precondition(lambda self: self.retired())
+    @rule(where=st.sampled_from(SOURCES), place=st.integers(0, 100))
+    def open_a_retired_name_again(self, where: Any, place: int) -> None:
+        names = self.retired()
+        one = spec(names[place % len(names)], where.source, epsilon=1e-6)
+        with pytest.raises(RefusedError, match="was used before; choose another"):
+            self.ledger.reserve(one, planned(one), identity(self.made), None)
 
     @rule(
         where=st.sampled_from(["plain", "hourly"]),
@@ -361,16 +412,19 @@ class BudgetsMachine(RuleBasedStateMachine):
 
     def write_down(self) -> None:
         """As the budget service does after each step: only what has changed."""
-        self.written.update({key: codec.encode(record) for _, key, record in self.ledger.drain_changes()})
+        for _, key, record in self.ledger.drain_changes():
+            self.written[key] = None if record is None else codec.encode(record)
 
     @precondition(lambda self: self.grants)
     @rule(order=st.integers(0, 2**32))
     def restart(self, order: int) -> None:
         self.write_down()
-        records = list(self.written.values())
+        records = [value for value in self.written.values() if value is not None]
         Random(order).shuffle(records)
         again = restored(records)
         again.advance_clock(self.ledger.clock)
+        kept = [(one.spec.source, name, again.clock) for name, one in self.grants.items() if not one.retired]
+        restore_ends(again, kept)
         assert again.accounts == self.ledger.accounts
         assert again.populations == self.ledger.populations
         self.ledger = again
@@ -382,6 +436,7 @@ class BudgetsMachine(RuleBasedStateMachine):
             budget = owner.budget
             assert as_fractions(budget.counted) == self.sums(owner)
             assert budget.streams == len(self.of(owner))
+            assert not isinstance(owner, Account) or owner.streams == len(self.of(owner))
             for allotment in budget.allotments.values():
                 assert as_fractions(allotment.counted) == self.sums(owner, allotment.analysts)
             costs = [one.cost(budget.terms.accountant) for one in self.of(owner)]

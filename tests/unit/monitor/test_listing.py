@@ -28,6 +28,17 @@ def small() -> Installation:
     return installation
 
 
+def test_a_retired_stream_leaves_the_list_and_its_answers_stay_counted() -> None:
+    installation = small()
+    tables, topic = installation.tables, installation.driver.topics.ledger
+    answered = tables.totals.answered
+    tables.add_record(Record(topic, 0, 10_000, 0, b"grant|feed|ward-b", None))
+    assert [one.stream for one in list_streams(tables, StreamQuery(), 0.0).items] == ["Ward-a", "away", "icu"]
+    assert (tables.shown_streams, tables.totals.answered) == (3, answered)
+    tables.add_record(Record(topic, 0, 10_001, 0, b"grant|feed|ward-b", None))
+    assert tables.shown_streams == 3
+
+
 @cache
 def large() -> Installation:
     """As many streams as a page must hold, made from one grant's record."""

@@ -22,31 +22,50 @@ ledger_codec: Codec[LedgerRecord] = Codec(LedgerRecord, limit=4 * MAX_DEFINITION
 
 
 class Service:
-    """A budget service, its input topics and its changelog."""
+    """A budget service, its input topics and its changelog; ``now`` is the timestamp in ms of all records."""
 
-    def __init__(self) -> None:
+    def __init__(self, retire_after_ms: int = 0) -> None:
         self.offset = 0
+        self.now = 0
         self.changelog: dict[bytes, bytes] = {}
+        self._retire_after_ms = retire_after_ms
+        self._timestamps: dict[bytes, int] = {}
         self.processor = self._new()
 
     def _new(self) -> BudgetProcessor:
         def new_incarnation(record: Any) -> bytes:
             return blake3(str(record.offset).encode()).digest(16)
 
-        return BudgetProcessor(TOPICS, 0, key_id=KEY.key_id, tables=table_store(), new_incarnation=new_incarnation)
+        return BudgetProcessor(
+            TOPICS,
+            0,
+            key_id=KEY.key_id,
+            tables=table_store(),
+            new_incarnation=new_incarnation,
+            retire_after_ms=self._retire_after_ms,
+        )
 
     def send(self, *values: bytes | None, topic: str = TOPICS.requests) -> Outputs:
         start, self.offset = self.offset, self.offset + len(values)
         outputs = process_records(
             self.processor,
-            [Record(topic, 0, start + number, 0, b"feed", value) for number, value in enumerate(values)],
+            [Record(topic, 0, start + number, self.now, b"feed", value) for number, value in enumerate(values)],
         )
+        self._keep(outputs)
+        return outputs
+
+    def idle(self) -> Outputs:
+        """Let the service do what is due without input."""
+        outputs = self.processor.idle(self.now / 1000)
+        self._keep(outputs)
+        return outputs
+
+    def _keep(self, outputs: Outputs) -> None:
         for key, value, _ in written(outputs, TOPICS.ledger):
             if value is None:
-                del self.changelog[key]
+                self.changelog.pop(key, None)
             else:
-                self.changelog[key] = value
-        return outputs
+                self.changelog[key], self._timestamps[key] = value, self.now
 
     def accounts(self) -> dict[bytes, bytes]:
         """All that the ledger says, but for how far it has read."""
@@ -55,7 +74,9 @@ class Service:
     def restart(self) -> None:
         self.processor = self._new()
         log = list(self.changelog.items())
-        self.processor.restore(Record(TOPICS.ledger, 0, n, 0, k, v) for n, (k, v) in enumerate(reversed(log)))
+        self.processor.restore(
+            Record(TOPICS.ledger, 0, n, self._timestamps.get(k, 0), k, v) for n, (k, v) in enumerate(reversed(log))
+        )
         self.processor.restored()
 
 

@@ -1,0 +1,226 @@
+"""The facts that the ledger keeps of retired streams: their names as digests, and sums of their amounts.
+
+A retired stream has no grant object and no record of its own. Its name is never used again, and its
+amounts count for ever.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field, replace
+from itertools import islice, takewhile
+from typing import Final, Literal, get_args
+
+import numpy as np
+import numpy.typing as npt
+from blake3 import blake3
+
+from schemas import EdgeTotals, ExactCost, RetiredClaim, RetiredNames, RetiredTotals
+from stream.privacy.composition.costs import NO_COST, Cost
+from stream.privacy.ledger.grants import Claim, Grant
+
+Accountant = Literal["pure", "zcdp"]
+_ACCOUNTANTS: Final[tuple[Accountant, ...]] = get_args(Accountant)
+_ENDED: Final = EdgeTotals(answered=0, tops=0, settled=True)
+
+DIGEST_BYTES: Final = 16
+MAX_NAMES_PER_BLOCK: Final = 4096
+"""Most names in a ledger record; the last record is written again until it has so many."""
+
+NameKind = Literal["stream", "source", "periods"]
+"""A retired stream, a retired account of a period, or a name whose periods had retired streams."""
+
+
+def name_digest(kind: NameKind, name: str) -> bytes:
+    """Return the digest by which a retired name is recognized."""
+    return blake3(f"{kind}|{name}".encode()).digest(DIGEST_BYTES)
+
+
+class NameDigests:
+    """A set of names in 16 bytes each.
+
+    Two names with one digest are improbable, and would only make the ledger refuse a new name. Full
+    blocks are sorted arrays of the digests' halves; the last block is a set.
+    """
+
+    def __init__(self) -> None:
+        self._first: npt.NDArray[np.uint64] = np.zeros(0, dtype=np.uint64)
+        self._second: npt.NDArray[np.uint64] = np.zeros(0, dtype=np.uint64)
+        self._last_block: set[bytes] = set()
+        self._blocks = 0
+        self._changed: dict[int, set[bytes]] = {}
+
+    def __len__(self) -> int:
+        return len(self._first) + len(self._last_block)
+
+    def has(self, kind: NameKind, name: str) -> bool:
+        """Return True if the name was added."""
+        digest = name_digest(kind, name)
+        if digest in self._last_block:
+            return True
+        first, second = struct.unpack(">QQ", digest)
+        low, high = (int(np.searchsorted(self._first, np.uint64(first), side)) for side in ("left", "right"))
+        return bool((self._second[low:high] == np.uint64(second)).any())
+
+    def add(self, kind: NameKind, name: str) -> None:
+        """Add a name."""
+        self._last_block.add(name_digest(kind, name))
+        self._changed[self._blocks] = self._last_block
+        if len(self._last_block) == MAX_NAMES_PER_BLOCK:
+            self._add_full_blocks(b"".join(self._last_block))
+            self._last_block, self._blocks = set(), self._blocks + 1
+
+    def drain_records(self) -> Iterator[RetiredNames]:
+        """Yield the records of the blocks that have changed since the last call."""
+        changed, self._changed = self._changed, {}
+        for number, block in changed.items():
+            yield RetiredNames(number=number, names=b"".join(sorted(block)).hex())
+
+    def restore(self, records: Iterable[RetiredNames]) -> None:
+        """Load the last record of each block."""
+        blocks = {one.number: bytes.fromhex(one.names) for one in records}
+        self._blocks = max(blocks, default=0)
+        last = blocks.pop(self._blocks, b"")
+        if len(last) == MAX_NAMES_PER_BLOCK * DIGEST_BYTES:
+            blocks[self._blocks], last, self._blocks = last, b"", self._blocks + 1
+        self._last_block = {last[at : at + DIGEST_BYTES] for at in range(0, len(last), DIGEST_BYTES)}
+        self._add_full_blocks(b"".join(blocks.values()))
+
+    def _add_full_blocks(self, digests: bytes) -> None:
+        halves = np.frombuffer(digests, dtype=">u8").astype(np.uint64).reshape(-1, 2)
+        halves = halves[np.argsort(halves[:, 0], kind="stable")]
+        at = np.searchsorted(self._first, halves[:, 0])
+        self._first = np.insert(self._first, at, halves[:, 0])
+        self._second = np.insert(self._second, at, halves[:, 1])
+
+
+MAX_RETIRED_PER_STEP: Final = 500
+"""Most streams that are retired in one step."""
+
+
+class EndedStreams:
+    """The streams that have ended and are not retired yet, in the order of their ends."""
+
+    def __init__(self) -> None:
+        self._source_and_end: dict[str, tuple[str, int]] = {}
+
+    def note(self, grant: Grant, clock: int) -> None:
+        """Note the state of a grant at ``clock``; a stream that ends again is noted last."""
+        self._source_and_end.pop(grant.spec.stream, None)
+        if grant.is_over:
+            self._source_and_end[grant.spec.stream] = grant.spec.source, clock
+
+    def due(self, ended_by: int) -> list[tuple[str, str]]:
+        """Return source and name of the streams that ended at ``ended_by`` ms or before, up to a limit."""
+        found = takewhile(lambda one: one[1][1] <= ended_by, self._source_and_end.items())
+        return [(source, stream) for stream, (source, _) in islice(found, MAX_RETIRED_PER_STEP)]
+
+    def remove(self, stream: str) -> None:
+        """Remove a stream that is retired."""
+        del self._source_and_end[stream]
+
+
+@dataclass(slots=True)
+class RetiredGrants:
+    """The sums of the retired grants of one analyst on one account.
+
+    They have claims like a grant. ``joining`` has, by accountant, the claim on a population that the
+    source may still join; a source with a population has ``shared`` instead.
+    """
+
+    analyst: str | None
+    claim: Claim
+    shared: Claim | None
+    joining: dict[Accountant, Claim] = field(default_factory=dict)
+    streams: int = 0
+
+    @classmethod
+    def create(cls, analyst: str | None, claim: Claim, shared: Claim | None) -> RetiredGrants:
+        """Create empty sums from new claims of an account."""
+        joining = {} if shared is not None else {accountant: Claim(accountant) for accountant in _ACCOUNTANTS}
+        return cls(analyst, _as_ended(claim), None if shared is None else _as_ended(shared), joining)
+
+    @property
+    def totals(self) -> EdgeTotals:
+        """The totals for claims of a period that starts now: no retired stream answers in it."""
+        return _ENDED
+
+    def counted_amount(self, claim: Claim) -> Cost:
+        """Return the amount that counts in a later period than that in which the streams ended."""
+        del claim
+        return NO_COST
+
+    def add(self, grant: Grant) -> None:
+        """Add the amounts of a grant that never changes again."""
+        self.streams += 1
+        _add_amounts(self.claim, grant.claim)
+        if self.shared is not None and grant.shared is not None:
+            _add_amounts(self.shared, grant.shared)
+        for accountant, claim in self.joining.items():
+            priced = Claim(accountant)
+            grant.price_claim(priced)
+            _add_amounts(claim, priced)
+
+    def join(self, claim: Claim) -> Claim:
+        """Return the sums as a claim on a population's budget, of which ``claim`` is a new claim."""
+        joined = self.joining["zcdp" if claim.accountant == "zcdp" else "pure"]
+        return replace(joined, period=claim.period, start_totals=_ENDED)
+
+    def record(self, source: str) -> RetiredTotals:
+        """Build the ledger record."""
+        return RetiredTotals(
+            source=source,
+            analyst=self.analyst,
+            streams=self.streams,
+            own=_claim_record(self.claim),
+            shared=None if self.shared is None else _claim_record(self.shared),
+            joining=tuple(map(_claim_record, self.joining.values())),
+        )
+
+    def restore(self, record: RetiredTotals) -> None:
+        """Load the amounts of a ledger record."""
+        self.streams = record.streams
+        _restore_claim(self.claim, record.own)
+        if self.shared is not None and record.shared is not None:
+            _restore_claim(self.shared, record.shared)
+        for one in record.joining:
+            if one.accountant in self.joining:
+                _restore_claim(self.joining[one.accountant], one)
+
+
+def _as_ended(claim: Claim) -> Claim:
+    return replace(claim, start_totals=_ENDED)
+
+
+def _add_amounts(claim: Claim, more: Claim) -> None:
+    claim.cost += more.cost
+    claim.spent += more.spent
+    claim.refunded += more.refunded
+    claim.counted += more.counted
+
+
+def _claim_record(claim: Claim) -> RetiredClaim:
+    cost, spent, refunded, counted = map(_exact, claim.amounts)
+    return RetiredClaim(
+        accountant="zcdp" if claim.accountant == "zcdp" else "pure",
+        cost=cost,
+        spent=spent,
+        refunded=refunded,
+        counted=counted,
+        period=claim.period,
+    )
+
+
+def _restore_claim(claim: Claim, record: RetiredClaim) -> None:
+    """Load a claim's amounts; those of an earlier period do not count in the present one."""
+    claim.cost, claim.spent, claim.refunded = map(_cost, (record.cost, record.spent, record.refunded))
+    claim.counted = _cost(record.counted) if record.period == claim.period else NO_COST
+
+
+def _exact(cost: Cost) -> ExactCost:
+    return ExactCost(loss=str(cost.loss), delta=str(cost.delta), rho=str(cost.rho), unbounded=cost.unbounded)
+
+
+def _cost(record: ExactCost) -> Cost:
+    return Cost(int(record.loss), int(record.delta), int(record.rho), record.unbounded)
