@@ -425,11 +425,12 @@ async def test_a_mechanism_of_a_later_version_is_listed_and_its_page_says_why_it
             assert "upgrade" in (await response.json())["message"]
 
 
-def test_a_deleted_key_changes_nothing() -> None:
+def test_a_deleted_key_without_a_stream_changes_nothing() -> None:
     installation = lived()
     before = draw_screen(installation.tables, installation.now)
     for topic in installation.tables.inputs[:4]:
-        installation.tables.add_record(Record(topic, 0, 10_000, 0, b"grant|feed|open", None))
+        for key in (b"grant|feed|unknown", b"source|unknown", b"receipt|open", b"open"):
+            installation.tables.add_record(Record(topic, 0, 10_000, 0, key, None))
     assert draw_screen(installation.tables, installation.now) == before
 
 
