@@ -30,7 +30,9 @@ KEEPS_ENDED: Final = {
     ),
     "worker: why each stream ended": ("LifeCycle.reasons",),
     "worker: the measurements of each pmw stream": ("EstimateFamily._updates",),
-    "budget service: each grant": ("Account.grants", "Ledger.source_of_stream"),
+    "budget service: each grant that is not retired": (
+        *("Account.grants", "Ledger.source_of_stream", "EndedStreams._source_and_end"),
+    ),
     "monitor: each stream": ("MonitorTables.streams", "PeriodsByName._starts"),
     "monitor: streams with a record in two hours": ("MonitorTables._active",),
 }
