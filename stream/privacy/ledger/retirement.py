@@ -6,14 +6,12 @@ amounts count for ever.
 
 from __future__ import annotations
 
-import struct
-from collections.abc import Iterable, Iterator
+from bisect import bisect_left
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import islice, takewhile
 from typing import Final, Literal, get_args
 
-import numpy as np
-import numpy.typing as npt
 from blake3 import blake3
 
 from schemas import EdgeTotals, ExactCost, RetiredClaim, RetiredNames, RetiredTotals
@@ -40,35 +38,34 @@ def name_digest(kind: NameKind, name: str) -> bytes:
 class NameDigests:
     """A set of names in 16 bytes each.
 
-    Two names with one digest are improbable, and would only make the ledger refuse a new name. Full
-    blocks are sorted arrays of the digests' halves; the last block is a set.
+    Two names with one digest are improbable, and would only make the ledger refuse a new name. Each
+    bucket has the sorted digests with the same first 12 bits. The last block, which is written
+    again when it changes, is also a set.
     """
 
     def __init__(self) -> None:
-        self._first: npt.NDArray[np.uint64] = np.zeros(0, dtype=np.uint64)
-        self._second: npt.NDArray[np.uint64] = np.zeros(0, dtype=np.uint64)
+        self._buckets = [bytearray() for _ in range(1 << 12)]
         self._last_block: set[bytes] = set()
         self._blocks = 0
         self._changed: dict[int, set[bytes]] = {}
 
     def __len__(self) -> int:
-        return len(self._first) + len(self._last_block)
+        return sum(map(len, self._buckets)) // DIGEST_BYTES
 
     def has(self, kind: NameKind, name: str) -> bool:
         """Return True if the name was added."""
         digest = name_digest(kind, name)
-        if digest in self._last_block:
-            return True
-        first, second = struct.unpack(">QQ", digest)
-        low, high = (int(np.searchsorted(self._first, np.uint64(first), side)) for side in ("left", "right"))
-        return bool((self._second[low:high] == np.uint64(second)).any())
+        bucket, at = self._place(digest)
+        return bucket[at : at + DIGEST_BYTES] == digest
 
     def add(self, kind: NameKind, name: str) -> None:
-        """Add a name."""
-        self._last_block.add(name_digest(kind, name))
+        """Add a name that is not in the set."""
+        digest = name_digest(kind, name)
+        bucket, at = self._place(digest)
+        bucket[at:at] = digest
+        self._last_block.add(digest)
         self._changed[self._blocks] = self._last_block
         if len(self._last_block) == MAX_NAMES_PER_BLOCK:
-            self._add_full_blocks(b"".join(self._last_block))
             self._last_block, self._blocks = set(), self._blocks + 1
 
     def drain_records(self) -> Iterator[RetiredNames]:
@@ -79,20 +76,29 @@ class NameDigests:
 
     def restore(self, records: Iterable[RetiredNames]) -> None:
         """Load the last record of each block."""
-        blocks = {one.number: bytes.fromhex(one.names) for one in records}
-        self._blocks = max(blocks, default=0)
-        last = blocks.pop(self._blocks, b"")
-        if len(last) == MAX_NAMES_PER_BLOCK * DIGEST_BYTES:
-            blocks[self._blocks], last, self._blocks = last, b"", self._blocks + 1
-        self._last_block = {last[at : at + DIGEST_BYTES] for at in range(0, len(last), DIGEST_BYTES)}
-        self._add_full_blocks(b"".join(blocks.values()))
+        last: Sequence[bytes] = ()
+        for record in records:
+            digests = _split(bytes.fromhex(record.names))
+            for digest in digests:
+                self._buckets[digest[0] << 4 | digest[1] >> 4] += digest
+            if record.number >= self._blocks:
+                self._blocks, last = record.number, digests
+        for bucket in self._buckets:
+            bucket[:] = b"".join(sorted(_split(bytes(bucket))))
+        if len(last) == MAX_NAMES_PER_BLOCK:
+            self._blocks, last = self._blocks + 1, ()
+        self._last_block = set(last)
 
-    def _add_full_blocks(self, digests: bytes) -> None:
-        halves = np.frombuffer(digests, dtype=">u8").astype(np.uint64).reshape(-1, 2)
-        halves = halves[np.argsort(halves[:, 0], kind="stable")]
-        at = np.searchsorted(self._first, halves[:, 0])
-        self._first = np.insert(self._first, at, halves[:, 0])
-        self._second = np.insert(self._second, at, halves[:, 1])
+    def _place(self, digest: bytes) -> tuple[bytearray, int]:
+        """Return a digest's bucket, and the place there of the first digest that is not smaller."""
+        bucket = self._buckets[digest[0] << 4 | digest[1] >> 4]
+        places = range(0, len(bucket), DIGEST_BYTES)
+        found = bisect_left(places, digest, key=lambda at: bytes(bucket[at : at + DIGEST_BYTES]))
+        return bucket, found * DIGEST_BYTES
+
+
+def _split(digests: bytes) -> list[bytes]:
+    return [digests[at : at + DIGEST_BYTES] for at in range(0, len(digests), DIGEST_BYTES)]
 
 
 MAX_RETIRED_PER_STEP: Final = 500
