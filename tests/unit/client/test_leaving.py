@@ -32,6 +32,9 @@ class Reader(Nothing):
     async def topics(self) -> set[str]:
         return {Settings().prefix + ".answers"}
 
+    def skip_batches(self, _: object) -> None:
+        """Skip none."""
+
     async def getmany(self, **_: Any) -> dict[Any, Any]:
         self.reading.set()
         await super().getmany()

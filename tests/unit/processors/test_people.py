@@ -76,7 +76,7 @@ def test_a_stream_for_people_alone_is_planned_for_one_and_takes_nothing_else() -
     assert "only counts of people" in (refused.reason or "")
     for name in ("s0", "s1"):
         assert made.ask(name, people=True).outcome in {"above", "below"}
-    with pytest.raises(Invalid, match="leave sums out"):
+    with pytest.raises(Invalid, match="leave out sums, or people"):
         opened(made, {"kind": "noisy_max", "people": True, "sums": ["sex"]}, "s2")
 
 
