@@ -14,6 +14,7 @@ import secrets
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator, Sequence
 from contextlib import asynccontextmanager
+from itertools import chain
 from pathlib import Path
 from statistics import median, quantiles
 from typing import Any, Final
@@ -33,6 +34,8 @@ from stream.tables import adult
 
 STREAMS: Final = 5
 """Open streams of the source that is asked."""
+OPEN_COPIES: Final = 1_000
+"""Copies of an open stream at the source that is asked."""
 COPIED_SOURCES: Final = 1_000
 CALLS: Final = 300
 CHANGES_A_SECOND: Final = 100
@@ -65,7 +68,7 @@ async def measured(base: Settings, grants: int) -> list[Figure]:
         with service("budget", settings, key, logs / "budget-client-ledger.log"):
             originals = await _open_streams(settings)
         ledger = Topics(settings.prefix, settings.partitions).ledger
-        await _write(settings, ledger, _copies(originals, range(grants)))
+        await _write(settings, ledger, chain(_open_copies(originals), _copies(originals, range(grants))))
         before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
         async with AsyncClient(settings) as client:
             began, used = time.perf_counter(), time.process_time()
@@ -153,6 +156,13 @@ def _copies(originals: Records, numbers: Sequence[int]) -> Iterator[tuple[bytes,
         value = originals[b"grant|adult|" + original]
         value = value.replace(b'"stream":"%b"' % original, b'"stream":"%b"' % name)
         yield b"grant|%b|%b" % (owner, name), value.replace(b'"source":"adult"', b'"source":"%b"' % owner)
+
+
+def _open_copies(originals: Records) -> Iterator[tuple[bytes, bytes]]:
+    original = originals[b"grant|adult|counts-0"]
+    for number in range(OPEN_COPIES):
+        name = b"counts-copy-%d" % number
+        yield b"grant|adult|" + name, original.replace(b'"stream":"counts-0"', b'"stream":"%b"' % name)
 
 
 async def _write(settings: Settings, topic: str, pairs: Iterable[tuple[bytes, bytes]]) -> None:

@@ -6,6 +6,7 @@ import sqlite3
 import weakref
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
+from hashlib import blake2b
 from typing import Any, Final, Protocol, TypeVar
 
 import msgspec
@@ -22,7 +23,7 @@ from schemas import (
 from schemas.wire import DECODE_ERRORS, Codec, MalformedEventError
 from stream.errors import Invalid, Unknown, Unreachable
 from stream.formatting import MAX_COMPARED_NAMES, did_you_mean
-from stream.privacy.composition.costs import displayed_grant
+from stream.privacy.composition.costs import displayed_grant, ordinary_charges_left
 
 _codec: Codec[LedgerRecord] = Codec(LedgerRecord, limit=MAX_RECORD_BYTES)
 _Decoded = TypeVar("_Decoded", bound=BaseModel)
@@ -31,14 +32,19 @@ CACHE_KIB: Final = 32 * 1024
 """Most memory of a view's database; SQLite keeps the rest in a temporary file that has no name."""
 
 _SCHEMA: Final = """
-CREATE TABLE record (key BLOB NOT NULL UNIQUE, stream BLOB, open INTEGER, value BLOB NOT NULL);
+CREATE TABLE record (key BLOB NOT NULL UNIQUE, stream BLOB, open_group BLOB, value BLOB NOT NULL);
 CREATE INDEX by_stream ON record (stream) WHERE stream IS NOT NULL;
-CREATE INDEX open_grants ON record (key) WHERE open;
+CREATE INDEX by_open_group ON record (open_group, stream) WHERE open_group IS NOT NULL;
 """
 _PUT: Final = (
     "INSERT INTO record VALUES (?, ?, ?, ?) "
-    "ON CONFLICT (key) DO UPDATE SET open = excluded.open, value = excluded.value"
+    "ON CONFLICT (key) DO UPDATE SET open_group = excluded.open_group, value = excluded.value"
 )
+_FIRST_OF_GROUPS: Final = (
+    "WHERE stream IN (SELECT MIN(stream) FROM record WHERE open_group > ? AND open_group < ? GROUP BY open_group)"
+)
+MANY_ANSWERS: Final = 256
+"""Charged answers left that pay for any statement: as many as a statement has questions at most."""
 _KINDS: Final = (b"source|", b"grant|", b"population|", b"allotment|")
 """Prefixes of the keys that a view keeps: all of the ledger except receipts and its progress."""
 _AFTER: Final = b"}"
@@ -132,20 +138,21 @@ class LedgerView:
     def records_of(self, name: str) -> tuple[list[SourceRecord], list[GrantRecord]]:
         """Return what a statement FROM a name needs: the stream and its source, or a source's open streams.
 
-        If there is neither, some sources and open streams are returned, for the hint of the error.
+        Of open streams with the same mechanism, calibration and price only the first is returned. If
+        there is neither, some sources and open streams are returned, for the hint of the error.
         """
         grants = self._grants("WHERE stream = ?", name.encode())
         owner = grants[0].spec.source if grants else name
         sources = self._decode_all(SourceRecord, *_exactly(f"source|{owner}"))
         if grants:
             return sources, grants
-        prefix = f"grant|{name}|".encode()
+        prefix = f"{name}|".encode()
         if sources:
-            return sources, self._grants("WHERE open AND key > ? AND key < ?", prefix, prefix[:-1] + _AFTER)
+            return sources, self._grants(_FIRST_OF_GROUPS, prefix, prefix[:-1] + _AFTER)
         condition, *bounds = _prefixed(b"source|")
         some = MAX_COMPARED_NAMES + 1
         sources = self._decode_all(SourceRecord, f"{condition} LIMIT ?", *bounds, some)
-        return sources, self._grants("WHERE open LIMIT ?", some)
+        return sources, self._grants("WHERE open_group IS NOT NULL LIMIT ?", some)
 
     def _require_source(self, name: str) -> None:
         if not self._read("SELECT 1 FROM record WHERE key = ?", f"source|{name}".encode()):
@@ -171,24 +178,56 @@ class LedgerView:
             return self._database.execute(statement, bounds).fetchall()
 
 
-class _Grant(msgspec.Struct, gc=False):
+class _End(msgspec.Struct, gc=False):
     state: str
     ending: str | None = None
 
 
-_grant_decoder: Final = msgspec.json.Decoder(_Grant)
+class _Spec(msgspec.Struct, gc=False):
+    mechanism: msgspec.Raw
 
 
-def _row(key: bytes, value: bytes) -> tuple[bytes, bytes | None, bool | None, bytes]:
+class _Cutoff(msgspec.Struct, gc=False):
+    cutoff: int
+
+
+class _OpenGrant(msgspec.Struct, gc=False):
+    spec: _Spec
+    calibration: msgspec.Raw
+    answered: int
+    tops: int
+    surplus: int = 0
+    extensions: msgspec.Raw = msgspec.Raw(b"")
+
+
+_end_decoder: Final = msgspec.json.Decoder(_End)
+_grant_decoder: Final = msgspec.json.Decoder(_OpenGrant)
+_cutoff_decoder: Final = msgspec.json.Decoder(_Cutoff)
+
+
+def _row(key: bytes, value: bytes) -> tuple[bytes, bytes | None, bytes | None, bytes]:
     kind, _, rest = key.partition(b"|")
     if kind != b"grant":
         return key, None, None, value
+    source, _, stream = rest.partition(b"|")
     try:
-        grant = _grant_decoder.decode(value)
-        is_open = grant.state == "open" and grant.ending is None
+        end = _end_decoder.decode(value)
+        is_open = end.state == "open" and end.ending is None
+        traits = _statement_traits(value) if is_open else b""
     except DECODE_ERRORS:
-        is_open = True  # a record of a later version: the call that decodes it reports it
-    return key, rest.partition(b"|")[2], is_open, value
+        is_open, traits = True, value  # a record of a later version: the call that decodes it reports it
+    group = source + b"|" + blake2b(traits, digest_size=16).digest() if is_open else None
+    return key, stream, group, value
+
+
+def _statement_traits(value: bytes) -> bytes:
+    """Return equal bytes for grants that can answer the same statements at the same price."""
+    grant = _grant_decoder.decode(value)
+    mechanism, calibration, extensions = map(bytes, (grant.spec.mechanism, grant.calibration, grant.extensions))
+    left = ordinary_charges_left(_cutoff_decoder.decode(calibration).cutoff, grant.tops, max(grant.surplus, 0))
+    has_many = left > MANY_ANSWERS and not extensions
+    used = (grant.answered > 0, *(() if has_many else (grant.tops, grant.surplus)))
+    return b"%b|%b|%b|%b" % (mechanism, calibration, extensions, str(used).encode())
 
 
 def _exactly(key: str) -> tuple[str, bytes]:

@@ -87,7 +87,7 @@ def choose_stream(
     best = min(plans, key=_preference)
     if len(found) == 1:
         return best
-    return StreamChoice(best.target, best.plan, _choice_reason(best, len(found)))
+    return StreamChoice(best.target, best.plan, _choice_reason(best))
 
 
 def find_targets(
@@ -180,9 +180,9 @@ def _expected_cost(choice: StreamChoice) -> Fraction:
     return Fraction((after - before).loss, EPSILON_UNITS)
 
 
-def _choice_reason(choice: StreamChoice, streams: int) -> str:
+def _choice_reason(choice: StreamChoice) -> str:
     """Describe why a stream was chosen among the open streams of its source."""
     grant, cost = choice.target.grant, float(_expected_cost(choice))
     kind = grant.spec.mechanism.kind
     reason = f"least ε, {cost:.4g}" if cost else _FREE_REASONS[kind]
-    return f"cheapest of {streams} open streams: {kind}, {reason}"
+    return f"cheapest open stream: {kind}, {reason}"

@@ -11,11 +11,13 @@ import pytest
 from aiokafka import TopicPartition
 from aiokafka.errors import KafkaConnectionError, TopicAuthorizationFailedError
 
-from stream.client import ledger_reader
+from stream.client import ledger_reader, ledger_view
 from stream.client.ledger_reader import FollowedLedger
 from stream.client.ledger_view import LedgerView
 from stream.errors import Unknown, Unreachable
 from stream.processing.protocol import Record
+from stream.sql import choose_stream, parse_statement
+from stream.sql.statement_questions import MAX_QUESTIONS
 from tests import builders
 from tests.unit.client.outside import DOCUMENT, ROWS
 
@@ -281,6 +283,34 @@ def test_statement_needs_its_source_and_open_streams_only(ledger: Ledger) -> Non
         ["people"],
         ["second"],
     )
+
+
+def test_statement_reads_one_of_the_streams_that_cost_the_same() -> None:
+    """The first of several alike streams is read, and chosen as it would be among all."""
+    assert ledger_view.MANY_ANSWERS >= MAX_QUESTIONS
+    made = builders.installation(sources=[DOCUMENT], rows={"people": ROWS}, partitions=4)
+
+    def open_streams(*names: str, answers: int) -> None:
+        for name in names:
+            made.open(builders.stream(name, "people", "laplace", epsilon=5.0, mechanism={"answers": answers}))
+
+    open_streams("few-begun", "few-c", "few-b", "few-ended", answers=2)
+    open_streams("many-c", "many-b", "many-more", "many-a", "many-d", answers=400)
+    for name in ("few-begun", "few-ended", "few-ended", "many-a", "many-d", "many-d"):
+        made.ask(name, where="age >= 30")
+    made.extend("people", "many-more", 1.0)
+    view = LedgerView()
+    view.add(made.records(made.topics.ledger))
+    sources, grants = view.records_of("people")
+    groups = ["few-b", "few-begun", "many-a", "many-b", "many-more"]
+    assert sorted(one.spec.stream for one in grants) == groups
+    for statement in (
+        "SELECT COUNT(*) FROM people",
+        "SELECT sex, SUM(age) AS n, COUNT(*) AS m FROM people GROUP BY sex",
+    ):
+        read = parse_statement(statement)
+        chosen = choose_stream(read, sources, view.grants("people", None, None)).target.grant
+        assert choose_stream(read, sources, grants).target.grant == chosen
 
 
 def test_view_reports_a_full_disk_and_keeps_what_it_had(ledger: Ledger) -> None:

@@ -191,7 +191,7 @@ def test_the_cheapest_open_stream_of_a_source_answers() -> None:
     assert (table.stream, table.epsilon, table.why) == (
         "few",
         1.0,
-        "cheapest of 2 open streams: laplace, least ε, 1",
+        "cheapest open stream: laplace, least ε, 1",
     )
     made.sql("SELECT COUNT(*) FROM cells WHERE \"Sex\" = 'F'")
     table = made.sql(counts)
