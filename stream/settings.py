@@ -12,6 +12,7 @@ from pydantic_settings import BaseSettings, SettingsConfigDict
 
 PREFIX: Final = "SOTTO_"
 """Prefix of every environment variable."""
+MS_PER_DAY: Final = 86_400_000
 MAX_PORT: Final = 65_535
 """Largest port number."""
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import secrets
-from typing import Final
 
 from stream.engine.group_engine import Engine
 from stream.engine.health import ServiceHealth
@@ -11,7 +10,7 @@ from stream.engine.session import EngineRole
 from stream.kafka.topics.layouts import budget_group, worker_group
 from stream.privacy.noise import NoiseKey
 from stream.processing.topic_names import LEDGER_PARTITIONS, Topics
-from stream.settings import Settings
+from stream.settings import MS_PER_DAY, Settings
 from stream.tables import GuardedReader, ReadingLimits, TableStore
 
 
@@ -26,9 +25,6 @@ def table_store(settings: Settings, key: NoiseKey, *, keeps_tables: bool = True)
     )
     reader = GuardedReader(limits)
     return TableStore.keyed_by(key, read=reader, stamp=reader.stamp, keeps_tables=keeps_tables)
-
-
-MS_PER_DAY: Final = 86_400_000
 
 
 def build_worker_engine(

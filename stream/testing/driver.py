@@ -58,6 +58,7 @@ from stream.questions.stream_watch import (
     parse_opening,
     parse_source_name,
 )
+from stream.settings import MS_PER_DAY
 from stream.testing.memory_installation import Delivery, MemoryInstallation, Place, as_frame, as_key
 from stream.worker.fair_shares import Limits
 
@@ -139,6 +140,7 @@ class _Options(BaseModel):
     partitions: Annotated[int, Field(ge=1, le=10_000)]
     work_outstanding: Annotated[float, Field(ge=0.0, le=86_400.0)]
     work_rate: Annotated[float, Field(gt=0.0, le=1024.0)]
+    retire_days: Annotated[float, Field(ge=0.0, le=36_500.0)]
 
 
 class NotReproducibleError(AssertionError):
@@ -177,16 +179,23 @@ class Driver(MemoryInstallation, SyncCalls):
         partitions: int = 4,
         work_outstanding: float = 0.0,
         work_rate: float = 0.5,
+        retire_days: float = 7.0,
     ) -> None:
         """Create an installation; the key is a ``NoiseKey``, 32 bytes, or 64 hexadecimal digits.
 
-        ``work_outstanding`` and ``work_rate`` are the settings of these names; by default, work is
-        not limited.
+        ``work_outstanding``, ``work_rate`` and ``retire_days`` are the settings of these names, in the
+        driver's time; by default, work is not limited.
         """
-        given = {"partitions": partitions, "work_outstanding": work_outstanding, "work_rate": work_rate}
+        given = {
+            "partitions": partitions,
+            "work_outstanding": work_outstanding,
+            "work_rate": work_rate,
+            "retire_days": retire_days,
+        }
         options = validate_as_invalid(lambda: _Options.model_validate(given))
         limits = Limits.of(options.work_outstanding, options.work_rate)
-        super().__init__(as_key(noise_key), Topics(partitions=options.partitions), limits)
+        retire_after_ms = round(options.retire_days * MS_PER_DAY)
+        super().__init__(as_key(noise_key), Topics(partitions=options.partitions), limits, retire_after_ms)
         self._id_count = 0
         self._last: Delivery | None = None
         self._calls = MemoryCalls(self.topics, self._send_requests, self._ask, self.log, self._new_id)

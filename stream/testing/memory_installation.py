@@ -145,10 +145,11 @@ MAX_WAIT_SECONDS: Final = 100 * 366 * 86_400
 class MemoryInstallation:
     """Topics in memory; after each input, the services' processors run until no record is left."""
 
-    def __init__(self, key: NoiseKey, topics: Topics, limits: Limits) -> None:
+    def __init__(self, key: NoiseKey, topics: Topics, limits: Limits, retire_after_ms: int) -> None:
         self.topics = topics
         self._key = key
         self._limits = limits
+        self._retire_after_ms = retire_after_ms
         self._now = 0
         self._tables = TableStore.keyed_by(self._key)
         self._frames: dict[str, pl.DataFrame] = {}
@@ -179,6 +180,8 @@ class MemoryInstallation:
 
     def wait(self, seconds: float) -> None:
         """Advance the driver's clock, which stamps records, refills work shares and renews budgets.
+
+        Streams that ended ``retire_days`` ago are retired with the next request.
 
         Examples:
             >>> client.wait(60)
@@ -233,6 +236,7 @@ class MemoryInstallation:
             new_incarnation=lambda record: blake3(
                 f"{record.topic} {record.offset}".encode(), key=self._key.secret
             ).digest(16),
+            retire_after_ms=self._retire_after_ms,
         )
         self._budget.restore(self.compacted((topics.ledger, 0)))
         self._budget.restored()
@@ -270,8 +274,10 @@ class MemoryInstallation:
                 moved |= self._process_next(topics.queries, partition, worker.prepare, worker.process)
             moved |= self._feeds.step()
             if not moved and not self._feeds.idle(self._now / 1000):
-                self.write(self._budget.idle(self._now / 1000))
-                return
+                outputs = self._budget.idle(self._now / 1000)
+                self.write(outputs)
+                if not outputs:
+                    return
 
     def _follow(self, partition: int) -> bool:
         worker = self._workers[partition]

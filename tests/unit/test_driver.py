@@ -30,6 +30,7 @@ from stream.processing.protocol import Record
 from stream.questions.live_events import parse_time
 from stream.questions.question_forms import as_settings, as_source
 from stream.secret_files import SecretFileError
+from stream.settings import Settings
 from stream.tables.rows import Rows
 from stream.testing import memory_installation as testing
 from stream.testing.memory_installation import as_frame
@@ -134,6 +135,10 @@ class CrashMachine(RuleBasedStateMachine):
     def halt_a_source(self, source: str, odds: int) -> None:
         if odds == 0:
             self.both(lambda one: one.halt(source))
+
+    @rule(days=st.sampled_from([0.01, 8.0]))
+    def wait(self, days: float) -> None:
+        self.both(lambda one: one.wait(days * 86_400))
 
     @rule()
     def crash(self) -> None:
@@ -286,6 +291,33 @@ def test_redelivery_notices_state_that_the_changelog_does_not_hold() -> None:
     del driver._logs[place][:2]
     with pytest.raises(NotReproducibleError, match=r"the 1 redelivered events gave other bytes"):
         driver.redeliver()
+
+
+def retired_after(days: float, **options: float) -> bool:
+    """Return whether a stream that was closed this long ago is retired at the next request."""
+    driver = Driver(KEY, partitions=2, **options)
+    driver.register(FEED)
+    driver.open(opening("ended"))
+    driver.close("feed", "ended")
+    left = driver.budget("feed").left
+    driver.wait(86_400 * days)
+    driver.open(opening("open"))
+    driver.close("feed", "open")
+    for _ in range(2):
+        assert driver.budget("feed").left == left
+        [answer] = driver.ask_many([{"stream": "ended", "value": 1.0}])
+        assert answer.outcome == "halted"
+        with pytest.raises(Refused):
+            driver.open(opening("ended"))
+        driver.crash()
+    return "ended" not in {one.spec.stream for one in driver.list_streams()}
+
+
+def test_driver_retires_streams_as_the_services_do() -> None:
+    """The default is the setting's, in the driver's time; answers and refusals stay the same."""
+    days = Settings().retire_days
+    assert (retired_after(days), retired_after(days + 0.1)) == (False, True)
+    assert (retired_after(days, retire_days=1.0), retired_after(days + 1, retire_days=0.0)) == (True, False)
 
 
 def test_nothing_asked_is_nothing_to_redeliver() -> None:
