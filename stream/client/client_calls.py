@@ -439,6 +439,17 @@ class AsyncCalls(ABC):
         """
         return (await self._read_ledger()).grant(source, stream)
 
+    async def source_of(self, stream: str) -> str:
+        """Return the name of a stream's source; ``Unknown`` if the ledger has no such stream.
+
+        Examples:
+            >>> client.source_of("counts")
+            'people'
+        """
+        if (source := (await self._read_ledger()).source_name_of(stream)) is None:
+            raise Unknown(f"stream '{stream}': is not known, or has ended and is retired; see 'sotto stream list'")
+        return source
+
     async def digests(self, streams: Iterable[str]) -> dict[str, tuple[StreamStatus, float]]:
         """Return the last status of each stream, with the status's Unix time in seconds.
 
@@ -584,6 +595,7 @@ class SyncCalls(ABC):
     list_streams = make_synchronous(AsyncCalls.list_streams)
     budget = make_synchronous(AsyncCalls.budget)
     grant = make_synchronous(AsyncCalls.grant)
+    source_of = make_synchronous(AsyncCalls.source_of)
     digests = make_synchronous(AsyncCalls.digests)
     trail = make_generator_method(AsyncCalls.trail)
     dead_letters = make_generator_method(AsyncCalls.dead_letters)

@@ -145,7 +145,11 @@ def test_up_serves_the_readme_and_leaves_no_process_behind(tmp_path: Path) -> No
             poor = run_in(*extend[:-1], "100", environment=environment)
             assert poor.returncode == 1
             assert "source 'vitals' cannot pay: ε = " in poor.stderr
-            assert run_in("stream", "close", "vitals", "ward-7", environment=environment).returncode == 0
+            unknown = run_in("stream", "close", "ward-9", environment=environment)
+            assert "error: stream 'ward-9': is not known" in unknown.stderr
+            planned = run_in("plan", "--source", "vitals", "--epsilon", "1", environment=environment)
+            assert planned.returncode == 0, planned.stderr
+            assert run_in("stream", "close", "ward-7", environment=environment).returncode == 0
             budget = _settled(environment)
             assert budget["source"]["refunded"]["epsilon"] > 0
             shown = run_in("stream", "show", "vitals", "ward-7", environment=environment)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Annotated, Final
 
 import typer
@@ -16,7 +17,16 @@ from stream.cli.manage.record_rows import (
     is_source_or_period,
     join_grants,
 )
-from stream.cli.output import AsJson, format_amount, read_as, requested_amount, say, show_json, show_table
+from stream.cli.output import (
+    AsJson,
+    CommandError,
+    format_amount,
+    read_as,
+    requested_amount,
+    say,
+    show_json,
+    show_table,
+)
 from stream.client.async_client import AsyncClient
 from stream.errors import Missing
 from stream.formatting import describe_choice, describe_table_bound
@@ -26,11 +36,11 @@ from stream.questions.question_forms import opening_adapter
 from stream.questions.stream_watch import describe_standing_query, describe_window_count, period_of
 
 _PAGE: Final = 1000
+MAX_NAMES: Final = 2
 
 app = typer.Typer(help="Streams: a mechanism over a source.", no_args_is_help=True)
-SourceName = Annotated[str, typer.Argument(help="The stream's source.")]
 Analyst = Annotated[str | None, typer.Option(help="The analyst; the cost is also charged to their allotments.")]
-StreamName = Annotated[str, typer.Argument(help="The stream.")]
+Names = Annotated[list[str], typer.Argument(metavar="stream", help="The stream; its source may precede it.")]
 
 
 @app.command("open")
@@ -102,8 +112,7 @@ def list_streams(
 
 @app.command("extend")
 def extend(
-    source: SourceName,
-    stream: StreamName,
+    names: Names,
     epsilon: Annotated[
         float,
         typer.Option(help="ε to add; only the whole charged answers that it pays for are granted and charged."),
@@ -116,41 +125,39 @@ def extend(
     as_json: AsJson = False,
 ) -> None:
     """Grant a stream further charged answers; it keeps its measurements."""
-    receipt, grant, declared = call_client(
-        lambda client: _extend(client, source, stream, (epsilon, delta), analyst)
-    )
+    receipt, grant, declared = call_client(lambda client: _extend(client, names, (epsilon, delta), analyst))
     if as_json:
         show_json(receipt)
         return
     cutoff = charged_answers(grant.calibration, grant.extensions)
     say(
-        f"stream {stream}: {receipt.answers:,} more charged answers for {format_amount(receipt.granted or grant.cost)}; {cutoff:,} in all"
+        f"stream {grant.spec.stream}: {receipt.answers:,} more charged answers for {format_amount(receipt.granted or grant.cost)}; {cutoff:,} in all"
     )
     _print_promises(grant, declared)
 
 
 @app.command("close")
-def close(source: SourceName, stream: StreamName, as_json: AsJson = False) -> None:
+def close(names: Names, as_json: AsJson = False) -> None:
     """Close a stream and refund its provably unspent grant to its source."""
-    _print_ending(stream, call_client(lambda client: client.close(source, stream)), as_json=as_json)
+    _print_ending(names, call_client(lambda client: _close(client, names)), as_json=as_json)
 
 
 @app.command("halt")
-def halt(source: SourceName, stream: StreamName, as_json: AsJson = False) -> None:
+def halt(names: Names, as_json: AsJson = False) -> None:
     """Stop a stream from answering, for good."""
-    _print_ending(stream, call_client(lambda client: client.halt(source, stream)), as_json=as_json)
+    _print_ending(names, call_client(lambda client: _halt(client, names)), as_json=as_json)
 
 
 @app.command("show")
-def show(source: SourceName, stream: StreamName, as_json: AsJson = False) -> None:
+def show(names: Names, as_json: AsJson = False) -> None:
     """Show a stream's grant."""
-    shown, declared = call_client(lambda client: _fetch_grant(client, source, stream))
+    shown, declared = call_client(lambda client: _fetch_grant(client, names))
     grant = shown.grant
     if as_json:
         show_json(grant)
         return
     show_table(
-        f"{stream} on {source}: {shown.state}{f' ({shown.reason})' if shown.reason else ''}",
+        f"{grant.spec.stream} on {grant.spec.source}: {shown.state}{f' ({shown.reason})' if shown.reason else ''}",
         ["method", "α", "asked", "cost", "spent", "refunded", "answered", "charged", "as of"],
         [
             [
@@ -188,11 +195,11 @@ def _price(grant: GrantRecord) -> str:
     return requested_amount(grant.spec) if rho is None else f"{requested_amount(grant.spec)} (ρ {rho:.4g})"
 
 
-def _print_ending(stream: str, receipt: Receipt, *, as_json: bool) -> None:
+def _print_ending(names: Sequence[str], receipt: Receipt, *, as_json: bool) -> None:
     if as_json:
         show_json(receipt)
     else:
-        say(f"stream {stream}: {'closed' if receipt.state == 'closed' else receipt.outcome}")
+        say(f"stream {names[-1]}: {'closed' if receipt.state == 'closed' else receipt.outcome}")
 
 
 async def _open(
@@ -204,9 +211,26 @@ async def _open(
     return receipt, grant, (await client.budget(spec.source)).source
 
 
+async def _resolve_names(client: AsyncClient, names: Sequence[str]) -> tuple[str, str]:
+    """Return a stream's source and name; the source is looked up if only the stream is given."""
+    if len(names) > MAX_NAMES:
+        raise CommandError(f"names: {len(names)} are given; give the stream, or its source and the stream")
+    stream = names[-1]
+    return (names[0] if len(names) == MAX_NAMES else await client.source_of(stream)), stream
+
+
+async def _close(client: AsyncClient, names: Sequence[str]) -> Receipt:
+    return await client.close(*await _resolve_names(client, names))
+
+
+async def _halt(client: AsyncClient, names: Sequence[str]) -> Receipt:
+    return await client.halt(*await _resolve_names(client, names))
+
+
 async def _extend(
-    client: AsyncClient, source: str, stream: str, price: tuple[float, float], analyst: str | None
+    client: AsyncClient, names: Sequence[str], price: tuple[float, float], analyst: str | None
 ) -> tuple[Receipt, GrantRecord, Source]:
+    source, stream = await _resolve_names(client, names)
     receipt = await client.extend(source, stream, *price, analyst=analyst)
     return receipt, await client.grant(source, stream), (await client.budget(source)).source
 
@@ -232,6 +256,7 @@ async def _fetch_lines(
     return [Line(line.name, one, line.period) for line, one in zip(lines, shown, strict=True)]
 
 
-async def _fetch_grant(client: AsyncClient, source: str, stream: str) -> tuple[ShownGrant, Source]:
+async def _fetch_grant(client: AsyncClient, names: Sequence[str]) -> tuple[ShownGrant, Source]:
+    source, stream = await _resolve_names(client, names)
     [shown] = await join_grants(client, [await client.grant(source, stream)])
     return shown, (await client.budget(source)).source

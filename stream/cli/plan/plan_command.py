@@ -80,7 +80,9 @@ def plan(
     ] = 0.5,
     source: Annotated[
         str | None,
-        typer.Option(help="Without --mechanism: the source's definition as JSON: inline, a file, or -."),
+        typer.Option(
+            help="Without --mechanism: the source: a registered one's name, or its definition as JSON: inline, a file, or -."
+        ),
     ] = None,
     standing: Annotated[
         str | None,
@@ -91,6 +93,8 @@ def plan(
     cutoff: Annotated[
         int | None,
         typer.Option(
+            "--cutoff",
+            "--answers",
             help="Number of charged answers: aboves, noisy answers, measurements or updates. If omitted, mechanisms that charge each answer are planned for all --queries.",
             min=1,
         ),

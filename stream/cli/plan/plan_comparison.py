@@ -294,7 +294,7 @@ def _plan_command(best: Choice, goal: PlanGoal, sensitivity: float) -> str:
         "--mechanism": best.kind,
         "--epsilon": spec.get("epsilon"),
         "--queries": goal.queries,
-        "--cutoff": None if cutoff is None else mechanism.get(cutoff),
+        "--answers" if cutoff == "answers" else "--cutoff": None if cutoff is None else mechanism.get(cutoff),
         "--delta": goal.delta or None,
         "--beta": goal.beta,
         **_cell_options(facts),

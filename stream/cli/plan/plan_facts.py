@@ -8,8 +8,6 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any, Final, Literal
 
-from pydantic import TypeAdapter
-
 from schemas import (
     Calibration,
     EstimateCalibration,
@@ -28,7 +26,8 @@ from schemas import (
     UnknownGroupsCalibration,
     ValuesSource,
 )
-from stream.cli.output import CommandError, console, read_as, show_table
+from stream.cli.output import CommandError, console, show_table
+from stream.cli.plan.source_argument import read_source
 from stream.formatting import format_error_bound
 from stream.privacy.accuracy.source_facts import Movement, SourceFacts
 from stream.privacy.planning.form_accuracy import FORMS, Form, RankedAttribute, SummedAttribute
@@ -53,8 +52,6 @@ _VALUE_OR_TABLE_FORMS = {"alarm", "candidates"}
 _SUM_FORMS: Final = {"sum", "mean"}
 _WINDOW_FORM: Final = "running"
 
-_sources: TypeAdapter[Source] = TypeAdapter(Source)
-
 
 @dataclass(frozen=True, slots=True)
 class SourceOptions:
@@ -75,7 +72,7 @@ class SourceOptions:
 
 def parse_source(options: SourceOptions) -> Source | None:
     """Parse the source's definition, if one is given."""
-    return None if options.document is None else read_as(_sources, options.document)
+    return None if options.document is None else read_source(options.document)
 
 
 def group_by_indices(options: SourceOptions, source: Source | None) -> tuple[int, ...]:

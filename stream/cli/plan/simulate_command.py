@@ -8,10 +8,8 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import typer
-from pydantic import TypeAdapter
 from rich.console import Console
 
-from schemas import Source
 from stream.cli.output import (
     AsJson,
     CommandError,
@@ -24,6 +22,7 @@ from stream.cli.output import (
 )
 from stream.cli.plan.plots import new_figure, plot_simulation
 from stream.cli.plan.public_data import RegisteredSources, public_data
+from stream.cli.plan.source_argument import read_source
 from stream.dev.simulation import ErrorSummary, SimulationReport, read_questions
 from stream.dev.simulation import simulate as simulate_stream
 from stream.formatting import format_error_bound
@@ -32,8 +31,6 @@ from stream.questions.question_forms import opening_adapter
 MAX_RUNS = 1000
 MAX_SYNTHETIC_ROWS = 10_000_000
 _SHOWN_REJECTIONS = 5
-
-_sources: TypeAdapter[Source] = TypeAdapter(Source)
 
 
 def simulate(
@@ -48,7 +45,8 @@ def simulate(
     source: Annotated[
         str | None,
         typer.Option(
-            help="The source as for 'sotto source add'. Read from the ledger if omitted.", metavar="SOURCE"
+            help="The source as for 'sotto source add', or a registered source's name; if omitted, the stream's source.",
+            metavar="SOURCE",
         ),
     ] = None,
     table: Annotated[
@@ -74,7 +72,7 @@ def simulate(
     if plot is not None:
         new_figure(plot, width=1, height=1)  # fails early
     registered = RegisteredSources()
-    definition = registered.find_source(wanted.source) if source is None else read_as(_sources, source)
+    definition = registered.find_source(wanted.source) if source is None else read_source(source)
     seed = secrets.randbits(31) if seed is None else seed
     frame, data = public_data(definition, registered, table, rows, seed)
     with Console(stderr=True).status(f"simulating {runs:,} run{'s' * (runs != 1)} of {len(queries):,} questions"):

@@ -17,7 +17,6 @@ from schemas import (
     Laplace,
     RunningCount,
     RunningCountCalibration,
-    Source,
     StandingQuery,
     StreamSpec,
     UnknownGroups,
@@ -27,6 +26,7 @@ from stream.budget.openings import facts_for_plan
 from stream.budget.standing_streams import complete_spec, groups_per_window, promised_windows
 from stream.cli.output import CommandError, format_amount, read_as, say, show_json, show_table
 from stream.cli.plan.plan_facts import describe_noise
+from stream.cli.plan.source_argument import read_source
 from stream.formatting import format_error_bound
 from stream.privacy.accuracy.source_facts import SourceFacts
 from stream.privacy.composition.costs import PARTS_PER_CHARGE, stream_cost, to_amount
@@ -39,8 +39,6 @@ from stream.processing.control_order import groups_by_text
 from stream.questions.stream_watch import describe_live_topic, describe_standing_query, describe_window_count
 
 _DAY_MS: Final = 86_400_000
-
-_sources: TypeAdapter[Source] = TypeAdapter(Source)
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,7 +69,7 @@ def show_standing(stream: str, source: str | None, *, as_json: bool) -> None:
     """Plan a stream on a source, both given as JSON documents, and print the plan."""
     if source is None:
         raise CommandError("--standing: needs a live topic; give it with --source")
-    declared = read_as(_sources, source)
+    declared = read_source(source)
     spec = read_as(TypeAdapter(StreamSpec), stream)
     if not isinstance(declared, EventsSource):
         raise CommandError(
