@@ -400,11 +400,16 @@ class AsyncCalls(ABC):
         return [one for one in found if wanted in {(None, None), (one.source, one.population)}]
 
     async def list_streams(
-        self, source: str | None = None, *, limit: int | None = None, after: str | None = None
+        self,
+        source: str | None = None,
+        *,
+        limit: int | None = None,
+        after: str | None = None,
+        periods: bool = False,
     ) -> list[GrantRecord]:
         """Return the grants of the streams of one source, or of all sources, sorted by stream.
 
-        A page has at most ``limit`` grants and begins behind the stream ``after``: for the next page
+        With ``periods``, the streams on the accounts of the source's periods are included. A page has at most ``limit`` grants and begins behind the stream ``after``: for the next page
         give the name of the last stream.
 
         Raises:
@@ -419,7 +424,7 @@ class AsyncCalls(ABC):
         """
         if limit is not None and (isinstance(limit, bool) or not isinstance(limit, int) or limit < 1):
             raise Invalid(f"limit: is {limit!r}; give a number of streams from 1 on, or None for all of them")
-        return (await self._read_ledger()).grants(source, limit, after)
+        return (await self._read_ledger()).grants(source, limit, after, periods=periods)
 
     async def budget(self, source: str) -> SourceRecord:
         """Return a source's budget: granted, spent, refunded and left; ``Unknown`` if not registered.

@@ -16,7 +16,14 @@ from stream.budget.receipts import RECEIPT_KEY_PREFIX
 from stream.caches import ENTRY_BYTES, RecentCache
 from stream.client.kafka_connection import Connection, translate_errors
 from stream.client.ledger_view import LedgerView
-from stream.engine.restore import TopicWentBackError, read_to_end, reader, require_visible
+from stream.engine.restore import (
+    READ_TIMEOUT_MS,
+    TopicWentBackError,
+    read_to_end,
+    readable,
+    reader,
+    require_visible,
+)
 from stream.errors import Forbidden, SottoError, Unknown
 from stream.questions.stream_watch import (
     StreamOpening,
@@ -38,6 +45,24 @@ async def read_topic(
             partition = TopicPartition(topic, number)
             async for records in read_to_end(consumer, partition, connection.settings.batch_events):
                 yield records
+
+
+async def read_latest_first(connection: Connection, topic: str) -> AsyncGenerator[Sequence[ConsumerRecord], None]:
+    """Yield the committed records of a topic's first partition in batches, the latest record first."""
+    async with connection.reader(topic) as consumer:
+        partition, most = TopicPartition(topic, 0), connection.settings.batch_events
+        consumer.assign([partition])
+        first = (await consumer.beginning_offsets([partition]))[partition]
+        end = (await consumer.end_offsets([partition]))[partition]
+        while end > first:
+            start = max(first, end - most)
+            consumer.seek(partition, start)
+            found: list[ConsumerRecord] = []
+            while await consumer.position(partition) < end:
+                fetched = await consumer.getmany(partition, timeout_ms=READ_TIMEOUT_MS, max_records=most)
+                found += [one for one in readable(fetched.get(partition, ())) if one.offset < end]
+            yield found[::-1]
+            end = start
 
 
 async def read_ledger_records(connection: Connection) -> list[LedgerRecord]:

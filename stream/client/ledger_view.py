@@ -19,6 +19,7 @@ from schemas import (
     LedgerRecord,
     PopulationRecord,
     SourceRecord,
+    registered_as,
 )
 from schemas.wire import DECODE_ERRORS, Codec, MalformedEventError
 from stream.errors import Invalid, Unknown, Unreachable
@@ -121,8 +122,12 @@ class LedgerView:
         hint = did_you_mean(stream, self._names(prefix)) or f"; see 'sotto source show {source}'"
         raise Unknown(f"stream '{stream}' of source '{source}' is not known{hint}")
 
-    def grants(self, source: str | None, limit: int | None, after: str | None) -> list[GrantRecord]:
+    def grants(
+        self, source: str | None, limit: int | None, after: str | None, *, periods: bool = False
+    ) -> list[GrantRecord]:
         """Return the grants of one source or all, sorted by stream, from the first one behind ``after``.
+
+        With ``periods``, grants of the accounts of a source's periods are included.
 
         Raises:
             Unknown: the source is not registered.
@@ -132,8 +137,21 @@ class LedgerView:
             return self._grants("WHERE stream > ? ORDER BY stream LIMIT ?", behind, most)
         self._require_source(source)
         prefix = f"grant|{source}|".encode()
+        if periods:
+            streams = sorted(self._streams_with_periods(source, behind))[:limit]
+            return [grant for one in streams for grant in self._grants("WHERE stream = ?", one)]
         condition = "WHERE key > ? AND key < ? ORDER BY key LIMIT ?"
         return self._grants(condition, prefix + behind, prefix[:-1] + _AFTER, most)
+
+    def _streams_with_periods(self, source: str, behind: bytes) -> Iterator[bytes]:
+        """Yield the streams of a source and of its periods' accounts whose names are after ``behind``."""
+        first = f"grant|{source}".encode()
+        condition = "WHERE key > ? AND key < ? OR key > ? AND key < ?"
+        bounds = (first + b"|" + behind, first + _AFTER, first + b"@", first + b"A")
+        for stream, key in self._read(f"SELECT stream, key FROM record {condition}", *bounds):  # noqa: S608  (constants)
+            account = key.split(b"|")[1].decode()
+            if stream > behind and source in {account, registered_as(account)}:
+                yield stream
 
     def records_of(self, name: str) -> tuple[list[SourceRecord], list[GrantRecord]]:
         """Return what a statement FROM a name needs: the stream and its source, or a source's open streams.

@@ -10,7 +10,7 @@ import pytest
 from sotto import AsyncClient
 from stream.settings import Settings
 from tests.builders import source
-from tests.commands import run_installed
+from tests.commands import run_in, run_installed
 from tests.conftest import StartService
 
 pytestmark = pytest.mark.kafka
@@ -31,3 +31,16 @@ async def test_the_trail_of_a_source_that_nobody_registered_is_an_error_and_no_f
     assert not export.exists()
     nothing = run_installed(settings, "ledger", "trail", "--source", "vitals", "--analyst", "vera", "--json")
     assert json.loads(nothing.stdout) == []
+
+
+async def test_trail_command_reads_the_latest_entries_from_the_end(
+    settings: Settings, client: AsyncClient, start: StartService
+) -> None:
+    """Offsets between entries, which transactions take up, do not count as entries."""
+    start("budget")
+    for name in ("first", "second", "third", "fourth"):
+        await client.register(source(name, epsilon=1.0))
+    address = {"SOTTO_BOOTSTRAP": settings.bootstrap, "SOTTO_PREFIX": settings.prefix, "SOTTO_BATCH_EVENTS": "3"}
+    for wanted, names in (("--last", "2"), ["third", "fourth"]), (("--source", "second"), ["second"]):
+        shown = run_in("ledger", "trail", "--json", *wanted, environment=address)
+        assert [entry["source"] for entry in json.loads(shown.stdout)] == names, shown.stderr

@@ -111,6 +111,12 @@ def test_stream_list_pages_list_each_period_separately(run: Any) -> None:
     assert "no streams behind 'late~'" in run("stream", "list", "--after", "late~")
 
 
+def test_stream_list_reads_no_status(run: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Kafka finds no status by its stream, so a page would cost a read of the whole topic."""
+    monkeypatch.delattr(InMemory, "digests")
+    assert "1 streams" in run("stream", "list", "--limit", "1")
+
+
 def test_what_has_no_periods_is_listed_as_before() -> None:
     assert group_by_name(["b", "a", "b-c"], str) == [("b", "b", ""), ("a", "a", ""), ("b-c", "b-c", "")]
     assert [short_start(f"2013-01-01T{at}Z") for at in ("00:00:00", "05:00:00", "05:30:10")] == [

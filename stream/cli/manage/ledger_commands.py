@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import re
-from collections import deque
-from collections.abc import AsyncGenerator, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import AsyncGenerator, Callable, Generator, Iterable, Iterator, Mapping, Sequence
+from contextlib import closing, contextmanager
+from itertools import chain, islice
 from pathlib import Path
 from typing import Annotated, Any, Final, Literal
 
@@ -19,7 +19,7 @@ from stream.budget.receipts import EMPTY_TRAIL_HEAD, BrokenTrailError, trail_cod
 from stream.cli.manage.record_rows import call_client, create_owner_only_file, read_lines, summary_row, write_trail
 from stream.cli.output import AsJson, CommandError, say, show_json, show_table
 from stream.client.kafka_connection import Connection, translate_errors
-from stream.client.ledger_reader import read_ledger_records, read_topic
+from stream.client.ledger_reader import read_latest_first, read_ledger_records, read_topic
 from stream.kafka.client.local_address import local_settings
 from stream.optional_packages import explain_missing_packages
 
@@ -56,14 +56,17 @@ def trail(
 ) -> None:
     """Show or export requests, decisions and events of streams."""
     given = {"source": source, "stream": stream, "analyst": analyst}
-    batches = _matching_entries({name: value for name, value in given.items() if value is not None})
+    batches = _matching_entries(
+        {name: value for name, value in given.items() if value is not None}, latest_first=export is None
+    )
     if export is not None:
         count = write_trail(export, batches)
         typer.echo(f"{count} entries in {export}")
         return
-    latest = deque((entry for batch in batches for entry, _ in batch), last)
+    with closing(batches):
+        latest = [entry for entry, _ in islice(chain.from_iterable(batches), last)][::-1]
     if as_json:
-        show_json(list(latest))
+        show_json(latest)
         return
     show_table(
         f"the latest {len(latest)} entries" if latest else "no entries",
@@ -160,10 +163,12 @@ def _parse_head(text: str) -> TrailHead:
     return TrailHead(entries=int(found[1]), digest=found[2], time=0)
 
 
-def _matching_entries(wanted: Mapping[str, str]) -> Iterator[list[tuple[TrailRecord, bytes]]]:
+def _matching_entries(
+    wanted: Mapping[str, str], *, latest_first: bool
+) -> Generator[list[tuple[TrailRecord, bytes]], None, None]:
     """Yield batches of entries with the ``wanted`` fields; Unknown if the source does not exist."""
     found = False
-    for values in _batches():
+    for values in _batches(read_latest_first if latest_first else read_topic):
         entries = [(trail_codec.decode(value), value) for value in values]
         batch = [
             one for one in entries if all(getattr(one[0], name, None) == value for name, value in wanted.items())
@@ -174,10 +179,10 @@ def _matching_entries(wanted: Mapping[str, str]) -> Iterator[list[tuple[TrailRec
         call_client(lambda client: client.budget(wanted["source"]))
 
 
-def _batches() -> Iterator[Sequence[bytes]]:
+def _batches(read: Callable[[Connection, str], AsyncGenerator[Sequence[Any], None]]) -> Iterator[Sequence[bytes]]:
     """Yield the trail from Kafka in batches."""
     with asyncio.Runner() as runner, _connected(runner) as connection:
-        batches = read_topic(connection, connection.topics.trail)
+        batches = read(connection, connection.topics.trail)
         try:
             while (batch := runner.run(_next_batch(batches))) is not None:
                 yield [record.value or b"" for record in batch]
@@ -209,7 +214,7 @@ def _verify_topics(noted: Iterable[TrailHead]) -> Verification:
     head = next((one.trail for one in ledger if isinstance(one, LedgerProgress)), None) or EMPTY_TRAIL_HEAD
     check, compared = TrailCheck(noted), None
     try:
-        for batch in _batches():
+        for batch in _batches(read_topic):
             for value in batch:
                 if check.head.entries == head.entries:
                     compared = check.compare_ledger(ledger)

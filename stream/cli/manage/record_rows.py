@@ -25,7 +25,6 @@ from schemas import (
     SourceRecord,
     StreamStatus,
     TrailRecord,
-    named_from,
     registered_as,
 )
 from stream.budget.receipts import entry_digest
@@ -202,12 +201,6 @@ def _merge_periods(name: str, found: list[_Item], name_of: Callable[[_Item], str
 def short_start(start: str) -> str:
     """Return a period's start without "Z" and without seconds, minutes and hours that are zero."""
     return start.removesuffix("Z").removesuffix(":00").removesuffix("T00:00")
-
-
-def is_source_or_period(source: str, wanted: str) -> bool:
-    """Return whether ``source`` is ``wanted`` or an account of one of its periods."""
-    named = named_from(source)
-    return wanted == source or (named is not None and named[0] == wanted)
 
 
 _AMOUNTS: Final = ("asked", "left", "granted", "spent", "refunded")

@@ -7,14 +7,12 @@ from typing import Annotated, Final
 
 import typer
 
-from schemas import EventsSource, GrantRecord, OpeningSpec, Receipt, Source, registered_as
+from schemas import GrantRecord, OpeningSpec, Receipt, Source, registered_as
 from stream.cli.manage.record_rows import (
     AllPeriods,
-    Line,
     ShownGrant,
     call_client,
     group_by_name,
-    is_source_or_period,
     join_grants,
 )
 from stream.cli.output import (
@@ -35,7 +33,6 @@ from stream.privacy.composition.costs import charged_answers
 from stream.questions.question_forms import opening_adapter
 from stream.questions.stream_watch import describe_standing_query, describe_window_count, period_of
 
-_PAGE: Final = 1000
 MAX_NAMES: Final = 2
 
 app = typer.Typer(help="Streams: a mechanism over a source.", no_args_is_help=True)
@@ -82,12 +79,18 @@ def list_streams(
     after: Annotated[str | None, typer.Option(help="Begin the page behind this stream.")] = None,
     as_json: AsJson = False,
 ) -> None:
-    """List all streams, or a source's streams; with periods, the latest period's figures."""
-    every = every or as_json or limit is not None or after is not None
-    lines = call_client(lambda client: _fetch_lines(client, source, limit, after, every=every))
+    """List all streams, or a source's streams, by the ledger; with periods, the latest period's figures.
+
+    'sotto stream show' and 'sotto source show' also have what the worker says.
+    """
+    grants = call_client(lambda client: client.list_streams(source, limit=limit, after=after, periods=True))
+    if limit is None:
+        grants.sort(key=lambda one: (one.spec.source, one.spec.stream))
     if as_json:
-        show_json([one.item.grant for one in lines])
+        show_json(grants)
         return
+    every = every or limit is not None or after is not None
+    lines = group_by_name(map(ShownGrant, grants), lambda one: one.grant.spec.stream, every=every)
     periods = ["period"] if any(line.period for line in lines) else []
     full = f"; for the next page add '--after {lines[-1].name}'" if len(lines) == limit else ""
     none = "no streams; open one with 'sotto stream open'" if after is None else f"no streams behind '{after}'"
@@ -233,27 +236,6 @@ async def _extend(
     source, stream = await _resolve_names(client, names)
     receipt = await client.extend(source, stream, *price, analyst=analyst)
     return receipt, await client.grant(source, stream), (await client.budget(source)).source
-
-
-async def _fetch_lines(
-    client: AsyncClient, source: str | None, limit: int | None, after: str | None, *, every: bool
-) -> list[Line[ShownGrant]]:
-    grants = await client.list_streams(source, limit=limit, after=after)
-    declared = None if source is None else (await client.budget(source)).source
-    if source is not None and isinstance(declared, EventsSource) and declared.has_periods:
-        # The streams of the periods' accounts are listed as well.
-        grants = []
-        while page := await client.list_streams(limit=_PAGE, after=after):
-            grants += [one for one in page if is_source_or_period(one.spec.source, source)]
-            if limit is not None and len(grants) >= limit:
-                break
-            after = page[-1].spec.stream
-        grants = grants[:limit]
-    if limit is None:
-        grants.sort(key=lambda one: (one.spec.source, one.spec.stream))
-    lines = group_by_name(grants, lambda one: one.spec.stream, every=every)
-    shown = await join_grants(client, [line.item for line in lines])
-    return [Line(line.name, one, line.period) for line, one in zip(lines, shown, strict=True)]
 
 
 async def _fetch_grant(client: AsyncClient, names: Sequence[str]) -> tuple[ShownGrant, Source]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from types import SimpleNamespace
 from typing import Any
 
@@ -80,6 +81,9 @@ class Ledger:
 
     async def end_offsets(self, partitions: list[TopicPartition]) -> dict[TopicPartition, int]:
         return dict.fromkeys(partitions, len(self.records))
+
+    async def beginning_offsets(self, partitions: list[TopicPartition]) -> dict[TopicPartition, int]:
+        return dict.fromkeys(partitions, 0)
 
     async def position(self, _partition: TopicPartition) -> int:
         return self._at
@@ -256,6 +260,22 @@ async def test_read_that_was_cancelled_is_continued(ledger: Ledger, second_page:
     await asyncio.gather(cancelled, return_exceptions=True)
     second_page.set()
     assert (await known.read()).source("people").source.source == "people"
+
+
+async def test_latest_records_are_read_without_the_earlier_ones(ledger: Ledger) -> None:
+    """Reading from the end stops with its caller; read whole, it has each record once."""
+
+    @asynccontextmanager
+    async def open_reader(_: str) -> AsyncIterator[Ledger]:
+        yield ledger
+
+    ledger.settings.batch_events = 3
+    connection: Any = SimpleNamespace(reader=open_reader, settings=ledger.settings)
+    batches = ledger_reader.read_latest_first(connection, ledger.topics.ledger)
+    offsets = [record.offset for record in ledger.records]
+    assert [record.offset for record in await anext(batches)] == offsets[:-4:-1]
+    assert ledger.read == [len(offsets) - 3]
+    assert [record.offset async for batch in batches for record in batch] == offsets[-4::-1]
 
 
 async def test_pages_of_streams_meet_and_survive_deletions(ledger: Ledger) -> None:
