@@ -20,7 +20,15 @@ from schemas import Numeric
 from schemas.domains import Domain
 from stream.events import Events
 from stream.feeds.text_tally import TextTally, TouchedTexts
-from stream.kernel import AddedCounts, BoundedCounts, Column, Keys, add_counts, count_up_to_bound, grow_in_place
+from stream.kernel import (
+    AddedCounts,
+    BoundedCounts,
+    Column,
+    KeyNumbering,
+    add_counts,
+    count_up_to_bound,
+    grow_in_place,
+)
 from stream.tables.expressions import Codes, Predicate, evaluate
 from stream.tables.universe import code_mask
 
@@ -47,7 +55,7 @@ class PersonCounts:
     def __init__(self, most: int, width: int) -> None:
         """``most`` limits the counts in each of ``width`` columns."""
         self._most = most
-        self._keys = Keys()
+        self._keys = KeyNumbering()
         self._counts: Counts = np.zeros((0, width), dtype=count_type(most))
         self._pieces: npt.NDArray[np.int32] = np.zeros(0, dtype=np.int32)
 
@@ -96,7 +104,7 @@ class PersonCounts:
 
     def _rows(self, people: Words) -> Column:
         before = len(self)
-        rows = self._keys.numbers(people)
+        rows = self._keys.number_keys(people)
         self._counts, self._pieces = grow_in_place(self._counts, len(self)), grow_in_place(self._pieces, len(self))
         self._pieces[before : len(self)] = NO_PIECE
         return rows

@@ -234,7 +234,7 @@ class Form:
     ) -> None:
         codes = None if counting.sum is None else step.batch.codes(counting.sum)[rows]
         found = tally.cells[counting].add(places, *within_bound, codes, step.piece)
-        self._figures.counted += found.rows
+        self._figures.counted += found.row_count
         if len(found.changed):
             step.touched.cells[tally.number, counting] = found.changed
 

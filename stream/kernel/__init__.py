@@ -28,7 +28,14 @@ from stream.kernel.byte_columns import (
     spans_of,
 )
 from stream.kernel.json_fields import Fields, ScannedQueries, SlotNames, Values, digests
-from stream.kernel.key_tables import AddedCounts, BoundedCounts, Keys, add_counts, count_up_to_bound, grow_in_place
+from stream.kernel.key_numbering import (
+    AddedCounts,
+    BoundedCounts,
+    KeyNumbering,
+    add_counts,
+    count_up_to_bound,
+    grow_in_place,
+)
 from stream.kernel.library import compiled_kernel, use_kernel
 
 __all__ = [
@@ -38,7 +45,7 @@ __all__ = [
     "Column",
     "EqualRows",
     "Fields",
-    "Keys",
+    "KeyNumbering",
     "Part",
     "RecordReader",
 ]

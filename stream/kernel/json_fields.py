@@ -20,7 +20,7 @@ from stream.kernel.byte_columns import (
     empty_rows,
     spans_of,
 )
-from stream.kernel.key_tables import Words
+from stream.kernel.key_numbering import Words
 from stream.kernel.library import compiled_kernel
 
 _INITIAL_ENTRIES: Final = 256

@@ -15,7 +15,7 @@ from stream.optional_packages import pl
 from stream.tables.date_codes import iso_text
 from stream.tables.encoding import CodeArray, Encoder, Words, as_numbers, as_text, code_type, exact_text
 from stream.tables.people import Numbers, PeopleNumbers, RowOwners, person_names
-from stream.tables.readers.sheets import Sheet, sheets_of
+from stream.tables.readers.table_parts import TablePart, open_table_parts
 from stream.tables.table_errors import ColumnError, DataError, UnreadableError
 from stream.tables.texts import TEXT_CODE, TextCodes, TextColumn, text_encoders
 
@@ -134,14 +134,14 @@ class RowEncoder:
             numbers = None if numbers is None else numbers[kept]
         return EncodedBatch(encoded, numbers, cells.height, unnamed, texts)
 
-    def encode_sheet(self, sheet: Sheet) -> Iterator[EncodedBatch]:
+    def encode_part(self, part: TablePart) -> Iterator[EncodedBatch]:
         """Encode one file of the table in batches; ColumnError if the file lacks a column."""
         names = columns_of(self._source)
         try:
-            require_columns(names, sheet.types, self._source.person)
-            yield from map(self.encode, sheet.batches(names))
+            require_columns(names, part.types, self._source.person)
+            yield from map(self.encode, part.batches(names))
         except ColumnError as error:
-            raise error.in_file(sheet.name) from None
+            raise error.in_file(part.name) from None
 
     def people(self) -> PeopleNumbers | None:
         """Return the names and numbers of people so far; None if the source has no person column."""
@@ -183,7 +183,7 @@ class Rows:
                 encoder.encode(select_columns(frame, columns_of(source), source.person))
             ]
         else:
-            batches = (batch for sheet in sheets_of(source.path) for batch in encoder.encode_sheet(sheet))
+            batches = (batch for part in open_table_parts(source.path) for batch in encoder.encode_part(part))
         collector = RowCollector(source)
         for batch in batches:
             collector.add(batch)
@@ -239,15 +239,15 @@ def read_cells(source: TableSource, path: str) -> pl.DataFrame:
     """
     names = columns_of(source)
     batches: list[pl.DataFrame] = []
-    for sheet in sheets_of(path):
+    for part in open_table_parts(path):
         try:
-            require_columns(names, sheet.types, source.person)
+            require_columns(names, part.types, source.person)
             batches += [
                 cells.with_columns(_to_common_type(source, cells[name]) for name in names)
-                for cells in sheet.batches(names)
+                for cells in part.batches(names)
             ]
         except ColumnError as error:
-            raise error.in_file(sheet.name) from None
+            raise error.in_file(part.name) from None
     return pl.concat(batches)
 
 

@@ -25,7 +25,7 @@ from stream.tables.comparisons import Ranges
 from stream.tables.encoding import siphash
 from stream.tables.expressions import Predicate, memory_of
 from stream.tables.people import words_of
-from stream.tables.readers.sheets import Stamp, stamp_of
+from stream.tables.readers.table_parts import Stamp, stamp_of
 from stream.tables.rows import Frame, Rows
 from stream.tables.sensitivity import rows_are_public
 from stream.tables.table_errors import DataError, PredicateError, UnreadableError, quote_name

@@ -107,7 +107,7 @@ def test_a_worker_starts_without_the_budget_service() -> None:
 
 
 def test_a_table_is_read_without_a_parser_of_predicates() -> None:
-    code = "import stream.tables.readers.reading_protocol; next(stream.tables.readers.reading_protocol.sheets_of('stream/tables/flights/flights.parquet'))"
+    code = "import stream.tables.readers.reading_protocol; next(stream.tables.readers.reading_protocol.open_table_parts('stream/tables/flights/flights.parquet'))"
     assert json.loads(run(LISTING % code).stdout) == ["numpy", "polars"]
 
 

@@ -12,8 +12,8 @@ import polars as pl
 from schemas.sources import MAX_CONTRIBUTION
 from stream.tables.checks.check_report import Bound, PersonRows
 from stream.tables.people import person_names
-from stream.tables.readers.csv_files import SURPLUS_COLUMN
-from stream.tables.readers.sheets import sheets_of
+from stream.tables.readers.csv_files import EXTRA_CELL_COLUMN
+from stream.tables.readers.table_parts import open_table_parts
 
 
 @dataclass(frozen=True)
@@ -30,7 +30,7 @@ class TableScan:
     lacking: Mapping[str, Sequence[str]]
     """Columns that only some files have, with the names of files that lack them."""
 
-    repeated: tuple[str, ...]
+    duplicate_names: tuple[str, ...]
     """Names that several columns of one file have."""
 
     has_lines: bool
@@ -39,29 +39,27 @@ class TableScan:
     @classmethod
     def open(cls, path: str) -> TableScan:
         """Open a table; UnreadableError if there is none at the path."""
-        sheets = list(sheets_of(path))
-        types = {
-            name: kind for name, kind in sheets[0].types.items() if all(name in sheet.types for sheet in sheets)
-        }
+        parts = list(open_table_parts(path))
+        types = {name: kind for name, kind in parts[0].types.items() if all(name in part.types for part in parts)}
         lacking = {
-            name: [sheet.name for sheet in sheets if name not in sheet.types]
-            for name in dict.fromkeys(name for sheet in sheets for name in sheet.types)
+            name: [part.name for part in parts if name not in part.types]
+            for name in dict.fromkeys(name for part in parts for name in part.types)
             if name not in types
         }
         kinds: dict[str, dict[pl.DataType, str]] = {name: {} for name in types}
         for name, found in kinds.items():
-            for sheet in sheets:
-                found.setdefault(sheet.types[name], sheet.name)
-        repeated = dict.fromkeys(name for sheet in sheets for name in sheet.repeated)
-        return cls(path, types, kinds, lacking, tuple(repeated), any(sheet.is_csv for sheet in sheets))
+            for part in parts:
+                found.setdefault(part.types[name], part.name)
+        duplicates = dict.fromkeys(name for part in parts for name in part.duplicate_names)
+        return cls(path, types, kinds, lacking, tuple(duplicates), any(part.is_csv for part in parts))
 
     def batches(self, names: Sequence[str]) -> Iterator[pl.DataFrame]:
-        """Yield the named columns in batches, with the column ``SURPLUS`` for CSV files.
+        """Yield the named columns in batches, with ``EXTRA_CELL_COLUMN`` for CSV files.
 
         Memory does not grow with the number of rows. UnreadableError if a file is malformed.
         """
-        for sheet in sheets_of(self.path):
-            yield from sheet.batches([*names, SURPLUS_COLUMN] if sheet.is_csv else names)
+        for part in open_table_parts(self.path):
+            yield from part.batches([*names, EXTRA_CELL_COLUMN] if part.is_csv else names)
 
 
 _ROWS_PER_PASS: Final = 1 << 23

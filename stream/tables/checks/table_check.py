@@ -18,7 +18,7 @@ from stream.tables.checks.check_report import CheckReport, ColumnMatch, Misfit, 
 from stream.tables.checks.row_counts import TableScan, count_people
 from stream.tables.encoding import as_text, encode
 from stream.tables.people import person_names
-from stream.tables.readers.csv_files import SEPARATORS, SURPLUS_COLUMN
+from stream.tables.readers.csv_files import EXTRA_CELL_COLUMN, SEPARATORS
 from stream.tables.table_errors import ColumnError, DataError, quote_name, to_nfc
 from stream.tables.texts import is_text
 
@@ -205,8 +205,8 @@ def check_table(source: TableSource, path: Path | str | None = None, person: str
         rows += batch.height
         left_out += int(np.count_nonzero(~kept))
         changed += int(np.count_nonzero(kept & altered))
-        if SURPLUS_COLUMN in batch.columns:
-            surplus_lines += int((batch[SURPLUS_COLUMN] != "").sum())
+        if EXTRA_CELL_COLUMN in batch.columns:
+            surplus_lines += int((batch[EXTRA_CELL_COLUMN] != "").sum())
     # An undeclared person column implies one row per person.
     people = None if person is None else count_people(file, person, rows, source.contribution if declared else 1)
     return CheckReport(
@@ -263,7 +263,7 @@ def _match_columns(source: TableSource, file: TableScan, person: str | None) -> 
         lacking={name: tuple(file.lacking[name]) for name in missing if name in file.lacking},
         unusable=unusable,
         undeclared=tuple(name for name in file.types if name not in declared and name != person),
-        repeated=file.repeated,
+        repeated=file.duplicate_names,
         separator=separator_of(list(file.types), declared) if file.has_lines and missing else None,
     )
 

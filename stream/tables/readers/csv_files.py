@@ -21,8 +21,8 @@ import numpy.typing as npt
 from stream.optional_packages import pl
 from stream.tables.table_errors import UnreadableError
 
-SURPLUS_COLUMN: Final = "\0surplus"
-"""Column with a line's first extra cell; no header has this name."""
+EXTRA_CELL_COLUMN: Final = "\0surplus"
+"""Column with a line's first cell beyond the columns; no header has this name."""
 
 BLOCK_BYTES: Final = 8 << 20
 _HEADER_BYTES: Final = 1 << 16
@@ -66,7 +66,7 @@ class CsvFile:
         return dict.fromkeys(self.names, pl.String())
 
     @property
-    def repeated(self) -> Sequence[str]:
+    def duplicate_names(self) -> Sequence[str]:
         """Names that several columns have."""
         return [name for name in self.types if self.names.count(name) > 1]
 
@@ -80,7 +80,9 @@ class CsvFile:
             places = [str(place) for place in range(len(text.names) + 1)]
             header = ",".join(places).encode() + b"\n"
             chosen = [
-                pl.col(places[-1 if name == SURPLUS_COLUMN else text.names.index(name)]).fill_null("").alias(name)
+                pl.col(places[-1 if name == EXTRA_CELL_COLUMN else text.names.index(name)])
+                .fill_null("")
+                .alias(name)
                 for name in names
             ]
             for block in text.blocks():

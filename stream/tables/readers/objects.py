@@ -1,7 +1,8 @@
 """Reads tables from stores with an S3 API.
 
 Credentials, region and the store's address come from AWS's standard settings (variables, profiles,
-roles) and are never part of a source. Errors have only the store's error code.
+roles) and are never part of a source. An error has only the store's error code, not its message,
+which may quote data.
 """
 
 from __future__ import annotations
@@ -19,7 +20,6 @@ import polars as pl
 from schemas import Address
 from stream.optional_packages import import_or_missing
 from stream.tables.readers.delta import newest_files
-from stream.tables.readers.sheets import FileSheet
 from stream.tables.readers.table_files import (
     CHANGED_WHILE_READ,
     DELTA_LOG,
@@ -31,6 +31,7 @@ from stream.tables.readers.table_files import (
     require_size,
     require_table_name,
 )
+from stream.tables.readers.table_parts import FilePart
 from stream.tables.table_errors import UnreadableError
 
 _CONNECT_SECONDS: Final = 10
@@ -38,16 +39,16 @@ _READ_SECONDS: Final = 60
 _plain_word = re.compile(r"[A-Za-z0-9.]{1,60}", re.ASCII)
 
 
-def object_sheets(address: Address, most_bytes: int | None = None) -> Iterator[FileSheet]:
-    """Yield each object of an address as a sheet.
+def open_objects(address: Address, most_bytes: int | None = None) -> Iterator[FilePart]:
+    """Yield each object of an address.
 
     UnreadableError if they have more than ``most_bytes`` in total, or change while they are read.
     """
-    parts = object_files(address)
-    require_size(parts, most_bytes)
-    for part in parts:
-        yield FileSheet.open(part, _read_options(), partial(_ObjectStream, part))
-    if object_files(address) != parts:
+    files = object_files(address)
+    require_size(files, most_bytes)
+    for file in files:
+        yield FilePart.open(file, _read_options(), partial(_ObjectReader, file))
+    if object_files(address) != files:
         raise UnreadableError(CHANGED_WHILE_READ)
 
 
@@ -57,46 +58,46 @@ def object_files(address: Address) -> tuple[TableFile, ...]:
     if scope is None:
         require_table_name(address.parts[-1])
         only: Names = ()
-        listed = {only: one for one in _list_objects(address.host, "/".join(address.parts), exact=True)}  # noqa: B035  (one at most)
+        listed = {only: one for one in _list_objects(address.host, "/".join(address.parts), exact=True)}  # noqa: B035  (lists one object at most)
         names = list(listed)
     else:
         folder = "".join(f"{name}/" for name in scope.folder)
         listed = {tuple(one["Key"][len(folder) :].split("/")): one for one in _list_objects(address.host, folder)}
         if scope.is_all_files and any(names[0] == DELTA_LOG for names in listed):
-            parts = {one: _object_file(address.host, found, one) for one, found in listed.items()}
-            return newest_files(f"s3://{address.host}/{folder}", parts, _delta_options())
+            files = {one: _object_file(address.host, found, one) for one, found in listed.items()}
+            return newest_files(f"s3://{address.host}/{folder}", files, _delta_options())
         names = scope.select(list(listed))
     if not names:
         raise UnreadableError("missing")
     return tuple(_object_file(address.host, listed[one], one) for one in names)
 
 
-class _ObjectStream(RawIOBase):
+class _ObjectReader(RawIOBase):
     """Reads the bytes of an object; fails if the object has changed since it was listed."""
 
-    def __init__(self, part: TableFile) -> None:
-        bucket, _, key = part.location.removeprefix("s3://").partition("/")
+    def __init__(self, file: TableFile) -> None:
+        bucket, _, key = file.location.removeprefix("s3://").partition("/")
         with _as_unreadable_errors():
-            self._body = _client().get_object(Bucket=bucket, Key=key, IfMatch=str(part.stamp[0]))["Body"]
+            self._body = _client().get_object(Bucket=bucket, Key=key, IfMatch=str(file.stamp[0]))["Body"]
 
     def readable(self) -> bool:
         return True
 
-    def readinto(self, room: Any) -> int:
+    def readinto(self, buffer: Any) -> int:
         with _as_unreadable_errors():
-            found = self._body.read(len(room))
-        room[: len(found)] = found
-        return len(found)
+            read = self._body.read(len(buffer))
+        buffer[: len(read)] = read
+        return len(read)
 
     def close(self) -> None:
         super().close()
         self._body.close()
 
 
-def _object_file(bucket: str, found: dict[str, Any], names: Names) -> TableFile:
-    stamp = (found["ETag"], found["LastModified"].isoformat(), found["Size"])
+def _object_file(bucket: str, listed: dict[str, Any], names: Names) -> TableFile:
+    stamp = (listed["ETag"], listed["LastModified"].isoformat(), listed["Size"])
     return TableFile(
-        f"s3://{bucket}/{found['Key']}", found["Size"], stamp, folder_cells(names), name="/".join(names)
+        f"s3://{bucket}/{listed['Key']}", listed["Size"], stamp, folder_cells(names), name="/".join(names)
     )
 
 
@@ -134,7 +135,7 @@ def _as_unreadable_errors() -> Iterator[None]:
 
 
 def _error_code(code: object) -> str:
-    """Return a store's error code, if it is a plain word and so public."""
+    """Return a store's error code if it is one plain word, which cannot quote data."""
     return code if isinstance(code, str) and _plain_word.fullmatch(code) else "no error code"
 
 
@@ -156,7 +157,10 @@ def _read_options() -> dict[str, Any]:
 
 
 def _delta_options() -> dict[str, str]:
-    """Return options for reading a log, with credentials, because deltalake finds only few kinds itself."""
+    """Return options for reading a Delta log, with credentials.
+
+    deltalake itself finds credentials in few places.
+    """
     found = pl.CredentialProviderAWS()()[0]
     return _store_settings() | {name: text for name, text in found.items() if text is not None}
 

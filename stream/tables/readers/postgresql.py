@@ -18,7 +18,7 @@ import polars as pl
 
 from schemas import Address
 from stream.optional_packages import import_or_missing
-from stream.tables.readers.sheets import BATCH_ROWS
+from stream.tables.readers.table_parts import BATCH_ROWS
 from stream.tables.table_errors import UnreadableError
 
 _CONNECT_SECONDS: Final = 10
@@ -36,7 +36,7 @@ _TYPES_READ_AS_THEY_ARE: Final[Mapping[str, pl.DataType]] = {
 
 
 @dataclass(frozen=True)
-class PostgresqlSheet:
+class PostgresqlTable:
     """A table or view of PostgreSQL, read in an open snapshot."""
 
     address: Address
@@ -44,7 +44,7 @@ class PostgresqlSheet:
     connection: Any
     is_csv: bool = False
     name: str = ""
-    repeated: Sequence[str] = ()
+    duplicate_names: Sequence[str] = ()
 
     def row_count_from_metadata(self) -> int | None:
         """Return None: counting rows takes as long as reading them."""
@@ -67,7 +67,7 @@ class PostgresqlSheet:
                 yield from cells.cast(schema).iter_slices(BATCH_ROWS)
 
 
-def postgresql_sheets(address: Address) -> Iterator[PostgresqlSheet]:
+def open_postgresql_table(address: Address) -> Iterator[PostgresqlTable]:
     """Yield the table of an address; UnreadableError if it is missing or forbidden."""
     with _as_unreadable_errors(), _connect(address) as connection:
         _database, schema, name = address.parts
@@ -81,7 +81,7 @@ def postgresql_sheets(address: Address) -> Iterator[PostgresqlSheet]:
         if not found:
             raise UnreadableError("missing")
         types = {column: _TYPES_READ_AS_THEY_ARE.get(kind, pl.String()) for column, kind in found}
-        yield PostgresqlSheet(address, types, connection)
+        yield PostgresqlTable(address, types, connection)
 
 
 def snapshot(address: Address) -> tuple[str, ...]:

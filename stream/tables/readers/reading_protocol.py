@@ -24,8 +24,8 @@ from stream.errors import Missing
 from stream.optional_packages import pl
 from stream.tables.encoding import CodeArray, Words, code_type
 from stream.tables.people import CHOOSING_BYTES, PERSON_BYTES
-from stream.tables.readers.sheets import sheets_of, stamp_of
 from stream.tables.readers.table_files import TableFile
+from stream.tables.readers.table_parts import open_table_parts, stamp_of
 from stream.tables.rows import EncodedBatch, RowCollector, RowEncoder, Rows, columns_of
 from stream.tables.table_errors import COLUMN_ERRORS, ColumnError, UnreadableError, to_one_line
 from stream.tables.texts import TEXT_BYTES, TEXT_CODE, join_texts, split_texts
@@ -42,51 +42,52 @@ def _type_names() -> frozenset[str]:
 
 
 def row_bytes(source: TableSource) -> int:
-    """Return the most bytes per row: codes and, with a person column, copies while rows are chosen."""
+    """Return the most memory that a row takes, in bytes.
+
+    With a person column a row has its codes twice while rows within the contribution bound are chosen.
+    """
     codes = sum(code_type(domain.size).itemsize for domain in source.attributes.values())
     codes += TEXT_CODE.itemsize * len(source.texts)
     return codes if source.person is None else 2 * codes + CHOOSING_BYTES
 
 
-def encode_header(answer: dict[str, object]) -> bytes:
+def encode_header(fields: dict[str, object]) -> bytes:
     """Encode a header: its length in 4 bytes, and its fields as JSON."""
-    text = json.dumps(answer).encode()
-    return len(text).to_bytes(4, "little") + text
+    data = json.dumps(fields).encode()
+    return len(data).to_bytes(4, "little") + data
 
 
-def write_batch(stream: IO[bytes], batch: EncodedBatch) -> None:
+def write_batch(pipe: IO[bytes], batch: EncodedBatch) -> None:
     """Send a batch."""
     rows = len(next(iter(batch.private_codes.values())))
-    stream.write(
-        encode_header({"rows": rows, "file_rows": batch.file_row_count, "unnamed": batch.private_unnamed})
-    )
+    pipe.write(encode_header({"rows": rows, "file_rows": batch.file_row_count, "unnamed": batch.private_unnamed}))
     for column in (*batch.private_codes.values(), *batch.private_texts.values()):
-        stream.write(np.ascontiguousarray(column).view(np.uint8).data)
+        pipe.write(np.ascontiguousarray(column).view(np.uint8).data)
     if batch.private_numbers is not None:
-        stream.write(np.ascontiguousarray(batch.private_numbers, dtype="<u4").view(np.uint8).data)
+        pipe.write(np.ascontiguousarray(batch.private_numbers, dtype="<u4").view(np.uint8).data)
 
 
-def write_end(stream: IO[bytes], names: Words | None, texts: Mapping[str, tuple[bytes, ...]]) -> None:
-    """Send the end of the table, the texts of each text attribute, and the digests of people's names."""
+def write_end(pipe: IO[bytes], name_digests: Words | None, texts: Mapping[str, tuple[bytes, ...]]) -> None:
+    """Send the end of the table: the texts of each text attribute, and the digests of people's names."""
     counts = (
         {"texts": [[len(column_texts), sum(map(len, column_texts))] for column_texts in texts.values()]}
         if texts
         else {}
     )
-    stream.write(encode_header({"people": 0 if names is None else len(names), **counts}))
+    pipe.write(encode_header({"people": 0 if name_digests is None else len(name_digests), **counts}))
     for column_texts in texts.values():
         lengths, content = join_texts(column_texts)
-        stream.write(lengths.tobytes() + content)
-    if names is not None:
-        stream.write(np.ascontiguousarray(names, dtype="<u8").view(np.uint8).data)
-    stream.flush()
+        pipe.write(lengths.tobytes() + content)
+    if name_digests is not None:
+        pipe.write(np.ascontiguousarray(name_digests, dtype="<u8").view(np.uint8).data)
+    pipe.flush()
 
 
 class TimedPipe:
     """The service's end of a pipe, with a deadline, because the other process may never answer.
 
-    It reads and writes the file descriptor, so nothing else may use the file object. TimeoutError after
-    the deadline.
+    After the deadline its methods raise TimeoutError. It uses the file descriptor, so nothing else may
+    use the file object.
     """
 
     def __init__(self, pipe: IO[bytes], deadline: float) -> None:
@@ -99,12 +100,12 @@ class TimedPipe:
         self._wait(POLLIN)
         return os.readv(self._pipe, [view])
 
-    def write(self, text: bytes) -> None:
-        """Write all of a text."""
-        for start in range(0, len(text), PIPE_BUF):
+    def write(self, data: bytes) -> None:
+        """Write all bytes."""
+        for start in range(0, len(data), PIPE_BUF):
             # A writable pipe has room for at least this many bytes.
             self._wait(POLLOUT)
-            os.write(self._pipe, text[start : start + PIPE_BUF])
+            os.write(self._pipe, data[start : start + PIPE_BUF])
 
     def _wait(self, event: int) -> None:
         left, ready = self._deadline - monotonic(), poll()
@@ -113,69 +114,70 @@ class TimedPipe:
             raise TimeoutError
 
 
-def receive_header(stream: TimedPipe, source: TableSource) -> dict[str, Any]:
-    """Read a header; UnreadableError or ColumnError if it is a refusal, EOFError or others if invalid.
+def receive_header(pipe: TimedPipe, source: TableSource) -> dict[str, Any]:
+    """Read a header.
 
-    A refusal may be published, so its error, column and type must be known ones. Causes and file names
-    are for the service's log, or for trusted callers.
+    Raises UnreadableError or ColumnError if the header is a refusal, and EOFError or another error if
+    it is invalid. A refusal may be published, so its error, column and type must be known ones. Causes
+    and file names are for the service's log, or for trusted callers.
     """
-    length = int.from_bytes(_read_items(stream, 4), "little")
+    length = int.from_bytes(_read_items(pipe, 4), "little")
     if length > _HEADER_BYTES:
         raise EOFError
-    answer = json.loads(_read_items(stream, length).tobytes())
-    file = to_one_line(str(answer.get("file", "")))
-    if "unreadable" in answer:
-        raise UnreadableError(to_one_line(str(answer["unreadable"])), file=file)
-    if "refused" in answer:
-        wrong, column, kind = answer["refused"]
+    fields = json.loads(_read_items(pipe, length).tobytes())
+    file = to_one_line(str(fields.get("file", "")))
+    if "unreadable" in fields:
+        raise UnreadableError(to_one_line(str(fields["unreadable"])), file=file)
+    if "refused" in fields:
+        wrong, column, kind = fields["refused"]
         if wrong not in COLUMN_ERRORS or column not in columns_of(source) or kind not in _type_names():
             raise EOFError
         raise ColumnError(wrong, column, kind, file)
-    return dict(answer)
+    return dict(fields)
 
 
-def receive_rows(stream: TimedPipe, source: TableSource, most_bytes: int) -> Rows:
-    """Read all batches; UnreadableError if they exceed ``most_bytes``."""
+def receive_rows(pipe: TimedPipe, source: TableSource, most_bytes: int) -> Rows:
+    """Read all batches; UnreadableError if the rows need more than ``most_bytes`` of memory."""
     collector, bytes_per_row, highest_person = RowCollector(source), row_bytes(source), -1
     largest = dict.fromkeys(source.texts, 0)
-    while "people" not in (answer := receive_header(stream, source)):
-        rows, file_rows, unnamed = int(answer["rows"]), int(answer["file_rows"]), int(answer["unnamed"])
+    while "people" not in (header := receive_header(pipe, source)):
+        rows, file_rows, unnamed = int(header["rows"]), int(header["file_rows"]), int(header["unnamed"])
         if not 0 <= rows <= file_rows - unnamed <= file_rows <= _MAX_BATCH_ROWS:
             raise EOFError
         if (collector.private_row_count + rows) * bytes_per_row > most_bytes:
             raise UnreadableError(TOO_LARGE)
-        codes = _receive_codes(stream, source, rows)
-        texts = {name: _read_items(stream, rows, TEXT_CODE) for name in source.texts}
+        codes = _receive_codes(pipe, source, rows)
+        texts = {name: _read_items(pipe, rows, TEXT_CODE) for name in source.texts}
         for name, column in texts.items():
             largest[name] = max(largest[name], int(column.max(initial=0)))
         numbers = None
         if source.person is not None:
-            numbers = _read_items(stream, rows, np.dtype("<u4")).astype(np.uint32, copy=False)
+            numbers = _read_items(pipe, rows, np.dtype("<u4")).astype(np.uint32, copy=False)
             highest_person = max(highest_person, int(numbers.max(initial=0)) if rows else -1)
         collector.add(EncodedBatch(codes, numbers, file_rows, unnamed, texts))
-    people = int(answer["people"])
+    people = int(header["people"])
     if not highest_person < people <= collector.file_row_count - collector.private_unnamed:
         raise EOFError
     used = collector.private_row_count * bytes_per_row + people * PERSON_BYTES
-    sizes, rows_in_all = answer.get("texts", []), collector.file_row_count
-    found = _receive_texts(stream, source, sizes, largest, rows_in_all, most_bytes - used)
+    sizes, rows_in_all = header.get("texts", []), collector.file_row_count
+    found = _receive_texts(pipe, source, sizes, largest, rows_in_all, most_bytes - used)
     if source.person is None:
         return collector.rows(None, found)
-    names = _read_items(stream, 2 * people, np.dtype("<u8")).astype(np.uint64, copy=False)
+    names = _read_items(pipe, 2 * people, np.dtype("<u8")).astype(np.uint64, copy=False)
     return collector.rows(names.reshape(-1, 2), found)
 
 
-def _receive_codes(stream: TimedPipe, source: TableSource, rows: int) -> dict[str, CodeArray]:
+def _receive_codes(pipe: TimedPipe, source: TableSource, rows: int) -> dict[str, CodeArray]:
     codes: dict[str, CodeArray] = {}
     for name, domain in source.attributes.items():
-        codes[name] = _read_items(stream, rows, code_type(domain.size))
+        codes[name] = _read_items(pipe, rows, code_type(domain.size))
         if rows and int(codes[name].max()) >= domain.size:
             raise EOFError
     return codes
 
 
 def _receive_texts(
-    stream: TimedPipe, source: TableSource, sizes: Any, largest: Mapping[str, int], rows: int, most_bytes: int
+    pipe: TimedPipe, source: TableSource, sizes: Any, largest: Mapping[str, int], rows: int, most_bytes: int
 ) -> dict[str, tuple[bytes, ...]]:
     """Read the texts of all text attributes; ``largest`` has the largest code of each."""
     counts = [(int(count), int(content)) for count, content in sizes]
@@ -185,10 +187,10 @@ def _receive_texts(
     for (name, declared), (count, content) in zip(source.texts.items(), counts, strict=True):
         if not largest[name] <= count <= min(MAX_TEXTS, rows):
             raise EOFError
-        lengths = _read_items(stream, count, np.dtype("<u2"))
+        lengths = _read_items(pipe, count, np.dtype("<u2"))
         if int(lengths.sum(dtype=np.int64)) != content:
             raise EOFError
-        found[name] = split_texts(declared, lengths, _read_items(stream, content).tobytes())
+        found[name] = split_texts(declared, lengths, _read_items(pipe, content).tobytes())
     return found
 
 
@@ -196,12 +198,12 @@ TOO_LARGE: Final = "larger than SOTTO_TABLE_BYTES"
 _BYTE: Final = np.dtype(np.uint8)
 
 
-def _read_items(stream: TimedPipe, items: int, kind: np.dtype[Any] = _BYTE) -> npt.NDArray[Any]:
-    """Read a number of items; EOFError if the pipe ends, TimeoutError after the deadline."""
-    found = np.empty(items, dtype=kind)
+def _read_items(pipe: TimedPipe, item_count: int, dtype: np.dtype[Any] = _BYTE) -> npt.NDArray[Any]:
+    """Read that many items; EOFError if the pipe ends, TimeoutError after the deadline."""
+    found = np.empty(item_count, dtype=dtype)
     view, filled = found.view(np.uint8).data, 0
     while filled < len(view):
-        received = stream.readinto(view[filled:])
+        received = pipe.readinto(view[filled:])
         if not received:
             raise EOFError
         filled += received
@@ -236,12 +238,12 @@ def _send_rows(source: TableSource, request: dict[str, Any], output: IO[bytes]) 
 
 
 def _batches(source: TableSource, request: dict[str, Any], encoder: RowEncoder) -> Iterator[EncodedBatch]:
-    """Yield the table's batches; a file with too many rows is refused before decompression."""
-    parts = msgspec.convert(request["parts"], tuple[TableFile, ...] | None)
-    most, rows = request["table_bytes"] // row_bytes(source), 0
-    for sheet in sheets_of(source.path, parts, request["reading_bytes"]):
-        if rows + (sheet.row_count_from_metadata() or 0) > most:
+    """Yield the table's batches; UnreadableError before a file with too many rows is decompressed."""
+    files = msgspec.convert(request["parts"], tuple[TableFile, ...] | None)
+    most_rows, rows = request["table_bytes"] // row_bytes(source), 0
+    for part in open_table_parts(source.path, files, request["reading_bytes"]):
+        if rows + (part.row_count_from_metadata() or 0) > most_rows:
             raise UnreadableError(TOO_LARGE)
-        for batch in encoder.encode_sheet(sheet):
+        for batch in encoder.encode_part(part):
             rows += len(next(iter(batch.private_codes.values())))
             yield batch

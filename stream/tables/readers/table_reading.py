@@ -22,7 +22,6 @@ from typing import Final, TypeVar
 from schemas import Address, TableSource
 from stream.log import get_logger
 from stream.tables.readers.reading_protocol import TimedPipe, receive_header, receive_rows
-from stream.tables.readers.sheets import Stamp, stamp_of_files
 from stream.tables.readers.table_files import (
     Root,
     TableFile,
@@ -35,6 +34,7 @@ from stream.tables.readers.table_files import (
     parse_roots,
     require_size,
 )
+from stream.tables.readers.table_parts import Stamp, stamp_of_files
 from stream.tables.rows import Rows
 from stream.tables.table_errors import OUTSIDE_ROOTS, ColumnError, DataError, UnreadableError
 

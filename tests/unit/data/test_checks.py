@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 from schemas import Bins, Categories, Domain, Integers
 from stream.tables import DataError, PrivateTable, UnreadableError, adult
 from stream.tables.checks import NOTICE, CheckReport, FoundValue, Misfit, cell_checks, check_table, row_counts
-from stream.tables.readers import csv_files, sheets
+from stream.tables.readers import csv_files, table_parts
 from stream.tables.rows import read_cells
 from tests.unit.data.small import ATTRIBUTES, Cell, read_by_hand, rows, source, unhurried
 
@@ -354,7 +354,7 @@ def test_no_more_rows_than_a_batch_are_held_at_a_time(
     def whole(*_: object, **__: object) -> None:
         raise AssertionError
 
-    monkeypatch.setattr(sheets, "BATCH_ROWS", 7)
+    monkeypatch.setattr(table_parts, "BATCH_ROWS", 7)
     monkeypatch.setattr(row_counts.TableScan, "batches", seen)
     monkeypatch.setattr(pl.LazyFrame, "collect", whole)
     report = check_table(source({"x": AGE}), path, "who")

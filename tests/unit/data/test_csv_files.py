@@ -17,7 +17,7 @@ from schemas import Bins, Categories, Domain, Integers
 from stream.tables import Rows, UnreadableError
 from stream.tables.checks import check_table
 from stream.tables.readers import csv_files
-from stream.tables.readers.csv_files import SURPLUS_COLUMN, CsvFile
+from stream.tables.readers.csv_files import EXTRA_CELL_COLUMN, CsvFile
 from stream.tables.rows import read_cells
 from tests.unit.data.guarded import cause, reader
 from tests.unit.data.small import source, unhurried
@@ -58,7 +58,7 @@ def test_csv_file_reads_what_a_writer_wrote(table: list[list[str]], block: int, 
         patch.setattr(csv_files, "BLOCK_BYTES", block)
         patch.setattr(csv_files, "_HEADER_BYTES", max(4, block))
         content = gzip.compress(content) if zipped else content
-        assert cells_of(content, ["one", "two", "three", SURPLUS_COLUMN]) == expected
+        assert cells_of(content, ["one", "two", "three", EXTRA_CELL_COLUMN]) == expected
         assert cells_of(content, ["two"]) == [(row[1],) for row in table]
 
 
@@ -71,7 +71,7 @@ def test_csv_file_never_loses_a_row(text: str, block: int) -> None:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(csv_files, "BLOCK_BYTES", block)
         found: list[list[str] | None] = []
-        for names in (["one"], ["two"], ["one", "two", SURPLUS_COLUMN]):
+        for names in (["one"], ["two"], ["one", "two", EXTRA_CELL_COLUMN]):
             try:
                 found.append([row[0] for row in cells_of(content, names)])
             except UnreadableError:

@@ -19,8 +19,8 @@ from stream.tables import GuardedReader, ReadingLimits, TableStore, UnreadableEr
 from stream.tables.checks import check_table
 from stream.tables.readers import reading_process
 from stream.tables.readers.delta import newest_files
-from stream.tables.readers.sheets import BATCH_ROWS, FileSheet, sheets_of
 from stream.tables.readers.table_files import TableFile, local_files
+from stream.tables.readers.table_parts import BATCH_ROWS, FilePart, open_table_parts
 from tests.unit.data.delta_logs import INLINE, deleting, rewrite, vector_in, with_features, write_vector, z85
 from tests.unit.data.guarded import cause, rows_of
 from tests.unit.data.small import KEY, source
@@ -218,7 +218,7 @@ def test_a_deleted_row_is_the_same_however_a_file_is_cut_into_batches(tmp_path: 
     kept = np.random.default_rng(rows).integers(0, 2, rows, dtype=np.uint8)
     pl.DataFrame({"x": range(rows)}).write_parquet(file, row_group_size=10_000)
     (part,) = local_files(str(file))
-    read = pl.concat(FileSheet.open(replace(part, kept_rows=kept.tobytes())).batches(["x"]))
+    read = pl.concat(FilePart.open(replace(part, kept_rows=kept.tobytes())).batches(["x"]))
     assert read["x"].to_list() == np.flatnonzero(kept).tolist()
 
 
@@ -268,7 +268,7 @@ def test_what_is_read_is_what_is_counted_against_the_limit(visits: Path) -> None
         stale.truncate(1 << 30)
     assert sorted(rows_of(reader(visits.parent, reading=1 << 29)(declared(f"{visits}/")))) == ROWS
     with pytest.raises(UnreadableError) as refused:
-        list(sheets_of(f"{visits}/", most_bytes=1000))
+        list(open_table_parts(f"{visits}/", most_bytes=1000))
     assert refused.value.cause == "larger than SOTTO_TABLE_READING_BYTES"
 
 

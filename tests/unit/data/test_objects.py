@@ -18,8 +18,8 @@ from stream.tables import DataError, GuardedReader, ReadingLimits, Rows, TableSt
 from stream.tables import store as store_module
 from stream.tables.checks import check_table
 from stream.tables.readers.objects import _client
-from stream.tables.readers.sheets import sheets_of, stamp_of
 from stream.tables.readers.table_files import parse_roots
+from stream.tables.readers.table_parts import open_table_parts, stamp_of
 from tests.unit.data import guarded
 from tests.unit.data.delta_logs import INLINE, deleting, rewrite
 from tests.unit.data.guarded import rows_of
@@ -154,17 +154,17 @@ def test_the_objects_together_may_be_no_larger_than_may_be_read(bucket: Bucket) 
     address = Address.parse_table(bucket.address("visits/"))
     assert address is not None
     with pytest.raises(UnreadableError) as refused:
-        list(sheets_of(bucket.address("visits/"), most_bytes=100))
+        list(open_table_parts(bucket.address("visits/"), most_bytes=100))
     assert refused.value.cause == "larger than SOTTO_TABLE_READING_BYTES"
 
 
 def test_a_table_of_which_an_object_changes_while_it_is_read_is_refused(bucket: Bucket) -> None:
     bucket.put_visits()
-    sheets = sheets_of(bucket.address("visits/"))
-    next(sheets)
+    parts = open_table_parts(bucket.address("visits/"))
+    next(parts)
     bucket.put_parquet("visits/year=2025/ward=C/c.parquet", {"x": [1]})
     with pytest.raises(UnreadableError) as refused:
-        list(sheets)
+        list(parts)
     assert refused.value.cause == "changed while it was read"
 
 

@@ -16,10 +16,10 @@ import pytest
 from schemas import Categories, Domain, Integers
 from stream.tables import DataError, GuardedReader, ReadingLimits, Rows, TableStore, UnreadableError
 from stream.tables.checks import check_table
-from stream.tables.readers import sheets as sheets_module
-from stream.tables.readers import table_files as parts_module
-from stream.tables.readers.sheets import sheets_of, stamp_of_files
+from stream.tables.readers import table_files as files_module
+from stream.tables.readers import table_parts as parts_module
 from stream.tables.readers.table_files import TableFile, local_files
+from stream.tables.readers.table_parts import open_table_parts, stamp_of_files
 from stream.tables.rows import EncodedBatch, GrowingColumn, RowEncoder
 from tests.unit.data.guarded import cause, rows_of
 from tests.unit.data.small import KEY, source
@@ -180,7 +180,7 @@ def test_a_stamp_changes_with_whatever_is_known_of_a_file(change: dict[str, Any]
 def test_a_stamp_is_short_however_many_files_there_are() -> None:
     many = [
         TableFile(f"s3://visits/{'folder/' * 20}{number}.parquet", 9, ("e", 1))
-        for number in range(parts_module.MAX_LISTED_FILES)
+        for number in range(files_module.MAX_LISTED_FILES)
     ]
     assert len(json.dumps(stamp_of_files("s3://visits/", many))) < 100
 
@@ -189,7 +189,7 @@ def test_folders_without_files_count_towards_what_is_looked_through(
     visits: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     # Five folders and five files, of which three are the table's.
-    monkeypatch.setattr(parts_module, "MAX_LISTED_FILES", 10)
+    monkeypatch.setattr(files_module, "MAX_LISTED_FILES", 10)
     assert len(local_files(f"{visits}/")) == 3
     (visits / "empty").mkdir()
     with pytest.raises(UnreadableError) as refused:
@@ -198,11 +198,11 @@ def test_folders_without_files_count_towards_what_is_looked_through(
 
 
 def test_a_table_whose_file_changes_while_it_is_read_is_refused(visits: Path) -> None:
-    sheets = sheets_of(f"{visits}/")
-    next(sheets)
+    parts = open_table_parts(f"{visits}/")
+    next(parts)
     pl.DataFrame({"x": [8]}).write_parquet(visits / "year=2024/ward=C/b.parquet")
     with pytest.raises(UnreadableError) as refused:
-        list(sheets)
+        list(parts)
     assert refused.value.cause == "changed while it was read"
 
 
@@ -244,7 +244,7 @@ def test_no_more_than_a_batch_is_held_that_is_not_encoded(
     def whole(*_: object, **__: object) -> None:
         raise AssertionError
 
-    monkeypatch.setattr(sheets_module, "BATCH_ROWS", 7)
+    monkeypatch.setattr(parts_module, "BATCH_ROWS", 7)
     monkeypatch.setattr(RowEncoder, "encode", seen)
     monkeypatch.setattr(pl.LazyFrame, "collect", whole)
     rows = Rows.load(source({"x": ATTRIBUTES["x"]}, path))

@@ -31,7 +31,7 @@ from stream.tables import (
 )
 from stream.tables import people as people_module
 from stream.tables.encoding import siphash
-from stream.tables.readers import sheets as sheets_module
+from stream.tables.readers import table_parts as parts_module
 from stream.tables.readers.reading_protocol import row_bytes
 from stream.tables.rows import Frame
 from tests.unit.data import small
@@ -321,7 +321,7 @@ def test_people_of_many_batches_and_files_are_the_same_people(
 ) -> None:
     rows = [(name, number % 4, "ab"[number % 2]) for number in range(40) for name in ("ann", "bén", "7", None)]
     whole = frame(rows)
-    monkeypatch.setattr(sheets_module, "BATCH_ROWS", 7)
+    monkeypatch.setattr(parts_module, "BATCH_ROWS", 7)
     for part in range(4):
         cells = {name: column[part * 40 : part * 40 + 40] for name, column in whole.items()}
         pl.DataFrame(cells, strict=False).write_parquet(tmp_path / f"{part}.parquet")

@@ -11,8 +11,8 @@ from schemas import Address, Bins, Categories, Domain, Integers, TableSource
 from stream.tables import DataError, GuardedReader, ReadingLimits, Rows, TableStore
 from stream.tables.checks import check_table
 from stream.tables.readers import postgresql as postgresql_module
-from stream.tables.readers.sheets import sheets_of, stamp_of
 from stream.tables.readers.table_files import parse_roots
+from stream.tables.readers.table_parts import open_table_parts, stamp_of
 from tests.unit.data import guarded
 from tests.unit.data.guarded import rows_of
 from tests.unit.data.servers import READER, Database, let_into_the_database
@@ -122,9 +122,9 @@ def test_all_rows_are_of_one_moment(clinic: Database, monkeypatch: pytest.Monkey
     fill(clinic)
     clinic.execute("INSERT INTO visits SELECT NULL, 1, repeat('M', 1), 20, 1, true FROM generate_series(1, 50000)")
     monkeypatch.setattr(postgresql_module, "_BATCH_BYTES", 1 << 16)
-    sheets = sheets_of(clinic.address("visits"))
-    sheet = next(sheets)
-    batches = sheet.batches(["age"])
+    parts = open_table_parts(clinic.address("visits"))
+    part = next(parts)
+    batches = part.batches(["age"])
     next(batches)
     found = [next(batches)]
     clinic.execute("UPDATE visits SET age = 2", "INSERT INTO visits SELECT * FROM visits")
@@ -133,8 +133,8 @@ def test_all_rows_are_of_one_moment(clinic: Database, monkeypatch: pytest.Monkey
     assert sum(batch.height for batch in found) == 50_000
     assert {age for batch in found for age in batch["age"]} == {1}
     # Another look within it sees the same, though others have committed meanwhile.
-    assert {age for batch in sheet.batches(["age"]) for age in batch["age"]} == {1}
-    assert list(sheets) == []
+    assert {age for batch in part.batches(["age"]) for age in batch["age"]} == {1}
+    assert list(parts) == []
 
 
 def test_a_stamp_stays_until_somebody_commits(clinic: Database) -> None:
@@ -213,5 +213,5 @@ def test_names_are_bound_in_queries_of_the_catalogue(clinic: Database) -> None:
         'GRANT SELECT ON "o\'brien" TO reader',
     )
     address = Address("postgresql", "127.0.0.1", clinic.port, ("clinic", "public", "o'brien"), is_folder=False)
-    [sheet] = postgresql_module.postgresql_sheets(address)
-    assert list(sheet.types) == ["age"]
+    [part] = postgresql_module.open_postgresql_table(address)
+    assert list(part.types) == ["age"]

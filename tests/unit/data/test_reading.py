@@ -19,8 +19,8 @@ from structlog.testing import capture_logs
 from schemas import Categories, TableSource
 from stream.tables import DataError, GuardedReader, PrivateTable, ReadingLimits, Rows, adult
 from stream.tables.readers import table_reading as reading_module
-from stream.tables.readers.sheets import FileSheet
 from stream.tables.readers.table_files import local_files
+from stream.tables.readers.table_parts import FilePart
 from tests.unit.data.guarded import AGE, MIB, cause, reader
 from tests.unit.data.small import ATTRIBUTES, source
 
@@ -112,7 +112,7 @@ def test_a_file_that_says_it_holds_too_many_rows_is_not_unfolded(tmp_path: Path)
     path = tmp_path / "people.parquet"
     pl.DataFrame({"age": pl.repeat(1, 9 * MIB, dtype=pl.Int64, eager=True)}).write_parquet(path)
     assert path.stat().st_size < MIB
-    assert FileSheet.open(local_files(str(path))[0]).row_count_from_metadata() == 9 * MIB
+    assert FilePart.open(local_files(str(path))[0]).row_count_from_metadata() == 9 * MIB
     assert cause(lambda: reader(tmp_path)(source(AGE, path=str(path)))) == "larger than SOTTO_TABLE_BYTES"
 
 

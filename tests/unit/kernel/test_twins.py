@@ -17,7 +17,7 @@ from schemas.json_limits import repeats_a_field
 from schemas.wire import encode, struct
 from stream.kernel import (
     Column,
-    Keys,
+    KeyNumbering,
     SlotNames,
     Spans,
     add_counts,
@@ -276,7 +276,7 @@ def test_groups_of_equal_numbers(listed: list[int]) -> None:
 @settings(deadline=None, max_examples=30)
 def test_numbers_of_keys(batches: list[list[int]], crowded: bool, switched: bool) -> None:
     """Also where keys crowd into few places, and where one goes on with what the other has made."""
-    compiled, plain = Keys(), Keys()
+    compiled, plain = KeyNumbering(), KeyNumbering()
     known: dict[int, int] = {}
     for place, batch in enumerate(batches):
         keys = np.array(
@@ -284,9 +284,9 @@ def test_numbers_of_keys(batches: list[list[int]], crowded: bool, switched: bool
         )
         expected = [known.setdefault(one, len(known)) for one in batch]
         with use_kernel(kernel() if not switched or place % 2 == 0 else None):
-            assert compiled.numbers(keys).tolist() == expected
+            assert compiled.number_keys(keys).tolist() == expected
         with use_kernel(None):
-            assert plain.numbers(keys).tolist() == expected
+            assert plain.number_keys(keys).tolist() == expected
         assert len(compiled) == len(plain) == len(known)
         assert (compiled.keys_of(column(expected)) == keys).all()
 
@@ -346,7 +346,14 @@ def test_sums_by_place(rows: list[tuple[int, int, int]], is_sum: bool, bit: int)
         with use_kernel(library):
             told = add_counts(places, bits, bit, codes if is_sum else None, counts, sums, marks, 5)
         found.append(
-            (told.changed.tolist(), told.newly_marked, told.rows, counts.tolist(), sums.tolist(), marks.tolist())
+            (
+                told.changed.tolist(),
+                told.newly_marked,
+                told.row_count,
+                counts.tolist(),
+                sums.tolist(),
+                marks.tolist(),
+            )
         )
     assert found[0] == found[1]
     counted = [(place, code) for place, each, code in rows if each >> bit & 1]

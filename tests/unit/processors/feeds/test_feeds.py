@@ -15,7 +15,7 @@ from stream.feeds.event_clock import FeedRefusedError, PartitionCountChangedErro
 from stream.feeds.feed_definitions import Epoch, FeedDefinitions
 from stream.feeds.tally import CellCounts
 from stream.feeds.window_queries import MAX_PARTIALS_PER_STEP
-from stream.kernel import Keys
+from stream.kernel import KeyNumbering
 from stream.processing.dead_letters import MALFORMED_BATCH, UnreadableValue
 from stream.processing.protocol import PROGRESS_KEY, LaterVersionError, Outputs, TableMissedError
 from stream.processing.topic_names import partition_of
@@ -366,13 +366,13 @@ def test_twenty_conditions_look_each_person_up_once_and_are_told_in_one_row(
     about = source()
     records = [Arrived(one, HOUR, event(f"p{one % 400}", HOUR, delay=one % 16 - 5)) for one in range(2_000)]
     looked_up: list[int] = []
-    numbers = Keys.numbers
+    numbers = KeyNumbering.number_keys
 
-    def counted(keys: Keys, people: Any) -> Any:
+    def counted(keys: KeyNumbering, people: Any) -> Any:
         looked_up.append(len(people))
         return numbers(keys, people)
 
-    monkeypatch.setattr(Keys, "numbers", counted)
+    monkeypatch.setattr(KeyNumbering, "number_keys", counted)
     written = {}
     for count in (1, 20):
         kafka, feed = changelog(about), start(about, Known(*conditions(about, count)))

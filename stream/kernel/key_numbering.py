@@ -1,7 +1,7 @@
-"""Numbers 16-byte keys in order of appearance with hash tables, and counts rows by these numbers.
+"""Assigns consecutive numbers to 16-byte keys, and counts rows by these numbers.
 
-A key takes 24 to 40 bytes; in a Python dictionary it would take 150 bytes, and each event would take a Python
-step.
+A key takes 24 to 40 bytes in these hash tables; in a Python dictionary it would take 150 bytes, and
+each event would take a Python step.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ from stream.kernel.byte_columns import Column, address, addresses
 from stream.kernel.library import compiled_kernel
 
 Words = npt.NDArray[np.uint64]
+"""64-bit words: two of them are a key, and one is a set of up to 64 columns, a bit for each."""
 
 _MIN_ROWS: Final = 16
 _DICTIONARY_ENTRY_BYTES: Final = 150
@@ -25,20 +26,20 @@ _GROWTH_DIVISOR: Final = 4
 """Tables grow by 1/_GROWTH_DIVISOR of their size, so that the unused part stays small."""
 
 
-class Keys:
-    """Numbers keys of two words from 0 in order of first appearance.
+class KeyNumbering:
+    """Assigns 0, 1, 2, … to keys of two words, in order of first appearance.
 
     The hash has a secret multiplier, so that clients who choose keys cannot make them collide.
     """
 
     def __init__(self) -> None:
         self._count = 0
-        self._seed = np.uint64(secrets.randbits(64) | 1)
+        self._hash_multiplier = np.uint64(secrets.randbits(64) | 1)
         self._keys: Words = np.zeros((_MIN_ROWS, 2), dtype=np.uint64)
-        self._bits = 0
+        self._index_bits = 0
         self._index: npt.NDArray[np.uint32] = np.zeros(0, dtype=np.uint32)
         self._numbers_of: dict[bytes, int] = {}
-        """Each key's number; used instead of the index while there is no kernel."""
+        """Each key's number; used instead of the index if there is no compiled kernel."""
         self._make_index()
 
     def __len__(self) -> int:
@@ -53,11 +54,11 @@ class Keys:
         """Return the keys with these numbers."""
         return self._keys[numbers]
 
-    def numbers(self, keys: Words) -> Column:
+    def number_keys(self, keys: Words) -> Column:
         """Return the number of each key; new keys are added."""
         keys = np.ascontiguousarray(keys)
         if (library := compiled_kernel()) is None:
-            return self._numbers(keys)
+            return self._number_keys_in_python(keys)
         if self._numbers_of:
             self._numbers_of = {}
             self._make_index()
@@ -68,8 +69,8 @@ class Keys:
                 len(keys) - done,
                 address(keys[done:]),
                 address(self._index),
-                self._bits,
-                int(self._seed),
+                self._index_bits,
+                int(self._hash_multiplier),
                 address(self._keys),
                 len(self._keys),
                 ctypes.addressof(count),
@@ -83,24 +84,28 @@ class Keys:
     def _reserve(self, count: int) -> None:
         if count <= len(self._keys):
             return
-        # In place: mapped memory grows without a copy.
+        # Resized in place, because the system extends a large array without a copy.
         self._keys.resize((size_after_growth(count, len(self._keys)), 2), refcheck=False)
         if 2 * len(self._keys) > len(self._index):
             self._make_index()
 
     def _make_index(self) -> None:
-        self._bits = (2 * len(self._keys) - 1).bit_length()
-        self._index = np.zeros(1 << self._bits, dtype=np.uint32)
+        self._index_bits = (2 * len(self._keys) - 1).bit_length()
+        self._index = np.zeros(1 << self._index_bits, dtype=np.uint32)
         if (library := compiled_kernel()) is not None:
             library.sotto_index(
-                self._count, address(self._keys), address(self._index), self._bits, int(self._seed)
+                self._count,
+                address(self._keys),
+                address(self._index),
+                self._index_bits,
+                int(self._hash_multiplier),
             )
 
-    def _numbers(self, keys: Words) -> Column:
+    def _number_keys_in_python(self, keys: Words) -> Column:
         if len(self._numbers_of) < self._count:
-            known = _key_texts(self._keys[: self._count])
-            self._numbers_of = {text: number for number, text in enumerate(known)}
-        numbers = [self._numbers_of.setdefault(text, len(self._numbers_of)) for text in _key_texts(keys)]
+            known = _keys_as_bytes(self._keys[: self._count])
+            self._numbers_of = {key: number for number, key in enumerate(known)}
+        numbers = [self._numbers_of.setdefault(key, len(self._numbers_of)) for key in _keys_as_bytes(keys)]
         found: Column = np.array(numbers, dtype=np.int64)
         self._reserve(len(self._numbers_of))
         self._keys[found] = keys
@@ -108,14 +113,14 @@ class Keys:
         return found
 
 
-def _key_texts(keys: Words) -> list[bytes]:
+def _keys_as_bytes(keys: Words) -> list[bytes]:
     data = keys.tobytes()
     return [data[start : start + 16] for start in range(0, len(data), 16)]
 
 
-def size_after_growth(count: int, room: int) -> int:
-    """Return the number of rows to which ``room`` rows grow so that there are at least ``count``."""
-    return max(count, room + room // _GROWTH_DIVISOR, _MIN_ROWS)
+def size_after_growth(count: int, size: int) -> int:
+    """Return the new size of an array of ``size`` rows that must hold ``count`` rows."""
+    return max(count, size + size // _GROWTH_DIVISOR, _MIN_ROWS)
 
 
 def grow_in_place(array: npt.NDArray[Any], count: int) -> npt.NDArray[Any]:
@@ -126,12 +131,15 @@ def grow_in_place(array: npt.NDArray[Any], count: int) -> npt.NDArray[Any]:
 
 
 Marks = npt.NDArray[np.int32]
+"""For each count, the mark of the last call that changed it; negative before the first."""
 
 
 class BoundedCounts(NamedTuple):
-    """For each row, the columns (as bits) in which it counted, and in which it is its number's first row.
+    """What ``count_up_to_bound`` counted: two sets of columns for each row, and the changed numbers.
 
-    ``changed`` has the numbers with a changed count.
+    - ``within_bound``: the columns in which the row was counted.
+    - ``first``: the columns in which it was the first row that was counted for its number.
+    - ``changed``: the numbers with a changed count.
     """
 
     within_bound: Words
@@ -141,49 +149,49 @@ class BoundedCounts(NamedTuple):
 
 def count_up_to_bound(
     numbers: Column,
-    wanted: Words,
+    columns: Words,
     counts: npt.NDArray[np.unsignedinteger[Any]],
-    most: int,
+    bound: int,
     marks: Marks,
     mark: int,
 ) -> BoundedCounts:
-    """Increase the counts of each row's number in the columns of its ``wanted`` bits, up to ``most``.
+    """Count each row for its number, in each column of its ``columns``, up to ``bound``.
 
-    ``counts`` has a row per number, and ``marks`` an entry per number, which is set to ``mark`` if a
+    ``counts`` has a row per number. ``marks`` has an entry per number, which becomes ``mark`` if a
     count of the number changes.
     """
     if (library := compiled_kernel()) is None:
-        return _count_up_to_bound(numbers, wanted, counts, most, marks, mark)
+        return _count_up_to_bound(numbers, columns, counts, bound, marks, mark)
     rows = len(numbers)
     within_bound, first = np.empty(rows, dtype=np.uint64), np.empty(rows, dtype=np.uint64)
     changed = np.empty(rows, dtype=np.int64)
     shape = (counts.itemsize, counts.shape[1])
     outputs = addresses(within_bound, first, changed)
-    inputs = addresses(numbers, wanted, counts)
-    found = library.sotto_bound(rows, *inputs, *shape, most, address(marks), mark, *outputs)
+    inputs = addresses(numbers, columns, counts)
+    found = library.sotto_bound(rows, *inputs, *shape, bound, address(marks), mark, *outputs)
     return BoundedCounts(within_bound, first, changed[:found])
 
 
 def _count_up_to_bound(
     numbers: Column,
-    wanted: Words,
+    columns: Words,
     counts: npt.NDArray[np.unsignedinteger[Any]],
-    most: int,
+    bound: int,
     marks: Marks,
     mark: int,
 ) -> BoundedCounts:
     within_bound, first = np.zeros(len(numbers), dtype=np.uint64), np.zeros(len(numbers), dtype=np.uint64)
     for column in range(counts.shape[1]):
         bit = np.uint64(1 << column)
-        rows = np.flatnonzero(wanted & bit)
+        rows = np.flatnonzero(columns & bit)
         if not len(rows):
             continue
         rows = rows[np.argsort(numbers[rows], kind="stable")]
         counted_numbers, begins, lengths = np.unique(numbers[rows], return_index=True, return_counts=True)
         before = counts[counted_numbers, column].astype(np.int64)
         rank = np.arange(len(rows)) + np.repeat(before - begins, lengths)
-        counts[counted_numbers, column] = np.minimum(before + lengths, most)
-        within_bound[rows[rank < most]] |= bit
+        counts[counted_numbers, column] = np.minimum(before + lengths, bound)
+        within_bound[rows[rank < bound]] |= bit
         first[rows[rank == 0]] |= bit
     _, indexes = np.unique(numbers[within_bound != 0], return_index=True)
     changed = numbers[within_bound != 0][np.sort(indexes)]
@@ -192,11 +200,16 @@ def _count_up_to_bound(
 
 
 class AddedCounts(NamedTuple):
-    """The changed indexes, the number of those that had no mark before, and the number of counted rows."""
+    """What ``add_counts`` counted.
+
+    - ``changed``: the indexes whose count changed.
+    - ``newly_marked``: how many of them had no mark before.
+    - ``row_count``: how many rows were counted.
+    """
 
     changed: Column
     newly_marked: int
-    rows: int
+    row_count: int
 
 
 def add_counts(
@@ -209,9 +222,10 @@ def add_counts(
     marks: Marks,
     mark: int,
 ) -> AddedCounts:
-    """For each row that has the bit, add 1 to ``counts`` and its code to ``sums``, at its index.
+    """Add the rows whose ``bits`` contain ``bit`` to counts, and their codes to sums.
 
-    ``marks`` is as in ``count_up_to_bound``, by index; a negative entry means no mark.
+    Such a row i adds 1 to ``counts[indexes[i]]`` and ``codes[i]`` to ``sums[indexes[i]]``, and sets
+    ``marks[indexes[i]]`` to ``mark``.
     """
     if (library := compiled_kernel()) is None:
         rows = np.flatnonzero(bits >> np.uint64(bit) & np.uint64(1))

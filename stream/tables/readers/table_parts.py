@@ -1,6 +1,6 @@
-"""Reads the files of a table in batches, so that no cell affects how others are read.
+"""Reads the parts of a table in batches: its files or objects, or a table of a database.
 
-Memory grows only with a Parquet file's largest row group. CSV files have a line of column names and
+Cells are never used to infer types, so no cell affects how others are read. Memory grows only with a Parquet file's largest row group. CSV files have a line of column names and
 must be well formed (``csv_files``); cells are text, and missing cells are empty. A blank line is a
 row of missing cells.
 """
@@ -34,24 +34,27 @@ from stream.tables.table_errors import DataError, UnreadableError
 BATCH_ROWS: Final = 1 << 16
 
 
-class Sheet(Protocol):
-    """A file, object or database table that is read separately."""
+class TablePart(Protocol):
+    """A part of a table that is read separately: a file, an object or a database's table."""
 
     @property
     def types(self) -> Mapping[str, pl.DataType]:
-        """The columns in order."""
+        """The columns' types, in the order of the columns."""
 
     @property
     def name(self) -> str:
         """The path below the table's folder; empty for a single file."""
 
     @property
-    def repeated(self) -> Sequence[str]:
-        """Names that several columns have; the first column is read."""
+    def duplicate_names(self) -> Sequence[str]:
+        """Names that several columns have; the first of these columns is read."""
 
     @property
     def is_csv(self) -> bool:
-        """Whether lines may have extra cells, the first of which is in ``csv_files.SURPLUS``."""
+        """Whether lines may have more cells than columns.
+
+        The first extra cell is then in the column ``csv_files.EXTRA_CELL_COLUMN``.
+        """
 
     def row_count_from_metadata(self) -> int | None:
         """Return the number of rows from metadata, or None."""
@@ -66,11 +69,11 @@ class ParquetFile:
 
     location: str
     options: Mapping[str, Any]
-    repeated: Sequence[str] = ()
+    duplicate_names: Sequence[str] = ()
 
     @property
     def types(self) -> Mapping[str, pl.DataType]:
-        """The columns in order."""
+        """The columns' types, in the order of the columns."""
         return dict(self._scan().collect_schema())
 
     def row_count_from_metadata(self) -> int | None:
@@ -86,52 +89,55 @@ class ParquetFile:
 
 
 @dataclass(frozen=True)
-class FileSheet:
-    """A CSV or Parquet file, with the cells and deletions that folder names or a Delta log add."""
+class FilePart:
+    """A CSV or Parquet file, with constant columns from folder names or a Delta log.
+
+    Rows that a Delta log has deleted are dropped.
+    """
 
     name: str
-    cells: Mapping[str, str | None]
+    constant_columns: Mapping[str, str | None]
     file: CsvFile | ParquetFile
-    file_types: Mapping[str, pl.DataType]
-    """The file's own columns in order, including columns that ``cells`` replace."""
+    file_column_types: Mapping[str, pl.DataType]
+    """The types of the file's own columns in order, including columns that a constant replaces."""
 
     rows: int | None = None
-    kept_rows: bytes | None = None
+    kept_rows_mask: bytes | None = None
 
     @classmethod
     def open(
         cls,
-        part: TableFile,
+        listed: TableFile,
         options: Mapping[str, Any] | None = None,
-        opened: Callable[[], RawIOBase] | None = None,
-    ) -> FileSheet:
-        """Open a Parquet file or a stream of CSV; UnreadableError if it has no columns."""
-        cells = dict(part.cells)
+        open_csv: Callable[[], RawIOBase] | None = None,
+    ) -> FilePart:
+        """Open a Parquet or CSV file; UnreadableError if it has no columns."""
+        constants = dict(listed.cells)
         file: CsvFile | ParquetFile
-        if _is_parquet(part.location):
-            file = ParquetFile(part.location, options or {})
+        if _is_parquet(listed.location):
+            file = ParquetFile(listed.location, options or {})
         else:
-            file = CsvFile(opened or partial(FileIO, part.location))
-        with as_unreadable_errors(part.name):
-            file_types = file.types
-            if not file_types:
+            file = CsvFile(open_csv or partial(FileIO, listed.location))
+        with as_unreadable_errors(listed.name):
+            types = file.types
+            if not types:
                 raise UnreadableError("no columns")
-        cells.update((name, None) for name in part.columns if name not in file_types and name not in cells)
-        return cls(part.name, cells, file, file_types, part.rows, part.kept_rows)
+        constants.update((name, None) for name in listed.columns if name not in types and name not in constants)
+        return cls(listed.name, constants, file, types, listed.rows, listed.kept_rows)
 
     @property
     def types(self) -> Mapping[str, pl.DataType]:
         """The file's columns and, as text, the columns from folder names or a Delta log."""
-        return dict(self.file_types) | dict.fromkeys(self.cells, pl.String())
+        return dict(self.file_column_types) | dict.fromkeys(self.constant_columns, pl.String())
 
     @property
-    def repeated(self) -> Sequence[str]:
+    def duplicate_names(self) -> Sequence[str]:
         """Names that several columns of the file have."""
-        return [name for name in self.file.repeated if name not in self.cells]
+        return [name for name in self.file.duplicate_names if name not in self.constant_columns]
 
     @property
     def is_csv(self) -> bool:
-        """Whether lines may have extra cells."""
+        """Whether lines may have more cells than columns."""
         return isinstance(self.file, CsvFile)
 
     def row_count_from_metadata(self) -> int | None:
@@ -141,20 +147,20 @@ class FileSheet:
 
     def batches(self, names: Sequence[str]) -> Iterator[pl.DataFrame]:
         """Yield the named columns in the file's order of rows."""
-        constant_cells = [
-            pl.lit(self.cells[name], dtype=pl.String).alias(name) for name in names if name in self.cells
-        ]
-        read_names = [name for name in names if name not in self.cells]
-        # If folder names give all requested columns, any column of the file gives the number of rows.
-        read, types = read_names or list(self.file_types)[:1], self.types
+        constants = self.constant_columns
+        literals = [pl.lit(constants[name], dtype=pl.String).alias(name) for name in names if name in constants]
+        read_names = [name for name in names if name not in constants]
+        # If all requested columns are constant, any column of the file gives the number of rows.
+        read, types = read_names or list(self.file_column_types)[:1], self.types
         yield pl.DataFrame(schema={name: types.get(name, pl.String()) for name in names})
         with as_unreadable_errors(self.name):
             for batch in self._drop_deleted(self.file.batches(read, BATCH_ROWS)):
-                yield batch.with_columns(constant_cells).select(names)
+                yield batch.with_columns(literals).select(names)
 
     def _drop_deleted(self, batches: Iterable[pl.DataFrame]) -> Iterator[pl.DataFrame]:
         """Drop deleted rows; UnreadableError if the log has another number of rows."""
-        kept = None if self.kept_rows is None else pl.Series(np.frombuffer(self.kept_rows, dtype=np.bool_))
+        mask = self.kept_rows_mask
+        kept = None if mask is None else pl.Series(np.frombuffer(mask, dtype=np.bool_))
         rows, done = self.rows if kept is None else len(kept), 0
         for batch in batches:
             begin, done = done, done + batch.height
@@ -183,7 +189,7 @@ def _is_parquet(location: str) -> bool:
 
 
 Stamp = tuple[object, ...]
-"""A value that changes if a path's data may have changed; the path alone if no file is known."""
+"""The path, and values that change if its data may have changed; none if no file is found."""
 
 
 def address_of(path: str) -> Address | None:
@@ -194,31 +200,31 @@ def address_of(path: str) -> Address | None:
         raise DataError(f"path: {error}") from None
 
 
-def sheets_of(
-    path: str, parts: Sequence[TableFile] | None = None, most_bytes: int | None = None
-) -> Iterator[Sheet]:
-    """Yield the sheets of a path; ``parts`` are its local files, if already listed.
+def open_table_parts(
+    path: str, files: Sequence[TableFile] | None = None, most_bytes: int | None = None
+) -> Iterator[TablePart]:
+    """Yield the parts of a path's table; ``files`` are its local files, if already listed.
 
     UnreadableError if objects or the files of a Delta table exceed ``most_bytes`` in total, or if a file
     has changed since it was listed. A database is read in one snapshot.
     """
     if (address := address_of(path)) is None:
-        listed = local_files(path) if parts is None else parts
+        listed = local_files(path) if files is None else files
         if (folder := local_delta(path)) is not None:
             listed = newest_local_files(folder, listed)
             require_size(listed, most_bytes)
-        for part in listed:
-            yield FileSheet.open(part)
+        for file in listed:
+            yield FilePart.open(file)
         if any(map(has_changed, listed)):
             raise UnreadableError(CHANGED_WHILE_READ)
     elif address.scheme == "s3":
-        from stream.tables.readers.objects import object_sheets  # noqa: PLC0415  (an extra)
+        from stream.tables.readers.objects import open_objects  # noqa: PLC0415  (an extra)
 
-        yield from object_sheets(address, most_bytes)
+        yield from open_objects(address, most_bytes)
     else:
-        from stream.tables.readers.postgresql import postgresql_sheets  # noqa: PLC0415  (an extra)
+        from stream.tables.readers.postgresql import open_postgresql_table  # noqa: PLC0415  (an extra)
 
-        yield from postgresql_sheets(address)
+        yield from open_postgresql_table(address)
 
 
 def stamp_of(path: str) -> Stamp:
@@ -238,13 +244,13 @@ def stamp_of(path: str) -> Stamp:
     return (path, *snapshot(address))
 
 
-def stamp_of_files(path: str, parts: Sequence[TableFile]) -> Stamp:
+def stamp_of_files(path: str, files: Sequence[TableFile]) -> Stamp:
     """Return the stamp of these files; its size does not depend on their number."""
-    if not parts:
+    if not files:
         return (path,)
     digest = blake2b(digest_size=16)
-    for part in parts:
-        kept = part.kept_rows or b""
-        digest.update(repr((part.location, part.stamp, part.cells, part.columns, part.rows, len(kept))).encode())
+    for file in files:
+        kept = file.kept_rows or b""
+        digest.update(repr((file.location, file.stamp, file.cells, file.columns, file.rows, len(kept))).encode())
         digest.update(kept)
     return (path, digest.hexdigest())
