@@ -31,28 +31,30 @@ MAX_WIDTH: Final = 10_000
 
 
 def make_table(
-    console: Console, title: str, columns: Sequence[str], rows: Sequence[Sequence[str]]
+    console: Console, title: str, columns: Sequence[str], rows: Sequence[Sequence[str]], width: int
 ) -> RenderableType:
-    """Return a table that breaks between words; if it does not fit, one labeled line for each cell."""
+    """Return a table at most ``width`` columns wide, or one labeled line for each cell if none fits."""
     cells = [[Text(cell) for cell in row] for row in rows]
-    widths = _widths(console, [[Text(name), *column] for name, *column in zip(columns, *cells, strict=True)])
+    widths = _widths(
+        console, [[Text(name), *column] for name, *column in zip(columns, *cells, strict=True)], width
+    )
     if widths is None:
         return Group(Text(title, "table.title"), *(_labeled_lines(columns, row) for row in cells))
     table = Table(title=Text(title, "table.title"), title_justify="left")
-    for name, width in zip(columns, widths, strict=True):
-        table.add_column(name, width=width, overflow="fold")
+    for name, column_width in zip(columns, widths, strict=True):
+        table.add_column(name, width=column_width, overflow="fold")
     for row in cells:
         table.add_row(*row)
     return table
 
 
-def _widths(console: Console, columns: Sequence[Sequence[Text]]) -> list[int] | None:
-    """Return the columns' widths; None if the table fits only with words cut."""
+def _widths(console: Console, columns: Sequence[Sequence[Text]], width: int) -> list[int] | None:
+    """Return the columns' widths; None if the table fits into ``width`` only with words cut."""
     wide = console.options.update(max_width=MAX_WIDTH)
     wanted = [[Measurement.get(console, wide, cell) for cell in column] for column in columns]
     least = [max(cell.minimum for cell in column) for column in wanted]
     widths = [max(cell.maximum for cell in column) for column in wanted]
-    room = console.width - _BORDER_WIDTH - _COLUMN_GAP * (len(columns) - 1)
+    room = width - _BORDER_WIDTH - _COLUMN_GAP * (len(columns) - 1)
     if sum(least) > room:
         return None
     while sum(widths) > room:
@@ -119,6 +121,11 @@ def say(text: str, *, soft_wrap: bool = False) -> None:
     console.print(Text(escape_text(text)), soft_wrap=soft_wrap or console.is_piped)
 
 
+def say_progress(text: str) -> None:
+    """Print a line on standard error: standard output has only results."""
+    typer.echo(f"· {escape_text(text)}", err=True)
+
+
 def show_json(value: BaseModel | dict[str, Any] | list[Any]) -> None:
     """Print one JSON value on one line, with control characters escaped."""
     encoding = (getattr(sys.stdout, "encoding", None) or "").lower().replace("-", "")
@@ -129,10 +136,13 @@ def show_json(value: BaseModel | dict[str, Any] | list[Any]) -> None:
     )
 
 
-def show_table(title: str, columns: Sequence[str], rows: Iterable[Sequence[str]]) -> None:
+def show_table(
+    title: str, columns: Sequence[str], rows: Iterable[Sequence[str]], *, piped_width: int = MAX_WIDTH
+) -> None:
     """Print a table; in a narrow terminal, each row as labeled lines below its first cell."""
     cells = [[escape_text(cell) for cell in row] for row in rows]
-    console.print(make_table(console, escape_text(title), columns, cells))
+    width = piped_width if console.is_piped else console.width
+    console.print(make_table(console, escape_text(title), columns, cells, width), width=width)
 
 
 def format_amount(value: Amount) -> str:

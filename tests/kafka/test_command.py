@@ -145,10 +145,7 @@ def test_up_serves_the_readme_and_leaves_no_process_behind(tmp_path: Path) -> No
             poor = run_in(*extend[:-1], "100", environment=environment)
             assert poor.returncode == 1
             assert "source 'vitals' cannot pay: ε = " in poor.stderr
-            unknown = run_in("stream", "close", "ward-9", environment=environment)
-            assert "error: stream 'ward-9': is not known" in unknown.stderr
-            planned = run_in("plan", "--source", "vitals", "--epsilon", "1", environment=environment)
-            assert planned.returncode == 0, planned.stderr
+            _names_are_looked_up(environment)
             assert run_in("stream", "close", "ward-7", environment=environment).returncode == 0
             budget = _settled(environment)
             assert budget["source"]["refunded"]["epsilon"] > 0
@@ -161,6 +158,13 @@ def test_up_serves_the_readme_and_leaves_no_process_behind(tmp_path: Path) -> No
         assert running.wait(60) == 130
     listed = subprocess.run(["ps", "-eo", "args"], capture_output=True, text=True, check=True).stdout  # noqa: S607
     assert str(tmp_path) not in listed
+
+
+def _names_are_looked_up(environment: dict[str, str]) -> None:
+    unknown = run_in("stream", "close", "ward-9", environment=environment)
+    assert "error: stream 'ward-9': is not known" in unknown.stderr
+    planned = run_in("plan", "--source", "vitals", "--epsilon", "1", environment=environment)
+    assert planned.returncode == 0, planned.stderr
 
 
 def _is_listed_and_found_from_below(environment: dict[str, str], folder: Path) -> None:

@@ -37,7 +37,6 @@ class Up:
         self.line = process.stdout.readline()
         assert "SOTTO_BOOTSTRAP=" in self.line, self.line + str(process.stderr and process.stderr.read())
         self.bootstrap = self.line.split("SOTTO_BOOTSTRAP=")[1].split(",")[0]
-        # The page is there once the services had time to join their groups.
         page = process.stdout.readline()
         assert "The monitor's page is" in page, page
         self.environment = {"SOTTO_BOOTSTRAP": self.bootstrap, "COLUMNS": "200"}

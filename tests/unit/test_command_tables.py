@@ -14,7 +14,7 @@ from stream.dev.audit import audit_all, cases_of
 
 def printed(width: int, title: str, columns: list[str], rows: list[list[str]]) -> str:
     console = Console(file=io.StringIO(), width=width)
-    console.print(make_table(console, title, columns, rows))
+    console.print(make_table(console, title, columns, rows, console.width))
     assert isinstance(console.file, io.StringIO)
     return console.file.getvalue()
 

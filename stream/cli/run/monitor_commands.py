@@ -154,19 +154,26 @@ class RunningMonitor:
         self.address = address
         self._service = service
         self._tokens = (operator, viewer)
-        self._was_up: bool | None = None
+        self.is_starting = True
+        """Whether the page has not answered yet."""
+        self.is_up = False
+        """Whether the page has answered and the monitor runs."""
 
     def watch(self) -> None:
-        """Print once that the page is up, and once that the monitor ended; keep its log small."""
+        """Update ``is_starting`` and ``is_up``; print once that the monitor ended; keep its log small."""
         self._service.rotate_large_log()
         if self._service.exit_status is not None:
-            if self._was_up is not False:
-                self._was_up = False
+            if self.is_starting or self.is_up:
+                self.is_starting = self.is_up = False
                 console.print(
                     f"The monitor ended, see {self._service.log}; the other services continue", soft_wrap=True
                 )
-        elif self._was_up is None and _is_answering(self.address):
-            self._was_up = True
+        elif self.is_starting and _is_answering(self.address):
+            self.is_starting, self.is_up = False, True
+
+    def announce(self) -> None:
+        """Print where the page is, if it is up."""
+        if self.is_up:
             console.print(self.where, soft_wrap=True)
 
     def ask_to_stop(self) -> None:

@@ -7,21 +7,27 @@ import os
 import signal
 import sys
 import time
+from collections.abc import Iterator, Sequence
 from contextlib import ExitStack
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Final
 
 import typer
 
-from stream.cli.output import CommandError, say
+from stream.cli.output import CommandError, say, say_progress
 from stream.cli.run import monitor_commands
-from stream.cli.run.monitor_commands import check_targets, lock_folder
+from stream.cli.run.monitor_commands import RunningMonitor, check_targets, lock_folder
+from stream.engine.health import ServiceName
 from stream.kafka.broker.local_broker import DEFAULT_FOLDER, LocalBroker
 from stream.kafka.topics.creation import create_topics
 from stream.privacy.noise import NoiseKey
+from stream.processing.topic_names import LEDGER_PARTITIONS
 from stream.services.processes import ReplicaError, RoleName, Service, metrics_ports
+from stream.services.readiness import ReadinessReader
 from stream.settings import MAX_PORT, Settings
 from stream.tables import adult
+
+_WATCH_SECONDS: Final = 0.25
 
 
 def up(
@@ -51,15 +57,13 @@ def up(
         raise CommandError(str(error)) from None
     with lock_folder(folder) as holder, ExitStack() as stack:
         key_file = key_file or folder / "noise.key"
-        if not key_file.exists():
-            key_file.parent.mkdir(parents=True, exist_ok=True)
-            NoiseKey.generate().save(key_file)
-        NoiseKey.load(key_file)
+        _require_key(key_file)
         if alerts is not None:
             check_targets(alerts)
         broker = LocalBroker(folder / "broker")
         stack.push(broker)
-        broker.start(broker_port)
+        say_progress("starting Kafka")
+        broker.start(broker_port, progress=say_progress)
         running = broker.status()
         if running is None:
             raise CommandError("the broker ended right after its start; see its log in " + str(broker.log))
@@ -72,6 +76,10 @@ def up(
             ("feed", 0),
             *(("worker", number) for number in range(workers)),
         ]
+        say_progress("starting the services")
+        ledger: list[tuple[ServiceName, int]] = [("budget", number) for number in range(LEDGER_PARTITIONS)]
+        queries: list[tuple[ServiceName, int]] = [("worker", number) for number in range(settings.partitions)]
+        readiness = stack.enter_context(ReadinessReader(settings, [*ledger, *queries]))
         services = [
             stack.enter_context(
                 Service(
@@ -90,23 +98,37 @@ def up(
             services.append(
                 stack.enter_context(Service("alerts", alert_settings, None, folder / "logs" / "alerts-0.log"))
             )
-        say(
-            f"Sotto is up: SOTTO_BOOTSTRAP={running.bootstrap}, logs in {folder / 'logs'}; Ctrl-C stops it"
-            + ("" if broker.started_it else ", all but the broker, which ran before"),
-            soft_wrap=True,
-        )
         monitor = stack.enter_context(monitor_commands.run_monitor(settings, folder, port))
         holder.write_addresses(running.bootstrap, monitor.address)
         # On exit, all services are told to stop before the first is waited for.
         stack.callback(monitor.ask_to_stop)
         for service in services:
             stack.callback(service.ask_to_stop)
-        while all(service.exit_status is None for service in services):
+        rest = "" if broker.started_it else ", all but the broker, which ran before"
+        where = f"SOTTO_BOOTSTRAP={running.bootstrap}, logs in {folder / 'logs'}; Ctrl-C stops it{rest}"
+        for _ in _while_running(services, monitor):
             if broker.status() != running:
                 raise CommandError(f"the broker ended, so the services are stopped; see {broker.log}")
-            for service in services:
-                service.rotate_large_log()
-            monitor.watch()
-            time.sleep(0.5)
+            if where and readiness.is_ready and not monitor.is_starting:
+                say(f"Sotto is up: {where}", soft_wrap=True)
+                monitor.announce()
+                where = ""
         ended = next(service for service in services if service.exit_status is not None)
         raise CommandError(f"the {ended.role} service ended; see {ended.log}")
+
+
+def _require_key(key_file: Path) -> None:
+    if not key_file.exists():
+        key_file.parent.mkdir(parents=True, exist_ok=True)
+        NoiseKey.generate().save(key_file)
+    NoiseKey.load(key_file)
+
+
+def _while_running(services: Sequence[Service], monitor: RunningMonitor) -> Iterator[None]:
+    """Yield repeatedly until a service ends, and keep the logs small."""
+    while all(service.exit_status is None for service in services):
+        for service in services:
+            service.rotate_large_log()
+        monitor.watch()
+        yield
+        time.sleep(_WATCH_SECONDS)
