@@ -152,13 +152,13 @@ class ColumnPublisher:
     def _encode_answers(self, rows: QuestionRows, verdicts: Verdicts) -> MessageColumns:
         streams, decisions = self._streams, verdicts.decisions
         _, known, stream_of, _ = verdicts.streams
-        tops = known.tops[stream_of] + decisions.tops_before + (decisions.codes == ABOVE)
+        tops = known.tops[stream_of] + decisions.tops_before + (decisions.outcomes == ABOVE)
         index = known.answered[stream_of] + np.where(verdicts.answering[stream_of], decisions.position, 0)
         left = known.cutoff[stream_of] - tops
-        halted = decisions.codes == HALTED
+        halted = decisions.outcomes == HALTED
         # Answers with equal figures differ only in id, stream, index, window and group, so they share
         # their other text. _unshared_rows numbers the answers that share none.
-        figures = (decisions.codes, tops, left, known.terms_of[stream_of])
+        figures = (decisions.outcomes, tops, left, known.terms_of[stream_of])
         first, group = group_equal_rows(len(rows.slots), [*figures, self._unshared_rows(rows, verdicts, halted)])
         distinct: Iterator[Any] = zip(
             *(column[first].tolist() for column in (*figures, rows.slots, index, rows.places)), strict=True
@@ -242,7 +242,7 @@ class ColumnPublisher:
         """Update the streams' figures and write them."""
         columns, decisions = self._streams.columns, verdicts.decisions
         slots, before, stream_of, _ = verdicts.streams
-        given = decisions.codes != HALTED
+        given = decisions.outcomes != HALTED
         stream_of = stream_of[given]
         answered = np.bincount(stream_of, minlength=len(slots))
         last = before.last_offset.copy()

@@ -42,7 +42,7 @@ from stream.privacy.composition.costs import (
     shortest_decimal,
     spent_amount,
 )
-from stream.privacy.composition.losses import releases_running_texts
+from stream.privacy.composition.losses import is_running_count_of_texts
 from stream.privacy.mechanisms.above_threshold import answer_sampler, query_sampler, threshold_sampler
 from stream.privacy.mechanisms.grid import Grid
 from stream.privacy.noise import Sampler, Symmetric, round_words
@@ -178,7 +178,7 @@ class StreamTerms:
             return WINDOW_QUANTILES
         if self.standing is not None and isinstance(self.mechanism, Histogram):
             return STANDING_HISTOGRAM
-        if releases_running_texts(self.calibration):
+        if is_running_count_of_texts(self.calibration):
             return RUNNING_TEXTS
         return HYPOTHESIS if self.calibration.kind == "hypothesis" else self.mechanism.kind
 

@@ -25,7 +25,7 @@ from stream.privacy.composition.costs import (
     grant_cost,
     realised_cost,
 )
-from stream.privacy.composition.losses import are_independent, is_pure, losses
+from stream.privacy.composition.losses import has_independent_answers, is_pure, losses
 from stream.privacy.ledger.grants import period_length_ms
 
 ROUNDING: Final = 1e-9
@@ -140,9 +140,9 @@ def _counts(grant: GrantRecord, standing: Standing | None, accountant: str, peri
     if grant.calibration.kind not in {"answers", "sparse_vector"} or accountant != "pure":
         return held
     added_up = is_pure(grant.calibration) and not any(one.delta for one in grant.extensions[: edge.extensions])
-    if not (added_up and are_independent(grant.calibration) and edge.answered):
+    if not (added_up and has_independent_answers(grant.calibration) and edge.answered):
         return held
-    behind = (edge.tops + edge.surplus / PARTS_PER_CHARGE) * float(losses(grant.calibration).each)
+    behind = (edge.tops + edge.surplus / PARTS_PER_CHARGE) * float(losses(grant.calibration).loss_per_answer)
     return max(held - behind, 0.0)
 
 

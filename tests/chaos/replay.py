@@ -227,7 +227,7 @@ class _Extensible:
         self._latest = definition.version
         self._version = 1
         self._moved = False
-        self._each = losses(definition.calibration).each
+        self._each = losses(definition.calibration).loss_per_answer
         self.extensions = definition.extensions
         self.news: Record | None = None
         self._record = record

@@ -38,7 +38,7 @@ from stream.privacy.noise import (
     stream_subkey,
     stream_subkeys,
 )
-from stream.privacy.noise.samplers import Integers, LowWords, Words
+from stream.privacy.noise.samplers import IntegerArray, LowWords, Words
 from stream.privacy.planning.unknown_groups_plans import CERTAIN
 from stream.worker import QueryProcessor
 from stream.worker.families import window_families
@@ -90,7 +90,7 @@ def query_noise_released(surgery: Surgery) -> None:
     """The noise of the comparison is used again as the noise of the answer: ⊤ carries f + ν."""
 
     def compared_by(_: Any, batch: Any, compared: Any, decisions: Any) -> dict[int, PublishedNumber]:
-        tops = np.flatnonzero(decisions.codes == ABOVE)
+        tops = np.flatnonzero(decisions.outcomes == ABOVE)
         places, margins = batch.rows.places[tops].tolist(), compared.margins[tops].tolist()
         return {
             place: PublishedNumber(float(one), "fresh", 1.0) for place, one in zip(places, margins, strict=True)
@@ -156,7 +156,7 @@ class _Difference:
     def words(self) -> int:
         return self.query.words + self.threshold.words
 
-    def draw(self, high: Words, low: LowWords) -> Integers:
+    def draw(self, high: Words, low: LowWords) -> IntegerArray:
         width = self.query.words
         ours = self.query.draw(high[:, :width], lambda row: low(row)[:width])
         theirs = self.threshold.draw(high[:, width:], lambda row: low(row)[width:])
@@ -240,7 +240,7 @@ def same_noise_for_other_data(surgery: Surgery) -> None:
 def decimals_rounded_as_doubles(surgery: Surgery) -> None:
     """⌊x/γ + ½⌋ is exact for the doubles nearest to a value and the grid, which are not what was written."""
 
-    def round_private(grid: Grid, doubles: Any, _: Any) -> Integers:
+    def round_private(grid: Grid, doubles: Any, _: Any) -> IntegerArray:
         gamma = Fraction(float(grid.gamma))
         return np.array([math.floor(Fraction(float(one)) / gamma + Fraction(1, 2)) for one in doubles])
 
@@ -264,7 +264,7 @@ def distances_in_parts_of_a_row(surgery: Surgery) -> None:
 def questions_of_a_hypothesis_without_noise(surgery: Surgery) -> None:
     """LSL's Algorithm 5 for estimates and multiplicative weights: errors are compared with a noisy threshold as they are."""
 
-    def none(self: Any, tops: int, places: range) -> Integers:
+    def none(self: Any, tops: int, places: range) -> IntegerArray:
         del self, tops
         return np.zeros(len(places), dtype=np.int64)
 

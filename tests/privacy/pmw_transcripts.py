@@ -14,7 +14,7 @@ import numpy.typing as npt
 from schemas import EstimateCalibration, SparseVectorCalibration
 from stream.privacy.mechanisms.estimate_questions import LinearQuestion, extent_of
 from stream.privacy.mechanisms.measurements import Axes
-from stream.privacy.mechanisms.tensor_sums import corners
+from stream.privacy.mechanisms.tensor_sums import corner_weighting
 
 Integers = npt.NDArray[np.int64]
 Floats = npt.NDArray[np.float64]
@@ -50,7 +50,7 @@ def question(*inside: int) -> LinearQuestion:
     return LinearQuestion(
         axes=(0,),
         key=bytes(inside),
-        parts=((1, corners(weights)),),
+        parts=((1, corner_weighting(weights)),),
         weights=lambda: weights,
         extent=lambda: extent_of(weights),
         unit=STEPS,

@@ -56,10 +56,10 @@ class Enumeration:
         streams, queries = self.margins.shape
         tops_left = np.full(streams, self.calibration.cutoff, dtype=np.int64)
         if cut_at is None:
-            return self._batch(self.margins, tops_left).codes.reshape(queries, streams).T
+            return self._batch(self.margins, tops_left).outcomes.reshape(queries, streams).T
         first = self._batch(self.margins[:, :cut_at], tops_left)
         second = self._batch(self.margins[:, cut_at:], first.tops_left)
-        return np.concatenate([first.codes, second.codes]).reshape(queries, streams).T
+        return np.concatenate([first.outcomes, second.outcomes]).reshape(queries, streams).T
 
     def _batch(self, margins: Integers, tops_left: Integers) -> Decisions:
         streams, queries = margins.shape
@@ -121,5 +121,7 @@ def test_every_threshold_noise_meets_every_query_noise_by_the_same_rule(method: 
     streams = np.arange(rho.size)
     barrier = rho.reshape(-1) + calibration.shift
     for margin in (-3, 0, calibration.shift, 40):
-        codes = decide_queries(nu.reshape(-1) + margin, streams, barrier, np.ones(rho.size, dtype=np.int64)).codes
+        codes = decide_queries(
+            nu.reshape(-1) + margin, streams, barrier, np.ones(rho.size, dtype=np.int64)
+        ).outcomes
         assert np.array_equal(codes, nu.reshape(-1) >= barrier - margin)

@@ -62,6 +62,6 @@ def test_each_further_top_is_paid_for(
 
 def test_a_further_number_about_monotone_queries_costs_more_than_those_that_were_planned() -> None:
     calibration = calibrations(1, epsilon=2.0, monotone=True, numbers="fresh")["one_sided"]
-    assert losses(calibration).each < losses(calibration).extension_loss
-    assert worst_excess(calibration, 3, losses(calibration).each) > 1e-6
+    assert losses(calibration).loss_per_answer < losses(calibration).extension_loss
+    assert worst_excess(calibration, 3, losses(calibration).loss_per_answer) > 1e-6
     assert worst_excess(calibration, 3, losses(calibration).extension_loss) <= 2 * cut_tail(calibration, 4)

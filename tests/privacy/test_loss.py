@@ -93,7 +93,7 @@ def test_rounds_keep_to_their_epsilon_and_delta_by_optimal_composition(
 ) -> None:
     calibration = calibrations(cutoff, epsilon=epsilon, delta=delta, monotone=monotone)["one_sided_rounds"]
     worst = worst_over_relations(calibration, near(calibration), queries, lambda _: Fraction(epsilon))
-    composed = Fraction(optimal_delta(float(losses(calibration).parts[0][1]), cutoff, epsilon))
+    composed = Fraction(optimal_delta(float(losses(calibration).pure_parts[0][1]), cutoff, epsilon))
     assert composed <= Fraction(delta)
     assert worst <= composed + cut_tail(calibration, queries)
     assert worst > composed / 20

@@ -74,7 +74,7 @@ def test_rounds_keep_to_their_epsilon_and_delta_with_numbers_too(numbers: Number
     epsilon, delta = 2.0, 0.1
     found = calibrations(2, epsilon=epsilon, delta=delta, monotone=monotone, numbers=numbers)
     calibration = found["one_sided_rounds"]
-    [(rounds, round_epsilon)] = losses(calibration).parts
+    [(rounds, round_epsilon)] = losses(calibration).pure_parts
     assert rounds == 2
     assert optimal_delta(math.nextafter(float(round_epsilon), math.inf), 2, epsilon) <= delta * (1 + 1e-9)
     # Two rounds of ⊥⊤: each loses all of its ε0 only with a ⊥ in it.

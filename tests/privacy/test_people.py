@@ -299,7 +299,9 @@ def test_an_estimate_divides_each_part_among_a_persons_rows(neighbors: str) -> N
     for name in ("top", "numbered"):
         assert lost[name] == pytest.approx(CONTRIBUTION * inner.epsilon_answer / inner.cutoff, rel=1e-6)
     # A price is the loss of the numbers that it buys.
-    assert float(noise_rate(calibration, 1 << 20, 1)) * CONTRIBUTION == pytest.approx(float(parts.each), rel=1e-12)
+    assert float(noise_rate(calibration, 1 << 20, 1)) * CONTRIBUTION == pytest.approx(
+        float(parts.loss_per_answer), rel=1e-12
+    )
     # The comparisons: steps of one row, times as many rows.
     thresholds = float(Fraction(inner.epsilon_threshold)) / WEIGHT_STEPS
     moved = max(abs(step) for (step,) in seen["count"]) * WEIGHT_STEPS

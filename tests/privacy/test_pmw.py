@@ -220,7 +220,7 @@ def excesses(
     for size in (1, 2):
         for rows in combinations_with_replacement(range(CELLS), size):
             for transcript in transcripts(plan, rows, added, shifts):
-                allowed = float(claimed.first + sum(transcript.tops) * claimed.each)
+                allowed = float(claimed.first_loss + sum(transcript.tops) * claimed.loss_per_answer)
                 here = log_likelihood(plan, rows, transcript, wrong, added=added)
                 for other in neighbours(rows, replace=replace):
                     there = log_likelihood(plan, other, transcript, wrong, added=added)
@@ -296,7 +296,7 @@ def excesses_of_gaussian_noise(
         # By how much a row moves Gaussian noise does not depend on the cells; two kinds of them choose all questions.
         for transcript in transcripts(plan, rows, shifts=FEWER):
             tops = sum(transcript.tops)
-            allowed = float(claimed.first + tops * claimed.each)
+            allowed = float(claimed.first_loss + tops * claimed.loss_per_answer)
             mine: Drawn = []
             here = log_likelihood(plan, rows, transcript, gaussian=mine)
             for other in neighbours(rows, replace=replace):

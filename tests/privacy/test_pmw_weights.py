@@ -173,8 +173,8 @@ def worst_excess(
 
     def ended(path: Path, a: Exact, b: Exact) -> None:
         nonlocal total, largest
-        open_loss = charge.open_loss if path.tops < calibration.cutoff else Fraction(0)
-        allowed = charge.first + path.tops * (charge.each - number) + open_loss
+        open_loss = charge.loss_while_open if path.tops < calibration.cutoff else Fraction(0)
+        allowed = charge.first_loss + path.tops * (charge.loss_per_answer - number) + open_loss
         left, right = int(a.sum()), int(b.sum())
         slack = len(a) * 8 * (len(path.steps) + 1)
         factor = exponential_below(allowed)
@@ -268,7 +268,7 @@ def calibrated(rows_epsilon: float) -> HypothesisCalibration:
 @pytest.mark.parametrize("epsilon", [0.1, 1.0])
 def test_the_noisy_number_of_rows_loses_its_share_of_epsilon_and_is_charged_for_it(epsilon: float) -> None:
     calibration = calibrated(epsilon).model_copy(update={"sensitivity_steps": WEIGHT_STEPS})
-    assert losses(calibration).first == Fraction(epsilon) + losses(calibration.sparse_vector).first
+    assert losses(calibration).first_loss == Fraction(epsilon) + losses(calibration.sparse_vector).first_loss
     law = law_of(sampler("two_sided", rows_rate(calibration)))
     factor = exponential_below(Fraction(epsilon))
     for step in (-1, 1):

@@ -217,9 +217,9 @@ def excesses(made: EstimateCalibration, *, replace: bool) -> Iterator[tuple[floa
                 known.add(here.published)
                 assert here.charged <= made.cutoff * PARTS_PER_CHARGE
                 paid = (
-                    claimed.first
+                    claimed.first_loss
                     - Fraction(made.epsilon_rows)
-                    + Fraction(here.charged, PARTS_PER_CHARGE) * claimed.each
+                    + Fraction(here.charged, PARTS_PER_CHARGE) * claimed.loss_per_answer
                 )
                 for other in neighbours(rows, replace=replace):
                     there = seen(made, other, transcript)
@@ -306,7 +306,7 @@ def test_a_number_of_a_price_is_the_truth_and_the_noise_derived_from_the_key() -
         grant = driver.grant("t", "s")
         share = grant.tops * PARTS_PER_CHARGE + grant.surplus - paid
         paid += share
-        law = sampler("two_sided", losses(made).each * Fraction(share, PARTS_PER_CHARGE) / STEPS)
+        law = sampler("two_sided", losses(made).loss_per_answer * Fraction(share, PARTS_PER_CHARGE) / STEPS)
         key = f'[["[\\"x\\", 0, {charged + 2}]", {STEPS}]]'.encode()
         words, low = block_words(
             subkey, b"alone" + share.to_bytes(8, "big") + charged.to_bytes(8, "big") + key, 1, law.words

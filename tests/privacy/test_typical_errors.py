@@ -132,9 +132,9 @@ def test_typical_errors_are_charged_with_the_first_answer() -> None:
         losses(plan(replace=False)),
         losses(plan(replace=False).model_copy(update={"epsilon_typical": 0.0})),
     )
-    assert float(paid.first - without.first) == EPSILON
+    assert float(paid.first_loss - without.first_loss) == EPSILON
     assert float(paid.total - without.total) == EPSILON
-    assert paid.each == without.each
+    assert paid.loss_per_answer == without.loss_per_answer
 
 
 def test_figure_adds_noise_of_the_law_once_and_is_never_below_it() -> None:

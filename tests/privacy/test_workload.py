@@ -198,7 +198,7 @@ def neighbours(rows: Sequence[Row], *, replace: bool) -> list[list[Row]]:
 def excesses(patch: pytest.MonkeyPatch, *, replace: bool, wrong: float = 1.0) -> Iterator[float]:
     """By how much each transcript's privacy loss exceeds the charge of the opening, in ln."""
     made = plan(replace=replace)
-    allowed = float(losses(made).first) - made.sparse_vector.epsilon_threshold
+    allowed = float(losses(made).first_loss) - made.sparse_vector.epsilon_threshold
     for rows in ([(0, 0, 0)], [(0, 0, 0), (1, 1, 0), (1, 1, 1)]):
         for transcript in transcripts(made, rows):
             here = log_likelihood(made, rows, transcript, patch, wrong)

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Literal, TypeVar
 
 from schemas import SparseVectorCalibration
 from stream.optional_packages import np
-from stream.privacy.composition.losses import answer_rate, answers_failure
+from stream.privacy.composition.losses import top_number_rate, top_numbers_failure
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -52,7 +52,7 @@ class RunLayout:
 
     The rates are λ in P(|noise| = x) ∝ e^{−λx}, per step. With ``fresh_threshold`` the threshold noise is
     drawn again after each of at most ``tops`` ⊤s. At most ``queries`` queries are asked, ⊤s
-    included. If ``numbers`` is ``fresh``, they have noise of ``answer_rate`` and their error may
+    included. If ``numbers`` is ``fresh``, they have noise of ``top_number_rate`` and their error may
     be ``answer_ratio``·α; if it is ``gap``, their error may be α.
     """
 
@@ -63,7 +63,7 @@ class RunLayout:
     tops: int
     queries: int
     numbers: Literal["none", "fresh", "gap"] = "none"
-    answer_rate: float = 0.0
+    top_number_rate: float = 0.0
     answer_ratio: float = 1.0
 
 
@@ -98,7 +98,7 @@ def run_layout(calibration: SparseVectorCalibration, answer_ratio: float = 1.0) 
         tops=tops,
         queries=calibration.expected_queries,
         numbers=calibration.numbers,
-        answer_rate=answer_rate(calibration),
+        top_number_rate=top_number_rate(calibration),
         answer_ratio=answer_ratio,
     )
 
@@ -182,7 +182,7 @@ def failure_bound(
         total = sum(_tails(layout, nodes)) + float(np.sum(failures))
     if layout.numbers == "fresh":
         error = math.floor(layout.answer_ratio * alpha)
-        total += (1.0 - min(1.0, total)) * answers_failure(layout.answer_rate, layout.tops, error)
+        total += (1.0 - min(1.0, total)) * top_numbers_failure(layout.top_number_rate, layout.tops, error)
     return min(1.0, total * _ROUNDING)
 
 

@@ -29,7 +29,7 @@ from schemas import (
     UnknownGroupsCalibration,
 )
 from stream.privacy.composition.gaussian_losses import largest_rho, least_epsilon
-from stream.privacy.composition.losses import are_independent, is_pure, losses, summed_loss
+from stream.privacy.composition.losses import has_independent_answers, is_pure, losses, summed_loss
 from stream.privacy.composition.pure_rounds import rounded_down, rounded_up
 
 
@@ -233,7 +233,7 @@ def realised_cost(
     charges = tops + Fraction(surplus, PARTS_PER_CHARGE)
     if isinstance(calibration, UnknownGroupsCalibration):
         # Each answer has its own (ε, δ), and they add up; its noise is used by no other answer.
-        loss, delta = charges * losses(calibration).each, charges * Fraction(calibration.delta_answer)
+        loss, delta = charges * losses(calibration).loss_per_answer, charges * Fraction(calibration.delta_answer)
         spent = Cost(math.ceil(loss * EPSILON_UNITS), math.ceil(delta * DELTA_UNITS)).minimum_with(full)
     elif accountant == "pure" and not is_pure(calibration):
         spent = full
@@ -241,7 +241,7 @@ def realised_cost(
         parts = losses(calibration)
         loss = summed_loss(calibration, min(charges, Fraction(calibration.cutoff)))
         if tops < calibration.cutoff:
-            loss += parts.open_loss
+            loss += parts.loss_while_open
         drawn = parts.gaussian_first or (tops > 0 and parts.gaussian_charged)
         spent = Cost(math.ceil(loss * EPSILON_UNITS), full.delta, full.rho, 1 if drawn else 0).minimum_with(full)
     start = calibration.cutoff
@@ -266,7 +266,7 @@ def extension_cost(
     parts = losses(calibration)
     loss = extension.answers * parts.extension_loss
     if accountant == "zcdp":
-        if are_independent(calibration) and not uneven:
+        if has_independent_answers(calibration) and not uneven:
             rho = extension.answers * parts.extension_loss**2 / 2
         else:
             rho = (2 * summed_loss(calibration, Fraction(start)) + loss) ** 2 / 2
@@ -305,7 +305,7 @@ def _realised_extension(
     used = min(charges - start, Fraction(extension.answers))
     loss = max(used, Fraction(0)) * parts.extension_loss
     if used < extension.answers:
-        loss += parts.open_loss
+        loss += parts.loss_while_open
     return Cost(math.ceil(loss * EPSILON_UNITS), rho=full.rho).minimum_with(full)
 
 

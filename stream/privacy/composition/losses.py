@@ -1,6 +1,8 @@
 """Privacy losses of calibrations: the ε of their pure mechanisms, and their Gaussian noise.
 
-The noise rate and the loss of the numbers that ``numeric_sparse`` publishes with a ⊤ are here too.
+It also computes the noise rate and the loss of the numbers that ``numeric_sparse`` publishes with
+its ⊤s. An ε of a calibration is a sum of parts: ε1 for the threshold, ε2 for the comparisons of
+queries, ε3 for published numbers.
 """
 
 from __future__ import annotations
@@ -26,29 +28,29 @@ from stream.privacy.composition.gaussian_losses import GaussianNumbers, gaussian
 _Number = TypeVar("_Number", Fraction, float)
 
 
-def answer_rate(calibration: SparseVectorCalibration) -> float:
-    """Return the noise rate of a ⊤'s number, ε3/(cΔ) per step; c = 1 if each ⊤ ends a round.
+def top_number_rate(calibration: SparseVectorCalibration) -> float:
+    """Return the noise rate of a ⊤'s number: ε3/(cΔ) per step.
 
-    It is 0 if numbers have no separate noise.
+    c is the cutoff, or 1 if each ⊤ ends a round. The rate is 0 if numbers have no noise of their own.
     """
     tops = 1 if calibration.fresh_threshold else calibration.cutoff
     return calibration.epsilon_answer / (tops * calibration.sensitivity_steps)
 
 
-def tops_epsilon(threshold: _Number, query: _Number, answer: _Number, *, monotone: bool) -> _Number:
-    """Return the loss of c ⊤s with their numbers, without the ε1 of the threshold: ε2 + ε3.
+def tops_epsilon(epsilon_1: _Number, epsilon_2: _Number, epsilon_3: _Number, *, monotone: bool) -> _Number:
+    """Return the loss of c ⊤s with their numbers, beside the threshold's ε1: ε2 + ε3.
 
     If queries are monotone, it is max(ε2, ε3, ε2 + ε3 − ε1), and t ⊤s lose at most t/c of it
     (``docs/proofs/numeric-sparse.md``, Theorem 2).
     """
-    together = query + answer
-    return max(query, answer, together - threshold) if monotone else together
+    together = epsilon_2 + epsilon_3
+    return max(epsilon_2, epsilon_3, together - epsilon_1) if monotone else together
 
 
-def answers_failure(rate: float, tops: int, error: int) -> float:
-    """Return the probability that any number on ``tops`` ⊤s errs by more than ``error`` steps.
+def top_numbers_failure(rate: float, tops: int, error: int) -> float:
+    """Return the probability that any number of ``tops`` ⊤s errs by more than ``error`` steps.
 
-    Each has one independent two-sided draw: with q = e^{−rate}, the probability is exactly
+    Each number has one independent two-sided draw: with q = e^{−rate}, the probability is exactly
     1 − (1 − 2q^{error+1}/(1 + q))^tops.
     """
     beyond = 2.0 * math.exp(-rate * (error + 1)) / (1.0 + math.exp(-rate))
@@ -59,24 +61,29 @@ def answers_failure(rate: float, tops: int, error: int) -> float:
 class Losses:
     """The pure privacy losses and the Gaussian noise that a calibration composes.
 
-    ``parts`` lists the pure mechanisms as (count, ε). After t charged answers the loss is
-    ``first`` + t·``each``, plus ``open_loss`` until its last charged answer. Each charged answer of an
-    extension loses ``beyond``, or ``each`` if that is None. The first answer uses the noise
-    ``gaussian_first``, and all charged answers together use ``gaussian_charged``.
+    - ``pure_parts``: the pure mechanisms, as (count, ε).
+    - ``first_loss``, ``loss_per_answer``: after the first answer and t charged ones, the loss is
+      ``first_loss`` + t·``loss_per_answer``.
+    - ``loss_while_open``: more loss until the last charged answer, for the noisy threshold of a round
+      that has not ended.
+    - ``gaussian_first``, ``gaussian_charged``: the noise of the first answer, and of all charged
+      answers together.
+    - ``loss_beyond_plan``: the loss of each charged answer of an extension, if it is another than
+      ``loss_per_answer``.
     """
 
-    parts: tuple[tuple[int, Fraction], ...]
-    first: Fraction
-    each: Fraction
-    open_loss: Fraction = Fraction(0)
+    pure_parts: tuple[tuple[int, Fraction], ...]
+    first_loss: Fraction
+    loss_per_answer: Fraction
+    loss_while_open: Fraction = Fraction(0)
     gaussian_first: tuple[GaussianNumbers, ...] = ()
     gaussian_charged: tuple[GaussianNumbers, ...] = ()
-    beyond: Fraction | None = None
+    loss_beyond_plan: Fraction | None = None
 
     @property
     def extension_loss(self) -> Fraction:
         """The loss of each charged answer of an extension."""
-        return self.each if self.beyond is None else self.beyond
+        return self.loss_per_answer if self.loss_beyond_plan is None else self.loss_beyond_plan
 
     @property
     def gaussian(self) -> tuple[GaussianNumbers, ...]:
@@ -86,22 +93,22 @@ class Losses:
     @property
     def total(self) -> Fraction:
         """The loss of the stream by basic composition, without its Gaussian noise."""
-        return sum((count * epsilon for count, epsilon in self.parts), Fraction(0))
+        return sum((count * epsilon for count, epsilon in self.pure_parts), Fraction(0))
 
     @property
     def rho(self) -> Fraction:
         """ρ of the stream: Σ ε²/2 over its pure parts, plus ρ of its Gaussian noise."""
-        return sum((count * epsilon**2 for count, epsilon in self.parts), 2 * gaussian_rho(self.gaussian)) / 2
+        return sum((count * epsilon**2 for count, epsilon in self.pure_parts), 2 * gaussian_rho(self.gaussian)) / 2
 
 
 @lru_cache(maxsize=4096)
 def losses(calibration: Calibration) -> Losses:  # noqa: C901, PLR0911 - one for each kind of calibration
-    """Return the losses of a calibration (docs/proofs has the proof of each mechanism)."""
+    """Return the losses of a calibration; docs/proofs has the proof of each mechanism."""
     match calibration:
         case SparseVectorCalibration():
             return _sparse_vector_losses(calibration)
         case AnswersCalibration(method="gaussian"):
-            # All numbers of an answer together have this precision; one number has wider noise.
+            # The precision (1/variance) is divided among the numbers of an answer.
             answers, variance = calibration.cutoff, Fraction(calibration.deviation) ** 2
             charged = (
                 GaussianNumbers(answers, 1, variance),
@@ -124,7 +131,8 @@ def losses(calibration: Calibration) -> Losses:  # noqa: C901, PLR0911 - one for
             part = Fraction(calibration.epsilon_part)
             return Losses(((calibration.parts, part),), calibration.parts * part, Fraction(0))
         case RunningCountCalibration(method="gaussian"):
-            # The sum of squares is largest if few nodes of a level hold all counts.
+            # A count is a sum of nodes of a tree. The squares of a person's changes have the largest sum
+            # if all of the person's events are in few nodes of each level.
             levels, variance = calibration.levels, Fraction(calibration.deviation) ** 2
             squared = calibration.sensitivity_steps**2 // calibration.spread
             together = GaussianNumbers(levels, squared, variance)
@@ -140,49 +148,57 @@ def losses(calibration: Calibration) -> Losses:  # noqa: C901, PLR0911 - one for
         case HypothesisCalibration():
             inner = losses(calibration.sparse_vector)
             rows = Fraction(calibration.epsilon_rows)
-            parts = inner.parts if rows == 0 else ((1, rows), *inner.parts)
-            return Losses(parts, rows + inner.first, inner.each, inner.open_loss, beyond=inner.beyond)
+            parts = inner.pure_parts if rows == 0 else ((1, rows), *inner.pure_parts)
+            return Losses(
+                parts,
+                rows + inner.first_loss,
+                inner.loss_per_answer,
+                inner.loss_while_open,
+                loss_beyond_plan=inner.loss_beyond_plan,
+            )
         case EstimateCalibration(contribution=several) if several > 1:
             # Each part is ε-DP for one row; by group privacy it is kε-DP for a person with k rows.
             return _scale_losses(losses(calibration.model_copy(update={"contribution": 1})), several)
         case EstimateCalibration():
             inner = losses(calibration.sparse_vector)
             rows, start = Fraction(calibration.epsilon_rows), Fraction(calibration.epsilon_start)
-            # Rounds of a workload divide these ε, as do the orders of a typical error. Their Σ ε² is at most
-            # the square of the whole ε.
+            # The rounds of a workload share ``epsilon_choices`` and ``epsilon_chosen``, and the typical errors
+            # of one, two and three attributes share ``epsilon_typical``. Each Σ ε² of shares is at most the
+            # square of the whole.
             choices, chosen = Fraction(calibration.epsilon_choices), Fraction(calibration.epsilon_chosen)
             typical = Fraction(calibration.epsilon_typical)
             pure = ((1, rows), (calibration.starts, start), (1, choices), (1, chosen), (1, typical))
             opening = tuple((count, part) for count, part in pure if count and part)
-            first = rows + calibration.starts * start + choices + chosen + typical + inner.first
+            first = rows + calibration.starts * start + choices + chosen + typical + inner.first_loss
             return Losses(
-                (*opening, *inner.parts),
+                (*opening, *inner.pure_parts),
                 first,
-                inner.each,
-                inner.open_loss,
-                *_estimate_noise(calibration),
-                beyond=inner.beyond,
+                inner.loss_per_answer,
+                inner.loss_while_open,
+                *_list_estimate_noise(calibration),
+                loss_beyond_plan=inner.loss_beyond_plan,
             )
 
 
-def _scale_losses(parts: Losses, rows: int) -> Losses:
+def _scale_losses(one_row: Losses, rows: int) -> Losses:
+    beyond = one_row.loss_beyond_plan
     return Losses(
-        tuple((count, rows * epsilon) for count, epsilon in parts.parts),
-        rows * parts.first,
-        rows * parts.each,
-        rows * parts.open_loss,
-        beyond=None if parts.beyond is None else rows * parts.beyond,
+        tuple((count, rows * epsilon) for count, epsilon in one_row.pure_parts),
+        rows * one_row.first_loss,
+        rows * one_row.loss_per_answer,
+        rows * one_row.loss_while_open,
+        loss_beyond_plan=None if beyond is None else rows * beyond,
     )
 
 
-def _estimate_noise(
+def _list_estimate_noise(
     calibration: EstimateCalibration,
 ) -> tuple[tuple[GaussianNumbers, ...], tuple[GaussianNumbers, ...]]:
     """Return the Gaussian noise of the opening and of all ⊤s.
 
-    One person changes ``marginal_sensitivity`` cells of a marginal by 1 each. A marginal and the
-    number published with it share the precision of a ⊤; the number's variance is no less than that
-    of the cells.
+    One person changes ``marginal_sensitivity`` cells of a marginal by 1 each. The precision
+    (1/variance) of a ⊤ is divided between its marginal and the number published with it; the number's
+    variance is at least that of the cells.
     """
     if calibration.noise == "laplace":
         return (), ()
@@ -191,8 +207,8 @@ def _estimate_noise(
     if calibration.starts:
         first.append(GaussianNumbers(calibration.starts * cells, 1, Fraction(calibration.deviation_start) ** 2))
     if calibration.rounds:
-        # All rounds of a workload together have the precision of one marginal. Fewer rounds have less
-        # noise each; the bound is computed for this worst case.
+        # The rounds of a workload divide the precision of one marginal among them. The loss is largest
+        # if a single round has all of it, so it is computed for this case.
         together = Fraction(calibration.deviation_chosen) ** 2
         first.append(GaussianNumbers(cells, 1, together))
         first.append(GaussianNumbers((calibration.rounds - 1) * cells, 0, together))
@@ -209,32 +225,33 @@ def _sparse_vector_losses(calibration: SparseVectorCalibration) -> Losses:
     per_tops = tops_epsilon(threshold, query, Fraction(calibration.epsilon_answer), monotone=calibration.monotone)
     if calibration.fresh_threshold:
         whole = threshold + per_tops
-        return Losses(((calibration.cutoff, whole),), Fraction(0), whole, open_loss=threshold)
+        return Losses(((calibration.cutoff, whole),), Fraction(0), whole, loss_while_open=threshold)
     # Monotone queries save ε only on the planned ⊤s, not on those of extensions.
     beyond = (query + Fraction(calibration.epsilon_answer)) / calibration.cutoff
-    return Losses(((1, threshold + per_tops),), threshold, per_tops / calibration.cutoff, beyond=beyond)
+    return Losses(((1, threshold + per_tops),), threshold, per_tops / calibration.cutoff, loss_beyond_plan=beyond)
 
 
 def is_pure(calibration: Calibration) -> bool:
     """Return True if the stream's ε holds with δ = 0, by basic composition."""
-    if isinstance(calibration, UnknownGroupsCalibration) or releases_running_texts(calibration):
+    if isinstance(calibration, UnknownGroupsCalibration) or is_running_count_of_texts(calibration):
         return False
     parts = losses(calibration)
     return not parts.gaussian and parts.total <= Fraction(calibration.epsilon)
 
 
-def releases_running_texts(calibration: Calibration) -> bool:
+def is_running_count_of_texts(calibration: Calibration) -> bool:
     """Return True for a running count of private texts, whose release costs δ."""
     return isinstance(calibration, RunningCountCalibration) and calibration.most_bytes is not None
 
 
-def summed_loss(calibration: Calibration, charges: Fraction) -> Fraction:
-    """Return the loss of ``charges`` charged answers by basic composition."""
-    parts, planned = losses(calibration), min(charges, Fraction(calibration.cutoff))
-    return parts.first + planned * parts.each + (charges - planned) * parts.extension_loss
+def summed_loss(calibration: Calibration, charged_answers: Fraction) -> Fraction:
+    """Return the loss of some charged answers by basic composition."""
+    parts, planned = losses(calibration), min(charged_answers, Fraction(calibration.cutoff))
+    beyond_plan = charged_answers - planned
+    return parts.first_loss + planned * parts.loss_per_answer + beyond_plan * parts.extension_loss
 
 
-def are_independent(calibration: Calibration) -> bool:
+def has_independent_answers(calibration: Calibration) -> bool:
     """Return True if the noise of each charged answer is used by no later answer."""
     match calibration:
         case SparseVectorCalibration():

@@ -37,7 +37,7 @@ from stream.privacy.composition.costs import (
     grant_cost,
     realised_cost,
 )
-from stream.privacy.composition.losses import are_independent, is_pure, losses, summed_loss
+from stream.privacy.composition.losses import has_independent_answers, is_pure, losses, summed_loss
 from stream.privacy.composition.pure_rounds import optimal_delta, optimal_epsilon, rounded_up
 from stream.privacy.composition.refusals import RefusedError
 from stream.privacy.planning.noise_layouts import PlanError
@@ -94,7 +94,7 @@ def _cost_of_parts(calibration: Calibration, charged_parts: int) -> Cost:
     is_charged_per_answer = (
         isinstance(calibration, AnswersCalibration | SparseVectorCalibration) and calibration.cutoff > 0
     )
-    if not (is_charged_per_answer and are_independent(calibration) and is_pure(calibration)):
+    if not (is_charged_per_answer and has_independent_answers(calibration) and is_pure(calibration)):
         return NO_COST
     return Cost(math.floor(summed_loss(calibration, Fraction(charged_parts, PARTS_PER_CHARGE)) * EPSILON_UNITS))
 
@@ -279,7 +279,7 @@ def plan_extension(
     answers = math.floor(exact_decimal(epsilon) / each)
     granted, failing = rounded_up(answers * each), 0.0
     # If answers may have separate prices, charges are not equal rounds.
-    if delta > 0.0 and are_independent(calibration) and not takes_alpha(calibration):
+    if delta > 0.0 and has_independent_answers(calibration) and not takes_alpha(calibration):
         charge_epsilon, most, most_delta = rounded_up(each), affordable_epsilon(epsilon), affordable_delta(delta)
         longest = _most_answers(charge_epsilon, most, most_delta, answers)
         if longest > answers:

@@ -26,10 +26,10 @@ import numpy.typing as npt
 from stream.caches import ENTRY_BYTES
 from stream.privacy.mechanisms.releases import marginal
 from stream.privacy.mechanisms.spreads import moments
-from stream.privacy.mechanisms.tensor_sums import Corners, TensorCells, box_sums
+from stream.privacy.mechanisms.tensor_sums import TensorCells, Weighting, box_sums
 from stream.privacy.planning.hypothesis_plans import WEIGHT_STEPS
 
-Integers = npt.NDArray[np.int64]
+IntegerArray = npt.NDArray[np.int64]
 Numbers = tuple[int, ...]
 
 
@@ -49,8 +49,8 @@ class LinearQuestion:
 
     axes: tuple[int, ...]
     key: bytes
-    parts: tuple[tuple[int, Corners], ...]
-    weights: Callable[[], Integers]
+    parts: tuple[tuple[int, Weighting], ...]
+    weights: Callable[[], IntegerArray]
     extent: Callable[[], tuple[int, bool]]
     unit: int
     width: int
@@ -58,7 +58,7 @@ class LinearQuestion:
     count: int = 1
 
     @property
-    def single_part(self) -> Corners | None:
+    def single_part(self) -> Weighting | None:
         """The weights if they consist of a single part with factor 1, else None."""
         return self.parts[0][1] if len(self.parts) == 1 and self.parts[0][0] == 1 else None
 
@@ -120,7 +120,7 @@ class Box:
         """Return the error of the count, in steps."""
         return abs(private[0] - estimates[0])
 
-    def weights(self) -> Integers:
+    def weights(self) -> IntegerArray:
         """Return the weight of each cell."""
         found = np.zeros(self.shape, dtype=np.int64)
         found[tuple(map(slice, self.low, self.high))] = WEIGHT_STEPS
@@ -174,7 +174,7 @@ class CellGroups:
         """Return the largest error of a count."""
         return max(abs(true - estimate) for true, estimate in zip(private, estimates, strict=True))
 
-    def _group_sums(self, tensor: Integers) -> Integers:
+    def _group_sums(self, tensor: IntegerArray) -> IntegerArray:
         others = tuple(axis for axis in range(tensor.ndim) if axis not in self.grouped)
         ordered_axes = sorted(self.grouped)
         kept = tensor.sum(axis=others) if others else tensor
@@ -266,7 +266,7 @@ class Ranks:
         """Return the largest error of a cumulative count."""
         return int(np.abs(np.array(private, dtype=np.int64) - np.array(estimates, dtype=np.int64)).max())
 
-    def _cumulative_sums(self, tensor: Integers) -> Integers:
+    def _cumulative_sums(self, tensor: IntegerArray) -> IntegerArray:
         kept = marginal(tensor, (*self.grouped, self.ordered))
         return np.cumsum(kept, axis=-1, dtype=np.int64).reshape(-1)
 
@@ -318,7 +318,7 @@ class Spreads:
         )
         return max(errors)
 
-    def _counts(self, tensor: Integers) -> Integers:
+    def _counts(self, tensor: IntegerArray) -> IntegerArray:
         kept = marginal(tensor, (*self.grouped, self.ordered))
         return kept.reshape(-1, kept.shape[-1])
 
@@ -382,7 +382,7 @@ def memory_of_question(question: ResolvedQuestion) -> int:
     """Return about how many bytes a resolved question takes, with an answer to it."""
     match question:
         case LinearQuestion():
-            arrays = sum(part.places.nbytes + part.weights.nbytes for _, part in question.parts)
+            arrays = sum(part.indexes.nbytes + part.weights.nbytes for _, part in question.parts)
         case MeanQuestion():
             arrays = memory_of_question(question.rows) + memory_of_question(question.total)
         case Box():
@@ -413,7 +413,7 @@ def extent_of(weights: npt.NDArray[np.generic]) -> tuple[int, bool]:
     return count, count == volume
 
 
-def single_parts(questions: Sequence[ResolvedQuestion]) -> list[tuple[int, Corners]]:
+def single_parts(questions: Sequence[ResolvedQuestion]) -> list[tuple[int, Weighting]]:
     """Return place and weights of each question whose weights consist of a single part."""
     found = []
     for place, question in enumerate(questions):

@@ -50,7 +50,7 @@ from stream.privacy.planning.hypothesis_plans import WEIGHT_STEPS
 from stream.privacy.planning.prices import takes_alpha
 from stream.privacy.planning.workload_plans import ExpectedSets
 
-Integers = npt.NDArray[np.int64]
+IntegerArray = npt.NDArray[np.int64]
 
 WHOLE_CELLS: Final = 1 << 15
 """If all attributes have at most this many cells together, one estimate serves all questions."""
@@ -538,7 +538,7 @@ class Estimator:
             free_answers[place].below = True
         return asked[first] if first < len(asked) else len(questions)
 
-    def _errors(self, questions: Sequence[ResolvedQuestion], estimates: Sequence[Numbers]) -> Integers:
+    def _errors(self, questions: Sequence[ResolvedQuestion], estimates: Sequence[Numbers]) -> IntegerArray:
         """Return the errors of the estimates, in steps; private."""
         errors = np.zeros(len(questions), dtype=np.int64)
         by_axes: dict[Axes, list[int]] = {}

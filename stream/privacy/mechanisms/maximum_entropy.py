@@ -30,7 +30,7 @@ import numpy as np
 import numpy.typing as npt
 
 Floats = npt.NDArray[np.float64]
-Integers = npt.NDArray[np.int64]
+IntegerArray = npt.NDArray[np.int64]
 
 TOTAL_BITS: Final = 42
 """A distribution is integers with a total near 2⁴²; sums with 10-bit weights stay below 2⁵³."""
@@ -66,7 +66,7 @@ class NoisyMarginal:
 
 def fit_distribution(
     shape: Sequence[int], marginals: Sequence[NoisyMarginal], rows: int, most_steps: int | None = None
-) -> Integers:
+) -> IntegerArray:
     """Return the estimated share of each cell, as integers with total near 2⁴².
 
     ``marginals`` have distinct axes; without marginals the distribution is uniform. With
@@ -87,12 +87,12 @@ def fit_distribution(
     return np.ascontiguousarray(estimate.transpose([position_of[axis] for axis in range(len(shape))]))
 
 
-def estimate_product(shape: Sequence[int], marginals: Sequence[NoisyMarginal]) -> Integers:
+def estimate_product(shape: Sequence[int], marginals: Sequence[NoisyMarginal]) -> IntegerArray:
     """Return the product of one-way marginals, as integers with total near 2⁴²."""
     return _to_integers(_product(shape, marginals))
 
 
-def _fit_ordered(shape: Sequence[int], marginals: Sequence[NoisyMarginal], rows: int, steps: int) -> Integers:
+def _fit_ordered(shape: Sequence[int], marginals: Sequence[NoisyMarginal], rows: int, steps: int) -> IntegerArray:
     base = _product(shape, marginals)
     if not marginals:
         return _to_integers(base)
@@ -251,7 +251,7 @@ def _weights(base: Floats, log: Floats) -> Floats:
     return np.rint(weights, out=weights)
 
 
-def _to_integers(weights: Floats) -> Integers:
+def _to_integers(weights: Floats) -> IntegerArray:
     scaled = np.rint(weights * (float(1 << _WEIGHT_BITS) / float(weights.max())))
     return np.rint(scaled * (float(1 << TOTAL_BITS) / float(scaled.sum()))).astype(np.int64)
 
@@ -272,7 +272,7 @@ class Exponentials:
         """The largest k of the tables."""
         return (len(self.high) << _LOW_BITS) - 1
 
-    def evaluate(self, steps: Integers) -> Floats:
+    def evaluate(self, steps: IntegerArray) -> Floats:
         """Return the exponentials of an array of whole k from 0 to ``most``, which it overwrites."""
         values: Floats = self.low[steps & ((1 << _LOW_BITS) - 1)]
         steps >>= _LOW_BITS

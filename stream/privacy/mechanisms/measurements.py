@@ -78,7 +78,7 @@ def _width(calibration: EstimateCalibration, question: ResolvedQuestion) -> int:
     return question.width * (calibration.marginal_sensitivity if isinstance(question, CellGroups) else 1)
 
 
-Integers = npt.NDArray[np.int64]
+IntegerArray = npt.NDArray[np.int64]
 Axes = tuple[int, ...]
 
 
@@ -88,24 +88,24 @@ class Draws(Protocol):
     def barrier(self, tops: int) -> int:
         """Return ρ."""
 
-    def queries(self, tops: int, keys: Sequence[bytes]) -> Integers:
+    def queries(self, tops: int, keys: Sequence[bytes]) -> IntegerArray:
         """Return ν of questions after ``tops`` ⊤s."""
 
     def number(self, tops: int, key: bytes, law: Symmetric) -> int:
         """Return the noise of the number on a question's ⊤."""
 
-    def numbers(self, tops: int, key: bytes, share: int, count: int, law: Symmetric) -> Integers:
+    def numbers(self, tops: int, key: bytes, share: int, count: int, law: Symmetric) -> IntegerArray:
         """Return the noise of a question's numbers that are measured alone with ``share`` parts."""
 
     def marginal(
         self, tops: int | None, axes: Axes, cells: int, law: Symmetric, share: int | None = None
-    ) -> Integers:
+    ) -> IntegerArray:
         """Return the noise of a marginal's cells; ``tops`` is None in the opening.
 
         ``share`` is set if the marginal was measured for one question alone.
         """
 
-    def choices(self, number: int, count: int, law: Sampler) -> Integers:
+    def choices(self, number: int, count: int, law: Sampler) -> IntegerArray:
         """Return the noise of the scores of ``count`` sets in round ``number`` of the opening."""
 
     def typical(self, order: int, law: Symmetric) -> int:
@@ -278,7 +278,7 @@ class Measurements:
 
     # Methods from here on read private values, which are published only with noise:
 
-    def counts(self, index: int) -> Integers:
+    def counts(self, index: int) -> IntegerArray:
         """Return a measurement's noisy counts."""
         key = ("counts", index, self.listed[index].axes)
         if (cached := self.memory.get(key)) is None:
@@ -311,7 +311,7 @@ class Measurements:
             ),
         )
 
-    def counts_on(self, index: int, axes: Axes) -> Integers:
+    def counts_on(self, index: int, axes: Axes) -> IntegerArray:
         """Return a measurement's noisy counts, summed over the other axes."""
         measured_axes = self.listed[index].axes
         others = tuple(place for place, axis in enumerate(measured_axes) if axis not in axes)

@@ -24,7 +24,7 @@ from stream.privacy.mechanisms.maximum_entropy import TOTAL_BITS, exponentials, 
 from stream.privacy.mechanisms.sparse_weights import SparseHypothesis
 
 Floats = npt.NDArray[np.float64]
-Integers = npt.NDArray[np.int64]
+IntegerArray = npt.NDArray[np.int64]
 
 _FIRST_BLOCK: Final = 32
 _BLOCK_CELLS: Final = 1 << 13
@@ -44,7 +44,7 @@ class Noise(Protocol):
     def barrier(self, tops: int) -> int:
         """Return ρ + s of the round after ``tops`` ⊤s."""
 
-    def queries(self, tops: int, places: range) -> Integers:
+    def queries(self, tops: int, places: range) -> IntegerArray:
         """Return ν of the questions at these places, after ``tops`` ⊤s."""
 
     def answer(self, tops: int, place: int) -> int:
@@ -129,7 +129,7 @@ class SparseCorrection:
 def answer_questions(
     hypothesis: Hypothesis,
     questions: Sequence[Any],
-    private: Integers,
+    private: IntegerArray,
     noise: Noise,
     *,
     rows: int,
@@ -212,7 +212,7 @@ class TensorHypothesis:
         """Most memory between two calls: log-weights, p̂ and marginals."""
         return (2 + _MARGINAL_BUDGET) * self._log_weights.nbytes
 
-    def estimates(self, questions: Sequence[TensorQuestion], rows: int) -> Integers:
+    def estimates(self, questions: Sequence[TensorQuestion], rows: int) -> IntegerArray:
         """Return rows·q(p̂) of each question in steps, rounded to nearest, halves upwards."""
         group: defaultdict[tuple[int, ...], list[int]] = defaultdict(list)
         for place, question in enumerate(questions):

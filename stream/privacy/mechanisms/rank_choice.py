@@ -20,7 +20,7 @@ from stream.privacy.accuracy.rank_accuracy import MOST_STEPS, draw_steps
 from stream.privacy.mechanisms.selection import UNIFORM_BITS, WEIGHT_BITS, weights_for
 from stream.privacy.noise import NoiseScaleError
 
-Integers = npt.NDArray[np.int64]
+IntegerArray = npt.NDArray[np.int64]
 
 
 @dataclass(frozen=True)
@@ -54,7 +54,7 @@ class RankLaw:
             weight = weight * ratio >> WEIGHT_BITS
         return weights
 
-    def weight_positions(self, counts: Integers) -> tuple[Integers, list[int]]:
+    def weight_positions(self, counts: IntegerArray) -> tuple[IntegerArray, list[int]]:
         """Return each code's place in a list of weights, and the list; both are private.
 
         Place 0 are the quantiles, of distance 0. Places up to ``steps`` are codes above them, the
@@ -82,13 +82,13 @@ rank_law = lru_cache(maxsize=4096)(RankLaw)
 """Returns the law of a rate and a quantile; equal laws share one object."""
 
 
-def code_weights(counts: Integers, law: RankLaw) -> list[int]:
+def code_weights(counts: IntegerArray, law: RankLaw) -> list[int]:
     """Return the weight of each code: private."""
     places, weight_list = law.weight_positions(counts)
     return [weight_list[place] for place in places.tolist()]
 
 
-def choose_code(counts: Integers, law: RankLaw, uniform: int) -> int:
+def choose_code(counts: IntegerArray, law: RankLaw, uniform: int) -> int:
     """Draw a code with probability ∝ its weight; ``uniform`` is an integer below 2^256.
 
     Codes are ordered by place, then by value; code number i in this order is drawn iff

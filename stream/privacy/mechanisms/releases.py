@@ -15,7 +15,7 @@ from blake3 import blake3
 
 from stream.privacy.planning.hypothesis_plans import WEIGHT_STEPS
 
-Integers = npt.NDArray[np.int64]
+IntegerArray = npt.NDArray[np.int64]
 
 _CODE_DTYPE = ">u4"
 
@@ -34,10 +34,10 @@ def weighted_sum(steps: Sequence[int], values: Sequence[int], divisor: int = 1) 
     return total / (WEIGHT_STEPS * divisor)
 
 
-def marginal(release: Integers, axes: Sequence[int]) -> Integers:
+def marginal(release: IntegerArray, axes: Sequence[int]) -> IntegerArray:
     """Sum the release over all other axes; the result has ``axes`` in the given order."""
     others = tuple(axis for axis in range(release.ndim) if axis not in axes)
-    summed: Integers = release.sum(axis=others, dtype=np.int64)
+    summed: IntegerArray = release.sum(axis=others, dtype=np.int64)
     kept = sorted(axes)
     return summed.transpose([kept.index(axis) for axis in axes])
 
@@ -62,7 +62,7 @@ def matrix_columns(seed: bytes, cells: Sequence[bytes], projections: int) -> Bit
     return np.unpackbits(packed, axis=1, count=projections, bitorder="little")
 
 
-def project(seed: bytes, private_codes: npt.NDArray[np.integer], projections: int) -> Integers:
+def project(seed: bytes, private_codes: npt.NDArray[np.integer], projections: int) -> IntegerArray:
     """Return u, the sum of the matrix columns of all rows' cells; it is exact and private.
 
     Rows with equal cells are not merged, because the time would reveal their number.
@@ -74,7 +74,7 @@ def project(seed: bytes, private_codes: npt.NDArray[np.integer], projections: in
     return 2 * ones - len(private_codes)
 
 
-def inner_products(bits: Bits, release: Integers) -> list[int]:
+def inner_products(bits: Bits, release: IntegerArray) -> list[int]:
     """Return ⟨column, u + v⟩ for each column; ``release`` is u plus noise v."""
     total = int(release.sum())
     return [2 * int(release[column.view(np.bool_)].sum()) - total for column in bits]

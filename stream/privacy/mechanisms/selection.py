@@ -24,7 +24,7 @@ from stream.privacy.accuracy.rank_accuracy import DRAW_BITS
 from stream.privacy.noise import Sampler, sampler
 from stream.privacy.planning.response_plans import RESPONSE_BITS, ResponseLaw
 
-Integers = npt.NDArray[np.int64]
+IntegerArray = npt.NDArray[np.int64]
 
 WEIGHT_BITS = DRAW_BITS
 """Weights of the exponential mechanism are integers; the best candidate's weight is 2^192."""
@@ -50,7 +50,7 @@ def score_noise(calibration: AnswersCalibration) -> Sampler:
     return sampler(noise, selection_rate(calibration))
 
 
-def noisy_max(scores: Integers, noise: Integers) -> int:
+def noisy_max(scores: IntegerArray, noise: IntegerArray) -> int:
     """Return the index of the largest noisy score; in a tie, the first."""
     return int(np.argmax(scores + noise))
 

@@ -1,9 +1,10 @@
 """Exact weighted sums over a tensor of integers by its cumulative sums: a box takes few look-ups.
 
-A weighting (a weight for each cell) is stored as its differences along the axes, its *corners*,
-which are few if it consists of ranges. Cumulative sums have one more place than cells on each
-axis. If they or the corners were much larger than the tensor, a weighting is stored cell by cell.
-64-bit sums may overflow on the way, and are exact if the result fits 63 bits.
+A weighting gives each cell a weight. It is stored as its differences along all axes, its *corners*:
+a weighting that is 1 in a box and 0 outside has 2ⁿ corners for n axes. Cumulative
+sums have one entry more than cells on each axis. If cumulative sums or corners need much more memory
+than the tensor, the weights of the cells are stored instead. 64-bit sums may overflow on the way, and
+are exact if the result fits 63 bits.
 """
 
 from __future__ import annotations
@@ -17,22 +18,23 @@ from typing import Final
 import numpy as np
 import numpy.typing as npt
 
-Integers = npt.NDArray[np.int64]
+IntegerArray = npt.NDArray[np.int64]
 
-MOST_PLACES_OF_FEW_CELLS: Final = 1 << 17
-MOST_PLACES_A_CELL: Final = 3
-"""Cumulative sums may have this many places, in total or per cell, whichever allows more."""
+MAX_CUMULATED_ENTRIES: Final = 1 << 17
+"""Cumulative sums with at most this many entries are cheap, however few cells there are."""
+MAX_CUMULATED_ENTRIES_PER_CELL: Final = 3
+"""Cumulative sums with at most this many entries per cell are cheap too."""
 
 
 class TensorCells:
     """Integers on the cells of a tensor: true counts, noisy counts, or an estimate's shares."""
 
-    def __init__(self, tensor: Integers) -> None:
+    def __init__(self, tensor: IntegerArray) -> None:
         self.tensor = tensor
 
     @cached_property
-    def cumulated(self) -> Integers:
-        """Flat cumulative sums, with one more place than cells on each axis."""
+    def cumulated(self) -> IntegerArray:
+        """Flat cumulative sums, with one entry more than cells on each axis."""
         padded = np.zeros([size + 1 for size in self.tensor.shape], dtype=np.int64)
         padded[tuple(slice(1, None) for _ in self.tensor.shape)] = self.tensor
         for axis in range(padded.ndim):
@@ -40,7 +42,7 @@ class TensorCells:
         return padded.reshape(-1)
 
     @property
-    def flat(self) -> Integers:
+    def flat(self) -> IntegerArray:
         """The cells in row-major order."""
         return self.tensor.reshape(-1)
 
@@ -51,96 +53,97 @@ class TensorCells:
 
     @property
     def nbytes(self) -> int:
-        """Bound of the memory in bytes, with cumulative sums."""
+        """Upper bound of the memory in bytes, with cumulative sums."""
         return 4 * self.tensor.nbytes
 
 
 @dataclass(frozen=True, eq=False)
-class Corners:
-    """A weighting, as weights of some places of the cumulative sums or, if not, of some cells."""
+class Weighting:
+    """Weights of some entries of the cumulative sums, or of some cells; all others have weight 0."""
 
-    places: Integers
-    weights: Integers
-    is_cumulated: bool = True
+    indexes: IntegerArray
+    weights: IntegerArray
+    indexes_cumulative_sums: bool = True
+    """Whether ``indexes`` are those of cumulative sums; otherwise they are those of cells."""
 
     def value(self, cells: TensorCells) -> int:
         """Return the exact weighted sum."""
-        sums = cells.cumulated if self.is_cumulated else cells.flat
-        return int((sums[self.places] * self.weights).sum())
+        sums = cells.cumulated if self.indexes_cumulative_sums else cells.flat
+        return int((sums[self.indexes] * self.weights).sum())
 
 
-def weighted_sums(weightings: Sequence[Corners], cells: TensorCells) -> Integers:
-    """Return the exact weighted sum of the cells for each weighting."""
-    lengths = [len(one.places) for one in weightings]
-    if len(lengths) < 2 or 0 in lengths or not all(one.is_cumulated for one in weightings):
+def weighted_sums(weightings: Sequence[Weighting], cells: TensorCells) -> IntegerArray:
+    """Return the exact sum of the cells by each weighting."""
+    lengths = [len(one.indexes) for one in weightings]
+    if len(lengths) < 2 or 0 in lengths or not all(one.indexes_cumulative_sums for one in weightings):
         return np.array([one.value(cells) for one in weightings], dtype=np.int64)
-    products = cells.cumulated[np.concatenate([one.places for one in weightings])]
+    products = cells.cumulated[np.concatenate([one.indexes for one in weightings])]
     products *= np.concatenate([one.weights for one in weightings])
     return np.add.reduceat(products, np.cumsum([0, *lengths[:-1]]))
 
 
-def box_sums(lows: Integers, highs: Integers, cells: TensorCells) -> Integers:
-    """Return the sum over each box; row i of ``lows`` and ``highs`` are the ends of box i."""
+def box_sums(lows: IntegerArray, highs: IntegerArray, cells: TensorCells) -> IntegerArray:
+    """Return the sum of each box, whose ends are a row of ``lows`` and of ``highs``."""
     shape = cells.tensor.shape
     total = np.zeros(len(lows), dtype=np.int64)
     corners = [(total, 1)]
     for axis, size in enumerate(shape):
         corners = [
-            (place * (size + 1) + ends[:, axis], sign * side)
-            for place, sign in corners
+            (index * (size + 1) + ends[:, axis], sign * side)
+            for index, sign in corners
             for ends, side in ((highs, 1), (lows, -1))
         ]
-    for place, sign in corners:
-        total = total + cells.cumulated[place] if sign > 0 else total - cells.cumulated[place]
+    for index, sign in corners:
+        total = total + cells.cumulated[index] if sign > 0 else total - cells.cumulated[index]
     return total
 
 
-def can_cumulate(shape: Sequence[int]) -> bool:
+def is_cheap_to_cumulate(shape: Sequence[int]) -> bool:
     """Return True if a tensor's cumulative sums need little more memory than the tensor."""
-    places = math.prod(size + 1 for size in shape)
-    return places <= max(MOST_PLACES_OF_FEW_CELLS, MOST_PLACES_A_CELL * math.prod(shape))
+    entries = math.prod(size + 1 for size in shape)
+    return entries <= max(MAX_CUMULATED_ENTRIES, MAX_CUMULATED_ENTRIES_PER_CELL * math.prod(shape))
 
 
-def to_corners(weights: Integers) -> Corners:
-    """Convert the weights of all cells to corners if that is cheap, else to weights of cells."""
-    if math.prod(size + 2 for size in weights.shape) <= MOST_PLACES_OF_FEW_CELLS:
-        return corners(weights)
+def cheapest_weighting(weights: IntegerArray) -> Weighting:
+    """Convert the weights of all cells to corners, or if these are too many to weights of cells."""
+    if math.prod(size + 2 for size in weights.shape) <= MAX_CUMULATED_ENTRIES:
+        return corner_weighting(weights)
     flat = weights.reshape(-1)
-    places = np.flatnonzero(flat)
-    return Corners(places, flat[places], is_cumulated=False)
+    indexes = np.flatnonzero(flat)
+    return Weighting(indexes, flat[indexes], indexes_cumulative_sums=False)
 
 
-def corners(weights: Integers) -> Corners:
+def corner_weighting(weights: IntegerArray) -> Weighting:
     """Convert the weights of all cells to corners."""
     padded = np.pad(weights, 1)
     for axis in range(padded.ndim):
         padded = -np.diff(padded, axis=axis)
     flat = padded.reshape(-1)
-    places = np.flatnonzero(flat)
-    return Corners(places, flat[places])
+    indexes = np.flatnonzero(flat)
+    return Weighting(indexes, flat[indexes])
 
 
-def count_of_corners(factors: Sequence[Integers]) -> int:
-    """Count the corners of a product of one weighting per axis."""
+def count_corners(factors: Sequence[IntegerArray]) -> int:
+    """Return the number of corners of a product of one weighting per axis."""
     return math.prod(int(np.count_nonzero(np.diff(factor, prepend=0, append=0))) for factor in factors)
 
 
-def product_corners(factors: Sequence[Integers]) -> Corners:
-    """Return the corners of a product of one weighting per axis."""
-    places, weights = np.zeros(1, dtype=np.int64), np.ones(1, dtype=np.int64)
+def product_weighting(factors: Sequence[IntegerArray]) -> Weighting:
+    """Return the product of one weighting per axis, as corners."""
+    indexes, weights = np.zeros(1, dtype=np.int64), np.ones(1, dtype=np.int64)
     for factor in factors:
         padded = np.pad(factor, 1)
         edges = padded[:-1] - padded[1:]
         kept = np.flatnonzero(edges)
-        places = (places[:, None] * len(edges) + kept).reshape(-1)
+        indexes = (indexes[:, None] * len(edges) + kept).reshape(-1)
         weights = (weights[:, None] * edges[kept]).reshape(-1)
-    return Corners(places, weights)
+    return Weighting(indexes, weights)
 
 
-def add_corners(parts: Sequence[tuple[int, Corners]]) -> Corners:
-    """Return the linear combination of weightings that are stored as corners."""
-    places, where = np.unique(np.concatenate([one.places for _, one in parts]), return_inverse=True)
-    weights = np.zeros(len(places), dtype=np.int64)
-    np.add.at(weights, where, np.concatenate([factor * one.weights for factor, one in parts]))
+def combine_weightings(terms: Sequence[tuple[int, Weighting]]) -> Weighting:
+    """Return the sum of weightings times factors; all are stored as corners."""
+    indexes, where = np.unique(np.concatenate([one.indexes for _, one in terms]), return_inverse=True)
+    weights = np.zeros(len(indexes), dtype=np.int64)
+    np.add.at(weights, where, np.concatenate([factor * one.weights for factor, one in terms]))
     kept = weights != 0
-    return Corners(places[kept], weights[kept])
+    return Weighting(indexes[kept], weights[kept])

@@ -17,7 +17,7 @@ import numpy.typing as npt
 from schemas import MAX_KEY_BYTES, MAX_KEYS
 from stream.privacy.noise.samplers import Words
 
-Integers = npt.NDArray[np.int64]
+IntegerArray = npt.NDArray[np.int64]
 
 NO_ROW: Final = 0
 
@@ -39,7 +39,7 @@ class ReleasedGroup(NamedTuple):
 
 
 def release_groups(
-    texts: Sequence[bytes], counts: Integers, noise: Integers, threshold: int
+    texts: Sequence[bytes], counts: IntegerArray, noise: IntegerArray, threshold: int
 ) -> list[ReleasedGroup]:
     """Return the texts whose noisy count is at least ``threshold``, the largest first.
 
@@ -93,7 +93,7 @@ class RunningRelease:
         return True
 
     def release(
-        self, texts: Sequence[bytes], counts: Integers, noise: Integers, threshold: int
+        self, texts: Sequence[bytes], counts: IntegerArray, noise: IntegerArray, threshold: int
     ) -> tuple[list[bytes], list[ReleasedGroup]]:
         """Return the texts that reach the threshold first now, and all released ones with noisy counts."""
         reached = release_groups(texts, counts, noise, threshold)
@@ -102,7 +102,7 @@ class RunningRelease:
         return new, sorted((ReleasedGroup(*one) for one in noisy if one[0] in self.texts), key=_sort_key)
 
 
-def release_keys(names: Sequence[bytes], people: Integers, words: Words, rule: Words) -> list[bytes]:
+def release_keys(names: Sequence[bytes], people: IntegerArray, words: Words, rule: Words) -> list[bytes]:
     """Return the names that ``rule`` releases without counts, sorted; each name has its own uniform word.
 
     ``rule`` has the number of words out of 2⁶³ for each number of people. A name without a person is

@@ -23,7 +23,7 @@ from stream.privacy.noise import Symmetric
 from stream.privacy.planning.hypothesis_plans import WEIGHT_STEPS
 from stream.privacy.planning.workload_plans import choice_law, chosen_law, count_rounds, mean_noise
 
-Integers = npt.NDArray[np.int64]
+IntegerArray = npt.NDArray[np.int64]
 
 _PAIR: Final = 2
 _FITTED_CELLS: Final = 1 << 10
@@ -39,7 +39,7 @@ def add_workload(measured: Measurements, workload: Sequence[Axes], rows: int) ->
     rounds = count_rounds(calibration, rows, len(workload))
     every = rounds == len(workload)
     law = chosen_law(calibration, rounds, every=every)
-    cached_estimates: dict[Any, Integers] = {}
+    cached_estimates: dict[Any, IntegerArray] = {}
     remaining, scores = list(workload), np.zeros(len(workload), dtype=np.int64)
     for number in range(rounds):
         place = 0
@@ -55,20 +55,22 @@ def add_workload(measured: Measurements, workload: Sequence[Axes], rows: int) ->
 
 
 def _score(
-    measured: Measurements, axes: Axes, rows: int, law: Symmetric, cached_estimates: dict[Any, Integers]
+    measured: Measurements, axes: Axes, rows: int, law: Symmetric, cached_estimates: dict[Any, IntegerArray]
 ) -> int:
     """Return the score of a set, in steps: private."""
     shares = _estimate(measured, axes, rows, cached_estimates)
     return distance(measured, axes, shares, rows) - math.ceil(shares.size * mean_noise(law) * WEIGHT_STEPS)
 
 
-def distance(measured: Measurements, axes: Axes, shares: Integers, rows: int) -> int:
+def distance(measured: Measurements, axes: Axes, shares: IntegerArray, rows: int) -> int:
     """Return the ℓ₁ distance of a marginal from the estimated shares, in steps: private."""
     estimate = np.rint(shares * (float(rows) * WEIGHT_STEPS / float(shares.sum()))).astype(np.int64)
     return int(np.abs(measured.private(axes).tensor * WEIGHT_STEPS - estimate).sum())
 
 
-def _estimate(measured: Measurements, axes: Axes, rows: int, cached_estimates: dict[Any, Integers]) -> Integers:
+def _estimate(
+    measured: Measurements, axes: Axes, rows: int, cached_estimates: dict[Any, IntegerArray]
+) -> IntegerArray:
     """Return the estimated shares on ``axes``: public."""
     frame = measured.connect_axes(axes, max(_FITTED_CELLS, math.prod(measured.sizes[axis] for axis in axes)))
     used = measured.indices_for_fit(frame)

@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from schemas import AnswersCalibration
 
 Words: TypeAlias = "npt.NDArray[np.uint64]"
-Integers: TypeAlias = "npt.NDArray[np.int64]"
+IntegerArray: TypeAlias = "npt.NDArray[np.int64]"
 
 WORD_BITS = 64
 FIXED_POINT_BITS = 128
@@ -117,7 +117,7 @@ class Geometric:
     def _low(self) -> Words:
         return np.array([p & (2**WORD_BITS - 1) for p in self.probabilities], dtype=np.uint64)
 
-    def draw(self, high: Words, low: LowWords) -> Integers:
+    def draw(self, high: Words, low: LowWords) -> IntegerArray:
         """Turn uniform words of shape (n, words) into n draws; ``low`` breaks ties."""
         ones = high < self._high
         ties = high == self._high
@@ -149,7 +149,7 @@ class TwoSidedGeometric:
         """Number of 64-bit words that a draw reads."""
         return 2 * self.one_sided.words
 
-    def draw(self, high: Words, low: LowWords) -> Integers:
+    def draw(self, high: Words, low: LowWords) -> IntegerArray:
         """Turn uniform words of shape (n, words) into n draws; ``low`` breaks ties."""
         width = self.one_sided.words
         plus = self.one_sided.draw(high[:, :width], lambda row: low(row)[:width])
@@ -206,7 +206,7 @@ class Gaussian:
         """Number of 64-bit words that a draw reads."""
         return len(self.levels)
 
-    def draw(self, high: Words, low: LowWords) -> Integers:
+    def draw(self, high: Words, low: LowWords) -> IntegerArray:
         """Turn uniform words of shape (n, words) into n draws; ``low`` breaks ties."""
         total = np.zeros(len(high), dtype=np.int64)
         for level in reversed(range(len(self.levels))):
@@ -249,7 +249,7 @@ def _table(variance: Fraction) -> tuple[Words, Words]:
     return high, low
 
 
-def _draw_level(variance: Fraction, words: Words, column: int, low: LowWords) -> Integers:
+def _draw_level(variance: Fraction, words: Words, column: int, low: LowWords) -> IntegerArray:
     table, lower = _table(variance)
     magnitudes = words & np.uint64(_MAGNITUDE_MASK)
     size = np.zeros(len(words), dtype=np.int64)

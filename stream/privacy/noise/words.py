@@ -18,7 +18,7 @@ from blake3 import blake3
 
 from stream.kernel import Column, Part, Spans, keyed_output, keyed_words, pack_rows, spans_of
 from stream.privacy.noise.keys import NoiseKey
-from stream.privacy.noise.samplers import Integers, LowWords, Sampler, Words
+from stream.privacy.noise.samplers import IntegerArray, LowWords, Sampler, Words
 
 _VERSION = b"sotto noise v1"
 _WORD_BYTES = 8
@@ -92,7 +92,7 @@ def cell_words(subkey: bytes, cells: Sequence[bytes], count: int) -> tuple[Words
     return _derive_by_message([subkey] * len(cells), cells, count)
 
 
-def cell_noise(law: Sampler, subkey: bytes, cells: Sequence[bytes]) -> Integers:
+def cell_noise(law: Sampler, subkey: bytes, cells: Sequence[bytes]) -> IntegerArray:
     """Return the noise of named cells, drawn block by block to bound memory.
 
     It depends only on the stream and the cell, never on the question or its time.

@@ -1,7 +1,8 @@
 """Planner of streams with an estimate and Gaussian measurements, for δ > 0.
 
-The planner multiplies the Laplace plan's error bound and opening noise by one factor: the least for
-which (ε, δ) suffices. Comparisons use no δ. Proofs: docs/proofs/pmw.md. Errors are in rows.
+The planner starts from the best plan with Laplace noise. It multiplies that plan's error bound, and
+the noise of the measurements at the opening, by the least factor for which the cost stays within
+(ε, δ). Comparisons with the threshold use no δ. Proofs: docs/proofs/pmw.md. Errors are in rows.
 """
 
 from __future__ import annotations
@@ -31,92 +32,96 @@ from stream.privacy.planning.hypothesis_plans import WEIGHT_STEPS
 from stream.privacy.planning.noise_layouts import fits
 from stream.privacy.planning.workload_plans import chosen_law
 
-_PAIRS_ORDER = 2
-_LEAST_FACTOR = 1e-2
+_WARM_START_OF_PAIRS = 2
+_LEAST_ERROR_FACTOR = 1e-2
 _HALVINGS = 16
-_LARGEST_FACTOR = 64.0
-"""A cell measured on a ⊤ has from 1/64 to 64 times the noise of the Laplace plan."""
-_LAPLACE_SCALES = math.sqrt(0.5)
-"""Laplace noise with the standard deviation σ has the scale σ·√½, in which slack is counted."""
-_OVERDRAFT_ERROR = 1e12
+_LARGEST_MARGINAL_FACTOR = 64.0
+"""The search tries noise of a ⊤'s marginal from 1/64 to 64 times that of the Laplace plan."""
+_SCALE_PER_DEVIATION = math.sqrt(0.5)
+"""Scale of Laplace noise with the standard deviation 1."""
+_ERROR_WITHOUT_EPSILON = 1e12
 _MARGIN = 1e-9
 
 
 @dataclass(frozen=True, slots=True)
-class _GaussianDivision:
-    """A division: ``decisions`` is the ε of comparisons.
+class _EpsilonDivision:
+    """A division of the stream's ε between comparisons and Gaussian noise.
 
-    ``start``, ``chosen``, ``marginal`` and ``number`` are standard deviations of noise; ``error`` is
-    the error bound in rows.
+    The fields of noise are the standard deviations of an opening's marginal, a chosen marginal, a
+    ⊤'s marginal and a ⊤'s number. ``error`` is the error bound in rows.
     """
 
-    decisions: float
+    comparisons_epsilon: float
     comparisons: Comparisons
-    start: float
-    chosen: float
-    marginal: float
-    number: float
+    start_deviation: float
+    chosen_deviation: float
+    marginal_deviation: float
+    number_deviation: float
     error: float
 
 
 @dataclass(frozen=True, slots=True)
-class _GaussianTask:
-    """The Laplace plan to improve, the standard deviations of its noise, and the stream's (ε, δ).
+class _GaussianSearch:
+    """The search for the best Gaussian plan: the Laplace plan to improve, and the stream's (ε, δ).
 
-    ``gap`` is the requested slack in rows. ``wide`` is as in ``Comparisons``, but in standard
-    deviations of the opening's noise.
+    - ``start_deviation``, ``marginal_deviation``, ``chosen_deviation``: the standard deviations of
+      the Laplace plan's noise, of an opening's marginal, a ⊤'s marginal and a chosen marginal.
+    - ``requested_slack``: the requested gap in rows.
+    - ``wide``: the ``wide`` of ``Comparisons``, for opening noise with the standard deviation 1; None
+      if the opening measures no pairs, or the threshold does not depend on them.
     """
 
     laplace_plan: EstimateCalibration
     epsilon: float
     delta: float
-    start: float
-    marginal: float
-    gap: float | None
+    start_deviation: float
+    marginal_deviation: float
+    requested_slack: float | None
     wide: float | None = None
-    chosen: float = 0.0
+    chosen_deviation: float = 0.0
 
-    def best_division(self, factor: float) -> _GaussianDivision:
-        """Return the best division for ``factor`` times the opening's noise and the error bound."""
+    def best_division(self, factor: float) -> _EpsilonDivision:
+        """Return the best division of ε with ``factor`` times the error bound and the opening noise."""
         laplace_plan = self.laplace_plan
         failure = part_failure(NUMBERS_PART * laplace_plan.beta, laplace_plan.cutoff)
         number = factor * laplace_plan.alpha * (1.0 - _MARGIN) / normal_reach(failure)
-        start = factor * self.start
-        fixed = laplace_plan.cutoff / number**2
+        start = factor * self.start_deviation
+        fixed_precision = laplace_plan.cutoff / number**2
         if laplace_plan.starts:
-            fixed += laplace_plan.starts * laplace_plan.marginal_sensitivity / start**2
-        chosen = factor * self.chosen
+            fixed_precision += laplace_plan.starts * laplace_plan.marginal_sensitivity / start**2
+        chosen = factor * self.chosen_deviation
         if laplace_plan.rounds:
-            fixed += laplace_plan.marginal_sensitivity / chosen**2
-        pure = laplace_plan.epsilon_rows + laplace_plan.epsilon_choices + laplace_plan.epsilon_typical
+            fixed_precision += laplace_plan.marginal_sensitivity / chosen**2
+        pure_epsilon = laplace_plan.epsilon_rows + laplace_plan.epsilon_choices + laplace_plan.epsilon_typical
 
-        def at(log_wider: float) -> _GaussianDivision:
-            marginal = self.marginal * math.exp(log_wider)
-            precision = fixed + laplace_plan.cutoff * laplace_plan.marginal_sensitivity / marginal**2
-            left = self.epsilon - pure - rough_epsilon(precision, self.delta)
+        def divide(log_marginal_factor: float) -> _EpsilonDivision:
+            marginal = self.marginal_deviation * math.exp(log_marginal_factor)
+            precision = fixed_precision + laplace_plan.cutoff * laplace_plan.marginal_sensitivity / marginal**2
+            left = self.epsilon - pure_epsilon - rough_epsilon(precision, self.delta)
             noise = marginal if self.wide is None else start
+            slack = self.requested_slack
             comparisons = Comparisons(
                 updates=laplace_plan.cutoff,
                 queries=laplace_plan.expected_queries,
                 beta=laplace_plan.beta,
-                slack=NOISES_OF_SLACK * _LAPLACE_SCALES * noise if self.gap is None else self.gap,
+                slack=NOISES_OF_SLACK * _SCALE_PER_DEVIATION * noise if slack is None else slack,
                 wide=None if self.wide is None else self.wide * start,
             )
             # If ε does not suffice, an error that grows with the missing ε guides the search.
-            error = comparisons.best_division(left)[2] if left > 0.0 else _OVERDRAFT_ERROR * (1.0 - left)
-            return _GaussianDivision(left, comparisons, start, chosen, marginal, number, error)
+            error = comparisons.best_division(left)[2] if left > 0.0 else _ERROR_WITHOUT_EPSILON * (1.0 - left)
+            return _EpsilonDivision(left, comparisons, start, chosen, marginal, number, error)
 
-        if self.gap is not None or self.wide is not None:
-            # With a gap or with pairs, the noise of cells measured on ⊤s does not affect the error bound.
-            return at(math.log(factor))
-        widest = math.log(_LARGEST_FACTOR)
+        if self.requested_slack is not None or self.wide is not None:
+            # The slack does not depend on the noise of a ⊤'s marginal, so there is nothing to search.
+            return divide(math.log(factor))
+        widest = math.log(_LARGEST_MARGINAL_FACTOR)
         optimum = optimize.minimize_scalar(
-            lambda log_wider: at(log_wider).error,
+            lambda log_marginal_factor: divide(log_marginal_factor).error,
             bounds=(-widest, widest),
             method="bounded",
             options={"xatol": 1e-3},
         )
-        return at(float(optimum.x))
+        return divide(float(optimum.x))
 
     def affords(self, factor: float) -> bool:
         """Return True if (ε, δ) suffices for ``factor`` times the Laplace plan's error bound."""
@@ -126,57 +131,60 @@ class _GaussianTask:
 def plan_calibrations(
     spec: StreamSpec, facts: SourceFacts, laplace_plan: EstimateCalibration
 ) -> tuple[EstimateCalibration, ...]:
-    """Return the best calibration that improves a Laplace plan by Gaussian noise, if any.
+    """Return the best calibration that improves a Laplace plan by Gaussian noise, if there is one.
 
-    ``laplace_plan`` is the chosen Laplace plan. With Gaussian noise, n measurements cost less than n times
-    one.
+    With Gaussian noise, n measurements cost less than n times the cost of one.
     """
     mechanism = spec.mechanism
-    # With several rows per person the ℓ₂ norm may equal the ℓ₁ norm: Laplace noise is as good.
+    # With several rows per person the ℓ₂ norm may equal the ℓ₁ norm, and Laplace noise is as good.
     if spec.delta <= 0.0 or facts.contribution > 1 or not isinstance(mechanism, Pmw):
         return ()
-    tasks = _tasks(spec, facts, mechanism, laplace_plan)
-    calibrations = [plan for task in tasks if task.affords(1.0) for plan in _improve_plan(spec, task)]
+    searches = _list_searches(spec, facts, mechanism, laplace_plan)
+    calibrations = [plan for search in searches if search.affords(1.0) for plan in _improve_plan(spec, search)]
     return (min(calibrations, key=lambda plan: plan.alpha),) if calibrations else ()
 
 
-def _tasks(
+def _list_searches(
     spec: StreamSpec, facts: SourceFacts, mechanism: Pmw, laplace_plan: EstimateCalibration
-) -> list[_GaussianTask]:
+) -> list[_GaussianSearch]:
     gap = mechanism.gap
-    task = _GaussianTask(
+    search = _GaussianSearch(
         laplace_plan,
         spec.epsilon,
         spec.delta,
-        start=math.sqrt(variance_of(opening_law(laplace_plan))) if laplace_plan.starts else 0.0,
-        marginal=math.sqrt(variance_of(marginal_law(laplace_plan, numbered=True))),
-        gap=None if gap is None else gap * max(1, facts.rows or 1),
-        chosen=math.sqrt(variance_of(chosen_law(laplace_plan, laplace_plan.rounds)) / laplace_plan.rounds)
+        start_deviation=math.sqrt(variance_of(opening_law(laplace_plan))) if laplace_plan.starts else 0.0,
+        marginal_deviation=math.sqrt(variance_of(marginal_law(laplace_plan, numbered=True))),
+        requested_slack=None if gap is None else gap * max(1, facts.rows or 1),
+        chosen_deviation=math.sqrt(
+            variance_of(chosen_law(laplace_plan, laplace_plan.rounds)) / laplace_plan.rounds
+        )
         if laplace_plan.rounds
         else 0.0,
     )
-    if laplace_plan.warm_start != _PAIRS_ORDER or gap is not None:
-        return [task]
-    return [task, replace(task, wide=_LAPLACE_SCALES * wide_noises(facts.sizes))]
+    if laplace_plan.warm_start != _WARM_START_OF_PAIRS or gap is not None:
+        return [search]
+    return [search, replace(search, wide=_SCALE_PER_DEVIATION * wide_noises(facts.sizes))]
 
 
-def _improve_plan(spec: StreamSpec, task: _GaussianTask) -> tuple[EstimateCalibration, ...]:
-    low, high = math.log(_LEAST_FACTOR), 0.0
+def _improve_plan(spec: StreamSpec, search: _GaussianSearch) -> tuple[EstimateCalibration, ...]:
+    low, high = math.log(_LEAST_ERROR_FACTOR), 0.0
     for _ in range(_HALVINGS):
         middle = 0.5 * (low + high)
-        low, high = (low, middle) if task.affords(math.exp(middle)) else (middle, high)
-    return _calibrations_for(spec, task.laplace_plan, task.best_division(math.exp(high)))
+        low, high = (low, middle) if search.affords(math.exp(middle)) else (middle, high)
+    return _calibrations_for(spec, search.laplace_plan, search.best_division(math.exp(high)))
 
 
 def _calibrations_for(
-    spec: StreamSpec, laplace_plan: EstimateCalibration, division: _GaussianDivision
+    spec: StreamSpec, laplace_plan: EstimateCalibration, division: _EpsilonDivision
 ) -> tuple[EstimateCalibration, ...]:
-    threshold, _, _ = division.comparisons.best_division(division.decisions)
-    query = rounded_down(Fraction(division.decisions) - Fraction(threshold))
+    threshold, _, _ = division.comparisons.best_division(division.comparisons_epsilon)
+    query = rounded_down(Fraction(division.comparisons_epsilon) - Fraction(threshold))
     vector = laplace_plan.sparse_vector.model_copy(
         update={"epsilon_threshold": threshold, "epsilon_query": query, "epsilon_answer": 0.0}
     )
-    precision = division.marginal**-2.0 + division.number**-2.0 / laplace_plan.marginal_sensitivity
+    precision = (
+        division.marginal_deviation**-2.0 + division.number_deviation**-2.0 / laplace_plan.marginal_sensitivity
+    )
     draft = laplace_plan.model_copy(
         update={
             "sparse_vector": vector,
@@ -184,10 +192,10 @@ def _calibrations_for(
             "epsilon_chosen": 0.0,
             "epsilon_number": 0.0,
             "noise": "gaussian",
-            "deviation_start": division.start,
-            "deviation_chosen": division.chosen,
+            "deviation_start": division.start_deviation,
+            "deviation_chosen": division.chosen_deviation,
             "deviation_answer": precision**-0.5,
-            "deviation_number": division.number,
+            "deviation_number": division.number_deviation,
             "delta": spec.delta,
         }
     )
@@ -198,7 +206,7 @@ def _calibrations_for(
 
 
 def _scale_noise(draft: EstimateCalibration) -> EstimateCalibration | None:
-    """Multiply all Gaussian noise by the least factor with which (ε, δ) holds; None if there is none."""
+    """Multiply all Gaussian noise by the least factor for which (ε, δ) holds; None if there is none."""
     parts = losses(draft)
     gaussian_epsilon = Fraction(draft.epsilon) - parts.total
     factor = least_noise_factor(parts.gaussian, gaussian_epsilon, Fraction(draft.delta))

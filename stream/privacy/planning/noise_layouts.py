@@ -24,7 +24,7 @@ from stream.privacy.accuracy.sparse_vector_accuracy import (
     noise_rates,
     run_layout,
 )
-from stream.privacy.composition.losses import answer_rate, tops_epsilon
+from stream.privacy.composition.losses import top_number_rate, tops_epsilon
 from stream.privacy.composition.pure_rounds import optimal_delta, optimal_round_epsilon, rounded_down
 
 if TYPE_CHECKING:
@@ -83,7 +83,7 @@ def start_split(layout_for: LayoutFor, threshold: float, beta: float) -> Split:
     decisions = replace(halves, numbers="none")
     shift = round(_first_shift(decisions, beta))
     error = least_alpha(decisions, shift, beta, blocks=_BLOCKS, resolution=_RESOLUTION)
-    number_error = math.log(1.0 + halves.tops / beta) / (halves.answer_rate * halves.answer_ratio)
+    number_error = math.log(1.0 + halves.tops / beta) / (halves.top_number_rate * halves.answer_ratio)
     return Split(threshold, number_error / (error + number_error))
 
 
@@ -325,7 +325,7 @@ def _layout_function(
             tops=tops,
             queries=inputs.expected_queries,
             numbers=inputs.numbers,
-            answer_rate=total * split.answers / ((1 if fresh else inputs.cutoff) * fine_steps),
+            top_number_rate=total * split.answers / ((1 if fresh else inputs.cutoff) * fine_steps),
             answer_ratio=inputs.answer_ratio,
         )
 
@@ -354,7 +354,7 @@ def _calibration(
         numbers=inputs.numbers,
         epsilon_answer=parts[2],
     )
-    rates = (*noise_rates(draft), answer_rate(draft)) if inputs.numbers == "fresh" else noise_rates(draft)
+    rates = (*noise_rates(draft), top_number_rate(draft)) if inputs.numbers == "fresh" else noise_rates(draft)
     _require_noise_fit(inputs, min(rates))
     error = least_alpha(run_layout(draft, inputs.answer_ratio), shift, inputs.beta)
     number_error = {"none": 0, "fresh": math.floor(inputs.answer_ratio * error), "gap": error}[inputs.numbers]

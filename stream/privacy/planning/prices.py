@@ -57,13 +57,16 @@ def are_uneven(source: Source, mechanism: Mechanism, calibration: Calibration) -
 
 def epsilon_of(calibration: Calibration, parts: int) -> float:
     """Return the displayed ε of ``parts``, rounded up."""
-    units = math.ceil(losses(calibration).each * Fraction(parts, PARTS_PER_CHARGE) * EPSILON_UNITS)
+    units = math.ceil(losses(calibration).loss_per_answer * Fraction(parts, PARTS_PER_CHARGE) * EPSILON_UNITS)
     return units / EPSILON_UNITS
 
 
 def displayed_epsilon_left(calibration: Calibration, parts: int) -> float:
     """Return the displayed ε of the remaining ``parts``, rounded down."""
-    return math.floor(losses(calibration).each * Fraction(parts, PARTS_PER_CHARGE) * EPSILON_UNITS) / EPSILON_UNITS
+    return (
+        math.floor(losses(calibration).loss_per_answer * Fraction(parts, PARTS_PER_CHARGE) * EPSILON_UNITS)
+        / EPSILON_UNITS
+    )
 
 
 def shown_price(calibration: Calibration, parts: int) -> float | None:
@@ -88,7 +91,7 @@ def parts_within(calibration: Calibration, max_price: float | str) -> int:
     ``max_price`` is an ε or a percentage. 100 % is the ε of the stream as it was opened (by basic
     composition) or, with Gaussian noise, its number of charges; extensions do not change it.
     """
-    each, total = losses(calibration).each, losses(calibration).total
+    each, total = losses(calibration).loss_per_answer, losses(calibration).total
     if has_gaussian_charges(calibration):
         each, total = Fraction(1), Fraction(calibration.cutoff)
     part = (
@@ -100,7 +103,7 @@ def parts_within(calibration: Calibration, max_price: float | str) -> int:
 def noise_rate(calibration: Calibration, share: int, width: int) -> Fraction:
     """Return the noise rate at ``share`` parts, for ℓ₁ sensitivity ``width`` per row."""
     rows = calibration.contribution if isinstance(calibration, EstimateCalibration) else 1
-    return losses(calibration).each / rows * Fraction(share, PARTS_PER_CHARGE) / width
+    return losses(calibration).loss_per_answer / rows * Fraction(share, PARTS_PER_CHARGE) / width
 
 
 @lru_cache(maxsize=1 << 14)
@@ -115,7 +118,7 @@ def answer_price(calibration: AnswersCalibration, accountant: str, width: int, v
     def failure(charges: float) -> float:
         return -math.expm1(log_kept * min(1.0, charges / promised))
 
-    share, reach = _least_share(float(losses(calibration).each) / width, values, failure, steps)
+    share, reach = _least_share(float(losses(calibration).loss_per_answer) / width, values, failure, steps)
     parts = max(share, -(-share * share // PARTS_PER_CHARGE)) if accountant == "zcdp" else share
     return Price(share, parts, reach)
 

@@ -32,12 +32,12 @@ from stream.privacy.mechanisms.estimate_questions import (
 )
 from stream.privacy.mechanisms.spreads import NUMBERS, person_sensitivities
 from stream.privacy.mechanisms.tensor_sums import (
-    Corners,
-    add_corners,
-    can_cumulate,
-    count_of_corners,
-    product_corners,
-    to_corners,
+    Weighting,
+    cheapest_weighting,
+    combine_weightings,
+    count_corners,
+    is_cheap_to_cumulate,
+    product_weighting,
 )
 from stream.privacy.planning.hypothesis_plans import WEIGHT_STEPS
 from stream.processing.dead_letters import Rejection
@@ -106,7 +106,7 @@ class BoxReader:
         """Build a frame; None if the stream lacks an attribute or there are too many cells."""
         sizes = {name: (axis, size) for axis, (name, size) in enumerate(self.sizes.items()) if name in names}
         shape = tuple(size for _, size in sizes.values())
-        if len(sizes) < len(names) or math.prod(shape) > MAX_UNIVERSE or not can_cumulate(shape):
+        if len(sizes) < len(names) or math.prod(shape) > MAX_UNIVERSE or not is_cheap_to_cumulate(shape):
             return None
         leaves = [f"[{json.dumps(name)}, ".replace("%", "%%") + "%d, %d]" for name in names]
         return _Frame(
@@ -382,40 +382,40 @@ class QuestionReader:
         return domain.unit if isinstance(domain, Numeric) else Fraction(1)
 
 
-def _weight_corners(weights: WeightedPredicates, sizes: dict[str, int]) -> Corners:
+def _weight_corners(weights: WeightedPredicates, sizes: dict[str, int]) -> Weighting:
     products = [_factors(predicate, sizes) for predicate, _ in weights.parts]
     if (found := _corners_of_products(products, sizes)) is not None:
-        return add_corners([(weight, one) for one, (_, weight) in zip(found, weights.parts, strict=True)])
-    return to_corners(weights.cell_weights(sizes).astype(np.int64).reshape(tuple(sizes.values())))
+        return combine_weightings([(weight, one) for one, (_, weight) in zip(found, weights.parts, strict=True)])
+    return cheapest_weighting(weights.cell_weights(sizes).astype(np.int64).reshape(tuple(sizes.values())))
 
 
-def _count_corners(predicate: Predicate, sizes: dict[str, int]) -> Corners:
+def _count_corners(predicate: Predicate, sizes: dict[str, int]) -> Weighting:
     """Give each cell that satisfies a predicate the weight 1."""
     if (found := _corners_of_products([_factors(predicate, sizes)], sizes)) is not None:
         return found[0]
-    return to_corners(cell_mask(predicate, sizes).astype(np.int64))
+    return cheapest_weighting(cell_mask(predicate, sizes).astype(np.int64))
 
 
-def _value_corners(predicate: Predicate, sizes: dict[str, int], attribute: str) -> Corners:
+def _value_corners(predicate: Predicate, sizes: dict[str, int], attribute: str) -> Weighting:
     """Give each cell that satisfies a predicate its code (from 0) of an attribute as weight."""
     if (factors := _factors(predicate, sizes)) is not None:
         factors[attribute] = factors[attribute] * np.arange(sizes[attribute], dtype=np.int64)
     if (found := _corners_of_products([factors], sizes)) is not None:
         return found[0]
-    return to_corners(_cell_values(predicate, sizes, attribute, 0))
+    return cheapest_weighting(_cell_values(predicate, sizes, attribute, 0))
 
 
 def _corners_of_products(
     products: Sequence[dict[str, Integers] | None], sizes: dict[str, int]
-) -> list[Corners] | None:
+) -> list[Weighting] | None:
     """Convert products of one factor per axis to corners; None if impossible or too large."""
-    if not can_cumulate(tuple(sizes.values())):
+    if not is_cheap_to_cumulate(tuple(sizes.values())):
         return None
     factors = [list(product.values()) for product in products if product is not None]
     if len(factors) < len(products):
         return None
     most = max(_ALLOWED_CORNERS, math.prod(sizes.values()))
-    return list(map(product_corners, factors)) if sum(map(count_of_corners, factors)) <= most else None
+    return list(map(product_weighting, factors)) if sum(map(count_corners, factors)) <= most else None
 
 
 def _cell_values(predicate: Predicate, sizes: dict[str, int], attribute: str, minimum: int) -> Integers:

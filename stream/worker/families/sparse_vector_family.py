@@ -197,7 +197,7 @@ class SparseVectorFamily:
         self, batch: _Batch, compared: _ComparedBatch, decisions: Decisions
     ) -> Mapping[int, PublishedNumber]:
         """Return the published numbers of ⊤s by place."""
-        tops = np.flatnonzero(decisions.codes == ABOVE)
+        tops = np.flatnonzero(decisions.outcomes == ABOVE)
         if not len(tops):
             return _NO_NUMBERS
         numbers: dict[int, PublishedNumber] = {}

@@ -102,7 +102,7 @@ class Known:
             self.calibration, "fresh_threshold", False
         )
         if own and accountant == "pure" and answered and is_pure(self.calibration):
-            behind = Fraction(int(tops * losses(self.calibration).each * EPSILON_UNITS), EPSILON_UNITS)
+            behind = Fraction(int(tops * losses(self.calibration).loss_per_answer * EPSILON_UNITS), EPSILON_UNITS)
             if any(one.delta for one in extensions):
                 behind = Fraction(0)
         return (max(figures[0] - behind, Fraction(0)), *figures[1:])

@@ -36,7 +36,7 @@ def test_the_parts_of_a_plan_never_exceed_epsilon(sizes: tuple[int, ...], warm_s
     parts = losses(found)
     assert parts.total <= Fraction(1.0)
     assert float(parts.total) == pytest.approx(1.0, rel=1e-9)
-    assert parts.first + found.cutoff * parts.each == parts.total
+    assert parts.first_loss + found.cutoff * parts.loss_per_answer == parts.total
     assert found.starts == len(opening_axes(sizes, opening_order(found)))
     assert Fraction(found.epsilon_number) < Fraction(found.sparse_vector.epsilon_answer) / found.cutoff
     assert (found.epsilon_rows == 0.0) == (neighbors == "replace")
@@ -49,7 +49,7 @@ def test_the_first_answer_is_charged_for_the_opening() -> None:
     assert realised_cost(found, "pure", 0, 0).loss == 0
     assert realised_cost(found, "pure", 9, found.cutoff) == stream_cost(found, "pure")
     rho = stream_cost(found, "zcdp").rho / 10**12
-    assert rho == pytest.approx(sum(count * float(part) ** 2 for count, part in losses(found).parts) / 2)
+    assert rho == pytest.approx(sum(count * float(part) ** 2 for count, part in losses(found).pure_parts) / 2)
 
 
 def test_pairs_are_measured_where_they_are_few_and_single_attributes_elsewhere() -> None:

@@ -157,7 +157,7 @@ def test_the_longer_composition_at_the_old_delta_would_not_hold_beside_other_str
 
 def test_a_monotone_query_saves_on_no_top_beyond_those_planned() -> None:
     spec, planned = plan(NUMBERS)
-    assert losses(planned).extension_loss > losses(planned).each
+    assert losses(planned).extension_loss > losses(planned).loss_per_answer
     extension = plan_extension(spec, planned, (), ASKED, 1.0, 0.0)
     whole = Fraction(planned.epsilon_query) + Fraction(planned.epsilon_answer)  # type: ignore[union-attr]
     assert losses(planned).extension_loss == whole / planned.cutoff

@@ -97,7 +97,7 @@ def granted_rounds(ledger: Ledger, name: str) -> Counter[Fraction]:
     for grant in ledger.account(name).grants.values():
         if grant.state == "closed" and grant.answered == 0:
             continue
-        for count, each in losses(grant.calibration).parts:
+        for count, each in losses(grant.calibration).pure_parts:
             rounds[each] += count
     return rounds
 
@@ -184,7 +184,7 @@ def test_no_less_is_granted_than_by_the_closed_formula(asked: list[int], epsilon
     ledger = ledger_with(source(epsilon=epsilon, delta=1e-6, accountant="zcdp"))
     for number, kind in enumerate(asked):
         one = spec(f"stream-{number}", **MENU[kind])
-        rho = sum(count * each**2 for count, each in losses(calibration(one)).parts) / 2
+        rho = sum(count * each**2 for count, each in losses(calibration(one)).pure_parts) / 2
         if before(Fraction(rho)):
             reserve(ledger, one, number)
 

@@ -114,7 +114,7 @@ def test_a_stream_with_gaussian_noise_counts_by_epsilon_and_delta_or_by_rho() ->
     assert realised_cost(found, "pure", 1, 0) == whole
     assert realised_cost(found, "pure", 0, 0) == NO_COST
     parts = losses(found)
-    rho = sum(count * each**2 for count, each in parts.parts) / 2 + gaussian_rho(parts.gaussian)
+    rho = sum(count * each**2 for count, each in parts.pure_parts) / 2 + gaussian_rho(parts.gaussian)
     under_zcdp = stream_cost(found, "zcdp")
     assert under_zcdp == Cost(under_zcdp.loss, rho=math.ceil(rho * 10**12), unbounded=1)
     assert realised_cost(found, "zcdp", 1, 0).unbounded == 1
@@ -124,7 +124,7 @@ def test_epsilon_is_added_up_until_gaussian_noise_is_drawn() -> None:
     found = plan(warm_start=0)
     before, after = (realised_cost(found, "zcdp", 5, tops) for tops in (0, 1))
     assert (before.unbounded, after.unbounded) == (0, 1)
-    assert before.loss == math.ceil(losses(found).first * 10**12)
+    assert before.loss == math.ceil(losses(found).first_loss * 10**12)
     assert before.rho == after.rho == stream_cost(found, "zcdp").rho
 
 

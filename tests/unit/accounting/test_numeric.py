@@ -16,7 +16,7 @@ from scipy.stats import binom
 from schemas import AboveThreshold, NumericSparse, SparseVectorCalibration
 from stream.privacy.accuracy.source_facts import SourceFacts
 from stream.privacy.accuracy.sparse_vector_accuracy import exact_alpha, failure_bound, noise_rates, run_layout
-from stream.privacy.composition.losses import answer_rate, answers_failure, tops_epsilon
+from stream.privacy.composition.losses import top_number_rate, top_numbers_failure, tops_epsilon
 from stream.privacy.composition.pure_rounds import optimal_delta
 from stream.privacy.planning.noise_layouts import PlanError
 from stream.privacy.planning.plans import choose_calibration, plan_sparse_vectors
@@ -69,7 +69,7 @@ def test_the_textbook_has_the_shares_eight_ninths_and_one_ninth_and_its_theorems
     assert one.epsilon_answer == pytest.approx(per_round / 9)
     # The notes' constants: noise of scales 2c/ε1, twice that, and 2c/ε2 with ε1 = 8ε/9 and ε2 = 2ε/9.
     threshold_rate, query_rate = noise_rates(one)
-    scales = [1.0 / (rate * FINE) for rate in (threshold_rate, query_rate, answer_rate(one))]
+    scales = [1.0 / (rate * FINE) for rate in (threshold_rate, query_rate, top_number_rate(one))]
     assert scales == pytest.approx([2 * 20 / (8 / 9), 4 * 20 / (8 / 9), 2 * 20 / (2 / 9)])
     assert one.alpha == one.answer_alpha == pytest.approx(9 * 20 * (math.log(1000) + math.log(4 * 20 / 0.05)))
 
@@ -83,7 +83,7 @@ def test_the_textbook_for_delta_multiplies_the_answers_share_by_epsilon_as_it_mu
     assert one.delta == delta
     assert 1.0 / (threshold_rate * FINE) == pytest.approx(sigma / (root / (root + 1) * epsilon))
     assert 1.0 / (query_rate * FINE) == pytest.approx(2.0 * sigma / (root / (root + 1) * epsilon))
-    assert 1.0 / (answer_rate(one) * FINE) == pytest.approx(sigma / (2.0 / (root + 1) * epsilon))
+    assert 1.0 / (top_number_rate(one) * FINE) == pytest.approx(sigma / (2.0 / (root + 1) * epsilon))
     logs = math.log(10**9) + math.log(4 * cutoff / 0.05)
     stated = math.sqrt(cutoff * math.log(2.0 / delta)) * (root + 1.0) * logs / epsilon
     assert one.alpha == one.answer_alpha == pytest.approx(max(stated, exact_alpha(one)))
@@ -94,7 +94,7 @@ def test_the_textbooks_error_for_delta_is_too_small_and_the_exact_one_is_stated_
     one = every(200, 10_000, "fresh", delta=1e-6)["textbook"]
     stated = math.sqrt(200 * math.log(2e6)) * (math.sqrt(512.0) + 1.0) * (math.log(10_000) + math.log(16_000))
     assert one.delta == 1e-6
-    assert answers_failure(answer_rate(one), 200, round(stated * FINE)) > 0.05
+    assert top_numbers_failure(top_number_rate(one), 200, round(stated * FINE)) > 0.05
     assert one.alpha == exact_alpha(one) > stated
 
 
@@ -222,7 +222,7 @@ def test_fresh_numbers_fail_as_the_law_of_two_sided_noise_says(rate: float, tops
     q = math.exp(-rate)
     inside = (1 - q) / (1 + q) * (1 + 2 * math.fsum(q**x for x in range(1, min(error, round(60 / rate)) + 1)))
     expected = -math.expm1(tops * math.log(min(1.0, max(inside, 1e-300))))
-    assert answers_failure(rate, tops, error) == pytest.approx(expected, rel=1e-6, abs=1e-9 * tops)
+    assert top_numbers_failure(rate, tops, error) == pytest.approx(expected, rel=1e-6, abs=1e-9 * tops)
 
 
 RUNS, QUERIES, CUTOFF, BETA, STEPS = 4000, 200, 4, 0.2, 8
@@ -249,7 +249,7 @@ def failures(one: SparseVectorCalibration, values: list[int], alpha: int, answer
         if one.numbers == "gap":
             error = compared - barrier - value
         else:
-            error = draw(generator, answer_rate(one), one_sided=False)
+            error = draw(generator, top_number_rate(one), one_sided=False)
         wrong = (top & (value <= -alpha)) | (~top & (value >= alpha)) | (top & (np.abs(error) > answer_alpha))
         failed |= (tops < one.cutoff) & wrong
         tops += top

@@ -95,14 +95,14 @@ def test_every_law_that_a_price_stands_for_can_be_drawn() -> None:
 def test_the_noise_costs_exactly_the_parts_that_are_charged() -> None:
     calibration = answers(100)
     price = answer_price(calibration, "pure", 7, 1, 123)
-    assert noise_rate(calibration, price.share, 7) * 7 == losses(calibration).each * Fraction(
+    assert noise_rate(calibration, price.share, 7) * 7 == losses(calibration).loss_per_answer * Fraction(
         price.parts, PARTS_PER_CHARGE
     )
 
 
 def test_under_zcdp_neither_epsilon_nor_rho_of_a_grant_is_exceeded_by_answers_of_any_price() -> None:
     calibration = answers(10)
-    each = losses(calibration).each
+    each = losses(calibration).loss_per_answer
     for steps in (0, 1, 5, 20, 50, 200, 1000):
         price = answer_price(calibration, "zcdp", 1, 1, steps)
         assert price.share <= price.parts
@@ -120,7 +120,9 @@ def test_the_price_of_an_estimates_number_is_the_least_that_keeps_to_its_error(s
 
     def reach(share: int) -> int:
         failure = 0.3 * calibration.beta * min(1.0, share / PARTS_PER_CHARGE / calibration.cutoff)
-        return two_sided_reach(float(losses(calibration).each) * share / PARTS_PER_CHARGE / 1024, 1, failure)
+        return two_sided_reach(
+            float(losses(calibration).loss_per_answer) * share / PARTS_PER_CHARGE / 1024, 1, failure
+        )
 
     assert reach(price.share) == price.reach <= steps
     assert price.share == 1 or reach(price.share - 1) > steps
@@ -145,7 +147,7 @@ def test_only_pure_streams_have_prices() -> None:
 
 def test_what_is_spent_is_what_the_parts_say_and_never_more_than_the_grant() -> None:
     calibration = answers(10)
-    each, whole = losses(calibration).each, stream_cost(calibration, "pure")
+    each, whole = losses(calibration).loss_per_answer, stream_cost(calibration, "pure")
     for tops, surplus in (
         (1, -PARTS_PER_CHARGE + 1),
         (3, PARTS_PER_CHARGE // 2),
@@ -161,7 +163,7 @@ def test_what_is_spent_is_what_the_parts_say_and_never_more_than_the_grant() -> 
 
 def test_what_is_shown_of_a_price_is_rounded_up_and_of_what_is_left_down() -> None:
     calibration = answers(3)
-    each = losses(calibration).each
+    each = losses(calibration).loss_per_answer
     for parts in (1, PARTS_PER_CHARGE // 3, PARTS_PER_CHARGE + 1):
         assert displayed_epsilon_left(calibration, parts) <= each * Fraction(parts, PARTS_PER_CHARGE)
         assert math.ceil(each * Fraction(parts, PARTS_PER_CHARGE) * EPSILON_UNITS) / EPSILON_UNITS == epsilon_of(

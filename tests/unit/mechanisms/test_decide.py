@@ -94,7 +94,7 @@ def cases(draw: st.DrawFn) -> Case:
 def test_a_batch_is_answered_as_one_query_after_the_other(case: Case) -> None:
     answers, left = case.one_by_one()
     decisions = case.decide(0, len(case.margins), [0] * len(case.tops_left))
-    columns = (decisions.codes, decisions.position, decisions.tops_before)
+    columns = (decisions.outcomes, decisions.position, decisions.tops_before)
     assert list(zip(*(column.tolist() for column in columns), strict=True)) == answers
     assert decisions.tops_left.tolist() == left
 
@@ -112,7 +112,7 @@ def test_a_batch_may_be_split_anywhere(case: Case, cuts: list[int]) -> None:
     for start, end in pairwise(bounds):
         decisions = case.decide(start, end, tops)
         columns = zip(
-            decisions.codes.tolist(), decisions.position.tolist(), decisions.tops_before.tolist(), strict=True
+            decisions.outcomes.tolist(), decisions.position.tolist(), decisions.tops_before.tolist(), strict=True
         )
         for (code, place, before), stream in zip(columns, case.streams[start:end], strict=True):
             found.append((code, asked[stream] + place, tops[stream] + before))
@@ -149,15 +149,15 @@ def test_inputs_are_left_as_they_were(case: Case) -> None:
 
 def test_a_margin_that_just_reaches_the_barrier_is_above() -> None:
     ones, row = np.ones(1, dtype=np.int64), np.zeros(1, dtype=np.intp)
-    assert decide_queries(ones, row, ones, ones).codes.tolist() == [ABOVE]
-    assert decide_queries(ones - 1, row, ones, ones).codes.tolist() == [BELOW]
+    assert decide_queries(ones, row, ones, ones).outcomes.tolist() == [ABOVE]
+    assert decide_queries(ones - 1, row, ones, ones).outcomes.tolist() == [BELOW]
 
 
 def test_a_stream_without_tops_left_answers_nothing() -> None:
     margins = np.array([5, -5], dtype=np.int64)
     zeros = np.zeros(1, dtype=np.int64)
     decisions = decide_queries(margins, np.zeros(2, dtype=np.intp), zeros, zeros)
-    assert decisions.codes.tolist() == [HALTED, HALTED]
+    assert decisions.outcomes.tolist() == [HALTED, HALTED]
     assert decisions.tops_left.tolist() == [0]
 
 
@@ -168,5 +168,5 @@ def test_an_empty_batch_changes_nothing(fresh: npt.NDArray[np.bool_] | None) -> 
     decisions = decide_queries(
         empty, empty.astype(np.intp), np.zeros(2, dtype=np.int64), left, lambda _, tops: tops, fresh
     )
-    assert len(decisions.codes) == 0
+    assert len(decisions.outcomes) == 0
     assert decisions.tops_left.tolist() == [2, 0]

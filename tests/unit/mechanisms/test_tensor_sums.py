@@ -10,15 +10,15 @@ from hypothesis.extra.numpy import arrays
 
 from stream.privacy.mechanisms.estimate_questions import extent_of
 from stream.privacy.mechanisms.tensor_sums import (
-    MOST_PLACES_A_CELL,
+    MAX_CUMULATED_ENTRIES_PER_CELL,
     TensorCells,
-    add_corners,
     box_sums,
-    can_cumulate,
-    corners,
-    count_of_corners,
-    product_corners,
-    to_corners,
+    cheapest_weighting,
+    combine_weightings,
+    corner_weighting,
+    count_corners,
+    is_cheap_to_cumulate,
+    product_weighting,
     weighted_sums,
 )
 
@@ -32,10 +32,13 @@ def test_any_weighting_of_any_tensor(data: st.DataObject) -> None:
     weights = data.draw(arrays(np.int64, shape, elements=st.integers(-1024, 1024)))
     more = data.draw(arrays(np.int64, shape, elements=st.integers(0, 1)))
     cells, exact = TensorCells(tensor), int((tensor * weights).sum())
-    assert corners(weights).value(cells) == exact
-    both = add_corners([(3, corners(weights)), (-2, corners(more))])
+    assert corner_weighting(weights).value(cells) == exact
+    both = combine_weightings([(3, corner_weighting(weights)), (-2, corner_weighting(more))])
     assert both.value(cells) == 3 * exact - 2 * int((tensor * more).sum())
-    found = weighted_sums([corners(weights), corners(np.zeros(shape, dtype=np.int64)), corners(more)], cells)
+    found = weighted_sums(
+        [corner_weighting(weights), corner_weighting(np.zeros(shape, dtype=np.int64)), corner_weighting(more)],
+        cells,
+    )
     assert found.tolist() == [exact, 0, int((tensor * more).sum())]
     assert cells.total == int(tensor.sum())
 
@@ -48,13 +51,13 @@ def test_products_of_weightings(data: st.DataObject) -> None:
     for factor in factors:
         product = np.multiply.outer(product, factor)
     tensor = data.draw(arrays(np.int64, shape, elements=st.integers(-1000, 1000)))
-    assert product_corners(factors).value(TensorCells(tensor)) == int((tensor * product).sum())
+    assert product_weighting(factors).value(TensorCells(tensor)) == int((tensor * product).sum())
 
 
 def test_a_range_of_every_axis_has_few_corners() -> None:
     inside = np.zeros((100, 100, 100), dtype=np.int64)
     inside[3:90, 5:6, 7:99] = 1
-    assert len(corners(inside).places) == 8
+    assert len(corner_weighting(inside).indexes) == 8
     assert extent_of(inside) == (87 * 92, True)
     inside[4, 5, 8] = 0
     assert extent_of(inside) == (87 * 92 - 1, False)
@@ -66,24 +69,24 @@ def test_a_weighting_takes_no_more_places_than_there_are_cells_where_axes_are_ma
     cells = TensorCells(random.integers(-(2**40), 2**40, shape))
     weights, few = random.integers(-5, 6, shape), np.zeros(shape, dtype=np.int64)
     few.reshape(-1)[::101] = 1
-    found = weighted_sums([to_corners(weights), to_corners(few)], cells)
+    found = weighted_sums([cheapest_weighting(weights), cheapest_weighting(few)], cells)
     assert found.tolist() == [int((cells.tensor * weights).sum()), int((cells.tensor * few).sum())]
-    assert len(to_corners(weights).places) <= weights.size
+    assert len(cheapest_weighting(weights).indexes) <= weights.size
     assert "cumulated" not in cells.__dict__
 
 
 def test_cumulated_sums_are_for_tensors_that_they_hardly_enlarge() -> None:
-    assert can_cumulate((85, 2, 16, 5, 2))
-    assert can_cumulate((1024, 1024))
-    assert not can_cumulate((2,) * 20)
-    assert not can_cumulate((4,) * 10)
-    assert MOST_PLACES_A_CELL < (3 / 2) ** 20
+    assert is_cheap_to_cumulate((85, 2, 16, 5, 2))
+    assert is_cheap_to_cumulate((1024, 1024))
+    assert not is_cheap_to_cumulate((2,) * 20)
+    assert not is_cheap_to_cumulate((4,) * 10)
+    assert MAX_CUMULATED_ENTRIES_PER_CELL < (3 / 2) ** 20
 
 
 @given(st.lists(st.lists(st.integers(-2, 2), min_size=1, max_size=4), min_size=1, max_size=4))
 def test_the_corners_of_a_product_are_counted_before_they_are_made(factors: list[list[int]]) -> None:
     columns = [np.array(factor, dtype=np.int64) for factor in factors]
-    assert count_of_corners(columns) == len(product_corners(columns).places)
+    assert count_corners(columns) == len(product_weighting(columns).indexes)
 
 
 @given(st.data())
