@@ -76,7 +76,7 @@ async def serve_alerts(settings: Settings, file: AlertsFile, *, stop_with_stdin:
     try:
         connection = Connection(settings)
         find_own_topics = partial(require_topics, settings, attempts=50, role=AclRole.ALERTS)
-        connection.topics = await retry_until_available(find_own_topics, stopping, probes.set_lack)
+        connection.topics = await retry_until_available(find_own_topics, stopping, probes.set_not_ready_reason)
         deliveries = [
             TargetDelivery(connection, target, file.page, target_metrics, stopping)
             for target, target_metrics in zip(file.targets, all_metrics, strict=True)
@@ -99,7 +99,9 @@ async def _run_deliveries(deliveries: list[TargetDelivery], probes: Probes, stop
             for task in done:
                 task.result()
             not_joined = [one.name for one in deliveries if not one.is_joined]
-            probes.set_lack(f"these targets' groups are not joined: {', '.join(not_joined)}" if not_joined else "")
+            probes.set_not_ready_reason(
+                f"these targets' groups are not joined: {', '.join(not_joined)}" if not_joined else ""
+            )
         await asyncio.gather(*tasks)
     except Exception:
         force_exit_after()

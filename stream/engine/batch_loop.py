@@ -74,7 +74,7 @@ class BatchLoop:
     ) -> None:
         """Apply new records of a table."""
         if news := self._news(session, table, records):
-            processor, known = session.processor, readable(news, self._metrics.unread)
+            processor, known = session.processor, readable(news, self._metrics.unreadable)
             await self.commit(session, await self.run_step(session, processor.follow, known, in_thread=True))
             session.positions[table] = news[-1].offset + 1
             # In a thread: to check a million streams takes as long as a batch.
@@ -169,7 +169,7 @@ class BatchLoop:
             self._failed.pop(source, None)
         batch = await self._prepare(session, records)
         records = batch.records
-        report_unread(records, self._metrics.unread)
+        report_unread(records, self._metrics.unreadable)
         place = {"messaging.destination.name": source.topic, "messaging.destination.partition.id": self._partition}
         with batch_span(f"{self._role.name} answers", records, place):
             outputs = await self.run_step(session, session.processor.process, batch, records=records)
@@ -191,7 +191,7 @@ class BatchLoop:
     ) -> None:
         session.offsets.reach(source, following)
         await self.commit(session, outputs)
-        self._metrics.busy.inc(outputs.busy)
+        self._metrics.busy_refusals.inc(outputs.busy)
         session.positions[source] = following
         self._health.record_commit(source, following)
 

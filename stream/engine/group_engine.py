@@ -177,7 +177,7 @@ class Engine:
             for client in (offsets, consumer):
                 stack.push_async_callback(client.stop)
                 try:
-                    await retry_until_available(client.start, self._stopping, self.health.set_lack)
+                    await retry_until_available(client.start, self._stopping, self.health.set_not_ready_reason)
                 except Stopped:
                     return
             await stack.enter_async_context(self._standby)
@@ -232,7 +232,7 @@ class Engine:
             stopping.cancel()
             watching.cancel()
             await asyncio.gather(watching, return_exceptions=True)
-            self.health.set_lack(f"this {self.role.name} is leaving its group")
+            self.health.set_not_ready_reason(f"this {self.role.name} is leaving its group")
 
     def _fail(self, error: Exception) -> None:
         # An unforeseen error's message might quote private data.

@@ -33,9 +33,12 @@ from stream.version import SERVER_NAME
 ServiceName = Literal["worker", "budget", "feed"]
 """The services that run engines."""
 
-Purpose = Literal["metrics", "monitor"]
+ServerPurpose = Literal["metrics", "monitor"]
 
-_OPTIONS: Final[dict[Purpose, tuple[str, str]]] = {"metrics": ("", ""), "monitor": (" (--host)", " (--port)")}
+_COMMAND_OPTIONS: Final[dict[ServerPurpose, tuple[str, str]]] = {
+    "metrics": ("", ""),
+    "monitor": (" (--host)", " (--port)"),
+}
 
 
 class ListenError(RuntimeError):
@@ -43,15 +46,15 @@ class ListenError(RuntimeError):
 
 
 @contextmanager
-def explain_listen_errors(purpose: Purpose, host: str, port: int) -> Iterator[None]:
-    """Raise ListenError, which names setting and remedy, instead of an OSError of the address."""
+def explain_listen_errors(purpose: ServerPurpose, host: str, port: int) -> Iterator[None]:
+    """Convert OSErrors of listening to ListenError, which names the setting and a remedy."""
     try:
         yield
     except OSError as error:
         raise ListenError(_listen_error(error, purpose, host, port)) from None
 
 
-def require_free(purpose: Purpose, host: str, port: int) -> None:
+def require_free(purpose: ServerPurpose, host: str, port: int) -> None:
     """Raise ListenError if a server cannot listen on the address; libraries would only log it."""
     with explain_listen_errors(purpose, host, port):
         family, kind, protocol, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
@@ -61,8 +64,8 @@ def require_free(purpose: Purpose, host: str, port: int) -> None:
             probe.listen()
 
 
-def _listen_error(error: OSError, purpose: Purpose, host: str, port: int) -> str:
-    of_host, of_port = _OPTIONS[purpose]
+def _listen_error(error: OSError, purpose: ServerPurpose, host: str, port: int) -> str:
+    of_host, of_port = _COMMAND_OPTIONS[purpose]
     if error.errno == errno.EADDRINUSE:
         return (
             f"{variable_of(f'{purpose}_port')}{of_port}: port {port} of {host} is in use; give another one, or "
@@ -82,23 +85,23 @@ HUNG_SECONDS: Final = 60.0
 """A service is not alive if its event loop has been blocked for this time."""
 REQUEST_SECONDS: Final = 10.0
 """A connection is closed if its request and answer take longer."""
-MOST_REQUESTS: Final = 32
-"""Most connections at once. A further one ends the oldest, so that probes are always answered."""
+MAX_CONNECTIONS: Final = 32
+"""Most connections at once; one more ends the oldest, so that probes are always answered."""
 
 Metric = TypeVar("Metric", Counter, Gauge, Histogram)
-Respond = Callable[[str, list[tuple[str, str]]], Any]
+StartResponse = Callable[[str, list[tuple[str, str]]], Any]
 
 log = get_logger("health")
 
 
-_COMBINED: Final[dict[str, Callable[[Iterable[float]], float]]] = {
+_GAUGE_COMBINERS: Final[dict[str, Callable[[Iterable[float]], float]]] = {
     "partitions": sum,
     "member": min,
     "ready": min,
     "failing": sum,
     "step_seconds": max,
 }
-"""How each gauge combines the values of several engines in one process."""
+"""How each gauge combines the values of several engines of one process."""
 
 
 class CacheCollector(Collector):
@@ -128,10 +131,12 @@ class Metrics:
             return kind(f"sotto_{role}_{name}", documentation, registry=self.registry)
 
         self.events = named(Counter, "events", "Input events answered and committed.")
-        self.busy = named(Counter, "busy", "Questions refused because too much work was outstanding.")
+        self.busy_refusals = named(Counter, "busy", "Questions refused because too much work was outstanding.")
         self.failures = named(Counter, "partition_failures", "Times a partition was dropped and restored.")
-        self.unread = named(
-            Counter, "unread", "Events and batches refused as unreadable, and skipped records of tables."
+        self.unreadable = named(
+            Counter,
+            "unread",
+            "Events and batches refused as unreadable, and unreadable records skipped in compacted topics.",
         )
         self.gone = named(
             Counter, "input_gone", "Upper bound for input records that were deleted before they were read."
@@ -148,7 +153,7 @@ class Metrics:
         self.failing = named(
             Gauge,
             "failing_partitions",
-            "Owned partitions that were refused, or have been failing or restoring without progress for a minute.",
+            "Owned partitions that are not processed, or have failed or restored without progress for a minute.",
         )
         self.step_seconds = named(
             Gauge, "step_seconds", "Age of the longest current step: a restore, a batch or a wait for Kafka."
@@ -157,39 +162,39 @@ class Metrics:
         self.batch_seconds = named(
             Histogram, "batch_seconds", "Time from a fetched batch to its committed transaction."
         )
-        self._parts: dict[str, dict[str, float]] = {name: {} for name in _COMBINED}
+        self._gauge_values: dict[str, dict[str, float]] = {name: {} for name in _GAUGE_COMBINERS}
 
-    def part(self, name: str) -> Metrics:
+    def engine_metrics(self, engine: str) -> Metrics:
         """Return the metrics of one engine; counters are shared, and gauges are combined."""
         found = copy(self)
-        for gauge in _COMBINED:
-            setattr(found, gauge, _GaugeShare(self, gauge, name))
+        for gauge in _GAUGE_COMBINERS:
+            setattr(found, gauge, _EngineGauge(self, gauge, engine))
         return found
 
     def drop(self, name: str) -> None:
         """Remove the gauges of an engine."""
-        for values in self._parts.values():
+        for values in self._gauge_values.values():
             values.pop(name, None)
 
-    def set_part(self, gauge: str, part: str, value: float) -> None:
+    def set_engine_gauge(self, gauge: str, engine: str, value: float) -> None:
         """Set one engine's value of a gauge, and show the combined value."""
-        values = self._parts[gauge]
-        values[part] = value
+        values = self._gauge_values[gauge]
+        values[engine] = value
         shown: Gauge = getattr(self, gauge)
-        shown.set(_COMBINED[gauge](values.values()))
+        shown.set(_GAUGE_COMBINERS[gauge](values.values()))
 
 
 @dataclass(frozen=True)
-class _GaugeShare:
+class _EngineGauge:
     """A gauge of one engine, whose value is combined with the other engines' values."""
 
     whole: Metrics
     gauge: str
-    part: str
+    engine: str
 
     def set(self, value: float) -> None:
         """Set this engine's value."""
-        self.whole.set_part(self.gauge, self.part, value)
+        self.whole.set_engine_gauge(self.gauge, self.engine, value)
 
 
 class Probes:
@@ -198,18 +203,18 @@ class Probes:
     def __init__(self, registry: CollectorRegistry, ready: Gauge) -> None:
         self._registry = registry
         self._ready = ready
-        self._lack = "has not reached Kafka yet"
+        self._not_ready_reason = "has not reached Kafka yet"
         self._beat = time.monotonic()
 
     @property
-    def lack(self) -> str:
+    def not_ready_reason(self) -> str:
         """Reason why the service is not ready; empty if it is."""
-        return self._lack
+        return self._not_ready_reason
 
-    def set_lack(self, lack: str) -> None:
+    def set_not_ready_reason(self, reason: str) -> None:
         """Set the reason why the service is not ready; empty if it is."""
-        self._lack = lack
-        self._ready.set(not lack)
+        self._not_ready_reason = reason
+        self._ready.set(not reason)
 
     async def beat(self) -> NoReturn:
         """Record the time once a second, until cancelled; a blocked event loop cannot do it."""
@@ -221,8 +226,8 @@ class Probes:
         """Return status and text of a probe."""
         silent = time.monotonic() - self._beat
         hung = f"the event loop has been blocked for {silent:.0f} s" if silent > HUNG_SECONDS else ""
-        lack = hung if path == "/livez" else hung or self._lack
-        return ("503 Service Unavailable", lack) if lack else ("200 OK", "ok")
+        reason = hung if path == "/livez" else hung or self._not_ready_reason
+        return ("503 Service Unavailable", reason) if reason else ("200 OK", "ok")
 
     def serve(self, host: str, port: int) -> None:
         """Serve probes and metrics at an address, in threads; port 0 serves nothing.
@@ -234,7 +239,7 @@ class Probes:
             return
         figures = make_wsgi_app(self._registry)
 
-        def respond(environ: dict[str, Any], begin: Respond) -> Iterable[bytes]:
+        def respond(environ: dict[str, Any], begin: StartResponse) -> Iterable[bytes]:
             def start(status: str, headers: list[tuple[str, str]], *rest: Any) -> Any:
                 return begin(status, [*headers, ("Server", SERVER_NAME)], *rest)
 
@@ -258,42 +263,43 @@ class ServiceHealth(Probes):
 
     def __init__(self, role: ServiceName) -> None:
         self.metrics = Metrics(role)
-        self._lacks: dict[str, str] = {}
+        self._engine_reasons: dict[str, str] = {}
         super().__init__(self.metrics.registry, self.metrics.ready)
 
-    def part(self, name: str) -> EngineHealth:
+    def engine_health(self, name: str) -> EngineHealth:
         """Return the health of one engine; the service is ready if all its engines are."""
         return EngineHealth(self, name)
 
     def drop(self, name: str) -> None:
-        """Remove a part."""
-        self._lacks.pop(name, None)
+        """Remove an engine."""
+        self._engine_reasons.pop(name, None)
         self.metrics.drop(name)
-        self._combine_lacks()
+        self._combine_reasons()
 
-    def set_part_lack(self, name: str, lack: str) -> None:
-        """Set the reason why a part is not ready."""
-        self._lacks[name] = lack
-        self._combine_lacks()
+    def set_engine_reason(self, name: str, reason: str) -> None:
+        """Set the reason why an engine is not ready; empty if it is."""
+        self._engine_reasons[name] = reason
+        self._combine_reasons()
 
-    def _combine_lacks(self) -> None:
-        self.set_lack("; ".join(f"{name}: {lack}" for name, lack in sorted(self._lacks.items()) if lack))
+    def _combine_reasons(self) -> None:
+        reasons = sorted(self._engine_reasons.items())
+        self.set_not_ready_reason("; ".join(f"{name}: {reason}" for name, reason in reasons if reason))
 
 
 class EngineHealth:
     """Health of one of several engines in a service."""
 
     def __init__(self, whole: ServiceHealth, name: str) -> None:
-        self.metrics = whole.metrics.part(name)
-        self.lack = "has not started yet"
+        self.metrics = whole.metrics.engine_metrics(name)
+        self.not_ready_reason = "has not started yet"
         self._whole = whole
         self._name = name
-        whole.set_part_lack(name, self.lack)
+        whole.set_engine_reason(name, self.not_ready_reason)
 
-    def set_lack(self, lack: str) -> None:
+    def set_not_ready_reason(self, reason: str) -> None:
         """Set the reason why the engine is not ready; empty if it is."""
-        self.lack = lack
-        self._whole.set_part_lack(self._name, lack)
+        self.not_ready_reason = reason
+        self._whole.set_engine_reason(self._name, reason)
 
 
 class _ProbeServer(ThreadingMixIn, WSGIServer):
@@ -304,7 +310,7 @@ class _ProbeServer(ThreadingMixIn, WSGIServer):
         super().__init__(*given)
 
     def process_request(self, request: Any, client_address: Any) -> None:
-        if len(begun := tuple(self._begun)) >= MOST_REQUESTS:
+        if len(begun := tuple(self._begun)) >= MAX_CONNECTIONS:
             self._end_connection(begun[0])
         self._begun[request] = time.monotonic()
         super().process_request(request, client_address)
@@ -325,7 +331,7 @@ class _ProbeServer(ThreadingMixIn, WSGIServer):
 
     def _end_connection(self, request: Any) -> None:
         self._begun.pop(request, None)
-        # The reading thread sees the end of the stream and ends.
+        # The thread that reads from this connection sees its end, and ends.
         with suppress(OSError):
             request.shutdown(socket.SHUT_RDWR)
 
@@ -342,11 +348,10 @@ class _SilentHandler(WSGIRequestHandler):
 
 StepName = Literal["resting", "restoring", "waiting", "working", "writing", "pausing"]
 
-ON_KAFKA: Final[frozenset[StepName]] = frozenset({"waiting", "writing"})
+STEPS_WAITING_FOR_KAFKA: Final[frozenset[StepName]] = frozenset({"waiting", "writing"})
 """Steps that end soon if Kafka answers. The other steps may take any time."""
 
-
-SHOWN_AFTER_FAILURES: Final = 5
+FAILURES_UNTIL_NOT_READY: Final = 5
 """Failures in a row at one record that make the service not ready."""
 
 
@@ -381,36 +386,36 @@ class PartitionHealth:
         """Time of the first failure of the present series, on the monotonic clock; None without one."""
         self.failures = 0
         """Length of the series, which ends with a commit of the failed record, or after a time without failures."""
-        self.refusal = ""
+        self.stop_reason = ""
         """Why the partition processes nothing, as shown at /readyz."""
         self._failed_at: InputPlace | None = None
         self._tries = 0
-        self._is_kafka = False
+        self._last_failure_was_kafka = False
 
-    def failed(
+    def record_failure(
         self,
         now: float,
         reason: str,
         *,
         at: InputPlace | None = None,
-        is_input: bool = False,
+        is_input_refused: bool = False,
         is_kafka: bool = False,
     ) -> None:
         """Count a failure; ``at`` is the record that was being processed, if there was one.
 
-        /readyz shows the reason at once if an input topic is invalid, and otherwise after
-        ``SHOWN_AFTER_FAILURES`` failures at one record.
+        /readyz shows the reason at once if an input topic is refused, and otherwise after
+        ``FAILURES_UNTIL_NOT_READY`` failures at one record.
         """
         self.failing_since = self.failing_since or now
         self.failures += 1
-        self._is_kafka = is_kafka
+        self._last_failure_was_kafka = is_kafka
         if at is not None:
             self._tries = self._tries + 1 if at == self._failed_at else 1
             self._failed_at = at
-        if is_input:
-            self.refusal = reason
-        elif at is not None and self._tries >= SHOWN_AFTER_FAILURES:
-            self.refusal = (
+        if is_input_refused:
+            self.stop_reason = reason
+        elif at is not None and self._tries >= FAILURES_UNTIL_NOT_READY:
+            self.stop_reason = (
                 f"{at}: processing fails with {reason}; no later record is processed, and nothing is lost; "
                 "see the log, and install a version that can process it"
             )
@@ -423,12 +428,12 @@ class PartitionHealth:
         """
         failed = self._failed_at
         if failed is None:
-            if self._is_kafka:
+            if self._last_failure_was_kafka:
                 self.recover()
         elif failed.source == source and following > failed.offset:
             self.recover()
 
     def recover(self) -> None:
         """Forget the failures."""
-        self.failing_since, self.failures, self.refusal = None, 0, ""
-        self._failed_at, self._tries, self._is_kafka = None, 0, False
+        self.failing_since, self.failures, self.stop_reason = None, 0, ""
+        self._failed_at, self._tries, self._last_failure_was_kafka = None, 0, False

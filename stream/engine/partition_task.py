@@ -164,11 +164,11 @@ class PartitionTask:
             frames = traceback.extract_tb(cause.__traceback__)[-3:]
             detail = [f"{frame.filename}:{frame.lineno}" for frame in frames]
             reason = f"{name} in {Path(frames[-1].filename).name}:{frames[-1].lineno}" if frames else name
-        self.health.failed(
+        self.health.record_failure(
             self._disturbed,
             reason,
             at=at,
-            is_input=isinstance(cause, InputRefusedError),
+            is_input_refused=isinstance(cause, InputRefusedError),
             is_kafka=isinstance(cause, KafkaError),
         )
         self._log.warning(

@@ -9,7 +9,7 @@ from typing import Final, NoReturn
 
 from aiokafka.errors import GroupAuthorizationFailedError, KafkaError
 
-from stream.engine.health import ON_KAFKA, EngineHealth, ServiceHealth, ServiceName
+from stream.engine.health import STEPS_WAITING_FOR_KAFKA, EngineHealth, ServiceHealth, ServiceName
 from stream.engine.partition_task import PartitionTask
 from stream.engine.session import EngineRole
 from stream.kafka.client.adapter import Clients, Consumer
@@ -174,14 +174,18 @@ class Supervision:
             longest = max(longest, now - since)
             self._tell_if_long(task, now)
             health = task.health
-            if health.refusal:
-                refusals.add(health.refusal)
+            if health.stop_reason:
+                refusals.add(health.stop_reason)
             restoring_since = since if name == "restoring" else None
             begun = (one for one in (health.failing_since, restoring_since) if one is not None)
             if any(now - one > FAILING_SECONDS for one in begun):
                 failing.append(task.partition)
             contact = self._membership.contact
-            if name in ON_KAFKA and contact is not None and now - max(since, contact) > STALLED_SECONDS:
+            if (
+                name in STEPS_WAITING_FOR_KAFKA
+                and contact is not None
+                and now - max(since, contact) > STALLED_SECONDS
+            ):
                 raise StalledError(
                     f"partition {task.partition} has been {name} for {now - since:.0f} s, though Kafka answers; this "
                     "process ends, and its supervisor must restart it"
@@ -191,15 +195,15 @@ class Supervision:
         metrics.failing.set(len(failing))
         metrics.step_seconds.set(longest)
         if not self._membership.joined:
-            self._health.set_lack(f"this {self._role} {self._membership.absence}")
+            self._health.set_not_ready_reason(f"this {self._role} {self._membership.absence}")
         elif refusals:
-            self._health.set_lack("; ".join(sorted(refusals)))
+            self._health.set_not_ready_reason("; ".join(sorted(refusals)))
         elif failing:
-            self._health.set_lack(
+            self._health.set_not_ready_reason(
                 f"partitions are failing or stuck in their restore; see the log: {sorted(failing)}"
             )
         else:
-            self._health.set_lack("")
+            self._health.set_not_ready_reason("")
 
     def _tell_if_long(self, task: PartitionTask, now: float) -> None:
         step = task.step

@@ -247,7 +247,7 @@ class FeedService:
         following = asyncio.create_task(self._follower.run())
         background = [following, asyncio.create_task(self._update_metrics())]
         try:
-            self._health.part("control").set_lack("has not been read yet")
+            self._health.engine_health("control").set_not_ready_reason("has not been read yet")
             await self._wait_for_first(self._follower.caught_up.wait(), following)
             self._health.drop("control")
             if not self._stopping.is_set():
@@ -308,20 +308,20 @@ class FeedService:
                 [topics.partials, topics.control],
                 self._clients,
                 partitions=topics.partitions,
-                health=self._health.part("merging"),
+                health=self._health.engine_health("merging"),
             ),
         )
 
     async def _serve(self, source: EventsSource) -> None:
         """Count one live topic as soon as it exists."""
-        health = self._health.part(f"source {source.source}")
+        health = self._health.engine_health(f"source {source.source}")
         while not self._stopping.is_set() and source.source not in self._retiring:
             try:
                 partitions = await self._find(self._settings, self._topics, source.source, source.topic)
             except (TopicsError, KafkaError, OSError) as error:
                 reason = str(error) if isinstance(error, TopicsError) else type(error).__name__
                 log.warning("live topic not served", source=source.source, reason=reason)
-                health.set_lack(reason)
+                health.set_not_ready_reason(reason)
                 await self._wait_for_first(asyncio.sleep(LIVE_TOPIC_RETRY_SECONDS))
                 continue
             engine = Engine(

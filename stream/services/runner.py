@@ -184,8 +184,10 @@ async def serve(
     health_task = asyncio.create_task(health.beat())
     try:
         find = partial(require_topics, settings, attempts=50, role=acls.AclRole(role))
-        topics = await retry_until_available(find, stopping, health.set_lack)
-        await retry_until_available(partial(guard_topics, settings, acls.AclRole(role)), stopping, health.set_lack)
+        topics = await retry_until_available(find, stopping, health.set_not_ready_reason)
+        await retry_until_available(
+            partial(guard_topics, settings, acls.AclRole(role)), stopping, health.set_not_ready_reason
+        )
         gc.disable()  # until the imports below are done: imported objects are never freed
         engine = _build_service(role, settings, topics, key, health)
         column_reader.install()

@@ -126,7 +126,7 @@ async def test_a_batch_that_takes_longer_does_not_cost_a_worker_its_group(
             assert engine.metrics.failures._value.get() == 0
             assert engine._partitions[0]._session is life
             async with asyncio.timeout(120):
-                while engine.health.lack:
+                while engine.health.not_ready_reason:
                     await asyncio.sleep(0.1)
         finally:
             engine.stop()

@@ -66,7 +66,9 @@ async def test_what_is_beyond_is_refused_and_the_others_go_on(
         async with asyncio.timeout(120):
             while set().union(*(engine.refused for engine in engines)) != {before, before + 1}:
                 await asyncio.sleep(0.1)
-            while any(bool(engine.refused) != ("another prefix" in engine.health.lack) for engine in engines):
+            while any(
+                bool(engine.refused) != ("another prefix" in engine.health.not_ready_reason) for engine in engines
+            ):
                 await asyncio.sleep(0.1)
         failing = [
             health.metrics.registry.get_sample_value("sotto_worker_failing_partitions") for health in healths

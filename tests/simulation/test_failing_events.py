@@ -7,7 +7,7 @@ import json
 
 import pytest
 
-from stream.engine.health import SHOWN_AFTER_FAILURES
+from stream.engine.health import FAILURES_UNTIL_NOT_READY
 from tests.chaos.load import Questions
 from tests.simulation.world import World, perform
 
@@ -44,9 +44,9 @@ async def _lasting(world: World) -> list[str]:
     for _ in range(10):
         _ask(world, questions, failures=0)
     await asyncio.sleep(60.0)
-    assert MANY - world.failures[value] >= SHOWN_AFTER_FAILURES
-    assert "no later record is processed, and nothing is lost" in worker.engine.health.lack
-    assert "ZeroDivisionError in cast.py" in worker.engine.health.lack
+    assert MANY - world.failures[value] >= FAILURES_UNTIL_NOT_READY
+    assert "no later record is processed, and nothing is lost" in worker.engine.health.not_ready_reason
+    assert "ZeroDivisionError in cast.py" in worker.engine.health.not_ready_reason
     answered = {
         json.loads(record.value or b"")["id"]
         for partition in range(world.topics.partitions)
@@ -55,7 +55,7 @@ async def _lasting(world: World) -> list[str]:
     assert json.loads(value)["id"] not in answered
     world.failures[value] = 0
     await asyncio.sleep(90.0)
-    assert worker.engine.health.lack == ""
+    assert worker.engine.health.not_ready_reason == ""
     return await world.settle() or world.examine()
 
 

@@ -106,11 +106,11 @@ async def _a_batch_of_many_minutes(world: World, *, another_joins: bool) -> tupl
     lacks = []
     while any(task.step.name == "working" for task in slow.engine._partitions.values()):
         await asyncio.sleep(MOMENT)
-        lacks += [slow.engine.health.lack]
-        assert slow.engine.health.lack or not world.silent()
+        lacks += [slow.engine.health.not_ready_reason]
+        assert slow.engine.health.not_ready_reason or not world.silent()
     assert len(lacks) * MOMENT > LONG_BATCH - 60.0
     await asyncio.sleep(MOMENT)
-    assert slow.engine.health.lack == ""
+    assert slow.engine.health.not_ready_reason == ""
     assert slow.process.name in world.broker.listed(group_of("worker"))
     for _ in range(10):
         world.ask(*questions.next())

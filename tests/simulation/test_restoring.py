@@ -106,8 +106,8 @@ def _amiss(world: World, holder: Service) -> list[str]:
         if number != STUCK and world.owner(number) is None
     ]
     for one in world.workers():
-        if (one is holder) is not (f"[{STUCK}]" in one.engine.health.lack):
-            found.append(f"{one.process.name} lacks {one.engine.health.lack!r}")
+        if (one is holder) is not (f"[{STUCK}]" in one.engine.health.not_ready_reason):
+            found.append(f"{one.process.name} lacks {one.engine.health.not_ready_reason!r}")
     return found
 
 

@@ -76,14 +76,14 @@ async def _left(world: LiveWorld) -> tuple[str, str, set[str], list[str]]:
 
     feed.service._find = refuse
     await asyncio.sleep(MOMENT)
-    before = feed.service._health.lack
+    before = feed.service._health.not_ready_reason
     world.tell(*(record for name, record in told()[1].items() if name != LATER))
     await asyncio.sleep(MOMENT)
-    after, serving = feed.service._health.lack, set(feed.service._engine_tasks)
+    after, serving = feed.service._health.not_ready_reason, set(feed.service._engine_tasks)
     feed.service._find = found
     world.tell(told()[0][LATER])
     await asyncio.sleep(MOMENT)
-    return before, after, serving, [feed.service._health.lack, *feed.service._engine_tasks]
+    return before, after, serving, [feed.service._health.not_ready_reason, *feed.service._engine_tasks]
 
 
 def test_feed_is_ready_once_streams_of_a_refused_source_are_closed(capsys: pytest.CaptureFixture[str]) -> None:

@@ -227,7 +227,7 @@ class World:
             service.process.name
             for service in self.services
             if service.process.name not in self.broker.listed(group_of(service.role))
-            and not service.engine.health.lack
+            and not service.engine.health.not_ready_reason
         ]
 
     def _is_settled(self) -> bool:

@@ -207,7 +207,7 @@ def health() -> str:
     """The address of a service's real probes."""
     port = free_port()
     service = ServiceHealth("worker")
-    service.set_lack("")
+    service.set_not_ready_reason("")
     service.serve("127.0.0.1", port)
     return f"http://127.0.0.1:{port}"
 

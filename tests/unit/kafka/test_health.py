@@ -113,7 +113,7 @@ def test_a_partition_that_starts_over_for_a_minute_makes_it_not_ready(clock: Clo
     recent = Task(1, "pausing", clock.now, clock.now - FAILING_SECONDS + 1)
     stuck = Task(2, "pausing", clock.now, clock.now - FAILING_SECONDS - 1)
     parked = Task(3, "resting", clock.now, 0.0)
-    assert look(Member(), recent, parked).lack == ""
+    assert look(Member(), recent, parked).not_ready_reason == ""
     told = look(Member(), recent, stuck, parked)
     assert "[2]" in told.answer("/readyz")[1]
     assert figure(told, "failing_partitions") == 1.0
@@ -123,7 +123,7 @@ def test_a_restore_that_has_not_gone_on_for_a_minute_makes_it_not_ready(clock: C
     slow = Task(1, "restoring", clock.now - FAILING_SECONDS + 1)
     stuck = Task(2, "restoring", clock.now - FAILING_SECONDS - 1)
     begun_anew = Task(3, "restoring", clock.now, clock.now - FAILING_SECONDS - 1)
-    assert look(Member(), slow).lack == ""
+    assert look(Member(), slow).not_ready_reason == ""
     told = look(Member(), slow, stuck, begun_anew)
     assert "[2, 3]" in told.answer("/readyz")[1]
     assert figure(told, "failing_partitions") == 2.0
@@ -134,7 +134,7 @@ def test_work_takes_as_long_as_it_takes_and_is_told(
     clock: Clock, name: StepName, capsys: pytest.CaptureFixture[str]
 ) -> None:
     told = look(Member(), Task(0, name, clock.now - 900.0), Task(1, "waiting", clock.now))
-    assert told.lack == ""
+    assert told.not_ready_reason == ""
     assert figure(told, "step_seconds") == 900.0
     assert "long step" in "".join(capsys.readouterr())  # on either, as tests before have configured the log
 
@@ -156,14 +156,14 @@ def test_a_wait_for_kafka_that_does_not_end_ends_the_process_unless_kafka_is_awa
         look(member, task)
     for contact in (None, clock.now - STALLED_SECONDS + 1):
         member.contact = contact
-        assert look(member, task).lack == ""
+        assert look(member, task).not_ready_reason == ""
 
 
 def test_an_event_loop_that_hangs_is_told_by_the_probes(clock: Clock) -> None:
     told = ServiceHealth("budget")
     assert told.answer("/readyz")[1] == "has not reached Kafka yet"
     assert told.answer("/livez") == ("200 OK", "ok")
-    told.set_lack("")
+    told.set_not_ready_reason("")
     clock.now += HUNG_SECONDS + 1
     for path in ("/livez", "/readyz"):
         status, lack = told.answer(path)
@@ -174,7 +174,7 @@ def test_an_event_loop_that_hangs_is_told_by_the_probes(clock: Clock) -> None:
 def test_probes_and_figures_are_served_on_one_port() -> None:
     told, port = ServiceHealth("worker"), free_port()
     told.serve(HOST, port)
-    told.set_lack("this worker leaves")
+    told.set_not_ready_reason("this worker leaves")
     with urlopen(f"http://{HOST}:{port}/metrics") as response:
         assert b"sotto_worker_ready 0.0" in response.read()
         assert response.headers["Server"] == "sotto"
@@ -221,7 +221,7 @@ def test_a_connection_is_cut_off_at_its_deadline_however_often_something_comes(
 
 
 def test_beyond_so_many_connections_the_oldest_makes_room_for_a_probe(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(health, "MOST_REQUESTS", 3)
+    monkeypatch.setattr(health, "MAX_CONNECTIONS", 3)
     monkeypatch.setattr(health, "REQUEST_SECONDS", 10 * WAIT)
     port = free_port()
     ServiceHealth("worker").serve(HOST, port)

@@ -4,45 +4,45 @@ from __future__ import annotations
 
 from aiokafka import TopicPartition
 
-from stream.engine.health import SHOWN_AFTER_FAILURES, InputPlace, PartitionHealth
+from stream.engine.health import FAILURES_UNTIL_NOT_READY, InputPlace, PartitionHealth
 
 SOURCE = TopicPartition("queries", 3)
 
 
 def test_partition_health_names_a_record_that_always_fails() -> None:
-    """The record is shown after as many failures as SHOWN_AFTER_FAILURES, and other errors in between are not counted for it."""
+    """The record is shown after as many failures as FAILURES_UNTIL_NOT_READY, and other errors in between are not counted for it."""
     health = PartitionHealth()
-    for number in range(SHOWN_AFTER_FAILURES):
-        assert health.refusal == ""
-        health.failed(float(number), "ZeroDivisionError in work.py:7", at=InputPlace(SOURCE, 12))
-    assert health.refusal.startswith(
+    for number in range(FAILURES_UNTIL_NOT_READY):
+        assert health.stop_reason == ""
+        health.record_failure(float(number), "ZeroDivisionError in work.py:7", at=InputPlace(SOURCE, 12))
+    assert health.stop_reason.startswith(
         "queries partition 3 offset 12: processing fails with ZeroDivisionError in work.py:7"
     )
     health.recover()
-    for number in range(3 * SHOWN_AFTER_FAILURES):
-        health.failed(float(number), "KafkaConnectionError", is_kafka=True)
-    assert health.refusal == ""
+    for number in range(3 * FAILURES_UNTIL_NOT_READY):
+        health.record_failure(float(number), "KafkaConnectionError", is_kafka=True)
+    assert health.stop_reason == ""
 
 
 def test_partition_health_recovers_only_beyond_the_failed_record() -> None:
     """Commits of earlier records, as after a restore, and of other inputs leave the back-off as it is."""
     health = PartitionHealth()
-    for tries in range(1, 2 * SHOWN_AFTER_FAILURES):
-        health.failed(1.0, "ValueError in tally.py:9", at=InputPlace(SOURCE, 100))
+    for tries in range(1, 2 * FAILURES_UNTIL_NOT_READY):
+        health.record_failure(1.0, "ValueError in tally.py:9", at=InputPlace(SOURCE, 100))
         health.record_commit(SOURCE, 50)
         health.record_commit(SOURCE, 100)
         health.record_commit(TopicPartition("charges", 3), 1000)
         assert health.failures == tries
-    assert "queries partition 3 offset 100" in health.refusal
+    assert "queries partition 3 offset 100" in health.stop_reason
     health.record_commit(SOURCE, 101)
-    assert (health.failures, health.failing_since, health.refusal) == (0, None, "")
+    assert (health.failures, health.failing_since, health.stop_reason) == (0, None, "")
 
 
 def test_partition_health_keeps_failures_of_no_record_through_commits() -> None:
     """A step that the clock calls fails between commits of new input: only a calm time ends its back-off."""
     health = PartitionHealth()
     for tries in range(1, 4):
-        health.failed(1.0, "ValueError in tally.py:9")
+        health.record_failure(1.0, "ValueError in tally.py:9")
         health.record_commit(SOURCE, tries)
         assert health.failures == tries
 
@@ -50,17 +50,17 @@ def test_partition_health_keeps_failures_of_no_record_through_commits() -> None:
 def test_partition_health_shows_a_refused_input_at_once() -> None:
     """What an operator must mend is shown at the first failure and until the partition recovers."""
     health = PartitionHealth()
-    health.failed(1.0, "live: stamp the topic", is_input=True)
-    assert health.refusal == "live: stamp the topic"
+    health.record_failure(1.0, "live: stamp the topic", is_input_refused=True)
+    assert health.stop_reason == "live: stamp the topic"
     health.recover()
-    assert health.refusal == ""
+    assert health.stop_reason == ""
 
 
 def test_partition_health_ends_kafka_failures_with_a_commit() -> None:
     """Errors of a rolling restart of the brokers, with commits between them, do not add up to a failing partition."""
     health = PartitionHealth()
     for number in range(5):
-        health.failed(25.0 * number, "KafkaConnectionError", is_kafka=True)
+        health.record_failure(25.0 * number, "KafkaConnectionError", is_kafka=True)
         assert health.failures == 1
         health.record_commit(SOURCE, number)
         assert health.failing_since is None
@@ -69,8 +69,8 @@ def test_partition_health_ends_kafka_failures_with_a_commit() -> None:
 def test_partition_health_keeps_a_failing_record_through_errors_of_kafka() -> None:
     """An outage between two failures at one record neither hides the record nor starts its count again."""
     health = PartitionHealth()
-    for _ in range(SHOWN_AFTER_FAILURES):
-        health.failed(1.0, "ValueError in tally.py:9", at=InputPlace(SOURCE, 100))
-        health.failed(2.0, "KafkaConnectionError", is_kafka=True)
+    for _ in range(FAILURES_UNTIL_NOT_READY):
+        health.record_failure(1.0, "ValueError in tally.py:9", at=InputPlace(SOURCE, 100))
+        health.record_failure(2.0, "KafkaConnectionError", is_kafka=True)
         health.record_commit(SOURCE, 100)
-    assert "queries partition 3 offset 100" in health.refusal
+    assert "queries partition 3 offset 100" in health.stop_reason
