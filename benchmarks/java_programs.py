@@ -11,13 +11,13 @@ from jgo.parse import Coordinate
 
 from stream.kafka.broker.broker_process import BrokerError, file_lock
 from stream.kafka.broker.kafka_files import require_own_folder
-from stream.kafka.broker.programs import (
+from stream.kafka.broker.kafka_programs import (
+    JARS_LOCK_TIMEOUT_SECONDS,
     PARALLEL_DOWNLOADS,
-    PREPARE_LOCK_SECONDS,
+    describe_fetch_error,
     download,
-    fetch_error,
+    fetch_jars,
     maven_context,
-    prepare,
     system_certificates,
 )
 
@@ -30,9 +30,9 @@ def java_classpath(*coordinates: str) -> str:
             Unlike Kafka's jars, these are not pinned.
 
     Raises:
-        BrokerError: As for `prepare`, and if a coordinate cannot be resolved.
+        BrokerError: As for `fetch_jars`, and if a coordinate cannot be resolved.
     """
-    folder = prepare()
+    folder = fetch_jars()
     jars = sorted(folder.glob("*.jar"))
     known = {jar.name for jar in jars}
     for coordinate in coordinates:
@@ -43,7 +43,7 @@ def java_classpath(*coordinates: str) -> str:
 
 
 def _resolve(coordinate: str, repository: Path, known: Collection[str]) -> list[Path]:
-    with file_lock(repository.with_suffix(".lock"), PREPARE_LOCK_SECONDS), system_certificates():
+    with file_lock(repository.with_suffix(".lock"), JARS_LOCK_TIMEOUT_SECONDS), system_certificates():
         try:
             repository.mkdir(mode=0o700, exist_ok=True)
             require_own_folder(repository)
@@ -57,4 +57,4 @@ def _resolve(coordinate: str, repository: Path, known: Collection[str]) -> list[
         except BrokerError:
             raise
         except (OSError, RuntimeError, ValueError) as error:
-            raise BrokerError(fetch_error(coordinate, error)) from error
+            raise BrokerError(describe_fetch_error(coordinate, error)) from error

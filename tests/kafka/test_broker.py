@@ -15,21 +15,21 @@ from aiokafka import AIOKafkaConsumer, AIOKafkaProducer, TopicPartition
 from aiokafka.admin import AIOKafkaAdminClient, NewTopic
 
 from benchmarks.java_programs import java_classpath
-from stream.kafka.broker import programs
+from stream.kafka.broker import kafka_programs
 from stream.kafka.broker.broker_process import Process, is_alive, start_mark
-from stream.kafka.broker.local_broker import (
-    BrokerError,
-    LocalBroker,
-    prepare,
-    record_start_cache,
-)
-from stream.kafka.broker.programs import (
-    Kind,
+from stream.kafka.broker.kafka_programs import (
+    NodeKind,
     cluster_id,
     copy_formatted_data,
     java_launcher,
     server_command,
     store_formatted_data,
+)
+from stream.kafka.broker.local_broker import (
+    BrokerError,
+    LocalBroker,
+    fetch_jars,
+    record_start_cache,
 )
 from stream.kafka.broker.properties import Ports, choose_ports, free_port
 
@@ -155,7 +155,7 @@ async def test_two_brokers_live_side_by_side_and_neither_a_stale_state_file_nor_
 ) -> None:
     spoilt = tmp_path / "start.aot"
     spoilt.write_bytes(b"of another version")
-    monkeypatch.setattr(programs, "start_cache", lambda _: spoilt)
+    monkeypatch.setattr(kafka_programs, "startup_cache_path", lambda _: spoilt)
     (tmp_path / "broker.json").write_text(f'{{"pid": {os.getpid()}, "mark": "other/1", "port": 9092}}')
     with LocalBroker(tmp_path, heap_megabytes=256) as other:
         here, there = broker.start(), other.start()
@@ -199,7 +199,7 @@ def test_losing_the_race_for_the_controllers_port_leaves_a_wanted_port_as_it_is(
 
 
 @pytest.mark.parametrize("kind", ["single", "member"])
-def test_a_folder_that_kafka_made_is_kept_and_copies_have_ids_of_their_own(tmp_path: Path, kind: Kind) -> None:
+def test_a_folder_that_kafka_made_is_kept_and_copies_have_ids_of_their_own(tmp_path: Path, kind: NodeKind) -> None:
     made = tmp_path / "made"
     (made / "log").mkdir(parents=True)
     (made / "log" / "voters").write_bytes(b"\x00 of DIRECTORY")
@@ -278,13 +278,13 @@ def test_a_broker_dies_with_its_maker_unless_detached(shared: LocalBroker, tie: 
 
 def test_without_a_network_one_line_says_what_to_do(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("SOTTO_CACHE", str(tmp_path))
-    monkeypatch.setattr(programs, "_DOWNLOAD_ATTEMPTS", 1)
+    monkeypatch.setattr(kafka_programs, "_DOWNLOAD_ATTEMPTS", 1)
     for name in ("HTTPS_PROXY", "https_proxy"):
         monkeypatch.setenv(name, "http://127.0.0.1:9")
     for name in ("NO_PROXY", "no_proxy"):
         monkeypatch.delenv(name, raising=False)
     with pytest.raises(BrokerError, match=r"^Cannot fetch [^\n]+SOTTO_BOOTSTRAP$"):
-        prepare()
+        fetch_jars()
     assert not list(tmp_path.glob("*/*.jar"))
 
 
@@ -295,21 +295,21 @@ def test_a_file_that_is_not_the_pinned_one_is_never_used(tmp_path: Path, monkeyp
         return path
 
     monkeypatch.setenv("SOTTO_CACHE", str(tmp_path / "cache"))
-    monkeypatch.setattr(programs, "download", forged)
+    monkeypatch.setattr(kafka_programs, "download", forged)
     with pytest.raises(BrokerError, match=r"is not the pinned one"):
-        prepare()
+        fetch_jars()
     assert [path.name for path in (tmp_path / "cache").iterdir() if path.is_dir()] == []
 
 
 def test_further_options_for_java_come_last_from_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("SOTTO_BROKER_JAVA_OPTIONS", "-Xlog:gc '-Dnamed=two words'")
-    command = server_command(prepare(), heap_megabytes=256)
+    command = server_command(fetch_jars(), heap_megabytes=256)
     assert command[command.index("-cp") - 2 : command.index("-cp")] == ["-Xlog:gc", "-Dnamed=two words"]
 
 
 def test_what_java_remembers_of_a_start_fits_and_brokers_are_started_with_it() -> None:
     cache = record_start_cache()
-    command = server_command(prepare(), heap_megabytes=256, further=["-XX:AOTMode=on"])
+    command = server_command(fetch_jars(), heap_megabytes=256, java_options=["-XX:AOTMode=on"])
     assert f"-XX:AOTCache={cache}" in command
     # With that mode Java refuses to run unless all that it remembers is of use to it.
     subprocess.run([*command[:-1], "--version"], check=True, capture_output=True)

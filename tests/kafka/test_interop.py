@@ -20,7 +20,13 @@ from schemas import Answer
 from schemas.wire import Codec
 from sotto import AsyncClient
 from stream.kafka.broker.kafka_files import KAFKA_VERSION
-from stream.kafka.broker.programs import download, java_launcher, maven_context, prepare, system_certificates
+from stream.kafka.broker.kafka_programs import (
+    download,
+    fetch_jars,
+    java_launcher,
+    maven_context,
+    system_certificates,
+)
 from stream.processing.topic_names import partition_of
 from stream.settings import Settings
 from stream.worker.answer_headers import ANSWER_TYPE
@@ -232,6 +238,6 @@ def run_jvm(tool: str, settings: Settings, *options: str, given: str = "") -> st
 def tools() -> str:
     """Kafka's console programs alone: what they need of what they depend on comes with the broker."""
     with system_certificates():
-        repository = maven_context(prepare().parent / "maven")
+        repository = maven_context(fetch_jars().parent / "maven")
         programs = repository.project("org.apache.kafka", "kafka-tools").at_version(KAFKA_VERSION)
         return os.pathsep.join([str(download(programs.artifact())), java_classpath()])

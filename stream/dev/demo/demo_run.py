@@ -25,7 +25,7 @@ from stream.dev.demo.demo_report import (
     streams,
 )
 from stream.dev.demo.tour import tour
-from stream.kafka.broker.local_broker import LocalBroker, prepare
+from stream.kafka.broker.local_broker import LocalBroker, fetch_jars
 from stream.kafka.topics.creation import create_topics, delete_topics
 from stream.privacy.noise import NoiseKey
 from stream.questions import Result
@@ -76,7 +76,7 @@ def installation(
     with ExitStack() as stack:
         stack.callback(key_file.unlink)
         if bootstrap is None:
-            prepare(progress.step)
+            fetch_jars(progress.step)
             progress.step("starting Kafka")
             broker = stack.enter_context(LocalBroker(folder / "broker"))
             kafka = Settings.of_local_broker(broker.start().bootstrap).model_copy(update=LOCAL_SESSION)

@@ -16,8 +16,8 @@ from stream.kafka.broker.broker_process import (
     read_own_cluster,
     write_cluster,
 )
-from stream.kafka.broker.local_broker import DEFAULT_FOLDER, START_ATTEMPTS, BrokerInfo, LocalBroker, prepare
-from stream.kafka.broker.programs import new_cluster_id
+from stream.kafka.broker.kafka_programs import new_cluster_id
+from stream.kafka.broker.local_broker import DEFAULT_FOLDER, START_ATTEMPTS, BrokerInfo, LocalBroker, fetch_jars
 from stream.kafka.broker.properties import Member, Ports, are_free, choose_cluster_ports
 
 __all__ = ["MAX_NODES", "ClusterInfo", "LocalCluster", "has_cluster"]
@@ -110,7 +110,7 @@ class LocalCluster:
         Raises:
             BrokerError: If a node cannot be started, or runs on another port than requested.
         """
-        prepare(progress)
+        fetch_jars(progress)
         with file_lock(self.folder / "cluster.lock", timeout):
             for attempt in range(1, START_ATTEMPTS + 1):
                 try:

@@ -32,16 +32,16 @@ from stream.kafka.broker.broker_process import (
     start_mark,
     write_state,
 )
-from stream.kafka.broker.programs import (
-    Kind,
+from stream.kafka.broker.kafka_programs import (
+    NodeKind,
     cluster_id,
     copy_formatted_data,
     error_lines,
+    fetch_jars,
     format_data,
     new_cluster_id,
-    prepare,
     server_command,
-    start_cache,
+    startup_cache_path,
     store_formatted_data,
 )
 from stream.kafka.broker.properties import (
@@ -58,7 +58,7 @@ __all__ = [
     "BrokerError",
     "BrokerInfo",
     "LocalBroker",
-    "prepare",
+    "fetch_jars",
     "record_start_cache",
 ]
 
@@ -152,7 +152,7 @@ class LocalBroker:
         Raises:
             BrokerError: If the broker cannot be started, or runs on another port than requested.
         """
-        jars = prepare(progress)
+        jars = fetch_jars(progress)
         deadline = time.monotonic() + timeout
         with self._folder_lock(timeout):
             state = read_state(self.folder)
@@ -238,7 +238,7 @@ class LocalBroker:
             self._format(ports, jars, deadline)
         self._write_properties("server.properties", ports, data.name)
         cluster = cluster_id(data)
-        command = server_command(jars, heap_megabytes=self._heap_megabytes, further=self._java_options)
+        command = server_command(jars, heap_megabytes=self._heap_megabytes, java_options=self._java_options)
         process = launch(command, folder=self.folder, console=self._console, detached=self.detached)
         try:
             parent = None if self.detached else os.getpid()
@@ -274,7 +274,7 @@ class LocalBroker:
         # Rename the folder only when it is complete: an interrupted format must not look like data.
         new_data = self.folder / "formatting"
         shutil.rmtree(new_data, ignore_errors=True)
-        kind: Kind = "single" if self._member is None else "member"
+        kind: NodeKind = "single" if self._member is None else "member"
         cluster, node = (
             (new_cluster_id(), 1) if self._member is None else (self._member.cluster, self._member.node)
         )
@@ -290,7 +290,7 @@ class LocalBroker:
             properties="format.properties",
             console=self._console,
             timeout_seconds=max(1.0, deadline - time.monotonic()),
-            cluster=None if self._member is None else self._member.cluster,
+            joined_cluster=None if self._member is None else self._member.cluster,
         )
         if is_default:
             store_formatted_data(jars, new_data, kind)
@@ -326,8 +326,8 @@ def record_start_cache(progress: Callable[[str], None] | None = None) -> Path:
     Raises:
         BrokerError: If Kafka cannot be fetched or started, or Java writes no cache.
     """
-    jars = prepare(progress)
-    cache = start_cache(jars)
+    jars = fetch_jars(progress)
+    cache = startup_cache_path(jars)
     with file_lock(cache.with_suffix(".lock"), _RECORDING_SECONDS):
         if cache.exists():
             return cache

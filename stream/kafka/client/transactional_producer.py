@@ -30,24 +30,24 @@ from stream.kafka.client.transaction_protocols import (
 )
 from stream.kafka.client.wire_requests import Encoded, ask_features
 
-FIRST_PAUSE_SECONDS: Final = 0.002
-"""First pause before a retry while Kafka writes the markers of the last transaction."""
-PAUSE_SECONDS: Final = 0.1
-"""Pause before a retry for another reason; also the longest pause."""
+MARKER_PAUSE_SECONDS: Final = 0.002
+"""First pause while Kafka writes the markers of the last transaction; it doubles with each retry."""
+RETRY_PAUSE_SECONDS: Final = 0.1
+"""Pause before a retry after any other error; pauses that double stop growing at it."""
 
-REFRESH_SECONDS: Final = 2.0
+METADATA_TIMEOUT_SECONDS: Final = 2.0
 """Longest wait for new metadata; after it, the last known leaders are used."""
 
 _PRODUCER_FENCED: Final = 90
 _FENCED: Final = frozenset({_PRODUCER_FENCED, errors.InvalidProducerEpoch.errno})
-_COORDINATOR_MOVED: Final = frozenset(
+_COORDINATOR_RETRY_CODES: Final = frozenset(
     {
         errors.CoordinatorNotAvailableError.errno,
         errors.NotCoordinatorError.errno,
         errors.RequestTimedOutError.errno,
     }
 )
-_REFUSALS: Final = frozenset(
+_AUTHORIZATION_ERRORS: Final = frozenset(
     {
         errors.TopicAuthorizationFailedError,
         errors.TransactionalIdAuthorizationFailed,
@@ -55,9 +55,9 @@ _REFUSALS: Final = frozenset(
     }
 )
 _DELIVERED_CODES: Final = frozenset({0, errors.DuplicateSequenceNumber.errno})
-_STILL_ENDING: Final = errors.ConcurrentTransactions.errno
+_PREVIOUS_TRANSACTION_ENDING: Final = errors.ConcurrentTransactions.errno
 _NOT_ATTEMPTED: Final = errors.OperationNotAttempted.errno
-_LAST_SEQUENCE: Final = 2**31 - 1
+_MAX_SEQUENCE_NUMBER: Final = 2**31 - 1
 _NO_LEADER: Final = -1
 
 
@@ -87,7 +87,7 @@ class TransactionalProducer:
         """
         await self._client.bootstrap()
         request = InitProducerIdRequest(self._id, self._timeout_ms)
-        told = await self._coordinate(ProtocolRequest(request, error_code_of))
+        told = await self._request_coordinator(ProtocolRequest(request, error_code_of))
         self._identity = Identity(told.producer_id, told.producer_epoch)
         if await self._uses_second_protocol():
             self._protocol = SecondProtocol(self._id, self._timeout_ms)
@@ -108,17 +108,23 @@ class TransactionalProducer:
         """
         try:
             async with asyncio.timeout(self._timeout_ms / 1000):
-                for place in batches:
-                    await self._client._wait_on_metadata(place.topic)  # noqa: SLF001  (as aiokafka's producer does)
+                for partition in batches:
+                    await self._client._wait_on_metadata(partition.topic)  # noqa: SLF001  (as aiokafka's producer does)
         except TimeoutError:
             raise errors.KafkaTimeoutError from None
-        new_partitions = [place for place in batches if place not in self._added_to_transaction]
+        new_partitions = [partition for partition in batches if partition not in self._added_to_transaction]
         if (joining := self._protocol.add_partitions(self._identity, new_partitions)) is not None:
-            await self._coordinate(joining)
+            await self._request_coordinator(joining)
         self._added_to_transaction.update(batches)
-        for turn in zip_longest(*batches.values()):
-            filled = {place: batch for place, batch in zip(batches, turn, strict=True) if batch is not None}
-            await self._deliver({place: self._encode_batch(place, batch) for place, batch in filled.items()})
+        for next_batches in zip_longest(*batches.values()):
+            filled = {
+                partition: batch
+                for partition, batch in zip(batches, next_batches, strict=True)
+                if batch is not None
+            }
+            await self._deliver(
+                {partition: self._encode_batch(partition, batch) for partition, batch in filled.items()}
+            )
 
     async def add_offsets(self, offsets: Mapping[TopicPartition, int], group: str) -> None:
         """Commits a group's offsets in the transaction.
@@ -127,9 +133,9 @@ class TransactionalProducer:
             KafkaError: the offsets are refused.
         """
         if (joining := self._protocol.add_group(self._identity, group)) is not None:
-            await self._coordinate(joining)
+            await self._request_coordinator(joining)
         self._added_to_transaction.add(group)
-        await self._coordinate(self._protocol.commit_offsets(self._identity, group, offsets), group)
+        await self._request_coordinator(self._protocol.commit_offsets(self._identity, group, offsets), group)
 
     async def commit(self) -> None:
         """Commits the transaction if it has writes.
@@ -139,18 +145,18 @@ class TransactionalProducer:
         """
         if not self._added_to_transaction:
             return
-        ended = await self._coordinate(self._protocol.end(self._identity))
+        ended = await self._request_coordinator(self._protocol.end(self._identity))
         following = self._protocol.next_identity(self._identity, ended)
         if following != self._identity:
             self._identity, self._sequences = following, {}
         self._added_to_transaction.clear()
 
-    def _encode_batch(self, place: TopicPartition, batch: Any) -> Encoded:
+    def _encode_batch(self, partition: TopicPartition, batch: Any) -> Encoded:
         """Encodes a batch with its sequence number, by which Kafka detects duplicates."""
-        first = self._sequences.get(place, 0)
+        first = self._sequences.get(partition, 0)
         batch._set_producer_state(*self._identity, first)  # noqa: SLF001
         following = first + batch.record_count()
-        self._sequences[place] = following if following <= _LAST_SEQUENCE else following - 2**31
+        self._sequences[partition] = following if following <= _MAX_SEQUENCE_NUMBER else following - 2**31
         built: Encoded = batch._build()  # noqa: SLF001
         return built
 
@@ -160,16 +166,16 @@ class TransactionalProducer:
         deadline = loop.time() + self._timeout_ms / 1000
         while True:
             pause = 0.0
-            for place, code in await self._send(batches):
+            for partition, code in await self._send(batches):
                 if code in _DELIVERED_CODES:
-                    del batches[place]
+                    del batches[partition]
                 else:
-                    pause = max(pause, _pause_after(code, place.topic))
+                    pause = max(pause, _pause_after(code, partition.topic))
             if not batches:
                 return
             if loop.time() > deadline:
                 raise errors.KafkaTimeoutError
-            if pause == PAUSE_SECONDS:
+            if pause == RETRY_PAUSE_SECONDS:
                 await self._refresh()
             await asyncio.sleep(pause)
 
@@ -177,12 +183,12 @@ class TransactionalProducer:
         """Sends batches to their leaders; returns each partition's error code."""
         by_node: dict[int, dict[TopicPartition, Encoded]] = {}
         told = []
-        for place, batch in batches.items():
-            leader = self._client.cluster.leader_for_partition(place)
+        for partition, batch in batches.items():
+            leader = self._client.cluster.leader_for_partition(partition)
             if leader is None or leader == _NO_LEADER:
-                told.append((place, errors.LeaderNotAvailableError.errno))
+                told.append((partition, errors.LeaderNotAvailableError.errno))
             else:
-                by_node.setdefault(leader, {})[place] = batch
+                by_node.setdefault(leader, {})[partition] = batch
         for answer in await _gather_all([self._send_to(node, part) for node, part in by_node.items()]):
             told += answer
         return told
@@ -194,34 +200,37 @@ class TransactionalProducer:
         except errors.KafkaError as error:
             if not error.retriable:
                 raise
-            return [(place, errors.RequestTimedOutError.errno) for place in batches]
+            return [(partition, errors.RequestTimedOutError.errno) for partition in batches]
 
-    async def _coordinate(self, protocol_request: ProtocolRequest, group: str | None = None) -> Any:
-        """Sends a request to a coordinator until it succeeds.
+    async def _request_coordinator(self, protocol_request: ProtocolRequest, group: str | None = None) -> Any:
+        """Sends a request to the transaction's or a group's coordinator until it succeeds.
 
         Raises:
             KafkaError: the coordinator refuses, or the transaction's timeout is over.
         """
         kind = CoordinationType.TRANSACTION if group is None else CoordinationType.GROUP
         loop = asyncio.get_running_loop()
-        deadline, ending = loop.time() + self._timeout_ms / 1000, FIRST_PAUSE_SECONDS
+        deadline, ending = loop.time() + self._timeout_ms / 1000, MARKER_PAUSE_SECONDS
         while True:
-            answer, code, subject = await self._ask_coordinator(kind, group or self._id, protocol_request)
+            answer, code, failed_name = await self._ask_coordinator(kind, group or self._id, protocol_request)
             if not code:
                 return answer
-            wait = _pause_after(code, subject)
+            wait = _pause_after(code, failed_name)
             if loop.time() > deadline:
-                raise _error_of(code, subject)
-            if code in _COORDINATOR_MOVED:
+                raise _error_of(code, failed_name)
+            if code in _COORDINATOR_RETRY_CODES:
                 self._coordinators.pop(kind, None)
-            if code == _STILL_ENDING:
-                wait, ending = ending, min(2 * ending, PAUSE_SECONDS)
+            if code == _PREVIOUS_TRANSACTION_ENDING:
+                wait, ending = ending, min(2 * ending, RETRY_PAUSE_SECONDS)
             await asyncio.sleep(wait)
 
     async def _ask_coordinator(
         self, kind: int, key: str, protocol_request: ProtocolRequest
     ) -> tuple[Any, int, str]:
-        """Returns a coordinator's response, its first error code (0: none) and what that is about."""
+        """Returns a coordinator's response, its first error code, and the name that failed.
+
+        The code is 0 if there is no error. The name is that of a topic or group, or the transactional id.
+        """
         try:
             node = await self._coordinator(kind, key)
             answer = await self._client.send(node, protocol_request.request, group=ConnectionGroup.COORDINATION)
@@ -229,9 +238,9 @@ class TransactionalProducer:
             if not error.retriable:
                 raise
             return None, errors.RequestTimedOutError.errno, key
-        for place, code in protocol_request.codes(answer):
+        for partition, code in protocol_request.codes(answer):
             if code not in {0, _NOT_ATTEMPTED}:
-                return answer, code, key if place is None else place.topic
+                return answer, code, key if partition is None else partition.topic
         return answer, 0, key
 
     async def _coordinator(self, kind: int, key: str) -> int:
@@ -246,9 +255,9 @@ class TransactionalProducer:
         return node
 
     async def _refresh(self) -> None:
-        """Updates the cluster's metadata; gives up after ``REFRESH_SECONDS``."""
+        """Updates the cluster's metadata; gives up after ``METADATA_TIMEOUT_SECONDS``."""
         with suppress(TimeoutError):
-            async with asyncio.timeout(REFRESH_SECONDS):
+            async with asyncio.timeout(METADATA_TIMEOUT_SECONDS):
                 await self._client.force_metadata_update()
 
     async def _uses_second_protocol(self) -> bool:
@@ -260,26 +269,26 @@ class TransactionalProducer:
             return False
 
 
-def _pause_after(code: int, subject: str) -> float:
+def _pause_after(code: int, failed_name: str) -> float:
     """Returns the seconds to wait before a retry after an error.
 
     Raises:
         KafkaError: the error is permanent.
     """
-    if code == _STILL_ENDING:
-        return FIRST_PAUSE_SECONDS
-    error = _error_of(code, subject)
-    if not error.retriable and code not in _COORDINATOR_MOVED:
+    if code == _PREVIOUS_TRANSACTION_ENDING:
+        return MARKER_PAUSE_SECONDS
+    error = _error_of(code, failed_name)
+    if not error.retriable and code not in _COORDINATOR_RETRY_CODES:
         raise error
-    return PAUSE_SECONDS
+    return RETRY_PAUSE_SECONDS
 
 
-def _error_of(code: int, subject: str) -> errors.KafkaError:
-    """Returns aiokafka's error for a code; a denied access names the ``subject``."""
+def _error_of(code: int, failed_name: str) -> errors.KafkaError:
+    """Returns aiokafka's error for a code; a denied access has ``failed_name`` as its argument."""
     if code in _FENCED:
         return errors.ProducerFenced()
     kind = errors.for_code(code)
-    return kind(subject) if kind in _REFUSALS else kind()
+    return kind(failed_name) if kind in _AUTHORIZATION_ERRORS else kind()
 
 
 async def _gather_all(awaitables: Iterable[Awaitable[Any]]) -> list[Any]:

@@ -10,10 +10,10 @@ from pathlib import Path
 
 import pytest
 
-from stream.kafka.broker import kafka_files, programs
+from stream.kafka.broker import kafka_files, kafka_programs
 from stream.kafka.broker.broker_process import BrokerError, file_lock
 from stream.kafka.broker.kafka_files import cache_folder, jar_name, jars_folder, require_pinned
-from stream.kafka.broker.programs import prepare
+from stream.kafka.broker.kafka_programs import fetch_jars
 
 SOMEBODY = 12345
 JARS = {"org.example:one:1.0": b"the first", "org.example:two:2.1": b"the second"}
@@ -23,7 +23,7 @@ only_root = pytest.mark.skipif(os.geteuid() != 0, reason="only root gives files 
 @pytest.fixture(autouse=True)
 def _small_kafka(monkeypatch: pytest.MonkeyPatch) -> None:
     pins = {coordinate: hashlib.sha256(content).hexdigest() for coordinate, content in JARS.items()}
-    for module in (kafka_files, programs):
+    for module in (kafka_files, kafka_programs):
         monkeypatch.setattr(module, "PINNED_JARS", pins)
 
 
@@ -65,7 +65,7 @@ def mode(path: Path) -> int:
 
 
 def test_the_jars_that_are_pinned_are_used(cache: Path) -> None:
-    assert prepare() == jars_folder(cache)
+    assert fetch_jars() == jars_folder(cache)
 
 
 @pytest.mark.parametrize("content", [b"the First", b"", b"the first and more"])
@@ -75,7 +75,7 @@ def test_a_jar_by_the_name_of_a_pinned_one_is_not_used_for_it(cache: Path, conte
     with pytest.raises(
         BrokerError, match=rf"one-1\.0\.jar is not the pinned file; delete {folder}, .*SOTTO_CACHE"
     ):
-        prepare()
+        fetch_jars()
 
 
 @pytest.mark.parametrize("name", ["zero.jar", "ZERO.JAR"])
@@ -85,7 +85,7 @@ def test_no_other_jar_is_run_beside_them(cache: Path, name: str) -> None:
     with pytest.raises(
         BrokerError, match=rf"{name} is not one of Kafka's files, and Java would run it; delete {folder}"
     ):
-        prepare()
+        fetch_jars()
 
 
 INSIDE = ["one-1.0.jar", "start-25.aot", "."]
@@ -100,7 +100,7 @@ def test_nothing_is_used_that_others_may_write(cache: Path, within: str, bits: i
     with pytest.raises(
         BrokerError, match=rf"others may write {changed}; delete {folder}, and the next start fetches"
     ):
-        prepare()
+        fetch_jars()
 
 
 @pytest.mark.parametrize("within", INSIDE)
@@ -109,7 +109,7 @@ def test_nothing_is_used_that_belongs_to_others(cache: Path, within: str) -> Non
     folder = jars_folder(cache)
     os.chown(folder / within, SOMEBODY, -1)
     with pytest.raises(BrokerError, match=rf"belongs to another user \(uid {SOMEBODY}\); delete {folder}"):
-        prepare()
+        fetch_jars()
 
 
 def test_what_lies_in_a_folder_that_only_its_owner_may_enter_is_looked_at_by_nobody_else(cache: Path) -> None:
@@ -117,10 +117,10 @@ def test_what_lies_in_a_folder_that_only_its_owner_may_enter_is_looked_at_by_nob
     inner.mkdir(mode=0o700)
     (inner / "made").touch()
     (inner / "made").chmod(0o666)
-    assert prepare() == jars_folder(cache)
+    assert fetch_jars() == jars_folder(cache)
     inner.chmod(0o755)
     with pytest.raises(BrokerError, match=f"others may write {inner / 'made'}; delete"):
-        prepare()
+        fetch_jars()
 
 
 def test_no_link_is_used(cache: Path, tmp_path: Path) -> None:
@@ -128,7 +128,7 @@ def test_no_link_is_used(cache: Path, tmp_path: Path) -> None:
     (folder / "start-25.aot").rename(tmp_path / "elsewhere")
     (folder / "start-25.aot").symlink_to(tmp_path / "elsewhere")
     with pytest.raises(BrokerError, match=r"start-25\.aot is a link; delete"):
-        prepare()
+        fetch_jars()
 
 
 def test_no_cache_is_used_in_a_folder_that_others_may_write(cache: Path, tmp_path: Path) -> None:
@@ -136,9 +136,9 @@ def test_no_cache_is_used_in_a_folder_that_others_may_write(cache: Path, tmp_pat
     with pytest.raises(
         BrokerError, match=f"others may write {tmp_path}; set SOTTO_CACHE .*chmod go-w {tmp_path}'"
     ):
-        prepare()
+        fetch_jars()
     tmp_path.chmod(0o1777)
-    assert prepare() == jars_folder(cache)
+    assert fetch_jars() == jars_folder(cache)
 
 
 @only_root
@@ -179,7 +179,7 @@ def test_nor_is_it_used_there_where_others_could_have_put_it(
         else:
             os.chown(path, owner, -1)
     with pytest.raises(BrokerError, match=f"Kafka's files in {kafka.parent} cannot be trusted: .*SOTTO_CACHE"):
-        prepare()
+        fetch_jars()
 
 
 @pytest.mark.usefixtures("_no_umask")
@@ -191,12 +191,12 @@ def test_what_is_fetched_is_for_this_user_to_write_whatever_the_umask(
         path.write_bytes(next(content for name, content in JARS.items() if name.split(":")[1] in path.name))
         return path
 
-    monkeypatch.setattr(programs, "download", download)
+    monkeypatch.setattr(kafka_programs, "download", download)
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "of-user"))
-    folder = prepare()
+    folder = fetch_jars()
     assert {mode(above) for above in folder.parents if above.is_relative_to(tmp_path / "of-user")} == {0o700}
     assert not {path for path in folder.parent.rglob("*") if mode(path) & 0o022}
-    assert prepare() == folder
+    assert fetch_jars() == folder
     assert not list(working_folder.iterdir())
 
 

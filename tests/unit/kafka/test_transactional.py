@@ -120,7 +120,7 @@ Connect = Callable[[Kafka], TransactionalProducer]
 
 @pytest.fixture
 def connected(monkeypatch: pytest.MonkeyPatch) -> Connect:
-    monkeypatch.setattr(transactional_producer, "PAUSE_SECONDS", 0.001)
+    monkeypatch.setattr(transactional_producer, "RETRY_PAUSE_SECONDS", 0.001)
 
     def connect(kafka: Kafka) -> TransactionalProducer:
         monkeypatch.setattr(transactional_producer, "BrokerClient", kafka.connect)
@@ -383,7 +383,7 @@ async def test_news_of_the_cluster_that_never_come_hold_nobody_up(
         async def force_metadata_update(self) -> None:
             await asyncio.Event().wait()
 
-    monkeypatch.setattr(transactional_producer, "REFRESH_SECONDS", 0.01)
+    monkeypatch.setattr(transactional_producer, "METADATA_TIMEOUT_SECONDS", 0.01)
     kafka = Silent(second=second)
     kafka.told["produce"] = deque([errors.NotLeaderForPartitionError.errno, errors.KafkaConnectionError()])
     producer = connected(kafka)

