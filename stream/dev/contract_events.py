@@ -1,8 +1,8 @@
 """Lists all events and topics of the contract, and generates the events' JSON Schemas.
 
-The schemas differ from pydantic's in three points. Fields that the JSON omits at their defaults are
-neither required nor null. Schemas of Sotto's events allow new fields and, in open lists, new words.
-The schema of a query is a choice between its forms; each form is a separate object.
+The schemas differ from pydantic's in three points. Fields that the JSON leaves out if they have their
+default value are not required, and never null. The schemas of events that Sotto writes allow unknown
+fields and, in fields marked ``x-open``, unknown values. The schema of a query is a choice between its forms; each form is a separate object.
 """
 
 from __future__ import annotations
@@ -32,18 +32,18 @@ from schemas.queries import COMPANION_FIELDS, QUESTION_FIELDS
 CONTRACT_VERSION: Final = "0.3.0"
 """Version of the contract: a new major number breaks readers or producers, a new minor number only adds."""
 
-Side = Literal["input", "output", "internal"]
-"""Direction: ``input`` to Sotto, ``output`` from Sotto, or ``internal``."""
+Direction = Literal["input", "output", "internal"]
+"""``input`` to Sotto, ``output`` from Sotto, or ``internal``."""
 
 
 @dataclass(frozen=True)
 class Channel:
-    """A topic with its writer, keys and purpose."""
+    """A topic with its writer, keys and purpose: a channel of the AsyncAPI document."""
 
     name: str
     """The topic's name without the prefix, and the name of an attribute of ``Topics``."""
 
-    side: Side
+    direction: Direction
     key: str
     writer: str
     summary: str
@@ -139,11 +139,12 @@ CHANNELS: Final = (
 
 @dataclass(frozen=True)
 class EventKind:
-    """A kind of event: its model, topic, and most bytes of JSON (None: unlimited)."""
+    """A kind of event: its model, its topic without the prefix, and the most bytes of its JSON."""
 
     model: type[BaseModel]
     channel: str
-    limit: int | None
+    max_bytes: int | None
+    """None if the size is not limited."""
 
     @property
     def name(self) -> str:
@@ -156,12 +157,12 @@ def _kinds_of(union: Any) -> tuple[type[BaseModel], ...]:
     return get_args(get_args(union)[0])
 
 
-*_ACCOUNTS, _PROGRESS = _kinds_of(schemas.LedgerRecord)
-_KINDS: Final[tuple[tuple[str, int | None, tuple[type[BaseModel], ...]], ...]] = (
+*_LEDGER_MODELS, _PROGRESS = _kinds_of(schemas.LedgerRecord)
+_MODELS_BY_CHANNEL: Final[tuple[tuple[str, int | None, tuple[type[BaseModel], ...]], ...]] = (
     ("queries", schemas.MAX_EVENT_BYTES, (schemas.Query,)),
     ("answers", schemas.MAX_ANSWER_BYTES, (schemas.Answer,)),
     ("requests", schemas.MAX_DEFINITION_BYTES, _kinds_of(schemas.Request)),
-    ("ledger", schemas.MAX_RECORD_BYTES, (*_ACCOUNTS,)),
+    ("ledger", schemas.MAX_RECORD_BYTES, (*_LEDGER_MODELS,)),
     ("ledger", None, (_PROGRESS,)),
     ("trail", None, _kinds_of(schemas.TrailRecord)),
     ("status", None, (schemas.StreamStatus, schemas.PartitionStatus, schemas.MemberStatus)),
@@ -173,18 +174,20 @@ _KINDS: Final[tuple[tuple[str, int | None, tuple[type[BaseModel], ...]], ...]] =
     ("feed_state", None, (schemas.FeedProgress, schemas.FeedStream)),
     ("state", None, (schemas.HypothesisUpdate, schemas.Measurement, schemas.ReleasedTexts)),
 )
-EVENTS: Final = tuple(EventKind(model, channel, limit) for channel, limit, models in _KINDS for model in models)
+EVENTS: Final = tuple(
+    EventKind(model, channel, max_bytes) for channel, max_bytes, models in _MODELS_BY_CHANNEL for model in models
+)
 """All JSON events; dead letters have arbitrary bytes, and the pieces of feeds' changelogs are binary."""
 
 
 def find_channel(name: str) -> Channel:
-    """Return the channel of a topic."""
+    """Return the channel with this name."""
     return next(channel for channel in CHANNELS if channel.name == name)
 
 
-def direction_of(event: EventKind) -> Side:
+def direction_of(event: EventKind) -> Direction:
     """Return the direction of an event."""
-    return find_channel(event.channel).side
+    return find_channel(event.channel).direction
 
 
 Mode = Literal["validation", "serialization"]
@@ -208,7 +211,7 @@ EXTENSIBLE_FIELDS: Final[frozenset[tuple[type[BaseModel], str]]] = frozenset(
         (PartitionStatus, "phase"),
     }
 )
-"""Fields of Sotto's events to whose lists later versions may add words; all other lists are closed."""
+"""Fields that may have further values in later versions; all other enums are final."""
 
 _NULL: Final[Json] = {"type": "null"}
 
@@ -322,10 +325,10 @@ _FORM_CONDITIONS: Final[dict[str, Json]] = {
     },
     "people": {"allOf": [{"properties": {"people": _TRUE}}]},
 }
-"""Conditions on the fields of a form that are given together."""
+"""Conditions for the fields that a query of a form gives together."""
 
 
-def _form_schema(query: Mapping[str, Any], field: str, *beside: str) -> Json:
+def _form_schema(query: Mapping[str, Any], field: str, *companions: str) -> Json:
     named = {"where", "fraction", *(name for name, _, _ in QUESTION_FIELDS)}
     named |= {name for names in COMPANION_FIELDS.values() for name in names}
     properties: Mapping[str, Json] = query["properties"]
@@ -333,7 +336,9 @@ def _form_schema(query: Mapping[str, Any], field: str, *beside: str) -> Json:
         "title": f"Query by {field}",
         "type": "object",
         "properties": {
-            name: schema for name, schema in properties.items() if name not in named or name in {field, *beside}
+            name: schema
+            for name, schema in properties.items()
+            if name not in named or name in {field, *companions}
         },
         "required": [*query["required"], field, *(["bound"] if field == "person_sum" else [])],
         "additionalProperties": False,

@@ -193,7 +193,7 @@ def _channel(channel: Channel, topic_layout: TopicLayout) -> Json:
             "description": "The source's name; characters that a topic's name cannot have are `-` and their bytes in hexadecimal. "
             "The topic has as many partitions as the source's topic."
         }
-    if channel.side == "internal":
+    if channel.direction == "internal":
         found["x-internal"] = True
     return found
 
@@ -224,8 +224,8 @@ def _message(event: EventKind) -> Json:
             "description": "The client's id of the query, unique within the stream.",
             "location": "$message.payload#/id",
         }
-    if event.limit is not None:
-        found["x-max-bytes"] = event.limit
+    if event.max_bytes is not None:
+        found["x-max-bytes"] = event.max_bytes
     return found
 
 

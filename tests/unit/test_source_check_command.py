@@ -63,7 +63,7 @@ def test_a_table_that_does_not_has_status_1_and_every_misfit_is_told() -> None:
     told = " ".join(result.stdout.split())
     for expected in (
         "patients: 4 rows in patients.csv",
-        "1 (25 %) fit unchanged, 1 (25 %) count with a cell changed, 2 (50 %) are left out",
+        "1 (25 %) fit unchanged, 1 (25 %) are counted after a cell is changed, 2 (50 %) are left out",
         "age │ missing │ 1 │ 25 % │ left out",
         "age │ above │ 1 │ 25 % │ 120 (clamped) │ as far as 140",
         "sex │ undeclared │ 1 │ 25 % │ left out │ 'x' 1×",

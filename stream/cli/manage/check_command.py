@@ -13,9 +13,9 @@ from stream.cli.output import AsJson, CommandError, read_as, say, show_json, sho
 from stream.tables import UnreadableError
 from stream.tables.checks import NOTICE, CheckReport, ColumnMatch, Misfit, PersonRows, check_table
 
-_SHOWN_NAMES = 20
+_MAX_SHOWN_NAMES = 20
 
-_sources: TypeAdapter[Source] = TypeAdapter(Source)
+_source_adapter: TypeAdapter[Source] = TypeAdapter(Source)
 
 
 def check(
@@ -29,18 +29,18 @@ def check(
     person: Annotated[
         str | None,
         typer.Option(
-            help="The column that identifies the person, if not the declared one: counts rows per person.",
+            help="Count the rows per person by this column instead of the declared person column.",
             metavar="COLUMN",
         ),
     ] = None,
     as_json: AsJson = False,
 ) -> None:
-    """Compare a table with its declaration before it is registered, for the table's owner alone.
+    """Compare a table with its declaration before you register it.
 
-    The output is private: exact figures without noise. Kafka is not contacted, and nothing is logged or stored.
-    Exit status 1 unless every row fits unchanged and no person has more rows than the declared contribution (or one).
+    Only the table's owner should see the output: it has exact numbers without noise. Kafka is not contacted, and nothing is logged or stored.
+    The exit status is 1 unless every row fits unchanged and no person has more rows than the declared contribution, which is one by default.
     """
-    wanted = read_as(_sources, source)
+    wanted = read_as(_source_adapter, source)
     if not isinstance(wanted, TableSource):
         has = (
             "is a live topic"
@@ -67,8 +67,8 @@ def _print(report: CheckReport) -> None:
     say(f"{report.source}: {report.rows:,} rows in {report.path}", soft_wrap=True)
     if report.as_declared is not None and report.changed is not None and report.left_out is not None:
         say(
-            f"{_format_part(report.as_declared, report.rows)} fit unchanged, {_format_part(report.changed, report.rows)} count with a "
-            f"cell changed, {_format_part(report.left_out, report.rows)} are left out"
+            f"{_format_part(report.as_declared, report.rows)} fit unchanged, {_format_part(report.changed, report.rows)} are "
+            f"counted after a cell is changed, {_format_part(report.left_out, report.rows)} are left out"
         )
     _print_columns(report.columns)
     if report.misfits:
@@ -130,8 +130,8 @@ def _describe_found(misfit: Misfit) -> str:
 
 
 def _list_names(names: Sequence[str]) -> str:
-    more = f" and {len(names) - _SHOWN_NAMES} more" if len(names) > _SHOWN_NAMES else ""
-    return ", ".join(f"'{name}'" for name in names[:_SHOWN_NAMES]) + more
+    more = f" and {len(names) - _MAX_SHOWN_NAMES} more" if len(names) > _MAX_SHOWN_NAMES else ""
+    return ", ".join(f"'{name}'" for name in names[:_MAX_SHOWN_NAMES]) + more
 
 
 def _format_part(part: int, rows: int) -> str:

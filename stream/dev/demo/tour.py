@@ -24,12 +24,13 @@ from stream.privacy.planning.response_plans import estimate_stream_shares
 from stream.processing.dead_letters import BUSY
 from stream.tables import adult
 
-QUESTIONS: Final = 2_000
+MIXED_QUESTION_COUNT: Final = 2_000
 MIXED_EPSILON: Final = 1.0
 ATTRIBUTES: Final = ("age", "sex", "education-num", "race", "income>50K")
-MECHANISM: Final[dict[str, Any]] = {"kind": "pmw", "attributes": list(ATTRIBUTES), "beyond": "unpromised"}
+MIXED_MECHANISM: Final[dict[str, Any]] = {"kind": "pmw", "attributes": list(ATTRIBUTES), "beyond": "unpromised"}
 
-_GROUPS: Final = (("sex", 2), ("race", 5))
+_GROUPED_ATTRIBUTES: Final = (("sex", 2), ("race", 5))
+"""Attributes by which questions group, with the number of their values."""
 
 
 @dataclass(frozen=True)
@@ -46,7 +47,7 @@ def draw_mixed_questions(seed: int) -> MixedQuestions:
     generator = random.Random(seed)  # noqa: S311  (questions, not noise)
     frame = pl.read_csv(adult.PATH)
     columns = {name: frame[name].to_numpy() for name in ATTRIBUTES}
-    asked = [_draw_question(generator, columns) for _ in range(QUESTIONS)]
+    asked = [_draw_question(generator, columns) for _ in range(MIXED_QUESTION_COUNT)]
     return MixedQuestions(
         tuple(question for question, _ in asked), tuple(truth for _, truth in asked), frame.height
     )
@@ -71,9 +72,9 @@ def judge_mixed_answers(
     spent = max(answer.spent.epsilon for answer in answers if answer.spent is not None)
     bases = Counter(answer.basis for answer in answers)
     seen = (
-        f"{len(answers):,} questions for ε {spent:.3g} of {spec.epsilon:g}, {bases['noisy']} of them measured; counts within "
-        f"±{alpha:.0f} ({alpha / asked.rows:.1%} of the rows) promised, off by {max(counts):.0f} at most and "
-        f"{np.mean(counts):.0f} on average; Laplace noise for each would have cost ε {_laplace_epsilon(spec, alpha):.3g} for that promise"
+        f"{len(answers):,} questions cost ε {spent:.3g} of {spec.epsilon:g}; {bases['noisy']} were measured; promise for counts: "
+        f"±{alpha:.0f} ({alpha / asked.rows:.1%} of the rows); largest error {max(counts):.0f}, mean error {np.mean(counts):.0f}; "
+        f"Laplace noise would cost ε {_laplace_epsilon(spec, alpha):.3g} for the same promise"
     )
     unpromised = sum(answer.alpha is None for answer in answers) - silent
     seen += f"; {unpromised} answers without a promise" if unpromised else ""
@@ -81,7 +82,7 @@ def judge_mixed_answers(
 
 
 def _laplace_epsilon(spec: StreamSpec, alpha: float) -> float:
-    each = Laplace(kind="laplace", answers=QUESTIONS)
+    each = Laplace(kind="laplace", answers=MIXED_QUESTION_COUNT)
     return needed_epsilon(spec.model_copy(update={"mechanism": each}), SourceFacts(disjoint=True), alpha)
 
 
@@ -106,7 +107,7 @@ def _draw_question(
         case 2 if count > 0:
             return {"mean": "education-num", "where": where}, (float(columns["education-num"][inside].mean()),)
         case 3:
-            name, size = generator.choice(_GROUPS)
+            name, size = generator.choice(_GROUPED_ATTRIBUTES)
             values = columns[name][inside]
             cells = [values == value for value in (("F", "M") if name == "sex" else range(size))]
             return {"group_by": [name], "where": where}, tuple(float(cell.sum()) for cell in cells)
@@ -120,7 +121,7 @@ ATTEMPTS: Final = 100
 AskAll = Callable[[Sequence[Query]], Awaitable[Sequence[Answer]]]
 Sleep = Callable[[float], Awaitable[object]]
 
-_seconds = re.compile(r"ask it again in (\d+) s")
+_retry_pattern = re.compile(r"ask it again in (\d+) s")
 
 
 async def ask_until_answered(
@@ -144,18 +145,18 @@ def _is_busy(answer: Answer) -> bool:
 
 
 def _wait_seconds(answer: Answer) -> float:
-    said = _seconds.search(answer.reason or "")
+    said = _retry_pattern.search(answer.reason or "")
     return float(said[1]) if said else 1.0
 
 
 CENSUS, SURVEY = "census", "survey"
-TEXT, COUNTRY = "country", "native-country"
-"""An attribute of texts, and the table's column of them."""
+TEXT_ATTRIBUTE, COUNTRY_COLUMN = "country", "native-country"
+"""The attribute of private texts that the tour declares, and the table's column with the texts."""
 EPSILON, DELTA = 1.0, 1e-6
 BETA = 1e-6
 """Bound on the probability that an error exceeds α; small, because every answer is checked."""
-RESPONDENTS = 2000
-ILL = 0.3
+RESPONDENT_COUNT = 2000
+ILL_SHARE = 0.3
 """Share of respondents who are ill."""
 
 
@@ -177,7 +178,7 @@ def tour_sources() -> list[Source]:
 
     The table's countries of birth are declared twice: as codes, and as texts that nobody has listed.
     """
-    countries = {"texts": {TEXT: Text(kind="text")}, "columns": {TEXT: COUNTRY}}
+    countries = {"texts": {TEXT_ATTRIBUTE: Text(kind="text")}, "columns": {TEXT_ATTRIBUTE: COUNTRY_COLUMN}}
     return [
         adult.source(epsilon=20.0, delta=1e-4).model_copy(update={"source": CENSUS, **countries}),
         RecordsSource(kind="records", source=SURVEY, epsilon=EPSILON),
@@ -188,13 +189,13 @@ def tour_stops(seed: int) -> list[TourStop]:
     """Return a stop for every mechanism but ``running_count``, which needs a live topic."""
     people = AdultColumns()
     return [
-        *_sparse_vectors(people),
-        *_answers(people),
-        _unknown_groups(),
-        *_releases(people),
-        _mixed_questions(seed),
-        *_hypotheses(people),
-        _randomized_response(seed),
+        *_sparse_vector_stops(people),
+        *_answer_stops(people),
+        _unknown_groups_stop(),
+        *_release_stops(people),
+        _mixed_questions_stop(seed),
+        *_hypothesis_stops(people),
+        _randomized_response_stop(seed),
     ]
 
 
@@ -231,34 +232,33 @@ def _judge_errors(truths: Sequence[float]) -> Judge:
             for answer, truth in zip(answers, truths, strict=True)
         ]
         worst, alpha = max(errors)
-        return f"{len(errors)} numbers, worst off by {worst:.4g} of ±{format_error_bound(alpha)}", all(
-            error <= bound for error, bound in errors
-        )
+        seen = f"{len(errors)} numbers; largest error {worst:.4g}, bound ±{format_error_bound(alpha)}"
+        return seen, all(error <= bound for error, bound in errors)
 
     return judge
 
 
-def _sparse_vectors(people: AdultColumns) -> list[TourStop]:
+def _sparse_vector_stops(people: AdultColumns) -> list[TourStop]:
     young, old = int((people.age < 25).sum()), int((people.age > 88).sum())
     questions = [{"where": "age > 88"}, {"where": "age < 25"}]
     base: dict[str, Any] = {"threshold": (young + old) / 2, "cutoff": 1, "monotone": True}
 
-    def tops(answers: Sequence[Answer], _: GrantRecord) -> tuple[str, bool]:
+    def judge_tops(answers: Sequence[Answer], _: GrantRecord) -> tuple[str, bool]:
         outcomes = [answer.outcome for answer in answers]
         return f"{old} and {young} against {base['threshold']:g}: {outcomes}", outcomes == ["below", "above"]
 
-    def numbers(answers: Sequence[Answer], grant: GrantRecord) -> tuple[str, bool]:
-        seen, held = tops(answers, grant)
+    def judge_numbers(answers: Sequence[Answer], grant: GrantRecord) -> tuple[str, bool]:
+        seen, held = judge_tops(answers, grant)
         said, within = _judge_errors([float(young)])(answers[1:], grant)
         return f"{seen}; {said}", held and within
 
     return [
-        TourStop(_spec({"kind": "above_threshold", **base}), questions, tops),
-        TourStop(_spec({"kind": "numeric_sparse", **base}), questions, numbers),
+        TourStop(_spec({"kind": "above_threshold", **base}), questions, judge_tops),
+        TourStop(_spec({"kind": "numeric_sparse", **base}), questions, judge_numbers),
     ]
 
 
-def _answers(people: AdultColumns) -> list[TourStop]:
+def _answer_stops(people: AdultColumns) -> list[TourStop]:
     laplace = _spec({"kind": "laplace", "answers": 4})
     questions: list[dict[str, Any]] = [
         {"where": "sex = 'F'"},
@@ -275,41 +275,44 @@ def _answers(people: AdultColumns) -> list[TourStop]:
     decades = {f"{low}s": int(((people.age >= low) & (people.age < low + 10)).sum()) for low in range(20, 90, 10)}
     candidates = [{"name": name, "where": f"age BETWEEN {name[:2]} AND {int(name[:2]) + 9}"} for name in decades]
 
-    def chosen(answers: Sequence[Answer], _: GrantRecord) -> tuple[str, bool]:
+    def judge_choice(answers: Sequence[Answer], _: GrantRecord) -> tuple[str, bool]:
         [answer] = answers
         lost = max(decades.values()) - decades.get(answer.choice or "", -(10**9))
         alpha = answer.alpha or 0.0
-        return f"chose '{answer.choice}', {lost} below the best of ±{format_error_bound(alpha)}", lost <= alpha
+        seen = (
+            f"chose '{answer.choice}', whose count is {lost} below the largest; bound ±{format_error_bound(alpha)}"
+        )
+        return seen, lost <= alpha
 
     return [
         TourStop(laplace, questions, _judge_errors(truths)),
-        TourStop(_spec({"kind": "noisy_max", "monotone": True}), [{"candidates": candidates}], chosen),
-        TourStop(_spec({"kind": "exponential", "monotone": True}), [{"candidates": candidates}], chosen),
+        TourStop(_spec({"kind": "noisy_max", "monotone": True}), [{"candidates": candidates}], judge_choice),
+        TourStop(_spec({"kind": "exponential", "monotone": True}), [{"candidates": candidates}], judge_choice),
     ]
 
 
-def _unknown_groups() -> TourStop:
-    cells = pl.read_csv(adult.PATH)[COUNTRY].cast(pl.String)
+def _unknown_groups_stop() -> TourStop:
+    cells = pl.read_csv(adult.PATH)[COUNTRY_COLUMN].cast(pl.String)
     truths: dict[str, int] = dict(Counter(cells.drop_nulls().to_list()))
 
     def judge(answers: Sequence[Answer], _: GrantRecord) -> tuple[str, bool]:
         [answer] = answers
         alpha, released = answer.alpha or 0.0, dict(zip(answer.keys or (), answer.estimates or (), strict=True))
         worst = max((abs(number - truths[text]) for text, number in released.items()), default=0.0)
-        seen = f"{len(released)} of {len(truths)} countries released, worst off by {worst:.4g} of ±{format_error_bound(alpha)}"
+        seen = f"{len(released)} of {len(truths)} countries released; largest error {worst:.4g}, bound ±{format_error_bound(alpha)}"
         return seen, bool(released) and worst <= alpha
 
-    return TourStop(_spec({"kind": "unknown_groups"}, expected_queries=1), [{"group_by": [TEXT]}], judge)
+    return TourStop(_spec({"kind": "unknown_groups"}, expected_queries=1), [{"group_by": [TEXT_ATTRIBUTE]}], judge)
 
 
-def _women_in_groups(people: AdultColumns, lows: Iterable[int]) -> tuple[list[dict[str, Any]], list[float]]:
-    """For each of ``lows``, return a question on the women of the five ages from it, and the true answer."""
-    ages = [range(low, low + 5) for low in lows]
+def _women_questions(people: AdultColumns, lowest_ages: Iterable[int]) -> tuple[list[dict[str, Any]], list[float]]:
+    """Return questions that count the women of five ages each, and the true counts."""
+    ages = [range(lowest, lowest + 5) for lowest in lowest_ages]
     asked: list[dict[str, Any]] = [{"cells": [{"at": {"age": age, "sex": "F"}} for age in one]} for one in ages]
     return asked, [float((people.woman & np.isin(people.age, one)).sum()) for one in ages]
 
 
-def _releases(people: AdultColumns) -> list[TourStop]:
+def _release_stops(people: AdultColumns) -> list[TourStop]:
     histogram = _spec({"kind": "histogram", "attributes": ["sex", "age"]})
     wheres = ["age < 30", "sex = 'F' AND age >= 60", "TRUE"]
     truths = [
@@ -317,7 +320,7 @@ def _releases(people: AdultColumns) -> list[TourStop]:
         float((people.woman & (people.age >= 60)).sum()),
         float(people.rows),
     ]
-    asked, counts = _women_in_groups(people, (20, 40, 60))
+    asked, counts = _women_questions(people, (20, 40, 60))
     sparse = {"attributes": ["age", "sex"], "sparsity": 5}
 
     return [
@@ -327,8 +330,8 @@ def _releases(people: AdultColumns) -> list[TourStop]:
     ]
 
 
-def _hypotheses(people: AdultColumns) -> list[TourStop]:
-    asked, counts = _women_in_groups(people, range(20, 80, 2))
+def _hypothesis_stops(people: AdultColumns) -> list[TourStop]:
+    asked, counts = _women_questions(people, range(20, 80, 2))
     sparse = {"kind": "sparse_pmw", "attributes": ["age", "sex"], "sparsity": 5, "rows": people.rows}
 
     def judge(answers: Sequence[Answer], grant: GrantRecord) -> tuple[str, bool]:
@@ -339,9 +342,9 @@ def _hypotheses(people: AdultColumns) -> list[TourStop]:
     return [TourStop(_spec(sparse, epsilon=4.0), asked, judge)]
 
 
-def _mixed_questions(seed: int) -> TourStop:
+def _mixed_questions_stop(seed: int) -> TourStop:
     asked = draw_mixed_questions(seed)
-    spec = _spec(MECHANISM, epsilon=MIXED_EPSILON, delta=0.0, expected_queries=QUESTIONS)
+    spec = _spec(MIXED_MECHANISM, epsilon=MIXED_EPSILON, delta=0.0, expected_queries=MIXED_QUESTION_COUNT)
     return TourStop(
         spec,
         asked.questions,
@@ -349,14 +352,14 @@ def _mixed_questions(seed: int) -> TourStop:
     )
 
 
-def _randomized_response(seed: int) -> TourStop:
+def _randomized_response_stop(seed: int) -> TourStop:
     generator = random.Random(seed)  # noqa: S311  (people's data, not noise)
-    ill = [generator.random() < ILL for _ in range(RESPONDENTS)]
+    ill = [generator.random() < ILL_SHARE for _ in range(RESPONDENT_COUNT)]
     spec = _spec(
         {"kind": "randomized_response", "categories": ["well", "ill"]},
         SURVEY,
         delta=0.0,
-        expected_queries=RESPONDENTS,
+        expected_queries=RESPONDENT_COUNT,
     )
 
     def judge(answers: Sequence[Answer], grant: GrantRecord) -> tuple[str, bool]:
