@@ -55,7 +55,8 @@ class NotAnswered(SottoError):
     """
 
     def __init__(self, answer: Answer) -> None:
-        super().__init__(f"stream '{answer.stream}' {answer.outcome} the question: {answer.reason}")
+        verb = "rejected the question" if answer.outcome == "rejected" else f"answered '{answer.outcome}'"
+        super().__init__(f"stream '{answer.stream}' {verb}: {answer.reason}")
         self.answer = answer
         self.reason = answer.reason
 

@@ -254,11 +254,11 @@ def _quantile_stream_facts(
     mechanism = spec.mechanism
     found = quantile_facts(mechanism, source, standing, groups)
     _require_no_repeated_fields(mechanism, standing)
-    counts, together = found.values * found.groups, isinstance(mechanism, Histogram)
+    counts, together = found.value_count * found.group_count, isinstance(mechanism, Histogram)
     _require_small_questions(standing, source, numbers=counts, number_bytes=_COUNT_BYTES, together=together)
     if not together:
         _require_one_window(spec, groups)
-    change = window_movement(source, standing, found.groups)
+    change = window_movement(source, standing, found.group_count)
     return SourceFacts(
         sensitivity_steps=change.together,
         neighbors=source.neighbors,

@@ -1,4 +1,4 @@
-"""Checks the quantiles that a standing stream asks for, and collects their facts for its plan."""
+"""Checks the quantiles of a standing stream, and collects the public facts that plan them."""
 
 from __future__ import annotations
 
@@ -14,11 +14,12 @@ from stream.tables.sensitivity import codes_within
 
 
 def quantile_facts(
-    mechanism: Mechanism, source: EventsSource, standing: StandingQuery, groups: int
+    mechanism: Mechanism, source: EventsSource, standing: StandingQuery, group_count: int
 ) -> QuantileFacts:
-    """Return the facts of a stream's quantiles, whose questions carry a count for each value.
+    """Return the public facts by which a standing stream's quantiles are planned.
 
-    RefusedError if mechanism, attribute and limits do not fit. ``groups`` are those of a window.
+    Each question carries one count per value of the attribute. ``group_count`` is the number of groups
+    in a window. RefusedError if mechanism, attribute and limits do not fit.
     """
     quantile = standing.quantile or ""
     together = isinstance(mechanism, Histogram)
@@ -28,13 +29,13 @@ def quantile_facts(
         )
     ordered = {name: one.size for name, one in source.attributes.items() if ordered_values(one) is not None}
     if quantile not in ordered:
-        declared = f"declared are {', '.join(sorted(ordered))}" if ordered else "the source declares none"
+        declared = f"the source declares {', '.join(sorted(ordered))}" if ordered else "the source declares none"
         raise RefusedError(
-            f"standing.quantile: names no attribute with an order, which numbers, bins, dates and ordered categories have; {declared}"
+            f"standing.quantile: must name an ordered attribute (numbers, bins, dates or ordered categories); {declared}"
         )
     if quantile in standing.by:
         raise RefusedError(
-            "standing.by: names the attribute of the quantile, which is the same in all events of a group; remove it"
+            "standing.by: must not name the attribute of the quantile, which would be the same in all events of a group; remove it"
         )
     try:
         parts = quantile_parts(0.5 if standing.q is None else standing.q)
@@ -42,27 +43,27 @@ def quantile_facts(
         raise RefusedError(f"standing.q: {error}") from None
     if together and isinstance(standing.q, tuple):
         raise RefusedError(
-            "standing.q: is a list, and an answer of a histogram has one number for each group; give one number, or use laplace"
+            "standing.q: must be one number, because an answer of a histogram has one number per group; give one, or use laplace"
         )
     predicate = TRUE if standing.where is None else PredicateParser(source.attributes).parse(standing.where)
     first, end = codes_within(ordered[quantile], quantile, predicate)
-    if (cells := ordered[quantile] * groups) > MAX_GROUPS:
+    if (counts_per_window := ordered[quantile] * group_count) > MAX_GROUPS:
         raise RefusedError(
-            f"standing.quantile: '{quantile}' has {ordered[quantile]:,} values, which are counted in each of {groups:,} groups, and a "
-            f"window has at most {MAX_GROUPS:,} counts, not {cells:,}; declare it with bins, a larger step or a smaller range, or group "
-            "by fewer or smaller attributes"
+            f"standing.quantile: '{quantile}' has {ordered[quantile]:,} values in {group_count:,} groups, so a window would have "
+            f"{counts_per_window:,} counts, and at most {MAX_GROUPS:,} are allowed; declare it with bins, a larger step or a smaller "
+            "range, or group by fewer or smaller attributes"
         )
-    counts = (end - first) * (groups if together else 1)
+    counts = (end - first) * (group_count if together else 1)
     if counts > MAX_VALUES:
         raise RefusedError(
-            f"standing.quantile: a question would carry {counts:,} counts, one for each value of '{quantile}' that where allows"
-            f"{' in each group' if together else ''}, and the limit is {MAX_VALUES:,}; declare it with bins or a larger step, allow fewer "
-            f"values in where{', or use laplace, which asks each group by itself' if together else ''}"
+            f"standing.quantile: a question would carry {counts:,} counts (one per value of '{quantile}' allowed by where"
+            f"{', in each group' if together else ''}), and at most {MAX_VALUES:,} are allowed; declare it with bins or a larger step, "
+            f"allow fewer values in where{', or use laplace, which asks a question per group' if together else ''}"
         )
     return QuantileFacts(
         parts,
         end - first,
-        groups if together else 1,
+        group_count if together else 1,
         source.contribution,
         source.neighbors == "replace",
         grouped=together,

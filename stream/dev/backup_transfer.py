@@ -46,7 +46,7 @@ from stream.processing.topic_names import LEDGER_PARTITIONS, Topics, partition_o
 from stream.settings import Settings
 from stream.version import VERSION
 
-_ledger: Codec[LedgerRecord] = Codec(LedgerRecord, limit=MAX_RECORD_BYTES)
+_ledger_codec: Codec[LedgerRecord] = Codec(LedgerRecord, limit=MAX_RECORD_BYTES)
 
 
 async def take_backup(settings: Settings, file: IO[bytes]) -> BackupEnd:
@@ -79,7 +79,7 @@ class _BackupReader:
         self.offsets: dict[str, int] = {}
         self._topics = topics
         self._consumer = consumer
-        self._batch = settings.batch_events
+        self._batch_size = settings.batch_events
 
     async def copy_ledger(self, writer: BackupWriter) -> TrailHead:
         """Copy the ledger; return the head of its trail."""
@@ -87,7 +87,7 @@ class _BackupReader:
         async for record in self._read("ledger", 0):
             writer.write(record)
             if record.key == PROGRESS_KEY:
-                progress = _ledger.decode(record.value)
+                progress = _ledger_codec.decode(record.value)
         if not isinstance(progress, LedgerProgress) or progress.trail is None:
             raise BackupError(
                 "the ledger has no trail yet; start this version's budget service and send it a request first"
@@ -99,7 +99,7 @@ class _BackupReader:
         count = 0
         async for record in self._read("trail", 0):
             if count == 0:
-                _require_beginning(record.value)
+                _require_first_trail_entry(record.value)
             if count < head.entries:
                 writer.write(record)
                 count += 1
@@ -116,16 +116,16 @@ class _BackupReader:
         topic = getattr(self._topics, name)
         await require_visible(self._consumer, topic)
         partition = TopicPartition(topic, number)
-        async for records in read_to_end(self._consumer, partition, self._batch, whole=True):
+        async for records in read_to_end(self._consumer, partition, self._batch_size, whole=True):
             for record in records:
                 yield BackupRecord(name, number, record.key or b"", record.value)
         self.offsets[f"{name}/{number}"] = await self._consumer.position(partition)
 
 
-def _require_beginning(first: bytes | None) -> None:
-    """Raise BackupError if the trail's first entries are lost: the backup could not be verified."""
+def _require_first_trail_entry(first_value: bytes | None) -> None:
+    """Raise BackupError if the trail's first entries are lost, because it cannot be verified then."""
     try:
-        number = trail_codec.decode(first).number
+        number = trail_codec.decode(first_value).number
     except MalformedEventError:
         return  # the verification reports the error
     if number:
@@ -135,10 +135,10 @@ def _require_beginning(first: bytes | None) -> None:
         )
 
 
-TRANSACTION_MS: Final = 900_000
+TRANSACTION_TIMEOUT_MS: Final = 900_000
 """Brokers' default of ``transaction.max.timeout.ms``."""
 RECORDS_PER_BATCH: Final = 2_000
-COORDINATOR_SECONDS: Final = 60.0
+COORDINATOR_TIMEOUT_SECONDS: Final = 60.0
 Result = TypeVar("Result")
 _NO_COORDINATOR_ERRORS: Final = (
     GroupCoordinatorNotAvailableError,
@@ -153,30 +153,36 @@ async def restore_backup(
 ) -> tuple[int, int]:
     """Restore a backup into an installation's empty topics, in one transaction.
 
-    ``since`` is the operator's statement about grants after the backup; ``noted`` are recorded trail heads.
-    Return the number of sources, and the number of streams that were not closed and are lost.
+    Returns the number of sources, and the number of streams that were not closed and are lost.
+
+    Args:
+        settings: of the new installation.
+        backup: the file.
+        since: what the operator knows about grants after the backup, as in ``make_outputs``.
+        noted: heads of the trail that the operator has noted; the backup must contain them.
 
     Raises:
-        BackupError: the backup is incomplete or invalid, or the installation is not suitable.
+        BackupError: the backup is incomplete or invalid, or the installation is not empty, is running,
+            or has another prefix or number of partitions.
     """
     checked = check_backup(backup, noted)
     if since == "nothing" and checked.missing:
         raise BackupError(f"{checked.missing[0]}; so there were requests since the backup, see '--since'")
     if findings := checked.findings:
-        raise BackupError(f"{backup.path} is invalid: {findings[0]}" + _count_others(findings))
+        raise BackupError(f"{backup.path} is invalid: {findings[0]}" + _describe_others(findings))
     topics = await require_topics(settings)
-    _require_fit(backup, topics)
+    _require_same_layout(backup, topics)
     await _require_empty(settings, topics)
     restored = RestoredLedger(topics, checked.accounts)
     streams = {stream.encode() for _, stream in restored.streams()}
     lost = restored.count_lost_streams()
-    patient_settings = settings.model_copy(update={"transaction_timeout_ms": TRANSACTION_MS})
+    patient_settings = settings.model_copy(update={"transaction_timeout_ms": TRANSACTION_TIMEOUT_MS})
     try:
         # The budget service's transactional id: a running service is fenced.
         writer = await Writer.fence(patient_settings, f"{budget_group(settings)}-0", budget_group(settings))
     except RefusedTimeError:
         raise BackupError(
-            f"Kafka refuses a transaction of {TRANSACTION_MS} ms, which a restore may need; raise the brokers' "
+            f"Kafka refuses a transaction of {TRANSACTION_TIMEOUT_MS} ms, which a restore may need; raise the brokers' "
             "transaction.max.timeout.ms to that"
         ) from None
     try:
@@ -205,7 +211,10 @@ def _transaction_parts(
 
 
 def _convert_record(record: BackupRecord, streams: set[bytes]) -> BackupRecord | None:
-    """Convert a record for the restore; None for unknown streams and old positions."""
+    """Convert a record for the restore; None if it is not restored.
+
+    That is the ledger's position in the old topics, and the state of streams that the ledger lacks.
+    """
     if record.topic == "trail":
         return record
     if record.topic == "ledger":
@@ -222,7 +231,7 @@ def _convert_record(record: BackupRecord, streams: set[bytes]) -> BackupRecord |
     return record if stream in streams else None
 
 
-def _require_fit(backup: BackupFile, topics: Topics) -> None:
+def _require_same_layout(backup: BackupFile, topics: Topics) -> None:
     heading = backup.heading
     if heading.prefix != topics.prefix:
         raise BackupError(
@@ -263,7 +272,7 @@ async def _require_empty(settings: Settings, topics: Topics) -> None:
 
 async def _retry_until_coordinated(call: Callable[[], Awaitable[Result]]) -> Result:
     """Retry a call until the group has a coordinator; a new broker needs time to elect one."""
-    deadline = time.monotonic() + COORDINATOR_SECONDS
+    deadline = time.monotonic() + COORDINATOR_TIMEOUT_SECONDS
     while True:
         try:
             return await call()
@@ -273,7 +282,7 @@ async def _retry_until_coordinated(call: Callable[[], Awaitable[Result]]) -> Res
             await asyncio.sleep(0.2)
 
 
-def _count_others(findings: list[str]) -> str:
+def _describe_others(findings: list[str]) -> str:
     return f"; and {len(findings) - 1} more, see 'sotto ledger verify'" if len(findings) > 1 else ""
 
 
@@ -286,9 +295,9 @@ Item = TypeVar("Item")
 
 
 class RestoredLedger:
-    """The ledger of a backup; makes the records to write after the backup's, so that no budget is spent twice.
+    """The ledger of a backup, which adds records by which no budget is spent twice.
 
-    Streams that were not closed may have answered after the backup. They are halted for good and
+    Streams that were not closed may have answered after the backup. They are halted for ever and
     count as wholly spent: their noise is never drawn for another question, and they are never
     refunded.
     """
@@ -297,7 +306,7 @@ class RestoredLedger:
         """Restore the ledger from the latest record of each key, without receipts."""
         records = list(records)
         self._topics = topics
-        self._workers = ControlPublisher(topics)
+        self._control_publisher = ControlPublisher(topics)
         self.ledger = Ledger()
         restore_ledger(self.ledger, records)
         self._trail = TrailWriter(topics, self.ledger)
@@ -314,12 +323,16 @@ class RestoredLedger:
         grants = (grant for account in self.ledger.accounts.values() for grant in account.grants.values())
         return sum(grant.state != "closed" for grant in grants)
 
-    def make_outputs(self, since: Since, backup: str) -> Iterator[Outputs]:
+    def make_outputs(self, since: Since, backup_digest: str) -> Iterator[Outputs]:
         """Yield all changed records and a control event for each stream, in batches.
 
-        ``since`` says what the operator knows about the time after the backup: ``nothing`` was
-        granted; or it is unknown, and sources and populations must ``halt`` or continue anyway
-        (``accept_loss``). ``backup`` is the digest of the file.
+        ``since`` says what the operator knows about the time after the backup:
+
+        - ``nothing``: no grant was made.
+        - ``halt``: this is unknown; all sources and populations are halted.
+        - ``accept_loss``: this is unknown; all sources and populations continue.
+
+        ``backup_digest`` is the digest of the file.
         """
         lost = sum(
             [
@@ -336,7 +349,7 @@ class RestoredLedger:
                 if people.state == "open":
                     self.ledger.halt_population(name, HALTED_REASON)
         outputs = Outputs()
-        self._trail.write_restored(since, lost, backup, outputs)
+        self._trail.write_restored(since, lost, backup_digest, outputs)
         yield outputs
         for changes in _batches(self.ledger.drain_changes()):
             outputs = Outputs()
@@ -346,7 +359,7 @@ class RestoredLedger:
         for streams in _batches(self.streams()):
             outputs = Outputs()
             for source, stream in streams:
-                self._workers.publish_control(*self.ledger.find_stream(source, stream), outputs)
+                self._control_publisher.publish_control(*self.ledger.find_stream(source, stream), outputs)
             yield outputs
         outputs = Outputs()
         # The topics of requests and charges are new: they are read from offset 0.
@@ -354,7 +367,7 @@ class RestoredLedger:
         yield outputs
 
     def _write(self, outputs: Outputs, source: str, key: bytes, record: LedgerRecord | None) -> None:
-        value = None if record is None else _ledger.encode(record)
+        value = None if record is None else _ledger_codec.encode(record)
         partition = partition_of(source.encode(), LEDGER_PARTITIONS)
         outputs.add(self._topics.ledger, partition, (key, value, ()))
 

@@ -1,4 +1,7 @@
-"""Builds the engines that need the noise key: worker and budget service. Feeds do not import it."""
+"""Builds the engines of the services that have the noise key: worker and budget service.
+
+Feeds have no key and do not import this module.
+"""
 
 from __future__ import annotations
 
@@ -15,7 +18,10 @@ from stream.tables import GuardedReader, ReadingLimits, TableStore
 
 
 def table_store(settings: Settings, key: NoiseKey, *, keeps_tables: bool = True) -> TableStore:
-    """Return the tables that services may read; with ``keeps_tables``, the latest stay in memory."""
+    """Return the tables that services may read.
+
+    With ``keeps_tables``, the most recently read tables stay in memory.
+    """
     limits = ReadingLimits.parse(
         settings.table_roots,
         table_bytes=settings.table_bytes,

@@ -21,7 +21,7 @@ from stream.worker.stream_columns import StreamColumns, group_equal_rows
 from stream.worker.stream_terms import window_and_group_of_event
 
 WireAnswer: Any = struct(Answer)
-_STATES: Final = spans_of([b'","state":"%s","answered":' % state.encode() for state in STATES])
+_STATE_FRAGMENTS: Final = spans_of([b'","state":"%s","answered":' % state.encode() for state in STATES])
 
 
 class OutputEncoder:
@@ -35,7 +35,10 @@ class OutputEncoder:
     def write_checkpoints(
         self, outputs: Outputs, slots: npt.NDArray[np.intp], figures: StreamColumns | None = None
     ) -> None:
-        """Write one checkpoint per stream; pass ``figures`` if they are already gathered."""
+        """Write one checkpoint per stream.
+
+        ``figures`` are the columns of these slots, if the caller has them already.
+        """
         if not len(slots):
             return
         if figures is None:
@@ -45,7 +48,7 @@ class OutputEncoder:
             (
                 b'{"incarnation":"',
                 self._streams.noise.incarnations(slots),
-                _constant_or_texts(_STATES, figures.state),
+                _constant_or_texts(_STATE_FRAGMENTS, figures.state),
                 figures.answered,
                 b',"tops":',
                 _constant_or_column(figures.tops),
@@ -65,7 +68,7 @@ class OutputEncoder:
         )
 
     def _encode_surplus(self, figures: StreamColumns) -> Part:
-        """Encode the field ``surplus``, which is omitted if it is 0."""
+        """Encode the field ``surplus`` (cost beyond ordinary charges), which is omitted if it is 0."""
         surplus = figures.surplus
         if not surplus.any():
             return b""
@@ -73,7 +76,7 @@ class OutputEncoder:
         return spans_of([b',"surplus":%d' % one if one else b"" for one in known.tolist()]), which
 
     def _encode_turns(self, slots: npt.NDArray[np.intp]) -> Part:
-        """Encode the field ``turn``, which only standing streams have."""
+        """Encode ``turn`` (window and group of the last answer), which only standing streams have."""
         if not (turns := self._streams.life.turns):
             return b""
         said = [b',"turn":%d' % turns[slot] if slot in turns else b"" for slot in slots.tolist()]
@@ -104,7 +107,7 @@ class OutputEncoder:
         values = pack_rows(
             len(slots),
             (
-                *self._encode_totals(slots, figures, (sources, source_of)),
+                *self._encode_common_fields(slots, figures, (sources, source_of)),
                 b',"spent":',
                 self._encode_spent(slots, figures),
                 b',"reason":',
@@ -133,8 +136,8 @@ class OutputEncoder:
         values = pack_rows(
             len(slots),
             (
-                *self._encode_totals(slots, figures, self._encode_sources(slots, figures)),
-                self._encode_answers_left(slots, figures),
+                *self._encode_common_fields(slots, figures, self._encode_sources(slots, figures)),
+                self._encode_tops_left(slots, figures),
                 b',"spent":',
                 self._encode_spent(slots, figures),
                 b',"alpha":',
@@ -152,10 +155,10 @@ class OutputEncoder:
             self._topics.status, self._partition, MessageColumns(self._streams.names_of(figures), values)
         )
 
-    def _encode_totals(
+    def _encode_common_fields(
         self, slots: npt.NDArray[np.intp], figures: StreamColumns, sources: Part
     ) -> tuple[Part, ...]:
-        """Encode the first fields of charges and status records."""
+        """Encode the fields with which charges and status records begin."""
         streams = self._streams
         return (
             b'{"stream":"',
@@ -164,7 +167,7 @@ class OutputEncoder:
             sources,
             b'","incarnation":"',
             streams.noise.incarnations(slots),
-            (_STATES, figures.state.astype(np.int64)),
+            (_STATE_FRAGMENTS, figures.state.astype(np.int64)),
             figures.answered,
             b',"tops":',
             figures.tops,
@@ -182,7 +185,7 @@ class OutputEncoder:
             [encode(self._streams.terms_at(slot).calibration.alpha) for slot in slots[first].tolist()]
         ), group
 
-    def _encode_answers_left(self, slots: npt.NDArray[np.intp], figures: StreamColumns) -> Part:
+    def _encode_tops_left(self, slots: npt.NDArray[np.intp], figures: StreamColumns) -> Part:
         first, group = group_equal_rows(len(slots), [figures.cutoff, figures.tops, figures.surplus])
         shown = [encode(self._streams.shown_answers_left(slot)) for slot in slots[first].tolist()]
         return spans_of([b',"tops_left":' + left for left in shown]), group
@@ -217,13 +220,14 @@ class OutputEncoder:
 
 
 def _constant_or_column(numbers: Column) -> Part:
-    """Return a column of integers as a part to encode, or one constant if all are equal."""
+    """Return the argument of ``pack_rows`` for integers: one constant if all are equal."""
     return b"%d" % numbers[0] if (numbers == numbers[0]).all() else numbers
 
 
-def _constant_or_texts(texts: Spans, which: npt.NDArray[np.uint8]) -> Part:
-    """Return each row's text as a part to encode; one constant if all rows have the same text."""
-    return texts[int(which[0])] if (which == which[0]).all() else (texts, which.astype(np.int64))
+def _constant_or_texts(texts: Spans, text_of_row: npt.NDArray[np.uint8]) -> Part:
+    """Return the argument of ``pack_rows`` for texts: one constant if all rows have the same text."""
+    first = text_of_row[0]
+    return texts[int(first)] if (text_of_row == first).all() else (texts, text_of_row.astype(np.int64))
 
 
 def _encode_reasons(reasons: Sequence[str | None]) -> Part:

@@ -1,4 +1,4 @@
-"""Public facts of a source that plans depend on: sensitivities, and the ranges of its values."""
+"""Public facts of a source, on which plans depend: sensitivities, and the ranges of values."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from stream.privacy.composition.refusals import RefusedError
 
 @dataclass(frozen=True, slots=True)
 class Movement:
-    """Most by which one person changes the numbers of all groups.
+    """The sensitivity of the numbers of all groups: how much one person can change them.
 
     A person changes at most ``numbers`` of them, each by at most ``each`` and all by at most
     ``together`` in the ℓ₁ norm. The ℓ₂ sensitivity is at most ``together``/√``spread``.
@@ -30,15 +30,15 @@ class Movement:
 class QuantileFacts:
     """The public facts of a question about quantiles of an attribute.
 
-    - ``parts``: the quantiles' shares, from 0 to 1; ``values``: number of the attribute's values.
-    - ``groups``: number of groups in one answer; ``grouped``: True if the question has ``group_by``, so
-      that a replaced row may move from one group to another.
+    - ``parts``: the quantiles, from 0 to 1; ``value_count``: number of the attribute's values.
+    - ``group_count``: number of groups in one answer; ``grouped``: True if the question has
+      ``group_by``, so that a replaced row may move from one group to another.
     - ``contribution``: most counted rows of a person; ``replaced``: True if neighbors replace a unit.
     """
 
     parts: tuple[Fraction, ...]
-    values: int
-    groups: int
+    value_count: int
+    group_count: int
     contribution: int
     replaced: bool
     grouped: bool

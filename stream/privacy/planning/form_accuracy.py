@@ -235,9 +235,9 @@ def _rank_error(calibration: Calibration, goal: PlanGoal) -> float:
     size = max(sizes)
     if isinstance(calibration, AnswersCalibration):
         asked = QuantileFacts(
-            values=size,
+            value_count=size,
             parts=quantile_parts(goal.q),
-            groups=1,
+            group_count=1,
             grouped=False,
             contribution=facts.contribution,
             replaced=facts.neighbors == "replace",

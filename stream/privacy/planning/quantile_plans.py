@@ -82,7 +82,7 @@ def quantile_noise(calibration: AnswersCalibration, facts: QuantileFacts) -> Qua
         NoiseScaleError: the noise is too wide.
     """
     moved = facts.contribution * (2 if facts.replaced else 1)
-    if calibration.method == "gaussian" or facts.values <= VALUES_PER_SQUARE * len(facts.parts) ** 2:
+    if calibration.method == "gaussian" or facts.value_count <= VALUES_PER_SQUARE * len(facts.parts) ** 2:
         return QuantileNoise((), answer_law(calibration, moved, 2 if facts.replaced else 1))
     epsilon = Fraction(calibration.epsilon_answer)
     rates = rates_for(
@@ -97,11 +97,11 @@ def rank_alpha(calibration: AnswersCalibration, facts: QuantileFacts, noise: Qua
     With probability 1 − β it holds for all answers of the stream.
     """
     failure = part_failure(calibration.beta, promised_answers(calibration))
-    numbers = facts.groups * len(facts.parts)
+    numbers = facts.group_count * len(facts.parts)
     if noise.rates:
-        return max(draw_reach(float(rate), facts.values, failure / numbers) for rate in noise.rates)
-    sums = 2 * facts.values * numbers
-    return max(misfits_reach(noise.cells, facts.values, sums, float(part), failure) for part in facts.parts)
+        return max(draw_reach(float(rate), facts.value_count, failure / numbers) for rate in noise.rates)
+    sums = 2 * facts.value_count * numbers
+    return max(misfits_reach(noise.cells, facts.value_count, sums, float(part), failure) for part in facts.parts)
 
 
 def plan_calibrations(spec: StreamSpec, facts: SourceFacts) -> tuple[AnswersCalibration, ...]:
@@ -118,9 +118,9 @@ def _with_rank_alpha(calibration: AnswersCalibration, facts: QuantileFacts) -> A
     except NoiseScaleError as error:
         raise PlanError(str(error)) from None
     steps = [draw_steps(rate) for rate in noise.rates]
-    if any(one > MOST_STEPS for one in steps) or 2 * facts.groups * sum(steps) > MOST_WEIGHTS:
+    if any(one > MOST_STEPS for one in steps) or 2 * facts.group_count * sum(steps) > MOST_WEIGHTS:
         raise PlanError(
-            f"one answer would draw from {2 * facts.groups * sum(steps):,} weights, and the limit is {MOST_WEIGHTS:,}; raise "
+            f"one answer would draw from {2 * facts.group_count * sum(steps):,} weights, and the limit is {MOST_WEIGHTS:,}; raise "
             "epsilon, or lower answers, groups or quantiles"
         )
     return calibration.model_copy(update={"alpha": rank_alpha(calibration, facts, noise)})

@@ -58,32 +58,32 @@ REFUSED: dict[str, tuple[dict[str, Any], str]] = {
     "q's digits": (standing(mechanism=NUMBERS, quantile="delay", q=0.1234567), "standing.q: a number has more"),
     "quantile of categories": (
         standing(mechanism=NUMBERS, quantile="origin"),
-        "standing.quantile: names no attribute with an order, which numbers, bins, dates and ordered categories have; declared are delay, gate, speed, wait",
+        "standing.quantile: must name an ordered attribute (numbers, bins, dates or ordered categories); the source declares delay, gate, speed, wait",
     ),
     "quantile of nothing": (
         standing(mechanism=NUMBERS, quantile="colour"),
-        "standing.quantile: names no attribute",
+        "standing.quantile: must name an ordered attribute",
     ),
     "quantile of its group": (
         standing(mechanism=NUMBERS, quantile="speed", by=["speed"]),
-        "standing.by: names the",
+        "standing.by: must not name the",
     ),
     "quantile's mechanism": (standing(quantile="delay"), "mechanism.kind: above_threshold answers no quantiles"),
     "quantile's counts": (
         standing(mechanism=NUMBERS, quantile="gate"),
-        "standing.quantile: 'gate' has 4,000 values, which are counted in each of 3 groups, and a window has at most 10,000 counts",
+        "standing.quantile: 'gate' has 4,000 values in 3 groups, so a window would have 12,000 counts, and at most 10,000 are allowed",
     ),
     "quantile's values": (
         standing(mechanism=NUMBERS, quantile="gate", by=[]),
-        "standing.quantile: a question would carry 4,000 counts, one for each value of 'gate' that where allows, and the limit",
+        "standing.quantile: a question would carry 4,000 counts (one per value of 'gate' allowed by where), and at most",
     ),
     "quantile's groups": (
         standing(mechanism=ALL_GROUPS, quantile="delay", where="delay >= 0 AND gate < 9"),
-        "standing.quantile: a question would carry 4,503 counts, one for each value of 'delay' that where allows in each group,",
+        "standing.quantile: a question would carry 4,503 counts (one per value of 'delay' allowed by where, in each group), and",
     ),
     "quantiles in groups": (
         standing(mechanism=ALL_GROUPS, quantile="speed", q=[0.1, 0.5]),
-        "standing.q: is a list, and an answer of a histogram",
+        "standing.q: must be one number, because an answer of a histogram",
     ),
     "quantile's answers": (
         standing(mechanism={"kind": "laplace", "answers": 2}, quantile="speed"),
