@@ -1,4 +1,4 @@
-"""The facts that the ledger keeps of retired streams: their names as digests, and sums of their amounts.
+"""What the ledger keeps of retired streams: digests of their names, and sums of their amounts.
 
 A retired stream has no grant object and no record of its own. Its name is never used again, and its
 amounts count for ever.
@@ -20,7 +20,7 @@ from stream.privacy.ledger.grants import Claim, Grant
 
 Accountant = Literal["pure", "zcdp"]
 _ACCOUNTANTS: Final[tuple[Accountant, ...]] = get_args(Accountant)
-_ENDED: Final = EdgeTotals(answered=0, tops=0, settled=True)
+_NO_ANSWERS_LEFT: Final = EdgeTotals(answered=0, tops=0, settled=True)
 
 DIGEST_BYTES: Final = 16
 MAX_NAMES_PER_BLOCK: Final = 4096
@@ -111,8 +111,11 @@ class EndedStreams:
     def __init__(self) -> None:
         self._source_and_end: dict[str, tuple[str, int]] = {}
 
-    def note(self, grant: Grant, clock: int) -> None:
-        """Note the state of a grant at ``clock``; a stream that ends again is noted last."""
+    def update(self, grant: Grant, clock: int) -> None:
+        """Record whether a grant's stream has ended at ``clock``.
+
+        A stream that was extended and has ended again becomes the last of the order.
+        """
         self._source_and_end.pop(grant.spec.stream, None)
         if grant.is_over:
             self._source_and_end[grant.spec.stream] = grant.spec.source, clock
@@ -131,8 +134,9 @@ class EndedStreams:
 class RetiredGrants:
     """The sums of the retired grants of one analyst on one account.
 
-    They have claims like a grant. ``joining`` has, by accountant, the claim on a population that the
-    source may still join; a source with a population has ``shared`` instead.
+    Like a grant it has claims: ``claim`` on the account's budget, and ``shared`` on that of the
+    population that the source is in. A source without a population may join one later, so
+    ``joining`` has, for each way of accounting, the claim that the streams would have there.
     """
 
     analyst: str | None
@@ -145,15 +149,15 @@ class RetiredGrants:
     def create(cls, analyst: str | None, claim: Claim, shared: Claim | None) -> RetiredGrants:
         """Create empty sums from new claims of an account."""
         joining = {} if shared is not None else {accountant: Claim(accountant) for accountant in _ACCOUNTANTS}
-        return cls(analyst, _as_ended(claim), None if shared is None else _as_ended(shared), joining)
+        return cls(analyst, _without_answers(claim), None if shared is None else _without_answers(shared), joining)
 
     @property
     def totals(self) -> EdgeTotals:
-        """The totals for claims of a period that starts now: no retired stream answers in it."""
-        return _ENDED
+        """The streams' totals at the start of a period: none, because retired streams never answer."""
+        return _NO_ANSWERS_LEFT
 
     def counted_amount(self, claim: Claim) -> Cost:
-        """Return the amount that counts in a later period than that in which the streams ended."""
+        """Return no cost: retired streams do not count in the periods after that of their end."""
         del claim
         return NO_COST
 
@@ -169,9 +173,12 @@ class RetiredGrants:
             _add_amounts(claim, priced)
 
     def join(self, claim: Claim) -> Claim:
-        """Return the sums as a claim on a population's budget, of which ``claim`` is a new claim."""
+        """Return the sums as a claim on the budget of the population that the source joins.
+
+        ``claim`` is a new claim on that budget; its accountant and period are used.
+        """
         joined = self.joining["zcdp" if claim.accountant == "zcdp" else "pure"]
-        return replace(joined, period=claim.period, start_totals=_ENDED)
+        return replace(joined, period=claim.period, start_totals=_NO_ANSWERS_LEFT)
 
     def record(self, source: str) -> RetiredTotals:
         """Build the ledger record."""
@@ -195,8 +202,8 @@ class RetiredGrants:
                 _restore_claim(self.joining[one.accountant], one)
 
 
-def _as_ended(claim: Claim) -> Claim:
-    return replace(claim, start_totals=_ENDED)
+def _without_answers(claim: Claim) -> Claim:
+    return replace(claim, start_totals=_NO_ANSWERS_LEFT)
 
 
 def _add_amounts(claim: Claim, more: Claim) -> None:
@@ -207,7 +214,7 @@ def _add_amounts(claim: Claim, more: Claim) -> None:
 
 
 def _claim_record(claim: Claim) -> RetiredClaim:
-    cost, spent, refunded, counted = map(_exact, claim.amounts)
+    cost, spent, refunded, counted = map(_to_exact_cost, claim.amounts)
     return RetiredClaim(
         accountant="zcdp" if claim.accountant == "zcdp" else "pure",
         cost=cost,
@@ -219,14 +226,14 @@ def _claim_record(claim: Claim) -> RetiredClaim:
 
 
 def _restore_claim(claim: Claim, record: RetiredClaim) -> None:
-    """Load a claim's amounts; those of an earlier period do not count in the present one."""
-    claim.cost, claim.spent, claim.refunded = map(_cost, (record.cost, record.spent, record.refunded))
-    claim.counted = _cost(record.counted) if record.period == claim.period else NO_COST
+    """Load a claim's amounts; what counted in an earlier period does not count in the present one."""
+    claim.cost, claim.spent, claim.refunded = map(_from_exact_cost, (record.cost, record.spent, record.refunded))
+    claim.counted = _from_exact_cost(record.counted) if record.period == claim.period else NO_COST
 
 
-def _exact(cost: Cost) -> ExactCost:
+def _to_exact_cost(cost: Cost) -> ExactCost:
     return ExactCost(loss=str(cost.loss), delta=str(cost.delta), rho=str(cost.rho), unbounded=cost.unbounded)
 
 
-def _cost(record: ExactCost) -> Cost:
+def _from_exact_cost(record: ExactCost) -> Cost:
     return Cost(int(record.loss), int(record.delta), int(record.rho), record.unbounded)

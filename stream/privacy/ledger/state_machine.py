@@ -331,7 +331,7 @@ class Ledger:
             grant.state, grant.reason = state, reason or grant.reason
         _update_claims(account, grant, grant.update_claim)
         self.changes.mark_grant_changed(account, grant)
-        self.ended_streams.note(grant, self.clock)
+        self.ended_streams.update(grant, self.clock)
         return True
 
     def end_stream(self, source: str, stream: str, ending: Literal["halted", "closed"], reason: str) -> bool:
@@ -341,7 +341,7 @@ class Ledger:
             return False
         grant.ending, grant.reason = ending, reason
         self.changes.mark_grant_changed(account, grant)
-        self.ended_streams.note(grant, self.clock)
+        self.ended_streams.update(grant, self.clock)
         return True
 
     def halt_lost_stream(self, source: str, stream: str, reason: str) -> bool:
@@ -355,7 +355,7 @@ class Ledger:
         grant.lost, grant.settled, grant.ending, grant.reason = True, True, "halted", reason
         if may_become(grant.state, "halted"):
             grant.state = "halted"
-        self.ended_streams.note(grant, self.clock)
+        self.ended_streams.update(grant, self.clock)
         _update_claims(account, grant, grant.update_claim)
         self.changes.mark_grant_changed(account, grant)
         return True
