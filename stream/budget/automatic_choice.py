@@ -46,7 +46,7 @@ class ChosenStream:
             return None
         shown = format_error_bound(error, grouped=True)
         return (
-            f"{NOT_INFORMATIVE}: a count of the workload is expected to err by {shown} rows, and has {self.mean_count:,.3g} on average; "
+            f"{NOT_INFORMATIVE}: the expected error of a count of the workload is {shown} rows, and the mean count {self.mean_count:,.3g}; "
             "give a larger epsilon, fewer or smaller attributes, or fewer expected_queries"
         )
 
