@@ -1,7 +1,7 @@
-"""All that privacy rests on. Read noise, mechanisms, accuracy, composition, planning, ledger.
+"""The parts that guarantee privacy. Read noise, mechanisms, accuracy, composition, planning, ledger.
 
 Terms of all folders: ⊤ is a charged answer of a sparse vector (an `above`, an update or a
 measurement), ⊥ a free one. Noise and sensitivities are integers in steps of the grid. The law of
-noise is its distribution, its rate λ the inverse of its scale, and its reach the bound that it
-exceeds only with a given probability.
+noise is its distribution, its rate λ the inverse of its scale, and its reach a bound that it exceeds
+only with a given probability.
 """

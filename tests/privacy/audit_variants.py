@@ -127,7 +127,7 @@ def typical_error_without_noise(surgery: Surgery) -> None:
         del self, order, law
         return 0
 
-    surgery.patch.setattr(_KeyedMeasurements, "typical", none)
+    surgery.patch.setattr(_KeyedMeasurements, "typical_error_noise", none)
 
 
 def texts_without_a_threshold(surgery: Surgery) -> None:
@@ -268,5 +268,5 @@ def questions_of_a_hypothesis_without_noise(surgery: Surgery) -> None:
         del self, tops
         return np.zeros(len(places), dtype=np.int64)
 
-    surgery.patch.setattr(_KeyedNoise, "queries", none)
-    surgery.patch.setattr(_KeyedMeasurements, "queries", none)
+    surgery.patch.setattr(_KeyedNoise, "query_noise", none)
+    surgery.patch.setattr(_KeyedMeasurements, "query_noise", none)

@@ -73,26 +73,26 @@ class Forced:
         del tops
         return 0
 
-    def queries(self, tops: int, keys: Sequence[bytes]) -> Integers:
+    def query_noise(self, tops: int, keys: Sequence[bytes]) -> Integers:
         del tops
         return np.full(len(keys), 1 << 40 if self.top else -(1 << 40), dtype=np.int64)
 
-    def number(self, tops: int, key: bytes, law: Symmetric) -> int:
+    def number_noise(self, tops: int, key: bytes, law: Symmetric) -> int:
         true = sum(int(count) for count, used in zip(self.table, key, strict=True) if used) * STEPS
         noise = self.transcript.numbers[tops] - true
         self.told[tops] = (noise, law)
         return noise
 
-    def numbers(self, tops: int, key: bytes, share: int, count: int, law: Symmetric) -> Integers:
+    def numbers_noise(self, tops: int, key: bytes, share: int, count: int, law: Symmetric) -> Integers:
         raise AssertionError((tops, key, share, count, law))
 
-    def choices(self, number: int, count: int, law: Sampler) -> Integers:
+    def choice_noise(self, number: int, count: int, law: Sampler) -> Integers:
         raise AssertionError((number, count, law))
 
-    def typical(self, order: int, law: Symmetric) -> int:
+    def typical_error_noise(self, order: int, law: Symmetric) -> int:
         raise AssertionError((order, law))
 
-    def marginal(
+    def marginal_noise(
         self, tops: int | None, axes: Axes, cells: int, law: Symmetric, share: int | None = None
     ) -> Integers:
         assert share is None
@@ -340,5 +340,5 @@ def test_one_person_moves_every_error_by_at_most_a_rows_steps(replace: bool) -> 
                 mine, theirs = (
                     TensorCells(np.bincount(some, minlength=CELLS).astype(np.int64)) for some in (rows, other)
                 )
-                errors = [one.error(one.numbers(cells), (told,)) for cells in (mine, theirs)]
+                errors = [one.error(one.compute_numbers(cells), (told,)) for cells in (mine, theirs)]
                 assert abs(errors[0] - errors[1]) <= STEPS

@@ -68,7 +68,7 @@ def test_one_person_moves_the_error_of_a_mean_by_a_rows_steps(where: str) -> Non
     question = mean_of(where)
     told = list(product((-3, 0, 2, 7), (-WEIGHT_STEPS, 0, 700, 3 * WEIGHT_STEPS)))
     for one, other in neighbours("add-remove", "replace"):
-        mine, theirs = (question.numbers(cells(people, question.axes)) for people in (one, other))
+        mine, theirs = (question.compute_numbers(cells(people, question.axes)) for people in (one, other))
         for estimates in told:
             assert abs(question.error(mine, estimates) - question.error(theirs, estimates)) <= WEIGHT_STEPS
 
@@ -81,7 +81,7 @@ def test_one_person_moves_a_sum_by_its_width_and_its_error_by_a_rows_steps(
     question = reader(neighbors).resolve_total("x", [Term(where=where)])
     moved = 0
     for one, other in neighbours(neighbors):
-        mine, theirs = (question.numbers(cells(people, question.axes)) for people in (one, other))
+        mine, theirs = (question.compute_numbers(cells(people, question.axes)) for people in (one, other))
         moved = max(moved, abs(mine[0] - theirs[0]))
         for told in (-7, 0, 3, 50):
             assert abs(question.error(mine, (told,)) - question.error(theirs, (told,))) <= WEIGHT_STEPS
@@ -107,7 +107,7 @@ def test_a_mean_of_exact_numbers_is_the_mean_and_nothing_lies_outside_what_the_p
     assert max(values) <= question.minimum + question.range
     for people in combinations_with_replacement(range(2 * SIZE), 3):
         inside = [LEAST + one // 2 for one in people if (one // 2, one % 2) in chosen]
-        numbers = question.numbers(cells(people, question.axes))
+        numbers = question.compute_numbers(cells(people, question.axes))
         if inside:
             assert question.mean(numbers) == pytest.approx(sum(inside) / len(inside), abs=1 / WEIGHT_STEPS)
         assert question.minimum <= question.mean(numbers) <= question.minimum + question.range

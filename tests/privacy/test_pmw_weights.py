@@ -288,10 +288,10 @@ class Drawn:
     def barrier(self, tops: int) -> int:
         return self._rho[min(tops, len(self._rho) - 1)]
 
-    def queries(self, tops: int, places: range) -> Integers:  # noqa: ARG002
+    def query_noise(self, tops: int, places: range) -> Integers:  # noqa: ARG002
         return np.array([self._nu[place] for place in places], dtype=np.int64)
 
-    def answer(self, tops: int, place: int) -> int:  # noqa: ARG002
+    def answer_noise(self, tops: int, place: int) -> int:  # noqa: ARG002
         return self._numbers[place]
 
 

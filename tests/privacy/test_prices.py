@@ -91,27 +91,27 @@ class Forced:
         del tops
         return 0
 
-    def queries(self, tops: int, keys: Sequence[bytes]) -> Integers:
+    def query_noise(self, tops: int, keys: Sequence[bytes]) -> Integers:
         del tops
         return np.full(len(keys), 1 << 40 if self.top else -(1 << 40), dtype=np.int64)
 
-    def number(self, tops: int, key: bytes, law: Symmetric) -> int:
+    def number_noise(self, tops: int, key: bytes, law: Symmetric) -> int:
         true = sum(int(count) for count, used in zip(self.table, key, strict=True) if used) * STEPS
         noise = self.transcript.numbers[tops] - true
         self.drawn["number", tops] = two_sided(noise, float(law_rate(law)))
         return noise
 
-    def numbers(self, tops: int, key: bytes, share: int, count: int, law: Symmetric) -> Integers:
+    def numbers_noise(self, tops: int, key: bytes, share: int, count: int, law: Symmetric) -> Integers:
         assert (count, share > 0) == (1, True)
-        return np.array([self.number(tops, key, law)])
+        return np.array([self.number_noise(tops, key, law)])
 
-    def choices(self, number: int, count: int, law: Sampler) -> Integers:
+    def choice_noise(self, number: int, count: int, law: Sampler) -> Integers:
         raise AssertionError((number, count, law))
 
-    def typical(self, order: int, law: Symmetric) -> int:
+    def typical_error_noise(self, order: int, law: Symmetric) -> int:
         raise AssertionError((order, law))
 
-    def marginal(
+    def marginal_noise(
         self, tops: int | None, axes: Axes, cells: int, law: Symmetric, share: int | None = None
     ) -> Integers:
         del share
@@ -183,7 +183,7 @@ def seen(made: EstimateCalibration, rows: Rows, transcript: Transcript) -> Seen:
         if measured.axes:
             estimator._measured.counts(index)
         if measured.question is not None:
-            estimator._measured.numbers(index)
+            estimator._measured.noisy_numbers(index)
     total = sum(forced.drawn.values()) + (math.log(weights.sum()) if weights.sum() > 0 else -math.inf)
     cells, numbers = (
         tuple(sorted(tops for kind, tops in forced.drawn if kind == wanted)) for wanted in ("cells", "number")

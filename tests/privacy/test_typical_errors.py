@@ -46,7 +46,7 @@ class Given:
         self.noise = noise
         self.laws: list[Symmetric] = []
 
-    def typical(self, order: int, law: Symmetric) -> int:
+    def typical_error_noise(self, order: int, law: Symmetric) -> int:
         del order
         self.laws.append(law)
         return self.noise

@@ -104,25 +104,25 @@ class Forced:
     def barrier(self, tops: int) -> int:
         raise AssertionError(tops)
 
-    def queries(self, tops: int, keys: Sequence[bytes]) -> Integers:
+    def query_noise(self, tops: int, keys: Sequence[bytes]) -> Integers:
         raise AssertionError((tops, keys))
 
-    def number(self, tops: int, key: bytes, law: Symmetric) -> int:
+    def number_noise(self, tops: int, key: bytes, law: Symmetric) -> int:
         raise AssertionError((tops, key, law))
 
-    def numbers(self, tops: int, key: bytes, share: int, count: int, law: Symmetric) -> Integers:
+    def numbers_noise(self, tops: int, key: bytes, share: int, count: int, law: Symmetric) -> Integers:
         raise AssertionError((tops, key, share, count, law))
 
-    def choices(self, number: int, count: int, law: Sampler) -> Integers:
+    def choice_noise(self, number: int, count: int, law: Sampler) -> Integers:
         assert isinstance(law, Geometric)
         assert count == len(WORKLOAD) - number
         self.law = law
         return np.zeros(count, dtype=np.int64)
 
-    def typical(self, order: int, law: Symmetric) -> int:
+    def typical_error_noise(self, order: int, law: Symmetric) -> int:
         raise AssertionError((order, law))
 
-    def marginal(
+    def marginal_noise(
         self, tops: int | None, axes: Axes, cells: int, law: Symmetric, share: int | None = None
     ) -> Integers:
         del law

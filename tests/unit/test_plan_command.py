@@ -151,4 +151,4 @@ def test_what_is_no_error_to_aim_at_is_refused_and_plans_nothing(what: list[str]
     result = CliRunner().invoke(app, ["plan", "--epsilon", "1", *what, "--alpha", alpha])
     assert (result.exit_code, result.stdout) == (1, "")
     assert isinstance(result.exception, CommandError)
-    assert str(result.exception) == f"--alpha: {alpha} is no error to aim at; give a positive finite number"
+    assert str(result.exception) == f"--alpha: must be a positive finite number, not {alpha}"

@@ -1,1 +1,1 @@
-"""Accuracy: error bounds of mechanisms, computed from the laws of their noise."""
+"""Error bounds of mechanisms, computed from the laws of their noise."""

@@ -2,8 +2,8 @@
 
 A *half-width* h satisfies P(|noise| ≤ h) ≥ 95 %, so that the interval of ±h around the released
 number contains the true number with this probability, whatever the data. h depends only on the
-public calibration and question; the interval is post-processing of the released number. Sums of few
-draws are exact; other bounds err towards wider intervals. Proofs: docs/noise.md, "Confidence
+public calibration and question; the interval is post-processing of the released number. The h of a sum
+of few draws is exact, and that of other noise is never too small. Proofs: docs/noise.md, "Confidence
 intervals".
 """
 
@@ -46,7 +46,7 @@ _COVERED_DEVIATIONS: Final = 24
 """A transform covers this many standard deviations; the rest has probability below 1e−6."""
 _TRANSFORM_ERROR: Final = 2e-6
 _LARGEST_ODDS: Final = 1e9
-"""From these odds on, a share counts as 1."""
+"""A share with larger odds counts as 1."""
 _MIXTURE_SHARE: Final = 0.02
 """Shares of the missing probability for each of a bound's two rare events."""
 _EXACT_VARIANCE: Final = 1 << 20

@@ -54,7 +54,7 @@ EPSILON_UNITS = 10**12
 DELTA_UNITS = 10**30
 """Units per 1 of δ."""
 DELTA_DIGITS = 12
-"""Significant decimal digits of a plan's δ; with a fixed step, a small δ would have too few digits."""
+"""Significant decimal digits of a plan's δ."""
 PARTS_PER_CHARGE = 1 << 20
 """Parts into which an ordinary charge is divided; prices are whole parts."""
 
@@ -117,7 +117,7 @@ class Cost:
         return self._combine(other, max) == other
 
     def minimum_with(self, other: Cost) -> Cost:
-        """Return the minimum of each component."""
+        """Return the cost whose components are the smaller ones of both."""
         return self._combine(other, min)
 
     def _combine(self, other: Cost, combine: Callable[[int, int], int]) -> Cost:
@@ -195,7 +195,7 @@ def stream_cost(calibration: Calibration, accountant: str, *, uneven: bool = Fal
     """Return the most that a stream may spend.
 
     Under ``pure`` this is its (ε, δ), with δ = 0 if basic composition of its pure parts gives ε.
-    Under ``zcdp`` it is the sum of their ε, and ρ: Σ ε²/2 over the parts (Bun & Steinke 2016,
+    Under ``zcdp`` it is the sum of the parts' ε, and ρ: Σ ε²/2 over the parts (Bun & Steinke 2016,
     Proposition 1.4, Lemma 1.7) plus the ρ of Gaussian noise. With ``uneven`` prices
     (`stream.privacy.planning.prices.are_uneven`) all charges together are one part.
     """

@@ -144,8 +144,8 @@ def optimal_epsilon(epsilon_round: float, rounds: int, delta: float) -> float:
 def optimal_round_epsilon(epsilon: float, delta: float, rounds: int) -> float:
     """Return the largest ε0, rounded down, at which the rounds are (ε, δ)-DP together.
 
-    ``optimal_delta(ε0, rounds, epsilon) <= delta`` holds for the returned double, which is below
-    the best ε0 by at most one part in 10^10. With ``delta`` 0 it is ε/c, rounded so that c·ε0 <= ε
+    ``optimal_delta(ε0, rounds, epsilon) <= delta`` holds for the returned double, which is at most one
+    part in 10^10 below the best ε0. With ``delta`` 0 it is ε/c, rounded so that c·ε0 <= ε
     exactly.
     """
     low = rounded_down(Fraction(epsilon) / rounds)

@@ -48,7 +48,7 @@ def _format_delta(value: float) -> str:
 
 
 def require_monotone_counts(monotone: bool, neighbors: str, unit: str = "row") -> None:
-    """Refuse monotone counts if neighbors replace a row: then one count rises and another falls."""
+    """Refuse monotone counts if neighbors replace a row, because one count rises and another falls."""
     if monotone and neighbors == "replace":
         raise RefusedError(
             f"mechanism.monotone: counts are not monotone when neighbors replace a {unit}; leave it false, or register the source with "

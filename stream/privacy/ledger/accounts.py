@@ -37,7 +37,7 @@ from stream.privacy.ledger.grants import Claim, Grant, describe_promise, period_
 from stream.privacy.ledger.retirement import RetiredGrants
 
 CountedGrant = Grant | RetiredGrants
-"""What has a claim on a budget: one grant, or the sums of retired ones."""
+"""An object with claims on budgets: one grant, or the sums of retired grants."""
 
 
 class BudgetAmounts(TypedDict):
@@ -51,9 +51,9 @@ class BudgetAmounts(TypedDict):
 
 @dataclass(slots=True)
 class Ceiling:
-    """A limit (``total``) and the sums of the grants that count against it.
+    """A limit (``total``), and the sums of the grants that count against it.
 
-    Error texts contain ``label`` as its name, and ``remedy`` as further advice.
+    Error texts name it by ``label``, and add the advice ``remedy``.
     """
 
     label: str
@@ -174,7 +174,7 @@ class Budget(Ceiling):
         """
         if analyst is not None and self.allotments and not self.allotments_of(analyst):
             raise RefusedError(
-                f"analyst '{analyst}' has no allotment on {self.label}, and others have; ask for an allotment"
+                f"analyst '{analyst}' has no allotment on {self.label}, which is allotted to others; ask for an allotment"
             )
         return [(ceiling, cost) for ceiling in self.ceilings(analyst)]
 

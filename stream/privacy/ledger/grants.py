@@ -183,7 +183,7 @@ class Grant:
 
     @property
     def is_over(self) -> bool:
-        """True if the stream has ended and its figures are final, unless a halted stream is closed."""
+        """True if the stream has ended and its totals are final; a halted one may still be closed."""
         return self.settled and (self.state == "closed" or (self.ending == "halted" and not self.lost))
 
     @property
@@ -288,7 +288,7 @@ def plan_extension(
     before = charged_answers(calibration, extensions)
     if answers == 0:
         raise PlanError(
-            f"epsilon: {epsilon!r} pays for no further charged answer of this stream, each of which costs "
+            f"epsilon: {epsilon!r} pays for no further charged answer; each costs "
             f"{_rounded_up_decimal(each)!r}; give at least as much"
         )
     if before + answers > MAX_ANSWERS:

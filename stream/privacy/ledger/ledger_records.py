@@ -49,7 +49,7 @@ def restore_ledger(ledger: Ledger, records: Iterable[LedgerRecord]) -> None:
             )
             owner.budget.allot(record.allotment, record.analysts, (record.epsilon, record.delta), ())
     _restore_retired(ledger, latest.values())
-    # Most streams have equal plans: share one object.
+    # Most streams have equal plans, so they share one object.
     plans: dict[Calibration, Calibration] = {}
     for record in latest.values():
         if isinstance(record, GrantRecord):
@@ -161,7 +161,7 @@ RESULTS_KEPT_BY_MECHANISM: Final = {
     "lazy_histogram": _KEPT_RELEASE,
     "sparse_project": _KEPT_RELEASE,
 }
-"""Subject and verb of a text about the results that a mechanism keeps from a version of the data.
+"""Subject and verb for a text about the results that a mechanism keeps from a version of the data.
 
 The noise of these mechanisms must never be added to another version. All other mechanisms draw new
 noise for each question and answer from the current version (docs/tables.md, "New versions").

@@ -18,8 +18,8 @@ def restore_ends(ledger: Ledger, ends: Iterable[tuple[str, str, int]]) -> None:
 def retire_stream(ledger: Ledger, source: str, stream: str) -> None:
     """Replace an ended stream by the digest of its name; its amounts stay in all sums.
 
-    Nothing that a budget counts changes, so no later decision does. A halted stream is not refunded
-    any more.
+    No budget's sums change, so later decisions do not change either. If the stream is halted, it can no
+    longer be closed and refunded.
     """
     account = ledger.accounts[source]
     grant = account.grants.pop(stream)

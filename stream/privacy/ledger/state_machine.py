@@ -40,7 +40,7 @@ from stream.privacy.planning.prices import are_uneven
 TRANSITIONS: Final[Mapping[StreamState, frozenset[StreamState]]] = {
     # Open: by an extension. Exhausted: its grant is used up. Halted: by a request or its worker.
     "open": frozenset({"open", "exhausted", "halted", "closed"}),
-    # An extension opens it again, and a request closes it. Halting it only prevents extensions.
+    # An extension opens it again, a request closes it, and a halt only prevents extensions.
     "exhausted": frozenset({"open", "closed"}),
     "halted": frozenset({"closed"}),
     "closed": frozenset(),
@@ -107,7 +107,7 @@ class Ledger:
         """Return a source's account; raise RefusedError if there is none."""
         if source not in self.accounts:
             if self.retired_names.has("source", source):
-                raise RefusedError(f"source '{source}' was a period, which is over and retired")
+                raise RefusedError(f"source '{source}' was a period that is over and retired")
             raise RefusedError(f"source '{source}' is not registered; register it first")
         return self.accounts[source]
 

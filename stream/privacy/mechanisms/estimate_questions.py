@@ -1,12 +1,12 @@
 """Questions about a tensor of cells, and the error of an estimate on them in whole steps.
 
-A question has one error, which one person changes by at most 1024 steps (one row). It is in units
-of the number's sensitivity; if a question has several numbers, it is the largest of their errors.
+A question has one error, in units of its number's sensitivity, which one person changes by at most
+1024 steps (one row). If a question has several numbers, its error is the largest of their errors.
 
 - ``axes``: the axes (attributes) that the question depends on, in increasing order.
 - ``key``: canonical bytes, equal for equal questions.
-- ``unit``: a number divided by it is the requested quantity; ``width``: sensitivity of a number.
-- ``count``: how many numbers are requested; ``summed``: the most cells that one number sums.
+- ``unit``: a number divided by ``unit`` is the requested quantity; ``width``: a number's sensitivity.
+- ``count``: number of requested numbers; ``summed``: the most cells that one number sums.
 - ``whole``: True if all summed cells have full and equal weight.
 - ``ranges``: True if the cells of each number form a range of values on every axis.
 """
@@ -76,7 +76,7 @@ class LinearQuestion:
         """True if these cells are a range on every axis and have equal weights."""
         return self.whole and self._extent[1]
 
-    def numbers(self, cells: TensorCells) -> Numbers:
+    def compute_numbers(self, cells: TensorCells) -> Numbers:
         """Return the weighted sum."""
         return (sum(factor * weighting.value(cells) for factor, weighting in self.parts),)
 
@@ -111,7 +111,7 @@ class Box:
         """Number of counted cells."""
         return math.prod(map(operator.sub, self.high, self.low))
 
-    def numbers(self, cells: TensorCells) -> Numbers:
+    def compute_numbers(self, cells: TensorCells) -> Numbers:
         """Return the count in steps."""
         [number] = box_numbers([self], cells)
         return (number,)
@@ -166,7 +166,7 @@ class CellGroups:
         """True if every group is a range of each axis."""
         return extent_of(self.mask)[1]
 
-    def numbers(self, cells: TensorCells) -> Numbers:
+    def compute_numbers(self, cells: TensorCells) -> Numbers:
         """Return the counts in steps, in row-major order."""
         return tuple((self._group_sums(np.where(self.mask, cells.tensor, 0)) * WEIGHT_STEPS).tolist())
 
@@ -183,9 +183,9 @@ class CellGroups:
 
 @dataclass(frozen=True, eq=False)
 class Rates(CellGroups):
-    """The hits of each group (rows in ``hits``) and then its misses (other rows in the mask).
+    """Two counts of each group: its hits (rows in ``hits``) and its misses (other rows in the mask).
 
-    Hits and misses are counts of disjoint sets of cells, as the counts of groups are.
+    Like the counts of groups, they count disjoint sets of cells.
     """
 
     hits: npt.NDArray[np.bool_] = field(kw_only=True)
@@ -205,7 +205,7 @@ class Rates(CellGroups):
         """True if every count is of a range of each axis."""
         return all(extent_of(part)[1] for part in self._parts)
 
-    def numbers(self, cells: TensorCells) -> Numbers:
+    def compute_numbers(self, cells: TensorCells) -> Numbers:
         """Return the hits and then the misses of all groups in steps, in row-major order."""
         sums = [self._group_sums(np.where(part, cells.tensor, 0)) * WEIGHT_STEPS for part in self._parts]
         return tuple(number for part in sums for number in part.tolist())
@@ -217,9 +217,9 @@ class Rates(CellGroups):
 
 @dataclass(frozen=True, eq=False)
 class ShareQuestion(Rates):
-    """The share of all rows that a count has: its hits and misses, as of a rate.
+    """The share of all rows that a count has, as two counts: its hits and its misses.
 
-    If a ⊤ measures it, the number of ``counted`` is published, as for the count alone.
+    If a ⊤ measures it, only the count (``counted``) is published.
     """
 
     counted: SingleNumber = field(kw_only=True)
@@ -227,10 +227,10 @@ class ShareQuestion(Rates):
 
 @dataclass(frozen=True, eq=False)
 class Ranks:
-    """The cumulative counts of an attribute in each group: rows with each code or a smaller one.
+    """The cumulative counts of an attribute in each group, from which its quantiles follow.
 
-    Quantiles are functions of them. One row changes each count by at most 1, and the
-    error is the largest of their errors. ``mask`` and ``grouped`` are as in `CellGroups`, and
+    There is a count for each code, of the rows with this code or a smaller one. One row changes
+    each count by at most 1, and the error is the largest of their errors. ``mask`` and ``grouped`` are as in `CellGroups`, and
     ``ordered`` is the attribute's axis of the mask.
     """
 
@@ -258,7 +258,7 @@ class Ranks:
         """True if the cells of each count are a range of each axis."""
         return extent_of(self.mask)[1]
 
-    def numbers(self, cells: TensorCells) -> Numbers:
+    def compute_numbers(self, cells: TensorCells) -> Numbers:
         """Return the cumulative counts in steps; the attribute's codes vary fastest."""
         return tuple((self._cumulative_sums(np.where(self.mask, cells.tensor, 0)) * WEIGHT_STEPS).tolist())
 
@@ -275,8 +275,8 @@ class Ranks:
 class Spreads:
     """Count, sum and sum of squares of an attribute in each group, from which its variance follows.
 
-    One person changes each by at most its place in ``moves``, per row; the error is the largest of
-    their errors in these units. ``mask``, ``grouped`` and ``ordered`` are as in `Ranks`, and only
+    ``moves`` has the sensitivity of each of the three numbers to one row. The error is the largest of
+    their errors, in units of the sensitivity. ``mask``, ``grouped`` and ``ordered`` are as in `Ranks`, and only
     the codes from ``first`` up to ``end`` count.
     """
 
@@ -305,7 +305,7 @@ class Spreads:
         found: int = self._counts(self.mask.astype(np.int64)).sum(axis=-1).max(initial=0).item()
         return found
 
-    def numbers(self, cells: TensorCells) -> Numbers:
+    def compute_numbers(self, cells: TensorCells) -> Numbers:
         """Return the three numbers of each group."""
         counts = self._counts(np.where(self.mask, cells.tensor, 0))
         return tuple(number for group in counts for number in moments(group[self.first : self.end]))
@@ -327,8 +327,8 @@ class Spreads:
 class MeanQuestion:
     """The mean of an attribute: the sum of (value − minimum), divided by the number of rows.
 
-    With m the estimate of the mean, the error is the larger of the count's error and of
-    |sum − m·count| / range; one person changes each of both by at most one row.
+    With m the estimate of the mean, the error is the larger one of the count's error and
+    |sum − m·count| / range. One person changes either by at most one row.
     """
 
     rows: LinearQuestion
@@ -352,14 +352,14 @@ class MeanQuestion:
         """Number of summed cells."""
         return self.rows.summed
 
-    def numbers(self, cells: TensorCells) -> Numbers:
+    def compute_numbers(self, cells: TensorCells) -> Numbers:
         """Return the sum above the minimum, and the count in steps."""
-        return (*self.total.numbers(cells), *self.rows.numbers(cells))
+        return (*self.total.compute_numbers(cells), *self.rows.compute_numbers(cells))
 
     def error(self, private: Numbers, estimates: Numbers) -> int:
         """Return the larger one of both errors."""
         scaled = _mean_steps(estimates, self.range)
-        # In steps of a value: the sensitivity is at most the range, which contains the mean.
+        # The mean is within the range, so the sensitivity is at most the range, in steps of a value.
         difference = abs(WEIGHT_STEPS * private[0] - scaled * private[1] // WEIGHT_STEPS)
         counts = abs(private[1] - estimates[1])
         return max(counts, difference // max(1, self.range))
@@ -370,16 +370,16 @@ class MeanQuestion:
 
 
 BYTES_PER_NUMBER: Final = 256
-"""Bytes that a number of an answer takes, with error bound and interval, as estimated and published."""
+"""Bytes that a number of an answer takes in memory, with its error bound and interval."""
 _BYTES_PER_CHARACTER: Final = 8
-"""Bytes that a character of a question's key takes: in the texts and in the predicates."""
+"""Bytes per character of a question's key, for its texts and predicates."""
 
 ResolvedQuestion = LinearQuestion | Box | CellGroups | Ranks | Spreads | MeanQuestion
 """A resolved question; its numbers are integers in units of 1/``unit``."""
 
 
 def memory_of_question(question: ResolvedQuestion) -> int:
-    """Return about how many bytes a resolved question takes, with an answer to it."""
+    """Return the approximate memory, in bytes, of a resolved question with its answer."""
     match question:
         case LinearQuestion():
             arrays = sum(part.indexes.nbytes + part.weights.nbytes for _, part in question.parts)
@@ -414,7 +414,7 @@ def extent_of(weights: npt.NDArray[np.generic]) -> tuple[int, bool]:
 
 
 def single_parts(questions: Sequence[ResolvedQuestion]) -> list[tuple[int, Weighting]]:
-    """Return place and weights of each question whose weights consist of a single part."""
+    """Return index and weights of each question whose weights consist of a single part."""
     found = []
     for place, question in enumerate(questions):
         if isinstance(question, LinearQuestion) and (weighting := question.single_part) is not None:

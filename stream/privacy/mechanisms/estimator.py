@@ -67,36 +67,40 @@ _REFUSALS: Final = ("refused", "limited")
 
 @dataclass(frozen=True, slots=True)
 class EstimateAnswer:
-    """One answer: ``numbers`` in the question's unit, each with the error bound in ``reach``.
+    """One answer.
 
-    ``kind`` is ``settled`` (a measurement bounds the error), ``below`` (⊥), ``above`` (⊤),
-    ``priced`` (measured alone), ``unpromised`` (no whole charge is left; ``reach`` is None),
-    ``refused`` (the grant does not pay) or ``limited`` (may cost more than the question's limit).
-    ``parts`` are charged; for ``refused`` and ``limited`` they would be. ``numbered`` is True if a
-    ⊤ published a number, ``marginal`` False if no marginal was measured. ``intervals`` has the 95 %
-    confidence interval of each number, in its unit, if the numbers were measured; for a mean, the
-    first has the half-width of sum − mean·rows around the sum. ``together`` is False if some two
-    attributes of an estimated number were never measured together, or the only one never.
-    ``typical`` is the root distance R of the typical error of estimates, if it is known.
+    - ``kind``: ``settled`` (a measurement bounds the error), ``below`` (⊥), ``above`` (⊤), ``priced``
+      (measured alone), ``unpromised`` (no whole charge is left), ``refused`` (the grant does not pay)
+      or ``limited`` (may cost more than the question's limit).
+    - ``numbers``: the published numbers in the question's unit, each with its error bound in
+      ``reach``; ``unpromised`` numbers have none.
+    - ``has_number``: True if a ⊤ published a number; ``has_marginal``: False if no marginal was
+      measured.
+    - ``charged_parts``: parts of a charge; what ``refused`` and ``limited`` questions would cost.
+    - ``intervals``: the 95 % confidence interval of each measured number. For a mean, the first one
+      is around the sum, with the half-width of sum − mean·rows.
+    - ``is_covered``: False for an estimate about an attribute, or two attributes, that no measured
+      marginal contains.
+    - ``typical``: the root distance R of the typical error of estimates, if it is known.
     """
 
     kind: Literal["settled", "below", "above", "unpromised", "priced", "refused", "limited"]
     numbers: Numbers
     reach: tuple[float, ...] | None
-    numbered: bool = False
-    parts: int = 0
-    marginal: bool = True
+    has_number: bool = False
+    charged_parts: int = 0
+    has_marginal: bool = True
     intervals: tuple[tuple[int, int], ...] | None = None
-    together: bool = True
+    is_covered: bool = True
     typical: float | None = None
 
 
 @dataclass(slots=True, eq=False)
 class _FreeAnswer:
-    """The answer to a question unless it is ⊤.
+    """The answer to a question if a comparison with the table is not ⊤.
 
-    ``compared`` is True if it must be compared with the table first, ``below`` if that was ⊥ since
-    the last ⊤.
+    ``compared`` is True if a comparison is necessary. ``below`` is True if there was one since the
+    last ⊤, with the result ⊥.
     """
 
     step: EstimateAnswer
@@ -108,10 +112,12 @@ class _FreeAnswer:
 class Estimator:
     """The measurements of one stream, and the estimates that follow from them.
 
-    ``sizes`` has the number of values of each attribute, ``rows`` is the (noisy) row count, and
-    ``private`` returns true counts. ``workload`` has the sets of attributes of which the warm start
-    chooses, ``expected`` those over which typical errors are means. ``tops`` counts all charged
-    answers; ``parts_left`` is the rest of the grant, in parts of a ⊤'s charge.
+    - ``sizes``: number of values of each attribute; ``rows``: the row count, which may be noisy.
+    - ``private``: returns the true counts of a marginal.
+    - ``workload``: the sets of attributes from which the warm start chooses; ``expected``: the sets
+      over which typical errors are means.
+    - ``tops``: number of charged answers so far; ``parts_left``: the rest of the grant, in parts of a
+      ⊤'s charge.
     """
 
     sizes: tuple[int, ...]
@@ -131,7 +137,7 @@ class Estimator:
         self._promise = self.calibration.sparse_vector.alpha
         self._measured = Measurements(self.sizes, self.calibration, self.private, self.draws, self.memory)
         self._has_workload = self.calibration.warm_start == "workload"
-        # Many measured pairs that depend strongly on each other fit slowly together.
+        # A fit to many pairs of attributes that depend strongly on each other is slow.
         self._uses_one_estimate = math.prod(self.sizes) <= WHOLE_CELLS and not self._has_workload
         self._opening_complete, self._opening_charged = False, not self._has_workload
         self._typical: TypicalErrors | None = None
@@ -142,15 +148,15 @@ class Estimator:
 
     @property
     def nbytes(self) -> int:
-        """About how many bytes the estimator takes without the values in ``memory``."""
+        """Approximate memory in bytes, without the values in ``memory``."""
         bounds = self._on_tops.weight + self._reaches.weight + self._provenance.weight
         return self._measured.nbytes + self._free_answers.weight + _BYTES_PER_BOUND * bounds
 
     def add_measurement(self, question: ResolvedQuestion | None, axes: Axes, share: int | None = None) -> None:
         """Add the measurement of a charged answer: the marginal on ``axes``.
 
-        ``question`` is given if its numbers were measured too. With ``share`` it was measured
-        alone for this many parts; then empty ``axes`` mean that no marginal was measured.
+        ``question`` is given if its numbers were measured too, and ``share`` if it was measured alone,
+        for this many parts. If ``axes`` are empty, no marginal was measured.
         """
         self._complete_opening()
         self._measured.add(self.tops, axes, question, share)
@@ -214,7 +220,7 @@ class Estimator:
             if start in limits:
                 parts, tested = self._largest_charge(questions[start], requested_errors.get(start))
                 if limits[start] < parts <= self.parts_left:
-                    steps.append(EstimateAnswer("limited", (), None, parts=parts, marginal=tested))
+                    steps.append(EstimateAnswer("limited", (), None, charged_parts=parts, has_marginal=tested))
                     continue
             if start in requested_errors:
                 steps.append(self._answer_within(questions[start], requested_errors[start]))
@@ -226,7 +232,7 @@ class Estimator:
             first_top = (
                 self._first_above(block, free_answers) if self.parts_left >= PARTS_PER_CHARGE else len(block)
             )
-            unpaid = EstimateAnswer("refused", (), None, parts=PARTS_PER_CHARGE)
+            unpaid = EstimateAnswer("refused", (), None, charged_parts=PARTS_PER_CHARGE)
             steps += [
                 unpaid if free_answer.step.kind == "unpromised" and not beyond else free_answer.step
                 for free_answer in free_answers[:first_top]
@@ -245,7 +251,7 @@ class Estimator:
         limit = alpha * question.unit
         if index is not None and reach <= limit:
             cells = None if numbered else self._cells_on(index, question.axes)
-            centres = self._measured.numbers(index) if cells is None else question.numbers(cells)
+            centres = self._measured.noisy_numbers(index) if cells is None else question.compute_numbers(cells)
             half = self._half_width(question, index, numbered=numbered)
             estimate = self._answers_without_top([question])[0].step.numbers
             return self._clamp_estimate(question, estimate, centres, reach, half, limit)
@@ -256,31 +262,31 @@ class Estimator:
             return EstimateAnswer("refused", (), None)
         price, marginal = price_alone(self.calibration, question, alpha)
         if price.parts > self.parts_left:
-            return EstimateAnswer("refused", (), None, parts=price.parts)
+            return EstimateAnswer("refused", (), None, charged_parts=price.parts)
         self.add_measurement(question, question.axes if marginal else (), price.share)
         index = len(self._measured.listed) - 1
-        numbers, reach = self._measured.numbers(index), float(self._measured.listed[index].reach)
+        numbers, reach = self._measured.noisy_numbers(index), float(self._measured.listed[index].reach)
         half = self._half_width(question, index, numbered=True)
         return EstimateAnswer(
             "priced",
             numbers,
             (reach,) * len(numbers),
-            parts=price.parts,
-            marginal=marginal,
+            charged_parts=price.parts,
+            has_marginal=marginal,
             intervals=_intervals_around(numbers, half),
         )
 
     def _compare_with_threshold(self, question: ResolvedQuestion, slack: int) -> EstimateAnswer:
-        """Compare with the threshold raised by ``slack`` steps; the promise is raised as much."""
+        """Compare with the threshold plus ``slack`` steps; the promised error grows by as much."""
         estimate = self._answers_without_top([question])[0].step.numbers
         threshold = self.calibration.threshold + slack
         key = question.key + threshold.to_bytes(_THRESHOLD_BYTES, "big") if slack else question.key
-        error = int(self._errors([question], [estimate])[0]) + int(self.draws.queries(self.tops, [key])[0])
+        error = int(self._errors([question], [estimate])[0]) + int(self.draws.query_noise(self.tops, [key])[0])
         if error >= threshold + self.draws.barrier(self.tops):
             return self._measure(question)
         return self._estimate(question.axes, estimate, self._promise + slack / WEIGHT_STEPS)
 
-    # Methods from here on read public values only (noisy counts are public):
+    # The methods from here on read public values only; noisy counts are public.
 
     def number_noise_fits(self, question: ResolvedQuestion) -> bool:
         """Return True if the noise of the number that a ⊤ would publish, if any, fits 52 digits."""
@@ -323,10 +329,14 @@ class Estimator:
         if not takes_alpha(self.calibration):
             return EstimateAnswer("refused", (), None)
         price, _ = price_alone(self.calibration, question, alpha)
-        return EstimateAnswer("refused", (), None, parts=price.parts) if price.parts > self.parts_left else None
+        return (
+            EstimateAnswer("refused", (), None, charged_parts=price.parts)
+            if price.parts > self.parts_left
+            else None
+        )
 
     def _published(self, question: ResolvedQuestion) -> ResolvedQuestion:
-        """Return the count in place of a share that no measurement settles, if one settles the count."""
+        """Return a share's count if a measurement settles the count but none settles the share."""
         if not isinstance(question, ShareQuestion) or self._is_settled(question):
             return question
         return question.counted if self._is_settled(question.counted) else question
@@ -367,7 +377,7 @@ class Estimator:
         together, typical = known
         reaches = None if reach is None else (reach,) * len(numbers)
         kind: Literal["below", "unpromised"] = "unpromised" if reach is None else "below"
-        return EstimateAnswer(kind, numbers, reaches, together=together, typical=typical)
+        return EstimateAnswer(kind, numbers, reaches, is_covered=together, typical=typical)
 
     def _shares(self, axes: Axes, measured: Measurements | None = None) -> TensorCells:
         """Return the estimated shares on ``axes``, from all measurements or from those given."""
@@ -410,7 +420,7 @@ class Estimator:
             if numbered:
                 half = self._half_width(question, index, numbered=True)
                 answers[place] = self._clamp_estimate(
-                    question, estimates[place], self._measured.numbers(index), reach, half
+                    question, estimates[place], self._measured.noisy_numbers(index), reach, half
                 )
             else:
                 by_source.setdefault(index, []).append((place, reach))
@@ -424,10 +434,10 @@ class Estimator:
         return answers
 
     def _nearest(self, question: ResolvedQuestion) -> tuple[float | Fraction, int | None, bool]:
-        """Return the most accurate measurement of a question: error bound, index, and its kind.
+        """Return the error bound and the index of the most accurate measurement of a question.
 
-        The index is None if there is none. The flag is True if the question's own numbers were
-        measured, False for a marginal.
+        The index is None if there is no measurement. The third value is True if the question's own
+        numbers were measured, False for a marginal.
         """
         own_index, width = self._measured.best_by_question.get(question.key), question.width
         best = math.inf if own_index is None else self._measured.listed[own_index].reach * width
@@ -487,7 +497,7 @@ class Estimator:
     def _half_width(self, question: ResolvedQuestion, index: int, *, numbered: bool) -> int:
         """Return the half-width of the confidence interval of each number of a measurement.
 
-        With ``numbered`` the question's numbers were measured, otherwise a marginal that covers it.
+        ``numbered`` is True if the question's own numbers were measured, False for a marginal.
         """
         one = self._measured.listed[index]
         if not numbered:
@@ -495,7 +505,7 @@ class Estimator:
             return half_width(one.law, question.summed * more, _miss(question)) * question.width
         if one.share is None:
             return half_width(number_law(self.calibration, question.width))
-        # A marginal that was measured alone has one cell for each number.
+        # If a marginal was measured alone, each of its cells is one number.
         return half_width(one.law) * (question.width if one.axes else 1)
 
     def _cells_on(self, index: int, axes: Axes) -> TensorCells:
@@ -515,12 +525,12 @@ class Estimator:
         numbered = isinstance(question, SingleNumber) and bound > self._promise
         return numbered, self.calibration.sparse_vector.answer_alpha if numbered else bound
 
-    # Methods from here on read private values, which are published only with noise:
+    # The methods from here on read private values, which are published only with noise.
 
     def _first_above(self, questions: Sequence[ResolvedQuestion], free_answers: Sequence[_FreeAnswer]) -> int:
-        """Return the place of the first ⊤, or the number of questions if there is none.
+        """Return the index of the first ⊤, or the number of questions if there is none.
 
-        A question that was ⊥ after the same number of ⊤s is ⊥ again: error and noise are equal.
+        A question that was ⊥ after the same number of ⊤s is ⊥ again, because error and noise are equal.
         """
         asked = [
             place
@@ -531,7 +541,7 @@ class Estimator:
             return len(questions)
         compared = [questions[place] for place in asked]
         errors = self._errors(compared, [free_answers[place].step.numbers for place in asked])
-        noise = self.draws.queries(self.tops, [question.key for question in compared])
+        noise = self.draws.query_noise(self.tops, [question.key for question in compared])
         above = errors + noise >= self.calibration.threshold + self.draws.barrier(self.tops)
         first = int(np.argmax(above)) if above.any() else len(asked)
         for place in asked[:first]:
@@ -563,9 +573,12 @@ class Estimator:
         index = len(self._measured.listed) - 1
         measured = self._measured
         if numbered:
-            numbers, half = measured.numbers(index), self._half_width(question, index, numbered=True)
+            numbers, half = measured.noisy_numbers(index), self._half_width(question, index, numbered=True)
         else:
-            numbers, law = question.numbers(TensorCells(measured.counts(index))), measured.listed[index].law
+            numbers, law = (
+                question.compute_numbers(TensorCells(measured.counts(index))),
+                measured.listed[index].law,
+            )
             # The weights of a mean's difference sum − mean·rows are at most its range.
             width = max(1, question.range) if isinstance(question, MeanQuestion) else question.width
             half = (
@@ -584,7 +597,7 @@ class Estimator:
 
 
 def _miss(question: ResolvedQuestion) -> float:
-    """Return the probability with which an interval misses; hits and misses of a rate share it."""
+    """Return the probability with which an interval misses; a rate divides it between two counts."""
     return MISS_PROBABILITY / 2 if isinstance(question, Rates) else MISS_PROBABILITY
 
 
@@ -601,6 +614,6 @@ def _numbers_of_questions(questions: Sequence[ResolvedQuestion], cells: TensorCe
     for (place, _), value in zip(single, weighted_sums([one for _, one in single], cells).tolist(), strict=True):
         numbers[place] = (value,)
     return [
-        question.numbers(cells) if cached is None else cached
+        question.compute_numbers(cells) if cached is None else cached
         for question, cached in zip(questions, numbers, strict=True)
     ]

@@ -1,7 +1,7 @@
 """The measurements of one stream: marginals and numbers with their noise.
 
-Noisy counts are a function of the list of measurements, the table and the key; they are computed
-again if a cache drops them. The list, and what follows from it without the counts, is public.
+Noisy counts are a function of the list of measurements, the table and the key, so they are computed
+again if a cache drops them. The list is public.
 """
 
 from __future__ import annotations
@@ -34,12 +34,12 @@ from stream.privacy.planning.estimate_plans import (
 from stream.privacy.planning.prices import Price, estimate_price, noise_rate, numbers_failure
 
 CONNECTED_CELLS: Final = 1 << 12
-"""Attributes are connected by others if all have at most this many cells together."""
+"""Attributes may be connected by others as long as all have at most this many cells together."""
 
 
 @dataclass(frozen=True, slots=True)
 class OwnMeasurement:
-    """A question measured alone: law of the noise, and error bound in units of sensitivity."""
+    """A question measured alone: its noise, and its error bound in units of sensitivity."""
 
     law: Symmetric
     reach: Fraction
@@ -50,13 +50,13 @@ def price_alone(
 ) -> tuple[Price, bool]:
     """Return the least price at which every number is within ``alpha``.
 
-    The flag is True if measuring the marginal has this price.
+    The second value is True if this is the price of measuring the marginal.
     """
     steps = alpha * question.unit
     numbers = estimate_price(calibration, _width(calibration, question), question.count, math.floor(steps))
     if not question.whole or question.summed != 1:
         return numbers, False
-    # Each number is one full cell: under add-remove a marginal costs as much as one of its cells.
+    # Each number is one whole cell. Under add-remove a marginal costs as much as one of its cells.
     rows = math.floor(steps / question.width)
     cells = estimate_price(calibration, calibration.marginal_sensitivity, question.count, rows)
     return (cells, True) if cells.parts <= numbers.parts else (numbers, False)
@@ -86,18 +86,18 @@ class Draws(Protocol):
     """Draws the noise of one stream."""
 
     def barrier(self, tops: int) -> int:
-        """Return ρ."""
+        """Return the threshold's noise ρ."""
 
-    def queries(self, tops: int, keys: Sequence[bytes]) -> IntegerArray:
-        """Return ν of questions after ``tops`` ⊤s."""
+    def query_noise(self, tops: int, keys: Sequence[bytes]) -> IntegerArray:
+        """Return the noise ν of questions after ``tops`` ⊤s."""
 
-    def number(self, tops: int, key: bytes, law: Symmetric) -> int:
+    def number_noise(self, tops: int, key: bytes, law: Symmetric) -> int:
         """Return the noise of the number on a question's ⊤."""
 
-    def numbers(self, tops: int, key: bytes, share: int, count: int, law: Symmetric) -> IntegerArray:
+    def numbers_noise(self, tops: int, key: bytes, share: int, count: int, law: Symmetric) -> IntegerArray:
         """Return the noise of a question's numbers that are measured alone with ``share`` parts."""
 
-    def marginal(
+    def marginal_noise(
         self, tops: int | None, axes: Axes, cells: int, law: Symmetric, share: int | None = None
     ) -> IntegerArray:
         """Return the noise of a marginal's cells; ``tops`` is None in the opening.
@@ -105,10 +105,10 @@ class Draws(Protocol):
         ``share`` is set if the marginal was measured for one question alone.
         """
 
-    def choices(self, number: int, count: int, law: Sampler) -> IntegerArray:
+    def choice_noise(self, number: int, count: int, law: Sampler) -> IntegerArray:
         """Return the noise of the scores of ``count`` sets in round ``number`` of the opening."""
 
-    def typical(self, order: int, law: Symmetric) -> int:
+    def typical_error_noise(self, order: int, law: Symmetric) -> int:
         """Return the noise of the typical error of questions about ``order`` attributes."""
 
 
@@ -126,10 +126,11 @@ class Memory(Protocol):
 class MeasuredMarginal:
     """One measurement: a marginal on ``axes`` with the law of its noise.
 
-    ``question`` is set if its numbers were measured too; ``reach`` bounds their error, in units of
-    the sensitivity. With ``share`` the question was measured alone for this many parts; then empty
-    ``axes`` mean that no marginal was measured. ``unselected`` is True for a set of a workload that
-    was measured with all others, without a sign of dependence.
+    - ``question``: set if its numbers were measured too; ``reach``: their error bound, in units of the
+      sensitivity.
+    - ``share``: set if the question was measured alone, for this many parts. If ``axes`` are empty, no
+      marginal was measured.
+    - ``unselected``: True for a set of a workload that was not chosen, but measured because all were.
     """
 
     axes: Axes
@@ -148,7 +149,7 @@ class MeasuredMarginal:
 
 @dataclass(frozen=True, slots=True)
 class Covering:
-    """A measured marginal on all axes of a question, and more axes.
+    """A measured marginal whose axes include all axes of a question.
 
     Each cell of the question is the sum of ``more`` cells of the marginal.
     """
@@ -192,7 +193,7 @@ class Measurements:
         self._covering: RecentCache[Axes, list[Covering]] = RecentCache(_KEPT_INDICES)
         self._connected: RecentCache[tuple[Axes, int], Axes] = RecentCache(_KEPT_INDICES)
 
-    # Methods from here on read public values only:
+    # The methods from here on read public values only.
 
     def add(self, tops: int, axes: Axes, question: ResolvedQuestion | None, share: int | None) -> None:
         """Add the measurement of the answer after ``tops`` charges, as in `MeasuredMarginal`."""
@@ -216,7 +217,7 @@ class Measurements:
 
     @property
     def nbytes(self) -> int:
-        """About how many bytes the measurements take, with what is cached about them."""
+        """Approximate memory in bytes, with the caches."""
         indices = self._used.weight + self._covering.weight + self._connected.weight
         return _BYTES_PER_MEASUREMENT * len(self.listed) + _BYTES_PER_INDEX * indices
 
@@ -227,11 +228,11 @@ class Measurements:
             cache.clear()
 
     def connect_axes(self, axes: Axes, most: int = CONNECTED_CELLS) -> Axes:
-        """Return ``axes`` with the attributes that measured marginals connect them by.
+        """Return ``axes`` and further attributes, by which measured marginals connect them.
 
-        Two of the axes without a common measurement are connected by attributes that were measured
-        with both, smallest first, or else by the shortest chain of measurements, as long as all
-        have at most ``most`` cells together.
+        If no measurement contains two of the axes, attributes that were measured with both are added,
+        the smallest first, or else the attributes on the shortest chain of measurements between them.
+        All together have at most ``most`` cells.
         """
         if (cached := self._connected.get((axes, most))) is None:
             measured = [measurement.axes for measurement in self.listed]
@@ -242,7 +243,7 @@ class Measurements:
     def indices_for_fit(self, frame: Axes) -> tuple[int, ...]:
         """Return the indices of the measurements that a fit on the axes ``frame`` uses.
 
-        A measurement is used if it has two or more of these axes, or one that no earlier one has.
+        These have two or more of the axes, or an axis that no earlier measurement has.
         """
         if (cached := self._used.get(frame)) is None:
             used, covered = [], set[int]()
@@ -273,10 +274,10 @@ class Measurements:
         return cached
 
     def are_measured_together(self, axes: Axes) -> bool:
-        """Return True if each two of these axes, or the only one, are in a measured marginal."""
+        """Return True if a measured marginal contains each pair of these axes, or the only axis."""
         return all(self.covering_marginals(some) for some in combinations(axes, min(2, len(axes))))
 
-    # Methods from here on read private values, which are published only with noise:
+    # The methods from here on read private values, which are published only with noise.
 
     def counts(self, index: int) -> IntegerArray:
         """Return a measurement's noisy counts."""
@@ -284,29 +285,29 @@ class Measurements:
         if (cached := self.memory.get(key)) is None:
             measurement = self.listed[index]
             true = self.private(measurement.axes).tensor
-            noise = self.draws.marginal(
+            noise = self.draws.marginal_noise(
                 measurement.tops, measurement.axes, true.size, measurement.law, measurement.share
             )
             cached = true + noise.reshape(true.shape)
             self.memory.put(key, cached)
         return cached  # type: ignore[no-any-return]
 
-    def numbers(self, index: int) -> Numbers:
+    def noisy_numbers(self, index: int) -> Numbers:
         """Return the numbers that were published with a measurement."""
         measurement = self.listed[index]
         if measurement.question is None or measurement.tops is None:
             raise ValueError("this measurement has no published number")
         if measurement.share is not None and measurement.axes:
-            return measurement.question.numbers(TensorCells(self.counts(index)))
-        true = measurement.question.numbers(self.private(measurement.question.axes))
+            return measurement.question.compute_numbers(TensorCells(self.counts(index)))
+        true = measurement.question.compute_numbers(self.private(measurement.question.axes))
         if measurement.share is not None:
-            noise = self.draws.numbers(
+            noise = self.draws.numbers_noise(
                 measurement.tops, measurement.question.key, measurement.share, len(true), measurement.law
             )
             return tuple(number + drawn for number, drawn in zip(true, noise.tolist(), strict=True))
         return (
             true[0]
-            + self.draws.number(
+            + self.draws.number_noise(
                 measurement.tops, measurement.question.key, self._number_law(measurement.question)
             ),
         )
@@ -341,7 +342,9 @@ class Measurements:
             return move_to_product(NoisyMarginal(one.axes, counts, variance), singles, self.calibration.noise)
         if isinstance(question := one.question, SingleNumber) and one.share is None:
             weights = question.weights().astype(np.float64)
-            difference = self.numbers(index)[0] - question.numbers(TensorCells(self.counts(index)))[0]
+            difference = (
+                self.noisy_numbers(index)[0] - question.compute_numbers(TensorCells(self.counts(index)))[0]
+            )
             spread = variance * ordered_sum(weights * weights) + variance_of(self._number_law(question))
             counts = counts + weights * (variance * difference / spread)
         return NoisyMarginal(one.axes, counts, variance)

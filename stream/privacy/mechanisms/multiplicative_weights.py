@@ -44,10 +44,10 @@ class Noise(Protocol):
     def barrier(self, tops: int) -> int:
         """Return ρ + s of the round after ``tops`` ⊤s."""
 
-    def queries(self, tops: int, places: range) -> IntegerArray:
+    def query_noise(self, tops: int, places: range) -> IntegerArray:
         """Return ν of the questions at these places, after ``tops`` ⊤s."""
 
-    def answer(self, tops: int, place: int) -> int:
+    def answer_noise(self, tops: int, place: int) -> int:
         """Return the noise of the number on the ⊤ at this place."""
 
 
@@ -155,14 +155,14 @@ def answer_questions(
         block = range(len(steps), min(len(steps) + size, len(questions)))
         estimates = hypothesis.estimates(questions[block.start : block.stop], rows)
         margins = np.abs(private[block.start : block.stop] - estimates) - threshold
-        above = margins + noise.queries(tops, block) >= noise.barrier(tops)
+        above = margins + noise.query_noise(tops, block) >= noise.barrier(tops)
         first_top = int(np.argmax(above)) if above.any() else len(block)
         steps += [HypothesisAnswer(above=False, value=value) for value in estimates[:first_top].tolist()]
         if first_top == len(block):
             size *= 2
             continue
         place = block[first_top]
-        value = int(private[place]) + noise.answer(tops, place)
+        value = int(private[place]) + noise.answer_noise(tops, place)
         observed_error = value - int(estimates[first_top])
         step = HypothesisAnswer(
             above=True,

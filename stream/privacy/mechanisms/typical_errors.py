@@ -68,7 +68,7 @@ class TypicalErrors:
         if not sets or order not in self._orders:
             return None
         law = typical_law(self.opening.calibration, self._orders, order)
-        noisy = self._mean_distance(sets) + self.opening.draws.typical(order, law)
+        noisy = self._mean_distance(sets) + self.opening.draws.typical_error_noise(order, law)
         weight = sum(set_weights(sets, self.opening.sizes)) / (TYPICAL_UNIT * len(sets))
         return max(float(noisy), float(1 / law.rate)) / WEIGHT_STEPS * weight
 

@@ -48,7 +48,7 @@ def add_workload(measured: Measurements, workload: Sequence[Axes], rows: int) ->
                 scores = np.array(
                     [_score(measured, axes, rows, law, cached_estimates) for axes in remaining], dtype=np.int64
                 )
-            noise = measured.draws.choices(number, len(remaining), choice_law(calibration, rounds))
+            noise = measured.draws.choice_noise(number, len(remaining), choice_law(calibration, rounds))
             place = noisy_max(scores, noise)
         measured.append(MeasuredMarginal(remaining.pop(place), law, None, unselected=every))
         scores = np.delete(scores, place)

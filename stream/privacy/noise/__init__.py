@@ -9,6 +9,19 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any, Final
 
 if TYPE_CHECKING:
+    from stream.privacy.noise.keyed_words import (
+        SUBKEY_BYTES,
+        DrawRole,
+        block_words,
+        cell_noise,
+        cell_words,
+        event_subkey,
+        event_words,
+        name_words,
+        round_words,
+        stream_subkey,
+        stream_subkeys,
+    )
     from stream.privacy.noise.keys import NoiseKey, NoiseKeyError
     from stream.privacy.noise.samplers import (
         DELTA_PER_DRAW,
@@ -21,19 +34,6 @@ if TYPE_CHECKING:
         TwoSidedGeometric,
         gaussian,
         sampler,
-    )
-    from stream.privacy.noise.words import (
-        SUBKEY_BYTES,
-        DrawRole,
-        block_words,
-        cell_noise,
-        cell_words,
-        event_subkey,
-        event_words,
-        name_words,
-        round_words,
-        stream_subkey,
-        stream_subkeys,
     )
 
 __all__ = [
@@ -71,6 +71,6 @@ _WORDS: Final = frozenset(
 def __getattr__(name: str) -> Any:
     if name not in __all__:
         raise AttributeError(f"module 'stream.privacy.noise' has no attribute '{name}'")
-    home = "keys" if name in _KEYS else "words" if name in _WORDS or name.endswith("_words") else "samplers"
+    home = "keys" if name in _KEYS else "keyed_words" if name in _WORDS or name.endswith("_words") else "samplers"
     value = globals()[name] = getattr(import_module(f"stream.privacy.noise.{home}"), name)
     return value

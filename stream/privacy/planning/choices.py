@@ -89,11 +89,11 @@ _mechanisms: TypeAdapter[Mechanism] = TypeAdapter(Mechanism)
 
 @dataclass(frozen=True, slots=True)
 class Choice:
-    """A mechanism in the ranking, with the error ``alpha`` at the goal's ε.
+    """A mechanism in the ranking.
 
-    ``epsilon`` is the ε for the goal's error. ``why`` describes how ε is spent. If the mechanism
-    does not apply, ``why`` gives the reason, and ``alpha`` and ``epsilon`` are None. With ``alone``
-    the mechanism covers only the grouped attributes.
+    ``alpha`` is its error at the goal's ε, and ``epsilon`` the ε that it needs for the goal's error. ``why``
+    describes how ε is spent. If the mechanism does not apply, ``why`` is the reason, and ``alpha`` and
+    ``epsilon`` are None. With ``alone`` the mechanism is only over the grouped attributes.
     """
 
     kind: str

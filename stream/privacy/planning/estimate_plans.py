@@ -1,8 +1,8 @@
 """Planner of streams with an estimate: opening measurements, number of ⊤s, division of ε.
 
-A plan depends on public sizes alone. Noise on comparisons is one-sided, so that the error of a ⊥
-never exceeds the threshold plus the threshold's noise. The number of questions affects only how
-many ⊤s are caused by noise alone. Proofs: docs/proofs/pmw.md. Errors are in rows; a step is
+A plan depends on public sizes alone. The noise of comparisons is one-sided, so the error of a ⊥ never
+exceeds the threshold plus the threshold's noise. The number of questions affects only how many ⊤s
+noise alone causes. Proofs: docs/proofs/pmw.md. Errors are in rows; a step is
 1/1024 row.
 """
 
@@ -40,7 +40,7 @@ THRESHOLD_PART = 0.5
 """The part of β for the error of the threshold."""
 
 _FALSE_TOP_SHARE = 0.2
-"""Largest share of the ⊤s that noise alone may cause, on questions that the estimate answers well."""
+"""The largest share of the ⊤s that noise alone may cause; the estimate answers these questions well."""
 _WIDE_RARITY = 2.75
 """If pairs are measured, noise may cause a ⊤ on one in e^2.75 ≈ 16 questions about many cells."""
 
@@ -49,9 +49,11 @@ _WIDE_RARITY = 2.75
 class Comparisons:
     """The public parameters of the comparisons of estimate and table; errors are in rows.
 
-    ``updates`` is the number of ⊤s, and ``slack`` the tolerated error of the estimate. ``wide`` is
-    the noise scale (√½ standard deviations) of the noisiest sums of cells of measured pairs, on
-    which the threshold may depend; it is None if the opening measures no pairs.
+    - ``updates``: number of ⊤s.
+    - ``slack``: the error of the estimate that is tolerated, because it rarely causes a ⊤.
+    - ``wide``: the noise scale (√½ standard deviations) of the noisiest sum of cells of a measured
+      pair of attributes, which must rarely cause a ⊤ either. None if the opening measures no pairs,
+      or the threshold does not depend on them.
     """
 
     updates: int
@@ -65,27 +67,26 @@ class Comparisons:
         """ln of the number of questions per tolerated false ⊤ (one that only noise causes)."""
         return math.log(max(2.0, self.queries / (_FALSE_TOP_SHARE * self.updates)))
 
-    def threshold_rows(self, query: float) -> float:
-        """Return the threshold in rows for the ε₂ ``query`` of the queries' noise.
+    def threshold_rows(self, epsilon_2: float) -> float:
+        """Return the threshold in rows, given the ε₂ of the queries' noise.
 
-        The threshold is so high that an error of the slack, or the noise of a wide sum, rarely
-        causes a ⊤.
+        It is so high that neither an error of ``slack`` nor the noise of a wide sum often causes a ⊤.
         """
-        scale = 2.0 * self.updates / query
+        scale = 2.0 * self.updates / epsilon_2
         without_pairs = self.slack + scale * self.rarity
         return without_pairs if self.wide is None else max(without_pairs, self.wide + scale * _WIDE_RARITY)
 
-    def best_division(self, rest: float) -> tuple[float, float, float]:
-        """Return the division (ε₁, ε₂) of ``rest`` with the least error of ⊥s, and that error.
+    def best_division(self, epsilon: float) -> tuple[float, float, float]:
+        """Return the ε₁ and ε₂ with the sum ``epsilon`` and the least error of ⊥s, and that error.
 
-        The error is slack + a/ε₂ + b/ε₁, where ε₁ + ε₂ = ``rest``: it is least at
-        ε₁/``rest`` = √b/(√a + √b). With ``wide`` it is the maximum of two such sums, which is least
-        at the best point of either sum, or at a point where both are equal.
+        The error is slack + a/ε₂ + b/ε₁, which is least at ε₁/ε = √b/(√a + √b). With ``wide`` it is
+        the maximum of two such sums, which is least at the best point of either sum, or at a point
+        where both are equal.
         """
         least = -math.log(THRESHOLD_PART * self.beta)
 
         def query_at(rarity: float) -> float:
-            return rest / (1.0 + math.sqrt(least / (2.0 * self.updates * rarity)))
+            return epsilon / (1.0 + math.sqrt(least / (2.0 * self.updates * rarity)))
 
         queries = [query_at(self.rarity)]
         if self.wide is not None:
@@ -95,14 +96,14 @@ class Comparisons:
                 queries.append(min(2.0 * self.updates * (self.rarity - _WIDE_RARITY) / difference, queries[0]))
 
         def error(query: float) -> float:
-            return self.threshold_rows(query) + least / (rest - query)
+            return self.threshold_rows(query) + least / (epsilon - query)
 
         query = min(queries, key=error)
-        return rest - query, query, error(query)
+        return epsilon - query, query, error(query)
 
 
 NUMBERS_PART, MEASURED_PART = 0.3, 0.1
-"""Parts of β for the numbers on ⊤s and for sums of cells; the row count's part is ``ROWS_SHARE``."""
+"""Parts of β for the numbers of ⊤s and for sums of cells; the part for the row count is ``ROWS_SHARE``."""
 
 Order = Literal[0, 1, 2]
 Opening = Literal[0, 1, 2, "workload"]
@@ -122,23 +123,25 @@ _ROWS_SHARE = 0.03
 _UPDATES = {0: (16, 2), 1: (6, 2), 2: (-1, 1)}
 """Default number of ⊤s for each order of the opening: a constant, and a number per attribute."""
 _NUMBER_SHARE, _NUMBER_SHARE_BESIDE_PAIRS = 0.3, 0.5
-"""Part of a ⊤'s ε for its number; the rest measures a marginal, which needs less if pairs are known."""
-NOISES_OF_SLACK = 3.0
-"""The slack is this many noise scales of one measured cell."""
+"""Part of a ⊤'s ε for its number, without and with measured pairs; the rest measures a marginal."""
+SLACK_NOISE_SCALES = 3.0
+"""The slack, in noise scales of one measured cell, if no gap is requested."""
 _WIDE_CELLS = 1 << 11
-"""A larger pair counts as this many cells: most of its cells are empty, and the fit averages noise."""
+"""A pair with more cells counts as this many, because most of its cells are empty."""
 _LEAST_SHARE, _LARGEST_SHARE = 0.02, 0.8
 _EXACT_BOUND_LIMIT = 1.5
-"""No exact bound is computed for a sum whose least error is above this multiple of α."""
+"""If the least possible error of a sum is above this multiple of α, its exact bound is not computed."""
 
 
 @dataclass(frozen=True, slots=True)
-class _EstimateTask:
+class _EstimateInputs:
     """The public parameters of a plan, before ``epsilon_left`` is divided.
 
-    ``epsilon_left`` is the ε that opening and row count leave. ``width`` is the sensitivity of a
-    marginal, and ``gap`` the requested slack in rows. If pairs are measured, ``pair_noise`` is the
-    noise scale of their cells, and ``wide`` is as in ``Comparisons``.
+    - ``epsilon_left``: the ε that the opening and the row count leave.
+    - ``width``: the sensitivity of a marginal; ``number_share``: part of a ⊤'s ε for its number.
+    - ``requested_slack``: the requested gap in rows.
+    - ``pair_noise``: the noise scale of a measured pair's cells, None if no pairs are measured;
+      ``wide`` is as in ``Comparisons``.
     """
 
     epsilon_left: Fraction
@@ -147,18 +150,18 @@ class _EstimateTask:
     beta: float
     width: int
     number_share: float
-    gap: float | None
+    requested_slack: float | None
     pair_noise: float | None = None
     wide: float = 0.0
 
     def comparisons(self, answer: float) -> Comparisons:
         measured = self.width * self.updates / ((1.0 - self.number_share) * answer)
-        slack = NOISES_OF_SLACK * (measured if self.pair_noise is None else self.pair_noise)
+        slack = SLACK_NOISE_SCALES * (measured if self.pair_noise is None else self.pair_noise)
         return Comparisons(
             updates=self.updates,
             queries=self.queries,
             beta=self.beta,
-            slack=slack if self.gap is None else self.gap,
+            slack=slack if self.requested_slack is None else self.requested_slack,
             wide=None if self.pair_noise is None else self.wide,
         )
 
@@ -189,7 +192,7 @@ def plan_calibrations(spec: StreamSpec, facts: SourceFacts) -> tuple[EstimateCal
 def _plan_for_one_row(spec: StreamSpec, facts: SourceFacts) -> tuple[EstimateCalibration, ...]:
     mechanism = spec.mechanism
     if not isinstance(mechanism, Pmw):
-        raise TypeError(f"{mechanism.kind} keeps no estimate")
+        raise TypeError(f"{mechanism.kind} has no estimate")
     # If only the number of cells is known, plan for one attribute.
     sizes = facts.sizes or (() if facts.universe is None else (facts.universe,))
     if not sizes:
@@ -215,7 +218,7 @@ def _plan_for_one_row(spec: StreamSpec, facts: SourceFacts) -> tuple[EstimateCal
         raise PlanError(
             "mechanism.rows: missing, but gap is a share of the rows; give a public number, or leave gap out"
         )
-    task = _EstimateTask(
+    task = _EstimateInputs(
         epsilon_left=Fraction(spec.epsilon)
         - Fraction(typical)
         - Fraction(rows)
@@ -225,13 +228,13 @@ def _plan_for_one_row(spec: StreamSpec, facts: SourceFacts) -> tuple[EstimateCal
         queries=spec.expected_queries,
         beta=spec.beta,
         width=width,
-        gap=None if gap is None else gap * max(1, facts.rows or 1),
+        requested_slack=None if gap is None else gap * max(1, facts.rows or 1),
         number_share=_NUMBER_SHARE,
     )
     tasks = [task]
     if order == 2 and gap is None:
         scale = width / start
-        wide = scale * wide_noises(sizes)
+        wide = scale * wide_noise_scales(sizes)
         tasks.append(replace(task, number_share=_NUMBER_SHARE_BESIDE_PAIRS, pair_noise=scale, wide=wide))
     plans = (_calibration(spec, task, order, starts, start, rows) for task in tasks)
     best = min(plans, key=lambda plan: plan.alpha)
@@ -292,7 +295,7 @@ def opening_order(calibration: EstimateCalibration) -> Order:
 
 
 def default_updates(sizes: Sequence[int], order: Order) -> int:
-    """Return the default number of ⊤s: at most twice the number of unmeasured marginals."""
+    """Return the default number of ⊤s, at most twice the number of unmeasured marginals."""
     constant, per_attribute = _UPDATES[order]
     count = len(sizes)
     unmeasured = sum(math.comb(count, named) for named in range(order + 1, min(count, 8) + 1))
@@ -300,7 +303,7 @@ def default_updates(sizes: Sequence[int], order: Order) -> int:
 
 
 def _calibration(
-    spec: StreamSpec, task: _EstimateTask, order: Order, starts: int, start: float, rows: float
+    spec: StreamSpec, task: _EstimateInputs, order: Order, starts: int, start: float, rows: float
 ) -> EstimateCalibration:
     division = _best_division(task)
     grid = 1.0 / WEIGHT_STEPS
@@ -351,7 +354,7 @@ def _calibration(
     )
 
 
-def _best_division(task: _EstimateTask) -> _Division:
+def _best_division(task: _EstimateInputs) -> _Division:
     """Return the division of ``epsilon_left`` that minimises the larger error of ⊥s and numbers."""
     optimum = optimize.minimize_scalar(
         lambda share: _division(task, share).error,
@@ -362,7 +365,7 @@ def _best_division(task: _EstimateTask) -> _Division:
     return _division(task, float(optimum.x))
 
 
-def _division(task: _EstimateTask, share: float) -> _Division:
+def _division(task: _EstimateInputs, share: float) -> _Division:
     left = float(task.epsilon_left)
     answer = share * left
     threshold, _, decisions = task.comparisons(answer).best_division(left - answer)
@@ -372,7 +375,7 @@ def _division(task: _EstimateTask, share: float) -> _Division:
     )
 
 
-def wide_noises(sizes: Sequence[int]) -> float:
+def wide_noise_scales(sizes: Sequence[int]) -> float:
     """Return the noise scale, in scales of one cell, of a sum of half of the largest pair's cells."""
     return math.sqrt(min(largest_pair(sizes), _WIDE_CELLS) / 2.0)
 
@@ -386,9 +389,9 @@ def largest_pair(sizes: Sequence[int]) -> int:
 class ErrorBounds:
     """The error bounds of one stream; together they fail with at most their parts of β.
 
-    The bounds cover all single cells of a marginal and all ranges of its attributes at once, so
-    they hold even for questions that are chosen after the noise is known. Bounds of single cells
-    add up to a bound of any sum of cells.
+    The bounds cover all single cells of a marginal and all ranges of its attributes at once. So they
+    hold even for questions that are chosen after the noise is known. Bounds of single cells add up
+    to a bound of any sum of cells.
     """
 
     calibration: EstimateCalibration
@@ -398,8 +401,8 @@ class ErrorBounds:
     ) -> float:
         """Bound the error of all sums of ``summed`` cells of one marginal.
 
-        With ``ranges`` the cells form a range of each attribute, which allows a smaller bound. A
-        marginal that is charged like ``charges`` ⊤s has as many parts of β.
+        With ``ranges`` the cells form a range of each attribute, which allows a smaller bound. If a
+        marginal is charged like ``charges`` ⊤s, its part of β is that of as many ⊤s.
         """
         if summed == 0:
             return 0.0
@@ -415,11 +418,11 @@ class ErrorBounds:
         return min(single, sum_alpha(law, summed, count, beta, whole=True))
 
     def fresh(self, law: Symmetric, numbers: int, summed: int, *, whole: bool) -> float:
-        """Bound the error of the ``numbers`` of an answer whose ⊤ has just measured their marginal.
+        """Bound the error of all ``numbers`` of an answer that a ⊤'s new marginal gives.
 
         The bound is per unit of sensitivity. Each number sums at most ``summed`` cells, with
-        weights of 1 if ``whole``. The question was asked before the noise was drawn, so that only
-        these sums need a bound.
+        weights of 1 if ``whole``. The question was asked before the noise was drawn, so only these
+        sums need a bound.
         """
         beta = NUMBERS_PART * self.calibration.beta / self.calibration.cutoff
         return sum_alpha(law, summed, numbers, beta, whole=whole)

@@ -19,14 +19,14 @@ from stream.privacy.composition.gaussian_losses import gaussian_delta, least_noi
 from stream.privacy.composition.losses import losses
 from stream.privacy.composition.pure_rounds import rounded_down
 from stream.privacy.planning.estimate_plans import (
-    NOISES_OF_SLACK,
     NUMBERS_PART,
+    SLACK_NOISE_SCALES,
     THRESHOLD_PART,
     Comparisons,
     marginal_law,
     number_law,
     opening_law,
-    wide_noises,
+    wide_noise_scales,
 )
 from stream.privacy.planning.hypothesis_plans import WEIGHT_STEPS
 from stream.privacy.planning.noise_layouts import fits
@@ -104,7 +104,7 @@ class _GaussianSearch:
                 updates=laplace_plan.cutoff,
                 queries=laplace_plan.expected_queries,
                 beta=laplace_plan.beta,
-                slack=NOISES_OF_SLACK * _SCALE_PER_DEVIATION * noise if slack is None else slack,
+                slack=SLACK_NOISE_SCALES * _SCALE_PER_DEVIATION * noise if slack is None else slack,
                 wide=None if self.wide is None else self.wide * start,
             )
             # If ε does not suffice, an error that grows with the missing ε guides the search.
@@ -163,7 +163,7 @@ def _list_searches(
     )
     if laplace_plan.warm_start != _WARM_START_OF_PAIRS or gap is not None:
         return [search]
-    return [search, replace(search, wide=_SCALE_PER_DEVIATION * wide_noises(facts.sizes))]
+    return [search, replace(search, wide=_SCALE_PER_DEVIATION * wide_noise_scales(facts.sizes))]
 
 
 def _improve_plan(spec: StreamSpec, search: _GaussianSearch) -> tuple[EstimateCalibration, ...]:

@@ -45,7 +45,7 @@ TEXTBOOK_ROWS_SHARE = 0.01
 _LEAST_SPLIT = 1e-4
 _LARGEST_SPLIT = 0.5
 _UPDATES_TOLERANCE = 0.04
-"""Tolerance of ln c in the search for c: near the best c, 4 % more updates change α by under 0.1 %."""
+"""Tolerance of the search for ln c. Near the best c, 4 % more updates change α by less than 0.1 %."""
 
 _Planner = Callable[[PlanInputs], SparseVectorCalibration]
 
@@ -124,9 +124,9 @@ def plan_calibrations(
 def count_cells(universe: int, sparsity: int, updates: int, rows: int) -> int:
     """Return the number of cells over which a sparse hypothesis spreads the rows initially.
 
-    A small universe is used whole. Otherwise the number is so large that a question about cells
-    that no update named is answered with at most one row; and it exceeds the number of cells that
-    updates can name. The bound on updates holds with the logarithm of this number or of a larger
+    If the universe is small, this is its size. Otherwise the number exceeds the number of cells that
+    updates can name, and is so large that a question about cells that no update named is answered with
+    at most one row. The bound on updates holds with the logarithm of this number or of a larger
     one (docs/proofs/sparse-pmw.md, Theorem 1).
     """
     return min(universe, max(sparsity * updates + 1, sparsity * rows))
@@ -163,8 +163,7 @@ def rows_rate(calibration: HypothesisCalibration | EstimateCalibration) -> Fract
 def hypothesis_reach(calibration: HypothesisCalibration) -> float:
     """Bound the difference, in rows, of the hypothesis's answer from an exact hypothesis's answer.
 
-    The difference is due to the noisy row count, integer weights, and the rounding of answer and
-    threshold.
+    The noisy row count, integer weights, and the rounding of answer and threshold cause the difference.
     """
     return RESOLUTION * calibration.rows + rows_reach(calibration) + 2 * calibration.grid
 
@@ -172,7 +171,7 @@ def hypothesis_reach(calibration: HypothesisCalibration) -> float:
 def _task_for(spec: StreamSpec, facts: SourceFacts) -> _HypothesisTask:
     mechanism = spec.mechanism
     if not isinstance(mechanism, Pmw | SparsePmw):
-        raise TypeError(f"{mechanism.kind} keeps no hypothesis")
+        raise TypeError(f"{mechanism.kind} has no hypothesis")
     if facts.rows is None:
         raise PlanError(
             "mechanism.rows: give a public number that the table's rows do not exceed; the true number is private"
@@ -203,12 +202,12 @@ def _plan_calibrated(task: _HypothesisTask, make: _Planner) -> HypothesisCalibra
 def _least_updates(task: _HypothesisTask, gap: float, factor: float = 0.5) -> int:
     """Return the number of updates that a gap requires."""
     updates = updates_for(math.log(max(2, task.universe)), gap, factor)
-    # Fewer updates name fewer cells, and fewer cells need fewer updates: each lower number suffices.
+    # Fewer updates name fewer cells, which need fewer updates, so each lower number suffices.
     while (fewer := updates_for(task.log_universe(updates), gap, factor)) < updates:
         updates = fewer
     if updates > MAX_ANSWERS:
         raise PlanError(
-            f"mechanism.gap: to keep it for certain takes more than {MAX_ANSWERS} updates; raise gap, or give updates"
+            f"mechanism.gap: would need more than {MAX_ANSWERS} updates to hold for certain; raise gap, or give updates"
         )
     return updates
 

@@ -25,7 +25,7 @@ from stream.privacy.planning.noise_layouts import PlanError
 from stream.privacy.planning.plans import plan_calibrations
 
 CUTOFF_FIELDS: Final = ("cutoff", "answers", "updates")
-"""The field of a mechanism that holds its cutoff: a number of ⊤s, noisy answers or updates."""
+"""Names of the fields in which mechanisms have their cutoff: ⊤s, noisy answers or updates."""
 ANSWER_CUTOFF_FIELDS: Final = frozenset({"cutoff", "answers"})
 """The fields of ``CUTOFF_FIELDS`` that count single answers."""
 
@@ -140,7 +140,7 @@ def needed_rows(spec: StreamSpec, facts: SourceFacts, alpha_fraction: float) -> 
 def require_alpha(alpha: float) -> None:
     """Raise PlanError unless ``alpha`` is a positive finite number."""
     if not 0.0 < alpha < math.inf:
-        raise PlanError(f"alpha: {alpha:g} is no error to aim at; give a positive finite number")
+        raise PlanError(f"alpha: must be a positive finite number, not {alpha:g}")
 
 
 def _error(

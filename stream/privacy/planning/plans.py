@@ -85,9 +85,9 @@ def plan_sparse_vectors(
 ) -> tuple[SparseVectorCalibration, ...]:
     """Return every calibration that applies, the simplest first.
 
-    ``parameters`` are the other fields of ``PlanInputs``. Calibrations have δ = 0 except
-    ``plan_one_sided_rounds``, and the textbook's if its formula for δ > 0 is better and sound. A
-    calibration is omitted if its noise does not fit 52 binary digits of grid steps.
+    ``parameters`` are the other fields of ``PlanInputs``. All calibrations have δ = 0 but that of
+    ``plan_one_sided_rounds``, and the textbook's if its formula for δ > 0 is sound and has the smaller
+    error. A calibration is omitted if its noise does not fit 52 binary digits of grid steps.
     """
     numbers = mechanism.numbers if isinstance(mechanism, NumericSparse) else "none"
     return _plan_sparse_vectors(
@@ -149,11 +149,11 @@ def _choose_calibration(spec: StreamSpec, facts: SourceFacts) -> Calibration:
             "calibration: no textbook calibration exists for this mechanism and parameters; use 'best'"
         )
     if isinstance(spec.mechanism, Pmw) and not spec.mechanism.worst_case:
-        # The textbook's is another algorithm, whose bound is vacuous for few rows: use it only on request.
+        # The textbook's algorithm has no useful bound for few rows, so it is used only on request.
         found = tuple(one for one in found if one.method != "textbook")
     acceptable = TIE_FACTOR * min(rank(one) for one in found)
     near = [one for one in found if rank(one) <= acceptable]
-    # The textbook comes first, because it is the simplest; but an equally good method is preferred.
+    # The textbook's calibration is first, as the simplest, but another one with the same error is preferred.
     return next((one for one in near if one.method != "textbook"), near[0])
 
 

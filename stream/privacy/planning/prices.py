@@ -1,8 +1,8 @@
 """Price of a question with a requested error.
 
-An ordinary charge is divided into ``PARTS_PER_CHARGE`` parts. A question gets ``share`` parts of ε and as many
-parts of β: the least number with which its noise keeps to the requested error. A grant pays for a
-fixed number of parts, however questions divide them, because with δ = 0 the losses of a transcript
+An ordinary charge is divided into ``PARTS_PER_CHARGE`` parts. A question gets ``share`` parts of ε and
+as many parts of β, the fewest with which its noise keeps to the requested error. A grant pays for a
+fixed number of parts, however questions divide them, because with δ = 0 the losses of all answers
 add up. Prices depend on public values alone. Proofs: docs/proofs/laplace.md, docs/proofs/pmw.md.
 """
 
@@ -26,9 +26,10 @@ from stream.privacy.planning.noise_layouts import HEADROOM, LARGEST_NOISE
 
 @dataclass(frozen=True, slots=True)
 class Price:
-    """The price of a question: ``parts`` are charged.
+    """The price of a question.
 
-    Its noise has ``share`` parts of ε, and is within ``reach`` steps.
+    ``parts`` are charged. The noise is that of ``share`` parts of an ordinary charge's ε, and is within
+    ``reach`` steps.
     """
 
     share: int

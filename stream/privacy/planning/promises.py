@@ -43,7 +43,7 @@ from stream.privacy.planning.running_text_plans import count_released_with
 from stream.privacy.planning.unknown_groups_plans import rows_released_with
 
 _USEFUL_FACTOR = 10.0
-"""A table should have at least this many times as many rows as α: otherwise α is of little use."""
+"""A table with fewer rows than this many times α has little use of the promise."""
 
 VACUOUS = "vacuous: it says no more than the number of rows does"
 """Warning about a promise that a constant answer would keep too."""
@@ -76,14 +76,14 @@ def promises(
 ) -> tuple[Promise, ...]:
     """Return the error bounds of a stream, from its public definition alone.
 
-    Extensions do not change the bounds for the charged answers of the opening. But the more answers
-    there are, the more likely some bound fails. ``counted`` is a text about the contribution bound
-    in rows; it is empty if there is none, and is not shown for streams that count people.
+    Extensions do not change the bounds for the charged answers of the opening, but the more answers
+    there are, the more likely a bound fails. ``counted`` is a text about the contribution bound in
+    rows; it is empty if there is none, and is not shown for streams that count people.
     """
     opening = _opening_promises(spec, calibration)
     if counted and not getattr(spec.mechanism, "people", False):
         opening = tuple(_with_remark(promise, counted) for promise in opening)
-    # If the opening pays for all answers that are promised, extensions change no promise.
+    # If the opening pays for all promised answers, extensions change no promise.
     beyond = isinstance(calibration, AnswersCalibration | SparseVectorCalibration)
     if not extensions or (beyond and calibration.expected_queries <= calibration.cutoff):
         return opening
@@ -203,7 +203,7 @@ def released_so_far_with(calibration: RunningCountCalibration) -> str:
 
 
 def _for_few_rows(calibration: EstimateCalibration) -> str:
-    """Describe for how few rows α is too large, and what to use for such a table."""
+    """Describe the tables for which α is too large, and what to use for them."""
     rows, smaller_alpha = _USEFUL_FACTOR * calibration.alpha, calibration.alpha / _USEFUL_FACTOR
     count = laplace_answers(calibration, smaller_alpha)
     instead = f"laplace answers {count:,} question{'s' * (count > 1)} within ±{format_error_bound(smaller_alpha, grouped=True)}"
@@ -239,7 +239,7 @@ def vacuous(spec: StreamSpec, calibration: Calibration, rows: int | None) -> boo
 def least_vacuous_alpha(spec: StreamSpec, rows: int | None) -> float | None:
     """Return the least α that a constant answer keeps; None for private row counts or sums.
 
-    A share is between 0 and 1, so that ½ errs by at most ½. The error of a decision or a choice is
+    A share is between 0 and 1, so the constant answer ½ errs by at most ½. The error of a decision or a choice is
     at most the number of rows.
     """
     if isinstance(spec.mechanism, RandomizedResponse):

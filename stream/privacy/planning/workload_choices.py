@@ -63,9 +63,10 @@ class WorkloadChoice:
 
 @dataclass(frozen=True, slots=True)
 class StreamFigures:
-    """The figures of a compared stream; ``answers`` is the number that ``laplace`` pays for.
+    """The parameters that all compared streams share.
 
-    Without ``answers``, it pays for one question about each set of the workload.
+    ``answers`` is the number of answers that ``laplace`` reserves; by default one for each set of the
+    workload.
     """
 
     epsilon: float
@@ -131,7 +132,7 @@ def _countable_sets(workload: Workload, names: Sequence[str], sizes: Sequence[in
 def _offered(
     sizes: Sequence[int], names: Sequence[str], sets: Sequence[Axes], figures: StreamFigures, workload: Workload
 ) -> list[dict[str, Any]]:
-    """Return the compared mechanisms as documents."""
+    """Return the compared mechanisms as JSON objects."""
     attributes = {"attributes": list(names)}
     largest = max(_cells(axes, sizes) for axes in sets)
     pmw: dict[str, Any] = {"kind": "pmw", **attributes}

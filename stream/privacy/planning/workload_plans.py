@@ -36,11 +36,11 @@ MOST_SETS = 256
 MOST_CELLS = 1 << 21
 """Most cells of all sets of a workload together, because each round reads all of them."""
 _ROUND_ROWS = 8.5
-"""A k-th set lowers the errors if the table has at least 8.5·k²·√cells/ε rows (cells of the median set)."""
+"""A k-th set lowers the errors from 8.5·k²·√cells/ε rows on, with the number of cells of the median set."""
 _SHARE_TO_MEASURE_ALL = 0.75
-"""If at least this share of the sets would be chosen, all are measured: choices would not pay."""
+"""If at least this share of the sets would be chosen, all are measured, and no ε is spent on choices."""
 DEFAULT_UPDATES = 3
-"""Default number of ⊤s, which is small because the opening measures most of what they would measure."""
+"""Default number of ⊤s; it is small, because the opening measures most marginals that they would."""
 TYPICAL_SHARE = 0.03
 """Share of ε for typical errors."""
 TYPICAL_UNIT = 1 << 20
@@ -58,7 +58,7 @@ class WorkloadStart:
     """A planned warm start.
 
     It has from ``least`` to ``rounds`` rounds: k rounds if the table has k²·``rounds_rows`` rows.
-    ``singles``, ``choices`` and ``chosen`` are the ε of single attributes, choices and chosen sets.
+    ``singles``, ``choices`` and ``chosen`` are the ε for single attributes, for choices and for chosen sets.
     """
 
     rounds: int = 0
@@ -187,7 +187,7 @@ def expected_sets(mechanism: Pmw, sizes: Sequence[int]) -> ExpectedSets:
 
 
 def compared_orders(measured: int, sets: ExpectedSets) -> tuple[int, ...]:
-    """Return the orders whose typical error is read from the table: those above the warm start's."""
+    """Return the orders above that of the warm start, whose typical error needs the table."""
     return tuple(order for order in sets if order > measured)
 
 

@@ -166,7 +166,9 @@ class EstimateFamily(RestorableFamily[_EstimateState]):
         calibration = self._calibration(slot)
         for place, ((read, alpha, most), step) in enumerate(zip(asked, steps, strict=False)):
             if step.kind == "limited":
-                replies[place] = max_price_refusal(calibration, step.parts, most or 0, at_most=step.marginal)
+                replies[place] = max_price_refusal(
+                    calibration, step.charged_parts, most or 0, at_most=step.has_marginal
+                )
                 continue
             if step.kind == "refused":
                 replies[place] = _price_refusal(calibration, step, left, alpha)
@@ -175,7 +177,7 @@ class EstimateFamily(RestorableFamily[_EstimateState]):
             if step.kind in _CHARGED_KINDS:
                 update = _measurement_record(current, read, step, number)
                 updates.append(update)
-                number, left = number + 1, left - step.parts
+                number, left = number + 1, left - step.charged_parts
             elif (known := read.last) is not None and known[0] is step:
                 replies[place] = known[1]
                 continue
@@ -262,27 +264,27 @@ class _KeyedMeasurements:
             self._barrier = self._streams.barrier_of_round(self._slot, 0)
         return self._barrier
 
-    def queries(self, tops: int, keys: Sequence[bytes]) -> Integers:
+    def query_noise(self, tops: int, keys: Sequence[bytes]) -> Integers:
         """Draw the comparison noise ν of questions after ``tops`` ⊤s."""
         law = self._streams.terms_at(self._slot).query_noise
         number = tops.to_bytes(_NUMBER_BYTES, "big")
         words, low = cell_words(self._query_key, [number + key for key in keys], law.words)
         return law.draw(words, low)
 
-    def number(self, tops: int, key: bytes, law: Symmetric) -> int:
+    def number_noise(self, tops: int, key: bytes, law: Symmetric) -> int:
         """Draw the noise of the number that a ⊤ publishes."""
         subkey = self._streams.noise.subkey(self._slot, DrawRole.ANSWER)
         words, low = cell_words(subkey, [tops.to_bytes(_NUMBER_BYTES, "big") + key], law.words)
         return int(law.draw(words, low)[0])
 
-    def numbers(self, tops: int, key: bytes, share: int, count: int, law: Symmetric) -> Integers:
+    def numbers_noise(self, tops: int, key: bytes, share: int, count: int, law: Symmetric) -> Integers:
         """Draw the noise of a question's numbers that are measured without a marginal, at ``share`` parts."""
         subkey = self._streams.noise.subkey(self._slot, DrawRole.ANSWER)
         place = _SEPARATE_PREFIX + share.to_bytes(_NUMBER_BYTES, "big") + tops.to_bytes(_NUMBER_BYTES, "big") + key
         words, low = block_words(subkey, place, count, law.words)
         return law.draw(words, low)
 
-    def marginal(
+    def marginal_noise(
         self, tops: int | None, axes: Axes, cells: int, law: Symmetric, share: int | None = None
     ) -> Integers:
         """Draw the noise of a marginal's cells."""
@@ -297,13 +299,13 @@ class _KeyedMeasurements:
             parts.append(law.draw(words, low))
         return np.concatenate(parts)
 
-    def choices(self, number: int, count: int, law: Sampler) -> Integers:
+    def choice_noise(self, number: int, count: int, law: Sampler) -> Integers:
         """Draw the noise of the scores in a round of the opening."""
         subkey = self._streams.noise.subkey(self._slot, DrawRole.CHOICE)
         words, low = block_words(subkey, _START_PREFIX + number.to_bytes(_NUMBER_BYTES, "big"), count, law.words)
         return law.draw(words, low)
 
-    def typical(self, order: int, law: Symmetric) -> int:
+    def typical_error_noise(self, order: int, law: Symmetric) -> int:
         """Draw the noise of an order's typical error."""
         subkey = self._streams.noise.subkey(self._slot, DrawRole.TYPICAL)
         words, low = cell_words(subkey, [_START_PREFIX + order.to_bytes(_NUMBER_BYTES, "big")], law.words)
@@ -330,7 +332,7 @@ def _reply(
     update: Measurement | None,
 ) -> Reply:
     basis = _BASIS_OF_KIND[step.kind]
-    if not step.together and (calibration.marks_guesses or calibration.warm_start == "workload"):
+    if not step.is_covered and (calibration.marks_guesses or calibration.warm_start == "workload"):
         basis = INDEPENDENCE
     charged = step.kind in _CHARGED_KINDS
     question = read.question
@@ -431,14 +433,14 @@ def _rates_of_groups(
 def _add_price(calibration: EstimateCalibration, reply: Reply, step: EstimateAnswer, alpha: float) -> Reply:
     """Add the price and the error bound, which is at most the requested error in spite of rounding."""
     kept = alpha if reply.alpha is None else min(reply.alpha, alpha)
-    return replace(reply, alpha=kept, parts=step.parts, price=shown_price(calibration, step.parts))
+    return replace(reply, alpha=kept, parts=step.charged_parts, price=shown_price(calibration, step.charged_parts))
 
 
 def _price_refusal(
     calibration: EstimateCalibration, step: EstimateAnswer, left: int, alpha: float | None
 ) -> Reply:
-    if step.parts:
-        return price_refusal(calibration, step.parts, left, alpha=alpha is not None)
+    if step.charged_parts:
+        return price_refusal(calibration, step.charged_parts, left, alpha=alpha is not None)
     return Reply(
         charged=False,
         refusal=Rejection(
@@ -454,15 +456,17 @@ def _measurement_record(
 ) -> Measurement:
     """Return the changelog record of a measurement: its marginal, and the question if it was measured."""
     alone = step.kind == "priced"
-    own = alone or step.numbered
+    own = alone or step.has_number
     return Measurement(
         incarnation=current.incarnation,
         number=number,
-        attributes=tuple(current.reader.attributes[axis] for axis in read.question.axes) if step.marginal else (),
+        attributes=tuple(current.reader.attributes[axis] for axis in read.question.axes)
+        if step.has_marginal
+        else (),
         terms=read.terms if own else (),
         sum=read.sum if own else None,
         group_by=read.group_by if alone else (),
-        share=step.parts if alone else None,
+        share=step.charged_parts if alone else None,
         within=own and read.sum is not None,
     )
 

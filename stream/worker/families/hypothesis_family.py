@@ -175,11 +175,11 @@ class _KeyedNoise:
         """Return the threshold's noise ρ plus the shift s after ``tops`` ⊤s."""
         return self._streams.barrier_of_round(self._slot, tops)
 
-    def queries(self, tops: int, places: range) -> npt.NDArray[np.int64]:
+    def query_noise(self, tops: int, places: range) -> npt.NDArray[np.int64]:
         """Draw the comparison noise ν of the questions at these places, after ``tops`` ⊤s."""
         return self._draw(*self._query, tops, places)
 
-    def answer(self, tops: int, place: int) -> int:
+    def answer_noise(self, tops: int, place: int) -> int:
         """Draw the noise of the number that a ⊤ publishes."""
         return int(self._draw(*self._answer, tops, range(place, place + 1))[0])
 

@@ -99,7 +99,7 @@ def test_an_error_below_one_step_of_the_grid_is_out_of_reach() -> None:
 @pytest.mark.parametrize("alpha", [0.0, -1.0, math.inf, math.nan])
 def test_an_error_that_is_no_positive_number_is_refused(alpha: float) -> None:
     for calculator in (needed_epsilon, largest_cutoff, needed_rows):
-        with pytest.raises(PlanError, match="no error to aim at"):
+        with pytest.raises(PlanError, match="must be a positive finite number"):
             calculator(parse_spec(**LAPLACE), FINE, alpha)
 
 

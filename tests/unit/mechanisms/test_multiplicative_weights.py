@@ -234,10 +234,10 @@ class Scripted:
     def barrier(self, tops: int) -> int:
         return self._draw(0, tops)
 
-    def queries(self, tops: int, places: range) -> Integers:
+    def query_noise(self, tops: int, places: range) -> Integers:
         return np.array([self._draw(1, tops, self._offset + place) for place in places], dtype=np.int64)
 
-    def answer(self, tops: int, place: int) -> int:
+    def answer_noise(self, tops: int, place: int) -> int:
         return self._draw(2, tops, self._offset + place)
 
 
@@ -252,9 +252,9 @@ def one_by_one(
         if tops == cutoff:
             break
         estimate = int(hypothesis.estimates([question], 100)[0])
-        nu = int(noise.queries(tops, range(place, place + 1))[0])
+        nu = int(noise.query_noise(tops, range(place, place + 1))[0])
         if abs(private[place] - estimate) + nu >= threshold + noise.barrier(tops):
-            value = private[place] + noise.answer(tops, place)
+            value = private[place] + noise.answer_noise(tops, place)
             times = STRENGTH.times(abs(value - estimate))
             steps.append(HypothesisAnswer(above=True, value=value, up=value > estimate, times=times))
             for _ in range(times):

@@ -1,4 +1,4 @@
-"""Derives uniform words from the key: an event at a position always gives the same words.
+"""Derives uniform 64-bit words from the key; an event at a position always has the same words.
 
 Every input is length-prefixed or of fixed length, so that different inputs give different bytes. A
 stream's subkey binds the version, the key's id, the stream's incarnation, the whole definition
@@ -140,7 +140,7 @@ def event_words(
 
 
 def event_subkey(subkey: bytes, topic: str, partition: int, offset: int, payload: bytes) -> bytes:
-    """Derive the 32-byte key of one event's noise, for cells whose names are known only with the answer.
+    """Derive the 32-byte key of one event's noise, if its cells' names are known only at the answer.
 
     ``subkey`` must be of a role that has no ``event_words``, whose first words would equal the key.
     """
@@ -152,7 +152,7 @@ def _derive(
     subkeys: Sequence[bytes], prefix: bytes, numbers: Sequence[int] | Column, texts: Sequence[bytes], count: int
 ) -> tuple[Words, LowWords]:
     if not isinstance(subkeys, Spans) or not isinstance(texts, Spans):
-        # The kernel's columns cost more than a few short messages.
+        # For a few short messages the kernel's columns take longer than Python.
         messages = [
             prefix + int(number).to_bytes(8, "big") + text for number, text in zip(numbers, texts, strict=True)
         ]
