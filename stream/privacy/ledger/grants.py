@@ -288,7 +288,7 @@ def plan_extension(
     before = charged_answers(calibration, extensions)
     if answers == 0:
         raise PlanError(
-            f"epsilon: {epsilon!r} pays for no further charged answer; each costs "
+            f"epsilon: {epsilon!r} pays for no further charged answer, because each costs "
             f"{_rounded_up_decimal(each)!r}; give at least as much"
         )
     if before + answers > MAX_ANSWERS:

@@ -73,7 +73,9 @@ def test_as_many_are_granted_as_are_paid_for_and_no_more_is_taken(
     spec, planned = plan(mechanism, delta, calibration)
     further = losses(planned).extension_loss
     if exact_decimal(epsilon) < further:
-        with pytest.raises(PlanError, match=r"epsilon: .* pays for no further charged answer .* give at least"):
+        with pytest.raises(
+            PlanError, match=r"epsilon: .* pays for no further charged answer, because each .* give at least"
+        ):
             plan_extension(spec, planned, (), ASKED, epsilon, 0.0)
         return
     extension = plan_extension(spec, planned, (), ASKED, epsilon, 0.0)
