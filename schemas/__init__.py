@@ -130,6 +130,8 @@ from schemas.streams import (
     Extension,
     Extensions,
     OpeningSpec,
+    RetiredAnswer,
+    RetiredStreams,
     StandingQuery,
     StreamClosed,
     StreamHalted,
@@ -176,7 +178,7 @@ __all__ += ["StandingQuery", "StreamClosed", "StreamHalted", "StreamIdentity", "
 __all__ += ["StreamState", "StreamStatus", "SumOf", "TableSource", "Term", "Totals", "TrailBeginning"]
 __all__ += ["TrailEvent", "TrailHead", "TrailPoint", "TrailRecord", "TrailRequest", "TrailRestored"]
 __all__ += ["TrailStanding", "ValuesSource", "Window", "Windows", "form_of", "moment_ms", "named_at"]
-__all__ += ["ExactCost", "RetiredClaim", "RetiredNames", "RetiredTotals"]
+__all__ += ["ExactCost", "RetiredAnswer", "RetiredClaim", "RetiredNames", "RetiredStreams", "RetiredTotals"]
 __all__ += ["format_moment", "named_from", "registered_as", "span_ms", "subject_of"]
 __all__ += [
     "MAX_KEYS",

@@ -35,7 +35,7 @@ from schemas.calibrations import Calibration
 from schemas.changelogs import StreamState
 from schemas.populations import Period, Population, Standing
 from schemas.sources import Source
-from schemas.streams import Extensions, StreamIdentity, StreamSpec
+from schemas.streams import Digests, Extensions, StreamIdentity, StreamSpec
 from schemas.windows import Moment
 
 BEFORE_THE_FIRST = "0" * 64
@@ -441,7 +441,7 @@ class RetiredNames(Event):
 
     kind: Literal["retired_names"] = "retired_names"
     number: Count
-    names: Annotated[str, text_matching(r"^([0-9a-f]{32})*$", "give 32 hexadecimal digits for each name")]
+    names: Digests
 
 
 LedgerRecord = Annotated[

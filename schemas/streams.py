@@ -8,7 +8,9 @@ from pydantic import Field, model_validator
 
 from schemas.base import (
     FIRST_VERSION,
+    Amount,
     ByKind,
+    Count,
     Delta,
     Digest,
     Epsilon,
@@ -22,6 +24,7 @@ from schemas.base import (
     Reason,
     SparingEvent,
     Version,
+    text_matching,
 )
 from schemas.calibrations import Calibration
 from schemas.domains import AttributeName
@@ -181,3 +184,30 @@ class StreamClosed(_Definition):
 
 Control = Annotated[StreamOpened | StreamHalted | StreamClosed, Field(discriminator="kind"), ByKind()]
 """A stream's definition and its permission to answer."""
+
+
+Digests = Annotated[str, text_matching(r"^([0-9a-f]{32})*$", "give 32 hexadecimal digits for each name")]
+"""Digests of names, 16 bytes each."""
+
+
+class RetiredAnswer(SparingEvent):
+    """The fields that all ``halted`` answers of a retired stream have."""
+
+    wire_omits: ClassVar[frozenset[str]] = frozenset({"tops_left"})
+
+    reason: Reason
+    spent: Amount
+    tops_left: Count | None = None
+
+
+class RetiredStreams(Event):
+    """Streams that were retired together, in place of their definitions; none of them opens again.
+
+    The stream with the n-th of the ``names`` gives the answer with the index that is the n-th of
+    ``answer_of``. The key is `@retired|` with the first digest.
+    """
+
+    names: Digests
+    answers: tuple[RetiredAnswer, ...]
+    answer_of: tuple[Count, ...]
+    kind: Literal["retired"] = "retired"

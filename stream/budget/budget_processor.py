@@ -22,15 +22,17 @@ from schemas import (
     LedgerRecord,
     Receipt,
     Request,
+    RetiredAnswer,
     TableSource,
 )
 from schemas.wire import DECODE_ERRORS, Codec, MalformedEventError
-from stream.budget.openings import ControlPublisher
+from stream.budget.control_publisher import ControlPublisher, build_retired_answer
 from stream.budget.request_handler import RequestHandler
 from stream.budget.trail_writer import TrailWriter
 from stream.privacy.composition.refusals import RefusedError
 from stream.privacy.ledger.ledger_records import restore_ledger
 from stream.privacy.ledger.retire_streams import restore_ends, retire_periods, retire_stream
+from stream.privacy.ledger.retirement import MAX_RETIRED_PER_STEP
 from stream.privacy.ledger.state_machine import Ledger
 from stream.processing.dead_letters import Rejection, UnreadableValue, dead_letter, exhausted_reason
 from stream.processing.protocol import (
@@ -129,8 +131,8 @@ def _plan_facts(source: Any, ledger: Ledger) -> Any:
 MAX_CHARGES_PER_STEP = 1_000
 """Most charges in one step."""
 
-LEAST_RETIRED: Final = 64
-"""Fewest streams that are retired together before ``MAX_RETIREMENT_DELAY_MS``."""
+LEAST_RETIRED_PER_PARTITION: Final = 16
+"""Fewest streams that are retired together before ``MAX_RETIREMENT_DELAY_MS``, for each partition."""
 MAX_RETIREMENT_DELAY_MS: Final = 3_600_000
 
 MAX_RENEWALS_PER_CALL = 100
@@ -173,6 +175,7 @@ class BudgetProcessor:
         self._trail = TrailWriter(topics, self.ledger)
         self._clock = LedgerClock()
         self._retire_after_ms = retire_after_ms
+        self._least_retired = min(MAX_RETIRED_PER_STEP, LEAST_RETIRED_PER_PARTITION * max(4, topics.partitions))
         self._ends: list[tuple[str, str, int]] = []
         self._next_offsets = dict.fromkeys(self.inputs, 0)
         self.topic_ids: dict[str, str] = {}
@@ -229,17 +232,17 @@ class BudgetProcessor:
                 self.ledger.begin_due_period(owner)
             self._trail.write_renewals(outputs)
         self._trail.write_points_when_quiet(now, outputs)
-        self._retire_streams()
+        self._retire_streams(outputs)
         self._write_changes(outputs)
         if outputs:
             self._write_progress(outputs)
         return outputs
 
-    def _retire_streams(self) -> None:
+    def _retire_streams(self, outputs: Outputs) -> None:
         """Retire some of the streams whose retention is over, many at a time.
 
-        The last block of names is written again each time. So fewer than ``LEAST_RETIRED`` streams wait
-        until the earliest of them is late.
+        The last block of names is written again each time, and control gets a record per partition.
+        So fewer streams wait until the earliest of them is late.
         """
         if not self._retire_after_ms:
             return
@@ -247,9 +250,12 @@ class BudgetProcessor:
         ended = self.ledger.ended_streams
         due = ended.due(ended_by)
         patience = min(MAX_RETIREMENT_DELAY_MS, self._retire_after_ms // 8)
-        if len(due) >= LEAST_RETIRED or ended.due(ended_by - patience):
+        if len(due) >= self._least_retired or ended.due(ended_by - patience):
+            answers: dict[str, RetiredAnswer] = {}
             for source, stream in due:
+                answers[stream] = build_retired_answer(*self.ledger.find_stream(source, stream))
                 retire_stream(self.ledger, source, stream)
+            self._control_publisher.publish_retired(answers, outputs)
             retire_periods(self.ledger, ended_by)
 
     def prepare(self, records: Sequence[RecordLike]) -> Batch:

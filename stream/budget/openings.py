@@ -1,4 +1,4 @@
-"""Plans new streams, makes and publishes their control events, and begins periods.
+"""Plans new streams, and begins periods.
 
 Each period of a person-period source has a separate account. Questions never go to such a source
 itself. Its streams are models: they are planned there, and their costs together must fit its
@@ -16,11 +16,9 @@ from typing import Final
 from blake3 import blake3
 
 from schemas import (
-    MAX_RECORD_BYTES,
     AboveThreshold,
     BeginPeriod,
     Calibration,
-    Control,
     Decimals,
     EventsSource,
     Histogram,
@@ -29,10 +27,7 @@ from schemas import (
     NumericSparse,
     RecordsSource,
     Source,
-    StreamClosed,
-    StreamHalted,
     StreamIdentity,
-    StreamOpened,
     StreamSpec,
     TableSource,
     UnknownGroups,
@@ -43,7 +38,7 @@ from schemas import (
     named_from,
     span_ms,
 )
-from schemas.wire import Codec
+from stream.budget.control_publisher import ControlPublisher
 from stream.budget.standing_streams import complete_spec, live_topic_facts, require_texts
 from stream.log import error_fields, get_logger
 from stream.privacy.accuracy.source_facts import LEAST_REACH, MAX_STEPS, SourceFacts, clamping_range, largest_value
@@ -56,8 +51,7 @@ from stream.privacy.ledger.state_machine import Ledger
 from stream.privacy.noise import NoiseScaleError
 from stream.privacy.planning.noise_layouts import PlanError
 from stream.privacy.planning.plans import MECHANISMS_OF, choose_calibration, sensitivity_steps
-from stream.processing.protocol import Message, Outputs, RecordLike
-from stream.processing.topic_names import Topics, partition_of
+from stream.processing.protocol import Outputs, RecordLike
 from stream.tables import count_sensitivity, rows_are_public, total_sensitivity
 from stream.tables.table_errors import private_text_message
 
@@ -241,41 +235,6 @@ def definition_digest(spec: StreamSpec, account: Account, calibration: Calibrati
         calibration.model_dump_json().encode(),
     ]
     return blake3(b"".join(len(part).to_bytes(8, "big") + part for part in parts)).hexdigest()
-
-
-def build_control_event(account: Account, grant: Grant) -> Control:
-    """Return the control event with a stream's definition; its kind says if the stream may answer."""
-    opened = StreamOpened(
-        spec=grant.spec,
-        source=account.source,
-        identity=grant.identity,
-        fingerprint=account.fingerprint,
-        calibration=grant.calibration,
-        extensions=grant.extensions,
-        version=account.version,
-    )
-    if grant.ending is None and grant.state == "open":
-        return opened
-    ending = grant.ending or "halted"
-    ended = StreamClosed if ending == "closed" else StreamHalted
-    return ended(**{**dict(opened), "kind": ending, "reason": grant.reason or ending})
-
-
-_control_codec: Codec[Control] = Codec(Control, limit=MAX_RECORD_BYTES)
-
-
-class ControlPublisher:
-    """Publishes control events to the workers."""
-
-    def __init__(self, topics: Topics) -> None:
-        self._topics = topics
-
-    def publish_control(self, account: Account, grant: Grant, outputs: Outputs) -> None:
-        """Publish a stream's control event to the worker of its partition."""
-        control = build_control_event(account, grant)
-        key = grant.spec.stream.encode()
-        message: Message = (key, _control_codec.encode(control), ())
-        outputs.add(self._topics.control, partition_of(key, self._topics.partitions), message)
 
 
 class AccountPeriods:

@@ -29,9 +29,9 @@ from schemas import (
     subject_of,
 )
 from stream.budget.automatic_choice import choose_mechanism, require_informative
+from stream.budget.control_publisher import ControlPublisher
 from stream.budget.openings import (
     AccountPeriods,
-    ControlPublisher,
     definition_digest,
     describe_period_budget,
     plan_stream,

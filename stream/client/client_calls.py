@@ -472,7 +472,11 @@ class AsyncCalls(ABC):
         partitions = sorted({partition_of(key, self.topics.partitions) for key in wanted})
         async for records in self._read_topic(self.topics.status, partitions):
             for record in records:
-                if record.value is not None and (stream := wanted.get(record.key)) is not None:
+                if (stream := wanted.get(record.key)) is not None:
+                    refused[record.partition].discard(stream)
+                    if record.value is None:  # the stream is retired
+                        found.pop(stream, None)
+                        continue
                     found[stream] = (decode_record(_status_codec, record.value), record.timestamp / 1000)
                     if found[stream][0].refused is not None:
                         refused[record.partition].add(stream)

@@ -20,7 +20,7 @@ from aiokafka.errors import (
 from schemas import MAX_RECORD_BYTES, LedgerProgress, LedgerRecord, Progress, TrailHead
 from schemas.ledger import Since
 from schemas.wire import Codec, MalformedEventError
-from stream.budget.openings import ControlPublisher
+from stream.budget.control_publisher import ControlPublisher
 from stream.budget.receipts import trail_codec
 from stream.budget.trail_writer import TrailWriter
 from stream.dev.backup_file import (

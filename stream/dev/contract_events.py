@@ -95,9 +95,9 @@ CHANNELS: Final = (
     Channel(
         "control",
         "internal",
-        "the stream's name",
+        "the stream's name, or @retired|DIGEST",
         "the budget service",
-        "Each stream's definition and whether it may answer.",
+        "Each stream's definition and whether it may answer. Retired streams have digests instead.",
         compacted=True,
     ),
     Channel(
@@ -166,7 +166,7 @@ _MODELS_BY_CHANNEL: Final[tuple[tuple[str, int | None, tuple[type[BaseModel], ..
     ("ledger", None, (_PROGRESS,)),
     ("trail", None, _kinds_of(schemas.TrailRecord)),
     ("status", None, (schemas.StreamStatus, schemas.PartitionStatus, schemas.MemberStatus)),
-    ("control", schemas.MAX_RECORD_BYTES, _kinds_of(schemas.Control)),
+    ("control", schemas.MAX_RECORD_BYTES, (*_kinds_of(schemas.Control), schemas.RetiredStreams)),
     ("charges", schemas.MAX_DEFINITION_BYTES, (schemas.Charge,)),
     ("state", None, (schemas.Checkpoint, schemas.Progress)),
     ("partials", None, (schemas.Partial,)),

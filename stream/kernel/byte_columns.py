@@ -150,9 +150,17 @@ class Texts:
         self._data[self._end : end] = added.data
         self._count, self._end = count, end
 
+    def replace(self, number: int, text: bytes) -> None:
+        """Replace a string; the bytes of the earlier one stay, because outputs may refer to them."""
+        end = self._end + len(text)
+        self._data = grow_to(self._data, end)
+        self._data[self._end : end] = np.frombuffer(text, dtype=np.uint8)
+        self._at[number], self._size[number] = self._end, len(text)
+        self._end = end
+
     @property
     def spans(self) -> Spans:
-        """All strings; valid until the next ``extend``."""
+        """All strings; valid until the next change."""
         return Spans(self._data, self._at, self._size)
 
 

@@ -48,10 +48,21 @@ class SlotNames:
         self._seed = secrets.randbits(64)
         self._table = _empty_table(_INITIAL_ENTRIES)
         self._entered_count = 0
+        self._used_entries = 0
 
     def extend(self, names: Sequence[bytes]) -> None:
         """Append names in the next slots."""
         self.texts.extend(names)
+
+    def replace(self, slot: int, name: bytes) -> None:
+        """Give a slot another name; ``scan`` may still find the earlier one."""
+        self.texts.replace(slot, name)
+        if slot < self._entered_count:
+            if 2 * (self._used_entries + 1) > len(self._table):
+                self._table = _empty_table(1 << (3 * len(self.texts)).bit_length())
+                self._entered_count = self._used_entries = 0
+            else:
+                self._enter(slot, slot + 1)
 
     def table_with_names(self) -> tuple[npt.NDArray[np.uint64], int, int, Spans]:
         """Return the hash table from names to slots, its size, its seed, and the names."""
@@ -87,21 +98,27 @@ class SlotNames:
     def _enter_new_names(self) -> None:
         """Add new names to the table."""
         count = len(self.texts)
-        if self._entered_count == count or (library := compiled_kernel()) is None:
+        if self._entered_count == count or compiled_kernel() is None:
             return
-        if 2 * count > len(self._table):
+        if 2 * (self._used_entries + count - self._entered_count) > len(self._table):
             self._table = _empty_table(1 << (2 * count).bit_length())
-            self._entered_count = 0
+            self._entered_count = self._used_entries = 0
+        self._enter(self._entered_count, count)
+        self._entered_count = count
+
+    def _enter(self, first: int, end: int) -> None:
+        if (library := compiled_kernel()) is None:
+            return
         names = self.texts.spans
         library.sotto_enter(
             address(self._table),
             len(self._table),
             self._seed,
             *addresses(names.data, names.at, names.size),
-            self._entered_count,
-            count,
+            first,
+            end,
         )
-        self._entered_count = count
+        self._used_entries += end - first
 
 
 def _empty_table(entries: int) -> npt.NDArray[np.uint64]:

@@ -50,6 +50,10 @@ _decode = msgspec.json.Decoder(_ControlSummary).decode
 _encode = msgspec.json.Encoder().encode
 
 
+RETIRED_PREFIX: Final = b"@retired|"
+"""Prefix of the keys of ``RetiredStreams``; stream names never start with an at-sign."""
+
+
 def control_summary(value: bytes) -> bytes:
     """Return a control event with only the fields that ``is_stale`` needs: about 100 bytes."""
     return _encode(_decode(value))

@@ -29,7 +29,12 @@ from stream.worker.families import Families
 from stream.worker.families.family import AdmittedQuestion, Context, TableReleasedError
 from stream.worker.families.question_columns import QuestionRows, Row
 from stream.worker.hosted_streams import CONTROL_UNREAD, PLAIN_SORT, STANDING_SORT
+from stream.worker.retired_streams import RetiredAnswer
 from stream.worker.stream_terms import count_quotes, window_and_group_of
+
+
+class _UndefinedStreamRejection(Rejection):
+    """The refusal of a question to a stream that no control event has defined yet."""
 
 
 class QueryForm(NamedTuple):
@@ -149,12 +154,14 @@ class QueryBatch(Batch):
     """Decoded records, assigned to streams.
 
     ``rows`` are the questions to plain streams. ``unresolved`` has place, slot and query of each other
-    question that was not rejected. ``shares`` are the fair shares after this batch.
+    question that was not rejected. ``retired`` has place and query of each question to a retired
+    stream, and the fields of its answer. ``shares`` are the fair shares after this batch.
     """
 
     rejected: list[tuple[int, Rejection]] = field(kw_only=True)
     rows: QuestionRows = field(kw_only=True)
     unresolved: list[tuple[int, int, Any]] = field(kw_only=True)
+    retired: list[tuple[int, Any, RetiredAnswer]] = field(kw_only=True)
     shares: Shares = field(kw_only=True)
 
 
@@ -184,6 +191,7 @@ class Admission:
         """Read records up to the one whose work exhausts ``budget``."""
         rows: list[Row] = []
         unresolved: list[tuple[int, int, Any]] = []
+        retired: list[tuple[int, Any, RetiredAnswer]] = []
         shares = self.shares.copy()
         rejected: list[tuple[int, Rejection]] = []
         streams = self._context.streams
@@ -203,8 +211,8 @@ class Admission:
                 query = _within_limit(query or decode_in_full_form(value), value)
                 slot = slot_of(query.stream)
                 if slot is None:
-                    unknown = unknown or query.stream not in streams.unreadable_streams
-                    raise self._rejection_of_unknown(query.stream)
+                    retired.append((place, *self._read_retired(query, value)))
+                    continue
                 # The next query probably goes to a stream of the same sort.
                 sort = sorts[slot]
                 form = QUERY_FORMS[sort]
@@ -232,6 +240,7 @@ class Admission:
                 rejected.append((place, rejection_of_malformed(value)))
                 continue
             except Rejection as rejection:
+                unknown = unknown or isinstance(rejection, _UndefinedStreamRejection)
                 rejected.append((place, rejection))
                 continue
             unresolved.append((place, slot, query))
@@ -242,7 +251,15 @@ class Admission:
         found = scanned.before_record(len(records)).merge(
             QuestionRows.from_rows(reject_repeated_fields(rows, rejected))
         )
-        return QueryBatch(records, unknown, rejected=rejected, rows=found, unresolved=unresolved, shares=shares)
+        return QueryBatch(
+            records, unknown, rejected=rejected, rows=found, unresolved=unresolved, retired=retired, shares=shares
+        )
+
+    def _read_retired(self, query: Any, value: bytes) -> tuple[Any, RetiredAnswer]:
+        """Return a question to a retired stream and the fields of its answer; Rejection for other streams."""
+        if (answer := self._context.streams.retired.find(query.stream)) is None:
+            raise self._rejection_of_unknown(query.stream)
+        return require_unique_fields(value, query), answer
 
     def _admit_work(self, slot: int, query: Any, shares: Shares, timestamp: int) -> int:
         """Return a question's work and add it to its stream's share; Rejection beyond the limit."""
@@ -261,6 +278,8 @@ class Admission:
         taken = scanned.read
         if not streams.all_are_plain:
             taken &= streams.columns.is_plain[scanned.slots]
+        if streams.has_released_slots:
+            taken &= streams.columns.start_number[scanned.slots] != 0
         offsets = (
             records.offsets
             if isinstance(records, RecordColumns)
@@ -328,7 +347,7 @@ class Admission:
             )
         if stream in self._context.streams.unreadable_streams:
             return Rejection("unknown-stream", f"stream: {CONTROL_UNREAD}")
-        return Rejection("unknown-stream", "stream: no such stream is open; open it first")
+        return _UndefinedStreamRejection("unknown-stream", "stream: no such stream is open; open it first")
 
 
 def _record_values(records: Sequence[RecordLike]) -> Spans:

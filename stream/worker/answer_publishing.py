@@ -22,6 +22,7 @@ from stream.worker.families.family import AdmittedQuestion, Family, Reply
 from stream.worker.families.question_columns import PublishedNumber, QuestionRows, Verdicts
 from stream.worker.hosted_streams import EXHAUSTED, HostedStreams
 from stream.worker.output_encoding import OutputEncoder, WireAnswer
+from stream.worker.retired_streams import RetiredAnswer
 from stream.worker.stream_columns import group_equal_rows
 
 _CostFields = tuple[str, Any, int | None, int | None]
@@ -116,6 +117,11 @@ class ReplyPublisher:
         streams, slot = self._streams, one.slot
         figures = {"spent": streams.spent(slot), "tops_left": streams.shown_answers_left(slot)}
         return self._encoded(one, "halted", reason=streams.reason(slot), **figures)
+
+    def encode_retired(self, query: Any, answer: RetiredAnswer) -> Message:
+        """Encode the answer to a question of a retired stream."""
+        fields = {"window": query.window, "group": query.group, **answer._asdict()}
+        return (query.stream.encode(), encode(WireAnswer(query.id, query.stream, "halted", **fields)), ())
 
     def _encoded(self, one: AdmittedQuestion, outcome: str, **fields: Any) -> Message:
         window, group = (one.window_and_group or (None, None))[:2]

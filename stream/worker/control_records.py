@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 import msgspec
@@ -14,6 +14,7 @@ from schemas.wire import struct
 from stream.processing.control_order import (
     MODEL_NOT_ASKED_REASON,
     PERIOD_OVER_REASON,
+    RETIRED_PREFIX,
     is_stale,
     questions_in_period,
 )
@@ -35,7 +36,7 @@ from stream.worker.hosted_streams import (
     HostedStreams,
     answering_mask,
 )
-from stream.worker.mechanism_updates import UPDATE_PREFIX, UpdateLog
+from stream.worker.mechanism_updates import UPDATE_PREFIX, UpdateLog, update_key
 from stream.worker.stream_definitions import DefinitionReader, StreamDefinition
 
 
@@ -46,11 +47,17 @@ class StreamControl:
     up to a second.
     """
 
-    def __init__(self, streams: HostedStreams, tables: TableStore, changelog: str) -> None:
+    def __init__(
+        self, streams: HostedStreams, tables: TableStore, changelog: str, forget_slot: Callable[[int], None]
+    ) -> None:
+        """``forget_slot`` is called before a retired stream's slot is released."""
         self.runs_in_thread = False
+        self.stale_keys: dict[bytes, None] = {}
+        """Keys of the changelog's records of retired streams, which must be deleted."""
         self._streams = streams
         self._tables = tables
         self._changelog = changelog
+        self._forget_slot = forget_slot
         self._reader = DefinitionReader(streams.terms_table)
         self._pending_ends: dict[int, StreamDefinition] = {}
         self._tables_in_use: dict[int, PrivateTable] = {}
@@ -61,10 +68,18 @@ class StreamControl:
         self._unclaimed_checkpoints = unclaimed
 
     def apply_events(self, records: Sequence[RecordLike]) -> list[int]:
-        """Apply control events in order and return the slots of their streams."""
+        """Apply control events in order and return the slots of their streams.
+
+        Digests of retired streams come first: definitions are deleted after the digests are written.
+        """
         slots: list[int] = []
         readable: list[StreamDefinition] = []
-        named = [record for record in records if record.value is not None]
+        named: list[RecordLike] = []
+        for record in records:
+            if (record.key or b"").startswith(RETIRED_PREFIX):
+                self._streams.retired.add_record(record.value or b"")
+            elif record.value is not None:
+                named.append(record)
         definitions = self._reader.read([record.value or b"" for record in named])
         for record, definition in zip(named, definitions, strict=True):
             if definition is not None:
@@ -73,12 +88,51 @@ class StreamControl:
             slots += self._host_streams(readable)
             readable = []
             # A later release of Sotto wrote this event, perhaps to halt the stream: it must not answer.
-            name = (record.key or b"").decode(errors="replace")
+            name = _name_of(record)
             if (known := self._streams.slots.get(name)) is not None:
                 self._streams.life.refuse(known, CONTROL_UNREAD)
-            else:
+            elif not self._streams.retired.has(name):
                 self._streams.unreadable_streams.add(name)
         return slots + self._host_streams(readable)
+
+    def drop_retired(self, slots: Iterable[int], *, restoring: bool = False) -> list[int]:
+        """Drop the retired streams among those of some slots, and return the other slots.
+
+        A definition without its deletion is dropped too: compaction may remove the deletion first for
+        a slow reader, and another client may repeat a definition.
+        """
+        streams, left = self._streams, []
+        for slot in slots:
+            if (name := streams.names[slot]) not in streams.slots:
+                continue  # the slot was named twice and is released
+            if not streams.retired.has(name):
+                left.append(slot)
+                continue
+            if not restoring:
+                self.stale_keys[name.encode()] = None
+                if streams.terms_at(slot).has_updates:
+                    updates = range(int(streams.columns.tops[slot]))
+                    self.stale_keys |= dict.fromkeys(update_key(name, number) for number in updates)
+            elif streams.columns.written_at[slot]:
+                self.stale_keys[name.encode()] = None
+            self._pending_ends.pop(slot, None)
+            self._forget_slot(slot)
+            streams.release(slot)
+        if released_terms := streams.sweep():
+            self._reader.forget(released_terms)
+        return left
+
+    def drain_stale_keys(self) -> list[bytes]:
+        """Return the keys of the records to delete, and forget them."""
+        keys = list(self.stale_keys)
+        self.stale_keys.clear()
+        return keys
+
+    def slots_of_deleted(self, records: Iterable[RecordLike]) -> list[int]:
+        """Return the slots of the streams whose definitions these records delete."""
+        names = [_name_of(record) for record in records if record.value is None]
+        self._streams.unreadable_streams.difference_update(names)
+        return [slot for name in names if (slot := self._streams.slots.get(name)) is not None]
 
     def _host_streams(self, definitions: Sequence[StreamDefinition]) -> list[int]:
         """Host streams; TableMissedError if the restore did not apply the checkpoint of one.
@@ -188,6 +242,10 @@ class StreamControl:
         return bool(columns.answered[slot] < asked)
 
 
+def _name_of(record: RecordLike) -> str:
+    return (record.key or b"").decode(errors="replace")
+
+
 MAX_COLLECTED_DEFINITIONS = 10_000
 MAX_COLLECTED_CHECKPOINTS = 50_000
 """Most records (of different keys) that a restore collects before it applies them: bounds memory."""
@@ -238,20 +296,29 @@ class WorkerRestore:
             self._apply_checkpoints()
 
     def end(self, families: Families) -> None:
-        """Apply the remaining records, refuse unfit streams, and give updates to the families."""
+        """Apply the remaining records, refuse unfit streams, and give updates to the families.
+
+        Records of retired streams are marked for deletion: a worker may have stopped before that.
+        """
         self._apply_definitions()
         self._checkpoints = {**self._unmatched_checkpoints, **self._checkpoints}
         self._apply_checkpoints()
+        retired, stale_keys = self._streams.retired, self._control.stale_keys
+        if retired:
+            self._control.drop_retired(self._streams.hosted_slots().tolist(), restoring=True)
+            stale_keys |= dict.fromkeys(key for key in self._unmatched_checkpoints if retired.has(key.decode()))
+            stale_keys |= dict.fromkeys(self._updates.keys_of(retired.has))
         early, self._unmatched_checkpoints = self._unmatched_checkpoints, {}
         self._control.set_unclaimed_checkpoints(
             {
                 key.decode(): decode_changelog_record(record, _decode_checkpoint).incarnation
                 for key, record in early.items()
+                if key not in stale_keys
             }
         )
         reasons = self._streams.life.reasons
         ended = dict(reasons)
-        self._control.refuse_unfit_streams(np.arange(len(self._streams)))
+        self._control.refuse_unfit_streams(self._streams.hosted_slots())
         reasons |= ended
         updates, self._updates = self._updates, UpdateLog()
         self._restore_updates(families, updates)
@@ -259,6 +326,7 @@ class WorkerRestore:
     def _apply_definitions(self) -> None:
         records, self._definitions = list(self._definitions.values()), {}
         self._control.apply_events(records)
+        self._control.drop_retired(self._control.slots_of_deleted(records), restoring=True)
 
     def _apply_checkpoints(self) -> None:
         """Apply the collected checkpoints; keep those whose stream has no definition yet."""
@@ -271,6 +339,7 @@ class WorkerRestore:
         found = []
         for key, record in records.items():
             if record.value is None:
+                self._delete_checkpoint(key)
                 continue
             if key.startswith(UPDATE_PREFIX):
                 self._updates.add(record)
@@ -284,11 +353,21 @@ class WorkerRestore:
                 self._unmatched_checkpoints.pop(key, None)
         self._streams.life.resume(found)
 
+    def _delete_checkpoint(self, key: bytes) -> None:
+        """Apply the deletion of a retired stream's record."""
+        self._unmatched_checkpoints.pop(key, None)
+        self._control.stale_keys.pop(key, None)
+        if key.startswith(UPDATE_PREFIX):
+            self._updates.remove(key)
+        elif (slot := self._streams.slots.get(key.decode())) is not None:
+            self._streams.columns.written_at[slot] = 0
+
     def _restore_updates(self, families: Families, updates: UpdateLog) -> None:
         """Restore each stream's updates; refuse a stream if one is missing."""
         streams, terms = self._streams, self._streams.terms
         learning = [index for index in range(len(terms)) if terms[index].has_updates]
-        for slot in np.flatnonzero(np.isin(streams.columns.terms_of[: len(streams)], learning)).tolist():
+        slots = streams.hosted_slots()
+        for slot in slots[np.isin(streams.columns.terms_of[slots], learning)].tolist():
             count = int(streams.columns.tops[slot])
             found = updates.first_updates(streams.names[slot], streams.incarnations[slot], count)
             if found is None:

@@ -323,6 +323,11 @@ class Shares:
         self.queue = sorted((one, slot) for slot, one in self.due.items())
         self._outstanding = sum(self.due.values()) - served * len(self.due)
 
+    def forget(self, slot: int) -> None:
+        """Forget a retired stream's outstanding work."""
+        if (due := self.due.pop(slot, None)) is not None:
+            self._outstanding -= due - self.served
+
     def copy(self) -> Shares:
         """Return an independent copy."""
         found = copy(self)

@@ -21,6 +21,7 @@ from stream.privacy.ledger.state_machine import may_become
 from stream.privacy.noise import DrawRole, NoiseKey
 from stream.processing.control_order import MODEL_NOT_ASKED_REASON
 from stream.processing.dead_letters import exhausted_reason
+from stream.worker.retired_streams import RetiredStreamTable
 from stream.worker.stream_columns import NO_CUTOFF, StreamColumns, StreamKeys
 from stream.worker.stream_definitions import StreamDefinition
 from stream.worker.stream_terms import StreamTerms, TermsTable
@@ -112,6 +113,9 @@ class LifeCycle:
 CONTROL_UNREAD: Final = "this worker cannot read the stream's control event; upgrade it"
 """Reason for refusing a stream whose latest control event a later release of Sotto wrote."""
 
+MIN_RELEASED: Final = 64
+"""Fewest released slots that are freed together."""
+
 PLAIN_SORT: Final = 1
 STANDING_SORT: Final = 2
 
@@ -124,6 +128,9 @@ class HostedStreams:
     - ``sorts``: ``PLAIN_SORT`` (a sparse vector over trusted values), ``STANDING_SORT``, both, or 0.
     - ``extensions``: the extensions of each extended stream.
     - ``unreadable_streams``: names of streams without a slot, whose control events cannot be read.
+    - ``retired``: the retired streams, which have no slot.
+
+    The slot of a retired stream is released. It may get another stream after ``sweep``.
     """
 
     def __init__(self, key: NoiseKey) -> None:
@@ -140,6 +147,9 @@ class HostedStreams:
         self.terms_table = TermsTable()
         self.terms: list[StreamTerms] = self.terms_table.all
         self.extensions: dict[int, Extensions] = {}
+        self.retired = RetiredStreamTable()
+        self._released: list[int] = []
+        self._free_slots: list[int] = []
         self._start_count = 0
         self._all_are_plain = (0, True)
 
@@ -167,10 +177,12 @@ class HostedStreams:
         new: dict[int, StreamDefinition] = {}
         extended: dict[int, StreamDefinition] = {}
         renewed: dict[int, StreamDefinition] = {}
+        unnamed: list[int] = []
         for definition in definitions:
             slot = self.slots.get(definition.stream)
             if slot is None:
                 slot = self._new_slot(definition.stream)
+                unnamed.append(slot)
             if self.incarnations[slot] != definition.incarnation:
                 self.incarnations[slot] = definition.incarnation
                 new[slot] = definition
@@ -184,7 +196,7 @@ class HostedStreams:
             if definition.version > FIRST_VERSION:
                 renewed[slot] = max(definition, renewed.get(slot, definition), key=lambda one: one.version)
             slots.append(slot)
-        self._name_new_slots()
+        self._store_names(unnamed)
         if new:
             self._open_streams(new)
         for slot, definition in renewed.items():
@@ -231,22 +243,69 @@ class HostedStreams:
         self.life.open_streams(slots)
 
     def _new_slot(self, name: str) -> int:
-        slot = len(self.names)
+        if self._free_slots:
+            slot = self._free_slots.pop()
+            self.names[slot] = name
+        else:
+            slot = len(self.names)
+            self.names.append(name)
+            self.incarnations.append("")
+            self.kinds.append("")
+            self.sorts.append(0)
         self.slots[name] = slot
         self.unreadable_streams.discard(name)
-        self.names.append(name)
-        self.incarnations.append("")
-        self.kinds.append("")
-        self.sorts.append(0)
         return slot
 
-    def _name_new_slots(self) -> None:
-        """Store the names of new slots as bytes."""
+    def _store_names(self, slots: Sequence[int]) -> None:
+        """Store the names of slots that have got one, as bytes."""
         columns, known = self.columns, len(self.texts.texts)
         columns.grow(len(self))
+        for slot in slots:
+            if slot < known:
+                self.texts.replace(slot, self.names[slot].encode())
         self.texts.extend([name.encode() for name in self.names[known:]])
-        names, new = self.texts.texts.spans, slice(known, len(self))
-        columns.name_at[new], columns.name_size[new] = names.at[new], names.size[new]
+        names = self.texts.texts.spans
+        columns.name_at[slots], columns.name_size[slots] = names.at[slots], names.size[slots]
+
+    @property
+    def has_released_slots(self) -> bool:
+        """Whether the names of released slots may still be found among the ``texts``."""
+        return bool(self._released)
+
+    def release(self, slot: int) -> None:
+        """Remove a retired stream; its slot has no stream, and its start number is 0."""
+        columns, life = self.columns, self.life
+        del self.slots[self.names[slot]]
+        self.names[slot] = self.incarnations[slot] = self.kinds[slot] = ""
+        for entries in (life.reasons, life.turns, self.extensions):
+            entries.pop(slot, None)
+        self.noise.remove_stream(slot)
+        columns.clear_slot(slot)
+        columns.state[slot], columns.last_offset[slot], columns.is_plain[slot] = CLOSED, -1, True
+        self._released.append(slot)
+
+    def sweep(self) -> frozenset[int]:
+        """If many slots are released, free them and what only they used; return the released terms.
+
+        Terms are numbered in the order of ``terms``.
+        """
+        if len(self._released) < max(MIN_RELEASED, len(self.slots) // 4):
+            return frozenset()
+        for slot in self._released:
+            self.names[slot] = f'"{slot}'  # no query has a name with a quotation mark
+        self._free_slots += self._released
+        self._released = []
+        self.texts = SlotNames()
+        self.texts.extend([name.encode() for name in self.names])
+        names, hosted = self.texts.texts.spans, slice(len(self))
+        columns = self.columns
+        columns.name_at[hosted], columns.name_size[hosted] = names.at[hosted], names.size[hosted]
+        in_use = columns.terms_of[hosted][columns.start_number[hosted] != 0]
+        return self.terms_table.release_others(np.unique(in_use).tolist())
+
+    def hosted_slots(self) -> npt.NDArray[np.intp]:
+        """Return the slots that have a stream."""
+        return np.flatnonzero(self.columns.start_number[: len(self)])
 
     def names_of(self, figures: StreamColumns) -> Spans:
         """Return the names of the streams of these figures."""

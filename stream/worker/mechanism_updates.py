@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import msgspec
@@ -42,6 +43,11 @@ def decode_update(value: bytes) -> Any:
     return last(value)
 
 
+def _stream_and_number(key: bytes) -> tuple[str, int]:
+    number, _, stream = key.removeprefix(UPDATE_PREFIX).decode().partition("|")
+    return stream, int(number)
+
+
 class UpdateLog:
     """The updates found in a changelog, by stream and number."""
 
@@ -50,9 +56,17 @@ class UpdateLog:
 
     def add(self, record: RecordLike) -> None:
         """Add one record; LaterVersionError if this release of Sotto cannot read it."""
-        number, _, stream = (record.key or b"").removeprefix(UPDATE_PREFIX).decode().partition("|")
         update = decode_changelog_record(record, decode_update)
-        self._updates[stream, int(number)] = update.incarnation, record.value or b""
+        self._updates[_stream_and_number(record.key or b"")] = update.incarnation, record.value or b""
+
+    def remove(self, key: bytes) -> None:
+        """Remove the record with this key, if there is one."""
+        self._updates.pop(_stream_and_number(key), None)
+
+    def keys_of(self, is_chosen: Callable[[str], bool]) -> list[bytes]:
+        """Return the keys of the records of some streams."""
+        chosen = {stream for stream in {stream for stream, _ in self._updates} if is_chosen(stream)}
+        return [update_key(stream, number) for stream, number in self._updates if stream in chosen]
 
     def first_updates(self, stream: str, incarnation: str, count: int) -> list[bytes] | None:
         """Return the first ``count`` updates of an incarnation, in order; None if any is missing."""

@@ -16,7 +16,7 @@ from stream.processing.protocol import PROGRESS_KEY, Message, Outputs, RecordLik
 from stream.processing.record_columns import MessageColumns
 from stream.processing.topic_names import LEDGER_PARTITIONS, Topics, partition_of
 from stream.worker.hosted_streams import STATES, HostedStreams
-from stream.worker.mechanism_updates import Update, encode_update, update_key
+from stream.worker.mechanism_updates import UPDATE_PREFIX, Update, encode_update, update_key
 from stream.worker.stream_columns import StreamColumns, group_equal_rows
 from stream.worker.stream_terms import window_and_group_of_event
 
@@ -86,6 +86,12 @@ class OutputEncoder:
         if not (reasons := self._streams.life.reasons):
             return b"null"
         return _encode_reasons([reasons.get(slot) for slot in slots.tolist()])
+
+    def delete_records(self, outputs: Outputs, keys: Sequence[bytes]) -> None:
+        """Delete records of retired streams: those with these keys in the changelog, and their status."""
+        outputs.extend(self._topics.state, self._partition, [(key, None, ()) for key in keys])
+        names = [key for key in keys if not key.startswith(UPDATE_PREFIX)]
+        outputs.extend(self._topics.status, self._partition, [(name, None, ()) for name in names])
 
     def write_update(self, outputs: Outputs, slot: int, update: Update) -> None:
         """Write one changelog record for an update of a stream's state."""

@@ -57,6 +57,12 @@ class FigureArrays:
             grown[:before] = getattr(self, name, grown)[:before]
             setattr(self, name, grown)
 
+    def clear_slot(self, slot: int) -> None:
+        """Set all entries of a slot to zero."""
+        self.rows[slot] = 0
+        for name in self._separate:
+            getattr(self, name)[slot] = 0
+
     def gather(self, slots: npt.NDArray[np.intp]) -> Self:
         """Gather the entries of some slots, without ``SEPARATE_ARRAYS`` and arrays of bytes."""
         found = object.__new__(type(self))
@@ -90,7 +96,7 @@ class StreamColumns(FigureArrays):
     - ``tops``: number of charged answers so far; ``surplus``: their cost beyond one ordinary charge
       each, in parts of a charge (0 for sparse vectors).
     - ``threshold``: of a sparse vector; ``is_plain``: a sparse vector over trusted values.
-    - ``start_number``: changes whenever the stream starts from new terms; never 0.
+    - ``start_number``: changes whenever the stream starts from new terms; 0 for a released slot.
     - ``name_at``, ``name_size``: position of the name among all names.
     """
 
@@ -209,6 +215,11 @@ class StreamKeys:
                 self.missing_keys.pop(slot, None)
             else:
                 self.missing_keys[slot] = one.key_id
+
+    def remove_stream(self, slot: int) -> None:
+        """Forget what only some streams have."""
+        self.missing_keys.pop(slot, None)
+        self._version_suffixes.pop(slot, None)
 
     def incarnations(self, slots: npt.NDArray[np.intp]) -> Spans:
         """Return the incarnations of streams as text."""

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
+from collections.abc import Set as AbstractSet
 from operator import attrgetter
 from typing import Annotated, Any, Literal, Union, get_args
 
@@ -134,6 +135,11 @@ class DefinitionReader:
         if _are_well_formed([one for one in definitions if one is not None]):
             return definitions
         return [self._validate(value) for value in values]
+
+    def forget(self, terms: AbstractSet[int]) -> None:
+        """Forget the shared parts with these terms, which are released."""
+        known = self._terms_by_shared_part
+        self._terms_by_shared_part = {part: one for part, one in known.items() if one[0] not in terms}
 
     def _read_value(self, value: bytes) -> StreamDefinition | None:
         """Decode a definition without checking its name and identity."""

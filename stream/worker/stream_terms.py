@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from fractions import Fraction
 from functools import cached_property, lru_cache
@@ -37,10 +37,8 @@ from stream.caches import RecentCache
 from stream.formatting import cells_of
 from stream.privacy.composition.costs import (
     exact_decimal,
-    grant_cost,
-    realised_cost,
     shortest_decimal,
-    spent_amount,
+    shown_spending,
 )
 from stream.privacy.composition.losses import is_running_count_of_texts
 from stream.privacy.mechanisms.above_threshold import answer_sampler, query_sampler, threshold_sampler
@@ -264,9 +262,7 @@ class StreamTerms:
         """Return the realised cost after so many answers and ⊤s (charged answers), as an ``Amount``."""
         key = (answered > 0, tops, surplus, extensions)
         if (amount := self._amounts.get(key)) is None:
-            charging = (self.calibration, self.source.accountant)
-            cost = realised_cost(*charging, answered, tops, surplus, extensions)
-            shown = spent_amount(cost, grant_cost(*charging, extensions), self.source)
+            shown = shown_spending(self.calibration, self.source, answered, tops, surplus, extensions)
             amount = WireAmount(shown.epsilon, shown.delta, shown.rho)
             self._amounts.put(key, amount)
         return amount
@@ -296,3 +292,14 @@ class TermsTable:
                 )
             self.all.append(StreamTerms(source, mechanism, calibration, *data))
         return index
+
+    def release_others(self, in_use: Iterable[int]) -> frozenset[int]:
+        """Release all terms but those in use and the first ones, and return their indices.
+
+        Indices are never used again: they stand for the first terms from then on.
+        """
+        released = frozenset(self._index.values()) - {0, *in_use}
+        self._index = {key: index for key, index in self._index.items() if index not in released}
+        for index in released:
+            self.all[index] = self.all[0]
+        return released

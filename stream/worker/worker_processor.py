@@ -57,7 +57,7 @@ class QueryProcessor:
         self._limits_work = limits.outstanding > 0
         self._admission = Admission(topics, context, self._families, Shares(limits))
         self._progress = _WireProgress(0)
-        self._control = StreamControl(self.streams, tables, topics.state)
+        self._control = StreamControl(self.streams, tables, topics.state, self._forget_slot)
         self._restore = WorkerRestore(topics.control, self._control, self.streams)
         self._status_due = 0.0
 
@@ -94,8 +94,10 @@ class QueryProcessor:
         return {self._topics.queries: progress.offset}
 
     def follow(self, records: Sequence[RecordLike]) -> Outputs:
-        """Apply control events; each stream that they end writes its last totals once."""
-        self._control.refuse_unfit_streams(np.array(self._control.apply_events(records), dtype=np.intp))
+        """Apply control events: an ended stream writes its last totals once; a retired one is dropped."""
+        slots = self._control.apply_events(records)
+        slots = self._control.drop_retired([*slots, *self._control.slots_of_deleted(records)])
+        self._control.refuse_unfit_streams(np.array(slots, dtype=np.intp))
         return self._end_streams()
 
     def refusals(self) -> Mapping[str, int]:
@@ -129,6 +131,8 @@ class QueryProcessor:
         answers: list[Message | None] = [None] * (len(records) - len(admitted.rows.slots) and len(records))
         for place, rejection in admitted.rejected:
             answers[place] = self._encoder.write_rejection(outputs, records[place], rejection)
+        for place, query, answer in batch.retired:
+            answers[place] = self._reply_publisher.encode_retired(query, answer)
         in_columns = self._answer_admitted(admitted, answers, outputs)
         outputs.extend(
             self._topics.answers, self._partition, self._merge_answers(records, admitted, answers, in_columns)
@@ -176,7 +180,13 @@ class QueryProcessor:
         if len(ended):
             self._encoder.write_checkpoints(outputs, ended)
             self._encoder.write_charges(outputs, ended)
+        if stale_keys := self._control.drain_stale_keys():
+            self._encoder.delete_records(outputs, stale_keys)
         return outputs
+
+    def _forget_slot(self, slot: int) -> None:
+        self._families.forget_stream(self.streams.kinds[slot], slot)
+        self._admission.shares.forget(slot)
 
     def _answer_admitted(
         self, batch: AdmittedBatch, answers: list[Message | None], outputs: Outputs

@@ -47,10 +47,12 @@ from tests.chaos.replay import (
     answers_codec,
     as_read,
     check_replay,
+    definitions_in,
     is_charged,
     read_control,
     read_ledger,
 )
+from tests.chaos.retired import check_retired
 from tests.chaos.trails import check_trail
 
 _charges: Codec[Charge] = Codec(Charge, limit=MAX_DEFINITION_BYTES)
@@ -94,11 +96,12 @@ async def check(
     return examine(Installation(topics, key, tables, limits=limits, same_version=same_version), logs, asked)
 
 
-def examine(installation: Installation, logs: Logs, asked: Iterable[str]) -> Findings:
+def examine(installation: Installation, logs: Logs, asked: Iterable[str], removed: Logs | None = None) -> Findings:
     """Check answers against the ids asked, the ledger against budgets, and a full replay against the answers.
 
-    An id stands in ``asked`` once for each event that carried it.
+    An id stands in ``asked`` once for each event that carried it. ``removed`` has what compaction has removed from control.
     """
+    removed = removed or {}
     topics = installation.topics
     logs = as_read(logs, topics)
     answers = [
@@ -122,7 +125,9 @@ def examine(installation: Installation, logs: Logs, asked: Iterable[str]) -> Fin
     violations += check_ledger(answers, sources, grants, entries.values())
     violations += check_budgets([entry for _, entry in written], entries.values())
     violations += check_charges([_charges.decode(record.value) for record in charges], grants, retired)
-    violations += check_grants([read_control(record.value) for record in control], grants, retired)
+    told = definitions_in([*(record for records in removed.values() for record in records), *control])
+    violations += check_grants([read_control(record.value or b"") for record in told], grants, retired)
+    violations += check_retired(logs, topics, retired)
     violations += [
         f"{one.spec.stream} is retired, and its grant was written again"
         for one in entries.values()
@@ -133,7 +138,8 @@ def examine(installation: Installation, logs: Logs, asked: Iterable[str]) -> Fin
     trail, requests = (logs.get((topic, 0), ()) for topic in (topics.trail, topics.requests))
     violations += check_trail(trail, requests, [entry for _, entry in written], entries.values())
     for partition in range(topics.partitions):
-        violations += check_replay(installation, logs, partition)
+        gone = removed.get((topics.control, partition), ())
+        violations += check_replay(installation, logs, partition, retired, gone)
     return Findings(answers, sources, grants, violations)
 
 
@@ -285,6 +291,7 @@ def check_grants(control: Iterable[Control], grants: Mapping[str, GrantRecord], 
         for stream in told.keys() | grants.keys()
         if stream in grants or not retired.has("stream", stream)
         if stream not in grants or told[stream] != {grants[stream].identity.incarnation}
+        if told[stream] or not retired.has("stream", stream)
     ]
 
 

@@ -25,7 +25,9 @@ from schemas import (
 from schemas.wire import Codec
 from stream.privacy.composition.costs import PARTS_PER_CHARGE
 from stream.privacy.composition.losses import losses
+from stream.privacy.ledger.retirement import NameDigests
 from stream.privacy.noise import NoiseKey
+from stream.processing.control_order import RETIRED_PREFIX
 from stream.processing.dead_letters import UnreadableValue, address_of
 from stream.processing.protocol import Message, Outputs, Record, RecordLike
 from stream.processing.topic_names import Topics
@@ -87,40 +89,71 @@ class Installation:
         return processor
 
 
-def check_replay(installation: Installation, logs: Logs, partition: int) -> list[str]:
+def definitions_in(control: Iterable[RecordLike]) -> list[RecordLike]:
+    """The control events that define streams: neither digests of retired streams nor deletions."""
+    return [
+        record
+        for record in control
+        if record.value is not None and not (record.key or b"").startswith(RETIRED_PREFIX)
+    ]
+
+
+def check_replay(
+    installation: Installation,
+    logs: Logs,
+    partition: int,
+    retired: NameDigests,
+    removed: Sequence[RecordLike] = (),
+) -> list[str]:
     """Answer a partition's whole log again with the same key: the same bytes must come out, and the same state.
 
     Exhaustion comes out of the replay itself. When a request to halt or close took effect is not in the log of queries:
     from the first answer that says so on, the stream must have answered nothing else. Nor is when an extension did: the
     first answer that has more charged answers left than before tells it, and the ledger how many they may be. Nor is when the
     data were renewed: answers tell their version.
+
+    The replay never retires a stream. Its control events are with those that compaction has ``removed``. A retired stream's
+    questions add no work, so if the partition limits work, either side may refuse another stream's question as busy.
     """
     topics = installation.topics
-    ended = _ended(logs, topics)
-    taken, violations = news_taken(logs, topics, partition, installation.fingerprint)
-    replayed, outputs = _replay(installation, logs, partition, taken)
+    place = (topics.control, partition)
+    whole = {**logs, place: definitions_in([*removed, *logs.get(place, ())])}
+    names = {(record.key or b"").decode() for record in whole[place]}
+    gone = {name for name in names if retired.has("stream", name)}
+    ended = _ended(logs, topics) | gone
+    taken, violations = news_taken(whole, topics, partition, installation.fingerprint)
+    replayed, outputs = _replay(installation, whole, partition, taken)
     again = [value or b"" for _, value, _ in outputs.messages.get((topics.answers, partition), [])]
     seen = [record.value or b"" for record in logs.get((topics.answers, partition), ())]
     if len(again) != len(seen):
         violations.append(f"partition {partition}: replay gave {len(again)} answers for {len(seen)}")
     different = 0
     stopped: set[str] = set()
+    unlike: set[str] = set()
     for one, other in zip(seen, again, strict=False):
         answer = answers_codec.decode(one)
         if answer.outcome == "halted" and answer.stream in ended and not _is_exhausted(answer.reason):
             stopped.add(answer.stream)
-        different += answer.stream not in stopped and not _are_alike(one, other, installation.same_version)
+        if gone and (b'"reason":"busy' in one) != (b'"reason":"busy' in other):
+            unlike.add(answer.stream)
+        elif answer.stream in gone and (answer.reason or "").startswith("unknown"):
+            violations.append(f"{answer.stream} is retired, and {answer.id} was told that there is no such stream")
+        different += answer.stream not in stopped | unlike and not _are_alike(
+            one, other, installation.same_version
+        )
     if different:
         violations.append(f"partition {partition}: replay gave {different} answers that differ, of {len(seen)}")
-    streams = [stream for stream in replayed.streams.names if stream not in ended]
+    streams = [stream for stream in replayed.streams.names if stream not in ended | unlike]
     rebuilt = installation.restored(logs, partition)
     process_records(rebuilt, [])
+    violations += [f"{stream} is retired and still hosted" for stream in gone & rebuilt.streams.slots.keys()]
     violations += [
         f"{stream} can still answer, and the ledger has it ended"
         for stream, figures in rebuilt.streams.figures().items()
         if stream in ended and figures[0] == "open"
     ]
-    return violations + differences(f"partition {partition}: changelog and replay", rebuilt, replayed, streams)
+    what = f"partition {partition}: changelog and replay"
+    return violations + differences(what, rebuilt, replayed, streams, shares=not gone)
 
 
 def _are_alike(one: bytes, other: bytes, same_version: bool) -> bool:
@@ -133,10 +166,12 @@ def _are_alike(one: bytes, other: bytes, same_version: bool) -> bool:
     return seen.model_copy(update=ignored) == again.model_copy(update=ignored)
 
 
-def differences(what: str, one: QueryProcessor, other: QueryProcessor, streams: Iterable[str]) -> list[str]:
+def differences(
+    what: str, one: QueryProcessor, other: QueryProcessor, streams: Iterable[str], *, shares: bool = True
+) -> list[str]:
     """How the states of two processors differ in some streams: by their figures, and by what they would write next.
 
-    Both are useless afterwards.
+    Without ``shares``, their outstanding work may differ. Both are useless afterwards.
     """
     streams = list(streams)
     figures, others = one.streams.figures(), other.streams.figures()
@@ -157,6 +192,9 @@ def differences(what: str, one: QueryProcessor, other: QueryProcessor, streams: 
     topic_ids = one.topic_ids | other.topic_ids
     for processor in (one, other):
         processor.topic_ids.update(topic_ids)
+        if not shares:
+            processor.streams.columns.due[:] = 0
+            processor._admission.shares.resume(0, 0, {})
         process_records(processor, [])  # Requests to halt or close that were not acted upon yet.
     if _ordered(process_records(one, probes)) != _ordered(process_records(other, probes)):
         violations.append(f"{what} would answer differently")

@@ -65,7 +65,7 @@ async def load(world: World, questions: Questions) -> None:
         if burst in {2, 3} and pace.random() < 0.25:
             await _refresh(world, questions, pace, f"refresh-{burst}")
         if burst == 4 and pace.random() < 0.5:
-            await _stop_a_stream(world, pace)
+            await _stop_a_stream(world, questions, pace)
 
 
 def _be_greedy(world: World, questions: Questions, pace: random.Random) -> None:
@@ -171,7 +171,7 @@ def _ask_on(world: World, questions: Questions, spec: StreamSpec) -> None:
         world.ask(*questions.next(spec))
 
 
-async def _stop_a_stream(world: World, pace: random.Random) -> None:
+async def _stop_a_stream(world: World, questions: Questions, pace: random.Random) -> None:
     """Halt or close a stream; its opening may come once more behind that."""
     spec = pace.choice(world.streams)
     kind = pace.choice((CloseStream, HaltStream))
@@ -179,6 +179,11 @@ async def _stop_a_stream(world: World, pace: random.Random) -> None:
     world.injected[f"{'close' if kind is CloseStream else 'halt'} request"] += 1
     if world.retire_after_ms:  # by then the stream may be retired; its name must be refused all the same
         world.loop.call_later(6.0, world.request, OpenStream(request="open again", stream=spec))
+        for seconds in (2.0, 5.0, 8.0):
+            world.loop.call_later(seconds, _ask_on, world, questions, spec)
+        if pace.random() < 0.5:
+            world.loop.call_later(7.0, world.repeat_control, _opening_of(world, spec))
+            world.injected["opening repeated after a retirement"] += 1
     if pace.random() < 0.5:
         while not world.has_receipt("stop"):
             await world.broker.arrival(1.0)
@@ -266,7 +271,9 @@ def _broker_outage(world: World, chance: random.Random) -> bool:
 def _compaction(world: World, chance: random.Random) -> bool:
     compacted = world.changelogs
     logs = [log for log in world.broker.logs.values() if log.topic in compacted]
-    return sum(log.compact(chance) for log in logs) > 0
+    # Only these have readers that take hours: warm copies.
+    copied = {world.topics.control, world.topics.state}
+    return sum(log.compact(chance, forgets_deletions=log.topic in copied) for log in logs) > 0
 
 
 def _offsets_expired(world: World, chance: random.Random) -> bool:

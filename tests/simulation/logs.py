@@ -47,6 +47,8 @@ class Log:
     end: int = 0
     open: dict[Transaction, int] = field(default_factory=dict)
     ended: dict[Transaction, bool] = field(default_factory=dict)
+    removed: list[Record] = field(default_factory=list)
+    """The committed records that compaction has removed."""
     awaited: dict[Future[None], None] = field(default_factory=dict)
     """Whoever waits for something to become readable here."""
 
@@ -99,9 +101,11 @@ class Log:
         """All that a committed reader sees."""
         return self.read(self.start, len(self.entries) + 1, committed=True)[0]
 
-    def compact(self, chance: random.Random) -> int:
-        """Keep the latest committed record of each key below the last stable offset; gives how many entries went."""
-        before = len(self.entries)
+    def compact(self, chance: random.Random, *, forgets_deletions: bool = False) -> int:
+        """Keep the latest committed record of each key below the last stable offset; gives how many entries went.
+
+        With ``forgets_deletions``, deletions go too: a slow reader may have read what they delete.
+        """
         stable = self.stable
         latest = {
             entry.record.key: entry.offset
@@ -114,7 +118,13 @@ class Log:
                 return True
             if entry.record is None:
                 return chance.random() < 0.5
+            if forgets_deletions and entry.record.value is None and chance.random() < 0.5:
+                return False
             return self.visible(entry) and latest[entry.record.key] == entry.offset
 
-        self.entries = [entry for entry in self.entries if kept(entry)]
-        return before - len(self.entries)
+        remaining = [entry for entry in self.entries if kept(entry)]
+        left = {entry.offset for entry in remaining}
+        gone = [entry for entry in self.entries if entry.offset not in left]
+        self.removed += [entry.record for entry in gone if entry.record is not None and self.visible(entry)]
+        self.entries = remaining
+        return len(gone)

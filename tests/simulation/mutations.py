@@ -26,7 +26,6 @@ from stream.engine.writer import Stamps, Writer
 from stream.kafka.client.adapter import KAFKA, Clients, Consumer
 from stream.kafka.client.availability import Stopped
 from stream.privacy.ledger.accounts import Account
-from stream.privacy.ledger.retirement import NameDigests, RetiredGrants
 from stream.processing.protocol import Outputs, Processor, RecordLike
 from stream.settings import Settings
 from stream.worker import QueryProcessor, control_records
@@ -36,6 +35,7 @@ from stream.worker.hosted_streams import HostedStreams, LifeCycle
 from stream.worker.mechanism_updates import UpdateLog
 from stream.worker.stream_definitions import StreamDefinition
 from tests.simulation.clients import MAX_POLL_INTERVAL_MS, SimulatedProducer
+from tests.simulation.retirement_mutations import RETIREMENT
 
 SCHEDULES = 150
 """How many schedules every run of the tests plays: each engine with one thing wrong is found within as many. What goes wrong in 3 of 100
@@ -296,20 +296,6 @@ def requests_granted_again() -> Iterator[None]:
 
 
 @contextmanager
-def retired_names_forgotten() -> Iterator[None]:
-    """The budget service does not restore the names of retired streams."""
-    with patch.object(NameDigests, "restore", lambda *_: None):
-        yield
-
-
-@contextmanager
-def sums_of_retired_streams_lost() -> Iterator[None]:
-    """The budget service restores the budgets without the sums of retired streams."""
-    with patch.object(RetiredGrants, "restore", lambda *_: None):
-        yield
-
-
-@contextmanager
 def periods_begun_by_a_restart() -> Iterator[None]:
     """The budget service takes its start for the beginning of a period."""
     restored = BudgetProcessor.restored
@@ -536,8 +522,7 @@ MUTATIONS: tuple[Mutation, ...] = (
     old_fetches_not_filtered,
     unknown_streams_refused_at_once,
     requests_granted_again,
-    retired_names_forgotten,
-    sums_of_retired_streams_lost,
+    *RETIREMENT,
     periods_begun_by_a_restart,
     claims_of_populations_lost,
     trail_begun_again,

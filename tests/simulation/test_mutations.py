@@ -26,6 +26,7 @@ FOUND_BY = {
     "requests_granted_again": 4,
     "old_fetches_not_filtered": 2,
     "offsets_before_the_transaction": 25,
+    "a_late_opening_revives_a_retired_stream": 69,
 }
 """The schedules that have found those that few do."""
 

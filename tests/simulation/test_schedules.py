@@ -35,6 +35,7 @@ def test_every_fault_strikes_in_some_schedule_and_transactions_end_in_every_way(
         injected[name] >= 10
         for name in [*STRIKES, *upsets, "failing event", "query published twice", "clock ahead"]
     )
+    assert injected["opening repeated after a retirement"] > 5
     assert all(injected[name] >= 10 for name in ["halt request", "close request", "opening repeated after a halt"])
     assert min(injected["greedy stream"], injected["retired stream"]) > 10
     assert min(injected["extension"], injected["answers beyond the opening"]) > 10

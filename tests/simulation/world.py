@@ -296,7 +296,13 @@ class World:
     def examine(self, *, same_version: bool = True) -> list[str]:
         """Every violation; without ``same_version``, an earlier version gave some of the answers."""
         logs = self.logs()
-        findings = examine(replace(self.installation, same_version=same_version), logs, self.asked)
+        removed = {
+            (place.topic, place.partition): log.removed
+            for place, log in self.broker.logs.items()
+            if place.topic == self.topics.control
+        }
+        installation = replace(self.installation, same_version=same_version)
+        findings = examine(installation, logs, self.asked, removed)
         violations = findings.violations
         for grant in findings.grants.values():
             self.injected["answers beyond the opening"] += max(0, grant.tops - grant.calibration.cutoff)
@@ -310,8 +316,15 @@ class World:
             if live is not None:
                 restored = self.installation.restored(logs, number)
                 violations += differences(
-                    f"partition {number}: live and restored", live, restored, live.streams.names
+                    f"partition {number}: live and restored", live, restored, list(live.streams.slots)
                 )
+                kept = {record.key or b"": record.value for record in logs.get((self.topics.state, number), ())}
+                stated = [key.decode() for key, value in kept.items() if value is not None]
+                violations += [
+                    f"{name} is retired, and its worker keeps it"
+                    for name in (*live.streams.slots, *stated)
+                    if live.streams.retired.has(name.rpartition("|")[2])
+                ]
         return violations
 
 

@@ -274,10 +274,15 @@ class MonitorTables:
         self._count_stream(entry, 1)
 
     def _add_control(self, record: RecordLike) -> None:
+        name = (record.key or b"").decode(errors="replace")
         if record.value is None:
+            if (known := self.streams.get(name)) is not None and known.grant is None:
+                del self.streams[name]  # retired, and the ledger's record was never read
+            return
+        if name.startswith("@"):
             return
         control = decode_record(ControlShape, record.value)
-        entry = self._get_or_add_stream((record.key or b"").decode(errors="replace"))
+        entry = self._get_or_add_stream(name)
         if control.kind == "opened":
             if not control.extensions:
                 entry.opened = record.timestamp / 1000

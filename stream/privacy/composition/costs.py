@@ -25,6 +25,7 @@ from schemas import (
     Extension,
     Extensions,
     GrantRecord,
+    Source,
     StreamState,
     UnknownGroupsCalibration,
 )
@@ -337,6 +338,14 @@ def _amount(cost: Cost, delta: float, accountant: str) -> Amount:
         delta=cost.delta / DELTA_UNITS,
         rho=cost.rho / EPSILON_UNITS if accountant == "zcdp" else None,
     )
+
+
+def shown_spending(
+    calibration: Calibration, source: Source, answered: int, tops: int, surplus: int, extensions: Extensions
+) -> Amount:
+    """Return what a stream's answers show as spent."""
+    spent = realised_cost(calibration, source.accountant, answered, tops, surplus, extensions)
+    return spent_amount(spent, grant_cost(calibration, source.accountant, extensions), source)
 
 
 def spent_amount(spent: Cost, granted: Cost, terms: BudgetTerms) -> Amount:

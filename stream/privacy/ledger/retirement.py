@@ -6,63 +6,47 @@ amounts count for ever.
 
 from __future__ import annotations
 
-from bisect import bisect_left
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import islice, takewhile
 from typing import Final, Literal, get_args
 
-from blake3 import blake3
-
 from schemas import EdgeTotals, ExactCost, RetiredClaim, RetiredNames, RetiredTotals
 from stream.privacy.composition.costs import NO_COST, Cost
+from stream.privacy.ledger.digest_table import DigestTable, NameKind, name_digest, split_digests
 from stream.privacy.ledger.grants import Claim, Grant
 
 Accountant = Literal["pure", "zcdp"]
 _ACCOUNTANTS: Final[tuple[Accountant, ...]] = get_args(Accountant)
 _NO_ANSWERS_LEFT: Final = EdgeTotals(answered=0, tops=0, settled=True)
 
-DIGEST_BYTES: Final = 16
 MAX_NAMES_PER_BLOCK: Final = 4096
 """Most names in a ledger record; the last record is written again until it has so many."""
-
-NameKind = Literal["stream", "source", "periods"]
-"""A retired stream, a retired account of a period, or a name whose periods had retired streams."""
-
-
-def name_digest(kind: NameKind, name: str) -> bytes:
-    """Return the digest by which a retired name is recognized."""
-    return blake3(f"{kind}|{name}".encode()).digest(DIGEST_BYTES)
 
 
 class NameDigests:
     """A set of names in 16 bytes each.
 
-    Two names with one digest are improbable, and would only make the ledger refuse a new name. Each
-    bucket has the sorted digests with the same first 12 bits. The last block, which is written
-    again when it changes, is also a set.
+    The last block, which is written again when it changes, is also a set.
     """
 
     def __init__(self) -> None:
-        self._buckets = [bytearray() for _ in range(1 << 12)]
+        self._digests = DigestTable()
         self._last_block: set[bytes] = set()
         self._blocks = 0
         self._changed: dict[int, set[bytes]] = {}
 
     def __len__(self) -> int:
-        return sum(map(len, self._buckets)) // DIGEST_BYTES
+        return len(self._digests)
 
     def has(self, kind: NameKind, name: str) -> bool:
         """Return True if the name was added."""
-        digest = name_digest(kind, name)
-        bucket, at = self._place(digest)
-        return bucket[at : at + DIGEST_BYTES] == digest
+        return self._digests.find(name_digest(kind, name)) is not None
 
     def add(self, kind: NameKind, name: str) -> None:
         """Add a name that is not in the set."""
         digest = name_digest(kind, name)
-        bucket, at = self._place(digest)
-        bucket[at:at] = digest
+        self._digests.add(digest)
         self._last_block.add(digest)
         self._changed[self._blocks] = self._last_block
         if len(self._last_block) == MAX_NAMES_PER_BLOCK:
@@ -78,27 +62,14 @@ class NameDigests:
         """Load the last record of each block."""
         last: Sequence[bytes] = ()
         for record in records:
-            digests = _split(bytes.fromhex(record.names))
+            digests = split_digests(record.names)
             for digest in digests:
-                self._buckets[digest[0] << 4 | digest[1] >> 4] += digest
+                self._digests.add(digest)
             if record.number >= self._blocks:
                 self._blocks, last = record.number, digests
-        for bucket in self._buckets:
-            bucket[:] = b"".join(sorted(_split(bytes(bucket))))
         if len(last) == MAX_NAMES_PER_BLOCK:
             self._blocks, last = self._blocks + 1, ()
         self._last_block = set(last)
-
-    def _place(self, digest: bytes) -> tuple[bytearray, int]:
-        """Return a digest's bucket, and the place there of the first digest that is not smaller."""
-        bucket = self._buckets[digest[0] << 4 | digest[1] >> 4]
-        places = range(0, len(bucket), DIGEST_BYTES)
-        found = bisect_left(places, digest, key=lambda at: bytes(bucket[at : at + DIGEST_BYTES]))
-        return bucket, found * DIGEST_BYTES
-
-
-def _split(digests: bytes) -> list[bytes]:
-    return [digests[at : at + DIGEST_BYTES] for at in range(0, len(digests), DIGEST_BYTES)]
 
 
 MAX_RETIRED_PER_STEP: Final = 500

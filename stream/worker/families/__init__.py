@@ -41,6 +41,11 @@ class Families:
         """Return the family that answers a kind of mechanism."""
         return self.in_columns if kind in IN_COLUMNS else self.one_by_one[kind]
 
+    def forget_stream(self, kind: str, slot: int) -> None:
+        """Forget a retired stream of this kind."""
+        if kind in self.one_by_one:
+            self.one_by_one[kind].forget_stream(slot)
+
 
 def families(context: Context) -> Families:
     """Create the families of a partition."""

@@ -190,6 +190,10 @@ class Family(ABC):
         """Restore a stream from its updates (changelog records); most families write none."""
         del slot, updates
 
+    def forget_stream(self, slot: int) -> None:
+        """Forget the updates of a retired stream."""
+        del slot
+
     def _answer_affordable(
         self,
         questions: Sequence[AdmittedQuestion],
@@ -230,6 +234,11 @@ class RestorableFamily(Family, Generic[State]):
         incarnation = self._streams.incarnations[slot]
         self._states.pop((slot, incarnation))
         self._updates[slot] = incarnation, list(updates)
+
+    def forget_stream(self, slot: int) -> None:
+        """Forget the updates and the state of a retired stream."""
+        self._updates.pop(slot, None)
+        self._states.pop((slot, self._streams.incarnations[slot]))
 
     @abstractmethod
     def _answer_stream(self, slot: int, asked: Sequence[AdmittedQuestion]) -> list[Reply | None]:

@@ -187,7 +187,7 @@ def test_names_are_found_after_many_blocks_and_a_restart() -> None:
 
 
 def test_a_retired_name_takes_at_most_64_bytes() -> None:
-    count = 30_000
+    count = 100_000
     tracemalloc.start()
     names = NameDigests()
     for number in range(count):

@@ -314,7 +314,14 @@ def test_whatever_is_written_fits_the_schema_of_its_event() -> None:
                 seen.update(fitting)
     outputs = {event.name for event in EVENTS if event.channel not in {"queries", "requests"}}
     # The state of services comes from engines, a backup is brought back by a command, and streams are retired after days.
-    elsewhere = {"PartitionStatus", "MemberStatus", "TrailRestored", "RetiredNames", "RetiredTotals"}
+    elsewhere = {
+        "PartitionStatus",
+        "MemberStatus",
+        "TrailRestored",
+        "RetiredNames",
+        "RetiredStreams",
+        "RetiredTotals",
+    }
     assert seen == outputs - elsewhere
 
 

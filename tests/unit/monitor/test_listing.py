@@ -10,6 +10,7 @@ import pytest
 from schemas import Amount, GrantRecord
 from stream.monitor.api.listing import SourceQuery, SourceSort, StreamQuery, StreamSort, list_sources, list_streams
 from stream.monitor.api.models import StreamRow
+from stream.monitor.state.monitor_tables import MonitorTables
 from stream.processing.protocol import Record
 from tests.unit.monitor.installation import FEED, HIGH, LOW, Installation, get, spec
 
@@ -37,6 +38,19 @@ def test_a_retired_stream_leaves_the_list_and_its_answers_stay_counted() -> None
     assert (tables.shown_streams, tables.totals.answered) == (3, answered)
     tables.add_record(Record(topic, 0, 10_001, 0, b"grant|feed|ward-b", None))
     assert tables.shown_streams == 3
+
+
+def test_deleted_definition_removes_a_stream_without_a_grant() -> None:
+    """A monitor that starts after the retirement reads control and charges, but no grant."""
+    installation = Installation()
+    installation.open(spec("ward"))
+    tables, topic = MonitorTables(installation.driver.topics), installation.driver.topics.control
+    [opened] = installation.driver.records(topic)
+    for offset, (key, value) in enumerate(
+        [(b"ward", opened.value), (b"@retired|00", b'{"kind":"retired"}'), (b"ward", None), (b"ward", None)]
+    ):
+        tables.add_record(Record(topic, 0, offset, 0, key, value))
+    assert (tables.streams, tables.unreadable) == ({}, 0)
 
 
 @cache

@@ -1,0 +1,61 @@
+"""Retired streams: digests before deletions on control, and one answer to all questions."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from schemas import MAX_RECORD_BYTES, RetiredAnswer, RetiredStreams
+from schemas.wire import Codec
+from stream.privacy.ledger.digest_table import name_digest, split_digests
+from stream.privacy.ledger.retirement import NameDigests
+from stream.processing.control_order import RETIRED_PREFIX
+from stream.processing.topic_names import Topics
+from tests.chaos.replay import Logs, answers_codec
+
+_codec: Codec[RetiredStreams] = Codec(RetiredStreams, limit=MAX_RECORD_BYTES)
+
+
+def check_retired(logs: Logs, topics: Topics, retired: NameDigests) -> list[str]:
+    """Control has a retired stream's digest before its deletion, and questions get the answer that it says.
+
+    Halted answers may differ before the worker has ended the stream, but not after the first that is as control says.
+    """
+    violations: list[str] = []
+    for partition in range(topics.partitions):
+        control = logs.get((topics.control, partition), ())
+        answer_of = dict[bytes, RetiredAnswer]()
+        for record in control:
+            key = record.key or b""
+            if key.startswith(RETIRED_PREFIX):
+                answer_of.update(_answers(_codec.decode(record.value)))
+            elif record.value is None and name_digest("stream", key.decode()) not in answer_of:
+                violations.append(f"control deletes {key.decode()} and has not retired it")
+        names = {(record.key or b"").decode() for record in control if not (record.key or b"").startswith(b"@")}
+        violations += [
+            f"{name} is not retired in both the ledger and control"
+            for name in sorted(names)
+            if retired.has("stream", name) != (name_digest("stream", name) in answer_of)
+        ]
+        violations += _unlike_answers(logs, topics, partition, answer_of)
+    return violations
+
+
+def _answers(record: RetiredStreams) -> Iterator[tuple[bytes, RetiredAnswer]]:
+    for digest, place in zip(split_digests(record.names), record.answer_of, strict=True):
+        yield digest, record.answers[place]
+
+
+def _unlike_answers(
+    logs: Logs, topics: Topics, partition: int, answer_of: dict[bytes, RetiredAnswer]
+) -> Iterator[str]:
+    seen: set[str] = set()
+    for record in logs.get((topics.answers, partition), ()):
+        answer = answers_codec.decode(record.value)
+        wanted = answer_of.get(name_digest("stream", answer.stream)) if answer.outcome != "rejected" else None
+        if wanted is None:
+            continue
+        told = (answer.reason, answer.spent, answer.tops_left)
+        if answer.outcome == "halted" and told == (wanted.reason, wanted.spent, wanted.tops_left):
+            seen.add(answer.stream)
+        elif answer.stream in seen:
+            yield f"{answer.stream} is retired and answered {answer.id} otherwise than before"

@@ -1,0 +1,102 @@
+"""Services that retire streams with one thing wrong; the simulation must find all."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from unittest.mock import patch
+
+import numpy as np
+
+from schemas import RetiredAnswer
+from stream.budget import BudgetProcessor
+from stream.budget.control_publisher import ControlPublisher
+from stream.privacy.ledger.retirement import NameDigests, RetiredGrants
+from stream.processing.protocol import Message, Outputs, RecordLike
+from stream.worker import QueryProcessor
+from stream.worker.control_records import StreamControl
+from stream.worker.retired_streams import RetiredStreamTable
+
+
+@contextmanager
+def retired_names_forgotten() -> Iterator[None]:
+    """The budget service does not restore the names of retired streams."""
+    with patch.object(NameDigests, "restore", lambda *_: None):
+        yield
+
+
+@contextmanager
+def sums_of_retired_streams_lost() -> Iterator[None]:
+    """The budget service restores the budgets without the sums of retired streams."""
+    with patch.object(RetiredGrants, "restore", lambda *_: None):
+        yield
+
+
+@contextmanager
+def questions_to_retired_streams_refused() -> Iterator[None]:
+    """Workers drop retired streams and forget their answers."""
+    with patch.object(RetiredStreamTable, "find", lambda *_: None):
+        yield
+
+
+@contextmanager
+def definitions_deleted_before_the_digests() -> Iterator[None]:
+    """The budget service writes the digests of retired streams in a transaction after that of the deletions."""
+    publish, idle = ControlPublisher.publish_retired, BudgetProcessor.idle
+    late: list[tuple[str, int, Message]] = []
+
+    def deletions(self: ControlPublisher, retired: Mapping[str, RetiredAnswer], outputs: Outputs) -> None:
+        written = Outputs()
+        publish(self, retired, written)
+        for topic, partition, messages in written:
+            for message in messages:
+                if message[1] is None:
+                    outputs.add(topic, partition, message)
+                else:
+                    late.append((topic, partition, message))
+
+    def digests(self: BudgetProcessor, now: float) -> Outputs:
+        earlier, late[:] = list(late), []
+        outputs = idle(self, now)
+        for one in earlier:
+            outputs.add(*one)
+        return outputs
+
+    with (
+        patch.object(ControlPublisher, "publish_retired", deletions),
+        patch.object(BudgetProcessor, "idle", digests),
+    ):
+        yield
+
+
+@contextmanager
+def changelog_of_retired_streams_kept() -> Iterator[None]:
+    """Workers drop retired streams and leave their records in the changelog."""
+    with patch.object(StreamControl, "drain_stale_keys", lambda _: []):
+        yield
+
+
+@contextmanager
+def a_late_opening_revives_a_retired_stream() -> Iterator[None]:
+    """Workers drop a retired stream once, and host it again when another client repeats its opening."""
+
+    def follow(self: QueryProcessor, records: Sequence[RecordLike]) -> Outputs:
+        slots = self._control.apply_events(records)
+        self._control.drop_retired(self._control.slots_of_deleted(records))
+        left = [slot for slot in slots if self.streams.columns.start_number[slot]]
+        self._control.refuse_unfit_streams(np.array(left, dtype=np.intp))
+        return self._end_streams()
+
+    with patch.object(QueryProcessor, "follow", follow):
+        yield
+
+
+RETIREMENT = (
+    retired_names_forgotten,
+    sums_of_retired_streams_lost,
+    questions_to_retired_streams_refused,
+    definitions_deleted_before_the_digests,
+    changelog_of_retired_streams_kept,
+    a_late_opening_revives_a_retired_stream,
+)
+"""Each a context in which a service is broken."""

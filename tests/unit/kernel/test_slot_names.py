@@ -1,0 +1,31 @@
+"""Names of slots that are replaced are found by the kernel."""
+
+from __future__ import annotations
+
+import pytest
+
+from stream.kernel import SlotNames, compiled_kernel, spans_of
+
+pytestmark = pytest.mark.skipif(compiled_kernel() is None, reason="there is no compiled kernel")
+
+
+def slots_of(names: SlotNames, *asked: str) -> list[int | None]:
+    """The slots in which the kernel finds plain queries to these streams."""
+    events = spans_of([b'{"id":"q","stream":"%s","value":1}' % name.encode() for name in asked])
+    scanned = names.scan(events, 1 << 14)
+    assert scanned is not None
+    return [int(slot) if read else None for read, slot in zip(scanned.read, scanned.slots, strict=True)]
+
+
+def test_replaced_names_are_found_in_their_slots() -> None:
+    """Whether the table had the earlier name or not, and beyond the size that it had for as many names."""
+    names = SlotNames()
+    names.extend([b"s%d" % slot for slot in range(100)])
+    names.replace(7, b"early")
+    assert slots_of(names, "early", "s8", "nobody") == [7, 8, None]
+    for turn in range(1000):
+        names.replace(turn % 100, b"turn-%d" % turn)
+    last = [f"turn-{turn}" for turn in range(900, 1000)]
+    assert slots_of(names, *last) == list(range(100))
+    names.extend([b"one more"])
+    assert slots_of(names, "one more", "turn-950") == [100, 50]
