@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 from typing import Any
 
 import pytest
@@ -105,6 +106,42 @@ async def test_quantile_of_each_group_is_asked_and_shown_with_its_interval(open_
         await expect(answer.locator("tbody tr")).to_have_count(2)
     [asked] = scene.asks
     assert (asked.quantile, asked.q, asked.group_by) == ("days", 0.9, ("sex",))
+
+
+async def test_page_asks_dear_question_only_after_a_confirmation(open_page: OpenPage) -> None:
+    """A question with an own error is not charged more than a tenth of the grant at once."""
+    scene = people(counts={"kind": "laplace", "answers": 40})
+    async with scene.served() as address:
+        page = await open_page(address, "ask?stream=counts", OPERATOR)
+        await page.get_by_label("Error at most").fill("2")
+        await ask(page)
+        price = page.get_by_role("region", name="Price")
+        await expect(price).to_contain_text("more than a tenth of the stream's grant")
+        await expect(price).to_contain_text("Nothing was charged")
+        assert scene.driver.grant("people", "counts").answered == 0
+        await price.get_by_role("button", name="Ask for this price").click()
+        await expect(page.get_by_role("region", name="Answer").first).to_contain_text("how many rows")
+    assert [one.max_price for one in scene.asks] == ["10%", None]
+
+
+async def test_page_points_to_the_earlier_answer_of_a_repeated_question(open_page: OpenPage) -> None:
+    """The same question is sent again only if the button is pressed twice; the answers can be saved."""
+    scene = people(counts={"kind": "laplace", "answers": 40})
+    async with scene.served() as address:
+        page = await open_page(address, "ask?stream=counts", OPERATOR)
+        answers = page.get_by_role("region", name="Answer")
+        await ask(page)
+        await expect(answers).to_have_count(1)
+        await ask(page)
+        await expect(page.locator(".outcome:visible")).to_contain_text("Answered at")
+        assert len(scene.asks) == 1
+        await ask(page)
+        await expect(answers).to_have_count(2)
+        async with page.expect_download() as saving:
+            await page.get_by_role("button", name="Save answers").click()
+        saved = await (await saving.value).path()
+        lines = (await asyncio.to_thread(saved.read_text, encoding="utf-8")).splitlines()
+        assert [json.loads(line)["request"]["stream"] for line in lines] == ["counts", "counts"]
 
 
 async def test_a_condition_that_says_nothing_is_not_left_out(open_page: OpenPage) -> None:

@@ -125,6 +125,7 @@ async def test_every_kind_of_attribute_and_source_can_be_declared(open_page: Ope
         await page.get_by_label("Column of persons").fill("patient")
         await page.get_by_label("Rows of one person").fill("3")
         await expect(page.locator(".declared")).to_contain_text("of each 'patient', at most 3 rows count")
+        await page.get_by_text("Advanced").click()
         await page.get_by_role("textbox", name="Population").fill("everybody")
         await page.get_by_label("Budget renews every").fill("30d")
         await expect(page.locator(".declared")).to_contain_text("renews every 30d")

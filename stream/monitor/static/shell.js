@@ -9,6 +9,8 @@ const PLACES = [["overview", "Overview"], ["alerts", "Alerts"], ["streams", "Str
 /** The frame; `onRetry` and `onSignOut` are called by their buttons. */
 export function shell(session, { onRetry, onSignOut }) {
   const links = PLACES.map(([place, text]) => make("a", { href: route(place), "data-place": place }, text));
+  const nav = make("nav", { id: "places", class: "places", "aria-label": "Places" }, links);
+  const menu = make("button", { type: "button", class: "plain-button menu", "aria-controls": "places", "aria-expanded": "false", onclick: () => openMenu(menu.getAttribute("aria-expanded") === "false") }, "Menu");
   const live = make("span", { class: "live", role: "status" });
   const bannerText = make("span");
   const banner = make("div", { class: "banner", role: "alert", hidden: true }, bannerText, make("button", { type: "button", onclick: onRetry }, "Try now"));
@@ -23,13 +25,15 @@ export function shell(session, { onRetry, onSignOut }) {
       "header",
       { class: "top" },
       make("a", { class: "brand", href: route("overview") }, "Sotto"),
-      make("nav", { class: "places", "aria-label": "Places" }, links),
-      make("div", { class: "who" }, live, make("span", { class: "quiet name" }, session.name), make("span", { class: "quiet" }, session.role), make("button", { type: "button", class: "plain-button", onclick: onSignOut }, "Sign out")),
+      menu,
+      nav,
+      make("div", { class: "who" }, live, make("span", { class: "quiet name" }, session.name), session.role === session.name ? null : make("span", { class: "quiet" }, session.role), make("button", { type: "button", class: "plain-button", onclick: onSignOut }, "Sign out")),
     ),
     banner,
     reading,
     main,
   );
+  const openMenu = (isOpen) => setAttribute(menu, "aria-expanded", String(isOpen));
   let isReady = true;
   let connected = { live: false, lost: false, heard: null };
 
@@ -51,6 +55,7 @@ export function shell(session, { onRetry, onSignOut }) {
     element,
     main,
     mark(place) {
+      openMenu(false);
       links.forEach((one) => setAttribute(one, "aria-current", one.dataset.place === place ? "page" : null));
     },
     /** Show if the monitor is ready: until it is, figures are missing or old. */

@@ -295,7 +295,7 @@ async def test_a_repeated_statement_stays_with_the_stream_that_it_asked() -> Non
     async with installation.web() as client:
         body = {"id": "s-1", "statement": "SELECT sex, COUNT(*) AS n FROM people GROUP BY sex"}
         first = await post(client, "/api/statements", body)
-        assert "open streams" in first["why"]
+        assert "cheapest open stream" in first["why"]
         asks = len(installation.asks)
         other = {"id": "s-2", "statement": f"SELECT COUNT(*) AS n FROM {first['stream']}"}  # noqa: S608
         assert (await post(client, "/api/statements", other))["why"] is None

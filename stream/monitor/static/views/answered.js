@@ -26,14 +26,14 @@ export function questionAnswered(title, { answer, rows, cost, charged, warnings 
   return card(head, answer, { cost, charged }, [...(answer.basis ? [`Based on ${BASES[answer.basis] ?? answer.basis}.`] : []), ...typical(answer, title === FORMS.fraction), ...about(table ? [] : of)], warnings, labels, table);
 }
 
-/** The price of a question that was asked with a limit of 0; its answer if that was free. */
-export function questionPriced(title, answered) {
+/** The price of a question that was over its limit, with a button if `confirmed` asks it without one; otherwise its answer. */
+export function questionPriced(title, answered, confirmed) {
   const { answer } = answered;
   if (answer.outcome !== "rejected" || !answer.reason?.startsWith("price: max_price:")) {
     return questionAnswered(title, answered);
   }
   const price = typeof answer.price === "number" ? `The answer costs ε ${Number(answer.price.toPrecision(4))} at most. Nothing was charged.` : answer.reason;
-  return { element: make("section", { class: "card answered", "aria-label": "Price", "data-outcome": "priced" }, make("h2", {}, `${title}: price`), make("p", { class: "cost" }, price)), close() {} };
+  return { element: make("section", { class: "card answered", "aria-label": "Price", "data-outcome": "priced" }, make("h2", {}, `${title}: price`), make("p", { class: "cost" }, price), confirmed && make("p", {}, "This is more than a tenth of the stream's grant. ", make("button", { type: "button", onclick: confirmed }, "Ask for this price"))), close() {} };
 }
 
 /** The rows of a statement. */

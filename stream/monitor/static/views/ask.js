@@ -4,7 +4,7 @@ import { send } from "../api.js";
 import { refusal, tokenOf, tokenWanted } from "../confirm.js";
 import { link, make, setText } from "../dom.js";
 import { jsonBlock, labelled, latest, offer, select } from "../forms.js";
-import { bound, count, mechanism as called } from "../format.js";
+import { bound, count, mechanism as called, time } from "../format.js";
 import { SPECS } from "../mechanisms.js";
 import { card, emptyState } from "../parts.js";
 import { route } from "../routes.js";
@@ -13,12 +13,14 @@ import { questionAnswered, questionPriced, statementAnswered } from "./answered.
 import { questionForm } from "./question_form.js";
 
 const MOST_STREAMS = 500;
-const KEPT = 8;
+const KEPT = 50;
+const DEAR = "10%"; // above this part of the grant a question with its own error is asked only after a confirmation
 
 export function askView({ query, session }) {
   let question = null;
   let suggested = ""; // the suggested SELECT, until the user edits it
   let pending = null; // the request without an answer; a repetition keeps its id
+  let repeated = null; // the answered request that was refused once as a repetition
   const answers = [];
   const stream = select([]);
   const about = make("p", { class: "quiet" });
@@ -32,6 +34,7 @@ export function askView({ query, session }) {
   const actPrice = make("button", { type: "button", hidden: true, onclick: () => askQuestion(0) }, "Price");
   const sql = make("textarea", { rows: "4", spellcheck: "false", maxlength: "10000" });
   const actSql = make("button", { type: "submit", class: "solid" }, "Ask");
+  const actSave = make("button", { type: "button", class: "start", hidden: true, onclick: save }, "Save answers");
   const shown = make("div", { class: "stack answers", "aria-live": "polite" });
   const nothing = emptyState("No answer yet", "Compose a question or write a SELECT. Answers are charged to the stream's grant.");
   const build = make("form", { class: "sheet", novalidate: true, oninput: () => preview(), onchange: () => preview() }, place, make("div", { class: "buttons" }, act, actPrice));
@@ -44,7 +47,8 @@ export function askView({ query, session }) {
   });
   write.addEventListener("submit", (event) => {
     event.preventDefault();
-    ask("/api/statements", { statement: sql.value.trim() }, actSql, statementAnswered);
+    const statement = sql.value.trim();
+    ask("/api/statements", { statement }, actSql, (answer) => statementAnswered(answer), statement);
   });
   const choose = latest(chosenStream);
   stream.addEventListener("change", () => choose());
@@ -71,14 +75,19 @@ export function askView({ query, session }) {
       return;
     }
     const title = question.title();
-    if (limit === undefined) {
-      ask("/api/questions", body(), act, (answer) => questionAnswered(title, answer));
+    const asked = body();
+    const text = describeQuestion(title, asked);
+    if (limit !== undefined) {
+      ask("/api/questions", { ...asked, max_price: limit }, actPrice, (answer) => questionPriced(title, answer), text);
+    } else if (asked.alpha === undefined || asked.max_price !== undefined) {
+      ask("/api/questions", asked, act, (answer) => questionAnswered(title, answer), text);
     } else {
-      ask("/api/questions", { ...body(), max_price: limit }, actPrice, (answer) => questionPriced(title, answer));
+      const confirmed = () => ask("/api/questions", asked, act, (answer) => questionAnswered(title, answer), text);
+      ask("/api/questions", { ...asked, max_price: DEAR }, act, (answer) => questionPriced(title, answer, confirmed), text);
     }
   }
 
-  async function ask(path, fields, button, made) {
+  async function ask(path, fields, button, made, text) {
     const used = allowed ? session.token : token.value.trim();
     if (!used) {
       tell(tokenWanted("analyst"), "refused");
@@ -86,6 +95,14 @@ export function askView({ query, session }) {
       return;
     }
     const wanted = JSON.stringify([path, fields]);
+    const earlier = answers.find((one) => one.wanted === wanted && one.isAnswer);
+    if (earlier && repeated !== wanted) {
+      repeated = wanted;
+      earlier.element.scrollIntoView({ block: "nearest" });
+      tell(`Answered at ${earlier.time}, see below. To ask again, and pay again if the stream charges, press the button again.`, "waiting");
+      return;
+    }
+    repeated = null;
     if (pending?.wanted !== wanted) {
       pending = { wanted, id: crypto.randomUUID() };
     }
@@ -95,7 +112,7 @@ export function askView({ query, session }) {
       const answer = await send(path, used, { method: "POST", body: { id: pending.id, ...fields } });
       pending = null;
       tell("", "");
-      keep(made(answer));
+      keep({ ...made(answer), wanted, text, request: fields, answer });
     } catch (error) {
       if (!error.retriable) {
         pending = null;
@@ -107,14 +124,27 @@ export function askView({ query, session }) {
   }
 
   function keep(answered) {
+    answered.time = time(Date.now() / 1000);
+    answered.isAnswer = answered.element.dataset.outcome !== "priced";
+    const stream = answered.answer.stream ?? answered.request.stream;
+    answered.element.querySelector("h2").after(make("p", { class: "question" }, `${answered.text} · `, stream ? link(route("streams", [stream]), stream) : "", ` · ${answered.time}`));
     answers.unshift(answered);
     shown.prepend(answered.element);
     nothing.hidden = true;
+    actSave.hidden = false;
     while (answers.length > KEPT) {
       const oldest = answers.pop();
       oldest.close();
       oldest.element.remove();
     }
+  }
+
+  /** Save the answers of this page as a file of one JSON object a line, the oldest first. */
+  function save() {
+    const lines = answers.filter((one) => one.isAnswer).toReversed().map(({ time, request, answer }) => JSON.stringify({ time, request, answer }));
+    const address = URL.createObjectURL(new Blob([`${lines.join("\n")}\n`], { type: "application/x-ndjson" }));
+    make("a", { href: address, download: "answers.jsonl" }).click();
+    URL.revokeObjectURL(address);
   }
 
   async function chosenStream(isLatest) {
@@ -161,8 +191,8 @@ export function askView({ query, session }) {
     actSql.disabled = !session.asks;
     try {
       const page = await send(`/api/streams?state=open&limit=${MOST_STREAMS}`, session.token);
-      more.hidden = page.total <= page.items.length;
-      setText(more, `The first ${count(page.items.length)} of ${count(page.total)} open streams; ask any other from its own page.`);
+      more.hidden = page.matching <= page.items.length;
+      setText(more, `The first ${count(page.items.length)} of ${count(page.matching)} open streams; ask any other from its own page.`);
       const names = page.items.filter(({ mechanism }) => SPECS[mechanism]?.forms.length).map((one) => one.stream);
       if (query.stream && !names.includes(query.stream)) {
         names.unshift(query.stream);
@@ -195,7 +225,7 @@ export function askView({ query, session }) {
           card("SQL", write),
           card("Request", json.element),
         ),
-        make("div", { class: "stack" }, outcome, nothing, shown),
+        make("div", { class: "stack" }, outcome, nothing, actSave, shown),
       ),
     ),
     title: "Ask",
@@ -205,4 +235,12 @@ export function askView({ query, session }) {
       answers.forEach((one) => one.close());
     },
   };
+}
+
+/** A question in words: its form, attributes and condition. */
+function describeQuestion(title, asked) {
+  const about = asked.sum ?? asked.mean ?? asked.quantile ?? asked.iqr ?? asked.variance ?? asked.stddev ?? asked.person_sum;
+  const groups = asked.group_by?.length ? ` ${title.endsWith("group") ? "of" : "by"} ${asked.group_by.join(", ")}` : "";
+  const rows = asked.where && asked.where !== "TRUE" ? `, where ${asked.where}` : "";
+  return `${title}${about ? ` (${about})` : ""}${asked.rate ? ` where ${asked.rate}` : ""}${groups}${rows}`;
 }

@@ -17,11 +17,16 @@ const KINDS = [
   ["events", "a live topic of people's events"],
 ];
 const DECLARED = new Set(["table", "events"]);
+const NEIGHBORS_HINT = "what stays hidden: if a person is in the data, or a person's values when the number of people is public";
+const ACCOUNTANTS_HINT = "how the charges of all streams count together; zCDP allows more answers, for a δ";
 const NEIGHBORS = [["add-remove", "one person more or less"], ["replace", "one person exchanged for another"]];
 const ACCOUNTANTS = [["pure", "ε and δ added up"], ["zcdp", "zCDP: ρ, for Gaussian noise"]];
 
 export function registerView({ session }) {
-  const changed = afterPause(() => preview());
+  const changed = afterPause(() => {
+    isTouched = true;
+    preview();
+  });
   const name = textInput({ maxlength: "128", placeholder: "patients" });
   const kind = select(KINDS);
   const neighbors = select(NEIGHBORS);
@@ -41,7 +46,7 @@ export function registerView({ session }) {
   const contributions = numberInput({ value: "1" });
   const domain = domainEditor(() => changed());
   const topic = topicForm();
-  const related = labelled("Neighbours differ in", neighbors);
+  const related = labelled("Neighbors differ in", neighbors, NEIGHBORS_HINT);
   const parts = {
     table: [
       labelled("File of the table", path, "as the services see it, below SOTTO_TABLE_ROOTS; a folder with / at its end, or an address in S3 or PostgreSQL"),
@@ -59,11 +64,12 @@ export function registerView({ session }) {
     records: [labelled("Events of one person", contributions, "most events that one stream accepts")],
   };
   const problem = make("p", { class: "outcome", role: "status", "data-level": "refused", hidden: true });
-  const told = make("div", { class: "declared" });
+  const told = make("div", { class: "declared" }, make("p", { class: "quiet" }, "Fill in the form: this shows what it declares, in words. The form does not read the table."));
   const json = jsonBlock("Request");
   const act = make("button", { type: "submit", class: "solid" }, "Register source…");
   const sure = flag("Its people are in no other source, or only in sources of this population");
   let request = crypto.randomUUID();
+  let isTouched = false; // the empty form is no mistake yet
 
   const form = make(
     "form",
@@ -72,12 +78,21 @@ export function registerView({ session }) {
     labelled("Kind", kind),
     related,
     labelled("Budget ε", epsilon, "privacy loss of all streams together"),
-    labelled("Budget δ", delta, "above 0 with zCDP"),
-    labelled("Added up by", accountant),
-    labelled("Population", population, "whose budget counts as well, for sources over the same people"),
-    labelled("Budget renews every", renews, "days or hours, for example 30d; empty: never"),
     Object.values(parts).flat(),
     domain.element,
+    make(
+      "details",
+      { class: "wide" },
+      make("summary", {}, "Advanced: δ, accounting, population, renewal"),
+      make(
+        "div",
+        { class: "sheet" },
+        labelled("Budget δ", delta, "probability that the bound of ε does not hold; needed by zCDP"),
+        labelled("Added up by", accountant, ACCOUNTANTS_HINT),
+        labelled("Population", population, "whose budget counts as well, for sources over the same people"),
+        labelled("Budget renews every", renews, "days or hours, for example 30d; empty: never"),
+      ),
+    ),
     sure.element,
     act,
   );
@@ -133,7 +148,7 @@ export function registerView({ session }) {
       }
     } catch (error) {
       if (isLatest()) {
-        problem.hidden = false;
+        problem.hidden = !isTouched;
         act.disabled = true;
         setText(problem, explain(error.problem ?? { message: error.message }, amount));
       }
@@ -190,7 +205,7 @@ export function describe({ attributes, cells, neighbors, total, remarks }) {
   );
   return [
     make("p", {}, make("strong", {}, `Budget ${amount(total)}`)),
-    make("p", {}, `Neighbours: ${neighbors}.`),
+    make("p", {}, `Neighbors: ${neighbors}.`),
     attributes.length ? make("div", { class: "table-frame" }, make("table", { class: "plain stacked", "aria-label": "Declared attributes" }, make("thead", {}, make("tr", {}, heads)), make("tbody", {}, rows))) : null,
     cells === null ? null : make("p", {}, `${count(cells)} cells of all attributes together.`),
     ...remarks.map((text) => make("p", { class: "quiet" }, `${/^[a-z]+\b/.test(text) ? text[0].toUpperCase() + text.slice(1) : text}.`)),
