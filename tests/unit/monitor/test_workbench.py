@@ -127,7 +127,7 @@ async def test_plan_of_auto_names_the_mechanism_that_is_opened() -> None:
     assert plan["compared"] == [one.model_dump() for one in receipt.compared]
     assert curve["method"] == plan["calibration"]["method"]
     assert plan["uninformative"] is None
-    assert useless["uninformative"].startswith("not informative: a count of the workload")
+    assert useless["uninformative"].startswith("not informative: the expected error of a count")
 
 
 async def test_the_work_of_a_curve_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
