@@ -28,10 +28,10 @@ _MOST_ATTRIBUTES: Final = 64
 
 @dataclass(frozen=True, slots=True)
 class ChosenStream:
-    """A stream's specification with its mechanism; ``compared`` is empty if that was given.
+    """A stream's specification with its mechanism.
 
-    ``mean_count`` is the mean count of a cell of the workload; None if no public number of rows is
-    known.
+    ``compared`` lists the compared mechanisms; it is empty if the request named one. ``mean_count`` is the
+    mean count of a cell of the workload, or None if no public number of rows is known.
     """
 
     spec: StreamSpec
@@ -68,7 +68,7 @@ def choose_mechanism(
             f"mechanism.kind: auto chooses a mechanism for a table, and the source is of kind '{source.kind}'; name a mechanism"
         )
     if asked.calibration != "best":
-        raise RefusedError("calibration: auto takes the best; leave it out, or name a mechanism")
+        raise RefusedError("calibration: auto always takes the best; leave it out, or name a mechanism")
     names = tuple(source.attributes) if auto.attributes is None else auto.attributes
     if not 0 < len(names) <= _MOST_ATTRIBUTES:
         raise RefusedError(
@@ -108,7 +108,7 @@ def require_informative(
     """Raise RefusedError if the promise of an opening is not informative."""
     warning = describe_opening(chosen, calibration, source, table_rows)
     if warning is not None:
-        raise RefusedError(f"promise: {warning}; to open the stream all the same, acknowledge it (--force)")
+        raise RefusedError(f"promise: {warning}; to open the stream anyway, acknowledge it (--force)")
 
 
 def _with_mechanism(asked: OpeningSpec, mechanism: Any) -> StreamSpec:

@@ -1,9 +1,8 @@
 """Plans new streams, and begins periods.
 
-Each period of a person-period source has a separate account. Questions never go to such a source
-itself. Its streams are models: they are planned there, and their costs together must fit its
-budget. In each period, equal streams are opened on that period's account, which has the same
-budget.
+Each period of a person-period source has a separate account with the source's budget. The source's own
+streams are models: they are planned, and their costs together must fit the budget, but they get no
+questions. In each period, a stream like each model is opened on the period's account.
 """
 
 from __future__ import annotations
@@ -97,7 +96,7 @@ def facts_for_plan(spec: StreamSpec, source: Source, table_rows: Callable[[], in
     if isinstance(source, EventsSource):
         return live_topic_facts(spec, source)
     if isinstance(mechanism, Histogram) and mechanism.answers != 1:
-        raise RefusedError("mechanism.answers: a table's histogram is released once; leave it out")
+        raise RefusedError("mechanism.answers: must be left out, because a table's histogram is released once")
     if isinstance(source, ValuesSource):
         require_reach(source)
         _require_threshold_in_range(mechanism, source)
@@ -267,9 +266,13 @@ class AccountPeriods:
         """Refuse a name if a source or stream has the name that one of its periods would get."""
         for known in (*self._ledger.accounts, *self._ledger.source_of_stream):
             if (named := named_from(known)) is not None and named[0] == name:
-                raise RefusedError(f"'{known}' is in the way of the periods of '{name}'; choose another name")
+                raise RefusedError(
+                    f"'{known}' has a name that a period of '{name}' would get; choose another name"
+                )
         if self._ledger.retired_names.has("periods", name):
-            raise RefusedError(f"a retired stream is in the way of the periods of '{name}'; choose another name")
+            raise RefusedError(
+                f"a retired stream has a name that a period of '{name}' would get; choose another name"
+            )
 
     def earliest_start_ms(self, source: Source) -> int:
         """Return the end in ms of the source's last period that has begun; 0 if none has.
@@ -331,7 +334,7 @@ class AccountPeriods:
     def end_stream(
         self, account: Account, stream: str, ending: Callable[[str, str], bool], outputs: Outputs
     ) -> None:
-        """End the streams that a model has in its periods, and notify their workers.
+        """End a model's streams in all periods, and notify their workers.
 
         ``ending`` ends the stream of a source and returns True if it was not ended before.
         """
@@ -364,7 +367,7 @@ class AccountPeriods:
 
 
 def require_no_periods(source: Source, what: str) -> None:
-    """Refuse an operation that sources with periods do not support; ``what`` says so."""
+    """Refuse an operation that sources with periods do not support; ``what`` is the reason."""
     if isinstance(source, EventsSource) and source.period is not None:
         raise RefusedError(f"source '{source.source}' has periods: {what}")
 

@@ -45,7 +45,7 @@ def request_digest(request: Request) -> str:
 
 
 def _pmw_content(mechanism: Pmw) -> dict[str, Any]:
-    # The default of ``beyond`` was "end" once: clients and services of both versions need equal digests.
+    # Versions with the former default "end" of ``beyond`` must compute equal digests.
     content = mechanism.model_dump(mode="json")
     defaults = {name: field.default for name, field in Pmw.model_fields.items()} | {"beyond": "end"}
     return {name: value for name, value in content.items() if value != defaults[name]}
@@ -135,7 +135,7 @@ def check_next_entry(head: TrailHead, value: bytes | None) -> tuple[TrailHead, T
     except MalformedEventError as error:
         raise BrokenTrailError(f"entry {number}: cannot be read ({error})") from None
     if entry.number != number:
-        raise BrokenTrailError(f"entry {number}: the record here is entry {entry.number}")
+        raise BrokenTrailError(f"entry {number}: the record at its place is entry {entry.number}")
     if entry.previous != head.digest:
         if number == 0:
             raise BrokenTrailError("entry 0: it follows another entry; the trail's beginning is missing")

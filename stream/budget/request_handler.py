@@ -156,7 +156,7 @@ class RequestHandler:
         return {} if budget.terms.renews is None else {"meaning": describe_promise(budget.terms, budget.number)}
 
     def _join_population(self, request: JoinPopulation) -> dict[str, Any]:
-        """Add a source to a population; if earlier periods did not count its grants, say so."""
+        """Add a source to a population; the receipt says if earlier periods did not count its grants."""
         ledger = self._ledger
         is_member = ledger.account(request.source).population is not None
         account = ledger.join(request.source, request.population)
@@ -248,7 +248,7 @@ class RequestHandler:
         return {"answers": extension.answers, "granted": to_amount(cost, account.source)}
 
     def _count_rows(self, account: Account) -> int:
-        """Return a table's number of rows, for sources whose neighbors have equally many rows."""
+        """Return the number of rows of a table whose neighbors all have this number."""
         if not isinstance(account.source, TableSource):
             raise RefusedError("mechanism.rows: the source is no table and has no rows; remove the field")
         table_key = (account.name, account.fingerprint)

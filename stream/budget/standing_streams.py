@@ -1,4 +1,4 @@
-"""Checks and completes the specifications of standing streams, and collects facts for their plans."""
+"""Checks and completes specifications of standing streams, and collects facts for their plans."""
 
 from __future__ import annotations
 
@@ -200,7 +200,7 @@ def _windows_in_period(spec: StreamSpec, source: Source) -> int:
 
 
 def live_topic_facts(spec: StreamSpec, source: EventsSource) -> SourceFacts:
-    """Return the facts for a standing stream's plan.
+    """Return the public facts for a standing stream's plan.
 
     RefusedError if its mechanism, standing query and source do not fit each other.
     """
@@ -326,7 +326,7 @@ def _require_text_question(kind: str, standing: StandingQuery, source: EventsSou
 
 
 def require_texts(source: TableSource | EventsSource, kind: str = "unknown_groups") -> None:
-    """Refuse private groups of a source without a text attribute, or whose accountant has no place for δ."""
+    """Refuse private groups of a source without texts, or with an accountant that cannot count δ."""
     if not source.texts:
         raise RefusedError(
             "mechanism.kind: unknown_groups counts the values of a text attribute, and the source has none; declare one as "
@@ -418,8 +418,8 @@ def _require_small_questions(
 ) -> None:
     """Refuse a standing query if a question with large counts would exceed an event's size.
 
-    A refusal when the question is asked would depend on the count, which is private. A question of
-    all groups ``together`` names none.
+    A refusal at the time of the question would depend on its counts, which are private. A question about
+    all groups ``together`` contains no group's name.
     """
     group = sum(
         max(len(msgspec.json.encode({name: value})) for value in values_of(source.attributes[name]))

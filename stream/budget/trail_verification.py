@@ -1,8 +1,8 @@
 """Verifies that the grants of a ledger follow from the requests in its trail.
 
 The chain of digests reveals each change of an entry. Someone who can rewrite the whole trail and
-the ledger, such as the broker's administrator, can make a new chain. If a head was noted elsewhere,
-the check reveals this too, for all entries up to that head.
+the ledger, such as the broker's administrator, can make a new chain. If somebody has noted a head of
+the trail elsewhere, the check also reveals a new chain, for all entries up to that head.
 """
 
 from __future__ import annotations
@@ -212,7 +212,7 @@ class TrailCheck:
         standing = self._first_streams.get(name)
         digest = identities_digest((stream, one.identity.digest) for stream, one in before.items())
         first = (standing.streams, standing.digest) if standing else (0, identities_digest(()))
-        # The digest covers all first streams: it cannot be compared once some of them are retired.
+        # The digest covers all first streams, so it cannot be compared if some of them are retired.
         is_comparable = not account.retired or len(before) == first[0]
         if account.streams != first[0] + openings[name] or (is_comparable and (len(before), digest) != first):
             return [f"source '{name}': the streams from before the trail's beginning were changed"]

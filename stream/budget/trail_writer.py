@@ -39,7 +39,7 @@ from stream.processing.protocol import Outputs
 from stream.processing.topic_names import LEDGER_PARTITIONS, Topics, partition_of
 
 POINT_INTERVAL_MS: Final = 60_000
-"""Least ms between two points of an account by the ledger's clock; a point is an entry with totals."""
+"""Least ms, by the ledger's clock, between two *points* of an account: entries with its totals."""
 QUIET_SECONDS: Final = 60.0
 """Seconds without input after which all pending points are written."""
 
@@ -56,7 +56,7 @@ class TrailWriter:
         self._quiet_since: float | None = None
 
     def restore(self, head: TrailHead | None) -> None:
-        """Continue after a trail's head (None without a trail); set the ledger's clock to its time."""
+        """Continue after a trail's head, if there is one, and set the ledger's clock to its time."""
         self.head = head
         self._ledger.advance_clock(head.time if head is not None else 0)
         self._unrecorded_accounts = {

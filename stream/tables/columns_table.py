@@ -59,7 +59,7 @@ class AllRows:
 
 
 class PrivateTable:
-    """The counted rows of a table as codes of its declared attributes; computes exact counts and sums.
+    """The counted rows of a table, as codes of attributes; computes exact counts and sums.
 
     Counts, totals and everything named ``private…`` must not be published without noise.
 
@@ -249,9 +249,10 @@ class PrivateTable:
         people: bool = False,
         max_cells: int = MAX_UNIVERSE,
     ) -> TextGroups:
-        """Return the exact number of matching rows, or people, of each group of a text: private.
+        """Return the exact (private) number of matching rows, or people, in each group of a text.
 
-        With ``declared`` attributes, a group is a text and their cell. One row is in at most one group.
+        A group is a text or, with ``declared`` attributes, a text and a cell of these attributes. A row is
+        in at most one group.
         DataError if ``attribute`` is no text, and as in ``group_counts``.
         """
         shape = self.group_shape(declared, max_cells) if declared else ()

@@ -1,6 +1,6 @@
 """Converts values to codes, and comparisons to exact sets of codes.
 
-``Shapes`` parses a predicate fast if it differs from an earlier one only in its numbers.
+``ShapeCache`` parses a predicate fast if it differs from an earlier one only in its numbers.
 """
 
 from __future__ import annotations
@@ -197,7 +197,7 @@ class Attribute:
             ) from None
 
     def _edge(self, domain: Dates, at: int, text: str) -> int:
-        """Return the cell that begins at a day or instant; the number of cells if it is after the last."""
+        """Return the cell that begins at a day or instant, or the number of cells after the last one."""
         calendar = domain.calendar
         if at <= calendar.start(0):
             return 0
@@ -281,9 +281,9 @@ Ranges = tuple[tuple[str, int, int, int], ...]
 """For each attribute, sorted: name, size, and a half-open range of some but not all codes."""
 
 _NumberOffsets = tuple[tuple[int, int], ...]
-"""Positions of numbers in a text that bound a range; each with what to subtract from the number."""
+"""Positions of the numbers in a text that bound a range, each with an amount to subtract."""
 _Range = tuple[str, int, int, int, _NumberOffsets, _NumberOffsets]
-"""An attribute, its size, its range by constants, and the numbers that bound its ends further."""
+"""An attribute, its size, its range by constants, and the numbers that bound its two ends."""
 _Shape = tuple[_Range, ...]
 
 _NUMBER_HOLE: Final = "\0"

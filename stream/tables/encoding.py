@@ -6,8 +6,8 @@ row could change how another person's is encoded, and so change a count by more 
 - An undeclared or missing category becomes ``other``; without ``other`` its row is left out.
 - A number out of range, also an infinite one, is clamped, or its row is left out (``reject``).
 - A decimal between two steps is first rounded to the nearer one; if it is halfway, away from 0.
-- A date or time gets the code of its calendar cell (``date_codes``); out of range, it is treated as a
-  number is.
+- A date or time gets the code of its calendar cell (``date_codes``); out of range, it is treated like
+  a number.
 - A row with a missing, invalid or (for integers) fractional number is always left out.
 """
 
@@ -92,7 +92,7 @@ def encode(name: str, domain: Domain, column: pl.Series) -> tuple[CodeArray, Mas
 
 
 def _codes_of_integer_column(domain: Integers, column: pl.Series) -> tuple[npt.NDArray[np.int64], Mask]:
-    """Return the same as ``integer_codes``, but faster, for a column with an integer type."""
+    """Return the result of ``integer_codes``, faster, for a column with an integer type."""
     known = column.is_not_null().to_numpy()
     cells = column.cast(pl.Int64).fill_null(domain.minimum).to_numpy()
     if domain.outside == "reject":
@@ -177,7 +177,7 @@ def exact_text(column: pl.Series) -> pl.Series:
 
 
 def bin_codes(domain: Bins, cells: npt.NDArray[np.float64]) -> tuple[npt.NDArray[Any], Mask]:
-    """Return each number's bin, and a mask of numbers with a bin; NaN has none."""
+    """Return each number's bin, and a mask of the numbers with a bin; NaN has none."""
     edges = np.array(domain.edges, dtype=np.float64)
     known = ~np.isnan(cells)
     if domain.outside == "reject":

@@ -2,7 +2,7 @@
 
 NOT is pushed down into the leaves, AND and OR are flattened, sorted and deduplicated, and leaves of
 one attribute under the same AND or OR are merged. So most spellings of a predicate share a tree and
-a cache entry. If two trees have the same meaning, the same count is only computed twice.
+a cache entry. Two different trees with the same meaning do no harm: their count is computed twice.
 """
 
 from __future__ import annotations
@@ -137,7 +137,7 @@ def attributes_of(predicate: Predicate) -> frozenset[str]:
 
 
 def memory_of(predicate: Predicate) -> int:
-    """Return about how many bytes a predicate takes."""
+    """Return the approximate memory of a predicate, in bytes."""
     size: int = evaluate(predicate, lambda _: 0, lambda leaf: 200 + 36 * len(leaf.cuts), add, add)
     return ENTRY_BYTES + size
 

@@ -13,12 +13,10 @@ from schemas import Bins, Categories, Dates, Decimals, Domain, Integers
 class OrderedValues:
     """The values of the codes 0 … ``size`` − 1 of an attribute, in increasing order.
 
-    A code stands for the values from ``low`` to ``high``, and ``middle`` represents them. ``step``
-    is the distance of neighboring values, or None if a code is a bin: it has a rank, but no value
-    to square.
-
-    The values of dates and of ordered categories are texts: their numbers are the codes, and
-    ``text`` returns the text of each. ``distances`` is False if two values have no distance.
+    - ``low``, ``high``: the ends of the values for which a code stands; ``middle`` represents them.
+    - ``step``: the distance of neighboring values; None if a code is a bin, which has no variance.
+    - ``text``: returns the text of a code, for dates and ordered categories, whose numbers are the codes.
+    - ``distances``: False for ordered categories, which have no distances.
     """
 
     size: int

@@ -38,7 +38,7 @@ _KEY_PURPOSE: Final = b"sotto contribution v1"
 
 @dataclass(frozen=True, slots=True)
 class RowOwners:
-    """The number of each row's person, and a digest (two 64-bit words) of each person's name.
+    """Each row's person as a number, and a digest (two 64-bit words) of each person's name.
 
     ``private_unnamed`` counts the file's rows without a person, which are not in the table.
     """
@@ -73,8 +73,8 @@ def person_names(name: str, column: pl.Series) -> tuple[pl.Series, Mask]:
     return texts, nobody.to_numpy()
 
 
-class PeopleNumbers:
-    """Numbers the names in a person column, over all batches; the numbers have no meaningful order."""
+class PersonNumbering:
+    """Assigns a number to each name in a person column, over all batches, in no meaningful order."""
 
     def __init__(self, column: str) -> None:
         self.column: Final = column
@@ -110,9 +110,10 @@ def contribution_key(key: bytes, source: str) -> bytes:
 
 @dataclass(frozen=True, slots=True)
 class RowChoice:
-    """``private_order``: all rows' indexes, first those of the ``private_counted`` counted rows.
+    """The order of all rows, in which the counted ones come first.
 
-    ``people`` has the rows' people in this order.
+    ``private_order`` has the rows' indexes, ``private_counted`` the number of counted rows, and ``people``
+    the rows' people in this order.
     """
 
     private_order: Numbers
@@ -146,7 +147,7 @@ def choose_rows(codes: Mapping[str, CodeArray], people: RowOwners, bound: int, k
 
 
 def _person_ranges(person_of_row: Numbers, people: int) -> Iterator[tuple[int, int]]:
-    """Yield ranges of people who have at most ``_MAX_ROWS_AT_ONCE`` rows together; or a single person."""
+    """Yield ranges of people with at most ``_MAX_ROWS_AT_ONCE`` rows in all, or of a single person."""
     rows = np.cumsum(np.bincount(person_of_row, minlength=people))
     low = done = 0
     while low < people:
@@ -201,13 +202,13 @@ def _sorted_parts(person_of_row: Numbers, hashes: Words, people: int) -> Iterato
 
 
 def _ranks_of_equals(person_of_row: Numbers, hashes: Words, people: int) -> Numbers:
-    """Number the equal rows of each person from 0, in any order."""
+    """Assign 0, 1, 2, … to the equal rows of each person, in any order."""
     ranks = np.empty(len(person_of_row), dtype=np.uint32)
     if len(person_of_row) <= _MAX_ROWS_AT_ONCE:
         order = _sort_rows(person_of_row, hashes, people)
         ranks[order] = _ranks_among_equals(person_of_row[order], hashes[order])
         return ranks
-    # A single person: each pass over the rows handles one range of hashes, which bounds memory.
+    # For a single person, each pass over the rows handles one range of hashes, to bound memory.
     for first, last in _hash_ranges(len(person_of_row)):
         known, counts = np.empty(0, dtype=np.uint64), np.empty(0, dtype=np.int64)
         for block in _blocks(len(person_of_row), _MAX_ROWS_AT_ONCE):

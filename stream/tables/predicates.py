@@ -113,7 +113,7 @@ class PredicateParser:
         return self._shapes.parse(text)
 
     def ranges(self, text: str) -> Ranges | None:
-        """Return a predicate as ranges by attribute; None if ``Shapes`` does not know its shape."""
+        """Return a predicate as ranges by attribute; None if ``ShapeCache`` does not know its shape."""
         return self._shapes.ranges(text)
 
     def _parse_and_locate(self, text: str) -> Predicate:
@@ -272,7 +272,7 @@ def parse(text: str, attributes: Mapping[str, Domain]) -> Predicate:
 
 
 def _check_nesting(tokens: Iterable[Token]) -> None:
-    """Refuse deep nesting, so that no predicate fails for lack of stack on some machines only."""
+    """Refuse deep nesting, which on some machines would need more stack than there is."""
     prefixes = [0]
     for token in tokens:
         match token.token_type:

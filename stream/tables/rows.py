@@ -14,7 +14,7 @@ from schemas.sources import MAX_ROWS
 from stream.optional_packages import pl
 from stream.tables.date_codes import iso_text
 from stream.tables.encoding import CodeArray, Encoder, Words, as_numbers, as_text, code_type, exact_text
-from stream.tables.people import Numbers, PeopleNumbers, RowOwners, person_names
+from stream.tables.people import Numbers, PersonNumbering, RowOwners, person_names
 from stream.tables.readers.table_parts import TablePart, open_table_parts
 from stream.tables.table_errors import ColumnError, DataError, UnreadableError
 from stream.tables.texts import TEXT_CODE, TextCodes, TextColumn, text_encoders
@@ -69,7 +69,7 @@ def _cell_text(cell: object) -> str | None:
 
 
 class GrowingColumn:
-    """An array that grows in place: the operating system remaps a large one without a copy."""
+    """An array that grows in place; the operating system extends a large one without a copy."""
 
     def __init__(self, kind: np.dtype[Any]) -> None:
         self._items: npt.NDArray[Any] = np.empty(0, dtype=kind)
@@ -110,7 +110,7 @@ class RowEncoder:
             name: Encoder(source.column_of(name), domain) for name, domain in source.attributes.items()
         }
         self._texts = text_encoders(source)
-        self._people = None if source.person is None else PeopleNumbers(source.person)
+        self._people = None if source.person is None else PersonNumbering(source.person)
 
     def encode(self, cells: pl.DataFrame) -> EncodedBatch:
         """Encode a batch; leave out rows that a domain rejects or that have no person.
@@ -135,7 +135,7 @@ class RowEncoder:
         return EncodedBatch(encoded, numbers, cells.height, unnamed, texts)
 
     def encode_part(self, part: TablePart) -> Iterator[EncodedBatch]:
-        """Encode one file of the table in batches; ColumnError if the file lacks a column."""
+        """Encode one part of the table in batches; ColumnError if the part lacks a column."""
         names = columns_of(self._source)
         try:
             require_columns(names, part.types, self._source.person)
@@ -143,7 +143,7 @@ class RowEncoder:
         except ColumnError as error:
             raise error.in_file(part.name) from None
 
-    def people(self) -> PeopleNumbers | None:
+    def people(self) -> PersonNumbering | None:
         """Return the names and numbers of people so far; None if the source has no person column."""
         return self._people
 

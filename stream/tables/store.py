@@ -1,6 +1,7 @@
 """Caches tables and predicates for all streams of a process, and computes fingerprints of tables.
 
-A fingerprint is a keyed digest of a table; a worker answers only from data with the registered fingerprint.
+A fingerprint is a keyed digest of a table. A worker answers only from data with the registered
+fingerprint.
 """
 
 from __future__ import annotations
@@ -36,7 +37,7 @@ if TYPE_CHECKING:
 
 PREDICATE_CACHE_BYTES: Final = 32 << 20
 TABLES_KEPT: Final = 64
-"""Most tables that are kept for new streams; the tables of open streams are kept by their streams."""
+"""Most tables that are kept for new streams; an open stream keeps its table itself."""
 SOURCES_KEPT: Final = 1 << 10
 """Most sources of which a parser, a fingerprint, a refusal or an unreadable table is remembered."""
 RETRY_SECONDS: Final = 10.0
@@ -55,7 +56,7 @@ class _CurrentTable(NamedTuple):
 
 
 class _KnownFingerprint(NamedTuple):
-    """The fingerprint of a source's data for one version, valid while stamp and source are the same."""
+    """The fingerprint of a source's data for one version; valid as long as stamp and source are equal."""
 
     stamp: Stamp
     source: TableSource

@@ -41,7 +41,7 @@ def quote_names(names: Iterable[str]) -> str:
 
 
 def undeclared_name_message(place: int, name: str, names: Collection[str], owner: str) -> str:
-    """Return the message for an undeclared name: it is private, so only its position is told."""
+    """Return the message for an undeclared name, by its position, because the name is private."""
     similar_name = find_name_in_other_case(name, names)
     hint = f"; did you mean {quote_name(similar_name)}?" if similar_name is not None else ""
     return f"name {place + 1} is no attribute of {owner} {quote_names(names)}{hint}"
@@ -150,7 +150,8 @@ class PredicateError(DataError):
     """A predicate is not in the accepted part of SQL, or does not fit the declared attributes.
 
     The error depends on the text and the declared attributes alone. The message may be published, so it
-    quotes only declared names. ``culprit`` is the invalid part of the text; its position is told instead.
+    quotes only declared names. ``culprit`` is the invalid part of the text, of which a message has only the
+    position.
     """
 
     def __init__(self, message: str, culprit: str | None = None) -> None:

@@ -1,6 +1,6 @@
 """Exact counts of the groups of a text column, alone or with declared attributes; all are private.
 
-Only groups that a counted row is in exist: there are far too many others to list them.
+Only groups with a counted row are listed, because there are far too many others.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _CELL_BYTES: Final = 4
 
 @dataclass(frozen=True, slots=True)
 class TextGroups:
-    """The texts of groups, the number of each one's declared cell, and the groups' counts."""
+    """The groups' texts, the numbers of their declared cells, and their counts."""
 
     private_texts: Sequence[bytes]
     private_cells: Numbers | None
@@ -86,7 +86,7 @@ def count_groups(
 def _count_keys(
     table: PrivateTable, keys: npt.NDArray[np.integer], size: int, predicate: Predicate, *, people: bool
 ) -> Numbers:
-    """Count the matching rows of each key, or the people with one, in a time that does not depend on which match."""
+    """Count the matching rows of each key, or their people; the time does not depend on the rows."""
     all_rows = table.all_rows
     if not people or all_rows is None or all_rows.contribution == 1:
         counts = np.zeros(size + 1, dtype=np.int64)

@@ -1,4 +1,4 @@
-"""Encodes texts: columns with private values, which only ``unknown_groups`` releases.
+"""Encodes text attributes, whose values are private; only ``unknown_groups`` releases them.
 
 Texts are compared byte by byte, and each row is encoded by its own cell alone. A missing, empty or
 too long cell has no text (code 0). The codes of texts have no order, and nothing public depends on
@@ -58,7 +58,7 @@ class TextColumn:
 
     @cached_property
     def digests(self) -> TextDigests:
-        """The rows' digests; a row without a text has zeros."""
+        """The rows' digests; that of a row without a text is zero."""
         parts = [
             blake3(text, derive_key_context=_DIGEST_CONTEXT).digest(_DIGEST_BYTES) for text in self.private_texts
         ]

@@ -52,7 +52,7 @@ def cell_codes(attributes: Mapping[str, Domain], cell: Mapping[str, str | int | 
 class CellIndex:
     """The sorted cells of all rows: two binary searches count the rows of a cell.
 
-    Equal cells are not merged, so that the time of a search depends only on the number of rows.
+    Equal cells are not merged, so the time of a search depends only on the number of rows.
     """
 
     def __init__(self, private_columns: Mapping[str, CodeArray], sizes: Mapping[str, int]) -> None:

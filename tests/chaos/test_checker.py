@@ -291,7 +291,7 @@ SEEDED: dict[str, tuple[Callable[[Log], None], str]] = {
     "a halt did not reach the worker": (_reopen, "can still answer"),
     "an entry of the trail is gone": (
         lambda logs: _remove(logs, ".trail", lambda one: one["number"] == 3),
-        "the record here is entry 4",
+        "the record at its place is entry 4",
     ),
     "an entry of the trail was changed": (
         lambda logs: _change(logs, ".trail", lambda one: one["number"] == 3, epsilon=0.5),

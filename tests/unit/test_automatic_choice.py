@@ -80,7 +80,7 @@ def test_auto_keeps_a_workload_of_named_sets() -> None:
 @pytest.mark.parametrize(
     ("changes", "problem"),
     [
-        ({"calibration": "textbook"}, "calibration: auto takes the best"),
+        ({"calibration": "textbook"}, "calibration: auto always takes the best"),
         ({"mechanism": {"kind": "auto", "attributes": ["sex"]}}, "mechanism.workload: no two attributes"),
         ({"mechanism": {"kind": "auto", "attributes": ["sex", "wage"]}}, "mechanism.attributes.1"),
         ({"mechanism": {"kind": "auto", "workload": [["sex", "wage"]]}}, "mechanism.workload: 'wage'"),

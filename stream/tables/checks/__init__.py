@@ -1,4 +1,4 @@
-"""Checks a table against its declaration; the results are exact, private, and for its owner alone.
+"""Checks a table against its declaration. The results are exact and private, for its owner only.
 
 No service uses this package, and its results are never published, logged or stored.
 """

@@ -48,7 +48,7 @@ class Misfit:
     """The number farthest out of range."""
 
     sum_moved: float | None
-    """Change of the attribute's sum by clamping, without infinite cells; None without a sum."""
+    """Change of the attribute's sum by clamping finite cells; None if it has no sum."""
 
 
 @dataclass(frozen=True)

@@ -122,7 +122,7 @@ def _bounds(contributions: list[int], left_out: list[int], rows: int, most_rows:
 
 
 def _count_names(file: TableScan, column: str, part: int, parts: int) -> pl.DataFrame:
-    """Count the rows of each name, for names whose folded form's digest is in this part."""
+    """Count the rows of each name whose folded form has a digest in this part."""
     batches = []
     for batch in file.batches([column]):
         names = _present_names(column, batch[column])

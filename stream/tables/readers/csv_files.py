@@ -34,9 +34,9 @@ _NOT_CSV: Final = {
     b"\xff\xfe": "it is UTF-16; write it as UTF-8",
     b"\xfe\xff": "it is UTF-16; write it as UTF-8",
 }
-"""Other kinds of files by their first bytes."""
+"""Files that are not CSV, by their first bytes, each with a remedy."""
 SEPARATORS: Final = {";": "semicolons", "\t": "tabs", "|": "bars"}
-"""Other separators of cells."""
+"""Separators that programs write instead of commas."""
 
 _GZIP: Final = b"\x1f\x8b"
 _UTF8_MARK: Final = b"\xef\xbb\xbf"
@@ -62,7 +62,7 @@ class CsvFile:
 
     @property
     def types(self) -> Mapping[str, pl.DataType]:
-        """The columns in order, as text; if several have one name, the first of them."""
+        """The columns in order, all of them text; of several with one name, the first."""
         return dict.fromkeys(self.names, pl.String())
 
     @property

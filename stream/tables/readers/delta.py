@@ -1,9 +1,12 @@
 """Finds the files of a Delta table's newest version.
 
 The package deltalake reads the log (github.com/delta-io/delta/blob/master/PROTOCOL.md). The files
-are read like those of other tables, with four exceptions: only files found in the table's folder are
-read; partition columns have the log's values; if a file lacks a column, its cells are missing; and
-rows that the log marks as deleted are skipped.
+are read like those of other tables, with four exceptions:
+
+- Only files in the table's folder are read.
+- Partition columns have the log's values.
+- If a file lacks a column, its cells are missing.
+- Rows that the log marks as deleted are skipped.
 """
 
 from __future__ import annotations
@@ -21,7 +24,7 @@ from stream.tables.encoding import as_text
 from stream.tables.readers.table_files import (
     DELTA_LOG,
     DOTS,
-    Names,
+    PathParts,
     TableFile,
     require_file_count,
     require_table_name,
@@ -59,7 +62,7 @@ def newest_local_files(folder: Path, listed: Sequence[TableFile]) -> tuple[Table
 
 
 def newest_files(
-    table: str, listed: Mapping[Names, TableFile], options: Mapping[str, str]
+    table: str, listed: Mapping[PathParts, TableFile], options: Mapping[str, str]
 ) -> tuple[TableFile, ...]:
     """Select the files of a table's newest version, in the order of their names.
 
@@ -110,7 +113,7 @@ def _partition_values_as_text(name: str, column: pl.Series) -> pl.Series:
     if column.dtype.is_float():
         return as_text(name, column)
     if isinstance(column.dtype, pl.Datetime):
-        # The zone is UTC, so cells need not name it.
+        # The zone is always UTC, so cells do not contain it.
         column = column.dt.replace_time_zone(None)
     return column.cast(pl.String)
 

@@ -24,7 +24,7 @@ from stream.tables.readers.table_files import (
     CHANGED_WHILE_READ,
     DELTA_LOG,
     MAX_LISTED_FILES,
-    Names,
+    PathParts,
     Scope,
     TableFile,
     folder_cells,
@@ -57,7 +57,7 @@ def object_files(address: Address) -> tuple[TableFile, ...]:
     scope = Scope.from_names(address.parts, is_folder=address.is_folder)
     if scope is None:
         require_table_name(address.parts[-1])
-        only: Names = ()
+        only: PathParts = ()
         listed = {only: one for one in _list_objects(address.host, "/".join(address.parts), exact=True)}  # noqa: B035  (lists one object at most)
         names = list(listed)
     else:
@@ -94,7 +94,7 @@ class _ObjectReader(RawIOBase):
         self._body.close()
 
 
-def _object_file(bucket: str, listed: dict[str, Any], names: Names) -> TableFile:
+def _object_file(bucket: str, listed: dict[str, Any], names: PathParts) -> TableFile:
     stamp = (listed["ETag"], listed["LastModified"].isoformat(), listed["Size"])
     return TableFile(
         f"s3://{bucket}/{listed['Key']}", listed["Size"], stamp, folder_cells(names), name="/".join(names)

@@ -2,8 +2,8 @@
 
 User, password and other connection settings come from libpq's variables (PGUSER, PGPASSFILE,
 PGSERVICEFILE, PGSSLMODE) and are never part of a source. Numbers are read as numbers and other types
-as text, so that no cell affects others. Errors have only the server's error code, because its
-messages may quote cells.
+as text, so that no cell affects how others are read. An error has only the server's error code, not
+its message, which may quote cells.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ class PostgresqlTable:
     duplicate_names: Sequence[str] = ()
 
     def row_count_from_metadata(self) -> int | None:
-        """Return None: counting rows takes as long as reading them."""
+        """Return None, because counting rows takes as long as reading them."""
         return None
 
     def batches(self, names: Sequence[str]) -> Iterator[pl.DataFrame]:
@@ -60,7 +60,7 @@ class PostgresqlTable:
         _database, *relation = self.address.parts
         with _as_unreadable_errors(), self.connection.cursor() as cursor:
             cursor.adbc_statement.set_options(**{"adbc.postgresql.batch_size_hint_bytes": str(_BATCH_BYTES)})
-            cursor.execute(f"SELECT {', '.join(columns)} FROM {'.'.join(map(_quote_identifier, relation))}")  # noqa: S608  (all quoted)
+            cursor.execute(f"SELECT {', '.join(columns)} FROM {'.'.join(map(_quote_identifier, relation))}")  # noqa: S608  (all names are quoted)
             for batch in cursor.fetch_record_batch():
                 cells = pl.DataFrame(batch)
                 cells.columns = names
@@ -85,7 +85,7 @@ def open_postgresql_table(address: Address) -> Iterator[PostgresqlTable]:
 
 
 def snapshot(address: Address) -> tuple[str, ...]:
-    """Return the server's start time and snapshot; if neither changes, neither do the rows."""
+    """Return the server's start time and snapshot; if both are the same, so are the rows."""
     with _as_unreadable_errors(), _connect(address) as connection:
         [stamp] = _rows(connection, "SELECT pg_postmaster_start_time()::text, pg_current_snapshot()::text")
     return stamp

@@ -27,7 +27,7 @@ _TCP_RIGHTS: Final = 0b11
 _SCOPES: Final = 0b11
 """Landlock's scopes for abstract sockets and for signals."""
 _FILE_RIGHTS: Final = {1: 13, 2: 14, 3: 15, 5: 16}
-"""Number of file rights by the first Landlock version that has them; n rights are the n lowest bits."""
+"""By Landlock version, the number n of file rights from it on; they are the n lowest bits."""
 
 _SYSTEM_PATHS: Final = (
     *("/usr", "/lib", "/lib64", "/nix/store", "/gnu/store", "/etc/ld.so.cache", "/etc/localtime"),
@@ -142,7 +142,7 @@ def main() -> None:
     from stream.tables.readers.reading_protocol import answer_request  # noqa: PLC0415  (it begins threads)
 
     answer_request(request, sys.stdout.buffer)
-    # Exit at once, although readers may have threads that wait for a consumer.
+    # Exit at once: readers may have threads that would wait for a consumer for ever.
     os._exit(0)
 
 

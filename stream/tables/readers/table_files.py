@@ -1,8 +1,8 @@
 """Lists the files of a source's path, sorted by their names.
 
-A path is a file, a folder if it ends in ``/``, or a pattern: ``*`` matches characters of a name, ``**``
-matches any number of folders. A folder ``key=value`` sets a column's cell for all rows below it. The
-folder of a Delta table means the files of its newest version (``delta``).
+A path names a file, a folder if it ends in ``/``, or files by a pattern: ``*`` matches characters of a
+name, ``**`` any number of folders. A folder ``key=value`` gives all rows below it the cell ``value`` in the
+column ``key``. The folder of a Delta table stands for the files of its newest version (``delta``).
 """
 
 from __future__ import annotations
@@ -31,10 +31,10 @@ DELTA_LOG: Final = "_delta_log"
 """The log folder of a Delta table."""
 
 DOTS: Final = frozenset({"", ".", ".."})
-"""Names with a special meaning in paths; the keys of a store's objects may contain them."""
+"""Names with a special meaning in file systems; an object's key may contain them."""
 
-Names = tuple[str, ...]
-"""A file's path relative to some folder, as names."""
+PathParts = tuple[str, ...]
+"""The parts of a path below some folder: names of folders, and then of a file."""
 
 _SUFFIXES: Final = (".csv", ".csv.gz", ".parquet")
 _ANY_FOLDERS: Final = "**"
@@ -70,13 +70,13 @@ class TableFile:
 
 @dataclass(frozen=True, slots=True)
 class Scope:
-    """The folder and the pattern of a path that may mean several files."""
+    """The folder and the pattern of a path that may stand for several files."""
 
-    folder: Names
-    pattern: Names
+    folder: PathParts
+    pattern: PathParts
 
     @classmethod
-    def from_names(cls, names: Names, *, is_folder: bool) -> Scope | None:
+    def from_names(cls, names: PathParts, *, is_folder: bool) -> Scope | None:
         """Return the scope of a path; None for a single file."""
         fixed = next((place for place, name in enumerate(names) if "*" in name), len(names))
         if is_folder:
@@ -90,14 +90,14 @@ class Scope:
 
     @property
     def is_all_files(self) -> bool:
-        """Whether the path means all files of its folder; only such a path can be a Delta table."""
+        """Whether the path stands for all files of its folder; only then it can be a Delta table."""
         return self.pattern == (_ANY_FOLDERS, "*")
 
-    def select(self, listed: Sequence[Names]) -> list[Names]:
+    def select(self, listed: Sequence[PathParts]) -> list[PathParts]:
         """Select the files that match the path, in order.
 
         Names that begin with ``_`` or ``.`` (and have no ``=``) are skipped. UnreadableError if a file is
-        not a table, or belongs to a Delta table: its folder may also have files of older versions.
+        not a table, or belongs to a Delta table, whose folder may also have files of older versions.
         """
         # The only wildcard is ``*``.
         pattern = tuple(re.sub(r"[?\[]", r"[\g<0>]", name) for name in self.pattern)
@@ -161,15 +161,15 @@ def local_files(path: str) -> tuple[TableFile, ...]:
         raise UnreadableError("missing") from None
 
 
-def has_changed(part: TableFile) -> bool:
+def has_changed(file: TableFile) -> bool:
     """Return whether a local file has changed since it was listed."""
     try:
-        return _stamp(Path(part.location).stat()) != part.stamp
+        return _stamp(Path(file.location).stat()) != file.stamp
     except OSError:
         return True
 
 
-def folder_cells(names: Names) -> tuple[tuple[str, str | None], ...]:
+def folder_cells(names: PathParts) -> tuple[tuple[str, str | None], ...]:
     """Return the columns and cells in folder names ``key=value``, percent-decoded."""
     found: dict[str, str | None] = {}
     for name in names[:-1]:
@@ -193,15 +193,15 @@ def require_file_count(files: Sized) -> None:
         raise UnreadableError(f"more than {MAX_FILES} files")
 
 
-def require_size(parts: Sequence[TableFile], most_bytes: int | None) -> None:
+def require_size(files: Sequence[TableFile], most_bytes: int | None) -> None:
     """Raise UnreadableError if files have more than ``most_bytes`` in total."""
-    if most_bytes is not None and sum(part.size for part in parts) > most_bytes:
+    if most_bytes is not None and sum(file.size for file in files) > most_bytes:
         raise UnreadableError("larger than SOTTO_TABLE_READING_BYTES")
 
 
-def _list_files(folder: Path, depth: int | None) -> list[Names]:
+def _list_files(folder: Path, depth: int | None) -> list[PathParts]:
     """List the files below a folder, without following links to folders."""
-    found: list[Names] = []
+    found: list[PathParts] = []
     for earlier, (at, folders, files) in enumerate(walk(folder)):
         below = Path(at).relative_to(folder).parts
         if depth is not None and len(below) >= depth:
@@ -212,7 +212,7 @@ def _list_files(folder: Path, depth: int | None) -> list[Names]:
     return found
 
 
-def _local_file(path: Path, names: Names = ()) -> TableFile:
+def _local_file(path: Path, names: PathParts = ()) -> TableFile:
     resolved = path.resolve(strict=True)
     status = resolved.stat()
     if not S_ISREG(status.st_mode):
@@ -228,7 +228,7 @@ def _is_hidden(name: str) -> bool:
     return name.startswith(("_", ".")) and "=" not in name
 
 
-def _matches(pattern: Names, names: Names) -> bool:
+def _matches(pattern: PathParts, names: PathParts) -> bool:
     """Match names with a pattern in polynomial time; ``**`` matches any number of names."""
     ends = {0}  # how many names the part of the pattern so far may match
     for part in pattern:

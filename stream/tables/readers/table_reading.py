@@ -64,7 +64,7 @@ Result = TypeVar("Result")
 
 @dataclass(frozen=True)
 class ReadingLimits:
-    """The places and limits for a deployment's tables."""
+    """The allowed places of a deployment's tables, and the limits for reading them."""
 
     roots: tuple[Root, ...]
     """Folders and addresses of tables, at any depth; if empty, no table is read."""

@@ -240,7 +240,7 @@ def test_periods_are_retired_with_their_streams_and_never_begin_again() -> None:
             {"kind": "register", "request": f"t-{service.offset}", "source": FLIGHTS | {"source": "late"}}
         )
         assert refusal(service.send(taken.encode())).startswith(
-            "a retired stream is in the way of the periods of 'late'"
+            "a retired stream has a name that a period of 'late' would get"
         )
         service.restart()
     assert list(service.processor.ledger.source_of_stream) == ["late"]
