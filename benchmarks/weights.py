@@ -83,12 +83,12 @@ def _hypothesis(attributes: int) -> list[Figure]:
 
     def correct() -> None:
         hypothesis.update(everything[0], up=True)
-        hypothesis.estimates(pairs[:1], ROWS)
+        hypothesis.estimate_answers(pairs[:1], ROWS)
 
     corrected = best_seconds(correct, REPEATS)
-    whole = best_seconds(lambda: hypothesis.estimates(everything, ROWS), REPEATS)
-    hypothesis.estimates(pairs, ROWS)
-    small = best_seconds(lambda: hypothesis.estimates(pairs, ROWS), REPEATS)
+    whole = best_seconds(lambda: hypothesis.estimate_answers(everything, ROWS), REPEATS)
+    hypothesis.estimate_answers(pairs, ROWS)
+    small = best_seconds(lambda: hypothesis.estimate_answers(pairs, ROWS), REPEATS)
     return [
         ("questions about all attributes", QUESTIONS / whole, "questions/s"),
         ("questions about two attributes", QUESTIONS / small, "questions/s"),

@@ -159,7 +159,7 @@ class RequestHandler:
         """Add a source to a population; the receipt says if earlier periods did not count its grants."""
         ledger = self._ledger
         is_member = ledger.account(request.source).population is not None
-        account = ledger.join(request.source, request.population)
+        account = ledger.join_population(request.source, request.population)
         number = ledger.population_account(request.population).budget.number
         if is_member or not account.grants or number <= 1:
             return {}

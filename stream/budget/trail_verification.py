@@ -174,7 +174,7 @@ class TrailCheck:
     def _compare_population(self, record: PopulationRecord, ledger: Ledger) -> list[str]:
         """Compare a population's totals with its grants; find its registration in the trail."""
         name = record.population.population
-        summed = ledger.population_account(name).record()
+        summed = ledger.population_account(name).to_record()
         findings = [
             f"population '{name}': {figure} is not the sum over its grants"
             for figure in _AMOUNTS
@@ -189,7 +189,7 @@ class TrailCheck:
     def _compare_source(self, name: str, record: SourceRecord, ledger: Ledger) -> list[str]:
         """Compare a source's totals with its grants and with the trail."""
         account = ledger.accounts[name]
-        summed = account.record()
+        summed = account.to_record()
         findings = [
             f"source '{name}': {figure} is not the sum over its grants"
             for figure in _AMOUNTS

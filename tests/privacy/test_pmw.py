@@ -168,7 +168,7 @@ def log_likelihood(
         [step] = estimator.answer([one], beyond=False)
         assert (step.kind == "above") == top
     for index in range(len(transcript.cells)):
-        estimator._measured.counts(index)
+        estimator._measured.noisy_counts(index)
     drawn = [(int(one), law) for noise, law in forced.marginals for one in noise]
     for marginal, law in drawn:
         if isinstance(law, TwoSidedGeometric):
@@ -340,5 +340,5 @@ def test_one_person_moves_every_error_by_at_most_a_rows_steps(replace: bool) -> 
                 mine, theirs = (
                     TensorCells(np.bincount(some, minlength=CELLS).astype(np.int64)) for some in (rows, other)
                 )
-                errors = [one.error(one.compute_numbers(cells), (told,)) for cells in (mine, theirs)]
+                errors = [one.compute_error(one.compute_numbers(cells), (told,)) for cells in (mine, theirs)]
                 assert abs(errors[0] - errors[1]) <= STEPS

@@ -114,7 +114,7 @@ class Instance:
         return hypothesis
 
     def estimate(self, path: Path) -> int:
-        return int(self.hypothesis(path).estimates([asked(path.steps)], self.rows)[0])
+        return int(self.hypothesis(path).estimate_answers([asked(path.steps)], self.rows)[0])
 
     def extended(self, path: Path, weights: Exact, *, above: bool) -> Exact:
         """P(ρ and the path and then ⊤ or ⊥), over the support of ρ; without the laws of the numbers."""
@@ -343,7 +343,7 @@ def closed_form(instance: Instance, fixed: Sequence[Question], transcript: Seque
     weights = instance.machine.prior()
     numbers = Fraction(1)
     for question, step in zip(fixed, transcript, strict=False):
-        estimate = int(hypothesis.estimates([question], instance.rows)[0])
+        estimate = int(hypothesis.estimate_answers([question], instance.rows)[0])
         count = question.count(instance.table)
         margin = abs(count - estimate) - instance.threshold
         weights = (weights * instance.machine.likelihood(Outcome(above=step.above), margin)) >> BITS

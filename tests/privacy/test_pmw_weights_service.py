@@ -74,7 +74,7 @@ class Told:
 
     def answer(self, question: AtMost) -> tuple[str, float]:
         exact = FULL * question.count
-        estimate = int(self.hypothesis.estimates([question], self.rows)[0])
+        estimate = int(self.hypothesis.estimate_answers([question], self.rows)[0])
         nu = self._own(DrawRole.QUERY, query_sampler(self.vector), question)
         rho = self._round(
             DrawRole.THRESHOLD, threshold_sampler(self.vector), self.tops if self.vector.fresh_threshold else 0
@@ -82,7 +82,7 @@ class Told:
         if abs(exact - estimate) + nu < self.calibration.threshold + rho + self.vector.shift:
             return "hypothesis", estimate / FULL
         value = exact + self._own(DrawRole.ANSWER, answer_sampler(self.vector), question)
-        for _ in range(correction_rule(self.calibration, self.rows).times(value - estimate, estimate)):
+        for _ in range(correction_rule(self.calibration, self.rows).choose_multiple(value - estimate, estimate)):
             self.hypothesis.update(question, up=value > estimate)
         self.tops += 1
         return "noisy", value / FULL

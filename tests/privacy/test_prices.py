@@ -181,7 +181,7 @@ def seen(made: EstimateCalibration, rows: Rows, transcript: Transcript) -> Seen:
             weights = weights * chances(rho_rate, rate, made.threshold + slack - error, top=top)
     for index, measured in enumerate(estimator._measured.listed):
         if measured.axes:
-            estimator._measured.counts(index)
+            estimator._measured.noisy_counts(index)
         if measured.question is not None:
             estimator._measured.noisy_numbers(index)
     total = sum(forced.drawn.values()) + (math.log(weights.sum()) if weights.sum() > 0 else -math.inf)

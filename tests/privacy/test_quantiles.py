@@ -14,7 +14,7 @@ import pytest
 from stream.privacy.accuracy.rank_accuracy import ranges_around
 from stream.privacy.mechanisms.rank_choice import RankLaw, choose_code, code_weights, rank_law
 from stream.privacy.mechanisms.selection import UNIFORM_BITS
-from stream.privacy.mechanisms.spreads import moments, person_sensitivities
+from stream.privacy.mechanisms.spreads import compute_moments, person_sensitivities
 from stream.privacy.planning.quantile_plans import rates_for
 
 EPSILON = Fraction(3, 4)
@@ -148,7 +148,7 @@ def test_moments_move_by_at_most_their_widths(replaced: bool) -> None:
     reached = [0, 0, 0]
     for one in tables(0, 1):
         for other in neighbors(one):
-            pairs = zip(moments(np.array(one)), moments(np.array(other)), strict=True)
+            pairs = zip(compute_moments(np.array(one)), compute_moments(np.array(other)), strict=True)
             reached = [max(known, abs(up - down)) for known, (up, down) in zip(reached, pairs, strict=True)]
     assert all(found <= limit for found, limit in zip(reached, most, strict=True))
     # Codes 0 and 3 have the largest squares and 1 and 2 the smallest: 16 apart, of at most 18.

@@ -172,7 +172,7 @@ def log_likelihood(
     add_workload(measured, WORKLOAD, transcript.rows)
     assert [one.axes for one in measured.listed[len(SIZES) :]] == forced.chosen
     for index, one in enumerate(measured.listed):
-        noise = measured.counts(index) - counted(rows, one.axes)
+        noise = measured.noisy_counts(index) - counted(rows, one.axes)
         rate = float(one.law.rate)  # type: ignore[union-attr]
         total += sum(two_sided(int(drawn), rate) for drawn in noise.reshape(-1))
     return total
@@ -262,5 +262,5 @@ def test_only_sets_that_were_not_selected_are_moved_to_the_product(rounds: int) 
         for axes in WORKLOAD[:2]:
             measured.append(MeasuredMarginal(axes, chosen_law(made, rounds), None))
     assert [one.unselected for one in measured.listed[len(SIZES) :]] == [rounds == 3] * rounds
-    pair = measured.marginals(WORKLOAD[0])[-1].counts
+    pair = measured.noisy_marginals(WORKLOAD[0])[-1].counts
     assert np.abs(pair - 100).max() == pytest.approx(0.0 if rounds == 3 else 1.0)

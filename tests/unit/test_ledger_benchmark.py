@@ -9,7 +9,7 @@ def figures(service: Service) -> dict[str, tuple[float, float, int]]:
     return {
         name: (record.granted.epsilon, record.left.epsilon, record.streams)
         for name, account in service.processor.ledger.accounts.items()
-        if (record := account.record())
+        if (record := account.to_record())
     }
 
 

@@ -93,4 +93,4 @@ def test_under_zcdp_what_was_asked_stands_beside_rho_and_nothing_converted() -> 
     account = ledger.account("feed")
     record = account.grant_record(account.grants["stream-0"])
     assert (requested_amount(record.spec), format_amount(record.cost)) == ("ε 0.5", "ρ 0.125 (ε 0.5 added up)")
-    assert format_amount(account.record().granted) == "ρ 0.25 (ε 1 added up)"
+    assert format_amount(account.to_record().granted) == "ρ 0.25 (ε 1 added up)"

@@ -76,7 +76,7 @@ def test_the_ledger_is_restored_as_it_was_written(recording: Recording) -> None:
     }
     restored: dict[str, Any] = {}
     for name, account in budget.ledger.accounts.items():
-        restored[f"source|{name}"] = account.record()
+        restored[f"source|{name}"] = account.to_record()
         for stream, grant in account.grants.items():
             restored[f"grant|{name}|{stream}"] = account.grant_record(grant)
     assert set(restored) == {key for key in kept if key.startswith(("source|", "grant|"))}

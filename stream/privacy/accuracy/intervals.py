@@ -18,8 +18,8 @@ from stream.optional_packages import np, special
 from stream.privacy.accuracy.noise_laws import (
     GAUSSIAN_TAIL_FACTOR,
     SUM_ROUNDING,
+    noise_reach,
     normal_reach,
-    reach,
     sum_alpha,
     sum_reach,
     variance_of,
@@ -74,7 +74,7 @@ def half_width(law: Symmetric, terms: int = 1, miss: float = MISS_PROBABILITY) -
         if total <= _EXACT_VARIANCE and (terms == 1 or law.variance >= LEAST_VARIANCE):
             return _gaussian_half_width(float(total), miss / GAUSSIAN_TAIL_FACTOR**terms)
         return math.ceil(sum_alpha(law, terms, 1, miss, whole=True))
-    return reach(law, 1, miss) if terms == 1 else _laplace_sum_half_width(float(law.rate), terms, miss)
+    return noise_reach(law, 1, miss) if terms == 1 else _laplace_sum_half_width(float(law.rate), terms, miss)
 
 
 def _laplace_sum_half_width(rate: float, terms: int, miss: float) -> int:

@@ -199,7 +199,7 @@ def variance_of(law: Symmetric) -> float:
 
 
 @lru_cache(maxsize=4096)
-def reach(law: Symmetric, draws: int, beta: float) -> int:
+def noise_reach(law: Symmetric, draws: int, beta: float) -> int:
     """Return an x that no |draw| of ``draws`` draws exceeds, with probability 1 − ``beta``."""
     if isinstance(law, Gaussian):
         return math.ceil(math.sqrt(law.variance) * normal_reach(part_failure(beta, draws)))

@@ -13,7 +13,7 @@ from functools import lru_cache
 
 from schemas import ReleaseCalibration
 from stream.optional_packages import np, optimize, special
-from stream.privacy.accuracy.noise_laws import SUM_ROUNDING, least_bound, reach, sum_alpha
+from stream.privacy.accuracy.noise_laws import SUM_ROUNDING, least_bound, noise_reach, sum_alpha
 from stream.privacy.noise import Symmetric, gaussian, sampler
 
 SUMS_SHARE = 0.1
@@ -32,7 +32,7 @@ def cell_alpha(calibration: ReleaseCalibration, universe: int) -> float:
 
     It fails with probability (1 − ``SUMS_SHARE``)·β.
     """
-    return float(reach(release_law(calibration), universe, (1.0 - SUMS_SHARE) * calibration.beta))
+    return float(noise_reach(release_law(calibration), universe, (1.0 - SUMS_SHARE) * calibration.beta))
 
 
 def histogram_alpha(

@@ -274,7 +274,7 @@ class PopulationAccount:
                 if grant.shared is not None:
                     yield grant, grant.shared
 
-    def record(self) -> PopulationRecord:
+    def to_record(self) -> PopulationRecord:
         """Build the population's ledger record."""
         return PopulationRecord(
             population=self.population,
@@ -339,7 +339,7 @@ class Account:
         if self.population is not None and grant.shared is not None:
             yield self.population.budget, grant.shared
 
-    def record(self) -> SourceRecord:
+    def to_record(self) -> SourceRecord:
         """Build the source's ledger record."""
         return SourceRecord(
             source=self.source,
@@ -415,7 +415,7 @@ class Changes:
     def mark_changed(self, owner: Account | PopulationAccount, allotments: list[Allotment] | None = None) -> None:
         """Mark a source or population as changed, and the given allotments, or all of them."""
         rank, kind = (0, "source") if isinstance(owner, Account) else (1, "population")
-        self._changed_records[f"{kind}|{owner.name}"] = (rank, owner.name, owner.record)
+        self._changed_records[f"{kind}|{owner.name}"] = (rank, owner.name, owner.to_record)
         for allotment in owner.budget.allotments.values() if allotments is None else allotments:
             record = partial(_allotment_record, owner, allotment)
             self._changed_records[f"allotment|{kind}|{owner.name}|{allotment.name}"] = (2, owner.name, record)
@@ -423,7 +423,7 @@ class Changes:
     def mark_retired(self, account: Account, retired: RetiredGrants, stream: str | None = None) -> None:
         """Mark sums of retired grants as changed, and the record of a retired stream as deleted."""
         key = f"retired|{account.name}|{retired.analyst or ''}"
-        self._changed_records[key] = (2, account.name, partial(retired.record, account.name))
+        self._changed_records[key] = (2, account.name, partial(retired.to_record, account.name))
         if stream is not None:
             self._mark_deleted(account.name, f"grant|{account.name}|{stream}")
 

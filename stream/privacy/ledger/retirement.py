@@ -143,7 +143,7 @@ class RetiredGrants:
             grant.price_claim(priced)
             _add_amounts(claim, priced)
 
-    def join(self, claim: Claim) -> Claim:
+    def claim_on_population(self, claim: Claim) -> Claim:
         """Return the sums as a claim on the budget of the population that the source joins.
 
         ``claim`` is a new claim on that budget; its accountant and period are used.
@@ -151,7 +151,7 @@ class RetiredGrants:
         joined = self.joining["zcdp" if claim.accountant == "zcdp" else "pure"]
         return replace(joined, period=claim.period, start_totals=_NO_ANSWERS_LEFT)
 
-    def record(self, source: str) -> RetiredTotals:
+    def to_record(self, source: str) -> RetiredTotals:
         """Build the ledger record."""
         return RetiredTotals(
             source=source,

@@ -172,7 +172,7 @@ class Ledger:
         if owner.budget.end_ms is not None:
             self.renewing_owners.append(owner)
 
-    def join(self, source: str, population: str) -> Account:
+    def join_population(self, source: str, population: str) -> Account:
         """Add a source permanently to a population; refused if its budget cannot pay the grants."""
         account, owner = self.account(source), self.population_account(population)
         if account.population is owner:
@@ -195,7 +195,7 @@ class Ledger:
             if isinstance(grant, Grant):
                 grant.price_claim(claim)
             else:
-                claim = grant.join(claim)
+                claim = grant.claim_on_population(claim)
             claims.append((grant, claim))
         charged = []
         for ceiling in (population.budget, *population.budget.allotments.values()):

@@ -24,8 +24,8 @@ import numpy as np
 import numpy.typing as npt
 
 from stream.caches import ENTRY_BYTES
-from stream.privacy.mechanisms.releases import marginal
-from stream.privacy.mechanisms.spreads import moments
+from stream.privacy.mechanisms.releases import sum_to_marginal
+from stream.privacy.mechanisms.spreads import compute_moments
 from stream.privacy.mechanisms.tensor_sums import TensorCells, Weighting, box_sums
 from stream.privacy.planning.hypothesis_plans import WEIGHT_STEPS
 
@@ -78,9 +78,9 @@ class LinearQuestion:
 
     def compute_numbers(self, cells: TensorCells) -> Numbers:
         """Return the weighted sum."""
-        return (sum(factor * weighting.value(cells) for factor, weighting in self.parts),)
+        return (sum(factor * weighting.weighted_sum(cells) for factor, weighting in self.parts),)
 
-    def error(self, private: Numbers, estimates: Numbers) -> int:
+    def compute_error(self, private: Numbers, estimates: Numbers) -> int:
         """Return the error in units of the number's sensitivity, rounded down."""
         return abs(private[0] - estimates[0]) * WEIGHT_STEPS // self.width
 
@@ -116,7 +116,7 @@ class Box:
         [number] = box_numbers([self], cells)
         return (number,)
 
-    def error(self, private: Numbers, estimates: Numbers) -> int:
+    def compute_error(self, private: Numbers, estimates: Numbers) -> int:
         """Return the error of the count, in steps."""
         return abs(private[0] - estimates[0])
 
@@ -170,7 +170,7 @@ class CellGroups:
         """Return the counts in steps, in row-major order."""
         return tuple((self._group_sums(np.where(self.mask, cells.tensor, 0)) * WEIGHT_STEPS).tolist())
 
-    def error(self, private: Numbers, estimates: Numbers) -> int:
+    def compute_error(self, private: Numbers, estimates: Numbers) -> int:
         """Return the largest error of a count."""
         return max(abs(true - estimate) for true, estimate in zip(private, estimates, strict=True))
 
@@ -262,12 +262,12 @@ class Ranks:
         """Return the cumulative counts in steps; the attribute's codes vary fastest."""
         return tuple((self._cumulative_sums(np.where(self.mask, cells.tensor, 0)) * WEIGHT_STEPS).tolist())
 
-    def error(self, private: Numbers, estimates: Numbers) -> int:
+    def compute_error(self, private: Numbers, estimates: Numbers) -> int:
         """Return the largest error of a cumulative count."""
         return int(np.abs(np.array(private, dtype=np.int64) - np.array(estimates, dtype=np.int64)).max())
 
     def _cumulative_sums(self, tensor: IntegerArray) -> IntegerArray:
-        kept = marginal(tensor, (*self.grouped, self.ordered))
+        kept = sum_to_marginal(tensor, (*self.grouped, self.ordered))
         return np.cumsum(kept, axis=-1, dtype=np.int64).reshape(-1)
 
 
@@ -308,9 +308,9 @@ class Spreads:
     def compute_numbers(self, cells: TensorCells) -> Numbers:
         """Return the three numbers of each group."""
         counts = self._counts(np.where(self.mask, cells.tensor, 0))
-        return tuple(number for group in counts for number in moments(group[self.first : self.end]))
+        return tuple(number for group in counts for number in compute_moments(group[self.first : self.end]))
 
-    def error(self, private: Numbers, estimates: Numbers) -> int:
+    def compute_error(self, private: Numbers, estimates: Numbers) -> int:
         """Return the largest error, in units of the number's sensitivity."""
         errors = (
             abs(true - estimate) * WEIGHT_STEPS // self.moves[place % len(self.moves)]
@@ -319,7 +319,7 @@ class Spreads:
         return max(errors)
 
     def _counts(self, tensor: IntegerArray) -> IntegerArray:
-        kept = marginal(tensor, (*self.grouped, self.ordered))
+        kept = sum_to_marginal(tensor, (*self.grouped, self.ordered))
         return kept.reshape(-1, kept.shape[-1])
 
 
@@ -356,7 +356,7 @@ class MeanQuestion:
         """Return the sum above the minimum, and the count in steps."""
         return (*self.total.compute_numbers(cells), *self.rows.compute_numbers(cells))
 
-    def error(self, private: Numbers, estimates: Numbers) -> int:
+    def compute_error(self, private: Numbers, estimates: Numbers) -> int:
         """Return the larger one of both errors."""
         scaled = _mean_steps(estimates, self.range)
         # The mean is within the range, so the sensitivity is at most the range, in steps of a value.

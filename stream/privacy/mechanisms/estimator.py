@@ -394,7 +394,7 @@ class Estimator:
         key = ("shares", axes, frame, used)
         if (cached := self.memory.get(key)) is None:
             if axes == frame:
-                marginals = average_equal_axes(measured.marginals(frame))
+                marginals = average_equal_axes(measured.noisy_marginals(frame))
                 tensor = fit_distribution([self.sizes[axis] for axis in frame], marginals, self.rows)
             else:
                 others = tuple(place for place, axis in enumerate(frame) if axis not in axes)
@@ -448,7 +448,7 @@ class Estimator:
             cached = min(
                 (
                     (
-                        self._bounds.cells(
+                        self._bounds.bound_cell_sums(
                             one.law,
                             question.summed * one.more,
                             one.sizes,
@@ -511,7 +511,7 @@ class Estimator:
     def _cells_on(self, index: int, axes: Axes) -> TensorCells:
         key = ("on", index, axes)
         if (cached := self.memory.get(key)) is None:
-            cached = TensorCells(self._measured.counts_on(index, axes))
+            cached = TensorCells(self._measured.noisy_counts_on(index, axes))
             self.memory.put(key, cached)
         return cached  # type: ignore[no-any-return]
 
@@ -520,7 +520,7 @@ class Estimator:
         key = (question.summed, question.count, question.whole)
         if (bound := self._on_tops.get(key)) is None:
             law = marginal_law(self.calibration, numbered=False)
-            bound = self._bounds.fresh(law, question.count, question.summed, whole=question.whole)
+            bound = self._bounds.bound_new_numbers(law, question.count, question.summed, whole=question.whole)
             self._on_tops.put(key, bound)
         numbered = isinstance(question, SingleNumber) and bound > self._promise
         return numbered, self.calibration.sparse_vector.answer_alpha if numbered else bound
@@ -557,7 +557,7 @@ class Estimator:
         for axes, places in by_axes.items():
             group = [questions[place] for place in places]
             errors[places] = [
-                question.error(true, estimates[place])
+                question.compute_error(true, estimates[place])
                 for place, question, true in zip(
                     places, group, _numbers_of_questions(group, self.private(axes)), strict=True
                 )
@@ -576,7 +576,7 @@ class Estimator:
             numbers, half = measured.noisy_numbers(index), self._half_width(question, index, numbered=True)
         else:
             numbers, law = (
-                question.compute_numbers(TensorCells(measured.counts(index))),
+                question.compute_numbers(TensorCells(measured.noisy_counts(index))),
                 measured.listed[index].law,
             )
             # The weights of a mean's difference sum − mean·rows are at most its range.

@@ -279,7 +279,7 @@ class Measurements:
 
     # The methods from here on read private values, which are published only with noise.
 
-    def counts(self, index: int) -> IntegerArray:
+    def noisy_counts(self, index: int) -> IntegerArray:
         """Return a measurement's noisy counts."""
         key = ("counts", index, self.listed[index].axes)
         if (cached := self.memory.get(key)) is None:
@@ -298,7 +298,7 @@ class Measurements:
         if measurement.question is None or measurement.tops is None:
             raise ValueError("this measurement has no published number")
         if measurement.share is not None and measurement.axes:
-            return measurement.question.compute_numbers(TensorCells(self.counts(index)))
+            return measurement.question.compute_numbers(TensorCells(self.noisy_counts(index)))
         true = measurement.question.compute_numbers(self.private(measurement.question.axes))
         if measurement.share is not None:
             noise = self.draws.numbers_noise(
@@ -312,14 +312,14 @@ class Measurements:
             ),
         )
 
-    def counts_on(self, index: int, axes: Axes) -> IntegerArray:
+    def noisy_counts_on(self, index: int, axes: Axes) -> IntegerArray:
         """Return a measurement's noisy counts, summed over the other axes."""
         measured_axes = self.listed[index].axes
         others = tuple(place for place, axis in enumerate(measured_axes) if axis not in axes)
-        counts = self.counts(index)
+        counts = self.noisy_counts(index)
         return counts.sum(axis=others) if others else counts
 
-    def marginals(self, frame: Axes) -> list[NoisyMarginal]:
+    def noisy_marginals(self, frame: Axes) -> list[NoisyMarginal]:
         """Return the noisy marginals on these axes, for a fit."""
         marginals = []
         for index in self.indices_for_fit(frame):
@@ -335,7 +335,7 @@ class Measurements:
         An unselected set is moved to the product of its attributes if it hardly differs.
         """
         one = self.listed[index]
-        counts = self.counts(index).astype(np.float64)
+        counts = self.noisy_counts(index).astype(np.float64)
         variance = variance_of(one.law)
         if self.calibration.estimate > 1 and one.unselected:
             singles = [self._combined_marginal(self._singles[axis]) for axis in one.axes]
@@ -343,7 +343,7 @@ class Measurements:
         if isinstance(question := one.question, SingleNumber) and one.share is None:
             weights = question.weights().astype(np.float64)
             difference = (
-                self.noisy_numbers(index)[0] - question.compute_numbers(TensorCells(self.counts(index)))[0]
+                self.noisy_numbers(index)[0] - question.compute_numbers(TensorCells(self.noisy_counts(index)))[0]
             )
             spread = variance * ordered_sum(weights * weights) + variance_of(self._number_law(question))
             counts = counts + weights * (variance * difference / spread)

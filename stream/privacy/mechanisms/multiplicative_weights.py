@@ -77,7 +77,7 @@ class TensorCorrection:
     gap: int = 0
     reach: int = 0
 
-    def times(self, observed_error: int, estimate: int = 0) -> int:
+    def choose_multiple(self, observed_error: int, estimate: int = 0) -> int:
         """Return the multiple of η for the observed error ``observed_error``.
 
         It is the largest for which the distance to the true distribution falls by at least 2γ²,
@@ -106,7 +106,7 @@ class SparseCorrection:
     most: int
     learning_rate: float
 
-    def times(self, observed_error: int, estimate: int) -> int:
+    def choose_multiple(self, observed_error: int, estimate: int) -> int:
         """Return the multiple of η that moves the answer by the error that is certain.
 
         A correction y of the right sign lowers the distance to the true distribution by at least
@@ -153,7 +153,7 @@ def answer_questions(
     size = _FIRST_BLOCK
     while len(steps) < len(questions) and tops < cutoff:
         block = range(len(steps), min(len(steps) + size, len(questions)))
-        estimates = hypothesis.estimates(questions[block.start : block.stop], rows)
+        estimates = hypothesis.estimate_answers(questions[block.start : block.stop], rows)
         margins = np.abs(private[block.start : block.stop] - estimates) - threshold
         above = margins + noise.query_noise(tops, block) >= noise.barrier(tops)
         first_top = int(np.argmax(above)) if above.any() else len(block)
@@ -168,14 +168,14 @@ def answer_questions(
             above=True,
             value=value,
             up=observed_error > 0,
-            times=strength.times(observed_error, int(estimates[first_top])),
+            times=strength.choose_multiple(observed_error, int(estimates[first_top])),
         )
         hypothesis.update(questions[place], up=step.up, times=step.times)
         steps.append(step)
         tops += 1
         size = _FIRST_BLOCK
     if beyond and len(steps) < len(questions):
-        rest = hypothesis.estimates(questions[len(steps) :], rows).tolist()
+        rest = hypothesis.estimate_answers(questions[len(steps) :], rows).tolist()
         steps += [HypothesisAnswer(above=False, value=value, promised=False) for value in rest]
     return steps
 
@@ -212,7 +212,7 @@ class TensorHypothesis:
         """Most memory between two calls: log-weights, p̂ and marginals."""
         return (2 + _MARGINAL_BUDGET) * self._log_weights.nbytes
 
-    def estimates(self, questions: Sequence[TensorQuestion], rows: int) -> IntegerArray:
+    def estimate_answers(self, questions: Sequence[TensorQuestion], rows: int) -> IntegerArray:
         """Return rows·q(p̂) of each question in steps, rounded to nearest, halves upwards."""
         group: defaultdict[tuple[int, ...], list[int]] = defaultdict(list)
         for place, question in enumerate(questions):

@@ -34,7 +34,7 @@ def weighted_sum(steps: Sequence[int], values: Sequence[int], divisor: int = 1) 
     return total / (WEIGHT_STEPS * divisor)
 
 
-def marginal(release: IntegerArray, axes: Sequence[int]) -> IntegerArray:
+def sum_to_marginal(release: IntegerArray, axes: Sequence[int]) -> IntegerArray:
     """Sum the release over all other axes; the result has ``axes`` in the given order."""
     others = tuple(axis for axis in range(release.ndim) if axis not in axes)
     summed: IntegerArray = release.sum(axis=others, dtype=np.int64)

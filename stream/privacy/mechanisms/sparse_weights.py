@@ -62,7 +62,7 @@ class SparseHypothesis:
         """Approximate memory in bytes."""
         return _BYTES_PER_CELL * (1 + len(self._log_weights))
 
-    def estimates(self, questions: Sequence[CellQuestion], rows: int) -> npt.NDArray[np.int64]:
+    def estimate_answers(self, questions: Sequence[CellQuestion], rows: int) -> npt.NDArray[np.int64]:
         """Return rows·q(p̂) of each question in steps, rounded to nearest, halves upwards.
 
         Before rounding, the error due to inexact shares is at most rows·2⁻⁶⁰ steps.

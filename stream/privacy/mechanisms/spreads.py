@@ -33,7 +33,7 @@ def person_sensitivities(size: int, *, replaced: bool) -> tuple[int, int, int]:
     return (count, 2 * total, 2 * squared) if replaced else (count, total, squared)
 
 
-def moments(counts: npt.NDArray[np.int64]) -> tuple[int, int, int]:
+def compute_moments(counts: npt.NDArray[np.int64]) -> tuple[int, int, int]:
     """Return count, sum and sum of squares of the rows in each code: private."""
     most = len(counts) - 1
     centred = 2 * np.arange(len(counts), dtype=np.int64) - most

@@ -66,7 +66,7 @@ class Weighting:
     indexes_cumulative_sums: bool = True
     """Whether ``indexes`` are those of cumulative sums; otherwise they are those of cells."""
 
-    def value(self, cells: TensorCells) -> int:
+    def weighted_sum(self, cells: TensorCells) -> int:
         """Return the exact weighted sum."""
         sums = cells.cumulated if self.indexes_cumulative_sums else cells.flat
         return int((sums[self.indexes] * self.weights).sum())
@@ -76,7 +76,7 @@ def weighted_sums(weightings: Sequence[Weighting], cells: TensorCells) -> Intege
     """Return the exact sum of the cells by each weighting."""
     lengths = [len(one.indexes) for one in weightings]
     if len(lengths) < 2 or 0 in lengths or not all(one.indexes_cumulative_sums for one in weightings):
-        return np.array([one.value(cells) for one in weightings], dtype=np.int64)
+        return np.array([one.weighted_sum(cells) for one in weightings], dtype=np.int64)
     products = cells.cumulated[np.concatenate([one.indexes for one in weightings])]
     products *= np.concatenate([one.weights for one in weightings])
     return np.add.reduceat(products, np.cumsum([0, *lengths[:-1]]))

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 
 from stream.privacy.mechanisms.measurements import Axes, Measurements
 from stream.privacy.mechanisms.tensor_sums import TensorCells
-from stream.privacy.mechanisms.workload_selection import distance
+from stream.privacy.mechanisms.workload_selection import marginal_distance
 from stream.privacy.planning.estimate_plans import opening_order
 from stream.privacy.planning.hypothesis_plans import WEIGHT_STEPS
 from stream.privacy.planning.workload_plans import (
@@ -75,7 +75,7 @@ class TypicalErrors:
     def _mean_distance(self, sets: Sequence[Axes]) -> int:
         """Return the weighted mean of the sets' distances, in steps, rounded down: private."""
         weights = set_weights(sets, self.opening.sizes)
-        distances = [distance(self.opening, axes, self.shares(axes).tensor, self.rows) for axes in sets]
+        distances = [marginal_distance(self.opening, axes, self.shares(axes).tensor, self.rows) for axes in sets]
         return sum(weight * one for weight, one in zip(weights, distances, strict=True)) // sum(weights)
 
 

@@ -59,10 +59,12 @@ def _score(
 ) -> int:
     """Return the score of a set, in steps: private."""
     shares = _estimate(measured, axes, rows, cached_estimates)
-    return distance(measured, axes, shares, rows) - math.ceil(shares.size * mean_noise(law) * WEIGHT_STEPS)
+    return marginal_distance(measured, axes, shares, rows) - math.ceil(
+        shares.size * mean_noise(law) * WEIGHT_STEPS
+    )
 
 
-def distance(measured: Measurements, axes: Axes, shares: IntegerArray, rows: int) -> int:
+def marginal_distance(measured: Measurements, axes: Axes, shares: IntegerArray, rows: int) -> int:
     """Return the ℓ₁ distance of a marginal from the estimated shares, in steps: private."""
     estimate = np.rint(shares * (float(rows) * WEIGHT_STEPS / float(shares.sum()))).astype(np.int64)
     return int(np.abs(measured.private(axes).tensor * WEIGHT_STEPS - estimate).sum())
@@ -76,7 +78,7 @@ def _estimate(
     used = measured.indices_for_fit(frame)
     if (estimate := cached_estimates.get(key := (axes, frame, used))) is None:
         shape = [measured.sizes[axis] for axis in frame]
-        marginals = average_equal_axes(measured.marginals(frame))
+        marginals = average_equal_axes(measured.noisy_marginals(frame))
         if max((len(one.axes) for one in marginals), default=0) < _PAIR:
             estimate = estimate_product(shape, marginals)
         else:

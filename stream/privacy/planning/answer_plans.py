@@ -18,16 +18,16 @@ from schemas.mechanisms import MAX_CATEGORIES
 from schemas.queries import MAX_CANDIDATES
 from stream.privacy.accuracy.noise_laws import (
     exponential_reach,
+    noise_reach,
     noisy_max_reach,
     part_failure,
-    reach,
     two_sided_reach,
 )
 from stream.privacy.accuracy.source_facts import SourceFacts
 from stream.privacy.composition.gaussian_losses import GaussianNumbers, least_noise_factor
 from stream.privacy.composition.pure_rounds import optimal_delta, optimal_round_epsilon
 from stream.privacy.noise import Symmetric, gaussian, sampler
-from stream.privacy.planning.noise_layouts import fits, require_fit
+from stream.privacy.planning.noise_layouts import require_fit, scale_fits
 
 PartsMethod = Literal["textbook", "basic", "optimal"]
 """The theorem that composes equal parts of ε."""
@@ -68,7 +68,7 @@ def _plan_gaussian(
     deviation = least_noise_factor(shape, Fraction(laplace_plan.epsilon), Fraction(spec.delta))
     values = _count_values(mechanism, facts)
     width = vector_sensitivity(facts.sensitivity_steps, values, facts)
-    if not fits(deviation * width):
+    if not scale_fits(deviation * width):
         return ()
     gaussian = {"method": "gaussian", "epsilon_answer": 0.0, "deviation": deviation, "moved": moved}
     draft = laplace_plan.model_copy(update={**gaussian, "delta": spec.delta})
@@ -159,7 +159,7 @@ def alpha_for(calibration: AnswersCalibration, sensitivity_steps: int, values: i
     stream exceeds its error bound.
     """
     allowed = part_failure(calibration.beta, promised_answers(calibration))
-    distance = reach(answer_law(calibration, sensitivity_steps, moved), values, allowed)
+    distance = noise_reach(answer_law(calibration, sensitivity_steps, moved), values, allowed)
     return distance * calibration.grid + calibration.rounding
 
 
@@ -246,7 +246,7 @@ def rates_reach(calibration: AnswersCalibration, sensitivity_steps: int, rates: 
     """
     allowed = part_failure(calibration.beta, promised_answers(calibration))
     law = answer_law(calibration, sensitivity_steps, moved)
-    together = float(reach(law, 2 * rates, allowed))
+    together = float(noise_reach(law, 2 * rates, allowed))
     if calibration.method == "gaussian":
         return together
     scale = sensitivity_steps / calibration.epsilon_answer

@@ -39,7 +39,7 @@ from stream.privacy.planning.form_accuracy import Form, PlanGoal, as_count_error
 from stream.privacy.planning.inverse_plans import needed_epsilon
 from stream.privacy.planning.noise_layouts import PlanError
 from stream.privacy.planning.plans import TIE_FACTOR, choose_calibration
-from stream.privacy.planning.promises import vacuous
+from stream.privacy.planning.promises import is_vacuous
 
 MODELS: Final[dict[str, type[BaseModel]]] = {
     get_args(model.model_fields["kind"].annotation)[0]: model for model in get_args(get_args(Mechanism)[0])
@@ -164,7 +164,7 @@ def _plan_mechanism(kind: str, goal: PlanGoal) -> Choice:
     if isinstance(calibration, ReleaseCalibration) and calibration.noise_only:
         return _refusal(kind, "its error depends on the table, because the number of rows is private; give --rows")
     alpha = form_alpha(calibration, spec.mechanism, goal)
-    worthless = vacuous(
+    worthless = is_vacuous(
         spec, calibration.model_copy(update={"alpha": as_count_error(alpha, goal)}), goal.facts.rows
     )
     return Choice(

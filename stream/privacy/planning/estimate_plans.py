@@ -18,7 +18,13 @@ from typing import Any, Literal, NamedTuple
 from schemas import EstimateCalibration, Pmw, SparseVectorCalibration, StreamSpec
 from schemas.mechanisms import MAX_UNIVERSE
 from stream.optional_packages import optimize
-from stream.privacy.accuracy.noise_laws import one_sided_reach, reach, sum_alpha, two_sided_reach, variance_of
+from stream.privacy.accuracy.noise_laws import (
+    noise_reach,
+    one_sided_reach,
+    sum_alpha,
+    two_sided_reach,
+    variance_of,
+)
 from stream.privacy.accuracy.source_facts import SourceFacts
 from stream.privacy.composition.pure_rounds import rounded_down
 from stream.privacy.noise import Symmetric, gaussian, sampler
@@ -396,7 +402,7 @@ class ErrorBounds:
 
     calibration: EstimateCalibration
 
-    def cells(
+    def bound_cell_sums(
         self, law: Symmetric, summed: int, sizes: Sequence[int], *, ranges: bool, charges: float = 1.0
     ) -> float:
         """Bound the error of all sums of ``summed`` cells of one marginal.
@@ -408,7 +414,7 @@ class ErrorBounds:
             return 0.0
         beta = 0.5 * MEASURED_PART * self.calibration.beta * charges
         beta /= self.calibration.starts + self.calibration.rounds + self.calibration.cutoff
-        single = summed * reach(law, math.prod(sizes), beta)
+        single = summed * noise_reach(law, math.prod(sizes), beta)
         if not ranges or summed == 1:
             return single
         count = math.prod(size * (size + 1) // 2 for size in sizes)
@@ -417,7 +423,7 @@ class ErrorBounds:
             return min(single, math.inf)
         return min(single, sum_alpha(law, summed, count, beta, whole=True))
 
-    def fresh(self, law: Symmetric, numbers: int, summed: int, *, whole: bool) -> float:
+    def bound_new_numbers(self, law: Symmetric, numbers: int, summed: int, *, whole: bool) -> float:
         """Bound the error of all ``numbers`` of an answer that a ⊤'s new marginal gives.
 
         The bound is per unit of sensitivity. Each number sums at most ``summed`` cells, with

@@ -203,7 +203,9 @@ def form_alpha(  # noqa: PLR0911 - one for each form
             return sum_alpha(law, goal.queries, sums, calibration.beta, whole=True) * calibration.grid
         case "groups" if isinstance(calibration, EstimateCalibration):
             law, groups = marginal_law(calibration, numbered=False), listed_groups(goal).most
-            return max(promised_alpha(calibration), ErrorBounds(calibration).fresh(law, groups, 1, whole=True))
+            return max(
+                promised_alpha(calibration), ErrorBounds(calibration).bound_new_numbers(law, groups, 1, whole=True)
+            )
         case _:
             return _count_error(calibration, mechanism, goal)
 
@@ -289,7 +291,10 @@ def _rate_error(calibration: Calibration, mechanism: Mechanism, goal: PlanGoal) 
     error = promised_alpha(calibration)
     if isinstance(calibration, EstimateCalibration):
         law, cells = marginal_law(calibration, numbered=False), max(1, (facts.universe or 1) // groups)
-        error = max(error, ErrorBounds(calibration).fresh(law, 2 * groups, min(cells, MAX_CATEGORIES), whole=True))
+        error = max(
+            error,
+            ErrorBounds(calibration).bound_new_numbers(law, 2 * groups, min(cells, MAX_CATEGORIES), whole=True),
+        )
     return error
 
 
@@ -314,7 +319,7 @@ def _mean_error(calibration: Calibration, goal: PlanGoal, summed: SummedAttribut
         return error
     # A ⊤ on a mean measures the attribute's marginal and publishes two sums over all values.
     cells = summed.range + 1 if goal.summed else max(goal.facts.sizes or (goal.facts.universe or 1,))
-    measured_error = ErrorBounds(calibration).fresh(
+    measured_error = ErrorBounds(calibration).bound_new_numbers(
         marginal_law(calibration, numbered=False), _QUOTIENT_NUMBERS, cells, whole=False
     )
     return max(error, 2.0 * width * measured_error)

@@ -13,7 +13,13 @@ from fractions import Fraction
 
 from schemas import EstimateCalibration, Pmw, StreamSpec
 from stream.optional_packages import optimize
-from stream.privacy.accuracy.noise_laws import normal_reach, one_sided_reach, part_failure, reach, variance_of
+from stream.privacy.accuracy.noise_laws import (
+    noise_reach,
+    normal_reach,
+    one_sided_reach,
+    part_failure,
+    variance_of,
+)
 from stream.privacy.accuracy.source_facts import SourceFacts
 from stream.privacy.composition.gaussian_losses import gaussian_delta, least_noise_factor, rough_epsilon
 from stream.privacy.composition.losses import losses
@@ -29,7 +35,7 @@ from stream.privacy.planning.estimate_plans import (
     wide_noise_scales,
 )
 from stream.privacy.planning.hypothesis_plans import WEIGHT_STEPS
-from stream.privacy.planning.noise_layouts import fits
+from stream.privacy.planning.noise_layouts import scale_fits
 from stream.privacy.planning.workload_plans import chosen_law
 
 _WARM_START_OF_PAIRS = 2
@@ -200,7 +206,7 @@ def _calibrations_for(
         }
     )
     calibration = _scale_noise(draft)
-    if calibration is None or not fits(calibration.deviation_number * WEIGHT_STEPS):
+    if calibration is None or not scale_fits(calibration.deviation_number * WEIGHT_STEPS):
         return ()
     return (_with_errors(calibration, division.comparisons),)
 
@@ -223,7 +229,9 @@ def _with_errors(calibration: EstimateCalibration, comparisons: Comparisons) -> 
     vector = calibration.sparse_vector
     threshold = math.ceil(comparisons.threshold_rows(vector.epsilon_query) / vector.grid)
     barrier = one_sided_reach(vector.epsilon_threshold / WEIGHT_STEPS, 1, THRESHOLD_PART * calibration.beta)
-    numbers = reach(number_law(calibration, WEIGHT_STEPS), calibration.cutoff, NUMBERS_PART * calibration.beta)
+    numbers = noise_reach(
+        number_law(calibration, WEIGHT_STEPS), calibration.cutoff, NUMBERS_PART * calibration.beta
+    )
     errors = {"answer_alpha": numbers * vector.grid, "alpha": (threshold + barrier) * vector.grid}
     return calibration.model_copy(
         update={

@@ -179,14 +179,14 @@ def fitting_calibrations(makers: Iterable[Callable[[], _Planned]]) -> tuple[_Pla
     return tuple(calibrations)
 
 
-def fits(scale: float) -> bool:
+def scale_fits(scale: float) -> bool:
     """Return True if noise of this scale fits 52 binary digits."""
     return HEADROOM * scale <= LARGEST_NOISE
 
 
 def require_fit(scale: float, remedy: str, grid: float | None = None) -> None:
     """Raise PlanError if noise of this scale does not fit; with ``grid`` it names a coarser grid."""
-    if not fits(scale):
+    if not scale_fits(scale):
         coarser = (
             f", or use a grid {HEADROOM * scale / LARGEST_NOISE:.2g} times coarser than {grid:g}" if grid else ""
         )

@@ -52,7 +52,7 @@ from stream.privacy.planning.noise_layouts import (
     plan_two_sided,
     plan_two_sided_shifted,
 )
-from stream.privacy.planning.promises import vacuous
+from stream.privacy.planning.promises import is_vacuous
 
 _NUMBER_MECHANISMS: Final = {"above_threshold", "numeric_sparse", "laplace", "noisy_max", "exponential"}
 MECHANISMS_OF: Final[dict[str, set[str]]] = {
@@ -160,7 +160,7 @@ def _choose_calibration(spec: StreamSpec, facts: SourceFacts) -> Calibration:
 @lru_cache(maxsize=4096)
 def _plan_with_warnings(spec: StreamSpec, facts: SourceFacts) -> tuple[Calibration, ...]:
     found = _plan_by_mechanism(spec, facts)
-    return tuple(one.model_copy(update={"vacuous": vacuous(spec, one, facts.rows)}) for one in found)
+    return tuple(one.model_copy(update={"vacuous": is_vacuous(spec, one, facts.rows)}) for one in found)
 
 
 def _plan_by_mechanism(spec: StreamSpec, facts: SourceFacts) -> tuple[Calibration, ...]:  # noqa: PLR0911 - one for each planner

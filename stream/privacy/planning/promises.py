@@ -163,14 +163,14 @@ def _opening_promises(spec: StreamSpec, calibration: Calibration) -> tuple[Promi
             over += f" and {groups:,} groups" if groups > 1 else ""
             remark = "an answer made of fewer sums carries a smaller alpha"
             if isinstance(calibration, RunningCountCalibration) and calibration.threshold is not None:
-                over, remark = f"{over} and all texts", released_so_far_with(calibration)
+                over, remark = f"{over} and all texts", describe_running_release(calibration)
             return (_promise(calibration, "each number so far is within ±", "", over, remark),)
         case UnknownGroups(counts=False):
-            remark = released_with(calibration) if isinstance(calibration, UnknownGroupsCalibration) else ""
+            remark = describe_release(calibration) if isinstance(calibration, UnknownGroupsCalibration) else ""
             certain = _promise(calibration, "a text is released for certain from ", " people on", over, remark)
             return (replace(certain, probability=1.0),)
         case UnknownGroups():
-            remark = released_with(calibration) if isinstance(calibration, UnknownGroupsCalibration) else ""
+            remark = describe_release(calibration) if isinstance(calibration, UnknownGroupsCalibration) else ""
             return (_promise(calibration, "the count of each text is within ±", "", over, remark),)
         case Pmw() if isinstance(calibration, EstimateCalibration):
             after = "" if mechanism.beyond == "end" else ", and later answers without one"
@@ -189,14 +189,14 @@ def _asks_quantiles(spec: StreamSpec) -> bool:
     return spec.standing is not None and spec.standing.quantile is not None
 
 
-def released_with(calibration: UnknownGroupsCalibration) -> str:
+def describe_release(calibration: UnknownGroupsCalibration) -> str:
     """Describe how many rows, or without counts people, a text needs to be released."""
     half, mostly = (rows_released_with(calibration, chance) for chance in (0.5, 0.95))
     unit = "people" if calibration.method == "selection" else "rows"
     return f"a text with {half:,} {unit} is released with probability 50 % or more, one with {mostly:,} with 95 %"
 
 
-def released_so_far_with(calibration: RunningCountCalibration) -> str:
+def describe_running_release(calibration: RunningCountCalibration) -> str:
     """Describe with how many events so far a text is released by a running count."""
     half, mostly = (count_released_with(calibration, chance) for chance in (0.5, 0.95))
     return f"a text with {half:,} counted so far is released with probability 50 % or more, one with {mostly:,} with 95 %"
@@ -230,7 +230,7 @@ def laplace_answers(calibration: EstimateCalibration, alpha: float) -> int:
     return low
 
 
-def vacuous(spec: StreamSpec, calibration: Calibration, rows: int | None) -> bool:
+def is_vacuous(spec: StreamSpec, calibration: Calibration, rows: int | None) -> bool:
     """Return True if a constant answer, such as half of the public row count, keeps the promise."""
     least = least_vacuous_alpha(spec, rows)
     return least is not None and calibration.alpha >= least

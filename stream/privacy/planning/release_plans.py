@@ -33,7 +33,7 @@ from stream.privacy.composition.gaussian_losses import least_noise_factor
 from stream.privacy.composition.losses import losses
 from stream.privacy.noise import Symmetric, gaussian, sampler
 from stream.privacy.planning.answer_plans import PartsMethod, equal_parts
-from stream.privacy.planning.noise_layouts import PlanError, fits, require_fit
+from stream.privacy.planning.noise_layouts import PlanError, require_fit, scale_fits
 from stream.privacy.planning.window_texts import most_texts_within
 
 _LEADING_CONSTANT = 4 * 64**2
@@ -112,7 +112,7 @@ def _one_release(
     noise = {"moved": basic.sensitivity_steps, "contribution": facts.contribution, "epsilon_part": 0.0}
     unit_noise = basic.model_copy(update={"method": "gaussian", "deviation": 1.0, "delta": spec.delta, **noise})
     deviation = least_noise_factor(losses(unit_noise).gaussian, Fraction(basic.epsilon), Fraction(spec.delta))
-    if fits(deviation):
+    if scale_fits(deviation):
         gaussian = unit_noise.model_copy(update={"deviation": deviation})
         calibrations.append(gaussian.model_copy(update={"alpha": alpha(gaussian)}))
     textbook = {"method": "textbook", "alpha": max(calibrations[0].alpha, theorem)}
@@ -158,9 +158,11 @@ def plan_running_counts(spec: StreamSpec, facts: SourceFacts) -> tuple[RunningCo
     drafts = [draft_tree(spec, facts, "basic", tree) for tree in trees]
     remedy = ", or register a source with a smaller total or attributes of smaller ranges"
     require_fit(min(_node_scale(draft) for draft in drafts), remedy)
-    basic = min((with_alpha(draft) for draft in drafts if fits(_node_scale(draft))), key=lambda one: one.alpha)
+    basic = min(
+        (with_alpha(draft) for draft in drafts if scale_fits(_node_scale(draft))), key=lambda one: one.alpha
+    )
     textbook = draft_tree(spec, facts, "textbook", dyadic_tree(steps))
-    stated = (with_alpha(textbook, least=theorem_alpha(textbook)),) if fits(_node_scale(textbook)) else ()
+    stated = (with_alpha(textbook, least=theorem_alpha(textbook)),) if scale_fits(_node_scale(textbook)) else ()
     return (*stated, basic, *_gaussian_tree(spec, facts, trees))
 
 
@@ -247,7 +249,7 @@ def _gaussian_tree(
     tree = min(trees, key=lambda one: one.levels * one.max_nodes)
     draft = draft_tree(spec, facts, "gaussian", tree).model_copy(update={"delta": spec.delta, "deviation": 1.0})
     deviation = least_noise_factor(losses(draft).gaussian, Fraction(draft.epsilon), Fraction(spec.delta))
-    if not fits(deviation):
+    if not scale_fits(deviation):
         return ()
     return (with_alpha(draft.model_copy(update={"deviation": deviation})),)
 

@@ -16,7 +16,7 @@ import numpy.typing as npt
 
 from schemas import AnswersCalibration, EventsSource, TableSource
 from stream.privacy.accuracy.intervals import MISS_PROBABILITY
-from stream.privacy.accuracy.noise_laws import part_failure, reach
+from stream.privacy.accuracy.noise_laws import noise_reach, part_failure
 from stream.privacy.accuracy.rank_accuracy import (
     LocatedQuantile,
     edge_reaches,
@@ -27,7 +27,7 @@ from stream.privacy.accuracy.rank_accuracy import (
 from stream.privacy.accuracy.source_facts import QuantileFacts
 from stream.privacy.mechanisms.rank_choice import RankLaw, choose_code, rank_law
 from stream.privacy.mechanisms.selection import UNIFORM_WORDS
-from stream.privacy.mechanisms.spreads import NUMBERS, moments, row_sensitivities, variance_of
+from stream.privacy.mechanisms.spreads import NUMBERS, compute_moments, row_sensitivities, variance_of
 from stream.privacy.noise import NoiseScaleError, Symmetric
 from stream.privacy.noise.samplers import LowWords, Words
 from stream.privacy.planning.answer_plans import answer_law, promised_answers
@@ -160,14 +160,14 @@ class LaplaceStatistics:
         statistic, laws = question.statistic, question.sums
         calibration = self._calibration(slot)
         failure = part_failure(calibration.beta, promised_answers(calibration)) / statistic.groups
-        single_reaches = [float(reach(law, 1, part_failure(MISS_PROBABILITY, NUMBERS))) for law in laws]
-        joint_reaches = [float(reach(law, 1, part_failure(failure, NUMBERS))) for law in laws]
+        single_reaches = [float(noise_reach(law, 1, part_failure(MISS_PROBABILITY, NUMBERS))) for law in laws]
+        joint_reaches = [float(noise_reach(law, 1, part_failure(failure, NUMBERS))) for law in laws]
         found: list[StatisticNumber] = []
         alpha = 0.0
         for counts in question.counts:
             noisy = [
                 float(number + int(words.draws(law, 1, 1)[0]))
-                for number, law in zip(moments(counts), laws, strict=True)
+                for number, law in zip(compute_moments(counts), laws, strict=True)
             ]
             one = statistic.number_of_variance(*variance_of(noisy, single_reaches, statistic.size))
             _, low, high = variance_of(noisy, joint_reaches, statistic.size)

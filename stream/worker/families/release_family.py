@@ -31,14 +31,14 @@ from stream.privacy.mechanisms.grid import published_interval
 from stream.privacy.mechanisms.releases import (
     cell_bytes,
     inner_products,
-    marginal,
     matrix_columns,
     matrix_seed,
     project,
+    sum_to_marginal,
     weighted_sum,
 )
 from stream.privacy.mechanisms.sparse_weights import CellQuestion
-from stream.privacy.mechanisms.spreads import moments, row_sensitivities, variance_of
+from stream.privacy.mechanisms.spreads import compute_moments, row_sensitivities, variance_of
 from stream.privacy.noise import DrawRole, cell_noise
 from stream.privacy.planning.hypothesis_plans import WEIGHT_STEPS
 from stream.processing.dead_letters import Rejection
@@ -231,8 +231,8 @@ class HistogramFamily(_ReleaseFamily):
             return Reply(charged=False, estimate=estimate, basis=BASIS, alpha=alpha, interval=interval)
         if question.hits is not None:
             return _rates_of_groups(calibration, release, question, question.hits)
-        numbers = marginal(np.where(question.mask, release, 0), question.axes)
-        summed = marginal(question.mask.astype(np.int64), question.axes)
+        numbers = sum_to_marginal(np.where(question.mask, release, 0), question.axes)
+        summed = sum_to_marginal(question.mask.astype(np.int64), question.axes)
         alpha = histogram_alpha(calibration, release.size, int(summed.max()), numbers.size)
         law, most = release_law(calibration), self._most_rows(one.slot)
         intervals = tuple(
@@ -266,8 +266,8 @@ def _rates_of_groups(
 ) -> Reply:
     """Return the share of hits among the cells of each group."""
     parts = (hits, question.mask & ~hits)
-    terms = [marginal(part.astype(np.int64), question.axes).ravel() for part in parts]
-    hit, missed = (marginal(np.where(part, release, 0), question.axes).ravel().tolist() for part in parts)
+    terms = [sum_to_marginal(part.astype(np.int64), question.axes).ravel() for part in parts]
+    hit, missed = (sum_to_marginal(np.where(part, release, 0), question.axes).ravel().tolist() for part in parts)
     most = max(1, *(int(one.max()) for one in terms))
     reach = histogram_alpha(calibration, release.size, most, 2 * len(hit))
     law = release_law(calibration)
@@ -285,8 +285,8 @@ def _statistic_reply(question: _CellStatistic, release: Integers, calibration: R
     """Compute a statistic from the noisy counts of an attribute's values in each group."""
     asked = question.asked
     shape, codes = (asked.groups, asked.values.size), slice(asked.first, asked.end)
-    noisy = marginal(np.where(question.mask, release, 0), question.axes).reshape(shape)[:, codes]
-    draws = marginal(question.mask.astype(np.int64), question.axes).reshape(shape)[:, codes]
+    noisy = sum_to_marginal(np.where(question.mask, release, 0), question.axes).reshape(shape)[:, codes]
+    draws = sum_to_marginal(question.mask.astype(np.int64), question.axes).reshape(shape)[:, codes]
     numbers = max(1, asked.groups * max(1, len(asked.parts)))
     failure = SUMS_SHARE * calibration.beta / (calibration.expected_queries * numbers)
     law, size = release_law(calibration), asked.size
@@ -296,7 +296,7 @@ def _statistic_reply(question: _CellStatistic, release: Integers, calibration: R
     for counts, summed in zip(noisy, draws, strict=True):
         total = int(summed.sum())
         if asked.is_squared:
-            values = [float(number) for number in moments(counts)]
+            values = [float(number) for number in compute_moments(counts)]
             single_reaches, joint_reaches = (
                 [sums_reach(law, total, each / len(values)) * width for width in row_sensitivities(size)]
                 for each in (MISS_PROBABILITY, failure)

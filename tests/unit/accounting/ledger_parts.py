@@ -48,7 +48,7 @@ def ledger_with(*sources: Source) -> Ledger:
 
 def records_of(ledger: Ledger) -> list[bytes]:
     """Return the records of a compacted changelog: the last one of each source and of each grant."""
-    sources = [codec.encode(account.record()) for account in ledger.accounts.values()]
+    sources = [codec.encode(account.to_record()) for account in ledger.accounts.values()]
     grants = [
         codec.encode(account.grant_record(grant))
         for account in ledger.accounts.values()

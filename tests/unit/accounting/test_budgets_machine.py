@@ -346,7 +346,7 @@ class BudgetsMachine(RuleBasedStateMachine):
         earlier = {one.spec.stream: one.seen.pop(name, None) for one in self.of(account)} if known is None else {}
         fits = known in {None, population} and (known is not None or self.holds(people))
         try:
-            self.ledger.join(where, population)
+            self.ledger.join_population(where, population)
         except RefusedError:
             assert not fits
             self.members[where] = known

@@ -149,12 +149,16 @@ def test_bounds_of_measured_sums_hold_for_every_range_at_once() -> None:
     bounds = ErrorBounds(found)
     rate = Fraction(found.epsilon_start)
     law = sampler("two_sided", rate)
-    one = bounds.cells(law, 1, (85, 16), ranges=True)
-    assert one == bounds.cells(law, 1, (85, 16), ranges=False)
+    one = bounds.bound_cell_sums(law, 1, (85, 16), ranges=True)
+    assert one == bounds.bound_cell_sums(law, 1, (85, 16), ranges=False)
     # All 1,360 cells at once: the exact reach with the failure that each may have.
     failure = 0.5 * 0.1 * 0.05 / (found.starts + found.cutoff)
     q = math.exp(-float(rate))
     assert 2 * q ** (one + 1) / (1 + q) * 1360 <= failure * 1.001
     assert 2 * q**one / (1 + q) * 1360 > failure * 0.999
-    assert bounds.cells(law, 6, (85, 16), ranges=True) < bounds.cells(law, 6, (85, 16), ranges=False) == 6 * one
-    assert bounds.cells(law, 0, (85, 16), ranges=True) == 0.0
+    assert (
+        bounds.bound_cell_sums(law, 6, (85, 16), ranges=True)
+        < bounds.bound_cell_sums(law, 6, (85, 16), ranges=False)
+        == 6 * one
+    )
+    assert bounds.bound_cell_sums(law, 0, (85, 16), ranges=True) == 0.0

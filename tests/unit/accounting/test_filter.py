@@ -257,7 +257,7 @@ def test_while_gaussian_noise_is_counted_rho_alone_may_be_granted() -> None:
     grant = ledger.reserve(asked, calibration, identity(0))
     account = ledger.account("feed")
     assert account.budget.left.unbounded == -1
-    record = account.record()
+    record = account.to_record()
     # Its ε and δ say what ρ implies; nothing adds up.
     assert record.left.delta == record.granted.delta == 1e-6
     assert record.granted.epsilon == pytest.approx(
@@ -270,7 +270,7 @@ def test_while_gaussian_noise_is_counted_rho_alone_may_be_granted() -> None:
     ledger.end_stream("feed", "gaussian", "closed", "")
     ledger.record_charge("feed", "gaussian", grant.identity.incarnation, answered=0, tops=0, state="closed")
     assert account.budget.left.unbounded == 0
-    assert account.record().left.delta == 0.0
+    assert account.to_record().left.delta == 0.0
     reserve(ledger, spec("pure", epsilon=0.6), 2)
 
 

@@ -11,7 +11,7 @@ import numpy.typing as npt
 import pytest
 from dp_accounting.pld import privacy_loss_distribution as pld
 
-from stream.privacy.accuracy.noise_laws import reach, sum_alpha, variance_of
+from stream.privacy.accuracy.noise_laws import noise_reach, sum_alpha, variance_of
 from stream.privacy.composition.gaussian_losses import (
     SMOOTHINGS,
     GaussianNumbers,
@@ -130,7 +130,7 @@ def test_delta_is_told_however_small() -> None:
 @pytest.mark.parametrize("draws", [1, 1000])
 def test_no_draw_is_beyond_its_reach(deviation: float, draws: int) -> None:
     law = mass(deviation)
-    far = reach(gaussian(Fraction(deviation) ** 2), draws, 0.05)
+    far = noise_reach(gaussian(Fraction(deviation) ** 2), draws, 0.05)
     middle = len(law) // 2
     inside = law[max(0, middle - far) : middle + far + 1].sum()
     assert 1.0 - inside**draws <= 0.05

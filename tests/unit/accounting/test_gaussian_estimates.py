@@ -131,12 +131,12 @@ def test_epsilon_is_added_up_until_gaussian_noise_is_drawn() -> None:
 def test_bounds_of_measured_sums_are_those_of_gaussian_tails() -> None:
     found = plan()
     bounds, law = ErrorBounds(found), opening_law(found)
-    one = bounds.cells(law, 1, (85, 16), ranges=True)
+    one = bounds.bound_cell_sums(law, 1, (85, 16), ranges=True)
     failure = 0.5 * 0.1 * 0.05 / (found.starts + found.cutoff)
     assert 1360 * math.erfc(one / found.deviation_start / math.sqrt(2)) <= failure * 1.001
     assert 1360 * math.erfc((one - 1) / found.deviation_start / math.sqrt(2)) > failure * 0.999
-    six = bounds.cells(law, 6, (85, 16), ranges=True)
-    assert six < bounds.cells(law, 6, (85, 16), ranges=False) == 6 * one
+    six = bounds.bound_cell_sums(law, 6, (85, 16), ranges=True)
+    assert six < bounds.bound_cell_sums(law, 6, (85, 16), ranges=False) == 6 * one
     assert six == pytest.approx(math.sqrt(6) * one, rel=0.25)
 
 

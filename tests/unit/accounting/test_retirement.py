@@ -108,7 +108,7 @@ class Pair:
 
     def join(self) -> None:
         where, people = self.chance.choice(SOURCES).source, self.chance.choice(POPULATIONS).population
-        self.both(lambda ledger: ledger.join(where, people))
+        self.both(lambda ledger: ledger.join_population(where, people))
 
     def allot(self) -> None:
         name, members = self.chance.choice((("ada", ()), ("team", ("ada", "bob"))))
@@ -152,7 +152,7 @@ def figures(owner: Account | PopulationAccount) -> list[Any]:
     budget = owner.budget
     ceilings = [budget, *(budget.allotments[name] for name in sorted(budget.allotments))]
     sums = [(one.granted, one.spent, one.refunded, one.counted, one.streams) for one in ceilings]
-    return [owner.name, owner.record(), budget.number, budget.start_ms, *sums]
+    return [owner.name, owner.to_record(), budget.number, budget.start_ms, *sums]
 
 
 @pytest.mark.parametrize("seed", range(12))

@@ -224,7 +224,10 @@ def _forged(lines: list[bytes], change: Callable[[list[Any]], list[Any] | None])
             lambda one: None if one[0] == "ledger" and one[2] == "grant|feed|open" else one,
             "does not have the stream",
         ),
-        (lambda one: None if one[0] == "trail" and '"number":4,' in one[3] else one, "the record at its place is entry"),
+        (
+            lambda one: None if one[0] == "trail" and '"number":4,' in one[3] else one,
+            "the record at its place is entry",
+        ),
         (
             lambda one: (
                 [*one[:3], one[3].replace('"epsilon":10.0', '"epsilon":11.0')] if one[0] == "trail" else one

@@ -84,7 +84,7 @@ def ideal(history: Sequence[tuple[Question, bool]], rate: float, question: Quest
 def test_estimates_are_those_of_the_update_rule_up_to_the_stated_resolution(
     history: list[tuple[Question, bool]], rate: float, asked: list[Question], rows: int
 ) -> None:
-    estimates = built(history, rate).estimates(asked, rows)
+    estimates = built(history, rate).estimate_answers(asked, rows)
     for estimate, question in zip(estimates.tolist(), asked, strict=True):
         exact = rows * ideal(history, rate, question)
         assert abs(estimate - exact) <= Decimal(RESOLUTION) * rows * FULL + Decimal("0.5")
@@ -95,11 +95,11 @@ def test_estimates_are_those_of_the_update_rule_up_to_the_stated_resolution(
 def test_an_estimate_does_not_depend_on_what_else_is_in_the_batch(
     history: list[tuple[Question, bool]], asked: list[Question]
 ) -> None:
-    whole = built(history).estimates(asked, 10**6)
+    whole = built(history).estimate_answers(asked, 10**6)
     hypothesis = built(history)
-    alone = [int(hypothesis.estimates([question], 10**6)[0]) for question in reversed(asked)]
+    alone = [int(hypothesis.estimate_answers([question], 10**6)[0]) for question in reversed(asked)]
     assert whole.tolist() == alone[::-1]
-    assert whole.tolist() == built(history).estimates([q.over(SHAPE) for q in asked], 10**6).tolist()
+    assert whole.tolist() == built(history).estimate_answers([q.over(SHAPE) for q in asked], 10**6).tolist()
 
 
 @pytest.mark.parametrize("cells", [1, 7, 24, 100])
@@ -107,10 +107,10 @@ def test_products_cut_into_blocks_give_the_same_estimates(monkeypatch: pytest.Mo
     generator = np.random.default_rng(5)
     asked = [Question((0, 1, 2), tuple(generator.integers(0, FULL + 1, 24).tolist())) for _ in range(50)]
     history = [(asked[0], True), (asked[1], False)]
-    whole = built(history).estimates(asked, 48842)
+    whole = built(history).estimate_answers(asked, 48842)
     monkeypatch.setattr(multiplicative_weights, "_BLOCK_CELLS", cells)
     monkeypatch.setattr(multiplicative_weights, "_BUFFER_CELLS", 100)
-    assert built(history).estimates(asked, 48842).tolist() == whole.tolist()
+    assert built(history).estimate_answers(asked, 48842).tolist() == whole.tolist()
 
 
 def test_the_uniform_hypothesis_gives_each_cell_its_share() -> None:
@@ -118,19 +118,19 @@ def test_the_uniform_hypothesis_gives_each_cell_its_share() -> None:
     one_cell = Question((0, 1, 2), (FULL, *[0] * 23))
     everything = Question((), (FULL,))
     half = Question((1,), (0, FULL))
-    assert hypothesis.estimates([one_cell, everything, half], 24).tolist() == [FULL, 24 * FULL, 12 * FULL]
+    assert hypothesis.estimate_answers([one_cell, everything, half], 24).tolist() == [FULL, 24 * FULL, 12 * FULL]
 
 
 def test_updates_move_the_estimate_the_way_they_say() -> None:
     question = Question((0,), (FULL, 0, 0))
     hypothesis = TensorHypothesis(SHAPE, 0.5, FULL)
-    start = int(hypothesis.estimates([question], 3000)[0])
+    start = int(hypothesis.estimate_answers([question], 3000)[0])
     hypothesis.update(question, up=True)
-    raised = int(hypothesis.estimates([question], 3000)[0])
+    raised = int(hypothesis.estimate_answers([question], 3000)[0])
     hypothesis.update(question, up=False)
     assert start == 1000 * FULL
     assert raised == round(3000 * FULL * math.exp(0.5) / (math.exp(0.5) + 2))
-    assert int(hypothesis.estimates([question], 3000)[0]) == start
+    assert int(hypothesis.estimate_answers([question], 3000)[0]) == start
 
 
 @settings(deadline=None)
@@ -155,7 +155,7 @@ def relative_entropy(truth: npt.NDArray[np.float64], hypothesis: npt.NDArray[np.
 def distribution(hypothesis: TensorHypothesis) -> npt.NDArray[np.float64]:
     cells = math.prod(SHAPE)
     units = [Question((0, 1, 2), tuple(FULL * (i == j) for j in range(cells))) for i in range(cells)]
-    masses: npt.NDArray[np.float64] = hypothesis.estimates(units, 10**9) / (10**9 * FULL)
+    masses: npt.NDArray[np.float64] = hypothesis.estimate_answers(units, 10**9) / (10**9 * FULL)
     return masses
 
 
@@ -205,14 +205,14 @@ def test_a_correction_of_any_strength_gains_as_much_as_one_of_the_least_error_by
 ) -> None:
     # The gain is η(g − η/8) at least, g the true error; all in units of the rows.
     truth = max(gap, shown - reach + part * 2 * reach)
-    moved = 4 * gap * TensorCorrection(gap, reach).times(shown)
+    moved = 4 * gap * TensorCorrection(gap, reach).choose_multiple(shown)
     assert moved * (truth - moved / 8) >= 2 * gap**2 * (1 - 1e-9)
 
 
 def test_an_error_shown_clearly_is_corrected_as_such_and_a_doubtful_one_by_the_least_step() -> None:
     strength = TensorCorrection(gap=10, reach=20)
-    assert [strength.times(shown) for shown in (0, 10, 30, 40, 100, 1000)] == [1, 1, 1, 3, 10, 100]
-    assert TensorCorrection().times(10**9) == 1
+    assert [strength.choose_multiple(shown) for shown in (0, 10, 30, 40, 100, 1000)] == [1, 1, 1, 3, 10, 100]
+    assert TensorCorrection().choose_multiple(10**9) == 1
 
 
 @given(st.floats(0.01, 1.0), st.integers(2, 2**20))
@@ -251,11 +251,11 @@ def one_by_one(
     for place, question in enumerate(asked):
         if tops == cutoff:
             break
-        estimate = int(hypothesis.estimates([question], 100)[0])
+        estimate = int(hypothesis.estimate_answers([question], 100)[0])
         nu = int(noise.query_noise(tops, range(place, place + 1))[0])
         if abs(private[place] - estimate) + nu >= threshold + noise.barrier(tops):
             value = private[place] + noise.answer_noise(tops, place)
-            times = STRENGTH.times(abs(value - estimate))
+            times = STRENGTH.choose_multiple(abs(value - estimate))
             steps.append(HypothesisAnswer(above=True, value=value, up=value > estimate, times=times))
             for _ in range(times):
                 hypothesis.update(question, up=value > estimate)
@@ -354,4 +354,4 @@ def test_sums_of_the_largest_tensor_stay_exact() -> None:
     hypothesis = TensorHypothesis((1 << 20,), 0.001, FULL)
     hypothesis.update(Question((0,), (FULL, *[0] * ((1 << 20) - 1))), up=False)
     everything = Question((0,), (FULL,) * (1 << 20))
-    assert Fraction(int(hypothesis.estimates([everything], 10**12)[0])) == 10**12 * FULL
+    assert Fraction(int(hypothesis.estimate_answers([everything], 10**12)[0])) == 10**12 * FULL

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from schemas import ReleaseCalibration
 from stream.privacy.accuracy.release_accuracy import release_law
-from stream.privacy.mechanisms.releases import cell_bytes, marginal, weighted_sum
+from stream.privacy.mechanisms.releases import cell_bytes, sum_to_marginal, weighted_sum
 from stream.privacy.mechanisms.sparse_weights import steps_of_unit_weight
 from stream.privacy.noise import TwoSidedGeometric
 
@@ -74,7 +74,7 @@ def test_weighted_sums_are_rounded_once(parts: list[tuple[int, int]], divisor: i
 @pytest.mark.parametrize("axes", [axes for count in range(4) for axes in permutations(range(3), count)])
 def test_marginals_add_up_the_other_axes_in_the_order_asked_for(axes: tuple[int, ...]) -> None:
     release = np.arange(-30, 30, dtype=np.int64).reshape(3, 4, 5) ** 3
-    found = marginal(release, axes)
+    found = sum_to_marginal(release, axes)
     assert found.shape == tuple(release.shape[axis] for axis in axes)
     expected = np.zeros(found.shape, dtype=np.int64)
     for cell in np.ndindex(release.shape):

@@ -52,7 +52,7 @@ def test_estimates_are_those_of_weights_written_out(
     hypothesis = SparseHypothesis(universe, rate, RESOLUTION)
     for asked, up in updates:
         hypothesis.update(asked, up=up)
-    [estimate] = hypothesis.estimates([question], ROWS).tolist()
+    [estimate] = hypothesis.estimate_answers([question], ROWS).tolist()
     assert abs(estimate - ROWS * dense_mass(universe, rate, updates, question)) <= 0.5 + 1e-4
 
 
@@ -64,10 +64,10 @@ def test_an_estimate_depends_on_the_updates_and_its_question_alone(
     first, second = SparseHypothesis(20, 0.5, RESOLUTION), SparseHypothesis(20, 0.5, RESOLUTION)
     for question, up in updates:
         first.update(question, up=up)
-        first.estimates(asked, ROWS)
+        first.estimate_answers(asked, ROWS)
         second.update(question, up=up)
-    together = first.estimates(asked, ROWS).tolist()
-    assert together == [int(second.estimates([question], ROWS)[0]) for question in reversed(asked)][::-1]
+    together = first.estimate_answers(asked, ROWS).tolist()
+    assert together == [int(second.estimate_answers([question], ROWS)[0]) for question in reversed(asked)][::-1]
 
 
 def test_an_update_and_its_reverse_leave_the_hypothesis_uniform() -> None:
@@ -76,7 +76,7 @@ def test_an_update_and_its_reverse_leave_the_hypothesis_uniform() -> None:
     hypothesis.update(question, up=True)
     hypothesis.update(question, up=False)
     whole = CellQuestion(((1,), (7,)), (1024, 1024))
-    assert hypothesis.estimates([whole], 1 << 50).tolist() == [round(2 * 1024 * Fraction(1, 1 << 10))]
+    assert hypothesis.estimate_answers([whole], 1 << 50).tolist() == [round(2 * 1024 * Fraction(1, 1 << 10))]
 
 
 def test_a_universe_of_any_size_learns_one_heavy_cell() -> None:
@@ -88,11 +88,11 @@ def test_a_universe_of_any_size_learns_one_heavy_cell() -> None:
     shares = []
     for _ in range(needed + 40):
         hypothesis.update(cell, up=True)
-        shares.append(int(hypothesis.estimates([cell], ROWS)[0]) / (ROWS * RESOLUTION))
+        shares.append(int(hypothesis.estimate_answers([cell], ROWS)[0]) / (ROWS * RESOLUTION))
     assert shares == sorted(shares)
     assert shares[needed - 20] < 1e-6
     assert shares[-1] == pytest.approx(1.0)
-    assert hypothesis.estimates([other], ROWS).tolist() == [0]
+    assert hypothesis.estimate_answers([other], ROWS).tolist() == [0]
 
 
 def test_weights_far_apart_in_a_small_universe_still_add_up() -> None:
@@ -102,7 +102,7 @@ def test_weights_far_apart_in_a_small_universe_still_add_up() -> None:
         for cell in cells:
             hypothesis.update(cell, up=False)
     hypothesis.update(cells[0], up=True)
-    estimates = hypothesis.estimates(cells, ROWS).tolist()
+    estimates = hypothesis.estimate_answers(cells, ROWS).tolist()
     assert sum(estimates) == pytest.approx(ROWS * RESOLUTION, abs=4)
     assert estimates[0] / estimates[1] == pytest.approx(math.exp(4.0), rel=1e-6)
 
@@ -126,7 +126,7 @@ def test_corrections_stay_below_their_bound_whatever_the_universe() -> None:
     values = [sum(truth.get(cell, 0.0) for cell in question.cells) for question in asked]
     corrections = 0
     while True:
-        estimates = hypothesis.estimates(asked, ROWS) / (ROWS * RESOLUTION)
+        estimates = hypothesis.estimate_answers(asked, ROWS) / (ROWS * RESOLUTION)
         errors = [value - estimate for value, estimate in zip(values, estimates.tolist(), strict=True)]
         worst = max(range(len(asked)), key=lambda place: abs(errors[place]))
         if abs(errors[worst]) <= gap:
@@ -154,7 +154,9 @@ def test_an_aimed_correction_gains_as_much_as_the_bound_on_their_number_asks_for
     shown = round((share - before) * whole + noise * reach)
     assume(shown != 0 and (shown > 0) == (share > before))
     rate = 4.0 * gap
-    times = SparseCorrection(math.floor(gap * whole), reach + 1, whole, whole, rate).times(shown, estimate)
+    times = SparseCorrection(math.floor(gap * whole), reach + 1, whole, whole, rate).choose_multiple(
+        shown, estimate
+    )
     step = math.copysign(times * rate, share - before)
     # The least that q with q(p̂) = before can gain: by convexity, that of a question of whole cells.
     gained = step * share - math.log1p(before * math.expm1(step))
@@ -165,19 +167,19 @@ def test_one_correction_brings_a_heavy_question_home_however_little_its_cells_ha
     named = tuple((cell,) for cell in range(200))
     question = CellQuestion(named, (RESOLUTION,) * 200)
     hypothesis = SparseHypothesis(count_cells(1 << 60, 200, 3, ROWS), 0.004, RESOLUTION)
-    before = int(hypothesis.estimates([question], ROWS)[0])
+    before = int(hypothesis.estimate_answers([question], ROWS)[0])
     assert before <= RESOLUTION  # one row at most
     truth = 3 * ROWS * RESOLUTION // 10
     aim = SparseCorrection(100 * RESOLUTION, 4 * RESOLUTION, ROWS * RESOLUTION, ROWS * RESOLUTION, 0.004)
-    hypothesis.update(question, up=True, times=aim.times(truth - before, before))
-    after = int(hypothesis.estimates([question], ROWS)[0])
+    hypothesis.update(question, up=True, times=aim.choose_multiple(truth - before, before))
+    after = int(hypothesis.estimate_answers([question], ROWS)[0])
     assert abs(after - truth) <= 4 * RESOLUTION + 0.004 * truth
-    hypothesis.update(question, up=False, times=aim.times(before - after, after))
-    assert hypothesis.estimates([question], ROWS)[0] <= 0.01 * truth
-    strongest = TensorCorrection(100 * RESOLUTION, 4 * RESOLUTION).times(truth)
+    hypothesis.update(question, up=False, times=aim.choose_multiple(before - after, after))
+    assert hypothesis.estimate_answers([question], ROWS)[0] <= 0.01 * truth
+    strongest = TensorCorrection(100 * RESOLUTION, 4 * RESOLUTION).choose_multiple(truth)
     slower = SparseHypothesis(count_cells(1 << 60, 200, 3, ROWS), 0.004, RESOLUTION)
     slower.update(question, up=True, times=strongest)
-    assert slower.estimates([question], ROWS)[0] < 0.1 * truth
+    assert slower.estimate_answers([question], ROWS)[0] < 0.1 * truth
 
 
 @pytest.mark.parametrize(("universe", "expected"), [(27_200, 27_200), (1 << 60, 16 * 48_842), (17, 17)])
@@ -185,4 +187,4 @@ def test_cells_never_named_have_the_uniform_share_or_a_row_at_most(universe: int
     assert count_cells(universe, 16, 100, 48_842) == expected
     fresh = SparseHypothesis(expected, 0.5, RESOLUTION)
     one = CellQuestion(((1,),), (RESOLUTION,))
-    assert fresh.estimates([one], 48_842)[0] == round(48_842 * RESOLUTION / expected)
+    assert fresh.estimate_answers([one], 48_842)[0] == round(48_842 * RESOLUTION / expected)

@@ -32,9 +32,9 @@ def test_any_weighting_of_any_tensor(data: st.DataObject) -> None:
     weights = data.draw(arrays(np.int64, shape, elements=st.integers(-1024, 1024)))
     more = data.draw(arrays(np.int64, shape, elements=st.integers(0, 1)))
     cells, exact = TensorCells(tensor), int((tensor * weights).sum())
-    assert corner_weighting(weights).value(cells) == exact
+    assert corner_weighting(weights).weighted_sum(cells) == exact
     both = combine_weightings([(3, corner_weighting(weights)), (-2, corner_weighting(more))])
-    assert both.value(cells) == 3 * exact - 2 * int((tensor * more).sum())
+    assert both.weighted_sum(cells) == 3 * exact - 2 * int((tensor * more).sum())
     found = weighted_sums(
         [corner_weighting(weights), corner_weighting(np.zeros(shape, dtype=np.int64)), corner_weighting(more)],
         cells,
@@ -51,7 +51,7 @@ def test_products_of_weightings(data: st.DataObject) -> None:
     for factor in factors:
         product = np.multiply.outer(product, factor)
     tensor = data.draw(arrays(np.int64, shape, elements=st.integers(-1000, 1000)))
-    assert product_weighting(factors).value(TensorCells(tensor)) == int((tensor * product).sum())
+    assert product_weighting(factors).weighted_sum(TensorCells(tensor)) == int((tensor * product).sum())
 
 
 def test_a_range_of_every_axis_has_few_corners() -> None:

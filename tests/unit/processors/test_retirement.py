@@ -94,7 +94,7 @@ def test_an_ended_stream_leaves_a_digest_and_its_sums(end: str) -> None:
     assert not [key for key in service.changelog if key.startswith(b"grant|")]
     for _ in range(2):
         assert source_record(service).left == budget.left
-        assert service.processor.ledger.account("feed").record() == budget
+        assert service.processor.ledger.account("feed").to_record() == budget
         service.restart()
 
 
@@ -127,7 +127,7 @@ def test_without_a_retention_no_stream_is_retired() -> None:
 def test_requests_to_a_retired_stream_grant_nothing() -> None:
     service = service_with("one", "two", end="halt")
     pass_days(service, 8)
-    before = service.processor.ledger.account("feed").record()
+    before = service.processor.ledger.account("feed").to_record()
     for _ in range(2):
         assert "'one' was used before; choose another" in refusal(
             service.send(opening(f"a{service.offset}", "one"))
@@ -136,7 +136,7 @@ def test_requests_to_a_retired_stream_grant_nothing() -> None:
             reason = refusal(service.send(ending(kind, f"b{service.offset}", "one", **more)))
             assert reason == "stream 'one' has ended and is retired; its charge is final"
         service.restart()
-    assert service.processor.ledger.account("feed").record() == before
+    assert service.processor.ledger.account("feed").to_record() == before
 
 
 def test_a_repeated_request_gets_its_receipt_after_retirement() -> None:

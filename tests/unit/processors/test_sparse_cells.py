@@ -87,11 +87,13 @@ def test_other_questions_are_refused_by_their_field(cells: Any, reason: str) -> 
 
 def test_a_fresh_hypothesis_is_uniform_over_its_places_or_all_cells_where_those_are_fewer() -> None:
     question = SPACE.parse_question((cell(5, 5),))
-    assert SPACE.uniform_hypothesis().estimates([question], 1 << 20).tolist() == [1 << 20]
+    assert SPACE.uniform_hypothesis().estimate_answers([question], 1 << 20).tolist() == [1 << 20]
     few = CellSpace(
         SOURCE, lambda: TABLE, SparsePmw(kind="sparse_pmw", attributes=("sex",), sparsity=3), 0.5, 1024
     )
-    [women] = few.uniform_hypothesis().estimates([few.parse_question((Cell(at={"sex": "F"}),))], 1 << 20).tolist()
+    [women] = (
+        few.uniform_hypothesis().estimate_answers([few.parse_question((Cell(at={"sex": "F"}),))], 1 << 20).tolist()
+    )
     assert women == 1 << 29
 
 
