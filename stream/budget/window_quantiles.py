@@ -6,7 +6,7 @@ from schemas import MAX_GROUPS, EventsSource, Histogram, Laplace, Mechanism, Sta
 from schemas.queries import MAX_VALUES
 from stream.privacy.accuracy.source_facts import QuantileFacts
 from stream.privacy.composition.refusals import RefusedError
-from stream.privacy.planning.quantile_plans import quantile_parts
+from stream.privacy.planning.quantile_plans import parse_quantiles
 from stream.tables import PredicateParser
 from stream.tables.expressions import TRUE
 from stream.tables.ordered_values import ordered_values
@@ -38,7 +38,7 @@ def quantile_facts(
             "standing.by: must not name the attribute of the quantile, which would be the same in all events of a group; remove it"
         )
     try:
-        parts = quantile_parts(0.5 if standing.q is None else standing.q)
+        quantiles = parse_quantiles(0.5 if standing.q is None else standing.q)
     except ValueError as error:
         raise RefusedError(f"standing.q: {error}") from None
     if together and isinstance(standing.q, tuple):
@@ -61,7 +61,7 @@ def quantile_facts(
             f"allow fewer values in where{', or use laplace, which asks a question per group' if together else ''}"
         )
     return QuantileFacts(
-        parts,
+        quantiles,
         end - first,
         group_count if together else 1,
         source.contribution,

@@ -29,7 +29,7 @@ from stream.privacy.planning.form_accuracy import Form, PlanGoal, value_error
 from stream.privacy.planning.informative_promises import describe_uninformative
 from stream.privacy.planning.inverse_plans import cutoff_field, promised_alpha
 from stream.privacy.planning.promises import VACUOUS
-from stream.privacy.planning.quantile_plans import quantile_parts
+from stream.privacy.planning.quantile_plans import parse_quantiles
 from stream.tables import UnreadableError
 from stream.tables.checks import PersonRows, check_table
 from stream.tables.checks.table_check import describe_bounds
@@ -68,7 +68,7 @@ def show_choices(
         require_monotone_counts(fields["monotone"], facts.neighbors)
         fields = {**fields, "monotone": facts.neighbors == "add-remove"}  # a further row lowers no count
     try:
-        quantile_parts(goal_fields["q"])
+        parse_quantiles(goal_fields["q"])
     except ValueError as error:
         raise CommandError(f"--q: {error}") from None
     goal = PlanGoal(

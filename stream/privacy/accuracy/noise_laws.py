@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from numpy.typing import ArrayLike, NDArray
 
     Floats = NDArray[np.float64]
-    Integers = NDArray[np.int64]
+    IntegerArray = NDArray[np.int64]
 
 _ROUNDING = 1.0 + 1e-10
 """Margin above the rounding errors of a few operations."""

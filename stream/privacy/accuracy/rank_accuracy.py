@@ -1,7 +1,7 @@
 """Errors of quantiles: in rank, for a draw and for noisy cells, and in value, as an interval.
 
 The *misfit* of an edge between codes is P − q·N: P is the number of rows below the edge, N the
-number of all rows, q the share of the quantile (``part`` in code). A misfit is negative below the
+number of all rows, q the quantile, from 0 to 1 (``quantile`` in code). A misfit is negative below the
 quantile and positive above it. Proofs: docs/proofs/quantiles.md.
 """
 
@@ -21,7 +21,7 @@ from stream.privacy.noise.samplers import Gaussian
 if TYPE_CHECKING:
     import numpy.typing as npt
 
-    Integers = npt.NDArray[np.int64]
+    IntegerArray = npt.NDArray[np.int64]
     Floats = npt.NDArray[np.float64]
 
 _GRID_POINTS: Final = 1 << 14
@@ -52,9 +52,9 @@ def draw_reach(rate: float, values: int, failure: float) -> float:
     return max(0.0, needed / rate) * _ROUNDING
 
 
-def misfits_reach(law: Symmetric, cells: int, sums: int, part: float, failure: float) -> float:
+def misfits_reach(law: Symmetric, cells: int, sums: int, quantile: float, failure: float) -> float:
     """Bound the misfits of ``sums`` edges between ``cells`` noisy cells, with probability 1 − ``failure``."""
-    weight = max(part, 1.0 - part)
+    weight = max(quantile, 1.0 - quantile)
     if isinstance(law, Gaussian):
         spread = math.sqrt(float(law.variance) * cells)
         return weight * spread * math.sqrt(2.0 * math.log(2.0 * sums / failure)) * _ROUNDING
@@ -68,7 +68,7 @@ def sums_reach(law: Symmetric, cells: int, failure: float) -> float:
     return laplace_sum_alpha(float(law.rate), cells, 1, failure, whole=False)
 
 
-def edge_reaches(law: Symmetric, left: Integers, part: float, failure: float) -> Floats:
+def edge_reaches(law: Symmetric, left: IntegerArray, quantile: float, failure: float) -> Floats:
     """Return x for each edge: the noise of its misfit exceeds x with probability ``failure``.
 
     The bound is for one tail of one edge. ``left`` has the number of draws below each edge; its last
@@ -77,10 +77,10 @@ def edge_reaches(law: Symmetric, left: Integers, part: float, failure: float) ->
     """
     total = int(left[-1])
     if isinstance(law, Gaussian):
-        squares = left * (1.0 - part) ** 2 + (total - left) * part**2
+        squares = left * (1.0 - quantile) ** 2 + (total - left) * quantile**2
         return np.asarray(np.sqrt(float(law.variance) * squares) * normal_reach(2.0 * failure))
     knots = np.unique(np.linspace(0, total, min(total, _MAX_KNOTS) + 1).astype(np.int64))
-    reaches = np.array([_laplace_reach(int(knot), total - int(knot), part, failure) for knot in knots])
+    reaches = np.array([_laplace_reach(int(knot), total - int(knot), quantile, failure) for knot in knots])
     # The spread is monotone in the draws below, so the larger of two knots bounds all between them.
     next_knot = np.searchsorted(knots, left)
     previous_knot = np.maximum(next_knot - (knots[next_knot] != left), 0)
@@ -89,17 +89,17 @@ def edge_reaches(law: Symmetric, left: Integers, part: float, failure: float) ->
 
 
 @lru_cache(maxsize=1 << 14)
-def _laplace_reach(left: int, right: int, part: float, failure: float) -> float:
+def _laplace_reach(left: int, right: int, quantile: float, failure: float) -> float:
     """Return x with P((1 − q)·A − q·B > x) = ``failure``, A and B sums of unit Laplace draws.
 
     The masses of a grid follow from the characteristic function by a fast Fourier transform.
     """
-    deviation = math.sqrt(2.0 * (left * (1.0 - part) ** 2 + right * part**2))
+    deviation = math.sqrt(2.0 * (left * (1.0 - quantile) ** 2 + right * quantile**2))
     if deviation == 0.0:
         return 0.0
     step = deviation / _POINTS_PER_DEVIATION
     angles = (2.0 * math.pi / (_GRID_POINTS * step)) * np.arange(_GRID_POINTS // 2 + 1)
-    logs = -left * np.log1p(np.square((1.0 - part) * angles)) - right * np.log1p(np.square(part * angles))
+    logs = -left * np.log1p(np.square((1.0 - quantile) * angles)) - right * np.log1p(np.square(quantile * angles))
     masses = np.fft.irfft(np.exp(logs), _GRID_POINTS)[: _GRID_POINTS // 2]
     tails = np.cumsum(masses[::-1])[::-1]
     return step * float(np.argmax(tails <= failure))
@@ -114,7 +114,7 @@ class LocatedQuantile:
     high: int
 
 
-def locate_quantile(edges: Integers, misfits: Floats, reaches: Floats) -> LocatedQuantile:
+def locate_quantile(edges: IntegerArray, misfits: Floats, reaches: Floats) -> LocatedQuantile:
     """Find a quantile by the noisy misfits of the edges between ranges of codes.
 
     ``edges`` has the first code of each range, and the number of codes at its end. If a misfit is
@@ -137,7 +137,7 @@ def locate_quantile(edges: Integers, misfits: Floats, reaches: Floats) -> Locate
     )
 
 
-def ranges_around(size: int, codes: tuple[int, ...]) -> Integers:
+def ranges_around(size: int, codes: tuple[int, ...]) -> IntegerArray:
     """Divide ``size`` codes into ranges whose lengths double with the distance from some codes.
 
     Returns the first code of each range, and ``size`` at the end.

@@ -30,13 +30,13 @@ class Movement:
 class QuantileFacts:
     """The public facts of a question about quantiles of an attribute.
 
-    - ``parts``: the quantiles, from 0 to 1; ``value_count``: number of the attribute's values.
+    - ``quantiles``: from 0 to 1; ``value_count``: number of the attribute's values.
     - ``group_count``: number of groups in one answer; ``grouped``: True if the question has
       ``group_by``, so that a replaced row may move from one group to another.
     - ``contribution``: most counted rows of a person; ``replaced``: True if neighbors replace a unit.
     """
 
-    parts: tuple[Fraction, ...]
+    quantiles: tuple[Fraction, ...]
     value_count: int
     group_count: int
     contribution: int

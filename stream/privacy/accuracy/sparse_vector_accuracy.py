@@ -24,8 +24,8 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     Floats = NDArray[np.float64]
-    Integers = NDArray[np.int64]
-    Values = TypeVar("Values", Floats, Integers)
+    IntegerArray = NDArray[np.int64]
+    Values = TypeVar("Values", Floats, IntegerArray)
 
 LARGEST_STEPS = 2**60
 """Largest error, shift or noise, in steps, that 64-bit arithmetic handles."""
@@ -186,7 +186,7 @@ def failure_bound(
     return min(1.0, total * _ROUNDING)
 
 
-def _log_above(layout: RunLayout, alpha: int, shift: int, nodes: Integers) -> Floats:
+def _log_above(layout: RunLayout, alpha: int, shift: int, nodes: IntegerArray) -> Floats:
     """Return ln P(a high query is ⊤, with its ``gap`` number within α) for each ρ in ``nodes``."""
     log_high = _log_at_least(layout, nodes + (shift - alpha))
     if layout.numbers == "gap":
@@ -194,7 +194,7 @@ def _log_above(layout: RunLayout, alpha: int, shift: int, nodes: Integers) -> Fl
     return log_high
 
 
-def _find_crossings(nodes: Integers, first: Floats, second: Floats) -> Integers:
+def _find_crossings(nodes: IntegerArray, first: Floats, second: Floats) -> IntegerArray:
     """Return approximate points at which two functions cross inside a block.
 
     Their minimum has a kink there; a chord across a kink would be a loose bound.
@@ -207,7 +207,7 @@ def _find_crossings(nodes: Integers, first: Floats, second: Floats) -> Integers:
     return found[(found > left) & (found < left + width)]
 
 
-def _fresh_failure(layout: RunLayout, nodes: Integers, log_low: Floats, log_high: Floats) -> float:
+def _fresh_failure(layout: RunLayout, nodes: IntegerArray, log_low: Floats, log_high: Floats) -> float:
     """Return the failure bound with a new threshold after each ⊤, by the law of the least ρ."""
     mass_below, mass_above = _tails(layout, nodes)
     mass, failures = _block_failures(layout, nodes, log_high)
@@ -224,7 +224,7 @@ def _fresh_failure(layout: RunLayout, nodes: Integers, log_low: Floats, log_high
     return float(-np.expm1(layout.tops * log_all_above[0]) + np.sum(least_here * false_alarm))
 
 
-def _block_ends(layout: RunLayout, alpha: int, shift: int, blocks: int, tail: float) -> Integers:
+def _block_ends(layout: RunLayout, alpha: int, shift: int, blocks: int, tail: float) -> IntegerArray:
     """Return the ends of the blocks of threshold noise: equidistant, and kinks of ln F and ln S."""
     reach = math.ceil(-math.log(tail) / layout.threshold_rate) + 1
     if reach > LARGEST_STEPS:
@@ -250,11 +250,11 @@ def _insert_values(values: Values, places: Sequence[int], new: Values) -> Values
 
 
 @lru_cache(maxsize=16)
-def _even_block_ends(low: int, reach: int, blocks: int) -> Integers:
+def _even_block_ends(low: int, reach: int, blocks: int) -> IntegerArray:
     return np.rint(np.linspace(low, reach, blocks + 1)).astype(np.int64)
 
 
-def _log_at_least(layout: RunLayout, x: Integers) -> Floats:
+def _log_at_least(layout: RunLayout, x: IntegerArray) -> Floats:
     """Return ln P(ν >= x), which is concave in x."""
     scaled = layout.query_rate * x.astype(np.float64)
     if layout.one_sided:
@@ -265,7 +265,7 @@ def _log_at_least(layout: RunLayout, x: Integers) -> Floats:
     return np.where(x >= 1, upper, lower)
 
 
-def _log_below(layout: RunLayout, x: Integers) -> Floats:
+def _log_below(layout: RunLayout, x: IntegerArray) -> Floats:
     """Return ln P(ν < x), concave in x; −10^30 if impossible."""
     if not layout.one_sided:
         return _log_at_least(layout, 1 - x)
@@ -284,7 +284,7 @@ def _log_complement(log_part: Floats) -> Floats:
     return np.where(log_part < 0.0, np.where(inside > -0.5, near, far), _LOG_ZERO)
 
 
-def _tails(layout: RunLayout, nodes: Integers) -> tuple[float, float]:
+def _tails(layout: RunLayout, nodes: IntegerArray) -> tuple[float, float]:
     """Return P(ρ < first node) and P(ρ >= last node)."""
     rate = layout.threshold_rate
     above = math.exp(-rate * float(nodes[-1]))
@@ -294,7 +294,7 @@ def _tails(layout: RunLayout, nodes: Integers) -> tuple[float, float]:
     return math.exp(-rate * (1.0 - float(nodes[0]))) / norm, above / norm
 
 
-def _block_failures(layout: RunLayout, nodes: Integers, log_success: Floats) -> tuple[Floats, Floats]:
+def _block_failures(layout: RunLayout, nodes: IntegerArray, log_success: Floats) -> tuple[Floats, Floats]:
     """Return P(ρ in the block) and a bound on E[1 − e^{ψ(ρ)}; ρ in it], per block.
 
     ψ is concave and lies above its chord over each block, where ρ is geometric: the chord's

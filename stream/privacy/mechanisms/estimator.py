@@ -450,7 +450,7 @@ class Estimator:
                     (
                         self._bounds.bound_cell_sums(
                             one.law,
-                            question.summed * one.more,
+                            question.summed * one.cells_per_cell,
                             one.sizes,
                             ranges=question.ranges,
                             charges=one.charges,

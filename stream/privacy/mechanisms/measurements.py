@@ -148,17 +148,17 @@ class MeasuredMarginal:
 
 
 @dataclass(frozen=True, slots=True)
-class Covering:
+class CoveringMarginal:
     """A measured marginal whose axes include all axes of a question.
 
-    Each cell of the question is the sum of ``more`` cells of the marginal.
+    Each cell of the question is the sum of ``cells_per_cell`` cells of the marginal.
     """
 
     index: int
     law: Symmetric
     charges: float
     sizes: tuple[int, ...]
-    more: int
+    cells_per_cell: int
 
 
 _KEPT_INDICES: Final = 1 << 13
@@ -190,7 +190,7 @@ class Measurements:
         self._singles = {one.axes[0]: index for index, one in enumerate(self.listed) if len(one.axes) == 1}
         self.best_by_question: dict[bytes, int] = {}
         self._used: RecentCache[Axes, tuple[int, ...]] = RecentCache(_KEPT_INDICES)
-        self._covering: RecentCache[Axes, list[Covering]] = RecentCache(_KEPT_INDICES)
+        self._covering: RecentCache[Axes, list[CoveringMarginal]] = RecentCache(_KEPT_INDICES)
         self._connected: RecentCache[tuple[Axes, int], Axes] = RecentCache(_KEPT_INDICES)
 
     # The methods from here on read public values only.
@@ -256,11 +256,11 @@ class Measurements:
             self._used.put(frame, cached, 1 + len(used))
         return cached
 
-    def covering_marginals(self, axes: Axes) -> list[Covering]:
+    def covering_marginals(self, axes: Axes) -> list[CoveringMarginal]:
         """Return the measured marginals that have all these axes."""
         if (cached := self._covering.get(axes)) is None:
             cached = [
-                Covering(
+                CoveringMarginal(
                     index,
                     measurement.law,
                     measurement.charges,

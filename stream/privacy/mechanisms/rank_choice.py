@@ -25,10 +25,10 @@ IntegerArray = npt.NDArray[np.int64]
 
 @dataclass(frozen=True)
 class RankLaw:
-    """The weights of one draw: ``part`` is q, and ``rate`` the rate per row of distance."""
+    """The weights of one draw: ``quantile`` is q, and ``rate`` the rate per row of distance."""
 
     rate: Fraction
-    part: Fraction
+    quantile: Fraction
 
     def __post_init__(self) -> None:
         if self.steps > MOST_STEPS:
@@ -46,8 +46,8 @@ class RankLaw:
 
         Their number depends on the rate alone.
         """
-        law = weights_for(self.rate / self.part.denominator)
-        weight, ratio = law.weight_at(offset), law.weight_at(self.part.denominator)
+        law = weights_for(self.rate / self.quantile.denominator)
+        weight, ratio = law.weight_at(offset), law.weight_at(self.quantile.denominator)
         weights = []
         for _ in range(self.steps):
             weights.append(weight)
@@ -61,7 +61,7 @@ class RankLaw:
         next ``steps`` places codes below; the last place has weight 0.
         """
         rows = int(counts.sum())
-        numerator, denominator = self.part.numerator, self.part.denominator
+        numerator, denominator = self.quantile.numerator, self.quantile.denominator
         upto = np.cumsum(counts, dtype=np.int64)
         # In units of a row divided by the denominator.
         above = denominator * (upto - counts) - numerator * rows

@@ -53,7 +53,7 @@ class TypicalErrors:
         """
         if covering := measured.covering_marginals(axes):
             cells = math.prod(measured.sizes[axis] for axis in axes)
-            return min(mean_noise(one.law) * math.sqrt(one.more * cells) for one in covering)
+            return min(mean_noise(one.law) * math.sqrt(one.cells_per_cell * cells) for one in covering)
         order = len(axes)
         if order not in self._known:
             self._known[order] = self._noisy_mean(order)

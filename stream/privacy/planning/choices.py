@@ -193,7 +193,7 @@ def _spec(kind: str, goal: PlanGoal) -> StreamSpec:
     fields |= {"steps": goal.queries} if "steps" in model_fields else {}
     fields |= {"cutoff": goal.cutoff} if "cutoff" in model_fields else {}
     if kind == "laplace" and goal.form in {"groups", "people_groups"}:
-        fields["dimensions"] = listed_groups(goal).most
+        fields["dimensions"] = listed_groups(goal).groups
     return StreamSpec(
         stream="plan",
         source="plan",
@@ -239,10 +239,12 @@ def _describe_spending(calibration: Calibration, mechanism: Mechanism, goal: Pla
             return f"{charged}, and the number so far adds up all of their noise{gaussian}"
         case Laplace():
             return f"{charged}{gaussian}"
-        case Histogram() if goal.form == "cells" or (goal.form == "groups" and listed_groups(goal).cells == 1):
+        case Histogram() if goal.form == "cells" or (
+            goal.form == "groups" and listed_groups(goal).cells_per_group == 1
+        ):
             return f"charged once, for all cells{gaussian}"
         case Histogram():
-            cells = listed_groups(goal).cells if goal.form == "groups" else goal.facts.universe
+            cells = listed_groups(goal).cells_per_group if goal.form == "groups" else goal.facts.universe
             what = "group" if goal.form == "groups" else "count"
             added = f"a {what} adds up the noise of up to {cells:,} cells{gaussian}"
             return f"charged once; {added}; for questions fixed beforehand"

@@ -173,11 +173,11 @@ class _EstimateInputs:
 
 
 class _Division(NamedTuple):
-    """A division of ε: ε₁ for the threshold, ``answer`` for all ⊤s; ``error`` is in rows."""
+    """A division of ε between the threshold's noise (ε₁), queries, and all ⊤s; the error is in rows."""
 
     error: float
-    threshold: float
-    answer: float
+    threshold_epsilon: float
+    tops_epsilon: float
 
 
 def plan_calibrations(spec: StreamSpec, facts: SourceFacts) -> tuple[EstimateCalibration, ...]:
@@ -217,7 +217,7 @@ def _plan_for_one_row(spec: StreamSpec, facts: SourceFacts) -> tuple[EstimateCal
     updates = default_updates(sizes, order)
     if warm_start == "workload":
         workload = plan_workload(workload_axes(mechanism, sizes), sizes, epsilon * START_SHARE)
-        start, updates = workload.singles / starts, DEFAULT_UPDATES
+        start, updates = workload.singles_epsilon / starts, DEFAULT_UPDATES
     updates = mechanism.updates or updates
     gap = mechanism.gap
     if gap is not None and facts.rows is None:
@@ -313,13 +313,13 @@ def _calibration(
 ) -> EstimateCalibration:
     division = _best_division(task)
     grid = 1.0 / WEIGHT_STEPS
-    answer = division.answer
-    query = rounded_down(task.epsilon_left - Fraction(answer) - Fraction(division.threshold))
+    answer = division.tops_epsilon
+    query = rounded_down(task.epsilon_left - Fraction(answer) - Fraction(division.threshold_epsilon))
     number = task.number_share * answer / task.updates
-    least = min(division.threshold, query / (2.0 * task.updates), number)
+    least = min(division.threshold_epsilon, query / (2.0 * task.updates), number)
     require_fit(WEIGHT_STEPS / least, " or lower updates")
     threshold = math.ceil(task.comparisons(answer).threshold_rows(query) / grid)
-    reach = one_sided_reach(division.threshold / WEIGHT_STEPS, 1, THRESHOLD_PART * spec.beta)
+    reach = one_sided_reach(division.threshold_epsilon / WEIGHT_STEPS, 1, THRESHOLD_PART * spec.beta)
     numbers = two_sided_reach(number / WEIGHT_STEPS, task.updates, NUMBERS_PART * spec.beta)
     decisions = (threshold + reach) * grid
     alpha = max(decisions, numbers * grid)
@@ -336,7 +336,7 @@ def _calibration(
         method="one_sided",
         noise="one_sided",
         fresh_threshold=False,
-        epsilon_threshold=division.threshold,
+        epsilon_threshold=division.threshold_epsilon,
         epsilon_query=query,
         epsilon_answer=answer,
         shift=0,

@@ -36,7 +36,7 @@ from stream.privacy.planning.estimate_plans import ErrorBounds, marginal_law
 from stream.privacy.planning.hypothesis_plans import rows_reach
 from stream.privacy.planning.inverse_plans import promised_alpha
 from stream.privacy.planning.noise_layouts import PlanError
-from stream.privacy.planning.quantile_plans import quantile_noise, quantile_parts, rank_alpha
+from stream.privacy.planning.quantile_plans import parse_quantiles, quantile_noise, rank_alpha
 
 Form = QuestionForm | Literal["alarm", "running", "texts"]
 """A question's form or one of three more: ``alarm`` (is a number above a threshold?), ``running``
@@ -143,10 +143,10 @@ class PlanGoal:
 
 @dataclass(frozen=True, slots=True)
 class ListedGroups:
-    """The most groups that an answer lists, and the most table cells in one group."""
+    """The largest number of groups that an answer lists, and of table cells in one group."""
 
-    most: int
-    cells: int
+    groups: int
+    cells_per_group: int
 
 
 def listed_groups(goal: PlanGoal) -> ListedGroups:
@@ -186,7 +186,7 @@ def form_alpha(  # noqa: PLR0911 - one for each form
         case "rate":
             return _rate_error(calibration, mechanism, goal)
         case "people_groups" if isinstance(calibration, AnswersCalibration):
-            groups = listed_groups(goal).most
+            groups = listed_groups(goal).groups
             moved = min(goal.facts.groups_steps, groups)
             return alpha_for(calibration, moved, groups, moved)
         case "person_sum" if isinstance(calibration, AnswersCalibration):
@@ -202,7 +202,7 @@ def form_alpha(  # noqa: PLR0911 - one for each form
             sums = goal.queries * (goal.facts.universe or 1)
             return sum_alpha(law, goal.queries, sums, calibration.beta, whole=True) * calibration.grid
         case "groups" if isinstance(calibration, EstimateCalibration):
-            law, groups = marginal_law(calibration, numbered=False), listed_groups(goal).most
+            law, groups = marginal_law(calibration, numbered=False), listed_groups(goal).groups
             return max(
                 promised_alpha(calibration), ErrorBounds(calibration).bound_new_numbers(law, groups, 1, whole=True)
             )
@@ -238,7 +238,7 @@ def _rank_error(calibration: Calibration, goal: PlanGoal) -> float:
     if isinstance(calibration, AnswersCalibration):
         asked = QuantileFacts(
             value_count=size,
-            parts=quantile_parts(goal.q),
+            quantiles=parse_quantiles(goal.q),
             group_count=1,
             grouped=False,
             contribution=facts.contribution,
@@ -257,7 +257,7 @@ def _count_error(calibration: Calibration, mechanism: Mechanism, goal: PlanGoal)
         return promised_alpha(calibration)
     universe = goal.facts.universe or 1
     if goal.form == "groups":
-        cells = listed_groups(goal).cells
+        cells = listed_groups(goal).cells_per_group
         return histogram_alpha(calibration, universe, cells, universe // cells)
     few = goal.form == "cells"
     cells = min(goal.fields.get("sparsity") or 1, universe) if few else universe
@@ -280,7 +280,7 @@ def _share_error(calibration: Calibration, mechanism: Mechanism, goal: PlanGoal)
 
 def _rate_error(calibration: Calibration, mechanism: Mechanism, goal: PlanGoal) -> float:
     """Return the error of a rate times its number of rows."""
-    groups = listed_groups(goal).most if goal.group_by else 1
+    groups = listed_groups(goal).groups if goal.group_by else 1
     facts = goal.facts
     if isinstance(calibration, AnswersCalibration):
         moved = 2 if facts.neighbors == "replace" else 1

@@ -95,11 +95,11 @@ class _HypothesisTask:
 class _HypothesisDivision:
     """A division of ε.
 
-    ``rows`` is the part of ε for the row count. The error of numbers is ``answer_ratio`` times that
+    ``rows_share`` is the part of ε for the row count. The error of numbers is ``answer_ratio`` times that
     of decisions. ``error`` is the error bound in rows.
     """
 
-    rows: float
+    rows_share: float
     answer_ratio: float
     error: float
 
@@ -191,7 +191,7 @@ def _plan_calibrated(task: _HypothesisTask, make: _Planner) -> HypothesisCalibra
     if updates is None:
         updates = _best_updates(task, make) if task.gap is None else _least_updates(task, task.gap)
     division = _best_division(task, updates, make)
-    epsilon_rows, other_epsilon = _divide_epsilon(task, division.rows)
+    epsilon_rows, other_epsilon = _divide_epsilon(task, division.rows_share)
     vector = make(
         task.plan_inputs(updates, epsilon=other_epsilon, numbers="fresh", answer_ratio=division.answer_ratio)
     )

@@ -32,14 +32,17 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, slots=True)
-class Split:
-    """A division of ε: ``answers`` is the share of numbers, ``threshold`` that of T's noise in the rest."""
+class EpsilonSplit:
+    """A division of ε between published numbers, the threshold's noise and the queries' noise.
 
-    threshold: float
-    answers: float = 0.0
+    ``numbers_share`` is the share of the numbers, and ``threshold_share`` that of the threshold in the rest.
+    """
+
+    threshold_share: float
+    numbers_share: float = 0.0
 
 
-LayoutFor = Callable[[Split], RunLayout]
+LayoutFor = Callable[[EpsilonSplit], RunLayout]
 """Returns the noise rates and other parameters of a run for a division of ε."""
 
 COARSEST_SCALE = 4096
@@ -59,46 +62,46 @@ def stated_split(width: int) -> float:
     return 1.0 / (1.0 + math.pow(width, 2.0 / 3.0))
 
 
-def best_split_and_shift(layout_for: LayoutFor, start: Split, beta: float) -> tuple[Split, int]:
+def best_split_and_shift(layout_for: LayoutFor, start: EpsilonSplit, beta: float) -> tuple[EpsilonSplit, int]:
     """Return the split of ε (three significant digits) and the shift that minimise α.
 
     The search alternates between the least α at a fixed split and shift, and the least failure
     probability at a fixed α: near the optimum both have the same minimiser. The noise scale of the
     layouts should be at least ``COARSEST_SCALE`` steps.
     """
-    logits = [_logit(start.threshold)] + ([_logit(start.answers)] if start.answers > 0.0 else [])
+    logits = [_logit(start.threshold_share)] + ([_logit(start.numbers_share)] if start.numbers_share > 0.0 else [])
     layout = layout_for(start)
     shift = _first_shift(layout, beta)
-    for turn in range(_PASSES):
+    for number in range(_PASSES):
         alpha = least_alpha(layout, round(shift), beta, blocks=_BLOCKS, resolution=_RESOLUTION)
-        shift, *logits = _least_failure(layout_for, alpha, [shift, *logits], beta, first=turn == 0)
+        shift, *logits = _least_failure(layout_for, alpha, [shift, *logits], beta, first=number == 0)
         layout = layout_for(_split_at(logits))
     split = _split_at(logits)
-    return Split(_round_fraction(split.threshold), _round_fraction(split.answers)), round(shift)
+    return EpsilonSplit(_round_fraction(split.threshold_share), _round_fraction(split.numbers_share)), round(shift)
 
 
-def start_split(layout_for: LayoutFor, threshold: float, beta: float) -> Split:
+def start_split(layout_for: LayoutFor, threshold: float, beta: float) -> EpsilonSplit:
     """Return a split in which decisions and numbers have about the same error."""
-    halves = layout_for(Split(threshold, 0.5))
+    halves = layout_for(EpsilonSplit(threshold, 0.5))
     decisions = replace(halves, numbers="none")
     shift = round(_first_shift(decisions, beta))
     error = least_alpha(decisions, shift, beta, blocks=_BLOCKS, resolution=_RESOLUTION)
     number_error = math.log(1.0 + halves.tops / beta) / (halves.top_number_rate * halves.answer_ratio)
-    return Split(threshold, number_error / (error + number_error))
+    return EpsilonSplit(threshold, number_error / (error + number_error))
 
 
-def best_answers_share(layout_for: LayoutFor, start: Split, beta: float) -> Split:
+def best_numbers_share(layout_for: LayoutFor, start: EpsilonSplit, beta: float) -> EpsilonSplit:
     """Return ``start`` with the share of numbers (three digits) that minimises α without a shift."""
 
     def error(logit: float) -> float:
-        layout = layout_for(replace(start, answers=_fraction(logit)))
+        layout = layout_for(replace(start, numbers_share=_fraction(logit)))
         return least_alpha(layout, 0, beta, blocks=_BLOCKS, resolution=_RESOLUTION)
 
-    centre = _logit(start.answers)
+    centre = _logit(start.numbers_share)
     optimum = optimize.minimize_scalar(
         error, bounds=(centre - 2.0, centre + 2.0), method="bounded", options={"xatol": 2e-3, "maxiter": 40}
     )
-    return replace(start, answers=_round_fraction(_fraction(float(optimum.x))))
+    return replace(start, numbers_share=_round_fraction(_fraction(float(optimum.x))))
 
 
 def _round_fraction(fraction: float) -> float:
@@ -144,9 +147,9 @@ def _least_failure(
     return [float(optimum.x[1]) * alpha, *np.delete(optimum.x, 1).tolist()]
 
 
-def _split_at(logits: Sequence[float] | NDArray[np.float64]) -> Split:
+def _split_at(logits: Sequence[float] | NDArray[np.float64]) -> EpsilonSplit:
     fractions = [_fraction(float(logit)) for logit in logits]
-    return Split(*fractions)
+    return EpsilonSplit(*fractions)
 
 
 HEADROOM = 64
@@ -227,7 +230,7 @@ def plan_textbook(inputs: PlanInputs) -> SparseVectorCalibration:
         if stated > per_round and optimal_delta(stated, cutoff, inputs.epsilon) <= inputs.delta:
             per_round, delta, answers = stated, inputs.delta, 1.0 / (math.sqrt(512.0) + 1.0)
     inputs = replace(inputs, monotone=False, answer_ratio=1.0)
-    parts = _divide_epsilon(inputs, per_round, Split(0.5, answers if fresh else 0.0))
+    parts = _divide_epsilon(inputs, per_round, EpsilonSplit(0.5, answers if fresh else 0.0))
     result = _calibration(inputs, "textbook", parts, 0, delta=delta)
     sigma = 1.0 / parts[0]
     logs = math.log(inputs.expected_queries) + math.log((4.0 if fresh else 2.0) * cutoff / inputs.beta)
@@ -240,12 +243,12 @@ def plan_two_sided(inputs: PlanInputs) -> SparseVectorCalibration:
 
     If numbers are published, their share of ε is the best one.
     """
-    split = Split(stated_split(_query_noise_width(inputs, fresh=False)))
+    split = EpsilonSplit(stated_split(_query_noise_width(inputs, fresh=False)))
     if inputs.numbers == "fresh":
         refinement = _refinement(inputs, inputs.epsilon)
         layout_for = _layout_function(inputs, "two_sided", inputs.epsilon, refinement)
-        split = best_answers_share(
-            layout_for, _search_start(inputs, layout_for, split.threshold, refinement), inputs.beta
+        split = best_numbers_share(
+            layout_for, _search_start(inputs, layout_for, split.threshold_share, refinement), inputs.beta
         )
     return _calibration(inputs, "two_sided", _divide_epsilon(inputs, inputs.epsilon, split), 0)
 
@@ -282,7 +285,7 @@ def _plan_best_split(
     layout_for = _layout_function(inputs, method, epsilon, refinement, threshold=threshold)
     start = _search_start(inputs, layout_for, stated_split(width), refinement)
     best, fine_shift = best_split_and_shift(layout_for, start, inputs.beta)
-    split = best if threshold is None else replace(best, threshold=threshold)
+    split = best if threshold is None else replace(best, threshold_share=threshold)
     parts = _divide_epsilon(inputs, epsilon, split)
     shift = round(fine_shift / refinement)
     scale = 1.0 / (layout_for(split).query_rate * refinement)
@@ -291,9 +294,9 @@ def _plan_best_split(
     return min(options, key=lambda option: option.alpha)
 
 
-def _search_start(inputs: PlanInputs, layout_for: LayoutFor, threshold: float, refinement: int) -> Split:
+def _search_start(inputs: PlanInputs, layout_for: LayoutFor, threshold: float, refinement: int) -> EpsilonSplit:
     """Return the split at which the search starts; raise PlanError if no noise could fit."""
-    start = Split(threshold)
+    start = EpsilonSplit(threshold)
     decisions = layout_for(start)
     _require_noise_fit(inputs, refinement * min(decisions.threshold_rate, decisions.query_rate))
     return start_split(layout_for, threshold, inputs.beta) if inputs.numbers == "fresh" else start
@@ -312,11 +315,11 @@ def _layout_function(
     fine_steps = inputs.sensitivity_steps * refinement
     tops = min(inputs.cutoff, inputs.expected_queries)
 
-    def layout_for(split: Split) -> RunLayout:
-        split = split if threshold is None else replace(split, threshold=threshold)
-        fraction = split.threshold
+    def layout_for(split: EpsilonSplit) -> RunLayout:
+        split = split if threshold is None else replace(split, threshold_share=threshold)
+        fraction = split.threshold_share
         total = epsilon * _total_factor(inputs, split)
-        decisions = total * (1.0 - split.answers)
+        decisions = total * (1.0 - split.numbers_share)
         return RunLayout(
             one_sided=_is_one_sided(method),
             threshold_rate=decisions * fraction / fine_steps,
@@ -325,7 +328,7 @@ def _layout_function(
             tops=tops,
             queries=inputs.expected_queries,
             numbers=inputs.numbers,
-            top_number_rate=total * split.answers / ((1 if fresh else inputs.cutoff) * fine_steps),
+            top_number_rate=total * split.numbers_share / ((1 if fresh else inputs.cutoff) * fine_steps),
             answer_ratio=inputs.answer_ratio,
         )
 
@@ -365,25 +368,25 @@ def _require_noise_fit(inputs: PlanInputs, rate: float) -> None:
     require_fit(1.0 / rate, ", lower the cutoff", inputs.grid)
 
 
-def _total_factor(inputs: PlanInputs, split: Split) -> float:
+def _total_factor(inputs: PlanInputs, split: EpsilonSplit) -> float:
     """Return (ε1 + ε2 + ε3) / ε, which exceeds 1 if no transcript can spend all three parts."""
     if not (inputs.monotone and inputs.numbers == "fresh"):
         return 1.0
-    threshold = (1.0 - split.answers) * split.threshold
-    query = 1.0 - split.answers - threshold
-    return 1.0 / (threshold + tops_epsilon(threshold, query, split.answers, monotone=True))
+    threshold = (1.0 - split.numbers_share) * split.threshold_share
+    query = 1.0 - split.numbers_share - threshold
+    return 1.0 / (threshold + tops_epsilon(threshold, query, split.numbers_share, monotone=True))
 
 
-def _divide_epsilon(inputs: PlanInputs, epsilon: float, split: Split) -> tuple[float, float, float]:
+def _divide_epsilon(inputs: PlanInputs, epsilon: float, split: EpsilonSplit) -> tuple[float, float, float]:
     """Return (ε1, ε2, ε3), for which ε1 + ``tops_epsilon`` is at most ε in exact arithmetic."""
     total = epsilon * _total_factor(inputs, split)
-    answers = total * split.answers
-    threshold = total * (1.0 - split.answers) * split.threshold
+    answers = total * split.numbers_share
+    threshold = total * (1.0 - split.numbers_share) * split.threshold_share
     if total == epsilon:
         return threshold, rounded_down(Fraction(epsilon) - Fraction(threshold) - Fraction(answers)), answers
     threshold = min(threshold, rounded_down(Fraction(epsilon) - Fraction(answers)))
     query = rounded_down(Fraction(epsilon) - Fraction(max(threshold, answers)))
-    return threshold, min(query, total * (1.0 - split.answers) * (1.0 - split.threshold)), answers
+    return threshold, min(query, total * (1.0 - split.numbers_share) * (1.0 - split.threshold_share)), answers
 
 
 def _query_noise_width(inputs: PlanInputs, *, fresh: bool) -> int:

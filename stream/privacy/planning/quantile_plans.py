@@ -32,38 +32,38 @@ VALUES_PER_SQUARE: Final = 12
 MOST_WEIGHTS: Final = 1 << 21
 """Most weights of all draws of one answer."""
 
-LARGEST_PART: Final = 1_000_000
+LARGEST_DENOMINATOR: Final = 1_000_000
 """Largest denominator of q: q has at most six decimal digits."""
 
 
-def quantile_parts(q: float | Sequence[float]) -> tuple[Fraction, ...]:
+def parse_quantiles(q: float | Sequence[float]) -> tuple[Fraction, ...]:
     """Return one quantile, or several, as exact fractions.
 
     Raises:
         ValueError: a number has more than six decimal digits.
     """
     given = q if isinstance(q, Sequence) else (q,)
-    parts = tuple(Fraction(shortest_decimal(float(one))) for one in given)
-    if any(LARGEST_PART % part.denominator for part in parts):
+    quantiles = tuple(Fraction(shortest_decimal(float(one))) for one in given)
+    if any(LARGEST_DENOMINATOR % quantile.denominator for quantile in quantiles):
         raise ValueError("a number has more than six decimal digits; round it to six")
-    return parts
+    return quantiles
 
 
 def rates_for(
-    epsilon: Fraction, parts: Sequence[Fraction], moved: int, *, replaced: bool, grouped: bool
+    epsilon: Fraction, quantiles: Sequence[Fraction], moved: int, *, replaced: bool, grouped: bool
 ) -> list[Fraction]:
-    """Return the rate of the draw of each quantile in ``parts``; together they cost ``epsilon``.
+    """Return the rate of the draw of each quantile in ``quantiles``; together they cost ``epsilon``.
 
     One person has ``moved`` rows. A row that is added or removed changes each distance by at most
     max(q, 1 − q), up or down, and a replaced one by at most 1. For the least and the largest
     value all distances change in the same direction. In two groups a replaced row counts twice.
     """
     found = []
-    for part in parts:
-        spread = Fraction(1) if part in (0, 1) else 2 * max(part, 1 - part)
+    for quantile in quantiles:
+        spread = Fraction(1) if quantile in (0, 1) else 2 * max(quantile, 1 - quantile)
         if replaced:
-            spread = 2 * spread if grouped else Fraction(1 if part in (0, 1) else 2)
-        found.append(epsilon / (len(parts) * moved * spread))
+            spread = 2 * spread if grouped else Fraction(1 if quantile in (0, 1) else 2)
+        found.append(epsilon / (len(quantiles) * moved * spread))
     return found
 
 
@@ -82,11 +82,11 @@ def quantile_noise(calibration: AnswersCalibration, facts: QuantileFacts) -> Qua
         NoiseScaleError: the noise is too wide.
     """
     moved = facts.contribution * (2 if facts.replaced else 1)
-    if calibration.method == "gaussian" or facts.value_count <= VALUES_PER_SQUARE * len(facts.parts) ** 2:
+    if calibration.method == "gaussian" or facts.value_count <= VALUES_PER_SQUARE * len(facts.quantiles) ** 2:
         return QuantileNoise((), answer_law(calibration, moved, 2 if facts.replaced else 1))
     epsilon = Fraction(calibration.epsilon_answer)
     rates = rates_for(
-        epsilon * DRAW_SHARE, facts.parts, facts.contribution, replaced=facts.replaced, grouped=facts.grouped
+        epsilon * DRAW_SHARE, facts.quantiles, facts.contribution, replaced=facts.replaced, grouped=facts.grouped
     )
     return QuantileNoise(tuple(rates), sampler("two_sided", epsilon * (1 - DRAW_SHARE) / moved))
 
@@ -97,11 +97,14 @@ def rank_alpha(calibration: AnswersCalibration, facts: QuantileFacts, noise: Qua
     With probability 1 − β it holds for all answers of the stream.
     """
     failure = part_failure(calibration.beta, promised_answers(calibration))
-    numbers = facts.group_count * len(facts.parts)
+    numbers = facts.group_count * len(facts.quantiles)
     if noise.rates:
         return max(draw_reach(float(rate), facts.value_count, failure / numbers) for rate in noise.rates)
     sums = 2 * facts.value_count * numbers
-    return max(misfits_reach(noise.cells, facts.value_count, sums, float(part), failure) for part in facts.parts)
+    return max(
+        misfits_reach(noise.cells, facts.value_count, sums, float(quantile), failure)
+        for quantile in facts.quantiles
+    )
 
 
 def plan_calibrations(spec: StreamSpec, facts: SourceFacts) -> tuple[AnswersCalibration, ...]:

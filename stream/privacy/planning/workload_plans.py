@@ -57,21 +57,21 @@ _TYPICAL_ATTRIBUTES = 40
 class WorkloadStart:
     """A planned warm start.
 
-    It has from ``least`` to ``rounds`` rounds: k rounds if the table has k²·``rounds_rows`` rows.
-    ``singles``, ``choices`` and ``chosen`` are the ε for single attributes, for choices and for chosen sets.
+    It has from ``least_rounds`` to ``rounds`` rounds: k rounds if the table has k²·``rounds_rows`` rows.
+    Its ε is divided between single attributes, choices of sets, and measurements of chosen sets.
     """
 
     rounds: int = 0
-    least: int = 0
+    least_rounds: int = 0
     rounds_rows: float = 0.0
-    singles: float = 0.0
-    choices: float = 0.0
-    chosen: float = 0.0
+    singles_epsilon: float = 0.0
+    choices_epsilon: float = 0.0
+    chosen_epsilon: float = 0.0
 
     @property
     def epsilon(self) -> Fraction:
         """The ε of choices and chosen sets."""
-        return Fraction(self.choices) + Fraction(self.chosen)
+        return Fraction(self.choices_epsilon) + Fraction(self.chosen_epsilon)
 
     @property
     def fields(self) -> dict[str, Any]:
@@ -79,10 +79,10 @@ class WorkloadStart:
         return {
             "warm_start": "workload",
             "rounds": self.rounds,
-            "least_rounds": self.least,
+            "least_rounds": self.least_rounds,
             "rounds_rows": self.rounds_rows,
-            "epsilon_choices": self.choices,
-            "epsilon_chosen": self.chosen,
+            "epsilon_choices": self.choices_epsilon,
+            "epsilon_chosen": self.chosen_epsilon,
         }
 
 
@@ -124,10 +124,10 @@ def plan_workload(sets: Sequence[Axes], sizes: Sequence[int], epsilon: float) ->
     return WorkloadStart(
         rounds=len(sets),
         rounds_rows=_ROUND_ROWS * math.sqrt(median) / epsilon,
-        least=min(len(sizes) - 1, len(sets)),
-        singles=singles,
-        choices=choices,
-        chosen=epsilon - singles - choices,
+        least_rounds=min(len(sizes) - 1, len(sets)),
+        singles_epsilon=singles,
+        choices_epsilon=choices,
+        chosen_epsilon=epsilon - singles - choices,
     )
 
 

@@ -24,7 +24,7 @@ from stream.privacy.accuracy.rank_accuracy import LocatedQuantile, locate_quanti
 from stream.privacy.mechanisms.estimate_questions import Ranks, Spreads
 from stream.privacy.mechanisms.spreads import NUMBERS, variance_of
 from stream.privacy.planning.hypothesis_plans import WEIGHT_STEPS
-from stream.privacy.planning.quantile_plans import quantile_parts
+from stream.privacy.planning.quantile_plans import parse_quantiles
 from stream.processing.dead_letters import Rejection
 from stream.tables import Predicate
 from stream.tables.expressions import TRUE
@@ -222,7 +222,7 @@ def _parse_quantiles(form: StatisticForm, q: Any) -> tuple[tuple[Fraction, ...],
         return (_QUARTILES if form == "iqr" else ()), False
     several = isinstance(q, list | tuple)
     try:
-        return quantile_parts(0.5 if q is None else q), several
+        return parse_quantiles(0.5 if q is None else q), several
     except ValueError as error:
         raise Rejection("malformed", f"q: {error}") from None
 
