@@ -96,7 +96,7 @@ def facts_for_plan(spec: StreamSpec, source: Source, table_rows: Callable[[], in
     if isinstance(source, EventsSource):
         return live_topic_facts(spec, source)
     if isinstance(mechanism, Histogram) and mechanism.answers != 1:
-        raise RefusedError("mechanism.answers: must be left out, because a table's histogram is released once")
+        raise RefusedError("mechanism.answers: a table's histogram is released once; leave it out")
     if isinstance(source, ValuesSource):
         require_reach(source)
         _require_threshold_in_range(mechanism, source)
