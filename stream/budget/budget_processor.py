@@ -63,9 +63,9 @@ class LedgerClock:
 
 
 MAX_PLANS_PER_STEP: Final = 16
-"""Most plans and table reads in one step; each of them may take a second or two."""
+"""Maximum number of plans and table reads in one step; each of them may take a second or two."""
 MAX_REQUESTS_PER_STEP: Final = 400
-"""Most requests in one step and transaction: about 0.2 s of work."""
+"""Maximum number of requests in one step and transaction: about 0.2 s of work."""
 
 _FIELDS_WITHOUT_EFFECT_ON_PLANS: Final = {"source", "epsilon", "delta", "population", "renews"}
 """Fields of a source that do not affect a plan."""
@@ -136,7 +136,7 @@ LEAST_RETIRED_PER_PARTITION: Final = 16
 MAX_RETIREMENT_DELAY_MS: Final = 3_600_000
 
 MAX_RENEWALS_PER_CALL = 100
-"""Most budgets that one call of ``idle`` renews."""
+"""Maximum number of budgets that one call of ``idle`` renews."""
 
 _request_codec: Codec[Request] = Codec(Request, limit=MAX_DEFINITION_BYTES)
 _charge_codec: Codec[Charge] = Codec(Charge, limit=MAX_DEFINITION_BYTES)
@@ -259,7 +259,7 @@ class BudgetProcessor:
             retire_periods(self.ledger, ended_by)
 
     def prepare(self, records: Sequence[RecordLike]) -> Batch:
-        """Return as many of the first records as one step may process."""
+        """Return the first records, at most the number that one step may process."""
         if records and records[0].topic == self._topics.charges:
             return Batch(records[:MAX_CHARGES_PER_STEP])
         return Batch(records[: count_requests_of_step(records, self.ledger)])

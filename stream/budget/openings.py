@@ -237,7 +237,7 @@ def definition_digest(spec: StreamSpec, account: Account, calibration: Calibrati
 
 
 class AccountPeriods:
-    """Begins the periods of sources, each with a ledger account of its own."""
+    """Begins the periods of sources; each period has a separate account in the ledger."""
 
     def __init__(
         self,

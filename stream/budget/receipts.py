@@ -20,7 +20,7 @@ from schemas.ledger import BEFORE_THE_FIRST
 from schemas.wire import Codec, MalformedEventError
 
 MAX_RECEIPTS = 100_000
-"""Most receipts that are kept; if there are more, the oldest is deleted, also from the ledger."""
+"""Maximum number of receipts that are kept; if there are more, the oldest is deleted, also from the ledger."""
 
 RECEIPT_KEY_PREFIX = b"receipt|"
 

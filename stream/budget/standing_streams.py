@@ -56,18 +56,18 @@ If a window with its lateness is longer than this, its length is the limit. A da
 open several streams, one after the other, that begin at the same time.
 """
 MAX_PAST_QUESTIONS: Final = 100_000_000
-"""Most questions about past windows of a new stream: windows times groups, and times a quantile's values.
+"""Maximum number of questions about past windows of a new stream: windows times groups, and times a quantile's values.
 
 With clock ``marks`` a replay may begin long ago; the limit is three years of one-second windows.
 """
 MAX_PAST_PERIODS: Final = 100_000
-"""Most past periods of a new stream; for each of them an account is created."""
+"""Maximum number of past periods of a new stream; for each of them an account is created."""
 _QUESTION_BYTES: Final = 512
-"""Most bytes of a window's question, without its numbers and its group."""
+"""Maximum number of bytes of a window's question, without its numbers and its group."""
 _NUMBER_BYTES: Final = 40
-"""Most characters of a count or sum: the largest adds up 2⁶³ events of 10¹⁵ each."""
+"""Maximum number of characters of a count or sum: the largest adds up 2⁶³ events of 10¹⁵ each."""
 _COUNT_BYTES: Final = len(f"{MAX_VALUE_COUNT},")
-"""Most characters of the count of a quantile's value."""
+"""Maximum number of characters of the count of a quantile's value."""
 
 
 def require_valid_periods(source: Source) -> None:
@@ -179,7 +179,7 @@ def promised_windows(spec: StreamSpec, source: Source) -> int | None:
     """Return the number of windows for which a standing stream's error bound α is promised.
 
     None for other streams. The bound ends earlier if the grant is used up. For a source with
-    periods, the number is that of the windows in each period.
+    periods, it is the number of windows in a period.
     """
     groups = groups_per_window(spec, source)
     if groups is None:
@@ -358,7 +358,7 @@ def _require_no_overlap(standing: StandingQuery) -> None:
 
 
 def _grid(source: EventsSource, standing: StandingQuery) -> float:
-    """Return the step of a window's numbers: that of the summed attribute, or 1."""
+    """Return the step of a window's numbers: the step of the summed attribute, or 1 for counts."""
     return float(summed_domain(source, standing.count).unit) if isinstance(standing.count, SumOf) else 1.0
 
 

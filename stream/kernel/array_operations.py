@@ -206,10 +206,13 @@ class RecordReader:
 
 
 class RecordWriter:
-    """Writes Kafka records of one batch: at most ``max_records`` in ``room`` bytes; the first one always fits."""
+    """Writes the Kafka records of one batch.
+
+    There are at most ``max_records`` in ``room`` bytes; the first one always fits.
+    """
 
     def __init__(self, room: int, max_records: int, largest: int, header: int) -> None:
-        """Set the limits; ``largest`` is the size of the largest record, ``header`` that of the batch's header."""
+        """Set the limits; ``largest`` and ``header`` are sizes of the largest record and the header."""
         self.count = 0
         self._header = header
         self._room = room

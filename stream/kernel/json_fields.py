@@ -128,7 +128,7 @@ def _empty_table(entries: int) -> npt.NDArray[np.uint64]:
 _NUMBER: Final = 2
 """The kind of a number's field, as in the kernel."""
 _MAX_NODES: Final = 64
-"""Most nodes in a tree of field names: the kernel has one bit of a word for each."""
+"""Maximum number of nodes in a tree of field names; the kernel has one bit of a word for each."""
 
 Read = npt.NDArray[np.bool_]
 

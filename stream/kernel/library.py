@@ -92,7 +92,7 @@ def load_kernel(file: Path = LIBRARY_FILE) -> Any:
 
 
 def describe_missing_kernel() -> str | None:
-    """Describe why there is no kernel, with the remedy; None if it is loaded, or turned off on purpose."""
+    """Describe why there is no kernel, with a remedy; None if it is loaded or turned off."""
     if compiled_kernel() is not None or _is_off():
         return None
     state = "is of another version or platform" if LIBRARY_FILE.exists() else "is missing"

@@ -31,7 +31,7 @@ BITMAP_CACHE_BYTES: Final = 64 << 20
 GROUP_CACHE_BYTES: Final = 64 << 20
 COUNT_CACHE_BYTES: Final = 16 << 20
 INDEX_CACHE_SIZE: Final = 8
-"""Most cached indexes of cells; each takes as much memory as its attributes' codes."""
+"""Maximum number of cached indexes of cells; each takes as much memory as its attributes' codes."""
 
 _MAX_AXES: Final = 64
 _WORD_BITS: Final = 64
@@ -183,7 +183,7 @@ class PrivateTable:
 
         Values are clamped, or their rows left out, as declared. So ``sum_sensitivity`` with the same centre
         bounds the effect of one row. The sum of decimals is in whole steps. DataError if the attribute has
-        no sum, and as in ``count``.
+        no sum, or the table lacks an attribute of the predicate.
         """
         [(name, domain)] = self._require_declared((attribute,)).items()
         integers = require_summable(domain, f"attribute {quote_name(name)}")
@@ -204,7 +204,8 @@ class PrivateTable:
         """Return the exact (private) number of matching rows in each cell.
 
         One axis per attribute in the given order; row-major and read-only. DataError if an attribute is
-        unknown or repeated, if there are more than ``max_cells`` cells, and as in ``count``.
+        unknown or repeated, if there are more than ``max_cells`` cells, or if the table lacks an attribute
+        of the predicate.
         """
         shape = self.group_shape(attributes, max_cells)
         size = math.prod(shape)
@@ -222,7 +223,7 @@ class PrivateTable:
         return known
 
     def group_shape(self, attributes: Sequence[str], max_cells: int) -> tuple[int, ...]:
-        """Return the number of values of each attribute; DataError as in ``group_counts``."""
+        """Return the number of values of each attribute; DataError for too many cells or unknown names."""
         shape = tuple(domain.size for domain in self._require_declared(attributes).values())
         if math.prod(shape) > max_cells or len(shape) > _MAX_AXES:
             raise DataError(
@@ -267,7 +268,7 @@ class PrivateTable:
         return self._index(attributes).counts(cells)
 
     def private_matches(self, predicate: Predicate) -> Iterator[tuple[slice, npt.NDArray[np.uint8]]]:
-        """Yield blocks of rows, each with a mask of matching rows. Errors as in ``count``."""
+        """Yield blocks of rows, each with a mask of matching rows; DataError for unknown attributes."""
         bits = self._bitmap_of(predicate).view(np.uint8)
         for block in self.blocks():
             rows = block.stop - block.start

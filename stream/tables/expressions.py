@@ -38,14 +38,14 @@ class Codes:
 
 @dataclass(frozen=True, slots=True)
 class AllOf:
-    """Rows that satisfy all parts: two or more; those of type ``Codes`` have distinct attributes."""
+    """Rows that satisfy all of two or more parts; no two ``Codes`` have the same attribute."""
 
     parts: tuple[Predicate, ...]
 
 
 @dataclass(frozen=True, slots=True)
 class AnyOf:
-    """Rows that satisfy any of two or more parts; those of type ``Codes`` have distinct attributes."""
+    """Rows that satisfy any of two or more parts; no two ``Codes`` have the same attribute."""
 
     parts: tuple[Predicate, ...]
 

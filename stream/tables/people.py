@@ -23,14 +23,14 @@ Numbers = npt.NDArray[np.uint32]
 NAME_BYTES: Final = 16
 """Length of the digest of a person's name."""
 PERSON_BYTES: Final = 44
-"""Most bytes of memory per person while rows are chosen: digests of names in two orders, positions."""
+"""Maximum number of bytes of memory per person while rows are chosen: digests of names in two orders, positions."""
 CHOOSING_BYTES: Final = 32
-"""Most bytes of memory per row, besides codes, while rows are chosen: person, hash, rank, position."""
+"""Maximum number of bytes of memory per row, besides codes, while rows are chosen: person, hash, rank, position."""
 
 _INTEGER_WRITTEN_AS_FLOAT: Final = r"^(-?[0-9]+)\.0+$"
 _WORD_BYTES: Final = 8
 _MAX_ROWS_AT_ONCE: Final = 1 << 22
-"""Most rows that are processed at a time, at about a hundred bytes each."""
+"""Maximum number of rows that are processed at a time, at about a hundred bytes each."""
 _HASH_ROWS: Final = 1 << 16
 _NAME_CONTEXT: Final = "sotto 2026 person v1"
 _KEY_PURPOSE: Final = b"sotto contribution v1"
@@ -67,10 +67,10 @@ def person_names(name: str, column: pl.Series) -> tuple[pl.Series, Mask]:
     texts = as_text(name, column)
     if not column.dtype.is_integer():
         texts = texts.str.strip_chars().str.replace(_INTEGER_WRITTEN_AS_FLOAT, "${1}")
-    nobody = texts.is_null() | (texts == "").fill_null(value=True)
+    is_unnamed = texts.is_null() | (texts == "").fill_null(value=True)
     if column.dtype.is_float():
-        nobody |= column.is_nan().fill_null(value=True)
-    return texts, nobody.to_numpy()
+        is_unnamed |= column.is_nan().fill_null(value=True)
+    return texts, is_unnamed.to_numpy()
 
 
 class PersonNumbering:
@@ -84,13 +84,13 @@ class PersonNumbering:
 
     def add(self, column: pl.Series) -> tuple[Numbers, Mask]:
         """Return each row's person number, and a mask; numbers outside the mask are invalid."""
-        texts, nobody = person_names(self.column, column)
-        somebody = ~nobody
+        texts, is_unnamed = person_names(self.column, column)
+        is_named = ~is_unnamed
         asked = (
-            texts if somebody.all() else texts.zip_with(pl.Series(somebody), pl.Series([None], dtype=pl.String))
+            texts if is_named.all() else texts.zip_with(pl.Series(is_named), pl.Series([None], dtype=pl.String))
         )
         numbers = asked.cast(self._anchor.dtype).to_physical()
-        return numbers.fill_null(0).to_numpy().astype(np.uint32), somebody
+        return numbers.fill_null(0).to_numpy().astype(np.uint32), is_named
 
     def names(self) -> Words:
         """Return the digest of each person's name, by number."""

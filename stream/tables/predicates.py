@@ -24,13 +24,13 @@ DOUBLED_QUOTE: Final = "double a quote inside a text, as in 'O''Brien'; a backsl
 _ESCAPED_QUOTE: Final = "\\'"
 
 MAX_TOKENS = 1024
-"""Most tokens of a predicate; its syntax tree has at most twice as many nodes."""
+"""Maximum number of tokens of a predicate; its syntax tree has at most two nodes per token."""
 
 MAX_NESTING = 16
 """Deepest nesting of parentheses and NOTs."""
 
 MAX_LIST_LENGTH = 256
-"""Most literals in one IN list."""
+"""Maximum number of literals in one IN list."""
 
 # Double quotes mark identifiers, and only a doubled quote is an escape in a string.
 _DIALECT: Final = Dialect.get_or_raise("postgres")

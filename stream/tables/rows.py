@@ -125,9 +125,9 @@ class RowEncoder:
         texts = {name: encoder(cells[self._source.column_of(name)]) for name, encoder in self._texts.items()}
         numbers, unnamed = None, 0
         if self._people is not None:
-            numbers, somebody = self._people.add(cells[self._people.column])
-            kept = somebody if kept is None else kept & somebody
-            unnamed = int(np.count_nonzero(~somebody))
+            numbers, is_named = self._people.add(cells[self._people.column])
+            kept = is_named if kept is None else kept & is_named
+            unnamed = int(np.count_nonzero(~is_named))
         if kept is not None and not kept.all():
             encoded = {name: column[kept] for name, column in encoded.items()}
             texts = {name: column[kept] for name, column in texts.items()}
@@ -220,7 +220,8 @@ class RowCollector:
     def rows(self, names: Words | None, texts: Mapping[str, tuple[bytes, ...]]) -> Rows:
         """Join all batches (only once).
 
-        ``names`` are the digests of people's names, if any, and ``texts`` those of each text attribute.
+        ``names`` has the digests of people's names, if there are any, and ``texts`` the texts of each text
+        attribute.
         """
         codes = {name: self._codes.pop(name).items() for name in self._source.attributes}
         people = None if names is None else RowOwners(self._numbers.items(), names, self.private_unnamed)
@@ -254,8 +255,8 @@ def read_cells(source: TableSource, path: str) -> pl.DataFrame:
 def _to_common_type(source: TableSource, column: pl.Series) -> pl.Series:
     """Convert a column to a type that encodes to the same codes or names, whatever its file's type."""
     if column.name == source.person:
-        texts, nobody = person_names(column.name, column)
-        return pl.select(pl.when(pl.Series(~nobody)).then(texts).alias(column.name)).to_series()
+        texts, is_unnamed = person_names(column.name, column)
+        return pl.select(pl.when(pl.Series(~is_unnamed)).then(texts).alias(column.name)).to_series()
     domains = [domain for name, domain in source.attributes.items() if source.column_of(name) == column.name]
     is_text = column.name in map(source.column_of, source.texts)
     if is_text or any(isinstance(domain, Categories) for domain in domains):
@@ -270,6 +271,6 @@ def _to_common_type(source: TableSource, column: pl.Series) -> pl.Series:
 
 
 def columns_of(source: TableSource) -> list[str]:
-    """Return the columns to read: those of the attributes and texts, and the person column."""
+    """Return the columns to read: of the attributes, of the texts, and of the person."""
     person = [] if source.person is None else [source.person]
     return list(dict.fromkeys([*map(source.column_of, (*source.attributes, *source.texts)), *person]))

@@ -37,9 +37,9 @@ if TYPE_CHECKING:
 
 PREDICATE_CACHE_BYTES: Final = 32 << 20
 TABLES_KEPT: Final = 64
-"""Most tables that are kept for new streams; an open stream keeps its table itself."""
+"""Maximum number of tables that are kept for new streams; an open stream keeps its table itself."""
 SOURCES_KEPT: Final = 1 << 10
-"""Most sources of which a parser, a fingerprint, a refusal or an unreadable table is remembered."""
+"""Maximum number of sources of which a parser, a fingerprint, a refusal or an unreadable table is remembered."""
 RETRY_SECONDS: Final = 10.0
 _FINGERPRINT_PURPOSE: Final = "sotto table fingerprint v1"
 _ORDERED_TAG: Final = b"sotto table fingerprint v1"

@@ -26,7 +26,7 @@ Digests = npt.NDArray[np.void]
 
 TEXT_CODE: Final = np.dtype("<u4")
 TEXT_BYTES: Final = 128
-"""Most bytes of memory per different text, besides the text itself."""
+"""Maximum number of bytes of memory per different text, besides the text itself."""
 _TOO_MANY: Final = f"more than {MAX_TEXTS} different texts in one attribute; declare a column with fewer"
 
 _DIGEST_BYTES: Final = 16
@@ -58,7 +58,7 @@ class TextColumn:
 
     @cached_property
     def digests(self) -> TextDigests:
-        """The rows' digests; that of a row without a text is zero."""
+        """The rows' digests; a row without a text has the digest zero."""
         parts = [
             blake3(text, derive_key_context=_DIGEST_CONTEXT).digest(_DIGEST_BYTES) for text in self.private_texts
         ]

@@ -2,8 +2,8 @@
 
 A *half-width* h satisfies P(|noise| ≤ h) ≥ 95 %, so that the interval of ±h around the released
 number contains the true number with this probability, whatever the data. h depends only on the
-public calibration and question; the interval is post-processing of the released number. The h of a sum
-of few draws is exact, and that of other noise is never too small. Proofs: docs/noise.md, "Confidence
+public calibration and question; the interval is post-processing of the released number. For a sum of
+few draws h is the least one, for other noise it may be larger than necessary. Proofs: docs/noise.md, "Confidence
 intervals".
 """
 

@@ -31,7 +31,7 @@ _ROUNDING = 1.0 + 1e-10
 _SPECIAL_ROUNDING = 1.0 + 1e-6
 """Margin for special functions, whose last digits are not guaranteed."""
 _MOST_TERMS = 1 << 18
-"""Most values of a noise that are summed up to make α one step smaller."""
+"""Maximum number of values of a noise that are summed up to make α one step smaller."""
 
 
 def part_failure(beta: float, parts: int) -> float:
@@ -141,7 +141,7 @@ def exponential_reach(rate: float, candidates: int, beta: float) -> int:
 
 
 MOST_EXACT_TERMS = 512
-"""Most draws of a sum whose tail is exact; the tail of more draws is Chernoff's bound."""
+"""Maximum number of draws of a sum whose tail is exact; the tail of more draws is Chernoff's bound."""
 
 SUM_ROUNDING = 1.0 + 1e-9
 """Margin above the rounding errors of a bound."""

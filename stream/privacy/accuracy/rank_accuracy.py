@@ -33,7 +33,7 @@ DRAW_BITS: Final = 192
 """Weights of draws are integers; the best value's weight is 2^192."""
 
 MOST_STEPS: Final = 1 << 18
-"""Most weights on each side of a quantile; a smaller rate would need more."""
+"""Maximum number of weights on each side of a quantile; a smaller rate would need more."""
 
 
 def draw_steps(rate: Fraction) -> int:

@@ -222,9 +222,9 @@ def realised_cost(
     *,
     uneven: bool = False,
 ) -> Cost:
-    """Return an upper bound of what a stream has spent; NO_COST before the first answer.
+    """Return an upper bound of a stream's spent cost; NO_COST before the first answer.
 
-    The ``tops`` charged answers have cost ``surplus`` parts more than as many ordinary charges.
+    The ``tops`` charged answers have cost ``surplus`` parts more than one ordinary charge each.
     ε adds up by basic composition, and so does the (ε, δ) of unknown groups. ρ counts in full, as does
     an (ε, δ) by optimal composition. An extension counts as soon as it may have been used.
     """

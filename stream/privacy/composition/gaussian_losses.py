@@ -24,7 +24,7 @@ from typing import Final
 from stream.optional_packages import optimize, special
 
 LEAST_VARIANCE: Final = 3
-"""Noise of a smaller variance is not composed: T/(σ² − T) would be too loose."""
+"""Noise of a smaller variance is not composed, because T/(σ² − T) would be too loose."""
 SMOOTHINGS: Final = (
     (Fraction(1, 4), Decimal("0.0144")),
     (Fraction(1, 2), Decimal("1.04e-4")),
@@ -49,7 +49,7 @@ _LARGEST_LOG: Final = 60.0
 class GaussianNumbers:
     """``count`` numbers with noise of one variance and ℓ₂ sensitivity √``squared`` each.
 
-    ``squared`` is 0 for numbers whose sensitivity another entry contains: they only add noise.
+    ``squared`` is 0 for numbers whose sensitivity is part of another entry; they only add noise.
     """
 
     count: int
@@ -122,7 +122,7 @@ def least_noise_factor(shape: Sequence[GaussianNumbers], epsilon: Fraction, delt
 
 @lru_cache(maxsize=4096)
 def rough_epsilon(precision: float, delta: float) -> float:
-    """Return an approximate ε at δ, that of continuous Gaussian noise; planners search with it."""
+    """Return the ε of continuous Gaussian noise at δ, an approximation with which planners search."""
     half, root = 0.5 * precision, math.sqrt(precision)
 
     def excess(epsilon: float) -> float:

@@ -31,7 +31,7 @@ _Number = TypeVar("_Number", Fraction, float)
 def top_number_rate(calibration: SparseVectorCalibration) -> float:
     """Return the noise rate of a ⊤'s number: ε3/(cΔ) per step.
 
-    c is the cutoff, or 1 if each ⊤ ends a round. The rate is 0 if numbers have no noise of their own.
+    c is the cutoff, or 1 if each ⊤ ends a round. The rate is 0 if numbers have no separate noise.
     """
     tops = 1 if calibration.fresh_threshold else calibration.cutoff
     return calibration.epsilon_answer / (tops * calibration.sensitivity_steps)
@@ -198,7 +198,7 @@ def _list_estimate_noise(
 
     One person changes ``marginal_sensitivity`` cells of a marginal by 1 each. The precision
     (1/variance) of a ⊤ is divided between its marginal and the number published with it; the number's
-    variance is at least that of the cells.
+    variance is at least the variance of the cells.
     """
     if calibration.noise == "laplace":
         return (), ()
@@ -226,7 +226,7 @@ def _sparse_vector_losses(calibration: SparseVectorCalibration) -> Losses:
     if calibration.fresh_threshold:
         whole = threshold + per_tops
         return Losses(((calibration.cutoff, whole),), Fraction(0), whole, loss_while_open=threshold)
-    # Monotone queries save ε only on the planned ⊤s, not on those of extensions.
+    # Monotone queries save ε only on the planned ⊤s, not on the ⊤s of extensions.
     beyond = (query + Fraction(calibration.epsilon_answer)) / calibration.cutoff
     return Losses(((1, threshold + per_tops),), threshold, per_tops / calibration.cutoff, loss_beyond_plan=beyond)
 

@@ -64,7 +64,7 @@ def _add_terms(
     ratios: Iterable[tuple[Decimal | int, Decimal | int]],
     kept_ratio: Decimal,
 ) -> Decimal:
-    """Add the terms on one side of the largest; ``ratios`` are those of successive weights."""
+    """Add the terms on one side of the largest; ``ratios`` has the ratios of successive weights."""
     before = weight * (1 - kept)
     for numerator, denominator in ratios:
         weight = weight * numerator / denominator

@@ -260,7 +260,7 @@ def _shared_totals(answered: int, tops: int, surplus: int, extensions: int, sett
 
 
 MAX_EXTENSIONS = 100
-"""Most extensions of a stream: its definition lists them all."""
+"""Maximum number of extensions of a stream, because its definition lists them all."""
 
 
 def plan_extension(

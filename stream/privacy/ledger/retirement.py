@@ -73,7 +73,7 @@ class NameDigests:
 
 
 MAX_RETIRED_PER_STEP: Final = 500
-"""Most streams that are retired in one step."""
+"""Maximum number of streams that are retired in one step."""
 
 
 class EndedStreams:

@@ -58,9 +58,9 @@ WHOLE_CELLS: Final = 1 << 15
 _THRESHOLD_BYTES: Final = 16
 _FIRST_BLOCK: Final = 32
 _FREE_ANSWER_BYTES: Final = 32 << 20
-"""Most bytes of cached answers that no measurement has changed; evicted ones are computed again."""
+"""Maximum number of bytes of cached answers that no measurement has changed; evicted ones are computed again."""
 _KEPT_BOUNDS: Final = 1 << 12
-"""Most error bounds in each cache, and at most as many older ones."""
+"""Number of recent error bounds in each cache; up to the same number of older ones may be kept."""
 _BYTES_PER_BOUND: Final = 512
 _REFUSALS: Final = ("refused", "limited")
 
@@ -206,7 +206,7 @@ class Estimator:
         the first ⊤ of a block, the rest is decided again. Blocks grow until a ⊤ occurs.
 
         ``opening_charged`` is False until an answer has been charged for the opening; until then no refusal
-        depends on what the opening chose.
+        depends on the choices of the opening.
         """
         requested_errors, limits = requested_errors or {}, limits or {}
         self._complete_opening()

@@ -162,7 +162,7 @@ class CoveringMarginal:
 
 
 _KEPT_INDICES: Final = 1 << 13
-"""Most indices of measurements in each cache of sets of attributes, and at most as many older ones."""
+"""Number of recent sets of attributes in each cache; up to the same number of older ones may be kept."""
 _BYTES_PER_INDEX: Final = 256
 _BYTES_PER_MEASUREMENT: Final = 2048
 

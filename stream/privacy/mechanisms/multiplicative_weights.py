@@ -209,7 +209,7 @@ class TensorHypothesis:
 
     @property
     def nbytes(self) -> int:
-        """Most memory between two calls: log-weights, p̂ and marginals."""
+        """Largest memory in bytes between two calls: log-weights, p̂ and marginals."""
         return (2 + _MARGINAL_BUDGET) * self._log_weights.nbytes
 
     def estimate_answers(self, questions: Sequence[TensorQuestion], rows: int) -> IntegerArray:

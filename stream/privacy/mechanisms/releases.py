@@ -1,7 +1,7 @@
 """Releases that are charged once: noisy cells and random projections of a histogram.
 
-The noise of a cell is derived from the cell alone, so that a cell that is computed by itself at any
-time equals this cell in the whole release. Privacy: docs/proofs/histogram.md,
+The noise of a cell is derived from the cell alone. So a cell that is computed separately, at any time,
+equals this cell in the whole release. Privacy: docs/proofs/histogram.md,
 docs/proofs/lazy-histogram.md and docs/proofs/sparse-project.md.
 """
 
@@ -46,7 +46,7 @@ Bits = npt.NDArray[np.uint8]
 
 _CONTEXT = "sotto 2026 projection matrix v1"
 _ROWS_AT_ONCE = 255
-"""Most bits whose sum fits one byte."""
+"""Maximum number of bits whose sum fits one byte."""
 
 
 def matrix_seed(incarnation: str) -> bytes:

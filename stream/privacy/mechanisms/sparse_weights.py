@@ -89,7 +89,7 @@ class SparseHypothesis:
         self._shares = None
 
     def _current_shares(self) -> dict[Cell, int]:
-        """Return the shares of named cells; ``_other_share`` is that of each other cell."""
+        """Return the shares of named cells; ``_other_share`` is the share of each other cell."""
         if self._shares is None:
             with localcontext(_ARITHMETIC):
                 others = Decimal(self._universe - len(self._weights))

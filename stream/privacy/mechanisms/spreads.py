@@ -2,7 +2,7 @@
 
 The codes 0 … h of an attribute become y = 2·code − h, from −h to h. The numbers are the count N,
 S = Σ y and Z = Σ (2y² − h²); one row changes them by at most 1, h and h². The variance of y is
-(Z/N + h²)/2 − (S/N)², and that of the codes a quarter of it (docs/proofs/quantiles.md).
+(Z/N + h²)/2 − (S/N)²; the variance of the codes is a quarter of it (docs/proofs/quantiles.md).
 """
 
 from __future__ import annotations
@@ -16,19 +16,22 @@ if TYPE_CHECKING:
     import numpy.typing as npt
 
 NUMBERS: Final = 3
-"""Numbers of one variance: the count and two sums."""
+"""Number of numbers for one variance: the count and two sums."""
 
 _LOW_BITS: Final = 20
 
 
 def row_sensitivities(size: int) -> tuple[int, int, int]:
-    """Return the most by which one row changes each number; 1 for a single value, as noise needs a scale."""
+    """Return the most by which one row changes each number, and at least 1, as noise needs a scale."""
     most = max(1, size - 1)
     return 1, most, most * most
 
 
 def person_sensitivities(size: int, *, replaced: bool) -> tuple[int, int, int]:
-    """Return the most by which one person changes each number, per row; a replaced row moves a sum twice."""
+    """Return the most by which one person changes each number, per row.
+
+    Replacing a row may move a sum by twice its sensitivity.
+    """
     count, total, squared = row_sensitivities(size)
     return (count, 2 * total, 2 * squared) if replaced else (count, total, squared)
 
@@ -45,9 +48,10 @@ def compute_moments(counts: npt.NDArray[np.int64]) -> tuple[int, int, int]:
 
 
 def variance_of(numbers: Sequence[float], reaches: Sequence[float], size: int) -> tuple[float, float, float]:
-    """Return the variance of the codes and the range in which it lies if no number is wrong by more than its reach.
+    """Return the variance of the codes, and the range in which the true variance lies.
 
-    ``numbers`` are noisy. If the range is not limited by them, it is that of all tables.
+    ``numbers`` are noisy, and the range holds if none is wrong by more than its reach. If they do not
+    limit the range, it is the range of all tables.
     """
     most = float(size - 1)
     (count, total, squared), (count_reach, total_reach, squared_reach) = numbers, reaches

@@ -64,7 +64,7 @@ class Weighting:
     indexes: IntegerArray
     weights: IntegerArray
     indexes_cumulative_sums: bool = True
-    """Whether ``indexes`` are those of cumulative sums; otherwise they are those of cells."""
+    """Whether ``indexes`` are indexes of cumulative sums; otherwise they are indexes of cells."""
 
     def weighted_sum(self, cells: TensorCells) -> int:
         """Return the exact weighted sum."""

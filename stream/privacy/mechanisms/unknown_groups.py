@@ -22,9 +22,9 @@ IntegerArray = npt.NDArray[np.int64]
 NO_ROW: Final = 0
 
 _NUMBERS: Final = 3
-"""Numbers of a group in an answer: its count and the ends of its interval."""
+"""Number of numbers for a group in an answer: its count and the ends of its interval."""
 _SIGNS: Final = 4
-"""Most characters of such a number besides the digits of the count: one more digit, and signs around it."""
+"""Maximum number of characters of such a number besides the digits of the count: one more digit, and signs around it."""
 
 
 _NUMBERS_BYTES: Final = 64

@@ -25,7 +25,7 @@ KEY_BYTES = 32
 COMMAND_TIMEOUT = 60.0
 """Seconds that a command may take to print the key."""
 MAX_KEYS = 64
-"""Most keys that one service holds."""
+"""Maximum number of keys that one service holds."""
 _ID_CONTEXT = "sotto 2026 noise key id v1"
 
 

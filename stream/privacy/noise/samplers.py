@@ -12,9 +12,9 @@ is the sign; a binary search compares the other 127 bits with the cumulative pro
 in fixed point. The work depends on σ² alone, never on the outcome. (The low 64 bits are read only
 if the high ones tie with an entry, which has probability 2⁻⁶³ per entry.)
 
-Wide noise is a sum x + 512·y of two such draws, where y may be such a sum again. Its probabilities
-are those of one discrete Gaussian within one part in 2⁷⁴ at every integer (proof in docs/noise.md),
-and no table has more than 2¹⁵ entries.
+Wide noise is a sum x + 512·y of two such draws, where y may again be a sum. At every integer its
+probability differs by at most one part in 2⁷⁴ from one discrete Gaussian (proof in docs/noise.md), and
+no table has more than 2¹⁵ entries.
 """
 
 from __future__ import annotations
@@ -48,10 +48,10 @@ distance at most twice as large. The bound also holds for Gaussian noise that is
 """
 
 LowWords = Callable[[int], Words]
-"""Returns the low words of a row, given its number; called only on a tie."""
+"""Returns the low words of a row with this number; called only on a tie."""
 
 MAX_DIGITS: Final = 52
-"""Most binary digits of a draw."""
+"""Maximum number of binary digits of a draw."""
 TAIL_BITS: Final = 62
 """Geometric noise is cut off at a tail of probability at most 2⁻⁶²."""
 LARGEST_VARIANCE: Final = 1 << (2 * (MAX_DIGITS - 4) + 1)

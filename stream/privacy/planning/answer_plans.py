@@ -36,7 +36,7 @@ _ROUNDING = 1.0 + 1e-10
 """Margin above the rounding errors of a few operations."""
 
 _TWO_NUMBERS = 2
-"""Most numbers of an answer about a table that one row changes: those of a quotient, or two groups."""
+"""Maximum number of numbers of an answer that one row of a table changes: two of a quotient, or of two groups."""
 
 
 def plan_calibrations(spec: StreamSpec, facts: SourceFacts) -> tuple[AnswersCalibration, ...]:
@@ -201,7 +201,7 @@ def ratio_interval(
     """Return an estimate of a quotient and the estimate's error bound.
 
     ``numerator`` and ``denominator`` are noisy numbers with their error bounds, and ``bounds`` is
-    the public range of the true quotient. The result's bound holds whenever those of both numbers
+    the public range of the true quotient. The result's bound holds if the bounds of both numbers
     hold. If these exclude no part of the range and the noisy quotient is outside the range, the
     estimate is the middle of the range. The two numbers share ε0 equally: their bounds are
     ``alpha_for`` with twice the sensitivity and two values.
@@ -240,7 +240,7 @@ def _estimate_within(
 def rates_reach(calibration: AnswersCalibration, sensitivity_steps: int, rates: int, moved: int) -> float:
     """Bound |(1 − p)·X − p·Y| for each of ``rates`` rates p.
 
-    X is the noise of the hits and Y that of the misses. The bound holds for all rates of the answer
+    X is the noise of the hits and Y the noise of the misses. The bound holds for all rates of the answer
     together, and for all answers with probability 1 − β. With Laplace noise, the tail of this
     difference is no heavier than that of one number, up to rounding by one step.
     """

@@ -269,7 +269,7 @@ def _typical_share(mechanism: Pmw, warm_start: Opening, order: Order, sizes: Seq
 
 
 def resolve_warm_start(mechanism: Pmw, sizes: Sequence[int]) -> Opening:
-    """Choose what the opening measures: the number of attributes of each marginal, or ``workload``."""
+    """Choose the opening's measurements: the number of attributes of each marginal, or ``workload``."""
     if mechanism.warm_start != "auto":
         return mechanism.warm_start
     if mechanism.workload != "pairs":

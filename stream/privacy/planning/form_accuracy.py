@@ -81,7 +81,7 @@ class PlanGoal:
     ``fields`` are further fields of mechanisms; each is used for the mechanisms that have it.
     ``group_by`` holds the positions of the grouped attributes in ``facts.sizes``; it is empty if
     any grouping may be asked. ``summed`` holds the attributes of sums and means, and ``ranked``
-    those of quantiles; both are empty if their ranges are unknown. ``q`` is the quantile.
+    the attributes of quantiles; both are empty if their ranges are unknown. ``q`` is the quantile.
     """
 
     form: Form
@@ -167,7 +167,7 @@ def listed_groups(goal: PlanGoal) -> ListedGroups:
 
 
 _QUOTIENT_NUMBERS = 2
-"""Numbers of a quotient: they share ε, so that each has twice the noise."""
+"""Number of noisy numbers of a quotient, which share ε."""
 
 
 def form_alpha(  # noqa: PLR0911 - one for each form

@@ -53,7 +53,7 @@ _UNBOUNDED_DISTANCE = math.log(64.0)
 
 
 def promised_alpha(calibration: Calibration) -> float:
-    """Return the error bound of a stream's decisions or that of its numbers, whichever is larger."""
+    """Return the larger one of the error bounds of a stream's decisions and numbers."""
     if isinstance(calibration, SparseVectorCalibration):
         return max(calibration.alpha, calibration.answer_alpha)
     return calibration.alpha
@@ -184,9 +184,9 @@ def _find_boundary(
     above: float | None = None
     point, slope = min(max(start, least), largest), 1.0
     before: tuple[float, float] | None = None
-    turn = 0
+    iteration = 0
     while True:
-        turn += 1
+        iteration += 1
         error = error_at(point)
         past = error > alpha if rising else error <= alpha
         distance = abs(math.log(error / alpha)) if 0.0 < error < math.inf else _UNBOUNDED_DISTANCE
@@ -205,7 +205,7 @@ def _find_boundary(
         # Overshoot slightly, so that the next point lies on the other side.
         guess = point * math.exp(signed / slope + math.copysign(0.4 * TOLERANCE, signed))
         low, high = below or least, above or largest
-        if below is not None and above is not None and (turn % 3 == 0 or not low < guess < high):
+        if below is not None and above is not None and (iteration % 3 == 0 or not low < guess < high):
             guess = math.sqrt(low * high)
         point = min(max(guess, least), largest)
         if whole:

@@ -200,7 +200,10 @@ def require_fit(scale: float, remedy: str, grid: float | None = None) -> None:
 
 @dataclass(frozen=True, slots=True)
 class PlanInputs:
-    """The inputs of a plan; the error of numbers may be ``answer_ratio`` times that of decisions."""
+    """The inputs of a plan.
+
+    The error of numbers may be ``answer_ratio`` times the error of decisions.
+    """
 
     cutoff: int
     monotone: bool
@@ -220,7 +223,7 @@ def plan_textbook(inputs: PlanInputs) -> SparseVectorCalibration:
     The noise scale is σ for the threshold and 2σ for queries. σ is 2c/ε, or √(32 c ln(1/δ))/ε if
     that is smaller and optimal composition confirms (ε, δ). ``alpha`` is 4σ(ln k + ln(2c/β))Δ
     (Theorems 2 and 4), or the exact error if a coarse grid makes this larger. Monotonicity is not
-    used. Numbers with noise of their own take 1/9 of ε with δ = 0; otherwise 1/(√512 + 1) of ε, and
+    used. Numbers with separate noise take 1/9 of ε with δ = 0; otherwise 1/(√512 + 1) of ε, and
     σ has ln(2/δ). Then α is 4σ(ln k + ln(4c/β))Δ (Dwork & Roth 2014, Algorithm 3, Theorem 3.28).
     """
     cutoff, fresh = inputs.cutoff, inputs.numbers == "fresh"

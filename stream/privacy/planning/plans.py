@@ -85,7 +85,7 @@ def plan_sparse_vectors(
 ) -> tuple[SparseVectorCalibration, ...]:
     """Return every calibration that applies, the simplest first.
 
-    ``parameters`` are the other fields of ``PlanInputs``. All calibrations have δ = 0 but that of
+    ``parameters`` are the other fields of ``PlanInputs``. All calibrations have δ = 0, except the one of
     ``plan_one_sided_rounds``, and the textbook's if its formula for δ > 0 is sound and has the smaller
     error. A calibration is omitted if its noise does not fit 52 binary digits of grid steps.
     """

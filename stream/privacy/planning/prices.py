@@ -38,7 +38,7 @@ class Price:
 
 
 def takes_alpha(calibration: Calibration) -> bool:
-    """Return True if a question may request an error, and so have a price of its own."""
+    """Return True if a question may request an error, and so have a separate price."""
     return isinstance(calibration, EstimateCalibration | AnswersCalibration) and is_pure(calibration)
 
 

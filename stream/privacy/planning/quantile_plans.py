@@ -30,7 +30,7 @@ VALUES_PER_SQUARE: Final = 12
 """With m quantiles, all values are counted if there are at most 12·m², otherwise m are drawn."""
 
 MOST_WEIGHTS: Final = 1 << 21
-"""Most weights of all draws of one answer."""
+"""Maximum number of weights of all draws of one answer."""
 
 LARGEST_DENOMINATOR: Final = 1_000_000
 """Largest denominator of q: q has at most six decimal digits."""

@@ -65,7 +65,7 @@ def plan_calibrations(spec: StreamSpec, facts: SourceFacts) -> tuple[ReleaseCali
         case SparseProject() as mechanism:
             return _sparse_project(spec, facts, mechanism)
         case _:
-            raise TypeError(f"{spec.mechanism.kind} releases nothing of a table at once")
+            raise TypeError(f"{spec.mechanism.kind} has no release of a table")
 
 
 def theorem_projections(rows: int, sparsity: int, queries: int, beta: float) -> int:
@@ -196,7 +196,7 @@ def answer_alpha(calibration: RunningCountCalibration, nodes: int) -> float:
 
 
 def _count_numbers(calibration: RunningCountCalibration) -> int:
-    """Count the numbers of all answers; with texts, those of as many as there may be."""
+    """Return the most numbers in all answers; with texts, for the largest number of texts."""
     texts = 1 if calibration.most_bytes is None else most_texts_within(calibration.most_bytes)
     return calibration.expected_queries * texts
 

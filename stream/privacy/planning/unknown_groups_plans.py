@@ -218,7 +218,7 @@ def tail_probability(rate: Fraction, at_least: int) -> Decimal:
 
 @lru_cache(maxsize=1024)
 def least_threshold(rate: Fraction, rows: int, delta: Fraction, share: Fraction = Fraction(0)) -> int:
-    """Return the least T such that a person with this many rows is revealed with at most δ.
+    """Return the least T at which a person with ``rows`` rows is revealed with at most δ.
 
     Besides, −ln(1 − p) ≤ rate·(a − share) holds for a text that only one person has, in a rows, and
     that is released with probability p. So its release costs no more ε than its rows. ``share`` is

@@ -13,17 +13,17 @@ from schemas import UnknownGroupsCalibration
 from stream.privacy.noise import TwoSidedGeometric, sampler
 
 MOST_WINDOW_BYTES: Final = 600 * 1024
-"""Most bytes of a window's texts, by ``text_size``; a record of the topic ``queries`` holds them."""
+"""Maximum number of bytes of a window's texts, by ``text_size``; a record of the topic ``queries`` holds them."""
 TEXT_OVERHEAD: Final = 12
 """Bytes of a text's count and lengths in a record."""
 SIZE_SHARE: Final = Fraction(9, 10)
 """The rate of the test for one text, as a part of the rate of a count's noise."""
 DELTA_SHARE: Final = Fraction(1, 16)
-"""The part of δ for windows that are too large although the test finds them small enough."""
+"""The part of δ for the case that the test finds a too large window small enough."""
 
 
 def text_size(text: bytes) -> int:
-    """Return what a text adds to the size of its window; its count has no effect."""
+    """Return the bytes that a text adds to the size of its window, whatever its count."""
     return len(text) + TEXT_OVERHEAD
 
 

@@ -34,7 +34,7 @@ _SINGLES, _CHOICES = 0.25, 0.2
 """Parts of ``START_SHARE`` for single attributes and for choices; the rest measures chosen sets."""
 MOST_SETS = 256
 MOST_CELLS = 1 << 21
-"""Most cells of all sets of a workload together, because each round reads all of them."""
+"""Maximum number of cells of all sets of a workload together, because each round reads all of them."""
 _ROUND_ROWS = 8.5
 """A k-th set lowers the errors from 8.5·k²·√cells/ε rows on, with the number of cells of the median set."""
 _SHARE_TO_MEASURE_ALL = 0.75
@@ -75,7 +75,7 @@ class WorkloadStart:
 
     @property
     def fields(self) -> dict[str, Any]:
-        """The fields of the calibration, apart from those of single attributes."""
+        """The fields of the calibration, without the ones about single attributes."""
         return {
             "warm_start": "workload",
             "rounds": self.rounds,
@@ -169,7 +169,7 @@ def mean_noise(law: Symmetric) -> float:
 def expected_sets(mechanism: Pmw, sizes: Sequence[int]) -> ExpectedSets:
     """Return the sets of one, two and three attributes over which typical errors are means.
 
-    They are those of a given workload, or else all sets, thinned out evenly if there are many.
+    If the mechanism has no workload, they are all sets or, if these are many, evenly spaced ones.
     """
     given: tuple[Axes, ...] = ()
     if not isinstance(mechanism.workload, str):
@@ -187,7 +187,7 @@ def expected_sets(mechanism: Pmw, sizes: Sequence[int]) -> ExpectedSets:
 
 
 def compared_orders(measured: int, sets: ExpectedSets) -> tuple[int, ...]:
-    """Return the orders above that of the warm start, whose typical error needs the table."""
+    """Return the orders above the warm start's order; their typical errors need the table."""
     return tuple(order for order in sets if order > measured)
 
 

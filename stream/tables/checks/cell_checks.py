@@ -21,7 +21,7 @@ from stream.tables.encoding import CodeArray, Mask, as_numbers, as_text, encode
 
 SHOWN_VALUES: Final = 5
 MAX_VALUES: Final = 10_000
-"""Most distinct values that are counted; if there are more, the rarer half is dropped."""
+"""Maximum number of distinct values that are counted; if there are more, the rarer half is dropped."""
 
 _SHOWN_LENGTH: Final = 60
 

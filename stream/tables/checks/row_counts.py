@@ -75,7 +75,7 @@ def count_people(file: TableScan, column: str, rows: int, bound: int = 1) -> Per
     names. Among a hundred million people, two have the same digest with a probability of 0.03 %.
     """
     passes = -(-rows // _ROWS_PER_PASS)
-    people = most_rows = several = somebody = alike = 0
+    people = most_rows = several = named_rows = alike = 0
     examples: list[int] = []
     contributions = [bound << step for step in range(_MAX_DOUBLINGS)]
     left_out = [0] * _MAX_DOUBLINGS
@@ -92,7 +92,7 @@ def count_people(file: TableScan, column: str, rows: int, bound: int = 1) -> Per
             for larger, beyond in zip(contributions, left_out, strict=True)
         ]
         several += int((rows_of > 1).sum())
-        somebody += int(rows_of.sum())
+        named_rows += int(rows_of.sum())
     return PersonRows(
         column=column,
         people=people,
@@ -100,8 +100,8 @@ def count_people(file: TableScan, column: str, rows: int, bound: int = 1) -> Per
         with_several=several,
         contribution=bound,
         rows_beyond=left_out[0],
-        rows_without=rows - somebody,
-        bounds=_bounds(contributions, left_out, somebody, most_rows),
+        rows_without=rows - named_rows,
+        bounds=_bounds(contributions, left_out, named_rows, most_rows),
         alike=alike,
         spellings=_spellings(file, column, examples) if examples else (),
     )
@@ -133,8 +133,8 @@ def _count_names(file: TableScan, column: str, part: int, parts: int) -> pl.Data
 
 def _present_names(column: str, cells: pl.Series) -> pl.Series:
     """Return the names of rows with a person."""
-    texts, nobody = person_names(column, cells)
-    return texts.filter(pl.Series(~nobody))
+    texts, is_unnamed = person_names(column, cells)
+    return texts.filter(pl.Series(~is_unnamed))
 
 
 def _fold(names: pl.Series) -> pl.Series:

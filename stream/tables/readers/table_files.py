@@ -21,9 +21,9 @@ from schemas import Address
 from stream.tables.table_errors import DataError, UnreadableError
 
 MAX_FILES: Final = 10_000
-"""Most files of one table."""
+"""Maximum number of files of one table."""
 MAX_LISTED_FILES: Final = 100_000
-"""Most files, and local folders, that are searched."""
+"""Maximum number of files and local folders that are searched."""
 
 CHANGED_WHILE_READ: Final = "changed while it was read"
 
@@ -85,7 +85,7 @@ class Scope:
 
     @property
     def depth(self) -> int | None:
-        """Most levels of folders to search below ``folder``; None if unlimited."""
+        """Maximum number of levels of folders to search below ``folder``; None if unlimited."""
         return None if _ANY_FOLDERS in self.pattern else len(self.pattern)
 
     @property

@@ -70,10 +70,10 @@ class ReadingLimits:
     """Folders and addresses of tables, at any depth; if empty, no table is read."""
 
     table_bytes: int
-    """Most bytes of a table's codes in a service."""
+    """Maximum number of bytes of a table's codes in a service."""
 
     reading_bytes: int
-    """Most bytes of a table's files, and of the memory for reading it."""
+    """Maximum number of bytes of a table's files, and of the memory for reading it."""
 
     seconds: float
     """Longest time for reading a table."""
