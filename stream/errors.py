@@ -99,14 +99,14 @@ class Exhausted(Halted):
     """
 
 
-class _UnansweredError(SottoError):
+class _PartialResultsError(SottoError):
     def __init__(self, message: str, unanswered: Sequence[Query] = (), results: Sequence[Answer] = ()) -> None:
         super().__init__(message)
         self.unanswered = tuple(unanswered)
         self.results = results
 
 
-class Timeout(_UnansweredError, TimeoutError):
+class Timeout(_PartialResultsError, TimeoutError):
     """No answer or receipt arrived in time; an answer may still arrive and be charged.
 
     ``unanswered`` has the questions without answer, and ``results`` the answers to the others.
@@ -131,7 +131,7 @@ class Unknown(SottoError, LookupError):
     """
 
 
-class Invalid(_UnansweredError, ValueError):
+class Invalid(_PartialResultsError, ValueError):
     """An argument does not fit the contract; the message names the field.
 
     If one of many questions is invalid, ``results`` has the answers to the questions before it, and
@@ -146,7 +146,7 @@ class Invalid(_UnansweredError, ValueError):
     """
 
 
-class Unreachable(_UnansweredError, ConnectionError):
+class Unreachable(_PartialResultsError, ConnectionError):
     """Kafka cannot be reached, or has no topics of this installation.
 
     ``unanswered`` has the pending questions, whose answers may still arrive and be charged;

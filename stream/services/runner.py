@@ -158,7 +158,7 @@ def _build_service(
         from stream.services.feed_service import FeedService  # noqa: PLC0415  (imports of the other roles are slow)
 
         return FeedService(settings, topics, health)
-    from stream.services.keyed_services import build_budget_engine, build_worker_engine  # noqa: PLC0415
+    from stream.services.noise_key_services import build_budget_engine, build_worker_engine  # noqa: PLC0415
 
     if key is None:
         raise ValueError(f"a {role} needs the noise key")

@@ -17,7 +17,7 @@ from stream.kafka.broker.properties import free_port
 from stream.kafka.topics.creation import create_topics
 from stream.privacy.noise import NoiseKey
 from stream.processing.protocol import Outputs
-from stream.services.keyed_services import build_worker_engine
+from stream.services.noise_key_services import build_worker_engine
 from stream.services.processes import RoleName, Service
 from stream.settings import Settings
 from stream.worker import QueryProcessor

@@ -16,7 +16,7 @@ from stream.kafka.topics.creation import create_topics, require_topics
 from stream.kafka.topics.layouts import TopicsError, budget_group
 from stream.privacy.noise import NoiseKey
 from stream.processing.topic_names import partition_of
-from stream.services.keyed_services import build_worker_engine
+from stream.services.noise_key_services import build_worker_engine
 from stream.settings import Settings
 from tests.chaos.checker import check, committed
 from tests.conftest import StartService

@@ -27,7 +27,7 @@ from stream.kafka.client.security import admin_client
 from stream.kafka.topics.layouts import budget_group, worker_group
 from stream.privacy.noise import NoiseKey
 from stream.processing.topic_names import partition_of
-from stream.services.keyed_services import build_worker_engine
+from stream.services.noise_key_services import build_worker_engine
 from stream.services.processes import Service
 from stream.settings import Settings
 from stream.tracing import set_tracer_provider, span

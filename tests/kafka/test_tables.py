@@ -16,7 +16,7 @@ from schemas import Answer
 from sotto import AsyncClient, Refused
 from stream.engine.group_engine import Engine
 from stream.privacy.noise import NoiseKey
-from stream.services.keyed_services import build_budget_engine, build_worker_engine
+from stream.services.noise_key_services import build_budget_engine, build_worker_engine
 from stream.settings import Settings
 from stream.tables import GuardedReader, Rows
 from tests.builders import source, stream

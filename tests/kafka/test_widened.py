@@ -17,7 +17,7 @@ from stream.monitor.monitor_service import GroupWatch
 from stream.monitor.state.monitor_tables import MonitorTables
 from stream.privacy.noise import NoiseKey
 from stream.processing.topic_names import Topics, partition_of
-from stream.services.keyed_services import table_store
+from stream.services.noise_key_services import table_store
 from stream.settings import Settings
 from stream.worker import QueryProcessor
 from tests.builders import stream as stream_on

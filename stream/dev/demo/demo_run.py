@@ -24,7 +24,7 @@ from stream.dev.demo.demo_report import (
     sources,
     streams,
 )
-from stream.dev.demo.tour import tour
+from stream.dev.demo.mechanism_tour import tour
 from stream.kafka.broker.local_broker import LocalBroker, fetch_jars
 from stream.kafka.topics.creation import create_topics, delete_topics
 from stream.privacy.noise import NoiseKey
