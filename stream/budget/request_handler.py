@@ -63,7 +63,7 @@ Outcome = Literal["registered", "opened", "closing", "halted", "refused"]
 
 
 _ROW_COUNTS_KEPT: Final = 1 << 12
-_REFUSALS = (RefusedError, PlanError, AccuracyError, NoiseScaleError, DataError)
+_REFUSAL_ERRORS = (RefusedError, PlanError, AccuracyError, NoiseScaleError, DataError)
 """Errors that a request causes. After any other error the task fails and retries the request."""
 
 
@@ -104,7 +104,7 @@ class RequestHandler:
                 return earlier, written, key != receipt_key(request.request)
         try:
             receipt = self._apply(record, request, digest, outputs)
-        except _REFUSALS as error:
+        except _REFUSAL_ERRORS as error:
             asked, left = (error.asked, error.left) if isinstance(error, RefusedError) else (None, None)
             receipt = self._receipt(request, digest, "refused").model_copy(
                 update={"reason": str(error)[:1024], "asked": asked, "left": left},

@@ -27,7 +27,7 @@ def table_store(settings: Settings, key: NoiseKey, *, keeps_tables: bool = True)
         table_bytes=settings.table_bytes,
         reading_bytes=settings.table_reading_bytes,
         seconds=settings.table_reading_seconds,
-        names_causes=settings.table_causes,
+        reveals_causes=settings.table_causes,
     )
     reader = GuardedReader(limits)
     return TableStore.keyed_by(key, read=reader, stamp=reader.stamp, keeps_tables=keeps_tables)

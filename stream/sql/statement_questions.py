@@ -26,7 +26,7 @@ from schemas import (
 )
 from schemas.queries import STATISTICS
 from stream.formatting import did_you_mean
-from stream.privacy.mechanisms.spreads import NUMBERS, row_sensitivities
+from stream.privacy.mechanisms.spreads import NUMBERS_PER_VARIANCE, row_sensitivities
 from stream.privacy.noise import samplers
 from stream.questions.results import Group, groups_of
 from stream.sql.aggregates import AnswerColumn, StatementError, distinct_message
@@ -155,9 +155,10 @@ class StreamCheck:
         if (where := query.get("where")) is not None:
             first, end = codes_within(size, query[form], self._parser.parse(where))
             size = end - first
-        each = NUMBERS * self._source.contribution * (2 if self._source.neighbors == "replace" else 1)
+        each = NUMBERS_PER_VARIANCE * self._source.contribution * (2 if self._source.neighbors == "replace" else 1)
         return all(
-            samplers.noise_fits(self._calibration, each * width, NUMBERS) for width in row_sensitivities(size)
+            samplers.noise_fits(self._calibration, each * width, NUMBERS_PER_VARIANCE)
+            for width in row_sensitivities(size)
         )
 
     def _check_pmw(self, column: str, query: Mapping[str, Any], named: set[str], mechanism: Pmw) -> None:

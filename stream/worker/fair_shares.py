@@ -35,7 +35,7 @@ from schemas import (
 )
 from schemas.queries import STATISTICS
 from stream.caches import RecentCache
-from stream.privacy.mechanisms.estimator import WHOLE_CELLS
+from stream.privacy.mechanisms.estimator import MAX_CELLS_OF_ONE_ESTIMATE
 from stream.privacy.planning.window_texts import most_texts_within
 from stream.processing.dead_letters import BUSY, Rejection
 from stream.worker.families.family import TERMS_KEPT, Context, TableReleasedError
@@ -245,16 +245,16 @@ def _fit_work(
     cells = min(facts.universe, math.prod(named), MAX_UNIVERSE)
     # A question with a requested error may be measured alone, so that the next needs a new fit.
     served = 1 if alone else _QUESTIONS_PER_FIT
-    if facts.universe <= WHOLE_CELLS:
+    if facts.universe <= MAX_CELLS_OF_ONE_ESTIMATE:
         # All questions share one estimate of all cells, fitted at first and after each ⊤ (charge).
         fits = (calibration.cutoff + 1) / max(calibration.expected_queries, calibration.cutoff + 1)
         work = SMALL_FIT_WORK * facts.universe * (1.0 if alone else fits)
-    elif cells <= WHOLE_CELLS:
+    elif cells <= MAX_CELLS_OF_ONE_ESTIMATE:
         work = SMALL_FIT_WORK * cells / served
     else:
         work = LARGE_FIT_WORK * cells * max(1.0, len(named) / _LARGE_FIT_ATTRIBUTES)
     measured = (MARGINAL_WORK * cells + GROUPING_WORK * facts.rows * (1 + len(named))) / (
-        1 if cells > WHOLE_CELLS else served
+        1 if cells > MAX_CELLS_OF_ONE_ESTIMATE else served
     )
     text_key = cells * sum(TERM_WORK + COMPARISON_WORK * _count_comparisons(text) for text in texts)
     return work + measured + text_key + (LISTED_WORK * min(cells, MAX_CATEGORIES) if grouped else 0.0)

@@ -25,7 +25,7 @@ from stream.privacy.composition.losses import losses
 from stream.privacy.mechanisms import measurements
 from stream.privacy.mechanisms.estimate_questions import LinearQuestion
 from stream.privacy.mechanisms.estimator import Estimator
-from stream.privacy.mechanisms.measurements import Axes, OwnMeasurement, own_measurement
+from stream.privacy.mechanisms.measurements import Axes, SeparateMeasurement, separate_measurement
 from stream.privacy.mechanisms.tensor_sums import TensorCells
 from stream.privacy.noise import DrawRole, Sampler, Symmetric, block_words, sampler, stream_subkey
 from stream.privacy.noise.samplers import TwoSidedGeometric
@@ -239,11 +239,11 @@ def test_no_transcript_of_questions_of_any_price_loses_more_than_was_charged_for
 
 @pytest.mark.parametrize("replace", [False, True])
 def test_a_measurement_that_is_charged_too_little_is_found(replace: bool, monkeypatch: pytest.MonkeyPatch) -> None:
-    def fourfold(*given: Any, marginal: bool) -> OwnMeasurement:
-        own = own_measurement(*given, marginal=marginal)
-        return OwnMeasurement(sampler("two_sided", 4 * law_rate(own.law)), own.reach)
+    def fourfold(*given: Any, marginal: bool) -> SeparateMeasurement:
+        own = separate_measurement(*given, marginal=marginal)
+        return SeparateMeasurement(sampler("two_sided", 4 * law_rate(own.law)), own.reach)
 
-    monkeypatch.setattr(measurements, "own_measurement", fourfold)
+    monkeypatch.setattr(measurements, "separate_measurement", fourfold)
     assert any(excess > 0.01 for excess, _ in excesses(plan(replace=replace), replace=replace))
 
 

@@ -103,20 +103,23 @@ def bounded_half_width(law: Symmetric, terms: int, largest: int, miss: float = M
     return math.ceil(largest * sum_alpha(law, terms, 1, miss, whole=False))
 
 
-def ratio_bounds(top: NoisyNumber, bottom: NoisyNumber, low: float, high: float) -> tuple[float, float]:
+def ratio_bounds(numerator: NoisyNumber, denominator: NoisyNumber, low: float, high: float) -> tuple[float, float]:
     """Return the 95 % confidence interval of a quotient that lies from ``low`` to ``high``.
 
-    By Fieller's theorem (1954): if r is the true quotient, then top − r·bottom is noise alone, the
+    By Fieller's theorem (1954): if r is the true quotient, then numerator − r·denominator is noise alone, the
     difference of two independent draws. The interval has every r for which this noise has a tail of
     more than 5 %. If the denominator is within its own noise, every r may be possible.
     """
 
     def is_possible(r: float) -> bool:
-        return _difference_tail(top.law, bottom.law, r, abs(top.number - r * bottom.number)) > MISS_PROBABILITY
+        return (
+            _difference_tail(numerator.law, denominator.law, r, abs(numerator.number - r * denominator.number))
+            > MISS_PROBABILITY
+        )
 
-    if bottom.number <= _denominator_half_width(top.law, bottom.law):
+    if denominator.number <= _denominator_half_width(numerator.law, denominator.law):
         return low, high
-    middle = min(max(top.number / bottom.number, low), high)
+    middle = min(max(numerator.number / denominator.number, low), high)
     if not is_possible(middle):
         # The quotient is outside the range, so only the nearest end of the range is plausible.
         return middle, middle

@@ -177,12 +177,12 @@ LARGEST_NUMBER = Decimal(10**15)
 LEAST_REACH = Decimal(10**9)
 """A grid with a smaller range requires a declared range."""
 
-_exact = Context(prec=120, traps=[Inexact])
+_exact_context = Context(prec=120, traps=[Inexact])
 
 
 def largest_value(grid: float) -> Decimal:
     """Return the largest absolute value on a grid."""
-    return _exact.multiply(shortest_decimal(grid), Decimal(MAX_STEPS))
+    return _exact_context.multiply(shortest_decimal(grid), Decimal(MAX_STEPS))
 
 
 def clamping_range(grid: float, minimum: float | None, maximum: float | None) -> tuple[Decimal, Decimal]:

@@ -52,14 +52,14 @@ from stream.privacy.planning.workload_plans import ExpectedSets
 
 IntegerArray = npt.NDArray[np.int64]
 
-WHOLE_CELLS: Final = 1 << 15
+MAX_CELLS_OF_ONE_ESTIMATE: Final = 1 << 15
 """If all attributes have at most this many cells together, one estimate serves all questions."""
 
 _THRESHOLD_BYTES: Final = 16
 _FIRST_BLOCK: Final = 32
-_FREE_ANSWER_BYTES: Final = 32 << 20
+_FREE_ANSWER_CACHE_BYTES: Final = 32 << 20
 """Maximum number of bytes of cached answers that no measurement has changed; evicted ones are computed again."""
-_KEPT_BOUNDS: Final = 1 << 12
+_MAX_CACHED_BOUNDS: Final = 1 << 12
 """Number of recent error bounds in each cache; up to the same number of older ones may be kept."""
 _BYTES_PER_BOUND: Final = 512
 _REFUSALS: Final = ("refused", "limited")
@@ -138,13 +138,15 @@ class Estimator:
         self._measured = Measurements(self.sizes, self.calibration, self.private, self.draws, self.memory)
         self._has_workload = self.calibration.warm_start == "workload"
         # A fit to many pairs of attributes that depend strongly on each other is slow.
-        self._uses_one_estimate = math.prod(self.sizes) <= WHOLE_CELLS and not self._has_workload
+        self._uses_one_estimate = math.prod(self.sizes) <= MAX_CELLS_OF_ONE_ESTIMATE and not self._has_workload
         self._opening_complete, self._opening_charged = False, not self._has_workload
         self._typical: TypicalErrors | None = None
-        self._free_answers: RecentCache[bytes, _FreeAnswer] = RecentCache(_FREE_ANSWER_BYTES // 2)
-        self._on_tops: RecentCache[tuple[int, int, bool], float] = RecentCache(_KEPT_BOUNDS)
-        self._reaches: RecentCache[tuple[Axes, int, bool], tuple[float, int | None]] = RecentCache(_KEPT_BOUNDS)
-        self._provenance: RecentCache[Axes, tuple[bool, float | None]] = RecentCache(_KEPT_BOUNDS)
+        self._free_answers: RecentCache[bytes, _FreeAnswer] = RecentCache(_FREE_ANSWER_CACHE_BYTES // 2)
+        self._on_tops: RecentCache[tuple[int, int, bool], float] = RecentCache(_MAX_CACHED_BOUNDS)
+        self._reaches: RecentCache[tuple[Axes, int, bool], tuple[float, int | None]] = RecentCache(
+            _MAX_CACHED_BOUNDS
+        )
+        self._provenance: RecentCache[Axes, tuple[bool, float | None]] = RecentCache(_MAX_CACHED_BOUNDS)
 
     @property
     def nbytes(self) -> int:

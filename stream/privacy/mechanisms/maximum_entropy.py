@@ -44,9 +44,9 @@ _LEAST_SHARE: Final = 0.5
 _MOST_STEPS, _LEAST_STEPS = 80, 30
 _CELL_STEPS: Final = 1 << 21
 """A fit takes about this number divided by the cells as steps, within the bounds on steps."""
-_SQUARES: Final = {"laplace": 5.0, "gaussian": 2.0}
+_SQUARE_VARIANCES: Final = {"laplace": 5.0, "gaussian": 2.0}
 """The variance of the square of one cell's noise, in units of σ⁴."""
-_OVERLAP: Final = 1.5
+_OVERLAP_FACTOR: Final = 1.5
 """Curvatures of marginals that share an axis add up; the factor covers correlated axes."""
 
 _RESOLUTION_BITS: Final = 16
@@ -98,7 +98,7 @@ def _fit_ordered(shape: Sequence[int], marginals: Sequence[NoisyMarginal], rows:
         return _to_integers(base)
     tree = _MarginalSums(shape, [one.axes for one in marginals])
     overlap = max(sum(axis in one.axes for one in marginals) for axis in range(len(shape)))
-    damping = min(float(len(marginals)), _OVERLAP * overlap)
+    damping = min(float(len(marginals)), _OVERLAP_FACTOR * overlap)
     taus = [_RELAXATION * math.sqrt(one.variance) for one in marginals]
     theta = [np.zeros_like(one.counts) for one in marginals]
     lookahead = theta
@@ -208,7 +208,7 @@ def move_to_product(
     totals = sum(ordered_sum(single.counts) for single in singles)
     product = _product(one.counts.shape, placed) * (totals / len(placed))
     beyond = one.counts - product
-    spread = math.sqrt(_SQUARES[noise] * beyond.size)
+    spread = math.sqrt(_SQUARE_VARIANCES[noise] * beyond.size)
     share = (ordered_sum(beyond * beyond) / one.variance - beyond.size - spread) / spread
     return NoisyMarginal(one.axes, product + min(1.0, max(0.0, share)) * beyond, one.variance)
 

@@ -33,12 +33,12 @@ from stream.privacy.planning.estimate_plans import (
 )
 from stream.privacy.planning.prices import Price, estimate_price, noise_rate, numbers_failure
 
-CONNECTED_CELLS: Final = 1 << 12
+MAX_CONNECTED_CELLS: Final = 1 << 12
 """Attributes may be connected by others as long as all have at most this many cells together."""
 
 
 @dataclass(frozen=True, slots=True)
-class OwnMeasurement:
+class SeparateMeasurement:
     """A question measured alone: its noise, and its error bound in units of sensitivity."""
 
     law: Symmetric
@@ -62,15 +62,15 @@ def price_alone(
     return (cells, True) if cells.parts <= numbers.parts else (numbers, False)
 
 
-def own_measurement(
+def separate_measurement(
     calibration: EstimateCalibration, question: ResolvedQuestion, share: int, *, marginal: bool
-) -> OwnMeasurement:
+) -> SeparateMeasurement:
     """Return noise and error bound of a question measured alone with ``share`` parts of a ⊤'s ε."""
     width = calibration.marginal_sensitivity if marginal else _width(calibration, question)
     rate = noise_rate(calibration, share, width)
     reach = two_sided_reach(float(rate), question.count, numbers_failure(calibration, share / PARTS_PER_CHARGE))
     law = sampler("two_sided", rate)
-    return OwnMeasurement(law, Fraction(reach) if marginal else Fraction(reach, question.width))
+    return SeparateMeasurement(law, Fraction(reach) if marginal else Fraction(reach, question.width))
 
 
 def _width(calibration: EstimateCalibration, question: ResolvedQuestion) -> int:
@@ -161,7 +161,7 @@ class CoveringMarginal:
     cells_per_cell: int
 
 
-_KEPT_INDICES: Final = 1 << 13
+_MAX_CACHED_SETS: Final = 1 << 13
 """Number of recent sets of attributes in each cache; up to the same number of older ones may be kept."""
 _BYTES_PER_INDEX: Final = 256
 _BYTES_PER_MEASUREMENT: Final = 2048
@@ -189,16 +189,16 @@ class Measurements:
         ]
         self._singles = {one.axes[0]: index for index, one in enumerate(self.listed) if len(one.axes) == 1}
         self.best_by_question: dict[bytes, int] = {}
-        self._used: RecentCache[Axes, tuple[int, ...]] = RecentCache(_KEPT_INDICES)
-        self._covering: RecentCache[Axes, list[CoveringMarginal]] = RecentCache(_KEPT_INDICES)
-        self._connected: RecentCache[tuple[Axes, int], Axes] = RecentCache(_KEPT_INDICES)
+        self._used: RecentCache[Axes, tuple[int, ...]] = RecentCache(_MAX_CACHED_SETS)
+        self._covering: RecentCache[Axes, list[CoveringMarginal]] = RecentCache(_MAX_CACHED_SETS)
+        self._connected: RecentCache[tuple[Axes, int], Axes] = RecentCache(_MAX_CACHED_SETS)
 
     # The methods from here on read public values only.
 
     def add(self, tops: int, axes: Axes, question: ResolvedQuestion | None, share: int | None) -> None:
         """Add the measurement of the answer after ``tops`` charges, as in `MeasuredMarginal`."""
         if share is not None and question is not None:
-            own = own_measurement(self.calibration, question, share, marginal=bool(axes))
+            own = separate_measurement(self.calibration, question, share, marginal=bool(axes))
             measurement = MeasuredMarginal(axes, own.law, tops, question, own.reach, share)
         else:
             law = marginal_law(self.calibration, numbered=question is not None)
@@ -227,7 +227,7 @@ class Measurements:
         for cache in (self._used, self._covering, self._connected):
             cache.clear()
 
-    def connect_axes(self, axes: Axes, most: int = CONNECTED_CELLS) -> Axes:
+    def connect_axes(self, axes: Axes, most: int = MAX_CONNECTED_CELLS) -> Axes:
         """Return ``axes`` and further attributes, by which measured marginals connect them.
 
         If no measurement contains two of the axes, attributes that were measured with both are added,

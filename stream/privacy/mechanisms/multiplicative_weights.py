@@ -34,7 +34,7 @@ _BUFFER_CELLS: Final = 1 << 17
 _MARGINAL_BUDGET: Final = 4
 _STEP: Final = 1
 """Shares are kept at least one step of a count away from 0 and 1."""
-_LOG_ODDS: Final = Context(prec=40)
+_LOG_ODDS_CONTEXT: Final = Context(prec=40)
 """Decimal arithmetic is the same on every machine."""
 
 
@@ -114,7 +114,7 @@ class SparseCorrection:
         y up to the difference of their log-odds (docs/proofs/sparse-pmw.md).
         """
         least = max(self.gap, abs(observed_error) - self.reach)
-        with localcontext(_LOG_ODDS) as context:
+        with localcontext(_LOG_ODDS_CONTEXT) as context:
             sign = 1 if observed_error > 0 else -1
             # Answers are rounded to a step: use its end with the smaller correction.
             start = Decimal(min(max(estimate + sign, _STEP), self.rows - _STEP)) / self.rows

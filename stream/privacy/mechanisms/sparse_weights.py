@@ -25,7 +25,7 @@ SHARE_BITS: Final = 80
 
 _BYTES_PER_CELL: Final = 640
 """Approximate memory of a named cell: codes, log-weight, weight and share."""
-_ARITHMETIC: Final = Context(prec=40, Emax=MAX_EMAX, Emin=MIN_EMIN)
+_DECIMAL_CONTEXT: Final = Context(prec=40, Emax=MAX_EMAX, Emin=MIN_EMIN)
 """Decimal arithmetic gives the same result on every machine; 2⁸⁰ has only 25 digits."""
 
 
@@ -51,7 +51,7 @@ class SparseHypothesis:
 
     def __init__(self, universe: int, learning_rate: float, resolution: int) -> None:
         self._universe = universe
-        self._unit = _ARITHMETIC.divide(Decimal(learning_rate), Decimal(resolution))
+        self._unit = _DECIMAL_CONTEXT.divide(Decimal(learning_rate), Decimal(resolution))
         self._log_weights: dict[Cell, int] = {}
         self._weights: dict[Cell, Decimal] = {}
         self._shares: dict[Cell, int] | None = None
@@ -81,7 +81,7 @@ class SparseHypothesis:
 
     def update(self, question: CellQuestion, *, up: bool, times: int = 1) -> None:
         """Multiply each cell's weight by exp(±times·η q(x)), q as a share of a full weight."""
-        with localcontext(_ARITHMETIC):
+        with localcontext(_DECIMAL_CONTEXT):
             for cell, step in zip(question.cells, question.steps, strict=True):
                 log_weight = self._log_weights.get(cell, 0) + times * (step if up else -step)
                 self._log_weights[cell] = log_weight
@@ -91,7 +91,7 @@ class SparseHypothesis:
     def _current_shares(self) -> dict[Cell, int]:
         """Return the shares of named cells; ``_other_share`` is the share of each other cell."""
         if self._shares is None:
-            with localcontext(_ARITHMETIC):
+            with localcontext(_DECIMAL_CONTEXT):
                 others = Decimal(self._universe - len(self._weights))
                 scale = Decimal(1 << SHARE_BITS) / sum(self._weights.values(), others)
                 self._shares = {cell: int(weight * scale) for cell, weight in self._weights.items()}

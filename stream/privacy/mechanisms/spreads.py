@@ -15,8 +15,8 @@ from stream.optional_packages import np
 if TYPE_CHECKING:
     import numpy.typing as npt
 
-NUMBERS: Final = 3
-"""Number of numbers for one variance: the count and two sums."""
+NUMBERS_PER_VARIANCE: Final = 3
+"""A variance follows from this many numbers: a count and two sums."""
 
 _LOW_BITS: Final = 20
 

@@ -21,13 +21,13 @@ IntegerArray = npt.NDArray[np.int64]
 
 NO_ROW: Final = 0
 
-_NUMBERS: Final = 3
-"""Number of numbers for a group in an answer: its count and the ends of its interval."""
-_SIGNS: Final = 4
-"""Maximum number of characters of such a number besides the digits of the count: one more digit, and signs around it."""
+_NUMBERS_PER_GROUP: Final = 3
+"""Numbers of a group in an answer are three: its count and the two ends of its interval."""
+_EXTRA_CHARACTERS: Final = 4
+"""Maximum number of characters of such a number beside the count's digits: a digit and signs."""
 
 
-_NUMBERS_BYTES: Final = 64
+_NUMBERS_BYTES_PER_TEXT: Final = 64
 """Room in an answer for the numbers of a text of a running count, which grow from answer to answer."""
 
 
@@ -65,8 +65,8 @@ def count_fitting_groups(
     """Return how many of the released groups fit into an answer; it depends on them alone."""
     size = 0
     for place, group in enumerate(groups[:most]):
-        number = len(str(group.rows)) + _SIGNS
-        size += size_of(group.text) + 1 + _NUMBERS * number
+        number = len(str(group.rows)) + _EXTRA_CHARACTERS
+        size += size_of(group.text) + 1 + _NUMBERS_PER_GROUP * number
         if size > most_bytes:
             return place
     return min(len(groups), most)
@@ -85,7 +85,7 @@ class RunningRelease:
 
     def admit(self, text: bytes) -> bool:
         """Release a text, unless answers are full; that depends on the released texts alone."""
-        size = self.size + json_size(text) + _NUMBERS_BYTES
+        size = self.size + json_size(text) + _NUMBERS_BYTES_PER_TEXT
         if len(self.texts) == MAX_KEYS or size > MAX_KEY_BYTES:
             return False
         self.texts.add(text)

@@ -30,7 +30,7 @@ ExpectedSets = Mapping[int, tuple[Axes, ...]]
 
 START_SHARE = 0.85
 """Share of ε for the warm start."""
-_SINGLES, _CHOICES = 0.25, 0.2
+_SINGLES_SHARE, _CHOICES_SHARE = 0.25, 0.2
 """Parts of ``START_SHARE`` for single attributes and for choices; the rest measures chosen sets."""
 MOST_SETS = 256
 MOST_CELLS = 1 << 21
@@ -47,9 +47,9 @@ TYPICAL_UNIT = 1 << 20
 """A set of m cells has the weight ⌊2²⁰/√m⌋ in a typical error."""
 _TYPICAL_PARTS = {1: 1, 2: 2, 3: 1}
 """Parts of that ε for questions of one, two and three attributes."""
-_TYPICAL_SETS = {1: 128, 2: 128, 3: 24}
-_TYPICAL_CELLS = 1 << 14
-_TYPICAL_ATTRIBUTES = 40
+_MAX_TYPICAL_SETS = {1: 128, 2: 128, 3: 24}
+_MAX_TYPICAL_CELLS = 1 << 14
+_MAX_TYPICAL_ATTRIBUTES = 40
 """A typical error is a mean over at most this many sets, of at most this many cells and attributes."""
 
 
@@ -118,8 +118,8 @@ def plan_workload(sets: Sequence[Axes], sizes: Sequence[int], epsilon: float) ->
         raise PlanError(
             f"mechanism.workload: no set has two attributes and at most {MAX_UNIVERSE:,} cells; use warm_start 1"
         )
-    choices = epsilon * _CHOICES if len(sets) > 1 else 0.0
-    singles = epsilon * _SINGLES
+    choices = epsilon * _CHOICES_SHARE if len(sets) > 1 else 0.0
+    singles = epsilon * _SINGLES_SHARE
     median = statistics.median(math.prod(sizes[axis] for axis in axes) for axes in sets)
     return WorkloadStart(
         rounds=len(sets),
@@ -175,12 +175,12 @@ def expected_sets(mechanism: Pmw, sizes: Sequence[int]) -> ExpectedSets:
     if not isinstance(mechanism.workload, str):
         place = {name: axis for axis, name in enumerate(mechanism.attributes)}
         given = tuple(tuple(sorted(place[name] for name in names)) for names in mechanism.workload)
-    few = _thinned(range(len(sizes)), _TYPICAL_ATTRIBUTES)
+    few = _thinned(range(len(sizes)), _MAX_TYPICAL_ATTRIBUTES)
     found: dict[int, tuple[Axes, ...]] = {}
-    for order, most in _TYPICAL_SETS.items():
+    for order, most in _MAX_TYPICAL_SETS.items():
         named = [axes for axes in given if len(axes) == order]
         sets = named or list(combinations(few, order))
-        small = [axes for axes in sets if math.prod(sizes[axis] for axis in axes) <= _TYPICAL_CELLS]
+        small = [axes for axes in sets if math.prod(sizes[axis] for axis in axes) <= _MAX_TYPICAL_CELLS]
         if small:
             found[order] = tuple(_thinned(small, most))
     return found

@@ -23,7 +23,7 @@ from stream.optional_packages import import_or_missing, pl
 from stream.tables.encoding import as_text
 from stream.tables.readers.table_files import (
     DELTA_LOG,
-    DOTS,
+    SPECIAL_NAMES,
     PathParts,
     TableFile,
     require_file_count,
@@ -85,7 +85,7 @@ def newest_files(
     found = []
     for number, (path, rows) in enumerate(actions.select("path", "num_records").iter_rows()):
         names = tuple(unquote(path).split("/"))
-        if names not in listed or names[0] == DELTA_LOG or not DOTS.isdisjoint(names):
+        if names not in listed or names[0] == DELTA_LOG or not SPECIAL_NAMES.isdisjoint(names):
             raise UnreadableError("its log names a file that is not in its folder")
         require_table_name(names[-1])
         own_cells = tuple((name, column[number]) for name, column in cells.items())

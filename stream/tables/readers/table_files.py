@@ -30,7 +30,7 @@ CHANGED_WHILE_READ: Final = "changed while it was read"
 DELTA_LOG: Final = "_delta_log"
 """The log folder of a Delta table."""
 
-DOTS: Final = frozenset({"", ".", ".."})
+SPECIAL_NAMES: Final = frozenset({"", ".", ".."})
 """Names with a special meaning in file systems; an object's key may contain them."""
 
 PathParts = tuple[str, ...]
@@ -106,7 +106,7 @@ class Scope:
         for names in sorted(listed):
             if not _matches(pattern, names):
                 continue
-            if not DOTS.isdisjoint(names):
+            if not SPECIAL_NAMES.isdisjoint(names):
                 raise UnreadableError(
                     "a file in the folder has an empty name, or '.' or '..' as a name; rename it"
                 )

@@ -78,15 +78,15 @@ class ReadingLimits:
     seconds: float
     """Longest time for reading a table."""
 
-    names_causes: bool = False
+    reveals_causes: bool = False
     """Whether callers, and not only the log, get the cause of an unreadable table."""
 
     @classmethod
     def parse(
-        cls, roots: str, *, table_bytes: int, reading_bytes: int, seconds: float, names_causes: bool = False
+        cls, roots: str, *, table_bytes: int, reading_bytes: int, seconds: float, reveals_causes: bool = False
     ) -> ReadingLimits:
         """Create limits with roots as one text (``parse_roots``)."""
-        return cls(parse_roots(roots), table_bytes, reading_bytes, seconds, names_causes)
+        return cls(parse_roots(roots), table_bytes, reading_bytes, seconds, reveals_causes)
 
 
 class GuardedReader:
@@ -122,10 +122,10 @@ class GuardedReader:
         except UnreadableError as error:
             file = {"file": error.file} if error.file else {}
             log.warning("table not read", source=source.source, cause=error.cause, **file)
-            raise error.for_callers(hidden=not self._limits.names_causes) from None
+            raise error.for_callers(hidden=not self._limits.reveals_causes) from None
         except ColumnError as error:
             log.warning("table not read", source=source.source, cause=str(error))
-            raise (error if self._limits.names_causes else error.in_file("")) from None
+            raise (error if self._limits.reveals_causes else error.in_file("")) from None
 
     def _list_allowed_files(self, path: str) -> tuple[TableFile, ...] | None:
         """List a local path's files; None for an address; UnreadableError if one is forbidden."""

@@ -30,7 +30,7 @@ from stream.privacy.mechanisms.estimate_questions import (
     Spreads,
     extent_of,
 )
-from stream.privacy.mechanisms.spreads import NUMBERS, person_sensitivities
+from stream.privacy.mechanisms.spreads import NUMBERS_PER_VARIANCE, person_sensitivities
 from stream.privacy.mechanisms.tensor_sums import (
     Weighting,
     cheapest_weighting,
@@ -321,7 +321,7 @@ class QuestionReader:
 
     def resolve_statistic(self, statistic: Statistic) -> ReadQuestion:
         """Resolve a quantile to cumulative counts, or a variance to sums, in each group."""
-        numbers = statistic.groups * (NUMBERS if statistic.is_squared else statistic.values.size)
+        numbers = statistic.groups * (NUMBERS_PER_VARIANCE if statistic.is_squared else statistic.values.size)
         if numbers > MAX_CATEGORIES:
             raise Rejection(
                 "malformed",

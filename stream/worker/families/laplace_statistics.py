@@ -27,7 +27,7 @@ from stream.privacy.accuracy.rank_accuracy import (
 from stream.privacy.accuracy.source_facts import QuantileFacts
 from stream.privacy.mechanisms.rank_choice import RankLaw, choose_code, rank_law
 from stream.privacy.mechanisms.selection import UNIFORM_WORDS
-from stream.privacy.mechanisms.spreads import NUMBERS, compute_moments, row_sensitivities, variance_of
+from stream.privacy.mechanisms.spreads import NUMBERS_PER_VARIANCE, compute_moments, row_sensitivities, variance_of
 from stream.privacy.noise import NoiseScaleError, Symmetric
 from stream.privacy.noise.samplers import LowWords, Words
 from stream.privacy.planning.answer_plans import answer_law, promised_answers
@@ -145,23 +145,28 @@ class LaplaceStatistics:
             return plan_quantiles(statistic, calibration, source)
         # A person's rows may be in several groups, and each group has its own numbers.
         touched = min(groups_sensitivity(source), statistic.groups)
-        if calibration.method == "gaussian" and calibration.moved < NUMBERS * touched:
+        if calibration.method == "gaussian" and calibration.moved < NUMBERS_PER_VARIANCE * touched:
             raise Rejection(
                 "malformed",
                 f"{statistic.form}: the Gaussian noise of this stream is planned for {calibration.moved} numbers in one answer, and a person "
-                f"changes more; open a stream with delta 0, or with dimensions {NUMBERS * touched}",
+                f"changes more; open a stream with delta 0, or with dimensions {NUMBERS_PER_VARIANCE * touched}",
             )
         # All numbers share ε; one person changes each by at most its width, or twice this if replaced.
-        each = NUMBERS * source.contribution * (2 if source.neighbors == "replace" else 1)
-        sums = tuple(answer_law(calibration, each * width, NUMBERS) for width in row_sensitivities(statistic.size))
+        each = NUMBERS_PER_VARIANCE * source.contribution * (2 if source.neighbors == "replace" else 1)
+        sums = tuple(
+            answer_law(calibration, each * width, NUMBERS_PER_VARIANCE)
+            for width in row_sensitivities(statistic.size)
+        )
         return LaplaceStatistic(statistic, sums=sums)
 
     def _variances(self, slot: int, question: LaplaceStatistic, words: AnswerWords) -> Reply:
         statistic, laws = question.statistic, question.sums
         calibration = self._calibration(slot)
         failure = part_failure(calibration.beta, promised_answers(calibration)) / statistic.groups
-        single_reaches = [float(noise_reach(law, 1, part_failure(MISS_PROBABILITY, NUMBERS))) for law in laws]
-        joint_reaches = [float(noise_reach(law, 1, part_failure(failure, NUMBERS))) for law in laws]
+        single_reaches = [
+            float(noise_reach(law, 1, part_failure(MISS_PROBABILITY, NUMBERS_PER_VARIANCE))) for law in laws
+        ]
+        joint_reaches = [float(noise_reach(law, 1, part_failure(failure, NUMBERS_PER_VARIANCE))) for law in laws]
         found: list[StatisticNumber] = []
         alpha = 0.0
         for counts in question.counts:

@@ -22,7 +22,7 @@ from stream import tables
 from stream.privacy.accuracy.intervals import MISS_PROBABILITY
 from stream.privacy.accuracy.rank_accuracy import LocatedQuantile, locate_quantile
 from stream.privacy.mechanisms.estimate_questions import Ranks, Spreads
-from stream.privacy.mechanisms.spreads import NUMBERS, variance_of
+from stream.privacy.mechanisms.spreads import NUMBERS_PER_VARIANCE, variance_of
 from stream.privacy.planning.hypothesis_plans import WEIGHT_STEPS
 from stream.privacy.planning.quantile_plans import parse_quantiles
 from stream.processing.dead_letters import Rejection
@@ -270,8 +270,8 @@ def _variances(
     reaches = [reach * most for most in question.moves]
     found = []
     alpha = 0.0
-    for start in range(0, len(numbers), NUMBERS):
-        group_numbers = [float(number) for number in numbers[start : start + NUMBERS]]
+    for start in range(0, len(numbers), NUMBERS_PER_VARIANCE):
+        group_numbers = [float(number) for number in numbers[start : start + NUMBERS_PER_VARIANCE]]
         variance, low, high = variance_of(group_numbers, reaches, statistic.size)
         one = statistic.number_of_variance(variance, low, high)
         alpha = max(alpha, statistic.alpha_of_variance(one, low, high))

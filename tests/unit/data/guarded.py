@@ -16,10 +16,14 @@ AGE: dict[str, Domain] = {"age": Integers(minimum=0, maximum=99)}
 
 
 def reader(
-    *roots: Path, table: int = 8 * MIB, reading: int = 384 * MIB, seconds: float = 60.0, names_causes: bool = False
+    *roots: Path,
+    table: int = 8 * MIB,
+    reading: int = 384 * MIB,
+    seconds: float = 60.0,
+    reveals_causes: bool = False,
 ) -> GuardedReader:
     """What reads tables below these folders, within a test's limits."""
-    return GuardedReader(ReadingLimits(roots, table, reading, seconds, names_causes))
+    return GuardedReader(ReadingLimits(roots, table, reading, seconds, reveals_causes))
 
 
 def cause(refuse: Callable[[], object], *, secret: str | None = None) -> str:

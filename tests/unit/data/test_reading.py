@@ -235,7 +235,7 @@ def test_a_missing_column_is_told_by_its_declared_name(tmp_path: Path) -> None:
 
 
 def test_callers_learn_causes_only_where_the_deployment_says_so(tmp_path: Path) -> None:
-    """The refusal of a table is one sentence for all causes, or names its cause and remedy where ``names_causes`` is set."""
+    """The refusal of a table is one sentence for all causes, or names its cause and remedy where ``reveals_causes`` is set."""
     inside = tmp_path / "tables"
     inside.mkdir()
     (tmp_path / "people.csv").write_text("age\n1\n")
@@ -247,7 +247,7 @@ def test_callers_learn_causes_only_where_the_deployment_says_so(tmp_path: Path) 
         asked = source(AGE, path=str(inside / name))
         cause(partial(reader(inside, table=1000), asked))
         with pytest.raises(DataError) as refused:
-            reader(inside, table=1000, names_causes=True)(asked)
+            reader(inside, table=1000, reveals_causes=True)(asked)
         found[name] = str(refused.value).removeprefix("path: no table can be read there: ")
     kinds = (
         "give a well-formed .csv, .csv.gz or .parquet file, a folder of them with '/' at its end, or an address"
