@@ -42,7 +42,7 @@ from stream.questions.stream_watch import describe_live_topic
 
 CHECK: Final = LazyCommand(
     "stream.cli.manage.check_command:check",
-    "Compare a table with its declaration before it is registered, for the table's owner alone.",
+    "Compare a table with its declaration before you register it.",
 )
 SHOWN_STREAMS: Final = 1000
 """Most streams that ``sotto source show`` prints."""
