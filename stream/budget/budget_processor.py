@@ -241,16 +241,16 @@ class BudgetProcessor:
     def _retire_streams(self, outputs: Outputs) -> None:
         """Retire some of the streams whose retention is over, many at a time.
 
-        The last block of names is written again each time, and control gets a record per partition.
-        So fewer streams wait until the earliest of them is late.
+        Each time, the last block of names is written again, and control gets a record per partition.
+        So a few streams are not retired before the first of them is late.
         """
         if not self._retire_after_ms:
             return
         ended_by = self.ledger.clock - self._retire_after_ms
         ended = self.ledger.ended_streams
-        due = ended.due(ended_by)
+        due = ended.list_ended_by(ended_by)
         patience = min(MAX_RETIREMENT_DELAY_MS, self._retire_after_ms // 8)
-        if len(due) >= self._least_retired or ended.due(ended_by - patience):
+        if len(due) >= self._least_retired or ended.list_ended_by(ended_by - patience):
             answers: dict[str, RetiredAnswer] = {}
             for source, stream in due:
                 answers[stream] = build_retired_answer(*self.ledger.find_stream(source, stream))

@@ -1,4 +1,4 @@
-"""Digests of retired names, and a table of digests without an object for each."""
+"""Digests of retired names, and a table of digests that needs no object for each row."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from blake3 import blake3
 DIGEST_BYTES: Final = 16
 
 NameKind = Literal["stream", "source", "periods"]
-"""A retired stream, a retired account of a period, or a name whose periods had retired streams."""
+"""Kind of a retired name: a stream, a period's account, or a model whose periods had retired streams."""
 
 
 def name_digest(kind: NameKind, name: str) -> bytes:
@@ -29,9 +29,9 @@ def split_digests(digits: str) -> list[bytes]:
 
 
 class DigestTable:
-    """Rows of a digest and ``row_bytes`` more bytes.
+    """A table whose rows are a digest and ``row_bytes`` further bytes.
 
-    A bucket has the rows whose digests begin with the same 12 bits. It is sorted before a search.
+    Rows whose digests begin with the same 12 bits are in one bucket, which is sorted before a search.
     """
 
     def __init__(self, row_bytes: int = 0) -> None:
@@ -51,7 +51,7 @@ class DigestTable:
         return sum(bucket.__sizeof__() for bucket in self._buckets.values())
 
     def add(self, digest: bytes, row: bytes = b"") -> None:
-        """Add a row; a repeated row counts once."""
+        """Add a row; a repeated row is kept once."""
         number = _bucket_of(digest)
         self._buckets[number] += digest + row
         self._unsorted.add(number)

@@ -21,19 +21,20 @@ _ACCOUNTANTS: Final[tuple[Accountant, ...]] = get_args(Accountant)
 _NO_ANSWERS_LEFT: Final = EdgeTotals(answered=0, tops=0, settled=True)
 
 MAX_NAMES_PER_BLOCK: Final = 4096
-"""Most names in a ledger record; the last record is written again until it has so many."""
+"""Maximum number of names in a ledger record; new names are added to the last record until then."""
 
 
 class NameDigests:
-    """A set of names in 16 bytes each.
+    """A set of names, stored as digests of 16 bytes each.
 
-    The last block, which is written again when it changes, is also a set.
+    The ledger has them in blocks, a record each. The last block is also kept as a set, because it is
+    written again when it changes.
     """
 
     def __init__(self) -> None:
         self._digests = DigestTable()
         self._last_block: set[bytes] = set()
-        self._blocks = 0
+        self._full_block_count = 0
         self._changed: dict[int, set[bytes]] = {}
 
     def __len__(self) -> int:
@@ -48,9 +49,9 @@ class NameDigests:
         digest = name_digest(kind, name)
         self._digests.add(digest)
         self._last_block.add(digest)
-        self._changed[self._blocks] = self._last_block
+        self._changed[self._full_block_count] = self._last_block
         if len(self._last_block) == MAX_NAMES_PER_BLOCK:
-            self._last_block, self._blocks = set(), self._blocks + 1
+            self._last_block, self._full_block_count = set(), self._full_block_count + 1
 
     def drain_records(self) -> Iterator[RetiredNames]:
         """Yield the records of the blocks that have changed since the last call."""
@@ -65,10 +66,10 @@ class NameDigests:
             digests = split_digests(record.names)
             for digest in digests:
                 self._digests.add(digest)
-            if record.number >= self._blocks:
-                self._blocks, last = record.number, digests
+            if record.number >= self._full_block_count:
+                self._full_block_count, last = record.number, digests
         if len(last) == MAX_NAMES_PER_BLOCK:
-            self._blocks, last = self._blocks + 1, ()
+            self._full_block_count, last = self._full_block_count + 1, ()
         self._last_block = set(last)
 
 
@@ -91,7 +92,7 @@ class EndedStreams:
         if grant.is_over:
             self._source_and_end[grant.spec.stream] = grant.spec.source, clock
 
-    def due(self, ended_by: int) -> list[tuple[str, str]]:
+    def list_ended_by(self, ended_by: int) -> list[tuple[str, str]]:
         """Return source and name of the streams that ended at ``ended_by`` ms or before, up to a limit."""
         found = takewhile(lambda one: one[1][1] <= ended_by, self._source_and_end.items())
         return [(source, stream) for stream, (source, _) in islice(found, MAX_RETIRED_PER_STEP)]

@@ -309,7 +309,7 @@ class BudgetsMachine(RuleBasedStateMachine):
     @rule(minutes=st.sampled_from([0, 0, 30, 180]))
     def retire(self, minutes: int) -> None:
         """Retire the streams that ended some time ago; without retention, they are all that have ended."""
-        due = self.ledger.ended_streams.due(self.ledger.clock - minutes * 60_000)
+        due = self.ledger.ended_streams.list_ended_by(self.ledger.clock - minutes * 60_000)
         if minutes == 0:
             over = {
                 (one.spec.source, name)

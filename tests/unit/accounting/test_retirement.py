@@ -120,7 +120,9 @@ class Pair:
         self.both(lambda ledger: ledger.advance_clock(self.naive.clock + minutes * 60_000))
 
     def retire(self) -> None:
-        for where, stream in self.ledger.ended_streams.due(self.ledger.clock - self.chance.choice((0, HOUR))):
+        for where, stream in self.ledger.ended_streams.list_ended_by(
+            self.ledger.clock - self.chance.choice((0, HOUR))
+        ):
             retire_stream(self.ledger, where, stream)
             self.retired.add(stream)
 
