@@ -1,4 +1,4 @@
-"""The budget service's processor reads requests and charges, and writes ledger and control events.
+"""The processor of the budget service: requests and charges in, ledger and control out.
 
 The ledger topic is the source of truth and this processor's changelog. Requests are idempotent: a
 request with a known id gets its first receipt again and changes nothing.

@@ -199,7 +199,7 @@ def _table_facts(mechanism: Mechanism, source: TableSource, table_rows: Callable
 
 
 def _common_step(source: TableSource, sums: Sequence[str]) -> Fraction:
-    """Return the largest step of which 1, for counts, and the steps of all summed attributes are multiples."""
+    """Return the largest common step of counts and of all summed attributes."""
     step = Fraction(1)
     for domain in map(source.attributes.get, sums):
         if isinstance(domain, Decimals):

@@ -234,7 +234,10 @@ _SIPHASH_END: Final = 0xFF
 
 
 def siphash(keys: Words, messages: Words) -> Words:
-    """Return the SipHash of each row of 64-bit words; its key is the same row of ``keys``, or the only row."""
+    """Return the SipHash of each row of 64-bit words.
+
+    ``keys`` has a row for each, or one row for all.
+    """
     found = np.empty(len(messages), dtype=np.uint64)
     for start in range(0, len(messages), _ROWS_PER_BLOCK):
         block = slice(start, start + _ROWS_PER_BLOCK)

@@ -1,4 +1,4 @@
-"""Reads and encodes the rows of a table in batches, before the contribution bound (see ``people``)."""
+"""Reads and encodes the rows of a table in batches; ``people`` then applies contribution bounds."""
 
 from __future__ import annotations
 

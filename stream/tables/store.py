@@ -1,4 +1,4 @@
-"""Caches tables and predicates for all streams of a process, and computes fingerprints of tables.
+"""Caches tables and predicates for all streams of a process, and fingerprints tables.
 
 A fingerprint is a keyed digest of a table. A worker answers only from data with the registered
 fingerprint.
@@ -318,7 +318,7 @@ def fingerprint(table: PrivateTable, source: TableSource, key: bytes, version: i
 
 
 def _ordered_parts(rows: Rows) -> Iterator[bytes | memoryview]:
-    """Yield the rows in order: names and codes of attributes, then names and digests of texts, by block."""
+    """Yield the rows in order, block by block: attributes with codes, then texts with digests."""
     for name in sorted(rows.private_codes):
         yield name.encode()
         yield from _column_parts(rows.private_codes[name])

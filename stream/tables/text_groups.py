@@ -57,7 +57,7 @@ def count_groups(
     *,
     people: bool,
 ) -> TextGroups:
-    """Count the matching rows, or the people with one, of each group of a text and declared attributes.
+    """Count the matching rows, or their people, of each group of a text and declared attributes.
 
     Without declared attributes all texts of the column are listed. A row without a text is in no
     group. DataError if the attribute is no text; other errors as in ``PrivateTable.count``.

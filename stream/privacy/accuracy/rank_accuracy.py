@@ -42,9 +42,9 @@ def draw_steps(rate: Fraction) -> int:
 
 
 def draw_reach(rate: float, values: int, failure: float) -> float:
-    """Return x such that a drawn value's distance is at most x rows with probability 1 − ``failure``.
+    """Return a bound in rows on the distance of a drawn value.
 
-    The worst table has a single quantile, and all other values are just beyond x.
+    It holds with probability 1 − ``failure``. The worst table has a single quantile, and all other values are just beyond the bound.
     """
     if values == 1:
         return 0.0
@@ -53,7 +53,10 @@ def draw_reach(rate: float, values: int, failure: float) -> float:
 
 
 def misfits_reach(law: Symmetric, cells: int, sums: int, quantile: float, failure: float) -> float:
-    """Bound the misfits of ``sums`` edges between ``cells`` noisy cells, with probability 1 − ``failure``."""
+    """Bound the misfits of ``sums`` edges between ``cells`` noisy cells.
+
+    The bound holds with probability 1 − ``failure``.
+    """
     weight = max(quantile, 1.0 - quantile)
     if isinstance(law, Gaussian):
         spread = math.sqrt(float(law.variance) * cells)
@@ -62,7 +65,10 @@ def misfits_reach(law: Symmetric, cells: int, sums: int, quantile: float, failur
 
 
 def sums_reach(law: Symmetric, cells: int, failure: float) -> float:
-    """Bound a sum of ``cells`` noisy cells with weights of at most 1, with probability 1 − ``failure``."""
+    """Bound a sum of ``cells`` noisy cells with weights of at most 1.
+
+    The bound holds with probability 1 − ``failure``.
+    """
     if isinstance(law, Gaussian):
         return math.sqrt(float(law.variance) * cells) * math.sqrt(2.0 * math.log(2.0 / failure)) * _ROUNDING
     return laplace_sum_alpha(float(law.rate), cells, 1, failure, whole=False)

@@ -67,7 +67,10 @@ In a window of a live topic, MAX_ROWS/8 events stay within the limit of 2⁵⁰ 
 
 
 def require_total(domain: Numeric, name: str, field: str, finer: int = 1) -> None:
-    """Raise RefusedError if sums of an attribute might be clipped; ``finer`` sum steps are one of its steps."""
+    """Raise RefusedError if sums of an attribute might be clipped.
+
+    ``finer`` is the number of steps of a sum per step of the attribute.
+    """
     in_steps = domain.in_steps
     furthest = max(abs(in_steps.minimum), abs(in_steps.maximum)) * finer
     if furthest > LARGEST_SUMMED:

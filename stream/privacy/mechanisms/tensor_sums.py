@@ -1,4 +1,4 @@
-"""Exact weighted sums over a tensor of integers by its cumulative sums: a box takes few look-ups.
+"""Exact weighted sums over a tensor of integers, by cumulative sums.
 
 A weighting gives each cell a weight. It is stored as its differences along all axes, its *corners*:
 a weighting that is 1 in a box and 0 outside has 2ⁿ corners for n axes. Cumulative

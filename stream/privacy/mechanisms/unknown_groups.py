@@ -103,9 +103,9 @@ class RunningRelease:
 
 
 def release_keys(names: Sequence[bytes], people: IntegerArray, words: Words, rule: Words) -> list[bytes]:
-    """Return the names that ``rule`` releases without counts, sorted; each name has its own uniform word.
+    """Return the sorted names that ``rule`` releases without counts.
 
-    ``rule`` has the number of words out of 2⁶³ for each number of people. A name without a person is
+    ``words`` has a uniform word for each name. ``rule`` has the number of words out of 2⁶³ for each number of people. A name without a person is
     never released: its entry of the rule is 0.
     """
     chance = rule[np.minimum(people, len(rule) - 1)]

@@ -299,7 +299,10 @@ def noise_fits(calibration: AnswersCalibration, sensitivity_steps: int, moved: i
 
 
 def wide_noise_message(charged: str) -> str:
-    """Return the error text for a number that needs too wide noise; ``charged`` names the charged answers."""
+    """Return the error text for a number that needs too wide noise.
+
+    ``charged`` is the name of the charged answers.
+    """
     return (
         f"its noise would not fit {MAX_DIGITS} binary digits; ask of an attribute with a smaller range, nearer to 0, or open a "
         f"stream with a larger epsilon or fewer {charged}"

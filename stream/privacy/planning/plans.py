@@ -130,7 +130,7 @@ def rank(calibration: Calibration) -> float:
 
 
 def name_of(calibration: Calibration) -> str:
-    """Return a calibration's method and, if several calibrations share it, its noise or sparse vector."""
+    """Return a name for a calibration: its method and, if necessary, its noise or sparse vector."""
     if isinstance(calibration, EstimateCalibration) and calibration.noise != "laplace":
         return f"{calibration.method}, {calibration.noise}"
     if isinstance(calibration, HypothesisCalibration) and calibration.method != "textbook":

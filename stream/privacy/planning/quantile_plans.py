@@ -108,7 +108,7 @@ def rank_alpha(calibration: AnswersCalibration, facts: QuantileFacts, noise: Qua
 
 
 def plan_calibrations(spec: StreamSpec, facts: SourceFacts) -> tuple[AnswersCalibration, ...]:
-    """Return every calibration of a stream; if its answers are quantiles, ``alpha`` is in rows of rank."""
+    """Return every calibration of a stream; ``alpha`` of quantiles is in rows of rank."""
     found = answer_plans.plan_calibrations(spec, facts)
     if (quantiles := facts.quantiles) is None:
         return found

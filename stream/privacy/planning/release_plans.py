@@ -1,6 +1,6 @@
-"""Planner of mechanisms with one release: histogram, lazy_histogram, sparse_project, running_count.
+"""Planner of mechanisms that release something once.
 
-A histogram is one part, with Laplace noise or, if δ > 0, Gaussian noise. A projection has one part
+These are histogram, lazy_histogram, sparse_project and running_count. A histogram is one part, with Laplace noise or, if δ > 0, Gaussian noise. A projection has one part
 for each row of its matrix. A running count releases all sums of all groups at once. All parts
 together are (ε, δ)-private by basic or optimal composition (Kairouz, Oh & Viswanath 2015). Proofs:
 docs/proofs/histogram.md, lazy-histogram.md, sparse-project.md and running-count.md.

@@ -27,7 +27,7 @@ _CODED_ATTRIBUTES: Final = {
 
 
 def source(epsilon: float, delta: float = 0.0, accountant: Literal["pure", "zcdp"] = "pure") -> TableSource:
-    """Return the table as source ``adult`` with this budget; neighbors differ by adding or removing one person.
+    """Return the table as source ``adult`` with this budget; neighbors add or remove a person.
 
     ``age`` is in years from 16 to 100, ``sex`` is 'F' or 'M', ``income>50K`` is 0 or 1; every other attribute is a
     code that counts from 0.

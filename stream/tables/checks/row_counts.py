@@ -108,7 +108,7 @@ def count_people(file: TableScan, column: str, rows: int, bound: int = 1) -> Per
 
 
 def _bounds(contributions: list[int], left_out: list[int], rows: int, most_rows: int) -> tuple[Bound, ...]:
-    """Return the rows that larger bounds leave out, up to the first that leaves out at most 1 % of the rows."""
+    """Return the rows that larger bounds leave out, up to a bound that leaves out at most 1 %."""
     found: list[Bound] = []
     if left_out[0] == 0:
         return ()

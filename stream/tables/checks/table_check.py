@@ -163,7 +163,7 @@ def _describe_difference(found: str, declared: str) -> str:
 
 
 def check_table(source: TableSource, path: Path | str | None = None, person: str | None = None) -> CheckReport:
-    """Compare a source's table, or the file at ``path``, with the declaration, as services would read it.
+    """Compare a source's table, or the file at ``path``, with the source's declaration.
 
     Each person's rows are counted if the source declares a person column or ``person`` names one. The
     report is private. Memory does not grow with the number of rows. UnreadableError if there is no

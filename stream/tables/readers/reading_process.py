@@ -1,6 +1,6 @@
-"""The process that reads one table for a service: ``python -m stream.tables.readers.reading_process``.
+"""The process that reads one table for a service.
 
-It reads a source and limits from standard input, writes the rows' codes or a refusal to standard
+It is run as ``python -m stream.tables.readers.reading_process``. It reads a source and limits from standard input, writes the rows' codes or a refusal to standard
 output, and exits. Code that reads tables is imported only after the process is confined (Landlock).
 """
 

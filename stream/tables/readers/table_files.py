@@ -276,7 +276,10 @@ def _parse_each_root(text: str) -> Iterator[Root]:
 
 
 def is_within(path: Path, roots: tuple[Root, ...]) -> bool:
-    """Return whether a path, with links resolved, is in a root; OSError or ValueError if it cannot be resolved."""
+    """Return whether a path, with links resolved, is in a root.
+
+    OSError or ValueError if links cannot be resolved.
+    """
     resolved = path.resolve()
     return any(resolved.is_relative_to(root.resolve()) for root in roots if isinstance(root, Path))
 
