@@ -55,7 +55,7 @@ def question(*inside: int) -> LinearQuestion:
         extent=lambda: extent_of(weights),
         unit=STEPS,
         width=STEPS,
-        whole=True,
+        full_weights=True,
     )
 
 

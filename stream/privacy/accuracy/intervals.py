@@ -73,7 +73,7 @@ def half_width(law: Symmetric, terms: int = 1, miss: float = MISS_PROBABILITY) -
         total = terms * law.variance
         if total <= _EXACT_VARIANCE and (terms == 1 or law.variance >= LEAST_VARIANCE):
             return _gaussian_half_width(float(total), miss / GAUSSIAN_TAIL_FACTOR**terms)
-        return math.ceil(sum_alpha(law, terms, 1, miss, whole=True))
+        return math.ceil(sum_alpha(law, terms, 1, miss, full_weights=True))
     return noise_reach(law, 1, miss) if terms == 1 else _laplace_sum_half_width(float(law.rate), terms, miss)
 
 
@@ -100,7 +100,7 @@ def weighted_half_width(law: Symmetric, weights: Sequence[int], miss: float = MI
 
 def bounded_half_width(law: Symmetric, terms: int, largest: int, miss: float = MISS_PROBABILITY) -> int:
     """Return the bound of ``weighted_half_width`` for any weights of at most ``largest``."""
-    return math.ceil(largest * sum_alpha(law, terms, 1, miss, whole=False))
+    return math.ceil(largest * sum_alpha(law, terms, 1, miss, full_weights=False))
 
 
 def ratio_bounds(numerator: NoisyNumber, denominator: NoisyNumber, low: float, high: float) -> tuple[float, float]:

@@ -167,15 +167,15 @@ def weighted_reach(rate: float, terms: int, sums: int, beta: float) -> float:
     return least_bound(bound)
 
 
-def laplace_sum_alpha(rate: float, terms: int, sums: int, beta: float, *, whole: bool) -> float:
+def laplace_sum_alpha(rate: float, terms: int, sums: int, beta: float, *, full_weights: bool) -> float:
     """Bound the error of ``sums`` sums of ``terms`` draws with probability 1 − ``beta``.
 
-    With ``whole`` weights (each draw counted once) it is exact up to ``MOST_EXACT_TERMS`` draws,
+    With ``full_weights`` (each draw counts once) it is exact up to ``MOST_EXACT_TERMS`` draws,
     except for the union bound over the sums.
     """
     if terms == 0:
         return 0.0
-    if terms == 1 or (whole and terms <= MOST_EXACT_TERMS):
+    if terms == 1 or (full_weights and terms <= MOST_EXACT_TERMS):
         return float(sum_reach(rate, terms, sums, beta))
     return weighted_reach(rate, terms, sums, beta)
 
@@ -206,19 +206,19 @@ def noise_reach(law: Symmetric, draws: int, beta: float) -> int:
     return two_sided_reach(float(law.rate), draws, beta)
 
 
-def sum_alpha(law: Symmetric, terms: int, sums: int, beta: float, *, whole: bool) -> float:
+def sum_alpha(law: Symmetric, terms: int, sums: int, beta: float, *, full_weights: bool) -> float:
     """Bound the error of ``sums`` sums of ``terms`` draws with weights of at most 1.
 
-    It holds with probability 1 − ``beta``; sums may share draws. ``whole`` weights count each
-    draw once.
+    It holds with probability 1 − ``beta``; sums may share draws. With ``full_weights``, each draw of a
+    sum counts once.
     """
     if not isinstance(law, Gaussian):
-        return laplace_sum_alpha(float(law.rate), terms, sums, beta, whole=whole)
+        return laplace_sum_alpha(float(law.rate), terms, sums, beta, full_weights=full_weights)
     if terms == 0:
         return 0.0
     spread = math.sqrt(law.variance) * math.sqrt(terms)
     allowed = beta / sums
-    if terms == 1 or (whole and law.variance >= LEAST_VARIANCE):
+    if terms == 1 or (full_weights and law.variance >= LEAST_VARIANCE):
         return float(math.ceil(spread * normal_reach(allowed / GAUSSIAN_TAIL_FACTOR**terms)))
     # Chernoff: E e^{sX} ≤ e^{s²σ²/2}, also for smaller weights.
     return spread * math.sqrt(2.0 * math.log(2.0 / allowed)) * SUM_ROUNDING

@@ -71,7 +71,7 @@ def sums_reach(law: Symmetric, cells: int, failure: float) -> float:
     """
     if isinstance(law, Gaussian):
         return math.sqrt(float(law.variance) * cells) * math.sqrt(2.0 * math.log(2.0 / failure)) * _ROUNDING
-    return laplace_sum_alpha(float(law.rate), cells, 1, failure, whole=False)
+    return laplace_sum_alpha(float(law.rate), cells, 1, failure, full_weights=False)
 
 
 def edge_reaches(law: Symmetric, left: IntegerArray, quantile: float, failure: float) -> Floats:

@@ -36,7 +36,7 @@ def cell_alpha(calibration: ReleaseCalibration, universe: int) -> float:
 
 
 def histogram_alpha(
-    calibration: ReleaseCalibration, universe: int, cells: int, numbers: int = 1, *, whole: bool = True
+    calibration: ReleaseCalibration, universe: int, cells: int, numbers: int = 1, *, full_weights: bool = True
 ) -> float:
     """Bound the error of each of ``numbers`` numbers that sum up to ``cells`` cells.
 
@@ -44,13 +44,17 @@ def histogram_alpha(
     questions are adaptive, only ``cells`` times the bound of a cell holds.
     """
     sums = numbers * calibration.expected_queries
-    chosen = sum_alpha(release_law(calibration), cells, sums, SUMS_SHARE * calibration.beta, whole=whole)
+    chosen = sum_alpha(
+        release_law(calibration), cells, sums, SUMS_SHARE * calibration.beta, full_weights=full_weights
+    )
     return min(cells * cell_alpha(calibration, universe), chosen)
 
 
-def lazy_alpha(calibration: ReleaseCalibration, cells: int, *, whole: bool = False) -> float:
+def lazy_alpha(calibration: ReleaseCalibration, cells: int, *, full_weights: bool = False) -> float:
     """Bound the error of a question of ``cells`` cells to a lazy histogram."""
-    return sum_alpha(release_law(calibration), cells, calibration.expected_queries, calibration.beta, whole=whole)
+    return sum_alpha(
+        release_law(calibration), cells, calibration.expected_queries, calibration.beta, full_weights=full_weights
+    )
 
 
 NOISE_SHARE = 0.45

@@ -6,9 +6,9 @@ A question has one error, in units of its number's sensitivity, which one person
 - ``axes``: the axes (attributes) that the question depends on, in increasing order.
 - ``key``: canonical bytes, equal for equal questions.
 - ``unit``: a number divided by ``unit`` is the requested quantity; ``width``: a number's sensitivity.
-- ``count``: number of requested numbers; ``summed``: the most cells that one number sums.
-- ``whole``: True if all summed cells have full and equal weight.
-- ``ranges``: True if the cells of each number form a range of values on every axis.
+- ``count``: number of requested numbers; ``summed_cells``: the most cells that one number sums.
+- ``full_weights``: True if all summed cells have full and equal weight.
+- ``are_ranges``: True if the cells of each number form a range of values on every axis.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ class LinearQuestion:
     extent: Callable[[], tuple[int, bool]]
     unit: int
     width: int
-    whole: bool
+    full_weights: bool
     count: int = 1
 
     @property
@@ -67,14 +67,14 @@ class LinearQuestion:
         return self.extent()
 
     @property
-    def summed(self) -> int:
+    def summed_cells(self) -> int:
         """Number of cells with a weight."""
         return self._extent[0]
 
     @property
-    def ranges(self) -> bool:
+    def are_ranges(self) -> bool:
         """True if these cells are a range on every axis and have equal weights."""
-        return self.whole and self._extent[1]
+        return self.full_weights and self._extent[1]
 
     def compute_numbers(self, cells: TensorCells) -> Numbers:
         """Return the weighted sum."""
@@ -92,8 +92,8 @@ class Box:
 
     unit: Final = WEIGHT_STEPS
     width: Final = WEIGHT_STEPS
-    whole: Final = True
-    ranges: Final = True
+    full_weights: Final = True
+    are_ranges: Final = True
     count: Final = 1
 
     def __init__(
@@ -107,7 +107,7 @@ class Box:
         self.shape = shape
 
     @property
-    def summed(self) -> int:
+    def summed_cells(self) -> int:
         """Number of counted cells."""
         return math.prod(map(operator.sub, self.high, self.low))
 
@@ -149,7 +149,7 @@ class CellGroups:
     """Axes of the mask that define the groups, in the requested order."""
     unit: int = WEIGHT_STEPS
     width: int = WEIGHT_STEPS
-    whole: bool = True
+    full_weights: bool = True
 
     @property
     def count(self) -> int:
@@ -157,12 +157,12 @@ class CellGroups:
         return math.prod(self.mask.shape[axis] for axis in self.grouped)
 
     @cached_property
-    def summed(self) -> int:
+    def summed_cells(self) -> int:
         """Largest number of cells in one group."""
         return int(self._group_sums(self.mask.astype(np.int64)).max(initial=0))
 
     @cached_property
-    def ranges(self) -> bool:
+    def are_ranges(self) -> bool:
         """True if every group is a range of each axis."""
         return extent_of(self.mask)[1]
 
@@ -196,12 +196,12 @@ class Rates(CellGroups):
         return 2 * super().count
 
     @cached_property
-    def summed(self) -> int:
+    def summed_cells(self) -> int:
         """Largest number of cells in one count."""
         return max(int(self._group_sums(part.astype(np.int64)).max(initial=0)) for part in self._parts)
 
     @cached_property
-    def ranges(self) -> bool:
+    def are_ranges(self) -> bool:
         """True if every count is of a range of each axis."""
         return all(extent_of(part)[1] for part in self._parts)
 
@@ -241,7 +241,7 @@ class Ranks:
     ordered: int
     unit: int = WEIGHT_STEPS
     width: int = WEIGHT_STEPS
-    whole: bool = True
+    full_weights: bool = True
 
     @property
     def count(self) -> int:
@@ -249,12 +249,12 @@ class Ranks:
         return math.prod(self.mask.shape[axis] for axis in (*self.grouped, self.ordered))
 
     @cached_property
-    def summed(self) -> int:
+    def summed_cells(self) -> int:
         """Largest number of cells in one cumulative count."""
         return int(self._cumulative_sums(self.mask.astype(np.int64)).max(initial=0))
 
     @cached_property
-    def ranges(self) -> bool:
+    def are_ranges(self) -> bool:
         """True if the cells of each count are a range of each axis."""
         return extent_of(self.mask)[1]
 
@@ -290,8 +290,8 @@ class Spreads:
     moves: tuple[int, int, int]
     unit: int = 1
     width: int = 1
-    whole: bool = False
-    ranges: bool = False
+    full_weights: bool = False
+    are_ranges: bool = False
 
     @property
     def count(self) -> int:
@@ -300,7 +300,7 @@ class Spreads:
         return len(self.moves) * groups
 
     @cached_property
-    def summed(self) -> int:
+    def summed_cells(self) -> int:
         """Largest number of cells in one group."""
         found: int = self._counts(self.mask.astype(np.int64)).sum(axis=-1).max(initial=0).item()
         return found
@@ -339,8 +339,8 @@ class MeanQuestion:
     count: int = 2
     unit: int = 1
     width: int = 1
-    whole: bool = False
-    ranges: bool = False
+    full_weights: bool = False
+    are_ranges: bool = False
 
     @property
     def axes(self) -> tuple[int, ...]:
@@ -348,9 +348,9 @@ class MeanQuestion:
         return self.total.axes
 
     @property
-    def summed(self) -> int:
+    def summed_cells(self) -> int:
         """Number of summed cells."""
-        return self.rows.summed
+        return self.rows.summed_cells
 
     def compute_numbers(self, cells: TensorCells) -> Numbers:
         """Return the sum above the minimum, and the count in steps."""

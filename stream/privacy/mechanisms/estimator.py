@@ -443,18 +443,18 @@ class Estimator:
         """
         own_index, width = self._measured.best_by_question.get(question.key), question.width
         best = math.inf if own_index is None else self._measured.listed[own_index].reach * width
-        if not question.whole:
+        if not question.full_weights:
             return best, own_index, True
-        key = (question.axes, question.summed, question.ranges)
+        key = (question.axes, question.summed_cells, question.are_ranges)
         if (cached := self._reaches.get(key)) is None:
             cached = min(
                 (
                     (
                         self._bounds.bound_cell_sums(
                             one.law,
-                            question.summed * one.cells_per_cell,
+                            question.summed_cells * one.cells_per_cell,
                             one.sizes,
-                            ranges=question.ranges,
+                            ranges=question.are_ranges,
                             charges=one.charges,
                         ),
                         one.index,
@@ -504,7 +504,7 @@ class Estimator:
         one = self._measured.listed[index]
         if not numbered:
             more = math.prod(self.sizes[axis] for axis in one.axes if axis not in question.axes)
-            return half_width(one.law, question.summed * more, _miss(question)) * question.width
+            return half_width(one.law, question.summed_cells * more, _miss(question)) * question.width
         if one.share is None:
             return half_width(number_law(self.calibration, question.width))
         # If a marginal was measured alone, each of its cells is one number.
@@ -519,10 +519,12 @@ class Estimator:
 
     def _on_top(self, question: ResolvedQuestion) -> tuple[bool, float]:
         """Return True if a ⊤ publishes a number, and the error on ⊤ in units of sensitivity."""
-        key = (question.summed, question.count, question.whole)
+        key = (question.summed_cells, question.count, question.full_weights)
         if (bound := self._on_tops.get(key)) is None:
             law = marginal_law(self.calibration, numbered=False)
-            bound = self._bounds.bound_new_numbers(law, question.count, question.summed, whole=question.whole)
+            bound = self._bounds.bound_new_numbers(
+                law, question.count, question.summed_cells, full_weights=question.full_weights
+            )
             self._on_tops.put(key, bound)
         numbered = isinstance(question, SingleNumber) and bound > self._promise
         return numbered, self.calibration.sparse_vector.answer_alpha if numbered else bound
@@ -584,9 +586,9 @@ class Estimator:
             # The weights of a mean's difference sum − mean·rows are at most its range.
             width = max(1, question.range) if isinstance(question, MeanQuestion) else question.width
             half = (
-                half_width(law, question.summed, _miss(question)) * width
-                if question.whole
-                else bounded_half_width(law, question.summed, width)
+                half_width(law, question.summed_cells, _miss(question)) * width
+                if question.full_weights
+                else bounded_half_width(law, question.summed_cells, width)
             )
         return EstimateAnswer(
             "above",

@@ -54,7 +54,7 @@ def price_alone(
     """
     steps = alpha * question.unit
     numbers = estimate_price(calibration, _width(calibration, question), question.count, math.floor(steps))
-    if not question.whole or question.summed != 1:
+    if not question.full_weights or question.summed_cells != 1:
         return numbers, False
     # Each number is one whole cell. Under add-remove a marginal costs as much as one of its cells.
     rows = math.floor(steps / question.width)

@@ -421,17 +421,17 @@ class ErrorBounds:
         least = math.sqrt(2.0 * variance_of(law) * summed * math.log(2.0 * count / beta))
         if least > _EXACT_BOUND_LIMIT * self.calibration.sparse_vector.alpha:
             return min(single, math.inf)
-        return min(single, sum_alpha(law, summed, count, beta, whole=True))
+        return min(single, sum_alpha(law, summed, count, beta, full_weights=True))
 
-    def bound_new_numbers(self, law: Symmetric, numbers: int, summed: int, *, whole: bool) -> float:
+    def bound_new_numbers(self, law: Symmetric, numbers: int, summed: int, *, full_weights: bool) -> float:
         """Bound the error of all ``numbers`` of an answer that a ⊤'s new marginal gives.
 
         The bound is per unit of sensitivity. Each number sums at most ``summed`` cells, with
-        weights of 1 if ``whole``. The question was asked before the noise was drawn, so only these
+        weights of 1 if ``full_weights``. The question was asked before the noise was drawn, so only these
         sums need a bound.
         """
         beta = NUMBERS_PART * self.calibration.beta / self.calibration.cutoff
-        return sum_alpha(law, summed, numbers, beta, whole=whole)
+        return sum_alpha(law, summed, numbers, beta, full_weights=full_weights)
 
 
 def opening_law(calibration: EstimateCalibration) -> Symmetric:

@@ -200,11 +200,12 @@ def form_alpha(  # noqa: PLR0911 - one for each form
         case "running" if isinstance(calibration, AnswersCalibration):
             law = answer_law(calibration, calibration.sensitivity_steps, 1)
             sums = goal.queries * (goal.facts.universe or 1)
-            return sum_alpha(law, goal.queries, sums, calibration.beta, whole=True) * calibration.grid
+            return sum_alpha(law, goal.queries, sums, calibration.beta, full_weights=True) * calibration.grid
         case "groups" if isinstance(calibration, EstimateCalibration):
             law, groups = marginal_law(calibration, numbered=False), listed_groups(goal).groups
             return max(
-                promised_alpha(calibration), ErrorBounds(calibration).bound_new_numbers(law, groups, 1, whole=True)
+                promised_alpha(calibration),
+                ErrorBounds(calibration).bound_new_numbers(law, groups, 1, full_weights=True),
             )
         case _:
             return _count_error(calibration, mechanism, goal)
@@ -261,7 +262,7 @@ def _count_error(calibration: Calibration, mechanism: Mechanism, goal: PlanGoal)
         return histogram_alpha(calibration, universe, cells, universe // cells)
     few = goal.form == "cells"
     cells = min(goal.fields.get("sparsity") or 1, universe) if few else universe
-    return histogram_alpha(calibration, universe, cells, whole=not few)
+    return histogram_alpha(calibration, universe, cells, full_weights=not few)
 
 
 def _share_error(calibration: Calibration, mechanism: Mechanism, goal: PlanGoal) -> float:
@@ -293,7 +294,9 @@ def _rate_error(calibration: Calibration, mechanism: Mechanism, goal: PlanGoal) 
         law, cells = marginal_law(calibration, numbered=False), max(1, (facts.universe or 1) // groups)
         error = max(
             error,
-            ErrorBounds(calibration).bound_new_numbers(law, 2 * groups, min(cells, MAX_CATEGORIES), whole=True),
+            ErrorBounds(calibration).bound_new_numbers(
+                law, 2 * groups, min(cells, MAX_CATEGORIES), full_weights=True
+            ),
         )
     return error
 
@@ -320,6 +323,6 @@ def _mean_error(calibration: Calibration, goal: PlanGoal, summed: SummedAttribut
     # A ⊤ on a mean measures the attribute's marginal and publishes two sums over all values.
     cells = summed.range + 1 if goal.summed else max(goal.facts.sizes or (goal.facts.universe or 1,))
     measured_error = ErrorBounds(calibration).bound_new_numbers(
-        marginal_law(calibration, numbered=False), _QUOTIENT_NUMBERS, cells, whole=False
+        marginal_law(calibration, numbered=False), _QUOTIENT_NUMBERS, cells, full_weights=False
     )
     return max(error, 2.0 * width * measured_error)

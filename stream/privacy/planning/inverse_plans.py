@@ -75,7 +75,7 @@ def needed_epsilon(
     def error_at(epsilon: float) -> float:
         return _error(spec.model_copy(update={"epsilon": epsilon}), facts, measure)
 
-    boundary = _find_boundary(error_at, alpha, spec.epsilon, (LEAST_EPSILON, LARGEST_EPSILON), whole=False)
+    boundary = _find_boundary(error_at, alpha, spec.epsilon, (LEAST_EPSILON, LARGEST_EPSILON), integral=False)
     if boundary is None:
         least = measure(plans.choose_calibration(spec.model_copy(update={"epsilon": LARGEST_EPSILON}), facts))
         raise PlanError(
@@ -100,7 +100,7 @@ def largest_cutoff(spec: StreamSpec, facts: SourceFacts, alpha: float) -> int:
     def error_at(cutoff: float) -> float:
         return _error(_with_cutoff(spec, int(cutoff)), facts)
 
-    boundary = _find_boundary(error_at, alpha, 1, (1, MAX_ANSWERS), whole=True, rising=True)
+    boundary = _find_boundary(error_at, alpha, 1, (1, MAX_ANSWERS), integral=True, rising=True)
     if boundary is None:
         return MAX_ANSWERS
     if boundary[1] == 1:
@@ -127,7 +127,7 @@ def needed_rows(spec: StreamSpec, facts: SourceFacts, alpha_fraction: float) -> 
             return _error(spec.model_copy(update={"expected_queries": int(rows)}), facts)
         return _error(spec, replace(facts, rows=int(rows))) / rows
 
-    boundary = _find_boundary(error_at, alpha_fraction, _FIRST_ROWS, (1, LARGEST_ROWS), whole=True)
+    boundary = _find_boundary(error_at, alpha_fraction, _FIRST_ROWS, (1, LARGEST_ROWS), integral=True)
     if boundary is None:
         plans.choose_calibration(spec, replace(facts, rows=LARGEST_ROWS))
         raise PlanError(
@@ -169,7 +169,7 @@ def _find_boundary(
     start: float,
     bounds: tuple[float, float],
     *,
-    whole: bool,
+    integral: bool,
     rising: bool = False,
 ) -> tuple[float, float] | None:
     """Return two neighboring points, of which only the second is past the boundary.
@@ -195,7 +195,7 @@ def _find_boundary(
             return least, least
         if below == largest:
             return None
-        if below is not None and above is not None and above - below <= max(int(whole), TOLERANCE * below):
+        if below is not None and above is not None and above - below <= max(int(integral), TOLERANCE * below):
             return below, above
         signed = -distance if past else distance
         if before is not None and before[0] != math.log(point) and distance < _UNBOUNDED_DISTANCE:
@@ -208,7 +208,7 @@ def _find_boundary(
         if below is not None and above is not None and (iteration % 3 == 0 or not low < guess < high):
             guess = math.sqrt(low * high)
         point = min(max(guess, least), largest)
-        if whole:
+        if integral:
             point = min(max(round(point), low + (below is not None)), high - (above is not None))
 
 

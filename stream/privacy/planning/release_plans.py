@@ -192,7 +192,7 @@ def answer_alpha(calibration: RunningCountCalibration, nodes: int) -> float:
     except for the union bound.
     """
     each = calibration.beta / _count_numbers(calibration)
-    return sum_alpha(node_law(calibration), nodes, 1, each, whole=True) * calibration.grid
+    return sum_alpha(node_law(calibration), nodes, 1, each, full_weights=True) * calibration.grid
 
 
 def _count_numbers(calibration: RunningCountCalibration) -> int:

@@ -376,10 +376,10 @@ def _reply(
 def _typical_error(current: _EstimateState, read: ReadQuestion, step: EstimateAnswer) -> float | None:
     """Return the typical error of an estimated count, share, or counts of groups."""
     question = read.question.counted if isinstance(read.question, ShareQuestion) else read.question
-    if step.typical is None or read.form not in _TYPICAL_FORMS or not question.whole:
+    if step.typical is None or read.form not in _TYPICAL_FORMS or not question.full_weights:
         return None
     cells = math.prod(current.estimator.sizes[axis] for axis in question.axes)
-    found = error_of_sums(step.typical, question.summed, cells)
+    found = error_of_sums(step.typical, question.summed_cells, cells)
     return (found / current.rows if read.form == "fraction" else found) or None
 
 

@@ -208,7 +208,7 @@ class QuestionReader:
             extent=lambda: _extent_of_weights(weights, sizes),
             unit=WEIGHT_STEPS,
             width=WEIGHT_STEPS,
-            whole=[weight for _, weight in weights.parts] == [WEIGHT_STEPS],
+            full_weights=[weight for _, weight in weights.parts] == [WEIGHT_STEPS],
         )
 
     def resolve_total(self, attribute: str, terms: Sequence[Term], *, narrow: bool = True) -> LinearQuestion:
@@ -233,7 +233,7 @@ class QuestionReader:
             extent=lambda: _extent_of_predicate(predicate, sizes),
             unit=1,
             width=max(1, sum_sensitivity(left, self._source.neighbors)),
-            whole=False,
+            full_weights=False,
         )
 
     def _mean(self, attribute: str, where: str | None) -> MeanQuestion:
@@ -252,7 +252,7 @@ class QuestionReader:
             lambda: _extent_of_predicate(predicate, sizes),
             WEIGHT_STEPS,
             WEIGHT_STEPS,
-            whole=True,
+            full_weights=True,
         )
         above = LinearQuestion(
             axes,
@@ -262,7 +262,7 @@ class QuestionReader:
             lambda: _extent_of_predicate(predicate, sizes),
             1,
             max(1, domain.size - 1),
-            whole=False,
+            full_weights=False,
         )
         return MeanQuestion(count, above, key, domain.minimum, domain.size - 1)
 

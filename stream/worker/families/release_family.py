@@ -225,7 +225,7 @@ class HistogramFamily(_ReleaseFamily):
         if isinstance(question, CellQuestion):
             estimate = weighted_sum(question.steps, [int(release[cell]) for cell in question.cells])
             alpha = histogram_alpha(
-                calibration, release.size, len(question.cells), whole=_has_full_weights(question)
+                calibration, release.size, len(question.cells), full_weights=_has_full_weights(question)
             )
             interval = self._interval(one.slot, question, estimate)
             return Reply(charged=False, estimate=estimate, basis=BASIS, alpha=alpha, interval=interval)
@@ -338,7 +338,7 @@ class LazyHistogramFamily(_ReleaseFamily):
         replies: list[Reply | None] = []
         for question in questions:
             values = list(islice(noisy, len(question.cells)))
-            alpha = lazy_alpha(calibration, len(values), whole=_has_full_weights(question))
+            alpha = lazy_alpha(calibration, len(values), full_weights=_has_full_weights(question))
             estimate = weighted_sum(question.steps, values)
             interval = self._interval(slot, question, estimate)
             replies.append(Reply(charged=False, estimate=estimate, basis=BASIS, alpha=alpha, interval=interval))

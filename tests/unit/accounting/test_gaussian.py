@@ -146,10 +146,13 @@ def test_no_sum_is_beyond_its_reach(terms: int, deviation: float) -> None:
     noise = gaussian(Fraction(deviation) ** 2)
     middle = len(law) // 2
     for whole in (True, False):
-        far = math.floor(sum_alpha(noise, terms, 10, 0.05, whole=whole))
+        far = math.floor(sum_alpha(noise, terms, 10, 0.05, full_weights=whole))
         assert 10 * (1.0 - law[middle - far : middle + far + 1].sum()) <= 0.05
-    assert sum_alpha(noise, 0, 10, 0.05, whole=True) == 0.0
-    assert sum_alpha(noise, terms, 10, 0.05, whole=True) <= sum_alpha(noise, terms, 10, 0.05, whole=False) + 1
+    assert sum_alpha(noise, 0, 10, 0.05, full_weights=True) == 0.0
+    assert (
+        sum_alpha(noise, terms, 10, 0.05, full_weights=True)
+        <= sum_alpha(noise, terms, 10, 0.05, full_weights=False) + 1
+    )
 
 
 def test_variances_are_those_of_the_laws() -> None:

@@ -81,7 +81,7 @@ def test_discrete_noise_is_never_worse_than_continuous_and_its_exact_tail_never_
 ) -> None:
     bound = weighted_reach(rate, cells, sums, beta)
     assert sum_tail(rate, cells, max(1, math.ceil(bound))) <= beta / (2.0 * sums) * 1.01
-    assert laplace_sum_alpha(rate, cells, sums, beta, whole=True) <= bound
+    assert laplace_sum_alpha(rate, cells, sums, beta, full_weights=True) <= bound
     fractions = np.linspace(1e-3, 1.0 - 1e-3, 999)
     continuous = (math.log(2.0 * sums / beta) - cells * np.log1p(-(fractions**2))) / (rate * fractions)
     assert bound <= float(continuous.min()) * (1.0 + 1e-8)
@@ -140,7 +140,8 @@ def test_a_sum_of_cells_is_never_further_off_than_its_cells_and_far_less_when_th
 
 def test_exact_and_chernoff_bounds_meet_without_a_drop_where_one_gives_way_to_the_other() -> None:
     below, above = (
-        laplace_sum_alpha(1.0, terms, 1000, 0.05, whole=True) for terms in (MOST_EXACT_TERMS, MOST_EXACT_TERMS + 1)
+        laplace_sum_alpha(1.0, terms, 1000, 0.05, full_weights=True)
+        for terms in (MOST_EXACT_TERMS, MOST_EXACT_TERMS + 1)
     )
     assert below < above < 1.25 * below
 
@@ -148,7 +149,7 @@ def test_exact_and_chernoff_bounds_meet_without_a_drop_where_one_gives_way_to_th
 def test_a_single_cell_has_the_exact_error_whatever_its_weight() -> None:
     calibration = plans("lazy_histogram", expected_queries=1000)["basic"]
     exact = two_sided_reach(1.0, 1000, 0.05)
-    assert lazy_alpha(calibration, 1) == lazy_alpha(calibration, 1, whole=True) == exact
+    assert lazy_alpha(calibration, 1) == lazy_alpha(calibration, 1, full_weights=True) == exact
 
 
 @pytest.mark.parametrize(("projections", "cells"), [(1, 1), (1, 3), (2, 2), (3, 2)])
