@@ -214,18 +214,20 @@ class FeedProcessor:
         name = key.removeprefix(_STREAM).decode()
         if key.startswith(_LATER_EPOCH):
             name = key.split(b"|", 2)[2].decode()
-        known = definition.get(name)
-        if known is None or known.incarnation != found.incarnation:
+        known, is_retired = definition.get(name), self._definitions.is_retired(name)
+        if not is_retired and (known is None or known.incarnation != found.incarnation):
             raise TableMissedError(f"{self.changelog} counts for {name}, which control has not defined yet")
         epoch = found.epoch or 0
         self._changelog_keys.setdefault(name, {})[epoch] = key
+        if known is None or is_retired:
+            return  # the next step deletes the record
         if found.state == "open":
             since = found.since if found.own is None else found.own_since
             waits = epoch > 0 and since is not None and not self._clock.has_read(since)
             self._streams.resume(known, found, epoch, waits=waits)
 
     def _update_epochs(self, outputs: Outputs, offset: int) -> None:
-        """Begin epochs that control has added since the last step, and drop those of closed streams.
+        """Begin epochs that control has added since the last step, and drop those of closed and retired streams.
 
         An epoch that is known at the partition's first step counts the whole topic. A later one
         counts the events after its definition.
@@ -248,6 +250,9 @@ class FeedProcessor:
             news += [self._beginning(definition, epoch.number, epoch.begins or 0) for epoch in epochs]
             for ended in [number for number in kept if epochs and (name, number) not in self._streams.streams]:
                 self._drop_epoch(outputs, name, ended)
+        for name in [one for one in self._changelog_keys if one not in known]:
+            for epoch in list(self._changelog_keys[name]) if self._definitions.is_retired(name) else ():
+                self._drop_epoch(outputs, name, epoch)
         for stream in self._streams.begin(news, offset):
             name, epoch = stream.key
             key = _LATER_EPOCH + b"%d|" % epoch if epoch else _STREAM

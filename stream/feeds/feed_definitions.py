@@ -1,23 +1,27 @@
 """The standing streams of all live topics, as control events define them; one copy per process.
 
 The cost of an update or a lookup does not grow with past periods: their streams are kept only as
-names and summaries of control events.
+names and summaries of control events, and retired streams only as digests of their names.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from itertools import islice
+from threading import Lock
 from typing import Final, Literal
 
-from schemas import MAX_RECORD_BYTES, Calibration, Control, EventsSource
+from schemas import MAX_RECORD_BYTES, Calibration, Control, EventsSource, RetiredStreams
 from schemas.streams import StandingQuery, StreamSpec
 from schemas.wire import Codec, MalformedEventError
-from stream.processing.control_order import control_summary, is_stale
+from stream.privacy.ledger.digest_table import DigestTable, name_digest, split_digests
+from stream.processing.control_order import RETIRED_PREFIX, control_summary, is_stale
 from stream.processing.protocol import RecordLike
 
 _codec: Codec[Control] = Codec(Control, limit=MAX_RECORD_BYTES)
+_retired_codec: Codec[RetiredStreams] = Codec(RetiredStreams, limit=MAX_RECORD_BYTES)
 
 
 @dataclass(frozen=True, slots=True)
@@ -133,6 +137,34 @@ def _epochs(known: StandingDefinition | None, control: Control, stamp: int) -> t
     return tuple(epochs[number] for number in sorted(epochs))
 
 
+class RetiredStreamNames:
+    """The digests of retired streams' names; other threads may search while digests are added."""
+
+    def __init__(self) -> None:
+        self._digests = DigestTable()
+        self._lock = Lock()
+
+    def has(self, stream: str) -> bool:
+        """Return whether a stream is retired."""
+        if not self._digests:
+            return False
+        with self._lock:
+            return self._digests.find(name_digest("stream", stream)) is not None
+
+    def add_records(self, records: Iterable[RecordLike]) -> None:
+        """Add the digests in control records; ignore records that this release of Sotto cannot read."""
+        for record in records:
+            if (record.key or b"").startswith(RETIRED_PREFIX):
+                with suppress(MalformedEventError), self._lock:
+                    for digest in split_digests(_retired_codec.decode_trusted(record.value or b"").names):
+                        self._digests.add(digest)
+
+    def deleted(self, records: Iterable[RecordLike]) -> list[str]:
+        """Return the names of the retired streams whose definitions these control records delete."""
+        names = [(record.key or b"").decode(errors="replace") for record in records if record.value is None]
+        return list(filter(self.has, names))
+
+
 RECORDS_PER_UPDATE: Final = 100
 """Control records that are applied together, before closed streams of periods are dropped."""
 
@@ -153,6 +185,7 @@ class FeedDefinitions:
         # Readers iterate over it: it is replaced, never changed.
         self._counted_sources: Mapping[str, EventsSource] = {}
         self._open_in_periods: Mapping[tuple[str, str], Mapping[str, StandingDefinition]] = {}
+        self._retired = RetiredStreamNames()
 
     def apply_control(self, records: Iterable[RecordLike]) -> None:
         """Apply control records in the order of their partition, from the beginning."""
@@ -160,8 +193,41 @@ class FeedDefinitions:
         while some := list(islice(left, RECORDS_PER_UPDATE)):
             self._apply(some)
 
+    def drop_retired(self) -> None:
+        """Drop all retired streams, also those whose deletions compaction removed before they were read."""
+        self._drop([name for name in (*self._latest, *self._closed_summaries) if self._retired.has(name)])
+
+    def is_retired(self, stream: str) -> bool:
+        """Return whether a stream is retired."""
+        return self._retired.has(stream)
+
+    def _drop(self, names: Iterable[str]) -> None:
+        changed: dict[str, dict[str, StandingDefinition]] = {}
+        for name in names:
+            self._closed_summaries.pop(name, None)
+            if (definition := self._latest.pop(name, None)) is None:
+                continue
+            source = definition.source.source
+            left = changed.setdefault(source, dict(self._by_source.get(source, {})))
+            left.pop(name, None)
+        if not changed:
+            return
+        for source, left in changed.items():
+            self._by_source[source] = left
+            if not left:
+                del self._by_source[source]
+        self._open_in_periods = {
+            place: streams
+            for place, streams in self._open_in_periods.items()
+            if streams or not self._retired.has(place[1])
+        }
+        self._index(changed)
+        self.version += 1
+
     def _apply(self, records: Sequence[RecordLike]) -> None:
         changed: dict[str, dict[str, StandingDefinition]] = {}
+        self._retired.add_records(records)
+        self._drop(self._retired.deleted(records))
         for record in records:
             name = (record.key or b"").decode(errors="replace")
             if (over := self._closed_summaries.get(name)) is not None and is_stale(over, record.value):
@@ -169,6 +235,8 @@ class FeedDefinitions:
             known = self._latest.get(name)
             definition = parse_definition(record, known)
             if definition is None or definition is known or definition.spec.stream != name:
+                continue
+            if self._retired.has(name):
                 continue
             self._latest[name] = definition
             source = definition.source.source
@@ -188,8 +256,12 @@ class FeedDefinitions:
         return self._by_source.get(source, {}).get(stream)
 
     def has_stream(self, source: str, stream: str) -> bool:
-        """Return whether a stream of a source is defined; it may be closed."""
-        return self.find_stream(source, stream) is not None or stream in self._closed_summaries
+        """Return whether a stream of a source is defined; it may be closed or retired."""
+        return (
+            self.find_stream(source, stream) is not None
+            or stream in self._closed_summaries
+            or self._retired.has(stream)
+        )
 
     def open_streams_in_periods(self, source: str, stream: str) -> list[StandingDefinition]:
         """Return the open streams of a model's periods, in the order of the periods."""

@@ -3,11 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Final
 
 from schemas import MAX_GROUPS
-from stream.feeds.feed_definitions import FeedDefinitions, StandingDefinition, parse_definition
+from stream.feeds.feed_definitions import (
+    FeedDefinitions,
+    RetiredStreamNames,
+    StandingDefinition,
+    parse_definition,
+)
 from stream.feeds.merge_state import (
     NODE,
     PARTIAL,
@@ -82,6 +87,12 @@ class PartialBatch(Batch):
     partials: Sequence[Any] = ()
 
 
+def _stream_of_key(key: bytes) -> str:
+    """Return the stream to which a record of the changelog belongs."""
+    kind, *rest = key.decode().split("|")
+    return rest[0] if rest else kind
+
+
 class MergeProcessor:
     """Merges the standing streams of one partition.
 
@@ -108,24 +119,31 @@ class MergeProcessor:
         self._kept: dict[bytes, RecordLike] = {}
         self._ended_streams: set[str] = set()
         """Ended streams whose changelog records ``_drop_ended_streams`` has to drop."""
+        self._retired = RetiredStreamNames()
+        self._stale_keys: list[bytes] = []
+        """Keys of the changelog's records of retired streams that a restore found."""
         self._periods = MergePeriods(topics, definitions)
         self._waiting_windows = WaitingWindows()
 
     def restore(self, records: Iterable[RecordLike]) -> None:
         """Read records of control and of the changelog; either topic may come first."""
-        for record in records:
-            if record.topic == self._topics.control:
-                self._follow_control(record)
-            else:
-                self._kept[record.key or b""] = record
+        control = [record for record in records if record.topic == self._topics.control]
+        self._follow_control(control)
+        self._kept.update(
+            (record.key or b"", record) for record in records if record.topic != self._topics.control
+        )
 
     def restored(self) -> Mapping[str, int]:
         """End the restore, and return the partials' next offset according to the changelog."""
         kept, self._kept = self._kept, {}
+        retired = {name for name in {_stream_of_key(key) for key in kept} if self._retired.has(name)}
+        self._stale_keys = [key for key, record in kept.items() if record.value and _stream_of_key(key) in retired]
+        for name in list(filter(self._retired.has, self._definition_by_stream)):
+            del self._definition_by_stream[name]
         partials: list[Any] = []
         sums: list[tuple[str, str, RecordLike]] = []
         for key, record in kept.items():
-            if record.value is None:
+            if record.value is None or _stream_of_key(key) in retired:
                 continue
             kind, _, rest = key.decode().partition("|")
             if key == PROGRESS_KEY:
@@ -170,8 +188,7 @@ class MergeProcessor:
 
     def follow(self, records: Sequence[RecordLike]) -> Outputs:
         """Apply definitions, and drop the records of ended streams."""
-        for record in records:
-            self._follow_control(record)
+        self._follow_control(records)
         outputs = Outputs()
         self._drop_ended_streams(outputs)
         return outputs
@@ -186,7 +203,9 @@ class MergeProcessor:
         for record in records:
             partials.append(partial := parse_partial(record))
             definition = None if partial is None else self._definition_of(partial)
-            needs_tables = needs_tables or (partial is not None and definition is None)
+            needs_tables = needs_tables or (
+                partial is not None and definition is None and not self._retired.has(partial.stream)
+            )
             if definition is None or partial is None or not definition.is_merged:
                 continue
             waiting.add((partial.stream, partial.start, partial.partition))
@@ -231,20 +250,32 @@ class MergeProcessor:
             outputs.add(self._topics.merges, self._partition, progress)
         return outputs
 
-    def _follow_control(self, record: RecordLike) -> None:
-        name = (record.key or b"").decode(errors="replace")
-        definition = parse_definition(record, self._definition_by_stream.get(name))
-        if definition is None or definition.spec.stream != name or definition.source.period_of is not None:
-            return  # feeds publish partials of models, not of periods' streams
-        self._definition_by_stream[name] = definition
-        if not definition.is_merged:
-            self._ended_streams.add(name)
+    def _follow_control(self, records: Sequence[RecordLike]) -> None:
+        """Apply definitions and ends; a retired stream counts as closed until its records are deleted."""
+        self._retired.add_records(records)
+        known = self._definition_by_stream
+        for name in self._retired.deleted(records):
+            if name in known:
+                known[name] = replace(known[name], kind="closed")
+                self._ended_streams.add(name)
+        for record in records:
+            name = (record.key or b"").decode(errors="replace")
+            definition = parse_definition(record, known.get(name))
+            if definition is None or definition.spec.stream != name or definition.source.period_of is not None:
+                continue  # feeds publish partials of models, not of periods' streams
+            if definition is known.get(name) or self._retired.has(name):
+                continue
+            known[name] = definition
+            if not definition.is_merged:
+                self._ended_streams.add(name)
 
     def _definition_of(self, partial: Any) -> StandingDefinition | None:
         definition = self._definition_by_stream.get(partial.stream)
         return definition if definition is not None and definition.incarnation == partial.incarnation else None
 
     def _apply_partial(self, outputs: Outputs, record: RecordLike, partial: Any) -> None:
+        if partial is not None and self._retired.has(partial.stream):
+            return
         definition = self._require_definition(record, partial)
         if not definition.is_merged:
             return
@@ -382,10 +413,15 @@ class MergeProcessor:
         return merged
 
     def _drop_ended_streams(self, outputs: Outputs) -> None:
-        """Drop the records of closed streams, and of halted ones of a source with periods."""
+        """Drop the records of closed and retired streams, and of halted ones of a source with periods."""
         ended, self._ended_streams = self._ended_streams, set()
+        stale_keys, self._stale_keys = self._stale_keys, []
+        self._write_changelog(outputs, dict.fromkeys(stale_keys))
         for name in sorted(ended):
             definition, merged = self._definition_by_stream[name], self._streams.get(name)
+            if self._retired.has(name):
+                del self._definition_by_stream[name]
+                self._periods.forget_model(name)
             if definition.is_merged or merged is None:
                 continue
             written: dict[bytes, bytes | None] = {

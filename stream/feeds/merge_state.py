@@ -324,6 +324,10 @@ class MergePeriods:
             )
         self._closing_streams[model] = set(over)
 
+    def forget_model(self, stream: str) -> None:
+        """Forget a retired model."""
+        self._closing_streams.pop(stream, None)
+
     def _write(self, outputs: Outputs, request: BeginPeriod | CloseStream) -> None:
         key = request.source.encode()
         message = (key, _requests.encode(request), ())

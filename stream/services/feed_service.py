@@ -64,15 +64,17 @@ class ControlFollower:
         consumer.assign(self._places)
         await consumer.seek_to_beginning(*self._places)
         ends = await consumer.end_offsets(self._places)
+        is_at_end = False
         while True:
             fetched = await consumer.getmany(
                 *self._places, timeout_ms=CONTROL_WAIT_MS, max_records=self._settings.batch_events
             )
             for records in fetched.values():
                 await asyncio.to_thread(self._definitions.apply_control, readable(records))
-            if not self.caught_up.is_set() and all(
-                [await consumer.position(place) >= ends[place] for place in self._places]
-            ):
+            if not is_at_end and all([await consumer.position(place) >= ends[place] for place in self._places]):
+                is_at_end = True
+                # After an error, compaction may have removed deletions that were not read before it.
+                await asyncio.to_thread(self._definitions.drop_retired)
                 self.caught_up.set()
             if fetched and self.caught_up.is_set():
                 self.on_update()

@@ -10,9 +10,11 @@ from collections.abc import Mapping
 from functools import cache
 from typing import NamedTuple
 
-from schemas import StreamSpec, span_ms
+from schemas import Amount, RetiredAnswer, StreamSpec, span_ms
 from schemas.windows import END_MS
 from sotto import Driver
+from stream.budget.control_publisher import build_retired_record
+from stream.processing.control_order import RETIRED_PREFIX
 from stream.processing.dead_letters import UnreadableValue
 from stream.processing.protocol import Record, RecordLike
 from stream.processing.topic_names import Topics
@@ -106,7 +108,9 @@ class LiveWorld:
         self.injected: Counter[str] = self.faults.injected
         self.visits = Visits(LIVE_PARTITIONS, seed)
         self.feeds = Feeds(loop, self.broker, topics, self.faults, self.branch())
-        self.closed: set[str] = set()
+        self.closed: dict[str, int] = {}
+        """When control closed a stream, or halted one for ever."""
+        self.retired: set[str] = set()
         self.gaps: dict[str, list[tuple[int, int | None]]] = {}
         self.verified: set[str] = set()
         """The extended streams whose windows were held against a plain count."""
@@ -155,9 +159,26 @@ class LiveWorld:
         await asyncio.sleep(chance.uniform(0.0, SECONDS / 3))
         if chance.random() < 0.5:
             name = chance.choice([spec.stream for spec in specs()])
-            self.closed.add(name)
-            self.tell(extended()[name].closed if name in self.gaps else told()[1][name])
+            self.closed[name] = self.broker.timestamp
+            end = extended()[name].closed if name in self.gaps else told()[1][name]
             self.injected["stream closed"] += 1
+            if chance.random() < 0.7:
+                await self._retire(end, chance)
+            else:
+                self.tell(end)
+
+    async def _retire(self, end: Record, chance: random.Random) -> None:
+        """Close or halt a stream, and retire it soon after that: feeds may read of both together."""
+        name = (end.key or b"").decode()
+        if chance.random() < 0.7:
+            end = end._replace(value=(end.value or b"").replace(b'"kind":"closed"', b'"kind":"halted"'))
+        self.tell(end)
+        await asyncio.sleep(chance.choice((0.0, 1.0, 5.0)) * chance.random())
+        answer = RetiredAnswer(reason="on request", spent=Amount(epsilon=1.0, delta=0.0))
+        digests = build_retired_record([(name, answer)]).model_dump_json().encode()
+        self.retired.add(name)
+        self.tell(end._replace(key=RETIRED_PREFIX + name.encode(), value=digests), end._replace(value=None))
+        self.injected["stream retired"] += 1
 
     async def _extend(self, chance: random.Random) -> None:
         """Have a stream run dry and extend it, at once or after a while, so that feeds may read of both together."""
@@ -242,7 +263,21 @@ class LiveWorld:
             ]
             if len({one.value for one in asked}) != len(asked):
                 found.append(f"{name}: asked a question twice")
-        return found + self._out_of_order(logs)
+        return found + self._out_of_order(logs) + self._leftovers(logs)
+
+    def _leftovers(self, logs: Logs) -> list[str]:
+        """What changelogs still have of retired streams."""
+        kept = {
+            (place, record.key or b""): record.value
+            for place, log in logs.items()
+            if place[0] in {self.topics.merges, self.topics.feed_state(SOURCE.source)}
+            for record in log
+        }
+        return [
+            f"{place}: {key.decode()} is not asked any more, and kept"
+            for (place, key), value in kept.items()
+            if value is not None and self.retired & set(key.decode(errors="replace").split("|"))
+        ]
 
     def _was_read_in_time(self, logs: Logs, spec: StreamSpec) -> bool:
         """Whether each partition read of a stream's end and extension within ``idle``: feeds promise nothing of others.
@@ -277,17 +312,11 @@ class LiveWorld:
         """
         late = {LATER, *self.gaps} - self.verified
         standing = {spec.stream: spec.standing for spec in specs() if spec.standing and spec.stream not in late}
-        closed = {
-            (record.key or b"").decode(): record.timestamp
-            for number in range(PARTITIONS)
-            for record in logs[self.topics.control, number]
-            if record.value is not None and json.loads(record.value)["kind"] == "closed"
-        }
         told: dict[tuple[int, int], list[tuple[int, str]]] = defaultdict(list)
         for number in range(PARTITIONS):
             for record in logs[self.topics.partials, number]:
                 partial = json.loads(record.value or b"")
-                if record.timestamp >= closed.get(partial["stream"], END_MS):
+                if record.timestamp >= self.closed.get(partial["stream"], END_MS):
                     continue
                 if (query := standing.get(partial["stream"])) is not None:
                     closes = partial["start"] + query.window.size_ms + span_ms(query.lateness)

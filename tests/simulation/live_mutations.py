@@ -154,6 +154,27 @@ def the_latest_definition_alone() -> Iterator[None]:
         yield
 
 
+@contextmanager
+def retired_streams_unknown() -> Iterator[None]:
+    """A feed that finds counts of a retired stream waits for its definition."""
+    with patch.object(FeedDefinitions, "is_retired", lambda *_: False):
+        yield
+
+
+@contextmanager
+def changelog_of_retired_streams_kept() -> Iterator[None]:
+    """Merging finds a retired stream in its changelog after a restart, and leaves it there."""
+    restored = MergeProcessor.restored
+
+    def unaware(self: MergeProcessor) -> Mapping[str, int]:
+        found = restored(self)
+        self._stale_keys = []
+        return found
+
+    with patch.object(MergeProcessor, "restored", unaware):
+        yield
+
+
 MUTATIONS: tuple[Mutation, ...] = (
     no_fencing,
     partials_outside_of_the_transaction,
@@ -166,4 +187,6 @@ MUTATIONS: tuple[Mutation, ...] = (
     silent_partitions_stand_still,
     windows_stream_by_stream,
     the_latest_definition_alone,
+    retired_streams_unknown,
+    changelog_of_retired_streams_kept,
 )

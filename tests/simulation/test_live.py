@@ -37,6 +37,7 @@ def test_in_every_schedule_each_window_is_asked_once_with_what_a_plain_count_fin
         "expire",
         "unreadable batch",
         "stream closed",
+        "stream retired",
         "stream extended",
     )
     assert all(injected[name] >= 3 for name in (*STRIKES, *upsets)), injected

@@ -3,91 +3,21 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
 from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from schemas import MAX_EVENT_BYTES, Query, format_moment
-from schemas.wire import Codec
+from schemas import format_moment
 from stream.feeds import merge_processor
-from stream.feeds.feed_definitions import FeedDefinitions
-from stream.feeds.merge_processor import MergeProcessor
-from stream.processing.protocol import LaterVersionError, Message, Outputs, Record
+from stream.processing.protocol import LaterVersionError, Message, Record
 from tests.processing import process_records
-from tests.unit.processors import running_counts
+from tests.unit.processors.feeds.merge_bench import RUNNING, SPECS, Bench, running_window, window
 from tests.unit.processors.feeds.partials import EVERY, FIRST, logged, partial
-from tests.unit.processors.feeds.streams import TOPICS, incarnation_of, spec_of, told
+from tests.unit.processors.feeds.streams import TOPICS, incarnation_of, told
 
-SPECS = [
-    spec_of("all"),
-    spec_of("origins", ("origin",)),
-    spec_of("both", ("origin", "late")),
-    spec_of("whole", ("origin",), whole=True),
-]
-RUNNING = running_counts.Stream(steps=4)
 GROUPS = {"all": 1, "origins": 3, "both": 6, "whole": 3}
-
-_queries: Codec[Query] = Codec(Query, limit=MAX_EVENT_BYTES)
-
-
-class Bench:
-    """A merging task on topics in memory; what a crash takes back was never written."""
-
-    def __init__(self, control: Sequence[Record], partials: Sequence[Record]) -> None:
-        self.control = list(control)
-        self.partials = partials
-        self.logs: dict[str, list[Message]] = {TOPICS.queries: [], TOPICS.merges: [], TOPICS.rejected: []}
-        self.start()
-
-    def start(self) -> None:
-        """Restore from what is committed, as compaction may have left it."""
-        self.task = MergeProcessor(TOPICS, 0, FeedDefinitions())
-        self.task.restore(self.control)
-        kept = {key: (at, value) for at, (key, value, _) in enumerate(self.logs[TOPICS.merges])}
-        kept_records = [Record(TOPICS.merges, 0, at, 0, key, value) for key, (at, value) in kept.items()]
-        self.task.restore(sorted(kept_records, key=lambda one: one.offset))
-        self.at = self.task.restored()[TOPICS.partials]
-
-    def step(self, limit: int = 500, *, lost: bool = False) -> None:
-        """Take a batch; with ``lost`` its transaction is aborted."""
-        batch = self.task.prepare(list(self.partials[self.at : self.at + limit]))
-        assert not batch.needs_tables
-        outputs = self.task.process(batch)
-        if lost:
-            self.start()
-        else:
-            self.write(outputs)
-            self.at += len(batch.records)
-
-    def write(self, outputs: Outputs) -> None:
-        """Commit."""
-        for topic, partition, messages in outputs:
-            assert partition == 0
-            self.logs[topic] += messages
-
-    def hear(self, record: Record) -> None:
-        """Let control tell of something."""
-        self.control.append(record)
-        self.write(self.task.follow([record]))
-
-    def run(self, limit: int = 500) -> None:
-        """Take in all that is left."""
-        while self.at < len(self.partials):
-            self.step(limit)
-
-    @property
-    def asked(self) -> list[Query]:
-        """The questions."""
-        return [_queries.decode(value) for _, value, _ in self.logs[TOPICS.queries]]
-
-    @property
-    def kept(self) -> dict[bytes, bytes]:
-        """What the changelog holds."""
-        latest = {key or b"": value for key, value, _ in self.logs[TOPICS.merges]}
-        return {key: value for key, value in latest.items() if value is not None}
 
 
 @st.composite
@@ -101,8 +31,8 @@ def flows(draw: st.DrawFn) -> tuple[list[Message], dict[tuple[str, int], list[in
         groups = GROUPS[spec.stream]
         for number in range(partitions):
             queue = []
-            for window in range(draw(st.integers(0, windows))):
-                start = FIRST + window * EVERY
+            for place in range(draw(st.integers(0, windows))):
+                start = FIRST + place * EVERY
                 counts = draw(st.dictionaries(st.integers(0, groups - 1), st.integers(-5, 2**60).filter(bool)))
                 total = sums.setdefault((spec.stream, start), [0] * groups)
                 for cell, count in counts.items():
@@ -155,16 +85,6 @@ def test_each_window_is_asked_once_in_order_and_with_the_same_bytes(flow: Any, d
     assert not plain.logs[TOPICS.rejected]
 
 
-def window(
-    stream: str, number: int, *, partitions: int = 2, counts: dict[int, int] | None = None
-) -> list[Message]:
-    """One window, as all partitions have it."""
-    start = FIRST + number * EVERY
-    return [
-        partial(stream, one, start, {0: 1} if counts is None else counts, partitions) for one in range(partitions)
-    ]
-
-
 def bench(*messages: Message) -> Bench:
     """A task with some partials before it, and all streams open."""
     return Bench([told(spec, offset=at) for at, spec in enumerate(SPECS)], logged(messages))
@@ -190,15 +110,6 @@ def test_a_partial_that_comes_again_counts_once() -> None:
 def running_bench(*messages: Message) -> Bench:
     """A task with some partials of a running count over four windows before it."""
     return Bench([RUNNING.told(incarnation_of(RUNNING.name))], logged(messages))
-
-
-def running_window(number: int) -> list[Message]:
-    """One window of it, as both partitions have it."""
-    start = running_counts.FIRST + number * running_counts.EVERY
-    return [
-        (key, (value or b"").replace(b'"source":"flights"', b'"source":"rides"'), headers)
-        for key, value, headers in (partial(RUNNING.name, one, start, {0: 1}, 2) for one in range(2))
-    ]
 
 
 @pytest.mark.parametrize("crash", [False, True])
