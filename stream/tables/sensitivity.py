@@ -54,7 +54,7 @@ def sum_sensitivity(domain: Domain, neighbors: Literal["add-remove", "replace"],
 
 
 def rows_are_public(source: TableSource) -> bool:
-    """Return whether neighbors have the same number of rows (with a person column: of people)."""
+    """Return whether neighbors have the same number of rows or, with a person column, of people."""
     return source.neighbors == "replace" and source.contribution == 1
 
 

@@ -1,9 +1,9 @@
 """Rounding of private values to the declared grid.
 
 Private values are compared as integers: v becomes ⌊v/γ + ½⌋, where v, the grid γ and the
-sensitivity Δ are exact decimals. Hence |v − v′| ≤ Δ gives integers at most ⌈Δ/γ⌉ apart, to which
-noise is calibrated. A value is rounded from its double; if that is so near to a tie that the
-double's rounding error matters, from its decimal. Proof: ``docs/noise.md``.
+sensitivity Δ are exact decimals. So |v − v′| ≤ Δ gives integers at most ⌈Δ/γ⌉ apart, to which noise
+is calibrated. A value is rounded from its double or, if this is so near to a tie that its rounding
+error matters, from its decimal. Proof: ``docs/noise.md``.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ THRESHOLD_STEPS = 2 * MAX_STEPS
 """Thresholds are clamped to ±2⁵¹ steps; values of a feed are at most 2⁵⁰."""
 
 _ROUNDING = 6 * 2.0**-53
-"""Bound of the error of ½ + x/γ in doubles, relative to 1 + |x/γ|."""
+"""Upper bound of the error of ½ + x/γ in doubles, relative to 1 + |x/γ|."""
 
 _EXACT_GUESSES = MAX_STEPS // 4
 
@@ -37,14 +37,14 @@ _multiply = _exact.multiply
 Scalar = TypeVar("Scalar", np.int64, np.float64)
 Steps = npt.NDArray[np.int64]
 ExactDecimal = Callable[[int], Decimal]
-"""Returns the decimal of the number at a place of an array."""
+"""Returns the decimal of the number at an index of an array."""
 
 
-def published_numbers(steps: Iterable[int], grid: float, parts: int | Fraction = 1) -> list[float]:
-    """Return the doubles nearest to steps·γ/``parts``, as they are published."""
+def published_numbers(steps: Iterable[int], grid: float, divisor: int | Fraction = 1) -> list[float]:
+    """Return the doubles nearest to steps·γ/``divisor``, as they are published."""
     numerator, denominator = _ratio(grid)
-    numerator *= parts.denominator
-    denominator *= parts.numerator
+    numerator *= divisor.denominator
+    denominator *= divisor.numerator
     # A quotient of two integers is rounded once, a product of doubles twice.
     return [step * numerator / denominator for step in steps]
 
@@ -53,19 +53,19 @@ def published_interval(
     steps: int,
     half: int,
     grid: float,
-    parts: int | Fraction = 1,
+    divisor: int | Fraction = 1,
     *,
     low: float | None = None,
     high: float | None = None,
     rounded: bool = False,
 ) -> tuple[float, float]:
-    """Return the published interval of ±``half`` steps around steps·γ/``parts``.
+    """Return the published interval of ±``half`` steps around steps·γ/``divisor``.
 
     It is cut off at the public limits ``low`` and ``high`` of the true number. If values are
     ``rounded`` to the grid, it is wider by half a step on each side.
     """
     extra = 1 if rounded else 0
-    first, last = published_numbers((2 * (steps - half) - extra, 2 * (steps + half) + extra), grid, 2 * parts)
+    first, last = published_numbers((2 * (steps - half) - extra, 2 * (steps + half) + extra), grid, 2 * divisor)
     return clip_interval((first, last), low, high)
 
 
