@@ -153,14 +153,18 @@ class RequestHandler:
             budget = account.budget
         else:
             budget = self._ledger.register_population(request.population).budget
-        return {} if budget.terms.renews is None else {"meaning": describe_promise(budget.terms, budget.number)}
+        return (
+            {}
+            if budget.terms.renews is None
+            else {"meaning": describe_promise(budget.terms, budget.period_number)}
+        )
 
     def _join_population(self, request: JoinPopulation) -> dict[str, Any]:
         """Add a source to a population; the receipt says if earlier periods did not count its grants."""
         ledger = self._ledger
         is_member = ledger.account(request.source).population is not None
         account = ledger.join_population(request.source, request.population)
-        number = ledger.population_account(request.population).budget.number
+        number = ledger.population_account(request.population).budget.period_number
         if is_member or not account.grants or number <= 1:
             return {}
         return {"meaning": describe_joining(request.source, request.population, number)}

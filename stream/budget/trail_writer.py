@@ -167,7 +167,7 @@ class TrailWriter:
                 event="renewed",
                 source=None if isinstance(owner, PopulationAccount) else owner.name,
                 population=owner.name if isinstance(owner, PopulationAccount) else None,
-                reason=f"period {owner.budget.number}",
+                reason=f"period {owner.budget.period_number}",
             )
             self._write_entry(outputs, event)
 

@@ -120,11 +120,11 @@ class Allotment(Ceiling):
 class Budget(Ceiling):
     """The budget of a source or population.
 
-    ``number`` counts its periods from 1, and is 0 if the budget never renews. ``start_ms`` is the
+    ``period_number`` counts its periods from 1, and is 0 if the budget never renews. ``start_ms`` is the
     start of the current period, in milliseconds since 1970.
     """
 
-    number: int = 0
+    period_number: int = 0
     start_ms: int = 0
     allotments: dict[str, Allotment] = field(default_factory=dict)
 
@@ -133,13 +133,13 @@ class Budget(Ceiling):
         """Create an unused budget; if it renews, its first period begins at ``starts`` ms."""
         budget = cls(label, terms, total_budget(terms))
         if terms.renews is not None:
-            budget.number, budget.start_ms = 1, starts
+            budget.period_number, budget.start_ms = 1, starts
         return budget
 
     @property
     def end_ms(self) -> int | None:
         """End of the current period, in milliseconds since 1970; None if the budget never renews."""
-        return self.start_ms + period_length_ms(self.terms.renews) if self.number else None
+        return self.start_ms + period_length_ms(self.terms.renews) if self.period_number else None
 
     def period_record(self, ceiling: Ceiling) -> Period | None:
         """Build the record of the current period for the budget or one of its allotments."""
@@ -147,16 +147,16 @@ class Budget(Ceiling):
         if ends is None:
             return None
         return Period(
-            number=self.number,
+            number=self.period_number,
             starts=self.start_ms,
             ends=ends,
             counted=to_amount(ceiling.counted, ceiling.terms),
-            meaning=describe_promise(ceiling.terms, self.number),
+            meaning=describe_promise(ceiling.terms, self.period_number),
         )
 
     def new_claim(self) -> Claim:
         """Create a new grant's claim."""
-        return Claim(self.terms.accountant, period=self.number)
+        return Claim(self.terms.accountant, period=self.period_number)
 
     def allotments_of(self, analyst: str | None) -> list[Allotment]:
         """Return the allotments of an analyst and of the analyst's teams."""
@@ -193,11 +193,11 @@ class Budget(Ceiling):
         """Begin the period that contains ``clock``, and record each stream's totals in its claim."""
         length = period_length_ms(self.terms.renews)
         periods = (clock - self.start_ms) // length
-        self.number, self.start_ms = self.number + periods, self.start_ms + periods * length
+        self.period_number, self.start_ms = self.period_number + periods, self.start_ms + periods * length
         for ceiling in (self, *self.allotments.values()):
             ceiling.counted = NO_COST
         for grant, claim in claims:
-            claim.period, claim.start_totals = self.number, grant.totals
+            claim.period, claim.start_totals = self.period_number, grant.totals
             claim.counted = grant.counted_amount(claim)
             if claim.counted != NO_COST:
                 for ceiling in self.ceilings(grant.analyst):
@@ -271,8 +271,8 @@ class PopulationAccount:
         """Yield the grants of the population's sources, each with its claim on the shared budget."""
         for account in self.members.values():
             for grant in account.counted_grants():
-                if grant.shared is not None:
-                    yield grant, grant.shared
+                if grant.population_claim is not None:
+                    yield grant, grant.population_claim
 
     def to_record(self) -> PopulationRecord:
         """Build the population's ledger record."""
@@ -329,15 +329,15 @@ class Account:
     def retired_grants(self, analyst: str | None) -> RetiredGrants:
         """Return the sums of an analyst's retired grants; create them if there are none."""
         if analyst not in self.retired:
-            shared = None if self.population is None else self.population.budget.new_claim()
-            self.retired[analyst] = RetiredGrants.create(analyst, self.budget.new_claim(), shared)
+            population_claim = None if self.population is None else self.population.budget.new_claim()
+            self.retired[analyst] = RetiredGrants.create(analyst, self.budget.new_claim(), population_claim)
         return self.retired[analyst]
 
     def budgets(self, grant: CountedGrant) -> Iterator[tuple[Budget, Claim]]:
         """Yield the budgets of a grant, each with the grant's claim on it."""
         yield self.budget, grant.claim
-        if self.population is not None and grant.shared is not None:
-            yield self.population.budget, grant.shared
+        if self.population is not None and grant.population_claim is not None:
+            yield self.population.budget, grant.population_claim
 
     def to_record(self) -> SourceRecord:
         """Build the source's ledger record."""
@@ -375,7 +375,7 @@ class Account:
             lost=grant.lost,
             analyst=grant.analyst,
             standing=grant.claim.standing,
-            population_standing=None if grant.shared is None else grant.shared.standing,
+            population_standing=None if grant.population_claim is None else grant.population_claim.standing,
         )
 
 

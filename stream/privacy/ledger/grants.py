@@ -142,17 +142,17 @@ class Claim:
 class Grant:
     """One stream's reservation and spending.
 
-    ``claim`` has its amounts in the source's budget, ``shared`` those in the population's.
+    ``claim`` is its claim on the source's budget, ``population_claim`` that on the population's budget.
     ``has_uneven_prices`` is True if answers may be priced by their ε alone
-    (`stream.privacy.planning.prices.are_uneven`). ``settled`` is True once
-    the stream has ended and its last totals are recorded; an extension makes it False.
+    (`stream.privacy.planning.prices.are_uneven`). ``settled`` is True if the stream has ended and its
+    last totals are recorded; an extension makes it False.
     """
 
     spec: StreamSpec
     calibration: Calibration
     identity: StreamIdentity
     claim: Claim
-    shared: Claim | None = None
+    population_claim: Claim | None = None
     has_uneven_prices: bool = False
     analyst: str | None = None
     state: StreamState = "open"

@@ -87,7 +87,7 @@ def _record_key(record: LedgerRecord) -> tuple[str | None, ...]:  # noqa: PLR091
 def _restore_budget(label: str, terms: BudgetTerms, period: Period | None) -> Budget:
     budget = Budget.create(label, terms, 0)
     if period is not None:
-        budget.number, budget.start_ms = period.number, period.starts
+        budget.period_number, budget.start_ms = period.number, period.starts
     return budget
 
 
@@ -121,7 +121,7 @@ def _restore_grant(ledger: Ledger, record: GrantRecord, calibration: Calibration
         calibration=calibration,
         identity=record.identity,
         claim=account.budget.new_claim(),
-        shared=None if account.population is None else account.population.budget.new_claim(),
+        population_claim=None if account.population is None else account.population.budget.new_claim(),
         has_uneven_prices=are_uneven(account.source, record.spec.mechanism, calibration),
         analyst=record.analyst,
         state=record.state,
@@ -135,8 +135,8 @@ def _restore_grant(ledger: Ledger, record: GrantRecord, calibration: Calibration
         lost=record.lost,
     )
     _restore_claim(grant, grant.claim, record.standing)
-    if grant.shared is not None:
-        _restore_claim(grant, grant.shared, record.population_standing)
+    if grant.population_claim is not None:
+        _restore_claim(grant, grant.population_claim, record.population_standing)
     account.grants[record.spec.stream] = grant
     ledger.source_of_stream[record.spec.stream] = record.spec.source
     ledger.add_to_budgets(account, grant)

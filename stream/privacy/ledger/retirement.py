@@ -106,22 +106,24 @@ class EndedStreams:
 class RetiredGrants:
     """The sums of the retired grants of one analyst on one account.
 
-    Like a grant it has claims: ``claim`` on the account's budget, and ``shared`` on that of the
+    Like a grant it has claims: ``claim`` on the account's budget, and ``population_claim`` on that of the
     population that the source is in. A source without a population may join one later, so
     ``joining`` has, for each way of accounting, the claim that the streams would have there.
     """
 
     analyst: str | None
     claim: Claim
-    shared: Claim | None
+    population_claim: Claim | None
     joining: dict[Accountant, Claim] = field(default_factory=dict)
     streams: int = 0
 
     @classmethod
-    def create(cls, analyst: str | None, claim: Claim, shared: Claim | None) -> RetiredGrants:
+    def create(cls, analyst: str | None, claim: Claim, population_claim: Claim | None) -> RetiredGrants:
         """Create empty sums from new claims of an account."""
-        joining = {} if shared is not None else {accountant: Claim(accountant) for accountant in _ACCOUNTANTS}
-        return cls(analyst, _without_answers(claim), None if shared is None else _without_answers(shared), joining)
+        if population_claim is not None:
+            return cls(analyst, _without_answers(claim), _without_answers(population_claim))
+        joining = {accountant: Claim(accountant) for accountant in _ACCOUNTANTS}
+        return cls(analyst, _without_answers(claim), None, joining)
 
     @property
     def totals(self) -> EdgeTotals:
@@ -137,8 +139,8 @@ class RetiredGrants:
         """Add the amounts of a grant that never changes again."""
         self.streams += 1
         _add_amounts(self.claim, grant.claim)
-        if self.shared is not None and grant.shared is not None:
-            _add_amounts(self.shared, grant.shared)
+        if self.population_claim is not None and grant.population_claim is not None:
+            _add_amounts(self.population_claim, grant.population_claim)
         for accountant, claim in self.joining.items():
             priced = Claim(accountant)
             grant.price_claim(priced)
@@ -159,7 +161,7 @@ class RetiredGrants:
             analyst=self.analyst,
             streams=self.streams,
             own=_claim_record(self.claim),
-            shared=None if self.shared is None else _claim_record(self.shared),
+            shared=None if self.population_claim is None else _claim_record(self.population_claim),
             joining=tuple(map(_claim_record, self.joining.values())),
         )
 
@@ -167,8 +169,8 @@ class RetiredGrants:
         """Load the amounts of a ledger record."""
         self.streams = record.streams
         _restore_claim(self.claim, record.own)
-        if self.shared is not None and record.shared is not None:
-            _restore_claim(self.shared, record.shared)
+        if self.population_claim is not None and record.shared is not None:
+            _restore_claim(self.population_claim, record.shared)
         for one in record.joining:
             if one.accountant in self.joining:
                 _restore_claim(self.joining[one.accountant], one)

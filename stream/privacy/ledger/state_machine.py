@@ -210,7 +210,7 @@ class Ledger:
         self.changes.mark_changed(account, [])
         self.changes.mark_changed(population, [])
         for grant, claim in claims:
-            grant.shared = claim
+            grant.population_claim = claim
             population.budget.replace_amounts_of(grant.analyst, _NO_AMOUNTS, claim.amounts, grant.streams)
             if isinstance(grant, Grant):
                 self.changes.mark_grant_changed(account, grant)
@@ -243,9 +243,11 @@ class Ledger:
         if self.retired_names.has("stream", spec.stream):
             raise RefusedError(f"stream name '{spec.stream}' was used before; choose another")
         self._begin_due_periods(account)
-        shared = None if account.population is None else account.population.budget.new_claim()
+        population_claim = None if account.population is None else account.population.budget.new_claim()
         has_uneven_prices = are_uneven(account.source, spec.mechanism, calibration)
-        grant = Grant(spec, calibration, identity, account.budget.new_claim(), shared, has_uneven_prices, analyst)
+        grant = Grant(
+            spec, calibration, identity, account.budget.new_claim(), population_claim, has_uneven_prices, analyst
+        )
         charged = []
         for budget, claim in account.budgets(grant):
             grant.price_claim(claim)

@@ -63,7 +63,7 @@ def test_many_periods_that_pass_at_once_renew_once() -> None:
     ledger = ledger_with(source(renews="1h"))
     reserve(ledger, spec("alarms"), 1)
     account = turned(ledger, 1000).account("feed")
-    assert (account.budget.number, account.budget.start_ms) == (1001, 1000 * HOUR)
+    assert (account.budget.period_number, account.budget.start_ms) == (1001, 1000 * HOUR)
     assert account.budget.left.loss == 9 * 10**11
 
 
@@ -75,4 +75,4 @@ def test_an_extension_that_is_refused_for_the_streams_own_sake_begins_no_period(
     with pytest.raises(RefusedError, match="cannot be extended"):
         ledger.extend("feed", "alarms", "0" * 64, 0.1, 0.0)
     assert ledger.drain_renewed_owners() == []
-    assert ledger.account("feed").budget.number == 1
+    assert ledger.account("feed").budget.period_number == 1

@@ -154,7 +154,7 @@ def figures(owner: Account | PopulationAccount) -> list[Any]:
     budget = owner.budget
     ceilings = [budget, *(budget.allotments[name] for name in sorted(budget.allotments))]
     sums = [(one.granted, one.spent, one.refunded, one.counted, one.streams) for one in ceilings]
-    return [owner.name, owner.to_record(), budget.number, budget.start_ms, *sums]
+    return [owner.name, owner.to_record(), budget.period_number, budget.start_ms, *sums]
 
 
 @pytest.mark.parametrize("seed", range(12))
