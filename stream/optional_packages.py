@@ -24,6 +24,7 @@ EXTRA_OF_PACKAGE: Final = {
     "opentelemetry": "worker",
     "polars": "worker",
     "prometheus_client": "worker",
+    "prompt_toolkit": "shell",
     "scipy": "worker",
 }
 """The extra that installs each optional package."""

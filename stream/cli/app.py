@@ -159,6 +159,10 @@ COMMANDS: Final = {
         "stream.cli.manage.statement_command:sql",
         "Answer a SELECT, each number with its ± and its 95 % confidence interval, and print the cost.",
     ),
+    "shell": LazyCommand(
+        "stream.cli.manage.shell_command:shell",
+        "Answer SELECTs interactively, each with its price before it is asked.",
+    ),
     "answers": LazyCommand("stream.cli.manage.query_commands:answers", "Print committed answers as they arrive."),
     "watch": LazyCommand("stream.cli.manage.answer_commands:watch", "Show the alerts of streams as they arrive."),
     "top": LazyCommand(

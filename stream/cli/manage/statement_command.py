@@ -59,7 +59,7 @@ def sql(
         why = {} if table.why is None else {"why": table.why}
         show_json({"stream": table.stream, **why, "epsilon": table.epsilon, "rows": table.rows()})
     else:
-        _show(table)
+        show_statement(table)
     if failed is not None:
         say(f"{failed.outcome}: {failed.reason}")
         raise typer.Exit(exit_status(failed))
@@ -70,7 +70,8 @@ async def _ask(statement: str, timeout: float, max_price: float | str | None) ->
         return await client.sql(statement, timeout=timeout, outcomes=True, max_price=max_price)
 
 
-def _show(table: Table) -> None:
+def show_statement(table: Table) -> None:
+    """Print a statement's rows, each number with its ± and interval, and the cost."""
     names = [name for name in table.columns if not name.endswith((ERROR_SUFFIX, HIGH_SUFFIX))]
     heads = ["95 %" if name.endswith(LOW_SUFFIX) else name for name in names]
     show_table("", heads, ([_cell(row, name) for name in names] for row in table))

@@ -1,0 +1,240 @@
+"""``sotto shell``: answers SELECTs one after another, with completion of names and values."""
+
+from __future__ import annotations
+
+import asyncio
+import re
+import sys
+from collections.abc import AsyncIterator, Iterable, Iterator
+from typing import TYPE_CHECKING, Annotated, Any, Final
+
+import typer
+
+from schemas import Categories, EventsSource, Source, TableSource
+from stream.cli.manage.query_commands import warn
+from stream.cli.manage.statement_command import show_statement
+from stream.cli.output import escape_text, say, show_table
+from stream.client.async_client import AsyncClient
+from stream.errors import SottoError
+from stream.optional_packages import explain_missing_packages
+from stream.sql import Table
+
+if TYPE_CHECKING:
+    from prompt_toolkit.document import Document
+
+MAX_STREAMS: Final = 1_000
+"""Most streams whose names are completed."""
+CONFIRMED_SHARE: Final = 0.1
+"""Share of a stream's grant above which a price must be confirmed."""
+_KEYWORDS: Final = (
+    *("SELECT", "COUNT(*)", "SUM(", "AVG(", "MEDIAN(", "QUANTILE(", "STDDEV(", "VARIANCE("),
+    *("FROM", "WHERE", "GROUP BY", "HAVING", "ORDER BY", "LIMIT", "AND", "OR", "NOT", "IN (", "BETWEEN"),
+)
+_HELP: Final = """SELECT …;            answer a statement; its price is shown first
+\\price SELECT …      show the highest possible price, and charge nothing
+\\sources             list the sources
+\\streams [SOURCE]    list the open streams
+\\describe SOURCE     list a source's attributes
+\\quit                leave (or Ctrl-D)"""
+
+_FROM: Final = re.compile(r'\bfrom\s+"?([\w./-]+)', re.IGNORECASE)
+_OPEN_TEXT: Final = re.compile(
+    r"""["]?([\w-]+)["]?\s*(?:=|<>|!=|in\s*\((?:\s*'[^']*'\s*,)*)\s*'([^']*)$""", re.IGNORECASE
+)
+_AFTER_FROM: Final = re.compile(r'(?:\bfrom|\\streams|\\describe)\s+"?([\w./-]*)$', re.IGNORECASE)
+
+
+def shell(
+    yes: Annotated[bool, typer.Option("--yes", help="Ask at any price, without a confirmation.")] = False,
+) -> None:
+    """Answer SELECTs interactively, each with its price before it is asked.
+
+    A statement may take several lines and ends with a semicolon. A price above a tenth of the stream's grant needs a confirmation.
+    Statements from a file or pipe are answered in turn: then such a statement is skipped without --yes.
+    """
+    asyncio.run(_run(confirms=not yes))
+
+
+async def _run(*, confirms: bool) -> None:
+    async with AsyncClient() as client:
+        catalog = await Catalog.fetch(client)
+        session = ShellSession(client, catalog, confirms=confirms)
+        if sys.stdin.isatty():
+            say(
+                f"sources: {len(catalog.sources)}, open streams: {len(catalog.streams)}; \\help lists the commands"
+            )
+        async for line in _read_statements(catalog):
+            if not await session.run(line):
+                return
+
+
+async def _read_statements(catalog: Catalog) -> AsyncIterator[str]:
+    """Yield the statements and commands of a terminal, or of the lines of a file or pipe."""
+    parts: list[str] = []
+    lines = _prompt_lines(catalog, parts) if sys.stdin.isatty() else _piped_lines()
+    async for line in lines:
+        if not line.strip():
+            continue
+        parts.append(line.strip())
+        if parts[0].startswith("\\") or line.rstrip().endswith(";"):
+            yield " ".join(parts).rstrip("; ")
+            parts.clear()
+    if parts:
+        yield " ".join(parts)
+
+
+async def _piped_lines() -> AsyncIterator[str]:
+    for line in sys.stdin:
+        yield line
+
+
+async def _prompt_lines(catalog: Catalog, parts: list[str]) -> AsyncIterator[str]:
+    with explain_missing_packages():
+        from prompt_toolkit import PromptSession  # noqa: PLC0415  (an optional package)
+        from prompt_toolkit.completion import Completer, Completion  # noqa: PLC0415
+
+    class CatalogCompleter(Completer):
+        def get_completions(self, document: Document, complete_event: Any) -> Iterator[Completion]:
+            del complete_event
+            text = " ".join([*parts, document.text_before_cursor])
+            for found, typed in catalog.complete(text):
+                yield Completion(found, start_position=-typed)
+
+    prompts: PromptSession[str] = PromptSession(completer=CatalogCompleter(), complete_while_typing=False)
+    while True:
+        try:
+            yield await prompts.prompt_async("   ... " if parts else "sotto> ")
+        except KeyboardInterrupt:
+            parts.clear()
+        except EOFError:
+            return
+
+
+class Catalog:
+    """Names and values that a shell completes: sources, open streams, attributes and categories."""
+
+    def __init__(self, sources: Iterable[Source], streams: Iterable[tuple[str, str]]) -> None:
+        """``streams`` are pairs of an open stream and its source."""
+        self.sources = {source.source: source for source in sources}
+        self.streams = dict(streams)
+
+    @classmethod
+    async def fetch(cls, client: AsyncClient) -> Catalog:
+        """Read the ledger's sources and its first ``MAX_STREAMS`` streams."""
+        records = await client.list_sources()
+        grants = await client.list_streams(limit=MAX_STREAMS)
+        pairs = [
+            (one.spec.stream, one.spec.source) for one in grants if one.state == "open" and one.ending is None
+        ]
+        return cls([record.source for record in records], pairs)
+
+    def attributes(self, name: str) -> dict[str, Any]:
+        """Return the declared attributes of a source, or of a stream's source; none if it has none."""
+        source = self.sources.get(self.streams.get(name, name))
+        return dict(source.attributes) if isinstance(source, TableSource | EventsSource) else {}
+
+    def complete(self, text: str) -> list[tuple[str, int]]:
+        """Return the words that may follow ``text``, each with the number of typed characters that it replaces."""
+        named = _FROM.search(text)
+        attributes = self.attributes(named[1]) if named else self._all_attributes()
+        if opened := _OPEN_TEXT.search(text):
+            domain = attributes.get(opened[1])
+            values = [str(value) for value in domain.values] if isinstance(domain, Categories) else []
+            return _matching([value.replace("'", "''") + "'" for value in values], opened[2])
+        if after := _AFTER_FROM.search(text):
+            return _matching([*self.sources, *self.streams], after[1])
+        typed = re.split(r"[\s(,]", text)[-1]
+        return _matching([*attributes, *_KEYWORDS], typed) if typed else []
+
+    def _all_attributes(self) -> dict[str, Any]:
+        return {name: domain for source in self.sources for name, domain in self.attributes(source).items()}
+
+
+def _matching(words: Iterable[str], typed: str) -> list[tuple[str, int]]:
+    start = typed.casefold()
+    return [(word, len(typed)) for word in dict.fromkeys(words) if word.casefold().startswith(start)]
+
+
+class ShellSession:
+    """Runs the statements and commands of a shell; errors are printed, and the shell continues."""
+
+    def __init__(self, client: AsyncClient, catalog: Catalog, *, confirms: bool) -> None:
+        """With ``confirms``, prices above ``CONFIRMED_SHARE`` of the grant need a confirmation."""
+        self._client = client
+        self._catalog = catalog
+        self._confirms = confirms
+
+    async def run(self, line: str) -> bool:
+        """Run a statement or command; return False if it leaves the shell."""
+        command, _, rest = line.partition(" ")
+        try:
+            match command:
+                case "\\quit" | "\\q":
+                    return False
+                case "\\help":
+                    say(_HELP, soft_wrap=True)
+                case "\\sources":
+                    self._show_sources()
+                case "\\streams":
+                    self._show_streams(rest.strip())
+                case "\\describe":
+                    self._show_attributes(rest.strip())
+                case "\\price":
+                    await self._ask(rest, prices_only=True)
+                case _ if command.startswith("\\"):
+                    _print_error(f"command: '{command}' is not known; \\help lists the commands")
+                case _:
+                    await self._ask(line)
+        except SottoError as error:
+            _print_error(str(error))
+        return True
+
+    async def _ask(self, statement: str, *, prices_only: bool = False) -> None:
+        priced = await self._client.sql(statement, outcomes=True, max_price=0.0)
+        if not any(one.is_priced for one in priced.results):
+            _show(priced)  # free answers, or a rejection
+            return
+        say(f"{priced.stream}: the answers cost at most ε {priced.price:.4g} together")
+        if prices_only:
+            say("nothing was charged")
+        elif not self._confirms or await self._is_confirmed(priced):
+            _show(await self._client.sql(statement, outcomes=True))
+
+    async def _is_confirmed(self, priced: Table) -> bool:
+        source = self._catalog.streams.get(priced.stream) or await self._client.source_of(priced.stream)
+        grant = await self._client.grant(source, priced.stream)
+        if priced.price is None or priced.price <= CONFIRMED_SHARE * grant.spec.epsilon:
+            return True
+        say(f"that is more than {CONFIRMED_SHARE:.0%} of the stream's ε {grant.spec.epsilon:g}", soft_wrap=True)
+        if not sys.stdin.isatty():
+            _print_error("statement: is skipped for its price; add --yes to ask at any price")
+            return False
+        reply = await asyncio.to_thread(input, "ask anyway? [y/N] ")
+        return reply.strip().casefold() in {"y", "yes"}
+
+    def _show_sources(self) -> None:
+        rows = [[name, source.kind, f"{source.epsilon:g}"] for name, source in self._catalog.sources.items()]
+        show_table("sources", ["source", "kind", "ε"], rows)
+
+    def _show_streams(self, source: str) -> None:
+        rows = [[name, owner] for name, owner in self._catalog.streams.items() if source in {"", owner}]
+        show_table("open streams", ["stream", "source"], rows)
+
+    def _show_attributes(self, name: str) -> None:
+        attributes = self._catalog.attributes(name)
+        if not attributes:
+            _print_error(f"source: '{name}' has no declared attributes here; \\sources lists the sources")
+            return
+        rows = [[attribute, domain.kind, f"{domain.size:,}"] for attribute, domain in attributes.items()]
+        show_table(name, ["attribute", "kind", "values"], rows)
+
+
+def _show(table: Table) -> None:
+    warn(table.warnings)
+    show_statement(table)
+    for failed in [one for one in table.results if one.outcome in {"rejected", "halted"}][:1]:
+        _print_error(f"{failed.outcome}: {failed.reason}")
+
+
+def _print_error(text: str) -> None:
+    typer.echo(f"error: {escape_text(text)}", err=True)

@@ -1,0 +1,93 @@
+"""``sotto shell``: statements are answered in turn, prices are confirmed, names and values are completed."""
+
+from __future__ import annotations
+
+import pytest
+from pydantic import TypeAdapter
+from typer.testing import CliRunner
+
+from schemas import Source
+from sotto import Driver
+from stream.cli.app import app
+from stream.cli.manage import shell_command
+from stream.cli.manage.shell_command import Catalog
+from tests.builders import installation, source, stream
+from tests.commands import Connected
+
+PEOPLE = source(
+    "people",
+    "table",
+    epsilon=100,
+    path="people.parquet",
+    attributes={"age": {"kind": "integers", "minimum": 0, "maximum": 99}, "sex": ["F", "M"]},
+)
+ROWS = {"age": [40] * 400, "sex": ["F", "M"] * 200}
+
+
+@pytest.fixture
+def made(monkeypatch: pytest.MonkeyPatch) -> Driver:
+    """An installation with two streams, to which the shell is connected."""
+    driver = installation(sources=[PEOPLE], rows={"people": ROWS})
+    driver.open(stream("many", "people", "laplace", epsilon=40.0, mechanism={"answers": 20}))
+    driver.open(stream("few", "people", "laplace", epsilon=8.0, mechanism={"answers": 2}))
+    monkeypatch.setattr(shell_command, "AsyncClient", lambda: Connected(driver))
+    return driver
+
+
+def run_shell(text: str, *options: str) -> str:
+    result = CliRunner().invoke(app, ["shell", *options], input=text, catch_exceptions=False)
+    assert result.exit_code == 0
+    return result.output
+
+
+def test_shell_answers_statements_in_turn_and_survives_errors(made: Driver) -> None:
+    """An error is printed, and the next statement is answered; a statement may take several lines."""
+    output = run_shell(
+        "SELECT nothing FROM many;\nSELECT COUNT(*) AS n\nFROM many;\n\\quit\nSELECT COUNT(*) FROM many;\n"
+    )
+    assert "error: " in output
+    assert "Traceback" not in output
+    assert "the answers cost at most ε 2 together" in output
+    assert made.grant("people", "many").answered == 1
+
+
+def test_shell_skips_dear_statement_in_a_pipe_without_yes(made: Driver) -> None:
+    """Half of a grant is charged only with --yes; \\price never charges."""
+    statement = "SELECT COUNT(*) FROM few;\n"
+    assert "is skipped for its price" in run_shell(statement)
+    assert "nothing was charged" in run_shell(f"\\price {statement}", "--yes")
+    assert made.grant("people", "few").answered == 0
+    run_shell(statement, "--yes")
+    assert made.grant("people", "few").answered == 1
+
+
+def test_shell_lists_sources_streams_and_attributes(made: Driver) -> None:
+    """The lists are those of the ledger at the start."""
+    output = run_shell("\\sources\n\\streams people\n\\describe people\n\\describe nobody\n\\other\n\\help\n")
+    assert made.topics.prefix
+    for words in (
+        "table",
+        "open streams",
+        "integers",
+        "'nobody' has no declared",
+        "'\\other' is not known",
+        "\\quit",
+    ):
+        assert words in output
+
+
+@pytest.mark.parametrize(
+    ("text", "found"),
+    [
+        ("SELECT COUNT(*) FROM pe", [("people", 2)]),
+        ("SELECT COUNT(*) FROM many WHERE a", [("age", 1), ("AVG(", 1), ("AND", 1)]),
+        ("SELECT COUNT(*) FROM many WHERE sex = '", [("F'", 0), ("M'", 0)]),
+        ("SELECT COUNT(*) FROM many WHERE sex IN ('F', '", [("F'", 0), ("M'", 0)]),
+        ("\\streams ", [("people", 0), ("many", 0)]),
+        ("SELECT ", []),
+    ],
+)
+def test_catalog_completes_names_and_values(text: str, found: list[tuple[str, int]]) -> None:
+    """Attributes and values are those of the source that FROM names, directly or by a stream."""
+    catalog = Catalog([TypeAdapter(Source).validate_python(PEOPLE)], [("many", "people")])
+    assert catalog.complete(text) == found
