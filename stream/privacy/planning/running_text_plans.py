@@ -21,7 +21,7 @@ from stream.privacy.composition.pure_rounds import rounded_down
 from stream.privacy.noise import DELTA_PER_DRAW, TwoSidedGeometric, sampler
 from stream.privacy.planning.noise_layouts import PlanError, require_fit
 from stream.privacy.planning.release_plans import draft_tree, node_law, node_rate, theorem_alpha, with_alpha
-from stream.privacy.planning.unknown_groups_plans import least_room, require_delta
+from stream.privacy.planning.unknown_groups_plans import least_room, require_delta, size_remedy
 from stream.privacy.planning.window_texts import DELTA_SHARE, MOST_WINDOW_BYTES, largest_text
 
 SIZE_PART: Final = Fraction(1, 8)
@@ -49,37 +49,59 @@ def plan_calibrations(spec: StreamSpec, facts: SourceFacts) -> tuple[RunningCoun
 
 
 def _with_threshold(spec: StreamSpec, facts: SourceFacts, tree: CountingTree) -> RunningCountCalibration:
-    longest = largest_text(facts.text_bytes or 0)
-    limits = {
-        "delta": spec.delta,
-        "epsilon_size": rounded_down(Fraction(spec.epsilon) * SIZE_PART),
-        "text_bytes": longest,
-        "most_bytes": MOST_WINDOW_BYTES,
-    }
-    draft = draft_tree(spec, facts, "basic", tree).model_copy(update=limits)
+    draft = _draft_at(spec.epsilon, spec, facts, tree)
     require_fit(float(1 / node_rate(draft)), ", or register a source with a smaller total")
-    with localcontext(prec=_DIGITS):
-        allowed = Decimal(spec.delta) / (1 + Decimal(spec.epsilon).exp()) / _ABOVE
-        size_share = allowed * DELTA_SHARE.numerator / DELTA_SHARE.denominator
-        release_share = allowed - size_share - sampling_distance(draft, facts.contribution)
-        room = None
-        if min(release_share, size_share / 2 - Decimal(DELTA_PER_DRAW)) > 0:
-            room = least_room(_size_rate(draft), size_share / 2, MOST_WINDOW_BYTES // 4)
-        else:
-            raise PlanError(
-                f"epsilon, delta: ε {spec.epsilon:.3g} and δ {spec.delta:.3g} leave too little δ for the release of texts over {tree.steps:,} "
-                "windows; lower epsilon or raise delta"
-            )
-    if room is None:
+    release_share = _release_share(draft, facts.contribution)
+    if min(release_share, _size_share(draft) / 2 - Decimal(DELTA_PER_DRAW)) <= 0:
+        raise PlanError(
+            f"epsilon, delta: ε {spec.epsilon:.3g} and δ {spec.delta:.3g} leave too little δ for the release of texts over {tree.steps:,} "
+            "windows; lower epsilon or raise delta"
+        )
+
+    def room_at(epsilon: float) -> int | None:
+        other = _draft_at(epsilon, spec, facts, tree)
+        if _release_share(other, facts.contribution) <= 0:
+            return None
+        return least_room(_size_rate(other), _size_share(other) / 2, MOST_WINDOW_BYTES // 4)
+
+    if (room := room_at(spec.epsilon)) is None:
         raise PlanError(
             f"epsilon, delta: with ε {spec.epsilon:.3g}, a total of {facts.contribution:,} and texts of up to {facts.text_bytes} bytes, the "
-            "noise of the test of the texts' size would exceed half of the size limit; raise epsilon, lower the source's total, "
-            "or declare a smaller max_length"
+            "noise of the test of the texts' size would exceed half of the size limit; "
+            + size_remedy(spec.epsilon, room_at, "the source's total")
         )
     threshold = _least_threshold(draft, facts.contribution, release_share)
     return draft.model_copy(
         update={"threshold": threshold, "size_threshold": MOST_WINDOW_BYTES + 1 - (2 * room - 1)}
     )
+
+
+def _draft_at(epsilon: float, spec: StreamSpec, facts: SourceFacts, tree: CountingTree) -> RunningCountCalibration:
+    """Return the calibration at ε, still without thresholds."""
+    changed = spec.model_copy(update={"epsilon": epsilon})
+    limits = {
+        "delta": spec.delta,
+        "epsilon_size": rounded_down(Fraction(epsilon) * SIZE_PART),
+        "text_bytes": largest_text(facts.text_bytes or 0),
+        "most_bytes": MOST_WINDOW_BYTES,
+    }
+    return draft_tree(changed, facts, "basic", tree).model_copy(update=limits)
+
+
+def _allowed(calibration: RunningCountCalibration) -> Decimal:
+    """Return the probability with which the release of a person's own texts may be noticed."""
+    with localcontext(prec=_DIGITS):
+        return Decimal(calibration.delta) / (1 + Decimal(calibration.epsilon).exp()) / _ABOVE
+
+
+def _size_share(calibration: RunningCountCalibration) -> Decimal:
+    with localcontext(prec=_DIGITS):
+        return _allowed(calibration) * DELTA_SHARE.numerator / DELTA_SHARE.denominator
+
+
+def _release_share(calibration: RunningCountCalibration, total: int) -> Decimal:
+    with localcontext(prec=_DIGITS):
+        return _allowed(calibration) - _size_share(calibration) - sampling_distance(calibration, total)
 
 
 def sampling_distance(calibration: RunningCountCalibration, total: int) -> Decimal:

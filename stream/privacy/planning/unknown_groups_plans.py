@@ -9,6 +9,7 @@ people as fast as (ε, δ) allows, in integers. Proofs: docs/proofs/unknown-grou
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from decimal import Decimal, localcontext
 from fractions import Fraction
 from functools import lru_cache
@@ -35,6 +36,8 @@ from stream.privacy.planning.window_texts import (
 _DIGITS: Final = 80
 _ROUNDING_MARGIN: Final = 1.0 + 1e-10
 """Factor that keeps the ends of an interval on the safe side of rounding errors."""
+_LARGEST_EPSILON: Final = 64.0
+"""Above it e^−ε is below 2⁻⁶⁰, the sampler's distance from its law: no size test can have room."""
 _LEAST_DELTA: Final = 1e-15
 """Least δ of an answer: far above 2⁻⁶⁰, by which the sampler's law differs from the ideal one."""
 
@@ -60,7 +63,7 @@ def plan_calibrations(spec: StreamSpec, facts: SourceFacts) -> tuple[UnknownGrou
     rate = Fraction(epsilon) / steps
     limits: dict[str, Any] = {}
     if facts.text_bytes is not None:
-        limits = _window_limits(facts.text_bytes, rate, epsilon, Fraction(delta))
+        limits = _window_limits(facts.text_bytes, steps, epsilon, Fraction(delta))
     draft = UnknownGroupsCalibration(
         method="laplace",
         epsilon_answer=epsilon,
@@ -108,8 +111,8 @@ def _selection_plan(draft: UnknownGroupsCalibration) -> UnknownGroupsCalibration
         certain = len(rule_of(draft)) - 1
     except RuleTooLongError:
         raise PlanError(
-            f"epsilon: is so small that a text needs more than {MAX_RULE:,} people to be released for certain; raise epsilon or "
-            "delta, lower answers, or release counts"
+            f"epsilon, delta: with ε {draft.epsilon_answer:.3g} and δ {draft.delta_answer:.3g} for each answer a text needs more than "
+            f"{MAX_RULE:,} people to be released for certain; raise delta or epsilon, lower answers, or release counts"
         ) from None
     return draft.model_copy(update={"threshold": certain, "alpha": float(certain)})
 
@@ -151,33 +154,52 @@ def most_texts(calibration: UnknownGroupsCalibration) -> int:
     return most_texts_within(calibration.most_bytes)
 
 
-def _window_limits(max_length: int, rate: Fraction, epsilon: float, delta: Fraction) -> dict[str, Any]:
+def _window_limits(max_length: int, steps: int, epsilon: float, delta: Fraction) -> dict[str, Any]:
     """Return the limits of a window's texts; PlanError if the size test has too little δ or room.
 
-    A window above the limit passes the test with probability at most δ₀/16/(1 + e^ε₀).
+    ``steps`` is the number of texts that a person changes. A window above the limit passes the test
+    with probability at most δ₀/16/(1 + e^ε₀).
     """
     longest = largest_text(max_length)
-    law = size_rate(rate, longest)
-    with localcontext(prec=_DIGITS):
-        share = delta * DELTA_SHARE
-        allowed = Decimal(share.numerator) / share.denominator / (1 + Decimal(epsilon).exp())
-        if allowed <= Decimal(DELTA_PER_DRAW):
-            raise PlanError(
-                f"epsilon, delta: ε {epsilon:.3g} and δ {float(delta):.3g} for each answer leave too little δ for the test of a "
-                "window's size; lower epsilon or raise delta"
-            )
-        room = least_room(law, allowed, MOST_WINDOW_BYTES // 2)
-        if room is None:
-            raise PlanError(
-                f"epsilon, delta: with ε {epsilon:.3g} and δ {float(delta):.3g} for each answer and texts of up to {max_length} bytes, "
-                "the noise of the test of a window's size would exceed half of the size limit; raise epsilon or delta, lower "
-                "answers or the source's contribution, or declare a smaller max_length"
-            )
+
+    def room_at(epsilon: float) -> int | None:
+        law = size_rate(Fraction(epsilon) / steps, longest)
+        return least_room(law, _share_of_size_test(epsilon, delta), MOST_WINDOW_BYTES // 2)
+
+    if _share_of_size_test(epsilon, delta) <= Decimal(DELTA_PER_DRAW):
+        raise PlanError(
+            f"epsilon, delta: ε {epsilon:.3g} and δ {float(delta):.3g} for each answer leave too little δ for the test of a "
+            "window's size; lower epsilon or raise delta"
+        )
+    if (room := room_at(epsilon)) is None:
+        raise PlanError(
+            f"epsilon, delta: with ε {epsilon:.3g} and δ {float(delta):.3g} for each answer and texts of up to {max_length} bytes, "
+            "the noise of the test of a window's size would exceed half of the size limit; "
+            + size_remedy(epsilon, room_at, "answers or the source's contribution")
+        )
     return {
         "text_bytes": longest,
         "most_bytes": MOST_WINDOW_BYTES,
         "size_threshold": MOST_WINDOW_BYTES + 1 - room,
     }
+
+
+def _share_of_size_test(epsilon: float, delta: Fraction) -> Decimal:
+    """Return the probability with which the size test may fail."""
+    with localcontext(prec=_DIGITS):
+        share = delta * DELTA_SHARE
+        return Decimal(share.numerator) / share.denominator / (1 + Decimal(epsilon).exp())
+
+
+def size_remedy(epsilon: float, room_at: Callable[[float], int | None], bound: str) -> str:
+    """Return the remedy if the size test has no room: a larger ε only if one has room.
+
+    A larger ε narrows the test's noise, but leaves a smaller probability for its failure.
+    """
+    factors = (1.1**step for step in range(1, 96))
+    if any(epsilon * factor < _LARGEST_EPSILON and room_at(epsilon * factor) is not None for factor in factors):
+        return f"raise epsilon, lower {bound}, or declare a smaller max_length"
+    return f"a larger epsilon does not help: lower {bound}, or declare a smaller max_length"
 
 
 def least_room(rate: Fraction, allowed: Decimal, most: int) -> int | None:

@@ -189,6 +189,8 @@ def test_period_starts_from_nothing() -> None:
         (so_far(delta=0.0), {}, "delta: is 0, but a text may only be released at a cost"),
         (so_far(epsilon=0.01), {}, "would exceed half of the size limit; raise epsilon"),
         (so_far(epsilon=40.0), {"epsilon": 50.0}, "lower epsilon or raise delta"),
+        (so_far(epsilon=20.0), {"epsilon": 50.0, "total": 200}, "does not help: lower the source's total"),
+        (so_far(epsilon=0.01), {"total": 200}, "does not help: lower the source's total"),
     ],
 )
 def test_streams_that_cannot_keep_texts_private_are_refused(

@@ -162,6 +162,11 @@ def test_period_has_its_own_windows_and_charges() -> None:
         ({**terms(), "delta": 0.0}, {}, "delta: is 0, but a text may only be released at a cost"),
         ({**terms(2000), "epsilon": 1.0}, {}, "would exceed half of the size limit; raise epsilon"),
         ({**terms(1), "epsilon": 30.0}, {"epsilon": 50.0}, "size; lower epsilon or raise delta"),
+        (
+            {**terms(1), "epsilon": 20.0},
+            {"epsilon": 50.0, "contribution": 9000},
+            "a larger epsilon does not help: lower",
+        ),
     ],
 )
 def test_streams_that_cannot_keep_texts_private_are_refused(
