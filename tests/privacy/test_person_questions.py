@@ -14,7 +14,8 @@ import numpy.typing as npt
 import pytest
 
 from schemas import AnswersCalibration
-from stream.privacy.accuracy.intervals import NoisyNumber, rate_bounds
+from stream.privacy.accuracy.intervals import NoisyNumber
+from stream.privacy.accuracy.rate_intervals import rate_bounds
 from stream.privacy.composition.gaussian_losses import gaussian_rho
 from stream.privacy.composition.losses import losses
 from stream.privacy.noise import gaussian, sampler

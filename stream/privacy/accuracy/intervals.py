@@ -45,8 +45,6 @@ _TRANSFORM_DEVIATION: Final = 1 << 15
 _COVERED_DEVIATIONS: Final = 24
 """A transform covers this many standard deviations; the rest has probability below 1e−6."""
 _TRANSFORM_ERROR: Final = 2e-6
-_LARGEST_ODDS: Final = 1e9
-"""A share with larger odds counts as 1."""
 _MIXTURE_SHARE: Final = 0.02
 """Shares of the missing probability for each of a bound's two rare events."""
 _EXACT_VARIANCE: Final = 1 << 20
@@ -127,36 +125,6 @@ def ratio_bounds(numerator: NoisyNumber, denominator: NoisyNumber, low: float, h
         low if is_possible(low) else _find_edge(middle, low, is_possible),
         high if is_possible(high) else _find_edge(middle, high, is_possible),
     )
-
-
-def rate_bounds(hits: NoisyNumber, misses: NoisyNumber) -> tuple[float, float]:
-    """Return the 95 % confidence interval of the true share of hits among hits and misses.
-
-    It follows from the interval of the odds, with the larger number as the denominator: (1 − p)·hits = p·misses for
-    the true numbers, so hits − misses·p/(1 − p) of the noisy ones is noise alone.
-    """
-    top, bottom = sorted((hits, misses), key=lambda one: one.number)
-    low, high = ratio_bounds(top, bottom, 0.0, _LARGEST_ODDS)
-    first, last = low / (1.0 + low), 1.0 if high >= _LARGEST_ODDS else high / (1.0 + high)
-    return (first, last) if top is hits else (1.0 - last, 1.0 - first)
-
-
-def interval_within(hits: float, misses: float, half: float) -> tuple[float, float]:
-    """Return the shares p with |(1 − p)·hits − p·misses| ≤ ``half``; all of them without rows."""
-    rows = hits + misses
-    if rows <= 0.0:
-        return 0.0, 1.0
-    return clip_interval(((hits - half) / rows, (hits + half) / rows), 0.0, 1.0)
-
-
-def share_between(hits: tuple[float, float], misses: tuple[float, float]) -> tuple[float, float]:
-    """Return the shares of hits that are possible if hits and misses lie between these ends."""
-    (low_hits, high_hits), (low_misses, high_misses) = (
-        (max(0.0, low), max(0.0, high)) for low, high in (hits, misses)
-    )
-    least = low_hits / (low_hits + high_misses) if low_hits > 0.0 else 0.0
-    most = high_hits / (high_hits + low_misses) if low_misses > 0.0 else 1.0
-    return least, most
 
 
 def _find_edge(inside: float, outside: float, is_possible: Callable[[float], bool]) -> float:

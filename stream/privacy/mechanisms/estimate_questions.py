@@ -24,9 +24,11 @@ import numpy as np
 import numpy.typing as npt
 
 from stream.caches import ENTRY_BYTES
+from stream.privacy.accuracy.rate_intervals import rate_bounds_of_sums
 from stream.privacy.mechanisms.releases import sum_to_marginal
 from stream.privacy.mechanisms.spreads import compute_moments
 from stream.privacy.mechanisms.tensor_sums import TensorCells, Weighting, box_sums
+from stream.privacy.noise import Symmetric
 from stream.privacy.planning.hypothesis_plans import WEIGHT_STEPS
 
 IntegerArray = npt.NDArray[np.int64]
@@ -209,6 +211,20 @@ class Rates(CellGroups):
         """Return the hits and then the misses of all groups in steps, in row-major order."""
         sums = [self._group_sums(np.where(part, cells.tensor, 0)) * WEIGHT_STEPS for part in self._parts]
         return tuple(number for part in sums for number in part.tolist())
+
+    def compute_rate_intervals(
+        self, numbers: Numbers, law: Symmetric, more: int = 1
+    ) -> tuple[tuple[float, float], ...]:
+        """Return the confidence intervals of the rates from noisy hits and misses.
+
+        Each cell is a sum of ``more`` cells with noise of this law.
+        """
+        groups = len(numbers) // 2
+        draws = [(self._group_sums(part.astype(np.int64)) * more).tolist() for part in self._parts]
+        pairs = zip(numbers[:groups], numbers[groups:], *draws, strict=True)
+        return tuple(
+            rate_bounds_of_sums(hits / self.unit, misses / self.unit, law, (m, n)) for hits, misses, m, n in pairs
+        )
 
     @property
     def _parts(self) -> tuple[npt.NDArray[np.bool_], npt.NDArray[np.bool_]]:

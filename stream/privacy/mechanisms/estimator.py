@@ -14,7 +14,7 @@ import math
 import operator
 from bisect import bisect_right
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from fractions import Fraction
 from typing import Final, Literal
 
@@ -23,7 +23,9 @@ import numpy.typing as npt
 
 from schemas import EstimateCalibration
 from stream.caches import ENTRY_BYTES, RecentCache
-from stream.privacy.accuracy.intervals import MISS_PROBABILITY, bounded_half_width, half_width
+from stream.privacy.accuracy.intervals import bounded_half_width, half_width
+from stream.privacy.accuracy.noise_laws import variance_of
+from stream.privacy.accuracy.rate_intervals import NoiseSum
 from stream.privacy.composition.costs import PARTS_PER_CHARGE
 from stream.privacy.mechanisms.estimate_questions import (
     BYTES_PER_NUMBER,
@@ -44,9 +46,9 @@ from stream.privacy.mechanisms.measurements import Axes, Draws, Measurements, Me
 from stream.privacy.mechanisms.tensor_sums import TensorCells, weighted_sums
 from stream.privacy.mechanisms.typical_errors import TypicalErrors
 from stream.privacy.mechanisms.workload_selection import add_workload
-from stream.privacy.noise import NoiseScaleError
+from stream.privacy.noise import NoiseScaleError, sampler
 from stream.privacy.planning.estimate_plans import ErrorBounds, marginal_law, number_law
-from stream.privacy.planning.hypothesis_plans import WEIGHT_STEPS
+from stream.privacy.planning.hypothesis_plans import WEIGHT_STEPS, rows_rate
 from stream.privacy.planning.prices import takes_alpha
 from stream.privacy.planning.workload_plans import ExpectedSets
 
@@ -78,7 +80,8 @@ class EstimateAnswer:
       measured.
     - ``charged_parts``: parts of a charge; what ``refused`` and ``limited`` questions would cost.
     - ``intervals``: the 95 % confidence interval of each measured number. For a mean, the first one
-      is around the sum, with the half-width of sum − mean·rows.
+      is around the sum, with the half-width of sum − mean·rows. ``noise`` is that of each number.
+    - ``rates``: the 95 % confidence interval of each measured rate or share.
     - ``is_covered``: False for an estimate about an attribute, or two attributes, that no measured
       marginal contains.
     - ``typical``: the root distance R of the typical error of estimates, if it is known.
@@ -91,6 +94,8 @@ class EstimateAnswer:
     charged_parts: int = 0
     has_marginal: bool = True
     intervals: tuple[tuple[int, int], ...] | None = None
+    noise: NoiseSum | None = None
+    rates: tuple[tuple[float, float], ...] | None = None
     is_covered: bool = True
     typical: float | None = None
 
@@ -236,8 +241,10 @@ class Estimator:
             )
             unpaid = EstimateAnswer("refused", (), None, charged_parts=PARTS_PER_CHARGE)
             steps += [
-                unpaid if free_answer.step.kind == "unpromised" and not beyond else free_answer.step
-                for free_answer in free_answers[:first_top]
+                unpaid
+                if free_answer.step.kind == "unpromised" and not beyond
+                else self._add_share_interval(one, free_answer.step)
+                for one, free_answer in zip(asked, free_answers[:first_top], strict=False)
             ]
             size *= 2
             if first_top < len(block):
@@ -254,9 +261,9 @@ class Estimator:
         if index is not None and reach <= limit:
             cells = None if numbered else self._cells_on(index, question.axes)
             centres = self._measured.noisy_numbers(index) if cells is None else question.compute_numbers(cells)
-            half = self._half_width(question, index, numbered=numbered)
+            noise = self._noise(question, index, numbered=numbered)
             estimate = self._answers_without_top([question])[0].step.numbers
-            return self._clamp_estimate(question, estimate, centres, reach, half, limit)
+            return self._clamp_estimate(question, estimate, centres, reach, noise, limit)
         if self.parts_left >= PARTS_PER_CHARGE and self.comparison_suffices(question, alpha):
             slack = limit / question.width - Fraction(self._promise)
             return self._compare_with_threshold(question, math.floor(slack * WEIGHT_STEPS))
@@ -268,14 +275,14 @@ class Estimator:
         self.add_measurement(question, question.axes if marginal else (), price.share)
         index = len(self._measured.listed) - 1
         numbers, reach = self._measured.noisy_numbers(index), float(self._measured.listed[index].reach)
-        half = self._half_width(question, index, numbered=True)
+        noise = self._noise(question, index, numbered=True)
         return EstimateAnswer(
             "priced",
             numbers,
             (reach,) * len(numbers),
             charged_parts=price.parts,
             has_marginal=marginal,
-            intervals=_intervals_around(numbers, half),
+            intervals=_intervals_around(numbers, _half_width(noise)),
         )
 
     def _compare_with_threshold(self, question: ResolvedQuestion, slack: int) -> EstimateAnswer:
@@ -342,6 +349,23 @@ class Estimator:
         if not isinstance(question, ShareQuestion) or self._is_settled(question):
             return question
         return question.counted if self._is_settled(question.counted) else question
+
+    def _add_share_interval(self, question: ResolvedQuestion, step: EstimateAnswer) -> EstimateAnswer:
+        """Add the interval of a share of which only the count is settled, by a marginal.
+
+        The marginal's other cells are the misses, unless the noisy number of rows has less noise.
+        """
+        if not isinstance(question, ShareQuestion) or step.kind != "settled" or step.rates is not None:
+            return step
+        _, index, numbered = self._nearest(question.counted)
+        if index is None or numbered:
+            return step
+        law, more = self._measured.listed[index].law, self._more_cells(question, index)
+        rows_law = sampler("two_sided", rows_rate(self.calibration))
+        if question.summed_cells * more * variance_of(law) > variance_of(rows_law):
+            return step
+        cells = question.compute_numbers(self._cells_on(index, question.axes))
+        return replace(step, rates=question.compute_rate_intervals(cells, law, more))
 
     def _is_settled(self, question: ResolvedQuestion) -> bool:
         reach, index, _ = self._nearest(question)
@@ -420,9 +444,9 @@ class Estimator:
             if index is None or reach > self._promise * question.width:
                 continue
             if numbered:
-                half = self._half_width(question, index, numbered=True)
+                noise = self._noise(question, index, numbered=True)
                 answers[place] = self._clamp_estimate(
-                    question, estimates[place], self._measured.noisy_numbers(index), reach, half
+                    question, estimates[place], self._measured.noisy_numbers(index), reach, noise
                 )
             else:
                 by_source.setdefault(index, []).append((place, reach))
@@ -431,8 +455,13 @@ class Estimator:
                 [questions[place] for place, _ in members], self._cells_on(index, axes)
             )
             for (place, reach), centres in zip(members, centres_by_question, strict=True):
-                half = self._half_width(questions[place], index, numbered=False)
-                answers[place] = self._clamp_estimate(questions[place], estimates[place], centres, reach, half)
+                question = questions[place]
+                noise = self._noise(question, index, numbered=False)
+                answer = self._clamp_estimate(question, estimates[place], centres, reach, noise)
+                if isinstance(question, Rates):
+                    law, more = self._measured.listed[index].law, self._more_cells(question, index)
+                    answer = replace(answer, rates=question.compute_rate_intervals(centres, law, more))
+                answers[place] = answer
         return answers
 
     def _nearest(self, question: ResolvedQuestion) -> tuple[float | Fraction, int | None, bool]:
@@ -474,13 +503,10 @@ class Estimator:
         numbers: Numbers,
         measured: Numbers,
         reach: float | Fraction,
-        half: int,
+        noise: NoiseSum,
         limit: Fraction | None = None,
     ) -> EstimateAnswer:
-        """Clamp an estimate so that the measured numbers ``measured`` prove the promise or ``limit``.
-
-        The confidence interval of a measured number is widened to contain the estimate.
-        """
+        """Clamp an estimate so that the measured numbers ``measured`` prove the promise or ``limit``."""
         width = question.width
         room = math.floor((self._promise * width if limit is None else limit) - reach)
         clamped = tuple(
@@ -490,25 +516,31 @@ class Estimator:
         reaches = [
             (reach + abs(number - centre)) / width for number, centre in zip(clamped, measured, strict=True)
         ]
-        intervals = tuple(
-            (min(centre - half, number), max(centre + half, number))
-            for number, centre in zip(clamped, measured, strict=True)
+        return EstimateAnswer(
+            "settled",
+            clamped,
+            tuple(map(float, reaches)),
+            intervals=_intervals_around(measured, _half_width(noise)),
+            noise=noise,
         )
-        return EstimateAnswer("settled", clamped, tuple(map(float, reaches)), intervals=intervals)
 
-    def _half_width(self, question: ResolvedQuestion, index: int, *, numbered: bool) -> int:
-        """Return the half-width of the confidence interval of each number of a measurement.
+    def _noise(self, question: ResolvedQuestion, index: int, *, numbered: bool) -> NoiseSum:
+        """Return the noise of each number of a measurement, in the question's unit.
 
         ``numbered`` is True if the question's own numbers were measured, False for a marginal.
         """
         one = self._measured.listed[index]
         if not numbered:
-            more = math.prod(self.sizes[axis] for axis in one.axes if axis not in question.axes)
-            return half_width(one.law, question.summed_cells * more, _miss(question)) * question.width
+            return NoiseSum(one.law, question.summed_cells * self._more_cells(question, index), question.width)
         if one.share is None:
-            return half_width(number_law(self.calibration, question.width))
-        # If a marginal was measured alone, each of its cells is one number.
-        return half_width(one.law) * (question.width if one.axes else 1)
+            return NoiseSum(number_law(self.calibration, question.width), 1)
+        # A marginal that was measured alone has one cell for each number.
+        return NoiseSum(one.law, 1, question.width if one.axes else 1)
+
+    def _more_cells(self, question: ResolvedQuestion, index: int) -> int:
+        """Return how many measured cells each cell of a question has."""
+        measured = self._measured.listed[index].axes
+        return math.prod(self.sizes[axis] for axis in measured if axis not in question.axes)
 
     def _cells_on(self, index: int, axes: Axes) -> TensorCells:
         key = ("on", index, axes)
@@ -573,11 +605,13 @@ class Estimator:
         if isinstance(question, ShareQuestion):
             question = question.counted
         numbered, bound = self._on_top(question)
+        noise = rates = None
         self.add_measurement(question if numbered else None, question.axes)
         index = len(self._measured.listed) - 1
         measured = self._measured
         if numbered:
-            numbers, half = measured.noisy_numbers(index), self._half_width(question, index, numbered=True)
+            numbers, noise = measured.noisy_numbers(index), self._noise(question, index, numbered=True)
+            half = _half_width(noise)
         else:
             numbers, law = (
                 question.compute_numbers(TensorCells(measured.noisy_counts(index))),
@@ -586,10 +620,11 @@ class Estimator:
             # The weights of a mean's difference sum − mean·rows are at most its range.
             width = max(1, question.range) if isinstance(question, MeanQuestion) else question.width
             half = (
-                half_width(law, question.summed_cells, _miss(question)) * width
+                half_width(law, question.summed_cells) * width
                 if question.full_weights
                 else bounded_half_width(law, question.summed_cells, width)
             )
+            rates = question.compute_rate_intervals(numbers, law) if isinstance(question, Rates) else None
         return EstimateAnswer(
             "above",
             numbers,
@@ -597,12 +632,13 @@ class Estimator:
             numbered,
             PARTS_PER_CHARGE,
             intervals=_intervals_around(numbers, half),
+            noise=noise,
+            rates=rates,
         )
 
 
-def _miss(question: ResolvedQuestion) -> float:
-    """Return the probability with which an interval misses; a rate divides it between two counts."""
-    return MISS_PROBABILITY / 2 if isinstance(question, Rates) else MISS_PROBABILITY
+def _half_width(noise: NoiseSum) -> int:
+    return half_width(noise.law, noise.draws) * noise.step
 
 
 def _intervals_around(numbers: Numbers, half: int) -> tuple[tuple[int, int], ...]:

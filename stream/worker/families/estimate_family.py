@@ -19,7 +19,8 @@ import numpy.typing as npt
 from schemas import INDEPENDENCE, EstimateCalibration, Interval, Measurement, Pmw
 from schemas.queries import STATISTICS
 from stream.caches import BoundedCache, RecentCache, weigh_array
-from stream.privacy.accuracy.intervals import clip_interval, share_between
+from stream.privacy.accuracy.intervals import NoisyNumber, clip_interval
+from stream.privacy.accuracy.rate_intervals import share_bounds_of_rows
 from stream.privacy.mechanisms.estimate_questions import (
     CellGroups,
     MeanQuestion,
@@ -34,8 +35,9 @@ from stream.privacy.mechanisms.estimator import EstimateAnswer, Estimator
 from stream.privacy.mechanisms.measurements import Axes
 from stream.privacy.mechanisms.tensor_sums import TensorCells
 from stream.privacy.mechanisms.typical_errors import error_of_sums
-from stream.privacy.noise import DrawRole, Sampler, Symmetric, block_words, cell_words
+from stream.privacy.noise import DrawRole, Sampler, Symmetric, block_words, cell_words, sampler
 from stream.privacy.planning.answer_plans import ratio_interval
+from stream.privacy.planning.hypothesis_plans import rows_rate
 from stream.privacy.planning.prices import shown_price
 from stream.privacy.planning.workload_plans import expected_sets, workload_axes
 from stream.processing.dead_letters import PRICE, Rejection
@@ -360,7 +362,7 @@ def _reply(
     typical = _typical_error(current, read, step)
     fields: dict[str, Any] = {"charged": charged, "basis": basis, "update": update, "typical_error": typical}
     if isinstance(question, Rates):
-        return _rates_of_groups(numbers, alpha, step.intervals, read.grouped, **fields)
+        return _rates_of_groups(numbers, alpha, step.rates, read.grouped, **fields)
     intervals = _intervals(calibration, current, read, step)
     if isinstance(question, CellGroups):
         reply = Reply(estimates=numbers, alpha=alpha, intervals=intervals, **fields)
@@ -395,17 +397,31 @@ def _ends_in_unit(read: ReadQuestion, interval: Interval) -> Interval:
 def _intervals(
     calibration: EstimateCalibration, current: _EstimateState, read: ReadQuestion, step: EstimateAnswer
 ) -> tuple[Interval, ...] | None:
-    """Return the confidence intervals of measured numbers, within their public limits."""
+    """Return the confidence intervals of measured numbers, within their public limits.
+
+    Each contains the published number; the ends of counts are whole rows.
+    """
     if step.intervals is None:
         return None
     unit = read.question.unit
-    intervals = [(low / unit, high / unit) for low, high in step.intervals]
+    if read.form == "fraction" and calibration.epsilon_rows > 0.0 and step.noise is not None:
+        [(low, high)], [number] = step.intervals, step.numbers
+        rows = NoisyNumber(current.rows, sampler("two_sided", rows_rate(calibration)))
+        [(first, last)] = step.rates or (share_bounds_of_rows((low + high) / 2, step.noise, rows, unit),)
+        share = number / unit / current.rows
+        return ((min(first, share), max(last, share)),)
+    intervals = [
+        (min(low, number) / unit, max(high, number) / unit)
+        for (low, high), number in zip(step.intervals, step.numbers, strict=True)
+    ]
     if read.form == "fraction":
         return tuple(share_interval(calibration, current.rows, one) for one in intervals)
     if read.form not in {"count", "groups"}:
         return tuple(_ends_in_unit(read, one) for one in intervals)
     most = None if calibration.epsilon_rows > 0.0 else float(current.rows)
-    return tuple(clip_interval(one, 0.0, most) for one in intervals)
+    return tuple(
+        clip_interval((float(math.floor(low)), float(math.ceil(high))), 0.0, most) for low, high in intervals
+    )
 
 
 def _rates_of_groups(
@@ -415,17 +431,11 @@ def _rates_of_groups(
     grouped: bool,
     **fields: Any,
 ) -> Reply:
-    """Return the rates of all groups; without a bound on the counts the answer has no ``alpha``.
-
-    The intervals of measured hits and misses hold together, so they give that of their share.
-    """
+    """Return the rates of all groups; without a bound on the counts the answer has no ``alpha``."""
     groups = len(numbers) // 2
-    pairs = zip(numbers[:groups], numbers[groups:], strict=True)
-    rates = [NoisyRate(hits, misses, reach or 0.0) for hits, misses in pairs]
-    if intervals is not None:
-        ends = zip(intervals[:groups], intervals[groups:], strict=True)
-        shares = [share_between(hits, misses) for hits, misses in ends]
-        rates = [one._replace(interval=share) for one, share in zip(rates, shares, strict=True)]
+    ends: Sequence[Interval | None] = intervals or [None] * groups
+    pairs = zip(numbers[:groups], numbers[groups:], ends, strict=True)
+    rates = [NoisyRate(hits, misses, reach or 0.0, interval) for hits, misses, interval in pairs]
     reply = build_rates_reply(rates, grouped=grouped, **fields)
     return reply if reach is not None else replace(reply, alpha=None)
 

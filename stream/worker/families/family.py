@@ -155,13 +155,22 @@ class NoisyRate(NamedTuple):
 
 
 def build_rates_reply(rates: Sequence[NoisyRate], *, grouped: bool, **fields: Any) -> Reply:
-    """Build the answer to a question of rates; its ``alpha`` is that of the worst rate."""
+    """Build the answer to a question of rates; its ``alpha`` is that of the worst rate.
+
+    Each interval is widened to contain its rate.
+    """
     found = [rate_interval(one.hits, one.misses, one.reach) for one in rates]
     alpha = max(error for _, error in found)
+    intervals = tuple(
+        (min(rate, one.interval[0]), max(rate, one.interval[1]))
+        for one, (rate, _) in zip(rates, found, strict=True)
+        if one.interval is not None
+    )
     if grouped:
-        intervals = tuple(one.interval for one in rates if one.interval is not None) or None
-        return Reply(estimates=tuple(rate for rate, _ in found), alpha=alpha, intervals=intervals, **fields)
-    return Reply(estimate=found[0][0], alpha=alpha, interval=rates[0].interval, **fields)
+        return Reply(
+            estimates=tuple(rate for rate, _ in found), alpha=alpha, intervals=intervals or None, **fields
+        )
+    return Reply(estimate=found[0][0], alpha=alpha, interval=intervals[0] if intervals else None, **fields)
 
 
 class TableReleasedError(Exception):

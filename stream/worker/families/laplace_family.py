@@ -11,7 +11,8 @@ from fractions import Fraction
 from typing import Any
 
 from schemas import AnswersCalibration, Interval
-from stream.privacy.accuracy.intervals import NoisyNumber, half_width, rate_bounds, ratio_bounds
+from stream.privacy.accuracy.intervals import NoisyNumber, half_width, ratio_bounds
+from stream.privacy.accuracy.rate_intervals import rate_bounds
 from stream.privacy.composition.costs import PARTS_PER_CHARGE
 from stream.privacy.mechanisms.grid import published_interval, published_numbers
 from stream.privacy.noise import NoiseScaleError, Symmetric, sampler

@@ -17,8 +17,9 @@ import numpy.typing as npt
 from schemas import MAX_CATEGORIES, Histogram, Interval, LazyHistogram, ReleaseCalibration, SparseProject
 from schemas.queries import STATISTICS
 from stream.caches import BoundedCache, RecentCache, weigh_array
-from stream.privacy.accuracy.intervals import MISS_PROBABILITY, half_width, interval_within, weighted_half_width
+from stream.privacy.accuracy.intervals import MISS_PROBABILITY, half_width, weighted_half_width
 from stream.privacy.accuracy.rank_accuracy import edge_reaches, locate_quantile, misfits_reach, sums_reach
+from stream.privacy.accuracy.rate_intervals import rate_bounds_of_sums
 from stream.privacy.accuracy.release_accuracy import (
     SUMS_SHARE,
     histogram_alpha,
@@ -271,12 +272,10 @@ def _rates_of_groups(
     most = max(1, *(int(one.max()) for one in terms))
     reach = histogram_alpha(calibration, release.size, most, 2 * len(hit))
     law = release_law(calibration)
-    # |(1 − p)·X − p·Y| ≤ max(|X|, |Y|): each of the two noises gets half of the probability of a miss.
-    halves = [
-        max(half_width(law, int(m), MISS_PROBABILITY / 2) for m in pair) for pair in zip(*terms, strict=True)
-    ]
+    draws = zip(*(one.tolist() for one in terms), strict=True)
     rates = [
-        NoisyRate(h, m, reach, interval_within(h, m, half)) for h, m, half in zip(hit, missed, halves, strict=True)
+        NoisyRate(h, m, reach, rate_bounds_of_sums(h, m, law, pair))
+        for h, m, pair in zip(hit, missed, draws, strict=True)
     ]
     return build_rates_reply(rates, grouped=bool(question.axes), charged=False, basis=BASIS)
 

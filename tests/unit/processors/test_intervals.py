@@ -105,3 +105,26 @@ def test_a_mean_has_an_interval_within_its_range() -> None:
     assert mean.interval[0] < sum(AGES) / len(AGES) < mean.interval[1]
     assert mean.interval[1] - mean.interval[0] < mean.alpha
     assert nobody.interval is not None
+
+
+@pytest.mark.parametrize("kind", ["pmw", "histogram"])
+def test_share_has_an_interval_no_wider_than_its_count(kind: str) -> None:
+    """Numerator and denominator are noisy, but their errors partly cancel."""
+    mechanism = {"kind": kind, "attributes": ["age", "sex"]}
+    driver = driver_of(stream("s", "people", mechanism=mechanism, epsilon=0.4, expected_queries=20))
+    for where in ("age < 20", "sex = 'F' AND age < 50"):
+        count, share = driver.ask("s", where=where), driver.ask("s", where=where, fraction=True)
+        assert count.interval is not None
+        assert share.interval is not None
+        rows = len(AGES) * 1.05
+        assert (share.interval[1] - share.interval[0]) * rows <= 1.1 * (count.interval[1] - count.interval[0])
+
+
+def test_intervals_of_estimated_counts_end_on_whole_rows() -> None:
+    """The true count is whole, also where the interval is widened to contain an estimate that is not."""
+    rows = {"t": {"a": [n * n % 12 for n in range(900)], "b": [n % 10 for n in range(900)]}}
+    spec = stream("s", "t", mechanism={"kind": "pmw", "attributes": ["a", "b"]}, epsilon=0.5, expected_queries=20)
+    driver = installation(spec, sources=[source("t", "table", attributes={"a": 12, "b": 10})], rows=rows)
+    groups = driver.ask("s", group_by=["a", "b"])
+    assert any(number != round(number) for number in groups.estimates or ())
+    assert all(low == round(low) and high == round(high) for low, high in groups.intervals or ((0.5, 0.5),))

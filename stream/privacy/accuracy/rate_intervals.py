@@ -1,0 +1,202 @@
+"""Confidence intervals of shares of which numerator and denominator are both noisy.
+
+If p is the true share, hits − p·rows of the noisy numbers is noise alone. The interval has every p
+for which this is within the bound of that noise (Fieller 1954). Proofs: docs/noise.md, "Confidence
+intervals".
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from functools import lru_cache
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+from stream.optional_packages import np
+from stream.privacy.accuracy.intervals import (
+    MISS_PROBABILITY,
+    SECOND_MISS_PROBABILITY,
+    NoisyNumber,
+    clip_interval,
+    half_width,
+    ratio_bounds,
+)
+from stream.privacy.accuracy.noise_laws import SUM_ROUNDING, normal_reach, variance_of
+from stream.privacy.noise import Gaussian, Symmetric
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    Floats = NDArray[np.float64]
+    Integers = NDArray[np.int64]
+
+_LARGEST_ODDS: Final = 1e9
+"""From these odds on, a share counts as 1."""
+_PARTS: Final = 64
+"""Shares are searched in so many parts of [0, 1], each with one bound of its noise."""
+_ROUNDED: Final = 0.01
+"""Part of the missing probability for the distance of discrete from continuous noise."""
+_MOVED: Final = 0.02
+"""Part of the missing probability for a share's distance from the middle of its part."""
+_MOST_POINTS: Final = 1 << 17
+"""Wider noise is bounded by continuous noise."""
+_WRAPS: Final = 3
+"""Normal densities on each side that make up the characteristic function of Gaussian noise."""
+_LARGEST_RATE: Final = 500.0
+"""Noise of a larger rate is 0."""
+_COVERED_DEVIATIONS: Final = 14
+"""A transform covers this many standard deviations; the rest has probability below 1e−6."""
+_TRANSFORM_ERROR: Final = 2e-6
+_GRID_SHARE: Final = 0.03
+"""Part of the noise's deviation that the grid of a transform may add."""
+
+
+class NoiseSum(NamedTuple):
+    """The noise of a number in some unit: a sum of ``draws`` draws of ``step`` units each."""
+
+    law: Symmetric
+    draws: int
+    step: int = 1
+
+
+def rate_bounds(hits: NoisyNumber, misses: NoisyNumber) -> tuple[float, float]:
+    """Return the 95 % confidence interval of the true share of hits among hits and misses.
+
+    It follows from the interval of the odds, with the larger number as the denominator.
+    """
+    top, bottom = sorted((hits, misses), key=lambda one: one.number)
+    low, high = ratio_bounds(top, bottom, 0.0, _LARGEST_ODDS)
+    first, last = low / (1.0 + low), 1.0 if high >= _LARGEST_ODDS else high / (1.0 + high)
+    return (first, last) if top is hits else (1.0 - last, 1.0 - first)
+
+
+def rate_bounds_of_sums(hits: float, misses: float, law: Symmetric, draws: tuple[int, int]) -> tuple[float, float]:
+    """Return the same interval if hits and misses are sums of ``draws`` noisy cells each."""
+    if not any(draws):
+        return 0.0, 1.0
+    first, second = (NoiseSum(law, one) for one in draws)
+    # |(1 − p)X − pY| ≤ max(|X|, |Y|)
+    widest = max(_half_of_miss(first), _half_of_miss(second))
+    return _possible_shares(hits, hits + misses, widest, first, second, of_misses=True)
+
+
+def share_bounds_of_rows(hits: float, noise: NoiseSum, rows: NoisyNumber, unit: int) -> tuple[float, float]:
+    """Return the 95 % confidence interval of a share of noisy rows, each of ``unit`` units of ``hits``."""
+    second = NoiseSum(rows.law, 1, unit)
+    widest = _half_of_miss(noise) + _half_of_miss(second)
+    return _possible_shares(hits, rows.number * unit, widest, noise, second, of_misses=False)
+
+
+def _half_of_miss(noise: NoiseSum) -> float:
+    return half_width(noise.law, noise.draws, MISS_PROBABILITY / 2) * noise.step
+
+
+def _possible_shares(
+    hits: float, rows: float, widest: float, first: NoiseSum, second: NoiseSum, *, of_misses: bool
+) -> tuple[float, float]:
+    """Return the least and the greatest p with |hits − p·rows| within the bound of its noise."""
+    if rows <= 0.0:
+        return 0.0, 1.0
+    least, most = clip_interval(((hits - widest) / rows, (hits + widest) / rows), 0.0, 1.0)
+
+    def end(outside: float, direction: int) -> float | None:
+        part = min(_PARTS - 1, int(outside * _PARTS))
+        while 0 <= part < _PARTS:
+            reach = min(widest, _share_reach(first, second, part, of_misses))
+            low = max((hits - reach) / rows, part / _PARTS)
+            high = min((hits + reach) / rows, (part + 1) / _PARTS)
+            if low <= high:
+                return low if direction > 0 else high
+            part += direction
+        return None
+
+    low, high = end(least, 1), end(most, -1)
+    return (least, most) if low is None or high is None else (low, high)
+
+
+@lru_cache(maxsize=1 << 14)
+def _share_reach(first: NoiseSum, second: NoiseSum, part: int, of_misses: bool) -> float:
+    """Return an x with P(|aX − pY| > x) ≤ 5 % for all p of a part; a is 1 − p ``of_misses``, else 1."""
+    weights = (1.0 - part / _PARTS if of_misses else 1.0) * first.step, (part + 1) / _PARTS * second.step
+    sums = (first, weights[0]), (second, weights[1])
+    deviation = math.sqrt(sum(weight * weight * one.draws * variance_of(one.law) for one, weight in sums))
+    size = _transform_size(2 * _PARTS * deviation)
+    if size <= _MOST_POINTS and first.step == second.step == 1:
+        return _lattice_reach(first, second, part, of_misses, size)
+    squares = sum(weight * weight * one.draws for one, weight in sums)
+    if not isinstance(first.law, Gaussian) and not isinstance(second.law, Gaussian):
+        rest = math.sqrt(squares * math.log(2.0 / _ROUNDED) / 3.0)
+        rates = float(first.law.rate), float(second.law.rate)
+        scales = [(one.draws, weight / rate) for (one, weight), rate in zip(sums, rates, strict=True)]
+        return (_laplace_reach(scales, deviation) + rest) * SUM_ROUNDING
+    if isinstance(first.law, Gaussian) and isinstance(second.law, Gaussian):
+        rounded = sum(one.draws / (24.0 * float(variance_of(one.law))) for one, _ in sums)
+        missed = MISS_PROBABILITY * (math.exp(-rounded) - _ROUNDED)
+        rest = math.sqrt(0.5 * squares * math.log(2.0 / (MISS_PROBABILITY * _ROUNDED)))
+        if missed > 0.0:
+            return deviation * normal_reach(missed) + rest
+    parts = MISS_PROBABILITY - SECOND_MISS_PROBABILITY, SECOND_MISS_PROBABILITY
+    return sum(
+        weight * half_width(one.law, one.draws, part) for (one, weight), part in zip(sums, parts, strict=True)
+    )
+
+
+def _transform_size(deviation: float) -> int:
+    """Return the number of points of a transform of noise of this standard deviation, in steps."""
+    return 1 << math.ceil(2.0 * _COVERED_DEVIATIONS * deviation + 64.0).bit_length()
+
+
+def _lattice_reach(first: NoiseSum, second: NoiseSum, part: int, of_misses: bool, size: int) -> float:
+    """Return the bound of the exact noise at the middle of a part; the rest of the part adds to it."""
+    unit = 2 * _PARTS
+    middle = 2 * part + 1
+    logs = np.zeros(size // 2 + 1)
+    for one, weight in ((first, unit - middle if of_misses else unit), (second, middle)):
+        if one.draws:
+            logs += one.draws * _log_characteristic(one.law, np.arange(size // 2 + 1) * weight % size, size)
+    moved = half_width(second.law, second.draws + (first.draws if of_misses else 0), MISS_PROBABILITY * _MOVED)
+    return (_quantile(logs, size, MISS_PROBABILITY * (1.0 - _MOVED)) + 0.5 * moved) / unit
+
+
+def _log_characteristic(law: Symmetric, turns: Integers, size: int) -> Floats:
+    """Return the logarithms of a law's characteristic function at the angles 2π·``turns``/``size``."""
+    if not isinstance(law, Gaussian):
+        return _log_of_laplace(float(law.rate), turns, size)
+    # By Poisson's summation formula it is a sum of normal densities around the multiples of 2π.
+    variance = float(law.variance)
+    angles = np.minimum(turns, size - turns) * (2.0 * math.pi / size)
+    shifts = [2.0 * math.pi * around for around in range(-_WRAPS, _WRAPS + 1) if around]
+    others = sum(np.exp(-0.5 * variance * shift * (shift + 2.0 * angles)) for shift in shifts)
+    at_zero = sum(math.exp(-0.5 * variance * shift * shift) for shift in shifts)
+    found: Floats = -0.5 * variance * np.square(angles) + np.log1p(others) - math.log1p(at_zero)
+    return found
+
+
+def _log_of_laplace(rate: float, turns: Integers, size: int) -> Floats:
+    gap = math.expm1(min(rate, _LARGEST_RATE))
+    # The function is 1 / (1 + 4q·sin²(θ/2) / (1 − q)²), and q/(1 − q)² = (1 + gap)/gap².
+    found: Floats = -np.log1p(4.0 * (1.0 + gap) / gap / gap * np.square(np.sin(turns * (math.pi / size))))
+    return found
+
+
+def _quantile(logs: Floats, size: int, missed: float) -> int:
+    """Return the least k with P(|S| > k) ≤ ``missed`` from the logarithms of the characteristic function."""
+    masses = np.fft.irfft(np.exp(logs), size)[: size // 2]
+    tails = 1.0 - (2.0 * np.cumsum(masses) - masses[0])
+    return int(np.argmax(tails + _TRANSFORM_ERROR <= missed))
+
+
+def _laplace_reach(sums: Sequence[tuple[int, float]], deviation: float) -> float:
+    """Return an x that sums of continuous Laplace noise exceed with 5 % · (1 − ``_ROUNDED``) at most.
+
+    ``sums`` has the number of draws and their scale. The noise is a sum of discrete noise on a fine grid, and of the rests of the draws.
+    """
+    missed = MISS_PROBABILITY * _ROUNDED
+    rest = math.sqrt(sum(draws for draws, _ in sums) * math.log(2.0 / missed) / 3.0)
+    grid = _GRID_SHARE * deviation / rest
+    size = _transform_size(deviation / grid)
+    logs = np.zeros(size // 2 + 1)
+    for draws, scale in sums:
+        if draws:
+            logs += draws * _log_of_laplace(grid / scale, np.arange(size // 2 + 1), size)
+    return grid * (_quantile(logs, size, MISS_PROBABILITY * (1.0 - _ROUNDED) - missed) + rest)
