@@ -9,8 +9,9 @@ one-way marginals, the estimate is p ∝ p₀·exp(Σ_S θ_S) for the θ that ma
 
 Its gradient is y_S − rows·p_S − τ_S θ_S: p has the largest entropy of all distributions whose
 marginals are this near to the measured ones (docs/proofs/pmw.md). Steps are scaled by a curvature
-bound, 1/(rows·p_S + τ_S), with Nesterov momentum that restarts when it points downhill. Their
-number depends on the number of cells alone.
+bound, 1/(rows·p_S + τ_S), with Nesterov momentum that restarts when it points downhill. If the
+gradient grows, the fit goes back to its least and takes smaller steps. The number of steps depends on
+the number of cells alone.
 
 Only operations that IEEE 754 defines to the last bit are used: +, −, ·, /, square roots, rounding,
 exponentials from a table in decimal arithmetic, sums of integers below 2⁵³ (exact in any order)
@@ -47,7 +48,11 @@ _CELL_STEPS: Final = 1 << 21
 _SQUARE_VARIANCES: Final = {"laplace": 5.0, "gaussian": 2.0}
 """The variance of the square of one cell's noise, in units of σ⁴."""
 _OVERLAP_FACTOR: Final = 1.5
-"""Curvatures of marginals that share an axis add up; the factor covers correlated axes."""
+"""Curvatures of marginals that share an axis add up; the factor covers moderately correlated axes."""
+_DIVERGENCE_FACTOR: Final = 4.0
+"""The steps were too long if the squared gradient is this many times its least."""
+_SHORTENING_FACTOR: Final = 1.5
+"""The steps are then shorter by this factor."""
 
 _RESOLUTION_BITS: Final = 16
 _LOW_BITS: Final = 10
@@ -103,17 +108,27 @@ def _fit_ordered(shape: Sequence[int], marginals: Sequence[NoisyMarginal], rows:
     theta = [np.zeros_like(one.counts) for one in marginals]
     lookahead = theta
     momentum = 0
+    least, best = math.inf, (theta, theta, theta)
     for _ in range(steps):
         marginal_sums = tree.marginals_of(_weights(base, tree.add_broadcast(lookahead)))
         to_counts = rows / float(marginal_sums[()])
-        slopes, reached = [], []
+        slopes, scales = [], []
         for one, tau, point in zip(marginals, taus, lookahead, strict=True):
             counts = marginal_sums[one.axes] * to_counts
-            gradient = one.counts - counts - tau * point
-            step = gradient / (damping * (counts + tau))
+            slopes.append(one.counts - counts - tau * point)
+            scales.append(counts + tau)
+        length = sum(ordered_sum(slope * slope / scale) for slope, scale in zip(slopes, scales, strict=True))
+        if length < least:
+            least, best = length, (lookahead, slopes, scales)
+        elif length > _DIVERGENCE_FACTOR * least and damping < len(marginals):
+            damping, momentum = min(float(len(marginals)), _SHORTENING_FACTOR * damping), 0
+            lookahead, slopes, scales = best
+            theta = lookahead
+        reached = []
+        for gradient, scale, point in zip(slopes, scales, lookahead, strict=True):
+            step = gradient / (damping * scale)
             np.minimum(step, _LARGEST_STEP / damping, out=step)
             np.maximum(step, -_LARGEST_STEP / damping, out=step)
-            slopes.append(gradient)
             reached.append(point + step)
         uphill = 0.0
         for gradient, new, old in zip(slopes, reached, theta, strict=True):

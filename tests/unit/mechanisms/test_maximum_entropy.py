@@ -118,6 +118,31 @@ def test_estimates_are_the_bits_that_they_always_were(shape: tuple[int, ...], di
     assert blake3(np.ascontiguousarray(found, dtype="<i8").tobytes()).hexdigest()[:32] == digest
 
 
+def test_attributes_that_determine_each_other_are_fitted() -> None:
+    """Six attributes are functions of one plan; each pair is measured with noise of ± 24 rows."""
+    plan = np.random.default_rng(1).choice(12, 20_000, p=np.arange(1, 13) / 78)
+    columns = [
+        np.random.default_rng(2).integers(0, 16, 20_000),
+        plan // 3,
+        plan % 2,
+        plan // 2,
+        plan % 8,
+        plan // 6,
+    ]
+    shape = (16, 4, 2, 6, 8, 2)
+    noise = np.random.default_rng(3)
+    pairs, errors = [], []
+    for x, y in combinations(range(6), 2):
+        exact = np.zeros((shape[x], shape[y]))
+        np.add.at(exact, (columns[x], columns[y]), 1.0)
+        pairs.append((NoisyMarginal((x, y), exact + noise.laplace(0.0, 24.0, exact.shape), 2 * 24.0**2), exact))
+    found = shares(shape, [one for one, _ in pairs], 20_000) * 20_000
+    for one, exact in pairs:
+        others = tuple(axis for axis in range(6) if axis not in one.axes)
+        errors.append(np.abs(found.sum(axis=others) - exact).ravel())
+    assert float(np.concatenate(errors).mean()) < 24.0
+
+
 def test_the_order_of_axes_in_memory_changes_no_bit() -> None:
     counts = table(5)
     one = marginal(counts, (0, 2), 4.0)
