@@ -34,14 +34,21 @@ from stream.tables import flights
 DOCUMENT, RUNS = Path("docs/accuracy.md"), Path("docs/workloads.json")
 BEGIN, END = "<!-- workloads -->", "<!-- end of workloads -->"
 DELTA, EPSILON, BETA = 1e-6, 1.0, 0.05
-CONTENDERS: dict[str, dict[str, Any] | None] = {
-    "pmw, chosen pairs first (`workload`)": {"warm_start": "workload"},
-    "pmw, single attributes first": {"warm_start": 1},
-    "pmw, all pairs first": {"warm_start": 2},
-    "private-pgm, a tree of pairs, offline": None,
+AUTO = "`auto`"
+STREAMS: dict[str, dict[str, Any]] = {
+    AUTO: {"kind": "auto"},
+    "pmw, all pairs first": {"kind": "pmw", "warm_start": 2},
 }
-SLOW = {"AIM, offline": "aim.py"}
+OFFLINE = {
+    "private-pgm, a tree of pairs, offline": ("marginals_of_pairs.py", "tree"),
+    "private-pgm, all pairs, offline": ("marginals_of_pairs.py", "pairs"),
+}
+"""Peers' programs, and what they measure."""
+CONTENDERS = (*STREAMS, *OFFLINE)
+SLOW = {"AIM, offline": ("aim.py", "")}
 """Peers that run for a long time: on request only."""
+WHOLE_CELLS = 1 << 18
+"""Most cells of all attributes together with which private-pgm's model of all pairs is fitted."""
 AIM_ROUNDS = 16
 """AIM's first division of its budget, in rounds for each attribute, as published."""
 AIM_CELLS = 1 << 17
@@ -75,7 +82,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     """Make the runs that are missing, and show or write the table."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.workloads", description=__doc__)
     parser.add_argument("--only", nargs="+", choices=tuple(TABLES), default=tuple(TABLES))
-    parser.add_argument("--contender", nargs="+", choices=(*CONTENDERS, *SLOW), default=tuple(CONTENDERS))
+    parser.add_argument("--contender", nargs="+", choices=(*CONTENDERS, *SLOW), default=CONTENDERS)
     parser.add_argument("--rounds", type=int, default=AIM_ROUNDS, help="AIM's rounds for each attribute")
     parser.add_argument("--cells", type=int, default=AIM_CELLS, help="most cells of AIM's largest clique")
     parser.add_argument("--delta", type=float, nargs="+", default=(0.0, DELTA))
@@ -108,22 +115,25 @@ def main(arguments: Sequence[str] | None = None) -> None:
 
 
 def _shown(runs: dict[str, list[float]], delta: float) -> str:
-    lines = [["table", "rows", *CONTENDERS], ["---"] * (2 + len(CONTENDERS))]
+    lines = [["table", "rows", *CONTENDERS, "ratio"], ["---"] * (3 + len(CONTENDERS))]
     for name, (rows, _) in _NAMED.items():
-        cells = []
+        cells, means = [], {}
         for contender in CONTENDERS:
             found = [
                 run for place, run in runs.items() if place.startswith(f"{name} | {contender} | {delta:g} | ")
             ]
             if found:
                 mean, high, largest = (statistics.mean(run[place] for run in found) for place in range(3))
+                means[contender] = mean
                 cells.append(
                     " / ".join(f"{one:,.0f}" if one >= _WHOLE else f"{one:.3g}" for one in (mean, high, largest))
                 )
             else:
                 cells.append("–")
         if set(cells) != {"–"}:
-            lines.append([name, f"{rows:,}", *cells])
+            peers = [means[one] for one in OFFLINE if one in means]
+            ratio = f"{means[AUTO] / min(peers):.2f}" if peers and AUTO in means else "–"
+            lines.append([name, f"{rows:,}", *cells, ratio])
     head = f"**δ = {delta:g}**: mean, 95 % and largest error of a cell, in rows"
     return "\n".join([head, "", *("| " + " | ".join(line) + " |" for line in lines)])
 
@@ -133,10 +143,13 @@ def _run(
 ) -> tuple[float, ...] | None:
     if table is None:
         return None
-    if (mechanism := CONTENDERS.get(contender)) is not None:
+    if (mechanism := STREAMS.get(contender)) is not None:
         estimates: Floats | None = _streamed(table, mechanism, delta, key)
     else:
-        estimates = _private_pgm(table, SLOW.get(contender, "tree_of_pairs.py"), delta, key, model)
+        program, measured = (OFFLINE | SLOW)[contender]
+        if measured == "pairs" and math.prod(table.sizes) > WHOLE_CELLS:
+            return None
+        estimates = _private_pgm(table, program, measured, delta, key, model)
     if estimates is None:
         return None
     errors = np.abs(estimates - np.concatenate([table.exact(pair) for pair in table.pairs]))
@@ -170,7 +183,7 @@ def _streamed(table: Table, mechanism: dict[str, Any], delta: float, key: int) -
             "delta": delta,
             "beta": BETA,
             "expected_queries": 1000,
-            "mechanism": {"kind": "pmw", "attributes": names, "beyond": "unpromised", **mechanism},
+            "mechanism": {"attributes": names, **mechanism},
         }
     )
     asked = [
@@ -181,7 +194,9 @@ def _streamed(table: Table, mechanism: dict[str, Any], delta: float, key: int) -
     return np.concatenate([np.array(one.estimates, dtype=np.float64) for one in answers])
 
 
-def _private_pgm(table: Table, program: str, delta: float, key: int, model: tuple[int, int]) -> Floats | None:
+def _private_pgm(
+    table: Table, program: str, measured: str, delta: float, key: int, model: tuple[int, int]
+) -> Floats | None:
     """Run a program on private-pgm in the peers' environment; ``model`` limits AIM's rounds and cells."""
     if (python := environment("mbi")) is None:
         return None
@@ -194,6 +209,7 @@ def _private_pgm(table: Table, program: str, delta: float, key: int, model: tupl
         epsilon=EPSILON,
         delta=delta,
         seed=key,
+        measure=measured,
         rounds=model[0] * len(table.sizes),
         cells=model[1],
     )

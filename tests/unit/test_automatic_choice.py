@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from schemas import Laplace, OpeningSpec, OpenStream, Pmw
+from schemas import EstimateCalibration, Laplace, OpeningSpec, OpenStream, Pmw
 from sotto import Driver, Refused
 from stream.cli.manage import record_rows
 from tests.builders import KEY, source
@@ -75,6 +75,23 @@ def test_auto_keeps_a_workload_of_named_sets() -> None:
     assert [list(names) for names in mechanism.workload] == workload
     receipt = driver.open(auto("one", mechanism={"kind": "auto", "workload": [["age"], ["sex"]]}))
     assert receipt.compared[0].error is not None
+
+
+def test_auto_measures_pairs_for_most_of_epsilon() -> None:
+    """Pairs are what is asked for: they are a fifth less wrong than on pmw's own plan, α is hardly larger."""
+    driver = Driver(KEY, partitions=1)
+    attributes = dict.fromkeys("abcde", 24)
+    driver.register(
+        source("t", "table", path="-", attributes=attributes, epsilon=50.0), {name: [0, 1] for name in "abcde"}
+    )
+    driver.open(auto())
+    driver.open(auto("plain", mechanism={"kind": "pmw", "attributes": list(attributes)}))
+    chosen, plain = (driver.grant("t", name) for name in ("s", "plain"))
+    assert isinstance(chosen.spec.mechanism, Pmw)
+    assert isinstance(chosen.calibration, EstimateCalibration)
+    assert isinstance(plain.calibration, EstimateCalibration)
+    assert chosen.calibration.epsilon_start > 1.2 * plain.calibration.epsilon_start
+    assert chosen.calibration.alpha < 1.3 * plain.calibration.alpha
 
 
 @pytest.mark.parametrize(

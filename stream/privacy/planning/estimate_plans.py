@@ -125,6 +125,10 @@ The unit is the noise scale of a marginal that is measured alone. More noise wou
 _START_SHARE = {0: 0.0, 1: 0.2, 2: 0.65}
 _WHOLE_START_SHARE = 0.8
 """Share of ε for an opening that measures all cells, and so answers every question."""
+_PAIRS_START_SHARE = 0.83
+"""Share of ε for an opening that measures all pairs beside few ⊤s."""
+FEW_UPDATES = 2
+"""Few ⊤s: `auto` sets them if pairs will be asked for, whose errors are then smaller at about the same α."""
 _ROWS_SHARE = 0.03
 _UPDATES = {0: (16, 2), 1: (6, 2), 2: (-1, 1)}
 """Default number of ⊤s for each order of the opening: a constant, and a number per attribute."""
@@ -211,8 +215,12 @@ def _plan_for_one_row(spec: StreamSpec, facts: SourceFacts) -> tuple[EstimateCal
     typical = spec.epsilon * _typical_share(mechanism, warm_start, order, sizes)
     epsilon = spec.epsilon - typical
     rows = 0.0 if facts.rows_public else epsilon * _ROWS_SHARE
-    answers_all = order >= len(sizes)
-    start = epsilon * (_WHOLE_START_SHARE if answers_all else _START_SHARE[order]) / starts if starts else 0.0
+    share = _START_SHARE[order]
+    if order >= len(sizes):
+        share = _WHOLE_START_SHARE
+    elif order == 2 and mechanism.updates is not None and mechanism.updates <= FEW_UPDATES:
+        share = _PAIRS_START_SHARE
+    start = epsilon * share / starts if starts else 0.0
     workload = WorkloadStart()
     updates = default_updates(sizes, order)
     if warm_start == "workload":
