@@ -21,8 +21,8 @@ from tests.unit.processors.people import AGES, PEOPLE, ROWS, SEXES, TABLE, TOWNS
 CACHE_BOUNDS = {
     estimate_family: ("ESTIMATE_CACHE_BYTES", "EXACT_COUNT_CACHE_BYTES", "QUESTION_CACHE_BYTES"),
     family: ("STATE_CACHE_BYTES",),
-    estimator: ("_FREE_ANSWER_BYTES", "_KEPT_BOUNDS"),
-    measurements: ("_KEPT_INDICES",),
+    estimator: ("_FREE_ANSWER_CACHE_BYTES", "_MAX_CACHED_BOUNDS"),
+    measurements: ("_MAX_CACHED_SETS",),
 }
 
 
