@@ -20,10 +20,12 @@ from aiokafka.record.memory_records import MemoryRecords
 
 from benchmarks.report import Figure, show_figures, write_json
 from benchmarks.streams import definitions
-from schemas import Checkpoint
+from schemas import Amount, Checkpoint, RetiredAnswer
 from schemas.wire import encode, struct
+from stream.budget.control_publisher import build_retired_record
 from stream.environment import reduce_gc_frequency
 from stream.privacy.noise import NoiseKey
+from stream.processing.control_order import RETIRED_PREFIX
 from stream.processing.protocol import Record
 from stream.processing.topic_names import Topics
 from stream.tables import TableStore
@@ -31,6 +33,7 @@ from stream.worker import QueryProcessor
 
 _READ_AT_ONCE: Final = 10_000
 _BATCH_RECORDS: Final = 800
+_RETIRED_TOGETHER: Final = 16
 _WireCheckpoint: Any = struct(Checkpoint)
 
 
@@ -38,11 +41,17 @@ def main(arguments: Sequence[str] | None = None) -> None:
     """Restore so many streams, and read what they are restored from as the client would."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.restore", description=__doc__)
     parser.add_argument("--streams", type=int, nargs="+", default=[100_000])
+    parser.add_argument(
+        "--retired", type=int, help="measure only what so many retired streams leave in the worker"
+    )
     parser.add_argument("--repeats", type=int, default=5)
     parser.add_argument("--json", type=Path)
     options = parser.parse_args(arguments)
     reduce_gc_frequency()
     figures: dict[str, list[Figure]] = {}
+    if options.retired:
+        show_figures(f"{options.retired:,} retired streams", _measure_retired(options.retired))
+        return
     for streams in options.streams:
         for name, thresholds in (("equal thresholds", 1), ("thresholds of their own", streams)):
             title = f"Restoring {streams:,} streams, {name}"
@@ -70,6 +79,32 @@ def _measure(streams: int, thresholds: int, repeats: int) -> list[Figure]:
         figures.append((f"{kind}, processor alone", streams / without, "records/s"))
         figures.append((f"{kind}, reading included", streams / own, "records/s"))
     return figures
+
+
+def _measure_retired(retired: int) -> list[Figure]:
+    """Restore a worker with so many retired streams and a tenth as many open ones."""
+    topics, key = Topics(partitions=1), NoiseKey(bytes(range(32)))
+    answer = RetiredAnswer(reason="period is over", spent=Amount(epsilon=0.1, delta=0.0), tops_left=3)
+    blocks = []
+    for first in range(0, retired, _RETIRED_TOGETHER):
+        block = build_retired_record([(f"ended-{first + one}", answer) for one in range(_RETIRED_TOGETHER)])
+        value = block.model_dump_json().encode()
+        blocks.append(Record(topics.control, 0, first, 0, RETIRED_PREFIX + b"%d" % first, value))
+    control = list(definitions(key, topics, retired // 10, 1))
+    processors = [QueryProcessor(topics, 0, key, TableStore.keyed_by(key)) for _ in range(2)]
+
+    def restore(processor: QueryProcessor, records: Sequence[Record]) -> None:
+        _feed(processor, records)
+        processor.restored()
+
+    alone = _seconds(lambda: restore(processors[0], control))
+    both = _seconds(lambda: restore(processors[1], [*blocks, *control]))
+    return [
+        ("control of each", sum(len(one.key or b"") + len(one.value or b"") for one in blocks) / retired, "bytes"),
+        ("memory of each", processors[1].streams.retired.nbytes / retired, "bytes"),
+        ("restore, retired and open streams", both, "s"),
+        ("restore, open streams alone", alone, "s"),
+    ]
 
 
 def _restore(

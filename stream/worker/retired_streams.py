@@ -43,6 +43,11 @@ class RetiredStreamTable:
     def __len__(self) -> int:
         return len(self._rows)
 
+    @property
+    def nbytes(self) -> int:
+        """Memory of the rows and reasons, in bytes."""
+        return self._rows.nbytes + self._reason_bytes
+
     def has(self, stream: str) -> bool:
         """Return whether a stream is retired."""
         return bool(self._rows) and self._rows.find(name_digest("stream", stream)) is not None
