@@ -281,14 +281,14 @@ class MergeProcessor:
             return
         merged = self._stream_of(partial)
         if partial.partitions != merged.partitions:
-            raise _PARTITION_COUNT_CHANGED
+            raise _PARTITION_COUNT_CHANGED.with_traceback(None)
         was_lost = merged.running.lost
         if not merged.is_new(partial):
             # The partition repeats a window, so it has lost its counts of people.
             if definition.is_running and not was_lost:
                 merged.running.lost = True
                 self._write_changelog(outputs, {partial.stream.encode(): encode_stream(merged)})
-                raise _SUMS_LOST
+                raise _SUMS_LOST.with_traceback(None)
             return
         merged.add_partial(partial)
         written: dict[bytes, bytes | None] = {
@@ -300,7 +300,7 @@ class MergeProcessor:
             self._ask_complete_windows(outputs, definition, merged, written)
         self._write_changelog(outputs, written)
         if merged.running.lost and not was_lost:
-            raise _SUMS_LOST
+            raise _SUMS_LOST.with_traceback(None)
 
     def _ask_complete_windows(
         self,
@@ -360,14 +360,14 @@ class MergeProcessor:
 
     def _require_definition(self, record: RecordLike, partial: Any) -> StandingDefinition:
         if isinstance(record.value, UnreadableValue):
-            raise record.value.rejection
+            raise record.value.rejection.with_traceback(None)
         if partial is None:
-            raise _MALFORMED
+            raise _MALFORMED.with_traceback(None)
         definition = self._definition_of(partial)
         if definition is None:
-            raise _UNKNOWN_STREAM
+            raise _UNKNOWN_STREAM.with_traceback(None)
         if not matches_definition(partial, definition):
-            raise _MISMATCHED
+            raise _MISMATCHED.with_traceback(None)
         return definition
 
     def _ask_window(

@@ -33,6 +33,8 @@ class Rejection(Exception):  # noqa: N818  (a refused event is no error of the p
 
     Code and message are published. They quote nothing of the event, except field names of the
     contract, declared names and positions.
+
+    A constant must be raised ``with_traceback(None)``: otherwise it keeps the frames of all raises.
     """
 
     def __init__(self, code: str, message: str) -> None:

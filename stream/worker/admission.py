@@ -86,7 +86,7 @@ def require_unique_fields(value: bytes, query: Any) -> Any:
     # The cheap check counts no fields that are written with their defaults; only candidates have such.
     unsure = query.candidates is not None or may_repeat_a_field(value, query)
     if unsure and repeats_a_field(value):
-        raise _REPEATED_FIELD
+        raise _REPEATED_FIELD.with_traceback(None)
     return query
 
 

@@ -96,7 +96,7 @@ _decode_window_fields = msgspec.json.Decoder(_WindowFields).decode
 def window_and_group_of(query: Any, groups: QuestionGroups) -> WindowAndGroup:
     """Return a query's window and group; Rejection without a window or for an unknown group."""
     if query.window is None:
-        raise _NO_WINDOW
+        raise _NO_WINDOW.with_traceback(None)
     try:
         start = _moment_ms(query.window.start)
     except ValueError as error:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import time
 from random import Random
+from traceback import walk_tb
 
 import pytest
 from hypothesis import given, settings
@@ -16,6 +17,7 @@ from sotto import Driver
 from stream.processing.dead_letters import Rejection, address_of
 from stream.processing.protocol import Record
 from stream.processing.topic_names import partition_of
+from stream.worker import admission
 from stream.worker.admission import rejection_of_malformed
 from tests.builders import PEOPLE, installation, source
 from tests.processing import process_records
@@ -321,3 +323,11 @@ def test_a_worker_made_by_hand_answers_as_the_drivers_own() -> None:
     worker = worker_of(driver)
     [mine] = answers_in(process_records(worker, records([query("a", "feed-0", 3.0)])), driver.topics)
     assert driver.ask_many([query("a", "feed-0", 3.0)]) == [mine]
+
+
+def test_rejection_keeps_no_frames_of_earlier_raises() -> None:
+    """A constant is raised for each event that repeats a field; its frames hold the events."""
+    worker = worker_of(installation(spec("people-0", "people")))
+    event = b'{"id":"q","stream":"people-0","where":"age > 1","where":"age > 1"}'
+    process_records(worker, records([event] * 50))
+    assert len(list(walk_tb(admission._REPEATED_FIELD.__traceback__))) < 5
