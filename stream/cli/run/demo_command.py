@@ -6,6 +6,7 @@ import asyncio
 import os
 import signal
 import sys
+import time
 from contextlib import ExitStack, suppress
 from pathlib import Path
 from typing import Annotated, Literal
@@ -174,13 +175,16 @@ def audit(
         raise typer.BadParameter("give a probability between 0 and 1", param_hint="--false-alarm")
     reduce_gc_frequency()
     progress = Console(stderr=True)
+    began = time.monotonic()
     findings = []
     try:
         cases = cases_of(mechanism or [])
         for finding in audit_all(cases, runs=runs, seed=seed, false_alarm=false_alarm):
             findings.append(finding)
+            seconds_left = (time.monotonic() - began) / len(findings) * (len(cases) - len(findings))
             progress.print(
-                f"· {len(findings)} of {len(cases)}: {finding.mechanism}, {finding.pair}", highlight=False
+                f"· {len(findings)} of {len(cases)}: {finding.mechanism}, {finding.pair}; about {seconds_left:.0f} s left",
+                highlight=False,
             )
     except AuditError as error:
         raise CommandError(str(error)) from None
