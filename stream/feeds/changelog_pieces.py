@@ -18,11 +18,11 @@ import numpy.typing as npt
 
 from schemas.wire import DECODE_ERRORS
 from stream.feeds.tally import (
-    Counting,
+    CountedQuantity,
     PersonCounts,
+    StepChanges,
     Tally,
-    Touched,
-    Words,
+    UInt64Array,
     pack_counts,
     packed_bytes,
     unpack_counts,
@@ -132,7 +132,7 @@ def piece_number(key: bytes) -> int | None:
     return int(key[len(_PREFIX) :]) if key.startswith(_PREFIX) else None
 
 
-def encode_pieces(changes: Iterable[tuple[Form, Touched]]) -> Iterator[Piece]:
+def encode_pieces(changes: Iterable[tuple[Form, StepChanges]]) -> Iterator[Piece]:
     """Yield the changes as pieces of limited size."""
     piece, size = _Sections([], [], [], []), 0
     for form, touched in changes:
@@ -157,69 +157,72 @@ def _add(piece: _Sections, section: _Section) -> None:
         piece.texts.append(section)
 
 
-def _sections(form: Form, touched: Touched) -> Iterator[tuple[_Section, int]]:
+def _sections(form: Form, touched: StepChanges) -> Iterator[tuple[_Section, int]]:
     tallies = sorted(form.tallies.values(), key=lambda tally: tally.column)
     numbers, columns = [tally.number for tally in tallies], [tally.column for tally in tallies]
     for start, rows in touched.people.items():
         yield from (
             (_PersonCounts(numbers, start, digests, counts), len(digests) + len(counts) + _overhead(numbers))
-            for digests, counts in _people(form.windows[start].visits, rows, columns, form.most)
+            for digests, counts in _people(form.windows[start].person_counts, rows, columns, form.contribution)
         )
-    for (number, period), rows in touched.lives.items():
+    for (number, period), rows in touched.lifetime_counts.items():
         tally = form.tallies[number]
         yield from (
             (_TotalCounts(number, period, digests, counts), len(digests) + len(counts) + _overhead(()))
-            for digests, counts in _people(tally.counts_of_period(period), rows, [0], tally.shape.total or 0)
+            for digests, counts in _people(tally.counts_of_period(period), rows, [0], tally.rule.total or 0)
         )
     by_row = {window.row: start for start, window in form.windows.items()}
-    for (number, counting), places in touched.cells.items():
-        yield from _places(form.tallies[number], counting, places, by_row)
-    for (number, counting), texts in touched.texts.items():
+    for (number, quantity), places in touched.cells.items():
+        yield from _places(form.tallies[number], quantity, places, by_row)
+    for (number, quantity), texts in touched.texts.items():
         for row, changed in texts.items():
-            yield _texts(form.tallies[number], counting, row, by_row[row], changed)
+            yield _texts(form.tallies[number], quantity, row, by_row[row], changed)
 
 
 def _people(
-    visits: PersonCounts, rows: npt.NDArray[np.int64], columns: list[int], most: int
+    person_counts: PersonCounts, rows: npt.NDArray[np.int64], columns: list[int], most: int
 ) -> Iterator[tuple[bytes, bytes]]:
     """Yield the digests and counts of some people's rows, in parts of limited size."""
     for part in _parts(len(rows), _DIGEST_BYTES + packed_bytes(most, len(columns))):
         own = rows[part]
-        yield visits.people(own).astype("<u8").tobytes(), pack_counts(visits.counts(own, columns), most)
+        yield (
+            person_counts.people(own).astype("<u8").tobytes(),
+            pack_counts(person_counts.counts(own, columns), most),
+        )
 
 
 def _places(
-    tally: Tally, counting: Counting, touched: npt.NDArray[np.int64], by_row: Mapping[int, int]
+    tally: Tally, quantity: CountedQuantity, touched: npt.NDArray[np.int64], by_row: Mapping[int, int]
 ) -> Iterator[tuple[_Section, int]]:
-    cells = tally.cells[counting]
+    cells = tally.cells[quantity]
     for part in _parts(len(touched), _CELL_BYTES):
         places = touched[part]
         rows, among = np.unique(places // cells.cells, return_inverse=True)
         found = _Places(
             tally.number,
-            counting.by,
-            counting.people,
-            counting.sum,
+            quantity.by,
+            quantity.counts_people,
+            quantity.sum,
             [by_row[row] for row in rows.tolist()],
             len(places),
             b"" if len(rows) == 1 else _narrow(among),
             _narrow(places % cells.cells),
             _narrow(cells.counts[places]),
-            _narrow(cells.sums[places]) if counting.sum is not None else b"",
+            _narrow(cells.sums[places]) if quantity.sum is not None else b"",
         )
         size = len(found.among) + len(found.cells) + len(found.counts) + len(found.sums)
         yield found, size + _overhead(found.windows)
 
 
 def _texts(
-    tally: Tally, counting: Counting, row: int, start: int, changed: Sequence[bytes]
+    tally: Tally, quantity: CountedQuantity, row: int, start: int, changed: Sequence[bytes]
 ) -> tuple[_Section, int]:
     """Return the counts of some texts of a window.
 
     They fit a piece, as all texts of a window have at most ``MOST_WINDOW_BYTES``.
     """
-    counts = tally.texts[counting].some_counts(row, changed)
-    found = _Texts(tally.number, counting.by, counting.people, counting.most_bytes, start, counts)
+    counts = tally.texts[quantity].some_counts(row, changed)
+    found = _Texts(tally.number, quantity.by, quantity.counts_people, quantity.most_bytes, start, counts)
     return found, window_text_size(changed) + _overhead(())
 
 
@@ -250,8 +253,8 @@ def apply_piece(value: bytes, number: int, forms: Iterable[Form]) -> int:
             _apply_people(people, number, form)
         for lives in piece.lives:
             tally = form.tallies.get(lives.tally)
-            if tally is not None and not tally.is_over(lives.period):
-                counts = unpack_counts(lives.counts, tally.shape.total or 0, 1)
+            if tally is not None and not tally.period_is_over(lives.period):
+                counts = unpack_counts(lives.counts, tally.rule.total or 0, 1)
                 tally.counts_of_period(lives.period).put(_digests(lives.digests), [0], counts, number)
         for places in piece.cells:
             if (tally := form.tallies.get(places.tally)) is not None:
@@ -265,36 +268,36 @@ def _apply_people(section: _PersonCounts, number: int, form: Form) -> None:
     own = [place for place, tally in enumerate(section.tallies) if tally in form.tallies]
     if not own or section.start < form.first:
         return
-    counts = unpack_counts(section.counts, form.most, len(section.tallies))[:, own]
+    counts = unpack_counts(section.counts, form.contribution, len(section.tallies))[:, own]
     tallies = [form.tallies[section.tallies[place]] for place in own]
-    visits = form.open(section.start).visits
-    visits.put(_digests(section.digests), [tally.column for tally in tallies], counts, number)
+    person_counts = form.open(section.start).person_counts
+    person_counts.put(_digests(section.digests), [tally.column for tally in tallies], counts, number)
     for tally in tallies:
-        tally.reached = max(tally.reached, section.start)
+        tally.last_counted = max(tally.last_counted, section.start)
 
 
 def _apply_cells(section: _Places, number: int, form: Form, tally: Tally) -> None:
-    counting = Counting(section.by, section.people, section.sum)
-    if (cells := tally.cells.get(counting)) is None:
+    quantity = CountedQuantity(section.by, section.people, section.sum)
+    if (cells := tally.cells.get(quantity)) is None:
         return
     kept = [form.open(start).row if start >= form.first else -1 for start in section.windows]
     among = _wide(section.among, section.count) if section.among else np.zeros(section.count, dtype=np.int64)
     rows = np.array(kept, dtype=np.int64)[among]
     is_open = rows >= 0
     places = rows[is_open] * cells.cells + _wide(section.cells, section.count)[is_open]
-    sums = _wide(section.sums, section.count)[is_open] if counting.sum is not None else None
+    sums = _wide(section.sums, section.count)[is_open] if quantity.sum is not None else None
     cells.put(places, _wide(section.counts, section.count)[is_open], sums, number)
 
 
 def _apply_texts(section: _Texts, number: int, form: Form) -> None:
-    counting = Counting(section.by, section.people, most_bytes=section.most_bytes)
+    quantity = CountedQuantity(section.by, section.people, most_bytes=section.most_bytes)
     tally = form.tallies.get(section.tally)
-    if tally is None or section.start < form.first or (texts := tally.texts.get(counting)) is None:
+    if tally is None or section.start < form.first or (texts := tally.texts.get(quantity)) is None:
         return
     texts.put(form.open(section.start).row, section.counts, number)
 
 
-def _digests(value: bytes) -> Words:
+def _digests(value: bytes) -> UInt64Array:
     return np.frombuffer(value, dtype="<u8").reshape(-1, 2).astype(np.uint64)
 
 
@@ -307,7 +310,7 @@ A step with many new entries may rewrite ``REWRITE_FACTOR`` times their number i
 """
 REWRITE_FACTOR: Final = 4
 
-Changes = Sequence[tuple[Form, Touched]]
+Changes = Sequence[tuple[Form, StepChanges]]
 
 
 class PiecesLog:
@@ -344,7 +347,7 @@ class PiecesLog:
         first = self.next
         entries = self._append(changes, messages)
         known = list(forms)
-        excess = self._entries - 2 * sum(form.live for form in known) - SLACK_ENTRIES
+        excess = self._entries - 2 * sum(form.entry_count for form in known) - SLACK_ENTRIES
         old: list[tuple[int, int, int]] = []
         allowed = max(REWRITTEN_ENTRIES // REWRITE_FACTOR, REWRITE_FACTOR * entries)
         while self._steps and self._steps[0][0] < first and excess > 0 and allowed > 0:
@@ -354,7 +357,8 @@ class PiecesLog:
         if old:
             before = old[-1][1]
             self._append(
-                [(form, again) for form in known if (again := _remark_old_entries(form, before, first))], messages
+                [(form, again) for form in known if (again := _renumber_old_entries(form, before, first))],
+                messages,
             )
             self._entries -= sum(step[2] for step in old)
             messages += [(piece_key(number), None, ()) for step in old for number in range(step[0], step[1])]
@@ -372,20 +376,20 @@ class PiecesLog:
         return entries
 
 
-def _remark_old_entries(form: Form, before: int, piece: int) -> Touched:
+def _renumber_old_entries(form: Form, before: int, piece: int) -> StepChanges:
     """Return a form's entries written last before piece ``before``; mark them with ``piece``."""
-    touched = Touched()
+    touched = StepChanges()
     for start, window in form.windows.items():
-        if len(rows := window.visits.remark_old_entries(before, piece)):
+        if len(rows := window.person_counts.renumber_old_entries(before, piece)):
             touched.people[start] = rows
     for tally in form.tallies.values():
-        for period, visits in tally.lives.items():
-            if len(rows := visits.remark_old_entries(before, piece)):
-                touched.lives[tally.number, period] = rows
-        for counting, cells in tally.cells.items():
-            if len(places := cells.remark_old_entries(before, piece)):
-                touched.cells[tally.number, counting] = places
-        for counting, texts in tally.texts.items():
-            if found := texts.remark_old_entries(before, piece):
-                touched.texts[tally.number, counting] = found
+        for period, person_counts in tally.lifetime_counts.items():
+            if len(rows := person_counts.renumber_old_entries(before, piece)):
+                touched.lifetime_counts[tally.number, period] = rows
+        for quantity, cells in tally.cells.items():
+            if len(places := cells.renumber_old_entries(before, piece)):
+                touched.cells[tally.number, quantity] = places
+        for quantity, texts in tally.texts.items():
+            if found := texts.renumber_old_entries(before, piece):
+                touched.texts[tally.number, quantity] = found
     return touched

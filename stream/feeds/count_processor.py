@@ -54,7 +54,7 @@ class FeedProcessor:
     """
 
     runs_in_thread = True
-    repeatable = False
+    answers_are_repeatable = False
     """False: whether an event counts depends on its person's counts, so nothing may be repeated."""
 
     def __init__(

@@ -15,7 +15,7 @@ from schemas.windows import END_MS, moment_ms, span_ms
 from stream.feeds.event_clock import NOT_BEGUN
 from stream.feeds.feed_definitions import StandingDefinition
 from stream.feeds.intake import FirstWindows
-from stream.feeds.tally import NO_END, Counting, Shape, Tally
+from stream.feeds.tally import NO_END, CountedQuantity, CountingRule, Tally
 from stream.feeds.window_forms import EventFigures, Form
 from stream.processing.control_order import covered_ms
 from stream.tables import PredicateParser
@@ -41,7 +41,7 @@ class Stream:
     offset: int
     next: int
     last: int
-    counting: Counting
+    quantity: CountedQuantity
     tally: Tally
     own: Tally | None = None
     until: int = -1
@@ -95,11 +95,11 @@ class Stream:
 
     def values(self, start: int) -> tuple[list[int], list[int]]:
         """Return a window's nonzero cells and their values."""
-        return self.tally_of(start).values(self.counting, start)
+        return self.tally_of(start).values(self.quantity, start)
 
     def text_counts(self, start: int) -> Mapping[bytes, int] | None:
         """Return the counts of a window's texts; None if they are too large."""
-        return self.tally_of(start).text_counts(self.counting, start)
+        return self.tally_of(start).text_counts(self.quantity, start)
 
     @property
     def kept(self) -> FeedStream:
@@ -158,14 +158,14 @@ class StandingStreams:
         news: dict[tuple[int, int], Tally] = {}
         for one in beginnings:
             definition = one.definition
-            shape, key = self._shape(definition, one.since)
+            rule, key = self._counting_rule(definition, one.since)
             window = definition.standing.window
             first = window.first_from(one.least)
             tally = self._shared.get(key)
             if tally is None:
-                tally = self._shared[key] = self._create_tally(shape, one.since)
+                tally = self._shared[key] = self._create_tally(rule, one.since)
             own, until = None, -1
-            apart = tally.reached
+            apart = tally.last_counted
             if one.since != tally.since:
                 # In later windows, both tallies would count the same events.
                 apart = max(apart, max(one.since, tally.since) + self._ahead)
@@ -173,12 +173,21 @@ class StandingStreams:
                 own = news.get((tally.number, one.since))
                 if own is None:
                     own = news[tally.number, one.since] = self._create_tally(
-                        shape, one.since, apart - apart % shape.every
+                        rule, one.since, apart - apart % rule.interval_ms
                     )
                 until = own.last
             last = self._last_window(definition, window.first_from(begins_at(definition, first)))
             stream = Stream(
-                definition, offset, first, last, _counting(definition), tally, own, until, one.epoch, one.waits
+                definition,
+                offset,
+                first,
+                last,
+                _counted_quantity(definition),
+                tally,
+                own,
+                until,
+                one.epoch,
+                one.waits,
             )
             begun.append(self._add_stream(stream))
         self.drop_unused()
@@ -187,15 +196,15 @@ class StandingStreams:
     def resume(self, definition: StandingDefinition, kept: FeedStream, epoch: int, *, waits: bool) -> None:
         """Resume an epoch of a stream from the changelog."""
         since = _since(kept.since)
-        shape, key = self._shape(definition, since)
-        tally = self.tallies.get(kept.tally) or self._create_tally(shape, since, number=kept.tally)
+        rule, key = self._counting_rule(definition, since)
+        tally = self.tallies.get(kept.tally) or self._create_tally(rule, since, number=kept.tally)
         # The changelog may have counts of earlier windows, which new streams must not share.
-        tally.reached = max(tally.reached, kept.next - shape.every)
+        tally.last_counted = max(tally.last_counted, kept.next - rule.interval_ms)
         self._shared[key] = tally
         own = None
         if kept.own is not None and kept.until is not None:
             own = self.tallies.get(kept.own) or self._create_tally(
-                shape, _since(kept.own_since), kept.until, kept.own
+                rule, _since(kept.own_since), kept.until, kept.own
             )
         last = self._last_window(
             definition, definition.standing.window.first_from(begins_at(definition, kept.next))
@@ -204,13 +213,13 @@ class StandingStreams:
         if kept.last is not None:
             last = kept.last
         is_ending = kept.last is not None
-        counting = _counting(definition)
+        quantity = _counted_quantity(definition)
         self._add_stream(
-            Stream(definition, kept.offset, kept.next, last, counting, tally, own, until, epoch, waits, is_ending)
+            Stream(definition, kept.offset, kept.next, last, quantity, tally, own, until, epoch, waits, is_ending)
         )
 
     def end(self, key: Key) -> None:
-        """Stop counting an epoch of a stream."""
+        """Stop quantity an epoch of a stream."""
         del self.streams[key]
         self.first_windows.end_epoch(key)
         self.drop_unused()
@@ -218,14 +227,14 @@ class StandingStreams:
     def drop_unused(self) -> None:
         """Drop published windows, unused tallies and unused cells."""
         needed: dict[int, int] = {}
-        counted: dict[int, set[Counting]] = {}
+        counted: dict[int, set[CountedQuantity]] = {}
         for stream in self.streams.values():
             if stream.own is not None and stream.next > stream.until:
                 stream.own = None
             for tally, start in ((stream.own, stream.next), (stream.tally, max(stream.next, stream.until + 1))):
                 if tally is not None:
                     needed[tally.number] = min(needed.get(tally.number, NO_END), start)
-                    counted.setdefault(tally.number, set()).add(stream.counting)
+                    counted.setdefault(tally.number, set()).add(stream.quantity)
         for number, tally in list(self.tallies.items()):
             if number not in needed:
                 next(form for form in self.forms if form.tallies.get(number) is tally).leave(number)
@@ -253,7 +262,7 @@ class StandingStreams:
     @property
     def work(self) -> int:
         """Number of windows in which one event may lie, summed over all tallies."""
-        return sum(tally.shape.size // tally.shape.every for tally in self.tallies.values())
+        return sum(tally.rule.size // tally.rule.interval_ms for tally in self.tallies.values())
 
     def __iter__(self) -> Iterator[Stream]:
         return iter(list(self.streams.values()))
@@ -261,8 +270,8 @@ class StandingStreams:
     def _add_stream(self, stream: Stream) -> Stream:
         for tally in (stream.tally, stream.own):
             if tally is not None:
-                tally.require(stream.counting)
-        if stream.tally.shape.total is not None:
+                tally.ensure_cells(stream.quantity)
+        if stream.tally.rule.total is not None:
             # No other stream shares this tally. Later events must not use up people's totals.
             stream.tally.last = stream.last
         self.streams[stream.key] = stream
@@ -271,19 +280,21 @@ class StandingStreams:
         self.first_windows.add_epoch(stream.key, stream.since, first, is_declared=is_declared)
         return stream
 
-    def _create_tally(self, shape: Shape, since: int, last: int = NO_END, number: int | None = None) -> Tally:
+    def _create_tally(
+        self, rule: CountingRule, since: int, last: int = NO_END, number: int | None = None
+    ) -> Tally:
         if number is None:
             number = self.next_tally
         self.next_tally = max(self.next_tally, number + 1)
-        form = next((form for form in self.forms if form.can_add(shape)), None)
+        form = next((form for form in self.forms if form.can_add(rule)), None)
         if form is None:
-            form = Form(shape, self._source.attributes, self.figures)
+            form = Form(rule, self._source.attributes, self.figures)
             self.forms = [*self.forms, form]
-        tally = self.tallies[number] = form.join(number, shape, since, last)
+        tally = self.tallies[number] = form.join(number, rule, since, last)
         return tally
 
-    def _shape(self, definition: StandingDefinition, since: int) -> tuple[Shape, Any]:
-        """Return the shape of a stream's tally, and a key; streams with equal keys may share it."""
+    def _counting_rule(self, definition: StandingDefinition, since: int) -> tuple[CountingRule, Any]:
+        """Return the rule of a stream's tally, and a key; streams with equal keys may share it."""
         standing = definition.standing
         predicate = TRUE if standing.where is None else self._parser.parse(standing.where)
         horizon = _horizon(definition)
@@ -292,7 +303,7 @@ class StandingStreams:
         if horizon is not None and self._source.has_periods:
             period = self._source.period_ms
             reach = covered_ms(self._source, definition.spec.mechanism, standing.window)
-        shape = Shape(
+        rule = CountingRule(
             predicate,
             standing.window.size_ms,
             standing.window.every_ms,
@@ -305,7 +316,7 @@ class StandingStreams:
         alone = (definition.spec.stream, definition.incarnation) if total is not None else None
         # With marks, the clock at ``since`` is unknown at first, so only equal ones share a tally.
         begins = since if self._source.clock == "marks" else None
-        return shape, (predicate, shape.size, shape.every, shape.lateness, alone, begins)
+        return rule, (predicate, rule.size, rule.interval_ms, rule.lateness, alone, begins)
 
     def _last_window(self, definition: StandingDefinition, first: int) -> int:
         """Return a running count's last window; ``NO_END`` for other mechanisms or with periods."""
@@ -325,13 +336,15 @@ def _since(kept: int | None) -> int:
     return NOT_BEGUN if kept is None else kept
 
 
-def _counting(definition: StandingDefinition) -> Counting:
+def _counted_quantity(definition: StandingDefinition) -> CountedQuantity:
     count, quantile = definition.standing.count, definition.standing.quantile
     if quantile is not None:
-        return Counting((*definition.standing.by, quantile))
+        return CountedQuantity((*definition.standing.by, quantile))
     if isinstance(count, SumOf):
-        return Counting(definition.standing.by, sum=count.sum)
-    return Counting(definition.standing.by, people=count == "people", most_bytes=definition.most_bytes)
+        return CountedQuantity(definition.standing.by, sum=count.sum)
+    return CountedQuantity(
+        definition.standing.by, counts_people=count == "people", most_bytes=definition.most_bytes
+    )
 
 
 def _horizon(definition: StandingDefinition) -> int | None:

@@ -103,7 +103,7 @@ class MergeProcessor:
     """
 
     runs_in_thread = False
-    repeatable = False
+    answers_are_repeatable = False
     """False: if a window were asked again, its queries would have other offsets and other noise."""
 
     def __init__(self, topics: Topics, partition: int, definitions: FeedDefinitions) -> None:

@@ -1,10 +1,10 @@
-"""Batches of events, and their counts per person, per cell and per tally.
+"""Counts of events: per person, for the contribution bound, and per cell.
 
-A tally has the counts that streams with equal conditions and windows share.
+A tally has both counts for all streams with the same condition and windows.
 
-In each window, a person's first ``contribution`` events count that satisfy the condition and are in
-time. Their order is that of the partition, over all groups; other people's events have no effect.
-If people are counted, each person counts once in a window, in the group of the first event.
+In each window, of the events of a person that satisfy the condition and are in time, the first
+``contribution`` are counted, in the partition's order and over all groups. Other people's events have
+no effect. If people are counted, each is counted once per window, in the group of the first event.
 """
 
 from __future__ import annotations
@@ -32,17 +32,17 @@ from stream.kernel import (
 from stream.tables.expressions import Codes, Predicate, evaluate
 from stream.tables.universe import code_mask
 
-Words = npt.NDArray[np.uint64]
+UInt64Array = npt.NDArray[np.uint64]
 Counts = npt.NDArray[np.unsignedinteger[Any]]
 
-NO_PIECE: Final = -1
-"""The piece number of values that are in no piece of the changelog."""
+NOT_IN_CHANGELOG: Final = -1
+"""In place of a piece number, for values that no record (piece) of the changelog contains yet."""
 _BITS: Final = (1, 2, 4, 8, 16, 32)
 
 
-def count_type(most: int) -> np.dtype[np.unsignedinteger[Any]]:
-    """Return the narrowest type for 0 … ``most``."""
-    return np.dtype(np.uint8 if most < 1 << 8 else np.uint16 if most < 1 << 16 else np.uint32)
+def count_type(max_count: int) -> np.dtype[np.unsignedinteger[Any]]:
+    """Return the narrowest type for 0 … ``max_count``."""
+    return np.dtype(np.uint8 if max_count < 1 << 8 else np.uint16 if max_count < 1 << 16 else np.uint32)
 
 
 class PersonCounts:
@@ -52,11 +52,11 @@ class PersonCounts:
     current counts.
     """
 
-    def __init__(self, most: int, width: int) -> None:
-        """``most`` limits the counts in each of ``width`` columns."""
-        self._most = most
+    def __init__(self, max_count: int, width: int) -> None:
+        """Create a table of ``width`` columns, each with counts up to ``max_count``."""
+        self._max_count = max_count
         self._keys = KeyNumbering()
-        self._counts: Counts = np.zeros((0, width), dtype=count_type(most))
+        self._counts: Counts = np.zeros((0, width), dtype=count_type(max_count))
         self._pieces: npt.NDArray[np.int32] = np.zeros(0, dtype=np.int32)
 
     def __len__(self) -> int:
@@ -67,18 +67,23 @@ class PersonCounts:
         """The memory in bytes."""
         return self._keys.nbytes + self._counts.nbytes + self._pieces.nbytes
 
-    def count(self, people: Words, wanted: Words, piece: int) -> BoundedCounts:
-        """Count each event's person in wanted columns up to the bound; mark them with ``piece``."""
-        return count_up_to_bound(self._rows(people), wanted, self._counts, self._most, self._pieces, piece)
+    def count(self, people: UInt64Array, column_masks: UInt64Array, piece_number: int) -> BoundedCounts:
+        """Add 1 per event to its person's counts in the columns of its bit mask, up to the bound.
 
-    def put(self, people: Words, columns: Sequence[int], counts: Counts, piece: int) -> None:
+        The changed rows are marked with ``piece_number``.
+        """
+        return count_up_to_bound(
+            self._find_or_add_rows(people), column_masks, self._counts, self._max_count, self._pieces, piece_number
+        )
+
+    def put(self, people: UInt64Array, columns: Sequence[int], counts: Counts, piece_number: int) -> None:
         """Apply a piece's counts of people in some columns; pieces must come in order."""
-        rows = self._rows(people)
+        rows = self._find_or_add_rows(people)
         for place, column in enumerate(columns):
             self._counts[rows, column] = counts[:, place]
-        self._pieces[rows] = piece
+        self._pieces[rows] = piece_number
 
-    def people(self, rows: Column) -> Words:
+    def people(self, rows: Column) -> UInt64Array:
         """Return the people of some rows."""
         return self._keys.keys_of(rows)
 
@@ -86,10 +91,10 @@ class PersonCounts:
         """Return the counts in some rows and columns."""
         return self._counts[rows][:, columns]
 
-    def remark_old_entries(self, before: int, piece: int) -> Column:
-        """Return the rows marked with pieces before ``before``, and mark them with ``piece``."""
+    def renumber_old_entries(self, before: int, piece_number: int) -> Column:
+        """Mark the rows of pieces before ``before`` with ``piece_number``, and return these rows."""
         rows: Column = np.flatnonzero(self._pieces[: len(self)] < before)
-        self._pieces[rows] = piece
+        self._pieces[rows] = piece_number
         return rows
 
     def widen(self, width: int) -> None:
@@ -102,32 +107,32 @@ class PersonCounts:
         """Set all counts of a column to 0."""
         self._counts[:, column] = 0
 
-    def _rows(self, people: Words) -> Column:
+    def _find_or_add_rows(self, people: UInt64Array) -> Column:
         before = len(self)
         rows = self._keys.number_keys(people)
         self._counts, self._pieces = grow_in_place(self._counts, len(self)), grow_in_place(self._pieces, len(self))
-        self._pieces[before : len(self)] = NO_PIECE
+        self._pieces[before : len(self)] = NOT_IN_CHANGELOG
         return rows
 
 
-def pack_counts(counts: Counts, most: int) -> bytes:
-    """Encode rows of counts up to ``most`` in the fewest bytes per row."""
-    bits = _bits(most)
+def pack_counts(counts: Counts, max_count: int) -> bytes:
+    """Encode rows of counts up to ``max_count`` in the fewest bytes per row."""
+    bits = _bits(max_count)
     if bits >= 8:
         return counts.astype(f"<u{bits // 8}").tobytes()
-    found = np.zeros((len(counts), packed_bytes(most, counts.shape[1])), dtype=np.uint8)
+    found = np.zeros((len(counts), packed_bytes(max_count, counts.shape[1])), dtype=np.uint8)
     for place in range(8 // bits):
         columns = counts[:, place :: 8 // bits].astype(np.uint8)
         found[:, : columns.shape[1]] |= columns << np.uint8(place * bits)
     return found.tobytes()
 
 
-def unpack_counts(value: bytes, most: int, width: int) -> Counts:
+def unpack_counts(value: bytes, max_count: int, width: int) -> Counts:
     """Decode packed rows of ``width`` columns."""
-    bits = _bits(most)
+    bits = _bits(max_count)
     if bits >= 8:
-        return np.frombuffer(value, dtype=f"<u{bits // 8}").reshape(-1, width).astype(count_type(most))
-    whole = np.frombuffer(value, dtype=np.uint8).reshape(-1, packed_bytes(most, width))
+        return np.frombuffer(value, dtype=f"<u{bits // 8}").reshape(-1, width).astype(count_type(max_count))
+    whole = np.frombuffer(value, dtype=np.uint8).reshape(-1, packed_bytes(max_count, width))
     found: Counts = np.zeros((len(whole), width), dtype=np.uint8)
     for place in range(8 // bits):
         columns = found[:, place :: 8 // bits]
@@ -135,46 +140,46 @@ def unpack_counts(value: bytes, most: int, width: int) -> Counts:
     return found
 
 
-def packed_bytes(most: int, width: int) -> int:
+def packed_bytes(max_count: int, width: int) -> int:
     """Return the bytes of one row."""
-    return -(-_bits(most) * width // 8)
+    return -(-_bits(max_count) * width // 8)
 
 
-def _bits(most: int) -> int:
-    return next(bits for bits in _BITS if bits >= most.bit_length())
+def _bits(max_count: int) -> int:
+    return next(bits for bits in _BITS if bits >= max_count.bit_length())
 
 
 Pieces = npt.NDArray[np.int32]
 
 
 @dataclass(frozen=True, slots=True)
-class Counting:
-    """The counted quantity of events, and the attributes of its groups.
+class CountedQuantity:
+    """What a stream counts: events, people or the sum of an attribute, in groups ``by`` attributes.
 
     ``most_bytes`` is the limit on a window's texts if the group is a text attribute; 0 if not.
     """
 
     by: tuple[str, ...]
-    people: bool = False
+    counts_people: bool = False
     sum: str | None = None
     most_bytes: int = 0
 
 
 class CellCounts:
-    """The cells of all open windows for one ``counting``; each window has a row of cells.
+    """The cells of all open windows for one counted quantity; each window has a row of cells.
 
     A sum is stored as the number of events and the sum of their codes, which cannot overflow.
     """
 
-    def __init__(self, counting: Counting, cells: int, minimum: int) -> None:
-        """``cells`` is their number per window, ``minimum`` the value of code 0."""
-        self.counting = counting
+    def __init__(self, quantity: CountedQuantity, cells: int, minimum: int) -> None:
+        """``cells`` is the number of cells per window, ``minimum`` the value of code 0."""
+        self.quantity = quantity
         self.cells = cells
         self._minimum = minimum
         self.counts: Column = np.zeros(0, dtype=np.int64)
         self.sums: Column = np.zeros(0, dtype=np.int64)
         self.pieces: Pieces = np.zeros(0, dtype=np.int32)
-        self.live = 0
+        self.entry_count = 0
         """The number of cells with counts, over all windows."""
 
     def reserve(self, rows: int) -> None:
@@ -183,31 +188,38 @@ class CellCounts:
         if size > len(self.counts):
             more = max(size, 2 * len(self.counts)) - len(self.counts)
             self.counts = np.concatenate([self.counts, np.zeros(more, dtype=np.int64)])
-            self.pieces = np.concatenate([self.pieces, np.full(more, NO_PIECE, dtype=np.int32)])
-            if self.counting.sum is not None:
+            self.pieces = np.concatenate([self.pieces, np.full(more, NOT_IN_CHANGELOG, dtype=np.int32)])
+            if self.quantity.sum is not None:
                 self.sums = np.concatenate([self.sums, np.zeros(more, dtype=np.int64)])
 
-    def add(self, places: Column, bits: Words, bit: int, codes: Column | None, piece: int) -> AddedCounts:
-        """Count events with ``bit`` at places (row · cells + cell); mark these with ``piece``."""
-        found = add_counts(places, bits, bit, codes, self.counts, self.sums, self.pieces, piece)
-        self.live += found.newly_marked
+    def add(
+        self, places: Column, column_masks: UInt64Array, column_bit: int, codes: Column | None, piece_number: int
+    ) -> AddedCounts:
+        """Count the events whose mask contains ``column_bit``, each at its place (row · cells + cell).
+
+        The changed places are marked with ``piece_number``.
+        """
+        found = add_counts(
+            places, column_masks, column_bit, codes, self.counts, self.sums, self.pieces, piece_number
+        )
+        self.entry_count += found.newly_marked
         return found
 
-    def put(self, places: Column, counts: Column, sums: Column | None, piece: int) -> None:
+    def put(self, places: Column, counts: Column, sums: Column | None, piece_number: int) -> None:
         """Apply a piece's values of some places; pieces must come in order."""
         self.counts[places] = counts
-        self.live += int(np.count_nonzero(self.pieces[places] == NO_PIECE))
-        self.pieces[places] = piece
+        self.entry_count += int(np.count_nonzero(self.pieces[places] == NOT_IN_CHANGELOG))
+        self.pieces[places] = piece_number
         if sums is not None:
             self.sums[places] = sums
 
     def clear(self, row: int) -> None:
         """Empty a window's cells."""
         whole = slice(row * self.cells, (row + 1) * self.cells)
-        self.live -= int(np.count_nonzero(self.pieces[whole] != NO_PIECE))
+        self.entry_count -= int(np.count_nonzero(self.pieces[whole] != NOT_IN_CHANGELOG))
         self.counts[whole] = 0
-        self.pieces[whole] = NO_PIECE
-        if self.counting.sum is not None:
+        self.pieces[whole] = NOT_IN_CHANGELOG
+        if self.quantity.sum is not None:
             self.sums[whole] = 0
 
     def values(self, row: int) -> tuple[list[int], list[int]]:
@@ -216,16 +228,16 @@ class CellCounts:
         counts = self.counts[whole]
         cells = np.flatnonzero(counts)
         found = counts[cells].tolist()
-        if self.counting.sum is not None:
+        if self.quantity.sum is not None:
             sums = self.sums[whole][cells].tolist()
             found = [self._minimum * count + total for count, total in zip(found, sums, strict=True)]
         pairs = [(cell, number) for cell, number in zip(cells.tolist(), found, strict=True) if number]
         return [cell for cell, _ in pairs], [number for _, number in pairs]
 
-    def remark_old_entries(self, before: int, piece: int) -> Column:
-        """Return the places marked with pieces before ``before``, and mark them with ``piece``."""
-        places = np.flatnonzero((self.pieces != NO_PIECE) & (self.pieces < before))
-        self.pieces[places] = piece
+    def renumber_old_entries(self, before: int, piece_number: int) -> Column:
+        """Mark the places of pieces before ``before`` with ``piece_number``, and return these places."""
+        places = np.flatnonzero((self.pieces != NOT_IN_CHANGELOG) & (self.pieces < before))
+        self.pieces[places] = piece_number
         return places
 
 
@@ -311,21 +323,22 @@ def cell_count(domains: Mapping[str, Domain], by: Sequence[str]) -> int:
 
 
 @dataclass(frozen=True, slots=True)
-class Shape:
-    """A condition, windows and bounds; ``total`` bounds each person over all windows.
+class CountingRule:
+    """Which events a tally counts: its condition, windows and bounds, with times in milliseconds.
 
-    With a ``period``, ``total`` bounds each person per period, and only windows that begin within
-    ``reach`` of its start count.
+    ``total`` bounds each person over all windows. With a ``period``, it bounds each person per
+    period, and windows are counted only if they begin less than ``counted_ms`` after the period's
+    start.
     """
 
     predicate: Predicate
     size: int
-    every: int
+    interval_ms: int
     lateness: int
     contribution: int
     total: int | None = None
     period: int = 0
-    reach: int = 0
+    counted_ms: int = 0
 
     def period_of(self, start: int) -> int:
         """Return the number of a window's period since 1970; 0 without periods."""
@@ -337,7 +350,7 @@ class OpenWindow:
     """An open window: its row in each ``CellCounts``, and the people counted in it."""
 
     row: int
-    visits: PersonCounts
+    person_counts: PersonCounts
 
 
 @dataclass(slots=True, eq=False)
@@ -345,77 +358,81 @@ class Tally:
     """Counts under one condition in the windows that start from ``first`` to ``last``.
 
     It counts events with record timestamps at or after ``since``. ``column`` is its column in the
-    people's tables of its form, ``windows`` are the form's, and ``reached`` is its last counted
-    one.
+    tables of people that the tallies of one ``Form`` share, ``windows`` has the form's open windows,
+    and ``last_counted`` is the start of the last window in which it counted an event.
     """
 
     number: int
-    shape: Shape
+    rule: CountingRule
     column: int
     domains: Mapping[str, Domain]
     windows: Mapping[int, OpenWindow]
     since: int
     last: int = NO_END
     first: int = NO_END
-    reached: int = -1
-    cells: dict[Counting, CellCounts] = field(default_factory=dict)
-    texts: dict[Counting, TextTally] = field(default_factory=dict)
-    lives: dict[int, PersonCounts] = field(default_factory=dict)
+    last_counted: int = -1
+    cells: dict[CountedQuantity, CellCounts] = field(default_factory=dict)
+    texts: dict[CountedQuantity, TextTally] = field(default_factory=dict)
+    lifetime_counts: dict[int, PersonCounts] = field(default_factory=dict)
     """Counts of each person over all windows, or over those of a period, if they are bounded."""
 
     @property
-    def bit(self) -> int:
+    def column_bit(self) -> int:
         """A word with the bit of its column."""
         return 1 << self.column
 
-    def counts(self, start: int) -> bool:
+    def includes_window(self, start: int) -> bool:
         """Return whether it counts a window; with periods, the window must lie in one period."""
         if not self.first <= start <= self.last:
             return False
-        shape = self.shape
-        within = start % shape.period if shape.period else 0
-        return not shape.period or (within < shape.reach and within + shape.size <= shape.period)
+        rule = self.rule
+        within = start % rule.period if rule.period else 0
+        return not rule.period or (within < rule.counted_ms and within + rule.size <= rule.period)
 
     def counts_of_period(self, number: int) -> PersonCounts:
         """Return the counts of people in a period, or over all windows."""
-        found = self.lives.get(number)
+        found = self.lifetime_counts.get(number)
         if found is None:
-            found = self.lives[number] = PersonCounts(self.shape.total or 0, 1)
+            found = self.lifetime_counts[number] = PersonCounts(self.rule.total or 0, 1)
         return found
 
-    def is_over(self, period: int) -> bool:
+    def period_is_over(self, period: int) -> bool:
         """Return True if all windows of a period are published."""
-        return bool(self.shape.period) and (period + 1) * self.shape.period <= self.first
+        return bool(self.rule.period) and (period + 1) * self.rule.period <= self.first
 
     def close(self) -> None:
         """Drop the counts of past periods."""
-        self.lives = {number: visits for number, visits in self.lives.items() if not self.is_over(number)}
+        self.lifetime_counts = {
+            number: person_counts
+            for number, person_counts in self.lifetime_counts.items()
+            if not self.period_is_over(number)
+        }
 
-    def require(self, counting: Counting) -> None:
-        """Create the cells for a ``counting``, if they are missing."""
-        if counting.most_bytes:
-            self.texts.setdefault(counting, TextTally(counting.most_bytes))
-        elif counting not in self.cells:
-            domain = self.domains[counting.sum] if counting.sum is not None else None
+    def ensure_cells(self, quantity: CountedQuantity) -> None:
+        """Create the cells of a counted quantity, if they are missing."""
+        if quantity.most_bytes:
+            self.texts.setdefault(quantity, TextTally(quantity.most_bytes))
+        elif quantity not in self.cells:
+            domain = self.domains[quantity.sum] if quantity.sum is not None else None
             minimum = domain.in_steps.minimum if isinstance(domain, Numeric) else 0
-            self.cells[counting] = CellCounts(counting, cell_count(self.domains, counting.by), minimum)
-            self.cells[counting].reserve(1 + max((window.row for window in self.windows.values()), default=-1))
+            self.cells[quantity] = CellCounts(quantity, cell_count(self.domains, quantity.by), minimum)
+            self.cells[quantity].reserve(1 + max((window.row for window in self.windows.values()), default=-1))
 
-    def values(self, counting: Counting, start: int) -> tuple[list[int], list[int]]:
+    def values(self, quantity: CountedQuantity, start: int) -> tuple[list[int], list[int]]:
         """Return a window's nonzero cells and their values."""
         window = self.windows.get(start)
-        return ([], []) if window is None else self.cells[counting].values(window.row)
+        return ([], []) if window is None else self.cells[quantity].values(window.row)
 
-    def text_counts(self, counting: Counting, start: int) -> Mapping[bytes, int] | None:
+    def text_counts(self, quantity: CountedQuantity, start: int) -> Mapping[bytes, int] | None:
         """Return the counts of a window's texts; None if they are too large."""
         window = self.windows.get(start)
-        return {} if window is None else self.texts[counting].counts(window.row)
+        return {} if window is None else self.texts[quantity].counts(window.row)
 
-    def drop_unused(self, used: Iterable[Counting]) -> None:
-        """Drop the cells of all but the ``used`` countings."""
+    def drop_unused(self, used: Iterable[CountedQuantity]) -> None:
+        """Drop the cells of all quantities that are not ``used``."""
         kept = set(used)
-        self.cells = {counting: cells for counting, cells in self.cells.items() if counting in kept}
-        self.texts = {counting: texts for counting, texts in self.texts.items() if counting in kept}
+        self.cells = {quantity: cells for quantity, cells in self.cells.items() if quantity in kept}
+        self.texts = {quantity: texts for quantity, texts in self.texts.items() if quantity in kept}
 
     def clear(self, row: int) -> None:
         """Empty a closed window's cells."""
@@ -425,21 +442,25 @@ class Tally:
             texts.clear(row)
 
     @property
-    def live(self) -> int:
+    def entry_count(self) -> int:
         """Return the number of this tally's entries in the changelog."""
-        counted = sum(cells.live for cells in self.cells.values())
-        counted += sum(texts.live for texts in self.texts.values())
-        return counted + sum(map(len, self.lives.values()))
+        counted = sum(cells.entry_count for cells in self.cells.values())
+        counted += sum(texts.entry_count for texts in self.texts.values())
+        return counted + sum(map(len, self.lifetime_counts.values()))
 
 
 @dataclass(slots=True)
-class Touched:
-    """One step's changes: people's rows by window or by tally and period, cell places, and texts."""
+class StepChanges:
+    """What one step changed.
+
+    ``people`` has rows of ``PersonCounts`` by window, ``lifetime_counts`` rows by tally and period.
+    ``cells`` has places and ``texts`` the changed texts, by tally and counted quantity.
+    """
 
     people: dict[int, Column] = field(default_factory=dict)
-    lives: dict[tuple[int, int], Column] = field(default_factory=dict)
-    cells: dict[tuple[int, Counting], Column] = field(default_factory=dict)
-    texts: dict[tuple[int, Counting], TouchedTexts] = field(default_factory=dict)
+    lifetime_counts: dict[tuple[int, int], Column] = field(default_factory=dict)
+    cells: dict[tuple[int, CountedQuantity], Column] = field(default_factory=dict)
+    texts: dict[tuple[int, CountedQuantity], TouchedTexts] = field(default_factory=dict)
 
     def __bool__(self) -> bool:
-        return bool(self.people or self.lives or self.cells or self.texts)
+        return bool(self.people or self.lifetime_counts or self.cells or self.texts)

@@ -32,7 +32,7 @@ class _WindowTexts:
 
 
 class TextTally:
-    """The texts of all open windows for one ``counting``, by the windows' rows."""
+    """The texts of all open windows for one ``quantity``, by the windows' rows."""
 
     def __init__(self, most_bytes: int) -> None:
         self._most_bytes = most_bytes
@@ -80,11 +80,11 @@ class TextTally:
         self._windows.pop(row, None)
 
     @property
-    def live(self) -> int:
+    def entry_count(self) -> int:
         """The number of entries that the changelog must hold."""
         return sum(len(window.counts) + window.is_too_large for window in self._windows.values())
 
-    def remark_old_entries(self, before: int, piece: int) -> TouchedTexts:
+    def renumber_old_entries(self, before: int, piece: int) -> TouchedTexts:
         """Return the texts marked with pieces before ``before``, and mark them with ``piece``."""
         found: dict[int, Sequence[bytes]] = {}
         for row, window in self._windows.items():

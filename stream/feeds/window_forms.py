@@ -10,7 +10,17 @@ import numpy as np
 
 from schemas.domains import Domain
 from stream.events.event_fields import NO_TEXT
-from stream.feeds.tally import NO_END, Counting, EventBatch, OpenWindow, PersonCounts, Shape, Tally, Touched, Words
+from stream.feeds.tally import (
+    NO_END,
+    CountedQuantity,
+    CountingRule,
+    EventBatch,
+    OpenWindow,
+    PersonCounts,
+    StepChanges,
+    Tally,
+    UInt64Array,
+)
 from stream.kernel import BoundedCounts, Column
 
 COLUMNS: Final = 64
@@ -43,15 +53,15 @@ class _WindowRows(NamedTuple):
     columns: int
     rows: Column
     windows: Column
-    within_bound: Words
-    first: Words
+    within_bound: UInt64Array
+    first: UInt64Array
 
 
 @dataclass(slots=True)
 class _Step:
     batch: EventBatch
     piece: int
-    touched: Touched = field(default_factory=Touched)
+    touched: StepChanges = field(default_factory=StepChanges)
 
 
 class Form:
@@ -61,51 +71,55 @@ class Form:
     condition: each condition has its own column in the people's rows.
     """
 
-    def __init__(self, shape: Shape, domains: Mapping[str, Domain], figures: EventFigures) -> None:
+    def __init__(self, rule: CountingRule, domains: Mapping[str, Domain], figures: EventFigures) -> None:
         self.tallies: dict[int, Tally] = {}
         self.windows: dict[int, OpenWindow] = {}
-        self.most = shape.contribution
-        self._size, self._every = shape.size, shape.every
-        self._stays = shape.size + shape.lateness
+        self.contribution = rule.contribution
+        self._size, self._interval_ms = rule.size, rule.interval_ms
+        self._stays = rule.size + rule.lateness
         self._domains = domains
         self._figures = figures
         self._width = 0
         self._free: list[int] = []
 
-    def can_add(self, shape: Shape) -> bool:
-        """Return whether a tally of this shape may join."""
-        alike = (shape.size, shape.every, shape.size + shape.lateness) == (self._size, self._every, self._stays)
+    def can_add(self, rule: CountingRule) -> bool:
+        """Return whether a tally of this rule may join."""
+        alike = (rule.size, rule.interval_ms, rule.size + rule.lateness) == (
+            self._size,
+            self._interval_ms,
+            self._stays,
+        )
         return alike and len(self.tallies) < COLUMNS
 
-    def join(self, number: int, shape: Shape, since: int, last: int) -> Tally:
+    def join(self, number: int, rule: CountingRule, since: int, last: int) -> Tally:
         """Add a tally for another condition, in an empty column."""
         used = {tally.column for tally in self.tallies.values()}
         column = next(column for column in range(COLUMNS) if column not in used)
         if column >= self._width:
             self._width += _WIDTHS
             for window in self.windows.values():
-                window.visits.widen(self._width)
-        tally = self.tallies[number] = Tally(number, shape, column, self._domains, self.windows, since, last)
+                window.person_counts.widen(self._width)
+        tally = self.tallies[number] = Tally(number, rule, column, self._domains, self.windows, since, last)
         return tally
 
     def leave(self, number: int) -> None:
-        """Stop counting under a condition."""
+        """Stop quantity under a condition."""
         tally = self.tallies.pop(number)
         for window in self.windows.values():
-            window.visits.empty(tally.column)
+            window.person_counts.empty(tally.column)
 
-    def count(self, batch: EventBatch, piece: int) -> Touched | None:
+    def count(self, batch: EventBatch, piece: int) -> StepChanges | None:
         """Count a batch's events; return the changes for a piece of the changelog, or None."""
-        wanted = np.zeros(len(batch), dtype=np.uint64)
+        column_masks = np.zeros(len(batch), dtype=np.uint64)
         for tally in self.tallies.values():
-            wants = batch.mask(tally.shape.predicate)
+            wants = batch.mask(tally.rule.predicate)
             if tally.since > batch.stamps[0]:
                 wants = wants & (batch.stamps >= tally.since)
-            wanted |= wants.astype(np.uint64) << np.uint64(tally.column)
+            column_masks |= wants.astype(np.uint64) << np.uint64(tally.column)
         step, parts = _Step(batch, piece), []
-        for start, rows in self._rows(batch, np.flatnonzero(wanted)):
-            columns = sum(1 << tally.column for tally in self.tallies.values() if tally.counts(start))
-            part = self._count_in(start, rows, wanted[rows] & np.uint64(columns), step)
+        for start, rows in self._rows(batch, np.flatnonzero(column_masks)):
+            columns = sum(1 << tally.column for tally in self.tallies.values() if tally.includes_window(start))
+            part = self._count_in(start, rows, column_masks[rows] & np.uint64(columns), step)
             if part is not None:
                 parts.append(part)
         if not parts:
@@ -114,14 +128,14 @@ class Form:
         part = _join_parts(parts)
         places: dict[tuple[str, ...], Column] = {}
         for tally in self.tallies.values():
-            if tally.shape.total is not None:
+            if tally.rule.total is not None:
                 self._count_within_totals(tally, part, step)
                 continue
-            for counting, cells in tally.cells.items():
-                if counting.by not in places:
-                    places[counting.by] = part.windows * cells.cells + batch.cells(counting.by)[part.rows]
-                within_bound = part.first if counting.people else part.within_bound
-                self._add(tally, counting, places[counting.by], (within_bound, tally.column), part.rows, step)
+            for quantity, cells in tally.cells.items():
+                if quantity.by not in places:
+                    places[quantity.by] = part.windows * cells.cells + batch.cells(quantity.by)[part.rows]
+                within_bound = part.first if quantity.counts_people else part.within_bound
+                self._add(tally, quantity, places[quantity.by], (within_bound, tally.column), part.rows, step)
             self._count_texts(tally, part, step)
         return step.touched
 
@@ -130,44 +144,44 @@ class Form:
         if not len(rows):
             return
         low, high = self.first, max(tally.last for tally in self.tallies.values())
-        latest = batch.times[rows] - batch.times[rows] % self._every
+        latest = batch.times[rows] - batch.times[rows] % self._interval_ms
         order = np.argsort(latest, kind="stable")
         begins, ends = np.unique(latest[order], return_index=True)
         parts = dict(zip(begins.tolist(), np.split(rows[order], ends[1:]), strict=True))
-        starts = {start - back for start in parts for back in range(0, self._size, self._every)}
+        starts = {start - back for start in parts for back in range(0, self._size, self._interval_ms)}
         for start in sorted(start for start in starts if low <= start <= high):
-            own = [parts[at] for at in range(start, start + self._size, self._every) if at in parts]
+            own = [parts[at] for at in range(start, start + self._size, self._interval_ms) if at in parts]
             yield start, own[0] if len(own) == 1 else np.sort(np.concatenate(own))
 
-    def _count_in(self, start: int, rows: Column, wanted: Words, step: _Step) -> _WindowRows | None:
-        """Count some events' people in a window, each event under its ``wanted`` conditions."""
+    def _count_in(self, start: int, rows: Column, column_masks: UInt64Array, step: _Step) -> _WindowRows | None:
+        """Count some events' people in a window, each event under its ``column_masks`` conditions."""
         in_time = step.batch.clocks[rows] < start + self._stays
-        kept = in_time & (wanted != 0)
+        kept = in_time & (column_masks != 0)
         if not kept.all():
-            self._figures.late += _count_bits(wanted[~in_time])
-            rows, wanted = rows[kept], wanted[kept]
+            self._figures.late += _count_bits(column_masks[~in_time])
+            rows, column_masks = rows[kept], column_masks[kept]
         if not len(rows):
             return None
         window = self.open(start)
-        bounded = self._bound(window, rows, wanted, step)
+        bounded = self._bound(window, rows, column_masks, step)
         if len(bounded.changed):
             step.touched.people[start] = bounded.changed
-        self._figures.left_out += _count_bits(wanted & ~bounded.within_bound)
-        some = int(np.bitwise_or.reduce(wanted))
+        self._figures.left_out += _count_bits(column_masks & ~bounded.within_bound)
+        some = int(np.bitwise_or.reduce(column_masks))
         return _WindowRows(
             start, some, rows, np.full(len(rows), window.row, dtype=np.int64), bounded.within_bound, bounded.first
         )
 
-    def _bound(self, window: OpenWindow, rows: Column, wanted: Words, step: _Step) -> BoundedCounts:
+    def _bound(self, window: OpenWindow, rows: Column, column_masks: UInt64Array, step: _Step) -> BoundedCounts:
         """Count some events' people up to the bound of the window."""
-        return window.visits.count(step.batch.people[rows], wanted, step.piece)
+        return window.person_counts.count(step.batch.people[rows], column_masks, step.piece)
 
     def _note_reached(self, parts: Sequence[_WindowRows]) -> None:
         left = {tally.column: tally for tally in self.tallies.values()}
         for part in reversed(parts):
             for column in [column for column in left if part.columns >> column & 1]:
                 tally = left.pop(column)
-                tally.reached = max(tally.reached, part.start)
+                tally.last_counted = max(tally.last_counted, part.start)
             if not left:
                 return
 
@@ -177,9 +191,9 @@ class Form:
         An event beyond this bound still counts toward the window's bound. This has no effect,
         because no later event of its person counts.
         """
-        for counting in (*tally.cells, *tally.texts):
-            within_bound = part.first if counting.people else part.within_bound
-            chosen = np.flatnonzero(within_bound & np.uint64(tally.bit))
+        for quantity in (*tally.cells, *tally.texts):
+            within_bound = part.first if quantity.counts_people else part.within_bound
+            chosen = np.flatnonzero(within_bound & np.uint64(tally.column_bit))
             if not len(chosen):
                 return
             chosen = chosen[np.argsort(part.rows[chosen], kind="stable")]
@@ -193,57 +207,61 @@ class Form:
                 )
                 lets[own] = bounded.within_bound
                 if len(bounded.changed):
-                    step.touched.lives[tally.number, period] = bounded.changed
-            if counting.most_bytes:
-                self._add_texts(tally, counting, part, chosen[lets != 0], step)
+                    step.touched.lifetime_counts[tally.number, period] = bounded.changed
+            if quantity.most_bytes:
+                self._add_texts(tally, quantity, part, chosen[lets != 0], step)
                 continue
             rows = part.rows[chosen]
-            places = part.windows[chosen] * tally.cells[counting].cells + step.batch.cells(counting.by)[rows]
-            self._add(tally, counting, places, (lets, 0), rows, step)
+            places = part.windows[chosen] * tally.cells[quantity].cells + step.batch.cells(quantity.by)[rows]
+            self._add(tally, quantity, places, (lets, 0), rows, step)
 
     def _count_texts(self, tally: Tally, part: _WindowRows, step: _Step) -> None:
-        for counting in tally.texts:
-            within_bound = part.first if counting.people else part.within_bound
-            self._add_texts(tally, counting, part, np.flatnonzero(within_bound & np.uint64(tally.bit)), step)
+        for quantity in tally.texts:
+            within_bound = part.first if quantity.counts_people else part.within_bound
+            self._add_texts(
+                tally, quantity, part, np.flatnonzero(within_bound & np.uint64(tally.column_bit)), step
+            )
 
-    def _add_texts(self, tally: Tally, counting: Counting, part: _WindowRows, chosen: Column, step: _Step) -> None:
+    def _add_texts(
+        self, tally: Tally, quantity: CountedQuantity, part: _WindowRows, chosen: Column, step: _Step
+    ) -> None:
         """Count the texts of chosen events; one without text has used up its person's bound all the same."""
         self._figures.counted += len(chosen)
-        [name] = counting.by
+        [name] = quantity.by
         codes = step.batch.codes(name)[part.rows[chosen]]
         has_text = codes != NO_TEXT
         chosen, codes = chosen[has_text], codes[has_text]
-        touched = tally.texts[counting].add(part.windows[chosen], codes, step.batch.texts(name), step.piece)
+        touched = tally.texts[quantity].add(part.windows[chosen], codes, step.batch.texts(name), step.piece)
         if touched:
-            step.touched.texts[tally.number, counting] = touched
+            step.touched.texts[tally.number, quantity] = touched
 
     def _periods(self, tally: Tally, windows: Column) -> Column:
         rows, place = np.unique(windows, return_inverse=True)
         starts = {window.row: start for start, window in self.windows.items()}
-        periods = [tally.shape.period_of(starts[row]) for row in rows.tolist()]
+        periods = [tally.rule.period_of(starts[row]) for row in rows.tolist()]
         return np.array(periods, dtype=np.int64)[place]
 
     def _add(
         self,
         tally: Tally,
-        counting: Counting,
+        quantity: CountedQuantity,
         places: Column,
-        within_bound: tuple[Words, int],
+        within_bound: tuple[UInt64Array, int],
         rows: Column,
         step: _Step,
     ) -> None:
-        codes = None if counting.sum is None else step.batch.codes(counting.sum)[rows]
-        found = tally.cells[counting].add(places, *within_bound, codes, step.piece)
+        codes = None if quantity.sum is None else step.batch.codes(quantity.sum)[rows]
+        found = tally.cells[quantity].add(places, *within_bound, codes, step.piece)
         self._figures.counted += found.row_count
         if len(found.changed):
-            step.touched.cells[tally.number, counting] = found.changed
+            step.touched.cells[tally.number, quantity] = found.changed
 
     def open(self, start: int) -> OpenWindow:
         """Open the window that begins at ``start``, or return the open one."""
         window = self.windows.get(start)
         if window is None:
             row = self._free.pop() if self._free else len(self.windows)
-            window = self.windows[start] = OpenWindow(row, PersonCounts(self.most, self._width))
+            window = self.windows[start] = OpenWindow(row, PersonCounts(self.contribution, self._width))
             for tally in self.tallies.values():
                 for cells in tally.cells.values():
                     cells.reserve(len(self.windows) + len(self._free))
@@ -268,18 +286,18 @@ class Form:
     @property
     def people(self) -> int:
         """People in open windows, once for each window."""
-        return sum(len(window.visits) for window in list(self.windows.values()))
+        return sum(len(window.person_counts) for window in list(self.windows.values()))
 
     @property
-    def live(self) -> int:
+    def entry_count(self) -> int:
         """Return the number of entries that the changelog must hold."""
-        return self.people + sum(tally.live for tally in self.tallies.values())
+        return self.people + sum(tally.entry_count for tally in self.tallies.values())
 
     def tables(self) -> Iterator[PersonCounts]:
         """Yield all tables of people."""
-        yield from [window.visits for window in list(self.windows.values())]
+        yield from [window.person_counts for window in list(self.windows.values())]
         for tally in list(self.tallies.values()):
-            yield from list(tally.lives.values())
+            yield from list(tally.lifetime_counts.values())
 
 
 def _join_parts(parts: Sequence[_WindowRows]) -> _WindowRows:
@@ -289,5 +307,5 @@ def _join_parts(parts: Sequence[_WindowRows]) -> _WindowRows:
     return _WindowRows(parts[0].start, parts[0].columns, *columns)
 
 
-def _count_bits(words: Words) -> int:
+def _count_bits(words: UInt64Array) -> int:
     return int(np.bitwise_count(words).sum())

@@ -8,7 +8,7 @@ from typing import Any
 from stream.feeds import merge_state
 from stream.feeds.merge_processor import MergeProcessor
 from stream.feeds.merge_state import MergedStreamState, RunningSums
-from stream.feeds.tally import Shape
+from stream.feeds.tally import CountingRule
 from tests.privacy.audit_variants import Surgery, Variant
 
 
@@ -30,12 +30,12 @@ def windows_asked_of_the_period_before(surgery: Surgery) -> None:
 
 def bound_over_all_periods(surgery: Surgery) -> None:
     """What counted of a person in one period is taken from what may count in the next."""
-    surgery.patch.setattr(Shape, "period_of", lambda *_: 0)
+    surgery.patch.setattr(CountingRule, "period_of", lambda *_: 0)
 
 
 def bound_for_each_window(surgery: Surgery) -> None:
     """What counts of a person in a period is bounded window by window alone."""
-    surgery.patch.setattr(Shape, "period_of", lambda shape, start: start // shape.every)
+    surgery.patch.setattr(CountingRule, "period_of", lambda rule, start: start // rule.interval_ms)
 
 
 def sums_carried_over(surgery: Surgery) -> None:

@@ -152,11 +152,11 @@ def test_texts_over_the_limit_are_dropped_from_memory() -> None:
     tally, rows = TextTally(5 * text_size(b"0000")), np.zeros(1, dtype=np.int64)
     for number in range(100):
         tally.add(rows, np.zeros(1, dtype=np.int64), [b"%04d" % number], number)
-        assert tally.live <= 5
+        assert tally.entry_count <= 5
     assert tally.counts(0) is None
     assert tally.counts(1) == {}
     tally.clear(0)
-    assert tally.live == 0
+    assert tally.entry_count == 0
 
 
 def test_changelog_is_rewritten_with_texts(monkeypatch: pytest.MonkeyPatch) -> None:
