@@ -163,7 +163,7 @@ class BudgetProcessor:
         self.inputs = (topics.requests, topics.charges)
         self.tables: tuple[str, ...] = ()
         self.changelog = topics.ledger
-        self.repeatable = False
+        self.answers_are_repeatable = False
         self.runs_in_thread = True
         self.ledger = Ledger()
         self._topics = topics
@@ -225,7 +225,7 @@ class BudgetProcessor:
         """Begin the budgets' due periods, so that readers see current budgets; write trail points."""
         outputs = Outputs()
         clock = self._clock.now(self.ledger.clock, now)
-        due = [owner for owner in self.ledger.renewing_owners if owner.budget.is_over(clock)]
+        due = [owner for owner in self.ledger.renewing_owners if owner.budget.period_is_over(clock)]
         if due:
             self.ledger.advance_clock(clock)
             for owner in due[:MAX_RENEWALS_PER_CALL]:

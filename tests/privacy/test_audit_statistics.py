@@ -57,18 +57,21 @@ def test_the_bound_is_above_the_true_epsilon_as_rarely_as_stated(epsilon: float,
         likely = math.exp(epsilon) * unlikely + delta
         if likely > 1:
             continue
-        above = epsilon_at_least(counts[:, None], counts[None, :], trials, delta=delta, alpha=alpha) > epsilon
+        above = (
+            epsilon_at_least(counts[:, None], counts[None, :], trials, delta=delta, error_probability=alpha)
+            > epsilon
+        )
         weights = np.outer(binom.pmf(counts, trials, likely), binom.pmf(counts, trials, unlikely))
         assert weights[above].sum() <= alpha
 
 
 def test_what_was_not_shown_is_zero_and_a_bound_grows_with_the_evidence() -> None:
-    assert epsilon_at_least(0, 10, 100, delta=0.0, alpha=0.05) == 0.0
-    assert epsilon_at_least(50, 50, 100, delta=0.0, alpha=0.05) == 0.0
-    bounds = [epsilon_at_least(n // 2, n // 10, n, delta=0.0, alpha=0.05) for n in (100, 1000, 10**6)]
+    assert epsilon_at_least(0, 10, 100, delta=0.0, error_probability=0.05) == 0.0
+    assert epsilon_at_least(50, 50, 100, delta=0.0, error_probability=0.05) == 0.0
+    bounds = [epsilon_at_least(n // 2, n // 10, n, delta=0.0, error_probability=0.05) for n in (100, 1000, 10**6)]
     assert bounds == sorted(bounds)
     assert bounds[-1] == pytest.approx(math.log(5), abs=0.01)
-    assert epsilon_at_least(500, 100, 1000, delta=0.2, alpha=0.05) < bounds[1]
+    assert epsilon_at_least(500, 100, 1000, delta=0.2, error_probability=0.05) < bounds[1]
 
 
 def case(epsilon: float) -> Case:

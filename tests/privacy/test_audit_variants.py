@@ -135,7 +135,7 @@ def power(case: Case, runs: int, likely: float, unlikely: float) -> float:
         np.arange(binom.ppf(UNFELT, tested, chance), binom.isf(UNFELT, tested, chance) + 1)
         for chance in (likely, unlikely)
     )
-    bounds = epsilon_at_least(ones[:, None], others[None, :], tested, delta=case.delta, alpha=alpha)
+    bounds = epsilon_at_least(ones[:, None], others[None, :], tested, delta=case.delta, error_probability=alpha)
     chances = binom.pmf(ones, tested, likely)[:, None] * binom.pmf(others, tested, unlikely)[None, :]
     return float(chances[bounds > case.epsilon].sum())
 

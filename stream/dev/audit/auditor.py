@@ -221,9 +221,9 @@ def audit_all(
     return (_audit_case(case, runs, seed, false_alarm / len(cases)) for case in cases)
 
 
-def _audit_case(case: Case, runs: int, seed: int, alpha: float) -> Finding:
+def _audit_case(case: Case, runs: int, seed: int, error_probability: float) -> Finding:
     transcripts, method = sample(case, runs=runs, seed=seed)
-    event, likely, unlikely, tested, bound = judge(case, transcripts, alpha)
+    event, likely, unlikely, tested, bound = judge(case, transcripts, error_probability)
     return Finding(
         mechanism=case.kind,
         method=method,
@@ -238,14 +238,18 @@ def _audit_case(case: Case, runs: int, seed: int, alpha: float) -> Finding:
     )
 
 
-def judge(case: Case, samples: Samples, alpha: float) -> tuple[TranscriptEvent, int, int, int, float]:
+def judge(case: Case, samples: Samples, error_probability: float) -> tuple[TranscriptEvent, int, int, int, float]:
     """Return an event, its counts on both sides, the number of tested runs, and the bound on ε.
 
-    A known event is tested in both directions on all runs, each direction at half of ``alpha``. Without
+    A known event is tested in both directions on all runs, each direction at half of ``error_probability``. Without
     one, half of the runs select an event and its direction, and the other half test them.
     """
     if case.event is not None:
-        events, tested, each = [label_event(case.event, side, samples) for side in (0, 1)], samples, alpha / 2
+        events, tested, each = (
+            [label_event(case.event, side, samples) for side in (0, 1)],
+            samples,
+            error_probability / 2,
+        )
     else:
         middle = len(samples[0]) // 2
         tested = (samples[0][middle:], samples[1][middle:])
@@ -253,15 +257,15 @@ def judge(case: Case, samples: Samples, alpha: float) -> tuple[TranscriptEvent, 
             search_event(
                 (samples[0][:middle], samples[1][:middle]),
                 delta=case.delta,
-                alpha=alpha,
+                error_probability=error_probability,
                 trials=len(tested[0]),
             ),
         ]
-        each = alpha
+        each = error_probability
     trials = len(tested[0])
     judged = []
     for event in events:
         likely, unlikely = event.hits(tested)
-        bound = float(epsilon_at_least(likely, unlikely, trials, delta=case.delta, alpha=each))
+        bound = float(epsilon_at_least(likely, unlikely, trials, delta=case.delta, error_probability=each))
         judged.append((event, likely, unlikely, trials, bound))
     return max(judged, key=lambda one: one[-1])

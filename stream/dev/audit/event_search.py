@@ -23,28 +23,28 @@ from stream.privacy.accuracy.noise_laws import clopper_pearson_lower, clopper_pe
 
 
 def epsilon_at_least(
-    likely: npt.ArrayLike,
-    unlikely: npt.ArrayLike,
+    hits_on_first: npt.ArrayLike,
+    hits_on_second: npt.ArrayLike,
     trials: int,
     *,
     delta: float,
-    alpha: float,
+    error_probability: float,
 ) -> npt.NDArray[np.float64]:
     """Return a lower bound on ε from the frequencies of an event on two neighboring data sets.
 
     Every (ε, δ)-differentially private mechanism has P(E | D) ≤ e^ε P(E | D′) + δ. If p bounds P(E | D)
-    from below and p′ bounds P(E | D′) from above, each with error probability ``alpha``/2, then
-    ln((p − δ) / p′) exceeds ε with probability at most ``alpha``.
+    from below and p′ bounds P(E | D′) from above, each wrong with probability ``error_probability``/2, then
+    ln((p − δ) / p′) exceeds ε with probability at most ``error_probability``.
 
     Args:
-        likely: number of runs on D with the event; a number or an array.
-        unlikely: number of runs on D′ with the event.
+        hits_on_first: number of runs on D with the event; a number or an array.
+        hits_on_second: number of runs on D′ with the event.
         trials: runs on each data set.
         delta: the claimed δ.
-        alpha: the probability of a bound above the true ε.
+        error_probability: the probability of a bound above the true ε.
     """
-    excess = clopper_pearson_lower(likely, trials, alpha / 2) - delta
-    ratio = np.maximum(excess, 0.0) / clopper_pearson_upper(unlikely, trials, alpha / 2)
+    excess = clopper_pearson_lower(hits_on_first, trials, error_probability / 2) - delta
+    ratio = np.maximum(excess, 0.0) / clopper_pearson_upper(hits_on_second, trials, error_probability / 2)
     return np.log(np.maximum(ratio, 1.0))
 
 
@@ -72,7 +72,7 @@ class TranscriptEvent:
         return found[self.likelier_side], found[1 - self.likelier_side]
 
 
-def search_event(samples: Samples, *, delta: float, alpha: float, trials: int) -> TranscriptEvent:
+def search_event(samples: Samples, *, delta: float, error_probability: float, trials: int) -> TranscriptEvent:
     """Return the event with the highest expected bound on ε in a test with ``trials`` other runs.
 
     The first half of the samples trains the scores; the second half selects the score, its direction and its bound.
@@ -87,16 +87,16 @@ def search_event(samples: Samples, *, delta: float, alpha: float, trials: int) -
         for likelier_side in (0, 1):
             # Descending for D, ascending for D′, so that the likeliest transcripts come first.
             step = 1 if likelier_side == 0 else -1
-            likely, unlikely = (
+            hits_on_first, hits_on_second = (
                 np.cumsum(side[::step]) for side in (counts[likelier_side], counts[1 - likelier_side])
             )
             more = trials / len(selection[0])
             bounds = epsilon_at_least(
-                np.minimum(likely * more, trials),
-                np.minimum(unlikely * more, trials),
+                np.minimum(hits_on_first * more, trials),
+                np.minimum(hits_on_second * more, trials),
                 trials,
                 delta=delta,
-                alpha=alpha,
+                error_probability=error_probability,
             )
             index = int(np.argmax(bounds))
             if bounds[index] > best_bound:
@@ -150,12 +150,13 @@ def _by_counts(samples: Samples) -> Score:
 
 
 def _by_position(samples: Samples) -> Score:
-    """Score by the parts of answers as if they were independent; best for many numbers.
+    """Score each outcome, choice and number by itself, as if they were independent.
 
-    Parts without a clear difference are ignored, because their errors would add up.
+    This is best for transcripts with many numbers. Items whose frequencies do not differ clearly are
+    ignored, because their errors would add up.
     """
     ratio = _Ratio.estimate(
-        [[part for t in transcripts for part in _parts(t)] for transcripts in samples], clear=2.5
+        [[part for t in transcripts for part in _parts(t)] for transcripts in samples], min_deviations=2.5
     )
     return lambda transcript: math.fsum(ratio.score_of(part) for part in _parts(transcript))
 
@@ -179,14 +180,14 @@ class _Ratio:
     logarithms: dict[Hashable, float]
 
     @classmethod
-    def estimate(cls, items: Sequence[Sequence[Hashable]], *, clear: float = 0.0) -> _Ratio:
-        """Estimate ratios; differences below ``clear`` standard deviations count as 0."""
+    def estimate(cls, items: Sequence[Sequence[Hashable]], *, min_deviations: float = 0.0) -> _Ratio:
+        """Estimate ratios; differences below ``min_deviations`` standard deviations count as 0."""
         first, second = (Counter(side) for side in items)
         return cls(
             {
                 item: math.log((first[item] + 1) / (second[item] + 1))
                 for item in first | second
-                if (first[item] - second[item]) ** 2 >= clear**2 * (first[item] + second[item])
+                if (first[item] - second[item]) ** 2 >= min_deviations**2 * (first[item] + second[item])
             },
         )
 

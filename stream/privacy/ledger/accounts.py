@@ -33,7 +33,7 @@ from stream.privacy.composition.costs import (
     total_budget,
 )
 from stream.privacy.composition.refusals import RefusedError, format_amount, unpaid_error
-from stream.privacy.ledger.grants import Claim, Grant, describe_promise, period_length_ms
+from stream.privacy.ledger.grants import Claim, Grant, GrantAmounts, describe_promise, period_length_ms
 from stream.privacy.ledger.retirement import RetiredGrants
 
 CountedGrant = Grant | RetiredGrants
@@ -70,8 +70,9 @@ class Ceiling:
     def left(self) -> Cost:
         """The amount that may still be granted.
 
-        Under ``zcdp`` a budget holds in ε or in ρ, so one of the two may be negative here.
-        ``unbounded`` is negative while streams with Gaussian noise count; then only ρ decides.
+        Under ``zcdp`` a cost is paid if it fits either in ε or in ρ, so one of the two may be negative.
+        Gaussian noise has no finite ε by basic composition. While the sums contain such a stream,
+        ``unbounded`` of the rest is negative, and only ρ decides.
         """
         return self.total - self.counted
 
@@ -79,12 +80,12 @@ class Ceiling:
         """Return True if the remaining amount is enough for a cost."""
         return can_pay(cost, self.left, self.terms.accountant)
 
-    def replace_amounts(self, before: tuple[Cost, ...], after: tuple[Cost, ...], streams: int = 0) -> None:
+    def replace_amounts(self, before: GrantAmounts, after: GrantAmounts, streams: int = 0) -> None:
         """Replace a grant's amounts ``before`` by ``after`` in all sums; add ``streams`` streams."""
-        self.granted += after[0] - before[0]
-        self.spent += after[1] - before[1]
-        self.refunded += after[2] - before[2]
-        self.counted += after[3] - before[3]
+        self.granted += after.granted - before.granted
+        self.spent += after.spent - before.spent
+        self.refunded += after.refunded - before.refunded
+        self.counted += after.counted - before.counted
         self.streams += streams
 
     def amounts(self) -> BudgetAmounts:
@@ -179,20 +180,20 @@ class Budget(Ceiling):
         return [(ceiling, cost) for ceiling in self.ceilings(analyst)]
 
     def replace_amounts_of(
-        self, analyst: str | None, before: tuple[Cost, ...], after: tuple[Cost, ...], streams: int = 0
+        self, analyst: str | None, before: GrantAmounts, after: GrantAmounts, streams: int = 0
     ) -> None:
         """Replace the amounts of an analyst's grant in all its ceilings."""
         for ceiling in self.ceilings(analyst):
             ceiling.replace_amounts(before, after, streams)
 
-    def is_over(self, clock: int) -> bool:
-        """Return True if the period has ended at ``clock``."""
-        return (ends := self.end_ms) is not None and clock >= ends
+    def period_is_over(self, now_ms: int) -> bool:
+        """Return True if the period has ended at ``now_ms``."""
+        return (ends := self.end_ms) is not None and now_ms >= ends
 
-    def begin_period(self, clock: int, claims: Iterable[tuple[CountedGrant, Claim]]) -> None:
-        """Begin the period that contains ``clock``, and record each stream's totals in its claim."""
+    def begin_period(self, now_ms: int, claims: Iterable[tuple[CountedGrant, Claim]]) -> None:
+        """Begin the period that contains ``now_ms``, and record each stream's totals in its claim."""
         length = period_length_ms(self.terms.renews)
-        periods = (clock - self.start_ms) // length
+        periods = (now_ms - self.start_ms) // length
         self.period_number, self.start_ms = self.period_number + periods, self.start_ms + periods * length
         for ceiling in (self, *self.allotments.values()):
             ceiling.counted = NO_COST
@@ -224,7 +225,7 @@ class Budget(Ceiling):
         allotment = Allotment(label, terms, total_budget(terms), name=name, analysts=members)
         for grant, claim in claims:
             if grant.analyst in members:
-                allotment.replace_amounts((NO_COST,) * 4, claim.amounts, grant.streams)
+                allotment.replace_amounts(GrantAmounts(), claim.amounts, grant.streams)
         if not can_pay(allotment.counted, allotment.total, terms.accountant):
             raise _too_small_error(allotment)
         self.allotments[name] = allotment

@@ -6,7 +6,7 @@ import math
 from dataclasses import dataclass, field
 from fractions import Fraction
 from functools import lru_cache
-from typing import Final, Literal
+from typing import Final, Literal, NamedTuple
 
 from schemas import (
     AnswersCalibration,
@@ -111,6 +111,15 @@ def _format_budget(epsilon: float, delta: float) -> str:
     return f"ε = {epsilon:g}" + (f", δ = {delta:g}" if delta else "")
 
 
+class GrantAmounts(NamedTuple):
+    """The amounts of a grant that its budget adds up; ``counted`` counts against the limit."""
+
+    granted: Cost = NO_COST
+    spent: Cost = NO_COST
+    refunded: Cost = NO_COST
+    counted: Cost = NO_COST
+
+
 @dataclass(slots=True)
 class Claim:
     """A grant's amounts in one budget, computed by that budget's accountant.
@@ -128,9 +137,9 @@ class Claim:
     counted: Cost = NO_COST
 
     @property
-    def amounts(self) -> tuple[Cost, Cost, Cost, Cost]:
-        """The amounts that budgets add up: cost, spent, refunded and counted."""
-        return self.cost, self.spent, self.refunded, self.counted
+    def amounts(self) -> GrantAmounts:
+        """The amounts that budgets add up."""
+        return GrantAmounts(self.cost, self.spent, self.refunded, self.counted)
 
     @property
     def standing(self) -> Standing | None:

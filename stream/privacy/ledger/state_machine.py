@@ -33,7 +33,7 @@ from stream.privacy.ledger.accounts import (
     PopulationAccount,
     require_paid,
 )
-from stream.privacy.ledger.grants import Claim, Grant, check_report, plan_extension
+from stream.privacy.ledger.grants import Claim, Grant, GrantAmounts, check_report, plan_extension
 from stream.privacy.ledger.retirement import EndedStreams, NameDigests
 from stream.privacy.planning.prices import are_uneven
 
@@ -53,7 +53,7 @@ def may_become(state: StreamState, following: StreamState) -> bool:
     return following in TRANSITIONS[state]
 
 
-_NO_AMOUNTS = (NO_COST,) * 4
+_NO_AMOUNTS = GrantAmounts()
 
 
 class Ledger:
@@ -93,7 +93,7 @@ class Ledger:
 
     def begin_due_period(self, owner: Account | PopulationAccount) -> None:
         """Begin a new period if it is due; must be called before any decision about the budget."""
-        if owner.budget.is_over(self.clock):
+        if owner.budget.period_is_over(self.clock):
             owner.budget.begin_period(self.clock, owner.claims())
             self.changes.mark_changed(owner)
             self._renewed_owners.append(owner)

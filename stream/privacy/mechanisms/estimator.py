@@ -397,7 +397,7 @@ class Estimator:
     def _estimate(self, axes: Axes, numbers: Numbers, reach: float | None) -> EstimateAnswer:
         """Return an answer with the estimate's numbers, within ``reach`` if they are promised to be."""
         if (known := self._provenance.get(axes)) is None:
-            typical = None if self._typical is None else self._typical.root_distance(axes, self._measured)
+            typical = None if self._typical is None else self._typical.error_scale(axes, self._measured)
             known = self._measured.are_measured_together(axes), typical
             self._provenance.put(axes, known)
         together, typical = known

@@ -1,8 +1,8 @@
 """The exponential mechanism over the values of an ordered attribute, drawn exactly.
 
-A value's *distance* from a quantile q is the number of rows by which its rank misses q·n: with
-``below`` rows of smaller values and ``upto`` rows of values up to it, max(0, below − q·n,
-q·n − upto). A value is drawn with probability ∝ e^{−rate·distance} (docs/proofs/quantiles.md).
+Of n rows, let b have smaller values than x, and u values up to x. The *distance* of x from the
+quantile q is max(0, b − q·n, q·n − u): the number of rows by which its rank misses q·n. A value is
+drawn with probability ∝ e^{−rate·distance} (docs/proofs/quantiles.md).
 """
 
 from __future__ import annotations
@@ -31,13 +31,13 @@ class RankLaw:
     quantile: Fraction
 
     def __post_init__(self) -> None:
-        if self.steps > MOST_STEPS:
+        if self.max_distance > MOST_STEPS:
             raise NoiseScaleError(
                 f"a draw at the rate {float(self.rate):.3g} per row has more than {MOST_STEPS:,} weights; raise epsilon"
             )
 
     @cached_property
-    def steps(self) -> int:
+    def max_distance(self) -> int:
         """Number of whole rows of distance beyond which a weight is below 2⁻¹⁹²."""
         return draw_steps(self.rate)
 
@@ -49,7 +49,7 @@ class RankLaw:
         law = weights_for(self.rate / self.quantile.denominator)
         weight, ratio = law.weight_at(offset), law.weight_at(self.quantile.denominator)
         weights = []
-        for _ in range(self.steps):
+        for _ in range(self.max_distance):
             weights.append(weight)
             weight = weight * ratio >> WEIGHT_BITS
         return weights
@@ -57,8 +57,9 @@ class RankLaw:
     def weight_positions(self, counts: IntegerArray) -> tuple[IntegerArray, list[int]]:
         """Return each code's place in a list of weights, and the list; both are private.
 
-        Place 0 are the quantiles, of distance 0. Places up to ``steps`` are codes above them, the
-        next ``steps`` places codes below; the last place has weight 0.
+        A code is the number of a value. Place 0 is for codes of distance 0; with d = ``max_distance``,
+        places 1 to d are for codes above the quantile, by whole rows of distance, and places d + 1 to
+        2d for codes below. The last place is for all codes that are farther, with weight 0.
         """
         rows = int(counts.sum())
         numerator, denominator = self.quantile.numerator, self.quantile.denominator
@@ -66,12 +67,12 @@ class RankLaw:
         # In units of a row divided by the denominator.
         above = denominator * (upto - counts) - numerator * rows
         below = numerator * rows - denominator * upto
-        steps = self.steps
-        beyond = 2 * steps + 1
+        max_distance = self.max_distance
+        beyond = 2 * max_distance + 1
         # Both sides are computed for every code, so that the time does not depend on the rows.
         up, down = above // denominator, below // denominator
-        positions = np.where(above > 0, np.where(up < steps, 1 + up, beyond), 0)
-        positions = np.where(below > 0, np.where(down < steps, 1 + steps + down, beyond), positions)
+        positions = np.where(above > 0, np.where(up < max_distance, 1 + up, beyond), 0)
+        positions = np.where(below > 0, np.where(down < max_distance, 1 + max_distance + down, beyond), positions)
         up_offset = -numerator * rows % denominator
         down_offset = numerator * rows % denominator
         weight_list = [1 << WEIGHT_BITS, *self.weights_from(up_offset), *self.weights_from(down_offset), 0]

@@ -105,7 +105,7 @@ class LaplaceStatistics:
             found = self._plan_noise(slot, statistic)
         except NoiseScaleError:
             raise wide_noise_rejection(form, "answers") from None
-        weights = statistic.groups * sum(2 * law.steps for law in found.draws)
+        weights = statistic.groups * sum(2 * law.max_distance for law in found.draws)
         for what, needed, limit in (
             ("random words", found.words, MOST_WORDS),
             ("weights", weights, MOST_WEIGHTS),
