@@ -40,7 +40,7 @@ class RateLimiter:
         self._max_clients = max_clients
         self._buckets: OrderedDict[Hashable, tuple[float, float]] = OrderedDict()
 
-    def seconds_to_wait(self, client: Hashable) -> float:
+    def count_request(self, client: Hashable) -> float:
         """Count one request; return 0 if it is allowed, else the seconds to wait."""
         now = self._clock()
         left, before = self._buckets.pop(client, (self._burst, now))
@@ -93,7 +93,7 @@ class RepeatFilter:
         identity = event.pop(_PLACE_FIELD, None) or tuple(event.get(name) for name in _REPEAT_FIELDS)
         if method not in {"warning", "error", "critical"}:
             return event
-        if self._limiter.seconds_to_wait(identity):
+        if self._limiter.count_request(identity):
             self._skipped_counts[identity] = self._skipped_counts.pop(identity, 0) + 1
             if len(self._skipped_counts) > MAX_TRACKED_LINES:
                 self._skipped_counts.popitem(last=False)

@@ -53,11 +53,10 @@ class PendingQuestion:
     published_at: float
 
 
-FOLLOW_SECONDS: Final = 10.0
+IDLE_PARTITION_SECONDS: Final = 10.0
 """Seconds for which a partition is still read after its last pending question."""
 
-
-MAX_SEARCHED: Final = 8
+MAX_SEARCHED_STRINGS: Final = 8
 """Most byte strings for which a batch is searched; each search passes over all of its bytes."""
 
 _UNESCAPED_ID: Final = re.compile(r"[A-Za-z0-9_.:-]+")
@@ -103,18 +102,18 @@ class AnswerListener:
             SottoError: the client was disconnected meanwhile.
         """
         key = query.stream.encode()
-        value: asyncio.Future[bytes] = asyncio.get_running_loop().create_future()
-        self._futures[key].setdefault(query.id, []).append(value)
-        value.add_done_callback(partial(self._forget, key, query.id))
+        future: asyncio.Future[bytes] = asyncio.get_running_loop().create_future()
+        self._futures[key].setdefault(query.id, []).append(future)
+        future.add_done_callback(partial(self._forget, key, query.id))
         try:
             await self._follow(key)
         except BaseException:
-            value.cancel()
+            future.cancel()
             raise
-        if value.done():
+        if future.done():
             self._connection.require_open()  # a disconnected client cancels its futures
-            value.result()  # raises the error of a consumer that failed meanwhile
-        return PendingQuestion(query, source, value, timeout, time.monotonic())
+            future.result()  # raises the error of a consumer that failed meanwhile
+        return PendingQuestion(query, source, future, timeout, time.monotonic())
 
     @staticmethod
     def fail_if_rejected(pending: PendingQuestion, sent: asyncio.Future[Any]) -> None:
@@ -144,11 +143,11 @@ class AnswerListener:
             raise Unreachable(str(lost), [pending.query]) from lost
         return Result.read(value, pending.query, pending.source)
 
-    def _forget(self, stream: bytes, identifier: str, value: asyncio.Future[bytes]) -> None:
+    def _forget(self, stream: bytes, identifier: str, future: asyncio.Future[bytes]) -> None:
         pending = self._futures[stream]
         waiting = pending.get(identifier, [])
-        if value in waiting:
-            waiting.remove(value)
+        if future in waiting:
+            waiting.remove(future)
         if not waiting:
             pending.pop(identifier, None)
         if not pending:
@@ -170,7 +169,7 @@ class AnswerListener:
             if self._consumer is None:
                 self._followed.clear()
                 self._consumer = await self._connection.open_answers_consumer(
-                    from_beginning=False, searched_bytes=self._searched_bytes
+                    from_beginning=False, searched_bytes=self._strings_to_search
                 )
                 self._consumer.pause(*self._consumer.assignment())
                 self._task = asyncio.create_task(self._deliver(self._consumer))
@@ -184,22 +183,26 @@ class AnswerListener:
                 consumer.resume(partition)
                 self._followed[partition] = time.monotonic()
 
-    def _searched_bytes(self, partition: int) -> Collection[bytes] | None:
-        """Return byte strings of which a batch with an awaited answer contains one; None if they are too many."""
-        if len(self._futures) > MAX_SEARCHED:
+    def _strings_to_search(self, partition: int) -> Collection[bytes] | None:
+        """Return byte strings to search for; a batch without any of them has no awaited answer.
+
+        None if there are too many of them.
+        """
+        if len(self._futures) > MAX_SEARCHED_STRINGS:
             return None
         streams = [one for one in self._futures if self._partition_of(one).partition == partition]
         ids = [identifier for one in streams for identifier in self._futures[one]]
-        # Each answer's key is its stream, and JSON has ids of these characters unchanged.
-        if len(ids) <= MAX_SEARCHED and all(map(_UNESCAPED_ID.fullmatch, ids)):
+        # An id of these characters is unescaped in its answer's JSON. For other ids, search for the
+        # streams, which are the answers' keys.
+        if len(ids) <= MAX_SEARCHED_STRINGS and all(map(_UNESCAPED_ID.fullmatch, ids)):
             return [identifier.encode() for identifier in ids]
         return streams
 
     def _pause_idle_partitions(self, consumer: AIOKafkaConsumer) -> None:
         now = time.monotonic()
-        if not (idle := {one for one, used in self._followed.items() if now - used > FOLLOW_SECONDS}):
+        if not (idle := {one for one, used in self._followed.items() if now - used > IDLE_PARTITION_SECONDS}):
             return
-        # Partitions with pending questions are looked up only here: this runs after every fetch.
+        # This method runs after every fetch, so pending questions are looked up only if a partition may be idle.
         needed = set(map(self._partition_of, self._futures))
         self._followed.update(dict.fromkeys(idle & needed, now))
         for partition in idle - needed:
@@ -254,7 +257,7 @@ class PendingResults:
     async def __aiter__(self) -> AsyncIterator[Result]:
         asked = self._questions
         async with aclosing(
-            self._yield_outcomes(_parse_questions(asked) if isinstance(asked, Collection) else asked)
+            self._yield_results_or_errors(_parse_questions(asked) if isinstance(asked, Collection) else asked)
         ) as each:
             async for one in each:
                 if isinstance(one, (Timeout, Unreachable)):
@@ -264,26 +267,28 @@ class PendingResults:
     async def _collect_results(self) -> Results:
         asked = self._questions
         results: list[Result] = []
-        lost: list[Timeout | Unreachable] = []
+        errors: list[Timeout | Unreachable] = []
         try:
             async with aclosing(
-                self._yield_outcomes(asked if isinstance(asked, AsyncIterable) else _parse_questions(asked))
+                self._yield_results_or_errors(
+                    asked if isinstance(asked, AsyncIterable) else _parse_questions(asked)
+                )
             ) as each:
                 async for one in each:
                     if isinstance(one, (Timeout, Unreachable)):
-                        lost.append(one)
+                        errors.append(one)
                     else:
                         results.append(one)
         except (Invalid, Unreachable) as ended:
-            ended.unanswered, ended.results = _unanswered_queries(lost), Results(results)
+            ended.unanswered, ended.results = _unanswered_queries(errors), Results(results)
             raise
-        if lost:
-            missing = _unanswered_queries(lost)
-            message = f"{len(missing)} questions have no answer: {lost[0]}"
-            raise type(lost[0])(message, missing, Results(results))
+        if errors:
+            missing = _unanswered_queries(errors)
+            message = f"{len(missing)} questions have no answer: {errors[0]}"
+            raise type(errors[0])(message, missing, Results(results))
         return Results(results)
 
-    async def _yield_outcomes(
+    async def _yield_results_or_errors(
         self, questions: Iterable[Question] | AsyncIterable[Question]
     ) -> AsyncGenerator[Result | Timeout | Unreachable, None]:
         waiting: deque[PendingQuestion] = deque()
@@ -309,8 +314,8 @@ def _parse_questions(questions: Iterable[Question]) -> list[Query]:
     return [as_query(one, {}, new_id) for one in questions]
 
 
-def _unanswered_queries(lost: Iterable[Timeout | Unreachable]) -> tuple[Query, ...]:
-    return tuple(query for one in lost for query in one.unanswered)
+def _unanswered_queries(errors: Iterable[Timeout | Unreachable]) -> tuple[Query, ...]:
+    return tuple(query for one in errors for query in one.unanswered)
 
 
 async def _answer_or_error(pending: PendingQuestion) -> Result | Timeout | Unreachable:

@@ -64,10 +64,12 @@ class BatchLoop:
         """Last offset of failed batches, whose records are retried singly to log the failing one."""
         self._log = get_logger("engine").bind(role=self._role.name, partition=partition)
 
-    async def fetch(self, session: PartitionSession, sources: Sequence[TopicPartition], wait_ms: int) -> Fetched:
-        """Return the fetched records of ``sources``; wait for about ``wait_ms`` if there are none."""
+    async def fetch(
+        self, session: PartitionSession, topic_partitions: Sequence[TopicPartition], wait_ms: int
+    ) -> Fetched:
+        """Return the fetched records of ``topic_partitions``; wait for about ``wait_ms`` if there are none."""
         self._step.enter("waiting")
-        return await session.arrivals.take(sources, wait_ms)
+        return await session.arrivals.take(topic_partitions, wait_ms)
 
     async def follow(
         self, session: PartitionSession, table: TopicPartition, records: Sequence[ConsumerRecord]
@@ -81,17 +83,17 @@ class BatchLoop:
             await self.run_step(session, session.refusals.report, processor, in_thread=True)
 
     async def answer(
-        self, session: PartitionSession, source: TopicPartition, records: Sequence[ConsumerRecord]
+        self, session: PartitionSession, topic_partition: TopicPartition, records: Sequence[ConsumerRecord]
     ) -> None:
         """Answer records in batches, one transaction each, and read control events between batches.
 
         After an order to stop, the remaining records are not answered here: the next owner, or this
         one after its next seek, reads them again.
         """
-        records = self._news(session, source, records)
+        records = self._news(session, topic_partition, records)
         tables = [TopicPartition(topic, self._partition) for topic in session.processor.tables]
         while records:
-            count = await self._answer_batch(session, source, records)
+            count = await self._answer_batch(session, topic_partition, records)
             if records := records[count:]:
                 for table, news in (await self.fetch(session, tables, 0)).items():
                     await self.follow(session, table, news)
@@ -126,9 +128,9 @@ class BatchLoop:
             if not records:
                 raise
             last = records[-1]
-            source = TopicPartition(last.topic, last.partition)
-            self._failed[source] = max(self._failed.get(source, -1), last.offset)
-            raise ProcessingError(InputPlace(source, records[0].offset)) from error
+            topic_partition = TopicPartition(last.topic, last.partition)
+            self._failed[topic_partition] = max(self._failed.get(topic_partition, -1), last.offset)
+            raise ProcessingError(InputPlace(topic_partition, records[0].offset)) from error
 
     async def run_idle(self, session: PartitionSession, *, in_thread: bool, idle: bool) -> None:
         """Run the processor's timed work and commit its outputs."""
@@ -144,36 +146,41 @@ class BatchLoop:
     def _news(
         self,
         session: PartitionSession,
-        source: TopicPartition,
+        topic_partition: TopicPartition,
         records: Sequence[ConsumerRecord],
     ) -> Sequence[ConsumerRecord]:
         """Return the records from the position on; aiokafka may have fetched earlier ones."""
         if not records:
             return records
-        position = session.positions[source]
+        position = session.positions[topic_partition]
         if records[0].offset >= position:
-            session.sought.discard(source)
+            session.sought.discard(topic_partition)
             return records
-        if source not in session.sought:
-            raise InputWentBackError(f"{source.topic} went back from offset {position} to {records[0].offset}")
+        if topic_partition not in session.sought:
+            raise InputWentBackError(
+                f"{topic_partition.topic} went back from offset {position} to {records[0].offset}"
+            )
         return [record for record in records if record.offset >= position]
 
     async def _answer_batch(
-        self, session: PartitionSession, source: TopicPartition, records: Sequence[ConsumerRecord]
+        self, session: PartitionSession, topic_partition: TopicPartition, records: Sequence[ConsumerRecord]
     ) -> int:
         """Answer as many leading records as one step processes, and return their number."""
         began = time.monotonic()
-        if records[0].offset <= self._failed.get(source, -1):
+        if records[0].offset <= self._failed.get(topic_partition, -1):
             records = records[:1]  # within a batch that failed
         else:
-            self._failed.pop(source, None)
+            self._failed.pop(topic_partition, None)
         batch = await self._prepare(session, records)
         records = batch.records
         report_unread(records, self._metrics.unreadable)
-        place = {"messaging.destination.name": source.topic, "messaging.destination.partition.id": self._partition}
+        place = {
+            "messaging.destination.name": topic_partition.topic,
+            "messaging.destination.partition.id": self._partition,
+        }
         with batch_span(f"{self._role.name} answers", records, place):
             outputs = await self.run_step(session, session.processor.process, batch, records=records)
-            await self._finish(session, source, outputs, records[-1].offset + 1)
+            await self._finish(session, topic_partition, outputs, records[-1].offset + 1)
         self._metrics.events.inc(len(records))
         self._metrics.batch_seconds.observe(time.monotonic() - began)
         return len(records)
@@ -187,13 +194,13 @@ class BatchLoop:
         return batch
 
     async def _finish(
-        self, session: PartitionSession, source: TopicPartition, outputs: Outputs, following: int
+        self, session: PartitionSession, topic_partition: TopicPartition, outputs: Outputs, following: int
     ) -> None:
-        session.offsets.reach(source, following)
+        session.offsets.note_answered(topic_partition, following)
         await self.commit(session, outputs)
         self._metrics.busy_refusals.inc(outputs.busy)
-        session.positions[source] = following
-        self._health.record_commit(source, following)
+        session.positions[topic_partition] = following
+        self._health.record_commit(topic_partition, following)
 
     async def _follow_to_end(self, session: PartitionSession) -> None:
         """Read the tables up to their high watermarks, before a query's stream counts as unknown.

@@ -265,17 +265,21 @@ class Engine:
 
     def refuse_unknown(self, assigned: Iterable[TopicPartition]) -> set[int]:
         """Return the assigned partitions to work on, and refuse the others."""
-        beyond = sorted(source for source in assigned if source.partition >= self._known)
-        self.refused = {source.partition for source in beyond}
+        beyond = sorted(
+            topic_partition for topic_partition in assigned if topic_partition.partition >= self._known
+        )
+        self.refused = {topic_partition.partition for topic_partition in beyond}
         self.refusal = ""
         if beyond:
-            named = ", ".join(f"{source.partition} of {source.topic}" for source in beyond)
+            named = ", ".join(
+                f"{topic_partition.partition} of {topic_partition.topic}" for topic_partition in beyond
+            )
             self.refusal = (
                 f"partitions beyond the {self._known} that all its topics had when this {self.role.name} began: "
                 f"{named}; {self._remedy}"
             )
             log.error("partitions refused", role=self.role.name, reason=self.refusal)
-        return {source.partition for source in assigned} - self.refused
+        return {topic_partition.partition for topic_partition in assigned} - self.refused
 
     async def start_partitions(self, partitions: set[int], equipment: Equipment) -> None:
         """Start or resume the assigned partitions and drop all others."""
@@ -299,7 +303,7 @@ class _Listener(ConsumerRebalanceListener):  # type: ignore[misc]  # aiokafka is
 
     async def on_partitions_revoked(self, revoked: set[TopicPartition]) -> None:
         with self._record_error():
-            await self._engine.park({source.partition for source in revoked})
+            await self._engine.park({topic_partition.partition for topic_partition in revoked})
 
     async def on_partitions_assigned(self, assigned: set[TopicPartition]) -> None:
         with self._record_error():

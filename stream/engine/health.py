@@ -138,7 +138,7 @@ class Metrics:
             "unread",
             "Events and batches refused as unreadable, and unreadable records skipped in compacted topics.",
         )
-        self.gone = named(
+        self.deleted_unread = named(
             Counter, "input_gone", "Upper bound for input records that were deleted before they were read."
         )
         self.recreated = named(
@@ -371,11 +371,11 @@ class TaskStep:
 class InputPlace:
     """The position of an input record."""
 
-    source: TopicPartition
+    topic_partition: TopicPartition
     offset: int
 
     def __str__(self) -> str:
-        return f"{self.source.topic} partition {self.source.partition} offset {self.offset}"
+        return f"{self.topic_partition.topic} partition {self.topic_partition.partition} offset {self.offset}"
 
 
 class PartitionHealth:
@@ -420,7 +420,7 @@ class PartitionHealth:
                 "see the log, and install a version that can process it"
             )
 
-    def record_commit(self, source: TopicPartition, following: int) -> None:
+    def record_commit(self, topic_partition: TopicPartition, following: int) -> None:
         """End the failures if the commit goes beyond the failed record.
 
         After a restore, a partition repeats commits of other inputs and of earlier records, so they
@@ -430,7 +430,7 @@ class PartitionHealth:
         if failed is None:
             if self._last_failure_was_kafka:
                 self.recover()
-        elif failed.source == source and following > failed.offset:
+        elif failed.topic_partition == topic_partition and following > failed.offset:
             self.recover()
 
     def recover(self) -> None:

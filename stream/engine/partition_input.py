@@ -25,10 +25,13 @@ if TYPE_CHECKING:
     from prometheus_client import Counter
 
 
-OFFSETS_SECONDS = 0.2
+OFFSET_COMMIT_SECONDS = 0.2
 """Seconds between two commits of a partition's offsets, which a restore does not need."""
-BUSY_OFFSETS_SECONDS = 1.0
-"""The same for transactions that others wait for: offsets delay them by up to two requests."""
+AWAITED_OFFSET_COMMIT_SECONDS = 1.0
+"""Seconds between two such commits in transactions for whose outputs clients or services wait.
+
+Offsets delay a transaction by one or two requests.
+"""
 
 log = get_logger("engine")
 
@@ -36,61 +39,73 @@ log = get_logger("engine")
 class StateLostError(RuntimeError):
     """The changelog lacks answers that have been published and cannot be computed again."""
 
-    def __init__(self, changelog: str, source: TopicPartition, reached: int, committed: int) -> None:
+    def __init__(
+        self, changelog: str, topic_partition: TopicPartition, changelog_offset: int, committed: int
+    ) -> None:
         super().__init__(
-            f"{changelog} reaches offset {reached} of {source.topic}, which was answered up to {committed}; restore a "
+            f"{changelog} reaches offset {changelog_offset} of {topic_partition.topic}, which was answered up to {committed}; restore a "
             f"newer copy of {changelog}, or follow the manual's steps for lost topics"
         )
 
 
 @dataclass(frozen=True)
 class Extent:
-    """First and next offset of an input in Kafka, and the group's committed offset (0 if unknown)."""
+    """Start and end offset of an input partition, and the group's committed offset (0 if unknown)."""
 
-    source: TopicPartition
+    topic_partition: TopicPartition
     beginning: int
     end: int
     committed: int
 
-    def gone(self, reached: int) -> int:
+    def max_deleted_unread(self, changelog_offset: int) -> int:
         """Return an upper bound for the records deleted before they were read.
 
         The number may be smaller, because transaction markers take up offsets too. If the state is
         at offset 0, it has read nothing yet, so nothing counts as deleted.
         """
-        return self.beginning - reached if 0 < reached < self.beginning <= self.end else 0
+        return self.beginning - changelog_offset if 0 < changelog_offset < self.beginning <= self.end else 0
 
 
-def next_offset(extent: Extent, reached: int, changelog: str, *, repeatable: bool) -> int:
+def next_offset(extent: Extent, changelog_offset: int, changelog: str, *, repeatable: bool) -> int:
     """Return the offset at which reading an input continues.
 
-    ``reached`` is the next offset according to the changelog. It counts more than the committed
-    offset, which expires and can be reset. If the committed offset is higher, the changelog was lost
-    or set back, and the state lacks events that were answered. If these are ``repeatable``, they are
-    answered again, with the same bytes.
+    ``changelog_offset`` is the next offset according to the changelog. It takes precedence over the
+    committed offset, which expires and can be reset. If the committed offset is higher, the changelog
+    was lost or set back, and the state lacks events that were answered. If these are ``repeatable``,
+    they are answered again, with the same bytes.
 
     Raises:
         StateLostError: these events are not repeatable, or the topic lacks some of them too.
     """
-    source, beginning, end, committed = extent.source, extent.beginning, extent.end, extent.committed
-    if reached < committed:
-        if not repeatable or reached < beginning or committed > end:
-            raise StateLostError(changelog, source, reached, committed)
-        log.error("state went back", topic=source.topic, reached=reached, committed=committed)
-    position = max(beginning, reached)
+    topic_partition, beginning, end, committed = (
+        extent.topic_partition,
+        extent.beginning,
+        extent.end,
+        extent.committed,
+    )
+    if changelog_offset < committed:
+        if not repeatable or changelog_offset < beginning or committed > end:
+            raise StateLostError(changelog, topic_partition, changelog_offset, committed)
+        log.error(
+            "changelog is behind the committed offset",
+            topic=topic_partition.topic,
+            reached=changelog_offset,
+            committed=committed,
+        )
+    position = max(beginning, changelog_offset)
     if position <= end:
-        if gone := extent.gone(reached):
+        if deleted := extent.max_deleted_unread(changelog_offset):
             log.error(
-                "input gone unread",
-                topic=source.topic,
-                partition=source.partition,
-                reached=reached,
+                "input deleted unread",
+                topic=topic_partition.topic,
+                partition=topic_partition.partition,
+                reached=changelog_offset,
                 beginning=beginning,
-                at_most=gone,
+                at_most=deleted,
             )
         return position
     # The topic was recreated or truncated. Streams that answered beyond its end halt.
-    log.error("input went back", topic=source.topic, position=position, end=end)
+    log.error("input ends before the position", topic=topic_partition.topic, position=position, end=end)
     return beginning
 
 
@@ -104,22 +119,24 @@ class GroupOffsets:
     """
 
     def __init__(self) -> None:
-        self._reached: dict[TopicPartition, int] = {}
+        self._uncommitted: dict[TopicPartition, int] = {}
         self._last = -math.inf
 
-    def reach(self, source: TopicPartition, offset: int) -> None:
+    def note_answered(self, topic_partition: TopicPartition, offset: int) -> None:
         """Note that all records before an offset are answered."""
-        self._reached[source] = offset
+        self._uncommitted[topic_partition] = offset
 
     def take_due(self, now: float, *, waited_for: bool = False) -> dict[TopicPartition, int]:
         """Return the offsets to commit in a transaction at ``now``, each of them once.
 
         ``waited_for`` is true if clients or services wait for the outputs of this transaction.
         """
-        if not self._reached or now < self._last + (BUSY_OFFSETS_SECONDS if waited_for else OFFSETS_SECONDS):
+        if not self._uncommitted or now < self._last + (
+            AWAITED_OFFSET_COMMIT_SECONDS if waited_for else OFFSET_COMMIT_SECONDS
+        ):
             return {}
         self._last = now
-        offsets, self._reached = self._reached, {}
+        offsets, self._uncommitted = self._uncommitted, {}
         return offsets
 
 
@@ -137,7 +154,7 @@ class InputRecreatedError(RuntimeError):
 
 
 class TopicIds:
-    """Compares the ids of a partition's input topics with the ids that its state was read from.
+    """Compares the ids of a partition's input topics with those from which its state was computed.
 
     The ids are requested after each fetch, while the records are processed, and nothing is written
     before Kafka answers. So written results always come from the topics whose ids were compared.
@@ -151,7 +168,7 @@ class TopicIds:
         self._recreated = recreated
         self._known: dict[TopicPartition, str] = {}
         self._asking: asyncio.Task[None] | None = None
-        self._asked = 0.0
+        self._last_asked_at = 0.0
 
     async def __aenter__(self) -> Self:
         return self
@@ -163,7 +180,7 @@ class TopicIds:
             self._asking.cancel()
             self._asking = None
 
-    async def compare(self, processor: Processor, source: TopicPartition, reached: int) -> bool:
+    async def compare(self, processor: Processor, topic_partition: TopicPartition, changelog_offset: int) -> bool:
         """Return True if the input topic was recreated after the restored state had read it.
 
         This is the first request for the topic's id; ``confirm`` notices any later change.
@@ -171,18 +188,18 @@ class TopicIds:
         Raises:
             InputRefusedError: the processor cannot read the new topic from its beginning.
         """
-        now = await self._ask(source)
+        now = await self._ask(topic_partition)
         if not now:
             return False
-        self._known[source] = now
-        before = processor.topic_ids.get(source.topic, now)
-        is_another = reached > 0 and before != now
+        self._known[topic_partition] = now
+        before = processor.topic_ids.get(topic_partition.topic, now)
+        is_another = changelog_offset > 0 and before != now
         if is_another:
             self._recreated.inc()
-            place = {"topic": source.topic, "partition": source.partition}
-            log.error("input recreated", **place, reached=reached, before=before, now=now)
-            processor.recreated(source.topic)
-        processor.topic_ids[source.topic] = now
+            place = {"topic": topic_partition.topic, "partition": topic_partition.partition}
+            log.error("input recreated", **place, reached=changelog_offset, before=before, now=now)
+            processor.recreated(topic_partition.topic)
+        processor.topic_ids[topic_partition.topic] = now
         return is_another
 
     def ask(self, *, needed: bool) -> None:
@@ -192,11 +209,11 @@ class TopicIds:
             InputRecreatedError: the last answer showed that a topic was deleted and created again.
         """
         now = time.monotonic()
-        if not needed and now - self._asked < TOPIC_ID_SECONDS:
+        if not needed and now - self._last_asked_at < TOPIC_ID_SECONDS:
             if self._asking is not None and self._asking.done():
                 self._drop()  # ``confirm`` requests the ids again before an idle partition writes
             return
-        self._asked = now
+        self._last_asked_at = now
         self._drop()
         self._start()
 
@@ -222,15 +239,15 @@ class TopicIds:
             raise error
 
     async def _require_same(self) -> None:
-        for source, known in self._known.items():
-            if (now := await self._ask(source)) and now != known:
-                raise InputRecreatedError(source.topic, known, now)
+        for topic_partition, known in self._known.items():
+            if (now := await self._ask(topic_partition)) and now != known:
+                raise InputRecreatedError(topic_partition.topic, known, now)
 
-    async def _ask(self, source: TopicPartition) -> str:
+    async def _ask(self, topic_partition: TopicPartition) -> str:
         until = time.monotonic() + self._seconds
         while True:
             try:
-                return await self._consumer.topic_id(source)
+                return await self._consumer.topic_id(topic_partition)
             except (KafkaError, OSError, TimeoutError) as error:
                 if not is_temporary(error) or time.monotonic() > until:
                     raise
@@ -251,7 +268,7 @@ OVERDUE_SECONDS: Final = 5.0
 
 
 @dataclass(slots=True)
-class _HeldRecords:
+class _RecordBuffer:
     fetches: deque[tuple[Sequence[ConsumerRecord], int]] = field(default_factory=deque)
     records: int = 0
     size: int = 0
@@ -262,10 +279,10 @@ class _HeldRecords:
         self.records += len(fetched)
         self.size += size
 
-    def next(self, most: int) -> Sequence[ConsumerRecord]:
+    def next(self, max_records: int) -> Sequence[ConsumerRecord]:
         parts = [self._pop_first()]
         count = len(parts[0])
-        while self.fetches and (count := count + len(self.fetches[0][0])) <= most:
+        while self.fetches and (count := count + len(self.fetches[0][0])) <= max_records:
             if not can_be_concatenated(parts[0], self.fetches[0][0]):
                 break
             parts.append(self._pop_first())
@@ -279,17 +296,17 @@ class _HeldRecords:
 
 
 class Prefetch:
-    """Fetches records of some topics while its context is entered, and buffers them.
+    """Fetches records of some partitions while its context is entered, and buffers them.
 
-    aiokafka fetches from a broker again only after all its records are taken, or after 0.1 s.
-    Without the buffer, a task that writes would delay the other tasks of its process, and all would
-    write in sequence.
+    aiokafka sends a broker the next fetch only after all records of the last one are taken, or after
+    0.1 s. Without the buffer, a task that writes, and meanwhile takes no records, would delay the
+    fetches of the other tasks of its process.
     """
 
     def __init__(
         self,
         consumer: Consumer,
-        sources: Sequence[TopicPartition],
+        topic_partitions: Sequence[TopicPartition],
         settings: Settings,
         stopping: asyncio.Event,
         *,
@@ -297,32 +314,32 @@ class Prefetch:
     ) -> None:
         """``stopping`` ends all waits; with ``ahead``, fetches do not wait for calls of ``take``.
 
-        Timed processors wait for more input and do not fetch ahead, because few large fetches cost
-        less than many small ones. The buffer of a topic has at most one fetch more than one batch,
-        or than the bytes of one fetch.
+        A ``TimedProcessor`` (a feed) has no ``ahead``: few large fetches cost less than many small
+        ones. Fetching pauses while the buffer of any partition has a batch of records, or the bytes
+        of one fetch.
         """
         self._consumer = consumer
-        self._sources = sources
-        self._most = settings.batch_events
-        self._most_bytes = settings.fetch_bytes
+        self._topic_partitions = topic_partitions
+        self._batch_events = settings.batch_events
+        self._fetch_bytes = settings.fetch_bytes
         self._stopping = stopping
         self._ahead = ahead
-        self._held: defaultdict[TopicPartition, _HeldRecords] = defaultdict(_HeldRecords)
-        self._arrived = asyncio.Event()
-        self._taken = asyncio.Event()
-        self._wanted = asyncio.Event()
+        self._buffers: defaultdict[TopicPartition, _RecordBuffer] = defaultdict(_RecordBuffer)
+        self._records_arrived = asyncio.Event()
+        self._records_taken = asyncio.Event()
+        self._records_wanted = asyncio.Event()
         self._filling: asyncio.Task[None] | None = None
         self._watching: asyncio.Task[Any] | None = None
-        self._asked = math.inf
+        self._call_began_at = math.inf
         """When the current call to the client began."""
 
     async def __aenter__(self) -> Self:
-        self._held.clear()
-        self._asked = math.inf
+        self._buffers.clear()
+        self._call_began_at = math.inf
         self._filling = asyncio.create_task(self._fill())
         self._watching = asyncio.create_task(self._stopping.wait())
         for task in (self._filling, self._watching):
-            task.add_done_callback(lambda _: self._arrived.set())
+            task.add_done_callback(lambda _: self._records_arrived.set())
         return self
 
     async def __aexit__(self, *error: object) -> None:
@@ -332,11 +349,12 @@ class Prefetch:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
 
-    async def take(self, sources: Sequence[TopicPartition], wait_ms: int) -> Fetched:
-        """Return records of some topics; wait for ``wait_ms`` if there are none.
+    async def take(self, topic_partitions: Sequence[TopicPartition], wait_ms: int) -> Fetched:
+        """Return records of some partitions; wait for ``wait_ms`` if there are none.
 
         During a rebalance aiokafka blocks fetches, and the rebalance waits until the task stops. So
-        an order to stop ends the wait. A blocked fetch prolongs it, until the order comes.
+        an order to stop ends the wait. While a fetch is blocked, the wait continues beyond
+        ``wait_ms``, until the fetch returns or the order comes.
 
         Raises:
             Stopped: the task was ordered to stop.
@@ -344,49 +362,53 @@ class Prefetch:
         loop = asyncio.get_running_loop()
         until = loop.time() + wait_ms / 1000
         while not self._stopping.is_set():
-            self._arrived.clear()
-            held = [(source, kept) for source in sources if (kept := self._held[source]).fetches]
+            self._records_arrived.clear()
+            held = [
+                (topic_partition, buffer)
+                for topic_partition in topic_partitions
+                if (buffer := self._buffers[topic_partition]).fetches
+            ]
             if held:
-                self._taken.set()
-                return {source: kept.next(self._most) for source, kept in held}
+                self._records_taken.set()
+                return {topic_partition: buffer.next(self._batch_events) for topic_partition, buffer in held}
             if self._filling is not None and self._filling.done():
                 self._filling.result()
             now = loop.time()
-            overdue = now - self._asked > FETCH_WAIT_MS / 1000 + OVERDUE_SECONDS
+            overdue = now - self._call_began_at > FETCH_WAIT_MS / 1000 + OVERDUE_SECONDS
             if now >= until and not overdue:
                 return {}
-            self._wanted.set()
+            self._records_wanted.set()
             await self._wait_for_arrival(FETCH_WAIT_MS / 1000 if overdue else until - now)
         raise Stopped
 
-    async def has_reached(self, source: TopicPartition, end: int) -> bool:
+    async def has_reached(self, topic_partition: TopicPartition, end: int) -> bool:
         """Return whether all records before an offset are taken."""
-        at = await self._consumer.position(source)
-        return at >= end and not self._held[source].fetches
+        at = await self._consumer.position(topic_partition)
+        return at >= end and not self._buffers[topic_partition].fetches
 
     async def _fill(self) -> None:
         while True:
-            self._taken.clear()
-            if any(self._is_full(kept) for kept in self._held.values()):
-                await self._taken.wait()
+            self._records_taken.clear()
+            if any(self._is_full(buffer) for buffer in self._buffers.values()):
+                await self._records_taken.wait()
                 continue
             if not self._ahead:
-                await self._wanted.wait()
-            self._asked = asyncio.get_running_loop().time()
+                await self._records_wanted.wait()
+            self._call_began_at = asyncio.get_running_loop().time()
             fetched = await self._consumer.getmany(
-                *self._sources, timeout_ms=FETCH_WAIT_MS, max_records=self._most
+                *self._topic_partitions, timeout_ms=FETCH_WAIT_MS, max_records=self._batch_events
             )
-            self._asked = math.inf
-            for source, records in fetched.items():
-                self._held[source].add(records)
+            self._call_began_at = math.inf
+            for topic_partition, records in fetched.items():
+                self._buffers[topic_partition].add(records)
             if fetched:
-                self._wanted.clear()
-                self._arrived.set()
+                self._records_wanted.clear()
+                self._records_arrived.set()
 
-    def _is_full(self, kept: _HeldRecords) -> bool:
-        return kept.records >= self._most or kept.size >= self._most_bytes
+    def _is_full(self, buffer: _RecordBuffer) -> bool:
+        return buffer.records >= self._batch_events or buffer.size >= self._fetch_bytes
 
     async def _wait_for_arrival(self, seconds: float) -> None:
         with suppress(TimeoutError):
             async with asyncio.timeout(seconds):
-                await self._arrived.wait()
+                await self._records_arrived.wait()

@@ -187,8 +187,8 @@ class PartitionTask:
         await wait_for_stop(self._stopping, pause)
 
     def _seek(self, session: PartitionSession) -> None:
-        for source, offset in session.positions.items():
-            self._consumer.seek(source, offset)
+        for topic_partition, offset in session.positions.items():
+            self._consumer.seek(topic_partition, offset)
         session.sought = set(session.positions)
         self._consumer.resume(*session.positions)
 
@@ -210,8 +210,8 @@ class PartitionTask:
                 self._turns.start_step(self.partition, time.monotonic())
             for table in tables:
                 await self._answering.follow(session, table, fetched.get(table, ()))
-            for source in inputs:
-                await self._answering.answer(session, source, fetched.get(source, ()))
+            for topic_partition in inputs:
+                await self._answering.answer(session, topic_partition, fetched.get(topic_partition, ()))
             if timed is not None:
                 await self._keep_time(session, timed, inputs, idle=not fetched)
                 await self._let_gather(timed, fetched)
@@ -242,7 +242,12 @@ class PartitionTask:
         ):
             session.end_requested = moment
             ends = await self._offsets.end_offsets(inputs)
-            if all([await session.arrivals.has_reached(source, ends[source]) for source in inputs]):
+            if all(
+                [
+                    await session.arrivals.has_reached(topic_partition, ends[topic_partition])
+                    for topic_partition in inputs
+                ]
+            ):
                 processor.reached_end(moment)
         while idle or processor.behind:
             await self._answering.run_idle(session, in_thread=True, idle=idle)

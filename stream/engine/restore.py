@@ -25,10 +25,10 @@ log = get_logger("unread")
 class UnreadableChangelogError(RuntimeError):
     """A changelog has unreadable records, so the state of its partition is unknown."""
 
-    def __init__(self, source: TopicPartition, offset: int) -> None:
+    def __init__(self, topic_partition: TopicPartition, offset: int) -> None:
         super().__init__(
-            f"{source.topic}, partition {source.partition}: the record before offset {offset} is unreadable; another "
-            f"client has written there: revoke its right to write and restore a copy of {source.topic}"
+            f"{topic_partition.topic}, partition {topic_partition.partition}: the record before offset {offset} is unreadable; another "
+            f"client has written there: revoke its right to write and restore a copy of {topic_partition.topic}"
         )
 
 

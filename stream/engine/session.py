@@ -266,14 +266,14 @@ class SessionOpener:
         refusals = Refusals(role.name, self._partition)
         await asyncio.to_thread(refusals.report, processor)
         changelog = TopicPartition(processor.changelog, self._partition)
-        sources, ahead = list(positions), not isinstance(processor, TimedProcessor)
+        topic_partitions, ahead = list(positions), not isinstance(processor, TimedProcessor)
         return PartitionSession(
             processor,
             writer,
             positions,
             offsets,
             OutputBuffer(changelog, offsets, role.patience),
-            Prefetch(self._consumer, sources, self._settings, self._stopping, ahead=ahead),
+            Prefetch(self._consumer, topic_partitions, self._settings, self._stopping, ahead=ahead),
             refusals,
             topic_ids,
         )
@@ -292,20 +292,22 @@ class SessionOpener:
         consumer = reader(self._settings, self._equipment.clients, fetch_max_wait_ms=RESTORE_WAIT_MS)
         await consumer.start()
         try:
-            sources = [
+            topic_partitions = [
                 TopicPartition(topic, self._partition) for topic in (*processor.tables, processor.changelog)
             ]
-            starts = {**await consumer.beginning_offsets(sources), **read}
-            report.total = sum((await consumer.end_offsets(sources)).values()) - sum(starts.values())
-            for source in sources:
-                limit, whole = self._settings.batch_events, source.topic == processor.changelog
-                async for records in read_to_end(consumer, source, limit, read.get(source), whole=whole):
+            starts = {**await consumer.beginning_offsets(topic_partitions), **read}
+            report.total = sum((await consumer.end_offsets(topic_partitions)).values()) - sum(starts.values())
+            for topic_partition in topic_partitions:
+                limit, whole = self._settings.batch_events, topic_partition.topic == processor.changelog
+                async for records in read_to_end(
+                    consumer, topic_partition, limit, read.get(topic_partition), whole=whole
+                ):
                     processor.restore(records)
                     self._step.enter("restoring")
                     report.records += len(records)
                     if self._role.reports:
                         await report.send_progress(writer)
-                positions[source] = await consumer.position(source)
+                positions[topic_partition] = await consumer.position(topic_partition)
         finally:
             await consumer.stop()
         del positions[TopicPartition(processor.changelog, self._partition)]
@@ -314,21 +316,21 @@ class SessionOpener:
         reached = await asyncio.to_thread(processor.restored)
         offsets = GroupOffsets()
         for topic in processor.inputs:
-            source, known = TopicPartition(topic, self._partition), reached.get(topic, 0)
-            is_another = await topic_ids.compare(processor, source, known)
-            extent = await self._extent(source)
+            topic_partition, known = TopicPartition(topic, self._partition), reached.get(topic, 0)
+            is_another = await topic_ids.compare(processor, topic_partition, known)
+            extent = await self._extent(topic_partition)
             following = extent.beginning if is_another else self._resume_at(processor, extent, known)
-            positions[source] = following
+            positions[topic_partition] = following
             if is_another or following > extent.committed:
-                offsets.reach(source, following)
+                offsets.note_answered(topic_partition, following)
         return positions, offsets
 
-    async def _extent(self, source: TopicPartition) -> Extent:
-        committed = await self._consumer.committed(source)
-        beginning = (await self._consumer.beginning_offsets([source]))[source]
-        end = (await self._equipment.offsets.end_offsets([source]))[source]
-        return Extent(source, beginning, end, committed or 0)
+    async def _extent(self, topic_partition: TopicPartition) -> Extent:
+        committed = await self._consumer.committed(topic_partition)
+        beginning = (await self._consumer.beginning_offsets([topic_partition]))[topic_partition]
+        end = (await self._equipment.offsets.end_offsets([topic_partition]))[topic_partition]
+        return Extent(topic_partition, beginning, end, committed or 0)
 
     def _resume_at(self, processor: Processor, extent: Extent, reached: int) -> int:
-        self._equipment.metrics.gone.inc(extent.gone(reached))
-        return next_offset(extent, reached, processor.changelog, repeatable=processor.repeatable)
+        self._equipment.metrics.deleted_unread.inc(extent.max_deleted_unread(reached))
+        return next_offset(extent, reached, processor.changelog, repeatable=processor.answers_are_repeatable)

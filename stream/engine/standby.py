@@ -96,21 +96,21 @@ class Standby:
         """Apply a partition's tables and changelog from the beginning, then all new records."""
         processor, taken = self._role.make(partition), 0
         copy = self._copies[partition] = StandbyCopy(processor)
-        sources = [TopicPartition(topic, partition) for topic in (*processor.tables, processor.changelog)]
+        topic_partitions = [TopicPartition(topic, partition) for topic in (*processor.tables, processor.changelog)]
         for rounds in count():
-            for source in sources:
-                limit, position = self._settings.batch_events, copy.positions.get(source)
-                whole = source.topic == processor.changelog
-                async for records in read_to_end(consumer, source, limit, position, whole=whole):
+            for topic_partition in topic_partitions:
+                limit, position = self._settings.batch_events, copy.positions.get(topic_partition)
+                whole = topic_partition.topic == processor.changelog
+                async for records in read_to_end(consumer, topic_partition, limit, position, whole=whole):
                     # No await between these two lines: the copy cannot be taken here.
                     processor.restore(records)
-                    copy.positions[source] = records[-1].offset + 1
+                    copy.positions[topic_partition] = records[-1].offset + 1
                     taken += len(records)
                     async with self._turn:
                         await asyncio.sleep(len(records) / COPIED_RECORDS_PER_SECOND)
                 # The position includes the transaction markers after the last record.
-                copy.positions[source] = await consumer.position(source)
-                consumer.pause(source)
+                copy.positions[topic_partition] = await consumer.position(topic_partition)
+                consumer.pause(topic_partition)
             if rounds == 0:
                 log.info("standby ready", partition=partition, records=taken)
             await asyncio.sleep(COPY_PAUSE_SECONDS)

@@ -94,7 +94,7 @@ async def serve_monitor(
             if alerts is not None:
                 coroutines.append(AlertReader(settings, client.topics, alerts).run())
             tasks = [asyncio.create_task(one) for one in coroutines]
-            ends = [asyncio.create_task(stopping.wait()), asyncio.create_task(reader.ended())]
+            ends = [asyncio.create_task(stopping.wait()), asyncio.create_task(reader.wait_until_ended())]
             try:
                 ended, _ = await asyncio.wait([*tasks, *ends], return_when=asyncio.FIRST_COMPLETED)
                 for task in ended:
@@ -242,9 +242,9 @@ class GroupWatch:
             )
         return rows
 
-    def _lag_of(self, source: TopicPartition, offsets: int) -> int:
+    def _lag_of(self, topic_partition: TopicPartition, offsets: int) -> int:
         """Return the lag; the last offsets of charges are workers' transaction markers and do not count."""
-        if source.topic == self._topics.charges and offsets <= self._topics.partitions:
+        if topic_partition.topic == self._topics.charges and offsets <= self._topics.partitions:
             return 0
         return max(offsets, 0)
 

@@ -216,7 +216,7 @@ class Processor(Protocol):
         """Read records of a table or of the changelog; all tables come before the changelog."""
 
     @property
-    def repeatable(self) -> bool:
+    def answers_are_repeatable(self) -> bool:
         """True if events that the changelog lacks may be answered again, with the same bytes."""
 
     def restored(self) -> Mapping[str, int]:

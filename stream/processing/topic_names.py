@@ -42,7 +42,7 @@ class Topics:
     rejected: str = field(init=False)
     """Dead letters, by stream."""
     status: str = field(init=False)
-    """Status records, by stream; compacted."""
+    """Status of streams and heartbeats of processes; keyed by both, compacted."""
 
     def __post_init__(self) -> None:
         for topic in fields(self):
@@ -50,25 +50,28 @@ class Topics:
                 object.__setattr__(self, topic.name, f"{self.prefix}.{topic.name}")
 
     def feed_state(self, source: str) -> str:
-        """Return the changelog of a live topic, with its partition count; compacted, private."""
-        return f"{self.feed_states()}{_escaped(source)}"
+        """Return the name of a live topic's changelog.
 
-    def feed_states(self) -> str:
-        """Return the prefix of all live topics' changelogs."""
+        The changelog is compacted and private, and has as many partitions as the live topic.
+        """
+        return f"{self.feed_changelog_prefix()}{_escaped(source)}"
+
+    def feed_changelog_prefix(self) -> str:
+        """Return the prefix of the names of all live topics' changelogs."""
         return f"{self.prefix}.feed."
 
 
-_NAME_INFIX = re.compile(r"\.feed(?=\.|$)|-(?:feed|alerts)(?=-|$)")
+_NESTED_PREFIX_END = re.compile(r"\.feed(?=\.|$)|-(?:feed|alerts)(?=-|$)")
 
 
-def outer_prefixes(prefix: str) -> list[str]:
-    """List the prefixes of other installations whose topics or groups may have this one's names.
+def conflicting_prefixes(prefix: str) -> list[str]:
+    """List the prefixes under which another installation may have topics or groups of this one.
 
     With the prefix `sotto`, the changelog of a live source `ledger` has the name of the ledger
     topic with the prefix `sotto.feed`. The feed group of a source `workers` has the name of the
     worker group with the prefix `sotto-feed`.
     """
-    return [prefix[: match.start()] for match in _NAME_INFIX.finditer(prefix) if match.start()]
+    return [prefix[: match.start()] for match in _NESTED_PREFIX_END.finditer(prefix) if match.start()]
 
 
 _MAX_ESCAPED_LENGTH = 180

@@ -23,7 +23,7 @@ from stream.feeds.count_processor import FeedProcessor
 from stream.feeds.feed_definitions import FeedDefinitions
 from stream.feeds.merge_processor import MergeProcessor
 from stream.kafka.client.adapter import KAFKA, Clients, Consumer
-from stream.kafka.topics.layouts import TopicsError, feed_groups, merging_group
+from stream.kafka.topics.layouts import TopicsError, feed_group_prefix, merging_group
 from stream.kafka.topics.live_topics import find_live_topic, other_source_remedy
 from stream.log import get_logger
 from stream.processing.topic_names import Topics
@@ -187,7 +187,7 @@ FindTopic = Callable[[Settings, Topics, str, str], Awaitable[int]]
 
 def feed_group(settings: Settings, topics: Topics, source: str) -> str:
     """Return the consumer group of one live topic's tasks."""
-    return f"{feed_groups(settings)}{topics.feed_state(source).removeprefix(topics.feed_states())}"
+    return f"{feed_group_prefix(settings)}{topics.feed_state(source).removeprefix(topics.feed_changelog_prefix())}"
 
 
 class FeedService:

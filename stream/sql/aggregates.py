@@ -52,7 +52,7 @@ def attribute_of(node: Any, clause: str) -> str:
     ):
         of_conditions = "; of a condition, write CASE WHEN … THEN 1 ELSE 0 END" if clause in {"SUM", "AVG"} else ""
         raise StatementError(
-            f"{clause}: name an attribute alone (in double quotes if it has signs){of_conditions}"
+            f"{clause}: name an attribute alone (in double quotes if it has special characters){of_conditions}"
         )
     return str(column.this.this)
 

@@ -32,7 +32,7 @@ from stream.questions.results import Group, groups_of
 from stream.sql.aggregates import AnswerColumn, StatementError, distinct_message
 from stream.sql.calendar_functions import calendar_attribute, is_calendar_name, replace_calendar_names
 from stream.sql.having import compared_columns
-from stream.sql.statements import Column, GroupColumn, SelectStatement, no_aggregates
+from stream.sql.statements import Column, GroupColumn, SelectStatement, no_aggregates_error
 from stream.tables import (
     PredicateError,
     PredicateParser,
@@ -277,7 +277,7 @@ def plan_statement(statement: SelectStatement, source: TableSource, grant: Grant
 def _group_names_question(where: str | None, source: TableSource, groups: tuple[str, ...]) -> StatementQuestion:
     """Return the question of a statement without aggregates, which asks for the groups of a text."""
     if not any(name in source.texts for name in groups):
-        raise no_aggregates()
+        raise no_aggregates_error()
     return StatementQuestion(None, None, {"group_by": groups} | ({} if where is None else {"where": where}))
 
 
@@ -304,7 +304,7 @@ class _Attributes:
         raise StatementError(f"{where}: no attribute is called {quote_name(name)}{hint}")
 
     def resolve_condition(self, text: str | None) -> str | None:
-        """Return a condition with attributes in index of calendar functions."""
+        """Return a condition with attributes in place of calendar functions."""
         if text is None:
             return None
         return replace_calendar_names(text, self._source, lambda base: self.find_attribute(base, "WHERE"))

@@ -58,8 +58,11 @@ def columns_of(text: str) -> list[str]:
     return found
 
 
-def name_with_signs(text: str) -> str | None:
-    """Return the unquoted name after FROM if it has signs: the parser would read ``a@b`` as ``a``."""
+def unquoted_special_name(text: str) -> str | None:
+    """Return the unquoted name after FROM if it has special characters.
+
+    The parser would read only the part before them: ``a@b`` as ``a``.
+    """
     tokens = _DIALECT.tokenize(text)
     after_from = (index + 1 for index, token in _outermost_tokens(tokens) if token.token_type is TokenType.FROM)
     first = last = next(after_from, len(tokens))
@@ -74,7 +77,7 @@ def name_with_signs(text: str) -> str | None:
 
 
 def conditions_of(text: str, tables: Collection[str]) -> Iterator[tuple[str, str]]:
-    """Yield each condition twice: as written, and with blanks in index of table names."""
+    """Yield each condition twice: as written, and with blanks in place of table names."""
     tokens = _DIALECT.tokenize(text)
     blanked = _blank_table_names(text, tokens, tables)
     for index, token in enumerate(tokens):
@@ -130,7 +133,7 @@ _is_parsing: Final[ContextVar[bool]] = ContextVar("is_parsing", default=False)
 # The parser logs unknown text, which may quote the statement, to standard error.
 logging.getLogger("sqlglot").addFilter(lambda _: not _is_parsing.get())
 
-_CLAUSES: Final = frozenset(
+_SUPPORTED_CLAUSES: Final = frozenset(
     {"kind", "expressions", "from_", "where", "group", "having", "order", "limit", "distinct"}
 )
 _CLAUSE_REMEDIES: Final[dict[str, str]] = {
@@ -157,7 +160,9 @@ _FIRST_TOKENS: Final = frozenset({TokenType.SELECT, TokenType.WITH, TokenType.L_
 _MAX_DIGITS: Final = 18
 """Most digits of an integer in LIMIT, GROUP BY and ORDER BY."""
 
-_ONE_NAME_RULE: Final = "FROM: name one source or one stream, by its name alone (in double quotes if it has signs)"
+_ONE_NAME_RULE: Final = (
+    "FROM: name one source or one stream, by its name alone (in double quotes if it has special characters)"
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -176,7 +181,8 @@ class SelectStatement:
     """A parsed SELECT; ``order`` has the positions of columns and whether they are descending.
 
     ``aliases`` has the names in GROUP BY that are aliases of columns. ``conditions`` are pairs: the text as
-    written, and the same text without table names. Without aggregates, ``where`` selects the rows of the groups.
+    written, and the same text without table names. ``where`` is the condition of a statement without
+    aggregates, on the rows whose groups are returned; the columns of aggregates contain it themselves.
     """
 
     table: str
@@ -214,7 +220,7 @@ def parse_statement(text: str) -> SelectStatement:
 def _parse_text(text: str) -> SelectStatement:
     try:
         _require_select(text)
-        if (name := name_with_signs(text)) is not None:
+        if (name := unquoted_special_name(text)) is not None:
             raise StatementError(f'{_ONE_NAME_RULE}: FROM "{to_one_line(name)}"')
         trees = [tree for tree in _DIALECT.parse(text) if tree is not None]
     except SqlglotError as error:
@@ -245,15 +251,15 @@ def _require_select(text: str) -> None:
 
 def _parse_select(select: exp.Select, text: str) -> SelectStatement:
     for clause, found in select.args.items():
-        if found and clause not in _CLAUSES:
+        if found and clause not in _SUPPORTED_CLAUSES:
             instead = _CLAUSE_REMEDIES.get(clause, "leave it out")
             raise StatementError(f"{clause.strip('_').removesuffix('s').upper()} cannot be asked; {instead}")
     if select.args.get("distinct"):
-        _group_by_columns(select)
+        _replace_distinct_by_group_by(select)
     people = None
     if select.args.get("from_") is not None and isinstance(select.args["from_"].this, exp.Subquery):
         people = parse_people_query(select.args["from_"].this)
-        _require_people_alone(select)
+        _refuse_clauses_beside_subquery(select)
         select.args["from_"].set("this", people.table)
     table, table_names = _parse_table(select)
     where = condition_of(select.args["where"].this) if select.args.get("where") else None
@@ -267,7 +273,7 @@ def _parse_select(select: exp.Select, text: str) -> SelectStatement:
     )
     aggregates = any(isinstance(column, AnswerColumn) for column in columns)
     if not aggregates and not groups:
-        raise no_aggregates()
+        raise no_aggregates_error()
     names = [column.name for column in columns]
     if reserved := next((name for name in names if name.endswith((ERROR_SUFFIX, LOW_SUFFIX, HIGH_SUFFIX))), None):
         raise StatementError(f"'{reserved}' is reserved for an error bound; give the column another name with AS")
@@ -287,12 +293,12 @@ def _parse_select(select: exp.Select, text: str) -> SelectStatement:
     )
 
 
-def no_aggregates() -> StatementError:
+def no_aggregates_error() -> StatementError:
     """Return the error of a statement that would return rows."""
     return StatementError(f"rows are never returned, only aggregates; {SUPPORTED_AGGREGATES}")
 
 
-def _group_by_columns(select: exp.Select) -> None:
+def _replace_distinct_by_group_by(select: exp.Select) -> None:
     """Replace SELECT DISTINCT of columns by GROUP BY of these columns."""
     columns = [strip_parentheses(one.this if isinstance(one, exp.Alias) else one) for one in select.expressions]
     plain = all(isinstance(one, exp.Column) and not isinstance(one.this, exp.Star) for one in columns)
@@ -304,7 +310,7 @@ def _group_by_columns(select: exp.Select) -> None:
     select.set("group", exp.Group(expressions=[one.copy() for one in columns]))
 
 
-def _require_people_alone(select: exp.Select) -> None:
+def _refuse_clauses_beside_subquery(select: exp.Select) -> None:
     """Refuse further clauses beside a subquery of people."""
     extra = next((name for name in ("where", "group", "having") if select.args.get(name)), None)
     if extra is not None:
@@ -312,7 +318,10 @@ def _require_people_alone(select: exp.Select) -> None:
 
 
 def _parse_table(select: exp.Select) -> tuple[str, set[str]]:
-    """Return the table's name and the set of its names; remove these names before attributes."""
+    """Return the table's name, and the set of its name and alias.
+
+    Also removes them where they qualify attributes: ``t.age`` becomes ``age``.
+    """
     clause = select.args.get("from_")
     table = clause.this if clause is not None else None
     if not isinstance(table, exp.Table) or not isinstance(table.this, exp.Identifier):
@@ -395,7 +404,7 @@ def _parse_having_clause(select: exp.Select, columns: Sequence[Column]) -> Havin
     def column_of(node: exp.Expr) -> int:
         index = _index_of(node.name if isinstance(node, exp.Column) else _normal_form(node), known)
         if index < 0:
-            raise StatementError("HAVING: name a number of the result; write it in SELECT as well")
+            raise StatementError("HAVING: use a number that is a column of the result; write it in SELECT as well")
         if isinstance(columns[index], GroupColumn):
             raise StatementError("HAVING: compares numbers; put a condition on an attribute into WHERE")
         return index

@@ -222,7 +222,7 @@ class PredicateParser:
                 culprit = next((side for side in (left, right) if not _is_literal(side)), None)
                 what = "two literals are compared" if culprit is None else f"{_describe_node(culprit)} is compared"
                 raise PredicateError(
-                    f"{what}; compare an attribute with a literal, and quote its name if it has signs"
+                    f"{what}; compare an attribute with a literal, and quote its name if it has special characters"
                 )
 
     def _parse_attribute(self, node: exp.Expr) -> Attribute:

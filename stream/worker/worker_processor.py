@@ -19,13 +19,13 @@ from stream.tables import TableStore
 from stream.worker.admission import Admission, AdmittedBatch, QueryBatch
 from stream.worker.answer_headers import with_answer_headers
 from stream.worker.answer_publishing import ColumnPublisher, ReplyPublisher
-from stream.worker.control_records import StreamControl, WorkerRestore
 from stream.worker.fair_shares import NO_LIMITS, SECOND, Limits, Shares
 from stream.worker.families import families
 from stream.worker.families.family import AdmittedQuestion, Context
 from stream.worker.families.question_columns import QuestionRows, QuestionStreams
 from stream.worker.hosted_streams import HALTED, HostedStreams
 from stream.worker.output_encoding import OutputEncoder
+from stream.worker.stream_control import StreamControl, WorkerRestore
 
 MAX_BATCH_WORK = 3 * SECOND // 20
 """Most work per batch: a small batch commits early, and the service can stop in time."""
@@ -75,9 +75,9 @@ class QueryProcessor:
         return self._control.runs_in_thread
 
     @property
-    def repeatable(self) -> bool:
+    def answers_are_repeatable(self) -> bool:
         """Whether control and queries alone would give the same answers again."""
-        return self._control.repeatable
+        return self._control.answers_are_repeatable
 
     def restore(self, records: Iterable[RecordLike]) -> None:
         """Collect control events and checkpoints: records of one topic in order, topics in any order."""
@@ -97,7 +97,7 @@ class QueryProcessor:
         """Apply control events: an ended stream writes its last totals once; a retired one is dropped."""
         slots = self._control.apply_events(records)
         slots = self._control.drop_retired([*slots, *self._control.slots_of_deleted(records)])
-        self._control.refuse_unfit_streams(np.array(slots, dtype=np.intp))
+        self._control.refuse_unanswerable_streams(np.array(slots, dtype=np.intp))
         return self._end_streams()
 
     def refusals(self) -> Mapping[str, int]:

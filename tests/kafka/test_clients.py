@@ -140,7 +140,7 @@ async def test_client_reads_only_the_partitions_of_its_own_streams(
     start("budget")
     start("worker")
     await client.register(FEED)
-    monkeypatch.setattr("stream.client.answer_reader.FOLLOW_SECONDS", 300.0)
+    monkeypatch.setattr("stream.client.answer_reader.IDLE_PARTITION_SECONDS", 300.0)
     partitions = client.topics.partitions
     names = {partition_of(name.encode(), partitions): name for name in map("ward-{}".format, range(50))}
     for name in names.values():
@@ -148,7 +148,7 @@ async def test_client_reads_only_the_partitions_of_its_own_streams(
     for count, name in enumerate(names.values(), start=1):
         assert (await client.ask(name, value=-1e9)).outcome == "below"
         assert client._listener.followed_partitions == set(list(names)[:count])
-    monkeypatch.setattr("stream.client.answer_reader.FOLLOW_SECONDS", 0.5)
+    monkeypatch.setattr("stream.client.answer_reader.IDLE_PARTITION_SECONDS", 0.5)
     stop = asyncio.Event()
 
     async def keep_asking() -> None:

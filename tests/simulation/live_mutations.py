@@ -76,7 +76,7 @@ def merging_forgets_how_far_it_was() -> Iterator[None]:
     with (
         patch.object(MergeProcessor, "_write_changelog", forgetful),
         patch.object(MergeProcessor, "restored", anew),
-        patch.object(MergeProcessor, "repeatable", new=True),
+        patch.object(MergeProcessor, "answers_are_repeatable", new=True),
     ):
         yield
 

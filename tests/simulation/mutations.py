@@ -28,7 +28,7 @@ from stream.kafka.client.availability import Stopped
 from stream.privacy.ledger.accounts import Account
 from stream.processing.protocol import Outputs, Processor, RecordLike
 from stream.settings import Settings
-from stream.worker import QueryProcessor, control_records
+from stream.worker import QueryProcessor, stream_control
 from stream.worker.admission import QueryBatch
 from stream.worker.fair_shares import Shares
 from stream.worker.hosted_streams import HostedStreams, LifeCycle
@@ -357,7 +357,7 @@ def shares_forgotten() -> Iterator[None]:
 @contextmanager
 def a_late_opening_undoes_a_halt() -> Iterator[None]:
     """An opening that comes once more after a halt opens the stream again."""
-    with patch.object(control_records, "is_stale", lambda *_: False):
+    with patch.object(stream_control, "is_stale", lambda *_: False):
         yield
 
 
@@ -471,10 +471,10 @@ def waits_that_an_order_to_stop_does_not_end() -> Iterator[None]:
     async def fill(self: Prefetch) -> None:
         while not self._stopping.is_set():
             for source, records in (
-                await self._consumer.getmany(*self._sources, timeout_ms=FETCH_WAIT_MS)
+                await self._consumer.getmany(*self._topic_partitions, timeout_ms=FETCH_WAIT_MS)
             ).items():
-                self._held[source].add(records)
-                self._arrived.set()
+                self._buffers[source].add(records)
+                self._records_arrived.set()
 
     async def leave(self: Prefetch, *_: object) -> None:
         if self._filling is not None:

@@ -19,7 +19,7 @@ from stream.feeds.feed_definitions import FeedDefinitions, StandingDefinition
 from stream.feeds.merge_state import MergePeriods, RunningSums, is_asked, period_of
 from stream.processing.protocol import Outputs
 from stream.processing.topic_names import Topics
-from stream.worker.control_records import StreamControl
+from stream.worker.stream_control import StreamControl
 from tests.simulation.mutations import Mutation
 
 

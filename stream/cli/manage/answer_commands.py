@@ -35,7 +35,7 @@ from stream.privacy.planning.response_plans import ShareEstimateError, estimate_
 from stream.processing.topic_names import partition_of
 from stream.questions.alert_states import Notice, estimate_text, format_time, group_text, window_text
 
-_answers: Codec[Answer] = Codec(Answer, limit=MAX_ANSWER_BYTES)
+_answer_codec: Codec[Answer] = Codec(Answer, limit=MAX_ANSWER_BYTES)
 
 
 def estimate(
@@ -56,7 +56,7 @@ def estimate(
     ] = None,
     as_json: AsJson = False,
 ) -> None:
-    """Estimate the share of every category from the answers so far, with its confidence interval."""
+    """Estimate the share of each category on a stream of randomized response, with its interval."""
     if grant is None:
         record = call_client(lambda client: client.grant(source, stream))
     else:
@@ -93,7 +93,7 @@ def estimate(
 def _decode_answers(file: str, lines: Iterable[tuple[int, bytes]]) -> Iterator[Answer]:
     for number, (_, line) in enumerate(lines, 1):
         try:
-            yield _answers.decode(line)
+            yield _answer_codec.decode(line)
         except MalformedEventError as error:
             raise CommandError(
                 f"--answers: {file}, answer {number}: {str(error).removeprefix('event: ')}"
@@ -112,7 +112,7 @@ async def _read_answers(stream: str) -> list[Answer]:
     try:
         await require_visible(consumer, topics.answers)
         async for records in read_to_end(consumer, partition, settings.batch_events):
-            found.extend(_answers.decode(record.value) for record in records if record.key == stream.encode())
+            found.extend(_answer_codec.decode(record.value) for record in records if record.key == stream.encode())
     finally:
         await consumer.stop()
     return found
@@ -130,10 +130,10 @@ _INDENT: Final = 19
 
 def watch(
     streams: Annotated[
-        list[str] | None, typer.Argument(help="Streams, by name or with * for anything; none for all.")
+        list[str] | None, typer.Argument(help="Names of streams; * matches any characters. Default: all streams.")
     ] = None,
     source: Annotated[str | None, typer.Option(help="Only streams of this source.")] = None,
-    every: Annotated[bool, typer.Option("--all", help="Show quiet windows and other answers as well.")] = False,
+    show_all: Annotated[bool, typer.Option("--all", help="Show quiet windows and other answers as well.")] = False,
     from_beginning: Annotated[bool, typer.Option(help="Start with the oldest alert kept.")] = False,
     limit: Annotated[int, typer.Option(help="Stop after N lines (0: never).", min=0)] = 0,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON, one object a line.")] = False,
@@ -147,18 +147,31 @@ def watch(
         raise CommandError("give a stream's name, or * for all")
     try:
         asyncio.run(
-            _follow(tuple(streams or ()), source, limit, show_all=every, old=from_beginning, as_json=as_json)
+            _follow(
+                tuple(streams or ()),
+                source,
+                limit,
+                show_all=show_all,
+                from_beginning=from_beginning,
+                as_json=as_json,
+            )
         )
     except KeyboardInterrupt:
         raise typer.Exit(130) from None
 
 
 async def _follow(
-    streams: tuple[str, ...], source: str | None, limit: int, *, show_all: bool, old: bool, as_json: bool
+    streams: tuple[str, ...],
+    source: str | None,
+    limit: int,
+    *,
+    show_all: bool,
+    from_beginning: bool,
+    as_json: bool,
 ) -> None:
     shown = 0
     async with AsyncClient() as client:
-        async for notice in client.watch(*streams, source=source, quiet=show_all, from_beginning=old):
+        async for notice in client.watch(*streams, source=source, quiet=show_all, from_beginning=from_beginning):
             if as_json:
                 show_json(notice_document(notice))
             else:

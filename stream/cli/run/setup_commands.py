@@ -144,7 +144,7 @@ def create(
         typer.echo("all topics exist")
     if created.differences:
         line = f"existing topics differ and are not changed: {format_differences(created.differences)}"
-        if not all(one.serves for one in created.differences):
+        if not all(one.is_tolerable for one in created.differences):
             raise CommandError(line)
         typer.echo(f"warning: {escape_text(line)}", err=True)
 

@@ -60,7 +60,7 @@ def top(
     url: Annotated[
         str | None,
         typer.Option(
-            help="The monitor's address; if omitted, SOTTO_MONITOR_HOST and _PORT, or that of a 'sotto up' here."
+            help="The monitor's address. Default: SOTTO_MONITOR_HOST and SOTTO_MONITOR_PORT, or the address of a 'sotto up' in this folder."
         ),
     ] = None,
     once: Annotated[bool, typer.Option("--once", help="Print one picture and exit.")] = False,
@@ -69,7 +69,7 @@ def top(
     """Show budgets, busiest streams, services and refused events live, with a viewer's token."""
     if not once and not console.is_terminal:
         raise CommandError(
-            "standard output is not a terminal, which a live display needs; give --once to print one"
+            "a live display needs a terminal, and standard output is none; give --once to print one picture"
         )
     address, token = find_monitor(url, Settings())
     asyncio.run(_run(address, token, rows, once=once))
@@ -135,7 +135,7 @@ def draw_screen(frame: Frame, width: int, *, live: bool = False) -> RenderableTy
     parts: list[RenderableType] = [_headline(frame.overview, live=live), Text()]
     parts += [_widest_table(width, partial(_sources, frame.sources)), Text()]
     parts += [_widest_table(width, partial(_streams, frame.streams)), Text()]
-    parts += [_widest_table(width, partial(_members, frame.workers)), Text()]
+    parts += [_widest_table(width, partial(_services, frame.workers)), Text()]
     parts.append(_rejected(frame.rejected))
     return Group(*parts)
 
@@ -223,7 +223,7 @@ def _stream_cells(line: StreamRow, *, wide: bool) -> list[Text]:
     return [name, state, _escaped_text(row.mechanism), bar + Text(used), *rates, *rest]
 
 
-def _members(workers: WorkersView, detail: Detail) -> Table:
+def _services(workers: WorkersView, detail: Detail) -> Table:
     wide = detail is Detail.ALL
     table = _table("Services")
     _add_name(table, "process", detail)
@@ -300,9 +300,9 @@ def _with_hint(table: Table, hint: str, items: Sequence[object]) -> Table:
 
 def _budget_bar(row: SourceRow) -> Text:
     """Draw a bar: the budget's spent share, the granted but unspent share, and the rest."""
-    total = _size(row, row.total) or 1.0
-    spent = min(_size(row, row.spent) / total, 1.0)
-    held = max(1.0 - _size(row, row.left) / total - spent, 0.0)
+    total = _epsilon_or_rho(row, row.total) or 1.0
+    spent = min(_epsilon_or_rho(row, row.spent) / total, 1.0)
+    held = max(1.0 - _epsilon_or_rho(row, row.left) / total - spent, 0.0)
     return _bar([(spent, "█", "blue"), (held, "▒", "cyan")], BAR_WIDTH)
 
 
@@ -321,7 +321,7 @@ def _state(state: str) -> Text:
     return Text(state, _STATES.get(state, ""))
 
 
-def _size(row: SourceRow, amount: Amount) -> float:
+def _epsilon_or_rho(row: SourceRow, amount: Amount) -> float:
     """Return an amount as ε, or as ρ if a larger share of ρ than of ε is left (zCDP)."""
     total, left = row.total, row.left
     if not total.rho or left.rho is None or amount.rho is None:

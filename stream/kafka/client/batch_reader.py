@@ -118,22 +118,22 @@ class BoundedBatch:
         "_fetched",
         "_raw",
         "base_offset",
+        "bounds",
         "data",
         "is_transactional",
         "next_offset",
-        "place",
         "producer_id",
     )
     is_control_batch = False
 
-    def __init__(self, batch: Any, data: memoryview, place: slice, fetched: BoundedRecords) -> None:
-        """Takes aiokafka's batch and its place in the fetched data."""
+    def __init__(self, batch: Any, data: memoryview, bounds: slice, fetched: BoundedRecords) -> None:
+        """Takes aiokafka's batch and its bounds in the fetched data."""
         self._batch = batch
-        self._raw = data[place]
+        self._raw = data[bounds]
         self._decompressed: memoryview | None = None
         self._digest: str | None = None
         self.data = data
-        self.place = place
+        self.bounds = bounds
         self._fetched = fetched
         self.producer_id = batch.producer_id
         self.is_transactional = batch.is_transactional
@@ -160,9 +160,9 @@ class BoundedBatch:
         searched = None if self._fetched.searched_bytes is None else self._fetched.searched_bytes()
         if searched is None or (found := self.decompressed()) is None:
             return False
-        buffer, place = found
+        buffer, bounds = found
         content: Any = buffer.obj
-        return all(content.find(one, place.start, place.stop) < 0 for one in searched)
+        return all(content.find(one, bounds.start, bounds.stop) < 0 for one in searched)
 
     @property
     def count(self) -> int:
@@ -180,7 +180,7 @@ class BoundedBatch:
         if not self.is_current_format or not 0 < self.count <= COLUMN_RECORDS:
             return None
         if not raw[ATTRIBUTES] & _CODEC_MASK:
-            return self.data, self.place
+            return self.data, self.bounds
         return None if (plain := self._decompress_once()) is None else (plain, slice(0, len(plain)))
 
     def _decompress_once(self) -> memoryview | None:
@@ -280,45 +280,45 @@ class BoundedBatch:
         return ReadRecord(batch.last, stamp, int(is_stamped), None, unread, [])
 
 
-def decompress(codec: int, data: memoryview, place: memoryview | None = None) -> memoryview | None:
-    """Decompresses into ``place``; None if the content does not fit or is invalid.
+def decompress(codec: int, data: memoryview, output: memoryview | None = None) -> memoryview | None:
+    """Decompresses into ``output``; None if the content does not fit or is invalid.
 
-    Without a ``place``, it uses one buffer of `DECOMPRESSED_PART_BYTES` per thread, whatever size the data
+    Without a ``output``, it uses one buffer of `DECOMPRESSED_PART_BYTES` per thread, whatever size the data
     states; the result is then valid until the next call in this thread.
     """
-    if place is None:
+    if output is None:
         space = getattr(_thread_buffers, "buffer", None)
         if space is None:
             space = _thread_buffers.buffer = bytearray(DECOMPRESSED_PART_BYTES)
-        place = memoryview(space)
+        output = memoryview(space)
     try:
         match codec:
             case 1:
-                size = cramjam.gzip.decompress_into(data, place)
+                size = cramjam.gzip.decompress_into(data, output)
             case 2:
-                size = _decompress_snappy(data, place)
+                size = _decompress_snappy(data, output)
             case 3:
-                size = cramjam.lz4.decompress_into(data, place)
+                size = cramjam.lz4.decompress_into(data, output)
             case 4:
-                size = cramjam.zstd.decompress_into(data, place)
+                size = cramjam.zstd.decompress_into(data, output)
             case _:
                 return None
     except (cramjam.DecompressionError, ValueError, OverflowError):
         return None
-    return place[:size]
+    return output[:size]
 
 
-def _decompress_snappy(data: memoryview, place: memoryview) -> int:
+def _decompress_snappy(data: memoryview, output: memoryview) -> int:
     """Decompresses Snappy data: blocks with their lengths (Java's format), or one block."""
     if bytes(data[: len(_XERIAL_MARK)]) != _XERIAL_MARK:
-        return int(cramjam.snappy.decompress_raw_into(data, place))
+        return int(cramjam.snappy.decompress_raw_into(data, output))
     size, position = 0, _XERIAL_HEADER
     while position < len(data):
         length = int.from_bytes(data[position : position + 4], "big", signed=True)
         position += 4
         if not 0 < length <= len(data) - position:
             raise ValueError("a Snappy block is longer than the remaining data")
-        size += int(cramjam.snappy.decompress_raw_into(data[position : position + length], place[size:]))
+        size += int(cramjam.snappy.decompress_raw_into(data[position : position + length], output[size:]))
         position += length
     return size
 

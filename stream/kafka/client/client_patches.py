@@ -177,9 +177,9 @@ class PacedFetcher(_Fetcher):  # type: ignore[misc]
         started = loop.time()
         found = await super()._proc_fetch_request(assignment, node_id, request)
         if (searched_bytes := self.searched_bytes) is not None:
-            for place, result in self._records.items():
+            for topic_partition, result in self._records.items():
                 if (records := getattr(result, "_partition_records", None)) is not None:
-                    records._records.searched_bytes = partial(searched_bytes, place.partition)  # noqa: SLF001
+                    records._records.searched_bytes = partial(searched_bytes, topic_partition.partition)  # noqa: SLF001
         # A broker without records waits before it answers; an earlier empty answer is an error or outdated.
         is_empty_at_once = not found and loop.time() - started < self._fetch_max_wait_ms / 2000
         task = asyncio.current_task()

@@ -29,8 +29,8 @@ from stream.processing.record_columns import RecordColumns
 
 _PartitionRecords: Final[Any] = fetcher.PartitionRecords
 _FetchResult: Final[Any] = fetcher.FetchResult
-_FEW_BYTES: Final = 4096
-"""Below this size, a call of the kernel takes longer than aiokafka's tables."""
+_MIN_KERNEL_BYTES: Final = 4096
+"""For fewer bytes, a call of Sotto's compiled kernel takes longer than aiokafka's CRC in Python."""
 
 
 class ColumnRecords(_PartitionRecords):  # type: ignore[misc]  # aiokafka is not typed
@@ -69,7 +69,7 @@ class ColumnRecords(_PartitionRecords):  # type: ignore[misc]  # aiokafka is not
         return found
 
     @property
-    def is_over(self) -> bool:
+    def is_empty(self) -> bool:
         """Whether all records have been taken."""
         if (
             self._read_records is None
@@ -127,9 +127,9 @@ class ColumnRecords(_PartitionRecords):  # type: ignore[misc]  # aiokafka is not
         """Reads a batch and the next ones in its buffer into columns; None if that is impossible."""
         if not isinstance(first, BoundedBatch) or (found := first.decompressed()) is None:
             return None
-        buffer, place = found
+        buffer, bounds = found
         reader = RecordReader(buffer, max(max_records, first.count))
-        if not _read_batch(reader, first, buffer, place):
+        if not _read_batch(reader, first, buffer, bounds):
             return None
         self._read_records = iter(
             ()
@@ -162,24 +162,24 @@ class ColumnRecords(_PartitionRecords):  # type: ignore[misc]  # aiokafka is not
 
 
 def checksum_of(data: memoryview) -> int:
-    """Returns the checksum (CRC-32C) of bytes: by the processor's instruction, or with aiokafka's tables."""
-    by_instruction = None if len(data) < _FEW_BYTES else crc32c(data)
+    """Returns the CRC-32C of bytes, by the kernel if it is faster and available, or by aiokafka."""
+    by_instruction = None if len(data) < _MIN_KERNEL_BYTES else crc32c(data)
     return int(calc_crc32c(data)) if by_instruction is None else by_instruction
 
 
 def _is_intact(batch: Any) -> bool:
     if not isinstance(batch, BoundedBatch) or not batch.is_current_format:
         return bool(batch.validate_crc())
-    raw = batch.data[batch.place]
+    raw = batch.data[batch.bounds]
     return int.from_bytes(raw[CHECKSUM], "big") == checksum_of(raw[CHECKED_FROM:])
 
 
-def _read_batch(reader: RecordReader, batch: BoundedBatch, buffer: memoryview, place: slice) -> bool:
-    head = buffer[place.start : place.start + HEADER_BYTES]
+def _read_batch(reader: RecordReader, batch: BoundedBatch, buffer: memoryview, bounds: slice) -> bool:
+    head = buffer[bounds.start : bounds.start + HEADER_BYTES]
     appended = int.from_bytes(head[MAX_TIMESTAMP], "big", signed=True)
     return reader.read(
-        place.start + HEADER_BYTES,
-        place.stop,
+        bounds.start + HEADER_BYTES,
+        bounds.stop,
         count=batch.count,
         last_delta=int.from_bytes(head[LAST_DELTA], "big", signed=True),
         base=batch.base_offset,
@@ -200,7 +200,7 @@ class ColumnResult(_FetchResult):  # type: ignore[misc]  # aiokafka is not typed
             return []
         taken: Sequence[Any] = records.take(sys.maxsize if max_records is None else max_records)
         self._update_position()
-        if records.is_over:
+        if records.is_empty:
             self._update_position()
             self._partition_records = None
         return taken

@@ -53,12 +53,14 @@ class FirstProtocol:
 
     def add_partitions(self, identity: Identity, partitions: Sequence[TopicPartition]) -> ProtocolRequest | None:
         """Returns the request that adds partitions to the transaction; None if there are none."""
-        topics = _by_topic((place, place.partition) for place in partitions)
+        topics = _by_topic((topic_partition, topic_partition.partition) for topic_partition in partitions)
         return ProtocolRequest(AddPartitionsToTxnRequest(self._id, *identity, topics), _errors) if topics else None
 
     def produce(self, batches: Batches) -> ProtocolRequest:
         """Returns the request that writes a batch to each partition, for the partitions' leader."""
-        topics = _by_topic((place, (place.partition, batch)) for place, batch in batches.items())
+        topics = _by_topic(
+            (topic_partition, (topic_partition.partition, batch)) for topic_partition, batch in batches.items()
+        )
         return ProtocolRequest(ProduceRequest(self._id, _ALL_IN_SYNC, self._timeout_ms, topics), _produce_errors)
 
     def add_group(self, identity: Identity, group: str) -> ProtocolRequest | None:
@@ -69,7 +71,10 @@ class FirstProtocol:
         self, identity: Identity, group: str, offsets: Mapping[TopicPartition, int]
     ) -> ProtocolRequest:
         """Returns the request that commits offsets in the transaction, for the group's coordinator."""
-        topics = _by_topic((place, (place.partition, offset, "")) for place, offset in offsets.items())
+        topics = _by_topic(
+            (topic_partition, (topic_partition.partition, offset, ""))
+            for topic_partition, offset in offsets.items()
+        )
         return ProtocolRequest(TxnOffsetCommitRequest(self._id, group, *identity, topics), _errors)
 
     def end(self, identity: Identity) -> ProtocolRequest:
@@ -125,8 +130,8 @@ def error_code_of(answer: Any) -> Codes:
 
 def _by_topic(entries: Iterable[tuple[TopicPartition, Any]]) -> list[tuple[str, list[Any]]]:
     topics: dict[str, list[Any]] = {}
-    for place, entry in entries:
-        topics.setdefault(place.topic, []).append(entry)
+    for topic_partition, entry in entries:
+        topics.setdefault(topic_partition.topic, []).append(entry)
     return list(topics.items())
 
 

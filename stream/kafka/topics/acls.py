@@ -20,7 +20,7 @@ from stream.kafka.client.security import SecurityError, connection_options, rais
 from stream.kafka.topics.layouts import (
     alerts_group,
     budget_group,
-    feed_groups,
+    feed_group_prefix,
     layout,
     merging_group,
     worker_group,
@@ -152,11 +152,11 @@ def role_access(settings: Settings, live: Iterable[str] = ()) -> Mapping[AclRole
             ),
             # A feed creates the changelog of a live topic when it first serves the topic.
             *(
-                AclEntry(operation, Resource.TOPIC, topics.feed_states(), prefixed=True)
+                AclEntry(operation, Resource.TOPIC, topics.feed_changelog_prefix(), prefixed=True)
                 for operation in (Operation.READ, Operation.WRITE, Operation.CREATE, Operation.DESCRIBE_CONFIGS)
             ),
-            AclEntry(Operation.READ, Resource.GROUP, feed_groups(settings), prefixed=True),
-            AclEntry(Operation.WRITE, Resource.TRANSACTIONAL_ID, feed_groups(settings), prefixed=True),
+            AclEntry(Operation.READ, Resource.GROUP, feed_group_prefix(settings), prefixed=True),
+            AclEntry(Operation.WRITE, Resource.TRANSACTIONAL_ID, feed_group_prefix(settings), prefixed=True),
         ),
         AclRole.MONITOR: (
             *AclEntry.read(

@@ -26,15 +26,15 @@ from stream.kafka.topics.layouts import (
     TopicsError,
     configuration_differences,
     configurations,
+    deleting_differences,
     format_differences,
     installation_exists,
     layout,
-    losses,
     partition_differences,
     require_readable,
-    shared_partitions,
+    usual_partition_count,
 )
-from stream.processing.topic_names import Topics, outer_prefixes
+from stream.processing.topic_names import Topics, conflicting_prefixes
 from stream.settings import Settings, variable_of
 
 DELETION_SECONDS = 60.0
@@ -85,7 +85,7 @@ def _require_own_names(prefix: str, listed: Collection[str]) -> None:
             its names.
     """
     _require_no_name_conflict(prefix, listed)
-    if (others := outer_prefixes(prefix)) and not installation_exists(prefix, listed):
+    if (others := conflicting_prefixes(prefix)) and not installation_exists(prefix, listed):
         raise TopicsError(
             f"{variable_of('prefix')}: '{prefix}' could share names of topics or groups with an installation '{others[-1]}'; choose a prefix "
             "that does not contain '.feed', '-feed' or '-alerts'"
@@ -98,7 +98,7 @@ def _require_no_name_conflict(prefix: str, listed: Collection[str]) -> None:
     Raises:
         TopicsError: such an installation exists.
     """
-    for other in outer_prefixes(prefix):
+    for other in conflicting_prefixes(prefix):
         if installation_exists(other, listed):
             raise TopicsError(
                 f"{variable_of('prefix')}: '{prefix}' may share names of topics or groups with the installation '{other}', which is there "
@@ -131,7 +131,7 @@ async def _find_differences(
 def _partitions(settings: Settings, existing: Mapping[str, Sequence[int]]) -> int:
     """Returns the number of partitions of existing topics; without them, that of the settings."""
     counts = {name: len(replicas) for name, replicas in existing.items()}
-    shared = shared_partitions(settings.prefix, counts)
+    shared = usual_partition_count(settings.prefix, counts)
     if shared is None:
         return settings.partitions
     if "partitions" in settings.model_fields_set and shared != settings.partitions:
@@ -204,7 +204,7 @@ async def read_topics(settings: Settings, *, attempts: int = 1, role: AclRole | 
     """
     names = [one.name for one in layout(Topics(settings.prefix))]
     role_topics = _topics_of_role(settings, role) if role is not None else set(names)
-    others = outer_prefixes(settings.prefix) if role is not None else []
+    others = conflicting_prefixes(settings.prefix) if role is not None else []
     other_names = [one.name for other in others for one in layout(Topics(other))]
     async with admin_client(settings) as admin:
         for attempt in range(attempts):
@@ -222,7 +222,7 @@ async def read_topics(settings: Settings, *, attempts: int = 1, role: AclRole | 
             f"Kafka hides from this principal: {', '.join(hidden)}; give it its role, see 'sotto topics acl --role {role}'"
         )
     counts = {name: len(replicas) for name, replicas in found.items() if replicas}
-    shared = shared_partitions(settings.prefix, counts)
+    shared = usual_partition_count(settings.prefix, counts)
     if shared is None:
         raise TopicsError(
             f"Kafka shows this principal no topic of '{settings.prefix}'; give it a role, see 'sotto topics acl'"
@@ -247,7 +247,7 @@ class Inspection:
     """The result of a comparison of topics with their layout."""
 
     differences: list[Difference]
-    losses: list[Difference]
+    deleting_differences: list[Difference]
     """The differences that let Kafka delete records that must be kept."""
     hidden: list[str]
     """Topics whose configuration this principal may not read."""
@@ -274,8 +274,8 @@ async def inspect_topics(settings: Settings, *, attempts: int = 1, role: AclRole
             for different in configuration_differences(one, found.replicas[one.name], actual[one.name])
         ),
     ]
-    losing = [lost for one in read for lost in losses(one, actual[one.name])]
-    return Inspection(differences, losing, [one.name for one in wanted if one not in read])
+    deleting = [lost for one in read for lost in deleting_differences(one, actual[one.name])]
+    return Inspection(differences, deleting, [one.name for one in wanted if one not in read])
 
 
 async def check_topics(settings: Settings) -> list[Difference]:

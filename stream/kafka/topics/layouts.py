@@ -41,10 +41,10 @@ class TopicLayout:
     partitions: int
     configuration: dict[str, str] = field(default_factory=dict)
 
-    stamped: bool = True
-    """Whether the broker stamps the records."""
+    has_broker_timestamps: bool = True
+    """Whether the broker sets the records' timestamps."""
 
-    kept: bool = False
+    must_keep_records: bool = False
     """Whether Kafka must keep all records: a loss would repeat grants or answers, or break the trail."""
 
     def configuration_with(self, replication: int) -> dict[str, str]:
@@ -52,7 +52,7 @@ class TopicLayout:
         return {
             **self.configuration,
             **_PRODUCER_COMPRESSION,
-            **(BROKER_TIMESTAMPS if self.stamped else {}),
+            **(BROKER_TIMESTAMPS if self.has_broker_timestamps else {}),
             **durability(replication),
         }
 
@@ -67,15 +67,15 @@ def layout(topics: Topics) -> list[TopicLayout]:
     many, serial = topics.partitions, LEDGER_PARTITIONS
     return [
         TopicLayout(topics.queries, many, {"cleanup.policy": "delete", "max.message.bytes": str(_MEGABYTE)}),
-        TopicLayout(topics.control, many, _CHANGELOG, kept=True),
+        TopicLayout(topics.control, many, _CHANGELOG, must_keep_records=True),
         TopicLayout(topics.answers, many, {"cleanup.policy": "delete", "max.message.bytes": str(4 * _MEGABYTE)}),
-        TopicLayout(topics.state, many, _CHANGELOG, kept=True),
+        TopicLayout(topics.state, many, _CHANGELOG, must_keep_records=True),
         TopicLayout(topics.partials, many, {"cleanup.policy": "delete", "max.message.bytes": str(4 * _MEGABYTE)}),
-        TopicLayout(topics.merges, many, _CHANGELOG, kept=True),
+        TopicLayout(topics.merges, many, _CHANGELOG, must_keep_records=True),
         TopicLayout(topics.requests, serial, {**_KEPT_FOUR_WEEKS, "max.message.bytes": str(_MEGABYTE)}),
         TopicLayout(topics.charges, serial, _KEPT_FOUR_WEEKS),
-        TopicLayout(topics.ledger, serial, _CHANGELOG, kept=True),
-        TopicLayout(topics.trail, serial, _KEPT_FOREVER, kept=True),
+        TopicLayout(topics.ledger, serial, _CHANGELOG, must_keep_records=True),
+        TopicLayout(topics.trail, serial, _KEPT_FOREVER, must_keep_records=True),
         TopicLayout(topics.rejected, many, {"cleanup.policy": "delete", "max.message.bytes": str(8 * _MEGABYTE)}),
         TopicLayout(topics.status, many, _COMPACTED),
     ]
@@ -83,7 +83,7 @@ def layout(topics: Topics) -> list[TopicLayout]:
 
 def feed_layout(topics: Topics, source: str, partitions: int) -> TopicLayout:
     """Returns the layout of a live topic's changelog, which the feeds create."""
-    return TopicLayout(topics.feed_state(source), partitions, _CHANGELOG, kept=True)
+    return TopicLayout(topics.feed_state(source), partitions, _CHANGELOG, must_keep_records=True)
 
 
 def installation_exists(prefix: str, listed: Collection[str]) -> bool:
@@ -98,12 +98,13 @@ def prefixes_of(topic: str) -> list[str]:
     return [
         prefix
         for prefix in beginnings
-        if topic.startswith(Topics(prefix).feed_states()) or topic in {one.name for one in layout(Topics(prefix))}
+        if topic.startswith(Topics(prefix).feed_changelog_prefix())
+        or topic in {one.name for one in layout(Topics(prefix))}
     ]
 
 
-def shared_partitions(prefix: str, counts: Mapping[str, int]) -> int | None:
-    """Returns the most frequent number of partitions of topics like ``queries``; None without topics.
+def usual_partition_count(prefix: str, counts: Mapping[str, int]) -> int | None:
+    """Returns the number of partitions that most topics keyed by stream have; None without any.
 
     Of equally frequent numbers it is the smallest, because partitions can be added but not removed.
     """
@@ -124,7 +125,7 @@ def budget_group(settings: Settings) -> str:
     return f"{settings.prefix}-budget"
 
 
-def feed_groups(settings: Settings) -> str:
+def feed_group_prefix(settings: Settings) -> str:
     """Returns the prefix of the feeds' consumer groups, one per live topic."""
     return f"{settings.prefix}-feed-"
 
@@ -142,8 +143,8 @@ def alerts_group(settings: Settings, target: str = "") -> str:
 PARTITIONS, REPLICATION = "partitions", "replication"
 """Settings of a ``Difference`` that are not in a topic's configuration."""
 PARTITIONS_REMEDY = (
-    "partitions cannot be removed, and these topics must not be recreated: halt the streams (this needs only the topic of "
-    "requests) and continue under another prefix, or restore a backup (docs/operations.md, 'Topics that differ')"
+    "partitions cannot be removed, and these topics must not be recreated: halt the streams (possible even now, because it "
+    "needs only the topic of requests) and continue under another prefix, or restore a backup (docs/operations.md, 'Topics that differ')"
 )
 _HIDDEN_ERRORS = (TopicAuthorizationFailedError, ClusterAuthorizationFailedError)
 
@@ -154,18 +155,18 @@ class TopicsError(RuntimeError):
 
 @dataclass(frozen=True)
 class Difference:
-    """A wrong setting of a topic; ``losing`` if it lets Kafka delete records that must be kept."""
+    """A wrong setting of a topic; ``deletes_records`` if it lets Kafka delete records that must be kept."""
 
     topic: str
     setting: str
     wanted: str
     actual: str
-    losing: bool = False
+    deletes_records: bool = False
 
     @property
-    def serves(self) -> bool:
+    def is_tolerable(self) -> bool:
         """Whether services can work despite the difference."""
-        return not self.losing and self.setting not in {PARTITIONS, REPLICATION}
+        return not self.deletes_records and self.setting not in {PARTITIONS, REPLICATION}
 
 
 def partition_differences(wanted: Iterable[TopicLayout], counts: Mapping[str, int]) -> list[Difference]:
@@ -178,30 +179,31 @@ def partition_differences(wanted: Iterable[TopicLayout], counts: Mapping[str, in
 
 
 def configuration_differences(
-    one: TopicLayout, replicas: Sequence[int], actual: Mapping[str, str]
+    wanted: TopicLayout, replicas: Sequence[int], actual: Mapping[str, str]
 ) -> list[Difference]:
     """Returns the differences between a topic's configuration and its layout."""
-    lost = {different.setting for different in losses(one, actual)}
+    deleting = {different.setting for different in deleting_differences(wanted, actual)}
     return [
-        Difference(one.name, setting, value, actual.get(setting, ""), losing=setting in lost)
-        for setting, value in one.configuration_with(min(replicas)).items()
+        Difference(wanted.name, setting, value, actual.get(setting, ""), deletes_records=setting in deleting)
+        for setting, value in wanted.configuration_with(min(replicas)).items()
         if actual.get(setting) != value
     ]
 
 
-def losses(one: TopicLayout, actual: Mapping[str, str]) -> list[Difference]:
+def deleting_differences(wanted: TopicLayout, actual: Mapping[str, str]) -> list[Difference]:
     """Returns the wrong settings that let Kafka delete records that must be kept."""
-    if not one.kept:
+    if not wanted.must_keep_records:
         return []
     policies = {policy.strip() for policy in actual.get("cleanup.policy", "").split(",")}
-    if one.configuration["cleanup.policy"] == "compact":
-        losing = ["cleanup.policy"] if "delete" in policies else []
+    if wanted.configuration["cleanup.policy"] == "compact":
+        deleting = ["cleanup.policy"] if "delete" in policies else []
     else:
-        losing = ["cleanup.policy"] if "compact" in policies else []
+        deleting = ["cleanup.policy"] if "compact" in policies else []
         if "delete" in policies:
-            losing += [name for name in ("retention.ms", "retention.bytes") if actual.get(name) != "-1"]
+            deleting += [name for name in ("retention.ms", "retention.bytes") if actual.get(name) != "-1"]
     return [
-        Difference(one.name, name, one.configuration[name], actual.get(name, ""), losing=True) for name in losing
+        Difference(wanted.name, name, wanted.configuration[name], actual.get(name, ""), deletes_records=True)
+        for name in deleting
     ]
 
 

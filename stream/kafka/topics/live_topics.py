@@ -16,11 +16,11 @@ from stream.kafka.topics.layouts import (
     TopicsError,
     configuration,
     configurations,
+    deleting_differences,
     feed_layout,
     format_differences,
     installation_exists,
     layout,
-    losses,
     prefixes_of,
 )
 from stream.processing.topic_names import Topics
@@ -40,7 +40,7 @@ async def create_live_topic(settings: Settings, source: EventsSource, partitions
         TopicsError: the topic exists with writers' timestamps, or is hidden or cannot be created.
     """
     by_broker = source.clock == "broker"
-    wanted = TopicLayout(source.topic, partitions, stamped=by_broker)
+    wanted = TopicLayout(source.topic, partitions, has_broker_timestamps=by_broker)
     async with admin_client(settings) as admin:
         if not await describe_topics(admin, [source.topic]):
             raise TopicsError(
@@ -49,12 +49,12 @@ async def create_live_topic(settings: Settings, source: EventsSource, partitions
         found, is_new = await _ensure_topic(admin, settings, wanted)
         if not found:
             raise TopicsError(f"topic {source.topic} was made and is not there; see the broker's log")
-        [(setting, stamped)] = BROKER_TIMESTAMPS.items()
+        [(setting, expected)] = BROKER_TIMESTAMPS.items()
         actual = (await configuration(admin, source.topic)).get(setting)
-    if by_broker and actual != stamped:
+    if by_broker and actual != expected:
         raise TopicsError(
             f"topic {source.topic} exists with {setting}={actual}, but windows of source '{source.source}' close by the "
-            f"broker's stamps; set {stamped} with kafka-configs.sh before any event is written"
+            f"broker's stamps; set {expected} with kafka-configs.sh before any event is written"
         )
     return len(found), is_new
 
@@ -90,8 +90,8 @@ async def find_live_topic(settings: Settings, topics: Topics, source: str, topic
             f"topic {topic} has {wanted.partitions} partitions, and had {len(kept)} when its first stream began; "
             f"{other_source_remedy(source)}"
         )
-    if losing := losses(wanted, actual.get(wanted.name, {})):
-        raise TopicsError(f"Kafka deletes records that must be kept: {format_differences(losing)}")
+    if deleting := deleting_differences(wanted, actual.get(wanted.name, {})):
+        raise TopicsError(f"Kafka deletes records that must be kept: {format_differences(deleting)}")
     return wanted.partitions
 
 

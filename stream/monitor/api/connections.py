@@ -173,7 +173,7 @@ class HttpConnection(web.RequestHandler):
     ) -> web.StreamResponse:
         """Answer a malformed request or an uncaught error without quoting it."""
         del message
-        if status < 500 and self._errors.seconds_to_wait(self.address):
+        if status < 500 and self._errors.count_request(self.address):
             self.abort_connection()
             raise ConnectionResetError("too many malformed requests from this address")
         log.warning("malformed request", status=status, error=type(exc).__name__)

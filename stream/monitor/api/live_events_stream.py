@@ -28,7 +28,7 @@ from stream.monitor.api.problems import (
     refuse_repeated,
     too_many_error,
 )
-from stream.monitor.api.routes import VIEWS, Call, Route
+from stream.monitor.api.routes import VIEWS, ApiCall, Route
 from stream.monitor.api.tokens import Bearer
 
 MIN_INTERVAL_SECONDS = 1.0
@@ -225,7 +225,7 @@ class EventStreams:
             query = EventQuery.model_validate({"views": rest.pop("views", None)})
             for name in dict.fromkeys(query.views):
                 route = VIEWS[name]
-                own = {*route.names, *(route.query.model_fields if route.query else ())}
+                own = {*route.path_parameters, *(route.query.model_fields if route.query else ())}
                 call = _make_call(route, {name: text for name, text in rest.items() if name in own})
                 key = frozenset(one for one in rest.items() if one[0] in own)
                 wanted.append((name, key, partial(route.handle, self._monitor, call)))
@@ -239,13 +239,15 @@ class EventStreams:
         return wanted
 
 
-def _make_call(route: Route, given: dict[str, str]) -> Call:
+def _make_call(route: Route, given: dict[str, str]) -> ApiCall:
     """Return a Call of a view's route with the given parameters."""
-    for name in route.names:
+    for name in route.path_parameters:
         if name not in given:
             raise _parameter_error(name, "a requested view needs this parameter; give a name")
-    names = {name: given[name] for name in route.names}
-    return Call(names=names, query=None if route.query is None else route.query.model_validate(given))
+    names = {name: given[name] for name in route.path_parameters}
+    return ApiCall(
+        path_values=names, url_parameters=None if route.query is None else route.query.model_validate(given)
+    )
 
 
 def _parameter_error(field: str, message: str) -> ProblemError:

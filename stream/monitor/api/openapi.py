@@ -75,7 +75,7 @@ def _schemas() -> tuple[dict[Any, _Json], _Json]:
         ("problem", "serialization", TypeAdapter(Problem))
     ]
     for route in ROUTES:
-        uses.append(((route.method, route.path, "answer"), "serialization", TypeAdapter(route.answer)))
+        uses.append(((route.method, route.path, "answer"), "serialization", TypeAdapter(route.response_type)))
         if route.body is not None:
             uses.append(((route.method, route.path, "body"), "validation", route.body_adapter))
     schema_by_use, definitions = TypeAdapter.json_schemas(uses, ref_template=_TEMPLATE)
@@ -85,7 +85,8 @@ def _schemas() -> tuple[dict[Any, _Json], _Json]:
 
 def _operation(route: Route, schemas: dict[Any, _Json]) -> _Json:
     parameters = [
-        {"name": name, "in": "path", "required": True, "schema": {"type": "string"}} for name in route.names
+        {"name": name, "in": "path", "required": True, "schema": {"type": "string"}}
+        for name in route.path_parameters
     ]
     if route.query is not None:
         parameters += _parameters((route.query,))
@@ -114,7 +115,7 @@ def _codes(route: Route) -> set[str]:
     codes = set()
     if route.access is not None:
         codes |= {"400", "401", "429", "503"}
-    if route.names or route.access == "analyst" or route.path in {"/api/plan", "/api/curves"}:
+    if route.path_parameters or route.access == "analyst" or route.path in {"/api/plan", "/api/curves"}:
         codes |= {"404"}
     if route.body is not None:
         codes |= {"408", "409", "413", "415"}

@@ -97,12 +97,12 @@ _RANK_OF_ROLE: dict[AccessRole, int] = {"viewer": 0, "analyst": 1, "operator": 2
 
 
 @dataclass(frozen=True)
-class Call:
-    """A validated request."""
+class ApiCall:
+    """A validated HTTP request to one route."""
 
     bearer: Bearer | None = None
-    names: dict[str, str] = field(default_factory=dict)
-    query: Any = None
+    path_values: dict[str, str] = field(default_factory=dict)
+    url_parameters: Any = None
     body: Any = None
     is_disconnected: Callable[[], bool] = lambda: False
     """Returns True if the client has disconnected."""
@@ -111,7 +111,7 @@ class Call:
     def user(self) -> Bearer:
         """The user; LookupError on a route without a token."""
         if self.bearer is None:
-            raise LookupError("a route that takes no role has no name")
+            raise LookupError("this route needs no token, so the request has no user")
         return self.bearer
 
 
@@ -122,17 +122,17 @@ class Route:
     method: Literal["GET", "POST"]
     path: str
     summary: str
-    answer: Any
-    handle: Callable[[Monitor, Call], Any]
-    """Returns the answer or an awaitable of it; never an awaitable if ``view`` is set."""
+    response_type: Any
+    handle: Callable[[Monitor, ApiCall], Any]
+    """Returns the answer or an awaitable of it; never an awaitable if ``live_event`` is set."""
     access: AccessRole | None = "viewer"
     query: type[Parameters] | None = None
     body: Any = None
-    view: ViewName | None = None
+    live_event: ViewName | None = None
     """The event's name if the answer is also sent as a live event."""
 
     @cached_property
-    def names(self) -> list[str]:
+    def path_parameters(self) -> list[str]:
         """The parameters in the path."""
         return re.findall(r"{(\w+)}", self.path)
 
@@ -147,7 +147,7 @@ log = get_logger("monitor")
 ROUTES: list[Route] = []
 """All routes with a JSON answer."""
 
-_Handle = TypeVar("_Handle", bound=Callable[[Monitor, Call], Any])
+_Handle = TypeVar("_Handle", bound=Callable[[Monitor, ApiCall], Any])
 _Answer = TypeVar("_Answer")
 Halt = Annotated[HaltStream | HaltSource, Field(discriminator="kind"), ByKind()]
 
@@ -170,97 +170,97 @@ def _add_route(
 
 
 @_add_route("GET", "/healthz", "The process is alive", access=None)
-def _health(_: Monitor, __: Call) -> Health:
+def _health(_: Monitor, __: ApiCall) -> Health:
     return Health()
 
 
-@_add_route("GET", "/readyz", "The tables are up to date (503 until they are)", access=None)
-def _readiness(monitor: Monitor, _: Call) -> Readiness:
+@_add_route("GET", "/readyz", "The monitor has read all its topics (503 until it has)", access=None)
+def _readiness(monitor: Monitor, _: ApiCall) -> Readiness:
     return monitor.readiness()
 
 
 @_add_route("GET", "/api/session", "The token's name and role")
-def _session(monitor: Monitor, call: Call) -> Session:
+def _session(monitor: Monitor, call: ApiCall) -> Session:
     return Session.from_record(call.user, asks=monitor.asker is not None)
 
 
-@_add_route("GET", "/api/overview", "A summary of the installation", view="overview")
-def _overview(monitor: Monitor, _: Call) -> Overview:
+@_add_route("GET", "/api/overview", "A summary of the installation", live_event="overview")
+def _overview(monitor: Monitor, _: ApiCall) -> Overview:
     return monitor.overview()
 
 
-@_add_route("GET", "/api/sources", "Sources with their budgets", query=SourceQuery, view="sources")
-def _sources(monitor: Monitor, call: Call) -> SourcePage:
-    return list_sources(monitor.tables, call.query)
+@_add_route("GET", "/api/sources", "Sources with their budgets", query=SourceQuery, live_event="sources")
+def _sources(monitor: Monitor, call: ApiCall) -> SourcePage:
+    return list_sources(monitor.tables, call.url_parameters)
 
 
-@_add_route("GET", "/api/budgets/{source}", "A source's budget over time, with forecasts", view="budget")
-def _budget(monitor: Monitor, call: Call) -> BurnDown:
-    entry = _find_source(monitor, call.names["source"])
+@_add_route("GET", "/api/budgets/{source}", "A source's budget over time, with forecasts", live_event="budget")
+def _budget(monitor: Monitor, call: ApiCall) -> BurnDown:
+    entry = _find_source(monitor, call.path_values["source"])
     shown = views.budget_over_time(monitor.tables, entry, monitor.clock())
     return shown.model_copy(update={"feed": views.feed_of(monitor.tables, entry, monitor.workers.members)})
 
 
-@_add_route("GET", "/api/spending", "Spending by analyst", query=SpendingQuery, view="spending")
-def _spending(monitor: Monitor, call: Call) -> Spending:
-    return spending(monitor.tables, call.query)
+@_add_route("GET", "/api/spending", "Spending by analyst", query=SpendingQuery, live_event="spending")
+def _spending(monitor: Monitor, call: ApiCall) -> Spending:
+    return spending(monitor.tables, call.url_parameters)
 
 
-@_add_route("GET", "/api/populations", "Populations with their budgets", view="populations")
-def _populations(monitor: Monitor, _: Call) -> PopulationPage:
+@_add_route("GET", "/api/populations", "Populations with their budgets", live_event="populations")
+def _populations(monitor: Monitor, _: ApiCall) -> PopulationPage:
     return list_populations(monitor.tables)
 
 
 @_add_route(
-    "GET", "/api/populations/{population}", "A population with its sources and allotments", view="population"
+    "GET", "/api/populations/{population}", "A population with its sources and allotments", live_event="population"
 )
-def _population(monitor: Monitor, call: Call) -> PopulationDetail:
-    return population_detail(monitor.tables, call.names["population"], monitor.clock())
+def _population(monitor: Monitor, call: ApiCall) -> PopulationDetail:
+    return population_detail(monitor.tables, call.path_values["population"], monitor.clock())
 
 
-@_add_route("GET", "/api/allotments", "Allotments", query=AllotmentQuery, view="allotments")
-def _allotments(monitor: Monitor, call: Call) -> AllotmentPage:
-    return list_allotments(monitor.tables, call.query)
+@_add_route("GET", "/api/allotments", "Allotments", query=AllotmentQuery, live_event="allotments")
+def _allotments(monitor: Monitor, call: ApiCall) -> AllotmentPage:
+    return list_allotments(monitor.tables, call.url_parameters)
 
 
-@_add_route("GET", "/api/trail", "The audit trail: search, filter, page", query=TrailQuery, view="trail")
-def _trail(monitor: Monitor, call: Call) -> TrailPage:
-    return list_trail(monitor.tables.trail, call.query)
+@_add_route("GET", "/api/trail", "The audit trail: search, filter, page", query=TrailQuery, live_event="trail")
+def _trail(monitor: Monitor, call: ApiCall) -> TrailPage:
+    return list_trail(monitor.tables.trail, call.url_parameters)
 
 
-@_add_route("GET", "/api/streams", "Streams: search, filter, sort, page", query=StreamQuery, view="streams")
-def _streams(monitor: Monitor, call: Call) -> StreamPage:
-    return list_streams(monitor.tables, call.query, monitor.clock())
+@_add_route("GET", "/api/streams", "Streams: search, filter, sort, page", query=StreamQuery, live_event="streams")
+def _streams(monitor: Monitor, call: ApiCall) -> StreamPage:
+    return list_streams(monitor.tables, call.url_parameters, monitor.clock())
 
 
-@_add_route("GET", "/api/streams/{stream}", "A stream with its definition and timeline", view="stream")
-def _stream(monitor: Monitor, call: Call) -> StreamDetail:
-    entry = monitor.tables.streams.get(call.names["stream"])
+@_add_route("GET", "/api/streams/{stream}", "A stream with its definition and timeline", live_event="stream")
+def _stream(monitor: Monitor, call: ApiCall) -> StreamDetail:
+    entry = monitor.tables.streams.get(call.path_values["stream"])
     if entry is None or entry.grant is None:
-        raise unknown_name_error("stream", call.names["stream"])
-    return _or_upgrade_problem(lambda: views.stream_detail(monitor.tables, entry, monitor.clock()))
+        raise unknown_name_error("stream", call.path_values["stream"])
+    return _show_readable_definition(lambda: views.stream_detail(monitor.tables, entry, monitor.clock()))
 
 
-@_add_route("GET", "/api/rejected", "Refused events by reason", query=RejectedQuery, view="rejected")
-def _rejected(monitor: Monitor, call: Call) -> RejectedView:
-    return list_rejected(monitor.tables, call.query)
+@_add_route("GET", "/api/rejected", "Refused events by reason", query=RejectedQuery, live_event="rejected")
+def _rejected(monitor: Monitor, call: ApiCall) -> RejectedView:
+    return list_rejected(monitor.tables, call.url_parameters)
 
 
-@_add_route("GET", "/api/alerts", "Firing and latest alerts", query=AlertQuery, view="alerts")
-def _alerts(monitor: Monitor, call: Call) -> AlertsView:
-    return alerts_view(monitor.alerts, call.query, known=monitor.is_complete())
+@_add_route("GET", "/api/alerts", "Firing and latest alerts", query=AlertQuery, live_event="alerts")
+def _alerts(monitor: Monitor, call: ApiCall) -> AlertsView:
+    return alerts_view(monitor.alerts, call.url_parameters, known=monitor.is_complete())
 
 
-@_add_route("GET", "/api/workers", "Services, partitions, lag and restores", view="workers")
-def _workers(monitor: Monitor, _: Call) -> WorkersView:
+@_add_route("GET", "/api/workers", "Services, partitions, lag and restores", live_event="workers")
+def _workers(monitor: Monitor, _: ApiCall) -> WorkersView:
     return monitor.workers
 
 
-@_add_route("GET", "/api/sources/{source}", "A source with its budget and declaration")
-def _source(monitor: Monitor, call: Call) -> SourceDetail:
-    entry = _find_source(monitor, call.names["source"])
+@_add_route("GET", "/api/sources/{source}", "A source with its budget and full definition")
+def _source(monitor: Monitor, call: ApiCall) -> SourceDetail:
+    entry = _find_source(monitor, call.path_values["source"])
     registered = monitor.tables.sources.get(entry.record.source.period_of or "", entry)
-    return _or_upgrade_problem(
+    return _show_readable_definition(
         lambda: SourceDetail(
             row=views.source_row_with_periods(monitor.tables, entry),
             declaration=build_declaration(views.definition(monitor.tables, registered)),
@@ -268,8 +268,8 @@ def _source(monitor: Monitor, call: Call) -> SourceDetail:
     )
 
 
-@_add_route("POST", "/api/declarations", "The declaration of a planned source", body=Source)
-def _declaration(_: Monitor, call: Call) -> Declaration:
+@_add_route("POST", "/api/declarations", "The full definition of a source, before it is registered", body=Source)
+def _declaration(_: Monitor, call: ApiCall) -> Declaration:
     try:
         return build_declaration(call.body)
     except Refused as error:
@@ -277,9 +277,9 @@ def _declaration(_: Monitor, call: Call) -> Declaration:
 
 
 @_add_route("POST", "/api/curves", "The error curve of a planned stream", body=CurveRequest)
-async def _curve(monitor: Monitor, call: Call) -> Curve:
+async def _curve(monitor: Monitor, call: ApiCall) -> Curve:
     asked: CurveRequest = call.body
-    source = _or_upgrade_problem(
+    source = _show_readable_definition(
         lambda: views.definition(monitor.tables, _find_source(monitor, asked.stream.source))
     )
     async with monitor.planning_turns.turn(call.user.name, call.is_disconnected):
@@ -287,22 +287,22 @@ async def _curve(monitor: Monitor, call: Call) -> Curve:
 
 
 @_add_route("POST", "/api/questions", "Ask one question", access="analyst", body=Query)
-async def _question(monitor: Monitor, call: Call) -> QuestionAnswered:
+async def _question(monitor: Monitor, call: ApiCall) -> QuestionAnswered:
     with span("monitor asks", {}):
         return await question_routes.ask_question(monitor.tables, monitor.asker, call.body)
 
 
 @_add_route("POST", "/api/statements", "Ask a SELECT", access="analyst", body=Statement)
-async def _statement(monitor: Monitor, call: Call) -> StatementAnswered:
+async def _statement(monitor: Monitor, call: ApiCall) -> StatementAnswered:
     with span("monitor asks", {}):
         return await question_routes.ask_statement(monitor.tables, monitor.asker, call.body)
 
 
 @_add_route("POST", "/api/plan", "The error bound and cost of a planned stream", body=OpeningSpec)
-async def _plan(monitor: Monitor, call: Call) -> Plan:
+async def _plan(monitor: Monitor, call: ApiCall) -> Plan:
     spec: OpeningSpec = call.body
     entry = _find_source(monitor, spec.source)
-    source = _or_upgrade_problem(lambda: views.definition(monitor.tables, entry))
+    source = _show_readable_definition(lambda: views.definition(monitor.tables, entry))
     async with monitor.planning_turns.turn(call.user.name, call.is_disconnected):
         return await forms.plan_opening(spec, source, entry)
 
@@ -316,7 +316,7 @@ async def _plan(monitor: Monitor, call: Call) -> Plan:
 @_add_route("POST", "/api/halts", "Halt a stream or a source", access="operator", body=Halt)
 @_add_route("POST", "/api/refreshes", "Refresh a source", access="operator", body=RefreshSource)
 @_add_route("POST", "/api/closes", "Close a stream", access="analyst", body=CloseStream)
-async def _request(monitor: Monitor, call: Call) -> Receipt:
+async def _request(monitor: Monitor, call: ApiCall) -> Receipt:
     """Send a request to the budget service in the name of the user."""
     asked = _set_user(call.user, call.body, monitor.tables)
     try:
@@ -372,7 +372,8 @@ def _set_user(user: Bearer, request: Request, tables: MonitorTables) -> Request:
 def _require_allotments(tables: MonitorTables, source: str, user: Bearer) -> None:
     """Refuse if the budget has no allotments: the ledger would then let an analyst use all of it.
 
-    Allotments are never removed, so all in the tables still exist.
+    The monitor's copy of the ledger may be seconds old. Allotments are never removed, so those in it
+    still exist.
     """
     entry = tables.sources.get(source)
     if entry is None:
@@ -394,7 +395,7 @@ def _find_source(monitor: Monitor, name: str) -> SourceEntry:
     return entry
 
 
-def _or_upgrade_problem(show: Callable[[], _Answer]) -> _Answer:
+def _show_readable_definition(show: Callable[[], _Answer]) -> _Answer:
     """Return ``show()``; raise a 503 if a later version of Sotto wrote the definition."""
     try:
         return show()
@@ -402,5 +403,5 @@ def _or_upgrade_problem(show: Callable[[], _Answer]) -> _Answer:
         raise ProblemError(503, "unavailable", "this monitor is older than the definition; upgrade it") from None
 
 
-VIEWS: dict[ViewName, Route] = {route.view: route for route in ROUTES if route.view is not None}
+VIEWS: dict[ViewName, Route] = {route.live_event: route for route in ROUTES if route.live_event is not None}
 """The routes whose answers are sent as live events."""

@@ -25,7 +25,7 @@ from stream.monitor.api.models import ProblemCode, Readiness, View
 from stream.monitor.api.monitor_state import CONTENT_TYPE, Monitor, metrics_text
 from stream.monitor.api.openapi import document
 from stream.monitor.api.problems import GoneError, ProblemError, malformed_error, refuse_repeated, too_many_error
-from stream.monitor.api.routes import ROUTES, Call, Route, has_rights
+from stream.monitor.api.routes import ROUTES, ApiCall, Route, has_rights
 from stream.monitor.api.tokens import Bearer, TokenError, role_with_article
 from stream.version import SERVER_NAME
 
@@ -209,7 +209,7 @@ def _make_guard(monitor: Monitor) -> Any:
         except TokenError:
             bearer, unreadable = None, True
         # Requests without a valid token share one rate limit per address, so that guessing is slow.
-        if wait := limiter.seconds_to_wait((bearer and bearer.name, request.remote)):
+        if wait := limiter.count_request((bearer and bearer.name, request.remote)):
             raise too_many_error(
                 f"at most {settings.monitor_requests_per_second:g} requests a second; wait {wait:g} s",
                 max(1, round(wait)),
@@ -249,7 +249,7 @@ def _make_handler(monitor: Monitor, route: Route) -> Handler:
         query = None if route.query is None else parse_parameters(request, route.query)
         body = await _read_body(request, route) if route.body is not None else None
         is_disconnected = _disconnection_check(request)
-        call = Call(bearer, dict(request.match_info), query, body, is_disconnected)
+        call = ApiCall(bearer, dict(request.match_info), query, body, is_disconnected)
         if bearer is not None and route.method == "GET":
             async with monitor.view_turns.turn(bearer.name, is_disconnected):
                 answer = route.handle(monitor, call)

@@ -40,15 +40,16 @@ from stream.settings import Settings
 BUFFERED_RECORDS = 1000
 """Most records that Faust reads ahead per topic."""
 POLL_SECONDS = 0.25
-ASSIGNMENT_SECONDS = 0.05
+ASSIGNMENT_POLL_SECONDS = 0.05
 
 log = get_logger("monitor")
 
 
-class _CommittedThread(driver.AIOKafkaConsumerThread):
+class _GrouplessThread(driver.AIOKafkaConsumerThread):
     """Reads the committed records of all partitions, in no consumer group.
 
-    Faust has no setting for either. It expects a group's calls when partitions are assigned.
+    Faust has no setting for either. It waits for the calls with which a group assigns partitions, so
+    this class makes these calls itself.
     """
 
     _assigning: asyncio.Task[None] | None = None
@@ -63,7 +64,7 @@ class _CommittedThread(driver.AIOKafkaConsumerThread):
         """Subscribe to topics, and tell Faust once all their partitions are assigned."""
         wanted = set(topics)
         await super().subscribe(wanted)
-        # Faust subscribes before it can take an assignment, so it must not wait for it here.
+        # Faust cannot handle an assignment before this call returns, so a task waits for it.
         await self.call_thread(self._begin_assigning, wanted)
 
     async def seek_to_committed(self) -> Mapping[TP, int]:
@@ -82,19 +83,19 @@ class _CommittedThread(driver.AIOKafkaConsumerThread):
     async def _assign(self, topics: set[str]) -> None:
         consumer = self._ensure_consumer()
         while topics - {one.topic for one in consumer.assignment()}:  # noqa: ASYNC110  (aiokafka has no event for it)
-            await asyncio.sleep(ASSIGNMENT_SECONDS)
+            await asyncio.sleep(ASSIGNMENT_POLL_SECONDS)
         self.app.on_rebalance_start()
         await self.on_partitions_revoked(set())
         await self.on_partitions_assigned({TP(one.topic, one.partition) for one in consumer.assignment()})
 
 
-class _CommittedConsumer(driver.Consumer):
+class _GrouplessConsumer(driver.Consumer):
     def _new_consumer_thread(self) -> driver.AIOKafkaConsumerThread:
-        return _CommittedThread(self, loop=self.loop, beacon=self.beacon)
+        return _GrouplessThread(self, loop=self.loop, beacon=self.beacon)
 
 
-class _CommittedTransport(driver.Transport):
-    Consumer = _CommittedConsumer
+class _GrouplessTransport(driver.Transport):
+    Consumer = _GrouplessConsumer
 
 
 class _WebWithoutPages(Web):
@@ -112,7 +113,7 @@ class _WebWithoutPages(Web):
 
 class _App(faust.App):
     def _new_transport(self) -> driver.Transport:
-        return _CommittedTransport(self.conf.broker_consumer, self)
+        return _GrouplessTransport(self.conf.broker_consumer, self)
 
     def _new_web(self) -> Web:
         return _WebWithoutPages(self)
@@ -174,7 +175,7 @@ class TopicReader:
         await self.app.stop()
         self._folder.cleanup()
 
-    async def ended(self) -> None:
+    async def wait_until_ended(self) -> None:
         """Return when the app has stopped after an error."""
         await self.app.wait_until_stopped()
 
@@ -196,12 +197,13 @@ class TopicReader:
         while True:
             # ``left`` may stay above 0: the last offset may be a transaction marker, which is no record.
             left = sum(
-                max(end - self._tables.position(source.topic, source.partition), 0) for source, end in ends.items()
+                max(end - self._tables.position(topic_partition.topic, topic_partition.partition), 0)
+                for topic_partition, end in ends.items()
             )
             # The consumer's positions include buffered records, so wait until the agents read no more.
             if self._tables.records == records and await self._has_fetched(ends):
                 self.unread_offsets = 0
-                log.info("tables are up to date", records=records)
+                log.info("all topics are read", records=records)
                 return
             self.unread_offsets = max(left, 1)
             records = self._tables.records
@@ -218,8 +220,8 @@ class TopicReader:
     async def _has_fetched(self, ends: dict[TopicPartition, int]) -> bool:
         """Return True if the positions of Faust's consumer are at or after all ends."""
         consumer = self.app.consumer
-        for source, end in ends.items():
-            faust_partition = TP(source.topic, source.partition)
+        for topic_partition, end in ends.items():
+            faust_partition = TP(topic_partition.topic, topic_partition.partition)
             position = (
                 await consumer.position(faust_partition) if faust_partition in consumer.assignment() else None
             )
@@ -280,7 +282,9 @@ class AlertReader:
             try:
                 await self._read()
             except TopicAuthorizationFailedError:
-                log.error("may not read answers, so no alerts are shown; see 'sotto topics acl --role monitor'")  # noqa: TRY400
+                log.error(  # noqa: TRY400
+                    "no permission to read answers, so no alerts are shown; see 'sotto topics acl --role monitor'"
+                )
             except (KafkaError, OSError, TimeoutError) as error:
                 log.warning("reading answers restarts", error=type(error).__name__)
             await asyncio.sleep(_RETRY_SECONDS)
@@ -304,7 +308,10 @@ class AlertReader:
                         self._alerts.mark_changed()
 
     async def _seek_to_first(self, consumer: Any) -> dict[TopicPartition, int]:
-        """Seek to the first unread answers, at first within the look-back; return the end offsets."""
+        """Seek to the first unread answers and return the end offsets.
+
+        At the start, these are the oldest answers within the look-back.
+        """
         ends: dict[TopicPartition, int] = await consumer.end_offsets(self._partitions)
         since = round((time.time() - LOOK_BACK_SECONDS) * 1000)
         offsets = await consumer.offsets_for_times(dict.fromkeys(self._partitions, since))

@@ -12,7 +12,7 @@ from aiokafka import TopicPartition
 from aiokafka.errors import ConsumerStoppedError, KafkaConnectionError, KafkaError, MessageSizeTooLargeError
 
 from sotto import AsyncClient, Invalid, Query, SottoError, Unreachable
-from stream.client.answer_reader import MAX_SEARCHED
+from stream.client.answer_reader import MAX_SEARCHED_STRINGS
 from stream.client.kafka_connection import Connection
 from stream.processing.protocol import Record
 
@@ -234,15 +234,15 @@ async def test_batches_are_searched_for_awaited_ids_or_streams(answers: Answers)
     async def searched(*identifiers: str) -> list[bytes] | None:
         asked.extend(asyncio.create_task(client.ask("ward", value=1.0, id=one)) for one in identifiers)
         await asyncio.sleep(0.05)
-        assert client._listener._searched_bytes(own + 1) == []
-        found = client._listener._searched_bytes(own)
+        assert client._listener._strings_to_search(own + 1) == []
+        found = client._listener._strings_to_search(own)
         return None if found is None else sorted(found)
 
     assert await searched("first", "second") == [b"first", b"second"]
     assert await searched("ärztin") == [b"ward"]
     answers.add("ärztin")
     assert await searched() == [b"first", b"second"]
-    assert await searched(*map("id-{}".format, range(MAX_SEARCHED))) == [b"ward"]
+    assert await searched(*map("id-{}".format, range(MAX_SEARCHED_STRINGS))) == [b"ward"]
     for one in asked:
         one.cancel()
     await asyncio.gather(*asked, return_exceptions=True)

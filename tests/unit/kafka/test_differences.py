@@ -6,12 +6,12 @@ import pytest
 
 from stream.kafka.topics.layouts import (
     Difference,
+    deleting_differences,
     feed_layout,
     format_differences,
     layout,
-    losses,
     partition_differences,
-    shared_partitions,
+    usual_partition_count,
 )
 from stream.processing.topic_names import Topics
 
@@ -21,20 +21,20 @@ COMPACTED = ("control", "state", "merges", "ledger")
 
 
 def test_the_topics_that_must_be_kept_are_the_ledger_its_trail_and_what_services_go_on_from() -> None:
-    assert {name for name, one in LAYOUT.items() if one.kept} == {*COMPACTED, "trail"}
-    assert feed_layout(TOPICS, "visits", 2).kept
+    assert {name for name, one in LAYOUT.items() if one.must_keep_records} == {*COMPACTED, "trail"}
+    assert feed_layout(TOPICS, "visits", 2).must_keep_records
 
 
 @pytest.mark.parametrize("name", LAYOUT)
 def test_no_topic_that_is_as_it_should_be_loses_anything(name: str) -> None:
-    assert losses(LAYOUT[name], LAYOUT[name].configuration_with(3)) == []
+    assert deleting_differences(LAYOUT[name], LAYOUT[name].configuration_with(3)) == []
 
 
 @pytest.mark.parametrize("name", COMPACTED)
 @pytest.mark.parametrize("policy", ["delete", "compact,delete", "delete, compact"])
 def test_a_compacted_topic_from_which_old_records_are_deleted_loses_them(name: str, policy: str) -> None:
-    lost = losses(LAYOUT[name], {**LAYOUT[name].configuration, "cleanup.policy": policy})
-    assert lost == [Difference(f"q.{name}", "cleanup.policy", "compact", policy, losing=True)]
+    lost = deleting_differences(LAYOUT[name], {**LAYOUT[name].configuration, "cleanup.policy": policy})
+    assert lost == [Difference(f"q.{name}", "cleanup.policy", "compact", policy, deletes_records=True)]
 
 
 @pytest.mark.parametrize(
@@ -43,21 +43,21 @@ def test_a_compacted_topic_from_which_old_records_are_deleted_loses_them(name: s
 )
 def test_a_trail_that_is_not_kept_for_ever_loses_its_beginning(setting: str, value: str) -> None:
     trail = LAYOUT["trail"]
-    lost = losses(trail, {**trail.configuration, setting: value})
-    assert lost == [Difference("q.trail", setting, trail.configuration[setting], value, losing=True)]
+    lost = deleting_differences(trail, {**trail.configuration, setting: value})
+    assert lost == [Difference("q.trail", setting, trail.configuration[setting], value, deletes_records=True)]
 
 
 def test_what_may_expire_is_no_loss_whatever_it_is_set_to() -> None:
     for name in LAYOUT.keys() - {*COMPACTED, "trail"}:
-        assert losses(LAYOUT[name], {"cleanup.policy": "delete", "retention.ms": "1"}) == []
+        assert deleting_differences(LAYOUT[name], {"cleanup.policy": "delete", "retention.ms": "1"}) == []
 
 
 def test_the_partitions_of_most_topics_are_the_ones_that_the_others_should_have() -> None:
     counts = {name: one.partitions for name, one in ((one.name, one) for one in layout(TOPICS))}
-    assert shared_partitions("q", {**counts, "q.merges": 3}) == 2
-    assert shared_partitions("q", {**counts, "q.queries": 3}) == 2
-    assert shared_partitions("q", {"q.queries": 3, "q.state": 2, "q.ledger": 1, "q.trail": 1}) == 2
-    assert shared_partitions("q", {"q.ledger": 1}) is None
+    assert usual_partition_count("q", {**counts, "q.merges": 3}) == 2
+    assert usual_partition_count("q", {**counts, "q.queries": 3}) == 2
+    assert usual_partition_count("q", {"q.queries": 3, "q.state": 2, "q.ledger": 1, "q.trail": 1}) == 2
+    assert usual_partition_count("q", {"q.ledger": 1}) is None
 
 
 def test_every_topic_with_other_partitions_is_named_with_its_numbers() -> None:

@@ -38,7 +38,7 @@ def gathering(patience: float = PATIENCE) -> tuple[OutputBuffer, GroupOffsets]:
 def test_what_only_the_changelog_has_waits_and_is_committed_in_time_the_latest_of_each_key() -> None:
     made, offsets = gathering()
     assert made.seconds_left(0.0) is None
-    offsets.reach(INPUT, 5)
+    offsets.note_answered(INPUT, 5)
     assert (
         made.add_and_take_due(
             outputs(("counts", b"piece", b"1"), ("counts", b"@progress", b"5")), 10.0, idle=False
@@ -46,9 +46,9 @@ def test_what_only_the_changelog_has_waits_and_is_committed_in_time_the_latest_o
         is None
     )
     assert made.seconds_left(10.06) is not None
-    offsets.reach(INPUT, 9)
+    offsets.note_answered(INPUT, 9)
     assert made.add_and_take_due(outputs(("counts", b"@progress", b"9")), 10.06, idle=False) is None
-    offsets.reach(INPUT, 12)
+    offsets.note_answered(INPUT, 12)
     found = made.add_and_take_due(outputs(("counts", b"@progress", b"12")), 10.11, idle=False)
     assert written(found) == [("counts", b"piece", b"1"), ("counts", b"@progress", b"12")]
     assert found is not None
@@ -67,7 +67,7 @@ def test_what_others_read_is_committed_at_once_with_all_that_came_before_it() ->
 
 def test_offsets_are_never_committed_ahead_of_what_waits() -> None:
     made, offsets = gathering()
-    offsets.reach(INPUT, 5)
+    offsets.note_answered(INPUT, 5)
     assert made.add_and_take_due(outputs(("counts", b"@progress", b"5")), 0.0, idle=False) is None
     found = made.add_and_take_due(Outputs(), 0.01, idle=True)
     assert written(found) == [("counts", b"@progress", b"5")]

@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 
 from stream.engine import partition_input
 from stream.engine.partition_input import (
-    BUSY_OFFSETS_SECONDS,
-    OFFSETS_SECONDS,
+    AWAITED_OFFSET_COMMIT_SECONDS,
+    OFFSET_COMMIT_SECONDS,
     Extent,
     GroupOffsets,
     StateLostError,
@@ -101,39 +101,39 @@ def test_what_was_deleted_before_it_was_read_is_told(
     log = Mock()
     monkeypatch.setattr(partition_input, "log", log)
     assert following(reached, beginning=beginning, committed=reached) == max(reached, beginning)
-    assert Extent(SOURCE, beginning, 50, reached).gone(reached) == (gone or 0)
+    assert Extent(SOURCE, beginning, 50, reached).max_deleted_unread(reached) == (gone or 0)
     told = [(one.args, one.kwargs["at_most"]) for one in log.error.mock_calls]
-    assert told == ([] if gone is None else [(("input gone unread",), gone)])
+    assert told == ([] if gone is None else [(("input deleted unread",), gone)])
 
 
 def test_offsets_go_into_few_transactions() -> None:
     offsets = GroupOffsets()
-    times = [number * OFFSETS_SECONDS / 10 for number in range(101)]
+    times = [number * OFFSET_COMMIT_SECONDS / 10 for number in range(101)]
     committed: list[int] = []
     for reached, now in enumerate(times):
-        offsets.reach(SOURCE, reached)
+        offsets.note_answered(SOURCE, reached)
         committed += offsets.take_due(now).values()
-    assert len(committed) <= 1 + times[-1] / OFFSETS_SECONDS
+    assert len(committed) <= 1 + times[-1] / OFFSET_COMMIT_SECONDS
     assert committed == sorted(committed)
 
 
 def test_the_last_offset_reached_is_due_in_the_end_and_only_once() -> None:
     offsets = GroupOffsets()
-    offsets.reach(SOURCE, 1)
+    offsets.note_answered(SOURCE, 1)
     assert offsets.take_due(0.0) == {SOURCE: 1}
-    offsets.reach(SOURCE, 2)
-    offsets.reach(SOURCE, 3)
+    offsets.note_answered(SOURCE, 2)
+    offsets.note_answered(SOURCE, 3)
     assert offsets.take_due(0.0) == {}
-    assert offsets.take_due(OFFSETS_SECONDS) == {SOURCE: 3}
-    assert offsets.take_due(9 * OFFSETS_SECONDS) == {}
+    assert offsets.take_due(OFFSET_COMMIT_SECONDS) == {SOURCE: 3}
+    assert offsets.take_due(9 * OFFSET_COMMIT_SECONDS) == {}
 
 
 def test_what_others_wait_for_is_seldom_held_up_by_offsets() -> None:
     offsets = GroupOffsets()
-    offsets.reach(SOURCE, 1)
+    offsets.note_answered(SOURCE, 1)
     assert offsets.take_due(0.0, waited_for=True) == {SOURCE: 1}
-    offsets.reach(SOURCE, 2)
-    assert offsets.take_due(0.9 * BUSY_OFFSETS_SECONDS, waited_for=True) == {}
-    assert offsets.take_due(0.9 * BUSY_OFFSETS_SECONDS) == {SOURCE: 2}
-    offsets.reach(SOURCE, 3)
-    assert offsets.take_due(2.0 * BUSY_OFFSETS_SECONDS, waited_for=True) == {SOURCE: 3}
+    offsets.note_answered(SOURCE, 2)
+    assert offsets.take_due(0.9 * AWAITED_OFFSET_COMMIT_SECONDS, waited_for=True) == {}
+    assert offsets.take_due(0.9 * AWAITED_OFFSET_COMMIT_SECONDS) == {SOURCE: 2}
+    offsets.note_answered(SOURCE, 3)
+    assert offsets.take_due(2.0 * AWAITED_OFFSET_COMMIT_SECONDS, waited_for=True) == {SOURCE: 3}

@@ -92,7 +92,7 @@ def test_what_is_taken_is_what_the_client_gives(fetched: tuple[bytes, int], most
             found += told(taken)
             positions.append(ours.next_fetch_offset)
             assert positions[-1] > taken[-1].offset
-        assert ours.is_over
+        assert ours.is_empty
     assert found == told(expected)
     assert ours.next_fetch_offset == theirs.next_fetch_offset
     assert positions == sorted(positions)
@@ -128,7 +128,7 @@ def test_what_was_fetched_is_given_up_once_it_is_taken(headers: list[Any]) -> No
     with use_kernel(kernel()), no_garbage():
         ours = fetch(column_reader.ColumnRecords, placed(built_of(events, "none"), 0), 0)
         assert len(ours.take(9)) == 5
-        assert ours.is_over
+        assert ours.is_empty
         gone = weakref.ref(ours)
         del ours
         assert gone() is None

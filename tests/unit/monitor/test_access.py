@@ -104,7 +104,7 @@ async def test_both_tokens_may_look_and_each_is_told_its_role() -> None:
             for route in ROUTES:
                 if route.method == "GET":
                     answer = await get(client, place(route.path), token)
-                    assert route.answer.model_validate(answer)
+                    assert route.response_type.model_validate(answer)
 
 
 @pytest.mark.parametrize("path", BODIES)

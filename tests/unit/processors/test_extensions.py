@@ -354,11 +354,11 @@ def test_digests_show_the_new_count_at_once() -> None:
 def test_answers_that_are_given_once_more_need_the_state_of_extended_streams() -> None:
     driver = installation(spec("s"), spec("t"))
     [worker] = driver._workers
-    assert worker.repeatable
+    assert worker.answers_are_repeatable
     driver.extend("feed", "s", 1.0)
-    assert not worker.repeatable
+    assert not worker.answers_are_repeatable
     driver.close("feed", "s")
-    assert worker.repeatable
+    assert worker.answers_are_repeatable
 
 
 def test_extensions_add_up() -> None:

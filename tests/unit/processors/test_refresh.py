@@ -188,7 +188,7 @@ def test_what_was_told_before_a_refresh_takes_nothing_back() -> None:
     processor.restore([one for one in (*new, *old) if one.partition == place])
     processor.restored()
     assert processor.streams.terms_at(processor.streams.slots["laplace"]).version == 2
-    assert not processor.repeatable
+    assert not processor.answers_are_repeatable
 
 
 def test_a_worker_whose_file_is_still_the_old_one_does_not_answer() -> None:

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from stream.privacy.noise import NoiseKey
 from stream.processing.protocol import Record, TableMissedError
 from stream.tables import TableStore
-from stream.worker import QueryProcessor, control_records
+from stream.worker import QueryProcessor, stream_control
 from tests.builders import KEY, OTHER_KEY, installation, source
 from tests.chaos.load import ROWS
 from tests.chaos.replay import differences
@@ -44,8 +44,8 @@ def restored(*logs: Sequence[Record]) -> QueryProcessor:
 def taken_in_every(count: int) -> Iterator[None]:
     """Restores that take in what they have collected as soon as it is so much."""
     with (
-        patch.object(control_records, "MAX_COLLECTED_DEFINITIONS", count),
-        patch.object(control_records, "MAX_COLLECTED_CHECKPOINTS", count),
+        patch.object(stream_control, "MAX_COLLECTED_DEFINITIONS", count),
+        patch.object(stream_control, "MAX_COLLECTED_CHECKPOINTS", count),
     ):
         yield
 

@@ -7,13 +7,13 @@ import pytest
 from stream.kafka.topics.layouts import (
     alerts_group,
     budget_group,
-    feed_groups,
+    feed_group_prefix,
     installation_exists,
     layout,
     prefixes_of,
     worker_group,
 )
-from stream.processing.topic_names import Topics, outer_prefixes
+from stream.processing.topic_names import Topics, conflicting_prefixes
 from stream.settings import Settings
 
 
@@ -36,7 +36,7 @@ from stream.settings import Settings
 )
 def test_outer_prefixes_are_those_that_could_share_names(prefix: str, outer: list[str]) -> None:
     """The word behind which live sources, or targets of alerts, give names ends the prefix of the other installation."""
-    assert outer_prefixes(prefix) == outer
+    assert conflicting_prefixes(prefix) == outer
 
 
 @pytest.mark.parametrize("name", ["ledger", "queries", "west.trail", "feed.visits", "west.feed.visits"])
@@ -45,7 +45,7 @@ def test_outer_prefixes_find_every_shared_changelog(name: str) -> None:
     changelog = Topics("sotto").feed_state(name)
     others = set(prefixes_of(changelog)) - {"sotto"}
     assert others
-    assert all("sotto" in outer_prefixes(other) for other in others)
+    assert all("sotto" in conflicting_prefixes(other) for other in others)
 
 
 def test_outer_prefixes_find_every_shared_group() -> None:
@@ -53,8 +53,8 @@ def test_outer_prefixes_find_every_shared_group() -> None:
     outer = Settings(prefix="sotto")
     feeds, alerts = (Settings(prefix=f"sotto-{word}") for word in ("feed", "alerts"))
     for inner in (feeds, alerts):
-        assert outer_prefixes(inner.prefix) == ["sotto"]
-    assert worker_group(feeds) == f"{feed_groups(outer)}workers"
+        assert conflicting_prefixes(inner.prefix) == ["sotto"]
+    assert worker_group(feeds) == f"{feed_group_prefix(outer)}workers"
     assert budget_group(alerts) == alerts_group(outer, "budget")
 
 

@@ -132,7 +132,9 @@ def test_names_may_be_qualified_by_the_table_or_its_alias() -> None:
 )
 @pytest.mark.parametrize("rest", ["", ";", " WHERE age > 3", " AS t", " LIMIT 1"])
 def test_a_name_with_signs_stands_in_double_quotes_and_is_never_taken_for_another(name: str, rest: str) -> None:
-    with pytest.raises(StatementError, match=f'in double quotes if it has signs.*: FROM "{re.escape(name)}"$'):
+    with pytest.raises(
+        StatementError, match=f'in double quotes if it has special characters.*: FROM "{re.escape(name)}"$'
+    ):
         parse_statement(f"SELECT COUNT(*) FROM {name}{rest}")  # noqa: S608
     assert parse_statement(f'SELECT COUNT(*) FROM "{name}"{rest}').table == name  # noqa: S608
 

@@ -41,10 +41,10 @@ from stream.worker.stream_definitions import DefinitionReader, StreamDefinition
 
 
 class StreamControl:
-    """Hosts and ends streams as control events say, and keeps the tables in use in memory.
+    """Adds and ends a partition's streams as control events say, and keeps their tables in memory.
 
-    ``runs_in_thread`` is true if any stream reads a table or is no sparse vector: a question to it may take
-    up to a second.
+    ``runs_in_thread`` tells the engine to answer in a thread. It becomes true with the first stream
+    that reads a table or is no sparse vector: one question to such a stream may take a second.
     """
 
     def __init__(
@@ -61,11 +61,11 @@ class StreamControl:
         self._reader = DefinitionReader(streams.terms_table)
         self._pending_ends: dict[int, StreamDefinition] = {}
         self._tables_in_use: dict[int, PrivateTable] = {}
-        self._unclaimed_checkpoints: Mapping[str, str] = {}
+        self._checkpoints_without_definition: Mapping[str, str] = {}
 
-    def set_unclaimed_checkpoints(self, unclaimed: Mapping[str, str]) -> None:
-        """Set the checkpoints without a definition that a restore found: incarnations by stream."""
-        self._unclaimed_checkpoints = unclaimed
+    def set_checkpoints_without_definition(self, checkpoints: Mapping[str, str]) -> None:
+        """Set the incarnation, by stream, of each restored checkpoint without a control event."""
+        self._checkpoints_without_definition = checkpoints
 
     def apply_events(self, records: Sequence[RecordLike]) -> list[int]:
         """Apply control events in order and return the slots of their streams.
@@ -85,7 +85,7 @@ class StreamControl:
             if definition is not None:
                 readable.append(definition)
                 continue
-            slots += self._host_streams(readable)
+            slots += self._add_streams(readable)
             readable = []
             # A later release of Sotto wrote this event, perhaps to halt the stream: it must not answer.
             name = _name_of(record)
@@ -93,7 +93,7 @@ class StreamControl:
                 self._streams.life.refuse(known, CONTROL_UNREAD)
             elif not self._streams.retired.has(name):
                 self._streams.unreadable_streams.add(name)
-        return slots + self._host_streams(readable)
+        return slots + self._add_streams(readable)
 
     def drop_retired(self, slots: Iterable[int], *, restoring: bool = False) -> list[int]:
         """Drop the retired streams among those of some slots, and return the other slots.
@@ -134,16 +134,19 @@ class StreamControl:
         self._streams.unreadable_streams.difference_update(names)
         return [slot for name in names if (slot := self._streams.slots.get(name)) is not None]
 
-    def _host_streams(self, definitions: Sequence[StreamDefinition]) -> list[int]:
-        """Host streams; TableMissedError if the restore did not apply the checkpoint of one.
+    def _add_streams(self, definitions: Sequence[StreamDefinition]) -> list[int]:
+        """Add streams; TableMissedError if the restore could not apply the checkpoint of one.
 
-        If a stream's latest definition came after the end of the restore, compaction may have removed
-        the earlier ones, so that the restore had a checkpoint but no definition. With new figures
-        the stream would answer beyond its cutoff.
+        Suppose that a stream's newest control event was written after the restore had read the
+        topic, and that compaction had removed the older ones. Then the restore saw a checkpoint but
+        no control event. If the stream started again from zero, it would answer beyond its cutoff;
+        the error causes another restore.
         """
-        if self._unclaimed_checkpoints and (
+        if self._checkpoints_without_definition and (
             missed := [
-                one for one in definitions if self._unclaimed_checkpoints.get(one.stream) == one.incarnation
+                one
+                for one in definitions
+                if self._checkpoints_without_definition.get(one.stream) == one.incarnation
             ]
         ):
             raise TableMissedError(
@@ -168,8 +171,8 @@ class StreamControl:
         return definition.incarnation == streams.incarnations[slot] and definition.rank >= known
 
     @property
-    def repeatable(self) -> bool:
-        """Whether the same control events and queries would give the same answers again.
+    def answers_are_repeatable(self) -> bool:
+        """Whether restored streams would give the same answers to the same queries again.
 
         The log does not record between which questions a stream was extended or its table
         refreshed. So a question that was answered ``halted`` before an extension could now get a
@@ -179,8 +182,11 @@ class StreamControl:
         changed = streams.extensions.keys() | streams.noise.refreshed_slots
         return not any(state[slot] == OPEN for slot in changed - self._pending_ends.keys())
 
-    def refuse_unfit_streams(self, slots: npt.NDArray[np.intp]) -> None:
-        """Refuse streams whose noise key or table this worker lacks, and models."""
+    def refuse_unanswerable_streams(self, slots: npt.NDArray[np.intp]) -> None:
+        """Refuse streams whose noise key or table this worker lacks, and streams that are models.
+
+        Nobody asks a model: each period has a stream of its own.
+        """
         streams = self._streams
         missing_keys = streams.noise.missing_keys
         for slot in missing_keys.keys() & set(slots.tolist() if missing_keys else ()):
@@ -265,10 +271,10 @@ _decode_progress: Any = msgspec.json.Decoder(struct(Progress)).decode
 
 
 class WorkerRestore:
-    """Collects records, and restores streams' definitions, checkpoints and updates.
+    """Restores a partition's streams from their control events and the worker's changelog.
 
-    ``progress`` is the changelog's progress record, or None, and ``topic_ids`` come from its
-    headers.
+    The changelog has checkpoints of totals, and the updates of estimates. ``progress`` is its
+    progress record, or None, and ``topic_ids`` come from the headers of that record.
     """
 
     def __init__(self, control_topic: str, control: StreamControl, streams: HostedStreams) -> None:
@@ -279,7 +285,7 @@ class WorkerRestore:
         self._streams = streams
         self._definitions: dict[bytes, RecordLike] = {}
         self._checkpoints: dict[bytes, RecordLike] = {}
-        self._unmatched_checkpoints: dict[bytes, RecordLike] = {}
+        self._checkpoints_without_definition: dict[bytes, RecordLike] = {}
         self._updates = UpdateLog()
 
     def collect(self, records: Iterable[RecordLike]) -> None:
@@ -296,20 +302,20 @@ class WorkerRestore:
             self._apply_checkpoints()
 
     def end(self, families: Families) -> None:
-        """Apply the remaining records, refuse unfit streams, and give updates to the families.
+        """Apply the other records, refuse unanswerable streams, and restore updates of estimates.
 
         Records of retired streams are marked for deletion: a worker may have stopped before that.
         """
         self._apply_definitions()
-        self._checkpoints = {**self._unmatched_checkpoints, **self._checkpoints}
+        self._checkpoints = {**self._checkpoints_without_definition, **self._checkpoints}
         self._apply_checkpoints()
         retired, stale_keys = self._streams.retired, self._control.stale_keys
         if retired:
             self._control.drop_retired(self._streams.hosted_slots().tolist(), restoring=True)
-            stale_keys |= dict.fromkeys(key for key in self._unmatched_checkpoints if retired.has(key.decode()))
+            stale_keys |= dict.fromkeys(key for key in self._checkpoints_without_definition if retired.has(key.decode()))
             stale_keys |= dict.fromkeys(self._updates.keys_of(retired.has))
-        early, self._unmatched_checkpoints = self._unmatched_checkpoints, {}
-        self._control.set_unclaimed_checkpoints(
+        early, self._checkpoints_without_definition = self._checkpoints_without_definition, {}
+        self._control.set_checkpoints_without_definition(
             {
                 key.decode(): decode_changelog_record(record, _decode_checkpoint).incarnation
                 for key, record in early.items()
@@ -318,7 +324,7 @@ class WorkerRestore:
         )
         reasons = self._streams.life.reasons
         ended = dict(reasons)
-        self._control.refuse_unfit_streams(self._streams.hosted_slots())
+        self._control.refuse_unanswerable_streams(self._streams.hosted_slots())
         reasons |= ended
         updates, self._updates = self._updates, UpdateLog()
         self._restore_updates(families, updates)
@@ -347,15 +353,15 @@ class WorkerRestore:
             checkpoint = decode_changelog_record(record, _decode_checkpoint)
             slot = slots.get(key.decode())
             if slot is None or incarnations[slot] != checkpoint.incarnation:
-                self._unmatched_checkpoints[key] = record
+                self._checkpoints_without_definition[key] = record
             else:
                 found.append((slot, checkpoint, record.timestamp))
-                self._unmatched_checkpoints.pop(key, None)
+                self._checkpoints_without_definition.pop(key, None)
         self._streams.life.resume(found)
 
     def _delete_checkpoint(self, key: bytes) -> None:
         """Apply the deletion of a retired stream's record."""
-        self._unmatched_checkpoints.pop(key, None)
+        self._checkpoints_without_definition.pop(key, None)
         self._control.stale_keys.pop(key, None)
         if key.startswith(UPDATE_PREFIX):
             self._updates.remove(key)
