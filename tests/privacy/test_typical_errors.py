@@ -142,14 +142,14 @@ def test_figure_adds_noise_of_the_law_once_and_is_never_below_it() -> None:
     low, high = Given(-(1 << 40)), Given(1 << 20)
     least, found = (figures([(0, 0, 0)], made, draws, weights) for draws in (low, high))
     [axes] = SETS[3]
-    floor, raised = least.root_distance(axes, least.opening), found.root_distance(axes, found.opening)
+    floor, raised = least.error_scale(axes, least.warm_start), found.error_scale(axes, found.warm_start)
     assert floor is not None
     assert raised is not None
     [law] = low.laws
     assert floor == pytest.approx(float(1 / law.rate) / STEPS / 12**0.5, rel=1e-5)  # type: ignore[union-attr]
     distance = found._mean_distance([axes]) + (1 << 20)
     assert raised == pytest.approx(distance / STEPS / 12**0.5, rel=1e-5)
-    found.root_distance(axes, found.opening)
+    found.error_scale(axes, found.warm_start)
     assert len(high.laws) == 1
 
 
