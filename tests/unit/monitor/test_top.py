@@ -37,7 +37,7 @@ def test_no_word_of_the_picture_is_cut(width: int) -> None:
 
 def test_into_a_pipe_it_says_what_prints_one_picture(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("stream.cli.run.top_command.find_monitor", lambda *_: pytest.fail("the monitor is asked"))
-    with pytest.raises(CommandError, match=r"not a terminal.*--once"):
+    with pytest.raises(CommandError, match=r"needs a terminal.*--once"):
         top(url=None, once=False, rows=10)
 
 
