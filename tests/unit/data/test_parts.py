@@ -162,8 +162,8 @@ def test_a_stamp_is_made_of_nothing_outside_the_roots(visits: Path) -> None:
     [
         {"location": "s3://visits/b.parquet"},
         {"stamp": ("e", 2)},
-        {"cells": (("ward", "B"),)},
-        {"cells": (("ward", None),)},
+        {"constant_columns": (("ward", "B"),)},
+        {"constant_columns": (("ward", None),)},
         {"columns": ("x",)},
         {"rows": 3},
         {"kept_rows": b"\1\0"},
