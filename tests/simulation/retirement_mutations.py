@@ -14,7 +14,7 @@ from stream.budget.control_publisher import ControlPublisher
 from stream.privacy.ledger.retirement import NameDigests, RetiredGrants
 from stream.processing.protocol import Message, Outputs, RecordLike
 from stream.worker import QueryProcessor
-from stream.worker.control_records import StreamControl
+from stream.worker.stream_control import StreamControl
 from stream.worker.retired_streams import RetiredStreamTable
 
 
