@@ -158,7 +158,7 @@ def _feed(conditions: Sequence[str | None]) -> FeedProcessor:
 
 def _counting(name: str, conditions: Sequence[str | None], batches: int) -> list[Figure]:
     feed, changelog = _feed(conditions), _Changelog({})
-    feed.restored()
+    feed.end_restore()
     taken, events = 0.0, 0
     for records in _events(batches, 200_000):
         began = time.process_time()
@@ -175,7 +175,7 @@ def _counting(name: str, conditions: Sequence[str | None], batches: int) -> list
 def _restoring(people: int) -> list[Figure]:
     """A window that so many people were counted in, each in a batch like any other."""
     feed, changelog = _feed([None]), _Changelog({})
-    feed.restored()
+    feed.end_restore()
     for start in range(0, people, BATCH):
         records = [
             Record(
@@ -193,7 +193,7 @@ def _restoring(people: int) -> list[Figure]:
     gc.collect()
     began = time.process_time()
     again.restore(changelog.records.values())
-    again.restored()
+    again.end_restore()
     taken = time.process_time() - began
     if again.people != people:
         raise RuntimeError(f"{again.people} people were restored")

@@ -187,7 +187,7 @@ class Service:
         began = time.process_time()
         self.processor = self._new()
         self.processor.restore(records)
-        self.processor.restored()
+        self.processor.end_restore()
         return time.process_time() - began
 
     def _keep(self, outputs: Outputs) -> None:

@@ -214,7 +214,7 @@ class Lifetime(Driver):
         worker = QueryProcessor(self.topics, 0, self._key, self._tables)
         worker.restore(self.kept_records(self.topics.control))
         worker.restore(self.kept_records(self.topics.state))
-        worker.restored()
+        worker.end_restore()
         return worker
 
     def _restart_budget(self) -> BudgetProcessor:
@@ -226,7 +226,7 @@ class Lifetime(Driver):
             new_incarnation=lambda _: bytes(16),
         )
         budget.restore(self.kept_records(self.topics.ledger))
-        budget.restored()
+        budget.end_restore()
         return budget
 
     def _restart_feed(self) -> FeedDefinitions:

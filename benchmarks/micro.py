@@ -131,7 +131,7 @@ def _processor(driver: Driver, key: NoiseKey, streams: int) -> Figure:
     """The whole processor as a worker runs it, fed one batch after another."""
     processor = QueryProcessor(driver.topics, 0, key, TableStore(bytes(32)))
     processor.restore(driver.records(driver.topics.control))
-    processor.restored()
+    processor.end_restore()
     batches = [fetched(_records(driver, streams, number * BATCH)) for number in range(REPEATS)]
     seconds = []
     for batch in batches:

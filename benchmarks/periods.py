@@ -194,7 +194,7 @@ def restored(ledger: Iterable[Record]) -> BudgetProcessor:
     """A budget service that begins with a ledger."""
     found = service()
     found.restore(ledger)
-    found.restored()
+    found.end_restore()
     return found
 
 
@@ -210,7 +210,7 @@ def hosting(control: Iterable[Record]) -> QueryProcessor:
     """A worker that has not answered yet."""
     worker = QueryProcessor(TOPICS, 0, _KEY, TableStore(_KEY.subkey("tables")))
     worker.restore(control)
-    worker.restored()
+    worker.end_restore()
     return worker
 
 

@@ -114,7 +114,7 @@ def _restore(
     processor = QueryProcessor(topics, 0, key, TableStore.keyed_by(key))
     yield "take in definitions", _seconds(lambda: _feed(processor, control))
     yield "take in checkpoints", _seconds(lambda: _feed(processor, state))
-    yield "end of the restore (half definitions, half checkpoints)", _seconds(processor.restored)
+    yield "end of the restore (half definitions, half checkpoints)", _seconds(processor.end_restore)
 
 
 def _feed(processor: QueryProcessor, records: Sequence[Record]) -> None:

@@ -128,7 +128,7 @@ def _restored(streams: int) -> QueryProcessor:
     control = definitions(KEY, TOPICS, streams)
     while records := list(islice(control, BATCH)):
         processor.restore(records)
-    processor.restored()
+    processor.end_restore()
     return processor
 
 
@@ -159,7 +159,7 @@ def _rate(processor: QueryProcessor, records: Sequence[Record]) -> float:
 def _digest(processor: QueryProcessor, intervals: int) -> float:
     """Seconds of processor time for a digest of each stream that changed since the last time, so many intervals after the start."""
     began = time.process_time()
-    processor.idle(STATUS_SECONDS * intervals)
+    processor.collect_due_outputs(STATUS_SECONDS * intervals)
     return time.process_time() - began
 
 

@@ -119,7 +119,7 @@ def _timed(case: Case, table: pl.DataFrame) -> list[Figure]:
     tables.put("source", table)
     worker = QueryProcessor(driver.topics, 0, KEY, tables)
     worker.restore(driver.records(driver.topics.control))
-    worker.restored()
+    worker.end_restore()
     workload = Workload(Context(worker.streams, tables, driver.topics.queries, 0))
     seconds, told = [], []
     chance, offsets = random.Random(1), count()

@@ -136,7 +136,7 @@ LEAST_RETIRED_PER_PARTITION: Final = 16
 MAX_RETIREMENT_DELAY_MS: Final = 3_600_000
 
 MAX_RENEWALS_PER_CALL = 100
-"""Maximum number of budgets that one call of ``idle`` renews."""
+"""Maximum number of budgets that one call of ``collect_due_outputs`` renews."""
 
 _request_codec: Codec[Request] = Codec(Request, limit=MAX_DEFINITION_BYTES)
 _charge_codec: Codec[Charge] = Codec(Charge, limit=MAX_DEFINITION_BYTES)
@@ -182,10 +182,10 @@ class BudgetProcessor:
         self._latest_records: dict[bytes, RecordLike] = {}
 
     def restore(self, records: Iterable[RecordLike]) -> None:
-        """Collect the ledger's records; ``restored`` decodes the latest one of each key."""
+        """Collect the ledger's records; ``end_restore`` decodes the latest one of each key."""
         keep_latest(self._latest_records, records)
 
-    def restored(self) -> Mapping[str, int]:
+    def end_restore(self) -> Mapping[str, int]:
         """Rebuild the accounts from the collected records; return the inputs' next offsets."""
         with _gc_disabled():
             other_records: list[LedgerRecord] = []
@@ -212,7 +212,7 @@ class BudgetProcessor:
                 self._ends.append((entry.spec.source, entry.spec.stream, record.timestamp))
             yield entry
 
-    def recreated(self, topic: str) -> None:
+    def restart_input(self, topic: str) -> None:
         """Read a recreated topic from offset 0: a repeated request or charge changes nothing."""
         self._next_offsets[topic] = 0
 
@@ -221,7 +221,7 @@ class BudgetProcessor:
         del records
         return Outputs()
 
-    def idle(self, now: float) -> Outputs:
+    def collect_due_outputs(self, now: float) -> Outputs:
         """Begin the budgets' due periods, so that readers see current budgets; write trail points."""
         outputs = Outputs()
         clock = self._clock.now(self.ledger.clock, now)

@@ -22,7 +22,7 @@ TABLES_WAIT = 5.0
 TABLES_WAIT_MS = 50
 """Longest wait of one fetch of control events, in milliseconds."""
 
-Given = TypeVar("Given")
+Argument = TypeVar("Argument")
 Result = TypeVar("Result")
 
 
@@ -61,7 +61,7 @@ class BatchLoop:
         self._step = step
         self._health = health
         self._failed: dict[TopicPartition, int] = {}
-        """Last offset of failed batches, whose records are retried singly to log the failing one."""
+        """Last offset of each failed batch; up to it, records are retried one by one to find the cause."""
         self._log = get_logger("engine").bind(role=self._role.name, partition=partition)
 
     async def fetch(
@@ -69,17 +69,17 @@ class BatchLoop:
     ) -> Fetched:
         """Return the fetched records of ``topic_partitions``; wait for about ``wait_ms`` if there are none."""
         self._step.enter("waiting")
-        return await session.arrivals.take(topic_partitions, wait_ms)
+        return await session.prefetch.take(topic_partitions, wait_ms)
 
     async def follow(
         self, session: PartitionSession, table: TopicPartition, records: Sequence[ConsumerRecord]
     ) -> None:
         """Apply new records of a table."""
-        if news := self._news(session, table, records):
+        if news := self._unprocessed(session, table, records):
             processor, known = session.processor, readable(news, self._metrics.unreadable)
             await self.commit(session, await self.run_step(session, processor.follow, known, in_thread=True))
             session.positions[table] = news[-1].offset + 1
-            # In a thread: to check a million streams takes as long as a batch.
+            # In a thread, because checking a million streams takes as long as a batch.
             await self.run_step(session, session.refusals.report, processor, in_thread=True)
 
     async def answer(
@@ -90,7 +90,7 @@ class BatchLoop:
         After an order to stop, the remaining records are not answered here: the next owner, or this
         one after its next seek, reads them again.
         """
-        records = self._news(session, topic_partition, records)
+        records = self._unprocessed(session, topic_partition, records)
         tables = [TopicPartition(topic, self._partition) for topic in session.processor.tables]
         while records:
             count = await self._answer_batch(session, topic_partition, records)
@@ -103,16 +103,16 @@ class BatchLoop:
     async def run_step(
         self,
         session: PartitionSession,
-        step: Callable[[Given], Result],
-        given: Given,
+        step: Callable[[Argument], Result],
+        given: Argument,
         *,
         records: Sequence[RecordLike] = (),
         in_thread: bool | None = None,
     ) -> Result:
         """Run a step of the processor, by default in a thread if ``processor.runs_in_thread``.
 
-        A failure of a step on ``records`` counts as a failure at the first of them, and a retry
-        processes them one by one. Failures of tables and of whole inputs belong to no record.
+        If a step on ``records`` fails, the error names the first of them, and a retry processes them
+        one by one. Steps that read tables or end a restore have no ``records``.
 
         Raises:
             ProcessingError: the step on ``records`` failed.
@@ -139,24 +139,24 @@ class BatchLoop:
 
     async def commit(self, session: PartitionSession, outputs: Outputs, *, idle: bool = False) -> None:
         """Add these outputs to the buffer, and commit the buffer's content if it is due."""
-        if (due := session.gathering.add_and_take_due(outputs, time.monotonic(), idle=idle)) is not None:
+        if (due := session.output_buffer.add_and_take_due(outputs, time.monotonic(), idle=idle)) is not None:
             self._step.enter("writing")
             await session.writer.commit(*due)
 
-    def _news(
+    def _unprocessed(
         self,
         session: PartitionSession,
         topic_partition: TopicPartition,
         records: Sequence[ConsumerRecord],
     ) -> Sequence[ConsumerRecord]:
-        """Return the records from the position on; aiokafka may have fetched earlier ones."""
+        """Return the records at or after the position; aiokafka may have fetched earlier ones too."""
         if not records:
             return records
         position = session.positions[topic_partition]
         if records[0].offset >= position:
-            session.sought.discard(topic_partition)
+            session.without_records_yet.discard(topic_partition)
             return records
-        if topic_partition not in session.sought:
+        if topic_partition not in session.without_records_yet:
             raise InputWentBackError(
                 f"{topic_partition.topic} went back from offset {position} to {records[0].offset}"
             )
@@ -213,7 +213,7 @@ class BatchLoop:
         ends = await self._offsets.end_offsets(tables)
         deadline = time.monotonic() + TABLES_WAIT
         while time.monotonic() < deadline:
-            behind = [table for table in tables if not await session.arrivals.has_reached(table, ends[table])]
+            behind = [table for table in tables if not await session.prefetch.has_reached(table, ends[table])]
             if not behind:
                 return
             fetched = await self.fetch(session, behind, TABLES_WAIT_MS)

@@ -188,7 +188,7 @@ class Engine:
                 consumer,
                 offsets,
                 self.metrics,
-                self._standby.inherit,
+                self._standby.take_standby_copy,
                 self._stamps,
                 self._clock,
             )

@@ -198,7 +198,7 @@ class TopicIds:
             self._recreated.inc()
             place = {"topic": topic_partition.topic, "partition": topic_partition.partition}
             log.error("input recreated", **place, reached=changelog_offset, before=before, now=now)
-            processor.recreated(topic_partition.topic)
+            processor.restart_input(topic_partition.topic)
         processor.topic_ids[topic_partition.topic] = now
         return is_another
 

@@ -36,16 +36,16 @@ IDLE_MS = 200
 END_SECONDS = 0.5
 """Least seconds between two requests for the end offsets of a partition's input."""
 GATHERING_SECONDS = 0.05
-"""Pause of a timed processor after fewer than ``FEW_EVENTS``, so that its batches get larger."""
+"""Pause of a timed processor (a feed) after fewer than ``FEW_EVENTS``: its next batch is larger."""
 FEW_EVENTS = 1000
 CLOSING_SECONDS = 0.1
-"""No such pause in these seconds after a window's end: the event that closes it may follow."""
+"""No such pause for this long after a window's end, because the event that closes it may come."""
 RETRY_PAUSES = (0.1, 0.5, 1.0, 2.0, 5.0, 10.0, 30.0, 60.0)
 """Seconds before a retry, by the number of failures in a row."""
 KAFKA_RETRY_SECONDS = 5.0
-"""Longest pause after an error of Kafka: such errors end as soon as the brokers are back."""
+"""Longest pause after an error of Kafka, which may end at any moment."""
 CALM_SECONDS = 30.0
-"""Seconds without failures after which a partition without input has recovered."""
+"""Seconds without failures after which a partition counts as recovered even without input."""
 
 log = get_logger("engine")
 
@@ -103,7 +103,10 @@ class PartitionTask:
             return 0
 
     def resume(self) -> asyncio.Task[None]:
-        """Start, or resume the open session; its writer fails if another owner has fenced it."""
+        """Start the task, with the open session if there is one.
+
+        If another process has owned the partition meanwhile, the session's writer is fenced and fails.
+        """
         self._stopping.clear()
         self.health.recover()
         task = asyncio.create_task(self._run(), name=f"{self._role.name}-{self.partition}")
@@ -133,10 +136,10 @@ class PartitionTask:
                     self._session = await self._opener.open_session()
                     self._disturbed = time.monotonic()
                 self._seek(self._session)
-                async with self._session.arrivals, self._session.topic_ids:
+                async with self._session.prefetch, self._session.topic_ids:
                     with suppress(Stopped):
                         await self._loop(self._session)
-                if self._session.gathering.seconds_left(time.monotonic()) is not None:
+                if self._session.output_buffer.seconds_left(time.monotonic()) is not None:
                     await self._answering.commit(self._session, Outputs(), idle=True)
             except asyncio.CancelledError:
                 await self.close()
@@ -189,7 +192,7 @@ class PartitionTask:
     def _seek(self, session: PartitionSession) -> None:
         for topic_partition, offset in session.positions.items():
             self._consumer.seek(topic_partition, offset)
-        session.sought = set(session.positions)
+        session.without_records_yet = set(session.positions)
         self._consumer.resume(*session.positions)
 
     async def _loop(self, session: PartitionSession) -> None:
@@ -221,7 +224,7 @@ class PartitionTask:
                 self.health.recover()
 
     def _wait_ms(self, session: PartitionSession, timed: TimedProcessor | None) -> int:
-        left = session.gathering.seconds_left(time.monotonic())
+        left = session.output_buffer.seconds_left(time.monotonic())
         wait = IDLE_MS if left is None else min(IDLE_MS, math.ceil(1000 * left))
         if timed is not None and (due := timed.due_at) is not None and due > session.end_requested:
             wait = min(wait, max(0, math.ceil(1000 * (due - self._clock()))))
@@ -230,7 +233,7 @@ class PartitionTask:
     async def _keep_time(
         self, session: PartitionSession, processor: TimedProcessor, inputs: Sequence[TopicPartition], *, idle: bool
     ) -> None:
-        """Do timed work; if all input is read, advance the processor's clock to now.
+        """Do timed work; if all input is read, tell the processor that its clock may advance to now.
 
         The time is read before the end offsets are requested. The end offsets include open
         transactions, because their events may have earlier timestamps.
@@ -244,14 +247,14 @@ class PartitionTask:
             ends = await self._offsets.end_offsets(inputs)
             if all(
                 [
-                    await session.arrivals.has_reached(topic_partition, ends[topic_partition])
+                    await session.prefetch.has_reached(topic_partition, ends[topic_partition])
                     for topic_partition in inputs
                 ]
             ):
-                processor.reached_end(moment)
-        while idle or processor.behind:
+                processor.note_end_of_input(moment)
+        while idle or processor.has_more_outputs:
             await self._answering.run_idle(session, in_thread=True, idle=idle)
-            if not processor.behind or self._stopping.is_set():
+            if not processor.has_more_outputs or self._stopping.is_set():
                 return
 
     async def _let_gather(self, processor: TimedProcessor, fetched: Fetched) -> None:

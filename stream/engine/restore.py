@@ -62,7 +62,7 @@ def readable(records: Sequence[ConsumerRecord], counter: Counter | None = None) 
 
 
 READ_TIMEOUT_MS = 50
-"""Longest wait for records in ms: before a topic's end there may be only transaction markers."""
+"""Longest wait for records in ms; none may come, because a topic may end with transaction markers."""
 
 FETCH_BYTES = 16 * 1024 * 1024
 """Most bytes of one fetch over all partitions, unless ``fetch_bytes`` is larger."""
@@ -102,9 +102,9 @@ async def read_to_end(
 ) -> AsyncIterator[Sequence[ConsumerRecord]]:
     """Yield committed records up to the last stable offset at the time of the call.
 
-    It starts at the beginning, or at the offset ``start``, and ends when the consumer's position
-    reaches that offset; it cannot count records, because aborted records and markers take up
-    offsets too. Unreadable records are logged and skipped. A changelog must be read ``whole``; then
+    Reading starts at the beginning, or at the offset ``start``, and ends when the consumer's position
+    reaches the last stable offset. Records are not counted, because aborted records and markers take
+    up offsets too. Unreadable records are logged and skipped. A changelog must be read ``whole``; then
     an unreadable record is an error.
 
     Raises:

@@ -32,13 +32,13 @@ class EngineRole:
 
     name: ServiceName
     group: str
-    status: str
-    make: Callable[[int], Processor]
-    reports: bool = True
+    status_topic: str
+    make_processor: Callable[[int], Processor]
+    reports_restores: bool = True
     """Whether restores are reported on the status topic."""
 
-    patience: float = 0.0
-    """Seconds that changelog-only writes may wait, if no other service reads them."""
+    max_write_delay: float = 0.0
+    """Seconds that writes to the changelog alone may wait; 0 if other services read the changelog."""
 
     labels: Mapping[str, str] = field(default_factory=dict)
     """Fields of log lines in addition to role and partition, such as the source."""
@@ -57,7 +57,7 @@ class EngineRole:
 
 
 class Refusals:
-    """Logs why streams are not answered, each reason once while it lasts."""
+    """Logs why streams are not answered, once for each reason until it is gone."""
 
     def __init__(self, role: str, partition: int) -> None:
         self._log = log.bind(role=role, partition=partition)
@@ -174,12 +174,12 @@ class PartitionSession:
     writer: Writer
     positions: dict[TopicPartition, int]
     offsets: GroupOffsets
-    gathering: OutputBuffer
-    arrivals: Prefetch
+    output_buffer: OutputBuffer
+    prefetch: Prefetch
     refusals: Refusals
     topic_ids: TopicIds
-    sought: set[TopicPartition] = field(default_factory=set)
-    """Partitions of which no record has arrived since the seek."""
+    without_records_yet: set[TopicPartition] = field(default_factory=set)
+    """Partitions from which no record has arrived since the seek."""
     end_requested: float = 0.0
     """When the end of the input was last requested."""
 
@@ -189,7 +189,7 @@ class Equipment:
     """Objects that all partitions of one engine share.
 
     ``consumer`` is the member of the consumer group. ``offsets`` is a consumer that also reads
-    uncommitted records, for high watermarks. ``inherit`` returns a partition's standby copy, if
+    uncommitted records, for high watermarks. ``take_standby_copy`` returns a partition's standby copy, if
     there is one; it must be called after the fence.
     """
 
@@ -199,7 +199,7 @@ class Equipment:
     consumer: Consumer
     offsets: Consumer
     metrics: Metrics
-    inherit: Callable[[int], StandbyCopy | None] = lambda _: None
+    take_standby_copy: Callable[[int], StandbyCopy | None] = lambda _: None
     stamps: Stamps = field(default_factory=Stamps)
     clock: Callable[[], float] = time.time
     """Seconds since 1970 on this machine's clock."""
@@ -210,7 +210,7 @@ class SessionOpener:
     """Opens the sessions of one partition in this process."""
 
     def __init__(self, partition: int, equipment: Equipment, stopping: asyncio.Event, step: TaskStep) -> None:
-        """``stopping`` ends the opening; ``step`` shows its progress."""
+        """``stopping`` ends the opening; ``step`` is called with a name of what it does."""
         self._step = step
         self._partition = partition
         self._equipment = equipment
@@ -233,7 +233,7 @@ class SessionOpener:
     async def _open(self) -> PartitionSession:
         role, metrics = self._role, self._equipment.metrics
         self._step.enter("restoring")
-        report = RestoreReport(role.status, role.name, self._partition, role.member)
+        report = RestoreReport(role.status_topic, role.name, self._partition, role.member)
         writer = await Writer.fence(
             self._settings,
             role.transactional_id(self._partition),
@@ -242,12 +242,14 @@ class SessionOpener:
             self._equipment.stamps,
         )
         try:
-            copy = self._equipment.inherit(self._partition)
-            processor, read = (copy.processor, copy.positions) if copy else (role.make(self._partition), {})
+            copy = self._equipment.take_standby_copy(self._partition)
+            processor, read = (
+                (copy.processor, copy.positions) if copy else (role.make_processor(self._partition), {})
+            )
             seconds = self._settings.transaction_timeout_ms / 1000
             topic_ids = TopicIds(self._equipment.offsets, seconds, metrics.recreated)
             positions, offsets = await self._restore(processor, read, report, writer, topic_ids)
-            if role.reports:
+            if role.reports_restores:
                 await report.send_ready(writer)
             writer.confirm = topic_ids.confirm
         except BaseException:
@@ -272,7 +274,7 @@ class SessionOpener:
             writer,
             positions,
             offsets,
-            OutputBuffer(changelog, offsets, role.patience),
+            OutputBuffer(changelog, offsets, role.max_write_delay),
             Prefetch(self._consumer, topic_partitions, self._settings, self._stopping, ahead=ahead),
             refusals,
             topic_ids,
@@ -286,7 +288,7 @@ class SessionOpener:
         writer: Writer,
         topic_ids: TopicIds,
     ) -> tuple[dict[TopicPartition, int], GroupOffsets]:
-        """Read the committed records after the ``read`` offsets; the fence prevents new ones."""
+        """Read the committed records at or after the ``read`` offsets; the fence prevents new ones."""
         positions: dict[TopicPartition, int] = {}
         # A long wait at one topic's end would delay the fetch of the next topic.
         consumer = reader(self._settings, self._equipment.clients, fetch_max_wait_ms=RESTORE_WAIT_MS)
@@ -305,7 +307,7 @@ class SessionOpener:
                     processor.restore(records)
                     self._step.enter("restoring")
                     report.records += len(records)
-                    if self._role.reports:
+                    if self._role.reports_restores:
                         await report.send_progress(writer)
                 positions[topic_partition] = await consumer.position(topic_partition)
         finally:
@@ -313,7 +315,7 @@ class SessionOpener:
         del positions[TopicPartition(processor.changelog, self._partition)]
         # Loading tables may take seconds, and heartbeats must continue. After an order to stop, the
         # thread continues on a discarded processor.
-        reached = await asyncio.to_thread(processor.restored)
+        reached = await asyncio.to_thread(processor.end_restore)
         offsets = GroupOffsets()
         for topic in processor.inputs:
             topic_partition, known = TopicPartition(topic, self._partition), reached.get(topic, 0)

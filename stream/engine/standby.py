@@ -59,7 +59,7 @@ class Standby:
                 self._maintain_copy(partition), name=f"standby-{partition}"
             )
 
-    def inherit(self, partition: int) -> StandbyCopy | None:
+    def take_standby_copy(self, partition: int) -> StandbyCopy | None:
         """Return a partition's copy and stop updating it; call it after the fence."""
         copy = self._copies.get(partition)
         self._drop(partition)
@@ -94,7 +94,7 @@ class Standby:
 
     async def _tail(self, partition: int, consumer: Consumer) -> None:
         """Apply a partition's tables and changelog from the beginning, then all new records."""
-        processor, taken = self._role.make(partition), 0
+        processor, taken = self._role.make_processor(partition), 0
         copy = self._copies[partition] = StandbyCopy(processor)
         topic_partitions = [TopicPartition(topic, partition) for topic in (*processor.tables, processor.changelog)]
         for rounds in count():

@@ -114,7 +114,7 @@ def encode_batches(messages: Messages, timestamp: int, batch_bytes: int) -> Iter
 
 
 def _portions(messages: Messages) -> Iterator[list[Collection[Message]]]:
-    """Yield groups of pieces: each copies at most ``_COPIED_AT_ONCE`` messages; columns are not copied."""
+    """Yield groups of parts with at most ``_COPIED_AT_ONCE`` copied messages; columns are not copied."""
     some: list[Collection[Message]] = []
     copied = 0
     for part in messages.parts:
@@ -176,7 +176,7 @@ def _sizes(part: _Part) -> tuple[int, int]:
 
 
 def _write(writer: RecordWriter, part: _Part, first: int) -> int:
-    """Write messages from ``first`` on, and return how many of them fitted in the batch."""
+    """Write the messages after the first ``first`` ones; return how many of them fit in the batch."""
     if not isinstance(part, list):
         return writer.write(first, *part)
     for count, message in enumerate(part[first:]):
@@ -222,7 +222,7 @@ def _longest(texts: Spans) -> int:
 UNSTAMPED: Final = -1
 """Kafka's value for no timestamp; retention then follows the broker's clock."""
 SET_BACK_SECONDS: Final = 60.0
-"""Seconds that a refused clock must be set back before it is used again."""
+"""Seconds by which a refused clock must be set back before it is used again."""
 
 log = get_logger("stamps")
 
@@ -230,9 +230,10 @@ log = get_logger("stamps")
 class Stamps:
     """Record timestamps of one process, in milliseconds since 1970.
 
-    Brokers stamp the topics that ``sotto topics create`` makes. A topic made otherwise may keep the
-    writer's time, and its broker then refuses a time more than an hour ahead. After such a refusal,
-    records have no timestamp until this machine's clock is set back: no partition is delayed.
+    In topics that ``sotto topics create`` makes, brokers replace these timestamps. Another topic may
+    keep the writer's time, and its broker then refuses a time that is more than an hour ahead. After
+    such a refusal, records have no timestamp until this machine's clock is set back, so that writing
+    continues.
     """
 
     def __init__(self, clock: Callable[[], float] | None = None) -> None:
@@ -269,34 +270,34 @@ BUFFERED_BYTES: Final = 1_000_000
 class OutputBuffer:
     """Outputs of one session that are not committed yet.
 
-    A transaction costs requests and a marker in each topic. Changelog-only writes therefore wait up
-    to ``patience`` seconds for the next visible transaction; each commit includes all earlier
-    outputs. The changelog is compacted, so that only the latest value of a key is written. A crash
-    loses the buffer together with its positions.
+    A transaction costs requests and a marker in each topic. Writes to the changelog alone therefore
+    wait up to ``max_write_delay`` seconds for the next outputs that somebody reads; each commit
+    includes all earlier outputs. The changelog is compacted, so of each key only the latest value is
+    written. A crash loses the buffer together with its positions, so the input is read again.
     """
 
-    def __init__(self, changelog: TopicPartition, offsets: GroupOffsets, patience: float) -> None:
+    def __init__(self, changelog: TopicPartition, offsets: GroupOffsets, max_write_delay: float) -> None:
         self._place = (changelog.topic, changelog.partition)
         self._offsets = offsets
-        self._patience = patience
+        self._max_write_delay = max_write_delay
         self._waiting: dict[bytes | None, Message] = {}
         self._bytes = 0
         self._since = 0.0
 
     def seconds_left(self, now: float) -> float | None:
         """Return the seconds until the buffer must be committed, or None if it is empty."""
-        return max(0.0, self._since + self._patience - now) if self._waiting else None
+        return max(0.0, self._since + self._max_write_delay - now) if self._waiting else None
 
     def add_and_take_due(
         self, outputs: Outputs, now: float, *, idle: bool
     ) -> tuple[Outputs, dict[TopicPartition, int]] | None:
         """Add outputs; return those to commit now with the due offsets, or None if there are none.
 
-        Offsets without outputs are committed only in an ``idle`` partition. In a busy one, their
-        transaction would wait for the previous transaction's markers, and delay the next one.
+        Offsets without outputs are committed only in an ``idle`` partition. In a busy partition, such
+        a transaction would wait for the previous one's markers, and delay the next one.
         """
         waited_for = bool(outputs)
-        if self._patience > 0:
+        if self._max_write_delay > 0:
             waited_for = any(place[:2] != self._place for place in outputs)
             outputs = self._gathered(outputs, now, at_once=idle or waited_for)
         if not (outputs or idle):

@@ -46,7 +46,7 @@ class FeedProcessor:
     """Counts one partition of a source's topic for all standing streams of the source.
 
     ``partitions`` is the topic's partition count. The source's clock closes windows. It follows
-    marks or the broker's timestamps; if there are no events, ``reached_end`` advances it.
+    marks or the broker's timestamps; if there are no events, ``note_end_of_input`` advances it.
     ``definitions`` must be up to date when a restore ends.
 
     ``figures`` counts events, and ``rejected`` counts dead letters by code. Both start at 0 with
@@ -83,18 +83,18 @@ class FeedProcessor:
         self._is_new = False
         self._latest_records: dict[bytes, RecordLike] = {}
 
-    def reached_end(self, moment: float) -> None:
+    def note_end_of_input(self, moment: float) -> None:
         """Advance the clock: all records before ``moment``, in seconds since 1970, have been read.
 
         ``moment`` must be from before the partition's end was requested. This end must be the high
-        watermark, because records of an open transaction may have earlier timestamps. ``idle``
+        watermark, because records of an open transaction may have earlier timestamps. ``collect_due_outputs``
         returns the windows that are due then.
         """
-        self._clock.reached_end(moment)
+        self._clock.note_end_of_input(moment)
 
     @property
-    def behind(self) -> bool:
-        """Whether more windows are due than one step publishes; ``idle`` publishes the next ones."""
+    def has_more_outputs(self) -> bool:
+        """Whether more windows are due than one step publishes; ``collect_due_outputs`` publishes the next ones."""
         return any(stream.is_due(self._clock.now) for stream in self._streams)
 
     @property
@@ -118,7 +118,7 @@ class FeedProcessor:
         """Read records of the changelog; the latest of each key counts."""
         keep_latest(self._latest_records, records)
 
-    def restored(self) -> Mapping[str, int]:
+    def end_restore(self) -> Mapping[str, int]:
         """End the restore and return the next offset.
 
         Raises:
@@ -146,7 +146,7 @@ class FeedProcessor:
         self._log.apply_pieces(pieces, self._streams.forms)
         return {self._source.topic: self._offset}
 
-    def recreated(self, topic: str) -> None:
+    def restart_input(self, topic: str) -> None:
         """Refuse a recreated topic: open windows may lack its deleted events or count events twice.
 
         Raises:
@@ -185,7 +185,7 @@ class FeedProcessor:
             self._write_progress(outputs)
         return outputs
 
-    def idle(self, now: float) -> Outputs:
+    def collect_due_outputs(self, now: float) -> Outputs:
         """Publish due windows: newly closed ones, and those beyond the limits of earlier steps."""
         del now
         return self.process(Batch(()))

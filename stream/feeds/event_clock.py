@@ -103,13 +103,13 @@ class EventClock:
         self._idle = span_ms(source.idle)
         self._ahead = span_ms(source.ahead)
 
-    def reached_end(self, moment: float) -> None:
+    def note_end_of_input(self, moment: float) -> None:
         """Advance a broker's clock: all records before a moment, in seconds, have been read."""
         if self._by_broker:
             self.now = max(self.now, int(moment * 1000) - self._idle)
 
     def moment_for(self, reading: int) -> float | None:
-        """Return the ``moment`` for which ``reached_end`` sets the clock to ``reading``; None for marks."""
+        """Return the ``moment`` for which ``note_end_of_input`` sets the clock to ``reading``; None for marks."""
         return (reading + self._idle + 1) / 1000 if self._by_broker else None
 
     def timestamp_for(self, reading: int) -> float | None:

@@ -133,7 +133,7 @@ class MergeProcessor:
             (record.key or b"", record) for record in records if record.topic != self._topics.control
         )
 
-    def restored(self) -> Mapping[str, int]:
+    def end_restore(self) -> Mapping[str, int]:
         """End the restore, and return the partials' next offset according to the changelog."""
         kept, self._kept = self._kept, {}
         retired = {name for name in {_stream_of_key(key) for key in kept} if self._retired.has(name)}
@@ -183,7 +183,7 @@ class MergeProcessor:
         if merged is not None and merged.incarnation == totals.incarnation and merged.running.windows:
             merged.running.texts = decode_text_counts(totals.texts)
 
-    def recreated(self, topic: str) -> None:
+    def restart_input(self, topic: str) -> None:
         """Read the partials again: a partition's repeated partial of a window has no effect."""
 
     def follow(self, records: Sequence[RecordLike]) -> Outputs:
@@ -220,7 +220,7 @@ class MergeProcessor:
                     break
         return PartialBatch(records[: len(partials)], needs_tables, partials)
 
-    def idle(self, now: float) -> Outputs:
+    def collect_due_outputs(self, now: float) -> Outputs:
         """Drop ended streams, ask the windows of begun periods and close past periods."""
         del now
         outputs = Outputs()

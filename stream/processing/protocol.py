@@ -55,7 +55,7 @@ Message = tuple[bytes | None, bytes | None, Headers]
 
 
 class Messages(Collection[Message]):
-    """Messages to one partition, in order; ``parts`` are lists, or columns of which no copy is made."""
+    """Messages to one partition, in order: a sequence of lists and of columns, which are not copied."""
 
     __slots__ = ("parts",)
 
@@ -143,7 +143,7 @@ def topic_ids_of(record: RecordLike) -> dict[str, str]:
 
 
 class TableMissedError(RuntimeError):
-    """A table lacked a record that the changelog refers to; the next restore will read it."""
+    """The changelog refers to a record of a table topic that was not read; the next restore reads it."""
 
 
 class LaterVersionError(RuntimeError):
@@ -182,8 +182,8 @@ class InputRefusedError(RuntimeError):
 class Batch:
     """Records of one step, read by ``Processor.prepare``.
 
-    ``needs_tables`` is true if the records have keys that the tables lack. The tables must then
-    catch up, and the records must be prepared again.
+    ``needs_tables`` is true if the records have keys (such as streams) that the table topics read so
+    far do not contain. The engine must then read these topics to their ends, and prepare again.
     """
 
     records: Sequence[RecordLike]
@@ -195,11 +195,14 @@ class Processor(Protocol):
 
     @property
     def inputs(self) -> Sequence[str]:
-        """Topics whose records are processed, each once."""
+        """Topics of which each record is processed once."""
 
     @property
     def tables(self) -> Sequence[str]:
-        """Compacted topics read from the beginning at restore and then followed, never committed."""
+        """Compacted topics that are read from their beginning at each restore, and then followed.
+
+        A step reads them without a committed position.
+        """
 
     @property
     def runs_in_thread(self) -> bool:
@@ -219,17 +222,18 @@ class Processor(Protocol):
     def answers_are_repeatable(self) -> bool:
         """True if events that the changelog lacks may be answered again, with the same bytes."""
 
-    def restored(self) -> Mapping[str, int]:
+    def end_restore(self) -> Mapping[str, int]:
         """End the restore and return each input's next offset according to the changelog."""
 
     @property
     def topic_ids(self) -> dict[str, str]:
-        """Id of each input topic to which the offsets of ``restored`` belong, if the changelog has it.
+        """The id of each input topic when the changelog's offsets were written, if the changelog has it.
 
-        The engine adds missing ids, and later progress records contain them.
+        A recreated topic has another id. The engine adds missing ids, and later progress records
+        contain them.
         """
 
-    def recreated(self, topic: str) -> None:
+    def restart_input(self, topic: str) -> None:
         """Restart an input at offset 0 after its topic was deleted and created again.
 
         Raises:
@@ -237,14 +241,14 @@ class Processor(Protocol):
         """
 
     def follow(self, records: Sequence[RecordLike]) -> Outputs:
-        """Process new records of the tables.
+        """Process new records of the table topics.
 
         Raises:
-            TableMissedError: the restored changelog refers to these records, but the restored tables lacked them.
+            TableMissedError: the restored changelog refers to these records, which the restore did not read.
         """
 
     def prepare(self, records: Sequence[RecordLike]) -> Batch:
-        """Read the first records of one input topic, as many as one step processes, at least one.
+        """Decode the first records of one input topic: as many as one step processes, at least one.
 
         Their number depends on public facts only. The method changes no state, and the batch is
         valid until the next call of ``follow`` or ``process``.
@@ -256,7 +260,7 @@ class Processor(Protocol):
         The outputs do not depend on the division into batches.
         """
 
-    def idle(self, now: float) -> Outputs:
+    def collect_due_outputs(self, now: float) -> Outputs:
         """Return outputs due at ``now``, in monotonic seconds; called between batches."""
 
 
@@ -272,17 +276,17 @@ class RefusingProcessor(Protocol):
 class TimedProcessor(Protocol):
     """A processor with outputs due at times or at the end of its input."""
 
-    def reached_end(self, moment: float) -> None:
-        """Tell the processor that all input up to a time, in seconds since 1970, was processed."""
+    def note_end_of_input(self, moment: float) -> None:
+        """Note that all records before ``moment``, in seconds since 1970, have been processed."""
 
     @property
     def due_at(self) -> float | None:
-        """Time in seconds since 1970 at which ``reached_end`` causes outputs, or None."""
+        """Time in seconds since 1970 at which ``note_end_of_input`` can cause outputs, or None."""
 
     @property
     def closes_at(self) -> float | None:
-        """Time in seconds since 1970 from which new input causes outputs, or None."""
+        """Time in seconds since 1970 at or after which new input causes outputs, or None."""
 
     @property
-    def behind(self) -> bool:
-        """True if ``idle`` must be called again for more outputs."""
+    def has_more_outputs(self) -> bool:
+        """True if ``collect_due_outputs`` must be called again, because one call did not return all."""

@@ -211,7 +211,7 @@ class FeedService:
             merging_group(settings),
             topics.status,
             lambda number: MergeProcessor(topics, number, self.definitions),
-            patience=CHANGELOG_WAIT_SECONDS,
+            max_write_delay=CHANGELOG_WAIT_SECONDS,
             process=process,
         )
         self._find = find
@@ -229,7 +229,7 @@ class FeedService:
         self._engine_tasks: dict[str, asyncio.Task[None]] = {}
         self._retiring: set[str] = set()
         """Sources whose engines stop because all their standing streams are closed."""
-        self._news = asyncio.Event()
+        self._definitions_changed = asyncio.Event()
         self._stopping = asyncio.Event()
 
     def stop(self) -> None:
@@ -245,7 +245,7 @@ class FeedService:
             MembershipLostError, StalledError: an engine raised it.
             Exception: the control follower failed: no stream would begin or end any more.
         """
-        self._follower.on_update = self._news.set
+        self._follower.on_update = self._definitions_changed.set
         following = asyncio.create_task(self._follower.run())
         background = [following, asyncio.create_task(self._update_metrics())]
         try:
@@ -264,7 +264,7 @@ class FeedService:
     async def _follow(self, following: asyncio.Task[None]) -> None:
         """Start and retire engines until stopped; raise errors of engines and of the follower."""
         while not self._stopping.is_set():
-            self._news.clear()
+            self._definitions_changed.clear()
             sources = self.definitions.sources()
             for name, source in sources.items():
                 if name not in self._engine_tasks:
@@ -272,7 +272,7 @@ class FeedService:
             for name in self._engine_tasks.keys() - sources.keys() - {MERGING_ENGINE}:
                 if all(one.kind == "closed" for one in self.definitions.streams_of(name)):
                     self._retire(name)
-            await self._wait_for_first(self._news.wait(), following, *self._engine_tasks.values())
+            await self._wait_for_first(self._definitions_changed.wait(), following, *self._engine_tasks.values())
             for name in [one for one in self._retiring if self._has_ended(one)]:
                 self._forget_source(name)
             for task in (following, *self._engine_tasks.values()):
@@ -353,8 +353,8 @@ class FeedService:
             group,
             topics.status,
             make,
-            reports=False,
-            patience=CHANGELOG_WAIT_SECONDS,
+            reports_restores=False,
+            max_write_delay=CHANGELOG_WAIT_SECONDS,
             labels={"source": source.source},
             process=self.role.process,
         )

@@ -45,8 +45,8 @@ def build_worker_engine(
     role = EngineRole(
         name="worker",
         group=worker_group(settings),
-        status=topics.status,
-        make=lambda partition: QueryProcessor(topics, partition, key, tables, limits),
+        status_topic=topics.status,
+        make_processor=lambda partition: QueryProcessor(topics, partition, key, tables, limits),
     )
     return Engine(role, settings, [topics.queries, topics.control], partitions=topics.partitions, health=health)
 
@@ -61,8 +61,8 @@ def build_budget_engine(
     role = EngineRole(
         name="budget",
         group=budget_group(settings),
-        status=topics.status,
-        make=lambda partition: BudgetProcessor(
+        status_topic=topics.status,
+        make_processor=lambda partition: BudgetProcessor(
             topics,
             partition,
             key_id=key.key_id,

@@ -54,7 +54,7 @@ class Task:
             processor.restore(logs.compacted((topic, partition)))
             self._at[topic] = len(logs.log((topic, partition)))
         processor.restore(logs.compacted((processor.changelog, partition)))
-        self._at |= processor.restored()
+        self._at |= processor.end_restore()
 
     def step(self) -> bool:
         """Process at most one batch of each topic; return whether there was any record."""
@@ -66,9 +66,9 @@ class Task:
         moved += [self._process(topic, processor.prepare, processor.process) for topic in processor.inputs]
         return any(moved)
 
-    def idle(self, now: float) -> bool:
+    def collect_due_outputs(self, now: float) -> bool:
         """Run the processor's work that is due at ``now``; return whether it wrote anything."""
-        outputs = self._processor.idle(now)
+        outputs = self._processor.collect_due_outputs(now)
         self._logs.write(outputs)
         return bool(outputs)
 
@@ -107,16 +107,16 @@ class Feeds:
             moved |= task.step()
         return moved
 
-    def idle(self, now: float) -> bool:
+    def collect_due_outputs(self, now: float) -> bool:
         """Close the windows that are due at ``now``; return whether that wrote anything."""
         moved = False
         for processor, task in self._tasks.values():
-            processor.reached_end(now)
-            moved |= task.idle(now)
-            while processor.behind:
-                moved |= task.idle(now)
+            processor.note_end_of_input(now)
+            moved |= task.collect_due_outputs(now)
+            while processor.has_more_outputs:
+                moved |= task.collect_due_outputs(now)
         for task in self._merging:
-            moved |= task.idle(now)
+            moved |= task.collect_due_outputs(now)
         return moved
 
     def _follow_control(self) -> bool:
@@ -127,7 +127,7 @@ class Feeds:
                 self._control_positions[number] = at + len(news)
                 moved = True
         for name, source in self._definitions.sources().items() if moved else ():
-            # All tasks share one clock, so no partition is slow: the wait for slow ones (``idle``) is 0.
+            # All tasks share one clock, so no partition is slow: the wait for slow ones (``collect_due_outputs``) is 0.
             prompt = source.model_copy(update={"idle": "0s"})
             for number in range(self._topics.partitions):
                 if (name, number) not in self._tasks:
@@ -239,7 +239,7 @@ class MemoryInstallation:
             retire_after_ms=self._retire_after_ms,
         )
         self._budget.restore(self.compacted((topics.ledger, 0)))
-        self._budget.restored()
+        self._budget.end_restore()
         self._feeds = Feeds(topics, self)
 
     def _restore_worker(self, partition: int) -> QueryProcessor:
@@ -247,7 +247,7 @@ class MemoryInstallation:
         worker = QueryProcessor(topics, partition, self._key, self._tables, self._limits)
         worker.restore(self.compacted((topics.control, partition)))
         worker.restore(self.compacted((topics.state, partition)))
-        worker.restored()
+        worker.end_restore()
         self._positions[topics.control, partition] = len(self._logs.get((topics.control, partition), ()))
         return worker
 
@@ -273,8 +273,8 @@ class MemoryInstallation:
                 worker = self._workers[partition]
                 moved |= self._process_next(topics.queries, partition, worker.prepare, worker.process)
             moved |= self._feeds.step()
-            if not moved and not self._feeds.idle(self._now / 1000):
-                outputs = self._budget.idle(self._now / 1000)
+            if not moved and not self._feeds.collect_due_outputs(self._now / 1000):
+                outputs = self._budget.collect_due_outputs(self._now / 1000)
                 self.write(outputs)
                 if not outputs:
                     return

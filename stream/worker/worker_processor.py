@@ -66,7 +66,7 @@ class QueryProcessor:
         """The id of the queries topic that the progress belongs to."""
         return self._restore.topic_ids
 
-    def recreated(self, topic: str) -> None:
+    def restart_input(self, topic: str) -> None:
         """Change nothing: a stream halts if a query has an offset that the stream has already seen."""
 
     @property
@@ -83,7 +83,7 @@ class QueryProcessor:
         """Collect control events and checkpoints: records of one topic in order, topics in any order."""
         self._restore.collect(records)
 
-    def restored(self) -> Mapping[str, int]:
+    def end_restore(self) -> Mapping[str, int]:
         """End the restore and return the next query offset, 0 if the changelog holds none."""
         self._restore.end(self._families)
         self._progress = progress = self._restore.progress or self._progress
@@ -111,7 +111,7 @@ class QueryProcessor:
         """
         return self._admission.read(records, MAX_BATCH_WORK if self.runs_in_thread else math.inf)
 
-    def idle(self, now: float) -> Outputs:
+    def collect_due_outputs(self, now: float) -> Outputs:
         """End streams, and write status records of changed streams once per interval."""
         outputs = self._end_streams()
         if now >= self._status_due:

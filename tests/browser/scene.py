@@ -89,7 +89,7 @@ class Scene(Installation):
     def flow(self) -> None:
         """Take in what is new, digests of all streams that changed among it."""
         for worker in self.driver._workers:
-            self.driver.write(worker.idle(self.now))
+            self.driver.write(worker.collect_due_outputs(self.now))
         for topic in self.tables.inputs:
             for record in self.driver.records(topic):
                 place = (record.topic, record.partition)

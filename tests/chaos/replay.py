@@ -85,7 +85,7 @@ class Installation:
         processor = self.processor(partition)
         processor.restore(logs.get((self.topics.control, partition), ()))
         processor.restore(logs.get((self.topics.state, partition), ()))
-        processor.restored()
+        processor.end_restore()
         return processor
 
 
@@ -341,7 +341,7 @@ def _replay(
     processor.restore(
         [_extended(record, 0, 1, installation.fingerprint) for record in logs.get((topics.control, partition), ())]
     )
-    processor.restored()
+    processor.end_restore()
     outputs = Outputs()
     queries = logs.get((topics.queries, partition), ())
     cuts = sorted({0, len(queries), *taken, *range(0, len(queries), 777)})

@@ -33,8 +33,8 @@ def worker(settings: Settings, topics: Topics, key: NoiseKey, health: ServiceHea
     role = EngineRole(
         name="worker",
         group=worker_group(settings),
-        status=topics.status,
-        make=lambda partition: QueryProcessor(topics, partition, key, tables),
+        status_topic=topics.status,
+        make_processor=lambda partition: QueryProcessor(topics, partition, key, tables),
         process=name,
     )
     return Engine(role, settings, [topics.queries, topics.control], partitions=topics.partitions, health=health)

@@ -68,7 +68,7 @@ class World:
         definitions.apply_control(control)
         merging = MergeProcessor(topics, 0, definitions)
         merging.restore(control)
-        merging.restored()
+        merging.end_restore()
         partials: list[Record] = []
         records = written(people)
         for partition in range(PARTITIONS):
@@ -167,12 +167,12 @@ def _minute(moment: str) -> int:
 def _published(feed: FeedProcessor, events: Sequence[Record], end: int, step: int, topic: str) -> list[Record]:
     """Return the partial counts that a partition's feed publishes."""
     partials: list[Record] = []
-    feed.restored()
+    feed.end_restore()
     own = [record._replace(offset=offset) for offset, record in enumerate(events)]
     for start in range(0, len(own), step):
         partials += _written_to(process_records(feed, own[start : start + step]), topic)
-    feed.reached_end(end * 60)
-    while outputs := feed.idle(0.0):
+    feed.note_end_of_input(end * 60)
+    while outputs := feed.collect_due_outputs(0.0):
         partials += _written_to(outputs, topic)
     return partials
 

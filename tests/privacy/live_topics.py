@@ -161,8 +161,8 @@ def _published(
     known = Known()
     heard = _hear(known, streams, 0)
     feed = FeedProcessor(TOPICS, source, partition, PARTITIONS, known)
-    feed.restored()
-    feed.idle(0.0)
+    feed.end_restore()
+    feed.collect_due_outputs(0.0)
     own = list(events)
     if source.clock == "marks":
         marked = [Record("ops", partition, 0, mark, None, None, [("sotto-mark", b"%d" % mark)]) for mark in marks]
@@ -175,8 +175,8 @@ def _published(
         heard = _hear(known, streams, schedule(number, chunk[-1].timestamp - idle), heard)
         partials += _partials(process_records(feed, chunk))
     _hear(known, streams, END_MS, heard)
-    feed.reached_end(end * 60)
-    while outputs := feed.idle(0.0):
+    feed.note_end_of_input(end * 60)
+    while outputs := feed.collect_due_outputs(0.0):
         partials += _partials(outputs)
     return partials
 

@@ -71,7 +71,7 @@ Session = tuple[Driver, list[Any]]
 
 def publish_status(driver: Driver) -> None:
     for worker in driver._workers:
-        driver.write(worker.idle(1e9))
+        driver.write(worker.collect_due_outputs(1e9))
 
 
 @pytest.fixture(scope="module")

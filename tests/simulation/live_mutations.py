@@ -75,7 +75,7 @@ def merging_forgets_how_far_it_was() -> Iterator[None]:
 
     with (
         patch.object(MergeProcessor, "_write_changelog", forgetful),
-        patch.object(MergeProcessor, "restored", anew),
+        patch.object(MergeProcessor, "end_restore", anew),
         patch.object(MergeProcessor, "answers_are_repeatable", new=True),
     ):
         yield
@@ -113,7 +113,7 @@ def the_end_is_taken_for_granted() -> Iterator[None]:
     keep_time = PartitionTask._keep_time
 
     async def hasty(self: PartitionTask, life: Any, processor: Any, inputs: Any, *, idle: bool) -> None:
-        processor.reached_end(self._clock() + 10.0)
+        processor.note_end_of_input(self._clock() + 10.0)
         await keep_time(self, life, processor, inputs, idle=idle)
 
     with patch.object(PartitionTask, "_keep_time", hasty):
@@ -123,7 +123,7 @@ def the_end_is_taken_for_granted() -> Iterator[None]:
 @contextmanager
 def silent_partitions_stand_still() -> Iterator[None]:
     """Only events move the clock."""
-    with patch.object(EventClock, "reached_end", lambda *_: None):
+    with patch.object(EventClock, "note_end_of_input", lambda *_: None):
         yield
 
 

@@ -264,7 +264,7 @@ def answers_outside_the_transaction() -> Iterator[None]:
 @contextmanager
 def old_fetches_not_filtered() -> Iterator[None]:
     """Records from before the seek are answered as well."""
-    with patch.object(BatchLoop, "_news", lambda *arguments: arguments[-1]):
+    with patch.object(BatchLoop, "_unprocessed", lambda *arguments: arguments[-1]):
         yield
 
 
@@ -283,7 +283,7 @@ def unknown_streams_refused_at_once() -> Iterator[None]:
 @contextmanager
 def requests_granted_again() -> Iterator[None]:
     """The budget service forgets which requests it has answered."""
-    restored = BudgetProcessor.restored
+    restored = BudgetProcessor.end_restore
 
     def forgetful(self: BudgetProcessor) -> Mapping[str, int]:
         found = restored(self)
@@ -291,14 +291,14 @@ def requests_granted_again() -> Iterator[None]:
         self.ledger.source_of_stream.clear()
         return found
 
-    with patch.object(BudgetProcessor, "restored", forgetful):
+    with patch.object(BudgetProcessor, "end_restore", forgetful):
         yield
 
 
 @contextmanager
 def periods_begun_by_a_restart() -> Iterator[None]:
     """The budget service takes its start for the beginning of a period."""
-    restored = BudgetProcessor.restored
+    restored = BudgetProcessor.end_restore
 
     def renewed(self: BudgetProcessor) -> Mapping[str, int]:
         found = restored(self)
@@ -306,7 +306,7 @@ def periods_begun_by_a_restart() -> Iterator[None]:
             owner.budget.start_ms = self.ledger.clock
         return found
 
-    with patch.object(BudgetProcessor, "restored", renewed):
+    with patch.object(BudgetProcessor, "end_restore", renewed):
         yield
 
 

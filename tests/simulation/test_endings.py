@@ -45,5 +45,5 @@ def test_in_batches_of_their_own_the_halt_counts(control: list[Record]) -> None:
 def test_at_a_restore_the_halt_counts(control: list[Record]) -> None:
     worker = _worker()
     worker.restore(control)
-    worker.restored()
+    worker.end_restore()
     assert _state(worker) == "halted"

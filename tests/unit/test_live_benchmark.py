@@ -101,7 +101,7 @@ def test_events_are_such_as_a_feed_counts(conditions: int) -> None:
     # Nothing is set aside.
     for number in range(3):
         feed = FeedProcessor(Topics(partitions=3), declared, number, 3, FeedDefinitions())
-        feed.restored()
+        feed.end_restore()
         mine = [value for partition, _, value in events if partition == number]
         records = [Record("ops", number, offset, 60_600, None, value) for offset, value in enumerate(mine)]
         outputs = process_records(feed, records)

@@ -54,7 +54,7 @@ def test_a_worker_does_not_take_over_from_a_later_version(chosen: Callable[[byte
     worker.restore(one for one in recording.records("control") if one.partition == last.partition)
     worker.restore(one for one in records if one.partition == last.partition)
     with pytest.raises(LaterVersionError) as refused:
-        worker.restored()
+        worker.end_restore()
     assert str(refused.value) == (
         f"sim.state, partition {last.partition}: cannot read the record at offset {last.offset}: "
         "a later version of Sotto wrote it, or another program; run that version or a later one"
@@ -70,7 +70,7 @@ def test_a_budget_service_does_not_take_over_from_a_later_version(prefix: bytes)
     )
     budget.restore(records)
     with pytest.raises(LaterVersionError, match=rf"^sim\.ledger, partition 0: .* at offset {last.offset}: "):
-        budget.restored()
+        budget.end_restore()
 
 
 def test_services_say_why_they_refuse_and_answer_and_grant_nothing() -> None:
@@ -112,7 +112,7 @@ def asked_of(recording: Recording, control: list[Record], *followed: Record) -> 
     worker = recording.installation().processor(0)
     worker.restore(one for one in control if one.partition == 0)
     worker.restore(one for one in recording.records("state") if one.partition == 0)
-    worker.restored()
+    worker.end_restore()
     worker.follow(followed)
     names = [name for name in recording.latest("control") if partition_of(name.encode(), 2) == 0]
     questions = [

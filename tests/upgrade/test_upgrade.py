@@ -69,7 +69,7 @@ def test_the_ledger_is_restored_as_it_was_written(recording: Recording) -> None:
         topics, 0, key_id=recording.key.key_id, tables=recording.tables(), new_incarnation=lambda _: bytes(16)
     )
     budget.restore(recording.records("ledger"))
-    reached = budget.restored()
+    reached = budget.end_restore()
     assert reached == {
         topics.requests: recording.committed_of(topics.requests),
         topics.charges: recording.committed_of(topics.charges),

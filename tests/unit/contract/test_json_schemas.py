@@ -249,7 +249,7 @@ def lives() -> Iterator[Driver]:
         driver.open(kind.spec(stream="halted"), acknowledge=True)
         ask(driver, [*kind.questions, kind.wrong])
         for worker in driver._workers:
-            driver.write(worker.idle(1.0))
+            driver.write(worker.collect_due_outputs(1.0))
         driver.halt(kind.source, "halted", "enough")
         driver.close(kind.source, "s")
         driver.halt("survey")

@@ -34,7 +34,7 @@ def test_a_partition_without_a_mark_is_as_far_behind_as_it_holds_up_windows() ->
     about = source(clock="marks")
     feeds = [start(about, Known(told(about))) for _ in range(2)]
     for feed in feeds:
-        feed.idle(0.0)
+        feed.collect_due_outputs(0.0)
     assert seconds_behind(about, feeds, 0.0) == 0.0
     for hour, behind in ((1, 0), (3, 7200)):
         process_records(feeds[0], [Arrived(hour, 0, None, headers=[("sotto-mark", b"%d" % (hour * HOUR))])])

@@ -43,7 +43,7 @@ async def heartbeats_during_a_batch(*, heavy: bool) -> int:
     answering = BatchLoop(0, equipment_of_a_worker(), asyncio.Event(), TaskStep(), PartitionHealth())
     processor = cast(Processor, SlowProcessor(heavy=heavy))
     offsets = GroupOffsets()
-    gathering = OutputBuffer(TopicPartition("state", 0), offsets, patience=0.0)
+    gathering = OutputBuffer(TopicPartition("state", 0), offsets, max_write_delay=0.0)
     life = PartitionSession(
         processor, cast(Any, None), {}, offsets, gathering, cast(Any, None), Refusals("worker", 0), cast(Any, None)
     )

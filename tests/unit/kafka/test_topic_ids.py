@@ -64,7 +64,7 @@ class State:
         self.read_again: list[str] = []
         self._refuses = refuses
 
-    def recreated(self, topic: str) -> None:
+    def restart_input(self, topic: str) -> None:
         if self._refuses:
             raise InputRefusedError("the topic is another")
         self.read_again.append(topic)
@@ -155,14 +155,14 @@ async def test_ask_keeps_a_pace_while_nothing_comes() -> None:
 def test_progress_keeps_topic_ids(role: str) -> None:
     """The header of the progress record has the ids, the record has the fields that it had, and a restore reads both."""
     before = MAKERS[role]()
-    before.restored()
+    before.end_restore()
     given = {topic: f"id of {topic}" for topic in before.inputs}
     records = [progress_of(before), progress_of(before, given)]
     assert records[0].value == records[1].value
     for record, known in zip(records, ({}, given), strict=True):
         after = MAKERS[role]()
         after.restore([record])
-        assert after.restored()[before.inputs[0]] == 8
+        assert after.end_restore()[before.inputs[0]] == 8
         assert after.topic_ids == known
 
 
@@ -185,7 +185,7 @@ def test_a_budget_service_takes_one_input_again_and_goes_on_with_the_other() -> 
     requests, charges = processor.inputs
     for topic in (requests, charges):
         process_records(processor, [Record(topic, 0, 7, 0, b"key", b"{")])
-    processor.recreated(requests)
+    processor.restart_input(requests)
     after = MAKERS["budget"]()
     outputs = process_records(processor, [Record(charges, 0, 8, 0, b"key", b"{")])
     after.restore(
@@ -194,4 +194,4 @@ def test_a_budget_service_takes_one_input_again_and_goes_on_with_the_other() -> 
         for message in messages
         if topic == processor.changelog and message[0] == b"@progress"
     )
-    assert after.restored() == {requests: 0, charges: 9}
+    assert after.end_restore() == {requests: 0, charges: 9}

@@ -71,7 +71,7 @@ def test_worker_writes_same_bytes_with_and_without_kernel(log: list[bytes], cut:
         with use_kernel(library):
             worker = new_worker()
             outputs = [process_records(worker, shape(part)) for part in portions]
-            found.append(written([*outputs, worker.idle(10.0)]))
+            found.append(written([*outputs, worker.collect_due_outputs(10.0)]))
     assert found[0] == found[1] == found[2]
 
 

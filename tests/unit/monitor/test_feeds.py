@@ -62,7 +62,7 @@ async def test_the_last_window_that_was_asked_is_told_by_how_much_was_answered(m
         found.driver.advance("flights", f"2013-01-01T{hour}:30:00Z")
         found.now += 10.0  # digests come every few seconds
         for worker in found.driver._workers:
-            found.driver.write(worker.idle(found.now))
+            found.driver.write(worker.collect_due_outputs(found.now))
         told = await feed(found)
         assert format_moment(int(told["asked_to"] * 1000)) == f"2013-01-01T{end}:00:00Z", hour
     assert told["asked_at"] == found.now
@@ -74,7 +74,7 @@ async def test_in_periods_it_is_the_last_window_of_the_latest_that_has_answered(
     for moment in (f"{DAYS[1][:10]}T01:00:00Z", f"{DAYS[1][:10]}T06:00:00Z"):
         found.driver.advance("flights", moment)
         for worker in found.driver._workers:
-            found.driver.write(worker.idle(found.now))
+            found.driver.write(worker.collect_due_outputs(found.now))
         told = await feed(found)
         reached = max(moment_ms(DAYS[1]), moment_ms(moment) - 3_600_000 * (moment_ms(moment) // 3_600_000 % 6))
         assert told["asked_to"] * 1000 == reached

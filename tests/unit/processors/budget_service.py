@@ -56,7 +56,7 @@ class Service:
 
     def idle(self) -> Outputs:
         """Let the service do what is due without input."""
-        outputs = self.processor.idle(self.now / 1000)
+        outputs = self.processor.collect_due_outputs(self.now / 1000)
         self._keep(outputs)
         return outputs
 
@@ -77,7 +77,7 @@ class Service:
         self.processor.restore(
             Record(TOPICS.ledger, 0, n, self._timestamps.get(k, 0), k, v) for n, (k, v) in enumerate(reversed(log))
         )
-        self.processor.restored()
+        self.processor.end_restore()
 
 
 def register(request: str = "register", **changes: Any) -> bytes:

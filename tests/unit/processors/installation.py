@@ -68,7 +68,7 @@ def restarted_from(control: Iterable[Record], topics: Topics, outputs: Sequence[
     successor = QueryProcessor(topics, 0, KEY, table_store())
     successor.restore(control)
     successor.restore(changelog(topics, outputs))
-    successor.restored()
+    successor.end_restore()
     return successor
 
 

@@ -115,7 +115,7 @@ def test_a_successor_goes_on_as_its_predecessor_would_have(log: list[bytes], cut
     successor.restore(
         Record(state, 0, number, 0, key, value) for number, (key, value, _) in enumerate(written(first, state))
     )
-    assert successor.restored() == {DRIVER.topics.queries: min(cut, len(log))}
+    assert successor.end_restore() == {DRIVER.topics.queries: min(cut, len(log))}
     assert successor.streams.figures() == predecessor.streams.figures()
     second = process_records(successor, all_records[cut:])
     assert answers_of([first, second]) == expected

@@ -81,24 +81,24 @@ def test_a_halted_query_touches_nothing() -> None:
 
 def test_digests_show_the_streams_that_changed_once_per_interval() -> None:
     driver, worker = busy_worker()
-    assert not worker.idle(100.0)
+    assert not worker.collect_due_outputs(100.0)
     process_records(
         worker, records([query("a", "one", HIGH), query("b", "one", LOW), query("c", "two", LOW)], start=7)
     )
-    assert not worker.idle(100.0 + STATUS_SECONDS / 2)
-    digests = digests_in(worker.idle(100.0 + STATUS_SECONDS), driver.topics)
+    assert not worker.collect_due_outputs(100.0 + STATUS_SECONDS / 2)
+    digests = digests_in(worker.collect_due_outputs(100.0 + STATUS_SECONDS), driver.topics)
     found = {
         one.stream: (one.state, one.answered, one.tops, one.tops_left, one.position.offset) for one in digests
     }
     assert found == {"one": ("open", 2, 1, 1, 8), "two": ("open", 1, 0, 1, 9)}
-    assert not worker.idle(100.0 + 2 * STATUS_SECONDS)
+    assert not worker.collect_due_outputs(100.0 + 2 * STATUS_SECONDS)
 
 
 def test_a_stream_that_ended_has_a_last_digest() -> None:
     driver, worker = busy_worker()
     driver.halt("feed", "idle", reason="unused")
     worker.follow(driver.records(driver.topics.control)[-1:])
-    [digest] = digests_in(worker.idle(0.0), driver.topics)
+    [digest] = digests_in(worker.collect_due_outputs(0.0), driver.topics)
     assert (digest.stream, digest.state, digest.answered, digest.position.offset) == ("idle", "halted", 0, -1)
 
 
@@ -144,7 +144,7 @@ def test_a_stream_that_its_worker_cannot_answer_for_says_so_until_a_fit_worker_h
     changed = table_store()
     changed.put("people", {"age": [1], "sex": ["F"]})
     worker = worker_of(driver, tables=changed)
-    [digest] = digests_in(worker.idle(100.0), driver.topics)
+    [digest] = digests_in(worker.collect_due_outputs(100.0), driver.topics)
     assert (digest.stream, digest.state, digest.answered) == ("people-0", "open", 0)
     assert "source data differs from what was registered" in (digest.refused or "")
     [answer] = answers_in(
@@ -154,13 +154,13 @@ def test_a_stream_that_its_worker_cannot_answer_for_says_so_until_a_fit_worker_h
 
     fit = QueryProcessor(driver.topics, 0, KEY, driver._tables)
     fit.restore(driver.records(driver.topics.control))
-    fit.restored()
-    [digest] = digests_in(fit.idle(100.0), driver.topics)
+    fit.end_restore()
+    [digest] = digests_in(fit.collect_due_outputs(100.0), driver.topics)
     assert (digest.state, digest.refused) == ("open", None)
 
 
 def test_a_stream_whose_noise_key_is_missing_says_so_until_a_worker_has_it() -> None:
     driver = installation(spec("one"))
     lacking = worker_of(driver, key=OTHER_KEY)
-    [digest] = digests_in(lacking.idle(100.0), driver.topics)
+    [digest] = digests_in(lacking.collect_due_outputs(100.0), driver.topics)
     assert "lacks noise key" in (digest.refused or "")

@@ -278,7 +278,7 @@ def test_whatever_order_control_comes_in_the_extension_counts(
     events = [revived[place]._replace(offset=number) for number, place in enumerate(order)]
     if way == "restore":
         worker.restore(events)
-        worker.restored()
+        worker.end_restore()
     elif way == "one batch":
         worker.follow(events)
     else:
@@ -344,9 +344,9 @@ def test_digests_show_the_new_count_at_once() -> None:
     driver = installation(spec("s"))
     driver.ask_many([query("a", "s", HIGH)])
     [worker] = driver._workers
-    worker.idle(0.0)
+    worker.collect_due_outputs(0.0)
     driver.extend("feed", "s", 1.0)
-    [(_, value, _)] = written(worker.idle(10.0), driver.topics.status)
+    [(_, value, _)] = written(worker.collect_due_outputs(10.0), driver.topics.status)
     assert b'"state":"open"' in (value or b"")
     assert b'"tops_left":1' in (value or b"")
 

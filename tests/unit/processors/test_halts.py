@@ -159,7 +159,7 @@ def test_a_successor_knows_which_events_were_answered() -> None:
     batch = records([query("a", "others", LOW), query("b", "alarms", LOW)])
     first = process_records(predecessor, batch)
     successor = restarted(driver, [first])
-    assert successor.restored() == {driver.topics.queries: 2}
+    assert successor.end_restore() == {driver.topics.queries: 2}
     second = process_records(successor, batch)
     assert fates(second, driver.topics) == [("halted", None), ("halted", None)]
     third = process_records(restarted(driver, [first, second]), records([query("c", "alarms", LOW)], start=9))
@@ -207,7 +207,7 @@ def test_a_worker_with_another_key_still_settles_what_is_closed() -> None:
     stranger = QueryProcessor(driver.topics, 0, OTHER_KEY, table_store())
     stranger.restore(driver.records(driver.topics.control))
     stranger.restore(changelog(driver.topics, [outputs]))
-    stranger.restored()
+    stranger.end_restore()
     [charge] = charges_in(stranger.follow(()), driver.topics)
     assert (charge.state, charge.answered, charge.tops) == ("closed", 1, 0)
 

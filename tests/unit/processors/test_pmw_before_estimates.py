@@ -42,7 +42,7 @@ def worker(*restored: Sequence[Record]) -> QueryProcessor:
     made = QueryProcessor(TOPICS, 0, KEY, store)
     for some in restored:
         made.restore(some)
-    made.restored()
+    made.end_restore()
     return made
 
 

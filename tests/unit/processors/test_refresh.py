@@ -186,7 +186,7 @@ def test_what_was_told_before_a_refresh_takes_nothing_back() -> None:
     place = next(one.partition for one in old if one.key == b"laplace")
     processor = QueryProcessor(driver.topics, place, KEY, driver._tables)
     processor.restore([one for one in (*new, *old) if one.partition == place])
-    processor.restored()
+    processor.end_restore()
     assert processor.streams.terms_at(processor.streams.slots["laplace"]).version == 2
     assert not processor.answers_are_repeatable
 
@@ -199,7 +199,7 @@ def test_a_worker_whose_file_is_still_the_old_one_does_not_answer() -> None:
     tables.put("people", OLD)
     processor = QueryProcessor(driver.topics, record.partition, KEY, tables)
     processor.restore([record])
-    processor.restored()
+    processor.end_restore()
     query = b'{"id":"1","stream":"laplace","where":"TRUE"}'
     outputs = process_records(
         processor, [Record(driver.topics.queries, record.partition, 0, 0, b"laplace", query)]

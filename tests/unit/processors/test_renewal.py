@@ -220,18 +220,18 @@ class TestTheServicesOwnClock:
     def test_a_period_ends_while_nobody_asks(self) -> None:
         service = Service()
         service.send(register(epsilon=1.0, renews="1h"))
-        assert not service.processor.idle(50.0)
-        assert not service.processor.idle(50.0 + 3599)
-        outputs = service.processor.idle(50.0 + 3601)
+        assert not service.processor.collect_due_outputs(50.0)
+        assert not service.processor.collect_due_outputs(50.0 + 3599)
+        outputs = service.processor.collect_due_outputs(50.0 + 3601)
         keys = [key for topic, _, messages in outputs for key, _, _ in messages if topic.endswith("ledger")]
         assert keys == [b"source|feed", b"@progress"]
-        assert not service.processor.idle(50.0 + 3602)
+        assert not service.processor.collect_due_outputs(50.0 + 3602)
 
     def test_a_service_that_starts_again_waits_for_the_next_event(self) -> None:
         service = Service()
         service.send(register(epsilon=1.0, renews="1h"))
         service.restart()
-        assert service.processor.idle(1e9) == Outputs()
+        assert service.processor.collect_due_outputs(1e9) == Outputs()
         [receipt] = receipts_in(service.send(opening("open", "a")))
         assert receipt.outcome == "opened"
 

@@ -264,10 +264,10 @@ def test_the_ledger_knows_how_far_it_has_read() -> None:
     service.send(charge("nobody", "0" * 32), b"{", topic=TOPICS.charges)
     expected = {TOPICS.requests: service.offset - 2, TOPICS.charges: service.offset}
     service.restart()
-    assert service.processor.restored() == expected
+    assert service.processor.end_restore() == expected
     service.send(b"{")
     service.restart()
-    assert service.processor.restored() == {**expected, TOPICS.requests: service.offset}
+    assert service.processor.end_restore() == {**expected, TOPICS.requests: service.offset}
 
 
 @pytest.mark.parametrize(("beyond", "digested"), [("end", b""), ("unpromised", b',"beyond":"unpromised"')])

@@ -36,7 +36,7 @@ def restored(*logs: Sequence[Record]) -> QueryProcessor:
     processor = empty()
     for log in logs:
         processor.restore(log)
-    processor.restored()
+    processor.end_restore()
     return processor
 
 
@@ -64,7 +64,7 @@ def test_topics_that_take_turns_give_the_state_of_a_restore_in_one_go(data: st.D
             count = data.draw(st.integers(1, len(left[number])))
             processor.restore(left[number][:count])
             left[number] = left[number][count:]
-        assert processor.restored() == expected.restored()
+        assert processor.end_restore() == expected.end_restore()
     assert differences("by turns and at once", processor, expected, expected.streams.names) == []
 
 
@@ -98,7 +98,7 @@ def test_figures_of_another_incarnation_are_not_a_streams_own() -> None:
         with taken_in_every(1):
             for log in order:
                 processor.restore(log)
-        processor.restored()
+        processor.end_restore()
         assert processor.streams.figures()["s"] == second.figures()["s"]
 
 
@@ -112,7 +112,7 @@ def test_a_stream_defined_anew_starts_afresh_whatever_was_taken_in_before() -> N
         processor.restore(first.records(first.topics.control))
         processor.restore(first.records(first.topics.state))
         processor.restore(second.records(second.topics.control))
-    processor.restored()
+    processor.end_restore()
     assert processor.streams.figures()["s"] == second.figures()["s"]
     assert processor.streams.shown_answers_left(0) == 2
 
@@ -125,7 +125,7 @@ def test_a_stream_with_figures_is_not_begun_afresh_by_a_definition_that_the_rest
     processor = QueryProcessor(driver.topics, 0, KEY, TableStore.keyed_by(KEY))
     processor.restore([record for record in control if record.key == b"other"])
     processor.restore(driver.records(driver.topics.state))
-    processor.restored()
+    processor.end_restore()
     processor.follow([record for record in control if record.key == b"other"])
     with pytest.raises(TableMissedError, match="s has a checkpoint in sotto"):
         processor.follow([record for record in control if record.key == b"s"])
@@ -139,7 +139,7 @@ def test_a_stream_opened_anew_after_a_restore_is_begun_afresh_whatever_the_chang
     key = NoiseKey(OTHER_KEY.secret, (KEY,))
     processor = QueryProcessor(first.topics, 0, key, TableStore.keyed_by(key))
     processor.restore(first.records(first.topics.state))
-    processor.restored()
+    processor.end_restore()
     processor.follow(second.records(second.topics.control))
     assert processor.streams.shown_answers_left(0) == 2
 
@@ -155,7 +155,7 @@ def test_a_table_that_came_late_is_found_when_the_restore_ends() -> None:
     with taken_in_every(1):
         processor.restore(driver.records(driver.topics.control))
         store.put("people", {"age": [1, 2, 3], "sex": ["F", "M", "F"]})
-        processor.restored()
+        processor.end_restore()
     assert not processor.streams.columns.refused[: len(processor.streams)].any()
 
 
@@ -168,7 +168,7 @@ def test_columns_have_room_for_any_number_of_streams_defined_at_once(count: int)
     processor = QueryProcessor(driver.topics, 0, KEY, TableStore.keyed_by(KEY))
     processor.restore(driver.records(driver.topics.control))
     processor.restore(driver.records(driver.topics.state))
-    processor.restored()
+    processor.end_restore()
     assert processor.streams.figures() == driver.figures()
     answers = process_records(processor, records([query("next", f"s{count - 1}", 1e9)], start=count + 1))
     assert answers

@@ -63,7 +63,7 @@ def pass_days(service: Service, days: float) -> Outputs:
     """Let time pass by the ledger's clock, which only records advance."""
     service.now += round(days * DAY)
     service.send(ending("halt", f"tick-{service.now}", "no-such-stream"))
-    return service.idle()
+    return service.collect_due_outputs()
 
 
 def source_record(service: Service) -> SourceRecord:

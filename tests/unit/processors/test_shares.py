@@ -125,7 +125,7 @@ def worker(limits: Limits = TIGHT, changed: Sequence[Outputs] = ()) -> QueryProc
     found = QueryProcessor(driver.topics, 0, KEY, store, limits)
     found.restore(driver.records(driver.topics.control))
     found.restore(changelog(driver.topics, changed))
-    found.restored()
+    found.end_restore()
     return found
 
 
@@ -312,7 +312,7 @@ def test_1800_of_the_slowest_questions_hold_a_neighbour_up_for_ten_seconds_of_wo
     store = driver._tables
     one = QueryProcessor(driver.topics, 0, KEY, store, DEFAULT)
     one.restore(driver.records(driver.topics.control))
-    one.restored()
+    one.end_restore()
     workload = Workload(Context(one.streams, store, driver.topics.queries, 0))
     records = []
     for number in range(1800):

@@ -192,16 +192,16 @@ def test_what_is_not_noted_when_all_falls_quiet_is_noted_after_a_while() -> None
     service = Watched()
     incarnation = opened(service)
     service.send(charge("s", incarnation, answered=1, tops=1), topic=TOPICS.charges)
-    assert not service.processor.idle(5.0)
+    assert not service.processor.collect_due_outputs(5.0)
     service.restart()
-    assert not service.processor.idle(7.0)
-    assert not service.processor.idle(7.0 + QUIET_SECONDS - 1)
-    service.take(service.processor.idle(7.0 + QUIET_SECONDS))
+    assert not service.processor.collect_due_outputs(7.0)
+    assert not service.processor.collect_due_outputs(7.0 + QUIET_SECONDS - 1)
+    service.take(service.processor.collect_due_outputs(7.0 + QUIET_SECONDS))
     assert isinstance(service.entries()[-1], TrailPoint)
-    assert not service.processor.idle(9.0 + 2 * QUIET_SECONDS)
+    assert not service.processor.collect_due_outputs(9.0 + 2 * QUIET_SECONDS)
     service.restart()
-    assert not service.processor.idle(0.0)
-    assert not service.processor.idle(2 * QUIET_SECONDS)
+    assert not service.processor.collect_due_outputs(0.0)
+    assert not service.processor.collect_due_outputs(2 * QUIET_SECONDS)
 
 
 def test_ends_that_follow_by_themselves_are_noted_with_what_went_back() -> None:

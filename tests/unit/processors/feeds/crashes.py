@@ -102,8 +102,8 @@ def run_feed(
     while True:
         definitions.tell(*[stream for stream in streams if effects[stream.spec.stream] <= place])
         if place in ends and told_end < place:
-            feed.reached_end(ends[place] / 1000)
-            outputs = feed.idle(0.0)
+            feed.note_end_of_input(ends[place] / 1000)
+            outputs = feed.collect_due_outputs(0.0)
             if chance.random() < 0.3:
                 feed = start(about, definitions, kafka)
                 continue
@@ -125,7 +125,7 @@ def run_feed(
         kafka.commit(outputs)
         place = end
         if chance.random() < 0.2:
-            kafka.commit(feed.idle(0.0))
+            kafka.commit(feed.collect_due_outputs(0.0))
         if chance.random() < 0.2:
             feed = start(about, definitions, kafka)
     drain(feed, kafka)

@@ -40,7 +40,7 @@ class Bench:
         kept = {key: (at, value) for at, (key, value, _) in enumerate(self.logs[TOPICS.merges])}
         kept_records = [Record(TOPICS.merges, 0, at, 0, key, value) for key, (at, value) in kept.items()]
         self.task.restore(sorted(kept_records, key=lambda one: one.offset))
-        self.at = self.task.restored()[TOPICS.partials]
+        self.at = self.task.end_restore()[TOPICS.partials]
 
     def step(self, limit: int = 500, *, lost: bool = False) -> None:
         """Take a batch; with ``lost`` its transaction is aborted."""

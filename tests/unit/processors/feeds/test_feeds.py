@@ -196,7 +196,7 @@ def test_marks_alone_move_a_clock_of_marks() -> None:
     kafka.commit(
         process_records(feed, [Arrived(0, 9 * HOUR, event("a", 5)), Arrived(1, 0, event("b", 90 * MINUTE))])
     )
-    feed.reached_end(100 * 3600)
+    feed.note_end_of_input(100 * 3600)
     drain(feed, kafka)
     assert not kafka.partials()
     outputs = process_records(
@@ -224,7 +224,7 @@ def test_a_feed_tells_when_an_event_or_silence_closes_its_next_window() -> None:
     assert feed.due_at > 3600
     process_records(feed, [Arrived(1, HOUR, event("a", HOUR))])
     assert feed.closes_at == 3600 + 600, "the other stream waits for those who are late"
-    feed.reached_end(feed.due_at)
+    feed.note_end_of_input(feed.due_at)
     process_records(feed, ())
     assert feed.closes_at == 7200
     marked = source(clock="marks")
@@ -269,7 +269,7 @@ def test_the_changelog_is_short_and_its_pieces_end_with_their_windows(monkeypatc
         if step % 50 == 49:
             feed = start(about, definitions, kafka)
     assert most < 30_000
-    feed.reached_end(1e6)
+    feed.note_end_of_input(1e6)
     drain(feed, kafka)
     assert sum(one["counts"][0] for one in kafka.partials() if one["counts"]) == offset
     assert feed.people == feed.open_windows == 0
@@ -340,12 +340,12 @@ def test_a_stream_that_begins_in_the_past_counts_nothing_of_what_others_had_coun
     definitions = Known(hours(about, "a"))
     kafka, feed = changelog(about), start(about, definitions)
     kafka.commit(process_records(feed, [Arrived(0, 5, event("p", 5)), Arrived(1, HOUR, event("q", HOUR))]))
-    feed.reached_end(3 * 3600 + 5)
+    feed.note_end_of_input(3 * 3600 + 5)
     drain(feed, kafka)
     # The changelog still has what windows held that are told of.
     feed = start(about, definitions, kafka)
     definitions.tell(hours(about, "b"))
-    kafka.commit(feed.idle(0.0))
+    kafka.commit(feed.collect_due_outputs(0.0))
     feed = start(about, definitions, kafka)
     drain(feed, kafka)
     found = {(one["stream"], one["start"] // HOUR): one["counts"] for one in kafka.partials()}
@@ -410,7 +410,7 @@ def test_cells_are_added_to_once_a_condition_however_many_windows_a_batch_lies_i
     assert feed.open_windows == 90
     again = start(about, Known(*conditions(about, 3)), kafka)
     assert (again.open_windows, again.people) == (90, feed.people)
-    again.reached_end(1e6)
+    again.note_end_of_input(1e6)
     drain(again, kafka)
     assert all(one["counts"] == [10] for one in kafka.partials() if one["start"] < 90 * HOUR)
 
@@ -428,7 +428,7 @@ def test_more_conditions_than_a_table_has_columns_have_another() -> None:
     feed = start(about, Known(*many), kafka)
     more = [Arrived(64 + one, 6, event(f"p{one % 7}", 6, delay=one % 16 - 5)) for one in range(64)]
     kafka.commit(process_records(feed, more))
-    feed.reached_end(1e6)
+    feed.note_end_of_input(1e6)
     drain(feed, kafka)
     found = {one["stream"]: one["counts"] for one in kafka.partials() if one["start"] == 0}
     alone = changelog(about)
@@ -438,7 +438,7 @@ def test_more_conditions_than_a_table_has_columns_have_another() -> None:
             single, [Arrived(one, 5, event(f"p{one % 7}", 5, delay=one % 16 - 5)) for one in range(64)]
         )
         process_records(single, more)
-        single.reached_end(1e6)
+        single.note_end_of_input(1e6)
         drain(single, alone)
     assert found == {one["stream"]: one["counts"] for one in alone.partials() if one["start"] == 0}
 
@@ -450,7 +450,7 @@ def test_a_column_that_is_free_again_begins_with_nothing() -> None:
     kafka, feed = changelog(about), start(about, definitions)
     kafka.commit(process_records(feed, [Arrived(0, 5, event("p", 5, delay=-5))]))
     definitions.tell(replace(first, kind="closed"))
-    kafka.commit(feed.idle(0.0))
+    kafka.commit(feed.collect_due_outputs(0.0))
     definitions.tell(third)
     kafka.commit(process_records(feed, [Arrived(1, 6, event("q", 6, delay=-5))]))
     feed = start(about, definitions, kafka)
@@ -458,7 +458,7 @@ def test_a_column_that_is_free_again_begins_with_nothing() -> None:
     kafka.commit(
         process_records(feed, [Arrived(2, 7, event("p", 7, delay=-5)), Arrived(3, 8, event("q", 8, delay=-5))])
     )
-    feed.reached_end(1e6)
+    feed.note_end_of_input(1e6)
     drain(feed, kafka)
     found = {one["stream"]: one["counts"] for one in kafka.partials() if one["start"] == 0}
     assert found == {second.spec.stream: [2], third.spec.stream: [2]}
@@ -470,7 +470,7 @@ def test_what_a_stream_has_counted_goes_with_it_and_one_that_is_extended_goes_on
     kafka, feed = changelog(about), start(about, definitions)
     kafka.commit(process_records(feed, [Arrived(0, 5, event("p", 5, delay=1))]))
     definitions.tell(ended(definitions.streams_of("flights")[1], 10))
-    kafka.commit(feed.idle(0.0))
+    kafka.commit(feed.collect_due_outputs(0.0))
     assert feed.open_windows == 1
     assert feed.figures.counted == 2
     kafka.commit(process_records(feed, [Arrived(1, 150 * MINUTE, event("p", 150 * MINUTE, delay=1))]))
@@ -483,7 +483,7 @@ def test_what_a_stream_has_counted_goes_with_it_and_one_that_is_extended_goes_on
     assert {at for name, at in found if name == "b"} == {3 * HOUR}
     assert found["b", 3 * HOUR] == [1]
     definitions.tell(replace(definitions.streams_of("flights")[1], kind="closed"))
-    kafka.commit(feed.idle(0.0))
+    kafka.commit(feed.collect_due_outputs(0.0))
     assert {key for key in kafka.state if b"piece" not in key} == {b"@progress", b"stream|a"}
 
 
@@ -496,12 +496,12 @@ def test_where_a_stream_that_is_extended_goes_on_hangs_on_when_control_told_and_
     kafka, feed = changelog(about), start(about, definitions)
     kafka.commit(process_records(feed, [Arrived(0, 5, event("p", 5))]))
     definitions.tell(ended(hours(about), 10))
-    kafka.commit(feed.idle(0.0))
+    kafka.commit(feed.collect_due_outputs(0.0))
     if last is not None:
         kafka.commit(process_records(feed, [Arrived(1, last, event("victim", last))]))
     definitions.tell(extended(definitions.streams_of("flights")[0], 2 * HOUR - 3_000))
     kafka.commit(process_records(feed, [Arrived(2, 2 * HOUR + 2_600, event("q", 2 * HOUR + 2_600))]))
-    feed.reached_end(5 * 3600)
+    feed.note_end_of_input(5 * 3600)
     drain(feed, kafka)
     # Five seconds later, when all partitions have heard, the hour has begun.
     assert [one["start"] // HOUR for one in kafka.partials()] == [3]
@@ -531,7 +531,7 @@ def test_marks_decide_where_a_stream_ends_and_resumes() -> None:
         for again in range(heard, 10):
             definitions, records = Known(opened), marked(8)
             kafka, feed = changelog(about), start(about, definitions)
-            kafka.commit(feed.idle(0.0))
+            kafka.commit(feed.collect_due_outputs(0.0))
             for place, record in enumerate(records):
                 if place in {heard, again}:
                     definitions.tell(resumed if place == again else halted)
@@ -564,7 +564,7 @@ def test_feed_that_was_away_tells_of_the_windows_of_all_epochs(clock: str) -> No
     def asked(away: range) -> list[tuple[int, list[int]]]:
         definitions, kafka = Known(states[0]), changelog(about)
         feed = start(about, definitions, kafka)
-        kafka.commit(feed.idle(0.0))
+        kafka.commit(feed.collect_due_outputs(0.0))
         for record in records:
             if (
                 record.offset not in away
@@ -619,10 +619,10 @@ def test_catching_up_is_bounded_in_each_step() -> None:
     kafka, feed = changelog(about), start(about, definitions)
     kafka.commit(process_records(feed, [Arrived(0, 6_000 * MINUTE, event("p", 6_000 * MINUTE))]))
     assert 0 < len(kafka.partials()) <= MAX_PARTIALS_PER_STEP
-    assert feed.behind
+    assert feed.has_more_outputs
     feed = start(about, definitions, kafka)
     drain(feed, kafka)
-    assert not feed.behind
+    assert not feed.has_more_outputs
     for name in "ab":
         assert [one["start"] for one in kafka.partials() if one["stream"] == name] == [
             n * MINUTE for n in range(6_000)
@@ -638,9 +638,9 @@ def test_how_many_windows_a_step_tells_of_does_not_tell_in_which_groups_somebody
     for crowd in (0, 16):
         feed = start(about, Known(*(told(about, name, by=["delay"]) for name in "ab")))
         process_records(feed, [Arrived(one, 5, event(f"p{one}", 5, delay=one - 5)) for one in range(crowd)])
-        feed.reached_end(1e5)
+        feed.note_end_of_input(1e5)
         steps[crowd] = []
-        while outputs := feed.idle(0.0):
+        while outputs := feed.collect_due_outputs(0.0):
             steps[crowd].append(partials_of(outputs))
     assert len(steps[0]) > 5
     assert steps[0] == steps[16]
@@ -691,6 +691,6 @@ def test_nothing_is_written_where_nothing_is_due() -> None:
     about = source()
     feed: FeedProcessor = start(about, Known(hours(about)))
     assert process_records(feed, [Arrived(0, 5, event("p", 5))])
-    assert not feed.idle(0.0)
+    assert not feed.collect_due_outputs(0.0)
     assert not feed.follow(())
     assert not feed.prepare([Arrived(1, 5, event("p", 5))]).needs_tables

@@ -166,7 +166,7 @@ def test_closed_streams_ask_and_keep_nothing(crash: bool) -> None:
     if crash:
         task.control.append(ending)
         task.start()
-        task.write(task.task.idle(0.0))
+        task.write(task.task.collect_due_outputs(0.0))
     else:
         task.hear(ending)
     task.run()
@@ -226,4 +226,4 @@ def test_a_later_versions_changelog_is_not_read() -> None:
     task = bench()
     task.task.restore([Record(TOPICS.merges, 0, 0, 0, b"all", b'{"later":1}')])
     with pytest.raises(LaterVersionError):
-        task.task.restored()
+        task.task.end_restore()

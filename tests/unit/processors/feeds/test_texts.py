@@ -110,13 +110,13 @@ def closed_after(records: list[Arrived], *, most_bytes: int = MOST_WINDOW_BYTES,
         kafka.commit(process_records(feed, records[place : place + step]))
         if restores:
             feed = start(about, known, kafka)
-    feed.reached_end((HOUR + MINUTE) / 1000)
+    feed.note_end_of_input((HOUR + MINUTE) / 1000)
     drain_to(feed, kafka)
     return published(kafka, "s").get(0)
 
 
 def drain_to(feed: Any, kafka: Kafka) -> None:
-    while outputs := feed.idle(0.0):
+    while outputs := feed.collect_due_outputs(0.0):
         kafka.commit(outputs)
 
 
@@ -231,7 +231,7 @@ def merged(
     for batch in [[partial] for partial in partials] if restored else [partials]:
         merging = MergeProcessor(streams.TOPICS, 0, Known())
         merging.restore([told_record, *kept])
-        merging.restored()
+        merging.end_restore()
         for topic, _, found in process_records(merging, batch):
             assert topic != streams.TOPICS.rejected, found
             asked += [json.loads(value or b"") for _, value, _ in found if topic == streams.TOPICS.queries]

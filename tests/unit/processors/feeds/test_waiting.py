@@ -31,7 +31,7 @@ def asked(come_before: int, at_once: int) -> list[tuple[str, str]]:
     task = MergeProcessor(TOPICS, 0, definitions)
     models = [told(spec, source=HOURLY) for spec in MODELS]
     task.restore(models)
-    task.restored()
+    task.end_restore()
     definitions.apply_control(models)
     period = HOURLY.account_of_period(FIRST)
     opened = [
@@ -42,14 +42,14 @@ def asked(come_before: int, at_once: int) -> list[tuple[str, str]]:
         for spec in MODELS
     ]
     records = logged(partial(name, 0, start, {}, 1) for start, name in ORDER)
-    written: list[Outputs] = [process_records(task, records[:come_before]), task.idle(0.0)]
+    written: list[Outputs] = [process_records(task, records[:come_before]), task.collect_due_outputs(0.0)]
     for record in opened:
         # Control has partitions, and is heard of one after the other.
         definitions.apply_control([record])
-        written.append(task.idle(0.0))
+        written.append(task.collect_due_outputs(0.0))
     for place in range(come_before, len(records), at_once):
         written += [process_records(task, records[place : place + at_once])]
-    while outputs := task.idle(0.0):
+    while outputs := task.collect_due_outputs(0.0):
         written.append(outputs)
     questions = [
         json.loads(value or b"")

@@ -184,7 +184,7 @@ def start(
     """A processor of partition 0, restored from what was committed."""
     processor = FeedProcessor(TOPICS, about, 0, partitions, definitions)
     processor.restore([] if kafka is None else kafka.records())
-    processor.restored()
+    processor.end_restore()
     return processor
 
 
@@ -195,7 +195,7 @@ def changelog(about: EventsSource) -> Kafka:
 def drain(processor: FeedProcessor, kafka: Kafka) -> None:
     """Have all written that is due."""
     while True:
-        outputs = processor.idle(0.0)
+        outputs = processor.collect_due_outputs(0.0)
         if not outputs:
             return
         kafka.commit(outputs)
