@@ -100,7 +100,7 @@ async def write_heartbeats(settings: Settings, role: EngineRole, started: float)
             await producer.start()
             while True:
                 await producer.send_and_wait(
-                    role.status, key=_heartbeat_key(role), value=_encode_heartbeat(role, started)
+                    role.status_topic, key=_heartbeat_key(role), value=_encode_heartbeat(role, started)
                 )
                 is_shown = True
                 await asyncio.sleep(HEARTBEAT_SECONDS)
@@ -120,7 +120,7 @@ async def _delete_heartbeat(producer: Any, role: EngineRole) -> None:
     """Delete this process's heartbeat."""
     try:
         async with asyncio.timeout(_DELETION_SECONDS):
-            await producer.send_and_wait(role.status, key=_heartbeat_key(role), value=None)
+            await producer.send_and_wait(role.status_topic, key=_heartbeat_key(role), value=None)
     except (KafkaError, OSError, TimeoutError):
         log.info("could not remove the heartbeat", role=role.name)
 

@@ -65,7 +65,7 @@ def counts_without_the_position() -> Iterator[None]:
 @contextmanager
 def merging_forgets_how_far_it_was() -> Iterator[None]:
     """A restart begins with all partials anew, and does not know which windows were asked."""
-    keep, restored = MergeProcessor._write_changelog, MergeProcessor.restored
+    keep, restored = MergeProcessor._write_changelog, MergeProcessor.end_restore
 
     def forgetful(self: MergeProcessor, outputs: Outputs, written: Mapping[bytes, bytes | None]) -> None:
         keep(self, outputs, {key: value for key, value in written.items() if key == PROGRESS_KEY})

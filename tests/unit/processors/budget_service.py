@@ -54,7 +54,7 @@ class Service:
         self._keep(outputs)
         return outputs
 
-    def idle(self) -> Outputs:
+    def collect_due_outputs(self) -> Outputs:
         """Let the service do what is due without input."""
         outputs = self.processor.collect_due_outputs(self.now / 1000)
         self._keep(outputs)
