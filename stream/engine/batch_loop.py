@@ -134,7 +134,9 @@ class BatchLoop:
 
     async def run_idle(self, session: PartitionSession, *, in_thread: bool, idle: bool) -> None:
         """Run the processor's timed work and commit its outputs."""
-        outputs = await self.run_step(session, session.processor.collect_due_outputs, time.monotonic(), in_thread=in_thread)
+        outputs = await self.run_step(
+            session, session.processor.collect_due_outputs, time.monotonic(), in_thread=in_thread
+        )
         await self.commit(session, outputs, idle=idle)
 
     async def commit(self, session: PartitionSession, outputs: Outputs, *, idle: bool = False) -> None:

@@ -1,6 +1,7 @@
-"""Admits queries: decodes them, finds their streams, resolves private numbers, rejects invalid ones.
+"""Admits queries: decodes them, finds their streams, reads private numbers, rejects invalid queries.
 
-A ``place`` is the index of a record in its batch; a ``slot`` is the number of a hosted stream.
+A ``place`` is the index of a record in its batch; a ``slot`` is the number of a stream in its
+partition.
 """
 
 from __future__ import annotations
@@ -80,7 +81,7 @@ def decode_in_full_form(value: bytes) -> Any:
 
 
 def require_unique_fields(value: bytes, query: Any) -> Any:
-    """Return the query in full form; Rejection if its JSON repeats a field."""
+    """Return the query, decoded in full form; Rejection if its JSON repeats a field."""
     if query.__class__ is not _FULL_FORM.kind:
         query = decode_in_full_form(value)
     # The cheap check counts no fields that are written with their defaults; only candidates have such.
@@ -188,7 +189,7 @@ class Admission:
         self._workload = Workload(context)
 
     def read(self, records: Sequence[RecordLike], budget: float = math.inf) -> QueryBatch:
-        """Read records up to the one whose work exhausts ``budget``."""
+        """Read records up to the one with which their work reaches ``budget``."""
         rows: list[Row] = []
         unresolved: list[tuple[int, int, Any]] = []
         retired: list[tuple[int, Any, RetiredAnswer]] = []
@@ -264,7 +265,7 @@ class Admission:
     def _admit_work(self, slot: int, query: Any, shares: Shares, timestamp: int) -> int:
         """Return a question's work and add it to its stream's share; Rejection beyond the limit."""
         work = self._workload.estimate(slot, query)
-        # A feed never repeats the question of a window, so it must not be refused as busy.
+        # A feed sends the question of a window only once, so it must not be refused as busy.
         if not self._context.streams.sorts[slot] & STANDING_SORT:
             shares.admit(slot, work, timestamp)
         return work
@@ -321,7 +322,7 @@ class Admission:
         return AdmittedBatch(rejected, questions, batch.rows.merge(QuestionRows.from_rows(resolved)))
 
     def _resolve(self, slot: int, query: Any) -> Any:
-        """Let the stream's family resolve a question; all private numbers are read here.
+        """Let the stream's family read a question's private numbers; nothing else reads them.
 
         No table is read for a refused or ended stream: the table may be wrong, or already released.
         """

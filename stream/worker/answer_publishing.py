@@ -26,7 +26,7 @@ from stream.worker.retired_streams import RetiredAnswer
 from stream.worker.stream_columns import group_equal_rows
 
 _CostFields = tuple[str, Any, int | None, int | None]
-"""Fields of a stream's answers until its next charge: name, spent, charged answers left, version."""
+"""Fields that a stream's answers share until its next charge: name, spent, answers left, version."""
 
 
 class ReplyPublisher:
@@ -147,7 +147,7 @@ class ColumnPublisher:
         self._streams = streams
         self._encoder = encoder
         self._encoded: dict[tuple[int, ...], tuple[bytes, bytes]] = {}
-        """Answers' texts before and after their index, by decision, ⊤s given, ⊤s left and terms."""
+        """An answer's text before and after its index, by outcome, ⊤s published, ⊤s left and terms."""
 
     def publish(self, rows: QuestionRows, verdicts: Verdicts, outputs: Outputs) -> MessageColumns:
         """Return the answers in order, and write the streams' new figures to ``outputs``."""
@@ -198,7 +198,11 @@ class ColumnPublisher:
         return MessageColumns(names, values if order is None else values.gather(order))
 
     def _unshared_rows(self, rows: QuestionRows, verdicts: Verdicts, halted: npt.NDArray[np.bool_]) -> Column:
-        """Return a number per row: 0 if its text may be shared, else one that only its sharers have."""
+        """Return a number per row: 0 if its text depends on its figures alone.
+
+        Rows whose texts also depend on the stream (halted, extended) or on a published number have
+        another number for each stream or row.
+        """
         apart = np.where(halted, rows.slots + 1, 0)
         if extensions := self._streams.extensions:
             extended = np.array([slot in extensions for slot in verdicts.streams.slots.tolist()], dtype=np.bool_)

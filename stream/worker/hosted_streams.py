@@ -1,8 +1,8 @@
-"""The streams that one partition hosts.
+"""The streams of one partition, with their definitions, totals and states.
 
 A million idle streams must fit in one worker, and a batch over thousands of streams uses
-whole-array operations. Hence each figure is a numpy column, and streams of equal terms share one
-``StreamTerms``.
+whole-array operations. Hence each total is a numpy column, in which a stream's *slot* is its index,
+and streams of equal terms share one ``StreamTerms``.
 """
 
 from __future__ import annotations
@@ -38,10 +38,10 @@ def answering_mask(figures: StreamColumns) -> npt.NDArray[np.bool_]:
 
 
 class LifeCycle:
-    """The states of a partition's streams.
+    """The states of a partition's streams, by slot.
 
-    ``reasons`` has by slot why a stream has ended or is refused; ``turns`` has by slot the ``turn``
-    (see ``WindowAndGroup``) of a standing stream's last answer.
+    ``reasons`` says why a stream has ended or is refused, and ``turns`` has the ``turn`` (see
+    ``WindowAndGroup``) of a standing stream's last answer.
     """
 
     def __init__(self, columns: StreamColumns) -> None:
@@ -63,7 +63,7 @@ class LifeCycle:
         columns.surplus[slots] = 0
 
     def resume(self, checkpoints: Sequence[tuple[int, Any, int]]) -> None:
-        """Restore figures; each entry is a slot, its checkpoint and the checkpoint's time in ms."""
+        """Restore totals; each entry is a slot, its checkpoint and the checkpoint's time in ms."""
         if not checkpoints:
             return
         columns = self._columns
@@ -121,7 +121,7 @@ STANDING_SORT: Final = 2
 
 
 class HostedStreams:
-    """One slot per stream: ``columns`` has its figures, ``noise`` its keys, ``life`` its state.
+    """A partition's streams, by slot: ``columns`` has totals, ``noise`` keys, ``life`` states.
 
     - ``names`` and ``texts``: the stream's name by slot, as text and as bytes.
     - ``kinds``: the name of the stream's family.
@@ -168,10 +168,10 @@ class HostedStreams:
         return self.terms[int(self.columns.terms_of[slot])]
 
     def host(self, definitions: Sequence[StreamDefinition]) -> list[int]:
-        """Add or update streams and return their slots; a new incarnation starts with new figures.
+        """Add or update streams and return their slots; a new incarnation starts from zero.
 
-        A stream takes the incarnation of its last definition. Of the definitions of this incarnation, the
-        one with most extensions counts, since extensions are never withdrawn.
+        A stream takes the incarnation of its last definition. Of the definitions of this incarnation, it
+        takes the one with the most extensions, since extensions are never withdrawn.
         """
         slots: list[int] = []
         new: dict[int, StreamDefinition] = {}
@@ -215,7 +215,7 @@ class HostedStreams:
         self.life.reopen_exhausted(np.array([slot], dtype=np.intp))
 
     def _renew_terms(self, slot: int, definition: StreamDefinition) -> None:
-        """Let a stream answer from a later version of its table, even if it was refused before."""
+        """Switch a stream to a later version of its table, and end its refusal."""
         columns, version = self.columns, self.terms[definition.terms].version
         if version > self.terms_at(slot).version:
             self._start_count += 1
@@ -312,7 +312,7 @@ class HostedStreams:
         return Spans(self.texts.texts.spans.data, figures.name_at, figures.name_size)
 
     def barrier_of_round(self, slot: int, tops: int) -> int:
-        """Return the threshold's noise ρ plus the shift s after ``tops`` charged answers."""
+        """Return the barrier ρ + s of the round that follows ``tops`` charged answers."""
         return int(self.terms_at(slot).barriers([self.noise.subkey(slot, DrawRole.THRESHOLD)], [tops])[0])
 
     def record_key(self, slot: int) -> bytes:
@@ -380,7 +380,7 @@ class HostedStreams:
         return self.terms_at(slot).spent(*figures, self.extensions.get(slot, ()))
 
     def figures(self) -> dict[str, tuple[str, int, int, int, int | None, str, int]]:
-        """Return every stream's persistent figures, to compare a restored state with a live one."""
+        """Return what checkpoints have of every stream, to compare a restored state with a live one."""
         columns = self.columns
         return {
             name: (

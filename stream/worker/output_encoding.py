@@ -68,7 +68,7 @@ class OutputEncoder:
         )
 
     def _encode_surplus(self, figures: StreamColumns) -> Part:
-        """Encode the field ``surplus`` (cost beyond ordinary charges), which is omitted if it is 0."""
+        """Encode the fields ``surplus`` (cost beyond ordinary charges); empty where it is 0."""
         surplus = figures.surplus
         if not surplus.any():
             return b""
@@ -76,7 +76,7 @@ class OutputEncoder:
         return spans_of([b',"surplus":%d' % one if one else b"" for one in known.tolist()]), which
 
     def _encode_turns(self, slots: npt.NDArray[np.intp]) -> Part:
-        """Encode ``turn`` (window and group of the last answer), which only standing streams have."""
+        """Encode the fields ``turn`` (of the last answer's window and group) of standing streams."""
         if not (turns := self._streams.life.turns):
             return b""
         said = [b',"turn":%d' % turns[slot] if slot in turns else b"" for slot in slots.tolist()]

@@ -28,7 +28,7 @@ from stream.worker.output_encoding import OutputEncoder
 from stream.worker.stream_control import StreamControl, WorkerRestore
 
 MAX_BATCH_WORK = 3 * SECOND // 20
-"""Most work per batch: a small batch commits early, and the service can stop in time."""
+"""Most work per batch, so that a batch commits early and the service can stop in time."""
 
 STATUS_SECONDS = 2.0
 """Seconds between two status records of one stream."""
@@ -67,24 +67,24 @@ class QueryProcessor:
         return self._restore.topic_ids
 
     def restart_input(self, topic: str) -> None:
-        """Change nothing: a stream halts if a query has an offset that the stream has already seen."""
+        """Change nothing: a stream halts when a query has an offset that it has already answered."""
 
     @property
     def runs_in_thread(self) -> bool:
-        """Whether questions may take long: if any stream is no sparse vector over trusted values."""
+        """Whether questions may take long: true if any stream is no sparse vector over sent values."""
         return self._control.runs_in_thread
 
     @property
     def answers_are_repeatable(self) -> bool:
-        """Whether control and queries alone would give the same answers again."""
+        """Whether control events and queries alone would give the same answers again."""
         return self._control.answers_are_repeatable
 
     def restore(self, records: Iterable[RecordLike]) -> None:
-        """Collect control events and checkpoints: records of one topic in order, topics in any order."""
+        """Collect control events and checkpoints; each topic's records must come in order."""
         self._restore.collect(records)
 
     def end_restore(self) -> Mapping[str, int]:
-        """End the restore and return the next query offset, 0 if the changelog holds none."""
+        """End the restore and return the next offset of queries; 0 if the changelog has none."""
         self._restore.end(self._families)
         self._progress = progress = self._restore.progress or self._progress
         self.streams.mark_uncertain_status(recent=int(5000 * STATUS_SECONDS))
@@ -105,9 +105,9 @@ class QueryProcessor:
         return self.streams.refusals()
 
     def prepare(self, records: Sequence[RecordLike]) -> QueryBatch:
-        """Decode the records of one step: all of them unless they run in a thread.
+        """Decode the records of one step: all of them, or in a thread as many as ``MAX_BATCH_WORK``.
 
-        The tables are needed if a query names a stream that no control event has defined yet.
+        ``needs_tables`` is true if a query names a stream that no control event has defined yet.
         """
         return self._admission.read(records, MAX_BATCH_WORK if self.runs_in_thread else math.inf)
 
@@ -147,7 +147,7 @@ class QueryProcessor:
         answers: list[Message | None],
         in_columns: Sequence[Message],
     ) -> Sequence[Message]:
-        """Merge the answers in the order of records and add headers; keep columns if possible."""
+        """Return all answers in the order of their records, with headers; in columns if possible."""
         if not answers and isinstance(records, RecordColumns):
             return in_columns
         answers = answers or [None] * len(records)
@@ -156,7 +156,7 @@ class QueryProcessor:
         return with_answer_headers(self._topics.answers, records, answers)
 
     def _take_shares(self, batch: QueryBatch) -> Sequence[int]:
-        """Take the fair shares from a batch, and return the slots whose shares have changed."""
+        """Store the fair shares after a batch, and return the slots whose shares have changed."""
         shares = self._admission.shares = batch.shares
         charged = list(dict.fromkeys(slot for _, slot, _ in batch.unresolved)) if self._limits_work else []
         for slot in charged:
@@ -216,7 +216,7 @@ class QueryProcessor:
     def _halt_replayed(
         self, rows: QuestionRows, streams: QuestionStreams, questions: Sequence[AdmittedQuestion]
     ) -> npt.NDArray[np.intp]:
-        """Halt streams whose queries repeat an offset: the queries topic was set back."""
+        """Halt streams with a query at an offset that they have answered: the topic was recreated."""
         replayed = rows.slots[rows.offsets <= streams.figures.last_offset[streams.stream_of]]
         if questions:
             last_offset = self.streams.columns.last_offset

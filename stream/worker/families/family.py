@@ -101,9 +101,9 @@ class Reply:
 def share_interval(
     calibration: HypothesisCalibration | EstimateCalibration, rows: int, count: Interval
 ) -> Interval:
-    """Return the confidence interval of a share from that of its count, in rows.
+    """Return the confidence interval of a share, given that of its count in rows.
 
-    If n̂ is noisy, both errors share the probability that the interval misses.
+    If the number of rows n̂ is noisy, the two errors share the interval's failure probability.
     """
     low, high = count
     if calibration.epsilon_rows > 0.0:
@@ -117,7 +117,7 @@ def share_interval(
 def share_alpha(
     calibration: HypothesisCalibration | EstimateCalibration, rows: int, number: float, alpha: float
 ) -> float:
-    """Return the error bound of a share from that of its ``number`` of rows."""
+    """Return the error bound of a share, given that of its ``number`` of rows."""
     return (alpha + part_of_rows(number + alpha, rows, rows_reach(calibration))) / rows
 
 
@@ -221,7 +221,7 @@ State = TypeVar("State")
 
 
 STATE_CACHE_BYTES: Final = 128 << 20
-"""Most bytes of streams' states in the cache of a family; evicted ones are built again from updates."""
+"""Most bytes of streams' states that a family caches; an evicted state is built again from updates."""
 
 
 class RestorableFamily(Family, Generic[State]):
@@ -282,7 +282,7 @@ class RestorableFamily(Family, Generic[State]):
 
 
 TERMS_KEPT: Final = 1 << 10
-"""Most terms of which a family keeps what follows from them alone, and at most as many older ones."""
+"""Most terms for which a family caches what depends on the terms alone, beside as many older ones."""
 
 Kind = TypeVar("Kind")
 Result = TypeVar("Result")

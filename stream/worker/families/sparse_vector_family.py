@@ -164,7 +164,7 @@ class SparseVectorFamily:
         return [(terms[index], np.flatnonzero(terms_of == index)) for index in np.unique(terms_of).tolist()]
 
     def _compare(self, batch: _Batch, thresholds: Integers) -> _ComparedBatch:
-        """Subtract the question's threshold, or else its stream's, from each number, and add noise."""
+        """Return each number minus its threshold (the question's, or else the stream's) plus noise."""
         values, question_thresholds = batch.rows.values, batch.rows.thresholds
         steps = np.empty(len(values), dtype=np.int64)
         for terms, members in batch.by_terms:
@@ -176,7 +176,7 @@ class SparseVectorFamily:
         return _ComparedBatch(steps, thresholds, steps - thresholds + self._noise(batch))
 
     def _noise(self, batch: _Batch) -> Integers:
-        """Draw each question's noise ν, for all questions with one distribution at once."""
+        """Draw each question's noise ν; questions with the same distribution are drawn together."""
         noise = np.empty(len(batch.rows.slots), dtype=np.int64)
         laws: dict[Sampler, list[Indices]] = {}
         for terms, members in batch.by_terms:
@@ -196,7 +196,7 @@ class SparseVectorFamily:
     def _published_numbers(
         self, batch: _Batch, compared: _ComparedBatch, decisions: Decisions
     ) -> Mapping[int, PublishedNumber]:
-        """Return the published numbers of ⊤s by place."""
+        """Return the published numbers of ⊤s, by the question's place in the batch."""
         tops = np.flatnonzero(decisions.outcomes == ABOVE)
         if not len(tops):
             return _NO_NUMBERS
