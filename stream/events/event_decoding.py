@@ -247,7 +247,7 @@ class Events:
 
 
 class PlainReader:
-    """Reads plain events (see ``Fields.scan``) of one source with the kernel."""
+    """Reads the plain events (see ``Fields.scan``) of one source with the compiled kernel."""
 
     def __init__(self, source: EventsSource, partitions: int) -> None:
         self._partitions = partitions

@@ -153,7 +153,7 @@ class EventReader:
             return None
 
     def _has_no_repeats(self, values: Sequence[bytes], columns: Sequence[Sequence[Any]]) -> bool:
-        """Return whether a count over the batch proves that no event repeats a declared field.
+        """Return whether counting names in the whole batch shows that no event repeats a field.
 
         If every field has a value in every event, each event has each name at least once. So if a name's
         total equals the number of events, each event has it exactly once.

@@ -1,7 +1,7 @@
 """Writes a feed's counts to its changelog in binary records, called pieces, and reads them.
 
-A piece has the counts that one step changed, with their values after the step. So if two pieces
-have the same count, the later value is the current one. A piece has no names: it identifies people
+A piece has the counts that one step changed, with their values after the step. So if several pieces
+contain a count, its value in the latest one is current. A piece has no names: it identifies people
 by digests of 16 bytes. A person's counts in a window are stored once for all conditions.
 """
 
@@ -304,9 +304,9 @@ def _digests(value: bytes) -> UInt64Array:
 SLACK_ENTRIES: Final = 65_536
 """The changelog may have twice the entries of open windows, and this many more."""
 REWRITTEN_ENTRIES: Final = 2 * 65_536
-"""A step rewrites at most about ``REWRITTEN_ENTRIES / REWRITE_FACTOR`` old entries.
+"""A step rewrites about ``REWRITTEN_ENTRIES / REWRITE_FACTOR`` old entries at most.
 
-A step with many new entries may rewrite ``REWRITE_FACTOR`` times their number instead.
+If it has many new entries, it may rewrite ``REWRITE_FACTOR`` times as many old ones instead.
 """
 REWRITE_FACTOR: Final = 4
 
@@ -377,7 +377,7 @@ class PiecesLog:
 
 
 def _renumber_old_entries(form: Form, before: int, piece: int) -> StepChanges:
-    """Return a form's entries written last before piece ``before``; mark them with ``piece``."""
+    """Return a form's entries that only pieces before ``before`` have; mark them with ``piece``."""
     touched = StepChanges()
     for start, window in form.windows.items():
         if len(rows := window.person_counts.renumber_old_entries(before, piece)):

@@ -45,8 +45,8 @@ _decode_stream: Any = msgspec.json.Decoder(struct(FeedStream)).decode
 class FeedProcessor:
     """Counts one partition of a source's topic for all standing streams of the source.
 
-    ``partitions`` is the topic's partition count. The source's clock closes windows. It follows
-    marks or the broker's timestamps; if there are no events, ``note_end_of_input`` advances it.
+    ``partitions`` is the topic's partition count. The source's clock closes windows: it follows
+    watermarks or the broker's timestamps, and without events ``note_end_of_input`` advances it.
     ``definitions`` must be up to date when a restore ends.
 
     ``figures`` counts events, and ``rejected`` counts dead letters by code. Both start at 0 with
@@ -55,7 +55,7 @@ class FeedProcessor:
 
     runs_in_thread = True
     answers_are_repeatable = False
-    """False: whether an event counts depends on its person's counts, so nothing may be repeated."""
+    """False: whether an event is counted depends on earlier ones, so none may be processed twice."""
 
     def __init__(
         self, topics: Topics, source: EventsSource, partition: int, partitions: int, definitions: FeedDefinitions
@@ -110,7 +110,7 @@ class FeedProcessor:
 
     @property
     def closes_at(self) -> float | None:
-        """Time, in seconds since 1970, from which an event closes a window; None if only marks do."""
+        """Time, in seconds since 1970, after which an event closes a window; None if only marks do."""
         reading = self.next_close
         return None if reading is None else self._clock.timestamp_for(reading)
 
@@ -160,7 +160,7 @@ class FeedProcessor:
         return Outputs()
 
     def prepare(self, records: Sequence[RecordLike]) -> Batch:
-        """Return the events of one step: fewer events if each of them lies in more windows."""
+        """Return the events of one step; the more windows each event lies in, the fewer events."""
         return Batch(records[: max(1, MAX_WORK_PER_STEP // max(1, self._streams.work))])
 
     def process(self, batch: Batch) -> Outputs:

@@ -30,7 +30,7 @@ EARLY_WINDOWS: Final = 10_000
 
 @dataclass(slots=True)
 class Stream:
-    """An epoch of a stream, which publishes the windows from ``next`` to ``last``.
+    """One epoch of a stream (its opening, or an extension): it publishes ``next`` to ``last``.
 
     The tally ``own`` counts its windows up to ``until``, and the shared ``tally`` the later ones.
     ``waits`` is true until the first window is known. ``is_ending`` is true once the epoch has
@@ -120,7 +120,7 @@ class Stream:
 
 @dataclass(frozen=True, slots=True)
 class Beginning:
-    """A new epoch: windows from start ``least`` on, events from record timestamp ``since`` on.
+    """A new epoch: its windows start at or after ``least``, its events have timestamps ≥ ``since``.
 
     If it ``waits``, its first window is not known yet, and may start later than ``least``.
     """
@@ -150,9 +150,9 @@ class StandingStreams:
     def begin(self, beginnings: Iterable[Beginning], offset: int) -> list[Stream]:
         """Begin to count streams from an offset on.
 
-        Streams with equal keys of ``_shape`` share a tally. A new stream counts its first windows
-        in a tally ``own`` if the shared tally has counts of them already, or counts them from
-        another timestamp on.
+        Streams with equal keys of ``_counting_rule`` share a tally. If the shared tally has counts of
+        a new stream's first windows already, or counts them from another timestamp, the stream counts
+        these windows in its ``own`` tally.
         """
         begun = []
         news: dict[tuple[int, int], Tally] = {}
@@ -219,7 +219,7 @@ class StandingStreams:
         )
 
     def end(self, key: Key) -> None:
-        """Stop quantity an epoch of a stream."""
+        """Stop counting an epoch of a stream."""
         del self.streams[key]
         self.first_windows.end_epoch(key)
         self.drop_unused()

@@ -117,7 +117,7 @@ class EventClock:
         return reading / 1000 if self._by_broker else None
 
     def first_window_of(self, defined: int) -> int:
-        """Return the earliest start of a window of a stream whose control event is from ``defined``.
+        """Return the earliest start of a window of a stream whose control event has time ``defined``.
 
         Broker timestamps of events are private, so with clock ``broker`` the window begins at
         ``defined`` plus ``idle`` at the earliest. Marks are public, so with clock ``marks`` the

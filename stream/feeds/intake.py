@@ -32,7 +32,7 @@ class FirstWindows:
 
     def __init__(self) -> None:
         self.changelog_windows: tuple[Any, ...] = ()
-        """Windows for the changelog: those that no counted stream's definition contains."""
+        """The windows to write to the changelog: those that no counted stream's definition contains."""
         self._windows: tuple[tuple[int, int], ...] = ()
         self._declared: dict[tuple[str, int], tuple[int, int]] = {}
         """First windows in the definitions of counted streams, which a restore adds again."""

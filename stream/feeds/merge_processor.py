@@ -60,7 +60,7 @@ from stream.processing.text_counts import decode_text_counts
 from stream.processing.topic_names import Topics, partition_of
 
 MAX_QUESTIONS_PER_STEP: Final = MAX_GROUPS
-"""A step ends after the window with which it reaches this number of questions, or of their counts."""
+"""A step ends after the window with which it reaches this number of questions, or of counts."""
 
 _MALFORMED = Rejection("malformed", "partial: the record is no partial; allow only feeds to write this topic")
 _MISMATCHED = Rejection(
@@ -196,7 +196,7 @@ class MergeProcessor:
     def prepare(self, records: Sequence[RecordLike]) -> PartialBatch:
         """Decode partials until they complete windows with ``MAX_QUESTIONS_PER_STEP`` groups.
 
-        The tables are needed if a partial belongs to a stream that control has not defined yet.
+        ``needs_tables`` is true if a partial belongs to a stream that control has not defined yet.
         """
         asked, waiting, needs_tables = 0, set[tuple[str, int, int]](), False
         partials: list[Any] = []

@@ -1,8 +1,8 @@
 """Counts of the private texts of a tally's windows.
 
 A window keeps no more texts than ``most_bytes`` allow by ``text_size``. A window with more is too
-large: it keeps none, and remains so until it closes. Its memory is therefore bounded by the limit,
-and by the events that its people's bounds let count.
+large: it keeps none, and remains too large until it closes. So its memory is bounded by the limit, and
+by the number of events within the contribution bounds.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ class _WindowTexts:
 
 
 class TextTally:
-    """The texts of all open windows for one ``quantity``, by the windows' rows."""
+    """The texts of all open windows for one counted quantity, by the windows' rows."""
 
     def __init__(self, most_bytes: int) -> None:
         self._most_bytes = most_bytes
@@ -85,7 +85,7 @@ class TextTally:
         return sum(len(window.counts) + window.is_too_large for window in self._windows.values())
 
     def renumber_old_entries(self, before: int, piece: int) -> TouchedTexts:
-        """Return the texts marked with pieces before ``before``, and mark them with ``piece``."""
+        """Mark the texts of pieces before ``before`` with ``piece``, and return these texts."""
         found: dict[int, Sequence[bytes]] = {}
         for row, window in self._windows.items():
             if window.is_too_large:

@@ -24,7 +24,7 @@ from stream.feeds.tally import (
 from stream.kernel import BoundedCounts, Column
 
 COLUMNS: Final = 64
-"""Conditions that share a table, one per bit of a word."""
+"""Most conditions that share a table of people, one for each bit of a 64-bit word."""
 _WIDTHS: Final = 4
 """Columns are added in groups of this size, so that few new conditions copy the table."""
 
@@ -45,8 +45,8 @@ class EventFigures:
 class _WindowRows(NamedTuple):
     """Events of a batch (``rows``) in windows (rows in each ``CellCounts``).
 
-    ``within_bound`` and ``first`` have the bits of the columns in which each event counts, or counts as its
-    person's first one. ``columns`` has the bits that any event wants.
+    ``within_bound`` has, for each event, the bits of the columns in which it is within its person's bound,
+    and ``first`` those in which it is its person's first event. ``columns`` has the bits of all events.
     """
 
     start: int
@@ -103,7 +103,7 @@ class Form:
         return tally
 
     def leave(self, number: int) -> None:
-        """Stop quantity under a condition."""
+        """Stop counting for a tally."""
         tally = self.tallies.pop(number)
         for window in self.windows.values():
             window.person_counts.empty(tally.column)
@@ -154,7 +154,7 @@ class Form:
             yield start, own[0] if len(own) == 1 else np.sort(np.concatenate(own))
 
     def _count_in(self, start: int, rows: Column, column_masks: UInt64Array, step: _Step) -> _WindowRows | None:
-        """Count some events' people in a window, each event under its ``column_masks`` conditions."""
+        """Count some events' people in a window, under the conditions in each event's bit mask."""
         in_time = step.batch.clocks[rows] < start + self._stays
         kept = in_time & (column_masks != 0)
         if not kept.all():
@@ -188,8 +188,8 @@ class Form:
     def _count_within_totals(self, tally: Tally, part: _WindowRows, step: _Step) -> None:
         """Apply the bound over all windows or over a period, in the partition's order.
 
-        An event beyond this bound still counts toward the window's bound. This has no effect,
-        because no later event of its person counts.
+        An event beyond this bound still uses up the window's bound. This has no effect, because no
+        later event of its person is counted anyway.
         """
         for quantity in (*tally.cells, *tally.texts):
             within_bound = part.first if quantity.counts_people else part.within_bound
@@ -225,7 +225,7 @@ class Form:
     def _add_texts(
         self, tally: Tally, quantity: CountedQuantity, part: _WindowRows, chosen: Column, step: _Step
     ) -> None:
-        """Count the texts of chosen events; one without text has used up its person's bound all the same."""
+        """Count the texts of chosen events; an event without text also uses up its person's bound."""
         self._figures.counted += len(chosen)
         [name] = quantity.by
         codes = step.batch.codes(name)[part.rows[chosen]]

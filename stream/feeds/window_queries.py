@@ -60,7 +60,7 @@ def step_share(definition: StandingDefinition, limit: int) -> int:
 
 
 def numbers_of_groups(definition: StandingDefinition, counts: list[int]) -> list[Any]:
-    """Return what a window's questions carry: each group's number, or the counts of its values.
+    """Return the numbers in a window's questions: one for each group, or the counts of its values.
 
     The values are those that the stream's predicate allows. The counts of all groups are one list if
     one question covers them. A count is at most ``MAX_VALUE_COUNT``, so that the question is small
@@ -203,7 +203,7 @@ def _has_expected_texts(partial: Any, definition: StandingDefinition) -> bool:
 MAX_PARTIALS_PER_STEP: Final = 2_000
 """Most windows that one step publishes."""
 MAX_CELLS_PER_STEP: Final = 200_000
-"""Most cells in these windows, with empty cells, because the number of other cells is private."""
+"""Most cells in these windows, empty cells included, because the number of nonempty ones is private."""
 
 _WirePartial: Any = struct(Partial)
 
