@@ -60,15 +60,15 @@ class Secret(NamedTuple):
         return cls(key)
 
 
-def signed_headers(secrets: Sequence[Secret], key: str, sent: int, body: bytes) -> dict[str, str]:
+def signed_headers(secrets: Sequence[Secret], key: str, sent_at: int, body: bytes) -> dict[str, str]:
     """Return the headers of a webhook: alert key, Unix time, one signature for each secret."""
-    content = f"{key}.{sent}.".encode() + body
+    content = f"{key}.{sent_at}.".encode() + body
     signatures = (
         base64.b64encode(hmac.digest(secret.key, content, hashlib.sha256)).decode() for secret in secrets
     )
     return {
         "webhook-id": key,
-        "webhook-timestamp": str(sent),
+        "webhook-timestamp": str(sent_at),
         "webhook-signature": " ".join(f"v1,{one}" for one in signatures),
     }
 

@@ -116,7 +116,7 @@ class AnswerListener:
         return PendingQuestion(query, source, future, timeout, time.monotonic())
 
     @staticmethod
-    def fail_if_rejected(pending: PendingQuestion, sent: asyncio.Future[Any]) -> None:
+    def fail_if_rejected(pending: PendingQuestion, delivery: asyncio.Future[Any]) -> None:
         """Fail the pending question if Kafka rejects its record."""
 
         def set_error(done: asyncio.Future[Any]) -> None:
@@ -125,7 +125,7 @@ class AnswerListener:
                     translate_kafka_error(error) if isinstance(error, KafkaError) else error
                 )
 
-        sent.add_done_callback(set_error)
+        delivery.add_done_callback(set_error)
 
     @staticmethod
     async def wait_for_answer(pending: PendingQuestion) -> Result:

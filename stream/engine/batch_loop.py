@@ -104,7 +104,7 @@ class BatchLoop:
         self,
         session: PartitionSession,
         step: Callable[[Argument], Result],
-        given: Argument,
+        argument: Argument,
         *,
         records: Sequence[RecordLike] = (),
         in_thread: bool | None = None,
@@ -120,8 +120,8 @@ class BatchLoop:
         self._step.enter("working")
         try:
             if session.processor.runs_in_thread if in_thread is None else in_thread:
-                return await asyncio.to_thread(step, given)
-            return step(given)
+                return await asyncio.to_thread(step, argument)
+            return step(argument)
         except (TableMissedError, InputRefusedError):
             raise
         except Exception as error:

@@ -38,14 +38,14 @@ class KnownRanges(RangePartitionAssignor):  # type: ignore[misc]  # aiokafka is 
     Kafka's range assignor, because members of earlier versions support no other.
     """
 
-    def __init__(self, known: int) -> None:
-        self._known = known
+    def __init__(self, partition_count: int) -> None:
+        self._partition_count = partition_count
 
     def assign(self, cluster: Any, members: Mapping[str, Any]) -> dict[str, Any]:
         """Return the assignment of each member."""
         parts = [
             RangePartitionAssignor.assign(_View(cluster, numbers), members)
-            for numbers in (range(self._known), range(self._known, 1 << 31))
+            for numbers in (range(self._partition_count), range(self._partition_count, 1 << 31))
         ]
         assigned = {}
         for member in members:
@@ -116,7 +116,7 @@ class Engine:
         self._clients = clients
         self.health = health or ServiceHealth(role.name)
         self.metrics = self.health.metrics
-        self._known = partitions
+        self._partition_count = partitions
         self._remedy = remedy
         self._standby = Standby(role, settings, partitions if copies else 0, clients)
         self._stamps = stamps or Stamps()
@@ -163,7 +163,7 @@ class Engine:
             enable_auto_commit=False,
             isolation_level="read_committed",
             auto_offset_reset="earliest",
-            partition_assignment_strategy=[KnownRanges(self._known)],
+            partition_assignment_strategy=[KnownRanges(self._partition_count)],
             session_timeout_ms=settings.session_timeout_ms,
             heartbeat_interval_ms=settings.heartbeat_ms,
             max_poll_interval_ms=POLL_INTERVAL_MS,
@@ -266,7 +266,7 @@ class Engine:
     def refuse_unknown(self, assigned: Iterable[TopicPartition]) -> set[int]:
         """Return the assigned partitions to work on, and refuse the others."""
         beyond = sorted(
-            topic_partition for topic_partition in assigned if topic_partition.partition >= self._known
+            topic_partition for topic_partition in assigned if topic_partition.partition >= self._partition_count
         )
         self.refused = {topic_partition.partition for topic_partition in beyond}
         self.refusal = ""
@@ -275,7 +275,7 @@ class Engine:
                 f"{topic_partition.partition} of {topic_partition.topic}" for topic_partition in beyond
             )
             self.refusal = (
-                f"partitions beyond the {self._known} that all its topics had when this {self.role.name} began: "
+                f"partitions beyond the {self._partition_count} that all its topics had when this {self.role.name} began: "
                 f"{named}; {self._remedy}"
             )
             log.error("partitions refused", role=self.role.name, reason=self.refusal)

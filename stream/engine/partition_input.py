@@ -166,7 +166,7 @@ class TopicIds:
         self._consumer = consumer
         self._seconds = seconds
         self._recreated = recreated
-        self._known: dict[TopicPartition, str] = {}
+        self._known_ids: dict[TopicPartition, str] = {}
         self._asking: asyncio.Task[None] | None = None
         self._last_asked_at = 0.0
 
@@ -191,7 +191,7 @@ class TopicIds:
         now = await self._ask(topic_partition)
         if not now:
             return False
-        self._known[topic_partition] = now
+        self._known_ids[topic_partition] = now
         before = processor.topic_ids.get(topic_partition.topic, now)
         is_another = changelog_offset > 0 and before != now
         if is_another:
@@ -239,7 +239,7 @@ class TopicIds:
             raise error
 
     async def _require_same(self) -> None:
-        for topic_partition, known in self._known.items():
+        for topic_partition, known in self._known_ids.items():
             if (now := await self._ask(topic_partition)) and now != known:
                 raise InputRecreatedError(topic_partition.topic, known, now)
 

@@ -61,7 +61,7 @@ class Refusals:
 
     def __init__(self, role: str, partition: int) -> None:
         self._log = log.bind(role=role, partition=partition)
-        self._told: frozenset[str] = frozenset()
+        self._logged_reasons: frozenset[str] = frozenset()
 
     def report(self, processor: Processor) -> None:
         """Log each new reason with the number of its streams."""
@@ -69,9 +69,9 @@ class Refusals:
             return
         refusals = processor.refusals()
         for reason, streams in refusals.items():
-            if reason not in self._told:
+            if reason not in self._logged_reasons:
                 self._log.warning("streams not answered", reason=reason, streams=streams)
-        self._told = frozenset(refusals)
+        self._logged_reasons = frozenset(refusals)
 
 
 RESTORE_REPORT_SECONDS = 2.0
@@ -140,17 +140,17 @@ class PartitionTurns:
     """
 
     def __init__(self) -> None:
-        self._begun: dict[int, float] = {}
+        self._step_began_at: dict[int, float] = {}
 
     def start_step(self, partition: int, now: float) -> None:
         """Record that a partition begins a step at ``now``, in seconds of a monotonic clock."""
-        self._begun[partition] = now
+        self._step_began_at[partition] = now
 
     def seconds_to_wait(self, partition: int, now: float) -> float:
         """Return the seconds until a partition should begin its next step."""
-        if (begun := self._begun.get(partition)) is None:
+        if (begun := self._step_began_at.get(partition)) is None:
             return 0.0
-        others = sum(now - last < AT_WORK_SECONDS for last in self._begun.values()) - 1
+        others = sum(now - last < AT_WORK_SECONDS for last in self._step_began_at.values()) - 1
         return max(0.0, begun + TURN_SECONDS * others - now)
 
 
@@ -283,12 +283,12 @@ class SessionOpener:
     async def _restore(
         self,
         processor: Processor,
-        read: dict[TopicPartition, int],
+        offsets_read: dict[TopicPartition, int],
         report: RestoreReport,
         writer: Writer,
         topic_ids: TopicIds,
     ) -> tuple[dict[TopicPartition, int], GroupOffsets]:
-        """Read the committed records at or after the ``read`` offsets; the fence prevents new ones."""
+        """Read the committed records at or after the ``offsets_read`` offsets; the fence prevents new ones."""
         positions: dict[TopicPartition, int] = {}
         # A long wait at one topic's end would delay the fetch of the next topic.
         consumer = reader(self._settings, self._equipment.clients, fetch_max_wait_ms=RESTORE_WAIT_MS)
@@ -297,12 +297,12 @@ class SessionOpener:
             topic_partitions = [
                 TopicPartition(topic, self._partition) for topic in (*processor.tables, processor.changelog)
             ]
-            starts = {**await consumer.beginning_offsets(topic_partitions), **read}
+            starts = {**await consumer.beginning_offsets(topic_partitions), **offsets_read}
             report.total = sum((await consumer.end_offsets(topic_partitions)).values()) - sum(starts.values())
             for topic_partition in topic_partitions:
                 limit, whole = self._settings.batch_events, topic_partition.topic == processor.changelog
                 async for records in read_to_end(
-                    consumer, topic_partition, limit, read.get(topic_partition), whole=whole
+                    consumer, topic_partition, limit, offsets_read.get(topic_partition), whole=whole
                 ):
                     processor.restore(records)
                     self._step.enter("restoring")
@@ -333,6 +333,8 @@ class SessionOpener:
         end = (await self._equipment.offsets.end_offsets([topic_partition]))[topic_partition]
         return Extent(topic_partition, beginning, end, committed or 0)
 
-    def _resume_at(self, processor: Processor, extent: Extent, reached: int) -> int:
-        self._equipment.metrics.deleted_unread.inc(extent.max_deleted_unread(reached))
-        return next_offset(extent, reached, processor.changelog, repeatable=processor.answers_are_repeatable)
+    def _resume_at(self, processor: Processor, extent: Extent, changelog_offset: int) -> int:
+        self._equipment.metrics.deleted_unread.inc(extent.max_deleted_unread(changelog_offset))
+        return next_offset(
+            extent, changelog_offset, processor.changelog, repeatable=processor.answers_are_repeatable
+        )

@@ -103,15 +103,15 @@ class EventReader:
     def _leave_out(
         self,
         places: Sequence[int],
-        kept: npt.NDArray[np.bool_],
+        kept_mask: npt.NDArray[np.bool_],
         fit: npt.NDArray[np.bool_],
         flaw_of: Callable[[int], Flaw],
         flaws: dict[int, Flaw],
     ) -> None:
         if not fit.all():
-            for row in np.flatnonzero(kept & ~fit).tolist():
+            for row in np.flatnonzero(kept_mask & ~fit).tolist():
                 flaws[places[row]] = flaw_of(row)
-            kept &= fit
+            kept_mask &= fit
 
     def _decode_fields(
         self, values: Sequence[bytes | None], flaws: dict[int, Flaw]

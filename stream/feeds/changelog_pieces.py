@@ -157,46 +157,46 @@ def _add(piece: _Sections, section: _Section) -> None:
         piece.texts.append(section)
 
 
-def _sections(form: Form, touched: StepChanges) -> Iterator[tuple[_Section, int]]:
+def _sections(form: Form, changes: StepChanges) -> Iterator[tuple[_Section, int]]:
     tallies = sorted(form.tallies.values(), key=lambda tally: tally.column)
     numbers, columns = [tally.number for tally in tallies], [tally.column for tally in tallies]
-    for start, rows in touched.people.items():
+    for start, rows in changes.people.items():
         yield from (
             (_PersonCounts(numbers, start, digests, counts), len(digests) + len(counts) + _overhead(numbers))
             for digests, counts in _people(form.windows[start].person_counts, rows, columns, form.contribution)
         )
-    for (number, period), rows in touched.lifetime_counts.items():
+    for (number, period), rows in changes.lifetime_counts.items():
         tally = form.tallies[number]
         yield from (
             (_TotalCounts(number, period, digests, counts), len(digests) + len(counts) + _overhead(()))
             for digests, counts in _people(tally.counts_of_period(period), rows, [0], tally.rule.total or 0)
         )
     by_row = {window.row: start for start, window in form.windows.items()}
-    for (number, quantity), places in touched.cells.items():
+    for (number, quantity), places in changes.cells.items():
         yield from _places(form.tallies[number], quantity, places, by_row)
-    for (number, quantity), texts in touched.texts.items():
+    for (number, quantity), texts in changes.texts.items():
         for row, changed in texts.items():
             yield _texts(form.tallies[number], quantity, row, by_row[row], changed)
 
 
 def _people(
-    person_counts: PersonCounts, rows: npt.NDArray[np.int64], columns: list[int], most: int
+    person_counts: PersonCounts, rows: npt.NDArray[np.int64], columns: list[int], contribution: int
 ) -> Iterator[tuple[bytes, bytes]]:
     """Yield the digests and counts of some people's rows, in parts of limited size."""
-    for part in _parts(len(rows), _DIGEST_BYTES + packed_bytes(most, len(columns))):
+    for part in _parts(len(rows), _DIGEST_BYTES + packed_bytes(contribution, len(columns))):
         own = rows[part]
         yield (
             person_counts.people(own).astype("<u8").tobytes(),
-            pack_counts(person_counts.counts(own, columns), most),
+            pack_counts(person_counts.counts(own, columns), contribution),
         )
 
 
 def _places(
-    tally: Tally, quantity: CountedQuantity, touched: npt.NDArray[np.int64], by_row: Mapping[int, int]
+    tally: Tally, quantity: CountedQuantity, changed_places: npt.NDArray[np.int64], by_row: Mapping[int, int]
 ) -> Iterator[tuple[_Section, int]]:
     cells = tally.cells[quantity]
-    for part in _parts(len(touched), _CELL_BYTES):
-        places = touched[part]
+    for part in _parts(len(changed_places), _CELL_BYTES):
+        places = changed_places[part]
         rows, among = np.unique(places // cells.cells, return_inverse=True)
         found = _Places(
             tally.number,
@@ -328,17 +328,17 @@ class PiecesLog:
         self._entries += entries
         self.next = max(self.next, end)
 
-    def apply_pieces(self, found: Mapping[int, RecordLike], forms: Sequence[Form]) -> None:
+    def apply_pieces(self, pieces: Mapping[int, RecordLike], forms: Sequence[Form]) -> None:
         """Apply the pieces of a changelog in the order of their numbers.
 
         Raises:
             LaterVersionError: a later version wrote one of them.
         """
-        for number in sorted(found):
+        for number in sorted(pieces):
             try:
-                entries = apply_piece(found[number].value or b"", number, forms)
+                entries = apply_piece(pieces[number].value or b"", number, forms)
             except DECODE_ERRORS:
-                raise LaterVersionError(found[number]) from None
+                raise LaterVersionError(pieces[number]) from None
             self._add(number, number + 1, entries)
 
     def write(self, changes: Changes, forms: Iterable[Form]) -> list[Message]:

@@ -210,21 +210,21 @@ class FeedProcessor:
         """Memory of the tables of people, in bytes."""
         return sum(table.nbytes for form in self._streams.forms for table in form.tables())
 
-    def _resume_stream(self, key: bytes, found: Any, definition: Mapping[str, StandingDefinition]) -> None:
+    def _resume_stream(self, key: bytes, record: Any, definition: Mapping[str, StandingDefinition]) -> None:
         name = key.removeprefix(_STREAM).decode()
         if key.startswith(_LATER_EPOCH):
             name = key.split(b"|", 2)[2].decode()
         known, is_retired = definition.get(name), self._definitions.is_retired(name)
-        if not is_retired and (known is None or known.incarnation != found.incarnation):
+        if not is_retired and (known is None or known.incarnation != record.incarnation):
             raise TableMissedError(f"{self.changelog} counts for {name}, which control has not defined yet")
-        epoch = found.epoch or 0
+        epoch = record.epoch or 0
         self._changelog_keys.setdefault(name, {})[epoch] = key
         if known is None or is_retired:
             return  # the next step deletes the record
-        if found.state == "open":
-            since = found.since if found.own is None else found.own_since
+        if record.state == "open":
+            since = record.since if record.own is None else record.own_since
             waits = epoch > 0 and since is not None and not self._clock.has_read(since)
-            self._streams.resume(known, found, epoch, waits=waits)
+            self._streams.resume(known, record, epoch, waits=waits)
 
     def _update_epochs(self, outputs: Outputs, offset: int) -> None:
         """Begin epochs that control has added since the last step, and drop those of closed and retired streams.
@@ -322,7 +322,7 @@ class FeedProcessor:
     def _write_stream(self, outputs: Outputs, stream: Stream) -> None:
         """Write an epoch's progress; the record of an ended epoch remains until a later one begins."""
         name, epoch = stream.key
-        kept = stream.kept
+        kept = stream.changelog_record
         if stream.is_over:
             self._streams.end(stream.key)
             if epoch < max(self._changelog_keys[name]):

@@ -32,7 +32,7 @@ EARLY_WINDOWS: Final = 10_000
 class Stream:
     """One epoch of a stream (its opening, or an extension): it publishes ``next`` to ``last``.
 
-    The tally ``own`` counts its windows up to ``until``, and the shared ``tally`` the later ones.
+    The tally ``own_tally`` counts its windows up to ``until``, and the shared ``tally`` the later ones.
     ``waits`` is true until the first window is known. ``is_ending`` is true once the epoch has
     ended and ``last`` is known.
     """
@@ -43,7 +43,7 @@ class Stream:
     last: int
     quantity: CountedQuantity
     tally: Tally
-    own: Tally | None = None
+    own_tally: Tally | None = None
     until: int = -1
     epoch: int = 0
     waits: bool = False
@@ -57,7 +57,7 @@ class Stream:
     @property
     def since(self) -> int:
         """Return the timestamp from which events count in its next window."""
-        return (self.own or self.tally).since
+        return (self.own_tally or self.tally).since
 
     def begin_at(self, moment: int) -> None:
         """Begin with the first window at or after a moment."""
@@ -91,7 +91,7 @@ class Stream:
 
     def tally_of(self, start: int) -> Tally:
         """Return the tally of a window."""
-        return self.own if self.own is not None and start <= self.until else self.tally
+        return self.own_tally if self.own_tally is not None and start <= self.until else self.tally
 
     def values(self, start: int) -> tuple[list[int], list[int]]:
         """Return a window's nonzero cells and their values."""
@@ -102,17 +102,17 @@ class Stream:
         return self.tally_of(start).text_counts(self.quantity, start)
 
     @property
-    def kept(self) -> FeedStream:
+    def changelog_record(self) -> FeedStream:
         """Return its changelog record."""
         return FeedStream(
             incarnation=self.definition.incarnation,
             offset=self.offset,
             next=self.next,
             tally=self.tally.number,
-            own=None if self.own is None else self.own.number,
-            until=None if self.own is None else self.until,
+            own=None if self.own_tally is None else self.own_tally.number,
+            until=None if self.own_tally is None else self.until,
             since=_since_or_none(self.tally),
-            own_since=None if self.own is None else _since_or_none(self.own),
+            own_since=None if self.own_tally is None else _since_or_none(self.own_tally),
             epoch=self.epoch,
             last=max(-1, self.last) if self.is_ending else None,
         )
@@ -193,29 +193,31 @@ class StandingStreams:
         self.drop_unused()
         return begun
 
-    def resume(self, definition: StandingDefinition, kept: FeedStream, epoch: int, *, waits: bool) -> None:
+    def resume(self, definition: StandingDefinition, record: FeedStream, epoch: int, *, waits: bool) -> None:
         """Resume an epoch of a stream from the changelog."""
-        since = _since(kept.since)
+        since = _since(record.since)
         rule, key = self._counting_rule(definition, since)
-        tally = self.tallies.get(kept.tally) or self._create_tally(rule, since, number=kept.tally)
+        tally = self.tallies.get(record.tally) or self._create_tally(rule, since, number=record.tally)
         # The changelog may have counts of earlier windows, which new streams must not share.
-        tally.last_counted = max(tally.last_counted, kept.next - rule.interval_ms)
+        tally.last_counted = max(tally.last_counted, record.next - rule.interval_ms)
         self._shared[key] = tally
         own = None
-        if kept.own is not None and kept.until is not None:
-            own = self.tallies.get(kept.own) or self._create_tally(
-                rule, _since(kept.own_since), kept.until, kept.own
+        if record.own is not None and record.until is not None:
+            own = self.tallies.get(record.own) or self._create_tally(
+                rule, _since(record.own_since), record.until, record.own
             )
         last = self._last_window(
-            definition, definition.standing.window.first_from(begins_at(definition, kept.next))
+            definition, definition.standing.window.first_from(begins_at(definition, record.next))
         )
-        until = -1 if kept.until is None else kept.until
-        if kept.last is not None:
-            last = kept.last
-        is_ending = kept.last is not None
+        until = -1 if record.until is None else record.until
+        if record.last is not None:
+            last = record.last
+        is_ending = record.last is not None
         quantity = _counted_quantity(definition)
         self._add_stream(
-            Stream(definition, kept.offset, kept.next, last, quantity, tally, own, until, epoch, waits, is_ending)
+            Stream(
+                definition, record.offset, record.next, last, quantity, tally, own, until, epoch, waits, is_ending
+            )
         )
 
     def end(self, key: Key) -> None:
@@ -229,9 +231,12 @@ class StandingStreams:
         needed: dict[int, int] = {}
         counted: dict[int, set[CountedQuantity]] = {}
         for stream in self.streams.values():
-            if stream.own is not None and stream.next > stream.until:
-                stream.own = None
-            for tally, start in ((stream.own, stream.next), (stream.tally, max(stream.next, stream.until + 1))):
+            if stream.own_tally is not None and stream.next > stream.until:
+                stream.own_tally = None
+            for tally, start in (
+                (stream.own_tally, stream.next),
+                (stream.tally, max(stream.next, stream.until + 1)),
+            ):
                 if tally is not None:
                     needed[tally.number] = min(needed.get(tally.number, NO_END), start)
                     counted.setdefault(tally.number, set()).add(stream.quantity)
@@ -268,7 +273,7 @@ class StandingStreams:
         return iter(list(self.streams.values()))
 
     def _add_stream(self, stream: Stream) -> Stream:
-        for tally in (stream.tally, stream.own):
+        for tally in (stream.tally, stream.own_tally):
             if tally is not None:
                 tally.ensure_cells(stream.quantity)
         if stream.tally.rule.total is not None:

@@ -157,7 +157,7 @@ class MergeProcessor:
                 found = decode_changelog_record(record, decode_stream)
                 self._streams[kind] = MergedStreamState(found.incarnation, found.partitions, found.reached)
                 running = self._streams[kind].running
-                running.windows, running.lost = found.windows, found.lost
+                running.windows, running.are_lost = found.windows, found.are_lost
         for partial in sorted(partials, key=lambda one: one.start):
             self._stream_of(partial).add_partial(partial)
         for kind, rest, record in sums:
@@ -170,15 +170,15 @@ class MergeProcessor:
         self._waiting_windows.names = {name for name, merged in self._streams.items() if merged.open}
         return {self._topics.partials: self._offset}
 
-    def _restore_sums(self, kind: str, rest: str, record: RecordLike) -> None:
+    def _restore_sums(self, kind: str, key_rest: str, record: RecordLike) -> None:
         """Restore a node or the texts of a running count."""
         if kind == NODE:
-            stream, _, place = rest.rpartition("|")
+            stream, _, place = key_rest.rpartition("|")
             node = decode_changelog_record(record, decode_node)
             if (merged := self._streams.get(stream)) is not None and merged.incarnation == node.incarnation:
                 merged.running.kept[int(place)] = node
             return
-        totals, merged = decode_changelog_record(record, decode_texts), self._streams.get(rest)
+        totals, merged = decode_changelog_record(record, decode_texts), self._streams.get(key_rest)
         # In a new period, the record is still that of the last one.
         if merged is not None and merged.incarnation == totals.incarnation and merged.running.windows:
             merged.running.texts = decode_text_counts(totals.texts)
@@ -228,7 +228,7 @@ class MergeProcessor:
         if self._periods.has_new_definitions():
             for name, stream in sorted(self._streams.items()):
                 if (known := self._definition_by_stream.get(name)) is not None and known.is_open:
-                    self._periods.close_streams(outputs, known, stream.reached)
+                    self._periods.close_streams(outputs, known, stream.last_closed)
         self._ask_waiting(outputs)
         return outputs
 
@@ -282,11 +282,11 @@ class MergeProcessor:
         merged = self._stream_of(partial)
         if partial.partitions != merged.partitions:
             raise _PARTITION_COUNT_CHANGED.with_traceback(None)
-        was_lost = merged.running.lost
+        was_lost = merged.running.are_lost
         if not merged.is_new(partial):
             # The partition repeats a window, so it has lost its counts of people.
             if definition.is_running and not was_lost:
-                merged.running.lost = True
+                merged.running.are_lost = True
                 self._write_changelog(outputs, {partial.stream.encode(): encode_stream(merged)})
                 raise _SUMS_LOST.with_traceback(None)
             return
@@ -299,7 +299,7 @@ class MergeProcessor:
         else:
             self._ask_complete_windows(outputs, definition, merged, written)
         self._write_changelog(outputs, written)
-        if merged.running.lost and not was_lost:
+        if merged.running.are_lost and not was_lost:
             raise _SUMS_LOST.with_traceback(None)
 
     def _ask_complete_windows(
@@ -307,12 +307,12 @@ class MergeProcessor:
         outputs: Outputs,
         definition: StandingDefinition,
         merged: MergedStreamState,
-        written: dict[bytes, bytes | None],
+        changed_records: dict[bytes, bytes | None],
     ) -> None:
         """Ask the complete windows of a stream."""
-        before = merged.reached
+        before = merged.last_closed
         for start, partials in merged.close_complete_windows():
-            self._close_window(outputs, definition, merged, (before, start), partials, written)
+            self._close_window(outputs, definition, merged, (before, start), partials, changed_records)
             before = start
 
     def _ask_waiting(self, outputs: Outputs) -> list[str]:
@@ -325,9 +325,9 @@ class MergeProcessor:
             self._definition_by_stream, self._streams, is_ready
         ):
             definition, merged = self._definition_by_stream[name], self._streams[name]
-            step, was_lost = (merged.reached, start), merged.running.lost
+            step, was_lost = (merged.last_closed, start), merged.running.are_lost
             asked += self._close_window(outputs, definition, merged, step, merged.close_window(start), written)
-            if merged.running.lost and not was_lost:
+            if merged.running.are_lost and not was_lost:
                 lost.append(name)
             if asked >= MAX_QUESTIONS_PER_STEP:
                 break
@@ -341,20 +341,20 @@ class MergeProcessor:
         merged: MergedStreamState,
         step: tuple[int, int],
         partials: Partials,
-        written: dict[bytes, bytes | None],
+        changed_records: dict[bytes, bytes | None],
     ) -> int:
         """Close a window, ask it if all partitions have counted it, and return its share of a step."""
         name, (before, start), asked = definition.spec.stream, step, 0
-        written |= {partial_key(name, start, number): None for number in partials}
+        changed_records |= {partial_key(name, start, number): None for number in partials}
         if definition.source.has_periods and period_of(definition, before) != period_of(definition, start):
             # After a loss, the partition may have counted people twice in later periods too.
-            merged.running = RunningSums(lost=merged.running.lost)
+            merged.running = RunningSums(are_lost=merged.running.are_lost)
         asking = self._periods.stream_asked_by(definition, start)
         if len(partials) == merged.partitions and asking is not None:
             # Records of the running counts of a period's stream have the model's name.
-            written |= self._ask_window(outputs, name, asking, merged, (start, partials))
+            changed_records |= self._ask_window(outputs, name, asking, merged, (start, partials))
             asked = step_share(asking, MAX_QUESTIONS_PER_STEP)
-        written[name.encode()] = encode_stream(merged)
+        changed_records[name.encode()] = encode_stream(merged)
         self._periods.close_past_streams(outputs, definition, before, start)
         return asked
 

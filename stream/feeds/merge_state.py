@@ -38,12 +38,12 @@ from stream.processing.topic_names import LEDGER_PARTITIONS, Topics, partition_o
 class RunningSums:
     """The sums of a running count after ``windows`` windows; a skipped window adds nothing.
 
-    ``lost`` is true if these sums, or a partition's counts of people, were lost. Then no window is
+    ``are_lost`` is true if these sums, or a partition's counts of people, were lost. Then no window is
     added any more, because later numbers would contradict earlier ones or exceed a person's total.
     """
 
     windows: int = 0
-    lost: bool = False
+    are_lost: bool = False
     groups: list[list[int]] = field(default_factory=list)
     """For each group, the sums over the nodes of the counting tree."""
     texts: TextCounts | None = field(default_factory=dict)
@@ -87,8 +87,8 @@ class RunningSums:
             raise TypeError("a running count needs its first window")
         first = standing.window.first_from(moment_ms(standing.begins))
         number = window_number(start, first, standing.window.every_ms)
-        self.lost = self.lost or (not self.windows and number > 1)
-        return 0 if self.lost or not self.windows < number <= _calibration_of(definition).steps else number
+        self.are_lost = self.are_lost or (not self.windows and number > 1)
+        return 0 if self.are_lost or not self.windows < number <= _calibration_of(definition).steps else number
 
     def node(self, place: int) -> tuple[int, ...]:
         """Return the sums over one node, by group."""
@@ -113,7 +113,7 @@ Partials = dict[int, Any]
 
 @dataclass(slots=True)
 class MergedStreamState:
-    """A stream's state in merging: its open windows, and ``reached``, the last closed window.
+    """A stream's state in merging: its open windows, and ``last_closed``, the last closed window.
 
     A partition publishes its windows in order, each once. So a window that it skips, as after an
     extension of an ended stream, never follows.
@@ -121,14 +121,14 @@ class MergedStreamState:
 
     incarnation: str
     partitions: int
-    reached: int = -1
+    last_closed: int = -1
     open: dict[int, Partials] = field(default_factory=dict)
     latest: dict[int, int] = field(default_factory=dict)
     running: RunningSums = field(default_factory=RunningSums)
 
     def is_new(self, partial: Any) -> bool:
         """Return True if the partition publishes this window for the first time."""
-        return bool(partial.start > self.latest.get(partial.partition, self.reached))
+        return bool(partial.start > self.latest.get(partial.partition, self.last_closed))
 
     def add_partial(self, partial: Any) -> None:
         """Add a new partial."""
@@ -142,12 +142,12 @@ class MergedStreamState:
 
     def complete_windows(self) -> list[int]:
         """Return the open windows that every partition has published or skipped, in order."""
-        published = min(self.latest.get(number, self.reached) for number in range(self.partitions))
+        published = min(self.latest.get(number, self.last_closed) for number in range(self.partitions))
         return sorted(start for start in self.open if start <= published)
 
     def close_window(self, start: int) -> Partials:
         """Close the next window and return its partials."""
-        self.reached = start
+        self.last_closed = start
         return self.open.pop(start)
 
     def close_complete_windows(self) -> Iterator[tuple[int, Partials]]:
@@ -190,7 +190,7 @@ def encode_stream(merged: MergedStreamState) -> bytes:
     """Encode the progress of a stream."""
     running = merged.running
     return _encode(
-        _WireStream(merged.incarnation, merged.partitions, merged.reached, running.windows, running.lost)
+        _WireStream(merged.incarnation, merged.partitions, merged.last_closed, running.windows, running.are_lost)
     )
 
 
@@ -307,14 +307,17 @@ class MergePeriods:
         if definition.source.has_periods and _asked_until(definition, before) != _asked_until(definition, reached):
             self.close_streams(outputs, definition, reached)
 
-    def close_streams(self, outputs: Outputs, definition: StandingDefinition, reached: int) -> None:
+    def close_streams(self, outputs: Outputs, definition: StandingDefinition, last_closed: int) -> None:
         """Close each stream of a model once all windows of the following period are asked too.
 
         Control may define these streams late, so this is also called after each new definition.
         """
         if not definition.source.has_periods:
             return
-        model, behind = definition.spec.stream, _asked_until(definition, reached) - 2 * definition.source.period_ms
+        model, behind = (
+            definition.spec.stream,
+            _asked_until(definition, last_closed) - 2 * definition.source.period_ms,
+        )
         asking = self._definitions.open_streams_in_periods(definition.source.source, model)
         over = {one.spec.stream: one for one in asking if moment_ms(one.source.starts or "") <= behind}
         for name in sorted(over.keys() - self._closing_streams.get(model, set())):

@@ -61,7 +61,7 @@ class _WindowRows(NamedTuple):
 class _Step:
     batch: EventBatch
     piece: int
-    touched: StepChanges = field(default_factory=StepChanges)
+    changes: StepChanges = field(default_factory=StepChanges)
 
 
 class Form:
@@ -137,7 +137,7 @@ class Form:
                 within_bound = part.first if quantity.counts_people else part.within_bound
                 self._add(tally, quantity, places[quantity.by], (within_bound, tally.column), part.rows, step)
             self._count_texts(tally, part, step)
-        return step.touched
+        return step.changes
 
     def _rows(self, batch: EventBatch, rows: Column) -> Iterator[tuple[int, Column]]:
         """Yield the windows that may have these rows, with their rows in the partition's order."""
@@ -165,7 +165,7 @@ class Form:
         window = self.open(start)
         bounded = self._bound(window, rows, column_masks, step)
         if len(bounded.changed):
-            step.touched.people[start] = bounded.changed
+            step.changes.people[start] = bounded.changed
         self._figures.left_out += _count_bits(column_masks & ~bounded.within_bound)
         some = int(np.bitwise_or.reduce(column_masks))
         return _WindowRows(
@@ -185,34 +185,36 @@ class Form:
             if not left:
                 return
 
-    def _count_within_totals(self, tally: Tally, part: _WindowRows, step: _Step) -> None:
+    def _count_within_totals(self, tally: Tally, window_rows: _WindowRows, step: _Step) -> None:
         """Apply the bound over all windows or over a period, in the partition's order.
 
         An event beyond this bound still uses up the window's bound. This has no effect, because no
         later event of its person is counted anyway.
         """
         for quantity in (*tally.cells, *tally.texts):
-            within_bound = part.first if quantity.counts_people else part.within_bound
+            within_bound = window_rows.first if quantity.counts_people else window_rows.within_bound
             chosen = np.flatnonzero(within_bound & np.uint64(tally.column_bit))
             if not len(chosen):
                 return
-            chosen = chosen[np.argsort(part.rows[chosen], kind="stable")]
-            periods = self._periods(tally, part.windows[chosen])
+            chosen = chosen[np.argsort(window_rows.rows[chosen], kind="stable")]
+            periods = self._periods(tally, window_rows.windows[chosen])
             lets = np.empty(len(chosen), dtype=np.uint64)
             for period in np.unique(periods).tolist():
                 own = np.flatnonzero(periods == period)
-                people = step.batch.people[part.rows[chosen[own]]]
+                people = step.batch.people[window_rows.rows[chosen[own]]]
                 bounded = tally.counts_of_period(period).count(
                     people, np.ones(len(own), dtype=np.uint64), step.piece
                 )
                 lets[own] = bounded.within_bound
                 if len(bounded.changed):
-                    step.touched.lifetime_counts[tally.number, period] = bounded.changed
+                    step.changes.lifetime_counts[tally.number, period] = bounded.changed
             if quantity.most_bytes:
-                self._add_texts(tally, quantity, part, chosen[lets != 0], step)
+                self._add_texts(tally, quantity, window_rows, chosen[lets != 0], step)
                 continue
-            rows = part.rows[chosen]
-            places = part.windows[chosen] * tally.cells[quantity].cells + step.batch.cells(quantity.by)[rows]
+            rows = window_rows.rows[chosen]
+            places = (
+                window_rows.windows[chosen] * tally.cells[quantity].cells + step.batch.cells(quantity.by)[rows]
+            )
             self._add(tally, quantity, places, (lets, 0), rows, step)
 
     def _count_texts(self, tally: Tally, part: _WindowRows, step: _Step) -> None:
@@ -223,17 +225,17 @@ class Form:
             )
 
     def _add_texts(
-        self, tally: Tally, quantity: CountedQuantity, part: _WindowRows, chosen: Column, step: _Step
+        self, tally: Tally, quantity: CountedQuantity, window_rows: _WindowRows, chosen: Column, step: _Step
     ) -> None:
         """Count the texts of chosen events; an event without text also uses up its person's bound."""
         self._figures.counted += len(chosen)
         [name] = quantity.by
-        codes = step.batch.codes(name)[part.rows[chosen]]
+        codes = step.batch.codes(name)[window_rows.rows[chosen]]
         has_text = codes != NO_TEXT
         chosen, codes = chosen[has_text], codes[has_text]
-        touched = tally.texts[quantity].add(part.windows[chosen], codes, step.batch.texts(name), step.piece)
+        touched = tally.texts[quantity].add(window_rows.windows[chosen], codes, step.batch.texts(name), step.piece)
         if touched:
-            step.touched.texts[tally.number, quantity] = touched
+            step.changes.texts[tally.number, quantity] = touched
 
     def _periods(self, tally: Tally, windows: Column) -> Column:
         rows, place = np.unique(windows, return_inverse=True)
@@ -254,7 +256,7 @@ class Form:
         found = tally.cells[quantity].add(places, *within_bound, codes, step.piece)
         self._figures.counted += found.row_count
         if len(found.changed):
-            step.touched.cells[tally.number, quantity] = found.changed
+            step.changes.cells[tally.number, quantity] = found.changed
 
     def open(self, start: int) -> OpenWindow:
         """Open the window that begins at ``start``, or return the open one."""

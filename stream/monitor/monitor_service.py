@@ -205,7 +205,7 @@ class GroupWatch:
                         version=heartbeat and heartbeat.record.version,
                         started=heartbeat and heartbeat.record.started,
                         memory=heartbeat and heartbeat.record.memory,
-                        heard=heartbeat and heartbeat.heard,
+                        heard=heartbeat and heartbeat.last_heartbeat_at,
                     )
                 )
         return WorkersView(time=time.time(), members=members, partitions=partitions)

@@ -153,7 +153,7 @@ class _Periods:
     ``only_alerts`` is True if the first has only alerts too; then earlier periods may join the run.
     """
 
-    held: list[_Period] = field(default_factory=list)
+    periods: list[_Period] = field(default_factory=list)
     only_alerts: bool = True
 
 
@@ -175,7 +175,7 @@ class AlertRuns:
         starts = "" if named is None else named[1].removesuffix("Z")
         periods = self._periods_by_key.setdefault(key, _Periods())
         self._periods_by_key.move_to_end(key)
-        held = periods.held
+        held = periods.periods
         index = bisect_left(held, starts, key=lambda one: one.starts)
         if index == len(held) or held[index].starts != starts:
             if index == 0 and not periods.only_alerts:
@@ -198,7 +198,7 @@ class AlertRuns:
 
     def run_of(self, key: AlertKey) -> AlertRun | None:
         """Return the current run of a key; None if its latest answer is no alert."""
-        held = self._periods_by_key[key].held if key in self._periods_by_key else []
+        held = self._periods_by_key[key].periods if key in self._periods_by_key else []
         runs = [period.run for period in held if period.run is not None]
         if not runs:
             return None
@@ -207,10 +207,10 @@ class AlertRuns:
     def _make_room(self, periods: _Periods) -> None:
         """Merge the first two periods of a key. If it has only one, drop the key without news for longest."""
         self._size -= 1
-        if len(periods.held) == 1:
-            self._size -= len(self._periods_by_key.popitem(last=False)[1].held) - 1
+        if len(periods.periods) == 1:
+            self._size -= len(self._periods_by_key.popitem(last=False)[1].periods) - 1
             return
-        first, second = periods.held.pop(0).run, periods.held[0].run
+        first, second = periods.periods.pop(0).run, periods.periods[0].run
         periods.only_alerts = False
         if first is not None and second is not None:
             second.since, second.alerts = first.since, first.alerts + second.alerts

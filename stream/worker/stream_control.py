@@ -312,7 +312,9 @@ class WorkerRestore:
         retired, stale_keys = self._streams.retired, self._control.stale_keys
         if retired:
             self._control.drop_retired(self._streams.hosted_slots().tolist(), restoring=True)
-            stale_keys |= dict.fromkeys(key for key in self._checkpoints_without_definition if retired.has(key.decode()))
+            stale_keys |= dict.fromkeys(
+                key for key in self._checkpoints_without_definition if retired.has(key.decode())
+            )
             stale_keys |= dict.fromkeys(self._updates.keys_of(retired.has))
         early, self._checkpoints_without_definition = self._checkpoints_without_definition, {}
         self._control.set_checkpoints_without_definition(

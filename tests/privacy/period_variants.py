@@ -58,7 +58,9 @@ def sums_carried_over(surgery: Surgery) -> None:
     ) -> dict[bytes, bytes]:
         if not isinstance(merged.running, Carried):
             running = merged.running
-            merged.running = Carried(running.windows, running.lost, running.groups, running.texts, running.kept)
+            merged.running = Carried(
+                running.windows, running.are_lost, running.groups, running.texts, running.kept
+            )
         return ask(self, outputs, model, told, merged, window)
 
     surgery.patch.setattr(MergeProcessor, "_ask_window", carrying)

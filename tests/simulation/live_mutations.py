@@ -99,7 +99,7 @@ def the_first_partition_is_enough() -> Iterator[None]:
 
     def due(self: MergedStreamState) -> Iterator[tuple[int, Any]]:
         for start in sorted(self.open):
-            self.reached = start
+            self.last_closed = start
             partials = self.open.pop(start)
             yield start, dict.fromkeys(range(self.partitions), next(iter(partials.values())))
 

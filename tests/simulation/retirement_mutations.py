@@ -14,8 +14,8 @@ from stream.budget.control_publisher import ControlPublisher
 from stream.privacy.ledger.retirement import NameDigests, RetiredGrants
 from stream.processing.protocol import Message, Outputs, RecordLike
 from stream.worker import QueryProcessor
-from stream.worker.stream_control import StreamControl
 from stream.worker.retired_streams import RetiredStreamTable
+from stream.worker.stream_control import StreamControl
 
 
 @contextmanager

@@ -113,14 +113,14 @@ def refresh(
 
 
 @app.command("list")
-def list_sources(every: AllPeriods = False, as_json: AsJson = False) -> None:
+def list_sources(all_periods: AllPeriods = False, as_json: AsJson = False) -> None:
     """List all sources with their budgets; for a source with periods, its latest period's budget."""
     records = call_client(lambda client: client.list_sources())
     records = sorted(records, key=lambda record: record.source.source)
     if as_json:
         show_json(records)
         return
-    lines = group_by_name(records, lambda record: record.source.source, every=every)
+    lines = group_by_name(records, lambda record: record.source.source, every=all_periods)
     periods = ["period"] if any(line.period for line in lines) else []
     show_table(
         f"{len(lines)} sources" if records else "no sources; register one with 'sotto source add'",

@@ -164,25 +164,27 @@ def _parse_head(text: str) -> TrailHead:
 
 
 def _matching_entries(
-    wanted: Mapping[str, str], *, latest_first: bool
+    filters: Mapping[str, str], *, latest_first: bool
 ) -> Generator[list[tuple[TrailRecord, bytes]], None, None]:
-    """Yield batches of entries with the ``wanted`` fields; Unknown if the source does not exist."""
+    """Yield batches of entries with the ``filters`` fields; Unknown if the source does not exist."""
     found = False
     for values in _batches(read_latest_first if latest_first else read_topic):
         entries = [(trail_codec.decode(value), value) for value in values]
         batch = [
-            one for one in entries if all(getattr(one[0], name, None) == value for name, value in wanted.items())
+            one for one in entries if all(getattr(one[0], name, None) == value for name, value in filters.items())
         ]
         found |= bool(batch)
         yield batch
-    if not found and "source" in wanted:
-        call_client(lambda client: client.budget(wanted["source"]))
+    if not found and "source" in filters:
+        call_client(lambda client: client.budget(filters["source"]))
 
 
-def _batches(read: Callable[[Connection, str], AsyncGenerator[Sequence[Any], None]]) -> Iterator[Sequence[bytes]]:
+def _batches(
+    read_batches: Callable[[Connection, str], AsyncGenerator[Sequence[Any], None]],
+) -> Iterator[Sequence[bytes]]:
     """Yield the trail from Kafka in batches."""
     with asyncio.Runner() as runner, _connected(runner) as connection:
-        batches = read(connection, connection.topics.trail)
+        batches = read_batches(connection, connection.topics.trail)
         try:
             while (batch := runner.run(_next_batch(batches))) is not None:
                 yield [record.value or b"" for record in batch]

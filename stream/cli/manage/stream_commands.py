@@ -72,7 +72,7 @@ def open_stream(
 @app.command("list")
 def list_streams(
     source: Annotated[str | None, typer.Argument(help="Only this source's streams.")] = None,
-    every: AllPeriods = False,
+    all_periods: AllPeriods = False,
     limit: Annotated[
         int | None, typer.Option(min=1, help="List a page of at most N streams by name, each period separately.")
     ] = None,
@@ -89,8 +89,8 @@ def list_streams(
     if as_json:
         show_json(grants)
         return
-    every = every or limit is not None or after is not None
-    lines = group_by_name(map(ShownGrant, grants), lambda one: one.grant.spec.stream, every=every)
+    all_periods = all_periods or limit is not None or after is not None
+    lines = group_by_name(map(ShownGrant, grants), lambda one: one.grant.spec.stream, every=all_periods)
     periods = ["period"] if any(line.period for line in lines) else []
     full = f"; for the next page add '--after {lines[-1].name}'" if len(lines) == limit else ""
     none = "no streams; open one with 'sotto stream open'" if after is None else f"no streams behind '{after}'"
@@ -101,7 +101,7 @@ def list_streams(
             [
                 name,
                 *([period] if periods else []),
-                one.grant.spec.source if every else registered_as(one.grant.spec.source),
+                one.grant.spec.source if all_periods else registered_as(one.grant.spec.source),
                 one.grant.spec.mechanism.kind,
                 one.state,
                 format_amount(one.grant.cost),

@@ -112,14 +112,16 @@ def _describe_counted_rows(form: Form, source: Source | None) -> str:
     return "" if source is None or form == "people" else describe_table_bound(source)
 
 
-def _document(goal: PlanGoal, found: tuple[Choice, ...], options: SourceOptions, counted: str) -> dict[str, Any]:
+def _document(
+    goal: PlanGoal, choices: tuple[Choice, ...], options: SourceOptions, bound_text: str
+) -> dict[str, Any]:
     asked = {name: getattr(goal, name) for name in ("form", "queries", "epsilon", "alpha", "beta", "delta")}
     return {
         "wanted": {**asked, "group_by": options.group_by, "attribute": options.attribute},
         "least_alpha": _describe_alpha(goal, options),
-        "counted": counted,
-        "choice": found[0].kind if found[0].applies else None,
-        "keeps": found[0].applies and _keeps_alpha(found[0], goal),
+        "counted": bound_text,
+        "choice": choices[0].kind if choices[0].applies else None,
+        "keeps": choices[0].applies and _keeps_alpha(choices[0], goal),
         "mechanisms": [
             {
                 "mechanism": one.kind,
@@ -129,7 +131,7 @@ def _document(goal: PlanGoal, found: tuple[Choice, ...], options: SourceOptions,
                 "why": one.why,
                 **_value_error(one, goal),
             }
-            for one in found
+            for one in choices
         ],
     }
 
@@ -145,9 +147,9 @@ def _keeps_alpha(choice: Choice, goal: PlanGoal) -> bool:
 
 
 def _print(
-    goal: PlanGoal, found: tuple[Choice, ...], options: SourceOptions, sensitivity: float, counted: str
+    goal: PlanGoal, choices: tuple[Choice, ...], options: SourceOptions, sensitivity: float, bound_text: str
 ) -> None:
-    applicable = [one for one in found if one.applies]
+    applicable = [one for one in choices if one.applies]
     questions = f"{goal.queries:,} questions" if goal.queries > 1 else "1 question"
     limits = [f"ε {goal.epsilon:g}"] if goal.epsilon is not None else []
     limits += [f"α ≤ {goal.alpha:g}"] if goal.alpha is not None else []
@@ -171,10 +173,10 @@ def _print(
         )
     else:
         console.print(title, soft_wrap=True)
-    _print_others([one for one in found if not one.applies])
+    _print_others([one for one in choices if not one.applies])
     if not applicable:
         raise CommandError("no mechanism answers these questions about this source; see the reasons above")
-    _print_choice(applicable[0], goal, options, sensitivity, counted)
+    _print_choice(applicable[0], goal, options, sensitivity, bound_text)
 
 
 def _format_alpha(choice: Choice) -> str:
@@ -235,7 +237,9 @@ def _describe_groups_only(options: SourceOptions) -> str:
     return f"over the attribute{'s' * (len(options.group_by) > 1)} {', '.join(options.group_by)} only"
 
 
-def _print_choice(best: Choice, goal: PlanGoal, options: SourceOptions, sensitivity: float, counted: str) -> None:
+def _print_choice(
+    best: Choice, goal: PlanGoal, options: SourceOptions, sensitivity: float, bound_text: str
+) -> None:
     alpha_text = f"; {what}" if (what := _describe_alpha(goal, options)) else ""
     choice_text = f"{best.kind} {_describe_groups_only(options)}" if best.alone else best.kind
     if goal.epsilon is None:
@@ -254,8 +258,8 @@ def _print_choice(best: Choice, goal: PlanGoal, options: SourceOptions, sensitiv
     if not _keeps_alpha(best, goal):
         more = "no ε is enough" if best.epsilon is None else f"that needs ε {format_error_bound(best.epsilon)}"
         console.print(f"  it does not keep an α of {goal.alpha:g}: {more}")
-    if counted:
-        console.print(f"  {counted}")
+    if bound_text:
+        console.print(f"  {bound_text}")
     warning = _warning(best, goal)
     if warning is not None:
         console.print(f"  {warning}", soft_wrap=True)

@@ -354,17 +354,19 @@ def find_sufficient_parameters(spec: StreamSpec, facts: SourceFacts, alpha: floa
     return needs
 
 
-def print_plan(spec: StreamSpec, listed: tuple[Calibration, ...], chosen: Calibration, facts: SourceFacts) -> None:
+def print_plan(
+    spec: StreamSpec, listed: tuple[Calibration, ...], calibration: Calibration, facts: SourceFacts
+) -> None:
     """Print every calibration, the reason for the chosen one, and its error bounds."""
     mechanism = spec.mechanism.kind
-    once = not chosen.cutoff or isinstance(chosen, RunningCountCalibration)
-    cutoff = "charged once" if once else f"cutoff {chosen.cutoff}"
+    once = not calibration.cutoff or isinstance(calibration, RunningCountCalibration)
+    cutoff = "charged once" if once else f"cutoff {calibration.cutoff}"
     show_table(
         f"{mechanism}: ε {spec.epsilon:g}, δ {spec.delta:g}, {cutoff}, β {spec.beta:g}",
         ["", "calibration", "α", "exact α", "noise"],
         [
             [
-                "→" if one == chosen else "",
+                "→" if one == calibration else "",
                 name_of(one),
                 f"{format_error_bound(one.alpha, grouped=True)}{' (vacuous)' if one.vacuous else ''}",
                 format_error_bound(rank(one), grouped=True),
@@ -375,11 +377,11 @@ def print_plan(spec: StreamSpec, listed: tuple[Calibration, ...], chosen: Calibr
     )
     if spec.calibration == "textbook":
         console.print("→ requested")
-    elif rank(chosen) == min(rank(one) for one in listed):
+    elif rank(calibration) == min(rank(one) for one in listed):
         console.print("→ the smallest exact error")
     else:
         console.print("→ the simplest within a thousandth of the smallest exact error")
-    for promise in promises(spec, chosen):
+    for promise in promises(spec, calibration):
         console.print(f"{promise}.", soft_wrap=True)
-    if (warning := describe_uninformative(spec, chosen, facts)) is not None:
+    if (warning := describe_uninformative(spec, calibration, facts)) is not None:
         console.print(f"{warning}.", soft_wrap=True)

@@ -42,9 +42,9 @@ _ROW_KINDS: Final = {"counts", "groups"}
 
 
 def plot_error(
-    spec: StreamSpec, facts: SourceFacts, chosen: Calibration, against: VariedParameter, path: Path
+    spec: StreamSpec, facts: SourceFacts, calibration: Calibration, against: VariedParameter, path: Path
 ) -> None:
-    """Plot every calibration's exact α for several ε or cutoffs, and mark the ``chosen`` one."""
+    """Plot every calibration's exact α for several ε or cutoffs, and mark the ``calibration`` one."""
     figure = new_figure(path, width=7.0, height=4.8)
     lines = _calibration_curves(spec, facts, against)
     axes = figure.add_subplot()
@@ -54,11 +54,11 @@ def plot_error(
     axes.set_xscale("log")
     axes.set_yscale("log")
     axes.xaxis.set_major_formatter("{x:,g}")
-    _mark_chosen(axes, spec, chosen, against)
+    _mark_chosen(axes, spec, calibration, against)
     _hatch_vacuous(axes, least_vacuous_alpha(spec, facts.rows))
     axes.set_xlabel("ε" if against is VariedParameter.EPSILON else "cutoff")
     axes.set_ylabel("error α")
-    axes.set_title(_title(spec, facts.rows, chosen), fontsize="medium")
+    axes.set_title(_title(spec, facts.rows, calibration), fontsize="medium")
     axes.grid(visible=True, which="both", alpha=0.25)
     figure.legend(loc="outside lower center", ncols=3, fontsize="small")
     _save(figure, path)
@@ -92,19 +92,19 @@ def _calibration_curves(
     return lines
 
 
-def _mark_chosen(axes: Any, spec: StreamSpec, chosen: Calibration, against: VariedParameter) -> None:
-    at = spec.epsilon if against is VariedParameter.EPSILON else float(chosen.cutoff)
+def _mark_chosen(axes: Any, spec: StreamSpec, calibration: Calibration, against: VariedParameter) -> None:
+    at = spec.epsilon if against is VariedParameter.EPSILON else float(calibration.cutoff)
     what = f"ε {at:g}" if against is VariedParameter.EPSILON else f"cutoff {at:,.0f}"
     axes.axvline(at, color="black", linewidth=1, linestyle="--", zorder=1)
     axes.plot(
         [at],
-        [rank(chosen)],
+        [rank(calibration)],
         "o",
         markersize=12,
         markerfacecolor="none",
         markeredgecolor="black",
         linestyle="none",
-        label=f"chosen: {name_of(chosen)} at {what}, α {format_error_bound(rank(chosen), grouped=True)}",
+        label=f"chosen: {name_of(calibration)} at {what}, α {format_error_bound(rank(calibration), grouped=True)}",
     )
 
 

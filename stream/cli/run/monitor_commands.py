@@ -220,9 +220,9 @@ def make_first_names(names: Path, files: dict[AccessRole, Path]) -> None:
     change_names(names, lambda before: (TokenFile(tokens=(*before.tokens, *tokens)), None))
 
 
-def _free_port(host: str, wanted: int) -> int:
+def _free_port(host: str, preferred_port: int) -> int:
     """Return the wanted port, or a free one if it is taken."""
-    for port in (wanted, 0):
+    for port in (preferred_port, 0):
         with socket.socket() as probe:
             probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
             try:
@@ -230,7 +230,7 @@ def _free_port(host: str, wanted: int) -> int:
             except OSError:
                 continue
             return int(probe.getsockname()[1])
-    return wanted
+    return preferred_port
 
 
 def _is_answering(address: str) -> bool:

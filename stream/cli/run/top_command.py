@@ -306,9 +306,9 @@ def _budget_bar(row: SourceRow) -> Text:
     return _bar([(spent, "█", "blue"), (held, "▒", "cyan")], BAR_WIDTH)
 
 
-def _bar(parts: Sequence[tuple[float, str, str]], width: int) -> Text:
+def _bar(segments: Sequence[tuple[float, str, str]], width: int) -> Text:
     bar, at, filled = Text(), 0.0, 0
-    for share, sign, style in parts:
+    for share, sign, style in segments:
         at += share
         end = min(round(at * width), width)
         bar.append(sign * max(end - filled, 0), style)

@@ -80,13 +80,13 @@ def default_replicas(brokers: int) -> int:
     return max(1, min(3, brokers))
 
 
-def choose_cluster_ports(nodes: int, wanted: int | None) -> tuple[Ports, ...]:
+def choose_cluster_ports(nodes: int, preferred_port: int | None) -> tuple[Ports, ...]:
     """Chooses ports for all nodes: for the first as for a single node, for others free ports.
 
     Raises:
         BrokerError: If the wanted port cannot be used.
     """
-    found = [choose_ports(wanted)]
+    found = [choose_ports(preferred_port)]
     while len(found) < nodes:
         taken = {port for one in found for port in (one.clients, one.controller)}
         clients, controller = free_port(), free_port()
@@ -100,21 +100,21 @@ def are_free(nodes: Iterable[Ports]) -> bool:
     return all(_port_problem(port) is None for one in nodes for port in (one.clients, one.controller))
 
 
-def choose_ports(wanted: int | None) -> Ports:
+def choose_ports(preferred_port: int | None) -> Ports:
     """Chooses the client port (the wanted one, else 9092 or a free one) and a controller port.
 
     Raises:
         BrokerError: If the wanted port cannot be used.
     """
-    if wanted is None:
+    if preferred_port is None:
         clients = DEFAULT_PORT if _port_problem(DEFAULT_PORT) is None else free_port()
     else:
-        refusal = _port_problem(wanted)
+        refusal = _port_problem(preferred_port)
         if refusal is not None:
             raise BrokerError(
-                f"Port {wanted} cannot be used ({refusal}); choose another port, or give none to get a free one"
+                f"Port {preferred_port} cannot be used ({refusal}); choose another port, or give none to get a free one"
             )
-        clients = wanted
+        clients = preferred_port
     controller = clients + 1
     while controller == clients or _port_problem(controller) is not None:
         controller = free_port()

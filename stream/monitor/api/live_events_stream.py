@@ -50,7 +50,7 @@ class LiveView:
     edition: int = 0
     watchers: int = 0
     version: int = -1
-    made: float = float("-inf")
+    made_at: float = float("-inf")
     making: dict[str, asyncio.Task[None]] = field(default_factory=dict)
     """The task of each user who waits for the view; one user's many views delay no other user."""
     failure: Exception | None = None
@@ -99,7 +99,7 @@ class LiveViews:
             await asyncio.wait(tasks, timeout=MIN_INTERVAL_SECONDS)
 
     def _is_fresh(self, view: LiveView) -> bool:
-        age = asyncio.get_running_loop().time() - view.made
+        age = asyncio.get_running_loop().time() - view.made_at
         return age < MIN_INTERVAL_SECONDS or (
             age < MAX_INTERVAL_SECONDS and view.version == self._monitor.version(view.name)
         )
@@ -117,7 +117,7 @@ class LiveViews:
             del view.making[who]
 
     def _make(self, view: LiveView) -> None:
-        view.version, view.made = self._monitor.version(view.name), asyncio.get_running_loop().time()
+        view.version, view.made_at = self._monitor.version(view.name), asyncio.get_running_loop().time()
         try:
             text = f"event: {view.name}\ndata: {view.make().model_dump_json()}"
         except ProblemError as error:
@@ -142,13 +142,13 @@ class _Subscription:
     """A view of a connection, and the edition that was last sent."""
 
     view: LiveView
-    sent: int = 0
+    sent_edition: int = 0
 
     def next_event(self) -> str | None:
         """Return the event to send, or None if the view is unchanged."""
-        if self.sent == self.view.edition:
+        if self.sent_edition == self.view.edition:
             return None
-        self.sent = self.view.edition
+        self.sent_edition = self.view.edition
         return self.view.text
 
 

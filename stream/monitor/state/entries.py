@@ -282,7 +282,7 @@ class MemberEntry:
     """The latest heartbeat of a service process, and its time."""
 
     record: MemberStatus
-    heard: float
+    last_heartbeat_at: float
 
 
 @dataclass(slots=True)

@@ -80,7 +80,9 @@ class TypicalErrors:
     def _mean_distance(self, sets: Sequence[Axes]) -> int:
         """Return the weighted mean of the sets' distances, in steps, rounded down: private."""
         weights = set_weights(sets, self.warm_start.sizes)
-        distances = [marginal_distance(self.warm_start, axes, self.estimate_on(axes).tensor, self.rows) for axes in sets]
+        distances = [
+            marginal_distance(self.warm_start, axes, self.estimate_on(axes).tensor, self.rows) for axes in sets
+        ]
         return sum(weight * one for weight, one in zip(weights, distances, strict=True)) // sum(weights)
 
 

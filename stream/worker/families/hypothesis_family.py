@@ -203,7 +203,7 @@ def correction_rule(calibration: HypothesisCalibration, rows: int) -> TensorCorr
 
 
 def _reply(
-    step: HypothesisAnswer,
+    answer: HypothesisAnswer,
     calibration: HypothesisCalibration,
     rows: int,
     update: HypothesisUpdate | None,
@@ -211,19 +211,19 @@ def _reply(
     fraction: bool,
     half: int | None,
 ) -> Reply:
-    estimate = step.value * calibration.grid
-    interval = None if half is None else published_interval(step.value, half, calibration.grid)
-    alpha: float | None = calibration.sparse_vector.answer_alpha if step.above else calibration.alpha
-    if not step.promised:
+    estimate = answer.value * calibration.grid
+    interval = None if half is None else published_interval(answer.value, half, calibration.grid)
+    alpha: float | None = calibration.sparse_vector.answer_alpha if answer.above else calibration.alpha
+    if not answer.promised:
         alpha = None
     if fraction:
         alpha = None if alpha is None else share_alpha(calibration, rows, estimate, alpha)
         estimate /= rows
         interval = None if interval is None else share_interval(calibration, rows, interval)
     return Reply(
-        charged=step.above,
+        charged=answer.above,
         estimate=estimate,
-        basis="noisy" if step.above else "hypothesis",
+        basis="noisy" if answer.above else "hypothesis",
         alpha=alpha,
         update=update,
         interval=interval,

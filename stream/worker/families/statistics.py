@@ -87,7 +87,7 @@ class Statistic:
         """Probability with which a given side of a quantile's interval is wrong."""
         return MISS_PROBABILITY / (2.0 * len(_QUARTILES) if self.form == "iqr" else 2.0)
 
-    def numbers_of_quantiles(self, found: Sequence[LocatedQuantile]) -> list[StatisticNumber]:
+    def numbers_of_quantiles(self, quantiles: Sequence[LocatedQuantile]) -> list[StatisticNumber]:
         """Return the numbers of one group from its quantiles, whose codes count from ``first``."""
         values = self.values
         numbers = [
@@ -96,7 +96,7 @@ class Statistic:
                 values.low(self.first + one.low),
                 values.high(self.first + one.high),
             )
-            for one in found
+            for one in quantiles
         ]
         if self.form == "quantile":
             return numbers
@@ -228,28 +228,30 @@ def _parse_quantiles(form: StatisticForm, q: Any) -> tuple[tuple[Fraction, ...],
 
 
 def statistic_reply(
-    statistic: Statistic, question: Ranks | Spreads, numbers: Sequence[int], reach: float | None, beta: float
+    statistic: Statistic, question: Ranks | Spreads, numbers: Sequence[int], max_error: float | None, beta: float
 ) -> Reply:
-    """Return the answer; each of ``numbers`` is wrong by at most ``reach`` rows (None: unknown).
+    """Return the answer; each of ``numbers`` is wrong by at most ``max_error`` rows (None: unknown).
 
     All bounds hold together with probability 1 − ``beta``. So they give confidence intervals, unless
     ``beta`` is larger than the probability with which an interval may miss.
     """
     if isinstance(question, Spreads):
-        found, alpha = _variances(statistic, question, numbers, reach or 0.0)
+        found, alpha = _variances(statistic, question, numbers, max_error or 0.0)
     else:
-        found, alpha = _quantiles(statistic, numbers, reach or 0.0)
-    if reach is None or beta > MISS_PROBABILITY:
+        found, alpha = _quantiles(statistic, numbers, max_error or 0.0)
+    if max_error is None or beta > MISS_PROBABILITY:
         found = [StatisticNumber(one.estimate) for one in found]
-    return statistic.reply(found, charged=False, basis="hypothesis", alpha=None if reach is None else alpha)
+    return statistic.reply(found, charged=False, basis="hypothesis", alpha=None if max_error is None else alpha)
 
 
-def _quantiles(statistic: Statistic, numbers: Sequence[int], reach: float) -> tuple[list[StatisticNumber], float]:
+def _quantiles(
+    statistic: Statistic, numbers: Sequence[int], max_error: float
+) -> tuple[list[StatisticNumber], float]:
     rows = np.array(numbers, dtype=np.float64).reshape(statistic.groups, statistic.values.size) / WEIGHT_STEPS
     edges = np.arange(statistic.size + 1, dtype=np.int64)
     # For the quantile q, P − q·N (P rows at or below a value, N in all) has the error of one count plus
     # q times that of another.
-    bounds = [(1.0 + float(part)) * reach for part in statistic.parts]
+    bounds = [(1.0 + float(part)) * max_error for part in statistic.parts]
     found: list[StatisticNumber] = []
     for cumulated in rows[:, statistic.first : statistic.end]:
         # Noisy cumulative counts keep their error bounds if they are made non-decreasing.
@@ -265,9 +267,9 @@ def _quantiles(statistic: Statistic, numbers: Sequence[int], reach: float) -> tu
 
 
 def _variances(
-    statistic: Statistic, question: Spreads, numbers: Sequence[int], reach: float
+    statistic: Statistic, question: Spreads, numbers: Sequence[int], max_error: float
 ) -> tuple[list[StatisticNumber], float]:
-    reaches = [reach * most for most in question.moves]
+    reaches = [max_error * most for most in question.moves]
     found = []
     alpha = 0.0
     for start in range(0, len(numbers), NUMBERS_PER_VARIANCE):

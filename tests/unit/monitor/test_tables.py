@@ -376,7 +376,7 @@ def test_a_service_process_is_remembered_by_what_it_says_until_it_leaves() -> No
     key, topic = b"@member|worker-a-1", installation.driver.topics.status
     installation.tables.add_record(Record(topic, 0, 0, 5000, key, status.model_dump_json().encode()))
     entry = installation.tables.members["worker-a-1"]
-    assert (entry.record.version, entry.record.started, entry.record.memory, entry.heard) == (
+    assert (entry.record.version, entry.record.started, entry.record.memory, entry.last_heartbeat_at) == (
         "1.2.3",
         900.0,
         1 << 28,

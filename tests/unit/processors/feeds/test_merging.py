@@ -128,7 +128,7 @@ def test_a_running_count_asks_no_more_once_a_partition_has_forgotten_what_it_tol
     assert (
         b"were lost, so the stream gets no more questions" in dict(headers)["__connect.errors.exception.message"]
     )
-    assert task.task._streams[RUNNING.name].running.lost
+    assert task.task._streams[RUNNING.name].running.are_lost
 
 
 def test_a_running_count_of_which_the_first_windows_are_gone_asks_nothing() -> None:
