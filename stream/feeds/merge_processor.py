@@ -157,7 +157,7 @@ class MergeProcessor:
                 found = decode_changelog_record(record, decode_stream)
                 self._streams[kind] = MergedStreamState(found.incarnation, found.partitions, found.reached)
                 running = self._streams[kind].running
-                running.windows, running.are_lost = found.windows, found.are_lost
+                running.windows, running.are_lost = found.windows, found.lost
         for partial in sorted(partials, key=lambda one: one.start):
             self._stream_of(partial).add_partial(partial)
         for kind, rest, record in sums:
