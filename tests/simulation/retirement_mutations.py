@@ -42,7 +42,7 @@ def questions_to_retired_streams_refused() -> Iterator[None]:
 @contextmanager
 def definitions_deleted_before_the_digests() -> Iterator[None]:
     """The budget service writes the digests of retired streams in a transaction after that of the deletions."""
-    publish, idle = ControlPublisher.publish_retired, BudgetProcessor.idle
+    publish, idle = ControlPublisher.publish_retired, BudgetProcessor.collect_due_outputs
     late: list[tuple[str, int, Message]] = []
 
     def deletions(self: ControlPublisher, retired: Mapping[str, RetiredAnswer], outputs: Outputs) -> None:
@@ -64,7 +64,7 @@ def definitions_deleted_before_the_digests() -> Iterator[None]:
 
     with (
         patch.object(ControlPublisher, "publish_retired", deletions),
-        patch.object(BudgetProcessor, "idle", digests),
+        patch.object(BudgetProcessor, "collect_due_outputs", digests),
     ):
         yield
 
@@ -84,7 +84,7 @@ def a_late_opening_revives_a_retired_stream() -> Iterator[None]:
         slots = self._control.apply_events(records)
         self._control.drop_retired(self._control.slots_of_deleted(records))
         left = [slot for slot in slots if self.streams.columns.start_number[slot]]
-        self._control.refuse_unfit_streams(np.array(left, dtype=np.intp))
+        self._control.refuse_unanswerable_streams(np.array(left, dtype=np.intp))
         return self._end_streams()
 
     with patch.object(QueryProcessor, "follow", follow):

@@ -149,7 +149,7 @@ class Installation:
         self.worker = QueryProcessor(self.topics, 0, KEY, table_store())
         self.worker.restore(self.driver.compacted((self.topics.control, 0)) if control is None else control)
         self.worker.restore({record.key: record for record in self.state}.values())
-        self.worker.restored()
+        self.worker.end_restore()
         self.followed = len(self.driver.records(self.topics.control))
 
     def kept_keys(self) -> set[bytes]:
@@ -196,7 +196,7 @@ def test_status_of_a_retired_stream_is_deleted() -> None:
     driver.open(spec("one", "feed"))
     driver.ask_many([{"stream": "one", "value": 1e9}])
     for worker in driver._workers:
-        driver.write(worker.idle(10.0))
+        driver.write(worker.collect_due_outputs(10.0))
     assert list(driver.digests(["one"])) == ["one"]
     driver.close("feed", "one")
     driver.wait(2 * DAY)
@@ -273,7 +273,7 @@ def test_standby_copy_drops_what_was_retired_meanwhile() -> None:
     found.follow()
     copy.restore(found.driver.records(found.topics.control)[len(control) :])
     copy.restore(found.state[len(state) :])
-    copy.restored()
+    copy.end_restore()
     assert set(copy.streams.slots) == {"two"}
     found.worker, found.state = copy, []
     found.keep(copy.follow([]))
