@@ -164,14 +164,14 @@ def retired_streams_unknown() -> Iterator[None]:
 @contextmanager
 def changelog_of_retired_streams_kept() -> Iterator[None]:
     """Merging finds a retired stream in its changelog after a restart, and leaves it there."""
-    restored = MergeProcessor.restored
+    restored = MergeProcessor.end_restore
 
     def unaware(self: MergeProcessor) -> Mapping[str, int]:
         found = restored(self)
         self._stale_keys = []
         return found
 
-    with patch.object(MergeProcessor, "restored", unaware):
+    with patch.object(MergeProcessor, "end_restore", unaware):
         yield
 
 

@@ -41,7 +41,7 @@ def retire(task: Bench, name: str, how: str) -> None:
     task.control += records[:1] if how == "slow" else records
     if how != "follows":
         task.start()
-        task.write(task.task.idle(0.0))
+        task.write(task.task.collect_due_outputs(0.0))
 
 
 @pytest.mark.parametrize("how", ["follows", "restarts", "slow"])
