@@ -95,7 +95,7 @@ def _measure_retired(retired: int) -> list[Figure]:
 
     def restore(processor: QueryProcessor, records: Sequence[Record]) -> None:
         _feed(processor, records)
-        processor.restored()
+        processor.end_restore()
 
     alone = _seconds(lambda: restore(processors[0], control))
     both = _seconds(lambda: restore(processors[1], [*blocks, *control]))
