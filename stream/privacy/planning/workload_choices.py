@@ -185,7 +185,9 @@ def _expected_error(
         case ReleaseCalibration():
             universe, each = math.prod(sizes), variance_of(release_law(calibration))
             spread = sum(count * math.sqrt(2.0 / math.pi * each * universe / count) for count in cells)
-            return spread / sum(cells), f"all {universe:,} cells once; a count adds up the noise of its cells"
+            return spread / sum(
+                cells
+            ), f"all {universe:,} cells once; a count adds up the noise of its cells; answers no sums and means"
         case EstimateCalibration(warm_start="workload"):
             several = sum(1 for axes in sets if len(axes) > 1)
             rounds = count_rounds(calibration, facts.rows or MAX_UNIVERSE**2, several)
