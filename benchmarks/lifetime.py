@@ -1,38 +1,47 @@
-"""Years of an installation in memory: streams are opened, asked and closed; what each role keeps, and how long it takes to restart.
+"""Years of an installation in memory, and what each role keeps of the streams that came and went.
 
-Everything goes through the services' processors, without a broker. ``disk`` is what compaction leaves of the topics,
-and all of the trail.
+A constant number of streams is open; others are opened, asked, closed and retired. The longer history spans
+ten years of virtual time, the shorter one a part of it at the same pace. Everything goes through the
+services' processors, without a broker. The figures are those of a restart of each role from the topics as
+brokers keep them.
 """
 
 from __future__ import annotations
 
 import argparse
 import gc
+import json
 import time
 import tracemalloc
+from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from itertools import chain
 from pathlib import Path
-from typing import Any, Final, cast, overload
+from resource import getpagesize
+from typing import Any, Final, cast
 
 import polars as pl
 
+from benchmarks.kept_topics import CompactedTopic, Logs, RecentTopic, Topic, TopicFile
 from benchmarks.report import Figure, show_figures, write_json
+from schemas import CloseStream, OpeningSpec, OpenStream, Request
 from sotto import Driver
 from stream.budget import BudgetProcessor
 from stream.environment import reduce_gc_frequency
 from stream.feeds.feed_definitions import FeedDefinitions
 from stream.monitor.state.monitor_tables import MonitorTables
-from stream.processing.protocol import Record
 from stream.tables import TableStore
 from stream.worker import QueryProcessor
 
 KEY: Final = bytes(range(32))
+YEARS: Final = 10
+"""Years of virtual time of the longer history."""
+YEAR_SECONDS: Final = 365.25 * 86_400
+MAX_BATCH: Final = 200
+"""Most streams that are opened, asked and closed at once."""
+RENEWAL_DAYS: Final = 30
 STREAMS_OF_SOURCE: Final = 500
-"""Streams after which new sources are registered."""
-STREAM_SECONDS: Final = 600
-"""Seconds of virtual time between two openings."""
-ROUNDS_KEPT: Final = 20
-"""Streams that are open at a time, and rounds after which consumed records are dropped."""
+"""Most streams of a source that are open or were opened in one period of its budget."""
 _ROWS: Final = {"age": [place % 50 for place in range(400)], "sex": ["F", "M"] * 200}
 
 
@@ -40,163 +49,110 @@ def main(arguments: Sequence[str] | None = None) -> None:
     """Measure what the command line asks for."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.lifetime", description=__doc__)
     parser.add_argument("--streams", type=int, default=1_000, help="streams of the shorter history")
+    parser.add_argument("--open", type=int, default=100, help="streams that are open at a time")
     parser.add_argument("--times", type=int, default=10, help="length of the longer history, in shorter ones")
     parser.add_argument("--json", type=Path)
     options = parser.parse_args(arguments)
     reduce_gc_frequency()
     found = {}
-    lifetime = Lifetime()
-    for streams in (options.streams, options.streams * options.times):
-        lifetime.live(streams)
-        title = f"{streams:,} streams opened and closed"
-        found[title] = lifetime.restarts()
-        show_figures(title, found[title])
+    most = options.streams * options.times
+    with Lifetime(options.open, YEARS * YEAR_SECONDS / most) as lifetime:
+        for streams in sorted({options.streams, most}):
+            began, before = time.process_time(), lifetime.opened
+            lifetime.live(streams)
+            pace = (lifetime.opened - before) / (time.process_time() - began)
+            title = f"{streams:,} streams opened, {options.open:,} open"
+            found[title] = [("openings in a second", pace, ""), *lifetime.restarts()]
+            show_figures(title, found[title])
     if options.json:
         write_json(options.json, found)
-
-
-class RecentLog:
-    """A partition in memory: the records since the last ``trim``, and with ``keeps`` what compaction leaves.
-
-    Offsets count from the first record that ever was.
-    """
-
-    def __init__(self, *, keeps: bool) -> None:
-        self.latest: dict[Any, Record] = {}
-        self._keeps = keeps
-        self._dropped = 0
-        self._records: list[Record] = []
-
-    def __len__(self) -> int:
-        return self._dropped + len(self._records)
-
-    def __iter__(self) -> Iterator[Record]:
-        return iter(self._records)
-
-    @overload
-    def __getitem__(self, at: int) -> Record: ...
-    @overload
-    def __getitem__(self, at: slice) -> list[Record]: ...
-    def __getitem__(self, at: int | slice) -> Record | list[Record]:
-        """Return records by offset; those before the last ``trim`` are gone."""
-        if isinstance(at, int):
-            return self._records[at - self._dropped]
-        stop = None if at.stop is None else at.stop - self._dropped
-        return self._records[max((at.start or 0) - self._dropped, 0) : stop]
-
-    def append(self, record: Record) -> None:
-        """Add a record."""
-        self._records.append(record)
-
-    def extend(self, records: Iterable[Record]) -> None:
-        """Add records."""
-        self._records.extend(records)
-
-    def trim(self) -> None:
-        """Drop all records; all tasks have read them."""
-        for record in self._records if self._keeps else ():
-            key = record.offset if record.topic.endswith("trail") else record.key
-            self.latest.pop(key, None)
-            if record.value is not None:
-                self.latest[key] = record
-        self._dropped += len(self._records)
-        self._records = []
-
-
-class _Logs(dict[tuple[str, int], RecentLog]):
-    """The partitions of an installation; those in ``kept`` topics keep what compaction leaves."""
-
-    def __init__(self, kept: frozenset[str]) -> None:
-        super().__init__()
-        self._kept = kept
-
-    def setdefault(self, place: tuple[str, int], default: Any = None) -> RecentLog:
-        """Return a partition's log, perhaps a new one."""
-        del default
-        if place not in self:
-            self[place] = RecentLog(keeps=place[0] in self._kept)
-        return self[place]
 
 
 class Lifetime(Driver):
     """An installation with one partition and a monitor, whose streams come and go."""
 
-    def __init__(self, *, keeps: bool = True) -> None:
+    def __init__(self, open_streams: int, seconds: float, *, keeps: bool = True) -> None:
+        """Create it; a stream is opened every ``seconds``. Only with ``keeps`` can its roles restart."""
         super().__init__(KEY, partitions=1)
         self.opened = 0
         topics = self.topics
-        kept = frozenset(
-            (topics.control, topics.state, topics.ledger, topics.trail, topics.status, topics.charges)
-        )
-        self._places = _Logs(kept if keeps else frozenset())
+        compacted = (topics.control, topics.state, topics.ledger, topics.status)
+        self.kept: dict[str, Topic] = {topic: CompactedTopic() for topic in compacted if keeps}
+        if keeps:
+            self.kept |= {topics.charges: RecentTopic(), topics.trail: TopicFile(topics.trail)}
+        self._places = Logs(self.kept)
         self._logs = cast("Any", self._places)
         self.monitor = MonitorTables(topics)
-        self._sources = 0
-        self._open_streams: list[tuple[str, str]] = []
+        self._open_count, self._seconds = open_streams, seconds
+        self._batch = min(MAX_BATCH, max(open_streams // 2, 1))
+        self._open_streams: deque[tuple[str, str]] = deque()
+        per_period = RENEWAL_DAYS * 86_400 / seconds
+        self._pairs = 1 + int((open_streams + per_period) / (2 * STREAMS_OF_SOURCE))
+        self._register_sources()
+
+    def __exit__(self, *_: object) -> None:
+        for topic in self.kept.values():
+            if isinstance(topic, TopicFile):
+                topic.close()
 
     def live(self, streams: int) -> None:
         """Open and close streams until this many were opened."""
         while self.opened < streams:
-            if self.opened % STREAMS_OF_SOURCE == 0:
-                self._register_sources()
-            self._open_and_ask()
-            if len(self._open_streams) > ROUNDS_KEPT:
-                self.close(*self._open_streams.pop(0))
-            self.wait(STREAM_SECONDS)
-            if self.opened % ROUNDS_KEPT == 0:
-                self.trim()
+            numbers = range(self.opened, min(self.opened + self._batch, streams))
+            closed = max(len(self._open_streams) + len(numbers) - self._open_count, 0)
+            ends = [self._open_streams.popleft() for _ in range(closed)]
+            specs = [_specify(number, number // 2 % self._pairs) for number in numbers]
+            self._require_accepted(
+                [
+                    *(
+                        CloseStream(request=self._new_id(), source=source, stream=name, reason="done")
+                        for source, name in ends
+                    ),
+                    *(OpenStream(request=self._new_id(), stream=spec) for spec in specs),
+                ]
+            )
+            self._open_streams += [(spec.source, spec.stream) for spec in specs]
+            self._ask_unread(chain.from_iterable(map(_ask_about, numbers)))
+            self.opened = numbers.stop
+            self.wait(len(numbers) * self._seconds)
+            self.trim()
+
+    def _ask_unread(self, questions: Iterable[tuple[str, bytes]]) -> None:
+        """Publish questions whose answers no client reads."""
+        for stream, question in questions:
+            self._append((self.topics.queries, 0), stream.encode(), question)
+        self._process_all()
+
+    def _require_accepted(self, requests: list[Request]) -> None:
+        for receipt in self.requests(requests):
+            if receipt.outcome == "refused":
+                raise RuntimeError(f"{receipt.stream}: {receipt.reason}")
 
     def _register_sources(self) -> None:
-        self._sources += 1
-        fields: dict[str, Any] = {"neighbors": "add-remove", "epsilon": 1000.0}
-        self.register(
-            {"source": f"values-{self._sources}", "kind": "values", "sensitivity": 1.0, "grid": 1.0, **fields}
-        )
+        fields: dict[str, Any] = {"neighbors": "add-remove", "epsilon": 1000.0, "renews": f"{RENEWAL_DAYS}d"}
         attributes = {"age": {"kind": "integers", "minimum": 0, "maximum": 49}, "sex": ["F", "M"]}
-        table = {
-            "source": f"people-{self._sources}",
-            "kind": "table",
-            "path": "/people.csv",
-            "attributes": attributes,
-        }
-        self.register({**table, **fields}, pl.DataFrame(_ROWS))
-
-    def _open_and_ask(self) -> None:
-        """Open a stream of one of five kinds in turn, and ask it a question that depends on its number."""
-        number, age = self.opened, self.opened % 47
-        on, kind = ("values", "above_threshold") if number % 2 else ("people", _KINDS[number // 2 % len(_KINDS)])
-        source, stream = f"{on}-{self._sources}", f"stream-{number}"
-        mechanism = {**_MECHANISMS[kind], "kind": kind}
-        spec = {"stream": stream, "source": source, "mechanism": mechanism, "epsilon": 1.0, "expected_queries": 40}
-        self.open(spec)
-        questions: list[dict[str, Any]]
-        if on == "values":
-            questions = [{"value": 1e9}, {"value": float(number % 90)}]
-        elif kind == "noisy_max":
-            questions = [
-                {"candidates": [{"name": "old", "where": f"age > {age}"}, {"name": "F", "where": "sex = 'F'"}]}
-            ]
-        else:
-            questions = [{"where": f"age BETWEEN {age} AND {age + place % 3} AND sex = 'F'"} for place in range(8)]
-        self.ask_many([{"stream": stream, **one} for one in questions])
-        self._open_streams.append((source, stream))
-        self.opened += 1
+        for number in range(self._pairs):
+            values = {"source": f"values-{number}", "kind": "values", "sensitivity": 1.0, "grid": 1.0}
+            self.register({**values, **fields})
+            people = {
+                "source": f"people-{number}",
+                "kind": "table",
+                "path": "/people.csv",
+                "attributes": attributes,
+            }
+            self.register({**people, **fields}, pl.DataFrame(_ROWS))
 
     def trim(self) -> None:
-        """Give the monitor the new records, and drop them."""
+        """Drop the new records; give them to the monitor if no roles restart from the topics."""
         for (topic, _), log in self._places.items():
-            for record in log if topic in self.monitor.inputs else ():
-                self.monitor.add_record(record)
+            if not self.kept and topic in self.monitor.inputs:
+                for record in log:
+                    self.monitor.add_record(record)
             log.trim()
 
-    def kept_records(self, topic: str) -> list[Record]:
-        """Return what compaction leaves of a topic."""
-        return sorted(self._places.setdefault((topic, 0)).latest.values(), key=lambda record: record.offset)
-
     def restarts(self) -> list[Figure]:
-        """Restart each role from the topics; return seconds, memory, and the disk of the topics."""
-        self.trim()
-        figures: list[Figure] = []
+        """Restart each role from the topics; return seconds, most memory, and the disk of the topics."""
+        figures: list[Figure] = [("all roles and topics here: memory", resident_bytes() / 1e6, "MB")]
         for role, restart in (
             ("worker", self._restart_worker),
             ("budget service", self._restart_budget),
@@ -205,15 +161,14 @@ class Lifetime(Driver):
         ):
             seconds, taken = _measured(restart)
             figures += [(f"{role}: memory", taken / 1e6, "MB"), (f"{role}: restart", seconds, "s")]
-        for topic in (self.topics.control, self.topics.state, self.topics.ledger, self.topics.trail):
-            size = sum(len(record.key or b"") + len(record.value or b"") for record in self.kept_records(topic))
-            figures.append((f"{topic}: disk", size / 1e6, "MB"))
-        return figures
+        seconds, _ = _measured(self._read_trail)
+        figures.append(("monitor: reading the trail", seconds, "s"))
+        return figures + [(f"{name}: disk", topic.size / 1e6, "MB") for name, topic in self.kept.items()]
 
     def _restart_worker(self) -> QueryProcessor:
         worker = QueryProcessor(self.topics, 0, self._key, self._tables)
-        worker.restore(self.kept_records(self.topics.control))
-        worker.restore(self.kept_records(self.topics.state))
+        worker.restore(self.kept[self.topics.control])
+        worker.restore(self.kept[self.topics.state])
         worker.end_restore()
         return worker
 
@@ -225,24 +180,30 @@ class Lifetime(Driver):
             tables=TableStore(),
             new_incarnation=lambda _: bytes(16),
         )
-        budget.restore(self.kept_records(self.topics.ledger))
+        budget.restore(self.kept[self.topics.ledger])
         budget.end_restore()
         return budget
 
     def _restart_feed(self) -> FeedDefinitions:
         definitions = FeedDefinitions()
-        definitions.apply_control(self.kept_records(self.topics.control))
+        definitions.apply_control(list(self.kept[self.topics.control]))
         return definitions
 
     def _restart_monitor(self) -> MonitorTables:
         tables = MonitorTables(self.topics)
         for topic in tables.inputs:
-            for record in self.kept_records(topic):
+            for record in self.kept.get(topic, ()) if topic != self.topics.trail else ():
                 tables.add_record(record)
         return tables
 
+    def _read_trail(self) -> MonitorTables:
+        tables = MonitorTables(self.topics)
+        for record in self.kept[self.topics.trail]:
+            tables.add_record(record)
+        return tables
 
-_KINDS: Final = ("laplace", "pmw", "noisy_max")
+
+_KINDS: Final = ("laplace", "noisy_max", "laplace", "noisy_max", "laplace", "pmw")
 _MECHANISMS: Final[dict[str, dict[str, Any]]] = {
     "above_threshold": {"threshold": 1000.0, "cutoff": 3},
     "laplace": {"answers": 10},
@@ -251,8 +212,46 @@ _MECHANISMS: Final[dict[str, dict[str, Any]]] = {
 }
 
 
+def _kind_of(number: int) -> str:
+    return "above_threshold" if number % 2 else _KINDS[number // 2 % len(_KINDS)]
+
+
+def _specify(number: int, pair: int) -> OpeningSpec:
+    """Return a stream of one of four kinds in turn; half of them are sparse vectors."""
+    kind = _kind_of(number)
+    return OpeningSpec.model_validate(
+        {
+            "stream": f"stream-{number}",
+            "source": f"values-{pair}" if number % 2 else f"people-{pair}",
+            "mechanism": {**_MECHANISMS[kind], "kind": kind},
+            "epsilon": 1.0,
+            "expected_queries": 40,
+        }
+    )
+
+
+def _ask_about(number: int) -> Iterator[tuple[str, bytes]]:
+    """Yield a stream's name and a question, for each question; they depend on its number."""
+    kind, age, stream = _kind_of(number), number % 47, f"stream-{number}"
+    questions: list[dict[str, Any]]
+    if kind == "above_threshold":
+        questions = [{"value": 1e9}, {"value": float(number % 90)}]
+    elif kind == "noisy_max":
+        old, women = {"name": "old", "where": f"age > {age}"}, {"name": "F", "where": "sex = 'F'"}
+        questions = [{"candidates": [old, women]}]
+    else:
+        questions = [{"where": f"age BETWEEN {age} AND {age + place % 3} AND sex = 'F'"} for place in range(3)]
+    for place, question in enumerate(questions):
+        yield stream, json.dumps({"id": f"{number}-{place}", "stream": stream, **question}).encode()
+
+
+def resident_bytes() -> int:
+    """Return the memory of this process."""
+    return int(Path("/proc/self/statm").read_text().split()[1]) * getpagesize()
+
+
 def _measured(restart: Callable[[], Any]) -> tuple[float, float]:
-    """Return the seconds of a restart, and in a second one the memory that is held afterwards."""
+    """Return the seconds of a restart, and the most memory that a second one takes."""
     gc.collect()
     began = time.process_time()
     restart()
@@ -260,13 +259,11 @@ def _measured(restart: Callable[[], Any]) -> tuple[float, float]:
     gc.collect()
     tracemalloc.start()
     try:
-        kept = restart()
-        gc.collect()
-        taken, _ = tracemalloc.get_traced_memory()
-        del kept
+        restart()
+        _, most = tracemalloc.get_traced_memory()
     finally:
         tracemalloc.stop()
-    return seconds, taken
+    return seconds, most
 
 
 if __name__ == "__main__":

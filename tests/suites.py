@@ -115,7 +115,7 @@ SUITES: Final[dict[str, str]] = {
     "tests/unit/kafka/test_batches.py::test_a_batch_that_takes_several_turns_is_read_whole_and_in_order[snappy]": "chaos",
     "tests/unit/kernel/test_twins.py::test_a_kernel_of_another_source_is_not_used": "release",
     "tests/unit/test_deploy.py::test_promtool_accepts_the_files_and_the_alerts_fire_when_they_should": "release",
-    "tests/unit/test_lifetime.py::test_history_stays_in_no_other_collection[10000]": "simulation",
+    "tests/unit/test_lifetime.py::test_memory_does_not_grow_with_history": "simulation",
     "tests/unit/test_ordinary_questions.py::test_document_shows_what_the_command_prints": "site",
     "tests/unit/test_plan_command.py::test_a_calibration_has_one_colour_in_every_plot": "site",
     "tests/upgrade/test_mixed.py": "versions",
