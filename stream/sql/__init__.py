@@ -2,10 +2,11 @@
 
 from stream.questions.result_text import ERROR_SUFFIX, HIGH_SUFFIX, LOW_SUFFIX
 from stream.sql.aggregates import AnswerColumn, StatementError
+from stream.sql.parameters import Parameters, bind_parameters
 from stream.sql.result_tables import PreparedStatement, Table, format_cost
 from stream.sql.statement_questions import StatementPlan, StatementQuestion, plan_statement
 from stream.sql.statements import Column, GroupColumn, SelectStatement, parse_statement
-from stream.sql.stream_choice import StreamChoice, Target, choose_stream
+from stream.sql.stream_choice import StreamChoice, Target, choose_stream, list_tables
 
 __all__ = [
     "ERROR_SUFFIX",
@@ -14,6 +15,7 @@ __all__ = [
     "AnswerColumn",
     "Column",
     "GroupColumn",
+    "Parameters",
     "PreparedStatement",
     "SelectStatement",
     "StatementError",
@@ -22,8 +24,10 @@ __all__ = [
     "StreamChoice",
     "Table",
     "Target",
+    "bind_parameters",
     "choose_stream",
     "format_cost",
+    "list_tables",
     "parse_statement",
     "plan_statement",
 ]

@@ -44,7 +44,7 @@ def join_conditions(first: str | None, second: str) -> str:
 
 def attribute_of(node: Any, clause: str) -> str:
     """Return the attribute that a node names; otherwise StatementError, with the name of the ``clause``."""
-    column = strip_parentheses(node) if isinstance(node, exp.Expr) else None
+    column = strip_parentheses(node) if isinstance(node, exp.Expression) else None
     if (
         not isinstance(column, exp.Column)
         or column.args.get("table")

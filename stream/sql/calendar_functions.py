@@ -31,7 +31,13 @@ _TRUNC_GRANULARITIES: Final = {unit.upper(): unit for unit in ("hour", "day", "w
 _CALENDAR_NAME: Final = re.compile(r"(EXTRACT|DATE_TRUNC)\((\w+) FROM (.+)\)", re.DOTALL)
 _DAY: Final = re.compile(r"([0-9]{4}-[0-9]{2}-[0-9]{2})(?:[T ]00:00(?::00)?)?")
 _DATE_TYPES: Final = frozenset(
-    {exp.DType.DATE, exp.DType.TIMESTAMP, exp.DType.TIMESTAMPTZ, exp.DType.TIMESTAMPNTZ, exp.DType.DATETIME}
+    {
+        exp.DataType.Type.DATE,
+        exp.DataType.Type.TIMESTAMP,
+        exp.DataType.Type.TIMESTAMPTZ,
+        exp.DataType.Type.TIMESTAMPNTZ,
+        exp.DataType.Type.DATETIME,
+    }
 )
 
 

@@ -16,7 +16,7 @@ from stream.questions.result_text import ERROR_SUFFIX, HIGH_SUFFIX, LOW_SUFFIX, 
 from stream.sql.having import satisfies_having
 from stream.sql.statement_questions import StatementPlan
 from stream.sql.statements import Column, GroupColumn, SelectStatement
-from stream.sql.stream_choice import Target, choose_stream
+from stream.sql.stream_choice import Target, choose_stream, takes_max_price
 
 
 class Table(DataFrames, Sequence[dict[str, Any]]):
@@ -122,6 +122,8 @@ class PreparedStatement:
                 for number, question in enumerate(made.questions)
             )
         )
+        if queries[0].max_price is not None and not takes_max_price(chosen.target, queries[0].max_price):
+            queries = tuple(query.model_copy(update={"max_price": None}) for query in queries)
         return cls(statement, made, chosen.target, queries, chosen.why)
 
     def table(self, results: Results) -> Table:

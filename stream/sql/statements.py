@@ -45,9 +45,14 @@ _CONDITION_ENDS: Final = frozenset(
 _COUNT_IF_NAMES: Final = frozenset({"COUNT_IF", "COUNTIF"})
 
 
+def tokenize(text: str) -> list[Token]:
+    """Split a statement into tokens."""
+    return _DIALECT.tokenize(text)
+
+
 def columns_of(text: str) -> list[str]:
     """Return the text of each column between SELECT and FROM."""
-    tokens = _DIALECT.tokenize(text)
+    tokens = tokenize(text)
     found, first = [], 1 + (len(tokens) > 1 and tokens[1].token_type in {TokenType.ALL, TokenType.DISTINCT})
     for index, token in _outermost_tokens(tokens):
         if index >= first and token.token_type in {TokenType.COMMA, TokenType.FROM}:
@@ -63,7 +68,7 @@ def unquoted_special_name(text: str) -> str | None:
 
     The parser would read only the part before them: ``a@b`` as ``a``.
     """
-    tokens = _DIALECT.tokenize(text)
+    tokens = tokenize(text)
     after_from = (index + 1 for index, token in _outermost_tokens(tokens) if token.token_type is TokenType.FROM)
     first = last = next(after_from, len(tokens))
     if first < len(tokens) and tokens[first].token_type is TokenType.L_PAREN:
@@ -78,7 +83,7 @@ def unquoted_special_name(text: str) -> str | None:
 
 def conditions_of(text: str, tables: Collection[str]) -> Iterator[tuple[str, str]]:
     """Yield each condition twice: as written, and with blanks in place of table names."""
-    tokens = _DIALECT.tokenize(text)
+    tokens = tokenize(text)
     blanked = _blank_table_names(text, tokens, tables)
     for index, token in enumerate(tokens):
         counts_if = (
@@ -98,7 +103,7 @@ def equals_normal_form(written: str, normal: str) -> bool:
 
 
 def _upper_tokens(text: str) -> list[str]:
-    return [token.text.upper() for token in _DIALECT.tokenize(text)]
+    return [token.text.upper() for token in tokenize(text)]
 
 
 def _outermost_tokens(tokens: Sequence[Token]) -> Iterator[tuple[int, Token]]:
@@ -239,7 +244,7 @@ def _parse_text(text: str) -> SelectStatement:
 
 def _require_select(text: str) -> None:
     """Refuse other statements by their first word, and quotes of other dialects."""
-    tokens = _DIALECT.tokenize(text)
+    tokens = tokenize(text)
     if tokens and tokens[0].token_type not in _FIRST_TOKENS:
         word = tokens[0].text
         remedy = _STATEMENT_REMEDIES.get(word.upper(), f"{SUPPORTED_AGGREGATES} FROM a source")
@@ -366,8 +371,9 @@ def _parse_groups(select: exp.Select) -> tuple[tuple[str, ...], tuple[str, ...]]
 def _parse_column(
     node: exp.Expr, written: str, where: str | None, groups: Sequence[str], people: PeopleQuery | None
 ) -> Column:
-    name = node.alias if isinstance(node, exp.Alias) else _normal_form(node)
-    if not isinstance(node, exp.Alias) and not equals_normal_form(written, name):
+    is_aliased = isinstance(node, exp.Alias)
+    name = node.alias if is_aliased else _normal_form(node)
+    if not is_aliased and not equals_normal_form(written, name):
         name = written
     node = strip_parentheses(node.this if isinstance(node, exp.Alias) else node)
     if isinstance(node, exp.Star):
@@ -378,7 +384,7 @@ def _parse_column(
             raise StatementError(
                 f"'{attribute}' is neither grouped by nor added up; GROUP BY it, or ask AVG of it"
             )
-        return GroupColumn(node.name if name == node.sql(dialect="postgres") else name, attribute)
+        return GroupColumn(name if is_aliased or is_calendar_name(node.name) else node.name, attribute)
     try:
         if people is not None:
             return parse_people_column(name, node, people)

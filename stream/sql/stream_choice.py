@@ -9,11 +9,15 @@ from typing import Final
 
 from schemas import (
     AnswersCalibration,
+    Domain,
     EventsSource,
     GrantRecord,
+    Histogram,
     Source,
     SourceRecord,
     TableSource,
+    Text,
+    UnknownGroups,
     UnknownGroupsCalibration,
 )
 from stream.errors import Unknown
@@ -90,6 +94,29 @@ def choose_stream(
     return StreamChoice(best.target, best.plan, _choice_reason(best))
 
 
+def list_tables(
+    sources: Iterable[SourceRecord], grants: Iterable[GrantRecord]
+) -> dict[str, dict[str, Domain | Text]]:
+    """Return the names that FROM takes, sources and open streams, with the attributes that each can name."""
+    tables = {one.source.source: one.source for one in sources if isinstance(one.source, TableSource)}
+    found: dict[str, dict[str, Domain | Text]] = {}
+    for grant in grants:
+        table, mechanism = tables.get(grant.spec.source), grant.spec.mechanism
+        kinds = (*COUNT_MECHANISMS, *TEXT_MECHANISMS)
+        if table is None or mechanism.kind not in kinds or not _is_open(grant):
+            continue
+        texts = table.texts if mechanism.kind in TEXT_MECHANISMS else {}
+        declared = {**table.attributes, **texts}
+        names = getattr(mechanism, "attributes", declared)
+        found[grant.spec.stream] = {name: declared[name] for name in declared if name in names}
+        found[table.source] = {**found.get(table.source, {}), **found[grant.spec.stream]}
+    return dict(sorted(found.items()))
+
+
+def _is_open(grant: GrantRecord) -> bool:
+    return (grant.state, grant.ending) == ("open", None)
+
+
 def find_targets(
     name: str, sources: Iterable[SourceRecord], grants: Sequence[GrantRecord], groups: Sequence[str] = ()
 ) -> list[Target]:
@@ -125,6 +152,30 @@ def find_targets(
     return [Target(table, one) for one in found]
 
 
+def takes_max_price(target: Target, max_price: float | str) -> bool:
+    """Whether a stream takes ``max_price``; if not, all its charges are equal, and the limit is checked here.
+
+    Raises:
+        StatementError: an answer costs more than the limit.
+    """
+    grant = target.grant
+    mechanism, epsilon = grant.spec.mechanism, Fraction(grant.spec.epsilon)
+    match mechanism:
+        case Histogram():
+            share = Fraction(grant.answered == 0)
+        case UnknownGroups():
+            share = Fraction(1, mechanism.answers)
+        case _:
+            return True
+    limit = Fraction(max_price.removesuffix("%")) / 100 * epsilon if isinstance(max_price, str) else max_price
+    if share * epsilon > limit:
+        raise StatementError(
+            f"max_price: an answer of stream '{grant.spec.stream}' costs ε = {float(share * epsilon):.6g}, and the limit is "
+            f"{max_price}; raise the limit, or name another stream"
+        )
+    return False
+
+
 def _groups_by_text(source: Source | None, groups: Sequence[str]) -> bool:
     """Return whether any grouped attribute is a text of the source."""
     texts = source.texts if isinstance(source, TableSource) else {}
@@ -139,11 +190,7 @@ def _open_grants(
         hint = did_you_mean(name, [*sources, *streams]) or "; 'sotto source list' shows the sources"
         raise Unknown(f"FROM {name}: there is no such source or stream{hint}")
     found = [
-        one
-        for one in grants
-        if one.spec.source == name
-        and one.spec.mechanism.kind in answering
-        and (one.state, one.ending) == ("open", None)
+        one for one in grants if one.spec.source == name and one.spec.mechanism.kind in answering and _is_open(one)
     ]
     if not found:
         raise Unknown(

@@ -306,7 +306,7 @@ def _checked_parts(node: exp.Expr, *names: str) -> list[exp.Expr]:
     for name in names:
         value = node.args.get(name)
         for part in value if isinstance(value, list) else [value]:
-            if not isinstance(part, exp.Expr):
+            if not isinstance(part, exp.Expression):
                 raise PredicateError(f"{_describe_node(node)} is incomplete; {_DEFAULT_HINT}")
             parts.append(part)
     return parts

@@ -386,6 +386,19 @@ def test_a_refusal_quotes_what_was_written(statement: str, told: str) -> None:
     assert told in str(refused.value)
 
 
+@pytest.mark.parametrize("limit", [0, 0.5, "50%"])
+def test_max_price_of_a_release_limits_its_first_answer(limit: float | str) -> None:
+    """A histogram takes no `max_price`, so its public price is compared before anything is asked."""
+    driver = opened({"kind": "histogram", "attributes": ["Sex"]}, epsilon=1.0)
+    with pytest.raises(StatementError, match="costs ε = 1, and the limit is"):
+        driver.sql("SELECT COUNT(*) FROM s", max_price=limit)
+    assert driver.budget("patients").spent.epsilon == 0.0
+    assert driver.sql("SELECT COUNT(*) FROM s", max_price="100%").epsilon == 1.0
+    assert driver.sql("SELECT COUNT(*) FROM s", max_price=limit).epsilon == 0.0
+    with pytest.raises(Invalid, match="max_price"):
+        driver.sql("SELECT COUNT(*) FROM s", max_price="cheap")
+
+
 def test_a_column_is_called_as_it_was_written() -> None:
     statement = "SELECT ALL COUNT_IF(age\n> 24), COUNT( * ), COUNT_IF(age<23)::float / COUNT(*) FROM s ORDER BY count_if(age > 24)"
     [row] = asked(statement, LAPLACE)
@@ -407,6 +420,7 @@ def test_a_comment_is_no_part_of_a_condition() -> None:
         ("SELECT SEX, COUNT(*) AS n FROM s GROUP BY Sex ORDER BY sex", "SEX"),
         ('SELECT "Sex" AS who, COUNT(*) AS n FROM s GROUP BY who ORDER BY WHO', "who"),
         ("SELECT sex AS sex, COUNT(*) AS N FROM s GROUP BY sex ORDER BY 1, n", "sex"),
+        ("SELECT s.sex, COUNT(*) AS n FROM s GROUP BY s.sex ORDER BY s.sex", "sex"),
     ],
 )
 def test_groups_are_named_as_sql_names_them(statement: str, name: str) -> None:

@@ -1,0 +1,148 @@
+"""DB-API 2.0: cursors, added columns, parameters and errors, over an installation in memory."""
+
+from __future__ import annotations
+
+import inspect
+from datetime import date, datetime
+from typing import Any
+
+import pytest
+
+from sotto import Driver, dbapi
+from tests.builders import installation, stream
+
+GROUPS = "SELECT sex, COUNT(*) AS n FROM people WHERE age >= ? GROUP BY sex"
+
+
+def people(answers: int = 10, epsilon: float = 10.0) -> Driver:
+    """Return an installation with the streams `few` of laplace and `cells` of histogram, of 200 people."""
+    few = stream("few", "people", "laplace", mechanism={"answers": answers}, epsilon=epsilon - 1.0)
+    return installation(few, stream("cells", "people", "histogram", mechanism={"attributes": ["sex"]}))
+
+
+def test_module_has_the_names_of_pep_249() -> None:
+    """The module's globals, errors and type codes are those of the standard."""
+    assert (dbapi.apilevel, dbapi.threadsafety, dbapi.paramstyle) == ("2.0", 2, "qmark")
+    for name in ("DataError", "OperationalError", "IntegrityError", "InternalError", "ProgrammingError"):
+        assert issubclass(getattr(dbapi, name), dbapi.DatabaseError)
+    assert issubclass(dbapi.NotSupportedError, dbapi.DatabaseError)
+    assert issubclass(dbapi.DatabaseError, dbapi.Error)
+    assert issubclass(dbapi.InterfaceError, dbapi.Error)
+    assert issubclass(dbapi.Warning, Exception)
+    assert dbapi.Date(2024, 1, 31) == date(2024, 1, 31)
+    assert dbapi.TimestampFromTicks(0) == datetime.fromtimestamp(0)  # noqa: DTZ006
+
+
+@pytest.mark.filterwarnings("ignore:not informative")
+def test_cursor_has_the_columns_and_rows_of_the_statement() -> None:
+    """Description, row count, iteration and the three fetch methods agree."""
+    cursor = dbapi.connect(people()).cursor()
+    assert cursor.execute(GROUPS, [50]).description == [
+        ("sex", dbapi.STRING, None, None, None, None, None),
+        ("n", dbapi.NUMBER, None, None, None, None, None),
+    ]
+    assert cursor.rowcount == 2
+    assert [sex for sex, _ in cursor] == ["F", "M"]
+    assert cursor.fetchone() is None
+
+    cursor.execute("SELECT age, COUNT(*) FROM people GROUP BY age")
+    first, second = cursor.fetchone(), cursor.fetchmany()
+    assert first is not None
+    assert [first[0], second[0][0], *(age for age, _ in cursor.fetchmany(3))] == [0, 1, 2, 3, 4]
+    assert len(cursor.fetchall()) == 95
+
+
+def test_connection_adds_columns_on_request() -> None:
+    """Error bound and interval follow each number, and ε of the statement is last."""
+    driver = people()
+    cursor = dbapi.connect(driver, intervals=True, epsilon=True).cursor()
+    cursor.execute("SELECT sex, COUNT(*) AS n FROM few GROUP BY sex")
+    assert cursor.description is not None
+    assert [name for name, *_ in cursor.description] == ["sex", "n", "n_error", "n_low", "n_high", "epsilon"]
+    for _, n, error, low, high, epsilon in cursor:
+        assert low < n < high
+        assert error > 0
+        assert epsilon == pytest.approx(0.9)
+
+    spent = driver.grant("people", "few").tops
+    for name in ("n_low", "epsilon"):
+        with pytest.raises(dbapi.ProgrammingError, match=f"column '{name}'"):
+            cursor.execute(f"SELECT COUNT(*) AS n, SUM(age) AS {name} FROM few")  # noqa: S608
+    assert driver.grant("people", "few").tops == spent
+
+
+def test_executemany_returns_the_rows_of_all_parameters() -> None:
+    """Each set of parameters is one statement."""
+    driver = people()
+    cursor = dbapi.connect(driver).cursor().executemany("SELECT COUNT(*) FROM few WHERE age < ?", [[10], [90]])
+    few, many = (count for (count,) in cursor)
+    assert few < 100 < many
+    assert driver.grant("people", "few").tops == 2
+
+
+@pytest.mark.parametrize(
+    ("statement", "parameters", "kind", "message"),
+    [
+        ("SELECT * FROM people", (), dbapi.ProgrammingError, "would be the rows"),
+        ("DELETE FROM people", (), dbapi.ProgrammingError, "begins with SELECT"),
+        ("SELECT COUNT(*) FROM peopel", (), dbapi.ProgrammingError, "did you mean 'people'"),
+        ("SELECT COUNT(*) FROM few WHERE age > ?", (), dbapi.ProgrammingError, "1 times"),
+        ("SELECT COUNT(*) FROM few WHERE age > ?", [object()], dbapi.ProgrammingError, "type object"),
+        ("SELECT COUNT(*) FROM few WHERE age > :a", {"b": 1}, dbapi.ProgrammingError, "':a' has no value"),
+        ("SELECT COUNT(*) AS a, COUNT(*) AS b FROM few", (), dbapi.OperationalError, "exhausted|used up|grant"),
+    ],
+)
+def test_errors_are_those_of_db_api_with_the_message(
+    statement: str, parameters: Any, kind: type[Exception], message: str
+) -> None:
+    """Each error has Sotto's message and no chain of other errors."""
+    with pytest.raises(kind, match=message) as caught:
+        dbapi.connect(people(answers=1)).cursor().execute(statement, parameters)
+    assert caught.value.__suppress_context__
+    assert caught.value.__cause__ is None
+
+
+def test_warnings_are_shown_after_the_rows_are_kept() -> None:
+    """An answer is charged, so a warning that a filter turns into an error does not lose it."""
+    cursor = dbapi.connect(people()).cursor()
+    with pytest.raises(dbapi.Warning, match="holds for no row"):
+        cursor.execute("SELECT COUNT(*) FROM few WHERE age > 200")
+    assert len(cursor.fetchall()) == 1
+
+
+def test_max_price_refuses_what_costs_more_without_a_charge() -> None:
+    """The limit holds for each mechanism, and repeats of a paid histogram stay free."""
+    driver = people()
+    dear = dbapi.connect(driver).cursor()
+    cheap = dbapi.connect(driver, max_price=0.0).cursor()
+    for name, kind in (("few", dbapi.OperationalError), ("cells", dbapi.ProgrammingError)):
+        with pytest.raises(kind, match="max_price"):
+            cheap.execute(f"SELECT COUNT(*) FROM {name}")  # noqa: S608
+    assert driver.budget("people").spent.epsilon == 0.0
+    dear.execute("SELECT COUNT(*) FROM cells")
+    assert cheap.execute("SELECT COUNT(*) FROM cells").fetchone() == dear.fetchone()
+
+
+def test_closed_cursors_and_connections_raise() -> None:
+    """Every call of a closed object raises InterfaceError, and a given client stays connected."""
+    driver = people()
+    with dbapi.connect(driver) as connection:
+        connection.commit()
+        connection.rollback()
+        with connection.cursor() as cursor, pytest.raises(dbapi.InterfaceError, match="no result"):
+            cursor.fetchall()
+        for call in (lambda: cursor.execute("SELECT COUNT(*) FROM few"), cursor.fetchone, cursor.fetchall):
+            with pytest.raises(dbapi.InterfaceError, match="cursor: is closed"):
+                call()
+        cursor = connection.cursor()
+    for call in (connection.cursor, connection.commit, connection.rollback, cursor.fetchone):
+        with pytest.raises(dbapi.InterfaceError, match="connection: is closed"):
+            call()
+    assert driver.list_sources()
+
+
+def test_public_names_are_documented() -> None:
+    """Each function and class of the module has a docstring."""
+    for name in dbapi.__all__:
+        found = getattr(dbapi, name)
+        assert not callable(found) or inspect.getdoc(found), name
