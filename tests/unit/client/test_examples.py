@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 import sotto
+import sotto.dbapi
 from sotto import AsyncClient, Client, Driver
 
 
@@ -36,7 +37,7 @@ def documented() -> dict[str, Any]:
         for name, member in inspect.getmembers(kind, inspect.isfunction):
             if not name.startswith("_"):
                 found[f"{kind.__name__}.{name}"] = member
-    return found
+    return {**found, "dbapi.connect": sotto.dbapi.connect}
 
 
 @pytest.mark.parametrize("name", documented())
