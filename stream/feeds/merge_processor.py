@@ -127,11 +127,13 @@ class MergeProcessor:
 
     def restore(self, records: Iterable[RecordLike]) -> None:
         """Read records of control and of the changelog; either topic may come first."""
-        control = [record for record in records if record.topic == self._topics.control]
+        control: list[RecordLike] = []
+        for record in records:
+            if record.topic == self._topics.control:
+                control.append(record)
+            else:
+                self._kept[record.key or b""] = record
         self._follow_control(control)
-        self._kept.update(
-            (record.key or b"", record) for record in records if record.topic != self._topics.control
-        )
 
     def end_restore(self) -> Mapping[str, int]:
         """End the restore, and return the partials' next offset according to the changelog."""

@@ -237,7 +237,8 @@ class MonitorTables:
     def _forget_refusals(self, partition: int) -> None:
         """Clear what a partition's streams lack: the new worker reports its own missing inputs."""
         for name in self._refused.pop(partition, ()):
-            entry = self._get_or_add_stream(name)
+            if (entry := self.streams.get(name)) is None:
+                continue  # it is retired
             self._count_stream(entry, -1)
             entry.refused = None
             self._count_stream(entry, 1)
