@@ -42,7 +42,7 @@ from stream.dev.simulation.true_statistics import TrueStatistics
 from stream.formatting import cells_of
 from stream.privacy.accuracy.source_facts import clamping_range
 from stream.tables import PredicateParser, PrivateTable, adult, cell_codes, rows_are_public
-from stream.tables.readers.table_files import local_folder, local_scope
+from stream.tables.readers.table_files import local_folder, local_pattern
 
 _REMEDY = "a simulation reveals exact counts; give --table a public file, or use --synthetic ROWS"
 
@@ -82,10 +82,10 @@ def require_public(
 def _belongs_to(path: Path, place: str) -> bool:
     if Address.parse_table(place) is not None:
         return False
-    if (scope := local_scope(place)) is None:
+    if (path_pattern := local_pattern(place)) is None:
         return _is_same_file(path, Path(place))
     try:
-        return path.is_relative_to(local_folder(scope).resolve())
+        return path.is_relative_to(local_folder(path_pattern).resolve())
     except (OSError, RuntimeError, ValueError):
         return False
 

@@ -90,7 +90,9 @@ def newest_files(
         require_table_name(names[-1])
         own_cells = tuple((name, column[number]) for name, column in cells.items())
         mask = kept.pop(f"{log.table_uri.removesuffix('/')}/{path}", None)
-        found.append((names, replace(listed[names], cells=own_cells, columns=columns, rows=rows, kept_rows=mask)))
+        found.append(
+            (names, replace(listed[names], constant_columns=own_cells, columns=columns, rows=rows, kept_rows=mask))
+        )
     if kept:
         raise UnreadableError("its log marks rows as deleted in files that do not belong to the table")
     return tuple(part for _, part in sorted(found, key=lambda one: one[0]))

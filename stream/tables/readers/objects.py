@@ -25,9 +25,9 @@ from stream.tables.readers.table_files import (
     DELTA_LOG,
     MAX_LISTED_FILES,
     PathParts,
-    Scope,
+    PathPattern,
     TableFile,
-    folder_cells,
+    columns_from_folders,
     require_size,
     require_table_name,
 )
@@ -54,19 +54,19 @@ def open_objects(address: Address, most_bytes: int | None = None) -> Iterator[Fi
 
 def object_files(address: Address) -> tuple[TableFile, ...]:
     """List the objects of an address; UnreadableError if there are none, or some are no tables."""
-    scope = Scope.from_names(address.parts, is_folder=address.is_folder)
-    if scope is None:
+    path_pattern = PathPattern.from_names(address.parts, is_folder=address.is_folder)
+    if path_pattern is None:
         require_table_name(address.parts[-1])
         only: PathParts = ()
         listed = {only: one for one in _list_objects(address.host, "/".join(address.parts), exact=True)}  # noqa: B035  (lists one object at most)
         names = list(listed)
     else:
-        folder = "".join(f"{name}/" for name in scope.folder)
+        folder = "".join(f"{name}/" for name in path_pattern.folder)
         listed = {tuple(one["Key"][len(folder) :].split("/")): one for one in _list_objects(address.host, folder)}
-        if scope.is_all_files and any(names[0] == DELTA_LOG for names in listed):
+        if path_pattern.is_all_files and any(names[0] == DELTA_LOG for names in listed):
             files = {one: _object_file(address.host, found, one) for one, found in listed.items()}
             return newest_files(f"s3://{address.host}/{folder}", files, _delta_options())
-        names = scope.select(list(listed))
+        names = path_pattern.select(list(listed))
     if not names:
         raise UnreadableError("missing")
     return tuple(_object_file(address.host, listed[one], one) for one in names)
@@ -97,7 +97,7 @@ class _ObjectReader(RawIOBase):
 def _object_file(bucket: str, listed: dict[str, Any], names: PathParts) -> TableFile:
     stamp = (listed["ETag"], listed["LastModified"].isoformat(), listed["Size"])
     return TableFile(
-        f"s3://{bucket}/{listed['Key']}", listed["Size"], stamp, folder_cells(names), name="/".join(names)
+        f"s3://{bucket}/{listed['Key']}", listed["Size"], stamp, columns_from_folders(names), name="/".join(names)
     )
 
 

@@ -52,8 +52,8 @@ class TableFile:
     stamp: tuple[int | str, ...]
     """A value that changes if the file may have changed."""
 
-    cells: tuple[tuple[str, str | None], ...] = ()
-    """Columns from folder names or a Delta log, each with the cell that all rows have."""
+    constant_columns: tuple[tuple[str, str | None], ...] = ()
+    """Columns from folder names or a Delta log, each with the value that all rows have."""
 
     columns: tuple[str, ...] = ()
     """The table's columns from a Delta log; the cells of columns that the file lacks are missing."""
@@ -69,15 +69,15 @@ class TableFile:
 
 
 @dataclass(frozen=True, slots=True)
-class Scope:
+class PathPattern:
     """The folder and the pattern of a path that may stand for several files."""
 
     folder: PathParts
     pattern: PathParts
 
     @classmethod
-    def from_names(cls, names: PathParts, *, is_folder: bool) -> Scope | None:
-        """Return the scope of a path; None for a single file."""
+    def from_names(cls, names: PathParts, *, is_folder: bool) -> PathPattern | None:
+        """Return the pattern of a path; None for a single file."""
         fixed = next((place for place, name in enumerate(names) if "*" in name), len(names))
         if is_folder:
             names = (*names, _ANY_FOLDERS, "*")
@@ -120,24 +120,24 @@ class Scope:
         return found
 
 
-def local_scope(path: str) -> Scope | None:
-    """Return the scope of a local path; None if it is an existing file, or names a single file."""
+def local_pattern(path: str) -> PathPattern | None:
+    """Return the pattern of a local path; None if it is an existing file, or names a single file."""
     if Path(path).is_file():
         return None
-    return Scope.from_names(tuple(path.rstrip("/").split("/")), is_folder=path.endswith("/"))
+    return PathPattern.from_names(tuple(path.rstrip("/").split("/")), is_folder=path.endswith("/"))
 
 
-def local_folder(scope: Scope) -> Path:
-    """Return the folder of a local scope."""
-    return Path("/".join(scope.folder) or ("/" if scope.folder else "."))
+def local_folder(path_pattern: PathPattern) -> Path:
+    """Return the folder of a local pattern."""
+    return Path("/".join(path_pattern.folder) or ("/" if path_pattern.folder else "."))
 
 
 def local_delta(path: str) -> Path | None:
     """Return the folder of a local Delta table, or None."""
-    scope = local_scope(path)
-    if scope is None or not scope.is_all_files:
+    path_pattern = local_pattern(path)
+    if path_pattern is None or not path_pattern.is_all_files:
         return None
-    folder = local_folder(scope)
+    folder = local_folder(path_pattern)
     return folder if folder.joinpath(DELTA_LOG).is_dir() else None
 
 
@@ -148,12 +148,12 @@ def local_files(path: str) -> tuple[TableFile, ...]:
     table, all files of its folder are listed, including its log.
     """
     try:
-        if (scope := local_scope(path)) is None:
+        if (path_pattern := local_pattern(path)) is None:
             require_table_name(Path(path).name)
             return (_local_file(Path(path)),)
-        folder = local_folder(scope)
-        listed = _list_files(folder, scope.depth)
-        chosen = scope.select(listed) if local_delta(path) is None else sorted(listed)
+        folder = local_folder(path_pattern)
+        listed = _list_files(folder, path_pattern.depth)
+        chosen = path_pattern.select(listed) if local_delta(path) is None else sorted(listed)
         return tuple(_local_file(folder.joinpath(*names), names) for names in chosen)
     except (OSError, RuntimeError, ValueError) as error:
         if isinstance(error, UnreadableError):
@@ -169,7 +169,7 @@ def has_changed(file: TableFile) -> bool:
         return True
 
 
-def folder_cells(names: PathParts) -> tuple[tuple[str, str | None], ...]:
+def columns_from_folders(names: PathParts) -> tuple[tuple[str, str | None], ...]:
     """Return the columns and cells in folder names ``key=value``, percent-decoded."""
     found: dict[str, str | None] = {}
     for name in names[:-1]:
@@ -217,7 +217,9 @@ def _local_file(path: Path, names: PathParts = ()) -> TableFile:
     status = resolved.stat()
     if not S_ISREG(status.st_mode):
         raise UnreadableError("not a regular file")
-    return TableFile(str(resolved), status.st_size, _stamp(status), folder_cells(names), name="/".join(names))
+    return TableFile(
+        str(resolved), status.st_size, _stamp(status), columns_from_folders(names), name="/".join(names)
+    )
 
 
 def _stamp(status: stat_result) -> tuple[int, ...]:
@@ -245,8 +247,9 @@ _ADDRESS_PATTERN = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*://[^:]*(?::[0-9]+(?:/[^:
 
 
 def parse_roots(text: str) -> tuple[Root, ...]:
-    """Parse roots separated by colons as in ``PATH``.
+    """Parse SOTTO_TABLE_ROOTS: folders and addresses below which tables may be read.
 
+    They are separated by colons, as in ``PATH``.
     The colons of ``://`` and of ports do not separate roots. After an address, the next root must be an
     address or begin with ``/`` or ``.``, because other text might belong to the address; else DataError.
     """

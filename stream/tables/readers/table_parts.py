@@ -112,7 +112,7 @@ class FilePart:
         open_csv: Callable[[], RawIOBase] | None = None,
     ) -> FilePart:
         """Open a Parquet or CSV file; UnreadableError if it has no columns."""
-        constants = dict(listed.cells)
+        constants = dict(listed.constant_columns)
         file: CsvFile | ParquetFile
         if _is_parquet(listed.location):
             file = ParquetFile(listed.location, options or {})
@@ -251,6 +251,8 @@ def stamp_of_files(path: str, files: Sequence[TableFile]) -> Stamp:
     digest = blake2b(digest_size=16)
     for file in files:
         kept = file.kept_rows or b""
-        digest.update(repr((file.location, file.stamp, file.cells, file.columns, file.rows, len(kept))).encode())
+        digest.update(
+            repr((file.location, file.stamp, file.constant_columns, file.columns, file.rows, len(kept))).encode()
+        )
         digest.update(kept)
     return (path, digest.hexdigest())

@@ -30,7 +30,7 @@ from stream.tables.readers.table_files import (
     local_delta,
     local_files,
     local_folder,
-    local_scope,
+    local_pattern,
     parse_roots,
     require_size,
 )
@@ -135,8 +135,8 @@ class GuardedReader:
                 raise UnreadableError(OUTSIDE_ROOTS)
             return None
         try:
-            scope = local_scope(path)
-            if scope is not None and not is_within(local_folder(scope), roots):
+            path_pattern = local_pattern(path)
+            if path_pattern is not None and not is_within(local_folder(path_pattern), roots):
                 raise UnreadableError(OUTSIDE_ROOTS)
             parts = local_files(path)
             inside = all(is_within(Path(part.location), roots) for part in parts)
