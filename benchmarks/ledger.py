@@ -10,6 +10,7 @@ import asyncio
 import gc
 import secrets
 import time
+import tracemalloc
 from collections.abc import Iterator, Sequence
 from contextlib import AsyncExitStack
 from pathlib import Path
@@ -190,6 +191,22 @@ class Service:
         self.processor.end_restore()
         return time.process_time() - began
 
+    def memory(self) -> tuple[int, int]:
+        """Begin anew from the ledger; give the bytes that it takes then and at most, with its records."""
+        del self.processor
+        gc.collect()
+        tracemalloc.start()
+        try:
+            self.processor = self._new()
+            for key, value in self.ledger.items():
+                copies = bytes(bytearray(key)), bytes(bytearray(value))
+                self.processor.restore([Record(TOPICS.ledger, 0, 0, 0, *copies)])
+            self.processor.end_restore()
+            gc.collect()
+            return tracemalloc.get_traced_memory()
+        finally:
+            tracemalloc.stop()
+
     def _keep(self, outputs: Outputs) -> None:
         for topic, _, messages in outputs:
             self.written += sum(len(key or b"") + len(value or b"") for key, value, _ in messages)
@@ -258,12 +275,15 @@ def measured(grants: int, sources: int) -> list[Figure]:
     """The figures of a ledger of that size."""
     service = filled(grants, sources)
     size = sum(len(key) + len(value) for key, value in service.ledger.items())
+    memory, most = (size / grants for size in service.memory())
     restoring = service.restore()
     alone = [1000 * service.send([one]) for one in openings(ALONE, sources, grants)]
     before = service.written
     together = service.send(list(openings(TOGETHER, sources, grants + ALONE)))
     return [
         ("restore", restoring, "s"),
+        ("memory of each after it", memory, "bytes"),
+        ("at most, while its records are read", most, "bytes"),
         ("ledger", size / 1e6, "MB"),
         ("open, median", median(alone), "ms"),
         ("open, 99th percentile", quantiles(alone, n=100)[98], "ms"),

@@ -20,13 +20,13 @@ from schemas import (
     GrantRecord,
     LedgerProgress,
     LedgerRecord,
-    Receipt,
     Request,
     RetiredAnswer,
     TableSource,
 )
 from schemas.wire import DECODE_ERRORS, Codec, MalformedEventError
 from stream.budget.control_publisher import ControlPublisher, build_retired_answer
+from stream.budget.receipts import RECEIPT_KEY_PREFIX
 from stream.budget.request_handler import RequestHandler
 from stream.budget.trail_writer import TrailWriter
 from stream.privacy.composition.refusals import RefusedError
@@ -128,6 +128,8 @@ def _plan_facts(source: Any, ledger: Ledger) -> Any:
     return account.source.model_dump(exclude=_FIELDS_WITHOUT_EFFECT_ON_PLANS)
 
 
+_GRANT_KEY_PREFIX: Final = b"grant|"
+
 MAX_CHARGES_PER_STEP = 1_000
 """Most charges in one step."""
 
@@ -187,30 +189,35 @@ class BudgetProcessor:
 
     def end_restore(self) -> Mapping[str, int]:
         """Rebuild the accounts from the collected records; return the inputs' next offsets."""
+        kinds: dict[bytes, list[bytes]] = {RECEIPT_KEY_PREFIX: [], _GRANT_KEY_PREFIX: [], b"": []}
+        for key in self._latest_records:
+            next(keys for prefix, keys in kinds.items() if key.startswith(prefix)).append(key)
+        receipts, grants, others = (self._take_records(keys) for keys in kinds.values())
         with _gc_disabled():
-            other_records: list[LedgerRecord] = []
-            restore_ledger(self.ledger, self._decode_records(other_records))
+            self.request_handler.receipts.restore((entry, record.value or b"") for record, entry in receipts)
+            accounts = list(others)
+            restore_ledger(self.ledger, (entry for _, entry in accounts), self._note_ends(grants))
         restore_ends(self.ledger, self._ends)
         self._ends = []
-        self.request_handler.receipts.restore(record for record in other_records if isinstance(record, Receipt))
-        for progress in (record for record in other_records if isinstance(record, LedgerProgress)):
-            self._next_offsets = {self._topics.requests: progress.requests, self._topics.charges: progress.charges}
-            self._trail.restore(progress.trail)
+        for record, progress in accounts:
+            if isinstance(progress, LedgerProgress):
+                self.topic_ids = topic_ids_of(record)
+                self._next_offsets = dict(zip(self.inputs, (progress.requests, progress.charges), strict=True))
+                self._trail.restore(progress.trail)
         return dict(self._next_offsets)
 
-    def _decode_records(self, other_records: list[LedgerRecord]) -> Iterator[LedgerRecord]:
-        """Yield the records of accounts and grants; append the others to ``other_records``."""
-        for key in list(self._latest_records):
+    def _take_records(self, keys: Iterable[bytes]) -> Iterator[tuple[RecordLike, Any]]:
+        """Yield collected records, each with its decoded value, and drop them."""
+        for key in keys:
             record = self._latest_records.pop(key)
-            if key == PROGRESS_KEY:
-                self.topic_ids = topic_ids_of(record)
-            entry = decode_changelog_record(record, _ledger_codec.decode_trusted)
-            if isinstance(entry, Receipt | LedgerProgress):
-                other_records.append(entry)
-                continue
-            if isinstance(entry, GrantRecord) and entry.settled:
-                self._ends.append((entry.spec.source, entry.spec.stream, record.timestamp))
-            yield entry
+            yield record, decode_changelog_record(record, _ledger_codec.decode_trusted)
+
+    def _note_ends(self, records: Iterable[tuple[RecordLike, GrantRecord]]) -> Iterator[GrantRecord]:
+        """Yield decoded grants, and note the time of the settled ones."""
+        for record, grant in records:
+            if grant.settled:
+                self._ends.append((grant.spec.source, grant.spec.stream, record.timestamp))
+            yield grant
 
     def restart_input(self, topic: str) -> None:
         """Read a recreated topic from offset 0: a repeated request or charge changes nothing."""
@@ -302,8 +309,8 @@ class BudgetProcessor:
     def _process_request(self, record: RecordLike, request: Request, outputs: Outputs) -> None:
         """Process a request and write its receipt; write a trail entry unless it is a repeat."""
         receipt, writes, is_new = self.request_handler.handle(record, request, outputs)
-        for write in writes:
-            self._write_record(outputs, *write)
+        for key, value in writes:
+            outputs.add(self._topics.ledger, self._partition, (key, value, ()))
         if is_new:
             self._trail.write_decision(request, receipt, outputs)
         for account in self.request_handler.periods.drain_begun():

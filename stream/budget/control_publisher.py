@@ -27,10 +27,11 @@ from stream.processing.topic_names import Topics, partition_of
 
 def build_control_event(account: Account, grant: Grant) -> Control:
     """Return the control event with a stream's definition; its kind says if the stream may answer."""
+    spec, identity = grant.decode_opening()
     opened = StreamOpened(
-        spec=grant.spec,
+        spec=spec,
         source=account.source,
-        identity=grant.identity,
+        identity=identity,
         fingerprint=account.fingerprint,
         calibration=grant.calibration,
         extensions=grant.extensions,
@@ -82,7 +83,7 @@ class ControlPublisher:
     def publish_control(self, account: Account, grant: Grant, outputs: Outputs) -> None:
         """Publish a stream's control event to the worker of its partition."""
         control = build_control_event(account, grant)
-        key = grant.spec.stream.encode()
+        key = grant.stream.encode()
         message: Message = (key, _control_codec.encode(control), ())
         outputs.add(self._topics.control, partition_of(key, self._topics.partitions), message)
 

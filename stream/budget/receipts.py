@@ -24,8 +24,10 @@ MAX_RECEIPTS = 100_000
 
 RECEIPT_KEY_PREFIX = b"receipt|"
 
-LedgerWrite = tuple[str, bytes, Receipt | None]
-"""Source, key and record of one ledger write; a null record deletes the key."""
+LedgerWrite = tuple[bytes, bytes | None]
+"""Key and record of one ledger write; a null record deletes the key."""
+
+_codec: Codec[Receipt] = Codec(Receipt, limit=MAX_RECORD_BYTES)
 
 
 @cache
@@ -62,29 +64,30 @@ def refusal_key(request: str, digest: str) -> bytes:
 
 
 class Receipts:
-    """The receipts of the latest ``MAX_RECEIPTS`` request ids, in the order of the requests."""
+    """The receipts of the latest ``MAX_RECEIPTS`` request ids as bytes, in the order of the requests."""
 
     def __init__(self) -> None:
-        self._receipt_by_request: OrderedDict[str, Receipt] = OrderedDict()
+        self._receipt_by_request: OrderedDict[str, bytes] = OrderedDict()
         self.sequence = 0
 
-    def restore(self, receipts: Iterable[Receipt]) -> None:
-        """Load the ledger's receipts."""
-        in_order = sorted(receipts, key=lambda receipt: receipt.sequence)
-        self._receipt_by_request = OrderedDict((receipt.request, receipt) for receipt in in_order)
-        self.sequence = in_order[-1].sequence + 1 if in_order else 0
+    def restore(self, receipts: Iterable[tuple[Receipt, bytes]]) -> None:
+        """Load the ledger's receipts, each with its record."""
+        in_order = sorted((receipt.sequence, receipt.request, record) for receipt, record in receipts)
+        self._receipt_by_request = OrderedDict((request, record) for _, request, record in in_order)
+        self.sequence = in_order[-1][0] + 1 if in_order else 0
 
-    def writes_for_repeat(self, request: Request, digest: str) -> list[LedgerWrite] | None:
-        """Return the writes for a request with a known id; None if the id is new.
+    def find_repeat(self, request: Request, digest: str) -> tuple[Receipt, list[LedgerWrite], bool] | None:
+        """Return receipt, ledger writes and True unless it is a repeat; None if the request's id is new.
 
         A request with the same content gets its receipt again. A request with other content is
         refused; the refusal's record is deleted at once, so that the ledger does not keep it.
         """
-        known = self._receipt_by_request.get(request.request)
-        if known is None:
+        record = self._receipt_by_request.get(request.request)
+        if record is None:
             return None
+        known = _codec.decode_trusted(record)
         if known.digest == digest:
-            return [(known.source, receipt_key(known.request), known)]
+            return known, [(receipt_key(known.request), record)], False
         source, stream = subject_of(request)
         refused = Receipt(
             request=known.request,
@@ -96,16 +99,16 @@ class Receipts:
             reason="request: this id belongs to an earlier request with other content; choose another id",
         )
         key = refusal_key(known.request, digest)
-        return [(source, key, refused), (source, key, None)]
+        return refused, [(key, _codec.encode(refused)), (key, None)], True
 
     def add_receipt(self, receipt: Receipt) -> Iterator[LedgerWrite]:
         """Add a new request's receipt, and delete the oldest one if there are too many."""
         self.sequence += 1
-        self._receipt_by_request[receipt.request] = receipt
-        yield receipt.source, receipt_key(receipt.request), receipt
+        self._receipt_by_request[receipt.request] = record = _codec.encode(receipt)
+        yield receipt_key(receipt.request), record
         if len(self._receipt_by_request) > MAX_RECEIPTS:
-            oldest, dropped = self._receipt_by_request.popitem(last=False)
-            yield dropped.source, receipt_key(oldest), None
+            oldest, _ = self._receipt_by_request.popitem(last=False)
+            yield receipt_key(oldest), None
 
 
 trail_codec: Codec[TrailRecord] = Codec(TrailRecord, limit=MAX_RECORD_BYTES)

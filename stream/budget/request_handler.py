@@ -38,7 +38,7 @@ from stream.budget.openings import (
     require_no_periods,
     require_reach,
 )
-from stream.budget.receipts import LedgerWrite, Receipts, receipt_key, request_digest
+from stream.budget.receipts import LedgerWrite, Receipts, request_digest
 from stream.budget.standing_streams import (
     complete_spec,
     promised_windows,
@@ -98,10 +98,8 @@ class RequestHandler:
         request with the id but not the content of an earlier one is refused, and is no repeat.
         """
         digest = request_digest(request)
-        if (written := self.receipts.writes_for_repeat(request, digest)) is not None:
-            _, key, earlier = written[0]
-            if earlier is not None:
-                return earlier, written, key != receipt_key(request.request)
+        if (handled := self.receipts.find_repeat(request, digest)) is not None:
+            return handled
         try:
             receipt = self._apply(record, request, digest, outputs)
         except _REFUSAL_ERRORS as error:

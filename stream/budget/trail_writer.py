@@ -79,7 +79,7 @@ class TrailWriter:
                 **self._next_entry_fields(),
                 source=account.source.source,
                 streams=len(account.grants),
-                digest=identities_digest((name, grant.identity.digest) for name, grant in account.grants.items()),
+                digest=identities_digest((name, grant.digest) for name, grant in account.grants.items()),
                 totals=totals_of(account),
             )
             self._write_entry(outputs, standing)
@@ -96,7 +96,7 @@ class TrailWriter:
         fields: dict[str, Any] = _requested_amounts(request)
         if receipt.outcome == "opened" and grant is not None and account is not None:
             fields["granted"] = receipt.granted or to_amount(grant.cost, account.source)
-            fields["stream_digest"] = grant.identity.digest
+            fields["stream_digest"] = grant.digest
             fields["mechanism"] = grant.spec.mechanism.kind
         if account is not None and receipt.outcome in {"registered", "opened"}:
             fields["totals"] = self._record_totals(account)
@@ -140,7 +140,7 @@ class TrailWriter:
                 delta=grant.spec.delta,
                 mechanism=grant.spec.mechanism.kind,
                 granted=to_amount(grant.cost, account.source),
-                stream_digest=grant.identity.digest,
+                stream_digest=grant.digest,
                 totals=totals,
             )
             self._write_entry(outputs, opened)
@@ -151,7 +151,7 @@ class TrailWriter:
             **self._next_entry_fields(),
             event=grant.state,
             source=account.source.source,
-            stream=grant.spec.stream,
+            stream=grant.stream,
             reason=grant.reason,
             spent=spent_amount(grant.spent, grant.cost, account.source),
             refunded=to_amount(grant.refunded, account.source),

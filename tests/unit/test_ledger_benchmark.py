@@ -26,7 +26,13 @@ def test_a_ledger_of_many_grants_is_restored_as_it_was_and_goes_on() -> None:
     # A request that comes again, and a name that was used, grant nothing.
     service.send(list(openings(150, 150, 1_500)))
     assert {streams for _, _, streams in figures(service).values()} == {11}
-    # Streams of equal plans share one, once they are restored.
-    service.restore()
-    accounts = service.processor.ledger.accounts.values()
-    assert len({id(grant.calibration) for account in accounts for grant in account.grants.values()}) == 1
+
+
+def test_idle_open_stream_takes_at_most_a_kilobyte_and_a_half() -> None:
+    """A grant keeps bytes in place of models, and shares its plan; the memory includes a receipt."""
+    few, many = filled(500, 5), filled(1_500, 5)
+    assert many.memory()[0] - few.memory()[0] <= 1_000 * 1_500
+    for service in (few, many):
+        grants = [one for account in service.processor.ledger.accounts.values() for one in account.grants.values()]
+        assert {one.decoded for one in grants} == {None}
+        assert len({id(one.calibration) for one in grants}) == 1

@@ -358,10 +358,12 @@ class Account:
 
     def grant_record(self, grant: Grant) -> GrantRecord:
         """Build a grant's ledger record."""
+        spec, identity = grant.decode_opening()
+        grant.decoded = None
         return GrantRecord(
-            spec=grant.spec,
+            spec=spec,
             calibration=grant.calibration,
-            identity=grant.identity,
+            identity=identity,
             state=grant.state,
             ending=grant.ending,
             settled=grant.settled,
@@ -408,7 +410,7 @@ class Changes:
     def mark_grant_changed(self, account: Account, grant: Grant) -> None:
         """Mark a grant, its account, its population and its allotments as changed."""
         record = partial(account.grant_record, grant)
-        self._changed_records[f"grant|{account.name}|{grant.spec.stream}"] = (3, account.name, record)
+        self._changed_records[f"grant|{account.name}|{grant.stream}"] = (3, account.name, record)
         for owner in (account, account.population):
             if owner is not None:
                 self.mark_changed(owner, owner.budget.allotments_of(grant.analyst))

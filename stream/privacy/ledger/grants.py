@@ -6,7 +6,8 @@ import math
 from dataclasses import dataclass, field
 from fractions import Fraction
 from functools import lru_cache
-from typing import Final, Literal, NamedTuple
+from sys import intern
+from typing import Any, Final, Literal, NamedTuple
 
 from schemas import (
     AnswersCalibration,
@@ -147,19 +148,26 @@ class Claim:
         return Standing(period=self.period, totals=self.start_totals) if self.period else None
 
 
+_INCARNATION_BYTES: Final = 16
+_IDENTITY_BYTES: Final = _INCARNATION_BYTES + 32
+
+
 @dataclass(slots=True)
 class Grant:
     """One stream's reservation and spending.
 
+    A ledger has many grants, and each takes little memory: ``opening`` has the incarnation and the digest
+    of the stream's identity in 48 bytes, and after them its specification as JSON.
     ``claim`` is its claim on the source's budget, ``population_claim`` that on the population's budget.
     ``has_uneven_prices`` is True if answers may be priced by their ε alone
     (`stream.privacy.planning.prices.are_uneven`). ``settled`` is True if the stream has ended and its
     last totals are recorded; an extension makes it False.
     """
 
-    spec: StreamSpec
+    stream: str
+    opening: bytes
+    key_id: str
     calibration: Calibration
-    identity: StreamIdentity
     claim: Claim
     population_claim: Claim | None = None
     has_uneven_prices: bool = False
@@ -174,6 +182,44 @@ class Grant:
     extensions: Extensions = field(default=())
     lost: bool = False
     """The number of answers is unknown: the grant counts as fully spent and is not refunded."""
+
+    decoded: tuple[StreamSpec, StreamIdentity] | None = field(default=None, repr=False, compare=False)
+    """Specification and identity of a new grant, until ``Account.grant_record`` has built its record."""
+
+    @classmethod
+    def create(
+        cls, spec: StreamSpec, identity: StreamIdentity, calibration: Calibration, claim: Claim, **fields: Any
+    ) -> Grant:
+        """Create a grant from a stream's decoded opening; ``fields`` are the grant's other fields."""
+        opening = bytes.fromhex(identity.incarnation + identity.digest) + spec.model_dump_json().encode()
+        return cls(spec.stream, opening, intern(identity.key_id), calibration, claim, **fields)
+
+    def decode_opening(self) -> tuple[StreamSpec, StreamIdentity]:
+        """Return specification and identity."""
+        if self.decoded is not None:
+            return self.decoded
+        identity = StreamIdentity(incarnation=self.incarnation, digest=self.digest, key_id=self.key_id)
+        return StreamSpec.model_validate_json(self.opening[_IDENTITY_BYTES:]), identity
+
+    @property
+    def spec(self) -> StreamSpec:
+        """The stream's specification."""
+        return self.decode_opening()[0]
+
+    @property
+    def identity(self) -> StreamIdentity:
+        """The identity of the stream's opening."""
+        return self.decode_opening()[1]
+
+    @property
+    def incarnation(self) -> str:
+        """The incarnation of the identity."""
+        return self.opening[:_INCARNATION_BYTES].hex()
+
+    @property
+    def digest(self) -> str:
+        """The digest of the identity."""
+        return self.opening[_INCARNATION_BYTES:_IDENTITY_BYTES].hex()
 
     @property
     def cost(self) -> Cost:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from itertools import chain
 from typing import Final
 
 from schemas import (
@@ -26,8 +27,14 @@ from stream.privacy.ledger.state_machine import Ledger
 from stream.privacy.planning.prices import are_uneven
 
 
-def restore_ledger(ledger: Ledger, records: Iterable[LedgerRecord]) -> None:
-    """Fill an empty ledger from the last record of each key, and sum the budgets over the grants."""
+def restore_ledger(
+    ledger: Ledger, records: Iterable[LedgerRecord], further_grants: Iterable[GrantRecord] = ()
+) -> None:
+    """Fill an empty ledger from the last record of each key, and sum the budgets over the grants.
+
+    ``further_grants`` have other keys than the records, and are taken one after the other, so that they
+    need not be in memory together.
+    """
     latest: dict[tuple[str | None, ...], LedgerRecord] = {}
     source_by_parent: dict[str, EventsSource] = {}
     for record in records:
@@ -51,9 +58,9 @@ def restore_ledger(ledger: Ledger, records: Iterable[LedgerRecord]) -> None:
     _restore_retired(ledger, latest.values())
     # Most streams have equal plans, so they share one object.
     plans: dict[Calibration, Calibration] = {}
-    for record in latest.values():
-        if isinstance(record, GrantRecord):
-            _restore_grant(ledger, record, plans.setdefault(record.calibration, record.calibration))
+    grants = (record for record in latest.values() if isinstance(record, GrantRecord))
+    for record in chain(grants, further_grants):
+        _restore_grant(ledger, record, plans.setdefault(record.calibration, record.calibration))
 
 
 def _restore_retired(ledger: Ledger, records: Iterable[LedgerRecord]) -> None:
@@ -116,11 +123,11 @@ def _restore_source(ledger: Ledger, record: SourceRecord) -> None:
 
 def _restore_grant(ledger: Ledger, record: GrantRecord, calibration: Calibration) -> None:
     account = ledger.accounts[record.spec.source]
-    grant = Grant(
-        spec=record.spec,
-        calibration=calibration,
-        identity=record.identity,
-        claim=account.budget.new_claim(),
+    grant = Grant.create(
+        record.spec,
+        record.identity,
+        calibration,
+        account.budget.new_claim(),
         population_claim=None if account.population is None else account.population.budget.new_claim(),
         has_uneven_prices=are_uneven(account.source, record.spec.mechanism, calibration),
         analyst=record.analyst,
@@ -137,8 +144,8 @@ def _restore_grant(ledger: Ledger, record: GrantRecord, calibration: Calibration
     _restore_claim(grant, grant.claim, record.standing)
     if grant.population_claim is not None:
         _restore_claim(grant, grant.population_claim, record.population_standing)
-    account.grants[record.spec.stream] = grant
-    ledger.source_of_stream[record.spec.stream] = record.spec.source
+    account.grants[grant.stream] = grant
+    ledger.source_of_stream[grant.stream] = account.name
     ledger.add_to_budgets(account, grant)
 
 

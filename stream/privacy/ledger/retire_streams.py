@@ -12,7 +12,7 @@ from stream.privacy.ledger.state_machine import Ledger
 def restore_ends(ledger: Ledger, ends: Iterable[tuple[str, str, int]]) -> None:
     """Load source, name and time in ms of the streams whose last record was written then."""
     for source, stream, ended in sorted(ends, key=lambda one: one[2]):
-        ledger.ended_streams.update(ledger.accounts[source].grants[stream], ended)
+        ledger.ended_streams.update(source, ledger.accounts[source].grants[stream], ended)
 
 
 def retire_stream(ledger: Ledger, source: str, stream: str) -> None:

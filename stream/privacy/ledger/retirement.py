@@ -83,14 +83,14 @@ class EndedStreams:
     def __init__(self) -> None:
         self._source_and_end: dict[str, tuple[str, int]] = {}
 
-    def update(self, grant: Grant, clock: int) -> None:
-        """Record whether a grant's stream has ended at ``clock``.
+    def update(self, source: str, grant: Grant, clock: int) -> None:
+        """Record whether a source's grant has ended at ``clock``.
 
         A stream that was extended and has ended again becomes the last of the order.
         """
-        self._source_and_end.pop(grant.spec.stream, None)
+        self._source_and_end.pop(grant.stream, None)
         if grant.is_over:
-            self._source_and_end[grant.spec.stream] = grant.spec.source, clock
+            self._source_and_end[grant.stream] = source, clock
 
     def list_ended_by(self, ended_by: int) -> list[tuple[str, str]]:
         """Return source and name of the streams that ended at ``ended_by`` ms or before, up to a limit."""

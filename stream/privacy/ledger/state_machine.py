@@ -245,16 +245,23 @@ class Ledger:
         self._begin_due_periods(account)
         population_claim = None if account.population is None else account.population.budget.new_claim()
         has_uneven_prices = are_uneven(account.source, spec.mechanism, calibration)
-        grant = Grant(
-            spec, calibration, identity, account.budget.new_claim(), population_claim, has_uneven_prices, analyst
+        grant = Grant.create(
+            spec,
+            identity,
+            calibration,
+            account.budget.new_claim(),
+            population_claim=population_claim,
+            has_uneven_prices=has_uneven_prices,
+            analyst=analyst,
+            decoded=(spec, identity),
         )
         charged = []
         for budget, claim in account.budgets(grant):
             grant.price_claim(claim)
             charged += budget.ceilings_to_charge(analyst, claim.counted)
         require_paid(charged)
-        account.grants[spec.stream] = grant
-        self.source_of_stream[spec.stream] = spec.source
+        account.grants[grant.stream] = grant
+        self.source_of_stream[grant.stream] = account.name
         self.add_to_budgets(account, grant)
         self.changes.mark_grant_changed(account, grant)
         return grant
@@ -318,7 +325,7 @@ class Ledger:
         """
         account, grant = self.find_stream(source, stream)
         stale = answered < grant.answered or tops < grant.tops
-        if stale or grant.identity.incarnation != incarnation:
+        if stale or grant.incarnation != incarnation:
             return False
         check_report(grant, answered, tops, surplus, state)
         if state == "exhausted" and tops * PARTS_PER_CHARGE + surplus < grant.cutoff * PARTS_PER_CHARGE:
@@ -333,7 +340,7 @@ class Ledger:
             grant.state, grant.reason = state, reason or grant.reason
         _update_claims(account, grant, grant.update_claim)
         self.changes.mark_grant_changed(account, grant)
-        self.ended_streams.update(grant, self.clock)
+        self.ended_streams.update(account.name, grant, self.clock)
         return True
 
     def end_stream(self, source: str, stream: str, ending: Literal["halted", "closed"], reason: str) -> bool:
@@ -343,7 +350,7 @@ class Ledger:
             return False
         grant.ending, grant.reason = ending, reason
         self.changes.mark_grant_changed(account, grant)
-        self.ended_streams.update(grant, self.clock)
+        self.ended_streams.update(account.name, grant, self.clock)
         return True
 
     def halt_lost_stream(self, source: str, stream: str, reason: str) -> bool:
@@ -357,7 +364,7 @@ class Ledger:
         grant.lost, grant.settled, grant.ending, grant.reason = True, True, "halted", reason
         if may_become(grant.state, "halted"):
             grant.state = "halted"
-        self.ended_streams.update(grant, self.clock)
+        self.ended_streams.update(account.name, grant, self.clock)
         _update_claims(account, grant, grant.update_claim)
         self.changes.mark_grant_changed(account, grant)
         return True
