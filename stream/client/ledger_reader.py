@@ -31,6 +31,7 @@ from stream.questions.stream_watch import (
     describe_record_bound,
     parse_opening,
     parse_source_name,
+    parse_stream_name,
 )
 
 _ledger_codec: Codec[LedgerRecord] = Codec(LedgerRecord, limit=MAX_RECORD_BYTES)
@@ -273,8 +274,15 @@ _UNWANTED_BYTES: Final = 8 << 20
 """Most bytes of names that a reader of openings remembers as unwanted; others are looked up again."""
 
 
+_RETIRED_BYTES: Final = 8 << 20
+"""Most bytes of openings that a reader keeps after their streams have left the ledger."""
+
+
 class OpeningReader:
-    """Reads the openings of the streams that ``is_wanted`` accepts; call ``stop`` at the end."""
+    """Reads the openings of the streams that ``is_wanted`` accepts; call ``stop`` at the end.
+
+    A retired stream leaves the ledger. Its answers may be read later, so a cache keeps its opening.
+    """
 
     def __init__(self, connection: Connection, is_wanted: Callable[[str, str], bool]) -> None:
         self.sources: dict[str, str] = {}
@@ -283,16 +291,18 @@ class OpeningReader:
         self._is_wanted = is_wanted
         self._found: dict[str, StreamOpening] = {}
         self._unwanted: RecentCache[str, bool] = RecentCache(_UNWANTED_BYTES // 2, "unwanted streams")
+        self._retired: RecentCache[str, StreamOpening] = RecentCache(_RETIRED_BYTES // 2, "retired streams")
         self._lock = asyncio.Lock()
 
     async def find_opening(self, stream: str) -> StreamOpening | None:
         """Return the opening of a stream that has answered; None if the stream is not wanted."""
-        if stream not in self._found and not self._unwanted.get(stream):
+        known = self._find_known(stream)
+        if known is None and not self._unwanted.get(stream):
             await self.read()
-            if stream not in self._found:
-                # The ledger has every stream that has answered, so this one was not wanted.
+            if (known := self._find_known(stream)) is None:
+                # The ledger has every stream that has answered until it is retired, so this one was not wanted.
                 self._unwanted.put(stream, True, ENTRY_BYTES + len(stream))
-        return self._found.get(stream)
+        return known
 
     async def read(self) -> list[StreamOpening]:
         """Read the ledger's new records; return the openings that are new or changed."""
@@ -314,9 +324,22 @@ class OpeningReader:
         changed: dict[str, StreamOpening] = {}
         async for records in self._follower.read_new():
             for record in records:
-                if (source := parse_source_name(record.key)) is not None:
+                if record.value is None:
+                    self._forget(record.key)
+                elif (source := parse_source_name(record.key)) is not None:
                     self.sources[source] = describe_record_bound(record.value)
                 opening = parse_opening(record.key, record.value, record.timestamp, self._is_wanted)
                 if opening is not None and add_if_changed(self._found, opening):
                     changed[opening.stream] = opening
         return list(changed.values())
+
+    def _find_known(self, stream: str) -> StreamOpening | None:
+        return self._found.get(stream) or self._retired.get(stream)
+
+    def _forget(self, key: bytes | None) -> None:
+        """Forget a source or a stream that has left the ledger."""
+        if (source := parse_source_name(key)) is not None:
+            self.sources.pop(source, None)
+        stream = parse_stream_name(key)
+        if stream is not None and (opening := self._found.pop(stream, None)) is not None:
+            self._retired.put(stream, opening, 2 * ENTRY_BYTES + len(opening.reason or ""))

@@ -10,6 +10,7 @@ import msgspec
 
 from schemas import EventsSource, Source, StandingQuery, StreamState, registered_as
 from schemas.wire import DECODE_ERRORS
+from stream.caches import ENTRY_BYTES, BoundedCache
 from stream.errors import Unknown
 from stream.formatting import describe_bound, describe_source_bound, did_you_mean
 from stream.questions.alert_states import ABOVE_BYTES, Notice, matches_patterns
@@ -41,6 +42,12 @@ def parse_source_name(key: bytes | None) -> str | None:
     """Return the source that a ledger record registers; None for other records."""
     kind, _, name = (key or b"").partition(b"|")
     return name.decode(errors="replace") if kind == b"source" else None
+
+
+def parse_stream_name(key: bytes | None) -> str | None:
+    """Return the stream whose grant a ledger record has; None for other records."""
+    kind, _, rest = (key or b"").partition(b"|")
+    return rest.partition(b"|")[2].decode(errors="replace") if kind == b"grant" else None
 
 
 def describe_record_bound(value: bytes | None) -> str:
@@ -108,6 +115,8 @@ _source_decoder = msgspec.json.Decoder(_SourceRecord)
 
 
 _HALTED_BYTES: Final = b'"halted"'
+_ENDED_BYTES: Final = 8 << 20
+"""Most bytes of names whose end a watch has reported; another end of an older one is reported again."""
 
 
 class AnswerRecord(Protocol):
@@ -137,7 +146,7 @@ class Watch:
         self._patterns = tuple(as_names("streams", patterns))
         self._source = source
         self._quiet = quiet
-        self._ended: set[str] = set()
+        self._ended: BoundedCache[str, bool] = BoundedCache(_ENDED_BYTES, name="ended streams")
 
     def wants(self, source: str, stream: str) -> bool:
         """Whether a stream is watched."""
@@ -174,7 +183,7 @@ class Watch:
     def _notices_of_change(self, opening: StreamOpening) -> list[Notice]:
         """Return the notice of an ended opening; a stream that closes with its period gives none."""
         if opening.end is None:
-            self._ended.discard(opening.stream)
+            self._ended.pop(opening.stream)
             return []
         if opening.state == "closed" and registered_as(opening.stream) != opening.stream:
             return []
@@ -200,13 +209,13 @@ class Watch:
             )
             return ends or ([notice] if self._quiet else [])
         if answer.outcome != "rejected" and opening.end is None:
-            self._ended.discard(opening.stream)
+            self._ended.pop(opening.stream)
         return [notice] if self._quiet or notice.is_alert else []
 
     def _report_end(self, opening: StreamOpening, end: str, when: float) -> list[Notice]:
-        if opening.stream in self._ended:
+        if self._ended.get(opening.stream):
             return []
-        self._ended.add(opening.stream)
+        self._ended.put(opening.stream, True, ENTRY_BYTES + len(opening.stream))
         return [Notice(when, opening.stream, opening.source, ended=end)]
 
 

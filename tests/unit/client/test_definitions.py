@@ -13,7 +13,7 @@ from aiokafka import TopicPartition
 from aiokafka.errors import KafkaConnectionError, TopicAuthorizationFailedError
 
 from stream.client import ledger_reader, ledger_view
-from stream.client.ledger_reader import FollowedLedger
+from stream.client.ledger_reader import FollowedLedger, OpeningReader
 from stream.client.ledger_view import LedgerView
 from stream.errors import Unknown, Unreachable
 from stream.processing.protocol import Record
@@ -260,6 +260,22 @@ async def test_read_that_was_cancelled_is_continued(ledger: Ledger, second_page:
     await asyncio.gather(cancelled, return_exceptions=True)
     second_page.set()
     assert (await known.read()).source("people").source.source == "people"
+
+
+async def test_openings_of_retired_streams_leave_their_reader(ledger: Ledger) -> None:
+    """A stream and a source that leave the ledger leave the reader, but late answers still have an opening."""
+    connection: Any = ledger
+    openings = OpeningReader(connection, lambda _, stream: stream != "second")
+    assert [one.stream for one in await openings.read()] == ["first"]
+    assert openings.sources.keys() == {"people"}
+    for key in (b"grant|people|first", b"grant|people|second", b"source|people"):
+        ledger.delete(key)
+    assert await openings.read() == openings.openings() == []
+    assert openings.sources == {}
+    late = await openings.find_opening("first")
+    assert late is not None
+    assert late.source == "people"
+    assert await openings.find_opening("second") is None
 
 
 async def test_latest_records_are_read_without_the_earlier_ones(ledger: Ledger) -> None:
