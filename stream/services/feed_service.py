@@ -74,7 +74,7 @@ class ControlFollower:
             if not is_at_end and all([await consumer.position(place) >= ends[place] for place in self._places]):
                 is_at_end = True
                 # After an error, compaction may have removed deletions that were not read before it.
-                await asyncio.to_thread(self._definitions.drop_retired)
+                self._definitions.drop_retired()
                 self.caught_up.set()
             if fetched and self.caught_up.is_set():
                 self.on_update()
