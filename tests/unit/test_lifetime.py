@@ -29,10 +29,10 @@ LEAST_GROWTH: Final = 0.02
 OPEN: Final = 20
 """Streams that are open, and as many that have ended but are not retired yet."""
 RETIRE_SECONDS: Final = Settings().retire_days * 86_400
-STREAMS: Final = 200_000
+STREAMS: Final = 100_000
 MAX_TRACED_BYTES: Final = 1_000
 """Most growth of traced memory for each stream, which includes new entries of full caches."""
-MAX_RESIDENT_BYTES: Final = (16 << 20) + STREAMS * 200
+MAX_RESIDENT_BYTES: Final = (32 << 20) + STREAMS * 200
 """Most growth of the process; a stream's digests in worker and budget service take about 100 bytes."""
 
 
