@@ -181,7 +181,10 @@ class Lifetime(Driver):
             tables=TableStore(),
             new_incarnation=lambda _: bytes(16),
         )
-        budget.restore(self.kept[self.topics.ledger])
+        # The service keeps bytes of receipts: copies, so that they count.
+        budget.restore(
+            one._replace(value=bytes(bytearray(one.value or b""))) for one in self.kept[self.topics.ledger]
+        )
         budget.end_restore()
         return budget
 
