@@ -179,7 +179,7 @@ COMMANDS: Final = {
     ),
     "estimate": LazyCommand(
         "stream.cli.manage.answer_commands:estimate",
-        "Estimate the share of every category from the answers so far, with its confidence interval.",
+        "Estimate the share of each category on a stream of randomized response, with its interval.",
     ),
     "audit": LazyCommand(
         "stream.cli.run.demo_command:audit",
