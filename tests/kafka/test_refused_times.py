@@ -20,7 +20,7 @@ pytestmark = pytest.mark.kafka
 
 PATIENCE = 60.0
 REFUSED = [
-    ("session_timeout_ms", 4000, "group.min.session.timeout.ms"),
+    ("session_timeout_ms", 1500, "group.min.session.timeout.ms"),
     ("session_timeout_ms", 2_000_000, "group.max.session.timeout.ms"),
     ("transaction_timeout_ms", 1_000_000, "transaction.max.timeout.ms"),
 ]
@@ -46,7 +46,9 @@ def test_a_service_ends_with_a_line_of_it(
     target = {"name": "fires", "kind": "alertmanager", "urls": ["http://127.0.0.1:9"]}
     targets.write_text(json.dumps({"targets": [target]}))
     targets.chmod(0o600)
-    short = settings.model_copy(update={"session_timeout_ms": 4000, "alerts_file": str(targets)})
+    short = settings.model_copy(
+        update={"session_timeout_ms": 1500, "heartbeat_ms": 400, "alerts_file": str(targets)}
+    )
     with Service(role, short, tmp_path / "noise.key", tmp_path / "log") as service:
         assert service._process.wait(PATIENCE) == 1, service.log.read_text()
     assert (

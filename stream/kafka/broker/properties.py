@@ -145,7 +145,7 @@ def server_properties(
         "add.partitions.to.txn.retry.backoff.ms": "2",
         "group.initial.rebalance.delay.ms": "0",
         # Lets the demo notice a killed worker sooner (default: 6 s).
-        "group.min.session.timeout.ms": "1000",
+        "group.min.session.timeout.ms": "2000",
         # A killed broker can return only after its session with the controller expires (default: 9 s).
         "broker.session.timeout.ms": "3000",
         "broker.heartbeat.interval.ms": "500",
