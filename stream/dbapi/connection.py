@@ -66,7 +66,7 @@ class Cursor:
         rows: list[Row] = []
         found: dict[str, None] = {}
         for parameters in seq_of_parameters:
-            self.description, more, texts = self.connection._ask(operation, parameters)  # noqa: SLF001
+            self.description, more, texts = self.connection.ask(operation, parameters)
             rows += more
             found |= dict.fromkeys(texts)
         self.rowcount, self._rows = len(rows), iter(rows)
@@ -174,7 +174,7 @@ class Connection:
         with convert_errors():
             return list_tables(client.list_sources(), client.list_streams())
 
-    def _ask(self, operation: str, parameters: Parameters) -> tuple[list[Description], list[Row], Sequence[str]]:
+    def ask(self, operation: str, parameters: Parameters) -> tuple[list[Description], list[Row], Sequence[str]]:
         """Return the columns, the rows and the warnings of a statement's result."""
         client = self.require_open()
         with convert_errors():

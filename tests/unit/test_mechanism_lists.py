@@ -8,13 +8,17 @@ from pathlib import Path
 import pytest
 
 from stream.dev.audit.shipped_cases import SHIPPED
+from stream.privacy.ledger.ledger_records import RESULTS_KEPT_BY_MECHANISM
 from stream.privacy.planning.choices import MODELS
 from stream.privacy.planning.plans import MECHANISMS_OF
 from tests.chaos.load import MIXED
 from tests.unit.processors.mechanisms import KINDS
+from tests.unit.processors.refreshes import GOING_ON, KEEPING
 
 PROJECT = Path(__file__).parents[2]
 ON_LIVE_TOPICS_ALONE = {"running_count"}
+NOT_REFRESHED = {"randomized_response", "unknown_groups"}
+"""Mechanisms without a table, or of a table with texts, whose refreshes have tests of their own."""
 
 
 def keys_in_script(script: str, constant: str) -> set[str]:
@@ -42,6 +46,7 @@ def kinds_in_table(first_heading: str) -> set[str]:
             ON_LIVE_TOPICS_ALONE,
             id="simulation and chaos",
         ),
+        pytest.param(set(GOING_ON | KEEPING), ON_LIVE_TOPICS_ALONE | NOT_REFRESHED, id="refreshes"),
         pytest.param(keys_in_script("mechanisms.js", "SPECS"), set(), id="forms of the page"),
         pytest.param(keys_in_script("format.js", "MECHANISMS"), set(), id="names on the page"),
         pytest.param(keys_in_script("format.js", "WORDS"), set(), id="counters on the page"),
@@ -51,3 +56,8 @@ def kinds_in_table(first_heading: str) -> set[str]:
 )
 def test_list_names_every_mechanism(named: set[str], elsewhere: set[str]) -> None:
     assert named | elsewhere == set(MODELS)
+
+
+def test_mechanisms_with_kept_results_are_those_that_a_refresh_closes() -> None:
+    """Their noise must never be added to another version of the data."""
+    assert set(RESULTS_KEPT_BY_MECHANISM) == set(KEEPING)

@@ -242,9 +242,11 @@ def test_the_monitor_is_probed_where_it_answers(
 
 def grants_memory() -> int:
     """What the scaling page says of a grant, for as many as the manual says that there is room for."""
-    (each,) = re.findall(r"at most (\d+) kB a grant", (PROJECT / "docs" / "scaling.md").read_text())
+    (each,) = re.findall(
+        r"at\s+most (\d+\.\d) kB while the ledger is read", (PROJECT / "docs" / "scaling.md").read_text()
+    )
     (room,) = re.findall(r"\[([\d,]+) grants\]", (PROJECT / "docs" / "operations.md").read_text())
-    return int(each) * 1000 * int(room.replace(",", ""))
+    return round(float(each) * 1000 * int(room.replace(",", "")))
 
 
 @pytest.mark.parametrize("name", SERVING)
