@@ -1,4 +1,4 @@
-"""Bounded caches, and the memory that those of the process hold.
+"""Bounded caches, and the memory that the named caches of this process hold.
 
 An evicted value is computed again, so that a bound changes no answer.
 """
@@ -17,8 +17,8 @@ Value = TypeVar("Value")
 ENTRY_BYTES: Final = 512
 """Bytes that an entry of a cache takes beside its value: key, order and objects around the value."""
 
-_measured: Final[WeakSet[Any]] = WeakSet()
-_measured_lock: Final = Lock()
+_named_caches: Final[WeakSet[Any]] = WeakSet()
+_named_caches_lock: Final = Lock()
 
 
 def weigh_array(array: Any) -> int:
@@ -32,17 +32,17 @@ def _weigh_as_one(_: object) -> int:
 
 def cache_bytes() -> Mapping[str, int]:
     """Return the weight of the process's named caches, all of which weigh bytes, by name."""
-    with _measured_lock:
-        caches = list(_measured)
+    with _named_caches_lock:
+        caches = list(_named_caches)
     found: dict[str, int] = {}
     for cache in caches:
         found[cache.name] = found.get(cache.name, 0) + cache.weight
     return dict(sorted(found.items()))
 
 
-def _measure(cache: object) -> None:
-    with _measured_lock:
-        _measured.add(cache)
+def _register(cache: object) -> None:
+    with _named_caches_lock:
+        _named_caches.add(cache)
 
 
 class BoundedCache(Generic[Key, Value]):
@@ -60,7 +60,7 @@ class BoundedCache(Generic[Key, Value]):
         self._values: OrderedDict[Key, tuple[Value, int]] = OrderedDict()
         self._lock = Lock()
         if name:
-            _measure(self)
+            _register(self)
 
     @property
     def weight(self) -> int:
@@ -101,10 +101,12 @@ class BoundedCache(Generic[Key, Value]):
 
 
 class RecentCache(Generic[Key, Value]):
-    """Caches the values used last, of weight ``capacity``, and at most as many older ones.
+    """A cache of two generations of values, each with a weight of at most ``capacity``.
 
-    Each value weighs 1 by default; one that weighs more than ``capacity`` is not cached. Faster than
-    `BoundedCache`, and not thread-safe. The metrics show a cache with a ``name``; it must weigh bytes.
+    A value that is put or read belongs to the recent generation. When this one is full, it becomes
+    the older generation, and the previous older one is dropped. Each value weighs 1 by default; one
+    that weighs more than ``capacity`` is not cached. Faster than `BoundedCache`, and not thread-safe.
+    The metrics show a cache with a ``name``; it must weigh bytes.
     """
 
     def __init__(self, capacity: int, name: str = "") -> None:
@@ -112,7 +114,7 @@ class RecentCache(Generic[Key, Value]):
         self._capacity = capacity
         self.clear()
         if name:
-            _measure(self)
+            _register(self)
 
     @property
     def weight(self) -> int:
@@ -135,11 +137,13 @@ class RecentCache(Generic[Key, Value]):
         return entry[0]
 
     def put(self, key: Key, value: Value, weight: int = 1) -> None:
-        """Cache a value."""
-        if weight > self._capacity:
-            return
+        """Cache a value, in place of the key's earlier one."""
         if (known := self._recent.pop(key, None)) is not None:
             self._recent_weight -= known[1]
+        elif (known := self._older.pop(key, None)) is not None:
+            self._older_weight -= known[1]
+        if weight > self._capacity:
+            return
         if self._recent_weight + weight > self._capacity:
             self._older, self._recent = self._recent, {}
             self._older_weight, self._recent_weight = self._recent_weight, 0

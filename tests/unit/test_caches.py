@@ -51,6 +51,19 @@ def test_recent_cache_weighs_at_most_twice_its_capacity() -> None:
     assert (cache.weight, cache.get(1)) == (0, None)
 
 
+def test_recent_cache_weighs_a_value_once() -> None:
+    """A value that is read or put again leaves the older generation, and a too heavy one both."""
+    cache: RecentCache[str, str] = RecentCache(10)
+    cache.put("a", "1", 6)
+    cache.put("b", "2", 6)
+    assert cache.get("a") == "1"
+    assert cache.weight == 12
+    cache.put("a", "3", 2)
+    assert (cache.get("a"), cache.weight) == ("3", 8)
+    cache.put("a", "4", 11)
+    assert (cache.get("a"), cache.weight) == (None, 6)
+
+
 def test_bounded_cache_counts_a_value_that_grew_when_it_is_put_again() -> None:
     cache: BoundedCache[str, list[int]] = BoundedCache(10, len)
     cache.put("grows", value := [1, 2])
