@@ -47,22 +47,24 @@ class Answer(Event):
     * ``index`` numbers the stream's answered queries from 0; null for ``halted`` and ``rejected``.
     * ``estimate`` is the requested number, ``estimates`` several numbers in the requested order (cells
       in row-major order), ``choice`` a category or a candidate's name.
-    * ``keys`` are the released texts of unknown groups, one for each of the ``estimates``, the largest
-      first; sorted and without ``estimates`` if the stream releases no counts. They are empty with the
-      ``basis`` ``too-many-texts``: the window has too many different texts.
+    * ``keys`` are the texts that an ``unknown_groups`` stream releases, one for each of the
+      ``estimates``, the largest estimate first. If the stream releases no counts, ``estimates`` is
+      null and the texts are sorted. ``keys`` is empty with the ``basis`` ``too-many-texts``: the
+      window has too many different texts.
     * ``choices`` are the values of several quantiles of dates or ordered categories, in the requested
       order; a single value is the ``choice``. ``choice_intervals`` are their 95 % confidence intervals.
     * ``alpha`` bounds the errors of all numbers of the stream together, with probability 1 − β;
       ``basis`` is its justification; ``independence`` says that two attributes of an estimate were
       never measured together, or one was never measured.
-    * ``typical_error`` is the mean error, in the unit of the numbers, of estimates like this one: about as
-      many attributes, and the same share of their cells. It is a noisy mean over the expected questions
-      and no bound for this number. It is null for measured numbers, which have an interval.
+    * ``typical_error`` is the mean error, in the unit of the numbers, of estimates like this one:
+      over the same number of attributes, and with the same share of their cells added up. It is a
+      noisy mean over the expected questions and no bound for this number. It is null for measured
+      numbers, which have an interval.
     * ``interval`` is the 95 % confidence interval ``[low, high]`` of ``estimate``, ``intervals`` has
       one for each of the ``estimates``: each holds for one number by itself. They are null if the
       number's noise has no known law, and for a question with ``top``, because it selects numbers.
-    * ``top_groups`` are the groups of the ``estimates``, in their order: of a question with ``top``, and
-      of unknown groups by a text and declared attributes (in place of ``keys``).
+    * ``top_groups`` has the group of each of the ``estimates``, for a question with ``top``. An
+      ``unknown_groups`` stream by a text and declared attributes has them in place of ``keys``.
     * ``spent`` is the stream's privacy loss so far, ``tops_left`` the number of charged answers (⊤s,
       updates, noisy answers) that the grant still pays for, null if one charge pays for all answers.
       Both are null for ``rejected``, because the query never reaches its stream.
@@ -133,7 +135,7 @@ class PartitionStatus(Event):
 
     Written during a restore and once when the partition is ready, under the key
     ``@role|partition``, which no stream's name can equal. ``records`` counts the records read, of
-    at most ``total`` offsets.
+    at most ``total`` offsets, in the ``seconds`` since the restore began.
     """
 
     role: Literal["worker", "budget", "feed"]

@@ -22,7 +22,7 @@ _host = re.compile(r"[a-z0-9](?:[a-z0-9.-]{0,251}[a-z0-9])?", re.ASCII)
 _port = re.compile(r"[1-9][0-9]{0,4}", re.ASCII)
 _key_part = re.compile(r"[A-Za-z0-9._=+,~$-]+", re.ASCII)
 _pattern_part = re.compile(r"[A-Za-z0-9._=+,~$*-]+", re.ASCII)
-_name = re.compile(r"[A-Za-z0-9_$.-]+", re.ASCII)
+_database_part = re.compile(r"[A-Za-z0-9_$.-]+", re.ASCII)
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,7 +57,10 @@ class Address:
 
     @classmethod
     def parse_root(cls, text: str) -> Address:
-        """Parse an address without wildcards; a ValueError never quotes the text."""
+        """Parse the address of an allowed folder, without wildcards.
+
+        A ValueError never quotes the text.
+        """
         address = cls._parse(text, _key_part)
         if address is None:
             raise ValueError("no address; begin with s3:// or postgresql://")
@@ -89,7 +92,7 @@ class Address:
             )
         is_folder = rest.endswith("/")
         names = rest.removeprefix("/").removesuffix("/").split("/") if rest not in {"", "/"} else []
-        allowed = part if scheme == "s3" else _name
+        allowed = part if scheme == "s3" else _database_part
         if any(name in {"", ".", ".."} or allowed.fullmatch(name) is None for name in names):
             raise ValueError(
                 "parts of an address are letters, digits and '._-=+,~$', of ASCII, and neither empty nor '.' or '..'"

@@ -72,6 +72,7 @@ class AnswerListener:
     def __init__(self, connection: Connection) -> None:
         self._connection = connection
         self._futures: defaultdict[bytes, dict[str, list[asyncio.Future[bytes]]]] = defaultdict(dict)
+        """Pending questions by stream and question id; several may have one id."""
         self._start_lock = asyncio.Lock()
         self._consumer: AIOKafkaConsumer | None = None
         self._task: asyncio.Task[None] | None = None
@@ -242,9 +243,12 @@ class PendingResults:
 
     Results come in the order of the questions. At most 1,000 questions are pending at a time, so
     ``async for`` needs little memory. A rejected or halted question raises no error; call
-    ``Result.checked`` to raise it. A collection of questions is validated before its first question
-    is published. Questions of a generator are validated one by one: the results before an invalid
-    question come first, and then ``Invalid`` is raised.
+    ``Result.checked`` to raise it.
+
+    A collection of questions is validated before its first question is published, and so are those
+    of a generator under ``await``. Questions of an asynchronous generator, and of any generator
+    under ``async for``, are validated one by one: results of questions before an invalid one come
+    first (under ``await`` as ``results`` of the error), and then ``Invalid`` is raised.
     """
 
     def __init__(self, publish: PublishFunction, questions: Iterable[Question] | AsyncIterable[Question]) -> None:
@@ -341,9 +345,10 @@ LEDGER_READ_SECONDS: Final = 2.0
 async def watch_notices(
     connection: Connection, watch: Watch, *, from_beginning: bool
 ) -> AsyncGenerator[Notice, None]:
-    """Yield the notices of watched streams without end; those of one stream in order of its answers.
+    """Yield the notices of watched streams until cancelled.
 
-    With ``from_beginning``, the ends of streams follow after all answers that exist at the start.
+    Notices of one stream come in the order of its answers. With ``from_beginning``, the ends of
+    streams follow after all answers that exist at the start.
     """
     consumer = await connection.open_answers_consumer(from_beginning=from_beginning)
     openings = OpeningReader(connection, watch.wants)

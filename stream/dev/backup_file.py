@@ -171,14 +171,15 @@ def _open_file(path: Path) -> IO[bytes]:
         raise BackupError(f"cannot read {path}: {error.strerror}") from None
 
 
-_ledger: Codec[LedgerRecord] = Codec(LedgerRecord, limit=MAX_RECORD_BYTES)
+_ledger_codec: Codec[LedgerRecord] = Codec(LedgerRecord, limit=MAX_RECORD_BYTES)
 
 
 @dataclass(frozen=True)
 class CheckedBackup:
-    """A verified backup: its end line, its accounts, the errors found, and ``missing``.
+    """A verified backup.
 
-    ``missing`` has the noted trail heads that the backup's trail lacks.
+    ``accounts`` are the ledger's latest records, ``findings`` the errors found. ``missing`` has a
+    finding for each trail head that the caller noted and that the backup's trail does not reach.
     """
 
     ending: BackupEnd
@@ -202,6 +203,6 @@ def check_backup(backup: BackupFile, noted: Iterable[TrailHead] = ()) -> Checked
                 broken = error
     if backup.ending is None:
         raise BackupError(f"{backup.path} is cut off; take another copy")
-    accounts = [_ledger.decode(value) for value in latest.values() if value is not None]
+    accounts = [_ledger_codec.decode(value) for value in latest.values() if value is not None]
     findings = [str(broken)] if broken is not None else [*check.findings(), *check.compare_ledger(accounts)]
     return CheckedBackup(backup.ending, accounts, findings, check.missing_heads())

@@ -188,13 +188,13 @@ class Metrics:
 class _EngineGauge:
     """A gauge of one engine, whose value is combined with the other engines' values."""
 
-    whole: Metrics
+    service_metrics: Metrics
     gauge: str
     engine: str
 
     def set(self, value: float) -> None:
         """Set this engine's value."""
-        self.whole.set_engine_gauge(self.gauge, self.engine, value)
+        self.service_metrics.set_engine_gauge(self.gauge, self.engine, value)
 
 
 class Probes:
@@ -289,39 +289,39 @@ class ServiceHealth(Probes):
 class EngineHealth:
     """Health of one of several engines in a service."""
 
-    def __init__(self, whole: ServiceHealth, name: str) -> None:
-        self.metrics = whole.metrics.engine_metrics(name)
+    def __init__(self, service: ServiceHealth, name: str) -> None:
+        self.metrics = service.metrics.engine_metrics(name)
         self.not_ready_reason = "has not started yet"
-        self._whole = whole
+        self._service = service
         self._name = name
-        whole.set_engine_reason(name, self.not_ready_reason)
+        service.set_engine_reason(name, self.not_ready_reason)
 
     def set_not_ready_reason(self, reason: str) -> None:
         """Set the reason why the engine is not ready; empty if it is."""
         self.not_ready_reason = reason
-        self._whole.set_engine_reason(self._name, reason)
+        self._service.set_engine_reason(self._name, reason)
 
 
 class _ProbeServer(ThreadingMixIn, WSGIServer):
     daemon_threads = True
 
     def __init__(self, *given: Any) -> None:
-        self._begun: dict[Any, float] = {}
+        self._start_times: dict[Any, float] = {}
         super().__init__(*given)
 
     def process_request(self, request: Any, client_address: Any) -> None:
-        if len(begun := tuple(self._begun)) >= MAX_CONNECTIONS:
+        if len(begun := tuple(self._start_times)) >= MAX_CONNECTIONS:
             self._end_connection(begun[0])
-        self._begun[request] = time.monotonic()
+        self._start_times[request] = time.monotonic()
         super().process_request(request, client_address)
 
     def service_actions(self) -> None:
-        for request, begun in tuple(self._begun.items()):
+        for request, begun in tuple(self._start_times.items()):
             if time.monotonic() - begun > REQUEST_SECONDS:
                 self._end_connection(request)
 
     def shutdown_request(self, request: Any) -> None:
-        self._begun.pop(request, None)
+        self._start_times.pop(request, None)
         super().shutdown_request(request)
 
     def handle_error(self, request: Any, client_address: Any) -> None:
@@ -330,7 +330,7 @@ class _ProbeServer(ThreadingMixIn, WSGIServer):
         log.info("probe cut short", error=type(sys.exc_info()[1]).__name__)
 
     def _end_connection(self, request: Any) -> None:
-        self._begun.pop(request, None)
+        self._start_times.pop(request, None)
         # The thread that reads from this connection sees its end, and ends.
         with suppress(OSError):
             request.shutdown(socket.SHUT_RDWR)
@@ -347,6 +347,8 @@ class _SilentHandler(WSGIRequestHandler):
 
 
 StepName = Literal["resting", "restoring", "waiting", "working", "writing", "pausing"]
+"""A task is ``resting`` before its start and after its end, ``waiting`` for Kafka's records or offsets,
+and ``pausing`` between a failure and the next attempt."""
 
 STEPS_WAITING_FOR_KAFKA: Final[frozenset[StepName]] = frozenset({"waiting", "writing"})
 """Steps that end soon if Kafka answers. The other steps may take any time."""
@@ -403,8 +405,8 @@ class PartitionHealth:
     ) -> None:
         """Count a failure; ``at`` is the record that was being processed, if there was one.
 
-        /readyz shows the reason at once if an input topic is refused, and otherwise after
-        ``FAILURES_UNTIL_NOT_READY`` failures at one record.
+        /readyz shows the reason at once if the processor refused an input topic
+        (`InputRefusedError`), and otherwise after ``FAILURES_UNTIL_NOT_READY`` failures at one record.
         """
         self.failing_since = self.failing_since or now
         self.failures += 1

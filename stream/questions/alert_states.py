@@ -132,7 +132,11 @@ def _format_moment(milliseconds: int) -> str:
 
 @dataclass(slots=True)
 class AlertRun:
-    """Consecutive alerts of one key; ``since`` is the end of the first window, ``time`` the latest answer's."""
+    """Consecutive alerts of one key.
+
+    ``since`` is the end of the first alert's window. ``time`` is Kafka's timestamp of the latest
+    ``answer``. Both are Unix seconds.
+    """
 
     since: float
     answer: Answer
@@ -147,10 +151,11 @@ class _Period:
 
 
 @dataclass(slots=True)
-class _Periods:
-    """The latest periods of an alert key, in order; the second and later ones have only alerts.
+class _KeyState:
+    """The latest periods of an alert key, in order; all but the first have only alerts.
 
-    ``only_alerts`` is True if the first has only alerts too; then earlier periods may join the run.
+    ``only_alerts`` is True if the first has only alerts too: the run may then have begun in a
+    period before it whose answers have not arrived yet.
     """
 
     periods: list[_Period] = field(default_factory=list)
@@ -166,52 +171,55 @@ class AlertRuns:
 
     def __init__(self, limit: int) -> None:
         self._limit = limit
-        self._size = 0
-        self._periods_by_key: OrderedDict[AlertKey, _Periods] = OrderedDict()
+        self._period_count = 0
+        self._states: OrderedDict[AlertKey, _KeyState] = OrderedDict()
 
     def add_answer(self, key: AlertKey, answer: Answer, time: float) -> bool:
         """Add an answer ``above`` or ``below``; return False if it precedes a known answer ``below``."""
         named = named_from(answer.stream)
         starts = "" if named is None else named[1].removesuffix("Z")
-        periods = self._periods_by_key.setdefault(key, _Periods())
-        self._periods_by_key.move_to_end(key)
-        held = periods.periods
-        index = bisect_left(held, starts, key=lambda one: one.starts)
-        if index == len(held) or held[index].starts != starts:
-            if index == 0 and not periods.only_alerts:
+        state = self._states.setdefault(key, _KeyState())
+        self._states.move_to_end(key)
+        periods = state.periods
+        index = bisect_left(periods, starts, key=lambda one: one.starts)
+        if index == len(periods) or periods[index].starts != starts:
+            if index == 0 and not state.only_alerts:
                 return False
-            held.insert(index, _Period(starts))
-            self._size += 1
-        period = held[index]
+            periods.insert(index, _Period(starts))
+            self._period_count += 1
+        period = periods[index]
         if answer.outcome == "below":
-            period.run, periods.only_alerts = None, False
-            del held[:index]
-            self._size -= index
+            period.run, state.only_alerts = None, False
+            del periods[:index]
+            self._period_count -= index
         elif period.run is None:
             period.run = AlertRun(window_end(answer, time), answer, time)
         else:
             period.run.answer, period.run.time = answer, time
             period.run.alerts += 1
-        if self._size > self._limit:
-            self._make_room(periods)
+        if self._period_count > self._limit:
+            self._make_room(state)
         return True
 
     def run_of(self, key: AlertKey) -> AlertRun | None:
         """Return the current run of a key; None if its latest answer is no alert."""
-        held = self._periods_by_key[key].periods if key in self._periods_by_key else []
-        runs = [period.run for period in held if period.run is not None]
+        periods = self._states[key].periods if key in self._states else []
+        runs = [period.run for period in periods if period.run is not None]
         if not runs:
             return None
         return AlertRun(runs[0].since, runs[-1].answer, runs[-1].time, sum(run.alerts for run in runs))
 
-    def _make_room(self, periods: _Periods) -> None:
-        """Merge the first two periods of a key. If it has only one, drop the key without news for longest."""
-        self._size -= 1
-        if len(periods.periods) == 1:
-            self._size -= len(self._periods_by_key.popitem(last=False)[1].periods) - 1
+    def _make_room(self, state: _KeyState) -> None:
+        """Merge this key's first two periods.
+
+        If this key has only one period, drop the key whose last answer came longest ago.
+        """
+        self._period_count -= 1
+        if len(state.periods) == 1:
+            self._period_count -= len(self._states.popitem(last=False)[1].periods) - 1
             return
-        first, second = periods.periods.pop(0).run, periods.periods[0].run
-        periods.only_alerts = False
+        first, second = state.periods.pop(0).run, state.periods[0].run
+        state.only_alerts = False
         if first is not None and second is not None:
             second.since, second.alerts = first.since, first.alerts + second.alerts
 
@@ -248,11 +256,11 @@ class AlarmTable:
         self._limit = limit
         self._over_periods = over_periods
         self._runs = AlertRuns(limit)
-        self._streams: dict[str, int] = {}
+        self._alarm_counts: dict[str, int] = {}
 
     def has_alarm(self, stream: str) -> bool:
         """Whether a stream has an alarm, so that an answer ``below`` may resolve one."""
-        return stream in self._streams
+        return stream in self._alarm_counts
 
     def add_answer(self, answer: Answer, source: str, time: float) -> Alarm | None:
         """Add an answer; return the alarm that it starts, continues or resolves, else None.
@@ -286,16 +294,16 @@ class AlarmTable:
     def drop(self, key: AlertKey) -> None:
         """Remove an alarm."""
         if self.alarms.pop(key, None) is not None:
-            self._streams[key.stream] -= 1
-            if not self._streams[key.stream]:
-                del self._streams[key.stream]
+            self._alarm_counts[key.stream] -= 1
+            if not self._alarm_counts[key.stream]:
+                del self._alarm_counts[key.stream]
 
     def _add(self, alarm: Alarm) -> None:
         if len(self.alarms) >= self._limit:
             self.drop(next(iter(self.alarms)))
             self.dropped_alarms += 1
         self.alarms[alarm.key] = alarm
-        self._streams[alarm.key.stream] = self._streams.get(alarm.key.stream, 0) + 1
+        self._alarm_counts[alarm.key.stream] = self._alarm_counts.get(alarm.key.stream, 0) + 1
 
 
 def _extend_run(alarm: Alarm | None, answer: Answer, time: float) -> AlertRun | None:

@@ -129,19 +129,19 @@ def role_access(settings: Settings, live: Iterable[str] = ()) -> Mapping[AclRole
             *AclEntry.read(topics.ledger, topics.trail, topics.rejected, topics.status),
             AclEntry.groups_with_prefix(f"{settings.prefix}-{AclRole.OPERATOR}"),
         ),
-        AclRole.WORKER: _service(
+        AclRole.WORKER: _service_access(
             worker_group(settings),
             reads=(topics.queries, topics.control, topics.state),
             writes=(topics.answers, topics.state, topics.charges, topics.rejected, topics.status),
         ),
-        AclRole.BUDGET: _service(
+        AclRole.BUDGET: _service_access(
             budget_group(settings),
             reads=(topics.requests, topics.charges, topics.ledger),
             writes=(topics.control, topics.ledger, topics.trail, topics.rejected, topics.status),
         ),
         AclRole.FEED: (
             *AclEntry.read(*live),
-            *_service(
+            *_service_access(
                 merging_group(settings),
                 reads=(topics.control, topics.partials, topics.merges),
                 # Feeds request the begin and end of periods.
@@ -240,7 +240,7 @@ def _request(principal: str, access: AclEntry) -> CreateAclsRequest:
     )
 
 
-def _service(group: str, reads: tuple[str, ...], writes: tuple[str, ...]) -> tuple[AclEntry, ...]:
+def _service_access(group: str, reads: tuple[str, ...], writes: tuple[str, ...]) -> tuple[AclEntry, ...]:
     """Returns the access of a service to its topics, consumer group and transactional ids."""
     return (
         *AclEntry.read(*reads),

@@ -1,4 +1,7 @@
-"""Computes the API's answers about the installation, sources, streams and feeds from the tables."""
+"""Computes the API's answers about installation, sources, streams and feeds.
+
+They are computed from the monitor's state (`MonitorTables`).
+"""
 
 from __future__ import annotations
 
@@ -138,7 +141,8 @@ def left_share(left: Amount, total: Amount) -> float:
     """Return the remaining share: the smaller one of ε and δ; under zCDP the larger one of ε and ρ."""
     shares = [left.epsilon / total.epsilon if total.epsilon else 0.0]
     if total.rho is not None and left.rho is not None:
-        # In records of earlier versions with δ, ε is derived from ρ and is not a sum: use only ρ.
+        # With δ (Gaussian noise, or a record of an earlier version) ε is derived from ρ and does
+        # not add up over streams: use only ρ.
         shares = [max(0.0 if left.delta else shares[0], left.rho / total.rho if total.rho else 0.0)]
     elif total.delta:
         shares.append(left.delta / total.delta)

@@ -43,15 +43,17 @@ class CellQuestion:
 
 
 class SparseHypothesis:
-    """A hypothesis over ``universe`` cells (or a plan's ``places``), initially uniform.
+    """A hypothesis over ``universe`` cells, initially uniform.
 
-    Log-weights are whole multiples of η/resolution. Weights are relative to the unnamed cells'
-    weight and recomputed from the log-weights, so that rounding errors do not accumulate.
+    ``universe`` is the number of all cells, or the calibration's ``places`` if that is less
+    (docs/proofs/sparse-pmw.md, Theorem 1). Log-weights are whole multiples of η/resolution. Weights
+    are relative to the unnamed cells' weight and recomputed from the log-weights, so that rounding
+    errors do not accumulate.
     """
 
     def __init__(self, universe: int, learning_rate: float, resolution: int) -> None:
         self._universe = universe
-        self._unit = _DECIMAL_CONTEXT.divide(Decimal(learning_rate), Decimal(resolution))
+        self._log_weight_step = _DECIMAL_CONTEXT.divide(Decimal(learning_rate), Decimal(resolution))
         self._log_weights: dict[Cell, int] = {}
         self._weights: dict[Cell, Decimal] = {}
         self._shares: dict[Cell, int] | None = None
@@ -63,9 +65,11 @@ class SparseHypothesis:
         return _BYTES_PER_CELL * (1 + len(self._log_weights))
 
     def estimate_answers(self, questions: Sequence[CellQuestion], rows: int) -> npt.NDArray[np.int64]:
-        """Return rows·q(p̂) of each question in steps, rounded to nearest, halves upwards.
+        """Return the estimated answers to questions, in steps of 1/1024.
 
-        Before rounding, the error due to inexact shares is at most rows·2⁻⁶⁰ steps.
+        An answer is the number of ``rows`` times the sum, over the question's cells, of weight times
+        share of the cell. It is rounded to the nearest step, halves upwards. Before rounding, the
+        error due to inexact shares is at most rows·2⁻⁶⁰ steps.
         """
         shares = self._current_shares()
         other_share = self._other_share
@@ -80,12 +84,15 @@ class SparseHypothesis:
         return np.array([(rows * mass + half) >> SHARE_BITS for mass in masses], dtype=np.int64)
 
     def update(self, question: CellQuestion, *, up: bool, times: int = 1) -> None:
-        """Multiply each cell's weight by exp(±times·η q(x)), q as a share of a full weight."""
+        """Multiply the weight of each cell x of a question by exp(±times·η·q(x)).
+
+        q(x) = step/resolution is the question's weight of the cell.
+        """
         with localcontext(_DECIMAL_CONTEXT):
             for cell, step in zip(question.cells, question.steps, strict=True):
                 log_weight = self._log_weights.get(cell, 0) + times * (step if up else -step)
                 self._log_weights[cell] = log_weight
-                self._weights[cell] = (self._unit * log_weight).exp()
+                self._weights[cell] = (self._log_weight_step * log_weight).exp()
         self._shares = None
 
     def _current_shares(self) -> dict[Cell, int]:

@@ -52,11 +52,12 @@ def parse_quantiles(q: float | Sequence[float]) -> tuple[Fraction, ...]:
 def rates_for(
     epsilon: Fraction, quantiles: Sequence[Fraction], moved: int, *, replaced: bool, grouped: bool
 ) -> list[Fraction]:
-    """Return the rate of the draw of each quantile in ``quantiles``; together they cost ``epsilon``.
+    """Return the rate of each quantile's draw; together the draws cost ``epsilon``.
 
-    One person has ``moved`` rows. A row that is added or removed changes each distance by at most
-    max(q, 1 − q), up or down, and a replaced one by at most 1. For the least and the largest
-    value all distances change in the same direction. In two groups a replaced row counts twice.
+    The distance d of a value is the number of rows between it and the quantile; a draw publishes
+    the value with probability proportional to exp(−rate·d). One person has ``moved`` rows. A row
+    that is added or removed changes each distance by at most max(q, 1 − q), up or down, and a
+    replaced one by at most 1. For q = 0 and q = 1 all distances change in the same direction. If ``grouped``, a replaced row may leave one group and join another, and counts twice.
     """
     found = []
     for quantile in quantiles:
@@ -69,7 +70,11 @@ def rates_for(
 
 @dataclass(frozen=True, slots=True)
 class QuantileNoise:
-    """The rates of the drawn quantiles, empty if all values are counted, and the noise of counts."""
+    """The noise of one answer about quantiles.
+
+    ``rates`` are those of the drawn quantiles, empty if all values are counted. ``cells`` is the
+    noise of counts.
+    """
 
     rates: tuple[Fraction, ...]
     cells: Symmetric

@@ -1,7 +1,9 @@
 """The process that reads one table for a service.
 
-It is run as ``python -m stream.tables.readers.reading_process``. It reads a source and limits from standard input, writes the rows' codes or a refusal to standard
-output, and exits. Code that reads tables is imported only after the process is confined (Landlock).
+It is run as ``python -m stream.tables.readers.reading_process``. It reads a source and limits from
+standard input, writes the rows or a refusal to standard output, and exits. A row is written as the
+indices of its values in the attributes' domains. Modules that read tables are imported only after
+the process is confined (Landlock).
 """
 
 from __future__ import annotations
@@ -27,7 +29,7 @@ _TCP_RIGHTS: Final = 0b11
 _SCOPES: Final = 0b11
 """Landlock's scopes for abstract sockets and for signals."""
 _FILE_RIGHTS: Final = {1: 13, 2: 14, 3: 15, 5: 16}
-"""By Landlock version, the number n of file rights from it on; they are the n lowest bits."""
+"""Number of file rights from each Landlock version on; n rights are the n lowest bits."""
 
 _SYSTEM_PATHS: Final = (
     *("/usr", "/lib", "/lib64", "/nix/store", "/gnu/store", "/etc/ld.so.cache", "/etc/localtime"),
@@ -53,7 +55,7 @@ def landlock_version() -> int:
     """Return the version of Landlock; 0 if it is not available."""
     if not sys.platform.startswith("linux"):
         return 0
-    return max(_call(_CREATE_RULESET, None, ctypes.c_size_t(0), ctypes.c_uint32(_VERSION_FLAG)), 0)
+    return max(_system_call(_CREATE_RULESET, None, ctypes.c_size_t(0), ctypes.c_uint32(_VERSION_FLAG)), 0)
 
 
 def confine(readable: Iterable[Path]) -> bool:
@@ -70,7 +72,7 @@ def confine(readable: Iterable[Path]) -> bool:
     rules = _Ruleset(rights, _TCP_RIGHTS if known >= 4 else 0, _SCOPES if known >= 6 else 0)
     size = 8 if known < 4 else 16 if known < 6 else 24
     ruleset = _require_success(
-        _call(_CREATE_RULESET, ctypes.byref(rules), ctypes.c_size_t(size), ctypes.c_uint32(0))
+        _system_call(_CREATE_RULESET, ctypes.byref(rules), ctypes.c_size_t(size), ctypes.c_uint32(0))
     )
     try:
         for path in {*readable, *_program_paths(), *map(Path, _SYSTEM_PATHS)}:
@@ -78,7 +80,7 @@ def confine(readable: Iterable[Path]) -> bool:
         _allow(ruleset, _PACKAGES_FOLDER, _READ_FOLDER)
         if ctypes.CDLL(None, use_errno=True).prctl(_NO_NEW_PRIVILEGES, *map(ctypes.c_ulong, (1, 0, 0, 0))):
             raise _os_error()
-        _require_success(_call(_RESTRICT_SELF, ctypes.c_int(ruleset), ctypes.c_uint32(0)))
+        _require_success(_system_call(_RESTRICT_SELF, ctypes.c_int(ruleset), ctypes.c_uint32(0)))
     finally:
         os.close(ruleset)
     return True
@@ -104,7 +106,7 @@ def _allow(ruleset: int, path: Path, rights: int) -> None:
             rights &= ~_READ_FOLDER
         rule = _PathRule(rights, descriptor)
         _require_success(
-            _call(
+            _system_call(
                 _ADD_RULE,
                 ctypes.c_int(ruleset),
                 ctypes.c_int(_PATH_BENEATH),
@@ -116,7 +118,7 @@ def _allow(ruleset: int, path: Path, rights: int) -> None:
         os.close(descriptor)
 
 
-def _call(number: int, *arguments: object) -> int:
+def _system_call(number: int, *arguments: object) -> int:
     result: int = ctypes.CDLL(None, use_errno=True).syscall(ctypes.c_long(number), *arguments)
     return result
 
@@ -136,7 +138,8 @@ def main() -> None:
     """Read a request from standard input, and send the table that it names."""
     request = json.load(sys.stdin)
     _limit_resources(request["reading_bytes"], request["seconds"])
-    # Reading an address needs drivers' settings and credentials, whose paths are unknown.
+    # A table at an address has no ``parts`` and is read unconfined: its driver reads settings and
+    # credentials, whose paths are unknown.
     if request["parts"] is not None:
         confine(map(Path, request["folders"]))
     from stream.tables.readers.reading_protocol import answer_request  # noqa: PLC0415  (it begins threads)

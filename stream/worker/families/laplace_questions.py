@@ -44,16 +44,18 @@ class LaplaceQuestion:
 
     - ``numbers``: private integers. ``widths``: the ℓ1 sensitivity in steps to which the noise of
       each is scaled. ``moved``: how many of the numbers one person changes.
-    - ``trusted``: values that a producer sent, as doubles; they are rounded to steps from the
-      decimals in the event.
-    - ``shape`` ``number`` or ``vector``: the answer is each number divided by ``parts``, which is 1/step
-      for sums and means of decimals.
-    - ``quotient``: the answer is the quotient of two numbers plus ``centre``.
+    - ``trusted``: values that a producer sent, as the nearest doubles. They are rounded to steps as
+      if computed from the decimals in the event, which are read only near a tie.
+    - ``shape`` ``number`` or ``vector``: the answer is each number divided by ``parts``: the number
+      of steps in 1 for a sum, the public number of rows for a fraction, otherwise 1.
+    - ``quotient``: the answer is the quotient of two numbers plus ``centre``, divided by ``parts``, the
+      number of steps in 1.
     - ``rates``: the answer is each group's share of hits. ``numbers`` has the hits of all groups before
       the misses; ``single`` is True for a question without groups.
     - ``low`` and ``high``: public limits of the true answer; None if there is none.
     - ``top``: how many of the largest numbers are published, or None for all.
-    - ``alpha``: requested error; ``price``: its price; ``max_parts``: most parts that it may cost.
+    - ``alpha``: requested error; ``price``: its price. ``max_parts``: the question's ``max_price``, in
+      parts of an ordinary charge (``PARTS_PER_CHARGE``), another unit than ``parts``.
     """
 
     numbers: tuple[int, ...]
@@ -282,8 +284,8 @@ def _limits(source: Source, standing: StandingQuery | None) -> tuple[float | Non
 
 
 def _max_changed_cells(source: TableSource) -> int:
-    """Return how many of the counts of disjoint cells one person changes in the worst case.
+    """Return the number of counts changed by the person who moves them most in ℓ₂ norm.
 
-    The worst case for the ℓ₂ norm of the change is a person whose rows are all in one cell.
+    All rows of this person are in one cell, and if they are replaced, the new ones in one other.
     """
     return 2 if source.neighbors == "replace" else 1

@@ -63,7 +63,7 @@ class LaplaceStatistic:
 
     ``draws`` are the laws of the drawn quantiles, empty if all values are counted. ``cells`` is the
     noise of counts, and ``sums`` that of a variance's numbers. ``alpha`` bounds the rank error of
-    quantiles. ``max_parts`` is the most that the answer may cost, in parts of a charge. ``counts``
+    quantiles. ``max_parts`` is the question's ``max_price``, in parts of an ordinary charge. ``counts``
     has a row for each group and a column for each code.
     """
 
