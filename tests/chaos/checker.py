@@ -127,7 +127,7 @@ def examine(installation: Installation, logs: Logs, asked: Iterable[str], remove
     violations += check_charges([_charges.decode(record.value) for record in charges], grants, retired)
     told = definitions_in([*(record for records in removed.values() for record in records), *control])
     violations += check_grants([read_control(record.value or b"") for record in told], grants, retired)
-    violations += check_retired(logs, topics, retired)
+    violations += check_retired(logs, topics, retired, same_version=installation.same_version)
     violations += [
         f"{one.spec.stream} is retired, and its grant was written again"
         for one in entries.values()
