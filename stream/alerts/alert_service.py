@@ -26,7 +26,7 @@ from stream import tracing
 from stream.alerts.alerts_file import AlertmanagerTarget, AlertsError, AlertsFile, Target, WebhookTarget
 from stream.alerts.delivery import Alert, AlertMetrics, TargetMetrics, TargetSender
 from stream.alerts.targets import Alertmanager, Webhook
-from stream.client.kafka_connection import Connection
+from stream.client.kafka_connection import KafkaConnection
 from stream.client.ledger_reader import OpeningReader
 from stream.engine.health import Probes
 from stream.engine.restore import readable
@@ -74,7 +74,7 @@ async def serve_alerts(settings: Settings, file: AlertsFile, *, stop_with_stdin:
     probes.serve(settings.metrics_host, settings.metrics_port)
     heartbeat_task = asyncio.create_task(probes.beat())
     try:
-        connection = Connection(settings)
+        connection = KafkaConnection(settings)
         find_own_topics = partial(require_topics, settings, attempts=50, role=AclRole.ALERTS)
         connection.topics = await retry_until_available(find_own_topics, stopping, probes.set_not_ready_reason)
         deliveries = [
@@ -117,7 +117,7 @@ class TargetDelivery:
 
     def __init__(
         self,
-        connection: Connection,
+        connection: KafkaConnection,
         target: Target,
         page: str | None,
         metrics: TargetMetrics,

@@ -30,7 +30,7 @@ from aiokafka.errors import ConsumerStoppedError, KafkaError
 
 from schemas import Query, Source
 from stream.client.client_calls import new_id
-from stream.client.kafka_connection import Connection, translate_kafka_error
+from stream.client.kafka_connection import KafkaConnection, translate_kafka_error
 from stream.client.ledger_reader import OpeningReader
 from stream.engine.restore import readable
 from stream.errors import Invalid, Timeout, Unreachable
@@ -69,7 +69,7 @@ class AnswerListener:
     an answer is decoded only if its key is a stream with a pending question.
     """
 
-    def __init__(self, connection: Connection) -> None:
+    def __init__(self, connection: KafkaConnection) -> None:
         self._connection = connection
         self._futures: defaultdict[bytes, dict[str, list[asyncio.Future[bytes]]]] = defaultdict(dict)
         """Pending questions by stream and question id; several may have one id."""
@@ -343,7 +343,7 @@ LEDGER_READ_SECONDS: Final = 2.0
 
 
 async def watch_notices(
-    connection: Connection, watch: Watch, *, from_beginning: bool
+    connection: KafkaConnection, watch: Watch, *, from_beginning: bool
 ) -> AsyncGenerator[Notice, None]:
     """Yield the notices of watched streams until cancelled.
 

@@ -25,7 +25,7 @@ from schemas.wire import Codec
 from stream.budget.receipts import RECEIPT_KEY_PREFIX, request_digest
 from stream.client.answer_reader import AnswerListener, PendingQuestion, PendingResults, watch_notices
 from stream.client.client_calls import AsyncCalls
-from stream.client.kafka_connection import Connection, translate_errors
+from stream.client.kafka_connection import KafkaConnection, translate_errors
 from stream.client.ledger_reader import FollowedLedger, read_topic
 from stream.client.ledger_view import LedgerView
 from stream.engine.restore import readable
@@ -76,7 +76,7 @@ class AsyncClient(AsyncCalls):
     """
 
     def __init__(self, settings: Settings | str | None = None, /, **fields: Any) -> None:
-        self._connection = Connection(as_settings(settings, fields))
+        self._connection = KafkaConnection(as_settings(settings, fields))
         self._listener = AnswerListener(self._connection)
         self._ledger = FollowedLedger(self._connection)
         self._live_topics: dict[str, LiveTopic] = {}

@@ -96,7 +96,7 @@ class KafkaSender:
         await asyncio.gather(stopping, return_exceptions=True)
 
 
-class Connection:
+class KafkaConnection:
     """A client's connection: an idempotent producer, and consumers of committed records only."""
 
     def __init__(self, settings: Settings) -> None:

@@ -14,7 +14,7 @@ from schemas import MAX_RECORD_BYTES, LedgerRecord, Source
 from schemas.wire import Codec
 from stream.budget.receipts import RECEIPT_KEY_PREFIX
 from stream.caches import ENTRY_BYTES, RecentCache
-from stream.client.kafka_connection import Connection, translate_errors
+from stream.client.kafka_connection import KafkaConnection, translate_errors
 from stream.client.ledger_view import LedgerView
 from stream.engine.restore import (
     READ_TIMEOUT_MS,
@@ -38,7 +38,7 @@ _ledger_codec: Codec[LedgerRecord] = Codec(LedgerRecord, limit=MAX_RECORD_BYTES)
 
 
 async def read_topic(
-    connection: Connection, topic: str, partitions: Iterable[int] = (0,)
+    connection: KafkaConnection, topic: str, partitions: Iterable[int] = (0,)
 ) -> AsyncGenerator[Sequence[ConsumerRecord], None]:
     """Yield a topic's committed records in batches, partition by partition."""
     async with connection.reader(topic) as consumer:
@@ -48,7 +48,9 @@ async def read_topic(
                 yield records
 
 
-async def read_latest_first(connection: Connection, topic: str) -> AsyncGenerator[Sequence[ConsumerRecord], None]:
+async def read_latest_first(
+    connection: KafkaConnection, topic: str
+) -> AsyncGenerator[Sequence[ConsumerRecord], None]:
     """Yield the committed records of a topic's first partition in batches, the latest record first."""
     async with connection.reader(topic) as consumer:
         partition, most = TopicPartition(topic, 0), connection.settings.batch_events
@@ -66,7 +68,7 @@ async def read_latest_first(connection: Connection, topic: str) -> AsyncGenerato
             end = start
 
 
-async def read_ledger_records(connection: Connection) -> list[LedgerRecord]:
+async def read_ledger_records(connection: KafkaConnection) -> list[LedgerRecord]:
     """Return the ledger's latest record for each key, without receipts."""
     latest: dict[bytes, bytes | None] = {}
     async for records in read_topic(connection, connection.topics.ledger):
@@ -81,7 +83,7 @@ async def read_ledger_records(connection: Connection) -> list[LedgerRecord]:
 class LedgerFollower:
     """Reads the ledger's records once, and then only new ones, with one consumer; call ``stop`` at the end."""
 
-    def __init__(self, connection: Connection) -> None:
+    def __init__(self, connection: KafkaConnection) -> None:
         self._connection = connection
         self._consumer: Any = None
         self._read_to: int | None = None
@@ -155,7 +157,7 @@ _MAX_CACHED_STREAMS: Final = 10_000
 class FollowedLedger:
     """A client's view of the ledger: read whole at the first call, and then up to the present end at each call."""
 
-    def __init__(self, connection: Connection) -> None:
+    def __init__(self, connection: KafkaConnection) -> None:
         self._connection = connection
         self._follower = LedgerFollower(connection)
         self._view: LedgerView | None = None
@@ -284,7 +286,7 @@ class OpeningReader:
     A retired stream leaves the ledger. Its answers may be read later, so a cache keeps its opening.
     """
 
-    def __init__(self, connection: Connection, is_wanted: Callable[[str, str], bool]) -> None:
+    def __init__(self, connection: KafkaConnection, is_wanted: Callable[[str, str], bool]) -> None:
         self.sources: dict[str, str] = {}
         """Each source of the ledger, with its contribution bound in words, as of the last ``read``."""
         self._follower = LedgerFollower(connection)

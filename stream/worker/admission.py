@@ -30,7 +30,7 @@ from stream.worker.families import Families
 from stream.worker.families.family import AdmittedQuestion, Context, TableReleasedError
 from stream.worker.families.question_columns import QuestionRows, Row
 from stream.worker.hosted_streams import CONTROL_UNREAD, PLAIN_SORT, STANDING_SORT
-from stream.worker.retired_streams import RetiredAnswer
+from stream.worker.retired_streams import HaltedAnswer
 from stream.worker.stream_terms import count_quotes, window_and_group_of
 
 
@@ -162,7 +162,7 @@ class QueryBatch(Batch):
     rejected: list[tuple[int, Rejection]] = field(kw_only=True)
     rows: QuestionRows = field(kw_only=True)
     unresolved: list[tuple[int, int, Any]] = field(kw_only=True)
-    retired: list[tuple[int, Any, RetiredAnswer]] = field(kw_only=True)
+    retired: list[tuple[int, Any, HaltedAnswer]] = field(kw_only=True)
     shares: Shares = field(kw_only=True)
 
 
@@ -192,7 +192,7 @@ class Admission:
         """Read records up to the one with which their work reaches ``budget``."""
         rows: list[Row] = []
         unresolved: list[tuple[int, int, Any]] = []
-        retired: list[tuple[int, Any, RetiredAnswer]] = []
+        retired: list[tuple[int, Any, HaltedAnswer]] = []
         shares = self.shares.copy()
         rejected: list[tuple[int, Rejection]] = []
         streams = self._context.streams
@@ -256,7 +256,7 @@ class Admission:
             records, unknown, rejected=rejected, rows=found, unresolved=unresolved, retired=retired, shares=shares
         )
 
-    def _read_retired(self, query: Any, value: bytes) -> tuple[Any, RetiredAnswer]:
+    def _read_retired(self, query: Any, value: bytes) -> tuple[Any, HaltedAnswer]:
         """Return a question to a retired stream and the fields of its answer; Rejection for other streams."""
         if (answer := self._context.streams.retired.find(query.stream)) is None:
             raise self._rejection_of_unknown(query.stream)

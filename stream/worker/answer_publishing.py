@@ -22,7 +22,7 @@ from stream.worker.families.family import AdmittedQuestion, Family, Reply
 from stream.worker.families.question_columns import PublishedNumber, QuestionRows, Verdicts
 from stream.worker.hosted_streams import EXHAUSTED, HostedStreams
 from stream.worker.output_encoding import OutputEncoder, WireAnswer
-from stream.worker.retired_streams import RetiredAnswer
+from stream.worker.retired_streams import HaltedAnswer
 from stream.worker.stream_columns import group_equal_rows
 
 _CostFields = tuple[str, Any, int | None, int | None]
@@ -118,7 +118,7 @@ class ReplyPublisher:
         figures = {"spent": streams.spent(slot), "tops_left": streams.shown_answers_left(slot)}
         return self._encoded(one, "halted", reason=streams.reason(slot), **figures)
 
-    def encode_retired(self, query: Any, answer: RetiredAnswer) -> Message:
+    def encode_retired(self, query: Any, answer: HaltedAnswer) -> Message:
         """Encode the answer to a question of a retired stream."""
         fields = {"window": query.window, "group": query.group, **answer._asdict()}
         return (query.stream.encode(), encode(WireAnswer(query.id, query.stream, "halted", **fields)), ())

@@ -23,7 +23,7 @@ _REASON_OBJECT_BYTES: Final = 200
 OTHER_REASON: Final = "the stream has ended; the audit trail has the reason"
 
 
-class RetiredAnswer(NamedTuple):
+class HaltedAnswer(NamedTuple):
     """Fields of a retired stream's answers."""
 
     reason: str
@@ -52,14 +52,14 @@ class RetiredStreamTable:
         """Return whether a stream is retired."""
         return bool(self._rows) and self._rows.find(name_digest("stream", stream)) is not None
 
-    def find(self, stream: str) -> RetiredAnswer | None:
+    def find(self, stream: str) -> HaltedAnswer | None:
         """Return the fields of a stream's answers; None if it is not retired."""
         row = self._rows.find(name_digest("stream", stream)) if self._rows else None
         if row is None:
             return None
         epsilon, delta, rho, left, reason = _Row.unpack(row)
         spent = WireAmount(epsilon, delta, None if math.isnan(rho) else rho)
-        return RetiredAnswer(self._reasons[reason], spent, None if left < 0 else left)
+        return HaltedAnswer(self._reasons[reason], spent, None if left < 0 else left)
 
     def add_record(self, value: bytes) -> None:
         """Add the streams of a control record; ignore one that this release of Sotto cannot read."""

@@ -18,7 +18,7 @@ from schemas.wire import MalformedEventError
 from stream.budget.receipts import EMPTY_TRAIL_HEAD, BrokenTrailError, trail_codec
 from stream.cli.manage.record_rows import call_client, create_owner_only_file, read_lines, summary_row, write_trail
 from stream.cli.output import AsJson, CommandError, say, show_json, show_table
-from stream.client.kafka_connection import Connection, translate_errors
+from stream.client.kafka_connection import KafkaConnection, translate_errors
 from stream.client.ledger_reader import read_latest_first, read_ledger_records, read_topic
 from stream.kafka.client.local_address import local_settings
 from stream.optional_packages import explain_missing_packages
@@ -180,7 +180,7 @@ def _matching_entries(
 
 
 def _batches(
-    read_batches: Callable[[Connection, str], AsyncGenerator[Sequence[Any], None]],
+    read_batches: Callable[[KafkaConnection, str], AsyncGenerator[Sequence[Any], None]],
 ) -> Iterator[Sequence[bytes]]:
     """Yield the trail from Kafka in batches."""
     with asyncio.Runner() as runner, _connected(runner) as connection:
@@ -193,9 +193,9 @@ def _batches(
 
 
 @contextmanager
-def _connected(runner: asyncio.Runner) -> Iterator[Connection]:
+def _connected(runner: asyncio.Runner) -> Iterator[KafkaConnection]:
     with translate_errors():
-        connection = Connection(local_settings())
+        connection = KafkaConnection(local_settings())
         runner.run(connection.open())
         try:
             yield connection

@@ -12,7 +12,7 @@ import pytest
 
 from sotto import AsyncClient, Client, Settings, SottoError
 from stream.client import kafka_connection
-from stream.client.kafka_connection import Connection, KafkaSender
+from stream.client.kafka_connection import KafkaConnection, KafkaSender
 from stream.processing.protocol import Record
 from tests.unit.client.readers import Nothing
 
@@ -55,7 +55,7 @@ def made(monkeypatch: pytest.MonkeyPatch) -> Reader:
 
 @pytest.fixture
 def client(made: Reader, monkeypatch: pytest.MonkeyPatch) -> Client:
-    async def opened(self: Connection) -> None:
+    async def opened(self: KafkaConnection) -> None:
         self.is_open = True
 
     async def never(*_: Any) -> None:
@@ -63,7 +63,7 @@ def client(made: Reader, monkeypatch: pytest.MonkeyPatch) -> Client:
         await asyncio.Event().wait()
 
     made.started.set()
-    monkeypatch.setattr(Connection, "open", opened)
+    monkeypatch.setattr(KafkaConnection, "open", opened)
     monkeypatch.setattr(AsyncClient, "_send_requests", never)
     return Client()
 
@@ -116,7 +116,7 @@ async def test_a_question_that_waits_for_the_reader_of_answers_is_not_sent_after
     async def send(*given: Any) -> None:
         sent.append(given)
 
-    monkeypatch.setattr(Connection, "send", send)
+    monkeypatch.setattr(KafkaConnection, "send", send)
     asking = AsyncClient()
     asking._connection.is_open = True
     question = asyncio.create_task(asking.ask("ward", value=1.0, timeout=1))

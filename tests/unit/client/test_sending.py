@@ -14,7 +14,7 @@ from aiokafka.errors import KafkaTimeoutError, MessageSizeTooLargeError
 from schemas import CloseStream
 from sotto import AsyncClient, Settings, Timeout
 from stream.client import kafka_connection
-from stream.client.kafka_connection import Connection
+from stream.client.kafka_connection import KafkaConnection
 from tests.unit.client.broker import Broker
 from tests.unit.client.readers import Nothing
 
@@ -27,18 +27,18 @@ def broker(monkeypatch: pytest.MonkeyPatch) -> Broker:
 
 
 @pytest.fixture
-def connection() -> Connection:
-    made = Connection(Settings())
+def connection() -> KafkaConnection:
+    made = KafkaConnection(Settings())
     made.is_open = True
     return made
 
 
-async def send(connection: Connection, value: bytes = b"x", topic: str = "queries") -> Any:
+async def send(connection: KafkaConnection, value: bytes = b"x", topic: str = "queries") -> Any:
     return await (await connection.send(topic, "ward", value))
 
 
 async def test_what_comes_after_a_record_that_kafka_refused_is_taken(
-    broker: Broker, connection: Connection
+    broker: Broker, connection: KafkaConnection
 ) -> None:
     await send(connection)
     with pytest.raises(MessageSizeTooLargeError):
@@ -51,7 +51,7 @@ async def test_what_comes_after_a_record_that_kafka_refused_is_taken(
 
 
 async def test_records_behind_one_that_was_refused_come_before_those_of_the_next_producer(
-    broker: Broker, connection: Connection
+    broker: Broker, connection: KafkaConnection
 ) -> None:
     await send(connection)
     refused = await connection.send("queries", "ward", LARGE)
@@ -66,7 +66,7 @@ async def test_records_behind_one_that_was_refused_come_before_those_of_the_next
 
 
 async def test_a_connection_ends_without_kafka_and_what_was_not_taken_fails(
-    broker: Broker, connection: Connection, monkeypatch: pytest.MonkeyPatch
+    broker: Broker, connection: KafkaConnection, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(kafka_connection, "END_TIMEOUT", 0.05)
     loop, said = asyncio.get_running_loop(), []
@@ -94,13 +94,13 @@ async def test_a_connection_ends_without_kafka_and_what_was_not_taken_fails(
 
 @pytest.mark.parametrize("up", [True, False])
 async def test_a_request_ends_after_its_timeout_whether_kafka_has_it_or_not(
-    broker: Broker, connection: Connection, monkeypatch: pytest.MonkeyPatch, up: bool
+    broker: Broker, connection: KafkaConnection, monkeypatch: pytest.MonkeyPatch, up: bool
 ) -> None:
     @asynccontextmanager
     async def reader(*_: Any) -> AsyncIterator[Nothing]:
         yield Nothing()
 
-    monkeypatch.setattr(Connection, "reader", reader)
+    monkeypatch.setattr(KafkaConnection, "reader", reader)
     monkeypatch.setattr(kafka_connection, "END_TIMEOUT", 0.05)
     client = AsyncClient()
     client._connection = connection

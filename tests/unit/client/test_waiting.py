@@ -13,7 +13,7 @@ from aiokafka.errors import ConsumerStoppedError, KafkaConnectionError, KafkaErr
 
 from sotto import AsyncClient, Invalid, Query, SottoError, Unreachable
 from stream.client.answer_reader import MAX_SEARCHED_STRINGS
-from stream.client.kafka_connection import Connection
+from stream.client.kafka_connection import KafkaConnection
 from stream.processing.protocol import Record
 
 
@@ -60,7 +60,7 @@ class Answers:
 def answers(monkeypatch: pytest.MonkeyPatch) -> Answers:
     made = Answers()
 
-    async def reader(_connection: Connection, **_: Any) -> Answers:
+    async def reader(_connection: KafkaConnection, **_: Any) -> Answers:
         return made
 
     async def send(*_: Any) -> asyncio.Future[None]:
@@ -68,8 +68,8 @@ def answers(monkeypatch: pytest.MonkeyPatch) -> Answers:
         taken.set_result(None)
         return taken
 
-    monkeypatch.setattr(Connection, "open_answers_consumer", reader)
-    monkeypatch.setattr(Connection, "send", send)
+    monkeypatch.setattr(KafkaConnection, "open_answers_consumer", reader)
+    monkeypatch.setattr(KafkaConnection, "send", send)
     return made
 
 
@@ -108,10 +108,10 @@ async def test_no_answer_is_waited_for_to_a_question_that_was_not_sent(monkeypat
         await asyncio.Event().wait()
 
     client = connected()
-    monkeypatch.setattr(Connection, "send", refuse)
+    monkeypatch.setattr(KafkaConnection, "send", refuse)
     with pytest.raises(Unreachable, match="MessageSizeTooLarge"):
         await client.ask("ward", value=1.0)
-    monkeypatch.setattr(Connection, "send", hang)
+    monkeypatch.setattr(KafkaConnection, "send", hang)
     with pytest.raises(TimeoutError):
         await asyncio.wait_for(client.ask("ward", value=1.0), 0.05)
     await asyncio.sleep(0)
@@ -139,7 +139,7 @@ async def test_question_is_not_sent_if_its_partition_cannot_be_read(
         sent.append(record)
 
     monkeypatch.setattr(Answers, "position", position)
-    monkeypatch.setattr(Connection, "send", send)
+    monkeypatch.setattr(KafkaConnection, "send", send)
     with pytest.raises(SottoError, match="not connected" if disconnects else "Kafka: "):
         await client.ask("ward", value=1.0)
     assert sent == []
@@ -166,7 +166,9 @@ def sent(answers: Answers, monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """The ids of what was published, which is answered at once."""
     published: list[str] = []
 
-    async def send(_connection: Connection, _topic: str, _key: str, value: bytes, *_: Any) -> asyncio.Future[None]:
+    async def send(
+        _connection: KafkaConnection, _topic: str, _key: str, value: bytes, *_: Any
+    ) -> asyncio.Future[None]:
         identifier = json.loads(value)["id"]
         published.append(identifier)
         answers.add(identifier)
@@ -174,7 +176,7 @@ def sent(answers: Answers, monkeypatch: pytest.MonkeyPatch) -> list[str]:
         taken.set_result(None)
         return taken
 
-    monkeypatch.setattr(Connection, "send", send)
+    monkeypatch.setattr(KafkaConnection, "send", send)
     return published
 
 
@@ -210,15 +212,15 @@ async def test_what_was_asked_before_kafka_went_away_keeps_its_answers(
     answers: Answers, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     client = connected()
-    taking = Connection.send
+    taking = KafkaConnection.send
 
-    async def send(connection: Connection, topic: str, key: str, value: bytes, *more: Any) -> Any:
+    async def send(connection: KafkaConnection, topic: str, key: str, value: bytes, *more: Any) -> Any:
         if json.loads(value)["id"] == "1":
             raise KafkaConnectionError("away")
         answers.add("0")
         return await taking(connection, topic, key, value, *more)
 
-    monkeypatch.setattr(Connection, "send", send)
+    monkeypatch.setattr(KafkaConnection, "send", send)
     with pytest.raises(Unreachable, match="KafkaConnectionError") as ended:
         await client.ask_many([Query(id=str(number), stream="ward", value=1.0) for number in range(3)])
     assert [one.id for one in ended.value.results] == ["0"]
