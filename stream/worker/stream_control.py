@@ -185,7 +185,7 @@ class StreamControl:
     def refuse_unanswerable_streams(self, slots: npt.NDArray[np.intp]) -> None:
         """Refuse streams whose noise key or table this worker lacks, and streams that are models.
 
-        Nobody asks a model: each period has a stream of its own.
+        A model gets no questions: each period has a separate stream.
         """
         streams = self._streams
         missing_keys = streams.noise.missing_keys

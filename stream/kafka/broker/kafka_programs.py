@@ -71,7 +71,7 @@ def fetch_jars(progress: Callable[[str], None] | None = None) -> Path:
 
     `cache_folder` chooses the cache. Several processes may call this, because the folder of jars
     appears only when it is complete. That folder is used only if each jar has its pinned SHA-256,
-    there is no other jar, and nobody but this user and the administrator can write to the folder or
+    there is no other jar, and only this user and the administrator can write to the folder or
     to a folder above it.
 
     Args:

@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 _LARGEST_ODDS: Final = 1e9
 """From these odds on, a share counts as 1."""
 _PARTS: Final = 64
-"""Shares are searched in so many parts of [0, 1], each with one bound of its noise."""
+"""Number of equal parts of [0, 1] in which shares are searched, each with one bound of its noise."""
 _ROUNDED: Final = 0.01
 """Part of the missing probability for the distance of discrete from continuous noise."""
 _MOVED: Final = 0.02
