@@ -2,6 +2,7 @@
 
 Each client waits for an answer that does not come, while answers to others are written to its partition in
 transactions of 1,000. The processor time is that of the clients' process alone, for each answer that passes a client.
+Then the questions are cancelled, and as many answers to others are written again.
 """
 
 from __future__ import annotations
@@ -69,10 +70,13 @@ async def measured(settings: Settings, clients: int, answers: int) -> list[Figur
         for one in asked:
             one.cancel()
         await asyncio.gather(*asked, return_exceptions=True)
-    each = used / clients / answers
+        with Program([sys.executable, *command], FOLDER / "logs" / "other-answers-again.log"):
+            used_without = await _seconds_of(_wait_for_end(waiting[0], 2 * answers))
+    each, each_without = used / clients / answers, used_without / clients / answers
     return [
         ("a client's processor time for each answer that passes it", 1e6 * each, "µs"),
         (f"that is beside {RATE:,} answers a second", 1e3 * each * RATE, "ms/s"),
+        ("the same without a pending question", 1e3 * each_without * RATE, "ms/s"),
         ("answers written a second", answers / passed, "/s"),
     ]
 
@@ -91,6 +95,14 @@ async def _wait_for_all(clients: Sequence[AsyncClient], answers: int) -> None:
         consumer: Any = client._listener._consumer  # noqa: SLF001
         while await consumer.position(place) < answers:  # noqa: ASYNC110  (of a consumer)
             await asyncio.sleep(0.2)
+
+
+async def _wait_for_end(client: AsyncClient, answers: int) -> None:
+    """Wait until the topic has so many answers."""
+    place = TopicPartition(TOPIC, 0)
+    consumer: Any = client._listener._consumer  # noqa: SLF001
+    while (await consumer.end_offsets([place]))[place] < answers:  # noqa: ASYNC110  (of a topic)
+        await asyncio.sleep(0.2)
 
 
 async def _write(bootstrap: str, answers: int) -> None:

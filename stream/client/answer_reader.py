@@ -56,6 +56,18 @@ class PendingQuestion:
 IDLE_PARTITION_SECONDS: Final = 10.0
 """Seconds for which a partition is still read after its last pending question."""
 
+IDLE_PARTITION_RECORDS: Final = 1000
+"""Other clients' answers after which a partition without a pending question is no longer read."""
+
+
+@dataclass(frozen=True)
+class LastUse:
+    """When a partition last had a pending question (monotonic time), and its end offset then."""
+
+    time: float
+    end_offset: int
+
+
 MAX_SEARCHED_STRINGS: Final = 8
 """Most byte strings for which a batch is searched; each search passes over all of its bytes."""
 
@@ -76,8 +88,8 @@ class AnswerListener:
         self._start_lock = asyncio.Lock()
         self._consumer: AIOKafkaConsumer | None = None
         self._task: asyncio.Task[None] | None = None
-        self._followed: dict[TopicPartition, float] = {}
-        """The partitions that are read, and since when each may have been idle (monotonic time)."""
+        self._followed: dict[TopicPartition, LastUse] = {}
+        """The partitions that are read."""
 
     @property
     def followed_partitions(self) -> set[int]:
@@ -179,10 +191,10 @@ class AnswerListener:
                 return
             with suppress(ConsumerStoppedError):
                 await consumer.seek_to_end(partition)
-                await consumer.position(partition)
-            if consumer is self._consumer:
-                consumer.resume(partition)
-                self._followed[partition] = time.monotonic()
+                end_offset = await consumer.position(partition)
+                if consumer is self._consumer:
+                    consumer.resume(partition)
+                    self._followed[partition] = LastUse(time.monotonic(), end_offset)
 
     def _strings_to_search(self, partition: int) -> Collection[bytes] | None:
         """Return byte strings to search for; a batch without any of them has no awaited answer.
@@ -201,11 +213,17 @@ class AnswerListener:
 
     def _pause_idle_partitions(self, consumer: AIOKafkaConsumer) -> None:
         now = time.monotonic()
-        if not (idle := {one for one, used in self._followed.items() if now - used > IDLE_PARTITION_SECONDS}):
+        ends = {one: consumer.highwater(one) or last.end_offset for one, last in self._followed.items()}
+        idle = {
+            one
+            for one, last in self._followed.items()
+            if now - last.time > IDLE_PARTITION_SECONDS or ends[one] - last.end_offset > IDLE_PARTITION_RECORDS
+        }
+        if not idle:
             return
         # This method runs after every fetch, so pending questions are looked up only if a partition may be idle.
         needed = set(map(self._partition_of, self._futures))
-        self._followed.update(dict.fromkeys(idle & needed, now))
+        self._followed.update({one: LastUse(now, ends[one]) for one in idle & needed})
         for partition in idle - needed:
             del self._followed[partition]
             consumer.pause(partition)

@@ -164,6 +164,32 @@ async def test_client_reads_only_the_partitions_of_its_own_streams(
     assert 1 in client._listener.followed_partitions
 
 
+async def test_client_without_pending_question_stops_reading_others(
+    client: AsyncClient, settings: Settings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Answers to others end the reading of a partition only after its last question has ended."""
+    monkeypatch.setattr("stream.client.answer_reader.IDLE_PARTITION_SECONDS", 300.0)
+    number = partition_of(b"ward", client.topics.partitions)
+    waiting = asyncio.create_task(client.ask("ward", value=1.0, id="awaited", timeout=30))
+
+    async def publish_others(producer: AIOKafkaProducer) -> None:
+        batch = producer.create_batch()
+        for _ in range(answer_reader.IDLE_PARTITION_RECORDS + 1):
+            batch.append(timestamp=None, key=b"other", value=b'{"id":"1","stream":"other"}')
+        await (await producer.send_batch(batch, client.topics.answers, partition=number))
+
+    async with AIOKafkaProducer(**connection_options(settings)) as producer, asyncio.timeout(30):
+        while client._listener.followed_partitions != {number}:
+            await asyncio.sleep(0.05)
+        await publish_others(producer)
+        own = b'{"id":"awaited","stream":"ward","outcome":"below"}'
+        await producer.send_and_wait(client.topics.answers, key=b"ward", value=own, partition=number)
+        assert (await waiting).outcome == "below"
+        while client._listener.followed_partitions:
+            await publish_others(producer)
+            await asyncio.sleep(0.05)
+
+
 async def test_client_passes_batches_of_other_answers_unread(
     client: AsyncClient, settings: Settings, monkeypatch: pytest.MonkeyPatch
 ) -> None:
