@@ -13,8 +13,8 @@ from typing import Annotated, Any, BinaryIO, Final, TypeVar
 
 import typer
 from pydantic import BaseModel, TypeAdapter, ValidationError
+from rich.cells import cell_len, set_cell_size
 from rich.console import Console, ConsoleDimensions, Group, RenderableType
-from rich.measure import Measurement
 from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
@@ -23,58 +23,66 @@ from schemas import Amount, StreamSpec
 from schemas.json_limits import repeats_a_field, shape_fault
 from schemas.wire import describe, parse_or_none
 
-_BORDER_WIDTH, _COLUMN_GAP = 4, 3
-"""Widths of a table's outer border with its padding, and of the gap between two columns."""
+_BORDER_WIDTH, _BORDERED_GAP, _PLAIN_GAP, _INDENT = 4, 3, 2, 2
+"""Widths of a table's outer border, of a gap between two columns with and without lines, and of texts below a row."""
 
 MAX_WIDTH: Final = 10_000
 """Columns of output to a pipe or file: more than any row needs."""
 
 
-def make_table(
-    console: Console, title: str, columns: Sequence[str], rows: Sequence[Sequence[str]], width: int
-) -> RenderableType:
-    """Return a table at most ``width`` columns wide, or one labeled line for each cell if none fits."""
-    cells = [[Text(cell) for cell in row] for row in rows]
-    widths = _widths(
-        console, [[Text(name), *column] for name, *column in zip(columns, *cells, strict=True)], width
-    )
-    if widths is None:
-        return Group(Text(title, "table.title"), *(_labeled_lines(columns, row) for row in cells))
-    table = Table(title=Text(title, "table.title"), title_justify="left")
-    for name, column_width in zip(columns, widths, strict=True):
-        table.add_column(name, width=column_width, overflow="fold")
-    for row in cells:
-        table.add_row(*row)
-    return table
+def make_table(title: str, columns: Sequence[str], rows: Sequence[Sequence[str]], width: int) -> RenderableType:
+    """Return a table at most ``width`` columns wide; below each row, the cells of columns that do not fit."""
+    widths = [max(map(cell_len, column)) for column in zip(columns, *rows, strict=True)]
+    if _BORDER_WIDTH + _total(widths, _BORDERED_GAP) <= width:
+        table = Table(title=Text(title, "table.title"), title_justify="left")
+        for name, column_width in zip(columns, widths, strict=True):
+            table.add_column(name, width=column_width)
+        for row in rows:
+            table.add_row(*map(Text, row))
+        return table
+    named = next((at for at, name in enumerate(columns) if name), 0)
+    beside = _columns_that_fit(widths, named + 1, width)
+    lines: list[RenderableType] = [_align(columns, widths, beside, "table.header")]
+    for row in rows:
+        lines.append(_align(row, widths, beside))
+        below = [
+            f"{columns[at]}: {cell}".removeprefix(": ") for at, cell in enumerate(row) if cell and at not in beside
+        ]
+        lines += [Padding(Text(line), (0, 0, 0, _INDENT), expand=False) for line in _join(below, width - _INDENT)]
+    return Group(*([Text(title, "table.title")] if title else []), *lines)
 
 
-def _widths(console: Console, columns: Sequence[Sequence[Text]], width: int) -> list[int] | None:
-    """Return the columns' widths; None if the table fits into ``width`` only with words cut."""
-    wide = console.options.update(max_width=MAX_WIDTH)
-    wanted = [[Measurement.get(console, wide, cell) for cell in column] for column in columns]
-    least = [max(cell.minimum for cell in column) for column in wanted]
-    widths = [max(cell.maximum for cell in column) for column in wanted]
-    room = width - _BORDER_WIDTH - _COLUMN_GAP * (len(columns) - 1)
-    if sum(least) > room:
-        return None
-    while sum(widths) > room:
-        # Narrow the widest column that can still break between words.
-        widest = max(
-            (index for index in range(len(widths)) if widths[index] > least[index]), key=widths.__getitem__
+def _total(widths: Sequence[int], gap: int) -> int:
+    return sum(widths) + gap * (len(widths) - 1)
+
+
+def _columns_that_fit(widths: Sequence[int], kept: int, width: int) -> list[int]:
+    """Return the columns that stand beside each other: the first ``kept``, and of the others as many as fit."""
+    beside = list(range(len(widths)))
+    while beside[kept:] and (excess := _total([widths[at] for at in beside], _PLAIN_GAP) - width) > 0:
+        enough = [at for at in reversed(beside[kept:]) if widths[at] + _PLAIN_GAP >= excess]
+        # The last of the narrowest columns that suffice moves below, or else the widest.
+        beside.remove(
+            min(enough, key=widths.__getitem__) if enough else max(beside[kept:], key=widths.__getitem__)
         )
-        widths[widest] -= 1
-    return widths
+    return beside
 
 
-def _labeled_lines(columns: Sequence[str], row: Sequence[Text]) -> RenderableType:
-    first, *rest = row
-    width = max(map(len, columns[1:]), default=0)
-    lines = [
-        Text(f"{name:<{width}}  ").append_text(cell)
-        for name, cell in zip(columns[1:], rest, strict=True)
-        if cell.plain
-    ]
-    return Group(first, *(Padding(line, (0, 0, 0, 2), expand=False) for line in lines))
+def _align(cells: Sequence[str], widths: Sequence[int], beside: Sequence[int], style: str = "") -> Text:
+    return Text((" " * _PLAIN_GAP).join(set_cell_size(cells[at], widths[at]) for at in beside).rstrip(), style)
+
+
+def _join(texts: Iterable[str], width: int) -> Iterator[str]:
+    """Join texts to lines of at most ``width``; a longer text is a line of its own."""
+    line = ""
+    for text in texts:
+        joined = f"{line}   {text}" if line else text
+        if line and cell_len(joined) > width:
+            yield line
+            joined = text
+        line = joined
+    if line:
+        yield line
 
 
 class _Console(Console):
@@ -139,10 +147,10 @@ def show_json(value: BaseModel | dict[str, Any] | list[Any]) -> None:
 def show_table(
     title: str, columns: Sequence[str], rows: Iterable[Sequence[str]], *, piped_width: int = MAX_WIDTH
 ) -> None:
-    """Print a table; in a narrow terminal, each row as labeled lines below its first cell."""
+    """Print a table; in a narrow terminal, what does not fit beside the first cell is below the row."""
     cells = [[escape_text(cell) for cell in row] for row in rows]
     width = piped_width if console.is_piped else console.width
-    console.print(make_table(console, escape_text(title), columns, cells, width), width=width)
+    console.print(make_table(escape_text(title), columns, cells, width), width=width)
 
 
 def format_amount(value: Amount) -> str:

@@ -14,7 +14,7 @@ from stream.dev.audit import audit_all, cases_of
 
 def printed(width: int, title: str, columns: list[str], rows: list[list[str]]) -> str:
     console = Console(file=io.StringIO(), width=width)
-    console.print(make_table(console, title, columns, rows, console.width))
+    console.print(make_table(title, columns, rows, console.width))
     assert isinstance(console.file, io.StringIO)
     return console.file.getvalue()
 
@@ -33,17 +33,30 @@ def test_no_word_is_cut_at_any_width(width: int) -> None:
         assert word in text
 
 
-def test_what_fits_is_a_table_and_what_does_not_is_one_row_after_the_other() -> None:
+def test_what_does_not_fit_beside_a_row_is_below_it() -> None:
+    """Columns stay aligned; of the others each line has as many as fit, with their names."""
     assert "┃" in printed(200, "streams", COLUMNS_OF_STREAMS, ROWS)
-    narrow = printed(80, "streams", COLUMNS_OF_STREAMS, ROWS).splitlines()
-    assert narrow[1].rstrip() == ROW[0]
-    assert narrow[2].rstrip() == "  source     patients-of-2026"
+    narrow = [line.rstrip() for line in printed(80, "1 streams", COLUMNS_OF_STREAMS, ROWS).splitlines()]
+    assert narrow == [
+        "1 streams",
+        f"{'stream':<32}  source            state      charged",
+        f"{ROW[0]}  patients-of-2026  exhausted  3 / 12,000",
+        "  mechanism: online_private_multiplicative_weights",
+        "  cost: ρ 0.002 (ε 0.1 added up)   spent: ε 1.23457",
+    ]
 
 
-def test_a_long_text_gives_way_before_a_long_name() -> None:
-    text = printed(60, "", ["name", "text"], [["a-name-of-thirty-letters-in-all", "some words " * 9]])
-    assert "a-name-of-thirty-letters-in-all" in text
-    assert "┃" in text
+def test_a_long_reason_is_below_its_row_whole() -> None:
+    """Entries of the trail keep their columns beside a reason of any length."""
+    reason = "refused: source 'patients-of-2026' cannot pay: ε = 1.5 asked, ε = 1 left; " + "ask for less " * 9
+    rows = [
+        ["12", "2026-11-22 10:00:02", "olga.petrova", "open", "fever-watch-north", reason, "ε 1"],
+        ["13", "2026-11-22 10:00:03", "olga.petrova", "close", "fever-watch-south", "", "ε 1.5"],
+    ]
+    columns = ["number", "time", "who", "what", "about", "decision", "left"]
+    head, first, *below, last = printed(80, "", columns, rows).splitlines()
+    assert [line.index(word) for line, word in ((head, "left"), (first, "ε 1"), (last, "ε 1.5"))] == [69] * 3
+    assert " ".join(line.strip() for line in below) == f"decision: {reason.strip()}"
 
 
 def test_the_audits_verdicts_are_whole_at_80_columns() -> None:
