@@ -52,7 +52,7 @@ def find_zone(name: str) -> tzinfo:
 
 
 def parse_day(text: str) -> int:
-    """Parse a date, YYYY-MM-DD, into days since 1970; ValueError if the text is no date."""
+    """Parse a date, YYYY-MM-DD, into days since 1970; ValueError if the text is not a date."""
     if (found := _DATE.fullmatch(text)) is not None:
         with suppress(ValueError):
             return (date(*map(int, found.groups())) - _EPOCH).days
@@ -208,7 +208,7 @@ def parse_period(text: str, zone: str | None) -> LiteralPeriod:
     """Parse the literal of a year, quarter, month, week, day, hour or time.
 
     Without a zone the result is in days; else in instants, and the zone applies if the text has no
-    offset. ValueError if the text is no literal, has a time but no zone is given, or has a time that
+    offset. ValueError if the text is not a literal, has a time but no zone is given, or has a time that
     the clock skips or repeats.
     """
     found = _PERIOD_LITERAL.fullmatch(text)

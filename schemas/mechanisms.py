@@ -94,7 +94,7 @@ class NumericSparse(_CountsOrPeople):
 class Laplace(Event):
     """A noisy value for each of ``answers`` queries; noise fits the query's sensitivity.
 
-    A query may ask a vector: up to ``dimensions`` trusted values, or the counts of a table's
+    A query may ask a vector: up to ``dimensions`` values in the query, or the counts of a table's
     groups.
     """
 

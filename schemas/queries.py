@@ -21,7 +21,7 @@ MAX_CANDIDATES = 256
 """Most candidates, cells or terms in one query, and most sums in one of a running count."""
 
 MAX_VALUES = 1664
-"""Most trusted values in one query: so many counts of a quantile's values fit an event."""
+"""Most values in one query: so many counts of a quantile's values fit an event."""
 
 MAX_VALUE_COUNT = 99_999_999
 """Largest count of a quantile's value in a window; a larger count is lowered to it."""

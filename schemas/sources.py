@@ -334,4 +334,4 @@ def registered_as(name: str) -> str:
 Source = Annotated[
     ValuesSource | RecordsSource | TableSource | EventsSource, Field(discriminator="kind"), ByKind()
 ]
-"""Data with a budget: trusted values, people's records, a table, or a live topic."""
+"""Data with a budget: values in queries, people's records, a table, or a live topic."""

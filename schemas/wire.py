@@ -154,7 +154,9 @@ class Codec(Generic[ModelType]):
         try:
             return self._adapter.validate_json(data)
         except ValidationError as error:
-            raise MalformedEventError(describe_at(error, FaultLocator(parse_or_none(data), public=True))) from None
+            raise MalformedEventError(
+                describe_faults(error, FaultLocator(parse_or_none(data), public=True))
+            ) from None
 
     def encode(self, event: ModelType) -> bytes:
         """Encode the event as compact JSON."""
@@ -174,7 +176,7 @@ def describe(error: ValidationError, name: Callable[[str], str] = str, given: An
         steps = written(detail) if written is not None else [str(step) for step in detail["loc"]]
         return [name(steps[0]), *steps[1:]] if steps and steps[0] else []
 
-    return describe_at(error, place_of, whole="")
+    return describe_faults(error, place_of, whole="")
 
 
 def read_json(text: str) -> Any:
@@ -194,7 +196,7 @@ def parse_or_none(document: bytes | str) -> Any:
         return None
 
 
-def describe_at(
+def describe_faults(
     error: ValidationError, place_of: Callable[[ErrorDetails], list[str]], *, whole: str = "event"
 ) -> str:
     """Describe faults by the fields that ``place_of`` names; ``whole`` names the whole event."""
@@ -248,8 +250,8 @@ def _explain_fault(detail: ErrorDetails) -> str:
 class FaultLocator:
     """Names a fault's position by the input's fields; ``public`` hides unknown names.
 
-    Pydantic inserts the kind of a union's member between fields: a step that is not a field of the
-    input is such a kind, unless it is the missing field.
+    Pydantic's location also has the kinds of union members. A step that the input does not have is such
+    a kind and is left out, except the last step of a missing field.
     """
 
     def __init__(self, given: Any, *, public: bool = False) -> None:

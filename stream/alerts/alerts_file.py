@@ -28,7 +28,7 @@ from pydantic_core import ErrorDetails
 from schemas.base import ByKind
 from schemas.json_limits import repeats_a_field
 from schemas.windows import Span, span_ms
-from schemas.wire import FaultLocator, describe_at, parse_or_none
+from schemas.wire import FaultLocator, describe_faults, parse_or_none
 from stream.questions.alert_states import matches_patterns
 from stream.secret_files import SecretFileError, read_secret
 
@@ -274,7 +274,7 @@ class AlertsFile(_StrictModel):
             found = cls.model_validate_json(text)
         except ValidationError as error:
             raise AlertsError(
-                f"{path}: {describe_at(error, partial(_fault_path, parse_or_none(text)), whole='')}"
+                f"{path}: {describe_faults(error, partial(_fault_path, parse_or_none(text)), whole='')}"
             ) from None
         if repeats_a_field(text.encode()):
             raise AlertsError(f"{path}: a field is given twice; give each field once")

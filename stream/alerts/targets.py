@@ -79,7 +79,7 @@ class Alertmanager:
     _sent: dict[AlertKey, _SendState] = field(default_factory=dict)
 
     def add_answer(self, answer: Answer, source: str, stamp: float, *, known: bool, counted: str = "") -> None:
-        """Add an answer. One that is ``known``, from before a restart, is no change to deliver."""
+        """Add an answer. If it is ``known`` from before a restart, it is not delivered."""
         alarm = self.firing.add_answer(answer, source, stamp)
         if alarm is None:
             return

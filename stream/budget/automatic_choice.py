@@ -57,7 +57,7 @@ def choose_mechanism(
     """Return the stream to open; ``auto`` is replaced by the best mechanism for its workload.
 
     Raises:
-        RefusedError: the source is no table, a field does not fit it, or no mechanism applies.
+        RefusedError: the source is not a table, a field does not fit it, or no mechanism applies.
         PlanError: no set of the workload can be counted.
     """
     auto = asked.mechanism

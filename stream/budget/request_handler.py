@@ -95,7 +95,7 @@ class RequestHandler:
         """Apply a request once; return receipt, ledger writes, and True unless it is a repeat.
 
         The writes are the receipt and, if there are too many, the deletion of the oldest one. A
-        request with the id but not the content of an earlier one is refused, and is no repeat.
+        request with the id of an earlier one and other content is refused.
         """
         digest = request_digest(request)
         if (handled := self.receipts.find_repeat(request, digest)) is not None:

@@ -157,7 +157,7 @@ def format_amount(value: Amount) -> str:
     """Format an amount as ε and δ; under zCDP as ρ, with the sum of the streams' ε if it is known."""
     shown = f"ε {value.epsilon:.6g}"
     if value.rho is not None:
-        # Earlier versions wrote the ε that ρ and δ imply. It is no sum, so it is not shown.
+        # Earlier versions wrote the ε that ρ and δ imply. It is not a sum, so it is not shown.
         return f"ρ {value.rho:.4g}" if value.delta else f"ρ {value.rho:.4g} ({shown} added up)"
     return f"{shown}, δ {value.delta:.2g}" if value.delta else shown
 

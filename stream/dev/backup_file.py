@@ -139,7 +139,9 @@ class BackupFile:
         try:
             topic, partition, key, value = _decode_record(line)
         except DECODE_ERRORS:
-            raise BackupError(f"{self.path} was changed: line {number} is no record; take another copy") from None
+            raise BackupError(
+                f"{self.path} was changed: line {number} is not a record; take another copy"
+            ) from None
         return BackupRecord(topic, partition, key.encode(), None if value is None else value.encode())
 
 
@@ -155,7 +157,7 @@ def _parse_heading(path: Path, line: bytes) -> Heading:
     except DECODE_ERRORS:
         plain = None
     if not isinstance(plain, dict) or plain.get("format") != FORMAT:
-        raise BackupError(f"{path} is no backup; give a file that 'sotto ledger export' wrote")
+        raise BackupError(f"{path} is not a backup; give a file that 'sotto ledger export' wrote")
     if plain.get("version") != VERSION:
         raise BackupError(f"{path} has the format of another version; use the version of Sotto that wrote it")
     try:
@@ -178,12 +180,12 @@ _ledger_codec: Codec[LedgerRecord] = Codec(LedgerRecord, limit=MAX_RECORD_BYTES)
 class CheckedBackup:
     """A verified backup.
 
-    ``accounts`` are the ledger's latest records, ``findings`` the errors found. ``missing`` has a
+    ``ledger_records`` are the ledger's latest records, ``findings`` the errors found. ``missing`` has a
     finding for each trail head that the caller noted and that the backup's trail does not reach.
     """
 
     ending: BackupEnd
-    accounts: list[LedgerRecord]
+    ledger_records: list[LedgerRecord]
     findings: list[str]
     missing: list[str]
 
@@ -203,6 +205,6 @@ def check_backup(backup: BackupFile, noted: Iterable[TrailHead] = ()) -> Checked
                 broken = error
     if backup.ending is None:
         raise BackupError(f"{backup.path} is cut off; take another copy")
-    accounts = [_ledger_codec.decode(value) for value in latest.values() if value is not None]
-    findings = [str(broken)] if broken is not None else [*check.findings(), *check.compare_ledger(accounts)]
-    return CheckedBackup(backup.ending, accounts, findings, check.missing_heads())
+    ledger_records = [_ledger_codec.decode(value) for value in latest.values() if value is not None]
+    findings = [str(broken)] if broken is not None else [*check.findings(), *check.compare_ledger(ledger_records)]
+    return CheckedBackup(backup.ending, ledger_records, findings, check.missing_heads())

@@ -173,7 +173,7 @@ async def restore_backup(
     topics = await require_topics(settings)
     _require_same_layout(backup, topics)
     await _require_empty(settings, topics)
-    restored = RestoredLedger(topics, checked.accounts)
+    restored = RestoredLedger(topics, checked.ledger_records)
     streams = {stream.encode() for _, stream in restored.streams()}
     lost = restored.count_lost_streams()
     patient_settings = settings.model_copy(update={"transaction_timeout_ms": TRANSACTION_TIMEOUT_MS})

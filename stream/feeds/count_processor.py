@@ -11,7 +11,7 @@ import msgspec
 from schemas import EventsSource, FeedProgress, FeedStream
 from schemas.wire import struct
 from stream.feeds.changelog_pieces import Changes, PiecesLog, piece_number
-from stream.feeds.counted_streams import Beginning, StandingStreams, Stream, begins_at
+from stream.feeds.counted_streams import Beginning, StandingStreams, StreamEpoch, begins_at
 from stream.feeds.event_clock import NOT_BEGUN, EventClock, PartitionCountChangedError, TopicRecreatedError
 from stream.feeds.feed_definitions import FeedDefinitions, StandingDefinition
 from stream.feeds.intake import Intake
@@ -161,7 +161,7 @@ class FeedProcessor:
 
     def prepare(self, records: Sequence[RecordLike]) -> Batch:
         """Return the events of one step; the more windows each event lies in, the fewer events."""
-        return Batch(records[: max(1, MAX_WORK_PER_STEP // max(1, self._streams.work))])
+        return Batch(records[: max(1, MAX_WORK_PER_STEP // max(1, self._streams.windows_per_event))])
 
     def process(self, batch: Batch) -> Outputs:
         """Count events in order, and publish the windows that close.
@@ -223,8 +223,8 @@ class FeedProcessor:
             return  # the next step deletes the record
         if record.state == "open":
             since = record.since if record.own is None else record.own_since
-            waits = epoch > 0 and since is not None and not self._clock.has_read(since)
-            self._streams.resume(known, record, epoch, waits=waits)
+            awaits_first = epoch > 0 and since is not None and not self._clock.has_read(since)
+            self._streams.resume(known, record, epoch, awaits_first=awaits_first)
 
     def _update_epochs(self, outputs: Outputs, offset: int) -> None:
         """Begin epochs that control has added since the last step, and drop those of closed and retired streams.
@@ -283,14 +283,14 @@ class FeedProcessor:
     def _update_epoch_bounds(self, outputs: Outputs) -> None:
         """Set the first and last window of each epoch whose beginning or end the clock has passed."""
         for stream in self._streams:
-            was = stream.next, stream.last, stream.waits
+            was = stream.next, stream.last, stream.awaits_first
             ends = stream.definition.epoch(stream.epoch).ends
             last = None if ends is None else self._clock.clock_at(self._clock.effective_timestamp(ends))
-            if stream.waits and (first := self._clock.first_window_after(stream.since)) is not None:
+            if stream.awaits_first and (first := self._clock.first_window_after(stream.since)) is not None:
                 stream.begin_at(first)
-            if last is not None and not stream.is_ending and not stream.waits:
+            if last is not None and not stream.is_ending and not stream.awaits_first:
                 stream.end_at(last)
-            if stream.is_over or was != (stream.next, stream.last, stream.waits):
+            if stream.is_over or was != (stream.next, stream.last, stream.awaits_first):
                 self._write_stream(outputs, stream)
         self._streams.drop_unused()
         self._clock.clock_before_mark.clear()
@@ -319,7 +319,7 @@ class FeedProcessor:
     def _write_changelog(self, outputs: Outputs, key: bytes, value: bytes | None) -> None:
         outputs.add(self.changelog, self._partition, (key, value, ()))
 
-    def _write_stream(self, outputs: Outputs, stream: Stream) -> None:
+    def _write_stream(self, outputs: Outputs, stream: StreamEpoch) -> None:
         """Write an epoch's progress; the record of an ended epoch remains until a later one begins."""
         name, epoch = stream.key
         kept = stream.changelog_record

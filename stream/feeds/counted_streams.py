@@ -29,11 +29,11 @@ EARLY_WINDOWS: Final = 10_000
 
 
 @dataclass(slots=True)
-class Stream:
+class StreamEpoch:
     """One epoch of a stream (its opening, or an extension): it publishes ``next`` to ``last``.
 
     The tally ``own_tally`` counts its windows up to ``until``, and the shared ``tally`` the later ones.
-    ``waits`` is true until the first window is known. ``is_ending`` is true once the epoch has
+    ``awaits_first`` is true until the first window is known. ``is_ending`` is true once the epoch has
     ended and ``last`` is known.
     """
 
@@ -46,7 +46,7 @@ class Stream:
     own_tally: Tally | None = None
     until: int = -1
     epoch: int = 0
-    waits: bool = False
+    awaits_first: bool = False
     is_ending: bool = False
 
     @property
@@ -61,7 +61,7 @@ class Stream:
 
     def begin_at(self, moment: int) -> None:
         """Begin with the first window at or after a moment."""
-        self.waits = False
+        self.awaits_first = False
         self.next = max(self.next, self.definition.standing.window.first_from(moment))
 
     def end_at(self, clock: int) -> None:
@@ -73,7 +73,7 @@ class Stream:
     @property
     def is_over(self) -> bool:
         """Whether it has ended and its last window is published."""
-        return self.is_ending and not self.waits and self.next > self.last
+        return self.is_ending and not self.awaits_first and self.next > self.last
 
     @property
     def close_ms(self) -> int:
@@ -87,7 +87,7 @@ class Stream:
     @property
     def is_open(self) -> bool:
         """Whether its next window is known and not beyond the last one."""
-        return not self.waits and self.next <= self.last
+        return not self.awaits_first and self.next <= self.last
 
     def tally_of(self, start: int) -> Tally:
         """Return the tally of a window."""
@@ -122,22 +122,22 @@ class Stream:
 class Beginning:
     """A new epoch: its windows start at or after ``least``, its events have timestamps ≥ ``since``.
 
-    If it ``waits``, its first window is not known yet, and may start later than ``least``.
+    If it ``awaits_first``, its first window is not known yet, and may start later than ``least``.
     """
 
     definition: StandingDefinition
     least: int
     since: int = NOT_BEGUN
     epoch: int = 0
-    waits: bool = False
+    awaits_first: bool = False
 
 
 class StandingStreams:
-    """The epochs of a source's streams in one partition that have windows to publish."""
+    """A source's streams in one partition: each epoch that still has windows to publish."""
 
     def __init__(self, source: EventsSource) -> None:
         self.next_tally = 0
-        self.streams: dict[Key, Stream] = {}
+        self.streams: dict[Key, StreamEpoch] = {}
         self.tallies: dict[int, Tally] = {}
         self.forms: list[Form] = []
         self.figures = EventFigures()
@@ -147,12 +147,12 @@ class StandingStreams:
         self._parser = PredicateParser(source.attributes)
         self._shared: dict[Any, Tally] = {}
 
-    def begin(self, beginnings: Iterable[Beginning], offset: int) -> list[Stream]:
+    def begin(self, beginnings: Iterable[Beginning], offset: int) -> list[StreamEpoch]:
         """Begin to count streams from an offset on.
 
-        Streams with equal keys of ``_counting_rule`` share a tally. If the shared tally has counts of
-        a new stream's first windows already, or counts them from another timestamp, the stream counts
-        these windows in its ``own`` tally.
+        Streams with equal keys of ``_counting_rule`` share a tally. A new stream counts its first
+        windows in a separate tally if the shared one has counted events of these windows already, or
+        counts from another timestamp.
         """
         begun = []
         news: dict[tuple[int, int], Tally] = {}
@@ -177,7 +177,7 @@ class StandingStreams:
                     )
                 until = own.last
             last = self._last_window(definition, window.first_from(begins_at(definition, first)))
-            stream = Stream(
+            stream = StreamEpoch(
                 definition,
                 offset,
                 first,
@@ -187,13 +187,15 @@ class StandingStreams:
                 own,
                 until,
                 one.epoch,
-                one.waits,
+                one.awaits_first,
             )
             begun.append(self._add_stream(stream))
         self.drop_unused()
         return begun
 
-    def resume(self, definition: StandingDefinition, record: FeedStream, epoch: int, *, waits: bool) -> None:
+    def resume(
+        self, definition: StandingDefinition, record: FeedStream, epoch: int, *, awaits_first: bool
+    ) -> None:
         """Resume an epoch of a stream from the changelog."""
         since = _since(record.since)
         rule, key = self._counting_rule(definition, since)
@@ -215,8 +217,18 @@ class StandingStreams:
         is_ending = record.last is not None
         quantity = _counted_quantity(definition)
         self._add_stream(
-            Stream(
-                definition, record.offset, record.next, last, quantity, tally, own, until, epoch, waits, is_ending
+            StreamEpoch(
+                definition,
+                record.offset,
+                record.next,
+                last,
+                quantity,
+                tally,
+                own,
+                until,
+                epoch,
+                awaits_first,
+                is_ending,
             )
         )
 
@@ -258,21 +270,21 @@ class StandingStreams:
 
     @property
     def latest_time_before_marks(self) -> int:
-        """Latest time of an event before the first mark, which bounds the open windows."""
+        """Latest permitted time of events before the first mark, so that few windows are open."""
         ends = (
             one.next + EARLY_WINDOWS * one.definition.standing.window.every_ms for one in self.streams.values()
         )
         return min(ends, default=END_MS)
 
     @property
-    def work(self) -> int:
+    def windows_per_event(self) -> int:
         """Number of windows in which one event may lie, summed over all tallies."""
         return sum(tally.rule.size // tally.rule.interval_ms for tally in self.tallies.values())
 
-    def __iter__(self) -> Iterator[Stream]:
+    def __iter__(self) -> Iterator[StreamEpoch]:
         return iter(list(self.streams.values()))
 
-    def _add_stream(self, stream: Stream) -> Stream:
+    def _add_stream(self, stream: StreamEpoch) -> StreamEpoch:
         for tally in (stream.tally, stream.own_tally):
             if tally is not None:
                 tally.ensure_cells(stream.quantity)
@@ -319,7 +331,7 @@ class StandingStreams:
             reach,
         )
         alone = (definition.spec.stream, definition.incarnation) if total is not None else None
-        # With marks, the clock at ``since`` is unknown at first, so only equal ones share a tally.
+        # With marks, the clock at ``since`` is unknown at first, so ``since`` must be equal to share a tally.
         begins = since if self._source.clock == "marks" else None
         return rule, (predicate, rule.size, rule.interval_ms, rule.lateness, alone, begins)
 

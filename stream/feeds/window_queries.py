@@ -16,7 +16,7 @@ from schemas.domains import Domain
 from schemas.queries import MAX_VALUE_COUNT
 from schemas.windows import format_moment
 from schemas.wire import DECODE_ERRORS, encode, struct
-from stream.feeds.counted_streams import Key, StandingStreams, Stream
+from stream.feeds.counted_streams import Key, StandingStreams, StreamEpoch
 from stream.feeds.feed_definitions import StandingDefinition
 from stream.formatting import cells_of
 from stream.processing.dead_letters import UnreadableValue
@@ -217,7 +217,7 @@ class PartialWriter:
         self._partition = partition
         self._partitions = partitions
 
-    def publish_due_windows(self, streams: StandingStreams, clock: int, outputs: Outputs) -> list[Stream]:
+    def publish_due_windows(self, streams: StandingStreams, clock: int, outputs: Outputs) -> list[StreamEpoch]:
         """Publish due windows up to the limits of a step, and return their streams.
 
         Windows of all streams are in the order of their closing times, then of their names. Where
@@ -226,7 +226,7 @@ class PartialWriter:
         waiting = [(one.close_ms, *one.key, one) for one in streams if one.is_due(clock)]
         heapify(waiting)
         facts: dict[Key, tuple[int, int, int]] = {}
-        published: list[Stream] = []
+        published: list[StreamEpoch] = []
         partials = cells = 0
         while waiting and partials < MAX_PARTIALS_PER_STEP and cells < MAX_CELLS_PER_STEP:
             closes, name, epoch, stream = waiting[0]
@@ -249,7 +249,7 @@ class PartialWriter:
                 heappop(waiting)
         return published
 
-    def _partial(self, stream: Stream) -> bytes:
+    def _partial(self, stream: StreamEpoch) -> bytes:
         cells: Sequence[int] = ()
         counts: Sequence[int] = ()
         texts: str | None = None

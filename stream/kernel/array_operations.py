@@ -165,15 +165,15 @@ def crc32c(data: memoryview) -> int | None:
 class RecordReader:
     """Reads Kafka records in one buffer as columns; ``rows`` is the number of records read."""
 
-    def __init__(self, data: memoryview, room: int) -> None:
+    def __init__(self, data: memoryview, max_records: int) -> None:
         self.rows = 0
         self._data: Buffer = np.frombuffer(data, dtype=np.uint8)
-        self._offset: Column = np.empty(room, dtype=np.int64)
-        self._time: Column = np.empty(room, dtype=np.int64)
-        self._key_at: Column = np.empty(room, dtype=np.int64)
-        self._key_size: Sizes = np.empty(room, dtype=np.int32)
-        self._at: Column = np.empty(room, dtype=np.int64)
-        self._size: Sizes = np.empty(room, dtype=np.int32)
+        self._offset: Column = np.empty(max_records, dtype=np.int64)
+        self._time: Column = np.empty(max_records, dtype=np.int64)
+        self._key_at: Column = np.empty(max_records, dtype=np.int64)
+        self._key_size: Sizes = np.empty(max_records, dtype=np.int32)
+        self._at: Column = np.empty(max_records, dtype=np.int64)
+        self._size: Sizes = np.empty(max_records, dtype=np.int32)
         columns = (self._offset, self._time, self._key_at, self._key_size, self._at, self._size)
         self._pointers = (address(self._data), *(address(column) for column in columns))
 

@@ -28,7 +28,7 @@ PRICE = "price"
 """Code for a valid question whose price exceeds the rest of its grant or its ``max_price``."""
 
 
-class Rejection(Exception):  # noqa: N818  (a refused event is no error of the program)
+class Rejection(Exception):  # noqa: N818  (a refused event is not a program error)
     """The refusal of an event: a code from a fixed list, and a message with the remedy.
 
     Code and message are published. They quote nothing of the event, except field names of the

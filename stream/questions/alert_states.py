@@ -202,7 +202,7 @@ class AlertRuns:
         return True
 
     def run_of(self, key: AlertKey) -> AlertRun | None:
-        """Return the current run of a key; None if its latest answer is no alert."""
+        """Return the current run of a key; None if its latest answer is not an alert."""
         periods = self._states[key].periods if key in self._states else []
         runs = [period.run for period in periods if period.run is not None]
         if not runs:

@@ -32,7 +32,7 @@ Validated = TypeVar("Validated")
 
 
 def as_query(question: Question, fields: Mapping[str, Any], new_id: Callable[[], str]) -> Query:
-    """Convert a question to a query, with a new ``id`` if it has none; ``Invalid`` if it is no query."""
+    """Convert a question to a query, with a new ``id`` if it has none; ``Invalid`` if it is not a query."""
     if not isinstance(question, Query | Mapping | str):
         raise Invalid(
             f"question: is of type {type(question).__name__}; give a Query, a mapping of its fields, or a stream's name; give several questions to ask_many"
@@ -167,6 +167,6 @@ def as_requests(requests: Iterable[Request]) -> list[Request]:
     other = next((one for one in found if not isinstance(one, Event) or not hasattr(one, "request")), None)
     if other is not None or not isinstance(requests, Iterable):
         raise Invalid(
-            f"requests: an item is of type {type(other).__name__}, which is no request; give objects such as schemas.OpenStream"
+            f"requests: an item is of type {type(other).__name__}, not a request; give objects such as schemas.OpenStream"
         )
     return found

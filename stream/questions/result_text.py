@@ -22,10 +22,10 @@ from stream.privacy.composition.costs import (
 from stream.tables.table_errors import quote_name
 
 ERROR_SUFFIX = " ±"
-"""Suffix of a column's name for the column with its error bounds."""
+"""The column ``count ±`` has the error bounds of the column ``count``."""
 
 LOW_SUFFIX, HIGH_SUFFIX = " 95% low", " 95% high"
-"""Suffixes of a column's name for the columns with the ends of its confidence intervals."""
+"""The columns ``count 95% low`` and ``count 95% high`` have the ends of its confidence intervals."""
 
 MAX_LISTED_RESULTS = 10
 """Most results listed in a terminal."""
@@ -166,7 +166,7 @@ def _cell(row: Mapping[str, Any], name: str) -> str:
 
 
 def _number_column(name: str) -> str:
-    """Return the number's column for a column of interval ends; for others the name itself."""
+    """Return the column of the number that a column of interval ends belongs to; else ``name`` itself."""
     if name in {"interval_low", "interval_high"}:
         return "estimate"
     return name.removesuffix(LOW_SUFFIX).removesuffix(HIGH_SUFFIX)

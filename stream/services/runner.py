@@ -59,9 +59,9 @@ async def guard_topics(settings: Settings, role: AclRole) -> None:
     """
     async with asyncio.timeout(CHECK_SECONDS):
         found = await inspect_topics(settings, attempts=20, role=role)
-    if found.deleting_differences:
+    if found.retention_differences:
         raise TopicsError(
-            f"Kafka deletes records that must be kept: {format_differences(found.deleting_differences)}; run 'sotto ledger verify' before this {role} is started again "
+            f"Kafka deletes records that must be kept: {format_differences(found.retention_differences)}; run 'sotto ledger verify' before this {role} is started again "
             "(docs/operations.md, 'Topics that differ')"
         )
     if found.hidden:

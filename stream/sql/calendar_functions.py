@@ -82,7 +82,7 @@ def calendar_attribute(name: str, source: TableSource, find_attribute: Callable[
     declared = find_attribute(base)
     domain, column = source.attributes[declared], source.column_of(declared)
     if not isinstance(domain, Dates):
-        raise StatementError(f"{word}: {quote_name(declared)} is no attribute of dates; name one")
+        raise StatementError(f"{word}: {quote_name(declared)} is not an attribute of dates; name one")
     for attribute, other in source.attributes.items():
         if (
             isinstance(other, Dates)

@@ -30,7 +30,7 @@ def bind_parameters(statement: str, parameters: Parameters) -> str:
     becomes exactly one literal, whatever its characters are.
 
     Raises:
-        StatementError: a placeholder has no value, a value has no ``?``, or no literal has its type.
+        StatementError: a placeholder has no value, a value has no placeholder, or its type has no literal.
     """
     try:
         tokens = tokenize(statement)
@@ -62,7 +62,7 @@ def _placeholders(tokens: Sequence[Token], parameters: Parameters) -> Iterator[t
     places = [token for token in tokens if token.token_type is TokenType.PLACEHOLDER]
     if len(places) != len(parameters):
         raise StatementError(
-            f"parameters: '?' is {len(places)} times in the statement, and there are {len(parameters)} values; give one for each"
+            f"parameters: the statement has {len(places)} '?', and {len(parameters)} values are given; give one for each"
         )
     for number, (token, value) in enumerate(zip(places, parameters, strict=True), 1):
         yield token.start, token.end + 1, _literal(f"value {number}", value)

@@ -337,7 +337,7 @@ def _require_numbers(statement: SelectStatement, columns: Sequence[Column], sour
             values = ordered_values(source.attributes[column.attribute or ""])
             if values is not None and values.text is not None:
                 raise StatementError(
-                    f"HAVING: '{to_one_line(column.name)}' is no number; compare a number of the result"
+                    f"HAVING: '{to_one_line(column.name)}' is not a number; compare a number of the result"
                 )
 
 

@@ -254,7 +254,7 @@ class PrivateTable:
 
         A group is a text or, with ``declared`` attributes, a text and a cell of these attributes. A row is
         in at most one group.
-        DataError if ``attribute`` is no text, and as in ``group_counts``.
+        DataError if ``attribute`` is not a text, and as in ``group_counts``.
         """
         shape = self.group_shape(declared, max_cells) if declared else ()
         return count_groups(self, attribute, declared, shape, predicate, people=people)

@@ -374,7 +374,7 @@ def _full_range(attribute: Attribute) -> _Range:
 def _narrow(
     attribute: Attribute, known: _Range, operator: str | None, constant: str | None, place: int
 ) -> _Range | None:
-    """Narrow a range by a comparison (without an operator: BETWEEN); None if the result is no range."""
+    """Narrow a range by a comparison (without an operator: BETWEEN); None if the result is not a range."""
     name, size, low, high, lows, highs = known
     domain = attribute.domain
     if constant is not None:

@@ -60,7 +60,7 @@ def count_groups(
     """Count the matching rows, or their people, of each group of a text and declared attributes.
 
     Without declared attributes all texts of the column are listed. A row without a text is in no
-    group. DataError if the attribute is no text; other errors as in ``PrivateTable.count``.
+    group. DataError if the attribute is not a text; other errors as in ``PrivateTable.count``.
     """
     column = table.private_texts.get(attribute)
     if column is None:

@@ -52,7 +52,7 @@ def _make_form(kind: Any) -> QueryForm:
 _PLAIN_FIELDS = frozenset({"id", "stream", "value", "threshold"})
 _FULL_FORM: Final = _make_form(struct(Query))
 PLAIN_FORM: Final = _make_form(struct(Query, only=_PLAIN_FIELDS))
-"""The form of a query with a trusted value and no other fields."""
+"""The form of a query with a value and no other fields."""
 _WINDOW_FORM: Final = _make_form(struct(Query, only=_PLAIN_FIELDS | {"window", "group"}))
 QUERY_FORMS: Final = (_FULL_FORM, PLAIN_FORM, _FULL_FORM, _WINDOW_FORM)
 """Query forms by a stream's sort, a combination of ``PLAIN_SORT`` and ``STANDING_SORT``."""

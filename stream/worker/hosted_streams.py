@@ -125,7 +125,7 @@ class HostedStreams:
 
     - ``names`` and ``texts``: the stream's name by slot, as text and as bytes.
     - ``kinds``: the name of the stream's family.
-    - ``sorts``: ``PLAIN_SORT`` (a sparse vector over trusted values), ``STANDING_SORT``, both, or 0.
+    - ``sorts``: ``PLAIN_SORT`` (a sparse vector over values in queries), ``STANDING_SORT``, both, or 0.
     - ``extensions``: the extensions of each extended stream.
     - ``unreadable_streams``: names of streams without a slot, whose control events cannot be read.
     - ``retired``: the retired streams, which have no slot.
@@ -158,7 +158,7 @@ class HostedStreams:
 
     @property
     def all_are_plain(self) -> bool:
-        """Whether every stream is a sparse vector over trusted values; cached between openings."""
+        """Whether every stream is a sparse vector over values in queries; cached between openings."""
         if self._all_are_plain[0] != self._start_count:
             self._all_are_plain = self._start_count, bool(self.columns.is_plain[: len(self)].all())
         return self._all_are_plain[1]

@@ -95,7 +95,7 @@ class StreamColumns(FigureArrays):
     - ``cutoff``: number of ordinary charged answers that the grant pays for.
     - ``tops``: number of charged answers so far; ``surplus``: their cost beyond one ordinary charge
       each, in parts of a charge (0 for sparse vectors).
-    - ``threshold``: of a sparse vector; ``is_plain``: a sparse vector over trusted values.
+    - ``threshold``: of a sparse vector; ``is_plain``: a sparse vector over values in queries.
     - ``start_number``: changes whenever the stream starts from new terms; 0 for a released slot.
     - ``name_at``, ``name_size``: position of the name among all names.
     """

@@ -166,7 +166,7 @@ class StreamTerms:
 
     @property
     def is_plain(self) -> bool:
-        """Whether the stream is a sparse vector over trusted values, answered without a table."""
+        """Whether the stream is a sparse vector over values in queries, answered without a table."""
         return self.is_sparse_vector and self.trusts_values
 
     @property

@@ -71,7 +71,7 @@ class QueryProcessor:
 
     @property
     def runs_in_thread(self) -> bool:
-        """Whether questions may take long: true if any stream is no sparse vector over sent values."""
+        """Whether questions may take long: true unless all streams are sparse vectors over values that queries contain."""
         return self._control.runs_in_thread
 
     @property
@@ -217,7 +217,7 @@ class QueryProcessor:
         self, rows: QuestionRows, streams: QuestionStreams, questions: Sequence[AdmittedQuestion]
     ) -> npt.NDArray[np.intp]:
         """Halt streams with a query at an offset that they have answered: the topic was recreated."""
-        replayed = rows.slots[rows.offsets <= streams.figures.last_offset[streams.stream_of]]
+        replayed = rows.slots[rows.offsets <= streams.columns.last_offset[streams.stream_of]]
         if questions:
             last_offset = self.streams.columns.last_offset
             again = [one.slot for one in questions if one.offset <= last_offset[one.slot]]

@@ -343,7 +343,7 @@ async def test_a_service_that_may_not_read_how_its_topics_are_set_begins_uncheck
     """Roles of an earlier version lack the right; an analyst has all of an alerts service's topics, and lacks it too."""
     analyst = matrix.role(AclRole.ANALYST, MATRIX)
     found = await inspect_topics(analyst, role=AclRole.ALERTS)
-    assert (found.differences, found.deleting_differences) == ([], [])
+    assert (found.differences, found.retention_differences) == ([], [])
     assert found.hidden == [f"{MATRIX}.answers", f"{MATRIX}.ledger"]
     await guard_topics(analyst, AclRole.ALERTS)
 

@@ -181,7 +181,7 @@ async def test_create_refuses_names_of_another_installation(made: dict[str, Any]
     outer = settings_of(made)
     beside = outer.model_copy(update={"prefix": f"{outer.prefix}.feed"})
     with pytest.raises(
-        TopicsError, match=rf"SOTTO_PREFIX: '{beside.prefix}' may share .* '{outer.prefix}', which is there too"
+        TopicsError, match=rf"SOTTO_PREFIX: '{beside.prefix}' may share .* installation '{outer.prefix}'"
     ):
         await create_topics(beside)
     alone = outer.model_copy(update={"prefix": f"alone-{outer.prefix}.feed.west"})

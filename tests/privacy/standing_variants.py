@@ -10,7 +10,7 @@ import numpy as np
 
 from schemas.windows import moment_of
 from stream.feeds.count_processor import FeedProcessor
-from stream.feeds.counted_streams import Stream
+from stream.feeds.counted_streams import StreamEpoch
 from stream.feeds.event_clock import NOT_BEGUN, ClockValues, EventClock
 from stream.feeds.feed_definitions import StandingDefinition
 from stream.feeds.window_forms import Form
@@ -62,13 +62,13 @@ def empty_windows_left_out(surgery: Surgery) -> None:
 
 def groups_only_when_seen(surgery: Surgery) -> None:
     """A window has the groups that are in it, in their order, and no others."""
-    values = Stream.values
+    values = StreamEpoch.values
 
-    def seen(stream: Stream, start: int) -> Any:
+    def seen(stream: StreamEpoch, start: int) -> Any:
         cells, numbers = values(stream, start)
         return list(range(len(cells))), numbers
 
-    surgery.patch.setattr(Stream, "values", seen)
+    surgery.patch.setattr(StreamEpoch, "values", seen)
 
 
 def watermark_of_event_times(surgery: Surgery) -> None:

@@ -23,9 +23,9 @@ from stream.privacy.mechanisms import workload_selection
 from stream.privacy.mechanisms.measurements import Axes, MeasuredMarginal, Measurements
 from stream.privacy.mechanisms.selection import noisy_max
 from stream.privacy.mechanisms.tensor_sums import TensorCells
-from stream.privacy.mechanisms.workload_selection import add_workload
+from stream.privacy.mechanisms.workload_selection import measure_workload
 from stream.privacy.noise import Geometric, Sampler, Symmetric, sampler
-from stream.privacy.planning.workload_plans import choice_law, chosen_law, count_rounds
+from stream.privacy.planning.workload_plans import chosen_set_law, count_rounds, set_choice_law
 from tests.privacy.pmw_transcripts import FLOATS, STEPS, Integers, NoMemory, count_cells, two_sided
 
 pytestmark = pytest.mark.usefixtures("fitted_once")
@@ -169,7 +169,7 @@ def log_likelihood(
     measured = Measurements(SIZES, plan, partial(true_cells, rows), forced, NoMemory())
     left = list(WORKLOAD)
     forced.chosen += [left.pop(place) for place in transcript.places]
-    add_workload(measured, WORKLOAD, transcript.rows)
+    measure_workload(measured, WORKLOAD, transcript.rows)
     assert [one.axes for one in measured.listed[len(SIZES) :]] == forced.chosen
     for index, one in enumerate(measured.listed):
         noise = measured.noisy_counts(index) - counted(rows, one.axes)
@@ -227,7 +227,7 @@ def test_scores_move_by_one_row_for_each_row_that_moves(replace: bool) -> None:
         for table in (rows, *neighbours(rows, replace=replace)):
             forced = Forced(table, Transcript(30, singles, (), ()))
             measured = Measurements(SIZES, made, partial(true_cells, table), forced, NoMemory())
-            law = chosen_law(made, 2)
+            law = chosen_set_law(made, 2)
             found.append([workload_selection._score(measured, axes, 30, law, {}) for axes in WORKLOAD])
         moves = np.abs(np.array(found[1:]) - found[0])
         assert moves.max() <= STEPS * made.marginal_sensitivity
@@ -236,14 +236,14 @@ def test_scores_move_by_one_row_for_each_row_that_moves(replace: bool) -> None:
 def test_rounds_divide_the_parts_of_the_opening() -> None:
     made = plan(replace=True)
     for rounds in (1, 2, 3):
-        assert float(choice_law(made, rounds).rate) * rounds * 2 * 2 * STEPS == pytest.approx(6.0)
-        assert float(chosen_law(made, rounds).rate) * rounds * 2 == pytest.approx(2.0)  # type: ignore[union-attr]
+        assert float(set_choice_law(made, rounds).rate) * rounds * 2 * 2 * STEPS == pytest.approx(6.0)
+        assert float(chosen_set_law(made, rounds).rate) * rounds * 2 == pytest.approx(2.0)  # type: ignore[union-attr]
     assert count_rounds(made, 10**9, 3) == 2
 
 
 def test_choice_is_the_noisy_maximum() -> None:
     assert noisy_max(np.array([3, 5, 5]), np.array([4, 1, 2])) == 0
-    assert isinstance(sampler("one_sided", choice_law(plan(), 1).rate), Geometric)
+    assert isinstance(sampler("one_sided", set_choice_law(plan(), 1).rate), Geometric)
 
 
 @pytest.mark.parametrize("rounds", [2, 3])
@@ -257,10 +257,10 @@ def test_only_sets_that_were_not_selected_are_moved_to_the_product(rounds: int) 
     forced = Forced(rows, Transcript(400, singles, (), cells), chosen=list(WORKLOAD[:rounds]))
     measured = Measurements(SIZES, made, partial(true_cells, rows), forced, NoMemory())
     if rounds == 3:
-        add_workload(measured, WORKLOAD, 400)
+        measure_workload(measured, WORKLOAD, 400)
     else:
         for axes in WORKLOAD[:2]:
-            measured.append(MeasuredMarginal(axes, chosen_law(made, rounds), None))
+            measured.append(MeasuredMarginal(axes, chosen_set_law(made, rounds), None))
     assert [one.unselected for one in measured.listed[len(SIZES) :]] == [rounds == 3] * rounds
     pair = measured.noisy_marginals(WORKLOAD[0])[-1].counts
     assert np.abs(pair - 100).max() == pytest.approx(0.0 if rounds == 3 else 1.0)

@@ -15,7 +15,7 @@ from stream.engine.partition_task import PartitionTask
 from stream.engine.session import SessionOpener
 from stream.engine.writer import Writer
 from stream.feeds.count_processor import FeedProcessor
-from stream.feeds.counted_streams import StandingStreams, Stream
+from stream.feeds.counted_streams import StandingStreams, StreamEpoch
 from stream.feeds.event_clock import EventClock
 from stream.feeds.feed_definitions import Epoch, FeedDefinitions, StandingDefinition
 from stream.feeds.merge_processor import MergeProcessor
@@ -132,7 +132,7 @@ def windows_stream_by_stream() -> Iterator[None]:
     """A step tells of all closed windows of one stream, and then of the next one's."""
     due = PartialWriter.publish_due_windows
 
-    def by_stream(self: PartialWriter, streams: StandingStreams, clock: int, outputs: Outputs) -> list[Stream]:
+    def by_stream(self: PartialWriter, streams: StandingStreams, clock: int, outputs: Outputs) -> list[StreamEpoch]:
         return [stream for one in streams for stream in due(self, cast("Any", (one,)), clock, outputs)]
 
     with patch.object(PartialWriter, "publish_due_windows", by_stream):

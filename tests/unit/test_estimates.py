@@ -57,7 +57,7 @@ def test_a_smaller_beta_widens_the_intervals() -> None:
     grant, answers = collected()
     usual, sure = (estimate_stream_shares(grant, answers, beta).shares[0] for beta in (None, 1e-9))
     assert sure.low < usual.low < usual.high < sure.high
-    with pytest.raises(ShareEstimateError, match="beta: 2 is no probability"):
+    with pytest.raises(ShareEstimateError, match="beta: 2 is not a probability"):
         estimate_stream_shares(grant, answers, 2.0)
 
 
@@ -127,7 +127,7 @@ def test_the_command_says_in_one_line_what_is_wrong_with_its_files(tmp_path: Pat
     for arguments, words in [
         (("people", "other", *files), "grant: belongs to stream 'survey'"),
         (("people", "survey", *files[:3], str(tmp_path / "none")), "cannot read"),
-        (("people", "survey", *files, "--beta", "7"), "beta: 7 is no probability"),
+        (("people", "survey", *files, "--beta", "7"), "beta: 7 is not a probability"),
     ]:
         status, _, err = command(*arguments)
         assert status == 1

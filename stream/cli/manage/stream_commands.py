@@ -79,9 +79,9 @@ def list_streams(
     after: Annotated[str | None, typer.Option(help="Begin the page behind this stream.")] = None,
     as_json: AsJson = False,
 ) -> None:
-    """List all streams, or a source's streams, by the ledger; with periods, the latest period's figures.
+    """List the ledger's streams; of a source with periods, the latest period's stream.
 
-    'sotto stream show' and 'sotto source show' also have what the worker says.
+    Answers since the last charge record are only in 'sotto stream show' and 'sotto source show'.
     """
     grants = call_client(lambda client: client.list_streams(source, limit=limit, after=after, periods=True))
     if limit is None:
@@ -118,11 +118,15 @@ def extend(
     names: Names,
     epsilon: Annotated[
         float,
-        typer.Option(help="ε to add; only the whole charged answers that it pays for are granted and charged."),
+        typer.Option(
+            help="ε to add. It buys whole charged answers; a rest that pays for no further answer is not spent."
+        ),
     ],
     delta: Annotated[
         float,
-        typer.Option(help="δ to add, for streams with independent charges: a large ε then pays for more answers."),
+        typer.Option(
+            help="δ to add. With δ, a large ε pays for more answers on streams whose charges are independent."
+        ),
     ] = 0.0,
     analyst: Analyst = None,
     as_json: AsJson = False,

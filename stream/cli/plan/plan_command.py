@@ -39,7 +39,7 @@ from stream.privacy.planning.release_plans import theorem_projections
 from stream.privacy.planning.workload_choices import StreamFigures
 
 FINE_GRID = 1 / 1024
-"""Default grid of trusted values: so fine that rounding does not visibly change α."""
+"""Default grid of values in queries: so fine that rounding does not visibly change α."""
 
 _mechanisms: TypeAdapter[Mechanism] = TypeAdapter(Mechanism)
 
@@ -110,7 +110,7 @@ def plan(
     delta: Annotated[float, typer.Option(help="Privacy parameter δ.", min=0.0)] = 0.0,
     monotone: Annotated[bool, typer.Option(help="All queries move in the same direction.")] = False,
     sensitivity: Annotated[float, typer.Option(help="Most by which one person changes a number.")] = 1.0,
-    grid: Annotated[float, typer.Option(help="Step to which trusted values are rounded.")] = FINE_GRID,
+    grid: Annotated[float, typer.Option(help="Step to which values in queries are rounded.")] = FINE_GRID,
     neighbors: Annotated[
         Literal["add-remove", "replace"], typer.Option(help="The neighboring relation of data sets.")
     ] = "add-remove",

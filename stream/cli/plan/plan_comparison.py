@@ -319,7 +319,7 @@ def _plan_command(best: Choice, goal: PlanGoal, sensitivity: float) -> str:
 
 
 def _cell_options(facts: SourceFacts) -> dict[str, object]:
-    """Return the option for a table's cells; none for trusted values."""
+    """Return the option for a table's cells; none for values in queries."""
     if facts.sizes:
         return {"--sizes": ",".join(map(str, facts.sizes))}
     if facts.universe or facts.disjoint:

@@ -30,7 +30,7 @@ _PROBE_SECONDS = 2.0
 def public_data(
     source: Source, registered: RegisteredSources, table: Path | None, rows: int | None, seed: int
 ) -> tuple[pl.DataFrame | None, str]:
-    """Return the table to simulate on (None for trusted values) and its description."""
+    """Return the table to simulate on (None for values in queries) and its description."""
     if not isinstance(source, TableSource):
         # ``simulate_stream`` refuses streams on a live topic later.
         if not isinstance(source, EventsSource) and (table is not None or rows is not None):

@@ -245,7 +245,10 @@ def _sparse_vector_stops(people: AdultColumns) -> list[TourStop]:
 
     def judge_tops(answers: Sequence[Answer], _: GrantRecord) -> tuple[str, bool]:
         outcomes = [answer.outcome for answer in answers]
-        return f"{old} and {young} against {base['threshold']:g}: {outcomes}", outcomes == ["below", "above"]
+        return f"counts {old} and {young}, threshold {base['threshold']:g}: {outcomes}", outcomes == [
+            "below",
+            "above",
+        ]
 
     def judge_numbers(answers: Sequence[Answer], grant: GrantRecord) -> tuple[str, bool]:
         seen, held = judge_tops(answers, grant)

@@ -120,7 +120,7 @@ def measure(
 
 
 def _measure_statistic(truths: Truths, query: Query, answer: Answer, line: int) -> ErrorMeasurement | None:
-    """Measure a quantile in rank, and a range, variance or deviation in value; None for other forms."""
+    """Measure a quantile's error in ranks, a spread's error in values; None for other forms of questions."""
     form = next((name for name in STATISTICS if getattr(query, name) is not None), None)
     if form is None or not isinstance(truths, TableTruths):
         return None
@@ -142,7 +142,8 @@ def _measure_texts(
 ) -> list[ErrorMeasurement] | None:
     """Measure the counts of released groups of a text; None for groups of declared values.
 
-    Without counts, measure the number of people of the largest group left out; the promise is less than α.
+    If the stream publishes no counts, measure the size of the largest group that was not released; it
+    should be less than α.
     """
     exact = truths.text_groups(query, people=query.people or answer.estimates is None)
     if exact is None:
@@ -304,7 +305,7 @@ def simulate(
     """
     if spec.source != source.source:
         raise SimulationError(
-            f"SPEC source: names '{spec.source}', and the source is '{source.source}'; give the source that it names"
+            f"SPEC source: is '{spec.source}', but the given source is '{source.source}'; give a source and a stream on it"
         )
     if spec.standing is not None or isinstance(source, EventsSource):
         raise SimulationError(

@@ -25,7 +25,7 @@ Result = TypeVar("Result")
 log = get_logger("start")
 
 
-class Stopped(Exception):  # noqa: N818  (a stop is no error)
+class Stopped(Exception):  # noqa: N818  (a stop is not an error)
     """A stop signal interrupted an attempt; the next process completes the work."""
 
 

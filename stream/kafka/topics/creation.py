@@ -26,12 +26,12 @@ from stream.kafka.topics.layouts import (
     TopicsError,
     configuration_differences,
     configurations,
-    deleting_differences,
     format_differences,
     installation_exists,
     layout,
     partition_differences,
     require_readable,
+    retention_differences,
     usual_partition_count,
 )
 from stream.processing.topic_names import Topics, conflicting_prefixes
@@ -101,8 +101,8 @@ def _require_no_name_conflict(prefix: str, listed: Collection[str]) -> None:
     for other in conflicting_prefixes(prefix):
         if installation_exists(other, listed):
             raise TopicsError(
-                f"{variable_of('prefix')}: '{prefix}' may share names of topics or groups with the installation '{other}', which is there "
-                "too; end one of them: 'sotto ledger export' takes its backup, then delete its topics"
+                f"{variable_of('prefix')}: '{prefix}' may share names of topics or groups with the existing installation '{other}'; "
+                "end one of them: 'sotto ledger export' takes its backup, then delete its topics"
             )
 
 
@@ -219,7 +219,7 @@ async def read_topics(settings: Settings, *, attempts: int = 1, role: AclRole | 
         raise TopicsError(f"topics are missing: {', '.join(missing)}; run 'sotto topics create'")
     if role is not None and (hidden := sorted(role_topics - found.keys())):
         raise TopicsError(
-            f"Kafka hides from this principal: {', '.join(hidden)}; give it its role, see 'sotto topics acl --role {role}'"
+            f"Kafka hides from this principal: {', '.join(hidden)}; grant it the access of 'sotto topics acl --role {role}'"
         )
     counts = {name: len(replicas) for name, replicas in found.items() if replicas}
     shared = usual_partition_count(settings.prefix, counts)
@@ -247,7 +247,7 @@ class Inspection:
     """The result of a comparison of topics with their layout."""
 
     differences: list[Difference]
-    deleting_differences: list[Difference]
+    retention_differences: list[Difference]
     """The differences that let Kafka delete records that must be kept."""
     hidden: list[str]
     """Topics whose configuration this principal may not read."""
@@ -274,7 +274,7 @@ async def inspect_topics(settings: Settings, *, attempts: int = 1, role: AclRole
             for different in configuration_differences(one, found.replicas[one.name], actual[one.name])
         ),
     ]
-    deleting = [lost for one in read for lost in deleting_differences(one, actual[one.name])]
+    deleting = [lost for one in read for lost in retention_differences(one, actual[one.name])]
     return Inspection(differences, deleting, [one.name for one in wanted if one not in read])
 
 
@@ -304,7 +304,7 @@ async def delete_topics(settings: Settings) -> None:
         deadline = monotonic() + DELETION_SECONDS
         while left := names.intersection(await ask_any_broker(admin.list_topics)):
             if monotonic() > deadline:
-                raise TopicsError(f"topics were deleted and are still there: {', '.join(sorted(left))}")
+                raise TopicsError(f"Kafka still lists deleted topics: {', '.join(sorted(left))}")
             await asyncio.sleep(0.1)
 
 

@@ -182,7 +182,7 @@ def configuration_differences(
     wanted: TopicLayout, replicas: Sequence[int], actual: Mapping[str, str]
 ) -> list[Difference]:
     """Returns the differences between a topic's configuration and its layout."""
-    deleting = {different.setting for different in deleting_differences(wanted, actual)}
+    deleting = {different.setting for different in retention_differences(wanted, actual)}
     return [
         Difference(wanted.name, setting, value, actual.get(setting, ""), deletes_records=setting in deleting)
         for setting, value in wanted.configuration_with(min(replicas)).items()
@@ -190,7 +190,7 @@ def configuration_differences(
     ]
 
 
-def deleting_differences(wanted: TopicLayout, actual: Mapping[str, str]) -> list[Difference]:
+def retention_differences(wanted: TopicLayout, actual: Mapping[str, str]) -> list[Difference]:
     """Returns the wrong settings that let Kafka delete records that must be kept."""
     if not wanted.must_keep_records:
         return []

@@ -16,12 +16,12 @@ from stream.kafka.topics.layouts import (
     TopicsError,
     configuration,
     configurations,
-    deleting_differences,
     feed_layout,
     format_differences,
     installation_exists,
     layout,
     prefixes_of,
+    retention_differences,
 )
 from stream.processing.topic_names import Topics
 from stream.settings import Settings
@@ -90,7 +90,7 @@ async def find_live_topic(settings: Settings, topics: Topics, source: str, topic
             f"topic {topic} has {wanted.partitions} partitions, and had {len(kept)} when its first stream began; "
             f"{other_source_remedy(source)}"
         )
-    if deleting := deleting_differences(wanted, actual.get(wanted.name, {})):
+    if deleting := retention_differences(wanted, actual.get(wanted.name, {})):
         raise TopicsError(f"Kafka deletes records that must be kept: {format_differences(deleting)}")
     return wanted.partitions
 

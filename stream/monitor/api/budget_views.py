@@ -203,7 +203,7 @@ def _sum_shares(shares: Sequence[Share]) -> Share:
 
 
 def _total(parts: Sequence[Amount]) -> Amount:
-    """Add up amounts. Under zCDP the sum has no ε if an amount has δ: its ε follows from ρ and is no sum."""
+    """Add up amounts. Under zCDP the sum has no ε if an amount has δ: its ε follows from ρ and is not a sum."""
     epsilon, delta = fsum(one.epsilon for one in parts), fsum(one.delta for one in parts)
     if all(one.rho is None for one in parts):
         return Amount(epsilon=epsilon, delta=delta)

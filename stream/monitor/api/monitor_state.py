@@ -138,7 +138,7 @@ class Monitor:
 
 def count_by_kind(inspection: Inspection) -> dict[str, int]:
     """Count topics by their worst difference: required records deleted, partitions, other settings."""
-    losing = {one.topic for one in inspection.deleting_differences}
+    losing = {one.topic for one in inspection.retention_differences}
     partitions = {one.topic for one in inspection.differences if one.setting == PARTITIONS} - losing
     others = {one.topic for one in inspection.differences} - losing - partitions
     return {"losing": len(losing), "partitions": len(partitions), "settings": len(others)}

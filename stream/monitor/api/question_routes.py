@@ -1,6 +1,6 @@
 """Asks the questions of the page's users: limited in number, each published once.
 
-The monitor refuses questions with private data (a trusted value, a person's category): producers
+The monitor refuses questions with private data (a value in the query, a person's category): producers
 send these to Kafka themselves.
 """
 

@@ -363,17 +363,20 @@ def _set_user(user: Bearer, request: Request, tables: MonitorTables) -> Request:
             if entry is None or entry.grant is None:
                 raise unknown_name_error("stream", request.stream)
             if entry.grant.analyst != user.name:
-                raise ProblemError(403, "forbidden", "the stream is another's; an analyst closes their own")
+                raise ProblemError(
+                    403,
+                    "forbidden",
+                    "stream: opened by another analyst; close only your own streams, or ask an operator",
+                )
             return request
         case _:
-            raise ProblemError(403, "forbidden", "this is for an operator; the token is an analyst's")
+            raise ProblemError(403, "forbidden", "only operators may send this request; use an operator's token")
 
 
 def _require_allotments(tables: MonitorTables, source: str, user: Bearer) -> None:
     """Refuse if the budget has no allotments: the ledger would then let an analyst use all of it.
 
-    The monitor's copy of the ledger may be seconds old. Allotments are never removed, so those in it
-    still exist.
+    The monitor's copy of the ledger may be seconds old, but allotments are never removed.
     """
     entry = tables.sources.get(source)
     if entry is None:
@@ -382,7 +385,7 @@ def _require_allotments(tables: MonitorTables, source: str, user: Bearer) -> Non
         raise ProblemError(
             409,
             "refused",
-            f"{user.name} has no allotment on this source, nor on its population; an operator makes one with "
+            f"{user.name} has no allotment on this source or its population; an operator creates one with "
             "'sotto allot', or on the page",
         )
 

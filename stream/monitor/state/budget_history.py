@@ -25,7 +25,7 @@ PACE_WINDOWS: Final = (DAY_SECONDS, 7 * DAY_SECONDS, 30 * DAY_SECONDS)
 HEADLINE_WINDOW: Final = 7 * DAY_SECONDS
 """The window of the metric ``sotto_monitor_source_runs_out_seconds``, on which alerts are set."""
 MIN_HISTORY_SECONDS: Final = 3600.0
-"""Seconds of history that a forecast needs, because one opened stream is no trend."""
+"""Seconds of history that a forecast needs, because a single opened stream does not show a trend."""
 MAX_ROUNDING_SHARE: Final = 1e-12
 """Share of a budget up to which a remaining amount is a rounding error and counts as 0."""
 HISTORY_POINTS: Final = 256

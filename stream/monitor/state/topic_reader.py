@@ -195,7 +195,7 @@ class TopicReader:
         ends = await self._read_ends()
         records = -1
         while True:
-            # ``left`` may stay above 0: the last offset may be a transaction marker, which is no record.
+            # ``left`` may stay above 0: the last offset may be a transaction marker, which is not read.
             left = sum(
                 max(end - self._tables.position(topic_partition.topic, topic_partition.partition), 0)
                 for topic_partition, end in ends.items()

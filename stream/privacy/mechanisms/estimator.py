@@ -45,7 +45,7 @@ from stream.privacy.mechanisms.maximum_entropy import average_equal_axes, fit_di
 from stream.privacy.mechanisms.measurements import Axes, Draws, Measurements, Memory, price_alone
 from stream.privacy.mechanisms.tensor_sums import TensorCells, weighted_sums
 from stream.privacy.mechanisms.typical_errors import TypicalErrors
-from stream.privacy.mechanisms.workload_selection import add_workload
+from stream.privacy.mechanisms.workload_selection import measure_workload
 from stream.privacy.noise import NoiseScaleError, sampler
 from stream.privacy.planning.estimate_plans import ErrorBounds, marginal_law, number_law
 from stream.privacy.planning.hypothesis_plans import WEIGHT_STEPS, rows_rate
@@ -181,7 +181,7 @@ class Estimator:
             return
         self._opening_complete = True
         if self._has_workload:
-            add_workload(self._measured, self.workload, self.rows)
+            measure_workload(self._measured, self.workload, self.rows)
         if self.calibration.epsilon_typical > 0.0:
             opening = self._measured.copy()
             self._typical = TypicalErrors(

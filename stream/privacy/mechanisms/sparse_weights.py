@@ -107,7 +107,7 @@ class SparseHypothesis:
 
 
 def steps_of_weight(weight: float) -> int:
-    """Convert a finite weight to steps of 1/1024; raise ValueError if it is no whole number."""
+    """Convert a finite weight to steps of 1/1024; raise ValueError if it is not a whole number."""
     steps = weight * WEIGHT_STEPS
     nearest = round(steps)
     if steps != nearest:

@@ -3,8 +3,8 @@
 Round by round, the set of attributes is chosen on which the estimate differs most from the table,
 and its marginal is measured. A choice is a noisy maximum: each set's score, in whole steps, is the
 ℓ₁ distance of its marginal from the estimate minus the noise that measuring it would add. The
-number of rounds follows from the plan and the public (or noisy) number of rows. Everything is a
-function of key, stream and table, with the same bits on every machine. Proofs: docs/proofs/pmw.md.
+number of rounds follows from the plan and the public (or noisy) number of rows. Key, stream and table
+determine all results, with the same bits on every machine. Proofs: docs/proofs/pmw.md.
 """
 
 from __future__ import annotations
@@ -21,24 +21,24 @@ from stream.privacy.mechanisms.measurements import Axes, MeasuredMarginal, Measu
 from stream.privacy.mechanisms.selection import noisy_max
 from stream.privacy.noise import Symmetric
 from stream.privacy.planning.hypothesis_plans import WEIGHT_STEPS
-from stream.privacy.planning.workload_plans import choice_law, chosen_law, count_rounds, mean_noise
+from stream.privacy.planning.workload_plans import chosen_set_law, count_rounds, mean_noise, set_choice_law
 
 IntegerArray = npt.NDArray[np.int64]
 
 _PAIR: Final = 2
 _FITTED_CELLS: Final = 1 << 10
 _FIT_STEPS: Final = 20
-"""Estimates in scores are fitted on at most this many cells, in this many steps."""
+"""Limits of cells and steps for the fits that scores are computed from."""
 _REFITS: Final = 12
-"""Scores are computed at most this often; between two of them several sets are chosen."""
+"""Maximum number of times that scores are computed; each time serves several choices."""
 
 
-def add_workload(measured: Measurements, workload: Sequence[Axes], rows: int) -> None:
-    """Choose sets of the workload one after the other, and list their measurements."""
+def measure_workload(measured: Measurements, workload: Sequence[Axes], rows: int) -> None:
+    """Choose sets of the workload one after the other, and append them to the measurements."""
     calibration = measured.calibration
     rounds = count_rounds(calibration, rows, len(workload))
     every = rounds == len(workload)
-    law = chosen_law(calibration, rounds, every=every)
+    law = chosen_set_law(calibration, rounds, every=every)
     cached_estimates: dict[Any, IntegerArray] = {}
     remaining, scores = list(workload), np.zeros(len(workload), dtype=np.int64)
     for number in range(rounds):
@@ -48,7 +48,7 @@ def add_workload(measured: Measurements, workload: Sequence[Axes], rows: int) ->
                 scores = np.array(
                     [_score(measured, axes, rows, law, cached_estimates) for axes in remaining], dtype=np.int64
                 )
-            noise = measured.draws.choice_noise(number, len(remaining), choice_law(calibration, rounds))
+            noise = measured.draws.choice_noise(number, len(remaining), set_choice_law(calibration, rounds))
             place = noisy_max(scores, noise)
         measured.append(MeasuredMarginal(remaining.pop(place), law, None, unselected=every))
         scores = np.delete(scores, place)

@@ -36,7 +36,7 @@ from stream.privacy.planning.estimate_plans import (
 )
 from stream.privacy.planning.hypothesis_plans import WEIGHT_STEPS
 from stream.privacy.planning.noise_layouts import scale_fits
-from stream.privacy.planning.workload_plans import chosen_law
+from stream.privacy.planning.workload_plans import chosen_set_law
 
 _WARM_START_OF_PAIRS = 2
 _LEAST_ERROR_FACTOR = 1e-2
@@ -162,7 +162,7 @@ def _list_searches(
         marginal_deviation=math.sqrt(variance_of(marginal_law(laplace_plan, numbered=True))),
         requested_slack=None if gap is None else gap * max(1, facts.rows or 1),
         chosen_deviation=math.sqrt(
-            variance_of(chosen_law(laplace_plan, laplace_plan.rounds)) / laplace_plan.rounds
+            variance_of(chosen_set_law(laplace_plan, laplace_plan.rounds)) / laplace_plan.rounds
         )
         if laplace_plan.rounds
         else 0.0,

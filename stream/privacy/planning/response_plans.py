@@ -230,14 +230,14 @@ def estimate_stream_shares(
     For the meaning of the intervals see `estimate_shares`. ``beta`` defaults to the stream's.
 
     Raises:
-        ShareEstimateError: the stream is no randomized response, or answers are missing or contradictory.
+        ShareEstimateError: the stream is not a randomized response, or answers are missing or contradictory.
     """
     mechanism, calibration, stream = grant.spec.mechanism, grant.calibration, grant.spec.stream
     if not isinstance(mechanism, RandomizedResponse) or not isinstance(calibration, ReleaseCalibration):
         raise ShareEstimateError(f"stream '{stream}' runs {mechanism.kind}; estimates are for randomized_response")
     beta = grant.spec.beta if beta is None else beta
     if not 0.0 < beta < 1.0:
-        raise ShareEstimateError(f"beta: {beta:g} is no probability between 0 and 1; give one, such as 0.05")
+        raise ShareEstimateError(f"beta: {beta:g} is not a probability between 0 and 1; give one, such as 0.05")
     counts = dict.fromkeys(mechanism.categories, 0)
     choice_by_index: dict[int, str] = {}
     counted = 0

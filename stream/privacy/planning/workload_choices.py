@@ -34,7 +34,7 @@ from stream.privacy.planning.answer_plans import answer_law
 from stream.privacy.planning.estimate_plans import FEW_UPDATES, opening_law, resolve_warm_start
 from stream.privacy.planning.noise_layouts import PlanError
 from stream.privacy.planning.plans import choose_calibration
-from stream.privacy.planning.workload_plans import Axes, chosen_law, count_rounds, mean_noise
+from stream.privacy.planning.workload_plans import Axes, chosen_set_law, count_rounds, mean_noise
 
 _ESTIMATE_FACTORS: Final = ((2, 1.0), (4, 0.8), (6, 0.7))
 """The mean error of an estimate's cell in units of a measured cell's noise, up to a number of attributes.
@@ -191,7 +191,7 @@ def _expected_error(
         case EstimateCalibration(warm_start="workload"):
             several = sum(1 for axes in sets if len(axes) > 1)
             rounds = count_rounds(calibration, facts.rows or MAX_UNIVERSE**2, several)
-            chosen = factor_of_estimates * mean_noise(chosen_law(calibration, rounds, every=rounds == several))
+            chosen = factor_of_estimates * mean_noise(chosen_set_law(calibration, rounds, every=rounds == several))
             single = mean_noise(opening_law(calibration))
             errors = [single if len(axes) == 1 else chosen for axes in sets]
             spread = sum(count * error for count, error in zip(cells, errors, strict=True))

@@ -142,13 +142,13 @@ def count_rounds(calibration: EstimateCalibration, rows: int, sets: int) -> int:
     return most if worthwhile >= _SHARE_TO_MEASURE_ALL * most else worthwhile
 
 
-def choice_law(calibration: EstimateCalibration, rounds: int) -> Geometric:
+def set_choice_law(calibration: EstimateCalibration, rounds: int) -> Geometric:
     """Return the noise of a score in one of ``rounds`` rounds; one person may raise or lower a score."""
     moved = 2 * calibration.marginal_sensitivity * WEIGHT_STEPS
     return sampler("one_sided", Fraction(calibration.epsilon_choices) / rounds / moved)
 
 
-def chosen_law(calibration: EstimateCalibration, rounds: int, *, every: bool = False) -> Symmetric:
+def chosen_set_law(calibration: EstimateCalibration, rounds: int, *, every: bool = False) -> Symmetric:
     """Return the noise of each cell of a chosen set.
 
     With ``every`` all sets are measured without choices, and the ε of choices measures them too.

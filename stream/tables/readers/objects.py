@@ -53,7 +53,7 @@ def open_objects(address: Address, most_bytes: int | None = None) -> Iterator[Fi
 
 
 def object_files(address: Address) -> tuple[TableFile, ...]:
-    """List the objects of an address; UnreadableError if there are none, or some are no tables."""
+    """List the objects of an address; UnreadableError if there are none, or some are not tables."""
     path_pattern = PathPattern.from_names(address.parts, is_folder=address.is_folder)
     if path_pattern is None:
         require_table_name(address.parts[-1])

@@ -2,7 +2,7 @@
 
 A path names a file, a folder if it ends in ``/``, or files by a pattern: ``*`` matches characters of a
 name, ``**`` any number of folders. A folder ``key=value`` gives all rows below it the cell ``value`` in the
-column ``key``. The folder of a Delta table stands for the files of its newest version (``delta``).
+column ``key``. For the folder of a Delta table, the module ``delta`` lists the files of the newest version.
 """
 
 from __future__ import annotations
@@ -97,7 +97,7 @@ class PathPattern:
         """Select the files that match the path, in order.
 
         Names that begin with ``_`` or ``.`` (and have no ``=``) are skipped. UnreadableError if a file is
-        not a table, or belongs to a Delta table, whose folder may also have files of older versions.
+        not a table, or is below the folder of a Delta table: its older versions have files there too.
         """
         # The only wildcard is ``*``.
         pattern = tuple(re.sub(r"[?\[]", r"[\g<0>]", name) for name in self.pattern)
@@ -113,7 +113,9 @@ class PathPattern:
             if any(map(_is_hidden, names)):
                 continue
             if any(names[:depth] in logged for depth in range(len(names))):
-                raise UnreadableError("files of a Delta table; give the table's own folder, with '/' at its end")
+                raise UnreadableError(
+                    "some of the files belong to a Delta table; give that table's folder, with '/' at its end"
+                )
             require_table_name(names[-1])
             found.append(names)
         require_file_count(found)
@@ -132,7 +134,7 @@ def local_folder(path_pattern: PathPattern) -> Path:
     return Path("/".join(path_pattern.folder) or ("/" if path_pattern.folder else "."))
 
 
-def local_delta(path: str) -> Path | None:
+def local_delta_folder(path: str) -> Path | None:
     """Return the folder of a local Delta table, or None."""
     path_pattern = local_pattern(path)
     if path_pattern is None or not path_pattern.is_all_files:
@@ -142,7 +144,7 @@ def local_delta(path: str) -> Path | None:
 
 
 def local_files(path: str) -> tuple[TableFile, ...]:
-    """List the files of a local path; UnreadableError if there are none, or some are no tables.
+    """List the files of a local path; UnreadableError if there are none, or some are not tables.
 
     In each ``location``, links are resolved, so that callers can check whether it is allowed. For a Delta
     table, all files of its folder are listed, including its log.
@@ -153,7 +155,7 @@ def local_files(path: str) -> tuple[TableFile, ...]:
             return (_local_file(Path(path)),)
         folder = local_folder(path_pattern)
         listed = _list_files(folder, path_pattern.depth)
-        chosen = path_pattern.select(listed) if local_delta(path) is None else sorted(listed)
+        chosen = path_pattern.select(listed) if local_delta_folder(path) is None else sorted(listed)
         return tuple(_local_file(folder.joinpath(*names), names) for names in chosen)
     except (OSError, RuntimeError, ValueError) as error:
         if isinstance(error, UnreadableError):
@@ -232,7 +234,7 @@ def _is_hidden(name: str) -> bool:
 
 def _matches(pattern: PathParts, names: PathParts) -> bool:
     """Match names with a pattern in polynomial time; ``**`` matches any number of names."""
-    ends = {0}  # how many names the part of the pattern so far may match
+    ends = {0}  # numbers of leading names that the pattern's parts so far match
     for part in pattern:
         if part == _ANY_FOLDERS:
             ends = set(range(min(ends, default=len(names) + 1), len(names) + 1))
@@ -249,9 +251,11 @@ _ADDRESS_PATTERN = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*://[^:]*(?::[0-9]+(?:/[^:
 def parse_roots(text: str) -> tuple[Root, ...]:
     """Parse SOTTO_TABLE_ROOTS: folders and addresses below which tables may be read.
 
-    They are separated by colons, as in ``PATH``.
-    The colons of ``://`` and of ports do not separate roots. After an address, the next root must be an
-    address or begin with ``/`` or ``.``, because other text might belong to the address; else DataError.
+    They are separated by colons, as in ``PATH``. The colons of ``://`` and of ports do not separate roots. After an address, the next root must be an
+    address or begin with ``/`` or ``.``, because other text might belong to the address.
+
+    Raises:
+        DataError: an address is invalid, or the next root might belong to it.
     """
     return tuple(_parse_each_root(text))
 

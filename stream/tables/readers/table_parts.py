@@ -25,7 +25,7 @@ from stream.tables.readers.table_files import (
     CHANGED_WHILE_READ,
     TableFile,
     has_changed,
-    local_delta,
+    local_delta_folder,
     local_files,
     require_size,
 )
@@ -210,7 +210,7 @@ def open_table_parts(
     """
     if (address := address_of(path)) is None:
         listed = local_files(path) if files is None else files
-        if (folder := local_delta(path)) is not None:
+        if (folder := local_delta_folder(path)) is not None:
             listed = newest_local_files(folder, listed)
             require_size(listed, most_bytes)
         for file in listed:

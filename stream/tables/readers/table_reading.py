@@ -27,7 +27,7 @@ from stream.tables.readers.table_files import (
     TableFile,
     is_allowed,
     is_within,
-    local_delta,
+    local_delta_folder,
     local_files,
     local_folder,
     local_pattern,
@@ -144,7 +144,7 @@ class GuardedReader:
             raise UnreadableError(error.cause if isinstance(error, UnreadableError) else "missing") from None
         if not inside:
             raise UnreadableError(OUTSIDE_ROOTS)
-        if local_delta(path) is None:  # which files of a Delta table count is known only from its log
+        if local_delta_folder(path) is None:  # which files of a Delta table count is known only from its log
             require_size(parts, self._limits.reading_bytes)
         return parts
 

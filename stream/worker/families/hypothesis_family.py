@@ -127,7 +127,7 @@ class HypothesisFamily(RestorableFamily[_HypothesisState]):
         return replies
 
     def _weigh_state(self, state: _HypothesisState) -> int:
-        # An update has as many terms or cells as its question, of which each takes about as much as an entry.
+        # An update keeps its question's terms or cells; each takes about as much memory as an entry.
         items = sum(len(update.terms) + len(update.cells) for update in state.updates)
         return ENTRY_BYTES * (4 + len(state.updates) + items)
 

@@ -138,7 +138,7 @@ class LaplaceFamily(Family):
         return reply if question.top is None else keep_largest_groups(reply, question.top)
 
     def _round_trusted(self, one: AdmittedQuestion) -> list[int]:
-        """Round a question's trusted values to steps."""
+        """Round the values of a question to steps."""
         question: LaplaceQuestion = one.content
         grid = self._streams.terms_at(one.slot).grid
         exactly = values_of(one.payload) if question.shape == "vector" else lambda _: value_of(one.payload)

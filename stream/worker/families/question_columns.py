@@ -111,7 +111,8 @@ class QuestionRows(NamedTuple):
 class PublishedNumber(NamedTuple):
     """The number that is published with a ⊤.
 
-    ``interval`` is None for a gap: its noise is that of the comparison, which the outcome ⊤ biases.
+    ``interval`` is None if the number is a gap, the noisy distance from the threshold: its noise decided
+    that the outcome is ⊤, so it is not centered on zero.
     """
 
     estimate: float
@@ -123,24 +124,24 @@ class PublishedNumber(NamedTuple):
 class QuestionStreams(NamedTuple):
     """The streams of some questions.
 
-    ``slots`` and ``figures`` (answers, ⊤s and other state) have one entry per stream. ``stream_of``
+    ``slots`` and ``columns`` (answers, ⊤s and other state) have one entry per stream. ``stream_of``
     has, for each question, the index of its stream. ``order`` sorts the questions stably by stream.
     """
 
     slots: Indices
-    figures: StreamColumns
+    columns: StreamColumns
     stream_of: Indices
     order: Indices
 
     @classmethod
     def from_rows(cls, rows: QuestionRows, columns: StreamColumns) -> Self:
-        """Group questions by stream, and gather the streams' current figures."""
+        """Group questions by stream, and gather the streams' current columns."""
         slots, stream_of, order = group_rows(rows.slots)
         return cls(slots, columns.gather(slots), stream_of, order)
 
 
 class Verdicts(NamedTuple):
-    """The decisions on some questions, and the figures of their streams before them.
+    """The decisions on some questions, and the state of their streams before them.
 
     ``answering`` is False for streams that have ended or are refused. ``numbers`` has the published
     numbers of ⊤s, by place.
@@ -158,8 +159,8 @@ class ColumnFamily(Protocol):
     def admit(self, slot: int, query: Any) -> float:
         """Return the question's private number without a change of state, or raise Rejection.
 
-        It is not called for sparse vectors over trusted values.
+        Sparse vectors over values that queries contain do not need it.
         """
 
     def decide(self, rows: QuestionRows, streams: QuestionStreams) -> Verdicts:
-        """Decide questions in order, without a change of the streams' figures."""
+        """Decide questions in order, without a change of the streams' state."""

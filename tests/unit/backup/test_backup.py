@@ -39,7 +39,7 @@ def brought_back(backup: BackupFile, since: Since) -> Driver:
     checked = check_backup(backup)
     assert checked.findings == []
     driver = Driver(KEY, partitions=backup.heading.partitions)
-    returning = RestoredLedger(driver.topics, checked.accounts)
+    returning = RestoredLedger(driver.topics, checked.ledger_records)
     streams = {stream.encode() for _, stream in returning.streams()}
     for outputs in _transaction_parts(backup, driver.topics, streams, returning, since, checked.ending.digest):
         driver.write(outputs)
@@ -167,7 +167,7 @@ def test_the_streams_that_a_backup_does_not_know_leave_no_state_behind(tmp_path:
     lines = path.read_bytes().splitlines(keepends=True)
     assert any(b'"state"' in line and b'"open"' in line for line in lines)
     checked = check_backup(BackupFile(path))
-    returning = RestoredLedger(old.topics, checked.accounts)
+    returning = RestoredLedger(old.topics, checked.ledger_records)
     written = [
         message
         for outputs in _transaction_parts(BackupFile(path), old.topics, {b"dry"}, returning, "halt", "0" * 64)
@@ -194,10 +194,10 @@ def _without(*numbers: int) -> Callable[[list[bytes]], list[bytes]]:
         (_without(5), "its digest does not match"),
         (lambda lines: [*lines[:5], lines[5], *lines[5:]], "its digest does not match"),
         (lambda lines: [*lines[:5], lines[5].replace(b"1", b"2"), *lines[6:]], "its digest does not match"),
-        (lambda lines: [*lines[:5], b"{}\n", *lines[6:]], "is no record"),
+        (lambda lines: [*lines[:5], b"{}\n", *lines[6:]], "is not a record"),
         (lambda lines: [lines[0].replace(b'"version":1', b'"version":2'), *lines[1:]], "another version"),
-        (lambda lines: lines[1:], "is no backup"),
-        (lambda _: [], "is no backup"),
+        (lambda lines: lines[1:], "is not a backup"),
+        (lambda _: [], "is not a backup"),
     ],
 )
 def test_a_file_that_is_not_what_was_written_is_refused(

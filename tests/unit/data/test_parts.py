@@ -120,8 +120,10 @@ def test_what_is_no_table_or_belongs_to_delta_is_refused(visits: Path) -> None:
     (visits / "notes.txt").unlink()
     (visits / "year=2023" / "_delta_log").mkdir()
     (visits / "year=2023" / "_delta_log" / "0.json").write_text("")
-    assert cause(lambda: read(declared(f"{visits}/"))).startswith("files of a Delta table")
-    assert cause(lambda: read(declared(f"{visits}/*/*/*.parquet"))).startswith("files of a Delta table")
+    assert cause(lambda: read(declared(f"{visits}/"))).startswith("some of the files belong to a Delta table")
+    assert cause(lambda: read(declared(f"{visits}/*/*/*.parquet"))).startswith(
+        "some of the files belong to a Delta table"
+    )
     assert len(read(source({"x": ATTRIBUTES["x"]}, f"{visits}/year=2024/")).private_codes["x"]) == 1
 
 

@@ -6,11 +6,11 @@ import pytest
 
 from stream.kafka.topics.layouts import (
     Difference,
-    deleting_differences,
     feed_layout,
     format_differences,
     layout,
     partition_differences,
+    retention_differences,
     usual_partition_count,
 )
 from stream.processing.topic_names import Topics
@@ -27,13 +27,13 @@ def test_the_topics_that_must_be_kept_are_the_ledger_its_trail_and_what_services
 
 @pytest.mark.parametrize("name", LAYOUT)
 def test_no_topic_that_is_as_it_should_be_loses_anything(name: str) -> None:
-    assert deleting_differences(LAYOUT[name], LAYOUT[name].configuration_with(3)) == []
+    assert retention_differences(LAYOUT[name], LAYOUT[name].configuration_with(3)) == []
 
 
 @pytest.mark.parametrize("name", COMPACTED)
 @pytest.mark.parametrize("policy", ["delete", "compact,delete", "delete, compact"])
 def test_a_compacted_topic_from_which_old_records_are_deleted_loses_them(name: str, policy: str) -> None:
-    lost = deleting_differences(LAYOUT[name], {**LAYOUT[name].configuration, "cleanup.policy": policy})
+    lost = retention_differences(LAYOUT[name], {**LAYOUT[name].configuration, "cleanup.policy": policy})
     assert lost == [Difference(f"q.{name}", "cleanup.policy", "compact", policy, deletes_records=True)]
 
 
@@ -43,13 +43,13 @@ def test_a_compacted_topic_from_which_old_records_are_deleted_loses_them(name: s
 )
 def test_a_trail_that_is_not_kept_for_ever_loses_its_beginning(setting: str, value: str) -> None:
     trail = LAYOUT["trail"]
-    lost = deleting_differences(trail, {**trail.configuration, setting: value})
+    lost = retention_differences(trail, {**trail.configuration, setting: value})
     assert lost == [Difference("q.trail", setting, trail.configuration[setting], value, deletes_records=True)]
 
 
 def test_what_may_expire_is_no_loss_whatever_it_is_set_to() -> None:
     for name in LAYOUT.keys() - {*COMPACTED, "trail"}:
-        assert deleting_differences(LAYOUT[name], {"cleanup.policy": "delete", "retention.ms": "1"}) == []
+        assert retention_differences(LAYOUT[name], {"cleanup.policy": "delete", "retention.ms": "1"}) == []
 
 
 def test_the_partitions_of_most_topics_are_the_ones_that_the_others_should_have() -> None:

@@ -129,5 +129,5 @@ def test_statements_return_dates_and_categories() -> None:
     assert (one["m"], one["m ±"]) == ("2024-02", None)
     by_grade = driver.sql("SELECT town, MEDIAN(grade) AS g FROM visits GROUP BY town ORDER BY g")
     assert [row["g"] for row in by_grade] == ["fair", "fair"]
-    with pytest.raises(StatementError, match="HAVING: 'd' is no number"):
+    with pytest.raises(StatementError, match="HAVING: 'd' is not a number"):
         driver.sql("SELECT ward, MEDIAN(day) AS d FROM visits GROUP BY ward HAVING d > 3")

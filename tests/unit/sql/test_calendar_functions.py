@@ -75,7 +75,7 @@ def test_calendar_functions_in_group_by_name_attributes(driver: Driver) -> None:
     [
         ("SELECT COUNT(*) FROM s WHERE EXTRACT(YEAR FROM visited) = 2024", "no attribute has granularity 'year'"),
         ("SELECT COUNT(*) FROM s WHERE EXTRACT(DOW FROM visited) = 0", "ISODOW counts from Monday"),
-        ("SELECT COUNT(*) FROM s WHERE EXTRACT(MONTH FROM ward) = 1", "'ward' is no attribute of dates"),
+        ("SELECT COUNT(*) FROM s WHERE EXTRACT(MONTH FROM ward) = 1", "'ward' is not an attribute of dates"),
         (
             "SELECT COUNT(*) FROM s WHERE DATE_TRUNC('month', nowhere) = '2024-01'",
             "no attribute is called 'nowhere'",

@@ -55,8 +55,8 @@ def test_parameter_becomes_one_literal(three: list[Any]) -> None:
 @pytest.mark.parametrize(
     ("statement", "parameters", "message"),
     [
-        ("a = ? AND b = ?", [1], "2 times in the statement, and there are 1 values"),
-        ("a = 1", [1], "0 times in the statement, and there are 1 values"),
+        ("a = ? AND b = ?", [1], r"2 '\?', and 1 values are given"),
+        ("a = 1", [1], r"0 '\?', and 1 values are given"),
         ("a = :low", {"lou": 1}, "':low' has no value; did you mean 'lou'"),
         ("a = ?", [b"x"], "value 1 is of type bytes"),
         ("a = :x", {"x": float("nan")}, "':?x is of type float, or not finite|:x is of type float"),
