@@ -132,7 +132,9 @@ def windows_stream_by_stream() -> Iterator[None]:
     """A step tells of all closed windows of one stream, and then of the next one's."""
     due = PartialWriter.publish_due_windows
 
-    def by_stream(self: PartialWriter, streams: StandingStreams, clock: int, outputs: Outputs) -> list[StreamEpoch]:
+    def by_stream(
+        self: PartialWriter, streams: StandingStreams, clock: int, outputs: Outputs
+    ) -> list[StreamEpoch]:
         return [stream for one in streams for stream in due(self, cast("Any", (one,)), clock, outputs)]
 
     with patch.object(PartialWriter, "publish_due_windows", by_stream):
