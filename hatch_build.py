@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import os
+import platform
 import shlex
 import shutil
 import subprocess
@@ -26,7 +27,13 @@ except ImportError:  # run as a program
 
 KERNEL = Path(__file__).parent / "stream" / "kernel"
 SOURCES = sorted(KERNEL.glob("*.c"))
-OPTIONS = ("-std=gnu11", "-O3", "-shared", "-fPIC", "-Wno-psabi")
+OPTIONS = ["-std=gnu11", "-O3", "-shared", "-fPIC", "-Wno-psabi"]
+if platform.machine() in {"x86_64", "AMD64"}:
+    OPTIONS.append(
+        "-mcrc32"
+    )  # for clang; the function that uses these instructions is called on processors with them only
+PORTABLE = "-mcpu=baseline"
+"""Zig otherwise uses this processor's instructions, with which others end at the first call."""
 COMPILER = "ziglang>=0.13"
 
 
@@ -52,8 +59,14 @@ class KernelBuild(BuildHookInterface):  # type: ignore[misc,valid-type]  # hatch
             )
         if version != "editable":
             build_data["pure_python"] = False
-            build_data["tag"] = f"py3-none-{sysconfig.get_platform().replace('-', '_').replace('.', '_')}"
+            build_data["tag"] = f"py3-none-{platform_tag()}"
             build_data["force_include"][str(library)] = f"stream/kernel/{library.name}"
+
+
+def platform_tag() -> str:
+    """Return the platform of a wheel with the kernel, which is built for one processor family even by a universal Python."""
+    name = sysconfig.get_platform().replace("universal2", platform.machine())
+    return name.replace("-", "_").replace(".", "_")
 
 
 def _is_unwanted() -> bool:
@@ -61,13 +74,15 @@ def _is_unwanted() -> bool:
 
 
 def compilers() -> Iterator[list[str]]:
-    """Yield the commands that may compile C on this machine."""
+    """Yield the commands that may compile C on this machine for any processor of its family."""
+    found = [[path] for path in map(shutil.which, ("cc", "gcc", "clang")) if path]
     if given := os.environ.get("CC"):
-        yield shlex.split(given)
-    else:
-        yield from ([found] for found in map(shutil.which, ("cc", "gcc", "clang")) if found)
+        found = [shlex.split(given)]
     if find_spec("ziglang"):
-        yield [sys.executable, "-m", "ziglang", "cc"]
+        found.append([sys.executable, "-m", "ziglang", "cc"])
+    for command in found:
+        is_zig = any(Path(word).name in {"zig", "ziglang"} for word in command)
+        yield [*command, PORTABLE] if is_zig else command
 
 
 def build(target: Path | None = None) -> Path | None:

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import json
+import platform
+import runpy
+import subprocess
 from functools import partial
 from typing import Any
 
@@ -31,7 +34,7 @@ from stream.kernel import (
 )
 from stream.kernel.library import SOURCE_FOLDER, describe_missing_kernel, digest_sources, load_kernel
 from stream.privacy.noise import DrawRole, NoiseKey, event_words, round_words, stream_subkey, stream_subkeys
-from tests.kernels import kernel
+from tests.kernels import ROOT, kernel
 
 texts = st.lists(st.binary(max_size=200), min_size=1, max_size=30)
 long_texts = st.lists(
@@ -363,10 +366,6 @@ def test_sums_by_place(rows: list[tuple[int, int, int]], is_sum: bool, bit: int)
 
 
 def test_a_kernel_of_another_source_is_not_used(tmp_path: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    import runpy  # noqa: PLC0415
-
-    from tests.kernels import ROOT  # noqa: PLC0415
-
     kernel()
     built = runpy.run_path(str(ROOT / "hatch_build.py"))["build"](tmp_path / "kernel.so")
     assert load_kernel(built) is not None
@@ -398,10 +397,6 @@ def test_a_missing_or_stale_kernel_is_described(tmp_path: Any, monkeypatch: pyte
 
 
 def test_a_build_without_a_compiler_requires_one(tmp_path: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    import runpy  # noqa: PLC0415
-
-    from tests.kernels import ROOT  # noqa: PLC0415
-
     monkeypatch.setattr("importlib.util.find_spec", lambda _: None)
     required = partial(runpy.run_path(str(ROOT / "hatch_build.py"))["KernelBuild"].dependencies, None)
     monkeypatch.delenv("SOTTO_KERNEL", raising=False)
@@ -409,6 +404,29 @@ def test_a_build_without_a_compiler_requires_one(tmp_path: Any, monkeypatch: pyt
     assert required() == ["ziglang>=0.13"]
     monkeypatch.setenv("SOTTO_KERNEL", "off")
     assert required() == []
+
+
+def test_kernel_is_built_for_every_processor_of_its_family(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A kernel with this processor's own instructions would end services on older ones."""
+    kernel()
+    build = runpy.run_path(str(ROOT / "hatch_build.py"))
+    for command in build["compilers"]():
+        macros = [*command, *build["OPTIONS"], "-dM", "-E", "-x", "c", "/dev/null"]
+        text = subprocess.run(macros, capture_output=True, text=True, check=True).stdout
+        assert "__linux__" in text or "__APPLE__" in text
+        assert not {"__AVX__", "__SSE4_2__"} & set(text.split())
+    for zig in ("zig cc", "/opt/tools/bin/python -m ziglang cc"):
+        monkeypatch.setenv("CC", zig)
+        assert next(build["compilers"]()) == [*zig.split(), "-mcpu=baseline"]
+
+
+def test_wheel_with_the_kernel_is_tagged_for_this_family_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    """pip refuses it on another one; a universal Python compiles for one of its two."""
+    tag = runpy.run_path(str(ROOT / "hatch_build.py"))["platform_tag"]
+    assert tag().endswith(platform.machine())
+    monkeypatch.setattr("sysconfig.get_platform", lambda: "macosx-11.0-universal2")
+    monkeypatch.setattr("platform.machine", lambda: "arm64")
+    assert tag() == "macosx_11_0_arm64"
 
 
 def test_of_names_that_begin_alike_the_one_that_is_asked_is_found() -> None:
