@@ -31,20 +31,24 @@ EXTRA_OF_PACKAGE: Final = {
 
 
 @contextmanager
-def explain_missing_packages() -> Iterator[None]:
-    """Convert an import error in the ``with`` block into ``Missing`` if the package is optional."""
+def explain_missing_packages(extra: str | None = None) -> Iterator[None]:
+    """Convert an import error in the ``with`` block into ``Missing`` if the package is optional.
+
+    ``extra`` is the one to name if the block needs packages of several.
+    """
     try:
         yield
     except ModuleNotFoundError as error:
-        if (missing := missing_extra_error(error)) is None:
+        if (missing := missing_extra_error(error, extra)) is None:
             raise
         raise missing from None
 
 
-def missing_extra_error(error: ModuleNotFoundError) -> Missing | None:
+def missing_extra_error(error: ModuleNotFoundError, extra: str | None = None) -> Missing | None:
     """Return the ``Missing`` error of a failed import; None if no extra has the module."""
     package = (error.name or "").partition(".")[0]
-    return Missing(_remedy(package, EXTRA_OF_PACKAGE[package])) if package in EXTRA_OF_PACKAGE else None
+    found = EXTRA_OF_PACKAGE.get(package)
+    return None if found is None else Missing(_remedy(package, extra or found))
 
 
 def import_or_missing(package: str, extra: str) -> Any:

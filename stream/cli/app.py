@@ -94,6 +94,8 @@ class LazyCommand(NamedTuple):
 
     import_path: str
     help: str
+    extra: str | None = None
+    """The extra that has all packages of the command, if it needs several extras."""
 
 
 def make_lazy_group(commands: Mapping[str, LazyCommand]) -> type[TyperGroup]:
@@ -113,7 +115,7 @@ def make_lazy_group(commands: Mapping[str, LazyCommand]) -> type[TyperGroup]:
                 return super().get_command(ctx, cmd_name)
             if self.listing:
                 return typer.core.TyperCommand(cmd_name, help=lazy.help)
-            return _load_command(cmd_name, lazy.import_path)
+            return _load_command(cmd_name, lazy)
 
         def format_help(self, ctx: Any, formatter: Any) -> None:
             """Write the help without importing a command."""
@@ -124,12 +126,12 @@ def make_lazy_group(commands: Mapping[str, LazyCommand]) -> type[TyperGroup]:
     return Group
 
 
-def _load_command(name: str, import_path: str) -> Any:
-    module, _, attribute = import_path.partition(":")
+def _load_command(name: str, lazy: LazyCommand) -> Any:
+    module, _, attribute = lazy.import_path.partition(":")
     # Imported objects stay alive: garbage collection would take a fifth of the import time.
     gc.disable()
     try:
-        with explain_missing_packages():
+        with explain_missing_packages(lazy.extra):
             found = getattr(import_module(module), attribute)
     finally:
         gc.enable()
@@ -153,6 +155,7 @@ COMMANDS: Final = {
     "up": LazyCommand(
         "stream.cli.run.up_command:up",
         "Start broker, budget service, workers, a feed and monitor on this machine, and stop them at Ctrl-C.",
+        extra="all",
     ),
     "ask": LazyCommand("stream.cli.manage.query_commands:ask", "Ask one query and wait for its answer."),
     "sql": LazyCommand(
@@ -188,6 +191,7 @@ COMMANDS: Final = {
     "demo": LazyCommand(
         "stream.cli.run.demo_command:demo",
         "Run a job on real data and check every claim; exit status 0 only if all hold.",
+        extra="all",
     ),
     "key": LazyCommand("stream.cli.run.setup_commands:key_app", "Noise keys."),
     "token": LazyCommand(

@@ -36,11 +36,13 @@ class Environment:
         return found
 
     def run(self, program: str, *arguments: str) -> subprocess.CompletedProcess[str]:
-        """Run one of its programs with nothing of this tree or of Sotto in the environment."""
-        return _run([str(self.folder / "bin" / program), *arguments], self.folder)
+        """Run one of its programs for a user with an empty home, with nothing of this tree or of Sotto in the environment."""
+        home = self.folder / "home"
+        home.mkdir(exist_ok=True)
+        return _run([str(self.folder / "bin" / program), *arguments], self.folder, HOME=str(home))
 
 
-def _run(command: Sequence[str], folder: Path) -> subprocess.CompletedProcess[str]:
+def _run(command: Sequence[str], folder: Path, **others: str) -> subprocess.CompletedProcess[str]:
     kept = {
         name: value
         for name, value in os.environ.items()
@@ -52,7 +54,7 @@ def _run(command: Sequence[str], folder: Path) -> subprocess.CompletedProcess[st
         text=True,
         check=False,
         cwd=folder,
-        env={**kept, "COLUMNS": "100"},
+        env={**kept, "COLUMNS": "100", **others},
         timeout=600,
     )
 

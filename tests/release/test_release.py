@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import runpy
 import subprocess
 import sys
 import tarfile
@@ -163,9 +164,20 @@ def test_a_client_alone_is_small_and_works(built: Distributions) -> None:
         assert environment.run("sotto", "--help").returncode == 0
         assert environment.run("sotto", "--version").stdout.startswith("sotto ")
         assert environment.run("sotto", "stream", "open", "--help").returncode == 0
-        told = environment.run("sotto", "plan")
-        assert told.returncode == 1
-        assert re.fullmatch(r"error: \w+ is not installed; run: pip install 'sotto-dp\[worker\]'\n", told.stderr)
+        needs = {
+            "plan": "worker",
+            "serve worker": "worker",
+            "top": "monitor",
+            "broker start": "broker",
+            "up": "all",
+        }
+        for command, extra in needs.items():
+            told = environment.run("sotto", *command.split())
+            assert told.returncode == 1
+            assert re.fullmatch(
+                rf"error: \w+ is not installed; run: pip install 'sotto-dp\[{extra}\]'\n", told.stderr
+            )
+        assert not list((environment.folder / "home").iterdir())
         kept = [path for path in environment.packages.rglob("*") if path.is_file() and not path.is_symlink()]
         own = [
             path for path in kept if path.relative_to(environment.packages).parts[0].partition("-")[0] not in PIP
@@ -173,6 +185,32 @@ def test_a_client_alone_is_small_and_works(built: Distributions) -> None:
         megabytes = sum(path.stat().st_size for path in own) / 1e6
         print(f"a client alone: {megabytes:.1f} MB")  # noqa: T201
         assert megabytes <= 60
+
+
+def test_a_wheel_with_the_kernel_is_refused_by_another_platform(built: Distributions, tmp_path: Path) -> None:
+    """pip on another processor family or system does not install what could not run there."""
+    tag = runpy.run_path(str(PROJECT / "hatch_build.py"))["platform_tag"]()
+    assert built.wheel.name.endswith(f"-py3-none-{tag}.whl")
+    other = "macosx_11_0_x86_64" if tag.startswith("linux") else "linux_x86_64"
+    for platform, status in ((tag, 0), (other, 1)):
+        options = [
+            "--dry-run",
+            "--no-deps",
+            "--only-binary",
+            ":all:",
+            "--target",
+            str(tmp_path),
+            "--platform",
+            platform,
+        ]
+        told = subprocess.run(
+            [sys.executable, "-m", "pip", "install", *options, str(built.wheel)],
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+        assert told.returncode == status, told.stderr
+        assert ("is not a supported wheel on this platform" in told.stderr) == bool(status)
 
 
 def test_the_command_works_from_an_empty_environment(installed: Environment) -> None:

@@ -121,7 +121,7 @@ def test_what_is_heavy_is_seen() -> None:
 
 @pytest.mark.parametrize(("name", "later"), [*COMMANDS.items(), ("check", CHECK)])
 def test_help_says_of_each_command_what_the_command_says(name: str, later: LazyCommand) -> None:
-    said = (_load_command(name, later.import_path).help or "").split("\n\n")[0].replace("\n", " ").strip()
+    said = (_load_command(name, later).help or "").split("\n\n")[0].replace("\n", " ").strip()
     assert said == later.help
 
 
@@ -159,6 +159,8 @@ def test_a_client_alone_makes_keys_and_checks_the_contract(arguments: list[str],
         (["source", "check", "{}"], "worker"),
         (["top"], "monitor"),
         (["broker", "start"], "broker"),
+        (["up"], "all"),
+        (["demo"], "all"),
     ],
     ids=str,
 )
@@ -269,10 +271,10 @@ def test_a_feed_starts_without_what_only_other_services_need() -> None:
 
 
 def test_garbage_is_looked_for_again_once_a_command_is_loaded() -> None:
-    _load_command("key", COMMANDS["key"].import_path)
+    _load_command("key", COMMANDS["key"])
     assert gc.isenabled()
     with pytest.raises(ModuleNotFoundError):
-        _load_command("nothing", "stream.nothing:app")
+        _load_command("nothing", LazyCommand("stream.nothing:app", ""))
     assert gc.isenabled()
 
 
