@@ -95,7 +95,6 @@ from schemas.mechanisms import (
     SparseProject,
     UnknownGroups,
 )
-from schemas.populations import EdgeTotals, Period, Population, Standing
 from schemas.queries import MAX_PREDICATE_LENGTH, Candidate, Cell, Form, Group, Query, Term, form_of
 from schemas.requests import (
     Allot,
@@ -114,9 +113,13 @@ from schemas.requests import (
 )
 from schemas.sources import (
     MAX_TEXTS,
+    EdgeTotals,
     EventsSource,
+    Period,
+    Population,
     RecordsSource,
     Source,
+    Standing,
     TableSource,
     Text,
     ValuesSource,

@@ -33,8 +33,7 @@ from schemas.base import (
 )
 from schemas.calibrations import Calibration
 from schemas.changelogs import StreamState
-from schemas.populations import Period, Population, Standing
-from schemas.sources import Source
+from schemas.sources import Period, Population, Source, Standing
 from schemas.streams import Digests, Extensions, StreamIdentity, StreamSpec
 from schemas.windows import Moment
 

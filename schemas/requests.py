@@ -7,8 +7,7 @@ from typing import Annotated, ClassVar, Literal
 from pydantic import Field, model_validator
 
 from schemas.base import Analysts, ByKind, Delta, Epsilon, EventId, Identifier, Reason, SparingEvent
-from schemas.populations import Population
-from schemas.sources import Source
+from schemas.sources import Population, Source
 from schemas.streams import OpeningSpec
 from schemas.windows import Moment
 

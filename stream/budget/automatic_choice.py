@@ -14,7 +14,7 @@ from schemas import Auto, Calibration, ComparedMechanism, OpeningSpec, Pmw, Sour
 from stream.budget.openings import facts_for_plan
 from stream.formatting import format_error_bound
 from stream.privacy.composition.refusals import RefusedError
-from stream.privacy.planning.informative_promises import NOT_INFORMATIVE, describe_uninformative
+from stream.privacy.planning.promises import NOT_INFORMATIVE, describe_uninformative
 from stream.privacy.planning.workload_choices import (
     StreamFigures,
     WorkloadChoice,

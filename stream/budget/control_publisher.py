@@ -17,8 +17,8 @@ from schemas import (
 from schemas.wire import Codec
 from stream.privacy.composition.costs import ordinary_charges_left, shown_spending
 from stream.privacy.ledger.accounts import Account
-from stream.privacy.ledger.digest_table import DIGEST_BYTES, name_digest
 from stream.privacy.ledger.grants import Grant
+from stream.privacy.ledger.retirement import DIGEST_BYTES, name_digest
 from stream.processing.control_order import RETIRED_PREFIX
 from stream.processing.dead_letters import exhausted_reason
 from stream.processing.protocol import Message, Outputs

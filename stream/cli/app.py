@@ -159,7 +159,7 @@ COMMANDS: Final = {
     ),
     "ask": LazyCommand("stream.cli.manage.query_commands:ask", "Ask one query and wait for its answer."),
     "sql": LazyCommand(
-        "stream.cli.manage.statement_command:sql",
+        "stream.cli.manage.shell_command:sql",
         "Answer a SELECT, each number with its ± and its 95 % confidence interval, and print the cost.",
     ),
     "shell": LazyCommand(

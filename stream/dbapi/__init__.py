@@ -4,8 +4,14 @@ from datetime import date as Date  # noqa: N812  (the names that DB-API requires
 from datetime import datetime as Timestamp  # noqa: N812
 from datetime import time as Time  # noqa: N812
 
-from stream.dbapi.connection import BINARY, DATETIME, NUMBER, ROWID, STRING, Connection, Cursor, connect
-from stream.dbapi.errors import (
+from stream.dbapi.connection import (
+    BINARY,
+    DATETIME,
+    NUMBER,
+    ROWID,
+    STRING,
+    Connection,
+    Cursor,
     DatabaseError,
     DataError,
     Error,
@@ -16,6 +22,7 @@ from stream.dbapi.errors import (
     OperationalError,
     ProgrammingError,
     Warning,  # noqa: A004
+    connect,
 )
 
 __all__ = [

@@ -1,4 +1,4 @@
-"""Connections and cursors of DB-API 2.0 (PEP 249), which ask statements through a client.
+"""Connections, cursors and errors of DB-API 2.0 (PEP 249), which ask statements through a client.
 
 Everything is read-only: there is nothing to commit or to roll back.
 """
@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from datetime import datetime
 from itertools import islice
 from typing import Any, Final, Self
@@ -14,7 +15,7 @@ from typing import Any, Final, Self
 from schemas import Domain, Text
 from stream.client.blocking_client import Client
 from stream.client.client_calls import SyncCalls
-from stream.dbapi.errors import InterfaceError, Warning, convert_errors  # noqa: A004
+from stream.errors import Forbidden, Invalid, NotAnswered, SottoError, Timeout, Unknown, Unreachable
 from stream.questions.question_forms import ANSWER_TIMEOUT
 from stream.settings import Settings
 from stream.sql import (
@@ -28,6 +29,64 @@ from stream.sql import (
     list_tables,
     parse_statement,
 )
+
+
+class Warning(UserWarning):  # noqa: A001  (the name that DB-API requires)
+    """A warning about an answer, such as a number that is not informative."""
+
+
+class Error(Exception):
+    """Base class of all errors of this module."""
+
+
+class InterfaceError(Error):
+    """The connection or the cursor is closed, or has no result."""
+
+
+class DatabaseError(Error):
+    """Base class of the errors of an installation."""
+
+
+class DataError(DatabaseError):
+    """Required by DB-API; never raised."""
+
+
+class OperationalError(DatabaseError):
+    """The installation cannot answer: unreachable, forbidden, too late, too dear, halted or exhausted."""
+
+
+class IntegrityError(DatabaseError):
+    """Required by DB-API; never raised."""
+
+
+class InternalError(DatabaseError):
+    """Required by DB-API; never raised."""
+
+
+class ProgrammingError(DatabaseError):
+    """The statement, a parameter, a table or an option is wrong; nothing is charged."""
+
+
+class NotSupportedError(DatabaseError):
+    """Required by DB-API; never raised: a statement that is not supported is a ``ProgrammingError``."""
+
+
+_CLASSES: Final[tuple[tuple[tuple[type[SottoError], ...], type[DatabaseError]], ...]] = (
+    ((Invalid, Unknown), ProgrammingError),
+    ((NotAnswered, Timeout, Unreachable, Forbidden), OperationalError),
+    ((SottoError,), DatabaseError),
+)
+
+
+@contextmanager
+def convert_errors() -> Iterator[None]:
+    """Raise errors of clients as those of DB-API, with the same message."""
+    try:
+        yield
+    except SottoError as error:
+        kind = next(kind for causes, kind in _CLASSES if isinstance(error, causes))
+        raise kind(str(error)) from None
+
 
 STRING: Final = str
 NUMBER: Final = float

@@ -16,7 +16,7 @@ from typing import Final, Literal
 from schemas import MAX_RECORD_BYTES, Calibration, Control, EventsSource, RetiredStreams
 from schemas.streams import StandingQuery, StreamSpec
 from schemas.wire import Codec, MalformedEventError
-from stream.privacy.ledger.digest_table import DigestTable, name_digest, split_digests
+from stream.privacy.ledger.retirement import DigestTable, name_digest, split_digests
 from stream.processing.control_order import RETIRED_PREFIX, control_summary, is_stale
 from stream.processing.protocol import RecordLike
 

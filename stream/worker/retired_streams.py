@@ -10,7 +10,7 @@ import msgspec
 
 from schemas import RetiredStreams
 from schemas.wire import DECODE_ERRORS, struct
-from stream.privacy.ledger.digest_table import DigestTable, name_digest, split_digests
+from stream.privacy.ledger.retirement import DigestTable, name_digest, split_digests
 from stream.worker.stream_terms import WireAmount
 
 _decode: Any = msgspec.json.Decoder(struct(RetiredStreams)).decode

@@ -23,7 +23,7 @@ from msgspec.structs import replace
 from stream.budget.openings import definition_digest
 from stream.kernel import Spans
 from stream.privacy.accuracy.counting_trees import node_name
-from stream.privacy.mechanisms import rank_choice
+from stream.privacy.mechanisms import selection
 from stream.privacy.mechanisms.above_threshold import ABOVE, query_sampler, threshold_sampler
 from stream.privacy.mechanisms.grid import Grid
 from stream.privacy.mechanisms.selection import ExponentialWeights, weights_for
@@ -258,7 +258,7 @@ def distances_in_parts_of_a_row(surgery: Surgery) -> None:
     def unscaled(rate: Fraction) -> ExponentialWeights:
         return weights_for(rate * 1000)
 
-    surgery.patch.setattr(rank_choice, "weights_for", unscaled)
+    surgery.patch.setattr(selection, "weights_for", unscaled)
 
 
 def questions_of_a_hypothesis_without_noise(surgery: Surgery) -> None:

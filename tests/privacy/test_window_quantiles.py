@@ -18,7 +18,7 @@ from schemas import AnswersCalibration, EventsSource, StandingQuery
 from stream.privacy.accuracy.source_facts import window_movement
 from stream.privacy.composition.gaussian_losses import gaussian_rho
 from stream.privacy.composition.losses import losses
-from stream.privacy.mechanisms.rank_choice import RankLaw, code_weights
+from stream.privacy.mechanisms.selection import RankLaw, code_weights
 from stream.privacy.planning import quantile_plans
 from stream.worker.families.laplace_statistics import LaplaceStatistic, plan_quantiles
 from stream.worker.families.statistics import window_statistic

@@ -17,7 +17,7 @@ from schemas import Answer, Query
 from schemas.answers import Outcome
 from sotto import Result, SottoError, StatementError, Timeout, Unknown
 from stream.cli.app import app
-from stream.cli.manage import query_commands, statement_command
+from stream.cli.manage import query_commands, shell_command
 from stream.cli.manage.query_commands import ExitStatus, _show, exit_status
 from stream.cli.output import show_table
 from tests.commands import run_sotto
@@ -277,7 +277,7 @@ def test_a_statement_that_cannot_be_asked_is_a_rejected_question(
     async def refuse(*_: Any) -> None:
         raise error
 
-    monkeypatch.setattr(statement_command, "_ask", refuse)
+    monkeypatch.setattr(shell_command, "_ask", refuse)
     result = CliRunner().invoke(app, ["sql", "SELECT AVG(height) FROM people"])
     assert (result.exit_code, result.stderr) == (status, f"error: {error}\n".replace("\x1b", r"\x1b"))
 

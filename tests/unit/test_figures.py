@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from schemas import Answer
-from stream.cli.manage import query_commands, statement_command
+from stream.cli.manage import query_commands, shell_command
 from stream.formatting import format_error_bound, format_estimate
 from stream.privacy.planning.promises import Promise
 from stream.questions import result_text
@@ -75,7 +75,7 @@ def answer(**numbers: object) -> Answer:
         estimate_text(answer(estimate=12345678.0)),
         query_commands._format_answer(answer(estimate=12345678.0)),
         query_commands._format_answer(answer(estimates=(12345678.0, 1.0))),
-        statement_command._cell({"n": 12345678.0, "n ±": 4.00004}, "n"),
+        shell_command._cell({"n": 12345678.0, "n ±": 4.00004}, "n"),
         f"12345678 {Promise('', 4.00004, '', '', 0.95, '', '')}",
     ],
 )

@@ -14,7 +14,7 @@ from pydantic import TypeAdapter
 
 from schemas import MAX_CATEGORIES, Mechanism, SparseProject, StreamSpec
 from stream.cli.output import AsJson, CommandError, console, say, show_json
-from stream.cli.plan.plan_comparison import show_choices
+from stream.cli.plan.plan_comparison import show_choices, show_workload
 from stream.cli.plan.plan_facts import (
     FormName,
     SourceOptions,
@@ -26,7 +26,6 @@ from stream.cli.plan.plan_facts import (
 )
 from stream.cli.plan.plots import plot_error
 from stream.cli.plan.standing_plans import question_charge, show_standing
-from stream.cli.plan.workload_comparison import show_workload
 from stream.privacy.accuracy.source_facts import SourceFacts
 from stream.privacy.composition.refusals import require_monotone_counts
 from stream.privacy.planning.choices import MODELS

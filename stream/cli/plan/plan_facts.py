@@ -27,11 +27,10 @@ from schemas import (
     ValuesSource,
 )
 from stream.cli.output import CommandError, console, show_table
-from stream.cli.plan.source_argument import read_source
+from stream.cli.plan.public_data import read_source
 from stream.formatting import format_error_bound
 from stream.privacy.accuracy.source_facts import Movement, SourceFacts
 from stream.privacy.planning.form_accuracy import FORMS, Form, RankedAttribute, SummedAttribute
-from stream.privacy.planning.informative_promises import describe_uninformative
 from stream.privacy.planning.inverse_plans import (
     ANSWER_CUTOFF_FIELDS,
     cutoff_field,
@@ -41,7 +40,7 @@ from stream.privacy.planning.inverse_plans import (
 )
 from stream.privacy.planning.noise_layouts import PlanError
 from stream.privacy.planning.plans import choose_calibration, name_of, rank, sensitivity_steps
-from stream.privacy.planning.promises import promises
+from stream.privacy.planning.promises import describe_uninformative, promises
 from stream.tables import sum_sensitivity
 from stream.tables.ordered_values import ordered_values
 

@@ -1,17 +1,20 @@
-"""Reads or generates a simulation's table; private tables of a deployment are refused."""
+"""Reads ``--source``, and a simulation's table; private tables of a deployment are refused."""
 
 from __future__ import annotations
 
 import asyncio
+import re
 import socket
 from functools import cached_property
 from pathlib import Path
+from typing import Final
 
 import polars as pl
 from aiokafka.errors import KafkaError
+from pydantic import TypeAdapter
 
 from schemas import EventsSource, Source, TableSource
-from stream.cli.output import CommandError
+from stream.cli.output import CommandError, read_as
 from stream.client.async_client import AsyncClient
 from stream.dev.simulation import SYNTHETIC_LAW, SimulationError, require_public, synthetic
 from stream.dev.simulation.simulation_inputs import is_shipped, require_shipped_table
@@ -119,3 +122,17 @@ def _is_reachable(bootstrap: str) -> bool:
     except (OSError, ValueError):
         return False
     return True
+
+
+_sources: TypeAdapter[Source] = TypeAdapter(Source)
+_NAME_PATTERN: Final = re.compile("[A-Za-z0-9_-]*[A-Za-z0-9_]", re.ASCII)
+"""Names that cannot be taken for a file with a suffix, inline JSON, or ``-``."""
+
+
+def read_source(argument: str) -> Source:
+    """Return the source that a document defines, or the registered one of that name."""
+    if _NAME_PATTERN.fullmatch(argument) and not Path(argument).exists():
+        from stream.cli.plan.public_data import RegisteredSources  # noqa: PLC0415  (reading a document needs no packages)
+
+        return RegisteredSources().find_source(argument)
+    return read_as(_sources, argument)

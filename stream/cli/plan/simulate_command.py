@@ -21,8 +21,7 @@ from stream.cli.output import (
     show_table,
 )
 from stream.cli.plan.plots import new_figure, plot_simulation
-from stream.cli.plan.public_data import RegisteredSources, public_data
-from stream.cli.plan.source_argument import read_source
+from stream.cli.plan.public_data import RegisteredSources, public_data, read_source
 from stream.dev.simulation import ErrorSummary, SimulationReport, read_questions
 from stream.dev.simulation import simulate as simulate_stream
 from stream.formatting import format_error_bound

@@ -39,8 +39,7 @@ from stream.worker.families.family import (
     share_alpha,
     share_interval,
 )
-from stream.worker.families.sparse_cells import CellSpace
-from stream.worker.families.tensors import TensorSpace, WeightCache
+from stream.worker.families.tensors import CellSpace, TensorSpace, WeightCache
 
 HYPOTHESIS_CACHE_BYTES: Final = 256 << 20
 """Most bytes of cached hypotheses per partition; an evicted one is rebuilt from its updates."""

@@ -25,8 +25,7 @@ from stream.privacy.accuracy.rank_accuracy import (
     ranges_around,
 )
 from stream.privacy.accuracy.source_facts import QuantileFacts
-from stream.privacy.mechanisms.rank_choice import RankLaw, choose_code, rank_law
-from stream.privacy.mechanisms.selection import UNIFORM_WORDS
+from stream.privacy.mechanisms.selection import UNIFORM_WORDS, RankLaw, choose_code, rank_law
 from stream.privacy.mechanisms.spreads import NUMBERS_PER_VARIANCE, compute_moments, row_sensitivities, variance_of
 from stream.privacy.noise import NoiseScaleError, Symmetric
 from stream.privacy.noise.samplers import LowWords, Words

@@ -29,6 +29,7 @@ from stream.privacy.accuracy.release_accuracy import (
     released_norm,
 )
 from stream.privacy.mechanisms.grid import published_interval
+from stream.privacy.mechanisms.multiplicative_weights import CellQuestion
 from stream.privacy.mechanisms.releases import (
     cell_bytes,
     inner_products,
@@ -38,7 +39,6 @@ from stream.privacy.mechanisms.releases import (
     sum_to_marginal,
     weighted_sum,
 )
-from stream.privacy.mechanisms.sparse_weights import CellQuestion
 from stream.privacy.mechanisms.spreads import compute_moments, row_sensitivities, variance_of
 from stream.privacy.noise import DrawRole, cell_noise
 from stream.privacy.planning.hypothesis_plans import WEIGHT_STEPS
@@ -56,8 +56,8 @@ from stream.worker.families.family import (
     build_rates_reply,
     require_form,
 )
-from stream.worker.families.sparse_cells import AttributeCells
 from stream.worker.families.statistics import Statistic, StatisticNumber, read_statistic, statistic_form
+from stream.worker.families.tensors import AttributeCells
 from stream.worker.families.top_groups import TopGroups, keep_largest_groups, parse_top
 
 RELEASE_CACHE_BYTES: Final = 128 << 20

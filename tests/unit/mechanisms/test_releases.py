@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 
 from schemas import ReleaseCalibration
 from stream.privacy.accuracy.release_accuracy import release_law
+from stream.privacy.mechanisms.multiplicative_weights import steps_of_unit_weight
 from stream.privacy.mechanisms.releases import cell_bytes, sum_to_marginal, weighted_sum
-from stream.privacy.mechanisms.sparse_weights import steps_of_unit_weight
 from stream.privacy.noise import TwoSidedGeometric
 
 

@@ -9,8 +9,12 @@ import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
-from stream.privacy.mechanisms.multiplicative_weights import SparseCorrection, TensorCorrection
-from stream.privacy.mechanisms.sparse_weights import CellQuestion, SparseHypothesis
+from stream.privacy.mechanisms.multiplicative_weights import (
+    CellQuestion,
+    SparseCorrection,
+    SparseHypothesis,
+    TensorCorrection,
+)
 from stream.privacy.planning.hypothesis_plans import count_cells
 
 RESOLUTION = 1024

@@ -11,10 +11,10 @@ from hypothesis import strategies as st
 
 from schemas import Cell, SparsePmw
 from sotto import Driver
-from stream.privacy.mechanisms.sparse_weights import CellQuestion
+from stream.privacy.mechanisms.multiplicative_weights import CellQuestion
 from stream.processing.dead_letters import Rejection
 from stream.tables import PrivateTable
-from stream.worker.families.sparse_cells import CellSpace
+from stream.worker.families.tensors import CellSpace
 from tests.builders import KEY, parse_source, source, stream
 
 SOURCE = parse_source(
