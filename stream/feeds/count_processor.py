@@ -28,6 +28,7 @@ from stream.processing.protocol import (
     topic_id_headers,
     topic_ids_of,
 )
+from stream.processing.refused_events import PartitionRefusals
 from stream.processing.topic_names import Topics
 
 MAX_WORK_PER_STEP: Final = 1_000_000
@@ -49,8 +50,8 @@ class FeedProcessor:
     watermarks or the broker's timestamps, and without events ``note_end_of_input`` advances it.
     ``definitions`` must be up to date when a restore ends.
 
-    ``figures`` counts events, and ``rejected`` counts dead letters by code. Both start at 0 with
-    each processor, and are private.
+    ``figures`` counts events, ``rejected`` counts dead letters by code, and ``latest_refused`` marks the
+    latest refused events. All of them start empty with each processor, and are private.
     """
 
     runs_in_thread = True
@@ -64,6 +65,7 @@ class FeedProcessor:
         self.tables: tuple[str, ...] = ()
         self.changelog = topics.feed_state(source.source)
         self.rejected: Counter[str] = Counter()
+        self.latest_refused = PartitionRefusals()
         self._topics = topics
         self._source = source
         self._partition = partition
@@ -144,6 +146,7 @@ class FeedProcessor:
                 self._resume_stream(key, decode_changelog_record(record, _decode_stream), definition)
         self._streams.drop_unused()
         self._log.apply_pieces(pieces, self._streams.forms)
+        self.latest_refused = PartitionRefusals(self._offset)
         return {self._source.topic: self._offset}
 
     def restart_input(self, topic: str) -> None:
@@ -181,6 +184,7 @@ class FeedProcessor:
             self._streams.drop_unused()
         if records:
             self._offset = records[-1].offset + 1
+            self.latest_refused.advance(self._offset)
         if records or outputs or is_first:
             self._write_progress(outputs)
         return outputs
@@ -349,5 +353,6 @@ class FeedProcessor:
 
     def _reject(self, outputs: Outputs, record: RecordLike, rejection: Rejection) -> None:
         self.rejected[rejection.code] += 1
+        self.latest_refused.add(record.offset, rejection.reason)
         partition = self._partition % self._topics.partitions
         outputs.add(self._topics.rejected, partition, dead_letter(record, rejection))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from typing import Any, Final
+from zlib import crc32
 
 import numpy as np
 
@@ -17,6 +18,7 @@ from stream.kernel import Column
 from stream.processing.dead_letters import Rejection, UnreadableValue
 from stream.processing.protocol import RecordLike
 from stream.processing.record_columns import RecordColumns
+from stream.processing.topic_names import partition_of
 
 NO_WINDOW: Final = -1
 
@@ -86,6 +88,11 @@ _OTHER_PARTITION = Rejection(
     "person: Kafka's default partitioner puts this person into another partition; use the person, and nothing else, as "
     "the record's key",
 )
+_OTHER_PARTITIONER = Rejection(
+    "partition",
+    "person: this partition is the choice of another partitioner (CRC32); set partitioner=murmur2_random in librdkafka "
+    "clients such as confluent-kafka",
+)
 
 
 class Intake:
@@ -94,6 +101,7 @@ class Intake:
     def __init__(self, source: EventsSource, partition: int, partitions: int, clock: EventClock) -> None:
         self._domains = source.attributes
         self._partition = partition
+        self._partitions = partitions
         self._clock = clock
         self._reader = EventReader(source, partitions)
 
@@ -132,7 +140,7 @@ class Intake:
         for row in np.flatnonzero(~counts).tolist():
             flaw = time_flaw(int(events.times[row]), is_ahead=not in_time[row])
             if not at_home[row]:
-                rejection = _OTHER_PARTITION
+                rejection = self._reject_partition(records[int(places[row])].key, int(events.homes[row]))
             elif flaw is AHEAD and clocks[places[row]] == NOT_BEGUN:
                 rejection = _BEFORE_FIRST_MARK
             else:
@@ -142,3 +150,12 @@ class Intake:
         return (
             EventBatch(events, clocks[places], stamps[places], self._domains) if len(places) else None
         ), rejections
+
+    def _reject_partition(self, key: bytes | None, home: int) -> Rejection:
+        """Return the rejection of an event in another partition than its person's.
+
+        librdkafka chooses the partition by CRC32 of the key, unless it is told otherwise.
+        """
+        is_person = bool(key) and partition_of(key or b"", self._partitions) == home
+        is_by_checksum = is_person and crc32(key or b"") % self._partitions == self._partition
+        return _OTHER_PARTITIONER if is_by_checksum else _OTHER_PARTITION

@@ -26,6 +26,7 @@ from stream.kafka.client.adapter import KAFKA, Clients, Consumer
 from stream.kafka.topics.layouts import TopicsError, feed_group_prefix, merging_group
 from stream.kafka.topics.live_topics import find_live_topic, other_source_remedy
 from stream.log import get_logger
+from stream.processing.refused_events import refused_share
 from stream.processing.topic_names import Topics
 from stream.settings import Settings
 
@@ -86,6 +87,9 @@ DEAD_LETTER_CODES: Final = (
 )
 """Reasons of dead letters of live topics."""
 
+WARNING_SECONDS: Final = 60.0
+"""Seconds between two warnings about refused events of one source."""
+
 
 class FeedFigures:
     """Metrics of all live topics that a process counts; ``update_metrics`` updates them."""
@@ -121,6 +125,14 @@ class FeedFigures:
             ["source"],
             registry=registry,
         )
+        self._refused = Gauge(
+            "sotto_feed_refused_ratio",
+            "Lower end of the refused share of a live topic's latest events: 0, 0.001, 0.01, 0.1, 0.5 or 0.9.",
+            ["source"],
+            registry=registry,
+        )
+        self._warnings: dict[str, tuple[float, int]] = {}
+        """For each source, the time and the count of dead letters of its latest warning."""
         self._previous_counts: WeakKeyDictionary[FeedProcessor, Counts[str]] = WeakKeyDictionary()
 
     def update_metrics(
@@ -137,14 +149,32 @@ class FeedFigures:
             if (source := sources.get(name)) is not None:
                 self._lag_events.labels(name).set(engine.unread())
                 self._lag_seconds.labels(name).set(seconds_behind(source, processors, now))
+                self._report_refusals(name, processors, now)
         self._windows.set(windows)
         self._people.set(people)
 
     def drop(self, source: str) -> None:
         """Remove the lag of a source that this process does not count any more."""
-        for gauge in (self._lag_events, self._lag_seconds):
+        self._warnings.pop(source, None)
+        for gauge in (self._lag_events, self._lag_seconds, self._refused):
             with suppress(KeyError):  # it was never shown
                 gauge.remove(source)
+
+    def _report_refusals(self, source: str, processors: Sequence[FeedProcessor], now: float) -> None:
+        """Update the refused share, and log it once a minute while events are refused."""
+        refused = refused_share([one.latest_refused for one in processors])
+        self._refused.labels(source).set(0.0 if refused is None else refused.at_least)
+        total = sum(one.rejected.total() for one in processors)
+        warned_at, known = self._warnings.get(source, (-WARNING_SECONDS, 0))
+        if refused is not None and total != known and now - warned_at >= WARNING_SECONDS:
+            self._warnings[source] = now, total
+            log.warning(
+                "events refused",
+                source=source,
+                share=refused.share,
+                latest_events=refused.events,
+                reason=refused.reason,
+            )
 
     def _add_counts(self, processor: FeedProcessor) -> None:
         now = Counts({name: getattr(processor.figures, name) for name in self._counters})

@@ -7,9 +7,10 @@ from collections.abc import Callable
 import pytest
 from playwright.async_api import expect
 
+from schemas import RejectedHeaders
 from stream.monitor.api.service_models import WorkersView
 from tests.browser.conftest import OpenPage
-from tests.browser.scene import OPERATOR, Scene
+from tests.browser.scene import OPERATOR, VIEWER, Scene
 from tests.browser.screens import SCREENS
 
 pytestmark = [pytest.mark.browser, pytest.mark.asyncio(loop_scope="session")]
@@ -132,3 +133,29 @@ async def test_pictures_of_periods(
             picture = await page.screenshot(full_page=not name.startswith("all"))
             assert len(picture) > 8_000
             keep_screenshot(f"periods-{name}", picture)
+
+
+async def test_refused_events_are_on_the_source_s_page_for_operators(open_page: OpenPage) -> None:
+    """An operator sees the share of refused events and the remedy; a viewer sees neither."""
+    scene = Scene()
+    scene.with_periods(1)
+    for offset in range(300):
+        scene.add_dead_letter(
+            RejectedHeaders(
+                topic="city.visits",
+                partition=offset % 2,
+                offset=offset,
+                code="partition",
+                message="person: wrong; set partitioner=murmur2_random",
+            )
+        )
+    async with scene.served() as address:
+        page = await open_page(address, token=OPERATOR)
+        await page.goto(f"{address}/#/sources/visits")
+        refused = page.get_by_text("of the last 599 events were refused")
+        await expect(refused).to_contain_text("50 to 90 % of the last 599 events were refused, the last one")
+        await expect(refused).to_contain_text("partitioner=murmur2_random")
+        page = await open_page(address, token=VIEWER)
+        await page.goto(f"{address}/#/sources/visits")
+        await expect(page.get_by_text("Feed", exact=True)).to_be_visible()
+        await expect(page.get_by_text("events were refused")).to_have_count(0)

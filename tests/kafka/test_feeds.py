@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import json
+import os
 import random
+import subprocess
+import sys
 import time
 import urllib.error
 import urllib.request
@@ -14,6 +17,7 @@ import pytest
 from aiokafka import AIOKafkaProducer
 from aiokafka.admin import NewTopic
 from aiokafka.admin.config_resource import ConfigResource, ConfigResourceType
+from confluent_kafka import Producer
 
 from schemas import Answer, EventsSource, StreamSpec
 from schemas.answers import HEADER_PREFIX
@@ -295,3 +299,39 @@ def _get(address: str) -> str:
         return str(error.read().decode())
     except OSError as error:
         return type(error).__name__
+
+
+async def test_a_default_librdkafka_producer_is_reported_within_a_minute(ground: Ground) -> None:
+    """Feed log, metric and ``sotto watch`` name share, cause and remedy of events that CRC32 placed."""
+    settings, prefix = ground.settings, ground.settings.prefix
+    source = live_source(f"{prefix}-visits", "broker")
+    async with admin_client(settings) as admin:
+        stamp = {"message.timestamp.type": "LogAppendTime"}
+        await admin.create_topics([NewTopic(source.topic, 4, 1, topic_configs=stamp)])
+    ground.start("budget")
+    await ground.client.register(source)
+    begins = int(time.time() - 3600) * 1000
+    await ground.client.open(standing_specs("2s", "2s", begins)[0], acknowledge=True)
+    producer = Producer({"bootstrap.servers": settings.bootstrap})
+    for number in range(400):
+        person = f"person-{number}"
+        event = {"who": {"id": person}, "at": int(time.time() * 1000), "group": "a", "value": 1}
+        producer.produce(source.topic, json.dumps(event).encode(), key=person.encode())
+    assert await asyncio.to_thread(producer.flush, 30) == 0
+    feed = ground.start("feed")
+    await ground.logged(feed, "events refused")
+    [line] = [one for one in feed.log.read_text().splitlines() if '"events refused"' in one][:1]
+    assert "partitioner=murmur2_random" in json.loads(line)["reason"]
+    process = await asyncio.create_subprocess_exec(
+        *(sys.executable, "-m", "stream.cli", "watch", "--json"),
+        env={**os.environ, "SOTTO_BOOTSTRAP": settings.bootstrap, "SOTTO_PREFIX": prefix},
+        stdout=subprocess.PIPE,
+    )
+    assert process.stdout is not None
+    async with asyncio.timeout(SECONDS):
+        found = json.loads(await process.stdout.readline())
+    process.terminate()
+    await process.wait()
+    assert found["source"] == source.source
+    assert found["refused"]["share"] == "50 to 90 %"
+    assert "partitioner=murmur2_random" in found["refused"]["reason"]

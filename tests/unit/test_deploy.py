@@ -57,8 +57,8 @@ def exported() -> dict[str, set[str]]:
         families += Metrics(role).registry.collect()
     feeding = CollectorRegistry()
     figures = FeedFigures(feeding)
-    for behind in (figures._lag_events, figures._lag_seconds):
-        behind.labels("visits")
+    for gauge in (figures._lag_events, figures._lag_seconds, figures._refused):
+        gauge.labels("visits")
     families += feeding.collect()
     alerting = AlertMetrics()
     alerting.for_target("oncall")

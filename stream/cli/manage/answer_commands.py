@@ -5,7 +5,9 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Iterable, Iterator
+from contextlib import suppress
 from dataclasses import asdict
+from functools import partial
 from textwrap import wrap
 from typing import Annotated, Any, Final
 
@@ -18,6 +20,7 @@ from rich.text import Text
 from schemas import MAX_ANSWER_BYTES, Answer, GrantRecord, registered_as
 from schemas.wire import Codec, MalformedEventError
 from stream.cli.manage.record_rows import call_client
+from stream.cli.manage.refusal_watch import follow_refusals, watched_topics
 from stream.cli.output import (
     AsJson,
     CommandError,
@@ -32,6 +35,7 @@ from stream.client.async_client import AsyncClient
 from stream.engine.restore import read_to_end, reader, require_visible
 from stream.kafka.client.local_address import local_settings
 from stream.privacy.planning.response_plans import ShareEstimateError, estimate_stream_shares
+from stream.processing.refused_events import RefusedShare, describe_refused_share
 from stream.processing.topic_names import partition_of
 from stream.questions.alert_states import Notice, estimate_text, format_time, group_text, window_text
 
@@ -141,7 +145,8 @@ def watch(
     """Show the alerts of streams as they arrive.
 
     A line has the time, stream, window (in UTC), group, the estimate with ± if there is one, and the number of alerts left.
-    A stream with periods is followed across them. The end of a stream is shown too. Stop with Ctrl-C.
+    A stream with periods is followed across them. The end of a stream is shown too, and refused events of live
+    topics if the principal may read dead letters. Stop with Ctrl-C.
     """
     if any(not name for name in streams or ()):
         raise CommandError("give a stream's name, or * for all")
@@ -169,17 +174,37 @@ async def _follow(
     from_beginning: bool,
     as_json: bool,
 ) -> None:
+    def warn(source: str, refused: RefusedShare) -> None:
+        if as_json:
+            show_json({"time": format_time(time.time()), "source": source, "refused": asdict(refused)})
+        else:
+            _print_lines(format_refusal(source, refused, time.time(), console.width))
+
     shown = 0
     async with AsyncClient() as client:
-        async for notice in client.watch(*streams, source=source, quiet=show_all, from_beginning=from_beginning):
-            if as_json:
-                show_json(notice_document(notice))
-            else:
-                for line in format_notice(notice, console.width):
-                    console.print(line, soft_wrap=True)
-            shown += 1
-            if shown == limit:
-                return
+        refusals = asyncio.create_task(
+            follow_refusals(client.topics, partial(watched_topics, client, streams, source), warn)
+        )
+        try:
+            async for notice in client.watch(
+                *streams, source=source, quiet=show_all, from_beginning=from_beginning
+            ):
+                if as_json:
+                    show_json(notice_document(notice))
+                else:
+                    _print_lines(format_notice(notice, console.width))
+                shown += 1
+                if shown == limit:
+                    return
+        finally:
+            refusals.cancel()
+            with suppress(asyncio.CancelledError):
+                await refusals
+
+
+def _print_lines(lines: Iterable[Text]) -> None:
+    for line in lines:
+        console.print(line, soft_wrap=True)
 
 
 def notice_document(notice: Notice) -> dict[str, Any]:
@@ -193,7 +218,6 @@ def notice_document(notice: Notice) -> dict[str, Any]:
 
 def format_notice(notice: Notice, width: int) -> list[Text]:
     """Format a notice for ``width`` columns; lines break between its parts if possible."""
-    clock = time.strftime("%H:%M:%S", time.localtime(notice.time))
     answer = notice.answer
     # The line shows the window, so the period is left out of the stream's name.
     name = notice.stream if answer is None else registered_as(notice.stream)
@@ -211,6 +235,17 @@ def format_notice(notice: Notice, width: int) -> list[Text]:
             "" if left is None or answer.outcome != "above" else f"{left:,} left",
             notice.counted,
         ]
+    return _format_line(notice.time, sign, style, parts, width)
+
+
+def format_refusal(source: str, refused: RefusedShare, now: float, width: int) -> list[Text]:
+    """Format a warning about refused events of a source for ``width`` columns."""
+    text = describe_refused_share(refused.share, refused.events, refused.reason)
+    return _format_line(now, "! refused", "red", [source, text], width)
+
+
+def _format_line(moment: float, sign: str, style: str, parts: Iterable[str], width: int) -> list[Text]:
+    clock = time.strftime("%H:%M:%S", time.localtime(moment))
     found = [Text.assemble((clock, "bright_black"), " ", (f"{sign:<8}", style))]
     room = max(width - _INDENT, 20)
     pieces = [piece for part in parts if part for piece in wrap(escape_text(part), room, break_long_words=False)]

@@ -23,8 +23,18 @@ from stream.cli.manage.record_rows import short_start
 from stream.cli.output import CommandError, console, escape_text
 from stream.cli.run.monitor_commands import find_monitor
 from stream.formatting import format_error_bound
-from stream.monitor.api.models import Overview, Problem, SourcePage, SourceRow, StreamPage, StreamRow, View
-from stream.monitor.api.service_models import MemberRow, RejectedView, WorkersView
+from stream.monitor.api.models import (
+    Overview,
+    Problem,
+    Session,
+    SourcePage,
+    SourceRow,
+    StreamPage,
+    StreamRow,
+    View,
+)
+from stream.monitor.api.service_models import MemberRow, RefusalsView, RefusedEvents, RejectedView, WorkersView
+from stream.processing.refused_events import describe_refused_share
 from stream.settings import Settings
 
 TIMEOUT = 5.0
@@ -54,6 +64,8 @@ class Frame:
     streams: StreamPage
     workers: WorkersView
     rejected: RejectedView
+    refusals: RefusalsView | None = None
+    """Refused events of live topics; None if the token is not an operator's."""
 
 
 def top(
@@ -66,7 +78,7 @@ def top(
     once: Annotated[bool, typer.Option("--once", help="Print one picture and exit.")] = False,
     rows: Annotated[int, typer.Option(help="Most sources and most streams to list.", min=1, max=500)] = 10,
 ) -> None:
-    """Show budgets, busiest streams, services and refused events live, with a viewer's token."""
+    """Show budgets, busiest streams, services and refused events live, with a viewer's token; those of live topics with an operator's."""
     if not once and not console.is_terminal:
         raise CommandError(
             "a live display needs a terminal, and standard output is none; give --once to print one picture"
@@ -98,12 +110,14 @@ async def _run(address: str, token: str, rows: int, *, once: bool) -> None:
 
 async def fetch(session: ClientSession, address: str, rows: int) -> Frame:
     """Fetch the data of one screen; CommandError if the monitor does not respond."""
+    is_operator = (await _get(session, f"{address}/api/session", Session)).role == "operator"
     return Frame(
         await _get(session, f"{address}/api/overview", Overview),
         await _get(session, f"{address}/api/sources?sort=left_share&limit={rows}", SourcePage),
         await _get(session, f"{address}/api/streams?sort=below_rate&descending=true&limit={rows}", StreamPage),
         await _get(session, f"{address}/api/workers", WorkersView),
         await _get(session, f"{address}/api/rejected", RejectedView),
+        await _get(session, f"{address}/api/refusals", RefusalsView) if is_operator else None,
     )
 
 
@@ -137,6 +151,7 @@ def draw_screen(frame: Frame, width: int, *, live: bool = False) -> RenderableTy
     parts += [_widest_table(width, partial(_streams, frame.streams)), Text()]
     parts += [_widest_table(width, partial(_services, frame.workers)), Text()]
     parts.append(_rejected(frame.rejected))
+    parts += [_refusal(one) for one in (() if frame.refusals is None else frame.refusals.items)]
     return Group(*parts)
 
 
@@ -265,6 +280,13 @@ def _rejected(rejected: RejectedView) -> Text:
         return Text("Rejected: none", "bright_black")
     reasons = ", ".join(f"{escape_text(reason.code)} {reason.count:,}" for reason in rejected.reasons)
     return Text(f"Rejected {rejected.total:,}: {reasons}", "yellow")
+
+
+def _refusal(refused: RefusedEvents) -> Text:
+    return Text(
+        f"{escape_text(refused.source)}: {describe_refused_share(refused.share, refused.events, refused.reason)}",
+        "red",
+    )
 
 
 def _name(name: str, period: str | None) -> Text:

@@ -11,7 +11,13 @@ from pydantic import BeforeValidator, Field
 
 from schemas import StreamState, named_from
 from stream.monitor.api.models import MAX_PAGE, Name, Parameters, SourcePage, StreamPage
-from stream.monitor.api.service_models import RejectedEvent, RejectedReason, RejectedView
+from stream.monitor.api.service_models import (
+    RefusalsView,
+    RefusedEvents,
+    RejectedEvent,
+    RejectedReason,
+    RejectedView,
+)
 from stream.monitor.api.views import dry_in, left_share, rates, source_row_with_periods, stream_row_with_periods
 from stream.monitor.state.entries import STATES, PeriodsByName, SourceEntry, StreamEntry
 from stream.monitor.state.monitor_tables import MonitorTables
@@ -94,6 +100,18 @@ def list_rejected(tables: MonitorTables, query: RejectedQuery) -> RejectedView:
         ],
         recent=[RejectedEvent(time=time, **msgspec.structs.asdict(letter)) for time, letter in latest],
     )
+
+
+def list_refusals(tables: MonitorTables, now: float) -> RefusalsView:
+    """Return the refused share of each live source of whose topic events were refused lately."""
+    found = []
+    for name in tables.source_periods:
+        topic = tables.sources[name].record.source.topic if name in tables.sources else None
+        if topic is None or (refusals := tables.refusals.get(topic)) is None:
+            continue
+        if (share := refusals.share(now)) is not None:
+            found.append(RefusedEvents.from_record(share, source=name, topic=topic, last=refusals.last))
+    return RefusalsView(items=found)
 
 
 def list_sources(tables: MonitorTables, query: SourceQuery) -> SourcePage:

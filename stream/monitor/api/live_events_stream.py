@@ -28,7 +28,7 @@ from stream.monitor.api.problems import (
     refuse_repeated,
     too_many_error,
 )
-from stream.monitor.api.routes import VIEWS, ApiCall, Route
+from stream.monitor.api.routes import VIEWS, ApiCall, Route, require_rights
 from stream.monitor.api.tokens import Bearer
 
 MIN_INTERVAL_SECONDS = 1.0
@@ -168,7 +168,7 @@ class EventStreams:
 
     async def serve(self, request: web.Request, bearer: Bearer) -> web.StreamResponse:
         """Send views until the connection, its token or the server ends; for HEAD only headers."""
-        wanted = self._parse_views(request.query)
+        wanted = self._parse_views(request.query, bearer)
         headers = {"Content-Type": "text/event-stream; charset=utf-8", "X-Accel-Buffering": "no"}
         if request.method == "HEAD":
             return web.Response(headers=headers)
@@ -215,7 +215,9 @@ class EventStreams:
             except TimeoutError:
                 continue
 
-    def _parse_views(self, given: Mapping[str, str]) -> list[tuple[ViewName, Hashable, Callable[[], BaseModel]]]:
+    def _parse_views(
+        self, given: Mapping[str, str], bearer: Bearer
+    ) -> list[tuple[ViewName, Hashable, Callable[[], BaseModel]]]:
         """Return the requested views, each with its parameters and a function that computes it."""
         refuse_repeated(given)
         rest = dict(given)
@@ -225,6 +227,7 @@ class EventStreams:
             query = EventQuery.model_validate({"views": rest.pop("views", None)})
             for name in dict.fromkeys(query.views):
                 route = VIEWS[name]
+                require_rights(bearer, route)
                 own = {*route.path_parameters, *(route.query.model_fields if route.query else ())}
                 call = _make_call(route, {name: text for name, text in rest.items() if name in own})
                 key = frozenset(one for one in rest.items() if one[0] in own)

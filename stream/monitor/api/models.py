@@ -26,6 +26,7 @@ ViewName = Literal[
     "population",
     "allotments",
     "alerts",
+    "refusals",
 ]
 
 ProblemCode = Literal[

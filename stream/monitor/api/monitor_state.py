@@ -52,6 +52,7 @@ _CHANGED_BY: dict[ViewName, tuple[ChangeTopic, ...]] = {
     "rejected": ("rejected",),
     "workers": ("workers",),
     "alerts": ("alerts", "streams"),
+    "refusals": (),  # every few seconds: the share also depends on the time
 }
 
 

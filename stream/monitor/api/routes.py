@@ -65,6 +65,7 @@ from stream.monitor.api.listing import (
     RejectedQuery,
     SourceQuery,
     StreamQuery,
+    list_refusals,
     list_rejected,
     list_sources,
     list_streams,
@@ -84,8 +85,8 @@ from stream.monitor.api.models import (
 )
 from stream.monitor.api.monitor_state import Monitor
 from stream.monitor.api.problems import ProblemError, unknown_name_error
-from stream.monitor.api.service_models import AlertQuery, AlertsView, RejectedView, WorkersView
-from stream.monitor.api.tokens import Bearer
+from stream.monitor.api.service_models import AlertQuery, AlertsView, RefusalsView, RejectedView, WorkersView
+from stream.monitor.api.tokens import Bearer, role_with_article
 from stream.monitor.state.entries import SourceEntry
 from stream.monitor.state.monitor_alerts import alerts_view
 from stream.monitor.state.monitor_tables import MonitorTables
@@ -155,6 +156,15 @@ Halt = Annotated[HaltStream | HaltSource, Field(discriminator="kind"), ByKind()]
 def has_rights(role: AccessRole, access: AccessRole) -> bool:
     """Return True if ``role`` includes the rights of ``access``."""
     return _RANK_OF_ROLE[role] >= _RANK_OF_ROLE[access]
+
+
+def require_rights(bearer: Bearer | None, route: Route) -> None:
+    """Raise a 403 if a user's role is not enough for a route."""
+    if route.access is not None and (bearer is None or not has_rights(bearer.role, route.access)):
+        whose = "nobody's" if bearer is None else f"{role_with_article(bearer.role)}'s"
+        raise ProblemError(
+            403, "forbidden", f"this is for {role_with_article(route.access)}; the token is {whose}"
+        )
 
 
 def _add_route(
@@ -244,6 +254,17 @@ def _stream(monitor: Monitor, call: ApiCall) -> StreamDetail:
 @_add_route("GET", "/api/rejected", "Refused events by reason", query=RejectedQuery, live_event="rejected")
 def _rejected(monitor: Monitor, call: ApiCall) -> RejectedView:
     return list_rejected(monitor.tables, call.url_parameters)
+
+
+@_add_route(
+    "GET",
+    "/api/refusals",
+    "Share of refused events of live topics",
+    access="operator",
+    live_event="refusals",
+)
+def _refusals(monitor: Monitor, _: ApiCall) -> RefusalsView:
+    return list_refusals(monitor.tables, monitor.clock())
 
 
 @_add_route("GET", "/api/alerts", "Firing and latest alerts", query=AlertQuery, live_event="alerts")

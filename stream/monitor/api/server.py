@@ -25,8 +25,8 @@ from stream.monitor.api.models import ProblemCode, Readiness, View
 from stream.monitor.api.monitor_state import CONTENT_TYPE, Monitor, metrics_text
 from stream.monitor.api.openapi import document
 from stream.monitor.api.problems import GoneError, ProblemError, malformed_error, refuse_repeated, too_many_error
-from stream.monitor.api.routes import ROUTES, ApiCall, Route, has_rights
-from stream.monitor.api.tokens import Bearer, TokenError, role_with_article
+from stream.monitor.api.routes import ROUTES, ApiCall, Route, require_rights
+from stream.monitor.api.tokens import Bearer, TokenError
 from stream.version import SERVER_NAME
 
 FOLDER = Path(__file__).parents[1] / "static"
@@ -239,11 +239,7 @@ def _token(request: web.Request) -> str:
 def _make_handler(monitor: Monitor, route: Route) -> Handler:
     async def handle(request: web.Request) -> web.StreamResponse:
         bearer = request.get(_BEARER)
-        if route.access is not None and (bearer is None or not has_rights(bearer.role, route.access)):
-            whose = "nobody's" if bearer is None else f"{role_with_article(bearer.role)}'s"
-            raise ProblemError(
-                403, "forbidden", f"this is for {role_with_article(route.access)}; the token is {whose}"
-            )
+        require_rights(bearer, route)
         if route.query is None and request.query:
             raise ProblemError(400, "malformed", "parameter: this route has no parameters; remove them")
         query = None if route.query is None else parse_parameters(request, route.query)

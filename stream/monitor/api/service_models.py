@@ -153,6 +153,24 @@ class RejectedView(View):
     recent: list[RejectedEvent]
 
 
+class RefusedEvents(View):
+    """The refused share of the latest events of a live source's topic; no share below 0.1 % is distinguished."""
+
+    source: str
+    topic: str
+    events: Annotated[int, Field(description="Latest events: up to 1,000 of each partition with refused ones.")]
+    share: Annotated[str, Field(description="Such as '50 to 90 %'.")]
+    at_least: Annotated[float, Field(description="Lower end of the share, between 0 and 1.")]
+    reason: Annotated[str, Field(description="The most frequent reason: code, problem and remedy.")]
+    last: Time
+
+
+class RefusalsView(View):
+    """Live sources of whose topics events were refused in the last ten minutes."""
+
+    items: list[RefusedEvents]
+
+
 class FeedProcess(View):
     """One running feed process; fields of its heartbeat are null before the first one."""
 

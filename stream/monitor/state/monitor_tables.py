@@ -43,6 +43,7 @@ from stream.monitor.state.record_shapes import (
 from stream.privacy.composition.costs import displayed_state, ordinary_charges_left
 from stream.processing.dead_letters import says_exhausted
 from stream.processing.protocol import RecordLike
+from stream.processing.refused_events import TopicRefusals
 from stream.processing.topic_names import Topics
 
 MAX_RECENT_REJECTED = 100
@@ -56,6 +57,8 @@ MAX_PACKINGS = 64
 """Most kinds of mechanisms with a packing of their own."""
 MAX_CODES = 64
 """Most distinct reasons of dead letters; the services use about ten."""
+MAX_LIVE_TOPICS = 1_000
+"""Most live topics whose refused events are counted."""
 
 ChangeTopic = Literal["sources", "streams", "rejected", "workers", "trail", "alerts"]
 
@@ -83,6 +86,8 @@ class MonitorTables:
         self.records = 0
         self.hidden_dead_letters = 0
         """Number of dead letters of live topics, which are not shown."""
+        self.refusals: dict[str, TopicRefusals] = {}
+        """The refused events of each live topic, for operators only."""
         self.changes: Counter[ChangeTopic] = Counter()
         self._read_offsets: dict[tuple[str, int], int] = {}
         self._refused: defaultdict[int, set[str]] = defaultdict(set)
@@ -104,7 +109,7 @@ class MonitorTables:
         self._public = frozenset(
             (topics.queries, topics.requests, topics.charges, topics.control, topics.partials)
         )
-        """Topics whose dead letters are shown. For live topics even the number of dead letters is private."""
+        """Topics whose dead letters are shown to viewers. For live topics even their number is private."""
 
     @property
     def inputs(self) -> tuple[str, ...]:
@@ -301,6 +306,7 @@ class MonitorTables:
         letter = summarize_dead_letter(record.headers, record.value)
         if letter.topic not in self._public:
             self.hidden_dead_letters += 1
+            self._add_refusal(letter, record.timestamp / 1000)
             return
         code = letter.code if letter.code in self.rejected or len(self.rejected) < MAX_CODES else "other"
         time = record.timestamp / 1000
@@ -308,6 +314,13 @@ class MonitorTables:
         self.last_rejected[code] = max(time, self.last_rejected.get(code, time))
         self.recent_rejected[code].append((time, letter))
         self.changes["rejected"] += 1
+
+    def _add_refusal(self, letter: DeadLetterSummary, time: float) -> None:
+        if (topic := self.refusals.get(letter.topic)) is None:
+            if len(self.refusals) >= MAX_LIVE_TOPICS:
+                return
+            topic = self.refusals[letter.topic] = TopicRefusals()
+        topic.add(letter.partition, letter.offset, f"{letter.code}: {letter.message}", time)
 
     def _add_trail(self, record: RecordLike) -> None:
         self.changes["trail"] += 1

@@ -41,6 +41,7 @@ class SourceShape(msgspec.Struct, frozen=True, gc=False):
     starts: str | None = None
     person: str | None = None
     contribution: int = 1
+    topic: str | None = None
 
 
 class SourceRecordShape(msgspec.Struct, frozen=True, gc=False, tag_field="kind", tag="source"):

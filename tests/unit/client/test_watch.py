@@ -10,10 +10,12 @@ import pytest
 
 from schemas import Answer
 from sotto import Driver, Notice, Unknown
-from stream.cli.manage.answer_commands import format_notice, notice_document
+from stream.cli.manage.answer_commands import format_notice, format_refusal, notice_document
+from stream.cli.manage.refusal_watch import RefusalWarnings
 from stream.monitor.api.service_models import AlertQuery
 from stream.monitor.state.monitor_alerts import Alerts
 from stream.monitor.state.monitor_tables import MonitorTables
+from stream.processing.dead_letters import Rejection, dead_letter
 from stream.processing.protocol import Record
 from stream.questions.alert_states import alert_key_of, window_end, window_text
 from stream.questions.stream_watch import StreamOpening, Watch, add_if_changed
@@ -257,3 +259,29 @@ def test_a_line_has_the_streams_own_name_and_json_the_periods() -> None:
     assert notice_document(notice)["stream"] == stream
     [ended] = format_notice(Notice(0.0, stream, ended="exhausted"), 120)
     assert stream in ended.plain
+
+
+def dead_letter_of(topic: str, offset: int, code: str = "partition") -> Record:
+    original = Record(topic, 0, offset, 0, b"ann", b"{}", ())
+    key, value, headers = dead_letter(original, Rejection(code, "person: wrong; set partitioner"))
+    return Record("rejected", 0, offset, 1_000_000, key, value, headers)
+
+
+def test_watch_warns_of_refused_events_once_a_minute() -> None:
+    """A warning names the source of a watched topic; other topics and other records have none."""
+    warnings = RefusalWarnings()
+    warnings.add(
+        [Record("rejected", 0, 0, 0, None, b"{}"), *(dead_letter_of("ops.departures", at) for at in (1, 2))]
+    )
+    warnings.add([dead_letter_of("unwatched", 1)])
+    sources = {"ops.departures": "flights"}
+    assert warnings.is_due(1000.0)
+    [(named, share)] = warnings.take_due(sources, 1000.0)
+    assert (named, share.events, share.share) == ("flights", 3, "50 to 90 %")
+    warnings.add([dead_letter_of("ops.departures", 3)])
+    assert not warnings.is_due(1059.0)
+    assert [one for one, _ in warnings.take_due(sources, 1060.0)] == ["flights"]
+    text = [line.plain for line in format_refusal("flights", share, 0.0, 60)]
+    assert all(len(line) <= 60 for line in text)
+    whole = re.sub(r"\s+", " ", " ".join(text))
+    assert "! refused flights 50 to 90 % of the last 3 events were refused; most often: partition: person" in whole

@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from prometheus_client import CollectorRegistry
+from structlog.testing import capture_logs
 
 from stream.events import event_fields
 from stream.feeds import event_clock, intake
+from stream.feeds.count_processor import FeedProcessor
 from stream.processing import dead_letters
 from stream.processing.dead_letters import Rejection
 from stream.services.feed_service import DEAD_LETTER_CODES, FeedFigures, seconds_behind
 from tests.processing import process_records
-from tests.unit.processors.feeds.topic import HOUR, Arrived, Known, source, start, told
+from tests.unit.processors.feeds.topic import HOUR, Arrived, Known, event, source, start, told
 
 
 def test_every_reason_to_set_an_event_aside_has_a_figure_from_the_start() -> None:
@@ -41,3 +45,41 @@ def test_a_partition_without_a_mark_is_as_far_behind_as_it_holds_up_windows() ->
         assert seconds_behind(about, feeds, 0.0) == behind
     process_records(feeds[1], [Arrived(0, 0, None, headers=[("sotto-mark", b"%d" % (2 * HOUR))])])
     assert seconds_behind(about, feeds, 0.0) == 3600
+
+
+class Serving:
+    """An engine with one processor."""
+
+    def __init__(self, *processors: FeedProcessor) -> None:
+        self._processors = processors
+
+    def processors(self) -> tuple[FeedProcessor, ...]:
+        return self._processors
+
+    def unread(self) -> int:
+        return 0
+
+
+def test_feed_reports_refused_events_once_a_minute() -> None:
+    """The gauge has the share at once; the log has a warning a minute while events are refused."""
+    about, registry = source(), CollectorRegistry()
+    figures = FeedFigures(registry)
+    feed = start(about, Known(told(about)))
+    engines: Any = {"flights": Serving(feed)}
+    offset = 0
+    with capture_logs() as lines:
+        for now, refused in ((0.0, 0), (1.0, 3), (30.0, 3), (61.0, 3), (200.0, 0)):
+            process_records(
+                feed, [Arrived(offset + at, 0, b"{" if at < refused else event("ann", 0)) for at in range(4)]
+            )
+            offset += 4
+            figures.update_metrics(engines, {"flights": about}, now)
+            found = registry.get_sample_value("sotto_feed_refused_ratio", {"source": "flights"})
+            assert found == {0.0: 0.0, 1.0: 0.1, 30.0: 0.5, 61.0: 0.5, 200.0: 0.1}[now]
+    assert [(line["event"], line["source"], line["share"], line["latest_events"]) for line in lines] == [
+        ("events refused", "flights", "10 to 50 %", 8),
+        ("events refused", "flights", "50 to 90 %", 16),
+    ]
+    assert lines[0]["reason"].startswith("malformed: ")
+    figures.drop("flights")
+    assert registry.get_sample_value("sotto_feed_refused_ratio", {"source": "flights"}) is None

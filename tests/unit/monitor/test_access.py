@@ -102,7 +102,7 @@ async def test_both_tokens_may_look_and_each_is_told_its_role() -> None:
         }
         for token in (VIEWER, OPERATOR):
             for route in ROUTES:
-                if route.method == "GET":
+                if route.method == "GET" and route.access != "operator":
                     answer = await get(client, place(route.path), token)
                     assert route.response_type.model_validate(answer)
 

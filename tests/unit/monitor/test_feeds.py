@@ -8,7 +8,7 @@ import pytest
 
 from schemas.windows import format_moment, moment_ms
 from stream.monitor.api.service_models import MemberRow, WorkersView
-from tests.unit.monitor.installation import Installation, get
+from tests.unit.monitor.installation import ANALYST, OPERATOR, VIEWER, Installation, bearer, get
 from tests.unit.periods import DAYS, FLIGHTS, LATE, event
 
 WHOLE: dict[str, Any] = {name: value for name, value in FLIGHTS.items() if name not in {"unit", "period"}}
@@ -93,3 +93,21 @@ async def test_processes_that_feed_are_told_and_nothing_that_is_private() -> Non
 
 async def test_other_sources_have_none() -> None:
     assert (await feed(opened(MECHANISMS[0]), "feed")) is None
+
+
+async def test_refused_share_is_for_operators_only() -> None:
+    """An operator learns the share and its cause; no route and no live view gives it to others."""
+    found = opened(MECHANISMS[0])
+    found.now = 1_700_000_000.0
+    found.driver.publish("flights", [b"{", event("N1", "2013-01-01T01:00:00Z")])
+    found.flow()
+    async with found.web() as client:
+        [refused] = (await get(client, "/api/refusals", OPERATOR))["items"]
+        assert (refused["source"], refused["topic"], refused["last"]) == ("flights", "ops.departures", found.now)
+        assert (refused["share"], refused["reason"].partition(":")[0]) == ("90 to 100 %", "malformed")
+        for token in (VIEWER, ANALYST):
+            for path in ("/api/refusals", "/api/events?views=refusals"):
+                async with client.get(path, headers=bearer(token)) as response:
+                    assert response.status == 403
+        found.now += 601
+        assert await get(client, "/api/refusals", OPERATOR) == {"items": []}

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import io
+from dataclasses import replace
 
 import pytest
 from rich.console import Console
 
 from stream.cli.output import CommandError
 from stream.cli.run.top_command import draw_screen, top
+from stream.monitor.api.service_models import RefusalsView, RefusedEvents
 from tests.unit.monitor.frames import MEMBERS, SOURCE, STREAMS, frame_of
 
 
@@ -52,3 +54,23 @@ def test_a_name_that_fits_no_line_is_broken_and_nothing_else_is_cut() -> None:
     assert text.count("Q") == 64
     assert "123,456" in text
     assert "12,345/100,000" in text
+
+
+def test_refused_events_of_live_topics_are_shown_with_their_cause() -> None:
+    """An operator's picture names source, share and remedy of refused events."""
+    refused = RefusedEvents(
+        source="flights",
+        topic="ops.departures",
+        events=2000,
+        share="50 to 90 %",
+        at_least=0.5,
+        reason="partition: person: wrong; set partitioner=murmur2_random",
+        last=1.0,
+    )
+    frame = replace(frame_of(), refusals=RefusalsView(items=[refused]))
+    console = Console(file=io.StringIO(), width=80)
+    console.print(draw_screen(frame, 80))
+    assert isinstance(console.file, io.StringIO)
+    text = " ".join(console.file.getvalue().split())
+    assert "flights: 50 to 90 % of the last 2,000 events were refused; most often: partition" in text
+    assert "partitioner=murmur2_random" in text

@@ -6,10 +6,11 @@ import { Chart } from "../chart.js";
 import { make, setText } from "../dom.js";
 import { jsonBlock } from "../forms.js";
 import { forecastCard, promiseLine, spendingCard } from "../forecasts.js";
-import { ago, amount, bytes, duration, mainAmount, number, percent, periodText, plural, time, unitOf } from "../format.js";
+import { ago, amount, bytes, count, duration, mainAmount, number, percent, periodText, plural, time, unitOf } from "../format.js";
 import { refreshButton } from "../refresh.js";
 import { burnBar, burnLegend, card, emptyState, facts, stateBadge } from "../parts.js";
 import { route } from "../routes.js";
+import { may } from "../session.js";
 import { OPEN_STREAM } from "./commands.js";
 import { describe as describeDeclaration } from "./register.js";
 import { describe } from "./source_list.js";
@@ -30,6 +31,7 @@ export function sourceView({ names: [name], session }) {
   const share = make("p", { class: "share" });
   const bar = burnBar();
   const figures = facts(PARTS);
+  const refused = make("p", { class: "reason refused", role: "status", hidden: true });
   const period = latestPeriod();
   const feed = feedCard();
   const chart = new Chart({ title: "Budget over time", format: (value) => number(value), stepped: true, height: 220 });
@@ -48,6 +50,7 @@ export function sourceView({ names: [name], session }) {
     about,
     promise.element,
     reason,
+    refused,
     period.element,
     feed.element,
     budget,
@@ -83,6 +86,14 @@ export function sourceView({ names: [name], session }) {
     });
   }
 
+  /** Show the refused share of a live topic's events, or nothing; only operators receive it. */
+  function showRefused(found) {
+    refused.hidden = found === undefined;
+    if (found !== undefined) {
+      setText(refused, `${found.share} of the last ${count(found.events)} events were refused, the last one ${ago(found.last)}. Most often: ${found.reason}`);
+    }
+  }
+
   async function declare() {
     try {
       const { declaration } = await send(`/api/sources/${encodeURIComponent(name)}`, session.token);
@@ -100,12 +111,14 @@ export function sourceView({ names: [name], session }) {
     title: name,
     back: { route: route("sources"), text: "All sources" },
     subject: "budget",
-    connections: [{ views: ["overview", "budget", "streams", "spending"], query: { source: name, sort: "tops_left", limit: SHOWN } }],
+    connections: [{ views: ["overview", "budget", "streams", "spending", ...(may(session, "operator") ? ["refusals"] : [])], query: { source: name, sort: "tops_left", limit: SHOWN } }],
     show(view, data) {
       if (view === "budget") {
         showBudget(data);
       } else if (view === "spending") {
         spending.update(data);
+      } else if (view === "refusals") {
+        showRefused(data.items.find((one) => one.source === name));
       } else if (view === "streams") {
         table.update(data.items);
         table.element.hidden = data.items.length === 0;

@@ -57,11 +57,7 @@ def columns(records: Sequence[Arrived], timestamp_type: int = 1) -> RecordColumn
         0,
         offsets=np.array([one.offset for one in records], dtype=np.int64),
         timestamps=np.array([one.timestamp for one in records], dtype=np.int64),
-        keys=Spans(
-            np.zeros(0, dtype=np.uint8),
-            np.zeros(len(records), dtype=np.int64),
-            np.full(len(records), -1, dtype=np.int32),
-        ),
+        keys=_spans([one.key for one in records]),
         values=_spans([one.value for one in records]),
         timestamp_type=timestamp_type,
     )
