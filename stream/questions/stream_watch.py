@@ -9,6 +9,7 @@ from typing import Final, Literal, NamedTuple, Protocol
 import msgspec
 
 from schemas import EventsSource, Source, StandingQuery, StreamState, registered_as
+from schemas.windows import format_moment, moment_ms, span_ms
 from schemas.wire import DECODE_ERRORS
 from stream.caches import ENTRY_BYTES, BoundedCache
 from stream.errors import Unknown
@@ -247,6 +248,33 @@ def describe_standing_query(standing: StandingQuery) -> str:
     if standing.top is not None:
         by = f" for the {standing.top} largest groups by {' and '.join(standing.by)}"
     return f"asks {counted}{where}{by} in windows of {window.size}{every}{begins}; each is asked {after}"
+
+
+def describe_first_answer(standing: StandingQuery, source: EventsSource, now: float) -> str:
+    """Describe when the first answer is expected, and on what that depends; ``now`` is Unix time."""
+    start, end = _first_window(standing, source)
+    due = end + span_ms(standing.lateness)
+    lateness = "" if standing.lateness == "0s" else f" plus the lateness {standing.lateness}"
+    why = f"the first window, from {format_moment(start)}, ends {format_moment(end)}{lateness}"
+    if source.clock == "marks":
+        return f"first answer: once each partition has a mark of {format_moment(due)} or later; {why}"
+    if due <= now * 1000:
+        return f"first answer: as soon as the feeds have read the topic; {why}"
+    return (
+        f"first answer: {format_moment(due)} by the broker's timestamps, at most {source.idle} later if a partition is "
+        f"silent; {why}"
+    )
+
+
+def _first_window(standing: StandingQuery, source: EventsSource) -> tuple[int, int]:
+    """Return start and end, in ms since 1970, of the first window that is asked."""
+    window = standing.window
+    start = window.first_from(0 if standing.begins is None else moment_ms(standing.begins))
+    if source.has_periods:
+        period_end = start - start % source.period_ms + source.period_ms
+        if start + window.size_ms > period_end:  # it is in no period
+            start = window.first_from(period_end)
+    return start, start + window.size_ms
 
 
 def _describe_number(standing: StandingQuery) -> str:

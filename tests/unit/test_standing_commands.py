@@ -41,6 +41,11 @@ def test_commands_say_what_is_declared_asked_and_promised(driver: Driver) -> Non
     )
     assert asks in said
     assert "this promise lasts for 10,000 windows, all groups of each" in said
+    first = (
+        "first answer: as soon as the feeds have read the topic; the first window, from 1970-01-01T00:00:00Z, ends "
+        "1970-01-01T01:00:00Z plus the lateness 10m"
+    )
+    assert first in said
     assert asks in run_connected("stream", "show", "flights", "late")
     histogram = standing("all", {"kind": "histogram", "attributes": ["origin"], "answers": 7}, by=[])
     assert "each number of a window is within ±" in run_connected("stream", "open", json.dumps(histogram))

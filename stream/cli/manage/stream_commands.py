@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Sequence
 from typing import Annotated, Final
 
 import typer
 
-from schemas import GrantRecord, OpeningSpec, Receipt, Source, registered_as
+from schemas import EventsSource, GrantRecord, OpeningSpec, Receipt, Source, registered_as
 from stream.cli.manage.record_rows import (
     AllPeriods,
     ShownGrant,
@@ -31,7 +32,12 @@ from stream.formatting import describe_choice, describe_table_bound
 from stream.optional_packages import explain_missing_packages
 from stream.privacy.composition.costs import charged_answers
 from stream.questions.question_forms import opening_adapter
-from stream.questions.stream_watch import describe_standing_query, describe_window_count, period_of
+from stream.questions.stream_watch import (
+    describe_first_answer,
+    describe_standing_query,
+    describe_window_count,
+    period_of,
+)
 
 MAX_NAMES: Final = 2
 
@@ -62,8 +68,10 @@ def open_stream(
     say(f"stream {spec.stream} is open at {_price(grant)} ({grant.calibration.method})")
     if receipt.compared:
         say(describe_choice(receipt.compared), soft_wrap=True)
-    if grant.spec.standing is not None:
-        say(describe_standing_query(grant.spec.standing), soft_wrap=True)
+    if (standing := grant.spec.standing) is not None:
+        say(describe_standing_query(standing), soft_wrap=True)
+        if isinstance(source, EventsSource):
+            say(describe_first_answer(standing, source, time.time()), soft_wrap=True)
     _print_promises(grant, source)
     if receipt.windows is not None:
         say(describe_window_count(receipt.windows, period_of(source)), soft_wrap=True)

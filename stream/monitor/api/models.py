@@ -283,6 +283,10 @@ class StreamDetail(View):
     standing: Annotated[
         str | None, Field(description="Its question about each window, in words; null for other streams.")
     ]
+    first_answer: Annotated[
+        str | None,
+        Field(description="When its first answer is expected; null without windows, and once it has answered."),
+    ]
     windows: Annotated[
         int | None, Field(description="Number of windows for which its error bound holds; null without windows.")
     ]

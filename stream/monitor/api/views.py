@@ -50,7 +50,7 @@ from stream.privacy.ledger.grants import describe_promise_per_period
 from stream.privacy.ledger.ledger_records import RESULTS_KEPT_BY_MECHANISM
 from stream.privacy.planning.promises import promises
 from stream.processing.control_order import questions_per_window
-from stream.questions.stream_watch import describe_standing_query, period_of
+from stream.questions.stream_watch import describe_first_answer, describe_standing_query, period_of
 
 _TEN_MINUTES_INDEX = RATE_WINDOWS.index(600)
 
@@ -302,6 +302,9 @@ def stream_detail(tables: MonitorTables, entry: StreamEntry, now: float) -> Stre
         position=None if position is None else Position(**msgspec.structs.asdict(position)),
         timeline=[TimelinePoint(time=row[0], answered=int(row[1]), tops=int(row[2])) for row in timeline],
         standing=None if standing is None else describe_standing_query(standing),
+        first_answer=describe_first_answer(standing, declared, now)
+        if standing is not None and isinstance(declared, EventsSource) and not entry.answered
+        else None,
         windows=None if declared is None else promised_windows(record.spec, declared),
         period=None if declared is None else period_of(declared),
     )

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from schemas import Answer
+from schemas import Answer, EventsSource
 from sotto import Driver, Notice, Unknown
 from stream.cli.manage.answer_commands import format_notice, format_refusal, notice_document
 from stream.cli.manage.refusal_watch import RefusalWarnings
@@ -18,9 +18,10 @@ from stream.monitor.state.monitor_tables import MonitorTables
 from stream.processing.dead_letters import Rejection, dead_letter
 from stream.processing.protocol import Record
 from stream.questions.alert_states import alert_key_of, window_end, window_text
-from stream.questions.stream_watch import StreamOpening, Watch, add_if_changed
-from tests.builders import KEY, installation, source, stream
+from stream.questions.stream_watch import StreamOpening, Watch, add_if_changed, describe_first_answer
+from tests.builders import KEY, installation, parse_source, parse_stream, source, stream
 from tests.unit.processors.installation import HIGH, LOW
+from tests.unit.processors.live import flights, standing
 
 WINDOW = {"start": "2013-01-01T05:00:00Z", "end": "2013-01-01T06:00:00Z"}
 MARKED = {"person": "tailnum", "time": "scheduled", "clock": "marks"}
@@ -285,3 +286,28 @@ def test_watch_warns_of_refused_events_once_a_minute() -> None:
     assert all(len(line) <= 60 for line in text)
     whole = re.sub(r"\s+", " ", " ".join(text))
     assert "! refused flights 50 to 90 % of the last 3 events were refused; most often: partition: person" in whole
+
+
+BY_BROKER = "by the broker's timestamps, at most 5s later if a partition is silent"
+
+
+@pytest.mark.parametrize(
+    ("changed", "due", "start", "end"),
+    [
+        ({}, f"2013-01-01T06:25:00Z {BY_BROKER}", "05:15", "06:15"),
+        ({"clock": "marks"}, "once each partition has a mark of 2013-01-01T06:25:00Z or later", "05:15", "06:15"),
+        ({"unit": "person-period", "period": "6h"}, f"2013-01-01T07:10:00Z {BY_BROKER}", "06:00", "07:00"),
+    ],
+)
+def test_first_answer_follows_the_first_window_by_the_clock(
+    changed: dict[str, Any], due: str, start: str, end: str
+) -> None:
+    """The text names the time, the first window within a period, lateness, and what moves the clock."""
+    spec = parse_stream(standing(begins="2013-01-01T05:01:00Z"))
+    assert spec.standing is not None
+    about = parse_source(flights(**changed))
+    assert isinstance(about, EventsSource)
+    assert describe_first_answer(spec.standing, about, 0.0) == (
+        f"first answer: {due}; the first window, from 2013-01-01T{start}:00Z, ends 2013-01-01T{end}:00Z plus the "
+        "lateness 10m"
+    )

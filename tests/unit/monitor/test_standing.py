@@ -44,6 +44,10 @@ async def test_a_standing_stream_is_planned_with_its_windows_and_shown_with_its_
         "asks how many events with delay >= 60 for each origin in windows of 1h, one every 15m, from 1970-01-12T13:46:40Z on; each is asked "
         "10m after its end"
     )
+    assert detail["first_answer"] == (
+        "first answer: 1970-01-12T15:10:00Z by the broker's timestamps, at most 5s later if a partition is silent; "
+        "the first window, from 1970-01-12T14:00:00Z, ends 1970-01-12T15:00:00Z plus the lateness 10m"
+    )
     assert detail["spec"]["standing"]["by"] == ["origin"]
 
 

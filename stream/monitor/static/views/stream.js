@@ -32,6 +32,8 @@ export function streamView({ names: [name], session }) {
   const silent = emptyState("No answer yet", "Ask it something:");
   silent.append(command);
   const waiting = emptyState("No answer yet", "Answered automatically: one question per window. To follow its answers:", `sotto answers --stream ${name}`);
+  const expected = make("p");
+  waiting.append(expected);
   const charts = make("div", {}, timeline.element, answers.element);
   const definition = make("pre", { tabindex: "0" }, make("code"));
   const constants = make("pre", { tabindex: "0" }, make("code"));
@@ -78,7 +80,7 @@ export function streamView({ names: [name], session }) {
     hidden.hidden = true;
   }
 
-  function show({ row, source_kind: of, spec, calibration, incarnation, position, timeline: points, standing, windows, period: length }) {
+  function show({ row, source_kind: of, spec, calibration, incarnation, position, timeline: points, standing, first_answer: first, windows, period: length }) {
     source = row.source;
     state.update(row);
     kinds.forEach((kind, index) => {
@@ -126,6 +128,7 @@ export function streamView({ names: [name], session }) {
     silent.hidden = !quiet || standing !== null;
     setText(command.firstChild, `sotto ask ${name} ${example(of, spec.mechanism)}`);
     waiting.hidden = !quiet || standing === null;
+    setText(expected, first === null ? "" : `${capital(first)}.`);
     charts.hidden = quiet;
     const until = Math.max(row.state === "open" ? Date.now() / 1000 : 0, row.updated ?? 0);
     timeline.update({
