@@ -18,6 +18,7 @@ from aiokafka.coordinator.protocol import ConsumerProtocolMemberAssignment
 from aiokafka.errors import KafkaError
 
 from stream import tracing
+from stream.client.answer_history import AnswerLog
 from stream.client.async_client import AsyncClient
 from stream.engine.health import ServiceName, require_free
 from stream.engine.restore import reader
@@ -79,7 +80,14 @@ async def serve_monitor(
         asker = Asker(on_demand_client) if settings.monitor_asks else None
         alerts = Alerts(tables) if settings.monitor_alerts else None
         monitor = Monitor(
-            tables, names, settings, client, lambda: _readiness(reader, groups), asker=asker, alerts=alerts
+            tables,
+            names,
+            settings,
+            client,
+            lambda: _readiness(reader, groups),
+            asker=asker,
+            alerts=alerts,
+            answers=AnswerLog(settings, client.topics) if asker is not None or alerts is not None else None,
         )
         groups = GroupWatch(settings, client.topics, tables, monitor.set_workers)
         add_api(reader.web, monitor)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import gc
 import json
+import time
 import warnings
 from collections.abc import AsyncIterator, Iterable, Iterator
 from contextlib import contextmanager
@@ -32,6 +33,7 @@ from sotto import (
     Unreachable,
 )
 from stream.client import answer_reader
+from stream.client.answer_history import AnswerLog
 from stream.engine.restore import reader
 from stream.kafka.client.client_patches import BrokerClient
 from stream.kafka.client.security import admin_client, connection_options
@@ -219,6 +221,35 @@ async def test_client_passes_batches_of_other_answers_unread(
         await write("awaited", "ward")
         assert (await waiting).outcome == "below"
         assert [record.offset for record in read] == [50]
+
+
+async def test_answer_log_pages_back_over_batches_and_transactions(
+    client: AsyncClient, settings: Settings
+) -> None:
+    """Pages begin in the middle of batches; offsets without records and aborted answers are passed."""
+    topic, number = client.topics.answers, partition_of(b"ward", client.topics.partitions)
+    expected: list[str] = []
+    async with AIOKafkaProducer(**connection_options(settings), transactional_id="pages") as producer:
+        for transaction in range(30):
+            aborted = transaction % 5 == 4
+            await producer.begin_transaction()
+            for place in range(40):
+                stream, identifier = ("ward" if place % 3 else "elsewhere"), f"{transaction}-{place}"
+                value = json.dumps({"id": identifier, "stream": stream, "outcome": "below"}).encode()
+                await producer.send(topic, value, stream.encode(), partition=number)
+                expected += [identifier] if stream == "ward" and not aborted else []
+            await (producer.abort_transaction() if aborted else producer.commit_transaction())
+    log = AnswerLog(settings, client.topics)
+    assert [one.id for one in await log.read_all("ward")] == expected
+    found: list[str] = []
+    before, until = None, time.time() + 3600.0
+    while True:
+        page = await log.read_page("ward", 70, before=before, since=0.0, until=until)
+        found += [one.result.id for one in page.answers]
+        if (before := page.before) is None:
+            break
+        assert len(page.answers) == 70
+    assert found == expected[::-1]
 
 
 async def test_where_nothing_is_the_error_says_so() -> None:

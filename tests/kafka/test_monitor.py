@@ -103,6 +103,7 @@ def own(settings: Settings, tmp_path: Path, tokens: dict[str, str]) -> Settings:
             "monitor_port": port,
             "monitor_names_file": str(tmp_path / FILE),
             "monitor_burst": 10_000,
+            "monitor_asks": True,
         }
     )
 
@@ -150,6 +151,9 @@ async def test_a_halt_from_the_api_halts_the_stream_on_kafka(
         while (answer := await client.ask({"stream": "ward", "value": LOW}, outcomes=True)).outcome != "halted":
             await asyncio.sleep(0.1)
     assert answer.reason == "audit"
+    answers = await web.get("/api/streams/ward/answers")
+    assert [row["answer"]["outcome"] for row in answers["items"][-2:]] == ["below", "above"]
+    assert answers["before"] is None
     after = await web.until("/api/streams/ward", lambda detail: detail["row"]["state"] == "halted")
     assert (after["row"]["reason"], after["row"]["tops"]) == ("audit", 1)
     workers = await web.until("/api/workers", lambda view: _answered(view) >= 3 and not _lag(view))

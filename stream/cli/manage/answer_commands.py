@@ -12,7 +12,6 @@ from textwrap import wrap
 from typing import Annotated, Any, Final
 
 import typer
-from aiokafka import TopicPartition
 from pydantic import TypeAdapter
 from rich.cells import cell_len
 from rich.text import Text
@@ -31,12 +30,12 @@ from stream.cli.output import (
     show_json,
     show_table,
 )
+from stream.client.answer_history import AnswerLog
 from stream.client.async_client import AsyncClient
-from stream.engine.restore import read_to_end, reader, require_visible
 from stream.kafka.client.local_address import local_settings
 from stream.privacy.planning.response_plans import ShareEstimateError, estimate_stream_shares
 from stream.processing.refused_events import RefusedShare, describe_refused_share
-from stream.processing.topic_names import partition_of
+from stream.questions import Result
 from stream.questions.alert_states import Notice, estimate_text, format_time, group_text, window_text
 
 _answer_codec: Codec[Answer] = Codec(Answer, limit=MAX_ANSWER_BYTES)
@@ -104,22 +103,11 @@ def _decode_answers(file: str, lines: Iterable[tuple[int, bytes]]) -> Iterator[A
             ) from None
 
 
-async def _read_answers(stream: str) -> list[Answer]:
+async def _read_answers(stream: str) -> list[Result]:
     """Read a stream's committed answers up to now."""
     settings = local_settings()
     async with AsyncClient(settings) as client:
-        topics = client.topics
-    partition = TopicPartition(topics.answers, partition_of(stream.encode(), topics.partitions))
-    found: list[Answer] = []
-    consumer = reader(settings)
-    await consumer.start()
-    try:
-        await require_visible(consumer, topics.answers)
-        async for records in read_to_end(consumer, partition, settings.batch_events):
-            found.extend(_answer_codec.decode(record.value) for record in records if record.key == stream.encode())
-    finally:
-        await consumer.stop()
-    return found
+        return await AnswerLog(settings, client.topics).read_all(stream)
 
 
 _OUTCOME_SIGNS: Final = {

@@ -22,6 +22,7 @@ from stream.engine.health import CacheCollector, ServiceName
 from stream.kafka.topics.creation import Inspection
 from stream.kafka.topics.layouts import PARTITIONS
 from stream.monitor.api import views
+from stream.monitor.api.answer_views import AnswerReader
 from stream.monitor.api.budget_models import Forecast
 from stream.monitor.api.models import Overview, Readiness, ViewName
 from stream.monitor.api.problems import RequestTurns
@@ -79,11 +80,17 @@ class Monitor:
     clock: Callable[[], float] = time.time
     asker: Asker | None = None
     alerts: Alerts | None = None
-    """The alerts, or None if the monitor does not read answers."""
+    """The alerts, or None if the monitor does not show alerts."""
+    answers: AnswerReader | None = None
+    """Reads pages of answers; None if the monitor may not read answers."""
     planning_turns: RequestTurns = field(
         default_factory=lambda: RequestTurns(max_waiting=16, max_waiting_per_user=4)
     )
     """Lets one plan or curve be computed at a time, to leave processors to the host's services."""
+    answer_turns: RequestTurns = field(
+        default_factory=lambda: RequestTurns(max_waiting=16, max_waiting_per_user=4)
+    )
+    """Lets one page of answers be read at a time, so that readers leave brokers to the services."""
     view_turns: RequestTurns = field(
         default_factory=lambda: RequestTurns(max_waiting=1000, max_waiting_per_user=100, pause_factor=1.0)
     )

@@ -8,10 +8,11 @@ from typing import Any, Literal
 
 from pydantic import TypeAdapter
 
+from stream.monitor.api.answer_views import AnswerQuery
 from stream.monitor.api.budget_models import TrailFilter
 from stream.monitor.api.live_events_stream import EventQuery
 from stream.monitor.api.models import AccessRole, Problem, View
-from stream.monitor.api.routes import ROUTES, VIEWS, Route
+from stream.monitor.api.routes import ANSWERS_PATH, ROUTES, VIEWS, Route, names_in
 from stream.version import VERSION
 
 _TEMPLATE = "#/components/schemas/{model}"
@@ -19,7 +20,7 @@ _Json = dict[str, Any]
 _PROBLEMS = {
     "400": "A parameter or the body is invalid; the fields are named",
     "401": "The token is missing, wrong, expired or revoked",
-    "403": "The token's role is too low; 'x-role' is the minimum",
+    "403": "The token's role is too low ('x-role' is the minimum), or the monitor's settings leave this out",
     "404": "There is no such source, population or stream",
     "408": "The body came too slowly",
     "409": "Refused; nothing was changed",
@@ -36,6 +37,18 @@ _ROUTES_WITHOUT_MODEL: tuple[tuple[str, str, str, tuple[type[View], ...]], ...] 
         "The audit trail as CSV, oldest entry first: the entries that the monitor keeps and the parameters select",
         "text/csv",
         (TrailFilter,),
+    ),
+    (
+        f"{ANSWERS_PATH}.csv",
+        "A page of a stream's answers as CSV, one line for each number; the header Link has the next page",
+        "text/csv",
+        (AnswerQuery,),
+    ),
+    (
+        f"{ANSWERS_PATH}.jsonl",
+        "A page of a stream's answers as JSON lines; the header Link has the next page",
+        "application/x-ndjson",
+        (AnswerQuery,),
     ),
     ("/openapi.json", "This document", "application/json", ()),
     (
@@ -55,12 +68,13 @@ def document() -> _Json:
     for route in ROUTES:
         paths.setdefault(route.path, {})[route.method.lower()] = _operation(route, schemas)
     for path, summary, media, queries in _ROUTES_WITHOUT_MODEL:
-        codes = {"401", "429", "503", *(("400",) if queries else ())}
+        codes = {"401", "429", "503", *(("400",) if queries else ()), *_codes_of_answers(path)}
+        parameters = [*_path_parameters(path), *_parameters(queries)]
         operation = {
             **_common_fields("GET", path, summary, "viewer"),
             "responses": _responses({media: {"schema": {}}}, codes, schemas),
         }
-        paths[path] = {"get": operation | ({"parameters": _parameters(queries)} if queries else {})}
+        paths[path] = {"get": operation | ({"parameters": parameters} if parameters else {})}
     return {
         "openapi": "3.1.0",
         "info": {"title": "Sotto monitor", "version": VERSION},
@@ -84,10 +98,7 @@ def _schemas() -> tuple[dict[Any, _Json], _Json]:
 
 
 def _operation(route: Route, schemas: dict[Any, _Json]) -> _Json:
-    parameters = [
-        {"name": name, "in": "path", "required": True, "schema": {"type": "string"}}
-        for name in route.path_parameters
-    ]
+    parameters = _path_parameters(route.path)
     if route.query is not None:
         parameters += _parameters((route.query,))
     content = _json_content(schemas[route.method, route.path, "answer"])
@@ -110,12 +121,23 @@ def _operation(route: Route, schemas: dict[Any, _Json]) -> _Json:
     return operation
 
 
+def _path_parameters(path: str) -> list[_Json]:
+    return [
+        {"name": name, "in": "path", "required": True, "schema": {"type": "string"}} for name in names_in(path)
+    ]
+
+
+def _codes_of_answers(path: str) -> set[str]:
+    """Return the further statuses of a stream's answers: the stream is unknown, or no answers are read."""
+    return {"403", "404"} if path.startswith(ANSWERS_PATH) else set()
+
+
 def _codes(route: Route) -> set[str]:
     """Return a route's statuses other than 200."""
-    codes = set()
+    codes = _codes_of_answers(route.path)
     if route.access is not None:
         codes |= {"400", "401", "429", "503"}
-    if route.path_parameters or route.access == "analyst" or route.path in {"/api/plan", "/api/curves"}:
+    if names_in(route.path) or route.access == "analyst" or route.path in {"/api/plan", "/api/curves"}:
         codes |= {"404"}
     if route.body is not None:
         codes |= {"408", "409", "413", "415"}

@@ -85,6 +85,13 @@ class Asker:
         """Return the stream that was asked a question of this id; None if it is not remembered."""
         return next((stream for stream, one in self._asked if one == question), None)
 
+    def question_of(self, answer: Result) -> Query | None:
+        """Return the remembered question that got this very answer; None if there is none."""
+        asked = self._asked.get((answer.stream, answer.id))
+        if asked is None or not asked.answer.done() or asked.answer.cancelled() or asked.answer.exception():
+            return None
+        return asked.query if asked.answer.result() == answer else None
+
     async def close(self) -> None:
         """Cancel all waiting questions."""
         tasks = [one.answer for one in self._asked.values()]

@@ -33,6 +33,7 @@ from schemas.wire import MalformedEventError
 from stream.errors import Refused
 from stream.log import get_logger
 from stream.monitor.api import forms, question_routes, views
+from stream.monitor.api.answer_views import AnswerQuery, AnswersView, list_answers
 from stream.monitor.api.budget_models import (
     AllotmentPage,
     AllotmentQuery,
@@ -135,7 +136,7 @@ class Route:
     @cached_property
     def path_parameters(self) -> list[str]:
         """The parameters in the path."""
-        return re.findall(r"{(\w+)}", self.path)
+        return names_in(self.path)
 
     @cached_property
     def body_adapter(self) -> TypeAdapter[Any]:
@@ -148,9 +149,17 @@ log = get_logger("monitor")
 ROUTES: list[Route] = []
 """All routes with a JSON answer."""
 
+ANSWERS_PATH = "/api/streams/{stream}/answers"
+"""The path of a stream's answers; with the ending ``.csv`` or ``.jsonl`` they are a file."""
+
 _Handle = TypeVar("_Handle", bound=Callable[[Monitor, ApiCall], Any])
 _Answer = TypeVar("_Answer")
 Halt = Annotated[HaltStream | HaltSource, Field(discriminator="kind"), ByKind()]
+
+
+def names_in(path: str) -> list[str]:
+    """Return the names of the parameters in a path."""
+    return re.findall(r"{(\w+)}", path)
 
 
 def has_rights(role: AccessRole, access: AccessRole) -> bool:
@@ -249,6 +258,18 @@ def _stream(monitor: Monitor, call: ApiCall) -> StreamDetail:
     if entry is None or entry.grant is None:
         raise unknown_name_error("stream", call.path_values["stream"])
     return _show_readable_definition(lambda: views.stream_detail(monitor.tables, entry, monitor.clock()))
+
+
+async def read_answers(monitor: Monitor, call: ApiCall) -> AnswersView:
+    """Read a page of a stream's answers, in turn with other users."""
+    async with monitor.answer_turns.turn(call.user.name, call.is_disconnected):
+        asker = monitor.asker
+        find = (lambda _: None) if asker is None else asker.question_of
+        name = call.path_values["stream"]
+        return await list_answers(monitor.answers, monitor.tables, find, name, call.url_parameters)
+
+
+_add_route("GET", ANSWERS_PATH, "A stream's answers, newest first", query=AnswerQuery)(read_answers)
 
 
 @_add_route("GET", "/api/rejected", "Refused events by reason", query=RejectedQuery, live_event="rejected")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import traceback
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterable, Sequence
 from dataclasses import dataclass
 from hashlib import sha256
 from inspect import isawaitable
@@ -17,6 +17,7 @@ from pydantic import BaseModel, ValidationError
 from schemas import MAX_DEFINITION_BYTES
 from schemas.json_limits import repeats_a_field, shape_fault
 from stream.log import RateLimiter, get_logger
+from stream.monitor.api.answer_views import AnswerQuery, AnswerRow, answers_as_csv, answers_as_lines
 from stream.monitor.api.budget_models import TrailFilter
 from stream.monitor.api.budget_views import TrailExports
 from stream.monitor.api.connections import IDLE_SECONDS, abort_connection
@@ -25,7 +26,7 @@ from stream.monitor.api.models import ProblemCode, Readiness, View
 from stream.monitor.api.monitor_state import CONTENT_TYPE, Monitor, metrics_text
 from stream.monitor.api.openapi import document
 from stream.monitor.api.problems import GoneError, ProblemError, malformed_error, refuse_repeated, too_many_error
-from stream.monitor.api.routes import ROUTES, ApiCall, Route, require_rights
+from stream.monitor.api.routes import ANSWERS_PATH, ROUTES, ApiCall, Route, read_answers, require_rights
 from stream.monitor.api.tokens import Bearer, TokenError
 from stream.version import SERVER_NAME
 
@@ -126,6 +127,11 @@ _PUBLIC_PATHS = frozenset({*_UNLIMITED_PATHS, *_PAGES})
 """Paths that need no token: health, and the page, which asks the user for the token."""
 _PUBLIC_PREFIX = "/static/"
 
+_ANSWER_EXPORTS: dict[str, tuple[str, Callable[[Sequence[AnswerRow]], Iterable[str]]]] = {
+    f"{ANSWERS_PATH}.csv": ("text/csv; charset=utf-8", answers_as_csv),
+    f"{ANSWERS_PATH}.jsonl": ("application/x-ndjson; charset=utf-8", answers_as_lines),
+}
+
 _BEARER: web.RequestKey[Bearer] = web.RequestKey("bearer")
 
 _Parameters = TypeVar("_Parameters", bound=View)
@@ -158,6 +164,8 @@ def add_api(application: web.Application, monitor: Monitor) -> None:
 
     application.router.add_get("/metrics", metrics)
     application.router.add_get("/api/trail.csv", trail)
+    for path, (content_type, formatter) in _ANSWER_EXPORTS.items():
+        application.router.add_get(path, _make_answer_export(monitor, content_type, formatter))
     application.router.add_get("/openapi.json", openapi)
     application.router.add_get("/api/events", live)
     add_pages(application)
@@ -251,12 +259,31 @@ def _make_handler(monitor: Monitor, route: Route) -> Handler:
                 answer = route.handle(monitor, call)
         else:
             answer = route.handle(monitor, call)
-            if isawaitable(answer):
-                answer = await answer
+        if isawaitable(answer):
+            answer = await answer
         unready = isinstance(answer, Readiness) and not answer.ready
         return _json_response(answer, 503 if unready else 200)
 
     return handle
+
+
+def _make_answer_export(
+    monitor: Monitor, content_type: str, formatter: Callable[[Sequence[AnswerRow]], Iterable[str]]
+) -> Handler:
+    async def export(request: web.Request) -> web.StreamResponse:
+        wanted = parse_parameters(request, AnswerQuery)
+        check = _disconnection_check(request)
+        page = await read_answers(
+            monitor, ApiCall(request[_BEARER], dict(request.match_info), wanted, is_disconnected=check)
+        )
+        name = request.path.rpartition("/")[2]
+        headers = {"Content-Type": content_type, "Content-Disposition": f'attachment; filename="{name}"'}
+        if page.before is not None:
+            following = request.rel_url.update_query(before=page.before)
+            headers["Link"] = f'<{following}>; rel="next"'
+        return web.Response(text="".join(formatter(page.items)), headers=headers)
+
+    return export
 
 
 def _disconnection_check(request: web.Request) -> Callable[[], bool]:

@@ -15,6 +15,7 @@ from schemas import PartitionStatus, Query, Receipt, StreamStatus
 from schemas import Request as LedgerRequest
 from schemas.windows import format_moment
 from sotto import Driver
+from stream.client.answer_history import AnswerLog
 from stream.monitor.api.connections import MonitorRunner
 from stream.monitor.api.models import Readiness
 from stream.monitor.api.monitor_state import Monitor
@@ -27,6 +28,7 @@ from stream.processing.protocol import Record
 from stream.questions import Result
 from stream.settings import Settings
 from tests import builders
+from tests.unit.monitor.answer_logs import InMemoryConsumer
 
 OPERATOR = "sotto_00000000000a_" + "0" * 43
 VIEWER = "sotto_00000000000b_" + "1" * 43
@@ -85,6 +87,13 @@ class Installation:
             clock=lambda: self.now,
             asker=Asker(_InMemory(self)),
             alerts=self.alerts,
+            answers=AnswerLog(
+                self.settings,
+                self.driver.topics,
+                InMemoryConsumer(
+                    self.driver.topics.answers, lambda: self.driver.records(self.driver.topics.answers)
+                ),
+            ),
         )
         self._shown = 0
 

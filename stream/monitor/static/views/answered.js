@@ -5,7 +5,7 @@ import { make } from "../dom.js";
 import { amount, bound, count, estimate, interval, plural } from "../format.js";
 import { BASES, FORMS, RANKS } from "../mechanisms.js";
 
-const OUTCOMES = { above: "Above the threshold", below: "Below the threshold", answer: "Answered", halted: "Halted", rejected: "Rejected" };
+export const OUTCOMES = { above: "Above the threshold", below: "Below the threshold", answer: "Answered", halted: "Halted", rejected: "Rejected" };
 
 const INTERVAL = "95 % interval";
 const LOW = " 95% low";

@@ -7,6 +7,7 @@ import { jsonBlock, labelled, latest, offer, select } from "../forms.js";
 import { bound, count, mechanism as called, time } from "../format.js";
 import { SPECS } from "../mechanisms.js";
 import { card, emptyState } from "../parts.js";
+import { describeQuestion } from "../questions.js";
 import { route } from "../routes.js";
 import { may } from "../session.js";
 import { questionAnswered, questionPriced, statementAnswered } from "./answered.js";
@@ -235,12 +236,4 @@ export function askView({ query, session }) {
       answers.forEach((one) => one.close());
     },
   };
-}
-
-/** A question in words: its form, attributes and condition. */
-function describeQuestion(title, asked) {
-  const about = asked.sum ?? asked.mean ?? asked.quantile ?? asked.iqr ?? asked.variance ?? asked.stddev ?? asked.person_sum;
-  const groups = asked.group_by?.length ? ` ${title.endsWith("group") ? "of" : "by"} ${asked.group_by.join(", ")}` : "";
-  const rows = asked.where && asked.where !== "TRUE" ? `, where ${asked.where}` : "";
-  return `${title}${about ? ` (${about})` : ""}${asked.rate ? ` where ${asked.rate}` : ""}${groups}${rows}`;
 }

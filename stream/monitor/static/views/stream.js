@@ -7,6 +7,7 @@ import { ago, amount, count, duration, mechanism, percent, periodText, plural, r
 import { SPECS } from "../mechanisms.js";
 import { card, cutoffBar, emptyState, facts, stateBadge } from "../parts.js";
 import { route } from "../routes.js";
+import { answerHistory } from "./history.js";
 import { promise } from "./stream_table.js";
 
 const WINDOWS = [[60, "last minute"], [600, "last 10 minutes"], [3600, "last hour"]];
@@ -40,6 +41,7 @@ export function streamView({ names: [name], session }) {
   const place = make("p", { class: "quiet" });
   const period = latestPeriod();
   const model = make("p", { class: "quiet" });
+  const history = answerHistory(name, session);
   const glance = make("p", { class: "big" }, used, tops.element);
   const overTime = card("Answers over time", charts, silent, waiting);
   const perSecond = card(
@@ -75,6 +77,7 @@ export function streamView({ names: [name], session }) {
         place,
       ),
     ),
+    history.element,
   );
   for (const hidden of [silent, waiting, charts, asking, ...buttons]) {
     hidden.hidden = true;
@@ -91,6 +94,10 @@ export function streamView({ names: [name], session }) {
     reason.hidden = !reason.textContent;
     period.update(row);
     glance.hidden = overTime.hidden = perSecond.hidden = row.current !== null; // a model answers nothing itself
+    history.element.hidden = row.current !== null;
+    if (row.current === null) {
+      history.show(row);
+    }
     model.hidden = row.period_of === null;
     if (row.period_of !== null) {
       model.replaceChildren("Stands for ", make("a", { href: route("streams", [row.period_of]) }, row.period_of), ` in the period from ${periodText(row.starts)} UTC on.`);
@@ -160,6 +167,7 @@ export function streamView({ names: [name], session }) {
     close() {
       timeline.close();
       answers.close();
+      history.close();
     },
   };
 }

@@ -1,0 +1,175 @@
+"""Reads one stream's committed answers from the log: all of them, or a page of them, newest first.
+
+A page is read in blocks of offsets, from the end of the stream's partition backwards. Other streams'
+answers are in the same partition, so a page ends after ``MAX_PAGE_BYTES`` even if it is not full.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Final, NamedTuple
+
+from aiokafka import TopicPartition
+
+from schemas.wire import MalformedEventError
+from stream.engine.restore import READ_TIMEOUT_MS, read_to_end, readable, reader, require_visible
+from stream.processing.topic_names import Topics, partition_of
+from stream.questions import Result
+from stream.settings import Settings
+
+MAX_PAGE_BYTES: Final = 4 * 1024 * 1024
+"""Bytes of records after which no further block of a page is read.
+
+One block is always read whole, so that each page makes progress; its size falls to one answer.
+"""
+
+_FIRST_BLOCK: Final = 64
+_GROWTH: Final = 4
+_SHRINKING: Final = 8
+_FETCH_BYTES: Final = 256 * 1024
+"""Bytes of one fetch, which may reach beyond the block."""
+_FETCHED_RECORDS: Final = 500
+_CLOCK_SKEW_SECONDS: Final = 600.0
+"""Most seconds by which two brokers' clocks may differ."""
+
+
+class LoggedAnswer(NamedTuple):
+    """An answer with its offset and its commit time in Unix seconds."""
+
+    time: float
+    offset: int
+    result: Result
+
+
+@dataclass(frozen=True, slots=True)
+class AnswerPage:
+    """Answers, newest first.
+
+    ``before`` is the offset before which the next page begins; None if no older answers exist.
+    ``reached`` is the time of the oldest record that was read. ``preceding`` is the answer before the
+    oldest one, if it was read. Answers that cannot be decoded are left out; ``unreadable`` counts them.
+    """
+
+    answers: Sequence[LoggedAnswer]
+    before: int | None
+    reached: float | None
+    preceding: LoggedAnswer | None
+    unreadable: int
+
+
+class AnswerLog:
+    """Reads a stream's answers with a consumer of its own for each call."""
+
+    def __init__(self, settings: Settings, topics: Topics, open_reader: Callable[..., Any] = reader) -> None:
+        self._settings = settings
+        self._topics = topics
+        self._open_reader = open_reader
+
+    async def read_all(self, stream: str) -> list[Result]:
+        """Return the stream's answers up to now, oldest first; MalformedEventError if one is unreadable."""
+        key = stream.encode()
+        found: list[Result] = []
+        async with self._open_reader(self._settings) as consumer:
+            await require_visible(consumer, self._topics.answers)
+            async for records in read_to_end(consumer, self._partition(key), self._settings.batch_events):
+                found.extend(Result.read(record.value) for record in records if record.key == key)
+        return found
+
+    async def read_page(
+        self,
+        stream: str,
+        limit: int,
+        *,
+        before: int | None = None,
+        since: float | None = None,
+        until: float | None = None,
+    ) -> AnswerPage:
+        """Return the newest answers before an offset and before the time ``until``.
+
+        The stream has no answers before the time ``since``, by any broker's clock.
+        """
+        key = stream.encode()
+        partition = self._partition(key)
+        async with self._open_reader(self._settings, max_partition_fetch_bytes=_FETCH_BYTES) as consumer:
+            await require_visible(consumer, self._topics.answers)
+            consumer.assign([partition])
+            page = _PageReader(consumer, partition, key, limit)
+            first = (await consumer.beginning_offsets([partition]))[partition]
+            end = (await consumer.end_offsets([partition]))[partition]
+            if since is not None:
+                first = max(first, await page.offset_at(since - _CLOCK_SKEW_SECONDS, end))
+            if until is not None:
+                end = min(end, await page.offset_at(until, end))
+            return await page.read(first, end if before is None else min(end, before))
+
+    def _partition(self, key: bytes) -> TopicPartition:
+        return TopicPartition(self._topics.answers, partition_of(key, self._topics.partitions))
+
+
+@dataclass(slots=True)
+class _PageReader:
+    consumer: Any
+    partition: TopicPartition
+    key: bytes
+    limit: int
+    found: list[LoggedAnswer] = field(default_factory=list)
+    bytes_read: int = 0
+    reached: float | None = None
+    unreadable: int = 0
+
+    async def offset_at(self, time: float, end: int) -> int:
+        """Return the offset of the first record at or after a time; ``end`` if there is none."""
+        asked = {self.partition: max(round(time * 1000), 0)}
+        found = (await self.consumer.offsets_for_times(asked))[self.partition]
+        return end if found is None else int(found.offset)
+
+    async def read(self, first: int, end: int) -> AnswerPage:
+        """Read blocks backwards from ``end`` until the page, the bytes or the log are at their end."""
+        size, blocks, start_of_page = _FIRST_BLOCK, 0, end
+        while first < end and len(self.found) <= self.limit and (self.bytes_read < MAX_PAGE_BYTES or not blocks):
+            start = max(first, end - size)
+            left = MAX_PAGE_BYTES - (self.bytes_read if blocks else 0)
+            block = await self._read_block(start, end, math.inf if end - start == 1 else left)
+            if block is None:
+                if blocks:
+                    break
+                size = max((end - start) // _SHRINKING, 1)
+                continue
+            self.found += reversed(block)
+            end, blocks = start, blocks + 1
+            bytes_per_offset = max(self.bytes_read / (start_of_page - end), 1.0)
+            size = max(min(size * _GROWTH, int((MAX_PAGE_BYTES - self.bytes_read) / bytes_per_offset)), 1)
+        kept, preceding = self.found[: self.limit], self.found[self.limit : self.limit + 1]
+        more = kept[-1].offset if preceding else end if first < end else None
+        return AnswerPage(kept, more, self.reached, preceding[0] if preceding else None, self.unreadable)
+
+    async def _read_block(self, start: int, end: int, most_bytes: float) -> list[LoggedAnswer] | None:
+        """Return the stream's answers from ``start`` to ``end``; None if they are beyond ``most_bytes``."""
+        self.consumer.seek(self.partition, start)
+        answers: list[LoggedAnswer] = []
+        oldest: float | None = None
+        unreadable, begun_at = 0, self.bytes_read
+        while (left := end - await self.consumer.position(self.partition)) > 0:
+            fetched = await self.consumer.getmany(
+                self.partition, timeout_ms=READ_TIMEOUT_MS, max_records=min(left, _FETCHED_RECORDS)
+            )
+            for record in readable(fetched.get(self.partition, ())):
+                if record.offset >= end:
+                    break
+                self.bytes_read += len(record.value or b"") + len(record.key or b"")
+                oldest = record.timestamp / 1000 if oldest is None else oldest
+                if record.key != self.key:
+                    continue
+                try:
+                    answer = LoggedAnswer(record.timestamp / 1000, record.offset, Result.read(record.value))
+                except MalformedEventError:
+                    unreadable += 1
+                else:
+                    answers.append(answer)
+            if self.bytes_read - begun_at > most_bytes:
+                return None
+        self.reached = self.reached if oldest is None else oldest
+        self.unreadable += unreadable
+        return answers

@@ -1,0 +1,208 @@
+"""Computes the API's pages of a stream's answers, as JSON, JSON lines and CSV; defines their models."""
+
+from __future__ import annotations
+
+import asyncio
+import csv
+import io
+import json
+from collections.abc import Awaitable, Callable, Iterator, Sequence
+from typing import Annotated, Any, Final, Protocol
+
+from aiokafka.errors import KafkaError
+from pydantic import Field
+
+from schemas import Amount, Answer, Query
+from stream.client.answer_history import AnswerPage, LoggedAnswer
+from stream.kafka.client.security import is_refusal
+from stream.monitor.api import views
+from stream.monitor.api.models import MAX_PAGE, Parameters, Time, View
+from stream.monitor.api.problems import ProblemError, unknown_name_error
+from stream.monitor.state.monitor_tables import MonitorTables
+from stream.questions import Result
+from stream.questions.alert_states import format_time
+from stream.questions.result_text import quote_formula
+
+READ_SECONDS: Final = 20.0
+"""Seconds after which a page that Kafka has not delivered is given up."""
+
+
+class AnswerQuery(Parameters):
+    """Selects a page of a stream's answers, newest first."""
+
+    before: Annotated[
+        int | None, Field(ge=0, description="``before`` of the page before this one; the newest page if omitted.")
+    ] = None
+    until: Annotated[
+        float | None, Field(ge=0.0, description="Only answers before this time, in seconds since the epoch.")
+    ] = None
+    limit: Annotated[int, Field(ge=1, le=MAX_PAGE)] = 50
+
+
+class AnswerRow(View):
+    """One answer with its commit time."""
+
+    time: Time
+    answer: Answer
+    question: Annotated[
+        Query | None, Field(description="The question, if it was asked through this monitor since its start.")
+    ]
+    cost: Annotated[
+        Amount | None,
+        Field(
+            description="Its charge: the difference of ``spent`` to the answer before it; null if that is unknown."
+        ),
+    ]
+
+
+class AnswersView(View):
+    """A page of a stream's answers, newest first. It may have few or no answers although older ones exist."""
+
+    items: list[AnswerRow]
+    before: Annotated[
+        int | None, Field(description="``before`` of the next page; null if no older answers exist.")
+    ]
+    reached: Annotated[
+        Time | None, Field(description="Time of the oldest record that was read, also of other streams.")
+    ]
+    unreadable: Annotated[int, Field(description="Number of answers that this version cannot read.")]
+
+
+class AnswerReader(Protocol):
+    """Reads pages of answers: an ``AnswerLog``."""
+
+    def read_page(
+        self, stream: str, limit: int, *, before: int | None, since: float | None, until: float | None
+    ) -> Awaitable[AnswerPage]:
+        """Return the newest answers of a stream before an offset and a time."""
+
+
+QuestionFinder = Callable[[Result], Query | None]
+
+
+async def list_answers(
+    reader: AnswerReader | None,
+    tables: MonitorTables,
+    find_question: QuestionFinder,
+    stream: str,
+    query: AnswerQuery,
+) -> AnswersView:
+    """Read a page of a stream's answers; a 404 for an unknown stream.
+
+    Raises:
+        ProblemError: the stream is unknown, or the monitor may not or cannot read answers now.
+    """
+    entry = tables.streams.get(stream)
+    if entry is None or entry.grant is None:
+        raise unknown_name_error("stream", stream)
+    if reader is None:
+        raise ProblemError(
+            403,
+            "forbidden",
+            "this monitor does not read answers; start it with SOTTO_MONITOR_ASKS=true or SOTTO_MONITOR_ALERTS=true",
+        )
+    try:
+        async with asyncio.timeout(READ_SECONDS):
+            page = await reader.read_page(
+                stream, query.limit, before=query.before, since=entry.opened, until=query.until
+            )
+    except (KafkaError, OSError, TimeoutError) as error:
+        if isinstance(error, KafkaError) and is_refusal(error):
+            raise ProblemError(
+                503,
+                "unavailable",
+                "the monitor's principal may not read answers; see 'sotto topics acl --role monitor'",
+            ) from None
+        raise ProblemError(503, "unavailable", f"Kafka: {type(error).__name__}; ask again in a moment") from None
+    source = views.definition(tables, tables.sources[entry.grant.source])
+    older = [*page.answers, *([page.preceding] if page.preceding else [])]
+    rows = [
+        AnswerRow(
+            time=one.time,
+            # The source gives the numbers of a known question the names of their groups.
+            answer=one.result.with_question(question := find_question(one.result), source),
+            question=question,
+            cost=_charge(one, older[place + 1 :]),
+        )
+        for place, one in enumerate(page.answers)
+    ]
+    return AnswersView(items=rows, before=page.before, reached=page.reached, unreadable=page.unreadable)
+
+
+def _charge(answer: LoggedAnswer, older: Sequence[LoggedAnswer]) -> Amount | None:
+    """Return what an answer added to its stream's loss; None if the answer before it was not read."""
+    index, spent = answer.result.index, answer.result.spent
+    if index is None or spent is None:
+        return None
+    before = next((one.result.spent for one in older if one.result.index == index - 1), None)
+    if before is None and index:
+        return None
+    epsilon, delta, rho = (
+        _subtract(getattr(spent, part), None if before is None else getattr(before, part))
+        for part in ("epsilon", "delta", "rho")
+    )
+    if spent.rho is None:
+        return Amount(epsilon=epsilon, delta=delta)
+    # With δ, ε is derived from ρ and cannot be subtracted.
+    return Amount(epsilon=0.0 if spent.delta else epsilon, delta=spent.delta, rho=rho)
+
+
+def _subtract(after: float | None, before: float | None) -> float:
+    """Subtract running totals without the noise of floating-point digits."""
+    return float(f"{max((after or 0.0) - (before or 0.0), 0.0):.12g}")
+
+
+COLUMNS: Final = (
+    *("time", "stream", "id", "question", "outcome", "index", "window_start", "window_end", "group"),
+    *("position", "estimate", "choice", "alpha", "interval_low", "interval_high", "typical_error", "informative"),
+    *("basis", "version", "price", "cost_epsilon", "cost_delta", "cost_rho"),
+    *("spent_epsilon", "spent_delta", "spent_rho", "tops_left", "reason"),
+)
+"""Columns of the CSV, which has one line for each number of an answer."""
+
+
+def answers_as_csv(rows: Sequence[AnswerRow]) -> Iterator[str]:
+    """Yield the CSV in parts, header first."""
+    text = io.StringIO()
+    writer = csv.DictWriter(text, COLUMNS, lineterminator="\n")
+    writer.writeheader()
+    for row in rows:
+        writer.writerows(_csv_cells(row))
+        yield text.getvalue()
+        text.seek(0)
+        text.truncate()
+    yield text.getvalue()
+
+
+def answers_as_lines(rows: Sequence[AnswerRow]) -> Iterator[str]:
+    """Yield one line of JSON for each answer: its fields, and ``time``, ``question`` and ``cost``."""
+    for row in rows:
+        document = {
+            "time": format_time(row.time),
+            **row.answer.model_dump(mode="json", exclude_none=True),
+            **row.model_dump(mode="json", include={"question", "cost"}, exclude_none=True),
+        }
+        yield json.dumps(document, ensure_ascii=False) + "\n"
+
+
+def _csv_cells(row: AnswerRow) -> Iterator[dict[str, Any]]:
+    answer = row.answer
+    question = (
+        None if row.question is None else row.question.model_dump(exclude_defaults=True, exclude={"id", "stream"})
+    )
+    common = {
+        "time": format_time(row.time),
+        "question": None if question is None else json.dumps(question, ensure_ascii=False),
+        **{name: getattr(answer, name) for name in ("index", "basis", "version", "price", "tops_left", "reason")},
+        **_amount_cells("cost", row.cost),
+        **_amount_cells("spent", answer.spent),
+    }
+    for number in answer.rows() if isinstance(answer, Result) else ():
+        cells = {name: value for name, value in number.items() if name in COLUMNS}
+        group = {name: value for name, value in number.items() if name not in {*COLUMNS, "rows_per_person"}}
+        cells["group"] = ", ".join(f"{name}={value}" for name, value in group.items()) or None
+        yield {name: quote_formula(value) for name, value in {**common, **cells}.items()}
+
+
+def _amount_cells(name: str, amount: Amount | None) -> dict[str, float | None]:
+    return {f"{name}_{part}": getattr(amount, part, None) for part in ("epsilon", "delta", "rho")}

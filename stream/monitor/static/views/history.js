@@ -1,0 +1,184 @@
+// The answers of one stream, read from the public log: newest first, page by page, and as a file.
+
+import { explain, open, parameters, send } from "../api.js";
+import { make, setText } from "../dom.js";
+import { latest } from "../forms.js";
+import { amount, bound, count, estimate, interval, number, plural, time, windowText } from "../format.js";
+import { heads } from "../forecasts.js";
+import { card, emptyState } from "../parts.js";
+import { describeQuery } from "../questions.js";
+import { OUTCOMES } from "./answered.js";
+
+const LIMIT = 25;
+const SAVED_AT_A_TIME = 500;
+const SHOWN_NUMBERS = 4;
+const HEADS = ["Time", "Question", "Answer", "95 % interval", "± (α)", "Price", "Spent so far"];
+const FILES = { jsonl: "application/x-ndjson", csv: "text/csv" };
+const RETRIES = 5;
+
+/** `show(row)` gets the stream's row; the newest page is read at its first call. */
+export function answerHistory(stream, session) {
+  const base = `/api/streams/${encodeURIComponent(stream)}/answers`;
+  let row = null;
+  let older = null; // the cursor of the next page
+  let saving = null; // the running download
+  const body = make("tbody");
+  const table = make("table", { class: "plain people-table history", "aria-label": "Answers of the stream" }, heads(...HEADS), body);
+  const place = make("p", { class: "quiet", role: "status" });
+  const problem = make("p", { class: "outcome", role: "alert", "data-level": "refused", hidden: true });
+  const none = emptyState("No answer yet", "Answers appear here once the stream has been asked.");
+  const newest = make("button", { type: "button", onclick: () => read({}) }, "Newest");
+  const next = make("button", { type: "button", onclick: () => read({ before: older }) }, "Older");
+  const jump = make("button", { type: "button", hidden: true, onclick: () => read({ until: row.last_answered + 60 }) }, "Go to the last answer");
+  const saves = Object.keys(FILES).map((ending) => make("button", { type: "button", onclick: () => save(ending) }, ending === "csv" ? "Save as CSV" : "Save as JSON lines"));
+  const stop = make("button", { type: "button", hidden: true, onclick: () => saving?.abort() }, "Stop");
+  const progress = make("span", { class: "quiet", role: "status" });
+  const element = card("Answers", make("div", { class: "filters" }, newest, next, jump, saves, stop, progress), problem, place, table, none);
+  none.hidden = table.hidden = true;
+
+  function disableSaves(disabled) {
+    for (const one of saves) {
+      one.disabled = disabled;
+    }
+  }
+
+  function tell(error) {
+    problem.hidden = error === null;
+    setText(problem, error === null ? "" : error.problem ? explain(error.problem, amount) : error.message);
+  }
+
+  const read = latest(async (isLatest, where) => {
+    setText(place, "Reading the log…");
+    try {
+      const page = await send(`${base}?${parameters({ limit: LIMIT, ...where })}`, session.token);
+      if (isLatest()) {
+        tell(null);
+        showPage(page, where);
+      }
+    } catch (error) {
+      if (isLatest()) {
+        setText(place, "");
+        tell(error);
+      }
+    }
+  });
+
+  function showPage({ items, before, reached, unreadable }, where) {
+    older = before;
+    next.disabled = before === null;
+    body.replaceChildren(...items.map((one) => line(one, row.mechanism)));
+    table.hidden = !items.length;
+    none.hidden = Boolean(items.length) || before !== null || where.before !== undefined;
+    const last = row.last_answered;
+    jump.hidden = Boolean(items.length) || before === null || last === null || reached === null || last >= reached;
+    const found = items.length ? `${plural(items.length, "answer")}, newest first` : "No answer of this stream";
+    const more = before === null ? "; no older ones are kept in the log." : `; read back to ${time(reached ?? Date.now() / 1000)}.`;
+    setText(place, none.hidden ? `${found}${more}${unreadable ? ` ${plural(unreadable, "answer is", "answers are")} of a later version and left out.` : ""}` : "");
+  }
+
+  /** Save all answers as a file, page by page: each request reads a bounded part of the log. */
+  async function save(ending) {
+    saving = new AbortController();
+    const { signal } = saving;
+    const parts = [];
+    let lines = 0;
+    let address = `${base}.${ending}?limit=${SAVED_AT_A_TIME}`;
+    disableSaves(true);
+    stop.hidden = false;
+    tell(null);
+    try {
+      while (address !== null) {
+        const response = await patiently(() => open(address, session.token, { signal }), signal);
+        const text = await response.text();
+        // Each page of a CSV begins with the names of the columns.
+        const kept = ending === "csv" && parts.length ? text.slice(text.indexOf("\n") + 1) : text;
+        parts.push(kept);
+        lines += kept.split("\n").length - 1;
+        setText(progress, `${count(lines)} lines read…`);
+        address = /<([^>]+)>; rel="next"/.exec(response.headers.get("Link") ?? "")?.[1] ?? null;
+      }
+      const url = URL.createObjectURL(new Blob(parts, { type: FILES[ending] }));
+      make("a", { href: url, download: `answers.${ending}` }).click();
+      URL.revokeObjectURL(url);
+      setText(progress, `${count(lines)} lines saved.`);
+    } catch (error) {
+      setText(progress, signal.aborted ? "Stopped; nothing was saved." : "");
+      if (!signal.aborted) {
+        tell(error);
+      }
+    } finally {
+      stop.hidden = true;
+      saving = null;
+      disableSaves(false);
+    }
+  }
+
+  return {
+    element,
+    show(given) {
+      const first = row === null;
+      row = given;
+      if (first) {
+        read({});
+      }
+    },
+    close: () => saving?.abort(),
+  };
+}
+
+/** Repeat a request that the monitor or Kafka was too busy for. */
+async function patiently(request, signal) {
+  for (let tried = 1; ; tried += 1) {
+    try {
+      return await request();
+    } catch (error) {
+      if (signal.aborted || !error.retriable || tried === RETRIES) {
+        throw error;
+      }
+      await new Promise((resolve) => setTimeout(resolve, tried * 1000));
+    }
+  }
+}
+
+function line({ time: when, answer, question, cost }, mechanism) {
+  const asked = question === null ? `id ${answer.id}` : describeQuery(question, mechanism);
+  const cells = [
+    time(when),
+    [asked, windowText(answer.window), pairs(answer.group)].filter(Boolean).join(" · "),
+    answerText(answer),
+    intervalText(answer),
+    typeof answer.alpha === "number" ? bound(answer.alpha) : "–",
+    typeof answer.price === "number" && answer.outcome !== "rejected" ? `ε ${number(answer.price)}` : cost === null ? "–" : amount(cost),
+    answer.spent ? amount(answer.spent) : "–",
+  ];
+  return make(
+    "tr",
+    {},
+    cells.map((text, index) => make("td", { "data-label": HEADS[index], "data-empty": text === "–" ? "true" : null }, text)),
+  );
+}
+
+const pairs = (group) => Object.entries(group ?? {}).map(([name, value]) => `${name} ${value}`).join(", ");
+
+/** Join the first texts and say how many more there are. */
+function few(texts) {
+  const more = texts.length - SHOWN_NUMBERS;
+  return `${texts.slice(0, SHOWN_NUMBERS).join("; ")}${more > 0 ? `; … ${count(more)} more` : ""}`;
+}
+
+function answerText({ outcome, estimate: value, estimates, choice, choices, keys, top_groups: tops, alpha, reason }) {
+  const names = keys ?? tops?.map(pairs) ?? null;
+  if (estimates) {
+    return few(estimates.map((one, index) => `${names ? `${names[index]}: ` : ""}${estimate(one, alpha)}`));
+  }
+  const text = typeof value === "number" ? estimate(value, alpha) : (choice ?? (choices ? few(choices) : names ? few(names) : ""));
+  const told = outcome === "answer" && text ? "" : OUTCOMES[outcome];
+  return [told, text, reason].filter(Boolean).join(": ");
+}
+
+function intervalText({ interval: ends, intervals, choice_intervals: texts }) {
+  if (ends) {
+    return interval(...ends);
+  }
+  return intervals ? few(intervals.map((one) => interval(...one))) : texts ? few(texts.map((one) => one.join(" to "))) : "–";
+}

@@ -1,0 +1,106 @@
+"""A stream's page lists the answers of the log, also of questions that nobody asked on the page."""
+
+from __future__ import annotations
+
+import asyncio
+import csv
+import json
+from typing import Any
+
+import pytest
+from playwright.async_api import expect
+
+from tests.browser.conftest import OpenPage
+from tests.browser.scene import CENSUS, OPERATOR, Scene
+
+pytestmark = [pytest.mark.browser, pytest.mark.asyncio(loop_scope="session")]
+
+PEOPLE: dict[str, Any] = {**CENSUS, "source": "people", "accountant": "pure", "delta": 0.0, "epsilon": 90.0}
+ROWS: dict[str, Any] = {"age": list(range(100)), "sex": ["F", "M"] * 50}
+
+
+def asked(answers: int) -> Scene:
+    """A stream with answers to a client's questions."""
+    scene = Scene()
+    scene.driver.register(PEOPLE, ROWS)
+    mechanism = {"kind": "laplace", "answers": answers + 2, "dimensions": 2}
+    scene.driver.open({"stream": "counts", "source": "people", "epsilon": 80.0, "mechanism": mechanism})
+    scene.driver.ask_many(
+        {"id": f"q-{number}", "stream": "counts", "where": f"age >= {number % 90}"} for number in range(answers)
+    )
+    scene.flow()
+    return scene
+
+
+async def test_history_pages_through_answers_of_other_clients(open_page: OpenPage) -> None:
+    """Newest first, with interval, α and price; older pages come on demand."""
+    scene = asked(40)
+    async with scene.served() as address:
+        page = await open_page(address, "streams/counts", OPERATOR)
+        card = page.get_by_role("region", name="Answers", exact=True)
+        rows = card.locator("tbody tr")
+        await expect(rows).to_have_count(25)
+        await expect(rows.first).to_contain_text("id q-39")
+        await expect(rows.first.locator("td").nth(3)).to_contain_text(" to ")
+        await expect(rows.first.locator("td").nth(5)).to_contain_text("ε 1.905")
+        await card.get_by_role("button", name="Older").click()
+        await expect(rows).to_have_count(15)
+        await expect(rows.last).to_contain_text("id q-0")
+        await expect(card.get_by_text("no older ones are kept in the log")).to_be_visible()
+        await expect(card.get_by_role("button", name="Older")).to_be_disabled()
+        await card.get_by_role("button", name="Newest").click()
+        await expect(rows.first).to_contain_text("id q-39")
+
+
+async def test_history_says_the_question_that_the_page_asked(open_page: OpenPage) -> None:
+    """A question of this monitor stands in words beside its answer, with the names of its groups in the file."""
+    scene = asked(1)
+    async with scene.served() as address:
+        page = await open_page(address, "ask?stream=counts", OPERATOR)
+        await page.get_by_label("Ask", exact=True).select_option("groups")
+        groups = page.get_by_role("group", name="Groups of")
+        await groups.get_by_label("age").uncheck()
+        await groups.get_by_label("sex").check()
+        await page.get_by_role("button", name="Ask", exact=True).first.click()
+        await expect(page.get_by_role("region", name="Answer").first).to_be_visible()
+        await page.goto(f"{address}/#/streams/counts")
+        card = page.get_by_role("region", name="Answers", exact=True)
+        rows = card.locator("tbody tr")
+        await expect(rows.first).to_contain_text("how many rows in each group of sex")
+        saved: dict[str, str] = {}
+        for button, name in (("Save as CSV", "answers.csv"), ("Save as JSON lines", "answers.jsonl")):
+            async with page.expect_download() as saving:
+                await card.get_by_role("button", name=button).click()
+            download = await saving.value
+            assert download.suggested_filename == name
+            saved[name] = await asyncio.to_thread((await download.path()).read_text, encoding="utf-8")
+        lines = [json.loads(line) for line in saved["answers.jsonl"].splitlines()]
+        assert [line.get("question", {}).get("group_by") for line in lines] == [["sex"], None]
+        assert [one["group"] for one in csv.DictReader(saved["answers.csv"].splitlines())] == [
+            "sex=F",
+            "sex=M",
+            "",
+        ]
+
+
+async def test_saved_history_has_each_answer_once(open_page: OpenPage) -> None:
+    """A file that takes several requests has one line of heads and no answer twice."""
+    scene = asked(520)
+    async with scene.served() as address:
+        page = await open_page(address, "streams/counts", OPERATOR)
+        card = page.get_by_role("region", name="Answers", exact=True)
+        async with page.expect_download() as saving:
+            await card.get_by_role("button", name="Save as CSV").click()
+        text = await asyncio.to_thread((await (await saving.value).path()).read_text, encoding="utf-8")
+    rows = list(csv.DictReader(text.splitlines()))
+    assert [row["id"] for row in rows] == [f"q-{number}" for number in reversed(range(520))]
+
+
+async def test_history_says_why_a_monitor_shows_none(open_page: OpenPage) -> None:
+    """Without the right to read answers, the card names the setting."""
+    scene = asked(1)
+    scene.monitor.answers = None
+    async with scene.served() as address:
+        page = await open_page(address, "streams/counts", OPERATOR)
+        card = page.get_by_role("region", name="Answers", exact=True)
+        await expect(card.get_by_role("alert")).to_contain_text("SOTTO_MONITOR_ASKS")
