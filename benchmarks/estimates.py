@@ -21,7 +21,8 @@ from schemas import StreamSpec
 from sotto import Driver
 from stream.environment import reduce_gc_frequency
 from stream.privacy.mechanisms.maximum_entropy import NoisyMarginal, fit_distribution
-from stream.privacy.noise import block_words, sampler
+from stream.privacy.noise.keyed_words import block_words
+from stream.privacy.noise.samplers import sampler
 from stream.processing.protocol import Record
 
 SHAPES = ((100, 100), (25, 20, 20), (1024, 1024), (128, 128, 64))

@@ -24,7 +24,7 @@ from schemas.wire import encode
 from stream.engine.restore import reader
 from stream.engine.standby import neighbor_partitions
 from stream.kafka.topics.creation import create_topics
-from stream.privacy.noise import NoiseKey
+from stream.privacy.noise.keys import NoiseKey
 from stream.processing.topic_names import Topics, partition_of
 from stream.settings import Settings
 

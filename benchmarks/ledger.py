@@ -40,11 +40,11 @@ from stream.engine.restore import reader
 from stream.environment import reduce_gc_frequency
 from stream.kafka.topics.creation import create_topics
 from stream.privacy.ledger.retirement import NameDigests
-from stream.privacy.noise import NoiseKey
+from stream.privacy.noise.keys import NoiseKey
 from stream.processing.protocol import Outputs, Record
 from stream.processing.topic_names import Topics
 from stream.settings import Settings
-from stream.tables import TableStore
+from stream.tables.store import TableStore
 
 KEY: Final = NoiseKey(bytes(range(32)))
 TOPICS: Final = Topics(partitions=1)

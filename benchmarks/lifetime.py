@@ -30,7 +30,7 @@ from stream.budget import BudgetProcessor
 from stream.environment import reduce_gc_frequency
 from stream.feeds.feed_definitions import FeedDefinitions
 from stream.monitor.state.monitor_tables import MonitorTables
-from stream.tables import TableStore
+from stream.tables.store import TableStore
 from stream.worker import QueryProcessor
 
 KEY: Final = bytes(range(32))

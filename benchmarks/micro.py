@@ -26,10 +26,12 @@ from schemas.wire import Codec, encode, struct
 from sotto import Driver
 from stream.privacy.mechanisms.above_threshold import decide_queries, query_sampler
 from stream.privacy.mechanisms.grid import Grid
-from stream.privacy.noise import NoiseKey, TwoSidedGeometric, event_words
+from stream.privacy.noise.keyed_words import event_words
+from stream.privacy.noise.keys import NoiseKey
+from stream.privacy.noise.samplers import TwoSidedGeometric
 from stream.processing.exact_decimals import value_of
 from stream.processing.protocol import Record
-from stream.tables import TableStore
+from stream.tables.store import TableStore
 from stream.worker import QueryProcessor
 
 BATCH = 5_000

@@ -22,10 +22,10 @@ from stream.budget import BudgetProcessor
 from stream.feeds.feed_definitions import FeedDefinitions
 from stream.monitor.api.listing import SourceQuery, StreamQuery, list_sources, list_streams
 from stream.monitor.state.monitor_tables import MonitorTables
-from stream.privacy.noise import NoiseKey
+from stream.privacy.noise.keys import NoiseKey
 from stream.processing.protocol import Record, RecordLike
 from stream.processing.topic_names import Topics
-from stream.tables import TableStore
+from stream.tables.store import TableStore
 from stream.worker import QueryProcessor
 
 BEGINS_MS: Final = 1_767_225_600_000

@@ -24,11 +24,11 @@ from schemas import Amount, Checkpoint, RetiredAnswer
 from schemas.wire import encode, struct
 from stream.budget.control_publisher import build_retired_record
 from stream.environment import reduce_gc_frequency
-from stream.privacy.noise import NoiseKey
+from stream.privacy.noise.keys import NoiseKey
 from stream.processing.control_order import RETIRED_PREFIX
 from stream.processing.protocol import Record
 from stream.processing.topic_names import Topics
-from stream.tables import TableStore
+from stream.tables.store import TableStore
 from stream.worker import QueryProcessor
 
 _READ_AT_ONCE: Final = 10_000

@@ -20,7 +20,8 @@ import numpy as np
 import polars as pl
 
 from schemas import Bins, Categories, Domain, Integers, TableSource
-from stream.tables import GuardedReader, ReadingLimits, TableStore
+from stream.tables.readers.table_reading import GuardedReader, ReadingLimits
+from stream.tables.store import TableStore
 
 ROWS: Final = 100_000_000
 ROWS_A_PERSON: Final = 5

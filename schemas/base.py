@@ -6,13 +6,7 @@ from functools import partial
 from operator import eq
 from typing import Annotated, Any, ClassVar, Final
 
-from pydantic import (
-    BaseModel,
-    ConfigDict,
-    Field,
-    GetCoreSchemaHandler,
-    StringConstraints,
-)
+from pydantic import BaseModel, ConfigDict, Field, GetCoreSchemaHandler, StringConstraints
 from pydantic_core import CoreSchema
 
 KIND_ERROR = "kind_unknown"

@@ -330,7 +330,6 @@ _Shorthand = (
 )
 
 Domain = Annotated[
-    _DeclaredDomain,
-    BeforeValidator(_from_shorthand, json_schema_input_type=_DeclaredDomain | _Shorthand),
+    _DeclaredDomain, BeforeValidator(_from_shorthand, json_schema_input_type=_DeclaredDomain | _Shorthand)
 ]
 """The declared domain of one attribute."""

@@ -226,7 +226,7 @@ _WRONG_TYPE_MESSAGES: Final = {
 }
 
 _MISSING: Final = {
-    "neighbors": "is missing; give 'add-remove' (recommended: how many people there are stays private) or 'replace' (their number is public)",
+    "neighbors": "is missing; give 'add-remove' (recommended: how many people there are stays private) or 'replace' (their number is public)"
 }
 
 _EQUIVALENT_FIELDS: Final = {"cutoff": "answers", "answers": "cutoff"}

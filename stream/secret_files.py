@@ -62,7 +62,8 @@ def read_secret(path: Path) -> str:
             status = os.fstat(file.fileno())
             if not stat.S_ISREG(status.st_mode):
                 raise SecretFileError(f"{path} is a pipe or device; write the secret into a regular file")
-            if not _is_mounted_secret(path):
+            # A container engine mounts its secrets read-only, with any mode or owner.
+            if not path.is_relative_to(MOUNTED_SECRETS_FOLDER):
                 if stat.S_IMODE(status.st_mode) & 0o077:
                     raise SecretFileError(f"file {path} is open to others; run 'chmod 600 {path}'")
                 _refuse_writable_folders(path)
@@ -130,8 +131,3 @@ def _refuse_writable_folders(path: Path) -> None:
             f"folder {folder} is writable by others, who could replace {path}; run "
             f"'chmod go-w {folder}', or use a folder of your own"
         )
-
-
-def _is_mounted_secret(path: Path) -> bool:
-    """Return True for a secret that a container engine mounts: read-only, with any mode or owner."""
-    return path.is_relative_to(MOUNTED_SECRETS_FOLDER)

@@ -17,7 +17,8 @@ from benchmarks.accuracy.questions import Codes
 from benchmarks.contenders import PEERS, environment
 from benchmarks.installation import FOLDER
 from schemas import Categories, Domain, Integers, TableSource
-from stream.tables import TableStore, adult
+from stream.tables import adult
+from stream.tables.store import TableStore
 
 FIVE = ("age", "sex", "education-num", "race", "income>50K")
 _BUDGET, _DELTA = 1000.0, 1e-2

@@ -46,7 +46,7 @@ from stream.processing.protocol import (
     topic_ids_of,
 )
 from stream.processing.topic_names import LEDGER_PARTITIONS, Topics, partition_of
-from stream.tables import TableStore
+from stream.tables.store import TableStore
 
 
 class LedgerClock:

@@ -47,11 +47,11 @@ from stream.privacy.composition.refusals import RefusedError, require_monotone_c
 from stream.privacy.ledger.accounts import Account
 from stream.privacy.ledger.grants import Grant, describe_promise_per_period
 from stream.privacy.ledger.state_machine import Ledger
-from stream.privacy.noise import NoiseScaleError
+from stream.privacy.noise.samplers import NoiseScaleError
 from stream.privacy.planning.noise_layouts import PlanError
 from stream.privacy.planning.plans import MECHANISMS_OF, choose_calibration, sensitivity_steps
 from stream.processing.protocol import Outputs, RecordLike
-from stream.tables import count_sensitivity, rows_are_public, total_sensitivity
+from stream.tables.sensitivity import count_sensitivity, rows_are_public, total_sensitivity
 from stream.tables.table_errors import private_text_message
 
 PLAN_FAILED_MESSAGE: Final = (
@@ -171,7 +171,7 @@ def _table_facts(mechanism: Mechanism, source: TableSource, table_rows: Callable
         if monotone and domain.minimum < 0:
             raise RefusedError(
                 f"mechanism.monotone: sums of '{name}' can fall when a row is added; leave it false, or declare the "
-                "attribute with a minimum of at least 0",
+                "attribute with a minimum of at least 0"
             )
         finer = int(domain.unit / step)
         require_total(domain, name, f"mechanism.sums.{index}", finer)
@@ -220,7 +220,7 @@ def _public_rows(mechanism: Mechanism, source: TableSource, table_rows: Callable
     known = table_rows() if table_rows is not None else given
     if given is not None and known != given:
         raise RefusedError(
-            "mechanism.rows: differs from the table's number of rows, which is public here; leave it out",
+            "mechanism.rows: differs from the table's number of rows, which is public here; leave it out"
         )
     return known
 

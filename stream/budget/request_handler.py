@@ -53,11 +53,12 @@ from stream.privacy.ledger.accounts import Account
 from stream.privacy.ledger.grants import describe_joining, describe_promise
 from stream.privacy.ledger.ledger_records import refresh_source, require_refreshable
 from stream.privacy.ledger.state_machine import Ledger
-from stream.privacy.noise import NoiseScaleError
+from stream.privacy.noise.samplers import NoiseScaleError
 from stream.privacy.planning.noise_layouts import PlanError
 from stream.processing.exact_decimals import require_exact_doubles
 from stream.processing.protocol import Outputs, RecordLike
-from stream.tables import DataError, TableStore
+from stream.tables.store import TableStore
+from stream.tables.table_errors import DataError
 
 Outcome = Literal["registered", "opened", "closing", "halted", "refused"]
 
@@ -105,7 +106,7 @@ class RequestHandler:
         except _REFUSAL_ERRORS as error:
             asked, left = (error.asked, error.left) if isinstance(error, RefusedError) else (None, None)
             receipt = self._receipt(request, digest, "refused").model_copy(
-                update={"reason": str(error)[:1024], "asked": asked, "left": left},
+                update={"reason": str(error)[:1024], "asked": asked, "left": left}
             )
         return receipt, self.receipts.add_receipt(receipt), True
 
@@ -261,10 +262,7 @@ class RequestHandler:
         return rows
 
     def _end_stream(
-        self,
-        request: CloseStream | HaltStream,
-        ending: Literal["halted", "closed"],
-        outputs: Outputs,
+        self, request: CloseStream | HaltStream, ending: Literal["halted", "closed"], outputs: Outputs
     ) -> Literal["closing", "halted"]:
         account, grant = self._ledger.find_stream(request.source, request.stream)
         if self._ledger.end_stream(request.source, request.stream, ending, request.reason):

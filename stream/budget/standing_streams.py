@@ -42,8 +42,8 @@ from stream.privacy.accuracy.source_facts import (
 )
 from stream.privacy.composition.refusals import RefusedError, require_monotone_counts, require_total
 from stream.processing.control_order import groups_by_text
-from stream.tables import PredicateError, PredicateParser
-from stream.tables.table_errors import private_text_message, quote_names
+from stream.tables.predicates import PredicateParser
+from stream.tables.table_errors import PredicateError, private_text_message, quote_names
 
 _DAY_MS: Final = 86_400_000
 _LONGEST_LATENESS_DAYS: Final = 31

@@ -7,9 +7,9 @@ from schemas.queries import MAX_VALUES
 from stream.privacy.accuracy.source_facts import QuantileFacts
 from stream.privacy.composition.refusals import RefusedError
 from stream.privacy.planning.quantile_plans import parse_quantiles
-from stream.tables import PredicateParser
 from stream.tables.expressions import TRUE
 from stream.tables.ordered_values import ordered_values
+from stream.tables.predicates import PredicateParser
 from stream.tables.sensitivity import codes_within
 
 

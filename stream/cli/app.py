@@ -228,7 +228,7 @@ _EXPECTED_ERRORS: Final = (
     "stream.dev.backup_file:BackupError",
     "stream.cli.output:CommandError",
     "stream.cli.app:OutputError",
-    "stream.tables:DataError",
+    "stream.tables.table_errors:DataError",
     "stream.kafka.broker.broker_process:BrokerError",
     "stream.engine.health:ListenError",
     "stream.kafka.topics.layouts:TopicsError",

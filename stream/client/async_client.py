@@ -331,10 +331,7 @@ class AsyncClient(AsyncCalls):
         return [receipts[one] for one in wanted]
 
     async def _send_and_read(
-        self,
-        requests: Sequence[Request],
-        missing: set[tuple[str, str]],
-        receipts: dict[tuple[str, str], Receipt],
+        self, requests: Sequence[Request], missing: set[tuple[str, str]], receipts: dict[tuple[str, str], Receipt]
     ) -> None:
         topics, batch = self.topics, self._connection.settings.batch_events
         async with self._connection.reader(topics.ledger) as consumer:

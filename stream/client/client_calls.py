@@ -166,11 +166,7 @@ class AsyncCalls(ABC):
         return await self._make_request(Allot, allotment=allotment, **budget, analysts=tuple(analysts))
 
     async def open(
-        self,
-        stream: OpeningSpec | Mapping[str, Any],
-        *,
-        analyst: str | None = None,
-        acknowledge: bool = False,
+        self, stream: OpeningSpec | Mapping[str, Any], *, analyst: str | None = None, acknowledge: bool = False
     ) -> Receipt:
         """Open a stream and reserve its grant; the stream answers as soon as this call returns.
 

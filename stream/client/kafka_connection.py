@@ -169,10 +169,7 @@ class KafkaConnection:
             yield consumer
 
     async def open_answers_consumer(
-        self,
-        *,
-        from_beginning: bool,
-        searched_bytes: Callable[[int], Collection[bytes] | None] = lambda _: None,
+        self, *, from_beginning: bool, searched_bytes: Callable[[int], Collection[bytes] | None] = lambda _: None
     ) -> AIOKafkaConsumer:
         """Return a consumer of all answers, at their beginning or end; the caller must stop it.
 

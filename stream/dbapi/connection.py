@@ -305,10 +305,5 @@ def connect(
         else:
             client = installation
     return Connection(
-        client,
-        intervals=intervals,
-        epsilon=epsilon,
-        max_price=max_price,
-        timeout=timeout,
-        disconnects=disconnects,
+        client, intervals=intervals, epsilon=epsilon, max_price=max_price, timeout=timeout, disconnects=disconnects
     )

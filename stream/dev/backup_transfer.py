@@ -169,7 +169,8 @@ async def restore_backup(
     if since == "nothing" and checked.missing:
         raise BackupError(f"{checked.missing[0]}; so there were requests since the backup, see '--since'")
     if findings := checked.findings:
-        raise BackupError(f"{backup.path} is invalid: {findings[0]}" + _describe_others(findings))
+        more = f"; and {len(findings) - 1} more, see 'sotto ledger verify'" if len(findings) > 1 else ""
+        raise BackupError(f"{backup.path} is invalid: {findings[0]}{more}")
     topics = await require_topics(settings)
     _require_same_layout(backup, topics)
     await _require_empty(settings, topics)
@@ -280,10 +281,6 @@ async def _retry_until_coordinated(call: Callable[[], Awaitable[Result]]) -> Res
             if time.monotonic() > deadline:
                 raise
             await asyncio.sleep(0.2)
-
-
-def _describe_others(findings: list[str]) -> str:
-    return f"; and {len(findings) - 1} more, see 'sotto ledger verify'" if len(findings) > 1 else ""
 
 
 LOST_ANSWERS_REASON: Final = "restored from a backup: its answers since the backup are not known"

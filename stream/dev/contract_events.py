@@ -13,7 +13,6 @@ from functools import cache
 from typing import Any, Final, Literal, get_args
 
 from pydantic import BaseModel, TypeAdapter
-from pydantic.fields import FieldInfo
 from pydantic.json_schema import GenerateJsonSchema, JsonSchemaValue
 from pydantic_core import core_schema
 
@@ -185,11 +184,6 @@ def find_channel(name: str) -> Channel:
     return next(channel for channel in CHANNELS if channel.name == name)
 
 
-def direction_of(event: EventKind) -> Direction:
-    """Return the direction of an event."""
-    return find_channel(event.channel).direction
-
-
 Mode = Literal["validation", "serialization"]
 Json = dict[str, Any]
 
@@ -236,7 +230,7 @@ class _WireSchema(GenerateJsonSchema):
         required = []
         for name, info in model.model_fields.items():
             properties[name] = _field_schema(model, name, properties[name], for_output=for_output)
-            if name == KIND_FIELD or _is_required(model, name, info, for_output=for_output):
+            if name == KIND_FIELD or info.is_required() or (for_output and not _is_omitted(model, name)):
                 required.append(name)
         found["required"] = required
         if "description" in found:  # the examples are about Python
@@ -244,10 +238,6 @@ class _WireSchema(GenerateJsonSchema):
         if for_output:
             found.pop("additionalProperties", None)
         return found
-
-
-def _is_required(model: type[BaseModel], name: str, info: FieldInfo, *, for_output: bool) -> bool:
-    return info.is_required() or (for_output and not _is_omitted(model, name))
 
 
 def _is_omitted(model: type[BaseModel], name: str) -> bool:
@@ -277,7 +267,7 @@ def standalone_schema(event: EventKind) -> Json:
 
 def mode_of(event: EventKind) -> Mode:
     """Return the schema mode: ``validation`` for events to Sotto, ``serialization`` for its own."""
-    return "validation" if direction_of(event) == "input" else "serialization"
+    return "validation" if find_channel(event.channel).direction == "input" else "serialization"
 
 
 @cache

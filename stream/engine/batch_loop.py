@@ -146,10 +146,7 @@ class BatchLoop:
             await session.writer.commit(*due)
 
     def _unprocessed(
-        self,
-        session: PartitionSession,
-        topic_partition: TopicPartition,
-        records: Sequence[ConsumerRecord],
+        self, session: PartitionSession, topic_partition: TopicPartition, records: Sequence[ConsumerRecord]
     ) -> Sequence[ConsumerRecord]:
         """Return the records at or after the position; aiokafka may have fetched earlier ones too."""
         if not records:

@@ -22,7 +22,9 @@ from stream.kafka.client.client_patches import transaction_timeout_error
 from stream.kafka.client.column_reader import checksum_of
 from stream.kafka.client.security import connection_options
 from stream.kafka.client.transactional_producer import TransactionalProducer
-from stream.kernel import RecordWriter, Spans, compiled_kernel, spans_of
+from stream.kernel.array_operations import RecordWriter
+from stream.kernel.byte_columns import Spans, spans_of
+from stream.kernel.library import compiled_kernel
 from stream.log import get_logger
 from stream.processing.protocol import Message, Messages, Outputs
 from stream.processing.record_columns import MessageColumns

@@ -26,7 +26,8 @@ from stream.events.event_fields import (
     Moments,
     text_codes,
 )
-from stream.kernel import Fields, SlotNames, Spans, Values, digests, spans_of
+from stream.kernel.byte_columns import Spans, spans_of
+from stream.kernel.json_fields import Fields, SlotNames, Values, digests
 from stream.tables.date_codes import date_codes, text_series
 from stream.tables.encoding import bin_codes, decimal_codes, integer_codes, near_tie_mask
 

@@ -38,9 +38,7 @@ from stream.events.event_fields import (
     time_flaw,
     unit_flaw,
 )
-from stream.kernel import Spans, spans_of
-
-__all__ = ["EventCheck", "EventReader", "Events", "Flaw"]
+from stream.kernel.byte_columns import Spans, spans_of
 
 _PERSON: Final = 0
 _TIME: Final = 1

@@ -18,8 +18,8 @@ from stream.feeds.intake import FirstWindows
 from stream.feeds.tally import NO_END, CountedQuantity, CountingRule, Tally
 from stream.feeds.window_forms import EventFigures, Form
 from stream.processing.control_order import covered_ms
-from stream.tables import PredicateParser
 from stream.tables.expressions import TRUE
+from stream.tables.predicates import PredicateParser
 
 Key = tuple[str, int]
 """A stream's name and the number of its epoch."""

@@ -14,7 +14,7 @@ from stream.events import EventReader
 from stream.events.event_fields import AHEAD, precedes_all_windows, time_flaw
 from stream.feeds.event_clock import NOT_BEGUN, EventClock
 from stream.feeds.tally import EventBatch, select_events
-from stream.kernel import Column
+from stream.kernel.byte_columns import Column
 from stream.processing.dead_letters import Rejection, UnreadableValue
 from stream.processing.protocol import RecordLike
 from stream.processing.record_columns import RecordColumns

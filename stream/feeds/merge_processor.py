@@ -7,12 +7,7 @@ from dataclasses import dataclass, replace
 from typing import Any, Final
 
 from schemas import MAX_GROUPS
-from stream.feeds.feed_definitions import (
-    FeedDefinitions,
-    RetiredStreamNames,
-    StandingDefinition,
-    parse_definition,
-)
+from stream.feeds.feed_definitions import FeedDefinitions, RetiredStreamNames, StandingDefinition, parse_definition
 from stream.feeds.merge_state import (
     NODE,
     PARTIAL,

@@ -20,10 +20,10 @@ from schemas import Numeric
 from schemas.domains import Domain
 from stream.events import Events
 from stream.feeds.text_tally import TextTally, TouchedTexts
-from stream.kernel import (
+from stream.kernel.byte_columns import Column
+from stream.kernel.key_numbering import (
     AddedCounts,
     BoundedCounts,
-    Column,
     KeyNumbering,
     add_counts,
     count_up_to_bound,

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from stream.kernel import Column
+from stream.kernel.byte_columns import Column
 from stream.privacy.planning.window_texts import text_size
 
 TouchedTexts = Mapping[int, Sequence[bytes]]

@@ -21,7 +21,8 @@ from stream.feeds.tally import (
     Tally,
     UInt64Array,
 )
-from stream.kernel import BoundedCounts, Column
+from stream.kernel.byte_columns import Column
+from stream.kernel.key_numbering import BoundedCounts
 
 COLUMNS: Final = 64
 """Most conditions that share a table of people, one for each bit of a 64-bit word."""

@@ -23,8 +23,8 @@ from stream.processing.dead_letters import UnreadableValue
 from stream.processing.protocol import Outputs, RecordLike
 from stream.processing.text_counts import TextCounts, decode_text_counts, encode_text_counts, window_text_size
 from stream.processing.topic_names import Topics, partition_of
-from stream.tables import PredicateParser
 from stream.tables.expressions import TRUE
+from stream.tables.predicates import PredicateParser
 from stream.tables.sensitivity import codes_within
 
 _encode = msgspec.json.Encoder().encode

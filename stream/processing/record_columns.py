@@ -9,7 +9,7 @@ from typing import Any, ClassVar, Final, overload
 import numpy as np
 import numpy.typing as npt
 
-from stream.kernel import Column, Spans, concatenate_spans
+from stream.kernel.byte_columns import Column, Spans, concatenate_spans
 from stream.processing.protocol import Message, Record, RecordLike
 
 _NO_HEADERS: Final = ()

@@ -35,8 +35,8 @@ def warn_about_domains(source: Source, query: Query) -> tuple[str, ...]:
     A choice with only one candidate gets a warning too. Unknown categories and invalid predicates
     get none, because workers refuse them.
     """
-    lines = [_ONE_CANDIDATE_WARNING] if _has_one_candidate(query) else []
-    texts = [text for text in predicates_of(query) if _may_be_decided(text)]
+    lines = [_ONE_CANDIDATE_WARNING] if query.candidates is not None and len(query.candidates) == 1 else []
+    texts = [text for text in predicates_of(query) if _deciding_pattern.search(text)]
     if texts and isinstance(source, TableSource):
         from stream.questions.predicate_limits import warn_about_predicate  # noqa: PLC0415  (the SQL parser is slow to import)
 
@@ -52,12 +52,3 @@ _ONE_CANDIDATE_WARNING: Final = (
 )
 
 _deciding_pattern = re.compile(r"\d|\b(?:and|or|in|false)\b", re.IGNORECASE)
-
-
-def _has_one_candidate(query: Query) -> bool:
-    return query.candidates is not None and len(query.candidates) == 1
-
-
-def _may_be_decided(text: str) -> bool:
-    """Whether a domain may decide a predicate; a single comparison with a category is never decided."""
-    return _deciding_pattern.search(text) is not None

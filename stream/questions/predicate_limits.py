@@ -12,9 +12,9 @@ from sqlglot.dialects.dialect import Dialect
 
 from schemas import Domain, Integers, Numeric
 from stream.questions.domain_limits import CHARGED_AS_USUAL_TEXT
-from stream.tables import PredicateError, PredicateParser
 from stream.tables.expressions import Constant
-from stream.tables.table_errors import to_one_line
+from stream.tables.predicates import PredicateParser
+from stream.tables.table_errors import PredicateError, to_one_line
 
 _DIALECT: Final = Dialect.get_or_raise("postgres")  # as workers read predicates
 

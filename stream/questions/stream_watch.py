@@ -137,13 +137,7 @@ class Watch:
     The name of a model selects the streams of all its periods.
     """
 
-    def __init__(
-        self,
-        patterns: tuple[str, ...],
-        source: str | None,
-        *,
-        quiet: bool,
-    ) -> None:
+    def __init__(self, patterns: tuple[str, ...], source: str | None, *, quiet: bool) -> None:
         self._patterns = tuple(as_names("streams", patterns))
         self._source = source
         self._quiet = quiet

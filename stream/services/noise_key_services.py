@@ -11,10 +11,11 @@ from stream.engine.group_engine import Engine
 from stream.engine.health import ServiceHealth
 from stream.engine.session import EngineRole
 from stream.kafka.topics.layouts import budget_group, worker_group
-from stream.privacy.noise import NoiseKey
+from stream.privacy.noise.keys import NoiseKey
 from stream.processing.topic_names import LEDGER_PARTITIONS, Topics
 from stream.settings import MS_PER_DAY, Settings
-from stream.tables import GuardedReader, ReadingLimits, TableStore
+from stream.tables.readers.table_reading import GuardedReader, ReadingLimits
+from stream.tables.store import TableStore
 
 
 def table_store(settings: Settings, key: NoiseKey, *, keeps_tables: bool = True) -> TableStore:

@@ -185,16 +185,7 @@ class Replicas:
         self._role = role
         self._settings = settings
         self._count = count
-        self._command = [
-            sys.executable,
-            "-P",
-            "-m",
-            "stream.cli",
-            "serve",
-            role,
-            "--stop-with-stdin",
-            *arguments,
-        ]
+        self._command = [sys.executable, "-P", "-m", "stream.cli", "serve", role, "--stop-with-stdin", *arguments]
         dropped_variables = MONITOR_TOKEN_VARIABLES | MONITOR_NAMES_VARIABLES
         self._dropped_variables = (
             dropped_variables | NOISE_KEY_VARIABLES

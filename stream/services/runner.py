@@ -30,10 +30,9 @@ from stream.kafka.topics import acls
 from stream.kafka.topics.acls import AclRole
 from stream.kafka.topics.creation import inspect_topics, require_topics
 from stream.kafka.topics.layouts import TopicsError, format_differences
-from stream.kernel import compiled_kernel
-from stream.kernel.library import describe_missing_kernel
+from stream.kernel.library import compiled_kernel, describe_missing_kernel
 from stream.log import get_logger
-from stream.privacy.noise import NoiseKey
+from stream.privacy.noise.keys import NoiseKey
 from stream.processing.topic_names import Topics
 from stream.services.processes import STOP_SECONDS
 from stream.settings import Settings

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 from math import prod
@@ -128,50 +128,46 @@ class PreparedStatement:
 
     def table(self, results: Results) -> Table:
         """Build the result of the statement."""
-        return _table(self, results)
-
-
-def _table(prepared: PreparedStatement, results: Results) -> Table:
-    statement, plan, target = prepared.statement, prepared.plan, prepared.target
-    released = [group for result in results for group in result.groups or ()] if not plan.rows else []
-    rows: list[dict[str, Any]] = [dict(_group_values(plan, group)) for group in plan.rows or released]
-    for question, result in zip(plan.questions, results, strict=True):
-        if question.column is None:
-            continue
-        name = plan.columns[question.column].name
-        several = result.estimates if result.choices is None else result.choices
-        numbers = several if several is not None else (_single_value(result),)
-        indexes = range(len(rows)) if question.row is None else (question.row,)
-        for index in indexes:
-            rows[index][name] = numbers[index] if several is not None else numbers[0]
-            rows[index][name + ERROR_SUFFIX] = _error_bound(question.query, result, index)
-            intervals = result.choice_intervals or result.intervals or (result.interval,)
-            if (ends := intervals[index if len(intervals) > 1 else 0]) is not None:
-                rows[index][name + LOW_SUFFIX], rows[index][name + HIGH_SUFFIX] = ends
-    known = {name for row in rows for name in row}
-    names = [
-        name
-        for column in plan.columns
-        for name in _column_names(column.name, known, grouped=isinstance(column, GroupColumn))
-    ]
-    labels = tuple(column.name for column in plan.columns)
-    order = [
-        at
-        for at, row in enumerate(rows)
-        if statement.having is None or satisfies_having(statement.having, row, labels)
-    ]
-    for index, descending in reversed(statement.order):
-        keys = _sort_keys(rows, plan, target.source, plan.columns[index])
-        order.sort(key=keys.__getitem__, reverse=descending)
-    ordered = [{name: rows[at].get(name) for name in names} for at in order]
-    epsilon = float(sum((cost_of(target.grant, target.source, result) for result in results), Fraction(0)))
-    stream = target.grant.spec.stream
-    return Table(stream, ordered[: statement.limit], results, epsilon, columns=names, why=prepared.why)
-
-
-def _single_value(result: Result) -> float | str | None:
-    """Return the only number of an answer, or the date or category in its index."""
-    return result.estimate if result.choice is None else result.choice
+        statement, plan, target = self.statement, self.plan, self.target
+        released = [group for result in results for group in result.groups or ()] if not plan.rows else []
+        groups = [column for column in plan.columns if isinstance(column, GroupColumn)]
+        rows: list[dict[str, Any]] = [
+            {column.name: group[column.attribute] for column in groups} for group in plan.rows or released
+        ]
+        for question, result in zip(plan.questions, results, strict=True):
+            if question.column is None:
+                continue
+            name = plan.columns[question.column].name
+            several = result.estimates if result.choices is None else result.choices
+            numbers = (
+                several if several is not None else (result.estimate if result.choice is None else result.choice,)
+            )
+            indexes = range(len(rows)) if question.row is None else (question.row,)
+            for index in indexes:
+                rows[index][name] = numbers[index] if several is not None else numbers[0]
+                rows[index][name + ERROR_SUFFIX] = _error_bound(question.query, result, index)
+                intervals = result.choice_intervals or result.intervals or (result.interval,)
+                if (ends := intervals[index if len(intervals) > 1 else 0]) is not None:
+                    rows[index][name + LOW_SUFFIX], rows[index][name + HIGH_SUFFIX] = ends
+        known = {name for row in rows for name in row}
+        names = [
+            name
+            for column in plan.columns
+            for name in _column_names(column.name, known, grouped=isinstance(column, GroupColumn))
+        ]
+        labels = tuple(column.name for column in plan.columns)
+        order = [
+            at
+            for at, row in enumerate(rows)
+            if statement.having is None or satisfies_having(statement.having, row, labels)
+        ]
+        for index, descending in reversed(statement.order):
+            keys = _sort_keys(rows, plan, target.source, plan.columns[index])
+            order.sort(key=keys.__getitem__, reverse=descending)
+        ordered = [{name: rows[at].get(name) for name in names} for at in order]
+        epsilon = float(sum((cost_of(target.grant, target.source, result) for result in results), Fraction(0)))
+        stream = target.grant.spec.stream
+        return Table(stream, ordered[: statement.limit], results, epsilon, columns=names, why=self.why)
 
 
 def _error_bound(query: Mapping[str, Any], result: Result, index: int) -> float | None:
@@ -184,12 +180,6 @@ def _error_bound(query: Mapping[str, Any], result: Result, index: int) -> float 
     at = index if result.estimates is not None else 0
     number, interval = numbers[at], intervals[at] if at < len(intervals) else None
     return None if number is None or interval is None else max(number - interval[0], interval[1] - number)
-
-
-def _group_values(plan: StatementPlan, group: Any) -> Iterator[tuple[str, Any]]:
-    for column in plan.columns:
-        if isinstance(column, GroupColumn):
-            yield column.name, group[column.attribute]
 
 
 def _sort_keys(

@@ -33,17 +33,11 @@ from stream.sql.aggregates import AnswerColumn, StatementError, distinct_message
 from stream.sql.calendar_functions import calendar_attribute, is_calendar_name, replace_calendar_names
 from stream.sql.having import compared_columns
 from stream.sql.statements import Column, GroupColumn, SelectStatement, no_aggregates_error
-from stream.tables import (
-    PredicateError,
-    PredicateParser,
-    attributes_of,
-    person_sensitivity,
-    restrict_domain,
-    total_sensitivity,
-)
+from stream.tables.expressions import attributes_of
 from stream.tables.ordered_values import ordered_values
-from stream.tables.sensitivity import codes_within
-from stream.tables.table_errors import private_text_message, quote_name, quote_names, to_one_line
+from stream.tables.predicates import PredicateParser
+from stream.tables.sensitivity import codes_within, person_sensitivity, restrict_domain, total_sensitivity
+from stream.tables.table_errors import PredicateError, private_text_message, quote_name, quote_names, to_one_line
 
 _WEIGHTS_FIELDS: Final = frozenset({"where", "fraction"})
 """Fields of a query that pmw by multiplicative weights supports."""
@@ -171,11 +165,7 @@ class StreamCheck:
                 f"column '{column}': stream '{self._stream}' answers by multiplicative weights, which support counts and shares without "
                 "GROUP BY; name a stream with laplace, or with pmw planned neither for the worst case nor by the textbook"
             )
-        if lacking := sorted(named - {*mechanism.attributes}):
-            raise StatementError(
-                f"column '{column}': attribute '{lacking[0]}' is none of the mechanism.attributes of stream '{self._stream}'; ask about "
-                + ", ".join(mechanism.attributes[:8])
-            )
+        self._require_attributes(column, named, mechanism.attributes)
         if not self._by_weights and self._cell_count(named) > MAX_UNIVERSE:
             raise StatementError(
                 f"column '{column}': the named attributes have more than {MAX_UNIVERSE:,} cells together; ask about fewer of them, or "
@@ -190,10 +180,13 @@ class StreamCheck:
                 f"column '{column}': stream '{self._stream}' has the mechanism histogram, which answers counts and shares of rows; name a "
                 "stream with laplace or pmw"
             )
-        if lacking := sorted(named - {*mechanism.attributes}):
+        self._require_attributes(column, named, mechanism.attributes)
+
+    def _require_attributes(self, column: str, named: set[str], attributes: Sequence[str]) -> None:
+        if lacking := sorted(named - {*attributes}):
             raise StatementError(
                 f"column '{column}': attribute '{lacking[0]}' is none of the mechanism.attributes of stream '{self._stream}'; ask about "
-                + ", ".join(mechanism.attributes[:8])
+                + ", ".join(attributes[:8])
             )
 
     def _cell_count(self, names: set[str] | Sequence[str]) -> int:

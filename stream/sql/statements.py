@@ -97,11 +97,6 @@ def conditions_of(text: str, tables: Collection[str]) -> Iterator[tuple[str, str
             yield _source_text(text, condition), _source_text(blanked, condition)
 
 
-def equals_normal_form(written: str, normal: str) -> bool:
-    """Whether two texts differ only in blanks and case."""
-    return _upper_tokens(written) == _upper_tokens(normal)
-
-
 def _upper_tokens(text: str) -> list[str]:
     return [token.text.upper() for token in tokenize(text)]
 
@@ -373,7 +368,7 @@ def _parse_column(
 ) -> Column:
     is_aliased = isinstance(node, exp.Alias)
     name = node.alias if is_aliased else _normal_form(node)
-    if not is_aliased and not equals_normal_form(written, name):
+    if not is_aliased and _upper_tokens(written) != _upper_tokens(name):
         name = written
     node = strip_parentheses(node.this if isinstance(node, exp.Alias) else node)
     if isinstance(node, exp.Star):

@@ -16,11 +16,10 @@ from stream.caches import BoundedCache, weigh_array
 from stream.tables.encoding import CodeArray
 from stream.tables.expressions import Codes, Cuts, Predicate, evaluate, memory_of
 from stream.tables.people import RowOwners, choose_rows, contribution_key
-from stream.tables.people_counts import PeopleCounts
+from stream.tables.people_counts import PeopleCounts, TextGroups, count_groups
 from stream.tables.rows import Frame, Rows
 from stream.tables.sensitivity import require_summable
 from stream.tables.table_errors import DataError, private_text_message, quote_name, undeclared_name_message
-from stream.tables.text_groups import TextGroups, count_groups
 from stream.tables.texts import TextColumn, declared_texts, hashed_columns
 from stream.tables.universe import Cell, CellIndex, code_mask
 
@@ -196,10 +195,7 @@ class PrivateTable:
         return known + self.count(predicate) * (integers.minimum - centre)
 
     def group_counts(
-        self,
-        attributes: Sequence[str],
-        predicate: Predicate,
-        max_cells: int = MAX_UNIVERSE,
+        self, attributes: Sequence[str], predicate: Predicate, max_cells: int = MAX_UNIVERSE
     ) -> npt.NDArray[np.int64]:
         """Return the exact (private) number of matching rows in each cell.
 

@@ -101,7 +101,7 @@ class Attribute:
             ):
                 if not _is_number(value) or not minimum <= value <= maximum or value != int(value):
                     raise PredicateError(
-                        f"{quote_name(self.name)} holds whole numbers from {minimum} to {maximum}; give one of them",
+                        f"{quote_name(self.name)} holds whole numbers from {minimum} to {maximum}; give one of them"
                     )
                 return int(value) - minimum
             case Dates() as dates:
@@ -111,7 +111,7 @@ class Attribute:
             case Bins(edges=edges, size=size):
                 if not _is_number(value) or not edges[0] <= value <= edges[-1]:
                     raise PredicateError(
-                        f"{quote_name(self.name)} holds numbers from {edges[0]!r} to {edges[-1]!r}; give one of them",
+                        f"{quote_name(self.name)} holds numbers from {edges[0]!r} to {edges[-1]!r}; give one of them"
                     )
                 return min(bisect_right(edges, float(value)), size) - 1
 
@@ -162,8 +162,7 @@ class Attribute:
                 else f"declared are {quote_names(self._code_of)}"
             )
             raise PredicateError(
-                f"this text is not a declared value of {quote_name(self.name)}; {declared}",
-                category,
+                f"this text is not a declared value of {quote_name(self.name)}; {declared}", category
             )
         return code
 
@@ -223,7 +222,7 @@ class Attribute:
                     return first
         raise PredicateError(
             f"{quote_name(self.name)} holds a {domain.granularity} from {domain.calendar.label(0)} to "
-            f"{domain.calendar.label(domain.size - 1)}; give one of them",
+            f"{domain.calendar.label(domain.size - 1)}; give one of them"
         )
 
     def _decimal_code(self, domain: Decimals, value: str | float) -> int:
@@ -234,7 +233,7 @@ class Attribute:
                 return int(steps) - whole.minimum
         raise PredicateError(
             f"{quote_name(self.name)} holds numbers from {domain.minimum!r} to {domain.maximum!r} in steps of "
-            f"{domain.step!r}; give one of them",
+            f"{domain.step!r}; give one of them"
         )
 
     def _below_integer(self, domain: Integers, operator: Operator, literal: Decimal | Fraction) -> Predicate:

@@ -20,7 +20,7 @@ from blake3 import blake3
 
 from schemas import FIRST_VERSION, Address, Domain, TableSource
 from stream.caches import ENTRY_BYTES, BoundedCache
-from stream.privacy.noise import NoiseKey
+from stream.privacy.noise.keys import NoiseKey
 from stream.tables.columns_table import PrivateTable
 from stream.tables.comparisons import Ranges
 from stream.tables.encoding import siphash
@@ -215,7 +215,7 @@ class TableStore:
         if found is None:
             raise DataError(
                 f"source data differs from what was registered for {quote_name(source.source)}; restore that data, or register the "
-                "new data with 'sotto source refresh'",
+                "new data with 'sotto source refresh'"
             )
         self._tables[source.source, expected] = found
         return found

@@ -59,7 +59,7 @@ class CellIndex:
         self._sizes: Final = dict(sizes)
         # Cells become byte strings: with big-endian codes of fixed width, they sort like the tuples.
         self._layout = np.dtype(
-            [(f"axis {axis}", code_type(size).newbyteorder(">")) for axis, size in enumerate(sizes.values())],
+            [(f"axis {axis}", code_type(size).newbyteorder(">")) for axis, size in enumerate(sizes.values())]
         )
         self._private_keys = self._keys([private_columns[name] for name in sizes])
         self._private_keys.sort()

@@ -26,7 +26,7 @@ from stream.budget.receipts import RECEIPT_KEY_PREFIX, request_digest
 from stream.client.client_calls import AsyncCalls, SyncCalls, require_accepted
 from stream.client.ledger_view import LedgerView
 from stream.errors import Invalid, SottoError
-from stream.privacy.noise import NoiseKey
+from stream.privacy.noise.keys import NoiseKey
 from stream.processing.dead_letters import address_of
 from stream.processing.protocol import Headers, Record
 from stream.processing.topic_names import Topics, partition_of

@@ -15,11 +15,11 @@ from stream.errors import Invalid
 from stream.feeds.count_processor import FeedProcessor
 from stream.feeds.feed_definitions import FeedDefinitions
 from stream.feeds.merge_processor import MergeProcessor
-from stream.privacy.noise import NoiseKey
+from stream.privacy.noise.keys import NoiseKey
 from stream.processing.protocol import Batch, Headers, Outputs, Processor, Record, TableMissedError
 from stream.processing.topic_names import Topics
-from stream.tables import TableStore
 from stream.tables.rows import select_columns
+from stream.tables.store import TableStore
 from stream.worker import QueryProcessor
 from stream.worker.fair_shares import Limits
 

@@ -18,7 +18,7 @@ import numpy as np
 from schemas import MAX_EVENT_BYTES, Query
 from schemas.json_limits import REPEATED_FIELD, may_repeat_a_field, repeats_a_field
 from schemas.wire import DECODE_ERRORS, Codec, MalformedEventError, struct
-from stream.kernel import Column, Spans, spans_of
+from stream.kernel.byte_columns import Column, Spans, spans_of
 from stream.processing.dead_letters import Rejection, UnreadableValue
 from stream.processing.exact_decimals import replace_extreme_numbers
 from stream.processing.protocol import Batch, RecordLike
@@ -102,11 +102,6 @@ def _within_limit(query: Any, value: bytes) -> Any:
     if len(value) > MAX_EVENT_BYTES and len(value) > MAX_EVENT_BYTES + len(getattr(query, "texts", None) or ""):
         raise rejection_of_malformed(value)
     return query
-
-
-def rejection_of_unreadable(value: bytes | None) -> Rejection:
-    """Return the rejection for a missing, oversized or unreadable event."""
-    return value.rejection if isinstance(value, UnreadableValue) else rejection_of_malformed(value)
 
 
 def rejection_of_malformed(value: bytes | None) -> Rejection:
@@ -202,7 +197,12 @@ class Admission:
         for place, record in zip(places.tolist(), select_records(records, places), strict=True):
             value = record.value
             if value.__class__ is not bytes or not _has_readable_size(value):
-                rejected.append((place, rejection_of_unreadable(value)))
+                rejected.append(
+                    (
+                        place,
+                        value.rejection if isinstance(value, UnreadableValue) else rejection_of_malformed(value),
+                    )
+                )
                 continue
             try:
                 query = form.decode(value)

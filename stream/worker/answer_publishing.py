@@ -14,7 +14,8 @@ from msgspec.structs import replace
 
 from schemas import Answer
 from schemas.wire import encode, struct
-from stream.kernel import Column, Spans, concatenate_spans, pack_rows, spans_of
+from stream.kernel.array_operations import pack_rows
+from stream.kernel.byte_columns import Column, Spans, concatenate_spans, spans_of
 from stream.privacy.mechanisms.above_threshold import ABOVE, HALTED
 from stream.processing.protocol import Message, Outputs
 from stream.processing.record_columns import MessageColumns
@@ -64,11 +65,7 @@ class ReplyPublisher:
         self._encoder.write_charges(outputs, np.array(list(charged), dtype=np.intp))
 
     def _encode_reply(
-        self,
-        one: AdmittedQuestion,
-        reply: Reply,
-        costs: dict[int, _CostFields],
-        charged: dict[int, None],
+        self, one: AdmittedQuestion, reply: Reply, costs: dict[int, _CostFields], charged: dict[int, None]
     ) -> Message:
         """Count and encode a reply; ``costs`` caches each stream's fields until its next charge."""
         streams, columns, slot = self._streams, self._streams.columns, one.slot
@@ -187,10 +184,7 @@ class ColumnPublisher:
                     _ANSWER_END if ends is None else ends.gather(places),
                 ],
             )
-            for places, more in (
-                (indexed, (index[indexed], (after, group[indexed]))),
-                (unindexed, ()),
-            )
+            for places, more in ((indexed, (index[indexed], (after, group[indexed]))), (unindexed, ()))
             if len(places)
         ]
         values = concatenate_spans(packed) if packed else rows.ids
@@ -235,11 +229,7 @@ class ColumnPublisher:
         )
         if number is not None:
             answer = replace(
-                answer,
-                estimate=number.estimate,
-                basis=number.basis,
-                alpha=number.alpha,
-                interval=number.interval,
+                answer, estimate=number.estimate, basis=number.basis, alpha=number.alpha, interval=number.interval
             )
         head, sign, tail = encode(answer)[len(_ANSWER_START) : -len(_ANSWER_END)].partition(_FIRST_INDEX)
         if is_plain:
@@ -266,10 +256,7 @@ class ColumnPublisher:
                 if (window_and_group := rows.windows_and_groups.get(place)) is not None:
                     self._streams.life.turns[slot] = window_and_group.turn
         ended = verdicts.answering & (decisions.tops_left == 0)
-        figures: dict[str, npt.NDArray[Any]] = {
-            "answered": before.answered + answered,
-            "last_offset": last,
-        }
+        figures: dict[str, npt.NDArray[Any]] = {"answered": before.answered + answered, "last_offset": last}
         if shown.any():
             figures["tops"] = before.tops + shown
         if ended.any():

@@ -15,10 +15,12 @@ import numpy as np
 import numpy.typing as npt
 
 from schemas import FIRST_VERSION, Extensions, StreamState, TableSource
-from stream.kernel import SlotNames, Spans
+from stream.kernel.byte_columns import Spans
+from stream.kernel.json_fields import SlotNames
 from stream.privacy.composition.costs import PARTS_PER_CHARGE, charged_answers, ordinary_charges_left
 from stream.privacy.ledger.state_machine import may_become
-from stream.privacy.noise import DrawRole, NoiseKey
+from stream.privacy.noise.keyed_words import DrawRole
+from stream.privacy.noise.keys import NoiseKey
 from stream.processing.control_order import MODEL_NOT_ASKED_REASON
 from stream.processing.dead_letters import exhausted_reason
 from stream.worker.retired_streams import RetiredStreamTable
@@ -314,10 +316,6 @@ class HostedStreams:
     def barrier_of_round(self, slot: int, tops: int) -> int:
         """Return the barrier ρ + s of the round that follows ``tops`` charged answers."""
         return int(self.terms_at(slot).barriers([self.noise.subkey(slot, DrawRole.THRESHOLD)], [tops])[0])
-
-    def record_key(self, slot: int) -> bytes:
-        """Return the key of a stream's records."""
-        return self.names[slot].encode()
 
     def mark_uncertain_status(self, recent: int) -> None:
         """Mark streams whose latest status record may be missing or wrong after a restart.

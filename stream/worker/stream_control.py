@@ -25,7 +25,8 @@ from stream.processing.protocol import (
     decode_changelog_record,
     topic_ids_of,
 )
-from stream.tables import PrivateTable, TableStore
+from stream.tables.columns_table import PrivateTable
+from stream.tables.store import TableStore
 from stream.worker.families import Families
 from stream.worker.hosted_streams import (
     CLOSED,

@@ -11,19 +11,20 @@ import numpy.typing as npt
 
 from schemas import Progress
 from schemas.wire import struct
-from stream.privacy.noise import NoiseKey
+from stream.privacy.noise.keys import NoiseKey
 from stream.processing.protocol import Message, Outputs, RecordLike
 from stream.processing.record_columns import RecordColumns
 from stream.processing.topic_names import Topics
-from stream.tables import TableStore
+from stream.tables.store import TableStore
 from stream.worker.admission import Admission, AdmittedBatch, QueryBatch
+from stream.worker.answer_headers import with_answer_headers
 from stream.worker.answer_publishing import ColumnPublisher, ReplyPublisher
 from stream.worker.fair_shares import NO_LIMITS, SECOND, Limits, Shares
 from stream.worker.families import families
 from stream.worker.families.family import AdmittedQuestion, Context
 from stream.worker.families.question_columns import QuestionRows, QuestionStreams
 from stream.worker.hosted_streams import HALTED, HostedStreams
-from stream.worker.output_encoding import OutputEncoder, with_answer_headers
+from stream.worker.output_encoding import OutputEncoder
 from stream.worker.stream_control import StreamControl, WorkerRestore
 
 MAX_BATCH_WORK = 3 * SECOND // 20
@@ -167,7 +168,7 @@ class QueryProcessor:
         written = (
             {key for key, *_ in outputs.messages.get((self._topics.state, self._partition), ())} if charged else ()
         )
-        missing = [slot for slot in charged if self.streams.record_key(slot) not in written]
+        missing = [slot for slot in charged if self.streams.names[slot].encode() not in written]
         self._encoder.write_checkpoints(outputs, np.array(missing, dtype=np.intp))
         shares = self._admission.shares
         self._progress = _WireProgress(last.offset + 1, shares.clock, shares.served)

@@ -33,12 +33,12 @@ from stream.privacy.composition.costs import (
     to_amount,
 )
 from stream.privacy.ledger.retirement import NameDigests
-from stream.privacy.noise import NoiseKey
+from stream.privacy.noise.keys import NoiseKey
 from stream.processing.dead_letters import says_exhausted
 from stream.processing.protocol import RecordLike
 from stream.processing.topic_names import LEDGER_PARTITIONS, Topics
 from stream.settings import Settings
-from stream.tables import TableStore
+from stream.tables.store import TableStore
 from stream.worker.fair_shares import Limits
 from tests.chaos.budgets import check_budgets
 from tests.chaos.replay import (

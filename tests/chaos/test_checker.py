@@ -11,9 +11,9 @@ from typing import Any
 import pytest
 
 from sotto import Driver
-from stream.privacy.noise import NoiseKey
+from stream.privacy.noise.keys import NoiseKey
 from stream.processing.protocol import Record
-from stream.tables import TableStore
+from stream.tables.store import TableStore
 from tests.builders import KEY
 from tests.chaos.checker import examine
 from tests.chaos.load import (

@@ -11,7 +11,7 @@ import pytest
 from schemas import EventsSource, GrantRecord, SourceRecord
 from sotto import Driver
 from stream.processing.protocol import Record
-from stream.tables import TableStore
+from stream.tables.store import TableStore
 from tests.builders import KEY
 from tests.chaos.checker import examine
 from tests.chaos.logs import Log, logs_of

@@ -12,7 +12,7 @@ from schemas import EventsSource, Histogram, StreamSpec
 from sotto import Driver
 from stream.processing.protocol import Record
 from stream.processing.text_counts import decode_text_counts, encode_text_counts
-from stream.tables import TableStore
+from stream.tables.store import TableStore
 from tests.builders import KEY
 from tests.chaos.checker import examine
 from tests.chaos.load import standing_probe

@@ -19,22 +19,17 @@ from aiokafka.errors import for_code
 from aiokafka.protocol.fetch import FetchRequest
 from aiokafka.protocol.produce import ProduceRequest
 from aiokafka.record.default_records import DefaultRecordBatchBuilder
-from confluent_kafka.admin import (  # type: ignore[attr-defined]  # it does not list what it exports
-    AdminClient,
-    ScramCredentialInfo,
-    ScramMechanism,
-    UserScramCredentialUpsertion,
-)
+from confluent_kafka.admin import AdminClient, ScramCredentialInfo, ScramMechanism, UserScramCredentialUpsertion  # type: ignore[attr-defined]  # it does not list what it exports
 from cryptography import x509
 from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import NameOID
 
 from stream.engine.restore import reader
-from stream.kafka.broker.broker_process import HOST
+from stream.kafka.broker.broker_process import HOST, Ports
 from stream.kafka.broker.kafka_programs import new_cluster_id
 from stream.kafka.broker.local_broker import LocalBroker
-from stream.kafka.broker.properties import Member, Ports, choose_ports, free_port
+from stream.kafka.broker.properties import Member, choose_ports, free_port
 from stream.kafka.client.security import SecurityError, connection_options
 from stream.kafka.topics.acls import AclRole, create_acls, default_principal, role_access
 from stream.kafka.topics.creation import create_topics, require_topics

@@ -16,22 +16,18 @@ from aiokafka.admin import AIOKafkaAdminClient, NewTopic
 
 from benchmarks.java_programs import java_classpath
 from stream.kafka.broker import kafka_programs
-from stream.kafka.broker.broker_process import Process, is_alive, start_mark
+from stream.kafka.broker.broker_process import BrokerError, Ports, Process, is_alive, start_mark
 from stream.kafka.broker.kafka_programs import (
     NodeKind,
     cluster_id,
     copy_formatted_data,
+    fetch_jars,
     java_launcher,
     server_command,
     store_formatted_data,
 )
-from stream.kafka.broker.local_broker import (
-    BrokerError,
-    LocalBroker,
-    fetch_jars,
-    record_start_cache,
-)
-from stream.kafka.broker.properties import Ports, choose_ports, free_port
+from stream.kafka.broker.local_broker import LocalBroker, record_start_cache
+from stream.kafka.broker.properties import choose_ports, free_port
 
 pytestmark = pytest.mark.kafka
 

@@ -21,7 +21,7 @@ from schemas import OpenStream, RegisterSource, SourceRecord
 from sotto import AsyncClient, Refused
 from stream.kafka.broker.local_broker import LocalBroker
 from stream.kafka.topics.creation import create_topics, delete_topics
-from stream.privacy.noise import NoiseKey
+from stream.privacy.noise.keys import NoiseKey
 from stream.services.processes import Service
 from stream.settings import Settings
 from tests.builders import parse_source, parse_stream, source, stream

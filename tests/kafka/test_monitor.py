@@ -25,7 +25,7 @@ from stream.engine import session
 from stream.kafka.broker.properties import free_port
 from stream.kafka.client.security import admin_client
 from stream.kafka.topics.layouts import budget_group, worker_group
-from stream.privacy.noise import NoiseKey
+from stream.privacy.noise.keys import NoiseKey
 from stream.processing.topic_names import partition_of
 from stream.services.noise_key_services import build_worker_engine
 from stream.services.processes import Service

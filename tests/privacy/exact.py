@@ -21,8 +21,14 @@ import numpy.typing as npt
 
 from schemas import SparseVectorCalibration
 from stream.privacy.mechanisms.above_threshold import answer_sampler, query_sampler, threshold_sampler
-from stream.privacy.noise import Gaussian, Geometric, Sampler
-from stream.privacy.noise.samplers import STRETCH, TABLE_BITS, cumulative_probabilities
+from stream.privacy.noise.samplers import (
+    STRETCH,
+    TABLE_BITS,
+    Gaussian,
+    Geometric,
+    Sampler,
+    cumulative_probabilities,
+)
 
 Exact = npt.NDArray[np.object_]
 """Python integers, for arithmetic without rounding."""

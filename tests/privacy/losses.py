@@ -8,7 +8,7 @@ from fractions import Fraction
 
 import numpy as np
 
-from stream.privacy.noise import DELTA_PER_DRAW
+from stream.privacy.noise.samplers import DELTA_PER_DRAW
 from tests.privacy.exact import UNIT, Law, exponential_below
 
 

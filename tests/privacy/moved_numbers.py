@@ -6,7 +6,7 @@ import math
 from collections.abc import Iterable, Sequence
 from functools import cache
 
-from stream.privacy.noise import Sampler
+from stream.privacy.noise.samplers import Sampler
 from tests.privacy.exact import law_of
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from fractions import Fraction
 
 from schemas import SparseVectorCalibration
-from stream.privacy.noise import DELTA_PER_DRAW
+from stream.privacy.noise.samplers import DELTA_PER_DRAW
 
 
 def window(calibration: SparseVectorCalibration) -> tuple[int, ...]:

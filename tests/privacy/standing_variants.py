@@ -14,7 +14,7 @@ from stream.feeds.counted_streams import StreamEpoch
 from stream.feeds.event_clock import NOT_BEGUN, ClockValues, EventClock
 from stream.feeds.feed_definitions import StandingDefinition
 from stream.feeds.window_forms import Form
-from stream.tables import parse
+from stream.tables.predicates import parse
 from tests.privacy.audit_variants import Surgery, Variant
 from tests.unit.processors.feeds.topic import Known
 

@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 
 from schemas import SparseVectorCalibration
-from stream.privacy.noise import DELTA_PER_DRAW, sampler
+from stream.privacy.noise.samplers import DELTA_PER_DRAW, sampler
 from tests.privacy.cases import calibrations, near, spread
 from tests.privacy.exact import (
     ABOVE,

@@ -15,14 +15,17 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy.stats import chi2
 
-from stream.privacy.noise import DELTA_PER_DRAW, Gaussian, NoiseScaleError, gaussian
 from stream.privacy.noise.samplers import (
+    DELTA_PER_DRAW,
     LARGEST_TABLE_VARIANCE,
     LARGEST_VARIANCE,
     STRETCH,
     TABLE_BITS,
+    Gaussian,
     LowWords,
+    NoiseScaleError,
     Words,
+    gaussian,
 )
 from stream.privacy.noise.samplers import cumulative_probabilities as shipped
 from tests.privacy.exact import Law, law_of

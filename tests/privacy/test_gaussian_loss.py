@@ -12,7 +12,7 @@ from schemas import AnswersCalibration, Calibration, EstimateCalibration, Releas
 from stream.privacy.accuracy.release_accuracy import release_law
 from stream.privacy.accuracy.source_facts import SourceFacts
 from stream.privacy.composition.losses import losses
-from stream.privacy.noise import Sampler, gaussian
+from stream.privacy.noise.samplers import Sampler, gaussian
 from stream.privacy.planning.answer_plans import answer_law
 from stream.privacy.planning.estimate_plans import marginal_law, opening_law
 from stream.privacy.planning.plans import choose_calibration, name_of, plan_calibrations

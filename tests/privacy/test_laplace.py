@@ -11,7 +11,7 @@ import opendp.prelude as dp
 import pytest
 from scipy.stats import chi2
 
-from stream.privacy.noise import DELTA_PER_DRAW, sampler
+from stream.privacy.noise.samplers import DELTA_PER_DRAW, sampler
 from tests.builders import installation, source, stream
 from tests.privacy.chance import follows
 from tests.privacy.exact import law_of

@@ -11,7 +11,7 @@ from schemas import SparseVectorCalibration
 from stream.privacy.composition.costs import EPSILON_UNITS, realised_cost
 from stream.privacy.composition.losses import is_pure, losses
 from stream.privacy.composition.pure_rounds import optimal_delta
-from stream.privacy.noise import DELTA_PER_DRAW
+from stream.privacy.noise.samplers import DELTA_PER_DRAW
 from tests.privacy.cases import calibrations, lowest, moves_of, near, spread
 from tests.privacy.exact import Machine, Transcript, outcomes, worst_delta, worst_loss
 

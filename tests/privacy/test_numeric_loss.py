@@ -16,7 +16,7 @@ from schemas import SparseVectorCalibration
 from stream.privacy.composition.costs import EPSILON_UNITS, realised_cost
 from stream.privacy.composition.losses import is_pure, losses
 from stream.privacy.composition.pure_rounds import optimal_delta
-from stream.privacy.noise import sampler
+from stream.privacy.noise.samplers import sampler
 from tests.privacy.cases import calibrations, moves_of, near
 from tests.privacy.exact import Machine, Outcomes, Transcript, law_of, outcomes, worst_delta, worst_loss
 from tests.privacy.numeric_losses import cut_tail, window

@@ -26,12 +26,13 @@ from stream.privacy.composition.losses import losses
 from stream.privacy.mechanisms.above_threshold import query_sampler, threshold_sampler
 from stream.privacy.mechanisms.releases import matrix_seed, project
 from stream.privacy.mechanisms.selection import score_noise, selection_rate
-from stream.privacy.noise import DELTA_PER_DRAW, sampler
+from stream.privacy.noise.samplers import DELTA_PER_DRAW, sampler
 from stream.privacy.planning.answer_plans import alpha_for, answer_law
 from stream.privacy.planning.estimate_plans import marginal_law, number_law, opening_law
 from stream.privacy.planning.hypothesis_plans import WEIGHT_STEPS, rows_rate
 from stream.privacy.planning.prices import noise_rate
-from stream.tables import PrivateTable, parse
+from stream.tables.columns_table import PrivateTable
+from stream.tables.predicates import parse
 from tests import builders
 from tests.privacy import people_variants as variants
 from tests.privacy.audit_variants import Variant, broken

@@ -18,9 +18,10 @@ from stream.privacy.accuracy.intervals import NoisyNumber
 from stream.privacy.accuracy.rate_intervals import rate_bounds
 from stream.privacy.composition.gaussian_losses import gaussian_rho
 from stream.privacy.composition.losses import losses
-from stream.privacy.noise import gaussian, sampler
+from stream.privacy.noise.samplers import gaussian, sampler
 from stream.privacy.planning.answer_plans import alpha_for, answer_law, rate_interval, rates_reach
-from stream.tables import PrivateTable, parse
+from stream.tables.columns_table import PrivateTable
+from stream.tables.predicates import parse
 from tests import builders
 from tests.privacy.exact import Law, law_of
 from tests.privacy.moved_numbers import worst

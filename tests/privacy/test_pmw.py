@@ -23,7 +23,7 @@ from stream.privacy.mechanisms.estimate_questions import LinearQuestion
 from stream.privacy.mechanisms.estimator import Estimator
 from stream.privacy.mechanisms.measurements import Axes
 from stream.privacy.mechanisms.tensor_sums import TensorCells
-from stream.privacy.noise import Gaussian, Sampler, Symmetric, TwoSidedGeometric
+from stream.privacy.noise.samplers import Gaussian, Sampler, Symmetric, TwoSidedGeometric
 from tests.privacy.pmw_transcripts import (
     CELLS,
     FLOATS,

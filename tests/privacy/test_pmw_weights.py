@@ -21,7 +21,7 @@ from stream.privacy.mechanisms.multiplicative_weights import (
     TensorHypothesis,
     answer_questions,
 )
-from stream.privacy.noise import DELTA_PER_DRAW, sampler
+from stream.privacy.noise.samplers import DELTA_PER_DRAW, sampler
 from stream.privacy.planning.hypothesis_plans import WEIGHT_STEPS, rows_rate
 from tests.privacy.exact import BITS, Exact, Law, Machine, Outcome, exponential_below, law_of
 

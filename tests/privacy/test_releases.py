@@ -16,7 +16,7 @@ from schemas import ReleaseCalibration
 from stream.privacy.accuracy.release_accuracy import release_law
 from stream.privacy.accuracy.source_facts import SourceFacts
 from stream.privacy.composition.costs import EPSILON_UNITS, realised_cost
-from stream.privacy.noise import TwoSidedGeometric
+from stream.privacy.noise.samplers import TwoSidedGeometric
 from stream.privacy.planning.release_plans import plan_calibrations
 from tests.builders import parse_spec
 from tests.privacy.exact import NO_NOISE, Law, law_of

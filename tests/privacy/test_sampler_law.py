@@ -10,8 +10,14 @@ from itertools import product
 import numpy as np
 import pytest
 
-from stream.privacy.noise import DELTA_PER_DRAW, MAX_DIGITS, Geometric, NoiseScaleError, TwoSidedGeometric
-from stream.privacy.noise.samplers import Words
+from stream.privacy.noise.samplers import (
+    DELTA_PER_DRAW,
+    MAX_DIGITS,
+    Geometric,
+    NoiseScaleError,
+    TwoSidedGeometric,
+    Words,
+)
 from tests.privacy.exact import Law, law_of
 
 ENUMERABLE = [

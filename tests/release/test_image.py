@@ -20,7 +20,7 @@ import pytest
 from sotto import AsyncClient
 from stream.environment import KEY_FILE_VARIABLE
 from stream.kafka.broker.properties import free_port
-from stream.privacy.noise import NoiseKey
+from stream.privacy.noise.keys import NoiseKey
 from stream.settings import Settings, variable_of
 from tests.release.images import Builder, Container, container_of, missing
 

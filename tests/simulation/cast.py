@@ -10,7 +10,7 @@ from schemas import StreamSpec
 from sotto import Driver
 from stream.processing.protocol import Outputs, Record
 from stream.settings import Settings
-from stream.tables import TableStore
+from stream.tables.store import TableStore
 from stream.worker import QueryProcessor
 from stream.worker.admission import QueryBatch
 from stream.worker.fair_shares import Limits

@@ -18,7 +18,7 @@ from benchmarks.accuracy.streamed import STREAMED
 from benchmarks.accuracy.tables import table
 from benchmarks.accuracy.tasks import DEEP, FEW, WIDE, Workload, make
 from benchmarks.peers import gaussian, mwem, pmw_bypass
-from stream.tables import TableStore
+from stream.tables.store import TableStore
 
 SIZES = (5, 2, 4)
 

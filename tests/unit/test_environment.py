@@ -19,7 +19,7 @@ from stream.environment import (
     environment_without,
 )
 from stream.kafka.client.security import BearerToken
-from stream.privacy.noise import NoiseKey
+from stream.privacy.noise.keys import NoiseKey
 from stream.services.processes import Replicas, RoleName, Service
 from stream.settings import Settings, variable_of
 

@@ -15,7 +15,6 @@ import pytest
 import yaml
 
 import sotto
-from stream import tables
 from stream.cli.app import COMMANDS, LazyCommand, _load_command
 from stream.cli.manage.budget_commands import CHECK
 from stream.optional_packages import EXTRA_OF_PACKAGE
@@ -111,10 +110,6 @@ def test_a_table_is_read_without_a_parser_of_predicates() -> None:
     assert json.loads(run(LISTING % code).stdout) == ["numpy", "polars"]
 
 
-def test_all_that_is_named_of_tables_is_there() -> None:
-    assert [name for name in tables.__all__ if getattr(tables, name, None) is None] == []
-
-
 def test_what_is_heavy_is_seen() -> None:
     assert "numpy" in json.loads(run(LISTING % "from sotto import Driver").stdout)
 
@@ -176,7 +171,7 @@ def test_a_client_alone_checks_a_statement_before_it_is_asked() -> None:
     code = """
 from schemas import Integers
 from stream import sql
-from stream.tables import PredicateParser
+from stream.tables.predicates import PredicateParser
 
 sql.parse_statement("SELECT COUNT(*) FROM t WHERE age > 3")
 PredicateParser({"age": Integers(kind="integers", minimum=0, maximum=9)}).parse("age > 3")

@@ -12,10 +12,10 @@ from typing import Any
 from aiokafka import TopicPartition
 
 from schemas import StreamSpec
-from stream.privacy.noise import NoiseKey
+from stream.privacy.noise.keys import NoiseKey
 from stream.processing.protocol import Record
 from stream.processing.topic_names import Topics
-from stream.tables import TableStore
+from stream.tables.store import TableStore
 from stream.worker.fair_shares import Limits
 from tests.chaos.replay import Installation, Logs
 from tests.simulation.broker import Broker

@@ -41,8 +41,7 @@ from stream.privacy.accuracy.source_facts import clamping_range
 from stream.questions.stream_watch import describe_live_topic
 
 CHECK: Final = LazyCommand(
-    "stream.cli.manage.check_command:check",
-    "Compare a table with its declaration before you register it.",
+    "stream.cli.manage.check_command:check", "Compare a table with its declaration before you register it."
 )
 SHOWN_STREAMS: Final = 1000
 """Most streams that ``sotto source show`` prints."""

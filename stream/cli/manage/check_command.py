@@ -10,8 +10,8 @@ from pydantic import TypeAdapter
 
 from schemas import EventsSource, Source, TableSource
 from stream.cli.output import AsJson, CommandError, read_as, say, show_json, show_table
-from stream.tables import UnreadableError
 from stream.tables.checks import NOTICE, CheckReport, ColumnMatch, Misfit, PersonRows, check_table
+from stream.tables.table_errors import UnreadableError
 
 _MAX_SHOWN_NAMES = 20
 

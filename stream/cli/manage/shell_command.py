@@ -213,7 +213,9 @@ class Catalog:
     def complete(self, text: str) -> list[tuple[str, int]]:
         """Return the words that may follow ``text``, each with the number of typed characters that it replaces."""
         named = _FROM.search(text)
-        attributes = self.attributes(named[1]) if named else self._all_attributes()
+        attributes: dict[str, Any] = {}
+        for one in [named[1]] if named else self.sources:
+            attributes |= self.attributes(one)
         if opened := _OPEN_TEXT.search(text):
             domain = attributes.get(opened[1])
             values = [str(value) for value in domain.values] if isinstance(domain, Categories) else []
@@ -222,9 +224,6 @@ class Catalog:
             return _matching([*self.sources, *self.streams], after[1])
         typed = re.split(r"[\s(,]", text)[-1]
         return _matching([*attributes, *_KEYWORDS], typed) if typed else []
-
-    def _all_attributes(self) -> dict[str, Any]:
-        return {name: domain for source in self.sources for name, domain in self.attributes(source).items()}
 
 
 def _matching(words: Iterable[str], typed: str) -> list[tuple[str, int]]:

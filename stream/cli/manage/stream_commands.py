@@ -3,19 +3,13 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from typing import Annotated, Final
 
 import typer
 
 from schemas import EventsSource, GrantRecord, OpeningSpec, Receipt, Source, registered_as
-from stream.cli.manage.record_rows import (
-    AllPeriods,
-    ShownGrant,
-    call_client,
-    group_by_name,
-    join_grants,
-)
+from stream.cli.manage.record_rows import AllPeriods, ShownGrant, call_client, group_by_name, join_grants
 from stream.cli.output import (
     AsJson,
     CommandError,
@@ -154,13 +148,13 @@ def extend(
 @app.command("close")
 def close(names: Names, as_json: AsJson = False) -> None:
     """Close a stream and refund its provably unspent grant to its source."""
-    _print_ending(names, call_client(lambda client: _close(client, names)), as_json=as_json)
+    _end(names, AsyncClient.close, as_json=as_json)
 
 
 @app.command("halt")
 def halt(names: Names, as_json: AsJson = False) -> None:
     """Stop a stream from answering, for good."""
-    _print_ending(names, call_client(lambda client: _halt(client, names)), as_json=as_json)
+    _end(names, AsyncClient.halt, as_json=as_json)
 
 
 @app.command("show")
@@ -210,7 +204,13 @@ def _price(grant: GrantRecord) -> str:
     return requested_amount(grant.spec) if rho is None else f"{requested_amount(grant.spec)} (ρ {rho:.4g})"
 
 
-def _print_ending(names: Sequence[str], receipt: Receipt, *, as_json: bool) -> None:
+def _end(
+    names: Sequence[str], end: Callable[[AsyncClient, str, str], Awaitable[Receipt]], *, as_json: bool
+) -> None:
+    async def end_named(client: AsyncClient) -> Receipt:
+        return await end(client, *await _resolve_names(client, names))
+
+    receipt = call_client(end_named)
     if as_json:
         show_json(receipt)
     else:
@@ -232,14 +232,6 @@ async def _resolve_names(client: AsyncClient, names: Sequence[str]) -> tuple[str
         raise CommandError(f"names: {len(names)} are given; give the stream, or its source and the stream")
     stream = names[-1]
     return (names[0] if len(names) == MAX_NAMES else await client.source_of(stream)), stream
-
-
-async def _close(client: AsyncClient, names: Sequence[str]) -> Receipt:
-    return await client.close(*await _resolve_names(client, names))
-
-
-async def _halt(client: AsyncClient, names: Sequence[str]) -> Receipt:
-    return await client.halt(*await _resolve_names(client, names))
 
 
 async def _extend(

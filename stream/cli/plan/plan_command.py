@@ -203,7 +203,7 @@ def plan(
         "projections": projections,
         "rows": rows,
         "gap": gap,
-        "warm_start": _parse_warm_start(warm_start),
+        "warm_start": int(warm_start) if warm_start.isdecimal() else warm_start,
         "typical_error": typical_error,
         "worst_case": worst_case or None,
         "steps": queries,
@@ -310,18 +310,14 @@ def plan(
         say(f"plotted to {plot}", soft_wrap=True)
 
 
-def _print_needs(alpha: float | None, needs: Mapping[str, Any]) -> None:
-    for what, value in needs.items():
-        console.print(f"α ≤ {alpha:g} needs {what} {value}")
-
-
-def _parse_warm_start(given: str) -> int | str:
-    return int(given) if given.isdecimal() else given
-
-
 def _refuse_if(wrong: bool, message: str) -> None:
     if wrong:
         raise CommandError(message)
+
+
+def _print_needs(alpha: float | None, needs: Mapping[str, Any]) -> None:
+    for what, value in needs.items():
+        console.print(f"α ≤ {alpha:g} needs {what} {value}")
 
 
 def _require_alpha(alpha: float | None) -> None:

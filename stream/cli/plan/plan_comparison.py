@@ -37,9 +37,9 @@ from stream.privacy.planning.workload_choices import (
     is_informative,
     mean_count,
 )
-from stream.tables import UnreadableError
 from stream.tables.checks import PersonRows, check_table
 from stream.tables.checks.table_check import describe_bounds
+from stream.tables.table_errors import UnreadableError
 
 _GROUPED_FORMS: Final = {"groups", "people_groups", "rate"}
 """Forms that ``--group-by`` applies to."""
@@ -349,7 +349,9 @@ def show_workload(options: SourceOptions, figures: StreamFigures, *, as_json: bo
             "--about: needs the attributes of a table; give --source with a table source, or --sizes"
         )
     facts = facts_of_source("groups", source, options)
-    found = compare_mechanisms(facts, _attribute_names(source, len(facts.sizes)), figures)
+    declared = source.attributes if isinstance(source, TableSource) else None
+    names = list(declared or (f"{_NAME_PREFIX}{n}" for n in range(len(facts.sizes))))
+    found = compare_mechanisms(facts, names, figures)
     best, mean = found[0], mean_count(facts)
     informative = None if best.error is None or mean is None else is_informative(best.error, mean)
     if as_json:
@@ -385,14 +387,6 @@ def show_workload(options: SourceOptions, figures: StreamFigures, *, as_json: bo
     elif mean is None:
         console.print("  with --rows it also says whether that is informative", soft_wrap=True)
     console.print(f"  mechanism: {json.dumps(best.mechanism)}", highlight=False, soft_wrap=True)
-
-
-def _attribute_names(source: Source | None, count: int) -> list[str]:
-    return (
-        list(source.attributes)
-        if isinstance(source, TableSource)
-        else [f"{_NAME_PREFIX}{n}" for n in range(count)]
-    )
 
 
 def _format_error(choice: WorkloadChoice) -> str:

@@ -41,8 +41,8 @@ from stream.privacy.planning.inverse_plans import (
 from stream.privacy.planning.noise_layouts import PlanError
 from stream.privacy.planning.plans import choose_calibration, name_of, rank, sensitivity_steps
 from stream.privacy.planning.promises import describe_uninformative, promises
-from stream.tables import sum_sensitivity
 from stream.tables.ordered_values import ordered_values
+from stream.tables.sensitivity import sum_sensitivity
 
 FormName = StrEnum("FormName", {form.upper(): form for form in FORMS})  # type: ignore[misc]
 

@@ -23,9 +23,10 @@ from stream.kafka.client.security import describe_error
 from stream.kafka.topics.creation import require_topics
 from stream.kafka.topics.layouts import TopicsError
 from stream.settings import Settings
-from stream.tables import UnreadableError, adult
+from stream.tables import adult
 from stream.tables.readers.table_files import parse_roots
 from stream.tables.rows import read_cells
+from stream.tables.table_errors import UnreadableError
 
 _PROBE_SECONDS = 2.0
 

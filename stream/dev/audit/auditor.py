@@ -139,7 +139,7 @@ class _Installation:
                     **self._case.sides[run.side].queries[index],
                     "id": f"{run.streams[0]}-{index}",
                     "stream": run.streams[index % self._case.streams],
-                },
+                }
             )
             for run in runs
             for index in indexes
@@ -198,11 +198,7 @@ class Finding:
 
 
 def audit_all(
-    cases: Sequence[Case],
-    *,
-    runs: int,
-    seed: int = 0,
-    false_alarm: float = FALSE_ALARM,
+    cases: Sequence[Case], *, runs: int, seed: int = 0, false_alarm: float = FALSE_ALARM
 ) -> Iterator[Finding]:
     """Audit each case with ``runs`` runs on each data set, and yield a finding for each.
 
@@ -259,7 +255,7 @@ def judge(case: Case, samples: Samples, error_probability: float) -> tuple[Trans
                 delta=case.delta,
                 error_probability=error_probability,
                 trials=len(tested[0]),
-            ),
+            )
         ]
         each = error_probability
     trials = len(tested[0])

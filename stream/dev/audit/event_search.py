@@ -188,7 +188,7 @@ class _Ratio:
                 item: math.log((first[item] + 1) / (second[item] + 1))
                 for item in first | second
                 if (first[item] - second[item]) ** 2 >= min_deviations**2 * (first[item] + second[item])
-            },
+            }
         )
 
     def score_of(self, item: Hashable) -> float:

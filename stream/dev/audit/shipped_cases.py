@@ -247,9 +247,7 @@ SHIPPED: Final[Mapping[str, Sequence[Case]]] = {
             {"kind": "laplace"},
             _VISITS,
             _visit_sides(
-                _GROUPS,
-                dict.fromkeys("bcdefg", "FFMM"),
-                {"ann": "FFFF", **dict.fromkeys("bcdefg", "FFMM")},
+                _GROUPS, dict.fromkeys("bcdefg", "FFMM"), {"ann": "FFFF", **dict.fromkeys("bcdefg", "FFMM")}
             ),
             _PLAN,
         ),

@@ -67,10 +67,7 @@ def streams(queries_per_stream: int) -> list[StreamSpec]:
 
 
 def questions(
-    specs: list[StreamSpec],
-    calibrations: dict[str, Calibration],
-    queries_per_stream: int,
-    seed: int,
+    specs: list[StreamSpec], calibrations: dict[str, Calibration], queries_per_stream: int, seed: int
 ) -> Iterator[DemoQuestion]:
     """Yield queries of all streams in turn; a few percent exceed the threshold."""
     generator = random.Random(seed)  # noqa: S311  (test questions, not noise)
@@ -155,9 +152,7 @@ class DemoReport:
 
 
 def check_answers(
-    asked: Mapping[str, DemoQuestion],
-    answers: Iterable[Answer],
-    calibrations: Mapping[str, Calibration],
+    asked: Mapping[str, DemoQuestion], answers: Iterable[Answer], calibrations: Mapping[str, Calibration]
 ) -> tuple[list[Check], Counter[str]]:
     """Check that answers are complete, within α, and within the cutoffs."""
     times: Counter[str] = Counter()

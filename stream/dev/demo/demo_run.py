@@ -32,11 +32,12 @@ from stream.dev.demo.demo_report import (
 )
 from stream.dev.demo.mechanism_tour import tour
 from stream.engine.restore import reader
-from stream.kafka.broker.local_broker import LocalBroker, fetch_jars
+from stream.kafka.broker.kafka_programs import fetch_jars
+from stream.kafka.broker.local_broker import LocalBroker
 from stream.kafka.client.client_patches import KafkaProducer
 from stream.kafka.client.security import connection_options
 from stream.kafka.topics.creation import create_topics, delete_topics
-from stream.privacy.noise import NoiseKey
+from stream.privacy.noise.keys import NoiseKey
 from stream.processing.topic_names import partition_of
 from stream.questions import Result
 from stream.services.processes import RoleName, Service
@@ -163,10 +164,7 @@ def installation(
             kafka = Settings.of_local_broker(broker.start().bootstrap).model_copy(update=LOCAL_SESSION)
         else:
             kafka = Settings(bootstrap=bootstrap)
-        changed = {
-            "prefix": f"sotto-demo-{run_id}",
-            "table_roots": str(adult.PATH.parent),
-        }
+        changed = {"prefix": f"sotto-demo-{run_id}", "table_roots": str(adult.PATH.parent)}
         settings = kafka.model_copy(update=changed)
         asyncio.run(create_topics(settings))
         stack.callback(lambda: asyncio.run(delete_topics(settings)))
@@ -271,7 +269,7 @@ async def run_demo(
             [
                 CloseStream(request=f"close {s.stream}", source=s.source, stream=s.stream)
                 for s in [*specs, *backlog_specs]
-            ],
+            ]
         )
         budgets = [await _wait_until_closed(client, name) for name in names]
     checks, outcomes = check_answers(asked, answers, calibrations)
@@ -295,7 +293,7 @@ async def run_demo(
             f"{after:,} answers after the kill, the last after {ended - killed:.1f} s; "
             f"Kafka waits {running.settings.session_timeout_ms / 1000:g} s for the killed worker",
             after > 0,
-        ),
+        )
     )
     figures = {
         "queries_asked": len(asked),

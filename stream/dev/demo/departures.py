@@ -60,12 +60,7 @@ def live_stream() -> StreamSpec:
             "source": "flights",
             "epsilon": EPSILON,
             "expected_queries": count_windows() * len(flights.AIRPORTS),
-            "mechanism": {
-                "kind": "above_threshold",
-                "threshold": THRESHOLD,
-                "cutoff": ALERTS,
-                "monotone": True,
-            },
+            "mechanism": {"kind": "above_threshold", "threshold": THRESHOLD, "cutoff": ALERTS, "monotone": True},
             "standing": {
                 "count": "people",
                 "where": f"delay >= {LATE_MINUTES}",

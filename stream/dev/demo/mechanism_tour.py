@@ -318,11 +318,7 @@ def _women_questions(people: AdultColumns, lowest_ages: Iterable[int]) -> tuple[
 def _release_stops(people: AdultColumns) -> list[TourStop]:
     histogram = _spec({"kind": "histogram", "attributes": ["sex", "age"]})
     wheres = ["age < 30", "sex = 'F' AND age >= 60", "TRUE"]
-    truths = [
-        float((people.age < 30).sum()),
-        float((people.woman & (people.age >= 60)).sum()),
-        float(people.rows),
-    ]
+    truths = [float((people.age < 30).sum()), float((people.woman & (people.age >= 60)).sum()), float(people.rows)]
     asked, counts = _women_questions(people, (20, 40, 60))
     sparse = {"attributes": ["age", "sex"], "sparsity": 5}
 

@@ -41,8 +41,12 @@ from schemas.wire import describe, read_json
 from stream.dev.simulation.true_statistics import TrueStatistics
 from stream.formatting import cells_of
 from stream.privacy.accuracy.source_facts import clamping_range
-from stream.tables import PredicateParser, PrivateTable, adult, cell_codes, rows_are_public
+from stream.tables import adult
+from stream.tables.columns_table import PrivateTable
+from stream.tables.predicates import PredicateParser
 from stream.tables.readers.table_files import local_folder, local_pattern
+from stream.tables.sensitivity import rows_are_public
+from stream.tables.universe import cell_codes
 
 _REMEDY = "a simulation reveals exact counts; give --table a public file, or use --synthetic ROWS"
 

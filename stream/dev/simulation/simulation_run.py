@@ -29,9 +29,10 @@ from schemas.queries import STATISTICS
 from stream.dev.simulation.simulation_inputs import SimulationError, TableTruths, Truths, truths_of
 from stream.formatting import describe_table_bound
 from stream.privacy.composition.costs import ordinary_charges_left
-from stream.privacy.noise import NoiseKey
+from stream.privacy.noise.keys import NoiseKey
 from stream.privacy.planning.promises import promises
-from stream.tables import PrivateTable, Rows
+from stream.tables.columns_table import PrivateTable
+from stream.tables.rows import Rows
 from stream.tables.store import table_key
 from stream.testing import Driver
 

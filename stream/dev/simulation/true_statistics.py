@@ -10,8 +10,9 @@ import numpy as np
 import numpy.typing as npt
 
 from schemas import Query, TableSource
-from stream.tables import PredicateParser, PrivateTable
+from stream.tables.columns_table import PrivateTable
 from stream.tables.ordered_values import OrderedValues, ordered_values
+from stream.tables.predicates import PredicateParser
 
 Counts = npt.NDArray[np.int64]
 

@@ -9,18 +9,15 @@ from typing import Final, Self
 from stream.kafka.broker.broker_process import (
     BrokerError,
     ClusterState,
-    NodePorts,
     PortTakenError,
     file_lock,
     node_folder,
     read_own_cluster,
     write_cluster,
 )
-from stream.kafka.broker.kafka_programs import new_cluster_id
-from stream.kafka.broker.local_broker import DEFAULT_FOLDER, START_ATTEMPTS, BrokerInfo, LocalBroker, fetch_jars
-from stream.kafka.broker.properties import Member, Ports, are_free, choose_cluster_ports
-
-__all__ = ["MAX_NODES", "ClusterInfo", "LocalCluster", "has_cluster"]
+from stream.kafka.broker.kafka_programs import fetch_jars, new_cluster_id
+from stream.kafka.broker.local_broker import DEFAULT_FOLDER, START_ATTEMPTS, BrokerInfo, LocalBroker
+from stream.kafka.broker.properties import Member, are_free, choose_cluster_ports
 
 MAX_NODES: Final = 7
 HEAP_MEGABYTES: Final = 384
@@ -180,10 +177,10 @@ class LocalCluster:
             first = known.nodes[0].clients
             if runs and port not in {None, first}:
                 raise BrokerError(f"The cluster in {self.folder} runs on port {first}; stop it first")
-            if runs or (port in {None, first} and are_free(_ports(known))):
+            if runs or (port in {None, first} and are_free(known.nodes)):
                 return known
-        nodes = tuple(NodePorts(one.clients, one.controller) for one in choose_cluster_ports(self.size, port))
-        state = ClusterState(known.cluster if known is not None else new_cluster_id(), nodes)
+        cluster = known.cluster if known is not None else new_cluster_id()
+        state = ClusterState(cluster, choose_cluster_ports(self.size, port))
         write_cluster(self.folder, state)
         return state
 
@@ -194,7 +191,7 @@ class LocalCluster:
                 detached=self.detached,
                 heap_megabytes=self._heap_megabytes,
                 properties=self._properties,
-                member=Member(number, state.cluster, _ports(state)),
+                member=Member(number, state.cluster, state.nodes),
             )
             for number in range(1, len(state.nodes) + 1)
         ]
@@ -203,7 +200,3 @@ class LocalCluster:
 def has_cluster(folder: Path) -> bool:
     """Returns whether a folder holds a cluster of several nodes."""
     return read_own_cluster(Path(folder).absolute()) is not None
-
-
-def _ports(state: ClusterState) -> tuple[Ports, ...]:
-    return tuple(Ports(one.clients, one.controller) for one in state.nodes)

@@ -211,8 +211,8 @@ STATE_FILE: Final = "broker.json"
 CLUSTER_FILE: Final = "cluster.json"
 
 
-class NodePorts(msgspec.Struct, frozen=True):
-    """The ports of a cluster's node, for clients and for other controllers."""
+class Ports(msgspec.Struct, frozen=True):
+    """The ports of a node, for clients and for other controllers."""
 
     clients: int
     controller: int
@@ -222,7 +222,7 @@ class ClusterState(msgspec.Struct, frozen=True):
     """A cluster's id and its nodes; node 1 has the folder ``node-1``."""
 
     cluster: str
-    nodes: tuple[NodePorts, ...]
+    nodes: tuple[Ports, ...]
 
     @property
     def bootstrap(self) -> str:

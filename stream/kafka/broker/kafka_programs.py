@@ -204,10 +204,6 @@ def _cache_options(jars: Path) -> list[str]:
     return [f"-XX:AOTCache={cache}", "-Xlog:aot*=off"] if cache.exists() else []
 
 
-def _user_options() -> list[str]:
-    return shlex.split(os.environ.get(BROKER_OPTIONS_VARIABLE, ""))
-
-
 def server_command(jars: Path, *, heap_megabytes: int, java_options: Iterable[str] = ()) -> list[str]:
     """Returns the command that starts a broker with the `server.properties` of its folder.
 
@@ -215,7 +211,14 @@ def server_command(jars: Path, *, heap_megabytes: int, java_options: Iterable[st
     """
     memory = [f"-Xms{min(256, heap_megabytes)}m", f"-Xmx{heap_megabytes}m", "-XX:+ExitOnOutOfMemoryError"]
     collector = ["-XX:+UseG1GC", "-XX:MaxGCPauseMillis=20"]
-    options = [*memory, *collector, *_COMMON_OPTIONS, *_cache_options(jars), *java_options, *_user_options()]
+    options = [
+        *memory,
+        *collector,
+        *_COMMON_OPTIONS,
+        *_cache_options(jars),
+        *java_options,
+        *shlex.split(os.environ.get(BROKER_OPTIONS_VARIABLE, "")),
+    ]
     return [str(java_launcher()), *options, "-cp", f"{jars}/*", "kafka.Kafka", "server.properties"]
 
 

@@ -20,6 +20,7 @@ from stream.kafka.broker.broker_process import (
     STATE_FILE,
     BrokerError,
     BrokerState,
+    Ports,
     PortTakenError,
     Process,
     cluster_at,
@@ -44,23 +45,7 @@ from stream.kafka.broker.kafka_programs import (
     startup_cache_path,
     store_formatted_data,
 )
-from stream.kafka.broker.properties import (
-    LOG4J,
-    Member,
-    Ports,
-    choose_ports,
-    server_properties,
-)
-
-__all__ = [
-    "DEFAULT_FOLDER",
-    "START_ATTEMPTS",
-    "BrokerError",
-    "BrokerInfo",
-    "LocalBroker",
-    "fetch_jars",
-    "record_start_cache",
-]
+from stream.kafka.broker.properties import LOG4J, Member, choose_ports, server_properties
 
 DEFAULT_FOLDER: Final = Path(".sotto/broker")
 START_ATTEMPTS: Final = 3

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Final
 
-from stream.kafka.broker.broker_process import HOST, BrokerError
+from stream.kafka.broker.broker_process import HOST, BrokerError, Ports
 
 DEFAULT_PORT: Final = 9092
 _PARTITIONS_OF_INTERNAL_TOPICS: Final = 8
@@ -32,14 +32,6 @@ appender.file.strategy.max = 3
 rootLogger.level = info
 rootLogger.appenderRef.file.ref = file
 """
-
-
-@dataclass(frozen=True, slots=True)
-class Ports:
-    """The ports of a node for clients and for its controller."""
-
-    clients: int
-    controller: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,11 +114,7 @@ def choose_ports(preferred_port: int | None) -> Ports:
 
 
 def server_properties(
-    ports: Ports,
-    *,
-    data_folder: str,
-    extra: Mapping[str, str],
-    member: Member | None = None,
+    ports: Ports, *, data_folder: str, extra: Mapping[str, str], member: Member | None = None
 ) -> str:
     """Returns `server.properties` for a node that only this machine reaches."""
     listeners = f"PLAINTEXT://{HOST}:{ports.clients},CONTROLLER://{HOST}:{ports.controller}"

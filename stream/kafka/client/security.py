@@ -238,8 +238,7 @@ def _sasl_options(settings: Settings) -> Mapping[str, Any]:
     if mechanism == "OAUTHBEARER":
         if bool(settings.sasl_token_file) == bool(settings.sasl_token_command):
             _raise_security_error(
-                "sasl_token_file",
-                f"for OAUTHBEARER, set either this or {variable_of('sasl_token_command')}",
+                "sasl_token_file", f"for OAUTHBEARER, set either this or {variable_of('sasl_token_command')}"
             )
         return options | {"sasl_oauth_token_provider": BearerToken(settings)}
     if not settings.sasl_username:

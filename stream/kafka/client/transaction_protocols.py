@@ -61,7 +61,9 @@ class FirstProtocol:
         topics = _by_topic(
             (topic_partition, (topic_partition.partition, batch)) for topic_partition, batch in batches.items()
         )
-        return ProtocolRequest(ProduceRequest(self._id, _ALL_IN_SYNC, self._timeout_ms, topics), _produce_errors)
+        return ProtocolRequest(
+            ProduceRequest(self._id, _ALL_IN_SYNC, self._timeout_ms, topics), lambda answer: _codes(answer.topics)
+        )
 
     def add_group(self, identity: Identity, group: str) -> ProtocolRequest | None:
         """Returns the request that adds a consumer group to the transaction."""
@@ -137,10 +139,6 @@ def _by_topic(entries: Iterable[tuple[TopicPartition, Any]]) -> list[tuple[str, 
 
 def _errors(answer: Any) -> Codes:
     return _codes(answer.errors)
-
-
-def _produce_errors(answer: Any) -> Codes:
-    return _codes(answer.topics)
 
 
 def _codes(topics: Any) -> Codes:

@@ -326,7 +326,9 @@ def _topic_ids(body: bytes) -> Mapping[str, TopicId]:
     found = {}
     for _ in range(cursor.count()):
         error, topic, topic_id = cursor.int16(), cursor.text(), bytes(cursor.data(_ID_BYTES))
-        found[topic] = TopicId(error, _id_text(topic_id))
+        found[topic] = TopicId(
+            error, "" if topic_id == _NO_ID else urlsafe_b64encode(topic_id).decode().rstrip("=")
+        )
         cursor.data(1)
         for _ in range(cursor.count()):
             cursor.data(2 + 3 * 4)
@@ -336,10 +338,6 @@ def _topic_ids(body: bytes) -> Mapping[str, TopicId]:
         cursor.int32()
         cursor.skip_tags()
     return found
-
-
-def _id_text(topic_id: bytes) -> str:
-    return "" if topic_id == _NO_ID else urlsafe_b64encode(topic_id).decode().rstrip("=")
 
 
 def _read_end(body: bytes) -> EndResponse:

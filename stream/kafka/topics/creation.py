@@ -160,7 +160,7 @@ async def create_missing(admin: AIOKafkaAdminClient, missing: list[TopicLayout],
                 wanted.name, wanted.partitions, replication, topic_configs=wanted.configuration_with(replication)
             )
             for wanted in missing
-        ],
+        ]
     )
     for name, code, *_ in response.topic_errors:
         if code and for_code(code) is not TopicAlreadyExistsError:

@@ -238,7 +238,13 @@ def matches(entry: HeldEntry, query: TrailFilter) -> bool:
         and query.outcome in {None, entry.outcome}
         and (query.since is None or entry.time >= query.since)
         and (query.until is None or entry.time < query.until)
-        and (not search or any(search in text.casefold() for text in _searchable_texts(entry)))
+        and (
+            not search
+            or any(
+                search in text.casefold()
+                for text in (entry.source, entry.stream, entry.population, entry.analyst, entry.by, entry.request)
+            )
+        )
     )
 
 
@@ -247,10 +253,6 @@ def trail_row(entry: HeldEntry) -> TrailRow:
     shape = decode_record(TrailShape, entry.raw)
     left = shape.left if shape.totals is None else shape.totals.left
     return TrailRow.from_record(shape, time=entry.time, action=entry.action, left=left)
-
-
-def _searchable_texts(entry: HeldEntry) -> tuple[str, ...]:
-    return entry.source, entry.stream, entry.population, entry.analyst, entry.by, entry.request
 
 
 MAX_EXPORTS: Final = 8

@@ -316,8 +316,7 @@ class Plan(View):
         Field(description="The mechanisms that 'auto' compares, the best first; empty for a named one."),
     ]
     uninformative: Annotated[
-        str | None,
-        Field(description="A warning with its remedy if the promise is not informative, else null."),
+        str | None, Field(description="A warning with its remedy if the promise is not informative, else null.")
     ]
 
 

@@ -25,15 +25,7 @@ from zlib import (
     decompressobj,
 )
 
-from schemas import (
-    AllotmentRecord,
-    Amount,
-    MemberStatus,
-    Period,
-    PopulationRecord,
-    StreamState,
-    named_from,
-)
+from schemas import AllotmentRecord, Amount, MemberStatus, Period, PopulationRecord, StreamState, named_from
 from stream.monitor.state.record_shapes import PositionShape, SharedGrant, SourceRecordShape, decode_record
 from stream.privacy.composition.costs import ordinary_charges_left, to_amount, total_budget
 from stream.privacy.ledger.accounts import AllottedTerms

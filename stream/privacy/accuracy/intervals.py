@@ -25,7 +25,7 @@ from stream.privacy.accuracy.noise_laws import (
     variance_of,
 )
 from stream.privacy.composition.gaussian_losses import LEAST_VARIANCE
-from stream.privacy.noise import Gaussian, Symmetric
+from stream.privacy.noise.samplers import Gaussian, Symmetric
 
 CONFIDENCE: Final = 0.95
 """Probability that an interval contains the true number."""

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING
 
 from stream.optional_packages import np, optimize, special
 from stream.privacy.composition.gaussian_losses import LEAST_VARIANCE
-from stream.privacy.noise import Gaussian, Symmetric
+from stream.privacy.noise.samplers import Gaussian, Symmetric
 
 if TYPE_CHECKING:
     from numpy.typing import ArrayLike, NDArray

@@ -15,8 +15,7 @@ from typing import TYPE_CHECKING, Final
 
 from stream.optional_packages import np
 from stream.privacy.accuracy.noise_laws import laplace_sum_alpha, normal_reach, weighted_reach
-from stream.privacy.noise import Symmetric
-from stream.privacy.noise.samplers import Gaussian
+from stream.privacy.noise.samplers import Gaussian, Symmetric
 
 if TYPE_CHECKING:
     import numpy.typing as npt

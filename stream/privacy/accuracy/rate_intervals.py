@@ -22,7 +22,7 @@ from stream.privacy.accuracy.intervals import (
     ratio_bounds,
 )
 from stream.privacy.accuracy.noise_laws import SUM_ROUNDING, normal_reach, variance_of
-from stream.privacy.noise import Gaussian, Symmetric
+from stream.privacy.noise.samplers import Gaussian, Symmetric
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray

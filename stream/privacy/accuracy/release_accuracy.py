@@ -14,7 +14,7 @@ from functools import lru_cache
 from schemas import ReleaseCalibration
 from stream.optional_packages import np, optimize, special
 from stream.privacy.accuracy.noise_laws import SUM_ROUNDING, least_bound, noise_reach, sum_alpha
-from stream.privacy.noise import Symmetric, gaussian, sampler
+from stream.privacy.noise.samplers import Symmetric, gaussian, sampler
 
 SUMS_SHARE = 0.1
 """Share of β for sums of a histogram's cells; single cells have the rest of β."""

@@ -18,7 +18,7 @@ import numpy as np
 import numpy.typing as npt
 
 from schemas import SparseVectorCalibration
-from stream.privacy.noise import Sampler, Symmetric, sampler
+from stream.privacy.noise.samplers import Sampler, Symmetric, sampler
 
 IntegerArray = npt.NDArray[np.int64]
 OutcomeCodes = npt.NDArray[np.uint8]

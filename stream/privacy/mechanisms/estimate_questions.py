@@ -28,7 +28,7 @@ from stream.privacy.accuracy.rate_intervals import rate_bounds_of_sums
 from stream.privacy.mechanisms.releases import sum_to_marginal
 from stream.privacy.mechanisms.spreads import compute_moments
 from stream.privacy.mechanisms.tensor_sums import TensorCells, Weighting, box_sums
-from stream.privacy.noise import Symmetric
+from stream.privacy.noise.samplers import Symmetric
 from stream.privacy.planning.hypothesis_plans import WEIGHT_STEPS
 
 IntegerArray = npt.NDArray[np.int64]
@@ -141,8 +141,8 @@ SingleNumber = LinearQuestion | Box
 
 
 @dataclass(frozen=True, eq=False)
-class CellGroups:
-    """The counts of groups (cells of the ``grouped`` axes) over the cells in ``mask``."""
+class _MaskedSums:
+    """Sums over the cells in ``mask``, one for each cell of the ``grouped`` axes; of rows, in steps."""
 
     axes: tuple[int, ...]
     key: bytes
@@ -155,32 +155,33 @@ class CellGroups:
 
     @property
     def count(self) -> int:
-        """Number of groups."""
+        """Number of sums."""
         return math.prod(self.mask.shape[axis] for axis in self.grouped)
 
     @cached_property
     def summed_cells(self) -> int:
-        """Largest number of cells in one group."""
-        return int(self._group_sums(self.mask.astype(np.int64)).max(initial=0))
+        """Largest number of cells in one sum."""
+        return int(self._sums(self.mask.astype(np.int64)).max(initial=0))
 
     @cached_property
     def are_ranges(self) -> bool:
-        """True if every group is a range of each axis."""
+        """True if the cells of every sum are a range of each axis."""
         return extent_of(self.mask)[1]
 
     def compute_numbers(self, cells: TensorCells) -> Numbers:
-        """Return the counts in steps, in row-major order."""
-        return tuple((self._group_sums(np.where(self.mask, cells.tensor, 0)) * WEIGHT_STEPS).tolist())
+        """Return the sums in steps, in row-major order."""
+        return tuple((self._sums(np.where(self.mask, cells.tensor, 0)) * WEIGHT_STEPS).tolist())
 
     def compute_error(self, private: Numbers, estimates: Numbers) -> int:
-        """Return the largest error of a count."""
-        return max(abs(true - estimate) for true, estimate in zip(private, estimates, strict=True))
+        """Return the largest error of a sum."""
+        return int(np.abs(np.array(private, dtype=np.int64) - np.array(estimates, dtype=np.int64)).max())
 
-    def _group_sums(self, tensor: IntegerArray) -> IntegerArray:
-        others = tuple(axis for axis in range(tensor.ndim) if axis not in self.grouped)
-        ordered_axes = sorted(self.grouped)
-        kept = tensor.sum(axis=others) if others else tensor
-        return kept.transpose([ordered_axes.index(axis) for axis in self.grouped]).reshape(-1)
+    def _sums(self, tensor: IntegerArray) -> IntegerArray:
+        return sum_to_marginal(tensor, self.grouped).reshape(-1)
+
+
+class CellGroups(_MaskedSums):
+    """The counts of groups (cells of the ``grouped`` axes) over the cells in ``mask``."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -200,7 +201,7 @@ class Rates(CellGroups):
     @cached_property
     def summed_cells(self) -> int:
         """Largest number of cells in one count."""
-        return max(int(self._group_sums(part.astype(np.int64)).max(initial=0)) for part in self._parts)
+        return max(int(self._sums(part.astype(np.int64)).max(initial=0)) for part in self._parts)
 
     @cached_property
     def are_ranges(self) -> bool:
@@ -209,7 +210,7 @@ class Rates(CellGroups):
 
     def compute_numbers(self, cells: TensorCells) -> Numbers:
         """Return the hits and then the misses of all groups in steps, in row-major order."""
-        sums = [self._group_sums(np.where(part, cells.tensor, 0)) * WEIGHT_STEPS for part in self._parts]
+        sums = [self._sums(np.where(part, cells.tensor, 0)) * WEIGHT_STEPS for part in self._parts]
         return tuple(number for part in sums for number in part.tolist())
 
     def compute_rate_intervals(
@@ -220,7 +221,7 @@ class Rates(CellGroups):
         Each cell is a sum of ``more`` cells with noise of this law.
         """
         groups = len(numbers) // 2
-        draws = [(self._group_sums(part.astype(np.int64)) * more).tolist() for part in self._parts]
+        draws = [(self._sums(part.astype(np.int64)) * more).tolist() for part in self._parts]
         pairs = zip(numbers[:groups], numbers[groups:], *draws, strict=True)
         return tuple(
             rate_bounds_of_sums(hits / self.unit, misses / self.unit, law, (m, n)) for hits, misses, m, n in pairs
@@ -242,47 +243,23 @@ class ShareQuestion(Rates):
 
 
 @dataclass(frozen=True, eq=False)
-class Ranks:
+class Ranks(_MaskedSums):
     """The cumulative counts of an attribute in each group, from which its quantiles follow.
 
-    There is a count for each code, of the rows with this code or a smaller one. One row changes
-    each count by at most 1, and the error is the largest of their errors. ``mask`` and ``grouped`` are as in `CellGroups`, and
-    ``ordered`` is the attribute's axis of the mask.
+    There is a count for each code, of the rows with this code or a smaller one; codes vary fastest. One
+    row changes each count by at most 1, and the error is the largest of their errors. ``ordered`` is the
+    attribute's axis of the mask.
     """
 
-    axes: tuple[int, ...]
-    key: bytes
-    mask: npt.NDArray[np.bool_]
-    grouped: tuple[int, ...]
-    ordered: int
-    unit: int = WEIGHT_STEPS
-    width: int = WEIGHT_STEPS
-    full_weights: bool = True
+    ordered: int = field(kw_only=True)
 
     @property
     def count(self) -> int:
         """Number of cumulative counts."""
-        return math.prod(self.mask.shape[axis] for axis in (*self.grouped, self.ordered))
+        codes: int = self.mask.shape[self.ordered]
+        return super().count * codes
 
-    @cached_property
-    def summed_cells(self) -> int:
-        """Largest number of cells in one cumulative count."""
-        return int(self._cumulative_sums(self.mask.astype(np.int64)).max(initial=0))
-
-    @cached_property
-    def are_ranges(self) -> bool:
-        """True if the cells of each count are a range of each axis."""
-        return extent_of(self.mask)[1]
-
-    def compute_numbers(self, cells: TensorCells) -> Numbers:
-        """Return the cumulative counts in steps; the attribute's codes vary fastest."""
-        return tuple((self._cumulative_sums(np.where(self.mask, cells.tensor, 0)) * WEIGHT_STEPS).tolist())
-
-    def compute_error(self, private: Numbers, estimates: Numbers) -> int:
-        """Return the largest error of a cumulative count."""
-        return int(np.abs(np.array(private, dtype=np.int64) - np.array(estimates, dtype=np.int64)).max())
-
-    def _cumulative_sums(self, tensor: IntegerArray) -> IntegerArray:
+    def _sums(self, tensor: IntegerArray) -> IntegerArray:
         kept = sum_to_marginal(tensor, (*self.grouped, self.ordered))
         return np.cumsum(kept, axis=-1, dtype=np.int64).reshape(-1)
 

@@ -29,7 +29,7 @@ from stream.privacy.mechanisms.maximum_entropy import average_equal_axes, estima
 from stream.privacy.mechanisms.measurements import Axes, MeasuredMarginal, Measurements
 from stream.privacy.mechanisms.selection import noisy_max
 from stream.privacy.mechanisms.tensor_sums import TensorCells
-from stream.privacy.noise import Symmetric
+from stream.privacy.noise.samplers import Symmetric
 from stream.privacy.planning.estimate_plans import opening_order
 from stream.privacy.planning.hypothesis_plans import WEIGHT_STEPS
 from stream.privacy.planning.workload_plans import (

@@ -16,7 +16,8 @@ from typing import Final
 import numpy as np
 from blake3 import blake3
 
-from stream.kernel import Column, Part, Spans, keyed_output, keyed_words, pack_rows, spans_of
+from stream.kernel.array_operations import Part, keyed_output, keyed_words, pack_rows
+from stream.kernel.byte_columns import Column, Spans, spans_of
 from stream.privacy.noise.keys import NoiseKey
 from stream.privacy.noise.samplers import IntegerArray, LowWords, Sampler, Words
 

@@ -26,7 +26,7 @@ from stream.privacy.accuracy.noise_laws import (
 from stream.privacy.accuracy.source_facts import SourceFacts
 from stream.privacy.composition.gaussian_losses import GaussianNumbers, least_noise_factor
 from stream.privacy.composition.pure_rounds import optimal_delta, optimal_round_epsilon
-from stream.privacy.noise import Symmetric, gaussian, sampler
+from stream.privacy.noise.samplers import Symmetric, gaussian, sampler
 from stream.privacy.planning.noise_layouts import require_fit, scale_fits
 
 PartsMethod = Literal["textbook", "basic", "optimal"]

@@ -27,7 +27,7 @@ from stream.privacy.accuracy.noise_laws import (
 )
 from stream.privacy.accuracy.source_facts import SourceFacts
 from stream.privacy.composition.pure_rounds import rounded_down
-from stream.privacy.noise import Symmetric, gaussian, sampler
+from stream.privacy.noise.samplers import Symmetric, gaussian, sampler
 from stream.privacy.planning.hypothesis_plans import WEIGHT_STEPS
 from stream.privacy.planning.noise_layouts import PlanError, require_fit
 from stream.privacy.planning.workload_plans import (

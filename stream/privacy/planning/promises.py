@@ -129,7 +129,7 @@ def _opening_promises(spec: StreamSpec, calibration: Calibration) -> tuple[Promi
                 calibration.answer_alpha,
             )
             return decided, number
-        case Laplace() | Histogram() if _asks_quantiles(spec):
+        case Laplace() | Histogram() if spec.standing is not None and spec.standing.quantile is not None:
             over = (
                 _over_first(promised_answers(calibration), "answer")
                 if isinstance(calibration, AnswersCalibration)
@@ -192,10 +192,6 @@ def _opening_promises(spec: StreamSpec, calibration: Calibration) -> tuple[Promi
             return (_promise(calibration, "each count is within ±", "", over, ", ".join(remarks)),)
         case _:
             assert_never(mechanism)
-
-
-def _asks_quantiles(spec: StreamSpec) -> bool:
-    return spec.standing is not None and spec.standing.quantile is not None
 
 
 def describe_release(calibration: UnknownGroupsCalibration) -> str:

@@ -18,7 +18,7 @@ from stream.privacy.accuracy.noise_laws import part_failure
 from stream.privacy.accuracy.rank_accuracy import MOST_STEPS, draw_reach, draw_steps, misfits_reach
 from stream.privacy.accuracy.source_facts import QuantileFacts, SourceFacts
 from stream.privacy.composition.costs import shortest_decimal
-from stream.privacy.noise import NoiseScaleError, Symmetric, sampler
+from stream.privacy.noise.samplers import NoiseScaleError, Symmetric, sampler
 from stream.privacy.planning import answer_plans
 from stream.privacy.planning.answer_plans import answer_law, promised_answers
 from stream.privacy.planning.noise_layouts import PlanError, fitting_calibrations

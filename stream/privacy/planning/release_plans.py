@@ -31,7 +31,7 @@ from stream.privacy.accuracy.release_accuracy import cell_alpha, lazy_alpha, noi
 from stream.privacy.accuracy.source_facts import Movement, SourceFacts
 from stream.privacy.composition.gaussian_losses import least_noise_factor
 from stream.privacy.composition.losses import losses
-from stream.privacy.noise import Symmetric, gaussian, sampler
+from stream.privacy.noise.samplers import Symmetric, gaussian, sampler
 from stream.privacy.planning.answer_plans import PartsMethod, equal_parts
 from stream.privacy.planning.noise_layouts import PlanError, require_fit, scale_fits
 from stream.privacy.planning.window_texts import most_texts_within

@@ -22,7 +22,7 @@ from schemas import MAX_TEXTS, StreamSpec, UnknownGroups, UnknownGroupsCalibrati
 from stream.privacy.accuracy.noise_laws import part_failure, two_sided_reach
 from stream.privacy.accuracy.source_facts import SourceFacts
 from stream.privacy.composition.pure_rounds import optimal_round_epsilon, rounded_down
-from stream.privacy.noise import DELTA_PER_DRAW, TwoSidedGeometric, sampler
+from stream.privacy.noise.samplers import DELTA_PER_DRAW, TwoSidedGeometric, sampler
 from stream.privacy.planning.noise_layouts import PlanError, require_fit
 from stream.privacy.planning.window_texts import (
     DELTA_SHARE,
@@ -177,11 +177,7 @@ def _window_limits(max_length: int, steps: int, epsilon: float, delta: Fraction)
             "the noise of the test of a window's size would exceed half of the size limit; "
             + size_remedy(epsilon, room_at, "answers or the source's contribution")
         )
-    return {
-        "text_bytes": longest,
-        "most_bytes": MOST_WINDOW_BYTES,
-        "size_threshold": MOST_WINDOW_BYTES + 1 - room,
-    }
+    return {"text_bytes": longest, "most_bytes": MOST_WINDOW_BYTES, "size_threshold": MOST_WINDOW_BYTES + 1 - room}
 
 
 def _share_of_size_test(epsilon: float, delta: Fraction) -> Decimal:

@@ -10,7 +10,7 @@ from fractions import Fraction
 from typing import Final
 
 from schemas import UnknownGroupsCalibration
-from stream.privacy.noise import TwoSidedGeometric, sampler
+from stream.privacy.noise.samplers import TwoSidedGeometric, sampler
 
 MOST_WINDOW_BYTES: Final = 600 * 1024
 """Maximum number of bytes of a window's texts, by ``text_size``; a record of the topic ``queries`` holds them."""

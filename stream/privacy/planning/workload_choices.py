@@ -195,7 +195,8 @@ def _expected_error(
             single = mean_noise(opening_law(calibration))
             errors = [single if len(axes) == 1 else chosen for axes in sets]
             spread = sum(count * error for count, error in zip(cells, errors, strict=True))
-            why = f"measures {rounds} of {several} {_word(sets)}; the others are computed from the measured ones"
+            word = "pairs" if {len(axes) for axes in sets} == {2} else "sets"
+            why = f"measures {rounds} of {several} {word}; the others are computed from the measured ones"
             return spread / sum(cells), why
         case EstimateCalibration(warm_start=2) if max(map(len, sets)) <= 2:
             return factor_of_estimates * mean_noise(
@@ -210,10 +211,6 @@ def _expected_error(
 def _estimate_factor(sets: Sequence[Axes]) -> float:
     count = len({axis for axes in sets for axis in axes})
     return next((factor for most, factor in _ESTIMATE_FACTORS if count <= most), _LEAST_ESTIMATE_FACTOR)
-
-
-def _word(sets: Sequence[Axes]) -> str:
-    return "pairs" if {len(axes) for axes in sets} == {2} else "sets"
 
 
 def _cells(axes: Axes, sizes: Sequence[int]) -> int:

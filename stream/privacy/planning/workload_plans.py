@@ -19,7 +19,7 @@ from typing import Any, TypeVar
 from schemas import EstimateCalibration, Pmw
 from schemas.mechanisms import MAX_UNIVERSE
 from stream.privacy.accuracy.noise_laws import variance_of
-from stream.privacy.noise import Gaussian, Geometric, Symmetric, TwoSidedGeometric, gaussian, sampler
+from stream.privacy.noise.samplers import Gaussian, Geometric, Symmetric, TwoSidedGeometric, gaussian, sampler
 from stream.privacy.planning.hypothesis_plans import WEIGHT_STEPS
 from stream.privacy.planning.noise_layouts import PlanError
 

@@ -175,7 +175,7 @@ def check_table(source: TableSource, path: Path | str | None = None, person: str
     if person is not None and person not in file.types:
         field = "person" if declared else "--person"
         raise DataError(
-            f"{field}: the table has no column {quote_name(person)}; name one of {_quote_columns(file)}"
+            f"{field}: the table has no column {quote_name(person)}; name one of {', '.join(map(quote_name, file.types))}"
         )
     if person is not None:
         for kind, part in file.kinds[person].items():
@@ -266,7 +266,3 @@ def _match_columns(source: TableSource, file: TableScan, person: str | None) -> 
         repeated=file.duplicate_names,
         separator=separator_of(list(file.types), declared) if file.has_lines and missing else None,
     )
-
-
-def _quote_columns(file: TableScan) -> str:
-    return ", ".join(quote_name(name) for name in file.types)

@@ -35,10 +35,7 @@ def source(epsilon: float, topic: str = "departures") -> EventsSource:
         epsilon=epsilon,
         person="aircraft",
         time="scheduled",
-        attributes={
-            "origin": Categories(values=AIRPORTS),
-            "delay": Integers(minimum=-60, maximum=1440),
-        },
+        attributes={"origin": Categories(values=AIRPORTS), "delay": Integers(minimum=-60, maximum=1440)},
         clock="marks",
         ahead="1d",
     )

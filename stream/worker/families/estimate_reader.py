@@ -41,10 +41,11 @@ from stream.privacy.mechanisms.tensor_sums import (
 )
 from stream.privacy.planning.hypothesis_plans import WEIGHT_STEPS
 from stream.processing.dead_letters import Rejection
-from stream.tables import Predicate, TableStore, attributes_of, cell_mask, restrict_domain, sum_sensitivity
-from stream.tables.expressions import AllOf, Codes
+from stream.tables.expressions import AllOf, Codes, Predicate, attributes_of
+from stream.tables.sensitivity import restrict_domain, sum_sensitivity
+from stream.tables.store import TableStore
 from stream.tables.table_errors import quote_name, quote_names
-from stream.tables.universe import code_mask
+from stream.tables.universe import cell_mask, code_mask
 from stream.worker.families.family import describe_attribute, list_declared
 from stream.worker.families.statistics import Statistic
 from stream.worker.families.tensors import (
@@ -153,12 +154,7 @@ class QuestionReader:
     """Reads the questions of one stream, and checks the weight that each cell gets."""
 
     def __init__(
-        self,
-        source: TableSource,
-        tables: TableStore,
-        attributes: Sequence[str],
-        *,
-        rows_are_public: bool = True,
+        self, source: TableSource, tables: TableStore, attributes: Sequence[str], *, rows_are_public: bool = True
     ) -> None:
         self._rows_are_public = rows_are_public
         self._source = source
@@ -342,7 +338,7 @@ class QuestionReader:
             moves = person_sensitivities(statistic.size, replaced=self._source.neighbors == "replace")
             question = Spreads(axes, key, mask, grouped, ordered, statistic.first, statistic.end, moves)
         else:
-            question = Ranks(axes, json.dumps(["ranks", *named]).encode(), mask, grouped, ordered)
+            question = Ranks(axes, json.dumps(["ranks", *named]).encode(), mask, grouped, ordered=ordered)
         return ReadQuestion(question, statistic.form, statistic=statistic)
 
     def _axes(self, sizes: dict[str, int]) -> tuple[int, ...]:

@@ -29,8 +29,9 @@ from stream.caches import BoundedCache
 from stream.formatting import find_name_in_other_case
 from stream.privacy.accuracy.intervals import SECOND_MISS_PROBABILITY, clip_interval, half_width, widen_interval
 from stream.privacy.composition.costs import PARTS_PER_CHARGE
-from stream.privacy.noise import DrawRole, Sampler, event_words, round_words, sampler, samplers
-from stream.privacy.noise.samplers import LowWords, Words
+from stream.privacy.noise import samplers
+from stream.privacy.noise.keyed_words import DrawRole, event_words, round_words
+from stream.privacy.noise.samplers import LowWords, Sampler, Words, sampler
 from stream.privacy.planning.answer_plans import rate_interval
 from stream.privacy.planning.hypothesis_plans import rows_rate, rows_reach
 from stream.privacy.planning.prices import (
@@ -42,10 +43,13 @@ from stream.privacy.planning.prices import (
 )
 from stream.processing.dead_letters import PRICE, Rejection
 from stream.processing.text_counts import decode_text_counts
-from stream.tables import Predicate, PrivateTable, TableStore, rows_are_public
+from stream.tables.columns_table import PrivateTable
+from stream.tables.expressions import Predicate
+from stream.tables.people_counts import TextGroups
+from stream.tables.sensitivity import rows_are_public
+from stream.tables.store import TableStore
 from stream.tables.table_errors import private_text_message, quote_names
 from stream.tables.table_errors import quote_name as described
-from stream.tables.text_groups import TextGroups
 from stream.worker.hosted_streams import HostedStreams
 from stream.worker.mechanism_updates import Update, decode_update, encode_update
 from stream.worker.stream_terms import WindowAndGroup

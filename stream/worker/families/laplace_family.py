@@ -15,7 +15,7 @@ from stream.privacy.accuracy.intervals import NoisyNumber, half_width, ratio_bou
 from stream.privacy.accuracy.rate_intervals import rate_bounds
 from stream.privacy.composition.costs import PARTS_PER_CHARGE
 from stream.privacy.mechanisms.grid import published_interval, published_numbers
-from stream.privacy.noise import NoiseScaleError, Symmetric, sampler
+from stream.privacy.noise.samplers import NoiseScaleError, Symmetric, sampler
 from stream.privacy.planning.answer_plans import alpha_for, answer_law, rates_reach, ratio_interval
 from stream.privacy.planning.prices import shown_price
 from stream.processing.exact_decimals import value_of, values_of

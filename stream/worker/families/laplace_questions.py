@@ -23,8 +23,8 @@ from stream.privacy.accuracy.source_facts import counts_from_zero
 from stream.privacy.planning.answer_plans import alpha_for
 from stream.privacy.planning.prices import Price, answer_price, takes_alpha
 from stream.processing.dead_letters import Rejection
-from stream.tables import (
-    Predicate,
+from stream.tables.expressions import Predicate, conjunction
+from stream.tables.sensitivity import (
     count_sensitivity,
     groups_sensitivity,
     people_groups_sensitivity,
@@ -33,7 +33,6 @@ from stream.tables import (
     rows_are_public,
     total_sensitivity,
 )
-from stream.tables.expressions import conjunction
 from stream.worker.families.family import Context, alpha_rejection, require_form
 from stream.worker.families.top_groups import TopGroups, parse_top
 

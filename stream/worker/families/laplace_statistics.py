@@ -27,12 +27,11 @@ from stream.privacy.accuracy.rank_accuracy import (
 from stream.privacy.accuracy.source_facts import QuantileFacts
 from stream.privacy.mechanisms.selection import UNIFORM_WORDS, RankLaw, choose_code, rank_law
 from stream.privacy.mechanisms.spreads import NUMBERS_PER_VARIANCE, compute_moments, row_sensitivities, variance_of
-from stream.privacy.noise import NoiseScaleError, Symmetric
-from stream.privacy.noise.samplers import LowWords, Words
+from stream.privacy.noise.samplers import LowWords, NoiseScaleError, Symmetric, Words
 from stream.privacy.planning.answer_plans import answer_law, promised_answers
 from stream.privacy.planning.quantile_plans import MOST_WEIGHTS, quantile_noise, rank_alpha
 from stream.processing.dead_letters import Rejection
-from stream.tables import groups_sensitivity
+from stream.tables.sensitivity import groups_sensitivity
 from stream.worker.families.family import (
     AdmittedQuestion,
     Context,
@@ -42,12 +41,7 @@ from stream.worker.families.family import (
     require_form,
     wide_noise_rejection,
 )
-from stream.worker.families.statistics import (
-    Statistic,
-    StatisticNumber,
-    read_statistic,
-    statistic_form,
-)
+from stream.worker.families.statistics import Statistic, StatisticNumber, read_statistic, statistic_form
 
 Integers = npt.NDArray[np.int64]
 Floats = npt.NDArray[np.float64]
@@ -105,10 +99,7 @@ class LaplaceStatistics:
         except NoiseScaleError:
             raise wide_noise_rejection(form, "answers") from None
         weights = statistic.groups * sum(2 * law.max_distance for law in found.draws)
-        for what, needed, limit in (
-            ("random words", found.words, MOST_WORDS),
-            ("weights", weights, MOST_WEIGHTS),
-        ):
+        for what, needed, limit in (("random words", found.words, MOST_WORDS), ("weights", weights, MOST_WEIGHTS)):
             if needed > limit:
                 raise Rejection(
                     "malformed",

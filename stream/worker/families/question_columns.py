@@ -12,7 +12,8 @@ import numpy.typing as npt
 
 from schemas import Interval
 from schemas.wire import encode
-from stream.kernel import Column, Spans, concatenate_spans, group_rows, spans_of
+from stream.kernel.array_operations import group_rows
+from stream.kernel.byte_columns import Column, Spans, concatenate_spans, spans_of
 from stream.privacy.mechanisms.above_threshold import Decisions
 from stream.worker.stream_columns import StreamColumns
 from stream.worker.stream_terms import WindowAndGroup

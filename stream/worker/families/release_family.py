@@ -40,11 +40,12 @@ from stream.privacy.mechanisms.releases import (
     weighted_sum,
 )
 from stream.privacy.mechanisms.spreads import compute_moments, row_sensitivities, variance_of
-from stream.privacy.noise import DrawRole, cell_noise
+from stream.privacy.noise.keyed_words import DrawRole, cell_noise
 from stream.privacy.planning.hypothesis_plans import WEIGHT_STEPS
 from stream.processing.dead_letters import Rejection
-from stream.tables import PredicateError, PrivateTable, cell_mask
-from stream.tables.table_errors import undeclared_name_message
+from stream.tables.columns_table import PrivateTable
+from stream.tables.table_errors import PredicateError, undeclared_name_message
+from stream.tables.universe import cell_mask
 from stream.worker.families.family import (
     TERMS_KEPT,
     AdmittedQuestion,

@@ -11,13 +11,14 @@ import numpy as np
 import numpy.typing as npt
 
 from schemas import Interval, TableSource, ValuesSource
-from stream.kernel import Spans, rows_of
+from stream.kernel.byte_columns import Spans, rows_of
 from stream.privacy.accuracy.intervals import half_width
 from stream.privacy.accuracy.source_facts import counts_from_zero
 from stream.privacy.composition.costs import shortest_decimal
 from stream.privacy.mechanisms.above_threshold import ABOVE, Decisions, decide_queries
 from stream.privacy.mechanisms.grid import published_interval, published_numbers
-from stream.privacy.noise import SUBKEY_BYTES, DrawRole, Sampler, event_words
+from stream.privacy.noise.keyed_words import SUBKEY_BYTES, DrawRole, event_words
+from stream.privacy.noise.samplers import Sampler
 from stream.processing.exact_decimals import value_of
 from stream.worker.families.family import Context, require_form
 from stream.worker.families.question_columns import (
@@ -75,10 +76,6 @@ class RoundValues(FigureArrays):
     def redraw_mask(self, slots: npt.NDArray[np.intp]) -> npt.NDArray[np.bool_] | None:
         """Return a mask of the streams that draw a new ρ after each ⊤; None if no stream does."""
         return self.redraws_threshold[slots] if self._any_redraws else None
-
-    def query_keys(self, slots: npt.NDArray[np.intp]) -> Spans:
-        """Return the keys from which the comparisons' noise ν is derived."""
-        return self.texts("query_key", slots)
 
     def _derive(self, slots: npt.NDArray[np.intp], index: int) -> None:
         """Derive the values of streams of equal terms at once."""
@@ -184,7 +181,7 @@ class SparseVectorFamily:
         for law, parts in laws.items():
             members = np.sort(np.concatenate(parts))
             rows = batch.rows if len(laws) == 1 else batch.rows.gather(members)
-            noise[members] = self._draw(law, rows, self._round_values.query_keys(rows.slots))
+            noise[members] = self._draw(law, rows, self._round_values.texts("query_key", rows.slots))
         return noise
 
     def _draw(self, law: Sampler, rows: QuestionRows, subkeys: Spans) -> Integers:

@@ -18,7 +18,6 @@ import numpy as np
 
 from schemas import MAX_CATEGORIES, MAX_UNIVERSE, EventsSource, StandingQuery
 from schemas.queries import STATISTICS
-from stream import tables
 from stream.privacy.accuracy.intervals import MISS_PROBABILITY
 from stream.privacy.accuracy.rank_accuracy import LocatedQuantile, locate_quantile
 from stream.privacy.mechanisms.estimate_questions import Ranks, Spreads
@@ -26,8 +25,7 @@ from stream.privacy.mechanisms.spreads import NUMBERS_PER_VARIANCE, variance_of
 from stream.privacy.planning.hypothesis_plans import WEIGHT_STEPS
 from stream.privacy.planning.quantile_plans import parse_quantiles
 from stream.processing.dead_letters import Rejection
-from stream.tables import Predicate
-from stream.tables.expressions import TRUE
+from stream.tables.expressions import TRUE, Predicate
 from stream.tables.ordered_values import OrderedValues, ordered_values
 from stream.tables.sensitivity import codes_within
 from stream.worker.families.family import Context, Reply, describe_attribute, list_declared, suggest_name
@@ -162,11 +160,13 @@ def statistic_form(query: Any) -> StatisticForm | None:
 
 def window_statistic(source: EventsSource, standing: StandingQuery, *, together: bool) -> Statistic:
     """Return the question of a window about quantiles; ``together``: one question covers all groups."""
+    from stream.tables.predicates import parse  # noqa: PLC0415  (the SQL parser is slow to import)
+
     attribute = standing.quantile
     values = None if attribute is None else ordered_values(source.attributes[attribute])
     if attribute is None or values is None:
         raise TypeError("the stream asks for no quantiles of an ordered attribute")
-    predicate = TRUE if standing.where is None else tables.parse(standing.where, source.attributes)
+    predicate = TRUE if standing.where is None else parse(standing.where, source.attributes)
     first, end = codes_within(values.size, attribute, predicate)
     parts, several = _parse_quantiles("quantile", standing.q)
     by = standing.by if together else ()

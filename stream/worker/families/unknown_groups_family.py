@@ -12,13 +12,7 @@ from typing import Any
 
 import msgspec
 
-from schemas import (
-    MAX_CATEGORIES,
-    TOO_MANY_TEXTS,
-    TableSource,
-    UnknownGroups,
-    UnknownGroupsCalibration,
-)
+from schemas import MAX_CATEGORIES, TOO_MANY_TEXTS, TableSource, UnknownGroups, UnknownGroupsCalibration
 from schemas.queries import Group
 from stream.formatting import values_of
 from stream.privacy.mechanisms.unknown_groups import (
@@ -28,20 +22,14 @@ from stream.privacy.mechanisms.unknown_groups import (
     release_groups,
     release_keys,
 )
-from stream.privacy.noise import DrawRole, cell_noise, event_subkey, name_words
+from stream.privacy.noise.keyed_words import DrawRole, cell_noise, event_subkey, name_words
 from stream.privacy.planning.unknown_groups_plans import count_law, group_interval, groups_reach, rule_of
 from stream.privacy.planning.window_texts import is_too_large, size_law
 from stream.processing.dead_letters import Rejection
 from stream.processing.text_counts import window_text_size
+from stream.tables.people_counts import TextGroups, split_name
 from stream.tables.table_errors import DataError, quote_names
-from stream.tables.text_groups import TextGroups, split_name
-from stream.worker.families.family import (
-    AdmittedQuestion,
-    Family,
-    Reply,
-    read_text_counts,
-    require_form,
-)
+from stream.worker.families.family import AdmittedQuestion, Family, Reply, read_text_counts, require_form
 
 
 @dataclass(frozen=True, slots=True)

@@ -42,14 +42,14 @@ from stream.privacy.accuracy.intervals import half_width
 from stream.privacy.accuracy.source_facts import counts_from_zero, window_movement
 from stream.privacy.mechanisms.grid import published_interval, published_numbers
 from stream.privacy.mechanisms.unknown_groups import RunningRelease
-from stream.privacy.noise import DrawRole, cell_noise
+from stream.privacy.noise.keyed_words import DrawRole, cell_noise
 from stream.privacy.planning.answer_plans import alpha_for, answer_law
 from stream.privacy.planning.release_plans import answer_alpha, node_law, tree_of
 from stream.privacy.planning.running_text_plans import running_size_law, text_interval, texts_are_too_large
 from stream.processing.dead_letters import Rejection
 from stream.processing.exact_decimals import values_of
 from stream.processing.text_counts import window_text_size
-from stream.tables.text_groups import TextGroups
+from stream.tables.people_counts import TextGroups
 from stream.worker.families.family import (
     TERMS_KEPT,
     AdmittedQuestion,
@@ -294,7 +294,10 @@ class StandingHistogramFamily(Family):
 
     def _replies(self, slot: int, questions: Sequence[AdmittedQuestion]) -> list[Reply]:
         calibration, groups = self._context.calibration(slot, AnswersCalibration), self._groups(slot)
-        width, spread = calibration.sensitivity_steps, self._spread(slot, groups)
+        width, spread = (
+            calibration.sensitivity_steps,
+            window_movement(self._context.source(slot, EventsSource), self._context.standing(slot), groups).spread,
+        )
         laws = (answer_law(calibration, width, spread),) * groups
         alpha, grid = alpha_for(calibration, width, groups, spread), self._streams.terms_at(slot).grid
         standing, half = self._context.standing(slot), half_width(laws[0])
@@ -327,12 +330,6 @@ class StandingHistogramFamily(Family):
         """Return the number of groups of a window: the cells of the mechanism's attributes."""
         attributes = self._context.source(slot, EventsSource).attributes
         return math.prod(attributes[name].size for name in self._context.mechanism(slot, Histogram).attributes)
-
-    def _spread(self, slot: int, groups: int) -> int:
-        """Return s such that the ℓ₂ sensitivity of a window's numbers is the ℓ₁ sensitivity over √s."""
-        return window_movement(
-            self._context.source(slot, EventsSource), self._context.standing(slot), groups
-        ).spread
 
 
 class WindowQuantilesFamily(Family):

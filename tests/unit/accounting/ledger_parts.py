@@ -5,14 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any
 
-from schemas import (
-    MAX_DEFINITION_BYTES,
-    LedgerRecord,
-    Source,
-    StreamIdentity,
-    StreamSpec,
-    ValuesSource,
-)
+from schemas import MAX_DEFINITION_BYTES, LedgerRecord, Source, StreamIdentity, StreamSpec, ValuesSource
 from schemas.wire import Codec
 from stream.privacy.ledger.grants import Grant
 from stream.privacy.ledger.ledger_records import restore_ledger

@@ -13,7 +13,7 @@ from schemas import EstimateCalibration, HypothesisCalibration
 from stream.privacy.accuracy.source_facts import SourceFacts
 from stream.privacy.composition.costs import realised_cost, stream_cost
 from stream.privacy.composition.losses import losses
-from stream.privacy.noise import sampler
+from stream.privacy.noise.samplers import sampler
 from stream.privacy.planning.estimate_plans import ErrorBounds, opening_axes, opening_order, plan_calibrations
 from stream.privacy.planning.noise_layouts import PlanError
 from stream.privacy.planning.plans import choose_calibration

@@ -22,7 +22,7 @@ from stream.privacy.composition.gaussian_losses import (
     rough_epsilon,
     widen_noise,
 )
-from stream.privacy.noise import gaussian, sampler
+from stream.privacy.noise.samplers import gaussian, sampler
 
 Floats = npt.NDArray[np.float64]
 

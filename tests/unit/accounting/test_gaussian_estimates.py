@@ -14,7 +14,7 @@ from stream.privacy.accuracy.source_facts import SourceFacts
 from stream.privacy.composition.costs import NO_COST, Cost, realised_cost, stream_cost
 from stream.privacy.composition.gaussian_losses import gaussian_delta, gaussian_rho
 from stream.privacy.composition.losses import is_pure, losses
-from stream.privacy.noise import Gaussian, gaussian
+from stream.privacy.noise.samplers import Gaussian, gaussian
 from stream.privacy.planning.estimate_plans import ErrorBounds, marginal_law, number_law, opening_law
 from stream.privacy.planning.plans import choose_calibration, name_of, plan_calibrations
 from tests.builders import parse_spec

@@ -10,8 +10,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from schemas import AnswersCalibration
-from stream.privacy.noise import NoiseScaleError
-from stream.privacy.noise.samplers import noise_fits
+from stream.privacy.noise.samplers import NoiseScaleError, noise_fits
 from stream.privacy.planning.answer_plans import answer_law
 
 

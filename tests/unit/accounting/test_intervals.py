@@ -24,7 +24,7 @@ from stream.privacy.accuracy.intervals import (
 )
 from stream.privacy.accuracy.noise_laws import sum_tail
 from stream.privacy.mechanisms.grid import published_interval
-from stream.privacy.noise import Gaussian, Symmetric, gaussian, sampler
+from stream.privacy.noise.samplers import Gaussian, Symmetric, gaussian, sampler
 
 MOST = 0.96
 """An interval is wider than necessary if it covers more, unless one step less covers too little."""

@@ -16,15 +16,7 @@ from stream.privacy.composition.costs import NO_COST, Cost, realised_cost
 from stream.privacy.composition.refusals import RefusedError
 from stream.privacy.ledger.state_machine import Ledger
 from tests.builders import calibration
-from tests.unit.accounting.ledger_parts import (
-    identity,
-    ledger_with,
-    records_of,
-    reserve,
-    restored,
-    source,
-    spec,
-)
+from tests.unit.accounting.ledger_parts import identity, ledger_with, records_of, reserve, restored, source, spec
 
 TENTH = 10**11
 

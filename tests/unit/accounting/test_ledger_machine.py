@@ -22,15 +22,7 @@ from stream.privacy.composition.costs import (
 from stream.privacy.composition.refusals import RefusedError
 from stream.privacy.planning.noise_layouts import PlanError
 from tests.builders import calibration
-from tests.unit.accounting.ledger_parts import (
-    identity,
-    ledger_with,
-    records_of,
-    reserve,
-    restored,
-    source,
-    spec,
-)
+from tests.unit.accounting.ledger_parts import identity, ledger_with, records_of, reserve, restored, source, spec
 
 SOURCES = (
     source("pure"),

@@ -14,7 +14,7 @@ from schemas import AboveThreshold, SparseVectorCalibration, StreamSpec
 from stream.privacy.accuracy.source_facts import SourceFacts
 from stream.privacy.accuracy.sparse_vector_accuracy import exact_alpha, failure_bound, noise_rates, run_layout
 from stream.privacy.composition.pure_rounds import optimal_delta
-from stream.privacy.noise import sampler
+from stream.privacy.noise.samplers import sampler
 from stream.privacy.planning.noise_layouts import PlanError
 from stream.privacy.planning.plans import TIE_FACTOR, choose_calibration, plan_sparse_vectors, sensitivity_steps
 from tests.builders import parse_spec

@@ -21,7 +21,7 @@ from stream.privacy.composition.costs import (
     stream_cost,
 )
 from stream.privacy.composition.losses import losses
-from stream.privacy.noise import sampler
+from stream.privacy.noise.samplers import sampler
 from stream.privacy.planning.answer_plans import alpha_for, plan_calibrations
 from stream.privacy.planning.plans import choose_calibration
 from stream.privacy.planning.prices import (

@@ -11,7 +11,7 @@ import pytest
 
 from stream.privacy.accuracy.intervals import CONFIDENCE, NoisyNumber, half_width
 from stream.privacy.accuracy.rate_intervals import NoiseSum, rate_bounds_of_sums, share_bounds_of_rows
-from stream.privacy.noise import Symmetric, gaussian
+from stream.privacy.noise.samplers import Symmetric, gaussian
 from tests.unit.accounting.test_intervals import Masses, laplace, summed
 
 Interval = Callable[[int, int], bool]

@@ -10,8 +10,8 @@ from schemas import Query, Source
 from sotto import Driver
 from stream.questions.domain_limits import warn_about_domains
 from stream.questions.question_forms import as_source
-from stream.tables import PredicateParser
 from stream.tables.expressions import FALSE, TRUE
+from stream.tables.predicates import PredicateParser
 from tests.builders import installation, stream
 from tests.unit.client.outside import DOCUMENT, ROWS
 

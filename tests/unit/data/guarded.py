@@ -9,7 +9,9 @@ import pytest
 from structlog.testing import capture_logs
 
 from schemas import Domain, Integers
-from stream.tables import GuardedReader, ReadingLimits, Rows, UnreadableError
+from stream.tables.readers.table_reading import GuardedReader, ReadingLimits
+from stream.tables.rows import Rows
+from stream.tables.table_errors import UnreadableError
 
 MIB = 1 << 20
 AGE: dict[str, Domain] = {"age": Integers(minimum=0, maximum=99)}

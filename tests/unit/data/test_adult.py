@@ -4,7 +4,9 @@ import gzip
 
 import pytest
 
-from stream.tables import PrivateTable, adult, parse
+from stream.tables import adult
+from stream.tables.columns_table import PrivateTable
+from stream.tables.predicates import parse
 
 SOURCE = adult.source(epsilon=1.0)
 

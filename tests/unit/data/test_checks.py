@@ -15,10 +15,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from schemas import Bins, Categories, Domain, Integers
-from stream.tables import DataError, PrivateTable, UnreadableError, adult
+from stream.tables import adult
 from stream.tables.checks import NOTICE, CheckReport, FoundValue, Misfit, cell_checks, check_table, row_counts
+from stream.tables.columns_table import PrivateTable
 from stream.tables.readers import csv_files, table_parts
 from stream.tables.rows import read_cells
+from stream.tables.table_errors import DataError, UnreadableError
 from tests.unit.data.small import ATTRIBUTES, Cell, read_by_hand, rows, source, unhurried
 
 AGE = Integers(minimum=0, maximum=9)

@@ -14,11 +14,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from schemas import Bins, Categories, Domain, Integers
-from stream.tables import Rows, UnreadableError
 from stream.tables.checks import check_table
 from stream.tables.readers import csv_files
 from stream.tables.readers.csv_files import EXTRA_CELL_COLUMN, CsvFile
-from stream.tables.rows import read_cells
+from stream.tables.rows import Rows, read_cells
+from stream.tables.table_errors import UnreadableError
 from tests.unit.data.guarded import cause, reader
 from tests.unit.data.small import source, unhurried
 

@@ -13,11 +13,13 @@ import pytest
 from pydantic import ValidationError
 
 from schemas import Dates
-from stream.tables import DataError, PredicateError, PrivateTable, parse
 from stream.tables.checks import check_table
+from stream.tables.columns_table import PrivateTable
 from stream.tables.comparisons import Attribute
 from stream.tables.encoding import encode
+from stream.tables.predicates import parse
 from stream.tables.rows import read_cells
+from stream.tables.table_errors import DataError, PredicateError
 from tests.unit.data.guarded import reader
 from tests.unit.data.small import source
 

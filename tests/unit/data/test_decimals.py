@@ -14,10 +14,12 @@ from hypothesis import strategies as st
 from pydantic import ValidationError
 
 from schemas import Bins, Decimals
-from stream.tables import DataError, PrivateTable, parse
 from stream.tables.checks import check_table
+from stream.tables.columns_table import PrivateTable
 from stream.tables.encoding import encode
+from stream.tables.predicates import parse
 from stream.tables.rows import read_cells
+from stream.tables.table_errors import DataError
 from tests.unit.data.small import source, unhurried
 
 CENTS = Decimals(minimum=-5.0, maximum=100.0, step=0.01, outside="reject")

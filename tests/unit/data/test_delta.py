@@ -15,12 +15,14 @@ import pytest
 from deltalake import DeltaTable, write_deltalake
 
 from schemas import Categories, Domain, Integers
-from stream.tables import GuardedReader, ReadingLimits, TableStore, UnreadableError
 from stream.tables.checks import check_table
 from stream.tables.readers import reading_process
 from stream.tables.readers.delta import newest_files
 from stream.tables.readers.table_files import TableFile, local_files
 from stream.tables.readers.table_parts import BATCH_ROWS, FilePart, open_table_parts
+from stream.tables.readers.table_reading import GuardedReader, ReadingLimits
+from stream.tables.store import TableStore
+from stream.tables.table_errors import UnreadableError
 from tests.unit.data.delta_logs import INLINE, deleting, rewrite, vector_in, with_features, write_vector, z85
 from tests.unit.data.guarded import cause, rows_of
 from tests.unit.data.small import KEY, source

@@ -13,8 +13,8 @@ from time import monotonic
 import pytest
 
 from schemas import TableSource
-from stream.tables import TableStore
 from stream.tables.readers import table_reading as reading_module
+from stream.tables.store import TableStore
 from tests.unit.data.guarded import AGE, cause, reader
 from tests.unit.data.small import source
 

@@ -10,7 +10,11 @@ import polars as pl
 import pytest
 
 from schemas import Bins, Categories, Domain, Integers
-from stream.tables import DataError, PrivateTable, TableStore, cell_codes, cell_mask, fingerprint, parse
+from stream.tables.columns_table import PrivateTable
+from stream.tables.predicates import parse
+from stream.tables.store import TableStore, fingerprint
+from stream.tables.table_errors import DataError
+from stream.tables.universe import cell_codes, cell_mask
 from tests.unit.data.small import source
 
 SENTINEL = "987654321"

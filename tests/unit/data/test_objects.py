@@ -14,12 +14,15 @@ import pytest
 from deltalake import write_deltalake
 
 from schemas import Address, Categories, Domain, Integers, TableSource
-from stream.tables import DataError, GuardedReader, ReadingLimits, Rows, TableStore, UnreadableError
 from stream.tables import store as store_module
 from stream.tables.checks import check_table
 from stream.tables.readers.objects import _client
 from stream.tables.readers.table_files import parse_roots
 from stream.tables.readers.table_parts import open_table_parts, stamp_of
+from stream.tables.readers.table_reading import GuardedReader, ReadingLimits
+from stream.tables.rows import Rows
+from stream.tables.store import TableStore
+from stream.tables.table_errors import DataError, UnreadableError
 from tests.unit.data import guarded
 from tests.unit.data.delta_logs import INLINE, deleting, rewrite
 from tests.unit.data.guarded import rows_of

@@ -17,23 +17,17 @@ from hypothesis import strategies as st
 from pydantic import ValidationError
 
 from schemas import Categories, Domain, Integers, TableSource
-from stream.privacy.noise import NoiseKey
-from stream.tables import (
-    DataError,
-    GuardedReader,
-    PrivateTable,
-    ReadingLimits,
-    Rows,
-    TableStore,
-    UnreadableError,
-    fingerprint,
-    parse,
-)
+from stream.privacy.noise.keys import NoiseKey
 from stream.tables import people as people_module
+from stream.tables.columns_table import PrivateTable
 from stream.tables.encoding import siphash
+from stream.tables.predicates import parse
 from stream.tables.readers import table_parts as parts_module
 from stream.tables.readers.reading_protocol import row_bytes
-from stream.tables.rows import Frame
+from stream.tables.readers.table_reading import GuardedReader, ReadingLimits
+from stream.tables.rows import Frame, Rows
+from stream.tables.store import TableStore, fingerprint
+from stream.tables.table_errors import DataError, UnreadableError
 from tests.unit.data import small
 from tests.unit.data.small import KEY, unhurried
 
@@ -304,7 +298,7 @@ def test_one_persons_equal_rows_take_what_the_limit_counts(tmp_path: Path) -> No
     path, count = tmp_path / "visits.parquet", 2_000_000
     pl.select(pl.repeat(1, count).alias("who"), pl.repeat(3, count).alias("x"), y=pl.lit("a")).write_parquet(path)
     program = (
-        "import json, resource, sys; from schemas import TableSource; from stream.tables import PrivateTable, Rows, people; "
+        "import json, resource, sys; from schemas import TableSource; from stream.tables import people; from stream.tables.columns_table import PrivateTable; from stream.tables.rows import Rows; "
         "people._GROUP_ROWS = 1 << 17; asked = TableSource.model_validate(json.loads(sys.argv[1])); rows = [Rows.load(asked)]; "
         "most = lambda: resource.getrusage(resource.RUSAGE_SELF).ru_maxrss << 10; begun = most(); "
         "table = PrivateTable.from_rows(rows.pop(), asked, bytes(range(32))); print(table.private_row_count, most() - begun)"

@@ -8,11 +8,14 @@ from pathlib import Path
 import pytest
 
 from schemas import Address, Bins, Categories, Domain, Integers, TableSource
-from stream.tables import DataError, GuardedReader, ReadingLimits, Rows, TableStore
 from stream.tables.checks import check_table
 from stream.tables.readers import postgresql as postgresql_module
 from stream.tables.readers.table_files import parse_roots
 from stream.tables.readers.table_parts import open_table_parts, stamp_of
+from stream.tables.readers.table_reading import GuardedReader, ReadingLimits
+from stream.tables.rows import Rows
+from stream.tables.store import TableStore
+from stream.tables.table_errors import DataError
 from tests.unit.data import guarded
 from tests.unit.data.guarded import rows_of
 from tests.unit.data.servers import READER, Database, let_into_the_database

@@ -7,8 +7,11 @@ import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
-from stream.tables import PredicateError, PrivateTable, attributes_of, cell_mask, parse
-from stream.tables.table_errors import MAX_MESSAGE_LENGTH
+from stream.tables.columns_table import PrivateTable
+from stream.tables.expressions import attributes_of
+from stream.tables.predicates import parse
+from stream.tables.table_errors import MAX_MESSAGE_LENGTH, PredicateError
+from stream.tables.universe import cell_mask
 from tests.unit.data.small import (
     ATTRIBUTES,
     Cell,

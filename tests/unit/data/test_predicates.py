@@ -5,9 +5,10 @@ import sys
 import pytest
 
 from schemas import MAX_PREDICATE_LENGTH, Bins, Categories, Domain, Integers
-from stream.tables import Predicate, PredicateError, PrivateTable, parse
-from stream.tables.expressions import FALSE, TRUE, AllOf, Codes
-from stream.tables.predicates import MAX_LIST_LENGTH, MAX_NESTING, MAX_TOKENS
+from stream.tables.columns_table import PrivateTable
+from stream.tables.expressions import FALSE, TRUE, AllOf, Codes, Predicate
+from stream.tables.predicates import MAX_LIST_LENGTH, MAX_NESTING, MAX_TOKENS, parse
+from stream.tables.table_errors import PredicateError
 from tests.unit.data.small import source
 
 AGE = Integers(minimum=0, maximum=100)

@@ -17,10 +17,14 @@ import pytest
 from structlog.testing import capture_logs
 
 from schemas import Categories, TableSource
-from stream.tables import DataError, GuardedReader, PrivateTable, ReadingLimits, Rows, adult
+from stream.tables import adult
+from stream.tables.columns_table import PrivateTable
 from stream.tables.readers import table_reading as reading_module
 from stream.tables.readers.table_files import local_files
 from stream.tables.readers.table_parts import FilePart
+from stream.tables.readers.table_reading import GuardedReader, ReadingLimits
+from stream.tables.rows import Rows
+from stream.tables.table_errors import DataError
 from tests.unit.data.guarded import AGE, MIB, cause, reader
 from tests.unit.data.small import ATTRIBUTES, source
 
@@ -122,7 +126,7 @@ def test_table_of_equal_rows_takes_its_codes_once(tmp_path: Path) -> None:
     pl.select(pl.repeat(1, 50_000_000, dtype=pl.UInt8).alias("age")).write_parquet(path)
     assert path.stat().st_size < MIB
     program = (
-        "import resource, sys; from pathlib import Path; from stream.tables import TableStore; "
+        "import resource, sys; from pathlib import Path; from stream.tables.store import TableStore; "
         "from tests.unit.data.guarded import AGE, reader; from tests.unit.data.small import source; "
         "most = lambda: resource.getrusage(resource.RUSAGE_SELF).ru_maxrss << 10; "
         "read = reader(Path(sys.argv[1]).parent, table=64 << 20, reading=1 << 30); "

@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from schemas import Address
-from stream.tables import DataError
 from stream.tables.readers.table_files import parse_roots
+from stream.tables.table_errors import DataError
 
 
 def folders_and_addresses(text: str) -> list[str | Address]:

@@ -7,8 +7,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from schemas import Categories, Domain, Integers
-from stream.tables import PredicateError, PredicateParser
 from stream.tables.comparisons import predicate_of
+from stream.tables.predicates import PredicateParser
+from stream.tables.table_errors import PredicateError
 
 ATTRIBUTES: dict[str, Domain] = {
     "age": Integers(kind="integers", minimum=5, maximum=40),

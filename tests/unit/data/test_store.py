@@ -11,9 +11,11 @@ import polars as pl
 import pytest
 
 from schemas import Categories, Domain, Integers, TableSource
-from stream.tables import DataError, PredicateError, PrivateTable, Rows, TableStore, UnreadableError, fingerprint
 from stream.tables import store as store_module
-from stream.tables.rows import Frame
+from stream.tables.columns_table import PrivateTable
+from stream.tables.rows import Frame, Rows
+from stream.tables.store import TableStore, fingerprint
+from stream.tables.table_errors import DataError, PredicateError, UnreadableError
 from tests.unit.data.small import KEY, source
 
 ATTRIBUTES: dict[str, Domain] = {"x": Integers(minimum=0, maximum=9), "y": Categories(values=("a", "b"))}

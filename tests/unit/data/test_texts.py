@@ -12,10 +12,14 @@ import pytest
 from deltalake import write_deltalake
 
 from schemas import TableSource, Text
-from stream.tables import PrivateTable, Rows, TableStore, UnreadableError, parse
 from stream.tables import texts as texts_module
 from stream.tables.checks import check_table
+from stream.tables.columns_table import PrivateTable
+from stream.tables.predicates import parse
 from stream.tables.readers import reading_protocol
+from stream.tables.rows import Rows
+from stream.tables.store import TableStore
+from stream.tables.table_errors import UnreadableError
 from stream.tables.texts import join_texts, split_texts
 from tests.unit.data.guarded import cause, reader
 from tests.unit.data.small import KEY, source

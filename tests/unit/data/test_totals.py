@@ -9,8 +9,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from schemas import Bins, Categories, Domain, Integers
-from stream.tables import DataError, PrivateTable, parse, restrict_domain, sum_sensitivity
+from stream.tables.columns_table import PrivateTable
 from stream.tables.expressions import FALSE, TRUE
+from stream.tables.predicates import parse
+from stream.tables.sensitivity import restrict_domain, sum_sensitivity
+from stream.tables.table_errors import DataError
 from tests.unit.data.small import (
     ATTRIBUTES,
     Cell,

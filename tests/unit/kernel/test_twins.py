@@ -18,22 +18,13 @@ from hypothesis import strategies as st
 from schemas import MAX_EVENT_BYTES, Query
 from schemas.json_limits import repeats_a_field
 from schemas.wire import encode, struct
-from stream.kernel import (
-    Column,
-    KeyNumbering,
-    SlotNames,
-    Spans,
-    add_counts,
-    concatenate_spans,
-    count_up_to_bound,
-    group_rows,
-    keyed_words,
-    pack_rows,
-    spans_of,
-    use_kernel,
-)
-from stream.kernel.library import SOURCE_FOLDER, describe_missing_kernel, digest_sources, load_kernel
-from stream.privacy.noise import DrawRole, NoiseKey, event_words, round_words, stream_subkey, stream_subkeys
+from stream.kernel.array_operations import group_rows, keyed_words, pack_rows
+from stream.kernel.byte_columns import Column, Spans, concatenate_spans, spans_of
+from stream.kernel.json_fields import SlotNames
+from stream.kernel.key_numbering import KeyNumbering, add_counts, count_up_to_bound
+from stream.kernel.library import SOURCE_FOLDER, describe_missing_kernel, digest_sources, load_kernel, use_kernel
+from stream.privacy.noise.keyed_words import DrawRole, event_words, round_words, stream_subkey, stream_subkeys
+from stream.privacy.noise.keys import NoiseKey
 from tests.kernels import ROOT, kernel
 
 texts = st.lists(st.binary(max_size=200), min_size=1, max_size=30)

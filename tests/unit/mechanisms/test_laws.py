@@ -8,7 +8,7 @@ import pytest
 
 from schemas import SparseVectorCalibration
 from stream.privacy.mechanisms.above_threshold import query_sampler, threshold_sampler
-from stream.privacy.noise import Geometric, TwoSidedGeometric
+from stream.privacy.noise.samplers import Geometric, TwoSidedGeometric
 
 CALIBRATION = SparseVectorCalibration(
     method="one_sided",

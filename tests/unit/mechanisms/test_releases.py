@@ -14,7 +14,7 @@ from schemas import ReleaseCalibration
 from stream.privacy.accuracy.release_accuracy import release_law
 from stream.privacy.mechanisms.multiplicative_weights import steps_of_unit_weight
 from stream.privacy.mechanisms.releases import cell_bytes, sum_to_marginal, weighted_sum
-from stream.privacy.noise import TwoSidedGeometric
+from stream.privacy.noise.samplers import TwoSidedGeometric
 
 
 def test_noise_has_the_rate_of_one_part_over_what_one_person_moves_it_by() -> None:

@@ -24,7 +24,7 @@ from stream.privacy.mechanisms.selection import (
     selection_rate,
     weights_for,
 )
-from stream.privacy.noise import Geometric, TwoSidedGeometric
+from stream.privacy.noise.samplers import Geometric, TwoSidedGeometric
 
 uniforms = st.integers(0, (1 << UNIFORM_BITS) - 1)
 score_lists = st.lists(st.integers(-LARGEST_TOTAL, LARGEST_TOTAL), min_size=1, max_size=12)

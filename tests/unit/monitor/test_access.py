@@ -12,16 +12,7 @@ from schemas import MAX_DEFINITION_BYTES
 from stream.monitor.api.models import Readiness
 from stream.monitor.api.routes import ROUTES
 from stream.settings import Settings
-from tests.unit.monitor.installation import (
-    FEED,
-    OPERATOR,
-    VIEWER,
-    Installation,
-    bearer,
-    get,
-    post,
-    spec,
-)
+from tests.unit.monitor.installation import FEED, OPERATOR, VIEWER, Installation, bearer, get, post, spec
 
 BODIES: dict[str, dict[str, Any]] = {
     "/api/extensions": {"request": "e", "source": "feed", "stream": "ward", "epsilon": 1.0},

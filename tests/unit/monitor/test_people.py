@@ -10,17 +10,7 @@ from schemas import ExtendStream, OpenStream
 from stream.monitor.api.budget_models import TrailQuery
 from stream.monitor.api.budget_views import list_trail
 from stream.monitor.api.routes import ROUTES
-from tests.unit.monitor.installation import (
-    ANALYST,
-    FEED,
-    HIGH,
-    OPERATOR,
-    VIEWER,
-    Installation,
-    get,
-    post,
-    spec,
-)
+from tests.unit.monitor.installation import ANALYST, FEED, HIGH, OPERATOR, VIEWER, Installation, get, post, spec
 
 PATIENTS = {"population": "patients", "epsilon": 12.0}
 LAB = {**FEED, "source": "lab"}

@@ -12,7 +12,14 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from stream.privacy.noise import DELTA_PER_DRAW, MAX_DIGITS, Geometric, NoiseScaleError, TwoSidedGeometric, sampler
+from stream.privacy.noise.samplers import (
+    DELTA_PER_DRAW,
+    MAX_DIGITS,
+    Geometric,
+    NoiseScaleError,
+    TwoSidedGeometric,
+    sampler,
+)
 
 rates = st.fractions(min_value=Fraction(1, 10**13), max_value=1000, max_denominator=10**13).filter(
     lambda rate: rate > 0

@@ -14,7 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from stream.environment import KEY_COMMAND_VARIABLE, KEY_FILE_VARIABLE, KEY_VARIABLE
-from stream.privacy.noise import NoiseKey, NoiseKeyError
+from stream.privacy.noise.keys import NoiseKey, NoiseKeyError
 
 SECRET = bytes(range(200, 232))
 

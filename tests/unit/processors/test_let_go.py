@@ -6,7 +6,7 @@ import gc
 from weakref import ref
 
 from sotto import Driver
-from stream.tables import PrivateTable
+from stream.tables.columns_table import PrivateTable
 from tests.builders import KEY, parse_source
 from tests.unit.processors.refreshes import GOING_ON, KEEPING, NEW, OLD, SOURCE, ask, service, spec
 

@@ -10,9 +10,11 @@ import pytest
 from schemas import Control, RefreshSource
 from schemas.wire import Codec
 from sotto import Driver, Refused
-from stream.privacy.noise import DrawRole, NoiseKey
+from stream.privacy.noise.keyed_words import DrawRole
+from stream.privacy.noise.keys import NoiseKey
 from stream.processing.protocol import Record
-from stream.tables import DataError, TableStore
+from stream.tables.store import TableStore
+from stream.tables.table_errors import DataError
 from stream.worker import QueryProcessor
 from tests.builders import KEY, source
 from tests.processing import process_records

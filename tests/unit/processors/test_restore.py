@@ -10,9 +10,9 @@ import pytest
 from hypothesis import Phase, given, settings
 from hypothesis import strategies as st
 
-from stream.privacy.noise import NoiseKey
+from stream.privacy.noise.keys import NoiseKey
 from stream.processing.protocol import Record, TableMissedError
-from stream.tables import TableStore
+from stream.tables.store import TableStore
 from stream.worker import QueryProcessor, stream_control
 from tests.builders import KEY, OTHER_KEY, installation, source
 from tests.chaos.load import ROWS

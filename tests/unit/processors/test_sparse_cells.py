@@ -13,7 +13,7 @@ from schemas import Cell, SparsePmw
 from sotto import Driver
 from stream.privacy.mechanisms.multiplicative_weights import CellQuestion
 from stream.processing.dead_letters import Rejection
-from stream.tables import PrivateTable
+from stream.tables.columns_table import PrivateTable
 from stream.worker.families.tensors import CellSpace
 from tests.builders import KEY, parse_source, source, stream
 

@@ -11,7 +11,10 @@ from schemas.sources import MAX_ROWS
 from sotto import Driver, Refused
 from stream.privacy.accuracy.source_facts import MAX_STEPS
 from stream.privacy.composition.refusals import LARGEST_SUMMED, LARGEST_TOTAL
-from stream.tables import DataError, Predicate, PrivateTable, Rows
+from stream.tables.columns_table import PrivateTable
+from stream.tables.expressions import Predicate
+from stream.tables.rows import Rows
+from stream.tables.table_errors import DataError
 from tests.builders import KEY, parse_source, source, stream
 from tests.unit.processors.live import flights, standing
 

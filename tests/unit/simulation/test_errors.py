@@ -15,7 +15,7 @@ from stream.dev.simulation import SimulationError, SimulationReport, read_questi
 from stream.dev.simulation import simulation_run as simulation_running
 from stream.dev.simulation.simulation_inputs import truths_of
 from stream.dev.simulation.simulation_run import measure, summarize_errors
-from stream.tables import PrivateTable
+from stream.tables.columns_table import PrivateTable
 from tests.builders import parse_source, parse_spec, source
 
 PEOPLE = parse_source(

@@ -7,7 +7,7 @@ from scipy import stats
 
 from schemas import TableSource
 from stream.dev.simulation import synthetic
-from stream.tables import PrivateTable
+from stream.tables.columns_table import PrivateTable
 from tests.builders import parse_source, source
 
 ROWS = 40_000

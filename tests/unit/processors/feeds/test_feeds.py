@@ -15,7 +15,7 @@ from stream.feeds.event_clock import FeedRefusedError, PartitionCountChangedErro
 from stream.feeds.feed_definitions import Epoch, FeedDefinitions
 from stream.feeds.tally import CellCounts
 from stream.feeds.window_queries import MAX_PARTIALS_PER_STEP
-from stream.kernel import KeyNumbering
+from stream.kernel.key_numbering import KeyNumbering
 from stream.processing.dead_letters import MALFORMED_BATCH, UnreadableValue
 from stream.processing.protocol import PROGRESS_KEY, LaterVersionError, Outputs, TableMissedError
 from stream.processing.topic_names import partition_of

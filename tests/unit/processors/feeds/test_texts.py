@@ -27,17 +27,7 @@ from tests.unit.processors.feeds import streams
 from tests.unit.processors.feeds.crashes import LENGTH, counts_of, draw_records, run_feed
 from tests.unit.processors.feeds.partials import EVERY, FIRST, logged
 from tests.unit.processors.feeds.reference import ORIGINS
-from tests.unit.processors.feeds.topic import (
-    HOUR,
-    MINUTE,
-    Arrived,
-    Kafka,
-    Known,
-    changelog,
-    source,
-    start,
-    told,
-)
+from tests.unit.processors.feeds.topic import HOUR, MINUTE, Arrived, Kafka, Known, changelog, source, start, told
 
 TEXTS = {"place": {"kind": "text", "max_length": 40}}
 

@@ -12,7 +12,7 @@ import numpy as np
 from schemas import EventsSource, RejectedHeaders
 from stream.feeds.count_processor import FeedProcessor
 from stream.feeds.feed_definitions import Epoch, FeedDefinitions, StandingDefinition
-from stream.kernel import Spans, spans_of
+from stream.kernel.byte_columns import Spans, spans_of
 from stream.processing.protocol import Outputs, RecordLike
 from stream.processing.record_columns import RecordColumns
 from stream.processing.topic_names import Topics, partition_of
