@@ -78,7 +78,10 @@ def top(
     once: Annotated[bool, typer.Option("--once", help="Print one picture and exit.")] = False,
     rows: Annotated[int, typer.Option(help="Most sources and most streams to list.", min=1, max=500)] = 10,
 ) -> None:
-    """Show budgets, busiest streams, services and refused events live, with a viewer's token; those of live topics with an operator's."""
+    """Show budgets, busiest streams, services and refused events live, with a viewer's token.
+
+    An operator's token also shows the refused events of live topics.
+    """
     if not once and not console.is_terminal:
         raise CommandError(
             "a live display needs a terminal, and standard output is none; give --once to print one picture"
