@@ -200,7 +200,12 @@ class TargetDelivery:
                 if alert is not None and batch_round == self._follower.round:
                     known = record.offset < self._committed.get(partition, 0)
                     alertmanager.add_answer(
-                        alert.answer, alert.opening.source, alert.time, known=known, counted=alert.counted
+                        alert.answer,
+                        alert.opening.source,
+                        alert.time,
+                        known=known,
+                        counted=alert.counted,
+                        terms=alert.opening.terms,
                     )
             if records and batch_round == self._follower.round:
                 next_offsets[partition] = records[-1].offset + 1

@@ -209,6 +209,7 @@ class Alert:
             "stream": self.opening.stream,
             "query": self.answer.id,
             **answer,
+            **{name: term for name, term in self.opening.terms._asdict().items() if term is not None},
             **({"counted": self.counted} if self.counted else {}),
             **({} if (link := stream_page_url(self.page, self.opening.stream)) is None else {"page": link}),
         }

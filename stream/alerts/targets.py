@@ -31,9 +31,11 @@ from stream.alerts.delivery import (
 from stream.kafka.client.availability import wait_for_stop
 from stream.log import get_logger
 from stream.questions.alert_states import (
+    NO_TERMS,
     Alarm,
     AlarmTable,
     AlertKey,
+    AlertTerms,
     estimate_text,
     format_time,
     group_text,
@@ -61,6 +63,7 @@ class _SendState:
 
     is_due: bool
     counted: str
+    terms: AlertTerms
     accepted_at: float = float("-inf")
 
 
@@ -78,13 +81,22 @@ class Alertmanager:
     _not_before: float = float("-inf")
     _sent: dict[AlertKey, _SendState] = field(default_factory=dict)
 
-    def add_answer(self, answer: Answer, source: str, stamp: float, *, known: bool, counted: str = "") -> None:
+    def add_answer(
+        self,
+        answer: Answer,
+        source: str,
+        stamp: float,
+        *,
+        known: bool,
+        counted: str = "",
+        terms: AlertTerms = NO_TERMS,
+    ) -> None:
         """Add an answer. If it is ``known`` from before a restart, it is not delivered."""
         alarm = self.firing.add_answer(answer, source, stamp)
         if alarm is None:
             return
         if alarm.alerts == 1 and alarm.resolved is None:
-            self._sent[alarm.key] = _SendState(is_due=not known, counted=counted)
+            self._sent[alarm.key] = _SendState(is_due=not known, counted=counted, terms=terms)
         elif not known:
             self._sent[alarm.key].is_due = True
 
@@ -149,6 +161,8 @@ class Alertmanager:
             "summary": f"{key.stream}: {group_text(key) or 'the stream'} is above its threshold",
             "window": window_text(answer),
             "estimate": estimate_text(answer),
+            "threshold": self._sent[key].terms.threshold_text,
+            "condition": self._sent[key].terms.condition or "",
             "alerts": str(alarm.alerts),
             "counted": self._sent[key].counted,
             "alerts_left": "" if answer.tops_left is None else str(answer.tops_left),

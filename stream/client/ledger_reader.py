@@ -344,4 +344,6 @@ class OpeningReader:
             self.sources.pop(source, None)
         stream = parse_stream_name(key)
         if stream is not None and (opening := self._found.pop(stream, None)) is not None:
-            self._retired.put(stream, opening, 2 * ENTRY_BYTES + len(opening.reason or ""))
+            self._retired.put(
+                stream, opening, 2 * ENTRY_BYTES + len(opening.reason or "") + len(opening.terms.condition or "")
+            )

@@ -24,6 +24,24 @@ BELOW_BYTES: Final = b'"below"'
 """Bytes that every answer ``below`` contains, which resolves an alarm."""
 
 
+class AlertTerms(NamedTuple):
+    """The declared test of a stream: its threshold, and the condition of the rows or events that count.
+
+    A question may replace the threshold of a stream whose questions producers ask.
+    """
+
+    threshold: float | None = None
+    condition: str | None = None
+
+    @property
+    def threshold_text(self) -> str:
+        """The threshold as text; empty without one."""
+        return "" if self.threshold is None else f"{self.threshold:,.12g}"
+
+
+NO_TERMS: Final = AlertTerms()
+
+
 class AlertKey(NamedTuple):
     """Identifies an alarm: a stream and one of its groups (empty for a stream without groups)."""
 
@@ -37,6 +55,7 @@ class Notice:
 
     ``time`` is Kafka's timestamp, in Unix seconds, of the answer or of the first record that reports
     the end. ``counted`` describes the source's contribution bound in words; empty without a bound.
+    ``terms`` are the stream's threshold and condition.
 
     Examples:
         >>> for notice in client.watch("count*"):
@@ -50,6 +69,7 @@ class Notice:
     answer: Answer | None = None
     ended: str | None = None
     counted: str = ""
+    terms: AlertTerms = NO_TERMS
 
     @property
     def is_alert(self) -> bool:

@@ -14,13 +14,13 @@ from schemas.wire import DECODE_ERRORS
 from stream.caches import ENTRY_BYTES, BoundedCache
 from stream.errors import Unknown
 from stream.formatting import describe_bound, describe_source_bound, did_you_mean
-from stream.questions.alert_states import ABOVE_BYTES, Notice, matches_patterns
+from stream.questions.alert_states import ABOVE_BYTES, NO_TERMS, AlertTerms, Notice, matches_patterns
 from stream.questions.question_forms import as_names
 from stream.questions.results import Result
 
 
 class StreamOpening(NamedTuple):
-    """One opening of a stream, identified by ``incarnation``, and its state; ``time`` is Unix time."""
+    """One opening of a stream, identified by ``incarnation``, its state and terms; ``time`` is Unix time."""
 
     stream: str
     source: str
@@ -28,6 +28,7 @@ class StreamOpening(NamedTuple):
     state: StreamState
     reason: str | None
     time: float
+    terms: AlertTerms = NO_TERMS
 
     @property
     def end(self) -> str | None:
@@ -75,7 +76,9 @@ def parse_opening(
     except DECODE_ERRORS:
         return None  # a record of a later version
     state = grant.state if grant.state != "open" or grant.ending is None else grant.ending
-    return StreamOpening(stream, source, grant.identity.incarnation, state, grant.reason, stamp / 1000)
+    return StreamOpening(
+        stream, source, grant.identity.incarnation, state, grant.reason, stamp / 1000, alert_terms_of(grant.spec)
+    )
 
 
 def add_if_changed(known: dict[str, StreamOpening], opening: StreamOpening) -> bool:
@@ -94,8 +97,33 @@ class _Identity(msgspec.Struct, gc=False):
     incarnation: str
 
 
+class MechanismTerms(msgspec.Struct, gc=False):
+    """The threshold of a stream's mechanism."""
+
+    threshold: float | None = None
+
+
+class StandingTerms(msgspec.Struct, gc=False):
+    """The condition of a standing query."""
+
+    where: str | None = None
+
+
+class SpecTerms(msgspec.Struct, gc=False):
+    """The parts of a stream's definition that an alert names."""
+
+    mechanism: MechanismTerms
+    standing: StandingTerms | None = None
+
+
+def alert_terms_of(spec: SpecTerms) -> AlertTerms:
+    """Return the threshold and condition of a definition."""
+    return AlertTerms(spec.mechanism.threshold, None if spec.standing is None else spec.standing.where)
+
+
 class _Grant(msgspec.Struct, gc=False):
     identity: _Identity
+    spec: SpecTerms
     state: StreamState
     ending: Literal["halted", "closed"] | None = None
     reason: str | None = None
@@ -194,7 +222,9 @@ class Watch:
     def notices_of(self, record: AnswerRecord, opening: StreamOpening, counted: str = "") -> list[Notice]:
         """Return the notices of a watched stream's answer; ``counted`` describes its source's bound."""
         answer = Result.read(record.value)
-        notice = Notice(record.timestamp / 1000, opening.stream, opening.source, answer, counted=counted)
+        notice = Notice(
+            record.timestamp / 1000, opening.stream, opening.source, answer, counted=counted, terms=opening.terms
+        )
         if answer.outcome == "halted":
             # The ledger may report the end before or after this answer: the earlier time counts.
             ends = (

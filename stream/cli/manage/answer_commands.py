@@ -201,7 +201,8 @@ def notice_document(notice: Notice) -> dict[str, Any]:
     if notice.answer is None:
         return {**common, "ended": notice.ended}
     counted = {"counted": notice.counted} if notice.counted else {}
-    return {**common, **notice.answer.model_dump(mode="json", exclude_none=True), **counted}
+    terms = {name: term for name, term in notice.terms._asdict().items() if term is not None}
+    return {**common, **notice.answer.model_dump(mode="json", exclude_none=True), **terms, **counted}
 
 
 def format_notice(notice: Notice, width: int) -> list[Text]:
@@ -213,12 +214,14 @@ def format_notice(notice: Notice, width: int) -> list[Text]:
         sign, style, parts = "■ ended", "yellow", [name, notice.ended or ""]
     else:
         sign, style = _OUTCOME_SIGNS[answer.outcome]
-        left = answer.tops_left
+        left, threshold, condition = answer.tops_left, notice.terms.threshold_text, notice.terms.condition
+        terms = ", ".join(one for one in (f"threshold {threshold}" if threshold else "", condition) if one)
         parts = [
             name,
             window_text(answer),
             group_text(answer.group),
             estimate_text(answer),
+            terms if notice.is_alert else "",
             answer.reason or "",
             "" if left is None or answer.outcome != "above" else f"{left:,} left",
             notice.counted,

@@ -81,6 +81,8 @@ class AlertRow(View):
     estimate: float | None
     alpha: float | None
     tops_left: Annotated[int | None, Field(description="Number of alerts that the stream had left.")]
+    threshold: Annotated[float | None, Field(description="The stream's threshold; a question may have its own.")]
+    condition: Annotated[str | None, Field(description="Condition of the events that count; null without one.")]
     counted: Annotated[
         str, Field(description="The source's contribution bound as a sentence; empty without one.")
     ] = ""
@@ -89,7 +91,7 @@ class AlertRow(View):
 class FiringRow(View):
     """A stream and group whose latest answered window was above the threshold.
 
-    ``state`` is the stream's: one that has ended keeps firing, as no answer resolves it.
+    ``state`` is the stream's. An exhausted stream may be extended, so it is listed; halted, closed and retired ones are not.
     """
 
     since: Annotated[float, Field(description="End of the first window of the run, in seconds since the epoch.")]

@@ -14,8 +14,10 @@ from stream.monitor.api.service_models import AlertingSource, AlertQuery, AlertR
 from stream.monitor.api.views import contribution_text
 from stream.monitor.state.entries import StreamEntry
 from stream.monitor.state.monitor_tables import MonitorTables
+from stream.monitor.state.record_shapes import GrantTermsShape, decode_record
 from stream.processing.protocol import RecordLike
-from stream.questions.alert_states import ABOVE_BYTES, BELOW_BYTES, AlarmTable, group_text
+from stream.questions.alert_states import ABOVE_BYTES, BELOW_BYTES, NO_TERMS, AlarmTable, group_text
+from stream.questions.stream_watch import alert_terms_of
 
 MAX_KEPT_ALERTS: Final = 2_000
 """Number of latest alerts that are kept."""
@@ -76,11 +78,15 @@ class Alerts:
         """Mark every view of alerts as changed."""
         self._tables.changes["alerts"] += 1
 
-    def view(self, query: AlertQuery) -> AlertsView:
-        """Return the matching alerts: the firing ones, longest first, and the latest ones."""
+    def view(self, query: AlertQuery, *, known: bool = False) -> AlertsView:
+        """Return the matching alerts: the firing ones, longest first, and the latest ones.
+
+        If streams are ``known``, a missing one is retired.
+        """
         is_wanted = _alert_filter(query)
         alarms = sorted(
-            self._firing.alarms.values(), key=lambda one: (one.since, one.key.stream, group_text(one.key))
+            (one for one in self._firing.alarms.values() if self._may_fire(one.key.stream, known=known)),
+            key=lambda one: (one.since, one.key.stream, group_text(one.key)),
         )
         rows = [(alarm, self._source(alarm.key.stream)) for alarm in alarms]
         chosen = [(alarm, source) for alarm, source in rows if is_wanted(alarm.answer, source)]
@@ -118,13 +124,23 @@ class Alerts:
         entry = self._entry(stream)
         return None if entry is None or entry.grant is None else registered_as(entry.grant.source)
 
+    def _may_fire(self, stream: str, *, known: bool) -> bool:
+        """Return True unless a stream has ended for good."""
+        entry = self._entry(stream)
+        if entry is None:
+            return not known
+        return entry.ending is None and entry.state in {"open", "exhausted"}
+
     def _row(self, answer: Answer, time: float, source: str | None) -> AlertRow:
         entry = self._entry(answer.stream)
+        terms = NO_TERMS if entry is None else alert_terms_of(decode_record(GrantTermsShape, entry.raw).spec)
         return AlertRow.from_record(
             answer,
             time=time,
             source=source,
             group=dict(answer.group or {}),
+            threshold=terms.threshold,
+            condition=terms.condition,
             counted="" if entry is None else contribution_text(self._tables, entry),
         )
 
@@ -135,7 +151,7 @@ def alerts_view(alerts: Alerts | None, query: AlertQuery, *, known: bool) -> Ale
     The view is incomplete until streams and sources are ``known``, because alerts lack a source before.
     """
     if alerts is not None:
-        view = alerts.view(query)
+        view = alerts.view(query, known=known)
         return view if known else view.model_copy(update={"complete": False})
     no_counts = {"firing_total": 0, "firing_matching": 0, "total": 0, "matching": 0}
     return AlertsView(shown=False, complete=True, firing=[], recent=[], sources=[], **no_counts)

@@ -19,6 +19,7 @@ from schemas.wire import DECODE_ERRORS
 from stream.caches import RecentCache
 from stream.processing.dead_letters import address_of
 from stream.processing.protocol import Headers
+from stream.questions.stream_watch import SpecTerms
 
 _SHARED_PARTS: Final = 1 << 14
 """Most parts that later streams may share, and at most as many older ones."""
@@ -124,6 +125,12 @@ class GrantRecordShape(msgspec.Struct, frozen=True, gc=False, tag_field="kind", 
     surplus: int = 0
     extensions: tuple[Extension, ...] = ()
     analyst: str | None = None
+
+
+class GrantTermsShape(msgspec.Struct, frozen=True, gc=False):
+    """The part of schemas.GrantRecord that an alert names."""
+
+    spec: SpecTerms
 
 
 class SharedGrant(msgspec.Struct, frozen=True, gc=False):

@@ -60,6 +60,11 @@ export function count(value) {
   return Math.abs(value) < 1e7 ? whole.format(value) : short.format(value);
 }
 
+/** Format a declared number with all its digits. */
+export function exact(value) {
+  return value.toLocaleString("en-US", { maximumSignificantDigits: 15 });
+}
+
 /** Format four significant digits; very small and very large numbers with a power of ten. */
 export function number(value) {
   const size = Math.abs(value);

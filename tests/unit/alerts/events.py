@@ -7,10 +7,11 @@ from typing import Any
 
 from schemas import Answer
 from stream.alerts.delivery import Alert
+from stream.questions.alert_states import AlertTerms
 from stream.questions.stream_watch import StreamOpening
 
 NOW = 1_700_000_000.0
-OPENING = StreamOpening("late", "flights", "ab" * 16, "open", None, 0.0)
+OPENING = StreamOpening("late", "flights", "ab" * 16, "open", None, 0.0, AlertTerms(900.0, "delay >= 60"))
 
 
 def alert(index: int = 0, **fields: Any) -> Alert:

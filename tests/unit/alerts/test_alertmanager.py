@@ -14,7 +14,7 @@ from schemas.windows import format_moment
 from stream.alerts.alerts_file import AlertmanagerTarget
 from stream.alerts.delivery import AlertMetrics, Backoff, TargetSender
 from stream.alerts.targets import MAX_BATCH_ALARMS, RESOLVED_SECONDS, Alertmanager, group_labels
-from stream.questions.alert_states import AlarmTable, AlertKey, format_time
+from stream.questions.alert_states import AlarmTable, AlertKey, AlertTerms, format_time
 from tests.unit.alerts.receiver import Receiver
 
 HOUR = 3600.0
@@ -205,3 +205,11 @@ def test_groups_become_labels_that_prometheus_knows() -> None:
         "group_age_group": "[0, 10)",
         "group_age_group_2": "3",
     }
+
+
+async def test_alarm_names_threshold_and_condition(ground: Ground) -> None:
+    """The annotations have the stream's threshold and the condition of its events."""
+    terms = AlertTerms(12_345.5, "delay >= 60")
+    ground.alertmanager.add_answer(answer("above", 0), "flights", ground.now, known=False, terms=terms)
+    [alert] = await ground.sent()
+    assert (alert["annotations"]["threshold"], alert["annotations"]["condition"]) == ("12,345.5", "delay >= 60")

@@ -108,6 +108,8 @@ async def test_an_alert_is_delivered_signed_with_public_fields_alone(ground: Gro
             "tops_left": 46,
             "window": {"start": "2013-01-01T05:00:00Z", "end": "2013-01-01T06:00:00Z"},
             "group": {"origin": "EWR"},
+            "threshold": 900.0,
+            "condition": "delay >= 60",
         },
     }
     assert request.key == request.json["data"]["key"]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -17,7 +18,7 @@ from stream.monitor.state.monitor_alerts import Alerts
 from stream.monitor.state.monitor_tables import MonitorTables
 from stream.processing.dead_letters import Rejection, dead_letter
 from stream.processing.protocol import Record
-from stream.questions.alert_states import alert_key_of, window_end, window_text
+from stream.questions.alert_states import AlertTerms, alert_key_of, window_end, window_text
 from stream.questions.stream_watch import StreamOpening, Watch, add_if_changed, describe_first_answer
 from tests.builders import KEY, installation, parse_source, parse_stream, source, stream
 from tests.unit.processors.installation import HIGH, LOW
@@ -141,11 +142,15 @@ def test_from_the_beginning_ends_come_once_behind_what_was_answered_whatever_is_
 def test_a_line_has_all_parts_and_keeps_to_the_terminal() -> None:
     long = "the-departures-that-are-late-by-an-hour"
     notice = Notice(0.0, long, "flights", answer("above", stream=long, estimate=31.23, alpha=4.1, tops_left=46))
+    notice = replace(notice, terms=AlertTerms(900.0, "delay >= 60"))
     for width in (80, 60):
         text = [line.plain for line in format_notice(notice, width)]
         assert all(len(line) <= width for line in text)
         whole = re.sub(r"\s+", " ", " ".join(text))
-        assert f"▲ ALERT {long} 2013-01-01 05:00–06:00 origin=EWR 31.23 ± 4.1 46 left" in whole
+        assert (
+            f"▲ ALERT {long} 2013-01-01 05:00–06:00 origin=EWR 31.23 ± 4.1 threshold 900, delay >= 60 46 left"
+            in whole
+        )
     ended = format_notice(
         Notice(0.0, "late", ended="exhausted: all 2 'above' answers of the cutoff are out, so extend it"), 60
     )
@@ -171,6 +176,8 @@ def test_json_has_the_answers_fields() -> None:
         "tops_left": 3,
     }
     assert notice_document(Notice(0.0, "late", "flights", ended="closed"))["ended"] == "closed"
+    document = notice_document(Notice(0.0, "late", "flights", answer("above"), terms=AlertTerms(900.0)))
+    assert (document["threshold"], "condition" in document) == (900.0, False)
 
 
 @pytest.mark.parametrize(
@@ -198,7 +205,13 @@ def test_a_standing_streams_windows_and_groups_are_told() -> None:
     with Driver(KEY) as client:
         origin = {"origin": ["EWR", "JFK", "LGA"]}
         client.register(source("flights", "events", **MARKED, contribution=1, attributes=origin))
-        standing = {"by": ["origin"], "window": {"size": "1h"}, "begins": "2013-03-08T04:00:00Z"}
+        where = "origin = 'EWR'"
+        standing = {
+            "by": ["origin"],
+            "where": where,
+            "window": {"size": "1h"},
+            "begins": "2013-03-08T04:00:00Z",
+        }
         busy = {"threshold": 900, "cutoff": 10, "monotone": True}
         client.open(stream("late-departures", "flights", mechanism=busy, standing=standing))
         late = {"scheduled": "2013-03-08T05:15:00Z", "origin": "EWR"}
@@ -209,6 +222,7 @@ def test_a_standing_streams_windows_and_groups_are_told() -> None:
         assert notice.answer.group == {"origin": "EWR"}
         assert window_text(notice.answer) == "2013-03-08 05:00–06:00"
         assert notice.answer.tops_left == 9
+        assert notice.terms == AlertTerms(900.0, where)
         quiet = list(client.watch(source="flights", from_beginning=True, quiet=True))
         assert len(quiet) == 2 * 3
         # What the monitor shows of the same answers.

@@ -76,6 +76,21 @@ def test_a_stream_that_answers_no_more_is_marked() -> None:
     assert row.state == "exhausted"
 
 
+@pytest.mark.parametrize("end", ["close", "halt"])
+def test_streams_that_have_ended_for_good_do_not_fire(end: str) -> None:
+    """A closed or halted stream leaves the firing ones; its alerts stay in the history."""
+    made = installation()
+    made.ask("late", HIGH)
+    made.flow()
+    assert [row.state for row in made.alerts.view(ALL).firing] == ["open"]
+    getattr(made.driver, end)("feed", "late")
+    made.flow()
+    view = made.alerts.view(ALL)
+    assert (view.firing_total, view.firing, len(view.recent)) == (0, [], 1)
+    del made.tables.streams["late"]
+    assert made.alerts.view(ALL, known=True).firing == []
+
+
 def test_alerts_are_searched_by_stream_and_group_and_chosen_by_source() -> None:
     made = installation()
     made.answer_window("late", 0, {"EWR": "above", "JFK": "above"})
@@ -125,6 +140,8 @@ async def test_whoever_may_look_sees_alerts(token: str) -> None:
                     "estimate": 31.5,
                     "alpha": 4.0,
                     "tops_left": 49,
+                    "threshold": 0.0,
+                    "condition": None,
                     "counted": "",
                 },
                 "state": "open",

@@ -1,7 +1,7 @@
 // Firing and latest alerts, of all sources or of one.
 
 import { KeyedList, make, setAttribute, setText } from "../dom.js";
-import { ago, count, plural, time, windowText, within } from "../format.js";
+import { ago, count, exact, plural, time, windowText, within } from "../format.js";
 import { afterPause, card, emptyState, stateBadge } from "../parts.js";
 import { route } from "../routes.js";
 import { choice, searchField } from "./filters.js";
@@ -12,7 +12,8 @@ const HISTORY = ["Time", "Stream", "Group", "Window (UTC)", "Estimate"];
 const SHOW_ALERTS = "SOTTO_MONITOR_ALERTS=true sotto serve monitor";
 
 const groupText = (group) => Object.entries(group).map(([name, value]) => `${name} ${value}`).join(", ");
-const estimateText = ({ estimate, alpha }) => (estimate === null ? "" : within(estimate, alpha));
+const estimateText = ({ estimate, alpha, threshold }) =>
+  [estimate === null ? "" : within(estimate, alpha), threshold === null ? "" : `threshold ${exact(threshold)}`].filter(Boolean).join("; ");
 const keyOf = ({ stream, group }) => JSON.stringify([stream, group]);
 
 /** Fill a cell; a narrow screen hides it if it is empty. */
@@ -30,7 +31,7 @@ function streamCell() {
     update(row) {
       setText(name, row.stream);
       setAttribute(name, "href", route("streams", [row.stream]));
-      setText(source, [row.source, row.counted].filter(Boolean).join(" · "));
+      setText(source, [row.source, row.condition, row.counted].filter(Boolean).join(" · "));
     },
   };
 }
@@ -58,7 +59,7 @@ function firingRow() {
       fill(window, windowText(latest.window));
       fill(estimate, estimateText(latest));
       setText(figure, `${count(run)} `);
-      // If the stream has ended, no further answer resolves its alert.
+      // Until an exhausted stream is extended, no further answer resolves its alert.
       badge.element.hidden = state === null || state === "open";
       if (state !== null) {
         badge.update({ state });
