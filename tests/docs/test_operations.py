@@ -33,7 +33,7 @@ def driver() -> Driver:
 
 
 def test_the_page_names_every_topic_and_counts_them() -> None:
-    text = " ".join((DOCS / "operations.md").read_text(encoding="utf-8").split())
+    text = " ".join((DOCS / "production.md").read_text(encoding="utf-8").split())
     names = [one.name.removeprefix("sotto.") for one in layout(Topics("sotto"))]
     assert len(names) == 12
     assert f"twelve topics ({', '.join(f'`{name}`' for name in names)})" in text

@@ -67,6 +67,7 @@ WRITES = {
     AclRole.FEED: {"partials", "merges", "queries", "requests", "rejected", "status"},
     AclRole.MONITOR: {"requests"},
     AclRole.ALERTS: set(),
+    AclRole.BACKUP: set(),
 }
 READS = {
     AclRole.PRODUCER: set(),
@@ -77,6 +78,7 @@ READS = {
     AclRole.FEED: {"control", "partials", "merges"},
     AclRole.MONITOR: {"control", "charges", "ledger", "trail", "rejected", "status"},
     AclRole.ALERTS: {"answers", "ledger"},
+    AclRole.BACKUP: {"ledger", "trail", "state"},
 }
 
 

@@ -1,7 +1,7 @@
 """Workers of the last release and of today share a group on a real broker, whichever of them is killed meanwhile.
 
 What is asked and requested is what the recordings of that release hold: it knows all of it. The steps are those of
-`docs/operations.md` (Upgrade), each cut short by a kill. Versions may reckon otherwise how much work a question is, and so which
+`docs/production.md` (Upgrade), each cut short by a kill. Versions may reckon otherwise how much work a question is, and so which
 are busy: all work is taken on.
 """
 

@@ -43,6 +43,7 @@ class AclRole(StrEnum):
     FEED = "feed"
     MONITOR = "monitor"
     ALERTS = "alerts"
+    BACKUP = "backup"
 
 
 class Operation(StrEnum):
@@ -181,6 +182,8 @@ def role_access(settings: Settings, live: Iterable[str] = ()) -> Mapping[AclRole
             *AclEntry.read(topics.answers, topics.ledger),
             AclEntry(Operation.READ, Resource.GROUP, alerts_group(settings), prefixed=True),
         ),
+        # 'sotto ledger export' reads these topics.
+        AclRole.BACKUP: AclEntry.read(topics.ledger, topics.trail, topics.state),
     }
 
 

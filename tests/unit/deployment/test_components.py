@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
 from dataclasses import dataclass
+from pathlib import Path
 
 import kubernetes_validate
 import pytest
@@ -103,3 +106,58 @@ def test_its_pod_may_do_no_more_than_the_others(component: Component) -> None:
     assert container(own)["securityContext"] == container(monitor)["securityContext"]
     assert pod(own)["automountServiceAccountToken"] is False
     assert pod(own)["enableServiceLinks"] is False
+
+
+@pytest.fixture(scope="module")
+def backup() -> list[Manifest]:
+    return [*files(), *read(COMPONENTS / "backup" / "backup.yaml")]
+
+
+@pytest.mark.parametrize("version", ["1.28", kubernetes_validate.latest_version()])
+def test_backup_is_what_the_api_takes(backup: list[Manifest], version: str) -> None:
+    for one in backup:
+        kubernetes_validate.validate(one, version, strict=True)
+
+
+def test_backup_runs_as_its_own_principal_on_its_claim(backup: list[Manifest]) -> None:
+    """The job has Kafka's password of the role backup, no noise key, and the rights of other pods."""
+    (job,) = [one["spec"]["jobTemplate"] for one in of_kind(backup, "CronJob")]
+    (claim,) = of_kind(backup, "PersistentVolumeClaim")
+    monitor = workloads(backup)["monitor"]
+    given = environment(backup, job)
+    principal = default_principal(AclRole.BACKUP, Settings())
+    assert f"User:{given['SOTTO_SASL_USERNAME']}" == principal
+    assert "noise" not in str(job)
+    assert pod(job)["securityContext"] == pod(monitor)["securityContext"]
+    assert container(job)["securityContext"] == container(monitor)["securityContext"]
+    mounts = {mount["name"]: mount["mountPath"] for mount in container(job)["volumeMounts"]}
+    assert mounts["backups"] == given["FOLDER"]
+    (volume,) = [one for one in pod(job)["volumes"] if one["name"] == "backups"]
+    assert volume["persistentVolumeClaim"]["claimName"] == claim["metadata"]["name"]
+
+
+def test_backup_exports_verifies_and_keeps_seven_days(backup: list[Manifest], tmp_path: Path) -> None:
+    """Its program writes and checks a new file, and deletes files of more than seven days; not if the check fails."""
+    (job,) = [one["spec"]["jobTemplate"] for one in of_kind(backup, "CronJob")]
+    for command in ("sotto ledger export FILE", "sotto ledger verify FILE"):
+        check_command(command)
+    stub = tmp_path / "sotto"
+    stub.write_text('#!/bin/sh\necho "$2" >> "$FOLDER/log"\n[ "$2" = export ] && touch "$3" || exit "$STATUS"\n')
+    stub.chmod(0o755)
+    for status, kept in (("1", {"old", "new"}), ("0", {"new"})):
+        folder = tmp_path / status
+        folder.mkdir()
+        for name, days in (("old", 8), ("new", 1)):
+            file = folder / f"sotto-{name}.backup"
+            file.touch()
+            os.utime(file, (file.stat().st_mtime - 86_400 * days,) * 2)
+        done = subprocess.run(
+            [*container(job)["command"], *container(job)["args"]],
+            env={"PATH": f"{tmp_path}:{os.environ['PATH']}", "FOLDER": str(folder), "STATUS": status},
+            check=False,
+        )
+        assert done.returncode == int(status)
+        assert (folder / "log").read_text().split() == ["export", "verify"]
+        names = {path.name.removeprefix("sotto-").removesuffix(".backup") for path in folder.glob("*.backup")}
+        assert kept < names
+        assert len(names) == len(kept) + 1

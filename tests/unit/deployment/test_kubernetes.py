@@ -136,10 +136,10 @@ def test_every_file_that_a_setting_names_is_mounted_where_secrets_may_lie(
             assert mounted[one["name"]]["readOnly"] is True
 
 
-def test_what_is_referred_to_is_made_here_or_by_the_commands_of_the_operations_page(
+def test_what_is_referred_to_is_made_here_or_by_the_commands_of_the_production_page(
     manifests: list[Manifest],
 ) -> None:
-    text = (PROJECT / "docs" / "operations.md").read_text().replace("\\\n", " ")
+    text = (PROJECT / "docs" / "production.md").read_text().replace("\\\n", " ")
     made = {
         (kind.replace("secret generic", "secret"), name): set(re.findall(r"--from-\w+=([^=\s]+)=", rest))
         for kind, name, rest in re.findall(r"kubectl create (secret generic|configmap) (\S+) (.*)", text)
@@ -245,7 +245,7 @@ def grants_memory() -> int:
     (each,) = re.findall(
         r"at\s+most (\d+\.\d) kB while the ledger is read", (PROJECT / "docs" / "scaling.md").read_text()
     )
-    (room,) = re.findall(r"\[([\d,]+) grants\]", (PROJECT / "docs" / "operations.md").read_text())
+    (room,) = re.findall(r"\[([\d,]+) grants\]", (PROJECT / "docs" / "production.md").read_text())
     return round(float(each) * 1000 * int(room.replace(",", "")))
 
 

@@ -1,0 +1,114 @@
+"""The production page's commands, run in order on a broker with TLS, SCRAM and access lists."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from stream.kafka.broker.kafka_programs import fetch_jars, java_launcher
+from stream.kafka.broker.properties import free_port
+from stream.secret_files import write_secret
+from tests.docs.pages import DOCS, PROJECT, page
+from tests.kafka.secured import ADMINISTRATOR, Authority, SecuredKafka
+
+pytestmark = pytest.mark.kafka
+
+PAGE = DOCS / "production.md"
+NEW_WORKER = "as sotto-worker-2 sotto serve worker --key-file noise.key 2>> worker.log &\n"
+ASK = "as sotto-producer sotto ask report --where \"fever = '1'\" --timeout 120\n"
+KUBECTL = """#!/bin/sh
+case "$1 $2" in
+  "create "*) exec {kubectl} "$@" --dry-run=client -o name ;;
+  "apply -k") exec {kubectl} kustomize "$3" > /dev/null ;;
+esac
+"""
+"""Without a cluster, objects are only built."""
+
+
+@pytest.fixture
+def kafka(tmp_path: Path) -> Iterator[SecuredKafka]:
+    folder = tmp_path / "kafka"
+    folder.mkdir()
+    started = SecuredKafka.start(folder)
+    try:
+        started.add_users([ADMINISTRATOR])
+        yield started
+    finally:
+        started.broker.stop()
+
+
+def write_program(path: Path, text: str) -> None:
+    path.write_text(text)
+    path.chmod(0o755)
+
+
+def prepare(folder: Path, kafka: SecuredKafka) -> tuple[Path, Path]:
+    """Place what a reader has: Kafka's tools, the administrator's password, two authorities; return tools and a certificate."""
+    tools = folder / "bin"
+    tools.mkdir()
+    run = f'#!/bin/sh\nexec "{java_launcher()}" -XX:TieredStopAtLevel=1 -Xmx256m -cp "{fetch_jars()}/*"'
+    write_program(tools / "kafka-configs.sh", f'{run} kafka.admin.ConfigCommand "$@"\n')
+    write_program(tools / "kubectl", KUBECTL.format(kubectl=shutil.which("kubectl") or "true"))
+    work = folder / "work"
+    work.mkdir()
+    (work / "deploy").symlink_to(PROJECT / "deploy")
+    (work / "ca.pem").write_bytes(kafka.authority.file.read_bytes())
+    write_secret(work / "administrator.password", kafka.passwords[ADMINISTRATOR])
+    new = Authority(work, "new-ca")
+    certificate, key = new.issue("broker")
+    both = folder / "new-broker.pem"
+    write_secret(both, key.read_text() + certificate.read_text())
+    return tools, both
+
+
+def script(kafka: SecuredKafka, certificate: Path) -> str:
+    """The page's blocks as one program, with what it leaves to the reader: addresses, one broker, restarts."""
+    parts = []
+    for block in page(PAGE).of_language("sh"):
+        if "--delete-config" in block.text:
+            parts.append(f'kill $(pgrep -P "$(jobs -p %2)")\nwait %2\n{NEW_WORKER}{ASK}')
+        parts += [f": {block.place}\n", block.text]
+    parts.append(f"mv new-ca.pem ca.pem\nsotto topics check\n{ASK}")
+    text = "".join(parts)
+    for shown, used in (
+        ("kafka-1:9093,kafka-2:9093,kafka-3:9093", kafka.clients),
+        ("--replication 3", "--replication 1"),
+        ("/etc/kafka/new-broker-1.pem", str(certificate)),
+    ):
+        assert shown in text
+        text = text.replace(shown, used)
+    return text
+
+
+def test_production_page_leads_from_a_cluster_to_answers(kafka: SecuredKafka, tmp_path: Path) -> None:
+    """The first answer, one after the workers' user was rotated, and one when only the new authority is trusted."""
+    tools, certificate = prepare(tmp_path, kafka)
+    kept = {name: value for name, value in os.environ.items() if not name.startswith("SOTTO_")}
+    path = f"{tools}:{Path(sys.executable).parent}:{os.environ['PATH']}"
+    command = ["bash", "-euxo", "pipefail", "-c", script(kafka, certificate)]
+    with (tmp_path / "output").open("w+") as output:
+        running = subprocess.Popen(
+            command,
+            stdout=output,
+            stderr=subprocess.STDOUT,
+            cwd=tmp_path / "work",
+            env={**kept, "PATH": path, "COLUMNS": "200", "SOTTO_MONITOR_PORT": str(free_port())},
+            start_new_session=True,
+        )
+        try:
+            status = running.wait(600)
+        finally:
+            os.killpg(running.pid, signal.SIGTERM)  # the services too
+        output.seek(0)
+        text = output.read()
+    assert status == 0, text[-3000:]
+    answers = [line for line in text.splitlines() if line.startswith("report ")]
+    assert len(answers) == 3
+    assert all(" answer " in line for line in answers)

@@ -1,0 +1,58 @@
+"""The example of a reverse proxy has the monitor's own address and limits."""
+
+from __future__ import annotations
+
+import re
+import shutil
+import subprocess
+import tomllib
+from pathlib import Path
+
+import pytest
+
+from stream.settings import Settings
+from tests.unit.deployment.manifests import PROJECT
+
+PROXY = PROJECT / "deploy" / "proxy"
+NGINX = (PROXY / "nginx.conf").read_text()
+
+
+def test_proxy_has_the_limits_of_the_monitor() -> None:
+    """Requests a second, at once, and the address before which sign-in stands."""
+    fields = Settings.model_fields
+    assert f"rate={fields['monitor_requests_per_second'].default:g}r/s" in NGINX
+    assert f"burst={fields['monitor_burst'].default} " in NGINX
+    host, port = fields["monitor_host"].default, fields["monitor_port"].default
+    (place,) = re.findall(r"    location / \{.*?\n    \}", NGINX, re.DOTALL)
+    assert f"proxy_pass http://{host}:{port};" in place
+    assert "auth_request /oauth2/auth;" in place
+
+
+def test_proxy_asks_oauth2_proxy_where_it_listens() -> None:
+    """Both files name one address, and the sign-in comes back to the server's name."""
+    settings = tomllib.loads((PROXY / "oauth2-proxy.cfg").read_text())
+    assert NGINX.count(f"proxy_pass http://{settings['http_address']};") == 2
+    (name,) = re.findall(r"server_name (\S+);", NGINX)
+    assert settings["redirect_url"] == f"https://{name}/oauth2/callback"
+    assert settings["reverse_proxy"]
+    assert settings["cookie_secure"]
+
+
+def test_nginx_accepts_the_configuration(tmp_path: Path) -> None:
+    """nginx reads the file with a certificate in place."""
+    nginx, openssl = shutil.which("nginx"), shutil.which("openssl")
+    if nginx is None or openssl is None:
+        pytest.skip("nginx or openssl is not installed")
+    pair = ["-keyout", str(tmp_path / "proxy.key"), "-out", str(tmp_path / "proxy.pem")]
+    subprocess.run([openssl, "req", "-x509", "-newkey", "rsa:2048", "-nodes", "-subj", "/CN=a", *pair], check=True)
+    site = tmp_path / "site.conf"
+    site.write_text(NGINX.replace("/etc/sotto", str(tmp_path)).replace("listen 443", "listen 24443"))
+    main = tmp_path / "nginx.conf"
+    folders = " ".join(
+        f"{name}_temp_path {tmp_path}/{name};" for name in ("client_body", "proxy", "fastcgi", "uwsgi", "scgi")
+    )
+    main.write_text(f"pid {tmp_path}/pid; events {{}} http {{ {folders} access_log off; include {site}; }}")
+    checked = subprocess.run(
+        [nginx, "-t", "-p", str(tmp_path), "-c", str(main)], capture_output=True, text=True, check=False
+    )
+    assert checked.returncode == 0, checked.stderr
