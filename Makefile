@@ -60,7 +60,8 @@ docs: $(VENV)/.developer ## Build the documentation into build/docs
 picture: $(VENV)/.developer ## Run the demo and draw what it prints into docs/images/demo.svg
 	@$(BIN)/python docs/images/terminal.py docs/images/demo.svg sotto demo
 
-dist: $(VENV)/.developer ## Build sdist and wheel into dist
+dist: $(VENV)/.python ## Build sdist and wheel into dist
+	@$(BIN)/python -m pip install --quiet 'build>=1.3'
 	@$(BIN)/python -m build --outdir dist
 
 develop: $(VENV)/.developer ## Only set up the environment
