@@ -7,7 +7,7 @@ workers and replays know nothing of the choice; the receipt lists the compared m
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Final
 
 from schemas import Auto, Calibration, ComparedMechanism, OpeningSpec, Pmw, Source, StreamSpec, TableSource
@@ -92,14 +92,24 @@ def choose_mechanism(
 
 
 def describe_opening(
-    chosen: ChosenStream, calibration: Calibration, source: Source, table_rows: Callable[[], int] | None = None
+    chosen: ChosenStream,
+    calibration: Calibration,
+    source: Source,
+    table_rows: Callable[[], int] | None = None,
+    *,
+    about_rows: int | None = None,
+    expected: float | None = None,
 ) -> str | None:
-    """Return a warning with its remedy if the promise of an opening is not informative, else None."""
+    """Return a warning with its remedy if the promise of an opening is not informative, else None.
+
+    ``about_rows`` and ``expected`` are public guesses: of the number of rows, and of an answer.
+    """
     if chosen.warning is not None:
         return chosen.warning
-    return describe_uninformative(
-        chosen.spec, calibration, facts_for_plan(chosen.spec, source, table_rows), source
-    )
+    facts = facts_for_plan(chosen.spec, source, table_rows)
+    if facts.rows is None:
+        facts = replace(facts, rows=about_rows)
+    return describe_uninformative(chosen.spec, calibration, facts, source, expected)
 
 
 def require_informative(

@@ -10,7 +10,7 @@ from typer.testing import CliRunner
 
 from sotto import Driver
 from stream.cli.app import app
-from stream.cli.output import CommandError
+from stream.privacy.planning.noise_layouts import PlanError
 
 ROWS = 20_000
 AGES = {"kind": "integers", "minimum": 16, "maximum": 27}
@@ -256,5 +256,5 @@ def test_quantile_s_error_in_value_needs_the_rows() -> None:
 def test_quantile_needs_an_ordered_attribute() -> None:
     for arguments in (("--attribute", "sex"), ("--attribute", "nobody")):
         asked = ["--epsilon", "1", "--source", json.dumps(source("add-remove")), "--form", "quantile"]
-        with pytest.raises(CommandError, match="has no quantiles; give one of age, dose"):
+        with pytest.raises(PlanError, match="has no quantiles; give one of age, dose"):
             CliRunner().invoke(app, ["plan", *asked, *arguments], catch_exceptions=False)

@@ -13,12 +13,11 @@ import typer
 from pydantic import TypeAdapter
 
 from schemas import MAX_CATEGORIES, Mechanism, SparseProject, StreamSpec
+from stream.budget.source_goals import FINE_GRID, SourceOptions, facts_of_windows
 from stream.cli.output import AsJson, CommandError, console, say, show_json
 from stream.cli.plan.plan_comparison import show_choices, show_workload
 from stream.cli.plan.plan_facts import (
     FormName,
-    SourceOptions,
-    facts_of_windows,
     find_sufficient_parameters,
     print_plan,
     print_simplest_alternative,
@@ -36,9 +35,6 @@ from stream.privacy.planning.plans import MECHANISMS_OF, choose_calibration, pla
 from stream.privacy.planning.promises import promises
 from stream.privacy.planning.release_plans import theorem_projections
 from stream.privacy.planning.workload_choices import StreamFigures
-
-FINE_GRID = 1 / 1024
-"""Default grid of values in queries: so fine that rounding does not visibly change α."""
 
 _mechanisms: TypeAdapter[Mechanism] = TypeAdapter(Mechanism)
 
@@ -215,15 +211,14 @@ def plan(
             any(one is not None for one in (mechanism, form, alpha, table, plot)),
             "--about: compares mechanisms for all pairs of attributes; omit --mechanism, --form, --alpha, --table and --plot",
         )
-        options = SourceOptions(source, neighbors, given_sizes, universe, rows, sensitivity, grid, contributions)
+        options = SourceOptions(neighbors, given_sizes, universe, rows, sensitivity, grid, contributions)
         _refuse_if(epsilon is None, "--epsilon: is missing; give the budget to plan with")
         figures = StreamFigures(cast("float", epsilon), delta, beta, queries, answers)
-        show_workload(options, figures, as_json=as_json)
+        show_workload(source, options, figures, as_json=as_json)
         return
     if mechanism is None:
         _refuse_if(plot is not None, "--plot: name the mechanism to draw, such as --mechanism laplace")
         options = SourceOptions(
-            document=source,
             neighbors=neighbors,
             sizes=given_sizes,
             universe=universe,
@@ -244,7 +239,9 @@ def plan(
             "beta": beta,
             "q": q,
         }
-        show_choices(cast("Form | None", form and form.value), options, goal, fields, table, as_json=as_json)
+        show_choices(
+            cast("Form | None", form and form.value), source, options, goal, fields, table, as_json=as_json
+        )
         return
     _refuse_if(table is not None, "--table: needs --source and the comparison of mechanisms; omit --mechanism")
     _refuse_if(

@@ -11,25 +11,16 @@ from typing import Any, Final
 from rich.console import Console
 
 from schemas import Source, TableSource, ValuesSource
+from stream.budget.mechanism_comparison import MechanismComparison, compare_for_source
+from stream.budget.source_goals import SourceOptions, choose_form, facts_of_source
 from stream.cli.output import CommandError, console, show_json, show_table
-from stream.cli.plan.plan_facts import (
-    SourceOptions,
-    choose_form,
-    facts_of_source,
-    group_by_indices,
-    parse_source,
-    ranked_attributes,
-    summed_attributes,
-)
-from stream.cli.plan.public_data import RegisteredSources, public_path
-from stream.formatting import describe_table_bound, format_error_bound
+from stream.cli.plan.public_data import RegisteredSources, parse_source, public_path
+from stream.formatting import format_error_bound
 from stream.privacy.accuracy.source_facts import SourceFacts
-from stream.privacy.composition.refusals import require_monotone_counts
-from stream.privacy.planning.choices import MODELS, Choice, rank_mechanisms
-from stream.privacy.planning.form_accuracy import Form, PlanGoal, value_error
+from stream.privacy.planning.choices import MODELS, Choice
+from stream.privacy.planning.form_accuracy import Form, PlanGoal
 from stream.privacy.planning.inverse_plans import cutoff_field, promised_alpha
-from stream.privacy.planning.promises import VACUOUS, describe_uninformative
-from stream.privacy.planning.quantile_plans import parse_quantiles
+from stream.privacy.planning.promises import VACUOUS
 from stream.privacy.planning.workload_choices import (
     StreamFigures,
     WorkloadChoice,
@@ -41,8 +32,6 @@ from stream.tables.checks import PersonRows, check_table
 from stream.tables.checks.table_check import describe_bounds
 from stream.tables.table_errors import UnreadableError
 
-_GROUPED_FORMS: Final = {"groups", "people_groups", "rate"}
-"""Forms that ``--group-by`` applies to."""
 _MECHANISM_OPTIONS: Final = (
     "numbers",
     "dimensions",
@@ -57,6 +46,7 @@ _MECHANISM_OPTIONS: Final = (
 
 def show_choices(
     form: Form | None,
+    document: str | None,
     options: SourceOptions,
     goal_fields: Mapping[str, Any],
     fields: Mapping[str, Any],
@@ -65,36 +55,17 @@ def show_choices(
     as_json: bool,
 ) -> None:
     """Compare the mechanisms and recommend one. ``goal_fields``: further fields of ``PlanGoal``."""
-    source = parse_source(options)
+    source = parse_source(document)
     form = choose_form(form, source)
     people = None if table is None else _count_people(source, table)
-    facts = facts_of_source(form, source, options)
-    if options.group_by and form not in _GROUPED_FORMS:
-        raise CommandError(f"--group-by: form {form} has no groups; give --form groups")
-    if facts.disjoint:
-        require_monotone_counts(fields["monotone"], facts.neighbors)
-        fields = {**fields, "monotone": facts.neighbors == "add-remove"}  # a further row lowers no count
-    try:
-        parse_quantiles(goal_fields["q"])
-    except ValueError as error:
-        raise CommandError(f"--q: {error}") from None
-    goal = PlanGoal(
-        form=form,
-        facts=facts,
-        fields=fields,
-        group_by=group_by_indices(options, source),
-        summed=summed_attributes(form, source, options.attribute),
-        ranked=ranked_attributes(form, source, options.attribute),
-        **goal_fields,
-    )
     with Console(stderr=True).status("planning") as progress:
-        found = rank_mechanisms(goal, lambda kind: progress.update(f"planning {kind}"))
+        found = compare_for_source(
+            form, source, options, goal_fields, fields, lambda kind: progress.update(f"planning {kind}")
+        )
     if as_json:
-        left_out = {} if people is None else {"people": asdict(people)}
-        show_json({**_document(goal, found, options, _describe_counted_rows(form, source)), **left_out})
+        show_json({**found.document(), **({} if people is None else {"people": asdict(people)})})
     else:
-        sensitivity = source.sensitivity if isinstance(source, ValuesSource) else options.sensitivity
-        _print(goal, found, options, sensitivity, _describe_counted_rows(form, source))
+        _print(found, source.sensitivity if isinstance(source, ValuesSource) else options.sensitivity)
         if people is not None:
             words = describe_bounds(people) if people.rows_beyond else "all rows with a person count"
             console.print(f"  in {table}: {words}", soft_wrap=True)
@@ -114,48 +85,8 @@ def _count_people(source: Source | None, table: Path) -> PersonRows:
     return people
 
 
-def _describe_counted_rows(form: Form, source: Source | None) -> str:
-    """Describe how many rows of one person count; empty for questions about people."""
-    return "" if source is None or form == "people" else describe_table_bound(source)
-
-
-def _document(
-    goal: PlanGoal, choices: tuple[Choice, ...], options: SourceOptions, bound_text: str
-) -> dict[str, Any]:
-    asked = {name: getattr(goal, name) for name in ("form", "queries", "epsilon", "alpha", "beta", "delta")}
-    return {
-        "wanted": {**asked, "group_by": options.group_by, "attribute": options.attribute},
-        "least_alpha": _describe_alpha(goal, options),
-        "counted": bound_text,
-        "choice": choices[0].kind if choices[0].applies else None,
-        "keeps": choices[0].applies and _keeps_alpha(choices[0], goal),
-        "mechanisms": [
-            {
-                "mechanism": one.kind,
-                "over": options.group_by if one.alone else None,
-                **{name: getattr(one, name) for name in ("applies", "alpha", "epsilon", "vacuous")},
-                "calibration": None if one.calibration is None else one.calibration.method,
-                "why": one.why,
-                **_value_error(one, goal),
-            }
-            for one in choices
-        ],
-    }
-
-
-def _value_error(choice: Choice, goal: PlanGoal) -> dict[str, float]:
-    error = None if choice.alpha is None else value_error(choice.alpha, goal)
-    return {} if error is None else {"value_error": error}
-
-
-def _keeps_alpha(choice: Choice, goal: PlanGoal) -> bool:
-    """Return True if a choice keeps the requested error, or if none was requested."""
-    return goal.alpha is None or (choice.alpha is not None and choice.alpha <= goal.alpha)
-
-
-def _print(
-    goal: PlanGoal, choices: tuple[Choice, ...], options: SourceOptions, sensitivity: float, bound_text: str
-) -> None:
+def _print(found: MechanismComparison, sensitivity: float) -> None:
+    goal, options, choices = found.goal, found.options, found.choices
     applicable = [one for one in choices if one.applies]
     questions = f"{goal.queries:,} questions" if goal.queries > 1 else "1 question"
     limits = [f"ε {goal.epsilon:g}"] if goal.epsilon is not None else []
@@ -183,7 +114,7 @@ def _print(
     _print_others([one for one in choices if not one.applies])
     if not applicable:
         raise CommandError("no mechanism answers these questions about this source; see the reasons above")
-    _print_choice(applicable[0], goal, options, sensitivity, bound_text)
+    _print_choice(found, sensitivity)
 
 
 def _format_alpha(choice: Choice) -> str:
@@ -204,50 +135,14 @@ def _print_others(others: list[Choice]) -> None:
         console.print(f"  {', '.join(kinds)}: {why}", highlight=False)
 
 
-def _describe_alpha(goal: PlanGoal, options: SourceOptions) -> str:  # noqa: C901, PLR0911 - one for each form
-    """Describe the quantity whose error α bounds; empty if that is simply each answer."""
-    rows, any_of = (goal.facts.rows, "" if options.attribute else ", of any attribute: --attribute selects one")
-    match goal.form:
-        case "fraction" if goal.errors_are_shares:
-            return f"a share of the {rows:,} rows"
-        case "fraction" if goal.facts.rows_public:
-            return "in rows: a share's α is this divided by the number of rows, --rows"
-        case "fraction":
-            return "in rows: a share's α is about this divided by the number of rows, which is private"
-        case "sum" if goal.summed:
-            return f"of a sum{any_of}"
-        case "sum":
-            return "of a count: a sum's α is this times the most by which one row changes the sum, which --source declares"
-        case "mean" if goal.summed:
-            return f"of a mean times its number of rows: a mean's α is about this divided by that number{any_of}"
-        case "mean":
-            return "of a mean times its number of rows, in ranges of its attribute, which --source declares"
-        case "quantile":
-            return _describe_rank(goal, any_of)
-        case "rate":
-            return "in rows: a rate's α is this divided by the number of rows that it is over, which is private"
-        case "person_sum":
-            return "in bounds: the α of a sum over people is this times its bound"
-        case "groups" | "people_groups" if not goal.group_by:
-            return "of every possible group-by: --group-by selects one"
-        case _:
-            return ""
-
-
-def _describe_rank(goal: PlanGoal, any_of: str) -> str:
-    more = "" if goal.ranked and goal.facts.rows else "; --source and --rows give the error in value"
-    return f"in rows of rank{any_of if goal.ranked else ''}{more}"
-
-
 def _describe_groups_only(options: SourceOptions) -> str:
     """Describe a stream that covers only the grouping attributes."""
     return f"over the attribute{'s' * (len(options.group_by) > 1)} {', '.join(options.group_by)} only"
 
 
-def _print_choice(
-    best: Choice, goal: PlanGoal, options: SourceOptions, sensitivity: float, bound_text: str
-) -> None:
-    alpha_text = f"; {what}" if (what := _describe_alpha(goal, options)) else ""
+def _print_choice(found: MechanismComparison, sensitivity: float) -> None:
+    best, goal, options = found.choices[0], found.goal, found.options
+    alpha_text = f"; {found.least_alpha}" if found.least_alpha else ""
     choice_text = f"{best.kind} {_describe_groups_only(options)}" if best.alone else best.kind
     if goal.epsilon is None:
         console.print(
@@ -256,20 +151,19 @@ def _print_choice(
         )
     else:
         console.print(f"→ take {choice_text}: the smallest α, {_format_alpha(best)}{alpha_text}", soft_wrap=True)
-    if (error := _value_error(best, goal)) and goal.facts.rows is not None:
+    if (error := found.value_error(best)) and goal.facts.rows is not None:
         shown = format_error_bound(error["value_error"], grouped=True)
         console.print(
             f"  that is ±{shown} in value if the {goal.facts.rows:,} rows are spread evenly over the range",
             soft_wrap=True,
         )
-    if not _keeps_alpha(best, goal):
+    if not found.keeps_alpha(best):
         more = "no ε is enough" if best.epsilon is None else f"that needs ε {format_error_bound(best.epsilon)}"
         console.print(f"  it does not keep an α of {goal.alpha:g}: {more}")
-    if bound_text:
-        console.print(f"  {bound_text}")
-    warning = _warning(best, goal)
-    if warning is not None:
-        console.print(f"  {warning}", soft_wrap=True)
+    if found.counted:
+        console.print(f"  {found.counted}")
+    if found.warning is not None:
+        console.print(f"  {found.warning}", soft_wrap=True)
     elif best.vacuous:
         console.print(f"  {VACUOUS}")
     by_window = goal.facts.horizon is not None and best.kind != "running_count"
@@ -277,13 +171,6 @@ def _print_choice(
         return  # ``sotto plan --mechanism`` assumes one row a person, and has windows only for running_count
     console.print(f"its calibrations{_describe_other_alpha(best)}:")
     console.print(f"  {_plan_command(best, goal, sensitivity)}", highlight=False, soft_wrap=True)
-
-
-def _warning(best: Choice, goal: PlanGoal) -> str | None:
-    """Return a warning with its remedy if the promise is not informative, else None."""
-    if best.spec is None or best.calibration is None:
-        return None
-    return describe_uninformative(best.spec, best.calibration, goal.facts)
 
 
 def _describe_other_alpha(best: Choice) -> str:
@@ -341,9 +228,9 @@ def _format_option(value: object) -> str:
 _NAME_PREFIX: Final = "any"
 
 
-def show_workload(options: SourceOptions, figures: StreamFigures, *, as_json: bool) -> None:
+def show_workload(document: str | None, options: SourceOptions, figures: StreamFigures, *, as_json: bool) -> None:
     """Print the expected error of a pair's cell for each mechanism, and the best one's definition."""
-    source = parse_source(options)
+    source = parse_source(document)
     if source is not None and not isinstance(source, TableSource):
         raise CommandError(
             "--about: needs the attributes of a table; give --source with a table source, or --sizes"

@@ -137,3 +137,8 @@ def read_source(argument: str) -> Source:
 
         return RegisteredSources().find_source(argument)
     return read_as(_sources, argument)
+
+
+def parse_source(argument: str | None) -> Source | None:
+    """Return the source of the option ``--source``, if it is given."""
+    return None if argument is None else read_source(argument)

@@ -9,11 +9,10 @@ from collections.abc import Callable, Iterator
 from dataclasses import asdict
 from typing import Annotated, Final, Literal, TypeVar
 
-from pydantic import Field, StringConstraints
+from pydantic import Field
 
 from schemas import (
     Amount,
-    Answer,
     Bins,
     Calibration,
     Categories,
@@ -30,23 +29,25 @@ from schemas import (
     ValuesSource,
 )
 from schemas.base import EventId
+from schemas.domains import AttributeName
 from schemas.mechanisms import MAX_UNIVERSE
-from schemas.queries import MaxPrice
 from stream.budget.automatic_choice import ChosenStream, choose_mechanism, describe_opening
+from stream.budget.mechanism_comparison import compare_for_source
 from stream.budget.openings import facts_for_plan, plan_stream, require_reach
+from stream.budget.source_goals import SourceOptions, accepted_forms
 from stream.budget.standing_streams import complete_spec, promised_windows, require_valid_periods
 from stream.errors import Refused
 from stream.formatting import describe_table_bound
-from stream.monitor.api.models import Plan, PromiseParts, SourceRow, View
+from stream.monitor.api.models import Parameters, Plan, PromiseParts, SourceRow, View
 from stream.monitor.api.problems import ProblemError
 from stream.monitor.state.entries import SourceEntry
 from stream.privacy.composition.costs import stream_cost, to_amount, total_budget
-from stream.privacy.planning.inverse_plans import VariedParameter, cutoff_field, error_curve
+from stream.privacy.planning.form_accuracy import Form
+from stream.privacy.planning.inverse_plans import VariedParameter, cutoff_field, error_curve, variations
 from stream.privacy.planning.noise_layouts import PlanError
 from stream.privacy.planning.plans import name_of
 from stream.privacy.planning.promises import promises
 from stream.questions.stream_watch import period_of
-from stream.sql.statements import MAX_STATEMENT_LENGTH
 
 
 class AttributeView(View):
@@ -78,11 +79,67 @@ class SourceDetail(View):
     declaration: Declaration
 
 
+class PlanQuery(Parameters):
+    """Public guesses, used only to warn of a promise that is not informative."""
+
+    rows: Annotated[int | None, Field(ge=1, le=2**53, description="About how many rows the table has.")] = None
+    answer: Annotated[
+        float | None, Field(allow_inf_nan=False, description="About how large an answer is expected to be.")
+    ] = None
+
+
+class ComparisonRequest(View):
+    """Questions for which all mechanisms are compared, with the options of ``sotto plan``."""
+
+    source: EventId
+    form: Form | None = None
+    queries: Annotated[int, Field(ge=1, le=2**40)] = 1000
+    epsilon: Annotated[float | None, Field(ge=1e-6, le=1e6)] = None
+    alpha: Annotated[float | None, Field(gt=0.0, allow_inf_nan=False)] = None
+    delta: Annotated[float, Field(ge=0.0, lt=1.0)] = 0.0
+    beta: Annotated[float, Field(gt=0.0, lt=1.0)] = 0.05
+    rows: Annotated[int | None, Field(ge=1, le=2**53, description="A public number of rows.")] = None
+    cutoff: Annotated[int, Field(ge=1, le=2**40)] = 1
+    group_by: Annotated[tuple[AttributeName, ...], Field(max_length=64, strict=False)] = ()
+    attribute: AttributeName | None = None
+    q: Annotated[float, Field(ge=0.0, le=1.0)] = 0.5
+
+
+class MechanismRow(View):
+    """A mechanism in a comparison; ``alpha`` and ``epsilon`` are null if it does not apply, for the reason ``why``."""
+
+    mechanism: str
+    over: tuple[str, ...] | None
+    applies: bool
+    alpha: float | None
+    epsilon: Annotated[float | None, Field(description="The ε that it needs for the requested error.")]
+    vacuous: bool
+    calibration: str | None
+    why: str
+    value_error: Annotated[
+        float | None, Field(description="A quantile's error in value, for evenly spread rows.")
+    ] = None
+
+
+class Comparison(View):
+    """All mechanisms for one form of questions, best first, as ``sotto plan`` prints them."""
+
+    form: Form
+    forms: Annotated[list[Form], Field(description="The forms that the source's questions may have.")]
+    choice: Annotated[str | None, Field(description="The best mechanism; null if none applies.")]
+    keeps: Annotated[bool, Field(description="False if it does not keep the requested error.")]
+    least_alpha: Annotated[str, Field(description="What α bounds, if that is not simply each answer.")]
+    counted: str
+    warning: str | None
+    mechanisms: list[MechanismRow]
+
+
 class CurveRequest(View):
     """A planned stream whose error is computed as a function of ε or of its charged answers."""
 
     stream: OpeningSpec
     against: Literal["epsilon", "cutoff"] = "epsilon"
+    start: Annotated[int, Field(ge=0, le=1000, description="``following`` of the part before this one.")] = 0
 
 
 class CurvePoint(View):
@@ -101,59 +158,17 @@ class CurveLine(View):
 
 
 class Curve(View):
-    """A plan's error curve. ``chosen`` is the requested point, ``method`` the calibration there.
+    """Some points of a plan's error curve, in the order of their values.
 
-    It is not ``complete`` if time ran out: the points with the largest values are missing.
+    ``chosen`` is the requested point, ``method`` the calibration there; null in parts without it.
     """
 
     against: Literal["epsilon", "cutoff"]
     chosen: float | None
     method: str | None
     lines: list[CurveLine]
-    complete: bool
-
-
-class QuestionAnswered(View):
-    """The answer to one question, with its numbers as rows and its cost.
-
-    ``charged`` is how many answers count against the stream's cutoff; their ``cost`` may still be 0.
-    """
-
-    answer: Answer
-    rows: list[dict[str, str | bool | float | int | None]]
-    cost: Amount
-    charged: int
-    warnings: list[str]
-
-
-class Statement(View):
-    """One SELECT. A statement that is sent again with the same ``id`` is not asked again."""
-
-    id: EventId
-    statement: Annotated[str, StringConstraints(min_length=1, max_length=MAX_STATEMENT_LENGTH)]
-    max_price: Annotated[
-        MaxPrice | None,
-        Field(
-            description="Maximum price of each of its questions, an ε or a percentage of the grant; 0 for a dry run."
-        ),
-    ] = None
-
-
-class StatementAnswered(View):
-    """The rows of a statement; the column ``NAME ±`` contains the error bound of column ``NAME``.
-
-    ``why`` says why ``stream`` was chosen among the open streams of the source in FROM.
-    """
-
-    stream: str
-    columns: list[str]
-    rows: list[dict[str, str | bool | float | int | None]]
-    cost: Amount
-    charged: int
-    questions: int
-    answers: list[Answer]
-    warnings: list[str]
-    why: str | None = None
+    following: Annotated[int | None, Field(description="``start`` of the next part; null after the last one.")]
+    total: Annotated[int, Field(description="Number of points of the whole curve.")]
 
 
 def build_declaration(source: Source) -> Declaration:
@@ -272,13 +287,13 @@ def _remarks(source: Source) -> list[str]:
 _Result = TypeVar("_Result")
 
 CURVE_POINTS: Final = 17
-CURVE_SECONDS: Final = 10.0
-"""Seconds after which no further point of a curve is planned."""
+CURVE_SECONDS: Final = 0.2
+"""Seconds after which a part of a curve has no further point."""
 
 
-async def plan_opening(asked: OpeningSpec, source: Source, entry: SourceEntry) -> Plan:
+async def plan_opening(asked: OpeningSpec, source: Source, entry: SourceEntry, guesses: PlanQuery) -> Plan:
     """Plan the opening of a stream: its mechanism, its error bound and its cost."""
-    chosen, calibration, uninformative = await _plan_in_thread(lambda: _plan_opening(asked, source))
+    chosen, calibration, uninformative = await _plan_in_thread(lambda: _plan_opening(asked, source, guesses))
     spec = chosen.spec
     cost = to_amount(stream_cost(calibration, source.accountant), source)
     left = entry.record.left
@@ -298,40 +313,63 @@ async def plan_opening(asked: OpeningSpec, source: Source, entry: SourceEntry) -
     )
 
 
-def _plan_opening(asked: OpeningSpec, source: Source) -> tuple[ChosenStream, Calibration, str | None]:
+def _plan_opening(
+    asked: OpeningSpec, source: Source, guesses: PlanQuery
+) -> tuple[ChosenStream, Calibration, str | None]:
     chosen = choose_mechanism(asked, source)
     calibration = plan_stream(chosen.spec, source)
-    return chosen, calibration, describe_opening(chosen, calibration, source)
+    warning = describe_opening(chosen, calibration, source, about_rows=guesses.rows, expected=guesses.answer)
+    return chosen, calibration, warning
 
 
-async def plan_curve(
-    asked: OpeningSpec, source: Source, against: VariedParameter, is_disconnected: Callable[[], bool]
-) -> Curve:
-    """Compute a stream's error curve; stop if the client disconnects."""
-    return await _plan_in_thread(lambda: _curve(asked, source, against, is_disconnected))
+async def compare(asked: ComparisonRequest, source: Source) -> Comparison:
+    """Compare all mechanisms for questions about a source."""
+    return await _plan_in_thread(lambda: _compare(asked, source))
 
 
-def _curve(
-    asked: OpeningSpec, source: Source, against: VariedParameter, is_disconnected: Callable[[], bool]
-) -> Curve:
-    spec = choose_mechanism(asked, source).spec
+def _compare(asked: ComparisonRequest, source: Source) -> Comparison:
+    options = SourceOptions(rows=asked.rows, group_by=asked.group_by, attribute=asked.attribute)
+    goal = asked.model_dump(include={"queries", "epsilon", "alpha", "delta", "beta", "cutoff", "q"})
+    found = compare_for_source(asked.form, source, options, goal, {})
+    document = found.document()
+    return Comparison(
+        form=found.goal.form,
+        forms=sorted(accepted_forms(source)),
+        warning=found.warning,
+        **{name: document[name] for name in ("choice", "keeps", "least_alpha", "counted", "mechanisms")},
+    )
+
+
+async def plan_curve(asked: CurveRequest, source: Source) -> Curve:
+    """Compute a part of a stream's error curve: as many points as ``CURVE_SECONDS`` allow, at least one."""
+    return await _plan_in_thread(lambda: _curve(asked, source))
+
+
+def _curve(asked: CurveRequest, source: Source) -> Curve:
+    against = VariedParameter(asked.against)
+    spec = choose_mechanism(asked.stream, source).spec
     facts = facts_for_plan(spec, source)
+    values = [value for value, _ in variations(spec, against, CURVE_POINTS)]
+    chosen = _requested_value(spec, against)
     ends = time.monotonic() + CURVE_SECONDS
     lines: dict[str, list[CurvePoint]] = {}
-    complete = True
-    for curve_point in error_curve(spec, facts, against, CURVE_POINTS):
+    method, following = None, asked.start
+    for curve_point in error_curve(spec, facts, against, CURVE_POINTS, asked.start):
         for calibration in curve_point.calibrations:
             point = CurvePoint(value=curve_point.value, alpha=calibration.alpha, vacuous=calibration.vacuous)
             lines.setdefault(name_of(calibration), []).append(point)
-        if time.monotonic() > ends or is_disconnected():
-            complete = False
+        if curve_point.value == chosen:
+            method = _chosen_method(spec, source)
+        following += 1
+        if time.monotonic() > ends:
             break
     return Curve(
         against=against.value,
-        chosen=_requested_value(spec, against),
-        method=_chosen_method(spec, source),
+        chosen=chosen,
+        method=method,
         lines=[CurveLine(method=name, points=points) for name, points in lines.items()],
-        complete=complete,
+        following=following if following < len(values) else None,
+        total=len(values),
     )
 
 

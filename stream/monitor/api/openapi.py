@@ -137,7 +137,11 @@ def _codes(route: Route) -> set[str]:
     codes = _codes_of_answers(route.path)
     if route.access is not None:
         codes |= {"400", "401", "429", "503"}
-    if names_in(route.path) or route.access == "analyst" or route.path in {"/api/plan", "/api/curves"}:
+    if (
+        names_in(route.path)
+        or route.access == "analyst"
+        or route.path in {"/api/plan", "/api/curves", "/api/comparisons"}
+    ):
         codes |= {"404"}
     if route.body is not None:
         codes |= {"408", "409", "413", "415"}

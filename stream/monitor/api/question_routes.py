@@ -12,20 +12,25 @@ from collections import OrderedDict
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
-from typing import Final, Protocol
+from typing import Annotated, Final, Protocol
 
-from schemas import Answer, GrantRecord, Query, SourceRecord
+from pydantic import Field, StringConstraints
+
+from schemas import Amount, Answer, GrantRecord, Query, SourceRecord
+from schemas.base import EventId
+from schemas.queries import MaxPrice
 from stream import sql
 from stream.client.async_client import AsyncClient
 from stream.errors import Forbidden, Invalid, SottoError, Timeout, Unknown
 from stream.formatting import find_closest_name
 from stream.monitor.api import views
-from stream.monitor.api.forms import QuestionAnswered, Statement, StatementAnswered
+from stream.monitor.api.models import View
 from stream.monitor.api.problems import ProblemError, too_many_error, unknown_name_error
 from stream.monitor.state.monitor_tables import MonitorTables
 from stream.questions import Result, Results
 from stream.questions.result_text import is_charged, total_cost
 from stream.settings import Settings
+from stream.sql.statements import MAX_STATEMENT_LENGTH
 
 ANSWER_SECONDS: Final = 30.0
 """Seconds to wait for answers; afterwards a client may repeat the request with the same ids."""
@@ -37,6 +42,49 @@ _MAX_REMEMBERED: Final = 4096
 _MAX_ANSWER_SECONDS: Final = 600.0
 _IDLE_SECONDS: Final = 60.0
 _PRIVATE_FIELDS: Final = ("value", "values", "category")
+
+
+class QuestionAnswered(View):
+    """The answer to one question, with its numbers as rows and its cost.
+
+    ``charged`` is how many answers count against the stream's cutoff; their ``cost`` may still be 0.
+    """
+
+    answer: Answer
+    rows: list[dict[str, str | bool | float | int | None]]
+    cost: Amount
+    charged: int
+    warnings: list[str]
+
+
+class Statement(View):
+    """One SELECT. A statement that is sent again with the same ``id`` is not asked again."""
+
+    id: EventId
+    statement: Annotated[str, StringConstraints(min_length=1, max_length=MAX_STATEMENT_LENGTH)]
+    max_price: Annotated[
+        MaxPrice | None,
+        Field(
+            description="Maximum price of each of its questions, an ε or a percentage of the grant; 0 for a dry run."
+        ),
+    ] = None
+
+
+class StatementAnswered(View):
+    """The rows of a statement; the column ``NAME ±`` contains the error bound of column ``NAME``.
+
+    ``why`` says why ``stream`` was chosen among the open streams of the source in FROM.
+    """
+
+    stream: str
+    columns: list[str]
+    rows: list[dict[str, str | bool | float | int | None]]
+    cost: Amount
+    charged: int
+    questions: int
+    answers: list[Answer]
+    warnings: list[str]
+    why: str | None = None
 
 
 class QuestionSender(Protocol):

@@ -53,13 +53,13 @@ from stream.monitor.api.budget_views import (
     spending,
 )
 from stream.monitor.api.forms import (
+    Comparison,
+    ComparisonRequest,
     Curve,
     CurveRequest,
     Declaration,
-    QuestionAnswered,
+    PlanQuery,
     SourceDetail,
-    Statement,
-    StatementAnswered,
     build_declaration,
 )
 from stream.monitor.api.listing import (
@@ -86,12 +86,12 @@ from stream.monitor.api.models import (
 )
 from stream.monitor.api.monitor_state import Monitor
 from stream.monitor.api.problems import ProblemError, unknown_name_error
+from stream.monitor.api.question_routes import QuestionAnswered, Statement, StatementAnswered
 from stream.monitor.api.service_models import AlertQuery, AlertsView, RefusalsView, RejectedView, WorkersView
 from stream.monitor.api.tokens import Bearer, role_with_article
 from stream.monitor.state.entries import SourceEntry
 from stream.monitor.state.monitor_alerts import alerts_view
 from stream.monitor.state.monitor_tables import MonitorTables
-from stream.privacy.planning.inverse_plans import VariedParameter
 from stream.tracing import span
 
 _RANK_OF_ROLE: dict[AccessRole, int] = {"viewer": 0, "analyst": 1, "operator": 2}
@@ -318,14 +318,26 @@ def _declaration(_: Monitor, call: ApiCall) -> Declaration:
         raise ProblemError(409, "refused", str(error)[:1024]) from None
 
 
-@_add_route("POST", "/api/curves", "The error curve of a planned stream", body=CurveRequest)
+@_add_route("POST", "/api/curves", "A part of the error curve of a planned stream", body=CurveRequest)
 async def _curve(monitor: Monitor, call: ApiCall) -> Curve:
     asked: CurveRequest = call.body
     source = _show_readable_definition(
         lambda: views.definition(monitor.tables, _find_source(monitor, asked.stream.source))
     )
     async with monitor.planning_turns.turn(call.user.name, call.is_disconnected):
-        return await forms.plan_curve(asked.stream, source, VariedParameter(asked.against), call.is_disconnected)
+        return await forms.plan_curve(asked, source)
+
+
+@_add_route(
+    "POST", "/api/comparisons", "All mechanisms for questions of one form, best first", body=ComparisonRequest
+)
+async def _comparison(monitor: Monitor, call: ApiCall) -> Comparison:
+    asked: ComparisonRequest = call.body
+    source = _show_readable_definition(
+        lambda: views.definition(monitor.tables, _find_source(monitor, asked.source))
+    )
+    async with monitor.planning_turns.turn(call.user.name, call.is_disconnected):
+        return await forms.compare(asked, source)
 
 
 @_add_route("POST", "/api/questions", "Ask one question", access="analyst", body=Query)
@@ -340,13 +352,13 @@ async def _statement(monitor: Monitor, call: ApiCall) -> StatementAnswered:
         return await question_routes.ask_statement(monitor.tables, monitor.asker, call.body)
 
 
-@_add_route("POST", "/api/plan", "The error bound and cost of a planned stream", body=OpeningSpec)
+@_add_route("POST", "/api/plan", "The error bound and cost of a planned stream", query=PlanQuery, body=OpeningSpec)
 async def _plan(monitor: Monitor, call: ApiCall) -> Plan:
     spec: OpeningSpec = call.body
     entry = _find_source(monitor, spec.source)
     source = _show_readable_definition(lambda: views.definition(monitor.tables, entry))
     async with monitor.planning_turns.turn(call.user.name, call.is_disconnected):
-        return await forms.plan_opening(spec, source, entry)
+        return await forms.plan_opening(spec, source, entry, call.url_parameters)
 
 
 @_add_route("POST", "/api/populations", "Register a population", access="operator", body=RegisterPopulation)

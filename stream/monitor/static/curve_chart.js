@@ -8,7 +8,7 @@ const MARGIN = { top: 24, right: 16, bottom: 38, left: 56 };
 const HEIGHT = 280;
 let patterns = 0;
 
-/** `update({ against, chosen, method, lines })` takes an answer of /api/curves. */
+/** `update({ against, chosen, method, lines, complete })` takes the parts of /api/curves together. */
 export class CurveChart {
   constructor() {
     patterns += 1;
@@ -42,7 +42,7 @@ export class CurveChart {
     const word = against === "epsilon" ? "ε" : "charged answers";
     if (!points.length) {
       this.svg.replaceChildren();
-      setText(this.note, "No calibration fits these numbers.");
+      setText(this.note, complete ? "No calibration fits these numbers." : "");
       return;
     }
     const [left, right] = bounds(points.map(({ value }) => value));
@@ -59,7 +59,7 @@ export class CurveChart {
       ...lines.flatMap((line, index) => draw(line, index, line.method === method, { x, y })),
       ...this.mark(lines, method, chosen, word, { x, y }),
     );
-    setText(this.note, complete ? "" : "The time for this curve was up: the largest values are left out.");
+    setText(this.note, "");
   }
 
   hatch() {

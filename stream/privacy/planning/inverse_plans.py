@@ -232,17 +232,21 @@ class PlanPoint:
 
 
 def error_curve(
-    spec: StreamSpec, facts: SourceFacts, against: VariedParameter, points: int = CURVE_POINTS
+    spec: StreamSpec,
+    facts: SourceFacts,
+    against: VariedParameter,
+    points: int = CURVE_POINTS,
+    start: int = 0,
 ) -> Iterator[PlanPoint]:
     """Yield the calibrations at about ``points`` values of ε or the cutoff, the given value included.
 
     ε varies from a tenth to ten times the given ε, the cutoff from 1 to ten times the given one.
-    Each plan is computed when the iterator reaches it.
+    Each plan is computed when the iterator reaches it, and the values before ``start`` are passed over.
 
     Raises:
         PlanError: the cutoff should vary, but the mechanism is charged once and has none.
     """
-    for value, varied in variations(spec, against, points):
+    for value, varied in variations(spec, against, points)[start:]:
         try:
             boundary = plan_calibrations(varied, facts)
         except PlanError:

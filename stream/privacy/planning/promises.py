@@ -292,15 +292,21 @@ LARGEST_SHARE: Final = 1 / 3
 
 
 def describe_uninformative(
-    spec: StreamSpec, calibration: Calibration, facts: SourceFacts, source: Source | None = None
+    spec: StreamSpec,
+    calibration: Calibration,
+    facts: SourceFacts,
+    source: Source | None = None,
+    expected: float | None = None,
 ) -> str | None:
     """Return a warning with its remedy if a promise is not informative; None if it is, or may be.
 
-    Without a public number of rows, a declared range or a threshold, nothing is known to compare
-    the error with.
+    Without a public number of rows, a declared range, a threshold or an ``expected`` answer, nothing
+    is known to compare the error with.
     """
     error, what = _error(spec.mechanism, calibration)
     beyond = _exceeded(spec, error, calibration.alpha, facts, source)
+    if beyond is None and expected is not None and error > abs(expected):
+        beyond = f"the expected answer {expected:g}"
     if beyond is None:
         return None
     shown = format_error_bound(error, grouped=True)

@@ -11,9 +11,8 @@ import pytest
 
 from schemas import StreamSpec
 from stream.errors import Refused
-from stream.monitor.api import forms, views
+from stream.monitor.api import forms
 from stream.monitor.api.problems import GoneError, ProblemError, RequestTurns
-from stream.privacy.planning.inverse_plans import VariedParameter
 from tests.unit.monitor.installation import ANALYST, VIEWER, bearer, post, spec
 from tests.unit.monitor.survey import surveyed
 
@@ -145,12 +144,3 @@ async def test_plans_wait_within_limits_and_those_of_askers_who_have_gone_are_no
         go_on.set()
         await asyncio.gather(first, stays)
     assert made == ["first", "stays"]
-
-
-async def test_a_curve_goes_no_further_than_somebody_waits_for() -> None:
-    installation = surveyed()
-    source = views.definition(installation.tables, installation.tables.sources["people"])
-    wanted = StreamSpec.model_validate(spec("new", source="people"))
-    found = await forms.plan_curve(wanted, source, VariedParameter.EPSILON, lambda: True)
-    assert not found.complete
-    assert {len(line.points) for line in found.lines} == {1}

@@ -3,18 +3,19 @@
 from __future__ import annotations
 
 import asyncio
+import json
 from typing import Any
 
 import polars as pl
 import pytest
+from typer.testing import CliRunner
 
 from schemas import Query
+from stream.cli.app import app
 from stream.errors import Timeout
 from stream.monitor.api import forms
 from stream.monitor.api.problems import ProblemError
 from stream.monitor.api.question_routes import MAX_WAITING, Asker
-from stream.privacy.accuracy.source_facts import SourceFacts
-from stream.privacy.planning.inverse_plans import VariedParameter, error_curve
 from stream.questions import Result
 from tests.builders import stream
 from tests.unit.monitor.installation import FEED, VIEWER, Installation, WebClient, get, post, spec
@@ -82,27 +83,41 @@ async def test_a_source_shows_what_it_declares() -> None:
             assert answer.status == 404
 
 
-async def test_a_curve_is_that_of_the_planner_with_the_choice_on_it(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(forms, "CURVE_SECONDS", 300.0)  # complete on a loaded machine, too
+async def whole_curve(client: WebClient, stream: dict[str, Any], against: str = "epsilon") -> dict[str, Any]:
+    """All parts of a curve as one answer."""
+    whole: dict[str, Any] = {"lines": {}, "method": None}
+    start: int | None = 0
+    while start is not None:
+        part = await post(client, "/api/curves", {"stream": stream, "against": against, "start": start}, VIEWER)
+        assert part["following"] is None or part["following"] > start
+        for line in part["lines"]:
+            whole["lines"].setdefault(line["method"], []).extend(line["points"])
+        whole |= {"method": whole["method"] or part["method"], "chosen": part["chosen"], "total": part["total"]}
+        start = part["following"]
+    return whole
+
+
+async def test_curve_has_the_choice_of_the_planner() -> None:
+    """The parts together have each point once, with the planned one among them."""
     installation = surveyed()
     wanted = spec("new", source="people", cutoff=3, epsilon=0.5)
     async with installation.web() as client:
-        found = await post(client, "/api/curves", {"stream": wanted}, VIEWER)
-        assert (found["against"], found["chosen"], found["complete"]) == ("epsilon", 0.5, True)
-        chosen = next(line for line in found["lines"] if line["method"] == found["method"])
-        told = {point["value"]: point["alpha"] for point in chosen["points"]}
+        found = await whole_curve(client, wanted)
+        assert found["chosen"] == 0.5
+        told = {point["value"]: point["alpha"] for point in found["lines"][found["method"]]}
+        assert list(told) == sorted(told)
+        assert len(told) == found["total"] == forms.CURVE_POINTS
         plan = await post(client, "/api/plan", wanted, VIEWER)
         assert told[0.5] == plan["calibration"]["alpha"]
         assert plan["promises"][0]["alpha"] == plan["calibration"]["alpha"]
-        cutoffs = await post(client, "/api/curves", {"stream": wanted, "against": "cutoff"}, VIEWER)
+        cutoffs = await whole_curve(client, wanted, "cutoff")
         assert cutoffs["chosen"] == 3.0
         once = stream("new", "people", "histogram", mechanism={"attributes": ["sex"]}, epsilon=0.5)
         refused = await post(client, "/api/curves", {"stream": once, "against": "cutoff"}, VIEWER, status=409)
         assert "charged once" in refused["message"]
 
 
-async def test_a_curve_tells_where_a_promise_is_vacuous(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(forms, "CURVE_SECONDS", 300.0)  # complete on a loaded machine, too
+async def test_a_curve_tells_where_a_promise_is_vacuous() -> None:
     replaced = {**PEOPLE, "neighbors": "replace"}
     installation = Installation()
     installation.driver.register(replaced, pl.DataFrame(ROWS))
@@ -110,8 +125,8 @@ async def test_a_curve_tells_where_a_promise_is_vacuous(monkeypatch: pytest.Monk
     mechanism = {"attributes": ["age", "sex"], "rows": 4000}
     wanted = stream("new", "people", "pmw", mechanism=mechanism, epsilon=0.1)
     async with installation.web() as client:
-        found = await post(client, "/api/curves", {"stream": wanted}, VIEWER)
-    points = [point for line in found["lines"] for point in line["points"]]
+        found = await whole_curve(client, wanted)
+    points = [point for line in found["lines"].values() for point in line]
     assert all(point["vacuous"] == (point["alpha"] >= 2000) for point in points)
     assert {point["vacuous"] for point in points} == {True, False}
 
@@ -121,7 +136,7 @@ async def test_plan_of_auto_names_the_mechanism_that_is_opened() -> None:
     auto = {"stream": "new", "source": "people", "mechanism": {"kind": "auto", "rows": 5000}, "epsilon": 0.5}
     async with installation.web() as client:
         plan = await post(client, "/api/plan", auto, VIEWER)
-        curve = await post(client, "/api/curves", {"stream": auto}, VIEWER)
+        curve = await whole_curve(client, auto)
         useless = await post(client, "/api/plan", {**auto, "epsilon": 0.001}, VIEWER)
     receipt = installation.driver.open(auto)
     assert plan["compared"] == [one.model_dump() for one in receipt.compared]
@@ -130,25 +145,70 @@ async def test_plan_of_auto_names_the_mechanism_that_is_opened() -> None:
     assert useless["uninformative"].startswith("not informative: the expected error of a count")
 
 
-async def test_the_work_of_a_curve_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_part_of_a_curve_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A part ends after the first point beyond its time, so that others have their turn."""
     monkeypatch.setattr(forms, "CURVE_SECONDS", 0.0)
     installation = surveyed()
     async with installation.web() as client:
         found = await post(client, "/api/curves", {"stream": spec("new", source="people")}, VIEWER)
-    assert not found["complete"]
+    assert found["following"] == 1
     assert {len(line["points"]) for line in found["lines"]} == {1}
-    assert len(list(curve_of_feed())) <= forms.CURVE_POINTS
 
 
-def curve_of_feed() -> list[float]:
-    from schemas import StreamSpec  # noqa: PLC0415
+async def test_plan_warns_by_guesses_of_rows_and_answer() -> None:
+    """A private number of rows and an expected answer are guessed for the warning alone."""
+    wanted = stream("new", "people", "laplace", mechanism={"answers": 100}, epsilon=0.5)
+    async with surveyed().web() as client:
+        plain = await post(client, "/api/plan", wanted, VIEWER)
+        assert plain["uninformative"] is None
+        few = await post(client, "/api/plan?rows=900", wanted, VIEWER)
+        assert "more than a third of the 900 rows" in few["uninformative"]
+        small = await post(client, "/api/plan?rows=900000&answer=40", wanted, VIEWER)
+        assert "more than the expected answer 40" in small["uninformative"]
+        enough = await post(client, "/api/plan?rows=900000&answer=4000", wanted, VIEWER)
+        assert enough == plain
+        wrong = await post(client, "/api/plan?rows=0", wanted, VIEWER, status=400)
+        assert wrong["fields"][0]["field"] == "rows"
 
-    return [
-        one.value
-        for one in error_curve(
-            StreamSpec.model_validate(spec("s")), SourceFacts(), VariedParameter.EPSILON, forms.CURVE_POINTS
-        )
+
+@pytest.mark.parametrize(
+    "asked",
+    [
+        {"epsilon": 0.5},
+        {"alpha": 50.0, "rows": 4000, "queries": 40},
+        {"epsilon": 1.0, "form": "groups", "queries": 9, "group_by": ["sex"], "delta": 1e-6},
+        {"epsilon": 1.0, "form": "quantile", "queries": 5, "attribute": "age", "q": 0.9, "rows": 4000},
+    ],
+)
+async def test_comparison_has_the_numbers_of_the_command(asked: dict[str, Any]) -> None:
+    """The page and ``sotto plan`` compare the same mechanisms with the same figures."""
+    options = {"group_by": "group-by"}
+    arguments = ["plan", "--source", json.dumps(PEOPLE), "--json"]
+    for name, value in asked.items():
+        for one in value if isinstance(value, list) else [value]:
+            arguments += [f"--{options.get(name, name)}", str(one)]
+    printed = json.loads(CliRunner().invoke(app, arguments, catch_exceptions=False).stdout)
+    async with surveyed().web() as client:
+        found = await post(client, "/api/comparisons", {"source": "people", **asked}, VIEWER)
+    rows = [{name: value for name, value in row.items() if value is not None} for row in found["mechanisms"]]
+    assert rows == [
+        {name: value for name, value in row.items() if value is not None} for row in printed["mechanisms"]
     ]
+    assert {name: found[name] for name in ("choice", "keeps", "least_alpha", "counted")} == {
+        name: printed[name] for name in ("choice", "keeps", "least_alpha", "counted")
+    }
+    assert found["form"] in found["forms"]
+
+
+async def test_comparison_refuses_what_the_source_has_no_questions_of() -> None:
+    """The reason is the planner's."""
+    async with surveyed().web() as client:
+        refused = await post(
+            client, "/api/comparisons", {"source": "people", "epsilon": 1.0, "form": "value"}, VIEWER, status=409
+        )
+        assert "no questions of form value" in refused["message"]
+        nothing = await post(client, "/api/comparisons", {"source": "people"}, VIEWER, status=409)
+        assert "epsilon" in nothing["message"]
 
 
 async def test_questions_of_every_form_are_asked_with_their_bars_groups_and_price() -> None:

@@ -1,6 +1,6 @@
 // Plans a stream: shows its error bound, cost and error curve, and opens it.
 
-import { explain, send } from "../api.js";
+import { explain, parameters, send } from "../api.js";
 import { confirm, receiptLine } from "../confirm.js";
 import { CurveChart } from "../curve_chart.js";
 import { link, make, setText } from "../dom.js";
@@ -9,6 +9,7 @@ import { amount, bound, count, mechanism as called } from "../format.js";
 import { OPENINGS } from "../mechanisms.js";
 import { afterPause, card, facts } from "../parts.js";
 import { route } from "../routes.js";
+import { comparisonCard } from "./comparison.js";
 import { mechanismForm } from "./mechanism_form.js";
 import { standingForm } from "./standing_form.js";
 import { promise } from "./stream_table.js";
@@ -29,6 +30,19 @@ function choice([best, ...others]) {
   return `auto takes ${called(best.kind)}: a count is expected to err by ${error(best)}; ${others.map((one) => `${called(one.kind)} ${error(one)}`).join(", ")}.`;
 }
 
+/** Add a part of a curve to the points so far. */
+function addPart(whole, { lines, method, chosen, against, following }) {
+  for (const { method: name, points } of lines) {
+    const line = whole.lines.find((one) => one.method === name);
+    if (line) {
+      line.points.push(...points);
+    } else {
+      whole.lines.push({ method: name, points });
+    }
+  }
+  Object.assign(whole, { chosen, against, method: whole.method ?? method, complete: following === null });
+}
+
 export function planView({ query, session }) {
   let declared = null;
   let request = crypto.randomUUID();
@@ -42,6 +56,8 @@ export function planView({ query, session }) {
   const delta = numberInput({ placeholder: "0" });
   const expected = numberInput({ value: "1000" });
   const beta = numberInput({ value: "0.05" });
+  const rows = numberInput({ inputmode: "numeric", min: "1", step: "1" });
+  const answer = numberInput();
   const calibration = select([["best", "the best there is"], ["textbook", "the textbook's"]]);
   const against = select(AGAINST, "epsilon", { "aria-label": "What the curve varies" });
   const acknowledged = flag("Open it even if its promise is not informative");
@@ -52,6 +68,12 @@ export function planView({ query, session }) {
   const problem = make("p", { class: "outcome", role: "status", "data-level": "refused", hidden: true });
   const chart = new CurveChart();
   const curveProblem = make("p", { class: "quiet", role: "status" });
+  const curveProgress = make("progress", { "aria-label": "Points of the error curve", max: "1", hidden: true });
+  const comparison = comparisonCard(session, (name) => {
+    kind.value = name;
+    fields();
+    changed();
+  });
   const json = jsonBlock("Request");
   const act = make("button", { type: "submit", class: "solid", disabled: true }, "Open stream…");
   const form = make(
@@ -66,6 +88,8 @@ export function planView({ query, session }) {
     labelled("δ", delta),
     labelled("Expected questions", expected, "that the promise holds for; over a live topic, windows times groups"),
     labelled("β", beta, "probability that an answer is off by more than α"),
+    labelled("Rows, about", rows, "your public guess, for the warnings alone"),
+    labelled("Expected answer, about", answer, "your guess; the plan warns if α is larger"),
     labelled("Calibration", calibration),
     acknowledged.element,
     act,
@@ -81,8 +105,21 @@ export function planView({ query, session }) {
   // The shown plan belongs to the previous input, so it must not be opened.
   function changed() {
     act.disabled = true;
-    chart.element.toggleAttribute("data-stale", true);
+    showProgress();
     planned();
+  }
+
+  /** Show that a curve is being worked out: the shown one is stale, and `done` points of the next one are known. */
+  function showProgress(done = 0, total = 1) {
+    chart.element.toggleAttribute("data-stale", done === 0);
+    curveProgress.hidden = done === total;
+    curveProgress.max = total;
+    if (done) {
+      curveProgress.value = done;
+    } else {
+      curveProgress.removeAttribute("value"); // no point yet: the bar moves without an end
+    }
+    setText(curveProblem, done === total ? "" : `Working out the error curve${done ? `: ${done} of ${total} points` : "…"}`);
   }
 
   function fields() {
@@ -103,6 +140,8 @@ export function planView({ query, session }) {
       calibration: calibration.value,
     });
 
+  const knownRows = () => typed(rows) ?? own.value().rows;
+
   const body = () => given({ kind: "open", request, stream: spec(), informative: acknowledged.control.checked ? undefined : true });
 
   const plan = latest(async (isLatest) => {
@@ -111,9 +150,11 @@ export function planView({ query, session }) {
     }
     json.show(body());
     act.disabled = true;
-    chart.element.toggleAttribute("data-stale", true);
+    showProgress();
+    comparison.compare(given({ source: source.value, epsilon: typed(epsilon), delta: typed(delta), beta: typed(beta), queries: typed(expected), rows: knownRows() }));
     try {
-      const found = await send("/api/plan", session.token, { method: "POST", body: spec() });
+      const guesses = parameters({ rows: knownRows(), answer: typed(answer) });
+      const found = await send(`/api/plan${guesses && `?${guesses}`}`, session.token, { method: "POST", body: spec() });
       if (!isLatest()) {
         return;
       }
@@ -125,26 +166,33 @@ export function planView({ query, session }) {
         problem.hidden = false;
         setText(problem, explain(error.problem ?? { message: error.message }, amount));
         setText(verdict, "");
-        setText(curveProblem, "");
         about.update(FACTS.map(() => "–"));
         chart.element.hidden = true;
+        showProgress(1, 1);
       }
     }
   });
 
+  /** Draw the curve part by part: a part takes a fraction of a second. */
   async function draw(isLatest) {
-    setText(curveProblem, "Working out the curve…");
+    const whole = { lines: [], method: null };
+    let start = 0;
     try {
-      const curve = await send("/api/curves", session.token, { method: "POST", body: { stream: spec(), against: against.value } });
-      if (isLatest()) {
-        setText(curveProblem, "");
+      while (start !== null) {
+        const part = await send("/api/curves", session.token, { method: "POST", body: { stream: spec(), against: against.value, start } });
+        if (!isLatest()) {
+          return;
+        }
+        addPart(whole, part);
+        start = part.following;
         chart.element.hidden = false;
-        chart.element.toggleAttribute("data-stale", false);
-        chart.update(curve);
+        showProgress(start ?? part.total, part.total);
+        chart.update(whole);
       }
     } catch (error) {
       if (isLatest()) {
         chart.element.hidden = true;
+        showProgress(1, 1);
         setText(curveProblem, explain(error.problem ?? { message: error.message }, amount));
       }
     }
@@ -165,6 +213,9 @@ export function planView({ query, session }) {
     const sentences = [`${affordable ? "The source can pay for it" : "The source cannot pay for it"}; α ${bound(found.calibration.alpha)}${vacuous ? ", which is vacuous: a constant answer would keep it" : ""}.`];
     if (found.compared.length) {
       sentences.push(choice(found.compared));
+    }
+    if (!useless && declared.kind === "table" && knownRows() === undefined) {
+      sentences.push("Whether that is informative depends on the number of rows: give it, about.");
     }
     if (useless) {
       sentences.push(`${found.uninformative[0].toUpperCase()}${found.uninformative.slice(1)}.`);
@@ -240,7 +291,7 @@ export function planView({ query, session }) {
         "div",
         { class: "columns" },
         card("Stream", form),
-        make("div", { class: "stack" }, card("Error bound and cost", problem, verdict, about.element), card("Error curve", against, chart.element, curveProblem), card("Request", json.element)),
+        make("div", { class: "stack" }, card("Error bound and cost", problem, verdict, about.element), card("Error curve", against, curveProgress, curveProblem, chart.element), comparison.element, card("Request", json.element)),
       ),
     ),
     title: "Plan a stream",

@@ -1,0 +1,171 @@
+"""Compares all mechanisms for questions of one form about a source, for ``sotto plan`` and the page."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any, Final
+
+from schemas import Source
+from stream.budget.source_goals import (
+    SourceOptions,
+    choose_form,
+    facts_of_source,
+    group_by_indices,
+    ranked_attributes,
+    summed_attributes,
+)
+from stream.formatting import describe_table_bound
+from stream.privacy.composition.refusals import require_monotone_counts
+from stream.privacy.planning.choices import Choice, rank_mechanisms
+from stream.privacy.planning.form_accuracy import Form, PlanGoal, value_error
+from stream.privacy.planning.noise_layouts import PlanError
+from stream.privacy.planning.promises import describe_uninformative
+from stream.privacy.planning.quantile_plans import parse_quantiles
+
+_GROUPED_FORMS: Final = {"groups", "people_groups", "rate"}
+"""Forms that ``--group-by`` applies to."""
+
+MECHANISM_DEFAULTS: Final[dict[str, Any]] = {
+    "numbers": "fresh",
+    "monotone": False,
+    "dimensions": 1,
+    "categories": ("0", "1"),
+    "sparsity": 16,
+    "projections": 4096,
+    "warm_start": "auto",
+}
+"""Fields of mechanisms, if nothing else is wanted."""
+
+
+@dataclass(frozen=True, slots=True)
+class MechanismComparison:
+    """All mechanisms for a goal, best first.
+
+    ``counted`` describes how many rows of one person count; it is empty for questions about people.
+    """
+
+    goal: PlanGoal
+    choices: tuple[Choice, ...]
+    options: SourceOptions
+    counted: str
+
+    @property
+    def least_alpha(self) -> str:
+        """The quantity whose error α bounds; empty if that is simply each answer."""
+        return _describe_alpha(self.goal, self.options.attribute)
+
+    @property
+    def warning(self) -> str | None:
+        """A warning with its remedy if the best mechanism's promise is not informative, else None."""
+        best = self.choices[0]
+        if best.spec is None or best.calibration is None:
+            return None
+        return describe_uninformative(best.spec, best.calibration, self.goal.facts)
+
+    def keeps_alpha(self, choice: Choice) -> bool:
+        """Return True if a choice keeps the requested error, or if none was requested."""
+        return self.goal.alpha is None or (choice.alpha is not None and choice.alpha <= self.goal.alpha)
+
+    def value_error(self, choice: Choice) -> dict[str, float]:
+        """Return a quantile's error in value as a field; empty if it is unknown."""
+        error = None if choice.alpha is None else value_error(choice.alpha, self.goal)
+        return {} if error is None else {"value_error": error}
+
+    def document(self) -> dict[str, Any]:
+        """Return the comparison as JSON."""
+        goal, best = self.goal, self.choices[0]
+        asked = {name: getattr(goal, name) for name in ("form", "queries", "epsilon", "alpha", "beta", "delta")}
+        return {
+            "wanted": {**asked, "group_by": self.options.group_by, "attribute": self.options.attribute},
+            "least_alpha": self.least_alpha,
+            "counted": self.counted,
+            "choice": best.kind if best.applies else None,
+            "keeps": best.applies and self.keeps_alpha(best),
+            "mechanisms": [
+                {
+                    "mechanism": one.kind,
+                    "over": self.options.group_by if one.alone else None,
+                    **{name: getattr(one, name) for name in ("applies", "alpha", "epsilon", "vacuous")},
+                    "calibration": None if one.calibration is None else one.calibration.method,
+                    "why": one.why,
+                    **self.value_error(one),
+                }
+                for one in self.choices
+            ],
+        }
+
+
+def compare_for_source(
+    form: Form | None,
+    source: Source | None,
+    options: SourceOptions,
+    goal_fields: Mapping[str, Any],
+    fields: Mapping[str, Any],
+    on_mechanism: Callable[[str], None] = lambda _: None,
+) -> MechanismComparison:
+    """Compare all mechanisms for questions about a source, or about the figures in ``options``.
+
+    ``goal_fields`` are further fields of ``PlanGoal``; ``on_mechanism`` is called before each plan.
+
+    Raises:
+        PlanError: the form or an option does not fit the source, or α depends on private facts.
+    """
+    form = choose_form(form, source)
+    facts = facts_of_source(form, source, options)
+    if options.group_by and form not in _GROUPED_FORMS:
+        raise PlanError(f"--group-by: form {form} has no groups; give --form groups")
+    fields = {**MECHANISM_DEFAULTS, "rows": options.rows, "steps": goal_fields["queries"], **fields}
+    if facts.disjoint:
+        require_monotone_counts(fields["monotone"], facts.neighbors)
+        fields["monotone"] = facts.neighbors == "add-remove"  # a further row lowers no count
+    try:
+        parse_quantiles(goal_fields["q"])
+    except ValueError as error:
+        raise PlanError(f"--q: {error}") from None
+    goal = PlanGoal(
+        form=form,
+        facts=facts,
+        fields=fields,
+        group_by=group_by_indices(options, source),
+        summed=summed_attributes(form, source, options.attribute),
+        ranked=ranked_attributes(form, source, options.attribute),
+        **goal_fields,
+    )
+    counted = "" if source is None or form == "people" else describe_table_bound(source)
+    return MechanismComparison(goal, rank_mechanisms(goal, on_mechanism), options, counted)
+
+
+def _describe_alpha(goal: PlanGoal, attribute: str | None) -> str:  # noqa: C901, PLR0911 - one for each form
+    """Describe the quantity whose error α bounds; empty if that is simply each answer."""
+    rows, any_of = (goal.facts.rows, "" if attribute else ", of any attribute: --attribute selects one")
+    match goal.form:
+        case "fraction" if goal.errors_are_shares:
+            return f"a share of the {rows:,} rows"
+        case "fraction" if goal.facts.rows_public:
+            return "in rows: a share's α is this divided by the number of rows, --rows"
+        case "fraction":
+            return "in rows: a share's α is about this divided by the number of rows, which is private"
+        case "sum" if goal.summed:
+            return f"of a sum{any_of}"
+        case "sum":
+            return "of a count: a sum's α is this times the most by which one row changes the sum, which --source declares"
+        case "mean" if goal.summed:
+            return f"of a mean times its number of rows: a mean's α is about this divided by that number{any_of}"
+        case "mean":
+            return "of a mean times its number of rows, in ranges of its attribute, which --source declares"
+        case "quantile":
+            return _describe_rank(goal, any_of)
+        case "rate":
+            return "in rows: a rate's α is this divided by the number of rows that it is over, which is private"
+        case "person_sum":
+            return "in bounds: the α of a sum over people is this times its bound"
+        case "groups" | "people_groups" if not goal.group_by:
+            return "of every possible group-by: --group-by selects one"
+        case _:
+            return ""
+
+
+def _describe_rank(goal: PlanGoal, any_of: str) -> str:
+    more = "" if goal.ranked and goal.facts.rows else "; --source and --rows give the error in value"
+    return f"in rows of rank{any_of if goal.ranked else ''}{more}"

@@ -1,0 +1,110 @@
+"""The plan view compares mechanisms, warns in words, and shows how far the error curve is."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from typing import Any
+
+import pytest
+from playwright.async_api import Route, expect
+from typer.testing import CliRunner
+
+from stream.cli.app import app
+from tests.browser.conftest import OpenPage
+from tests.browser.scene import CENSUS, OPERATOR, Scene, values
+
+pytestmark = [pytest.mark.browser, pytest.mark.asyncio(loop_scope="session")]
+
+PEOPLE: dict[str, Any] = {
+    **CENSUS,
+    "source": "people",
+    "neighbors": "add-remove",
+    "accountant": "pure",
+    "delta": 0.0,
+    "epsilon": 8.0,
+}
+
+
+def registered() -> Scene:
+    scene = Scene()
+    scene.driver.register(values("feed", 2.0))
+    scene.driver.register(PEOPLE, {"age": [30] * 50, "sex": ["F"] * 50})
+    scene.flow()
+    return scene
+
+
+async def test_plan_warns_by_threshold_rows_and_expected_answer(open_page: OpenPage) -> None:
+    """A promise that is worse than what it is compared with is never shown as good."""
+    async with registered().served() as address:
+        page = await open_page(address, "plan?source=people", OPERATOR)
+        verdict = page.locator(".verdict")
+        await page.get_by_label("Mechanism").select_option("laplace")
+        await expect(verdict).to_contain_text("depends on the number of rows")
+        await page.get_by_label("Rows, about").fill("900")
+        await expect(verdict).to_contain_text("more than a third of the 900 rows")
+        await expect(verdict).to_have_attribute("data-level", "vacuous")
+        await page.get_by_label("Rows, about").fill("900000")
+        await expect(verdict).to_have_attribute("data-level", "good")
+        await page.get_by_label("Expected answer, about").fill("12")
+        await expect(verdict).to_contain_text("more than the expected answer 12")
+        await page.get_by_label("Expected answer, about").fill("")
+        await page.get_by_label("Mechanism").select_option("above_threshold")
+        await page.get_by_label("Threshold").fill("3")
+        await expect(verdict).to_contain_text("more than the threshold 3")
+        await expect(verdict).to_have_attribute("data-level", "vacuous")
+
+
+async def test_plan_compares_mechanisms_as_the_command(open_page: OpenPage) -> None:
+    """The same order and choice as ``sotto plan``, and a click takes one of them."""
+    arguments = ["plan", "--source", json.dumps(PEOPLE), "--json", "--epsilon", "0.5", "--form", "alarm"]
+    printed = json.loads(CliRunner().invoke(app, arguments, catch_exceptions=False).stdout)
+    async with registered().served() as address:
+        page = await open_page(address, "plan?source=people", OPERATOR)
+        card = page.get_by_role("region", name="Comparison")
+        await card.get_by_label("Questions").select_option("alarm")
+        rows = card.locator("tbody tr")
+        await expect(rows).to_have_count(sum(one["applies"] for one in printed["mechanisms"]))
+        await expect(rows.first).to_contain_text("→ AboveThreshold")
+        assert printed["choice"] == "above_threshold"
+        for place, one in enumerate(each for each in printed["mechanisms"] if each["applies"]):
+            await expect(rows.nth(place)).to_contain_text(one["why"])
+        await card.get_by_text("Mechanisms that do not apply").click()
+        await expect(card).to_contain_text("Randomized response: takes one person's category")
+        await card.get_by_label("Error wanted").fill("40")
+        await card.get_by_label("Error wanted").press("Tab")
+        await expect(rows.first).to_contain_text("for 40: ε ")
+        await card.get_by_role("button", name="Take NumericSparse").click()
+        await expect(page.get_by_label("Mechanism")).to_have_value("numeric_sparse")
+        await page.get_by_label("Source").select_option("feed")
+        await expect(card.get_by_label("Questions")).to_have_value("value")
+
+
+async def test_plan_shows_how_far_the_error_curve_is(open_page: OpenPage, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Progress shows at once after an input; the points of a curve are drawn as they come."""
+    monkeypatch.setattr("stream.monitor.api.forms.CURVE_SECONDS", 0.0)
+    go_on, parts = asyncio.Event(), 0
+
+    async def hold(route: Route) -> None:
+        nonlocal parts
+        parts += 1
+        if parts > 2:
+            await go_on.wait()
+        await route.continue_()
+
+    async with registered().served() as address:
+        page = await open_page(address, "overview", OPERATOR)
+        await page.route("**/api/curves", hold)
+        await page.goto(f"{address}/#/plan?source=feed")
+        progress = page.get_by_role("progressbar", name="Points of the error curve")
+        await expect(progress).to_have_attribute("value", "2")
+        await expect(page.get_by_text("Working out the error curve: 2 of 17 points")).to_be_visible()
+        await expect(page.locator(".curve-dot").first).to_be_visible()
+        go_on.set()
+        await expect(progress).to_be_hidden()
+        await expect(page.locator(".chosen-dot")).to_have_count(1)
+        await page.get_by_label("ε", exact=True).fill("0.7")
+        # At once: before the pause after which the plan is asked for.
+        assert await progress.is_visible()
+        assert await page.locator(".curve[data-stale]").count() == 1
+        await expect(page.locator(".curve[data-stale]")).to_have_count(0)
