@@ -247,6 +247,21 @@ def total_cost(grant: GrantRecord, source: Source, answers: Iterable[Answer]) ->
     return amount.model_copy(update={"epsilon": amount.epsilon + prices})
 
 
+def next_costs(
+    grant: GrantRecord, source: Source, answered: int, tops: int, surplus: int
+) -> tuple[Amount, Amount]:
+    """Return what the next answer of a stream adds to its loss: if it is free, and if it is an ordinary charge."""
+
+    def spent(answers: int, charges: int) -> Cost:
+        return realised_cost(
+            grant.calibration, source.accountant, answers, charges, surplus, extensions=grant.extensions
+        )
+
+    now = spent(answered, tops)
+    free, charged = (to_amount(spent(answered + 1, tops + more) - now, source) for more in (0, 1))
+    return free, charged
+
+
 def is_charged(grant: GrantRecord, answer: Answer) -> bool:
     """Whether an answer counts against the grant's number of charged answers."""
     if not _is_answered(answer):

@@ -201,6 +201,90 @@ async def test_a_select_that_nobody_wrote_is_about_the_stream_that_is_chosen(ope
         await expect(page.get_by_label("SELECT")).to_have_value('SELECT COUNT(*) FROM "second"')
 
 
+async def test_kind_of_question_offers_streams_of_all_mechanisms_that_answer_it(open_page: OpenPage) -> None:
+    """Each mechanism that answers the kind is offered, none that does not, and the form begins with the kind."""
+    scene = people(
+        laplace={"kind": "laplace", "answers": 3},
+        cells={"kind": "histogram", "attributes": ["sex"]},
+        model={"kind": "pmw", "attributes": ["sex", "bmi"]},
+        alarm={"kind": "above_threshold", "threshold": 10.0, "cutoff": 2},
+        most={"kind": "noisy_max", "answers": 3},
+        few={"kind": "lazy_histogram", "attributes": ["sex"]},
+    )
+    async with scene.served() as address:
+        page = await open_page(address, "ask", OPERATOR)
+        options = page.get_by_label("Stream").locator("option")
+        await expect(options).to_have_count(6)
+        expected = {
+            "count": ["alarm", "cells", "laplace", "model"],
+            "groups": ["cells", "laplace", "model"],
+            "choice": ["most"],
+            "cell": ["cells", "few"],
+            "sum": ["alarm", "laplace", "model"],
+        }
+        for kind, streams in expected.items():
+            await page.get_by_label("Kind of question").select_option(kind)
+            await expect(options).to_have_count(len(streams))
+            assert sorted([await one.get_attribute("value") or "" for one in await options.all()]) == streams
+            if kind != "sum":  # the chosen stream declares no sums, which only its definition says
+                await expect(page.get_by_label("Ask", exact=True)).to_have_value(kind)
+        await expect(page.get_by_text("does not answer this kind of question")).to_be_visible()
+        await page.get_by_label("Kind of question").select_option("people")
+        await expect(page.get_by_text("No open stream answers this kind of question.")).to_be_visible()
+
+
+async def test_select_is_prefilled_only_with_what_the_stream_takes(open_page: OpenPage) -> None:
+    """A stream without statements leaves the box empty; one of texts gets a statement that groups by them."""
+    scene = people(counts={"kind": "laplace", "answers": 3}, most={"kind": "noisy_max", "answers": 3})
+    scene.driver.register(VISITS, VISIT_ROWS)
+    for name, counted in (("notes", True), ("names", False)):
+        mechanism = {"kind": "unknown_groups", "counts": counted}
+        scene.driver.open(
+            {"stream": name, "source": "visits", "epsilon": 8.0, "delta": 1e-4, "mechanism": mechanism}
+        )
+    scene.flow()
+    async with scene.served() as address:
+        page = await open_page(address, "ask?stream=counts", OPERATOR)
+        select, chosen = page.get_by_label("SELECT"), page.get_by_label("Stream")
+        await expect(select).to_have_value('SELECT COUNT(*) FROM "counts"')
+        for stream, statement in (
+            ("most", ""),
+            ("notes", 'SELECT "note", COUNT(*) FROM "notes" GROUP BY "note"'),
+            ("names", 'SELECT "note" FROM "names" GROUP BY "note"'),
+        ):
+            await chosen.select_option(stream)
+            await expect(select).to_have_value(statement)
+        await page.get_by_role("button", name="Ask", exact=True).last.click()
+        await expect(page.get_by_role("region", name="Answer")).to_have_count(1)
+
+
+async def test_price_is_shown_before_a_question_of_each_mechanism(open_page: OpenPage) -> None:
+    """Fixed prices stand below the form; statements have the button of questions with an own price."""
+    scene = people(
+        counts={"kind": "laplace", "answers": 4},
+        cells={"kind": "histogram", "attributes": ["sex"]},
+        alarm={"kind": "above_threshold", "threshold": 10.0, "cutoff": 2},
+        most={"kind": "noisy_max", "answers": 4},
+    )
+    async with scene.served() as address:
+        page = await open_page(address, "ask?stream=most", OPERATOR)
+        price, chosen = page.locator(".price"), page.get_by_label("Stream")
+        await expect(price).to_have_text("The next answer costs ε 2.")
+        await chosen.select_option("alarm")
+        await expect(price).to_contain_text("if it is one of the answers above, and")
+        await chosen.select_option("cells")
+        await expect(price).to_have_text("The next answer costs ε 8.")
+        await ask(page)
+        await expect(price).to_have_text("The next answer costs nothing: what it needs is paid for.")
+        await chosen.select_option("counts")
+        await expect(price).to_contain_text("The next answer costs ε 2. “Price” says")
+        await page.get_by_label("SELECT").fill("SELECT COUNT(*), SUM(days) FROM counts")
+        await page.get_by_role("button", name="Price").last.click()
+        shown = page.get_by_role("region", name="Price")
+        await expect(shown).to_contain_text("The statement costs ε 4 at most, with 2 questions to counts.")
+        assert scene.driver.grant("people", "counts").answered == 0
+
+
 async def test_a_stream_that_answers_nothing_says_so_before_it_is_asked(open_page: OpenPage) -> None:
     scene = people(gone={"kind": "laplace", "answers": 3})
     scene.driver.halt("people", "gone", "under review")

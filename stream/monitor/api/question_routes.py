@@ -16,7 +16,7 @@ from typing import Annotated, Final, Protocol
 
 from pydantic import Field, StringConstraints
 
-from schemas import Amount, Answer, GrantRecord, Query, SourceRecord
+from schemas import Amount, Answer, GrantRecord, Query, SourceRecord, TableSource
 from schemas.base import EventId
 from schemas.queries import MaxPrice
 from stream import sql
@@ -28,7 +28,7 @@ from stream.monitor.api.models import View
 from stream.monitor.api.problems import ProblemError, too_many_error, unknown_name_error
 from stream.monitor.state.monitor_tables import MonitorTables
 from stream.questions import Result, Results
-from stream.questions.result_text import is_charged, total_cost
+from stream.questions.result_text import is_charged, next_costs, total_cost
 from stream.settings import Settings
 from stream.sql.statements import MAX_STATEMENT_LENGTH
 
@@ -85,6 +85,14 @@ class StatementAnswered(View):
     answers: list[Answer]
     warnings: list[str]
     why: str | None = None
+
+
+class AskingView(View):
+    """What the next answer of a stream costs, and a SELECT that the stream takes."""
+
+    free: Annotated[Amount, Field(description="Cost of the next answer if it is not charged.")]
+    charged: Annotated[Amount, Field(description="Cost of the next answer if it is an ordinary charge.")]
+    statement: Annotated[str | None, Field(description="Null if the stream takes no SELECT.")]
 
 
 class QuestionSender(Protocol):
@@ -233,6 +241,37 @@ def refuse_private(query: Query) -> None:
 
 
 _ASKING_IS_OFF = "this monitor does not ask; start it with SOTTO_MONITOR_ASKS=true, and let its principal write queries and read answers"
+
+
+def describe_asking(tables: MonitorTables, stream: str) -> AskingView:
+    """Return the next answer's cost and an example of a SELECT; a 404 for an unknown stream."""
+    entry = tables.streams.get(stream)
+    if entry is None or entry.grant is None:
+        raise unknown_name_error("stream", stream)
+    grant = views.grant_record(entry)
+    source = views.source_record(tables, tables.sources[grant.spec.source])
+    free, charged = next_costs(grant, source.source, entry.answered, entry.tops, entry.surplus)
+    return AskingView(free=free, charged=charged, statement=_example_statement(source, grant))
+
+
+def _example_statement(source: SourceRecord, grant: GrantRecord) -> str | None:
+    """Return the first of some simple statements that the stream takes; None if it takes none of them."""
+    if not isinstance(source.source, TableSource):
+        return None
+    stream, *texts = ('"' + name.replace('"', '""') + '"' for name in (grant.spec.stream, *source.source.texts))
+    columns = [
+        ("COUNT(*)", None),
+        *((f"{text}, COUNT(*)", text) for text in texts),
+        *((text, text) for text in texts),
+    ]
+    for listed, group in columns:
+        statement = " ".join(["SELECT", listed, "FROM", stream, *([] if group is None else ["GROUP BY", group])])
+        try:
+            sql.choose_stream(sql.parse_statement(statement), [source], [grant])
+        except (Invalid, Unknown):
+            continue
+        return statement
+    return None
 
 
 async def ask_question(tables: MonitorTables, asker: Asker | None, query: Query) -> QuestionAnswered:

@@ -86,7 +86,7 @@ from stream.monitor.api.models import (
 )
 from stream.monitor.api.monitor_state import Monitor
 from stream.monitor.api.problems import ProblemError, unknown_name_error
-from stream.monitor.api.question_routes import QuestionAnswered, Statement, StatementAnswered
+from stream.monitor.api.question_routes import AskingView, QuestionAnswered, Statement, StatementAnswered
 from stream.monitor.api.service_models import AlertQuery, AlertsView, RefusalsView, RejectedView, WorkersView
 from stream.monitor.api.tokens import Bearer, role_with_article
 from stream.monitor.state.entries import SourceEntry
@@ -267,6 +267,13 @@ async def read_answers(monitor: Monitor, call: ApiCall) -> AnswersView:
         find = (lambda _: None) if asker is None else asker.question_of
         name = call.path_values["stream"]
         return await list_answers(monitor.answers, monitor.tables, find, name, call.url_parameters)
+
+
+@_add_route("GET", "/api/streams/{stream}/asking", "The next answer's cost, and a SELECT that the stream takes")
+def _asking(monitor: Monitor, call: ApiCall) -> AskingView:
+    return _show_readable_definition(
+        lambda: question_routes.describe_asking(monitor.tables, call.path_values["stream"])
+    )
 
 
 _add_route("GET", ANSWERS_PATH, "A stream's answers, newest first", query=AnswerQuery)(read_answers)

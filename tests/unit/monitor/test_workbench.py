@@ -470,3 +470,25 @@ async def test_so_many_questions_wait_at_once_and_no_more() -> None:
         await asker.ask([question("one more")])
     assert refused.value.problem.status == 429
     await asker.close()
+
+
+async def test_asking_route_has_the_cost_of_the_next_answer_and_a_statement_it_takes() -> None:
+    """The cost is the one that the next answer reports, and the statement is answered."""
+    installation = surveyed()
+    for name, mechanism in {
+        "few": {"kind": "laplace", "answers": 4},
+        "most": {"kind": "noisy_max", "answers": 2},
+        "table": {"kind": "histogram", "attributes": ["sex"]},
+    }.items():
+        installation.driver.open({"stream": name, "source": "people", "epsilon": 1.0, "mechanism": mechanism})
+    installation.flow()
+    async with installation.web() as client:
+        for name, price, statement in (("few", 0.25, True), ("most", 0.5, False), ("table", 1.0, True)):
+            before = await get(client, f"/api/streams/{name}/asking")
+            assert before["charged"]["epsilon"] == pytest.approx(price)
+            assert (before["statement"] is not None) == statement
+            if statement:
+                asked = await post(client, "/api/statements", {"id": name, "statement": before["statement"]})
+                assert asked["cost"]["epsilon"] == pytest.approx(price)
+        after = await get(client, "/api/streams/table/asking")
+        assert after["charged"]["epsilon"] == after["free"]["epsilon"] == 0.0

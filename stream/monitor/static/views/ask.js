@@ -3,17 +3,18 @@
 import { send } from "../api.js";
 import { refusal, tokenOf, tokenWanted } from "../confirm.js";
 import { link, make, setText } from "../dom.js";
-import { jsonBlock, labelled, latest, offer, select } from "../forms.js";
-import { bound, count, mechanism as called, time } from "../format.js";
-import { SPECS } from "../mechanisms.js";
+import { jsonBlock, labelled, latest, select } from "../forms.js";
+import { amount, bound, count, mechanism as called, time, words } from "../format.js";
+import { FORMS, SPECS } from "../mechanisms.js";
 import { card, emptyState } from "../parts.js";
 import { describeQuestion } from "../questions.js";
 import { route } from "../routes.js";
 import { may } from "../session.js";
-import { questionAnswered, questionPriced, statementAnswered } from "./answered.js";
-import { questionForm } from "./question_form.js";
+import { questionAnswered, questionPriced, statementAnswered, statementPriced } from "./answered.js";
+import { isAbout, questionForm } from "./question_form.js";
 
 const MOST_STREAMS = 500;
+const MOST_TABLES = 50;
 const KEPT = 50;
 const DEAR = "10%"; // above this part of the grant a question with its own error is asked only after a confirmation
 
@@ -23,8 +24,12 @@ export function askView({ query, session }) {
   let pending = null; // the request without an answer; a repetition keeps its id
   let repeated = null; // the answered request that was refused once as a repetition
   const answers = [];
-  const stream = select([]);
+  const kind = select([["", "any question"], ...Object.entries(FORMS).filter(([name]) => name !== "names")]);
+  const stream = make("select");
+  const tables = {}; // the definitions of the streams' tables by name, once a kind of question is chosen
+  let offered = []; // the open streams with the kinds of their sources
   const about = make("p", { class: "quiet" });
+  const price = make("p", { class: "price" });
   const more = make("p", { class: "quiet", hidden: true });
   const place = make("div", { class: "wide" });
   const json = jsonBlock("Request");
@@ -35,11 +40,12 @@ export function askView({ query, session }) {
   const actPrice = make("button", { type: "button", hidden: true, onclick: () => askQuestion(0) }, "Price");
   const sql = make("textarea", { rows: "4", spellcheck: "false", maxlength: "10000" });
   const actSql = make("button", { type: "submit", class: "solid" }, "Ask");
+  const actSqlPrice = make("button", { type: "button", onclick: () => askStatement(0) }, "Price");
   const actSave = make("button", { type: "button", class: "start", hidden: true, onclick: save }, "Save answers");
   const shown = make("div", { class: "stack answers", "aria-live": "polite" });
   const nothing = emptyState("No answer yet", "Compose a question or write a SELECT. Answers are charged to the stream's grant.");
   const build = make("form", { class: "sheet", novalidate: true, oninput: () => preview(), onchange: () => preview() }, place, make("div", { class: "buttons" }, act, actPrice));
-  const write = make("form", { class: "sheet", novalidate: true }, make("div", { class: "wide" }, labelled("SELECT", sql, "COUNT, SUM, AVG, shares; FROM a stream, or a source, whose cheapest open stream answers")), actSql);
+  const write = make("form", { class: "sheet", novalidate: true }, make("div", { class: "wide" }, labelled("SELECT", sql, "COUNT, SUM, AVG, shares; FROM a stream, or a source, whose cheapest open stream answers")), make("div", { class: "buttons" }, actSql, actSqlPrice));
   const off = emptyState("This monitor does not ask", "It is started with the setting SOTTO_MONITOR_ASKS=true, and its principal then writes queries and reads answers. In a terminal:", "sotto ask ward-7 --value 12");
   off.hidden = session.asks;
   build.addEventListener("submit", (event) => {
@@ -48,11 +54,17 @@ export function askView({ query, session }) {
   });
   write.addEventListener("submit", (event) => {
     event.preventDefault();
-    const statement = sql.value.trim();
-    ask("/api/statements", { statement }, actSql, (answer) => statementAnswered(answer), statement);
+    askStatement();
   });
   const choose = latest(chosenStream);
   stream.addEventListener("change", () => choose());
+  kind.addEventListener("change", latest(async (isLatest) => {
+    await readTables();
+    if (isLatest()) {
+      offerStreams(stream.value);
+      choose();
+    }
+  }));
 
   const body = () => ({ stream: stream.value, ...question.value() });
 
@@ -88,6 +100,16 @@ export function askView({ query, session }) {
     }
   }
 
+  /** Ask a SELECT; with a limit of 0 only its price. */
+  function askStatement(limit) {
+    const statement = sql.value.trim();
+    if (limit === undefined) {
+      ask("/api/statements", { statement }, actSql, statementAnswered, statement);
+    } else {
+      ask("/api/statements", { statement, max_price: limit }, actSqlPrice, (answer) => statementPriced(answer), statement);
+    }
+  }
+
   async function ask(path, fields, button, made, text) {
     const used = allowed ? session.token : token.value.trim();
     if (!used) {
@@ -114,6 +136,7 @@ export function askView({ query, session }) {
       pending = null;
       tell("", "");
       keep({ ...made(answer), wanted, text, request: fields, answer });
+      showPrice(() => true);
     } catch (error) {
       if (!error.retriable) {
         pending = null;
@@ -148,12 +171,31 @@ export function askView({ query, session }) {
     URL.revokeObjectURL(address);
   }
 
+  /** Say what the next answer costs, and prefill the SELECT if the user has written none. */
+  async function showPrice(isLatest) {
+    const asked = stream.value;
+    const { free, charged, statement } = await send(`/api/streams/${encodeURIComponent(asked)}/asking`, session.token);
+    if (!isLatest() || asked !== stream.value) {
+      return;
+    }
+    setText(price, question ? describePrice(free, charged, offered.find((one) => one.stream === asked)?.mechanism ?? "", question.takesAlpha) : "");
+    if (sql.value === suggested) {
+      sql.value = suggested = statement ?? "";
+      sql.placeholder = statement === null ? "This stream takes no SELECT; name another one after FROM." : "";
+    }
+  }
+
   async function chosenStream(isLatest) {
     act.disabled = true;
     actPrice.hidden = true;
     question = null;
     place.replaceChildren();
+    setText(price, "");
     tell("", "");
+    if (!stream.value) {
+      about.replaceChildren(kind.value ? "No open stream answers this kind of question. " : "No open stream yet. ", link(route("plan"), "Plan one"));
+      return;
+    }
     try {
       const detail = await send(`/api/streams/${encodeURIComponent(stream.value)}`, session.token);
       const { declaration } = await send(`/api/sources/${encodeURIComponent(detail.spec.source)}`, session.token);
@@ -161,26 +203,27 @@ export function askView({ query, session }) {
         return; // the user has chosen another stream meanwhile
       }
       const source = declaration.source;
-      const kind = detail.spec.mechanism.kind;
+      const mechanism = detail.spec.mechanism.kind;
       const { state, reason } = detail.row;
       const rest = state === "exhausted" && !reason ? " It is exhausted: its grant pays for cheap questions with an error alone." : ` It is ${state}, and answers nothing${reason && !reason.startsWith(state) ? `: ${reason}` : ""}.`;
-      about.replaceChildren(link(route("streams", [stream.value]), stream.value), `: ${called(kind)} on `, link(route("sources", [source.source]), source.source), `; α ${bound(detail.row.alpha)}.`, state === "open" ? "" : rest);
+      about.replaceChildren(link(route("streams", [stream.value]), stream.value), `: ${called(mechanism)} on `, link(route("sources", [source.source]), source.source), `; α ${bound(detail.row.alpha)}.`, state === "open" ? "" : rest);
       if (source.kind === "events") {
         place.replaceChildren(emptyState("No questions needed", "Answered automatically: one question per window. To follow its answers:", `sotto answers --stream ${stream.value}`));
         return;
       }
-      if (source.kind !== "table" || !SPECS[kind]?.forms.length) {
+      if (source.kind !== "table" || !SPECS[mechanism]?.forms.length) {
         place.replaceChildren(emptyState("Its questions carry private data", "They do not come through the monitor. A producer sends them to Kafka:", `sotto ask ${stream.value} --value 12`));
         return;
       }
-      question = questionForm(detail.spec, source, preview);
+      question = questionForm(detail.spec, source, preview, kind.value);
       place.replaceChildren(question.element);
-      if (sql.value === suggested) {
-        sql.value = suggested = `SELECT COUNT(*) FROM "${stream.value.replaceAll('"', '""')}"`;
-      }
       act.disabled = !session.asks;
       actPrice.hidden = !session.asks || !question.takesAlpha;
       preview();
+      if (kind.value && !question.answers(kind.value)) {
+        tell(`${stream.value} does not answer this kind of question: see its definition.`, "waiting");
+      }
+      await showPrice(isLatest);
     } catch (error) {
       if (isLatest()) {
         tell(refusal(error, "analyst"), "refused");
@@ -188,22 +231,44 @@ export function askView({ query, session }) {
     }
   }
 
+  async function readTables() {
+    const names = new Set(offered.filter((one) => one.about === "table").map((one) => one.source));
+    const missing = [...names].filter((name) => !(name in tables));
+    for (const name of missing.slice(0, MOST_TABLES)) {
+      const { declaration } = await send(`/api/sources/${encodeURIComponent(name)}`, session.token);
+      tables[name] = declaration.source;
+    }
+  }
+
+  /** Offer the streams that answer the chosen kind of question, of all mechanisms; the others only for "any question". */
+  function offerStreams(wanted) {
+    const has = ({ mechanism, source }) => SPECS[mechanism].forms.includes(kind.value) && (!tables[source] || isAbout(kind.value, tables[source]));
+    const answers = (one) => one.about === "table" && Boolean(SPECS[one.mechanism]?.forms.length) && (!kind.value || has(one));
+    const option = (one) => make("option", { value: one.stream }, `${one.stream} · ${called(one.mechanism)} on ${one.source}${one.state === "open" ? "" : `, ${one.state}`}`);
+    const groups = [["Asked here", offered.filter(answers)], ["Asked through Kafka, or by Sotto itself", kind.value ? [] : offered.filter((one) => !answers(one))]];
+    stream.replaceChildren(...groups.filter(([, some]) => some.length).map(([label, some]) => make("optgroup", { label }, some.map(option))));
+    const found = [...stream.options].some((one) => one.value === wanted);
+    stream.value = found ? wanted : (stream.options[0]?.value ?? "");
+  }
+
   async function begin() {
-    actSql.disabled = !session.asks;
+    actSql.disabled = actSqlPrice.disabled = !session.asks;
     try {
-      const page = await send(`/api/streams?state=open&limit=${MOST_STREAMS}`, session.token);
+      const [page, sources] = await Promise.all([
+        send(`/api/streams?state=open,exhausted&limit=${MOST_STREAMS}`, session.token),
+        send(`/api/sources?limit=${MOST_STREAMS}`, session.token),
+      ]);
       more.hidden = page.matching <= page.items.length;
       setText(more, `The first ${count(page.items.length)} of ${count(page.matching)} open streams; ask any other from its own page.`);
-      const names = page.items.filter(({ mechanism }) => SPECS[mechanism]?.forms.length).map((one) => one.stream);
-      if (query.stream && !names.includes(query.stream)) {
-        names.unshift(query.stream);
+      const kinds = Object.fromEntries(sources.items.map((one) => [one.source, one.kind]));
+      // A source beyond the listed ones may be a table: its form tells when it is chosen.
+      offered = page.items.map((one) => ({ ...one, about: kinds[one.source] ?? "table" }));
+      if (query.stream && !offered.some((one) => one.stream === query.stream)) {
+        const { row, source_kind: about } = await send(`/api/streams/${encodeURIComponent(query.stream)}`, session.token);
+        offered.unshift({ ...row, about });
       }
-      offer(stream, names.map((name) => [name, name]), query.stream ?? "");
-      if (names.length) {
-        await choose();
-      } else {
-        about.replaceChildren("No open stream yet. ", link(route("plan"), "Plan one"));
-      }
+      offerStreams(query.stream ?? "");
+      await choose();
     } catch (error) {
       tell(refusal(error, "analyst"), "refused");
     }
@@ -222,7 +287,7 @@ export function askView({ query, session }) {
         make(
           "div",
           { class: "stack" },
-          card("Question", labelled("Stream", stream), more, about, build, !allowed && labelled(tokenOf("analyst"), token, "used for what is asked here, not kept")),
+          card("Question", labelled("Kind of question", kind), labelled("Stream", stream), more, about, build, price, !allowed && labelled(tokenOf("analyst"), token, "used for what is asked here, not kept")),
           card("SQL", write),
           card("Request", json.element),
         ),
@@ -236,4 +301,23 @@ export function askView({ query, session }) {
       answers.forEach((one) => one.close());
     },
   };
+}
+
+const ALWAYS_CHARGED = ["laplace", "noisy_max", "exponential", "unknown_groups"];
+
+/** What the next answer costs, in words. */
+function describePrice(free, charged, mechanism, hasOwnPrice) {
+  const own = hasOwnPrice ? " “Price” says what this very question costs." : "";
+  const isFree = ({ epsilon, delta, rho }) => !epsilon && !delta && !rho;
+  if (isFree(charged) && ALWAYS_CHARGED.includes(mechanism)) {
+    return `The next answer uses up one charged answer and adds nothing to what the stream has spent, which is all of its grant.${own}`;
+  }
+  if (isFree(charged)) {
+    return `The next answer costs nothing: what it needs is paid for.${own}`;
+  }
+  if (ALWAYS_CHARGED.includes(mechanism) || amount(free) === amount(charged)) {
+    return `The next answer costs ${amount(charged)}.${own}`;
+  }
+  const called = words(mechanism);
+  return `The next answer costs ${amount(charged)} if it is one of the ${called.charged}, and ${isFree(free) ? "nothing" : amount(free)} otherwise.${own}`;
 }

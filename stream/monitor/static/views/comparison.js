@@ -77,11 +77,12 @@ export function comparisonCard(session, onTake) {
     table.hidden = !fitting.length;
     const sentences = [
       choice === null ? "No mechanism answers these questions about this source." : `${called(choice)} has the smallest ${keeps || alpha === undefined ? "error" : `error, but does not keep ${alpha}`}${what ? `; α is ${what}` : ""}.`,
+      fitting[0]?.vacuous && "It is vacuous: a constant answer would keep it.",
       counted && `${counted[0].toUpperCase()}${counted.slice(1)}.`,
       warning && `${warning[0].toUpperCase()}${warning.slice(1)}.`,
     ];
     advice.hidden = false;
-    advice.dataset.level = choice === null || warning || !keeps ? "refused" : "done";
+    advice.dataset.level = choice === null || warning || !keeps || fitting[0].vacuous ? "refused" : "done";
     setText(advice, plainWords(sentences.filter(Boolean).join(" ")));
     const rest = mechanisms.filter((one) => !one.applies);
     others.hidden = !rest.length;

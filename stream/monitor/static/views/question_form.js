@@ -8,10 +8,23 @@ import { isNumeric, isOrdered, literal, quoted, whereBuilder } from "./where.js"
 
 const MOST_CANDIDATES = 256;
 const OF_PEOPLE = ["people", "people_groups", "repeaters", "person_sum", "text_people"]; // offered if the source has a person column
+const OF_NUMBERS = ["sum", "mean", "person_sum", "variance", "stddev"];
 const WHOLE = { inputmode: "numeric", min: "1", step: "1" };
 
-/** `value()` is the query without id and stream; `problem()` is the reason why it cannot be asked yet. */
-export function questionForm(spec, source, onChange) {
+/** True if a table has what a kind of question is about: a person column, texts, or an attribute that fits. */
+export function isAbout(kind, { person, texts, attributes }) {
+  const some = (test) => Object.values(attributes).some(test);
+  if (["texts", "text_people"].includes(kind)) {
+    return Object.keys(texts ?? {}).length > 0 && (kind === "texts" || Boolean(person));
+  }
+  if (OF_PEOPLE.includes(kind) && !person) {
+    return false;
+  }
+  return RANKS.includes(kind) ? some(isOrdered) : !OF_NUMBERS.includes(kind) || some(isNumeric);
+}
+
+/** `wanted` is the kind of question to begin with, if the stream answers it. `value()` is the query without id and stream; `problem()` is the reason why it cannot be asked yet. */
+export function questionForm(spec, source, onChange, wanted = "") {
   const attributes = source.attributes;
   const kind = spec.mechanism.kind;
   const mine = spec.mechanism.attributes ?? Object.keys(attributes);
@@ -21,9 +34,9 @@ export function questionForm(spec, source, onChange) {
   const ranked = mine.filter((name) => isOrdered(own[name]));
   const peopleAlone = spec.mechanism.people === true;
   const uncounted = spec.mechanism.counts === false; // texts alone: no count of rows or people
-  const offered = SPECS[kind].forms.filter((form) => !(uncounted && form === "text_people") && (peopleAlone ? ["people", "choice"].includes(form) : !OF_PEOPLE.includes(form) || Boolean(source.person)) && (!["sum", "mean", "person_sum", "variance", "stddev"].includes(form) || summable.length) && (!RANKS.includes(form) || ranked.length));
+  const offered = SPECS[kind].forms.filter((form) => !(uncounted && form === "text_people") && (peopleAlone ? ["people", "choice"].includes(form) : !OF_PEOPLE.includes(form) || Boolean(source.person)) && (!OF_NUMBERS.includes(form) || summable.length) && (!RANKS.includes(form) || ranked.length));
   const titleOf = (name) => FORMS[uncounted && name === "texts" ? "names" : name];
-  const form = select(offered.map((name) => [name, titleOf(name)]));
+  const form = select(offered.map((name) => [name, titleOf(name)]), wanted);
   const added = select(summable.map((name) => [name, name]));
   const ordered = select(ranked.map((name) => [name, name]));
   const share = numberInput({ placeholder: "0.5" });
@@ -179,6 +192,7 @@ export function questionForm(spec, source, onChange) {
     element,
     value,
     takesAlpha,
+    answers: (name) => offered.includes(name),
     title: () => titleOf(form.value),
     problem,
   };
