@@ -275,7 +275,7 @@ async def test_price_is_shown_before_a_question_of_each_mechanism(open_page: Ope
         await chosen.select_option("cells")
         await expect(price).to_have_text("The next answer costs ε 8.")
         await ask(page)
-        await expect(price).to_have_text("The next answer costs nothing: what it needs is paid for.")
+        await expect(price).to_have_text("The next answer costs nothing: its cost is paid already.")
         await chosen.select_option("counts")
         await expect(price).to_contain_text("The next answer costs ε 2. “Price” says")
         await page.get_by_label("SELECT").fill("SELECT COUNT(*), SUM(days) FROM counts")

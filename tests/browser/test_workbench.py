@@ -421,3 +421,32 @@ async def test_the_whole_way_on_kafka(
             await expect(worker.locator(".cell-memory")).to_have_text(re.compile(r"\d MB"))
         source = await client.budget("people")
         assert source.refunded.epsilon > 0
+
+
+async def test_register_proposes_attributes_from_the_columns(open_page: OpenPage, tmp_path: Path) -> None:
+    """Names, kinds and the described ranges are filled in; the form says what it read, and no value appears."""
+    file = tmp_path / "patients.csv"
+    file.write_text("age,ward\n71,zyxwvu\n")
+    described = {"name": "age", "type": "integer", "unit": "years", "constraints": {"minimum": 0, "maximum": 120}}
+    (tmp_path / "patients.csv.schema.json").write_text(json.dumps({"fields": [described]}))
+    roomy = {"monitor_requests_per_second": 1000.0, "monitor_burst": 1000, "table_roots": str(tmp_path)}
+    scene = Scene(Settings.model_validate(roomy))
+    async with scene.served() as address:
+        page = await open_page(address, "register", OPERATOR)
+        await expect(page.get_by_text("No value of a row is used.")).to_be_visible()
+        await page.get_by_label("File of the table").fill(str(file))
+        await page.get_by_role("button", name="Propose attributes").click()
+        attributes = page.get_by_role("group", name="Attribute", exact=True)
+        await expect(attributes).to_have_count(2)
+        age, ward = attributes.nth(0), attributes.nth(1)
+        await expect(age.get_by_label("Name")).to_have_value("age")
+        await expect(age.get_by_label("Maximum").first).to_have_value("120")
+        await expect(age).to_contain_text("in years")
+        await expect(ward.get_by_label("Kind")).to_have_value("categories")
+        await expect(ward).to_contain_text("to be declared: values")
+        await expect(page.get_by_text("2 attributes proposed; 1 of them need")).to_be_visible()
+        assert "zyxwvu" not in await page.content()
+        await page.get_by_label("File of the table").fill("/etc/passwd")
+        await page.get_by_role("button", name="Propose attributes").click()
+        await expect(page.get_by_text("path: no table can be read there")).to_be_visible()
+    assert scene.requested == []

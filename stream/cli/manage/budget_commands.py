@@ -43,10 +43,18 @@ from stream.questions.stream_watch import describe_live_topic
 CHECK: Final = LazyCommand(
     "stream.cli.manage.check_command:check", "Compare a table with its declaration before you register it."
 )
+PROPOSE: Final = LazyCommand(
+    "stream.cli.manage.propose_command:propose",
+    "Propose a source for a table, with null where you must declare a range or values.",
+)
 SHOWN_STREAMS: Final = 1000
 """Most streams that ``sotto source show`` prints."""
 
-app = typer.Typer(cls=make_lazy_group({"check": CHECK}), help="Sources and their budgets.", no_args_is_help=True)
+app = typer.Typer(
+    cls=make_lazy_group({"check": CHECK, "propose": PROPOSE}),
+    help="Sources and their budgets.",
+    no_args_is_help=True,
+)
 _sources: TypeAdapter[Source] = TypeAdapter(Source)
 
 

@@ -28,8 +28,6 @@ from schemas import (
     TableSource,
     ValuesSource,
 )
-from schemas.base import EventId
-from schemas.domains import AttributeName
 from schemas.mechanisms import MAX_UNIVERSE
 from stream.budget.automatic_choice import ChosenStream, choose_mechanism, describe_opening
 from stream.budget.mechanism_comparison import compare_for_source
@@ -38,16 +36,28 @@ from stream.budget.source_goals import SourceOptions, accepted_forms
 from stream.budget.standing_streams import complete_spec, promised_windows, require_valid_periods
 from stream.errors import Refused
 from stream.formatting import describe_table_bound
-from stream.monitor.api.models import Parameters, Plan, PromiseParts, SourceRow, View
+from stream.monitor.api.models import (
+    Comparison,
+    ComparisonRequest,
+    Plan,
+    PlanQuery,
+    PromiseParts,
+    Proposal,
+    ProposedAttributeView,
+    SourceRow,
+    View,
+)
 from stream.monitor.api.problems import ProblemError
 from stream.monitor.state.entries import SourceEntry
 from stream.privacy.composition.costs import stream_cost, to_amount, total_budget
-from stream.privacy.planning.form_accuracy import Form
 from stream.privacy.planning.inverse_plans import VariedParameter, cutoff_field, error_curve, variations
 from stream.privacy.planning.noise_layouts import PlanError
 from stream.privacy.planning.plans import name_of
 from stream.privacy.planning.promises import promises
 from stream.questions.stream_watch import period_of
+from stream.settings import Settings
+from stream.tables.readers.table_reading import GuardedReader, ReadingLimits
+from stream.tables.schema_proposals import READ_PARTS, propose_attributes, read_description
 
 
 class AttributeView(View):
@@ -77,61 +87,6 @@ class SourceDetail(View):
 
     row: SourceRow
     declaration: Declaration
-
-
-class PlanQuery(Parameters):
-    """Public guesses, used only to warn of a promise that is not informative."""
-
-    rows: Annotated[int | None, Field(ge=1, le=2**53, description="About how many rows the table has.")] = None
-    answer: Annotated[
-        float | None, Field(allow_inf_nan=False, description="About how large an answer is expected to be.")
-    ] = None
-
-
-class ComparisonRequest(View):
-    """Questions for which all mechanisms are compared, with the options of ``sotto plan``."""
-
-    source: EventId
-    form: Form | None = None
-    queries: Annotated[int, Field(ge=1, le=2**40)] = 1000
-    epsilon: Annotated[float | None, Field(ge=1e-6, le=1e6)] = None
-    alpha: Annotated[float | None, Field(gt=0.0, allow_inf_nan=False)] = None
-    delta: Annotated[float, Field(ge=0.0, lt=1.0)] = 0.0
-    beta: Annotated[float, Field(gt=0.0, lt=1.0)] = 0.05
-    rows: Annotated[int | None, Field(ge=1, le=2**53, description="A public number of rows.")] = None
-    cutoff: Annotated[int, Field(ge=1, le=2**40)] = 1
-    group_by: Annotated[tuple[AttributeName, ...], Field(max_length=64, strict=False)] = ()
-    attribute: AttributeName | None = None
-    q: Annotated[float, Field(ge=0.0, le=1.0)] = 0.5
-
-
-class MechanismRow(View):
-    """A mechanism in a comparison; ``alpha`` and ``epsilon`` are null if it does not apply, for the reason ``why``."""
-
-    mechanism: str
-    over: tuple[str, ...] | None
-    applies: bool
-    alpha: float | None
-    epsilon: Annotated[float | None, Field(description="The ε that it needs for the requested error.")]
-    vacuous: bool
-    calibration: str | None
-    why: str
-    value_error: Annotated[
-        float | None, Field(description="A quantile's error in value, for evenly spread rows.")
-    ] = None
-
-
-class Comparison(View):
-    """All mechanisms for one form of questions, best first, as ``sotto plan`` prints them."""
-
-    form: Form
-    forms: Annotated[list[Form], Field(description="The forms that the source's questions may have.")]
-    choice: Annotated[str | None, Field(description="The best mechanism; null if none applies.")]
-    keeps: Annotated[bool, Field(description="False if it does not keep the requested error.")]
-    least_alpha: Annotated[str, Field(description="What α bounds, if that is not simply each answer.")]
-    counted: str
-    warning: str | None
-    mechanisms: list[MechanismRow]
 
 
 class CurveRequest(View):
@@ -264,7 +219,7 @@ def _remarks(source: Source) -> list[str]:
             f"'{name}' is text of at most {text.max_length} bytes: its values are private, and only unknown_groups groups by it"
             for name, text in source.texts.items()
         ]
-        remarks.append("the budget service reads the table when it registers the source; the monitor cannot")
+        remarks.append("the budget service reads the table when it registers the source; the monitor does not")
     if isinstance(source, ValuesSource):
         low = "none" if source.minimum is None else f"{source.minimum:g}"
         high = "none" if source.maximum is None else f"{source.maximum:g}"
@@ -285,6 +240,9 @@ def _remarks(source: Source) -> list[str]:
 
 
 _Result = TypeVar("_Result")
+
+PROPOSAL_SECONDS: Final = 15.0
+"""Longest time for reading the names and types of a table's columns."""
 
 CURVE_POINTS: Final = 17
 CURVE_SECONDS: Final = 0.2
@@ -338,6 +296,23 @@ def _compare(asked: ComparisonRequest, source: Source) -> Comparison:
         warning=found.warning,
         **{name: document[name] for name in ("choice", "keeps", "least_alpha", "counted", "mechanisms")},
     )
+
+
+async def propose_source(path: str, settings: Settings) -> Proposal:
+    """Propose attributes for a table in the table roots, from its columns and its public description."""
+    return await _plan_in_thread(lambda: _propose(path, settings))
+
+
+def _propose(path: str, settings: Settings) -> Proposal:
+    limits = ReadingLimits.parse(
+        settings.table_roots,
+        table_bytes=settings.table_bytes,
+        reading_bytes=settings.table_reading_bytes,
+        seconds=PROPOSAL_SECONDS,
+        reveals_causes=settings.table_causes,
+    )
+    found = propose_attributes(GuardedReader(limits).columns(path), read_description(path, limits.roots))
+    return Proposal(read=READ_PARTS, attributes=[ProposedAttributeView.from_record(one) for one in found])
 
 
 async def plan_curve(asked: CurveRequest, source: Source) -> Curve:

@@ -10,6 +10,9 @@ from typing import Annotated, Any, Literal, Self
 from pydantic import BaseModel, ConfigDict, Field, StringConstraints
 
 from schemas import Amount, Calibration, ComparedMechanism, Position, StreamSpec, StreamState
+from schemas.base import EventId
+from schemas.domains import AttributeName
+from stream.privacy.planning.form_accuracy import Form
 
 AccessRole = Literal["viewer", "analyst", "operator"]
 ViewName = Literal[
@@ -318,6 +321,85 @@ class Plan(View):
     uninformative: Annotated[
         str | None, Field(description="A warning with its remedy if the promise is not informative, else null.")
     ]
+
+
+class PlanQuery(Parameters):
+    """Public guesses, used only to warn of a promise that is not informative."""
+
+    rows: Annotated[int | None, Field(ge=1, le=2**53, description="About how many rows the table has.")] = None
+    answer: Annotated[
+        float | None, Field(allow_inf_nan=False, description="About how large an answer is expected to be.")
+    ] = None
+
+
+class ComparisonRequest(View):
+    """Questions for which all mechanisms are compared, with the options of ``sotto plan``."""
+
+    source: EventId
+    form: Form | None = None
+    queries: Annotated[int, Field(ge=1, le=2**40)] = 1000
+    epsilon: Annotated[float | None, Field(ge=1e-6, le=1e6)] = None
+    alpha: Annotated[float | None, Field(gt=0.0, allow_inf_nan=False)] = None
+    delta: Annotated[float, Field(ge=0.0, lt=1.0)] = 0.0
+    beta: Annotated[float, Field(gt=0.0, lt=1.0)] = 0.05
+    rows: Annotated[int | None, Field(ge=1, le=2**53, description="A public number of rows.")] = None
+    cutoff: Annotated[int, Field(ge=1, le=2**40)] = 1
+    group_by: Annotated[tuple[AttributeName, ...], Field(max_length=64, strict=False)] = ()
+    attribute: AttributeName | None = None
+    q: Annotated[float, Field(ge=0.0, le=1.0)] = 0.5
+
+
+class MechanismRow(View):
+    """A mechanism in a comparison; ``alpha`` and ``epsilon`` are null if it does not apply, for the reason ``why``."""
+
+    mechanism: str
+    over: tuple[str, ...] | None
+    applies: bool
+    alpha: float | None
+    epsilon: Annotated[float | None, Field(description="The ε that it needs for the requested error.")]
+    vacuous: bool
+    calibration: str | None
+    why: str
+    value_error: Annotated[
+        float | None, Field(description="A quantile's error in value, for evenly spread rows.")
+    ] = None
+
+
+class Comparison(View):
+    """All mechanisms for one form of questions, best first, as ``sotto plan`` prints them."""
+
+    form: Form
+    forms: Annotated[list[Form], Field(description="The forms that the source's questions may have.")]
+    choice: Annotated[str | None, Field(description="The best mechanism; null if none applies.")]
+    keeps: Annotated[bool, Field(description="False if it does not keep the requested error.")]
+    least_alpha: Annotated[str, Field(description="What α bounds, if that is not simply each answer.")]
+    counted: str
+    warning: str | None
+    mechanisms: list[MechanismRow]
+
+
+class ProposalRequest(View):
+    """A table for which attributes are proposed."""
+
+    path: Annotated[str, StringConstraints(min_length=1, max_length=4096)]
+
+
+class ProposedAttributeView(View):
+    """A proposed attribute: its ``domain`` lacks the fields ``missing``. Null for a column that can be none."""
+
+    name: str
+    domain: dict[str, Any] | None
+    missing: list[str]
+    unit: str | None
+    description: str | None
+    reason: str | None
+
+
+class Proposal(View):
+    """Attributes for the columns of a table; ``read`` says what was read."""
+
+    read: str
+    attributes: list[ProposedAttributeView]
 
 
 class FieldProblem(View):

@@ -53,12 +53,9 @@ from stream.monitor.api.budget_views import (
     spending,
 )
 from stream.monitor.api.forms import (
-    Comparison,
-    ComparisonRequest,
     Curve,
     CurveRequest,
     Declaration,
-    PlanQuery,
     SourceDetail,
     build_declaration,
 )
@@ -73,10 +70,15 @@ from stream.monitor.api.listing import (
 )
 from stream.monitor.api.models import (
     AccessRole,
+    Comparison,
+    ComparisonRequest,
     Health,
     Overview,
     Parameters,
     Plan,
+    PlanQuery,
+    Proposal,
+    ProposalRequest,
     Readiness,
     Session,
     SourcePage,
@@ -323,6 +325,13 @@ def _declaration(_: Monitor, call: ApiCall) -> Declaration:
         return build_declaration(call.body)
     except Refused as error:
         raise ProblemError(409, "refused", str(error)[:1024]) from None
+
+
+@_add_route("POST", "/api/proposals", "Attributes for a table", access="operator", body=ProposalRequest)
+async def _proposal(monitor: Monitor, call: ApiCall) -> Proposal:
+    asked: ProposalRequest = call.body
+    async with monitor.planning_turns.turn(call.user.name, call.is_disconnected):
+        return await forms.propose_source(asked.path, monitor.settings)
 
 
 @_add_route("POST", "/api/curves", "A part of the error curve of a planned stream", body=CurveRequest)

@@ -27,6 +27,7 @@ from stream.tables.people import CHOOSING_BYTES, PERSON_BYTES
 from stream.tables.readers.table_files import TableFile
 from stream.tables.readers.table_parts import open_table_parts, stamp_of
 from stream.tables.rows import EncodedBatch, RowCollector, RowEncoder, Rows, columns_of
+from stream.tables.schema_proposals import MAX_COLUMNS, ColumnType
 from stream.tables.table_errors import COLUMN_ERRORS, ColumnError, UnreadableError, to_one_line
 from stream.tables.texts import TEXT_BYTES, TEXT_CODE, join_texts, split_texts
 
@@ -211,11 +212,13 @@ def _read_items(pipe: TimedPipe, item_count: int, dtype: np.dtype[Any] = _BYTE) 
 
 
 def answer_request(request: dict[str, Any], output: IO[bytes]) -> None:
-    """Write the answer to a request: the codes of the table's rows, the table's stamp, or a refusal."""
+    """Write the answer to a request: the codes of the table's rows, its stamp, its columns, or a refusal."""
     source = TableSource.model_validate(request["source"])
     try:
         if request["wanted"] == "stamp":
             output.write(encode_header({"stamp": stamp_of(source.path)[1:]}))
+        elif request["wanted"] == "columns":
+            output.write(encode_header({"columns": read_columns(source.path, request)}))
         else:
             _send_rows(source, request, output)
     except UnreadableError as error:
@@ -227,6 +230,17 @@ def answer_request(request: dict[str, Any], output: IO[bytes]) -> None:
     except MemoryError:
         output.write(encode_header({"unreadable": "more memory than SOTTO_TABLE_READING_BYTES"}))
     output.flush()
+
+
+def read_columns(path: str, request: dict[str, Any]) -> list[ColumnType]:
+    """Return the names and types of a table's columns, from its first file; no row is read."""
+    files = msgspec.convert(request["parts"], tuple[TableFile, ...] | None)
+    part = next(open_table_parts(path, files, request["reading_bytes"]), None)
+    types = {} if part is None else part.types
+    return [
+        ColumnType(name, kind.base_type().__name__, getattr(kind, "scale", None))
+        for name, kind in list(types.items())[:MAX_COLUMNS]
+    ]
 
 
 def _send_rows(source: TableSource, request: dict[str, Any], output: IO[bytes]) -> None:

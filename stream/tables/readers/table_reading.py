@@ -36,6 +36,7 @@ from stream.tables.readers.table_files import (
 )
 from stream.tables.readers.table_parts import Stamp, stamp_of_files
 from stream.tables.rows import Rows
+from stream.tables.schema_proposals import ColumnType
 from stream.tables.table_errors import OUTSIDE_ROOTS, ColumnError, DataError, UnreadableError
 
 READING_PROCESS: Final = "stream.tables.readers.reading_process"
@@ -60,6 +61,10 @@ _PASSED_VARIABLES: Final = {
 
 log = get_logger("tables")
 Result = TypeVar("Result")
+
+
+_UNDECLARED: Final = {"kind": "table", "neighbors": "add-remove", "epsilon": 1.0}
+"""Fields of a source that stands for a table before it is declared."""
 
 
 @dataclass(frozen=True)
@@ -115,6 +120,17 @@ class GuardedReader:
         except UnreadableError:
             # The error of the path is raised when the table is read.
             return (source.path,)
+
+    def columns(self, path: str) -> list[ColumnType]:
+        """Return the names and types of a table's columns; DataError if the path is forbidden or unreadable."""
+        undeclared = TableSource.model_validate(
+            {"source": "undeclared", "path": path, **_UNDECLARED, "attributes": {"unknown": ["any"]}}
+        )
+        return self._read_or_explain(
+            undeclared,
+            "columns",
+            lambda pipe: [ColumnType(*one) for one in receive_header(pipe, undeclared)["columns"]],
+        )
 
     def _read_or_explain(self, source: TableSource, wanted: str, receive: Callable[[TimedPipe], Result]) -> Result:
         try:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+from pathlib import Path
 from typing import Any
 
 import polars as pl
@@ -17,8 +18,19 @@ from stream.monitor.api import forms
 from stream.monitor.api.problems import ProblemError
 from stream.monitor.api.question_routes import MAX_WAITING, Asker
 from stream.questions import Result
+from stream.settings import Settings
 from tests.builders import stream
-from tests.unit.monitor.installation import FEED, VIEWER, Installation, WebClient, get, post, spec
+from tests.unit.monitor.installation import (
+    ANALYST,
+    FEED,
+    OPERATOR,
+    VIEWER,
+    Installation,
+    WebClient,
+    get,
+    post,
+    spec,
+)
 from tests.unit.monitor.survey import PEOPLE, ROWS, surveyed
 
 
@@ -492,3 +504,27 @@ async def test_asking_route_has_the_cost_of_the_next_answer_and_a_statement_it_t
                 assert asked["cost"]["epsilon"] == pytest.approx(price)
         after = await get(client, "/api/streams/table/asking")
         assert after["charged"]["epsilon"] == after["free"]["epsilon"] == 0.0
+
+
+async def test_proposal_route_is_for_operators_and_reads_the_table_roots_alone(tmp_path: Path) -> None:
+    """Without roots no file is read, and a refusal is the same for a file that is there and one that is not."""
+    inside, outside = tmp_path / "inside", tmp_path / "outside"
+    for folder in (inside, outside):
+        folder.mkdir()
+        (folder / "t.csv").write_text("age,ward\n71,zyxwvu\n")
+    settings = Settings().model_copy(update={"table_roots": str(inside)})
+    async with Installation(settings=settings).web() as client:
+        found = await post(client, "/api/proposals", {"path": str(inside / "t.csv")}, OPERATOR)
+        assert [(one["name"], one["missing"]) for one in found["attributes"]] == [
+            ("age", ["values"]),
+            ("ward", ["values"]),
+        ]
+        assert "No value of a row is used" in found["read"]
+        refusals = {
+            (await post(client, "/api/proposals", {"path": str(path)}, OPERATOR, status=409))["message"]
+            for path in (outside / "t.csv", outside / "none.csv", inside / ".." / "outside" / "t.csv")
+        }
+        assert len(refusals) == 1
+        await post(client, "/api/proposals", {"path": str(inside / "t.csv")}, ANALYST, status=403)
+    async with Installation().web() as client:
+        await post(client, "/api/proposals", {"path": str(inside / "t.csv")}, OPERATOR, status=409)

@@ -313,7 +313,7 @@ function describePrice(free, charged, mechanism, hasOwnPrice) {
     return `The next answer uses up one charged answer and adds nothing to what the stream has spent, which is all of its grant.${own}`;
   }
   if (isFree(charged)) {
-    return `The next answer costs nothing: what it needs is paid for.${own}`;
+    return `The next answer costs nothing: its cost is paid already.${own}`;
   }
   if (ALWAYS_CHARGED.includes(mechanism) || amount(free) === amount(charged)) {
     return `The next answer costs ${amount(charged)}.${own}`;

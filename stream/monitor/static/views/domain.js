@@ -38,6 +38,11 @@ export function domainEditor(onChange) {
     /** The attributes with declared values, and those of private text. */
     value: () => declared(false),
     texts: () => declared(true),
+    /** Replace the rows by proposed attributes, whose missing fields stay empty. */
+    replace(proposed) {
+      rows.splice(0).forEach((row) => row.element.remove());
+      proposed.forEach((one) => append().fill(one));
+    },
     /** Return the problem of the rows, a repeated name; empty without one. */
     problem() {
       const names = rows.map((row) => row.name()).filter(Boolean);
@@ -74,9 +79,10 @@ function attributeRow(onRemove) {
     bins: [labelled("Edges", edges, "ascending, separated by commas")],
     text: [labelled("Longest text in bytes", longest, "longer texts are in no group; unknown groups alone may group by it")],
   };
+  const about = make("p", { class: "hint", hidden: true });
   const beyond = labelled("Outside the range", outside);
   const remove = make("button", { type: "button", class: "plain-button", onclick: onRemove }, "Remove");
-  const element = make("div", { class: "attribute", role: "group", "aria-label": "Attribute" }, labelled("Name", name), labelled("Kind", kind), Object.values(parts).flat(), beyond, remove);
+  const element = make("div", { class: "attribute", role: "group", "aria-label": "Attribute" }, labelled("Name", name), labelled("Kind", kind), Object.values(parts).flat(), beyond, about, remove);
   const show = () => {
     for (const [one, shown] of Object.entries(parts)) {
       shown.forEach((part) => {
@@ -91,6 +97,21 @@ function attributeRow(onRemove) {
     element,
     focus: () => name.focus(),
     name: () => name.value.trim(),
+    /** Fill in a proposed attribute; the hint has what the table's description says of it. */
+    fill({ name: proposed, domain, missing, unit, description }) {
+      const shown = (value) => (value === undefined ? "" : String(value));
+      name.value = proposed;
+      kind.value = domain.kind;
+      minimum.value = lowest.value = dates.first.value = times.first.value = shown(domain.minimum);
+      maximum.value = highest.value = dates.last.value = times.last.value = shown(domain.maximum);
+      step.value = shown(domain.step);
+      values.value = (domain.values ?? []).join("\n");
+      edges.value = (domain.edges ?? []).join(", ");
+      const told = [description, unit ? `in ${unit}` : missing.length && domain.kind !== "categories" ? "unit: not described" : "", missing.length ? `to be declared: ${missing.join(", ")}` : ""];
+      about.textContent = told.filter(Boolean).join("; ");
+      about.hidden = !about.textContent;
+      show();
+    },
     value() {
       switch (kind.value) {
         case "integers":

@@ -4,7 +4,7 @@ import { explain, send } from "../api.js";
 import { confirm, receiptLine } from "../confirm.js";
 import { link, make, setText } from "../dom.js";
 import { flag, given, jsonBlock, labelled, latest, numberInput, select, textInput, typed } from "../forms.js";
-import { amount, count } from "../format.js";
+import { amount, count, plural } from "../format.js";
 import { afterPause, card } from "../parts.js";
 import { route } from "../routes.js";
 import { domainEditor } from "./domain.js";
@@ -21,6 +21,8 @@ const NEIGHBORS_HINT = "what stays hidden: if a person is in the data, or a pers
 const ACCOUNTANTS_HINT = "how the charges of all streams count together; zCDP allows more answers, for a δ";
 const NEIGHBORS = [["add-remove", "one person more or less"], ["replace", "one person exchanged for another"]];
 const ACCOUNTANTS = [["pure", "ε and δ added up"], ["zcdp", "zCDP: ρ, for Gaussian noise"]];
+
+const READ_PARTS = "Reads the names and types of the columns (the first line of a CSV file, within its first 64 KiB; the schema of a Parquet file, a Delta table or a database) and the file TABLE.schema.json beside the table. No value of a row is used. Needs an operator's token, and SOTTO_TABLE_ROOTS of the monitor.";
 
 export function registerView({ session }) {
   const changed = afterPause(() => {
@@ -47,9 +49,12 @@ export function registerView({ session }) {
   const domain = domainEditor(() => changed());
   const topic = topicForm();
   const related = labelled("Neighbors differ in", neighbors, NEIGHBORS_HINT);
+  const proposed = make("span", { class: "hint", role: "status" });
+  const proposeButton = make("button", { type: "button", onclick: () => proposeAttributes() }, "Propose attributes");
   const parts = {
     table: [
       labelled("File of the table", path, "as the services see it, below SOTTO_TABLE_ROOTS; a folder with / at its end, or an address in S3 or PostgreSQL"),
+      make("div", { class: "form-field" }, proposeButton, make("span", { class: "hint" }, READ_PARTS), proposed),
       labelled("Column of persons", person, "identifies the person of a row; empty: each row is one person"),
       labelled("Rows of one person", contribution, "most rows counted, if persons have several"),
       labelled("Columns of attributes", columns, "attribute = column, where the names differ"),
@@ -64,7 +69,7 @@ export function registerView({ session }) {
     records: [labelled("Events of one person", contributions, "most events that one stream accepts")],
   };
   const problem = make("p", { class: "outcome", role: "status", "data-level": "refused", hidden: true });
-  const told = make("div", { class: "declared" }, make("p", { class: "quiet" }, "Fill in the form: this shows what it declares, in words. The form does not read the table."));
+  const told = make("div", { class: "declared" }, make("p", { class: "quiet" }, "Fill in the form: this shows what it declares, in words. The form reads no row of the table."));
   const json = jsonBlock("Request");
   const act = make("button", { type: "submit", class: "solid" }, "Register source…");
   const sure = flag("Its people are in no other source, or only in sources of this population");
@@ -110,6 +115,24 @@ export function registerView({ session }) {
     }
     related.hidden = kind.value === "records";
     domain.element.hidden = !DECLARED.has(kind.value);
+  }
+
+  async function proposeAttributes() {
+    proposeButton.disabled = true;
+    setText(proposed, "Reading the names of the columns…");
+    try {
+      const found = await send("/api/proposals", session.token, { method: "POST", body: { path: path.value.trim() } });
+      const fitting = found.attributes.filter((one) => one.domain !== null);
+      domain.replace(fitting);
+      const open = fitting.filter((one) => one.missing.length).length;
+      const others = found.attributes.filter((one) => one.domain === null).map((one) => `${one.name}: ${one.reason}`);
+      setText(proposed, [`${plural(fitting.length, "attribute")} proposed; ${open} of them need ranges or values from you. Remove attributes that no question needs.`, ...others].join(" "));
+      changed();
+    } catch (error) {
+      setText(proposed, explain(error.problem ?? { message: error.message }, amount));
+    } finally {
+      proposeButton.disabled = false;
+    }
   }
 
   function source() {

@@ -1,0 +1,188 @@
+"""Proposes attributes for a table from the names and types of its columns and its public description.
+
+No value of a row is used. The description is the file ``TABLE.schema.json`` beside the table, a Table
+Schema (Frictionless Data): ``fields`` with ``name``, ``type``, ``constraints``, ``unit`` and ``description``.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Any, Final, Literal, NamedTuple
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+
+from schemas import Address
+from stream.tables.readers.table_files import Root, is_within
+from stream.tables.table_errors import UnreadableError
+
+DESCRIPTION_SUFFIX: Final = ".schema.json"
+READ_PARTS: Final = (
+    "Read are the names and types of the columns (the first line of a CSV file, within its first 64 KiB; the schema of a Parquet "
+    "file, a Delta table or a database) and the file TABLE.schema.json beside the table, if there is one. No value of a row is used."
+)
+"""Says exactly what a proposal depends on."""
+
+_MAX_DESCRIPTION_BYTES: Final = 256 * 1024
+MAX_COLUMNS: Final = 1024
+_MAX_VALUES: Final = 1000
+
+
+class ColumnType(NamedTuple):
+    """A column's name and type; ``kind`` is the name of polars' type, ``scale`` a decimal's number of digits."""
+
+    name: str
+    kind: str
+    scale: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class ProposedAttribute:
+    """An attribute whose ``domain`` lacks the fields ``missing``, or a column that can be no attribute for a reason.
+
+    ``unit`` and ``description`` come from the table's public description.
+    """
+
+    name: str
+    domain: Mapping[str, Any] | None
+    missing: tuple[str, ...] = ()
+    unit: str | None = None
+    description: str | None = None
+    reason: str | None = None
+
+
+class _Described(BaseModel):
+    model_config = ConfigDict(extra="ignore")
+
+
+class _Constraints(_Described):
+    minimum: float | str | None = None
+    maximum: float | str | None = None
+    enum: Annotated[list[str | float | bool], Field(max_length=_MAX_VALUES)] | None = None
+
+
+class _DescribedField(_Described):
+    name: str
+    type: Literal["string", "integer", "number", "boolean", "date", "datetime", "any"] = "any"
+    constraints: _Constraints = _Constraints()
+    unit: Annotated[str, Field(max_length=64)] | None = None
+    description: Annotated[str, Field(max_length=256)] | None = None
+
+
+class TableDescription(_Described):
+    """A table's public description, as far as proposals use it."""
+
+    fields: Annotated[list[_DescribedField], Field(max_length=MAX_COLUMNS)] = []
+
+
+def read_description(path: str, roots: tuple[Root, ...] | None = None) -> TableDescription | None:
+    """Read the description beside a local table; None if there is none.
+
+    Raises:
+        UnreadableError: it is outside the ``roots`` (None: anywhere), too large, or no Table Schema.
+    """
+    if Address.parse_table(path) is not None:
+        return None
+    file = Path(path.rstrip("/") + DESCRIPTION_SUFFIX)
+    try:
+        if not file.is_file() or (roots is not None and not is_within(file, roots)):
+            return None
+        with file.open("rb") as stream:
+            content = stream.read(_MAX_DESCRIPTION_BYTES + 1)
+    except (OSError, RuntimeError, ValueError):
+        return None
+    if len(content) > _MAX_DESCRIPTION_BYTES:
+        raise UnreadableError(f"its description has more than {_MAX_DESCRIPTION_BYTES} bytes", file=file.name)
+    try:
+        return TableDescription.model_validate_json(content)
+    except ValidationError:
+        raise UnreadableError(
+            "its description is no Table Schema; give 'fields', each with a 'name'", file=file.name
+        ) from None
+
+
+def propose_attributes(
+    columns: Sequence[ColumnType], description: TableDescription | None = None
+) -> list[ProposedAttribute]:
+    """Propose an attribute for each column, in order.
+
+    Raises:
+        UnreadableError: the names look like the values of a row, which may be private.
+    """
+    if not columns or all(column.kind == "String" for column in columns):
+        _require_names([column.name for column in columns])
+    described = {one.name: one for one in (description.fields if description else ())}
+    return [_propose(column, described.get(column.name)) for column in columns[:MAX_COLUMNS]]
+
+
+_VALUE_PATTERN: Final = re.compile(r"[-+]?[\d.,]*\d[\d.,eE+%-]*|\d{4}-\d\d.*|\d\d?[./]\d\d?[./]\d.*|.*@.*")
+
+
+def _require_names(names: Sequence[str]) -> None:
+    """Refuse the first line of a CSV file that seems to be a row; the message quotes nothing of it."""
+    if not names or any(not name.strip() or _VALUE_PATTERN.fullmatch(name.strip()) for name in names):
+        raise UnreadableError(
+            "its first line looks like a row, not like the names of columns; begin the file with a line of names"
+        )
+
+
+_DOMAIN_OF_KIND: Final[dict[str, tuple[dict[str, Any], tuple[str, ...]]]] = {
+    "integer": ({"kind": "integers"}, ("minimum", "maximum")),
+    "decimal": ({"kind": "decimal"}, ("minimum", "maximum", "step")),
+    "number": ({"kind": "bins"}, ("edges",)),
+    "boolean": ({"kind": "categories", "values": ["false", "true"]}, ()),
+    "date": ({"kind": "date", "granularity": "day"}, ("minimum", "maximum")),
+    "datetime": ({"kind": "timestamp", "granularity": "day"}, ("minimum", "maximum")),
+    "string": ({"kind": "categories"}, ("values",)),
+}
+"""For each type of the description: an attribute's domain without the fields that only its owner knows."""
+
+_TYPE_OF_COLUMN: Final = {
+    **dict.fromkeys(
+        ("Int8", "Int16", "Int32", "Int64", "Int128", "UInt8", "UInt16", "UInt32", "UInt64"), "integer"
+    ),
+    **dict.fromkeys(("Float32", "Float64"), "number"),
+    **dict.fromkeys(("String", "Categorical", "Enum"), "string"),
+    "Decimal": "decimal",
+    "Boolean": "boolean",
+    "Date": "date",
+    "Datetime": "datetime",
+}
+
+
+def _propose(column: ColumnType, described: _DescribedField | None) -> ProposedAttribute:
+    told = described or _DescribedField(name=column.name)
+    kind = _TYPE_OF_COLUMN.get(column.kind)
+    if kind is None:
+        return ProposedAttribute(column.name, None, reason=f"type {column.kind} can be no attribute")
+    if kind == "string" and told.type != "any":
+        kind = told.type  # cells of a CSV file are text, whatever they mean
+    domain, missing = _DOMAIN_OF_KIND[kind]
+    domain = dict(domain)
+    if kind == "decimal" and column.scale is not None:
+        domain["step"] = 10.0**-column.scale
+    limits = told.constraints
+    if kind != "boolean" and limits.enum:
+        domain, missing = {"kind": "categories", "values": [str(value) for value in limits.enum]}, ("values",)
+    if kind in {"integer", "decimal", "number"} and domain["kind"] != "categories":
+        low, high = _as_number(limits.minimum), _as_number(limits.maximum)
+        if domain["kind"] == "bins":
+            domain |= {} if low is None or high is None else {"edges": [low, high]}
+        else:
+            convert = round if kind == "integer" else float
+            domain |= {} if low is None else {"minimum": convert(low)}
+            domain |= {} if high is None else {"maximum": convert(high)}
+    elif kind in {"date", "datetime"}:
+        days = {"minimum": limits.minimum, "maximum": limits.maximum}
+        domain |= {name: day[:10] for name, day in days.items() if isinstance(day, str)}
+    left = tuple(name for name in missing if name not in domain)
+    return ProposedAttribute(column.name, domain, left, told.unit, told.description)
+
+
+def _as_number(value: float | str | None) -> float | None:
+    try:
+        return None if value is None else float(value)
+    except ValueError:
+        return None

@@ -1,0 +1,130 @@
+"""Proposals depend on columns and the public description alone, never on a value of a row."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import polars as pl
+import pytest
+from typer.testing import CliRunner
+
+from stream.cli.app import app
+from stream.tables.readers.table_reading import GuardedReader, ReadingLimits
+from stream.tables.schema_proposals import propose_attributes, read_description
+from stream.tables.table_errors import UnreadableError
+
+CELL = "zyxwvu"
+COLUMNS: dict[str, Any] = {
+    "age": [71, 83],
+    "cost": pl.Series(["1.25", "9.75"]).cast(pl.Decimal(10, 2)),
+    "weight": [61.5, 77.5],
+    "ward": [CELL, CELL],
+    "seen": pl.Series(["2024-03-01", "2024-03-02"]).str.to_date(),
+    "ill": [True, False],
+    "notes": [[1], [2]],
+}
+
+
+def reader(folder: Path) -> GuardedReader:
+    return GuardedReader(ReadingLimits((folder,), 1 << 30, 1 << 30, seconds=60.0, reveals_causes=True))
+
+
+def test_proposal_has_types_and_leaves_ranges_open(tmp_path: Path) -> None:
+    """Two tables of other values give the same proposal, in which no value occurs."""
+    proposals = []
+    for number, columns in enumerate(
+        (COLUMNS, {name: list(pl.Series(name, one))[::-1] for name, one in COLUMNS.items()})
+    ):
+        file = tmp_path / f"{number}.parquet"
+        pl.DataFrame(columns, schema_overrides={"cost": pl.Decimal(10, 2)}).write_parquet(file)
+        proposals.append(propose_attributes(reader(tmp_path).columns(str(file))))
+    assert proposals[0] == proposals[1]
+    found = {one.name: (one.domain, one.missing) for one in proposals[0]}
+    assert found == {
+        "age": ({"kind": "integers"}, ("minimum", "maximum")),
+        "cost": ({"kind": "decimal", "step": 0.01}, ("minimum", "maximum")),
+        "weight": ({"kind": "bins"}, ("edges",)),
+        "ward": ({"kind": "categories"}, ("values",)),
+        "seen": ({"kind": "date", "granularity": "day"}, ("minimum", "maximum")),
+        "ill": ({"kind": "categories", "values": ["false", "true"]}, ()),
+        "notes": (None, ()),
+    }
+    for value in (CELL, "71", "83", "9.75", "77.5", "2024"):
+        assert value not in str(proposals)
+
+
+def test_proposal_takes_ranges_units_and_types_from_the_description(tmp_path: Path) -> None:
+    """The description beside a CSV file says what its text cells mean; a field that it lacks stays open."""
+    file = tmp_path / "patients.csv"
+    file.write_text(f"age,sex,ward\n71,F,{CELL}\n")
+    fields = [
+        {"name": "age", "type": "integer", "unit": "years", "constraints": {"minimum": 0, "maximum": 120}},
+        {
+            "name": "sex",
+            "type": "string",
+            "constraints": {"enum": ["F", "M"]},
+            "description": "as in the register",
+        },
+        {"name": "elsewhere"},
+    ]
+    (tmp_path / "patients.csv.schema.json").write_text(json.dumps({"fields": fields, "missingValues": [""]}))
+    age, sex, ward = propose_attributes(reader(tmp_path).columns(str(file)), read_description(str(file)))
+    assert (age.domain, age.missing, age.unit) == ({"kind": "integers", "minimum": 0, "maximum": 120}, (), "years")
+    assert (sex.domain, sex.description) == ({"kind": "categories", "values": ["F", "M"]}, "as in the register")
+    assert (ward.domain, ward.missing) == ({"kind": "categories"}, ("values",))
+
+
+@pytest.mark.parametrize("first", ["71,F,a7", "ana@example.org,3", "2024-03-01,x", "zq,,xk"])
+def test_proposal_refuses_a_first_line_that_is_a_row(tmp_path: Path, first: str) -> None:
+    """The names of columns may be private values if a file has no line of names; the error quotes none."""
+    file = tmp_path / "rows.csv"
+    file.write_text(f"{first}\n{first}\n")
+    with pytest.raises(UnreadableError, match="looks like a row") as refused:
+        propose_attributes(reader(tmp_path).columns(str(file)))
+    assert not any(cell and cell in str(refused.value) for cell in first.split(","))
+
+
+def test_proposal_reads_nothing_outside_the_roots(tmp_path: Path) -> None:
+    """A file elsewhere, a link that leads out, and a description that is one, are not read."""
+    inside, outside = tmp_path / "inside", tmp_path / "outside"
+    inside.mkdir()
+    outside.mkdir()
+    (outside / "t.csv").write_text("name,secret\nx,y\n")
+    (outside / "t.schema.json").write_text('{"fields": [{"name": "age", "unit": "years"}]}')
+    (inside / "link.csv").symlink_to(outside / "t.csv")
+    (inside / "own.csv").write_text("age\n71\n")
+    (inside / "own.csv.schema.json").symlink_to(outside / "t.schema.json")
+    for path in (outside / "t.csv", inside / "link.csv", inside / ".." / "outside" / "t.csv"):
+        with pytest.raises(UnreadableError, match="SOTTO_TABLE_ROOTS"):
+            reader(inside).columns(str(path))
+    assert read_description(str(inside / "own.csv"), (inside,)) is None
+    (inside / "own.csv.schema.json").unlink()
+    (inside / "own.csv.schema.json").write_text("[]")
+    with pytest.raises(UnreadableError, match="no Table Schema"):
+        read_description(str(inside / "own.csv"), (inside,))
+
+
+def test_propose_command_prints_a_definition_to_fill_in(tmp_path: Path) -> None:
+    """Standard output is the definition with nulls; what is open and what was read goes to standard error."""
+    file = tmp_path / "patients.csv"
+    file.write_text(f"age,ward\n71,{CELL}\n")
+    (tmp_path / "patients.csv.schema.json").write_text(
+        json.dumps({"fields": [{"name": "age", "type": "integer", "unit": "years"}]})
+    )
+    result = CliRunner().invoke(app, ["source", "propose", str(file)], catch_exceptions=False)
+    assert json.loads(result.stdout) == {
+        "source": "patients",
+        "kind": "table",
+        "path": str(file),
+        "neighbors": "add-remove",
+        "epsilon": None,
+        "attributes": {
+            "age": {"kind": "integers", "minimum": None, "maximum": None},
+            "ward": {"kind": "categories", "values": None},
+        },
+    }
+    assert "age: fill in minimum, maximum in years" in result.stderr
+    assert "No value of a row is used" in result.stderr
+    assert CELL not in result.output
