@@ -54,6 +54,11 @@ def needs_installation(code: str) -> bool:
     return re.search(r"\b(Async)?Client\(", code) is not None
 
 
+def needs_broker(code: str) -> bool:
+    """Whether a piece of Python writes to Kafka by a client that is not Sotto's."""
+    return re.search(r"\bProducer\(|\bAIOKafkaProducer\(", code) is not None
+
+
 def take_apart(text: str, name: str = "page") -> Page:
     """A page's blocks, code and links."""
     tokens = MarkdownIt("commonmark").enable("table").parse(text)

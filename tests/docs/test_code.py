@@ -16,13 +16,24 @@ from stream.cli.app import app
 from stream.environment import ALL_VARIABLES
 from stream.questions.live_events import Replay
 from tests.docs.checks import check_command, check_json, check_mention, check_python
-from tests.docs.pages import PAGES, PROJECT, Block, agrees, commands, label, needs_installation, page, take_apart
+from tests.docs.pages import (
+    PAGES,
+    PROJECT,
+    Block,
+    agrees,
+    commands,
+    label,
+    needs_broker,
+    needs_installation,
+    page,
+    take_apart,
+)
 
 each_page = pytest.mark.parametrize("path", PAGES, ids=label)
 
 
 def on_kafka(block: Block) -> bool:
-    return needs_installation(block.text)
+    return needs_installation(block.text) or needs_broker(block.text)
 
 
 @each_page

@@ -3,17 +3,25 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import os
+import shlex
 import subprocess
 import sys
 from collections import Counter
 from pathlib import Path
 
 import pytest
+from aiokafka import TopicPartition
+from aiokafka.admin import NewTopic
 
+from schemas import EventsSource
+from stream.engine.restore import read_to_end, reader
+from stream.events import EventReader
+from stream.kafka.client.security import admin_client
 from stream.settings import Settings
 from tests.conftest import StartService
-from tests.docs.pages import DOCS, PAGES, PROJECT, agrees, label, needs_installation, page
+from tests.docs.pages import DOCS, PAGES, PROJECT, agrees, commands, label, needs_broker, needs_installation, page
 
 pytestmark = pytest.mark.kafka
 
@@ -75,3 +83,28 @@ async def test_the_documents_can_be_followed_one_after_the_other_and_show_what_i
     assert followed["README.md"] == 2
     assert followed["docs/quick-start.md"] == 8
     assert followed["docs/tutorial.md"] == 11
+
+
+async def test_producers_of_live_topics_write_events_that_feeds_accept(settings: Settings) -> None:
+    """Each Python producer of the page sends readable events to their persons' partitions."""
+    text = page(DOCS / "live.md")
+    [added, *_] = [shlex.split(one) for block in text.of_language("sh") for one in commands(block.text)]
+    source = EventsSource.model_validate_json(added[3])
+    topic = f"{settings.prefix}-departures"
+    async with admin_client(settings) as admin:
+        await admin.create_topics([NewTopic(topic, 4, 1)])
+    producers = [block for block in text.of_language("python") if needs_broker(block.text)]
+    assert len(producers) == 2
+    for block in producers:
+        code = block.text.replace(source.topic, topic)
+        result = await asyncio.to_thread(follow, [sys.executable, "-c", code], settings)
+        assert result.returncode == 0, (block.place, result.stdout)
+    origins: list[tuple[int, str]] = []
+    async with reader(settings) as consumer:
+        for partition in range(4):
+            async for records in read_to_end(consumer, TopicPartition(topic, partition), 100):
+                events = EventReader(source, 4).read([record.value for record in records])
+                assert (events.flaws, set(events.homes.tolist())) == ({}, {partition})
+                origins += [(partition, json.loads(record.value)["origin"]) for record in records]
+    homes = [0, 1, 1, 3]  # by CRC32 each of these people would be elsewhere
+    assert sorted(origins) == sorted((home, origin) for home in homes for origin in ("EWR", "JFK"))
