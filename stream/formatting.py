@@ -31,6 +31,11 @@ _MIN_INTEGER_DOUBLE: Final = 2.0**53
 """Doubles from this size on are integers, and are written in full."""
 
 
+def format_count(number: int, one: str, many: str = "") -> str:
+    """Format a number with its noun: ``1 answer``, ``2,000 answers``."""
+    return f"{number:,} {one if number == 1 else many or one + 's'}"
+
+
 def format_error_bound(alpha: float, *, grouped: bool = False) -> str:
     """Format an error bound, rounded up, with four digits; ``grouped`` adds thousands separators."""
     return _format_number(alpha, _last_digit_exponent(alpha, _BOUND_DIGITS), ROUND_CEILING, grouped=grouped)

@@ -221,15 +221,23 @@ def exhausted_reason(calibration: Calibration, cutoff: int) -> str:
     """Return the reason why a stream with ``cutoff`` charged answers is exhausted."""
     match calibration.kind:
         case "sparse_vector":
-            return f"exhausted: all {cutoff} 'above' answers of the cutoff are out"
+            return _used_up(cutoff, "'above' answer", "of the cutoff", "out")
         case "hypothesis":
-            return f"exhausted: all {cutoff} updates of the hypothesis are used"
+            return _used_up(cutoff, "update", "of the hypothesis", "used")
         case "estimate":
-            return f"exhausted: all {cutoff} measurements of the estimate are made"
+            return _used_up(cutoff, "measurement", "of the estimate", "made")
         case "running_count":
+            if calibration.steps == 1:
+                return "exhausted: the count of the horizon's only window is out"
             return f"exhausted: the counts of all {calibration.steps} windows of the horizon are out"
         case _:
-            return f"exhausted: all {cutoff} answers of the grant are given"
+            return _used_up(cutoff, "answer", "of the grant", "given")
+
+
+def _used_up(number: int, one: str, owner: str, verb: str) -> str:
+    if number == 1:
+        return f"exhausted: the only {one} {owner} is {verb}"
+    return f"exhausted: all {number} {one}s {owner} are {verb}"
 
 
 _UNPAID_PREFIX: Final = f"{PRICE}: query:"

@@ -9,6 +9,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Final
 
+from stream.formatting import format_count
+
 LATEST_EVENTS: Final = 1_000
 """Number of latest events of each partition that are considered."""
 MAX_REASONS: Final = 64
@@ -82,7 +84,7 @@ class PartitionRefusals:
 
 def describe_refused_share(share: str, events: int, reason: str) -> str:
     """Describe a share and its most frequent reason in a sentence."""
-    return f"{share} of the last {events:,} events were refused; most often: {reason}"
+    return f"{share} of the last {format_count(events, 'event')} were refused; most often: {reason}"
 
 
 def refused_share(partitions: list[PartitionRefusals]) -> RefusedShare | None:

@@ -441,7 +441,7 @@ async def test_ten_thousand_streams_stay_usable(open_page: OpenPage, capsys: pyt
         await page.get_by_role("searchbox").fill("stream-07345")
         await expect(rows).to_have_count(1)
         searched = time.perf_counter() - began
-        await expect(page.get_by_text("1–1 of 1 streams, out of 10,000")).to_be_visible()
+        await expect(page.get_by_text("1–1 of 1 stream, out of 10,000")).to_be_visible()
         await expect(rows.locator(".cell-answered .figure")).to_have_text("7,345")
         await page.get_by_role("searchbox").fill("")
         await expect(rows).to_have_count(50)

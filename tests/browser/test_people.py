@@ -207,6 +207,29 @@ async def test_the_trail_is_filtered_by_address_and_saved(open_page: OpenPage, t
         await expect(page.get_by_text("The chain is broken: entry 7")).to_be_visible()
 
 
+LINES_OF_WORDS = """() => [...document.querySelectorAll(".trail td:not(.cell-subject, .cell-request)")].flatMap((cell) =>
+  [...cell.textContent.matchAll(/\\S+/g)].map((word) => {
+    const range = document.createRange();
+    range.setStart(cell.firstChild, word.index);
+    range.setEnd(cell.firstChild, word.index + word[0].length);
+    return [word[0], range.getClientRects().length];
+  }))"""
+
+
+@pytest.mark.parametrize("width", [360, 900, 1280])
+async def test_trail_breaks_no_word(open_page: OpenPage, width: int) -> None:
+    """Each word of an entry is on one line; only names and request ids may break."""
+    scene = Scene()
+    scene.at_work()
+    async with scene.served() as address:
+        page = await open_page(address, "trail", viewport={"width": width, "height": 800})
+        await expect(page.locator(".trail tbody tr").first).to_be_visible()
+        words = await page.evaluate(LINES_OF_WORDS)
+        assert len(words) > 100
+        # A cell's word has one box, or two beside its heading on a phone.
+        assert [word for word, boxes in words if boxes > 1] == []
+
+
 @pytest.mark.parametrize("screen", SCREENS)
 async def test_pictures_of_people_and_their_budgets(open_page: OpenPage, screen: str) -> None:
     async with shared().served() as address:

@@ -50,7 +50,7 @@ def test_an_allotment_is_made_spent_and_shown(driver: Driver) -> None:
     run_connected("stream", "extend", "feed", "a", "--epsilon", "0.25", "--analyst", "ada")
     driver.ask("a", value=HIGH)
     shown = run_connected("source", "show", "feed")
-    for told in ("1 allotments", "ada, bob", "analyst"):
+    for told in ("1 allotment,", "ada, bob", "analyst"):
         assert told in shown
     document = json.loads(run_connected("source", "show", "feed", "--json"))
     assert document["grants"][0]["analyst"] == "ada"

@@ -196,7 +196,7 @@ def test_publish_counts_refused_events_and_exits_with_1(
     done = CliRunner().invoke(app, ["events", "publish", "flights", str(path), *marks])
     assert done.exit_code == (0 if until == 1 else 1)
     *reasons, last = done.output.splitlines()
-    assert last.startswith(f"1 events accepted, {until - 1} refused in ops.departures")
+    assert last.startswith(f"1 event accepted, {until - 1} refused in ops.departures")
     assert [reason.split(" since")[0] for reason in reasons] == [
         "2 refused, the first at line 2: time: is in seconds",
         "1 refused, the first at line 3: time: is in microseconds",
@@ -231,7 +231,7 @@ def test_publish_knows_what_a_clock_of_the_broker_refuses(
     path.write_bytes(b"\n".join(bytes_of([event("N1", time or f"{DAY}00:00:00Z")])))
     done = CliRunner().invoke(app, ["events", "publish", "flights", str(path)])
     assert done.exit_code == (0 if accepted else 1)
-    assert f"{int(accepted)} events accepted, {int(not accepted)} refused" in done.output
+    assert f"{int(accepted)} event{'s' * (not accepted)} accepted, {int(not accepted)} refused" in done.output
     assert [letter.code for letter in driver.dead_letters()] == (
         [] if accepted else ["before" if "1999" in str(time) else "ahead"]
     )

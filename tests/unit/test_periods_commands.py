@@ -86,7 +86,7 @@ def test_sources_are_listed_with_their_latest_period(run: Any) -> None:
 def test_streams_are_listed_with_their_latest_period(run: Any) -> None:
     for arguments in (("stream", "list"), ("stream", "list", "flights")):
         text = run(*arguments)
-        assert "1 streams" in text
+        assert "1 stream" in text
         [line] = [line for line in text.splitlines() if "late" in line]
         assert "2013-01-04, of 4" in line
         assert "@" not in line
@@ -96,7 +96,7 @@ def test_streams_are_listed_with_their_latest_period(run: Any) -> None:
         assert all(f"late@{day}" in every for day in DAYS[:4])
         assert len(json.loads(run(*arguments, "--json"))) == 5
     one = run("stream", "list", f"flights@{DAYS[1]}")
-    assert "1 streams" in one
+    assert "1 stream" in one
     assert "closed" in one
 
 
@@ -114,7 +114,7 @@ def test_stream_list_pages_list_each_period_separately(run: Any) -> None:
 def test_stream_list_reads_no_status(run: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     """Kafka finds no status by its stream, so a page would cost a read of the whole topic."""
     monkeypatch.delattr(InMemory, "digests")
-    assert "1 streams" in run("stream", "list", "--limit", "1")
+    assert "1 stream" in run("stream", "list", "--limit", "1")
 
 
 def test_what_has_no_periods_is_listed_as_before() -> None:

@@ -48,7 +48,7 @@ def test_a_refresh_says_what_became_of_the_streams(monkeypatch: pytest.MonkeyPat
         InMemory.driver.open({"stream": kind, "source": "visits", "mechanism": mechanism, "epsilon": 1.0})
     monkeypatch.setattr(record_rows, "AsyncClient", InMemory)
     said = CliRunner().invoke(app, ["source", "refresh", "visits"], env={"COLUMNS": "200"})
-    assert "source visits has version 2 of its data; 1 streams are closed: histogram" in said.stdout
+    assert "source visits has version 2 of its data; 1 stream is closed: histogram" in said.stdout
     told = CliRunner().invoke(app, ["source", "refresh", "visits", "--close", "--json"])
     found = json.loads(told.stdout)
     assert (found["receipt"]["version"], found["closed"]) == (3, ["laplace"])

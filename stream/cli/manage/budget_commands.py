@@ -37,6 +37,7 @@ from stream.cli.output import (
     show_table,
 )
 from stream.client.async_client import AsyncClient
+from stream.formatting import format_count
 from stream.privacy.accuracy.source_facts import clamping_range
 from stream.questions.stream_watch import describe_live_topic
 
@@ -116,7 +117,9 @@ def refresh(
         show_json({"receipt": receipt, "closed": ended})
         return
     named = f": {', '.join(ended)}" if ended else ""
-    say(f"source {source} has version {receipt.version} of its data; {len(ended)} streams are closed{named}")
+    say(
+        f"source {source} has version {receipt.version} of its data; {format_count(len(ended), 'stream is', 'streams are')} closed{named}"
+    )
 
 
 @app.command("list")
@@ -130,7 +133,7 @@ def list_sources(all_periods: AllPeriods = False, as_json: AsJson = False) -> No
     lines = group_by_name(records, lambda record: record.source.source, every=all_periods)
     periods = ["period"] if any(line.period for line in lines) else []
     show_table(
-        f"{len(lines)} sources" if records else "no sources; register one with 'sotto source add'",
+        f"{format_count(len(lines), 'source')}" if records else "no sources; register one with 'sotto source add'",
         ["source", *periods, "kind", "state", "granted", "spent", "left", "streams"],
         [
             [
@@ -176,7 +179,7 @@ def show(source: Annotated[str, typer.Argument()], as_json: AsJson = False) -> N
     analysts = any(one.grant.analyst for one in grants)
     more = f"; all: 'sotto stream list {source} --limit N'" if len(grants) == most else ""
     show_table(
-        f"{len(grants)} streams{more}",
+        f"{format_count(len(grants), 'stream')}{more}",
         [
             *("stream", *(["analyst"] if analysts else [])),
             *("state", "asked", "cost", "spent", "refunded", "answered", "charged", "as of"),
@@ -255,7 +258,7 @@ def list_populations(as_json: AsJson = False) -> None:
         show_json(records)
         return
     show_table(
-        f"{len(records)} populations"
+        format_count(len(records), "population")
         if records
         else "no populations; register one with 'sotto population register'",
         ["population", "state", "granted", "spent", "left", "sources", "streams", "renews"],
@@ -284,7 +287,7 @@ def show_population(population: Annotated[str, typer.Argument()], as_json: AsJso
     if record.reason is not None:
         say(f"halted: {record.reason}", soft_wrap=True)
     show_table(
-        f"{len(sources)} sources",
+        format_count(len(sources), "source"),
         ["source", "state", "granted", "spent", "left", "streams"],
         [
             [

@@ -10,6 +10,7 @@ from pydantic import TypeAdapter
 
 from schemas import EventsSource, Source, TableSource
 from stream.cli.output import AsJson, CommandError, read_as, say, show_json, show_table
+from stream.formatting import format_count
 from stream.tables.checks import NOTICE, CheckReport, ColumnMatch, Misfit, PersonRows, check_table
 from stream.tables.table_errors import UnreadableError
 
@@ -64,7 +65,7 @@ def check(
 
 def _print(report: CheckReport) -> None:
     say(NOTICE, soft_wrap=True)
-    say(f"{report.source}: {report.rows:,} rows in {report.path}", soft_wrap=True)
+    say(f"{report.source}: {format_count(report.rows, 'row')} in {report.path}", soft_wrap=True)
     if report.as_declared is not None and report.changed is not None and report.left_out is not None:
         say(
             f"{_format_part(report.as_declared, report.rows)} fit unchanged, {_format_part(report.changed, report.rows)} are "

@@ -19,6 +19,7 @@ from stream.client.async_client import AsyncClient
 from stream.errors import Invalid
 from stream.events import Flaw
 from stream.events.event_reader import EventCheck
+from stream.formatting import format_count
 from stream.kafka.client.local_address import local_settings
 from stream.kafka.topics.live_topics import create_live_topic
 from stream.questions.live_events import Replay, parse_time, require_live_source
@@ -163,7 +164,9 @@ async def _publish(
         added = f", with marks from {format_moment(first or 0)} to {format_moment(moment or 0)}"
     await client.flush()
     report.print_reasons()
-    say(f"{report.accepted:,} events accepted, {report.refused:,} refused in {declared.topic}{added}")
+    say(
+        f"{format_count(report.accepted, 'event')} accepted, {report.refused:,} refused in {declared.topic}{added}"
+    )
     if report.refused:
         raise typer.Exit(1)
 

@@ -20,6 +20,7 @@ from stream.cli.manage.record_rows import call_client, create_owner_only_file, r
 from stream.cli.output import AsJson, CommandError, say, show_json, show_table
 from stream.client.kafka_connection import KafkaConnection, translate_errors
 from stream.client.ledger_reader import read_latest_first, read_ledger_records, read_topic
+from stream.formatting import format_count
 from stream.kafka.client.local_address import local_settings
 from stream.optional_packages import explain_missing_packages
 
@@ -61,7 +62,7 @@ def trail(
     )
     if export is not None:
         count = write_trail(export, batches)
-        typer.echo(f"{count} entries in {export}")
+        typer.echo(f"{format_count(count, 'entry', 'entries')} in {export}")
         return
     with closing(batches):
         latest = [entry for entry, _ in islice(chain.from_iterable(batches), last)][::-1]
@@ -69,7 +70,7 @@ def trail(
         show_json(latest)
         return
     show_table(
-        f"the latest {len(latest)} entries" if latest else "no entries",
+        f"the latest {format_count(len(latest), 'entry', 'entries')}" if latest else "no entries",
         ["number", "time", "who", "what", "about", "decision", "left"],
         map(summary_row, latest),
     )
@@ -98,9 +99,9 @@ def verify(
             say(finding, soft_wrap=True)
         say(f"head {end.entries}:{end.digest}", soft_wrap=True)
     if findings:
-        raise CommandError(f"{len(findings)} findings: the trail or the ledger was changed")
+        raise CommandError(f"{format_count(len(findings), 'finding')}: the trail or the ledger was changed")
     if not as_json:
-        typer.echo(f"{end.entries} entries, none changed, left out or cut off; {scope}")
+        typer.echo(f"{format_count(end.entries, 'entry', 'entries')}, none changed, left out or cut off; {scope}")
 
 
 @app.command("export")

@@ -20,7 +20,7 @@ from schemas.wire import describe, read_json
 from stream.cli.output import CommandError, escape_text, read_document, say, show_json, show_table
 from stream.client.async_client import AsyncClient
 from stream.errors import Timeout
-from stream.formatting import format_error_bound, format_estimate, format_interval
+from stream.formatting import format_count, format_error_bound, format_estimate, format_interval
 from stream.processing.dead_letters import says_exhausted
 from stream.questions import Result
 from stream.questions.result_text import alpha_unit, format_text_interval, format_typical_error, format_window
@@ -351,4 +351,4 @@ def _format_answer(answer: Answer, *, with_estimates: bool = True) -> str:
         line += f" for ε {answer.price:.4g}" if answer.price else " for nothing"
     if answer.reason:
         line += f": {answer.reason}"
-    return line if answer.tops_left is None else f"{line}, {answer.tops_left} charged answers left"
+    return line if answer.tops_left is None else f"{line}, {format_count(answer.tops_left, 'charged answer')} left"

@@ -31,6 +31,7 @@ from stream.budget.receipts import entry_digest
 from stream.cli.output import CommandError, format_amount, say, show_table
 from stream.client.async_client import AsyncClient
 from stream.errors import Forbidden
+from stream.formatting import format_count
 from stream.optional_packages import import_or_missing
 from stream.privacy.composition.costs import charged_answers, displayed_state, ordinary_charges_left
 from stream.processing.control_order import MODEL_NOT_ASKED_REASON
@@ -145,7 +146,7 @@ def show_budget(
         say(_period_line(record.period), soft_wrap=True)
     if allotments:
         show_table(
-            f"{len(allotments)} allotments, limited by the budget",
+            f"{format_count(len(allotments), 'allotment')}, limited by the budget",
             ["allotment", "analysts", "may have", "granted", "spent", "left", "streams"],
             [_allotment_row(one) for one in sorted(allotments, key=lambda one: one.allotment)],
         )
@@ -351,9 +352,21 @@ def summary_row(entry: TrailRecord) -> list[str]:
             spent = f"spent {format_amount(entry.spent)}" if entry.spent is not None else ""
             return [*head, entry.event, subject or "", f"{spent}{back}", left]
         case "beginning":
-            return [*head, "beginning", "", f"{entry.sources} sources, {entry.streams} streams were there", left]
+            return [
+                *head,
+                "beginning",
+                "",
+                f"there were {format_count(entry.sources, 'source')}, {format_count(entry.streams, 'stream')}",
+                left,
+            ]
         case "restored":
-            return [*head, "restored", "", f"since the backup: {entry.since}; {entry.lost} streams halted", left]
+            return [
+                *head,
+                "restored",
+                "",
+                f"since the backup: {entry.since}; {format_count(entry.lost, 'stream')} halted",
+                left,
+            ]
         case _:
             spent = "" if totals is None else f"spent {format_amount(totals.spent)}"
             return [*head, entry.kind, subject or "", spent, left]

@@ -22,7 +22,7 @@ from stream.cli.output import (
 )
 from stream.client.async_client import AsyncClient
 from stream.errors import Missing
-from stream.formatting import describe_choice, describe_table_bound
+from stream.formatting import describe_choice, describe_table_bound, format_count
 from stream.optional_packages import explain_missing_packages
 from stream.privacy.composition.costs import charged_answers
 from stream.questions.question_forms import opening_adapter
@@ -97,7 +97,7 @@ def list_streams(
     full = f"; for the next page add '--after {lines[-1].name}'" if len(lines) == limit else ""
     none = "no streams; open one with 'sotto stream open'" if after is None else f"no streams behind '{after}'"
     show_table(
-        f"{len(lines)} streams{full}" if lines else none,
+        f"{format_count(len(lines), 'stream')}{full}" if lines else none,
         ["stream", *periods, "source", "mechanism", "state", "cost", "spent", "charged"],
         [
             [
@@ -140,7 +140,7 @@ def extend(
         return
     cutoff = charged_answers(grant.calibration, grant.extensions)
     say(
-        f"stream {grant.spec.stream}: {receipt.answers:,} more charged answers for {format_amount(receipt.granted or grant.cost)}; {cutoff:,} in all"
+        f"stream {grant.spec.stream}: {format_count(receipt.answers or 0, 'more charged answer')} for {format_amount(receipt.granted or grant.cost)}; {cutoff:,} in all"
     )
     _print_promises(grant, declared)
 

@@ -27,6 +27,7 @@ from pydantic import TypeAdapter, ValidationError
 from schemas.base import Identifier
 from stream.cli.output import AsJson, CommandError, console, say, show_json, show_table
 from stream.environment import TOKEN_VARIABLE
+from stream.formatting import format_count
 from stream.kafka.broker.broker_process import Process, is_alive, start_mark
 from stream.kafka.client.local_address import local_settings, sotto_folders_above
 from stream.monitor.api.models import AccessRole
@@ -324,7 +325,7 @@ def list_tokens(file: File = None, as_json: AsJson = False) -> None:
         show_json([{**token.model_dump(exclude={"digest"}), "standing": token.status_at(now)} for token in tokens])
         return
     show_table(
-        f"{len(tokens)} tokens in {path}",
+        f"{format_count(len(tokens), 'token')} in {path}",
         ["name", "role", "token", "standing", "created", "expires"],
         [
             [

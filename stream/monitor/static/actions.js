@@ -3,7 +3,7 @@
 import { send } from "./api.js";
 import { confirm, receiptLine } from "./confirm.js";
 import { make } from "./dom.js";
-import { amount, count } from "./format.js";
+import { amount, plural } from "./format.js";
 
 const REASON = { name: "reason", text: "Reason", hint: " (optional, kept in the ledger)", attributes: { maxlength: "1024", placeholder: "for whoever reads the ledger" } };
 const EPSILON = { name: "epsilon", text: "ε to add", hint: " (no more is taken than the answers cost)", attributes: { inputmode: "decimal", placeholder: "0.5" }, number: true, required: true };
@@ -105,7 +105,7 @@ function wrongNumber(text, given, required) {
 /** Describe the effect of a request from its receipt. */
 function told(action, { state, answers = null, granted = null }) {
   if (answers !== null) {
-    return `${count(answers)} more charged answers for ${amount(granted)}. ${action.done}`;
+    return `${plural(answers, "more charged answer")} for ${amount(granted)}. ${action.done}`;
   }
   return state === "closed" ? "It is closed already: nothing was left to do." : action.done;
 }

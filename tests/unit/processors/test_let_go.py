@@ -26,7 +26,7 @@ def test_a_version_is_let_go_of_when_no_stream_answers_from_it_and_its_ended_str
     reasons = {kind: ask(driver, kind).reason or "" for kind in KEEPING}
     assert all(reason.startswith("closed by the refresh to version 2") for reason in reasons.values()), reasons
     dry = driver.ask("dry", where="sex = 'F'", outcomes=True)
-    assert (dry.outcome, dry.reason) == ("halted", "exhausted: all 1 answers of the grant are given")
+    assert (dry.outcome, dry.reason) == ("halted", "exhausted: the only answer of the grant is given")
     assert {ask(driver, kind).version for kind in GOING_ON} == {4}
     driver.extend("people", "dry", 20.0)
     assert driver.ask("dry", where="TRUE").version == 4

@@ -1,7 +1,7 @@
 // Buttons for the pages of a list that the server pages.
 
 import { make, setText } from "../dom.js";
-import { count } from "../format.js";
+import { count, plural } from "../format.js";
 
 /** `onTurn(offset)` gets the offset of the requested page. */
 export function pager(limit, onTurn) {
@@ -12,11 +12,11 @@ export function pager(limit, onTurn) {
   const element = make("nav", { class: "pager", "aria-label": "Pages" }, previous, place, next);
   return {
     element,
-    update(page, what) {
+    update(page, one, many = `${one}s`) {
       offset = page.offset;
       const last = offset + page.items.length;
       const filtered = page.matching === page.total ? "" : `, out of ${count(page.total)}`;
-      setText(place, page.items.length ? `${count(offset + 1)}–${count(last)} of ${count(page.matching)} ${what}${filtered}` : `no ${what}${filtered}`);
+      setText(place, page.items.length ? `${count(offset + 1)}–${count(last)} of ${plural(page.matching, one, many)}${filtered}` : `no ${many}${filtered}`);
       previous.disabled = offset === 0;
       next.disabled = last >= page.matching;
       previous.hidden = next.hidden = page.matching <= limit && offset === 0;

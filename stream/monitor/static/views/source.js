@@ -6,7 +6,7 @@ import { Chart } from "../chart.js";
 import { make, setText } from "../dom.js";
 import { jsonBlock } from "../forms.js";
 import { forecastCard, promiseLine, spendingCard } from "../forecasts.js";
-import { ago, amount, bytes, count, duration, mainAmount, number, percent, periodText, plural, time, unitOf } from "../format.js";
+import { ago, amount, bytes, duration, mainAmount, number, percent, periodText, plural, time, unitOf } from "../format.js";
 import { refreshButton } from "../refresh.js";
 import { burnBar, burnLegend, card, emptyState, facts, stateBadge } from "../parts.js";
 import { route } from "../routes.js";
@@ -90,7 +90,7 @@ export function sourceView({ names: [name], session }) {
   function showRefused(found) {
     refused.hidden = found === undefined;
     if (found !== undefined) {
-      setText(refused, `${found.share} of the last ${count(found.events)} events were refused, the last one ${ago(found.last)}. Most often: ${found.reason}`);
+      setText(refused, `${found.share} of the last ${plural(found.events, "event")} were refused, the last one ${ago(found.last)}. Most often: ${found.reason}`);
     }
   }
 

@@ -51,7 +51,7 @@ export function sourcesView({ query, remember }) {
     show(name, data) {
       if (name === "sources") {
         list.update(data.items);
-        pages.update(data, chosen.of ? "periods" : "sources");
+        pages.update(data, chosen.of ? "period" : "source");
         setText(total, String(data.total));
         none.hidden = data.total > 0;
         unmatched.hidden = data.total === 0 || data.items.length > 0;

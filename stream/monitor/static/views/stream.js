@@ -117,7 +117,7 @@ export function streamView({ names: [name], session }) {
       standing === null ? "none: it is asked" : `It ${standing}.`,
       `${promise(row)}${windows === null ? "" : `; that is ${count(windows)} ${windows === 1 ? "window" : "windows"} with all groups${length === null ? "" : `, in each period of ${length}`}`}.`,
       amount(row.asked),
-      row.added ? `${count(row.added)} charged answers` : "nothing",
+      row.added ? plural(row.added, "charged answer") : "nothing",
       amount(row.cost),
       row.current !== null ? "nothing: its periods do" : `${amount(row.spent)}${row.cost.epsilon ? ` (${percent(share(row))} of its cost)` : ""}`,
       amount(row.refunded),

@@ -84,7 +84,7 @@ export function streamsView({ query, remember }) {
         return;
       }
       table.update(data.items);
-      pages.update(data, chosen.of ? "periods" : "streams");
+      pages.update(data, chosen.of ? "period" : "stream");
       setText(total, count(data.total));
       table.element.hidden = data.items.length === 0;
       none.hidden = data.total > 0;

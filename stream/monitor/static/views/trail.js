@@ -3,33 +3,32 @@
 import { explain, open, parameters } from "../api.js";
 import { KeyedList, link, make, setAttribute, setText } from "../dom.js";
 import { heads } from "../forecasts.js";
-import { amount, count, time } from "../format.js";
+import { amount, count, mechanism, plural, time } from "../format.js";
 import { afterPause, card, emptyState } from "../parts.js";
 import { route } from "../routes.js";
 import { choice, searchField } from "./filters.js";
 import { pager } from "./pager.js";
 
 const LIMIT = 50;
-const HEADS = ["No.", "Time", "Action", "Subject", "Requested by", "Analyst", "Outcome", "Left", "Request"];
+const HEADS = ["No.", "Time", "Action", "Subject", "By", "Outcome", "Left", "Request"];
 const ACTIONS = ["register", "register_population", "join", "allot", "open", "extend", "close", "halt", "halt_source", "refresh", "exhausted", "halted", "closed", "renewed", "beginning", "standing", "restored"];
 const OUTCOMES = ["registered", "opened", "closing", "halted", "refused"];
 const FIELDS = ["search", "source", "stream", "population", "analyst", "by", "action", "outcome"];
 
 function entryRow() {
-  const cells = HEADS.map((name) => make("td", { "data-label": name }));
+  const cells = HEADS.map((name) => make("td", { class: `cell-${name.toLowerCase().replace(/\W+/g, "")}`, "data-label": name }));
   return {
     element: make("tr", {}, cells),
     update(row) {
       setText(cells[0], count(row.number));
       setText(cells[1], time(row.time));
-      setText(cells[2], row.mechanism ? `${row.action} (${row.mechanism})` : row.action);
+      setText(cells[2], [row.action.replace("_", " "), row.mechanism && `(${mechanism(row.mechanism)})`].filter(Boolean).join(" "));
       cells[3].replaceChildren(...about(row));
-      setText(cells[4], row.by ?? "–");
-      setText(cells[5], row.analyst ?? "–");
-      setText(cells[6], outcome(row));
-      setAttribute(cells[6], "data-low", row.outcome === "refused");
-      setText(cells[7], row.left ? amount(row.left) : "–");
-      setText(cells[8], row.request ?? "–");
+      setText(cells[4], requester(row));
+      setText(cells[5], outcome(row));
+      setAttribute(cells[5], "data-low", row.outcome === "refused");
+      setText(cells[6], row.left ? amount(row.left) : "–");
+      setText(cells[7], row.request ?? "–");
       cells.forEach((cell) => cell.toggleAttribute("data-empty", cell.textContent === "–"));
     },
   };
@@ -38,18 +37,28 @@ function entryRow() {
 function about({ allotment, stream, source, population }) {
   const parts = [
     allotment,
-    stream && link(route("streams", [stream]), stream),
+    stream && link(route("streams", [stream]), ...breakable(stream)),
     source && link(route("sources", [source]), source),
     population && link(route("people", [population]), population),
   ].filter(Boolean);
   return parts.length ? parts.flatMap((part, index) => (index ? [" · ", part] : [part])) : ["–"];
 }
 
+/** A name that may break after its slashes. */
+function breakable(name) {
+  return name.split(/(?<=\/)/).flatMap((part, index) => (index ? [make("wbr"), part] : [part]));
+}
+
+/** The user who sent a request, and the analyst for whom it was sent. */
+function requester({ by, analyst }) {
+  return by && analyst && by !== analyst ? `${by} for ${analyst}` : (by ?? analyst ?? "–");
+}
+
 function outcome(row) {
   const figures = [
     row.allotment && `ε ${row.epsilon} for ${row.analysts.join(", ")}`,
     row.granted && `granted ${amount(row.granted)}`,
-    row.answers && `${count(row.answers)} more charged answers`,
+    row.answers && plural(row.answers, "more charged answer"),
     row.spent && `spent ${amount(row.spent)}`,
     row.refunded && (row.refunded.epsilon || row.refunded.rho) && `refunded ${amount(row.refunded)}`,
     row.asked && !row.granted && `requested ${amount(row.asked)}`,
@@ -109,21 +118,22 @@ export function trailView({ query, remember, session }) {
     save,
   );
   const table = make("table", { class: "plain people-table trail", "aria-label": "Entries" }, heads(...HEADS), body);
+  const frame = make("div", { class: "table-frame" }, table);
   return {
-    element: make("div", { class: "view" }, make("h1", {}, "Audit trail"), chain, card("Entries", filters, failure, pages.element, table, none, told)),
+    element: make("div", { class: "view" }, make("h1", {}, "Audit trail"), chain, card("Entries", filters, failure, pages.element, frame, none, told)),
     title: "Audit trail",
     connections: connections(),
     show(name, data) {
       if (name !== "trail") {
         return;
       }
-      setText(chain, data.broken ? `The chain is broken: ${data.broken}. The trail was changed after it was written.` : `The chain of ${count(data.entries)} entries is intact. A missing end shows only in “sotto ledger verify --head”.`);
+      setText(chain, data.broken ? `The chain is broken: ${data.broken}. The trail was changed after it was written.` : `The chain of ${plural(data.entries, "entry", "entries")} is intact. A missing end shows only in “sotto ledger verify --head”.`);
       chain.dataset.level = data.broken ? "refused" : "done";
       none.hidden = data.matching > 0;
       table.hidden = data.matching === 0;
       list.show(data.items, (row) => row.number);
-      pages.update({ ...data, total: data.matching }, "entries");
-      setText(told, `The latest ${count(data.held)} entries are listed, without notes of spending. “sotto ledger trail --export” writes the whole trail, as CSV or Parquet, and “sotto ledger verify” checks it against the ledger.`);
+      pages.update({ ...data, total: data.matching }, "entry", "entries");
+      setText(told, `The latest ${plural(data.held, "entry is", "entries are")} listed, without notes of spending. “sotto ledger trail --export” writes the whole trail, as CSV or Parquet, and “sotto ledger verify” checks it against the ledger.`);
     },
     close() {},
   };
