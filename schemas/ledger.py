@@ -172,13 +172,18 @@ class TrailRestored(TrailEntry):
 
     ``since`` is the operator's statement about the lost time: ``nothing`` was granted, all sources
     must ``halt``, or they continue although lost grants are unknown (``accept_loss``). The ``lost``
-    streams were open, and count as wholly spent.
+    streams were open, and count as wholly spent. ``backup`` is the digest of the backup's file. If
+    the topics themselves were rolled back, the operator's ``reason`` for accepting it is set, and
+    ``backup`` is the digest of the previous entry.
     """
+
+    wire_omits: ClassVar[frozenset[str]] = frozenset({"reason"})
 
     kind: Literal["restored"] = "restored"
     since: Since
     lost: Count
     backup: Digest
+    reason: Reason | None = None
 
 
 TrailRecord = Annotated[

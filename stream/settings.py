@@ -110,6 +110,16 @@ class Settings(BaseSettings):
     """Days after its end for which the ledger keeps a stream's record; then it keeps the name's digest
     and sums. 0: for ever. For the budget service."""
 
+    witnesses: str = ""
+    """Witnesses outside Kafka that keep heads of the trail, separated by commas: ``file:///FOLDER/FILE``,
+    ``s3://BUCKET/FOLDER/``. For the budget service, workers and ``sotto ledger``. Empty: none."""
+
+    anchor_seconds: Annotated[float, Field(ge=1.0, le=86_400.0)] = 60.0
+    """Seconds between two anchors that the budget service writes to each witness if anything has changed."""
+
+    anchor_epsilon: Annotated[float, Field(ge=0.0)] = 1.0
+    """Grants of this ε or more are anchored at once. 0: every grant."""
+
     batch_bytes: Annotated[int, Field(ge=16_384, le=16 * 1024 * 1024)] = 1_000_000
     """Largest record batch in bytes; keep it below the topics' max.message.bytes."""
 

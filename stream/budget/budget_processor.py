@@ -23,6 +23,7 @@ from schemas import (
     Request,
     RetiredAnswer,
     TableSource,
+    TrailHead,
 )
 from schemas.wire import DECODE_ERRORS, Codec, MalformedEventError
 from stream.budget.control_publisher import ControlPublisher, build_retired_answer
@@ -218,6 +219,15 @@ class BudgetProcessor:
             if grant.settled:
                 self._ends.append((grant.spec.source, grant.spec.stream, record.timestamp))
             yield grant
+
+    @property
+    def trail_head(self) -> TrailHead | None:
+        """The trail's head after all outputs so far; None without a trail."""
+        return self._trail.head
+
+    def take_largest_grant(self) -> float | None:
+        """Return the largest ε granted since the last call; None without a grant."""
+        return self._trail.take_largest_grant()
 
     def restart_input(self, topic: str) -> None:
         """Read a recreated topic from offset 0: a repeated request or charge changes nothing."""

@@ -13,6 +13,7 @@ from blake3 import blake3
 
 from schemas import (
     Allot,
+    Amount,
     ExtendStream,
     OpenStream,
     Receipt,
@@ -54,6 +55,7 @@ class TrailWriter:
         self._unrecorded_accounts: dict[str, Account] = {}
         self._next_point_ms = 0
         self._quiet_since: float | None = None
+        self._largest_grant: float | None = None
 
     def restore(self, head: TrailHead | None) -> None:
         """Continue after a trail's head, if there is one, and set the ledger's clock to its time."""
@@ -96,6 +98,7 @@ class TrailWriter:
         fields: dict[str, Any] = _requested_amounts(request)
         if receipt.outcome == "opened" and grant is not None and account is not None:
             fields["granted"] = receipt.granted or to_amount(grant.cost, account.source)
+            self._note_grant(fields["granted"])
             fields["stream_digest"] = grant.digest
             fields["mechanism"] = grant.spec.mechanism.kind
         if account is not None and receipt.outcome in {"registered", "opened"}:
@@ -129,6 +132,8 @@ class TrailWriter:
         )
         self._write_entry(outputs, registered)
         for name, grant in account.grants.items():
+            granted = to_amount(grant.cost, account.source)
+            self._note_grant(granted)
             opened = TrailRequest(
                 **self._next_entry_fields(),
                 **asked,
@@ -139,11 +144,19 @@ class TrailWriter:
                 epsilon=grant.spec.epsilon,
                 delta=grant.spec.delta,
                 mechanism=grant.spec.mechanism.kind,
-                granted=to_amount(grant.cost, account.source),
+                granted=granted,
                 stream_digest=grant.digest,
                 totals=totals,
             )
             self._write_entry(outputs, opened)
+
+    def take_largest_grant(self) -> float | None:
+        """Return the largest ε granted since the last call; None without a grant."""
+        largest, self._largest_grant = self._largest_grant, None
+        return largest
+
+    def _note_grant(self, granted: Amount) -> None:
+        self._largest_grant = max(granted.epsilon, self._largest_grant or 0.0)
 
     def write_end(self, account: Account, grant: Grant, outputs: Outputs) -> None:
         """Write the end of a stream that a charge has exhausted, halted or closed, with its totals."""
@@ -171,11 +184,12 @@ class TrailWriter:
             )
             self._write_entry(outputs, event)
 
-    def write_restored(self, since: Since, lost: int, backup: str, outputs: Outputs) -> None:
+    def write_restored(
+        self, since: Since, lost: int, backup: str, outputs: Outputs, reason: str | None = None
+    ) -> None:
         """Write that the ledger was restored from a backup, then the totals of all accounts."""
-        self._write_entry(
-            outputs, TrailRestored(**self._next_entry_fields(), since=since, lost=lost, backup=backup)
-        )
+        entry = TrailRestored(**self._next_entry_fields(), since=since, lost=lost, backup=backup, reason=reason)
+        self._write_entry(outputs, entry)
         self._write_points(list(self._ledger.accounts.values()), outputs)
 
     def schedule_point(self, account: Account) -> None:

@@ -5,7 +5,7 @@ Lines are JSON with keys and values byte for byte; a record without a value dele
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Any, Final, Literal, NamedTuple
@@ -190,8 +190,16 @@ class CheckedBackup:
     missing: list[str]
 
 
-def check_backup(backup: BackupFile, noted: Iterable[TrailHead] = ()) -> CheckedBackup:
-    """Read and verify a backup; BackupError if it is truncated or was changed."""
+def check_backup(
+    backup: BackupFile,
+    noted: Iterable[TrailHead] = (),
+    note_head: Callable[[TrailHead], None] = lambda _: None,
+) -> CheckedBackup:
+    """Read and verify a backup; call ``note_head`` with the trail's head after each entry.
+
+    Raises:
+        BackupError: the backup is truncated or was changed.
+    """
     check = TrailCheck(noted)
     latest: dict[bytes, bytes | None] = {}
     broken: BrokenTrailError | None = None
@@ -201,6 +209,7 @@ def check_backup(backup: BackupFile, noted: Iterable[TrailHead] = ()) -> Checked
         elif record.topic == "trail" and broken is None:
             try:
                 check.add_entry(record.value)
+                note_head(check.head)
             except BrokenTrailError as error:
                 broken = error
     if backup.ending is None:

@@ -7,7 +7,7 @@ import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator, Mapping
 from datetime import UTC, datetime
 from functools import partial
-from itertools import islice
+from itertools import chain, islice
 from typing import IO, Any, Final, TypeVar
 
 from aiokafka import TopicPartition
@@ -21,7 +21,7 @@ from schemas import MAX_RECORD_BYTES, LedgerProgress, LedgerRecord, Progress, Tr
 from schemas.ledger import Since
 from schemas.wire import Codec, MalformedEventError
 from stream.budget.control_publisher import ControlPublisher
-from stream.budget.receipts import trail_codec
+from stream.budget.receipts import EMPTY_TRAIL_HEAD, trail_codec
 from stream.budget.trail_writer import TrailWriter
 from stream.dev.backup_file import (
     BackupEnd,
@@ -45,6 +45,8 @@ from stream.processing.protocol import PROGRESS_KEY, Outputs
 from stream.processing.topic_names import LEDGER_PARTITIONS, Topics, partition_of
 from stream.settings import Settings
 from stream.version import VERSION
+from stream.witnesses.addresses import open_witnesses
+from stream.witnesses.generations import begin_generation, read_binding_anchors
 
 _ledger_codec: Codec[LedgerRecord] = Codec(LedgerRecord, limit=MAX_RECORD_BYTES)
 
@@ -165,7 +167,9 @@ async def restore_backup(
         BackupError: the backup is incomplete or invalid, or the installation is not empty, is running,
             or has another prefix or number of partitions.
     """
-    checked = check_backup(backup, noted)
+    witnesses = open_witnesses(settings.witnesses)
+    anchored = chain.from_iterable(read_binding_anchors(witnesses, settings.prefix))
+    checked = check_backup(backup, [*noted, *(anchor.head for anchor in anchored)])
     if since == "nothing" and checked.missing:
         raise BackupError(f"{checked.missing[0]}; so there were requests since the backup, see '--since'")
     if findings := checked.findings:
@@ -186,18 +190,18 @@ async def restore_backup(
             f"Kafka refuses a transaction of {TRANSACTION_TIMEOUT_MS} ms, which a restore may need; raise the brokers' "
             "transaction.max.timeout.ms to that"
         ) from None
+    changes = restored.make_outputs(since, checked.ending.digest)
     try:
-        await writer.commit_parts(
-            _transaction_parts(backup, topics, streams, restored, since, checked.ending.digest)
-        )
+        entries = next(changes)
+        reason = f"import of a backup, since {since}"
+        await asyncio.to_thread(begin_generation, witnesses, topics.prefix, restored.head, reason)
+        await writer.commit_parts(chain(_records_of_backup(backup, topics, streams), [entries], changes))
     finally:
         await writer.close()
     return len(restored.ledger.accounts), lost
 
 
-def _transaction_parts(
-    backup: BackupFile, topics: Topics, streams: set[bytes], restored: RestoredLedger, since: Since, digest: str
-) -> Iterator[Outputs]:
+def _records_of_backup(backup: BackupFile, topics: Topics, streams: set[bytes]) -> Iterator[Outputs]:
     outputs, count = Outputs(), 0
     for record in backup.records():
         if (converted := _convert_record(record, streams)) is None:
@@ -208,7 +212,6 @@ def _transaction_parts(
             yield outputs
             outputs, count = Outputs(), 0
     yield outputs
-    yield from restored.make_outputs(since, digest)
 
 
 def _convert_record(record: BackupRecord, streams: set[bytes]) -> BackupRecord | None:
@@ -260,9 +263,9 @@ async def _require_empty(settings: Settings, topics: Topics) -> None:
         raise BackupError(f"not empty: {', '.join(filled)}; restore a backup only into newly created topics")
     async with admin_client(settings) as admin:
         for group in (budget_group(settings), worker_group(settings)):
-            if await _retry_until_coordinated(partial(group_members, admin, group)):
+            if await retry_until_coordinated(partial(group_members, admin, group)):
                 raise BackupError(f"services run in group {group}; stop them first")
-            committed: dict[TopicPartition, Any] = await _retry_until_coordinated(
+            committed: dict[TopicPartition, Any] = await retry_until_coordinated(
                 partial(admin.list_consumer_group_offsets, group)
             )
             if any(partition.topic.startswith(f"{topics.prefix}.") for partition in committed):
@@ -271,7 +274,7 @@ async def _require_empty(settings: Settings, topics: Topics) -> None:
                 )
 
 
-async def _retry_until_coordinated(call: Callable[[], Awaitable[Result]]) -> Result:
+async def retry_until_coordinated(call: Callable[[], Awaitable[Result]]) -> Result:
     """Retry a call until the group has a coordinator; a new broker needs time to elect one."""
     deadline = time.monotonic() + COORDINATOR_TIMEOUT_SECONDS
     while True:
@@ -320,8 +323,24 @@ class RestoredLedger:
         grants = (grant for account in self.ledger.accounts.values() for grant in account.grants.values())
         return sum(grant.state != "closed" for grant in grants)
 
-    def make_outputs(self, since: Since, backup_digest: str) -> Iterator[Outputs]:
+    @property
+    def head(self) -> TrailHead:
+        """The trail's head; after the first outputs, that of the restored trail."""
+        return self._trail.head or EMPTY_TRAIL_HEAD
+
+    def make_outputs(
+        self,
+        since: Since,
+        backup_digest: str,
+        reason: str | None = None,
+        *,
+        requests: int = 0,
+        charges: int = 0,
+    ) -> Iterator[Outputs]:
         """Yield all changed records and a control event for each stream, in batches.
+
+        The first outputs have all entries of the trail. ``requests`` and ``charges`` are the next
+        offsets of these topics, which are 0 in new ones.
 
         ``since`` says what the operator knows about the time after the backup:
 
@@ -346,7 +365,7 @@ class RestoredLedger:
                 if people.state == "open":
                     self.ledger.halt_population(name, HALTED_REASON)
         outputs = Outputs()
-        self._trail.write_restored(since, lost, backup_digest, outputs)
+        self._trail.write_restored(since, lost, backup_digest, outputs, reason)
         yield outputs
         for changes in _batches(self.ledger.drain_changes()):
             outputs = Outputs()
@@ -359,8 +378,8 @@ class RestoredLedger:
                 self._control_publisher.publish_control(*self.ledger.find_stream(source, stream), outputs)
             yield outputs
         outputs = Outputs()
-        # The topics of requests and charges are new: they are read from offset 0.
-        self._write(outputs, "", PROGRESS_KEY, LedgerProgress(requests=0, charges=0, trail=self._trail.head))
+        progress = LedgerProgress(requests=requests, charges=charges, trail=self._trail.head)
+        self._write(outputs, "", PROGRESS_KEY, progress)
         yield outputs
 
     def _write(self, outputs: Outputs, source: str, key: bytes, record: LedgerRecord | None) -> None:

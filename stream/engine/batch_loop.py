@@ -144,6 +144,7 @@ class BatchLoop:
         if (due := session.output_buffer.add_and_take_due(outputs, time.monotonic(), idle=idle)) is not None:
             self._step.enter("writing")
             await session.writer.commit(*due)
+            self._role.guard.note_committed(self._partition, session.processor)
 
     def _unprocessed(
         self, session: PartitionSession, topic_partition: TopicPartition, records: Sequence[ConsumerRecord]

@@ -174,6 +174,7 @@ class Engine:
         )
         offsets = reader(settings, self._clients, isolation_level="read_uncommitted")
         async with AsyncExitStack() as stack:
+            await stack.enter_async_context(self.role.guard)
             for client in (offsets, consumer):
                 stack.push_async_callback(client.stop)
                 try:

@@ -144,6 +144,12 @@ class Metrics:
         self.recreated = named(
             Counter, "input_recreated", "Times an input topic was found to have been deleted and created again."
         )
+        self.rolled_back = named(
+            Gauge, "rolled_back", "Owned partitions that are refused, because a witness has a later anchor."
+        )
+        self.failing_witnesses = named(
+            Gauge, "failing_witnesses", "Witnesses that could not be read or written at the last try."
+        )
         self.restored = named(Counter, "restored_records", "Records read to restore state.")
         self.partitions = named(Gauge, "partitions", "Partitions owned now.")
         self.member = named(

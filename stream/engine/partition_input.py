@@ -254,7 +254,7 @@ class TopicIds:
                 await asyncio.sleep(TOPIC_ID_RETRY_SECONDS)
 
 
-def consume_exception(task: asyncio.Task[None]) -> None:
+def consume_exception(task: asyncio.Future[Any]) -> None:
     """Keep asyncio from logging the error of a task that nothing awaits."""
     if not task.cancelled():
         task.exception()

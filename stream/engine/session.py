@@ -8,7 +8,7 @@ import socket
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Final, Literal
+from typing import Final, Literal, Self
 
 from aiokafka import TopicPartition
 
@@ -24,6 +24,30 @@ from stream.processing.protocol import Outputs, Processor, RefusingProcessor, Ti
 from stream.settings import Settings
 
 log = get_logger("engine")
+
+
+class SessionGuard:
+    """Compares restored partitions with evidence outside Kafka; this one has none."""
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(self, kind: type[BaseException] | None, *_: object) -> None:
+        """End the guard's own work; the engine has stopped."""
+
+    async def check(self, partition: int, processor: Processor, consumer: Consumer) -> None:
+        """Check a restored partition before it reads input; ``consumer`` also reads uncommitted records.
+
+        Raises:
+            InputRefusedError: the partition must not process anything.
+        """
+
+    def note_committed(self, partition: int, processor: Processor) -> None:
+        """Note that all that a partition's processor has returned is committed.
+
+        Raises:
+            InputRefusedError: the partition must not process anything more.
+        """
 
 
 @dataclass(frozen=True)
@@ -42,6 +66,9 @@ class EngineRole:
 
     labels: Mapping[str, str] = field(default_factory=dict)
     """Fields of log lines in addition to role and partition, such as the source."""
+
+    guard: SessionGuard = field(default_factory=SessionGuard)
+    """Checks each partition before it processes input."""
 
     process: str = ""
     """The process's name; if it is empty, ``member`` is made of host name and process id."""
@@ -249,6 +276,7 @@ class SessionOpener:
             seconds = self._settings.transaction_timeout_ms / 1000
             topic_ids = TopicIds(self._equipment.offsets, seconds, metrics.recreated)
             positions, offsets = await self._restore(processor, read, report, writer, topic_ids)
+            await role.guard.check(self._partition, processor, self._equipment.offsets)
             if role.reports_restores:
                 await report.send_ready(writer)
             writer.confirm = topic_ids.confirm

@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from itertools import chain
 from typing import Any, Final, NamedTuple, Protocol, TypeVar, runtime_checkable
 
+from schemas import TrailHead
 from schemas.wire import DECODE_ERRORS, MalformedEventError
 
 Headers = Sequence[tuple[str, bytes]]
@@ -270,6 +271,18 @@ class RefusingProcessor(Protocol):
 
     def refusals(self) -> Mapping[str, int]:
         """Return the number of open streams without answers by public reason."""
+
+
+@runtime_checkable
+class AnchoredProcessor(Protocol):
+    """A processor that writes the audit trail, whose head is anchored outside Kafka."""
+
+    @property
+    def trail_head(self) -> TrailHead | None:
+        """The trail's head after all outputs so far; None without a trail."""
+
+    def take_largest_grant(self) -> float | None:
+        """Return the largest ε granted since the last call; None without a grant."""
 
 
 @runtime_checkable

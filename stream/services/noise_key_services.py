@@ -9,7 +9,7 @@ import secrets
 
 from stream.engine.group_engine import Engine
 from stream.engine.health import ServiceHealth
-from stream.engine.session import EngineRole
+from stream.engine.session import EngineRole, SessionGuard
 from stream.kafka.topics.layouts import budget_group, worker_group
 from stream.privacy.noise.keys import NoiseKey
 from stream.processing.topic_names import LEDGER_PARTITIONS, Topics
@@ -34,6 +34,24 @@ def table_store(settings: Settings, key: NoiseKey, *, keeps_tables: bool = True)
     return TableStore.keyed_by(key, read=reader, stamp=reader.stamp, keeps_tables=keeps_tables)
 
 
+def witness_guard(
+    settings: Settings, topics: Topics, health: ServiceHealth, *, anchors: bool = False
+) -> SessionGuard:
+    """Return the guard that compares partitions with the witnesses, and also writes ``anchors``.
+
+    Raises:
+        WitnessError: an address of the setting is none of a witness.
+        Missing: a witness needs a package that is not installed.
+    """
+    if not settings.witnesses:
+        return SessionGuard()
+    from stream.services.witness_guards import AnchoringGuard, WitnessGuard  # noqa: PLC0415  (few have witnesses)
+    from stream.witnesses.addresses import open_witnesses  # noqa: PLC0415
+
+    guard = AnchoringGuard if anchors else WitnessGuard
+    return guard(settings, topics, open_witnesses(settings.witnesses), health.metrics)
+
+
 def build_worker_engine(
     settings: Settings, topics: Topics, key: NoiseKey, health: ServiceHealth | None = None
 ) -> Engine:
@@ -43,11 +61,13 @@ def build_worker_engine(
 
     tables = table_store(settings, key)
     limits = Limits.of(settings.work_outstanding, settings.work_rate)
+    health = health or ServiceHealth("worker")
     role = EngineRole(
         name="worker",
         group=worker_group(settings),
         status_topic=topics.status,
         make_processor=lambda partition: QueryProcessor(topics, partition, key, tables, limits),
+        guard=witness_guard(settings, topics, health),
     )
     return Engine(role, settings, [topics.queries, topics.control], partitions=topics.partitions, health=health)
 
@@ -59,6 +79,7 @@ def build_budget_engine(
     from stream.budget import BudgetProcessor  # noqa: PLC0415  (imports of the other role are slow)
 
     tables = table_store(settings, key, keeps_tables=False)
+    health = health or ServiceHealth("budget")
     role = EngineRole(
         name="budget",
         group=budget_group(settings),
@@ -71,6 +92,7 @@ def build_budget_engine(
             new_incarnation=lambda _: secrets.token_bytes(16),
             retire_after_ms=round(settings.retire_days * MS_PER_DAY),
         ),
+        guard=witness_guard(settings, topics, health, anchors=True),
     )
     return Engine(
         role,

@@ -2,83 +2,30 @@
 
 from __future__ import annotations
 
-import asyncio
-import json
-import os
 import shutil
 import stat
-import subprocess
 import uuid
-from collections.abc import AsyncIterator, Iterator
-from contextlib import ExitStack, asynccontextmanager, contextmanager
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import pytest
 
-from schemas import OpenStream, RegisterSource, SourceRecord
+from schemas import RegisterSource, SourceRecord
 from sotto import AsyncClient, Refused
 from stream.kafka.broker.local_broker import LocalBroker
 from stream.kafka.topics.creation import create_topics, delete_topics
 from stream.privacy.noise.keys import NoiseKey
-from stream.services.processes import Service
-from stream.settings import Settings
-from tests.builders import parse_source, parse_stream, source, stream
-from tests.preloaded import command
+from tests.kafka.sites import FEED, HIGH, WAIT, Site, opening, spec, until_state
 
 pytestmark = [pytest.mark.kafka, pytest.mark.chaos]
 
-FEED = parse_source(source(neighbors="add-remove", epsilon=4.0))
-HIGH = 1e9
-"""So far above the threshold that no noise matters."""
-WAIT = 120.0
-"""Longest wait for a service that may just have been started, in seconds."""
 
-
-def spec(name: str, cutoff: int = 4) -> dict[str, Any]:
-    return stream(name, mechanism={"threshold": 1000.0, "cutoff": cutoff})
-
-
-def opening(name: str) -> OpenStream:
-    return OpenStream(request=f"open {name}", stream=parse_stream(spec(name)))
-
-
-class Site:
-    """A broker, and the commands and services that use it."""
-
-    def __init__(self, bootstrap: str, prefix: str, folder: Path) -> None:
-        self.settings = Settings(bootstrap=bootstrap, prefix=prefix, partitions=2, session_timeout_ms=6000)
-        self._folder = folder
-
-    def sotto(self, *arguments: str) -> subprocess.CompletedProcess[str]:
-        kept = {name: value for name, value in os.environ.items() if not name.startswith("SOTTO_")}
-        here = {"SOTTO_BOOTSTRAP": self.settings.bootstrap, "SOTTO_PREFIX": self.settings.prefix}
-        return command(arguments, {**kept, **here, "COLUMNS": "200"}, timeout=180)
-
-    def done(self, *arguments: str) -> str:
-        result = self.sotto(*arguments)
-        assert result.returncode == 0, result.stderr + result.stdout
-        return result.stdout
-
-    def refused(self, *arguments: str) -> str:
-        result = self.sotto(*arguments)
-        assert result.returncode == 1, result.stderr + result.stdout
-        return result.stderr
-
-    def head(self) -> str:
-        """The trail's head, as somebody would note it down."""
-        return str(json.loads(self.done("ledger", "verify", "--json"))["head"])
-
-    @asynccontextmanager
-    async def at_work(self) -> AsyncIterator[AsyncClient]:
-        """A client of an installation whose services run meanwhile."""
-        with ExitStack() as stack:
-            for role in ("budget", "worker"):
-                log = self._folder / f"{role}-{uuid.uuid4().hex[:6]}.log"
-                stack.enter_context(Service(role, self.settings, self._folder / "noise.key", log))
-            async with AsyncClient(self.settings) as client:
-                yield client
+def witness(folder: Path) -> str:
+    """A witness on a disk that is not lost."""
+    folder.chmod(0o700)
+    return f"file://{folder}/anchors.jsonl"
 
 
 @contextmanager
@@ -86,7 +33,7 @@ def doomed(folder: Path, prefix: str) -> Iterator[Site]:
     """A site whose broker is lost in the end."""
     broker = LocalBroker(folder / "old")
     try:
-        yield Site(broker.start(timeout=180).bootstrap, prefix, folder)
+        yield Site(broker.start(timeout=180).bootstrap, prefix, folder, witnesses=witness(folder))
     finally:
         broker.kill()
         shutil.rmtree(folder / "old")
@@ -94,12 +41,6 @@ def doomed(folder: Path, prefix: str) -> Iterator[Site]:
 
 async def left(client: AsyncClient) -> float:
     return (await client.budget("feed")).left.epsilon
-
-
-async def until_state(client: AsyncClient, stream: str, state: str) -> None:
-    async with asyncio.timeout(120):
-        while (await client.grant("feed", stream)).state != state:
-            await asyncio.sleep(0.2)
 
 
 @dataclass(frozen=True)
@@ -149,6 +90,7 @@ async def back_and_halted(new: Site, kept: Kept) -> None:
     # Whoever noted the head down knows that something is missing.
     told = new.refused("ledger", "import", backup, "--since", "nothing", "--head", kept.later)
     assert "there were requests since the backup" in told
+    assert told == new.refused("ledger", "import", backup, "--since", "nothing")  # the witness knows it too
     assert "2 streams were not closed" in new.done("ledger", "import", backup, "--since", "halt")
     assert "not empty" in new.refused("ledger", "import", backup, "--since", "halt")
     new.done("ledger", "verify", "--head", kept.head)
@@ -197,7 +139,7 @@ async def test_what_was_lost_is_never_granted_or_answered_again(bootstrap: str, 
     prefix = f"drill-{uuid.uuid4().hex[:6]}"
     with doomed(tmp_path, prefix) as old:
         kept = await lost(old, tmp_path)
-    new = Site(bootstrap, prefix, tmp_path)
+    new = Site(bootstrap, prefix, tmp_path, witnesses=witness(tmp_path))
     await back_and_halted(new, kept)
     await delete_topics(new.settings)
     new.done("topics", "create", "--partitions", "2")

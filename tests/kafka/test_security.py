@@ -74,7 +74,7 @@ READS = {
     AclRole.ANALYST: {"answers", "ledger"},
     AclRole.OPERATOR: {"ledger", "trail", "rejected", "status"},
     AclRole.WORKER: {"queries", "control", "state"},
-    AclRole.BUDGET: {"requests", "charges", "ledger"},
+    AclRole.BUDGET: {"requests", "charges", "ledger", "trail"},
     AclRole.FEED: {"control", "partials", "merges"},
     AclRole.MONITOR: {"control", "charges", "ledger", "trail", "rejected", "status"},
     AclRole.ALERTS: {"answers", "ledger"},

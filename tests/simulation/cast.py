@@ -34,6 +34,7 @@ SETTINGS = Settings(
     session_timeout_ms=4000,
     heartbeat_ms=1000,
     transaction_timeout_ms=4000,
+    anchor_seconds=2.0,
 )
 
 

@@ -14,6 +14,7 @@ from typing import Any, TypeVarTuple
 from unittest.mock import patch
 
 from stream.engine import batch_loop, health, partition_input, partition_task, session, supervision, writer
+from stream.services import witness_guards
 
 Arguments = TypeVarTuple("Arguments")
 
@@ -127,7 +128,8 @@ def virtual_time() -> Iterator[VirtualLoop]:
     loop = VirtualLoop()
     clock = _Time(loop)
     with ExitStack() as patches:
-        for module in (batch_loop, health, supervision, partition_input, partition_task, session, writer):
+        engine = (batch_loop, health, supervision, partition_input, partition_task, session, writer)
+        for module in (*engine, witness_guards):
             patches.enter_context(patch.object(module, "time", clock))
         try:
             yield loop

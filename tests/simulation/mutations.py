@@ -20,7 +20,7 @@ from stream.engine.batch_loop import BatchLoop
 from stream.engine.group_engine import Engine
 from stream.engine.partition_input import FETCH_WAIT_MS, Extent, Prefetch
 from stream.engine.partition_task import PartitionTask
-from stream.engine.session import EngineRole, SessionOpener
+from stream.engine.session import EngineRole, PartitionSession, SessionOpener
 from stream.engine.supervision import Membership
 from stream.engine.writer import Stamps, Writer
 from stream.kafka.client.adapter import KAFKA, Clients, Consumer
@@ -506,6 +506,19 @@ def membership_left_to_the_client_library() -> Iterator[None]:
         yield
 
 
+@contextmanager
+def heads_anchored_before_their_commit() -> Iterator[None]:
+    """A witness may get a head that never comes about, and the next budget service grants nothing."""
+    commit = BatchLoop.commit
+
+    async def early(self: BatchLoop, session: PartitionSession, outputs: Outputs, *, idle: bool = False) -> None:
+        self._role.guard.note_committed(self._partition, session.processor)
+        await commit(self, session, outputs, idle=idle)
+
+    with patch.object(BatchLoop, "commit", early):
+        yield
+
+
 MUTATIONS: tuple[Mutation, ...] = (
     no_fencing,
     fence_after_restore,
@@ -536,5 +549,6 @@ MUTATIONS: tuple[Mutation, ...] = (
     waits_that_an_order_to_stop_does_not_end,
     refused_times_written_again,
     membership_left_to_the_client_library,
+    heads_anchored_before_their_commit,
 )
 """Each a context in which the engine is broken."""

@@ -15,14 +15,17 @@ from aiokafka import TopicPartition
 from schemas import MAX_DEFINITION_BYTES, Request, StreamSpec
 from schemas.wire import Codec
 from stream.budget import BudgetProcessor
-from stream.budget.receipts import receipt_key
+from stream.budget.receipts import entry_digest, receipt_key
 from stream.engine.group_engine import Engine
-from stream.engine.session import EngineRole
+from stream.engine.health import ServiceHealth
+from stream.engine.session import EngineRole, SessionGuard
 from stream.engine.writer import Stamps
 from stream.kafka.client.adapter import Clients
 from stream.processing.dead_letters import says_exhausted
 from stream.processing.protocol import Processor, Record
 from stream.processing.topic_names import LEDGER_PARTITIONS, Topics, partition_of
+from stream.services.witness_guards import AnchoringGuard, WitnessGuard
+from stream.witnesses.anchor import Anchor, WitnessError, largest_end
 from stream.worker import QueryProcessor
 from stream.worker.fair_shares import Limits
 from tests.builders import KEY
@@ -50,6 +53,9 @@ PATIENCE = 240.0
 WRONG_CLOCKS = 0.2
 """So many of all processes have a clock that is ahead."""
 
+ANCHORED: Final = (1, 8)
+"""Remainders by nine of the seeds whose worlds have a witness."""
+
 NO_COST: Final[Mapping[str, int]] = MappingProxyType({})
 
 Outcome = TypeVar("Outcome")
@@ -66,6 +72,30 @@ class Service:
     engine: Engine
     task: asyncio.Task[None]
     leaving: bool = False
+
+
+class MemoryWitness:
+    """A witness that fails now and then."""
+
+    name = "memory"
+
+    def __init__(self, chance: random.Random) -> None:
+        self.anchors: list[Anchor] = []
+        self.failure_rate = 0.1
+        self._chance = chance
+
+    def write(self, anchor: Anchor) -> None:
+        self._fail_at_times()
+        self.anchors.append(anchor)
+        self._fail_at_times()
+
+    def read_newest(self, installation: str) -> list[Anchor]:
+        self._fail_at_times()
+        return [one for one in self.anchors if one.installation == installation]
+
+    def _fail_at_times(self) -> None:
+        if self._chance.random() < self.failure_rate:
+            raise WitnessError("memory: not reached")
 
 
 class Beginning(NamedTuple):
@@ -106,6 +136,7 @@ class World:
         """Dead letters that there must be of batches that nobody can read, by topic, partition and offset."""
         self.retire_after_ms = {3: 1_000, 6: 3_000}.get(seed % 7, 0)
         """Time after which ended streams are retired; 0 for never."""
+        self.witness = MemoryWitness(random.Random(seed)) if seed % 9 in ANCHORED else None
         self.late_opening = False
         """Whether an opening may stand behind an ending: compaction of control is over then (see docs/faults.md)."""
 
@@ -144,10 +175,22 @@ class World:
 
         inputs = [topics.queries, topics.control] if role == "worker" else [topics.requests, topics.charges]
         count = PARTITIONS if role == "worker" else LEDGER_PARTITIONS
-        described = EngineRole(role, group_of(role), topics.status, make, process=member)
+        health = ServiceHealth(role)
+        guard = SessionGuard()
+        if self.witness is not None:
+            kind = WitnessGuard if role == "worker" else AnchoringGuard
+            guard = kind(SETTINGS, topics, [self.witness], health.metrics, clients)
+        described = EngineRole(role, group_of(role), topics.status, make, guard=guard, process=member)
         stamps = Stamps(self._wall_clock())
         return Engine(
-            described, SETTINGS, inputs, clients, partitions=count, copies=role == "worker", stamps=stamps
+            described,
+            SETTINGS,
+            inputs,
+            clients,
+            partitions=count,
+            copies=role == "worker",
+            health=health,
+            stamps=stamps,
         )
 
     def _wall_clock(self) -> Callable[[], float]:
@@ -261,6 +304,28 @@ class World:
         life = self._life(number)
         return life.processor if life is not None and isinstance(life.processor, QueryProcessor) else None
 
+    def _false_anchors(self) -> list[str]:
+        """The anchors of heads that the trail does not have, and of offsets that no topic has."""
+        if self.witness is None:
+            return []
+        heads = _heads(self.broker.committed(self.topics.trail, 0))
+        anchors = self.witness.anchors
+        return [
+            *(
+                f"{one.head.entries} entries anchored, which are not committed"
+                for one in anchors
+                if heads.get(one.head.entries) != one.head.digest
+            ),
+            *(
+                f"offset {end} of {name} anchored, which it does not have"
+                for name in ("state", "control")
+                for number in range(PARTITIONS)
+                if (end := largest_end(anchors, name, number))
+                > self.broker.logs[TopicPartition(getattr(self.topics, name), number)].end
+            ),
+            *(["nothing is anchored"] if not anchors and heads else []),
+        ]
+
     def _life(self, number: int) -> Any:
         place = TopicPartition(self.topics.queries, number)
         for member in self.broker.group(group_of("worker")).members.values():
@@ -311,6 +376,7 @@ class World:
         self.injected["retired stream"] += len(deleted)
         logs = as_read(logs, self.topics)
         violations += check_letters(logs, self.topics, self.unreadable)
+        violations += self._false_anchors()
         for number in range(PARTITIONS):
             live = self.owner(number)
             if live is not None:
@@ -326,6 +392,11 @@ class World:
                     if live.streams.retired.has(name.rpartition("|")[2])
                 ]
         return violations
+
+
+def _heads(entries: Sequence[Record]) -> dict[int, str]:
+    """The digest of a trail's last entry, by the number of entries."""
+    return {number: entry_digest(entry.value or b"") for number, entry in enumerate(entries, 1)}
 
 
 def perform(

@@ -17,6 +17,7 @@ from schemas.ledger import Since
 from schemas.wire import MalformedEventError
 from stream.budget.receipts import EMPTY_TRAIL_HEAD, BrokenTrailError, trail_codec
 from stream.cli.manage.record_rows import call_client, create_owner_only_file, read_lines, summary_row, write_trail
+from stream.cli.manage.witness_checks import WitnessChecks
 from stream.cli.output import AsJson, CommandError, say, show_json, show_table
 from stream.client.kafka_connection import KafkaConnection, translate_errors
 from stream.client.ledger_reader import read_latest_first, read_ledger_records, read_topic
@@ -87,15 +88,20 @@ def verify(
     """Check that the trail is unchanged and that the ledger follows from it; exit status 1 if not.
 
     The chain of digests reveals every change, except if the whole trail and the ledger are rewritten, as a broker's
-    administrator can. Keep the head elsewhere and pass it next time to detect that too.
+    administrator can. The heads of witnesses (SOTTO_WITNESSES), or a head that you have noted, reveal that too.
     """
     noted = [_parse_head(one) for one in head or ()]
     with explain_missing_packages():
-        end, findings, scope = _verify_file(file, noted) if file is not None else _verify_topics(noted)
+        witnesses = WitnessChecks.open(local_settings(), is_copy=file is not None)
+        end, findings, scope = (
+            _verify_file(file, noted, witnesses) if file is not None else _verify_topics(noted, witnesses)
+        )
+    findings += witnesses.findings()
     if as_json:
-        show_json({"head": f"{end.entries}:{end.digest}", "entries": end.entries, "findings": findings})
+        found = {"head": f"{end.entries}:{end.digest}", "entries": end.entries, "findings": findings}
+        show_json({**found, "witnesses": witnesses.matches()})
     else:
-        for finding in findings:
+        for finding in (*findings, *witnesses.matches()):
             say(finding, soft_wrap=True)
         say(f"head {end.entries}:{end.digest}", soft_wrap=True)
     if findings:
@@ -147,15 +153,42 @@ def import_ledger(
     if as_json:
         show_json({"sources": sources, "lost": lost, "since": since_code})
         return
+    typer.echo(_describe_restored(sources, lost, since_code))
+
+
+def _describe_restored(sources: int, lost: int, since: Since) -> str:
     outcome = {
         "nothing": "continue",
         "halt": "are halted, and so are populations",
         "accept_loss": "continue, although later grants are unknown",
-    }[since_code]
-    typer.echo(
+    }[since]
+    return (
         f"{sources} sources {outcome}; {lost} streams were not closed: they are halted and their grants count as spent"
         + ("; close them if a budget renews: until then they count in each of its periods" if lost else "")
     )
+
+
+@app.command("accept-rollback")
+def accept(
+    since: Annotated[
+        Literal["nothing", "halt", "accept-loss"],
+        typer.Option(
+            help="Grants after the state that Kafka has now: 'nothing' if only the workers' topics were rolled back. If unknown, "
+            "'halt' the sources, or 'accept-loss': they continue, and budget may be granted twice."
+        ),
+    ],
+    reason: Annotated[str, typer.Option(help="Why; the trail and the witnesses keep it.")],
+) -> None:
+    """Continue from topics that are older than an anchor of a witness, while the budget service is stopped.
+
+    Every stream that was not closed is halted for good and its whole grant counts as spent, because its later answers are unknown.
+    """
+    with explain_missing_packages():
+        from stream.dev.rollback_acceptance import accept_rollback  # noqa: PLC0415  (other commands do without)
+    since_code: Since = "accept_loss" if since == "accept-loss" else since
+    with translate_errors():
+        sources, lost = asyncio.run(accept_rollback(local_settings(), since_code, reason))
+    typer.echo(_describe_restored(sources, lost, since_code))
 
 
 def _parse_head(text: str) -> TrailHead:
@@ -208,7 +241,7 @@ async def _next_batch(batches: AsyncGenerator[Sequence[Any], None]) -> Sequence[
     return await anext(batches, None)
 
 
-def _verify_topics(noted: Iterable[TrailHead]) -> Verification:
+def _verify_topics(noted: Iterable[TrailHead], witnesses: WitnessChecks) -> Verification:
     """Verify Kafka's topics: read the ledger, then the trail; compare both at the ledger's trail head."""
     from stream.budget.trail_verification import TrailCheck  # noqa: PLC0415  (needs the workers' packages)
 
@@ -222,25 +255,27 @@ def _verify_topics(noted: Iterable[TrailHead]) -> Verification:
                 if check.head.entries == head.entries:
                     compared = check.compare_ledger(ledger)
                 check.add_entry(value)
+                witnesses.note_head(check.head)
     except BrokenTrailError as broken:
         return check.head, [str(broken)], _WITH_THE_LEDGER
     compared = check.compare_ledger(ledger) if compared is None else compared
     return check.head, [*check.findings(), *compared, *check.missing_heads()], _WITH_THE_LEDGER
 
 
-def _verify_file(file: Path, noted: Iterable[TrailHead]) -> Verification:
+def _verify_file(file: Path, noted: Iterable[TrailHead], witnesses: WitnessChecks) -> Verification:
     """Verify a backup or an exported trail; the file's content decides which it is."""
     from stream.budget.trail_verification import TrailCheck  # noqa: PLC0415
     from stream.dev.backup_file import BackupFile, check_backup, is_backup  # noqa: PLC0415
 
     if is_backup(file):
-        checked = check_backup(BackupFile(file), noted)
+        checked = check_backup(BackupFile(file), noted, witnesses.note_head)
         return checked.ending.head, [*checked.findings, *checked.missing], _WITH_THE_LEDGER
     _require_trail(file)
     check = TrailCheck(noted)
     try:
         for value in read_lines(file):
             check.add_entry(value)
+            witnesses.note_head(check.head)
     except BrokenTrailError as broken:
         return check.head, [str(broken)], _TRAIL_ALONE
     return check.head, [*check.findings(), *check.missing_heads()], _TRAIL_ALONE

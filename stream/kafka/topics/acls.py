@@ -135,10 +135,15 @@ def role_access(settings: Settings, live: Iterable[str] = ()) -> Mapping[AclRole
             reads=(topics.queries, topics.control, topics.state),
             writes=(topics.answers, topics.state, topics.charges, topics.rejected, topics.status),
         ),
-        AclRole.BUDGET: _service_access(
-            budget_group(settings),
-            reads=(topics.requests, topics.charges, topics.ledger),
-            writes=(topics.control, topics.ledger, topics.trail, topics.rejected, topics.status),
+        AclRole.BUDGET: (
+            *_service_access(
+                budget_group(settings),
+                reads=(topics.requests, topics.charges, topics.ledger),
+                writes=(topics.control, topics.ledger, topics.trail, topics.rejected, topics.status),
+            ),
+            # Without witnesses it neither compares the trail nor anchors the ends of topics.
+            AclEntry(Operation.READ, Resource.TOPIC, topics.trail, optional=not settings.witnesses),
+            AclEntry(Operation.DESCRIBE, Resource.TOPIC, topics.state, optional=not settings.witnesses),
         ),
         AclRole.FEED: (
             *AclEntry.read(*live),

@@ -7,6 +7,7 @@ import json
 import subprocess
 import sys
 from collections.abc import AsyncIterator, Callable
+from itertools import chain
 from pathlib import Path
 from typing import Any, get_args
 
@@ -26,7 +27,7 @@ from stream.dev.backup_file import (
     check_backup,
     is_backup,
 )
-from stream.dev.backup_transfer import HALTED_REASON, LOST_ANSWERS_REASON, RestoredLedger, _transaction_parts
+from stream.dev.backup_transfer import HALTED_REASON, LOST_ANSWERS_REASON, RestoredLedger, _records_of_backup
 from stream.optional_packages import EXTRA_OF_PACKAGE
 from stream.settings import Settings
 from tests.builders import KEY, source
@@ -41,7 +42,8 @@ def brought_back(backup: BackupFile, since: Since) -> Driver:
     driver = Driver(KEY, partitions=backup.heading.partitions)
     returning = RestoredLedger(driver.topics, checked.ledger_records)
     streams = {stream.encode() for _, stream in returning.streams()}
-    for outputs in _transaction_parts(backup, driver.topics, streams, returning, since, checked.ending.digest):
+    changes = returning.make_outputs(since, checked.ending.digest)
+    for outputs in chain(_records_of_backup(backup, driver.topics, streams), changes):
         driver.write(outputs)
     driver.crash()
     driver._id_count = 1_000  # the ids of requests are in use
@@ -166,11 +168,9 @@ def test_the_streams_that_a_backup_does_not_know_leave_no_state_behind(tmp_path:
     old.ask_many([{"id": "more", "stream": "open", "value": HIGH}])
     lines = path.read_bytes().splitlines(keepends=True)
     assert any(b'"state"' in line and b'"open"' in line for line in lines)
-    checked = check_backup(BackupFile(path))
-    returning = RestoredLedger(old.topics, checked.ledger_records)
     written = [
         message
-        for outputs in _transaction_parts(BackupFile(path), old.topics, {b"dry"}, returning, "halt", "0" * 64)
+        for outputs in _records_of_backup(BackupFile(path), old.topics, {b"dry"})
         for topic, _, messages in outputs
         if topic == old.topics.state
         for message in messages

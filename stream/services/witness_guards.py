@@ -1,0 +1,356 @@
+"""Compares restored partitions with the anchors of witnesses, and anchors the trail's head.
+
+A witness that cannot be read or written is reported and never stops a service. A partition that is
+older than an anchor processes nothing until newer topics are restored or the rollback is accepted.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+from typing import Any, Final, TypeVar
+
+from aiokafka import TopicPartition
+from aiokafka.errors import KafkaError
+
+from schemas import TrailHead
+from schemas.wire import MalformedEventError
+from stream.budget.anchored_trail import AnchoredTrail
+from stream.budget.receipts import trail_codec
+from stream.engine.health import Metrics
+from stream.engine.partition_input import consume_exception
+from stream.engine.restore import READ_TIMEOUT_MS, read_to_end, readable, reader
+from stream.engine.session import SessionGuard
+from stream.kafka.client.adapter import KAFKA, Clients, Consumer
+from stream.log import get_logger
+from stream.processing.protocol import AnchoredProcessor, InputRefusedError, Processor
+from stream.processing.topic_names import Topics
+from stream.settings import Settings
+from stream.witnesses.anchor import Anchor, Witness, WitnessError, largest_end, newest_generation
+
+CALL_SECONDS: Final = 10.0
+"""Longest wait for one call of a witness."""
+FIRST_TRIES: Final = 3
+"""Tries of a process's first reading of a witness."""
+RETRY_SECONDS: Final = 1.0
+READING_AGE_SECONDS: Final = 10.0
+"""Partitions of one process that begin within this time share one reading of the witnesses."""
+LEAST_ANCHOR_SECONDS: Final = 1.0
+"""Least seconds between two anchors."""
+LAST_ANCHOR_SECONDS: Final = 5.0
+"""Longest wait for the anchor of an orderly stop."""
+FIRST_SPAN: Final = 1_000
+"""Offsets at the trail's end that are read first; the span doubles until it has the anchored entry."""
+
+ANCHORED_TOPICS: Final = ("state", "control")
+"""The topics whose end offsets are anchored."""
+
+REMEDY: Final = "restore newer copies, or see 'sotto ledger accept-rollback'"
+
+Result = TypeVar("Result")
+log = get_logger("witness")
+
+
+class RolledBackError(InputRefusedError):
+    """Topics are older than an anchor of a witness."""
+
+
+class WatchedWitness:
+    """A witness with a thread of its own and the state of its last call."""
+
+    def __init__(self, witness: Witness) -> None:
+        self.name = witness.name
+        self.is_failing = False
+        self.generation = 0
+        self.last_written: tuple[TrailHead, Mapping[str, Sequence[int]]] | None = None
+        self._witness = witness
+        self._executor = ThreadPoolExecutor(1, thread_name_prefix="witness")
+        self._call: asyncio.Future[Any] | None = None
+
+    async def read(self, installation: str, tries: int) -> list[Anchor] | None:
+        """Return the anchors that bind; None if the witness cannot be read in so many tries."""
+        found = await self._run("read", lambda: self._witness.read_newest(installation))
+        while found is None and (tries := tries - 1) > 0:
+            await asyncio.sleep(RETRY_SECONDS)
+            found = await self._run("read", lambda: self._witness.read_newest(installation))
+        if found is None:
+            return None
+        binding = newest_generation(found)
+        self.generation = binding[0].generation if binding else 0
+        return binding
+
+    async def write(self, anchor: Anchor) -> bool:
+        """Write an anchor; return whether it was written."""
+
+        def write() -> bool:
+            self._witness.write(anchor)
+            return True
+
+        return await self._run("write", write) is not None
+
+    async def _run(self, action: str, call: Callable[[], Result]) -> Result | None:
+        """Run a call in the thread; None if it fails or does not end in time."""
+        try:
+            if self._call is not None and not self._call.done():
+                raise WitnessError(f"{self.name}: an earlier call has not ended")  # noqa: TRY301
+            future = asyncio.get_running_loop().run_in_executor(self._executor, call)
+            future.add_done_callback(consume_exception)
+            self._call = future
+            async with asyncio.timeout(CALL_SECONDS):
+                result = await asyncio.shield(future)
+        except Exception as error:  # noqa: BLE001  (no failure of a witness may stop the service)
+            reason = str(error) if isinstance(error, WitnessError) else type(error).__name__
+            log.error("witness failed", witness=self.name, action=action, reason=reason)  # noqa: TRY400  (no message of another error)
+            self.is_failing = True
+            return None
+        self.is_failing = False
+        return result
+
+
+class WitnessGuard(SessionGuard):
+    """Refuses a partition if ``state`` or ``control`` ends before an anchored offset."""
+
+    def __init__(
+        self,
+        settings: Settings,
+        topics: Topics,
+        witnesses: Sequence[Witness],
+        metrics: Metrics,
+        clients: Clients = KAFKA,
+    ) -> None:
+        self._settings = settings
+        self._topics = topics
+        self._clients = clients
+        self._metrics = metrics
+        self._witnesses = [WatchedWitness(one) for one in witnesses]
+        self._refusals: dict[int, RolledBackError] = {}
+        self._anchors: dict[WatchedWitness, list[Anchor]] = {}
+        """The anchors of each witness that this process could read, as of the last time."""
+        self._read_at: float | None = None
+        self._reading = asyncio.Lock()
+        self._later_checks: dict[int, asyncio.Task[None]] = {}
+
+    async def __aexit__(self, kind: type[BaseException] | None, *_: object) -> None:
+        """End the checks that wait for a witness."""
+        await _cancel(self._later_checks.values())
+
+    async def check(self, partition: int, processor: Processor, consumer: Consumer) -> None:
+        """Compare the partition with all witnesses that can be read, and later with the others."""
+        del processor
+        if (later := self._later_checks.pop(partition, None)) is not None:
+            await _cancel([later])
+        await self._read_witnesses()
+        try:
+            await self._compare(partition, consumer)
+        except RolledBackError as error:
+            self._refuse(partition, error)
+            raise
+        self._refuse(partition, None)
+        if len(self._anchors) < len(self._witnesses):
+            self._later_checks[partition] = asyncio.create_task(self._check_later(partition, consumer))
+
+    def note_committed(self, partition: int, processor: Processor) -> None:
+        """End a session that began before a witness could be read, if it must not go on."""
+        del processor
+        if (refusal := self._refusals.get(partition)) is not None:
+            raise refusal
+
+    async def _check_later(self, partition: int, consumer: Consumer) -> None:
+        """Compare the partition again as soon as all witnesses have been read."""
+        while len(self._anchors) < len(self._witnesses):
+            await asyncio.sleep(self._settings.anchor_seconds)
+            await self._read_witnesses()
+        while True:
+            try:
+                await self._compare(partition, consumer)
+            except RolledBackError as error:
+                self._refuse(partition, error)
+            except (KafkaError, OSError):
+                await asyncio.sleep(self._settings.anchor_seconds)
+                continue
+            return
+
+    async def _compare(self, partition: int, consumer: Consumer) -> None:
+        """Raise RolledBackError if a witness has a later anchor of this partition."""
+        for name in ANCHORED_TOPICS:
+            place = TopicPartition(getattr(self._topics, name), partition)
+            end = (await consumer.end_offsets([place]))[place]
+            for witness, binding in self._anchors.items():
+                if (anchored := largest_end(binding, name, partition)) > end:
+                    raise RolledBackError(
+                        f"{place.topic} partition {partition} ends at offset {end}, but offset {anchored} was anchored "
+                        f"({witness.name}, {binding[0].time}); {REMEDY}"
+                    )
+
+    async def _read_witnesses(self) -> None:
+        """Read the witnesses if the last reading is old; the first reading of a process tries it several times."""
+        async with self._reading:
+            if self._read_at is not None and time.monotonic() - self._read_at < READING_AGE_SECONDS:
+                return
+            tries = FIRST_TRIES if self._read_at is None else 1
+            read = await asyncio.gather(*(one.read(self._settings.prefix, tries) for one in self._witnesses))
+            self._anchors |= {
+                one: binding for one, binding in zip(self._witnesses, read, strict=True) if binding is not None
+            }
+            self._read_at = time.monotonic()
+            self._show_failures()
+
+    def _refuse(self, partition: int, error: RolledBackError | None) -> None:
+        if error is None:
+            self._refusals.pop(partition, None)
+        else:
+            log.critical("rolled back", partition=partition, reason=str(error))
+            self._refusals[partition] = error
+        self._metrics.rolled_back.set(len(self._refusals))
+
+    def _show_failures(self) -> None:
+        self._metrics.failing_witnesses.set(sum(one.is_failing for one in self._witnesses))
+
+
+class AnchoringGuard(WitnessGuard):
+    """Refuses a ledger whose trail lacks an anchored head, and writes anchors of the committed head."""
+
+    def __init__(
+        self,
+        settings: Settings,
+        topics: Topics,
+        witnesses: Sequence[Witness],
+        metrics: Metrics,
+        clients: Clients = KAFKA,
+    ) -> None:
+        super().__init__(settings, topics, witnesses, metrics, clients)
+        self._head: TrailHead | None = None
+        self._compared: set[WatchedWitness] = set()
+        """The witnesses with whose anchors the present session's trail was compared."""
+        self._prompt = asyncio.Event()
+        self._writing: asyncio.Task[None] | None = None
+
+    async def __aexit__(self, kind: type[BaseException] | None, *_: object) -> None:
+        """Stop writing; at an orderly stop, anchor the last head."""
+        await super().__aexit__(kind)
+        writing, self._writing = self._writing, None
+        if writing is None:
+            return
+        await _cancel([writing])
+        if kind is None:
+            with suppress(TimeoutError, KafkaError, OSError):
+                async with asyncio.timeout(LAST_ANCHOR_SECONDS):
+                    await self._write_anchors()
+
+    async def check(self, partition: int, processor: Processor, consumer: Consumer) -> None:
+        """Compare the trail with all witnesses that can be read, and then anchor it at once."""
+        self._compared.clear()
+        self._head = processor.trail_head if isinstance(processor, AnchoredProcessor) else None
+        await super().check(partition, processor, consumer)
+        self._prompt.set()
+        if self._writing is None:
+            self._writing = asyncio.create_task(self._write_regularly(), name="anchors")
+
+    def note_committed(self, partition: int, processor: Processor) -> None:
+        """Remember the head for the next anchor; after a large grant, write it at once."""
+        super().note_committed(partition, processor)
+        if isinstance(processor, AnchoredProcessor):
+            self._head = processor.trail_head
+            granted = processor.take_largest_grant()
+            if granted is not None and granted >= self._settings.anchor_epsilon:
+                self._prompt.set()
+
+    async def _compare(self, partition: int, consumer: Consumer) -> None:
+        del partition, consumer
+        for witness, binding in self._anchors.items():
+            if witness not in self._compared:
+                await self._compare_trail(witness, binding)
+                self._compared.add(witness)
+
+    async def _write_anchors(self) -> None:
+        """Write the committed head and the topics' ends to each compared witness that lacks them."""
+        if (head := self._head) is None:
+            return
+        ends = await read_ends(self._settings, self._topics, self._clients)
+        for witness in [one for one in self._witnesses if one in self._compared]:
+            if witness.last_written != (head, ends):
+                anchor = Anchor(
+                    installation=self._settings.prefix,
+                    generation=witness.generation,
+                    written=round(1000 * time.time()),
+                    head=head,
+                    ends=ends,
+                )
+                if await witness.write(anchor):
+                    witness.last_written = (head, ends)
+        self._show_failures()
+
+    async def _write_regularly(self) -> None:
+        while True:
+            with suppress(TimeoutError):
+                async with asyncio.timeout(self._settings.anchor_seconds):
+                    await self._prompt.wait()
+            self._prompt.clear()
+            try:
+                await self._write_anchors()
+            except (KafkaError, OSError) as error:
+                log.warning("ends of topics not read; anchors are written later", error=type(error).__name__)
+            await asyncio.sleep(LEAST_ANCHOR_SECONDS)
+
+    async def _compare_trail(self, witness: WatchedWitness, binding: Sequence[Anchor]) -> None:
+        """Raise RolledBackError unless the trail has the longest anchored head and leads to the ledger's."""
+        if not binding:
+            log.warning("witness has no anchor yet; nothing was compared", witness=witness.name)
+            return
+        check = AnchoredTrail(binding[0].head, self._head)
+        if not check.is_decided or check.finding() is None:
+            await self._follow_trail(check)
+        if (finding := check.finding()) is not None:
+            raise RolledBackError(
+                f"nothing is granted: {finding} ({witness.name}, anchored {binding[0].time}); {REMEDY}"
+            )
+        log.info("trail contains anchor", witness=witness.name, entries=binding[0].head.entries)
+
+    async def _follow_trail(self, check: AnchoredTrail) -> None:
+        """Add the trail's entries, from the anchored one on, to a check."""
+        partition = TopicPartition(self._topics.trail, 0)
+        async with reader(self._settings, self._clients, fetch_max_wait_ms=10) as consumer:
+            consumer.assign([partition])
+            beginning = (await consumer.beginning_offsets([partition]))[partition]
+            end = (await consumer.end_offsets([partition]))[partition]
+            span = FIRST_SPAN
+            while (start := max(beginning, end - span)) > beginning:
+                if await _number_of_first_entry(consumer, partition, start, end) <= check.first_entry:
+                    break
+                span *= 2
+            async for records in read_to_end(consumer, partition, self._settings.batch_events, start):
+                for record in records:
+                    check.add_entry(record.value)
+
+
+async def read_ends(settings: Settings, topics: Topics, clients: Clients = KAFKA) -> dict[str, tuple[int, ...]]:
+    """Return the high watermarks of the anchored topics, by partition."""
+    places = {
+        name: [TopicPartition(getattr(topics, name), number) for number in range(topics.partitions)]
+        for name in ANCHORED_TOPICS
+    }
+    async with reader(settings, clients, isolation_level="read_uncommitted") as consumer:
+        ends = await consumer.end_offsets([one for partitions in places.values() for one in partitions])
+    return {name: tuple(ends[one] for one in partitions) for name, partitions in places.items()}
+
+
+async def _number_of_first_entry(consumer: Consumer, partition: TopicPartition, start: int, end: int) -> int:
+    """Return the number of the first entry from an offset on; a large number if there is none."""
+    consumer.seek(partition, start)
+    while await consumer.position(partition) < end:
+        fetched = await consumer.getmany(partition, timeout_ms=READ_TIMEOUT_MS, max_records=1)
+        for record in readable(fetched.get(partition, ())):
+            with suppress(MalformedEventError):
+                return trail_codec.decode(record.value).number
+    return sys.maxsize
+
+
+async def _cancel(tasks: Iterable[asyncio.Task[None]]) -> None:
+    cancelled = list(tasks)
+    for task in cancelled:
+        task.cancel()
+    await asyncio.gather(*cancelled, return_exceptions=True)

@@ -1,0 +1,95 @@
+"""Anchors: heads of the audit trail with the ends of topics, and the protocol of a witness.
+
+An anchor holds facts that stay true unless Kafka's topics are rolled back. When an operator accepts a
+rollback, a new *generation* of anchors begins, and anchors of earlier generations bind no longer.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from datetime import UTC, datetime
+from typing import Annotated, Final, Protocol
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+
+from schemas import TrailHead
+from stream.errors import SottoError
+
+ANCHORS_READ: Final = 100
+"""Most anchors that a witness returns: the newest one binds, and the others are evidence beside it."""
+
+Offset = Annotated[int, Field(ge=0)]
+
+
+class WitnessError(SottoError):
+    """A witness cannot be used; the message has the reason without credentials."""
+
+
+class Anchor(BaseModel):
+    """A committed head of the trail, and end offsets of topics by partition, at one time.
+
+    ``written`` is the writer's clock in milliseconds since 1970. ``reason`` is set if the anchor
+    begins a generation: an operator has accepted that earlier anchors no longer hold.
+    """
+
+    model_config = ConfigDict(frozen=True, extra="ignore")
+
+    installation: str
+    generation: Offset = 0
+    written: Offset
+    head: TrailHead
+    ends: dict[str, tuple[Offset, ...]] = {}
+    reason: str | None = None
+
+    @property
+    def time(self) -> str:
+        """The time of writing, in UTC."""
+        return datetime.fromtimestamp(self.written / 1000, UTC).strftime("%Y-%m-%d %H:%M:%S UTC")
+
+    def encode(self) -> bytes:
+        """Return the anchor as one line of JSON, without its end."""
+        return self.model_dump_json(exclude_none=True).encode()
+
+
+class Witness(Protocol):
+    """A place that keeps anchors and is administered apart from Kafka; its methods block."""
+
+    @property
+    def name(self) -> str:
+        """The witness's address, without credentials."""
+
+    def write(self, anchor: Anchor) -> None:
+        """Append an anchor durably.
+
+        Raises:
+            WitnessError: it was not written, or this is unknown.
+        """
+
+    def read_newest(self, installation: str) -> list[Anchor]:
+        """Return at most ``ANCHORS_READ`` anchors of an installation, the latest ones.
+
+        Raises:
+            WitnessError: the witness cannot be read.
+        """
+
+
+def parse_anchor(text: bytes | str) -> Anchor | None:
+    """Parse an anchor; None if the text is none, such as a line that was cut off by a crash."""
+    try:
+        return Anchor.model_validate_json(text)
+    except ValidationError:
+        return None
+
+
+def newest_generation(anchors: Iterable[Anchor]) -> list[Anchor]:
+    """Return the anchors that bind, those of the newest generation, with the longest trail first."""
+    found = list(anchors)
+    generation = max((one.generation for one in found), default=0)
+    binding = [one for one in found if one.generation == generation]
+    return sorted(binding, key=lambda one: (one.head.entries, one.written), reverse=True)
+
+
+def largest_end(anchors: Iterable[Anchor], topic: str, partition: int) -> int:
+    """Return the largest anchored end offset of a partition; 0 without one."""
+    ends = (anchor.ends.get(topic, ()) for anchor in anchors)
+    return max((one[partition] for one in ends if partition < len(one)), default=0)

@@ -1,0 +1,46 @@
+"""Reads what binds of several witnesses, and begins a new generation of anchors in all of them."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping, Sequence
+
+from schemas import TrailHead
+from stream.witnesses.anchor import Anchor, Witness, newest_generation
+
+
+def read_binding_anchors(witnesses: Sequence[Witness], installation: str) -> list[list[Anchor]]:
+    """Return the binding anchors of each witness.
+
+    Raises:
+        WitnessError: a witness cannot be read.
+    """
+    return [newest_generation(one.read_newest(installation)) for one in witnesses]
+
+
+def begin_generation(
+    witnesses: Sequence[Witness],
+    installation: str,
+    head: TrailHead,
+    reason: str,
+    ends: Mapping[str, tuple[int, ...]] | None = None,
+) -> None:
+    """Write an anchor from which on only itself and later ones bind, to each witness.
+
+    Write it before the topics change: if a step fails, services refuse to grant until it is repeated.
+
+    Raises:
+        WitnessError: a witness cannot be read or written.
+    """
+    binding = read_binding_anchors(witnesses, installation)
+    latest = max((one[0].generation for one in binding if one), default=0)
+    anchor = Anchor(
+        installation=installation,
+        generation=latest + 1,
+        written=round(1000 * time.time()),
+        head=head,
+        ends=dict(ends or {}),
+        reason=reason,
+    )
+    for witness in witnesses:
+        witness.write(anchor)

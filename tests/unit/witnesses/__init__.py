@@ -1,0 +1,1 @@
+"""Witnesses, and the guards that compare with them."""

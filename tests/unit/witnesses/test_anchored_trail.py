@@ -1,0 +1,144 @@
+"""Every trail that was cut off or rewritten before an anchor is found, and an honest one never is."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import msgspec
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from schemas import TrailHead
+from stream.budget.anchored_trail import AnchoredTrail
+from stream.budget.receipts import BrokenTrailError, entry_digest
+from stream.budget.trail_verification import TrailCheck
+from stream.cli.manage.witness_checks import WitnessChecks
+from stream.witnesses.anchor import Anchor
+from tests.unit.witnesses.anchors import heads, trail
+
+
+def finding(entries: Sequence[bytes], anchored: TrailHead, ledger: TrailHead, start: int = 0) -> str | None:
+    """What a budget service finds that reads the trail from the entry ``start`` on."""
+    check = AnchoredTrail(anchored, ledger)
+    for value in entries[start:]:
+        check.add_entry(value)
+    return check.finding()
+
+
+def verified(entries: Sequence[bytes], anchored: TrailHead) -> list[str]:
+    """What ``sotto ledger verify`` finds."""
+    checks = WitnessChecks({"file:///w": [Anchor(installation="s", written=0, head=anchored)]})
+    check = TrailCheck()
+    try:
+        for value in entries:
+            check.add_entry(value)
+            checks.note_head(check.head)
+    except BrokenTrailError as broken:
+        return [str(broken)]
+    return checks.findings()
+
+
+def rewritten(entries: Sequence[bytes], first: int) -> tuple[bytes, ...]:
+    """A chain without a break, with another entry ``first`` and so another one after it each."""
+    found = list(entries[:first])
+    for number in range(first, len(entries)):
+        entry = msgspec.json.decode(entries[number])
+        entry["time"] += 1
+        if number:
+            entry["previous"] = entry_digest(found[-1])
+        found.append(msgspec.json.encode(entry))
+    return tuple(found)
+
+
+LENGTH = len(trail())
+
+
+@given(st.data())
+def test_honest_trail_is_never_refused(data: st.DataObject) -> None:
+    """Whatever was anchored before, and wherever reading begins at or before the anchored entry."""
+    ledger = data.draw(st.integers(0, LENGTH))
+    anchored = data.draw(st.integers(0, ledger))
+    start = data.draw(st.integers(0, max(0, anchored - 1)))
+    known = heads(trail())
+    assert finding(trail()[:ledger], known[anchored], known[ledger], start) is None
+    assert anchored == 0 or verified(trail()[:ledger], known[anchored]) == []
+
+
+@given(st.data())
+def test_trail_cut_off_before_its_anchor_is_found(data: st.DataObject) -> None:
+    """Whether the ledger was set back too or not."""
+    anchored = data.draw(st.integers(1, LENGTH))
+    left = data.draw(st.integers(0, anchored - 1))
+    ledger = data.draw(st.sampled_from([left, anchored, LENGTH]))
+    known = heads(trail())
+    assert finding(trail()[:left], known[anchored], known[ledger]) is not None
+    assert verified(trail()[:left], known[anchored])
+
+
+@given(st.data())
+def test_trail_rewritten_before_its_anchor_is_found(data: st.DataObject) -> None:
+    """Also if the forger makes a new chain, of any length, and a ledger that agrees with it."""
+    anchored = data.draw(st.integers(1, LENGTH))
+    first = data.draw(st.integers(0, anchored - 1))
+    forged = rewritten(trail(), first)[: data.draw(st.integers(anchored, LENGTH))]
+    known = heads(forged)
+    assert finding(forged, heads(trail())[anchored], known[-1]) is not None
+    assert verified(forged, heads(trail())[anchored])
+
+
+@given(st.data())
+def test_entry_exchanged_after_the_anchor_without_a_new_chain_is_found(data: st.DataObject) -> None:
+    anchored = data.draw(st.integers(1, LENGTH - 1))
+    place = data.draw(st.integers(anchored, LENGTH - 1))
+    forged = (*trail()[:place], rewritten(trail(), place)[place], *trail()[place + 1 :])
+    assert finding(forged, heads(trail())[anchored], heads(trail())[LENGTH]) is not None
+    assert place == LENGTH - 1 or verified(forged, heads(trail())[anchored])
+
+
+def test_findings_name_numbers_and_places() -> None:
+    known = heads(trail())
+    assert finding(trail()[:5], known[9], known[5]) == (
+        "the ledger was last written with 5 entries of the trail, but 9 were anchored"
+    )
+    assert finding(trail()[:5], known[9], known[9]) == "the trail has no entry 8, which was anchored"
+    assert finding(trail()[:9], known[7], known[LENGTH]) == (
+        f"the trail ends after 9 entries, but the ledger has {LENGTH}"
+    )
+    [sentence] = verified(trail()[:5], known[9])
+    assert sentence.startswith(
+        f"file:///w: the trail lacks the head 9:{known[9].digest} that was anchored at 1970"
+    )
+
+
+@pytest.mark.parametrize("reason", [None, "disk of broker 2 restored"])
+def test_verify_says_what_it_compared(reason: str | None) -> None:
+    """Position, time and witness, and a rollback that was accepted."""
+    found = [
+        Anchor(installation="s", written=90_000, head=heads(trail())[9]),
+        Anchor(installation="s", written=0, head=heads(trail())[3], reason=reason),
+    ]
+    checks = WitnessChecks({"file:///w": found, "file:///new": []}, ["witness not checked: s3://b/: down"])
+    for head in heads(trail()):
+        checks.note_head(head)
+    first, second = checks.matches()
+    assert first.startswith(
+        "file:///w: the trail contains 2 anchors, the newest of 9 entries at 1970-01-01 00:01:30 UTC"
+    )
+    assert ("disk of broker 2 restored" in first) == (reason is not None)
+    assert second == "file:///new: has no anchor yet, so nothing was compared with it"
+    assert checks.findings() == ["witness not checked: s3://b/: down"]
+
+
+def test_copy_of_the_trail_may_be_older_than_an_anchor() -> None:
+    """A backup or an export, of which only the anchors within it are compared."""
+    known = heads(trail())
+    found = [Anchor(installation="s", written=0, head=known[number]) for number in (9, 5)]
+    for entries, told in ((7, "contains 1 anchors"), (4, "all 2 anchors read are later than this copy")):
+        checks = WitnessChecks({"file:///w": found}, is_copy=True)
+        for head in known[: entries + 1]:
+            checks.note_head(head)
+        assert checks.findings() == []
+        assert told in checks.matches()[0]
+    checks.note_head(known[5].model_copy(update={"digest": "0" * 64}))
+    assert len(checks.findings()) == 1

@@ -1,0 +1,117 @@
+"""A witness in a file: what was written is read again, and a crash, other users or a lost disk are noticed."""
+
+from __future__ import annotations
+
+import os
+import stat
+from pathlib import Path
+
+import pytest
+
+from stream.settings import Settings
+from stream.witnesses.addresses import open_witnesses
+from stream.witnesses.anchor import ANCHORS_READ, WitnessError, largest_end, newest_generation
+from stream.witnesses.file_witness import FileWitness
+from tests.unit.witnesses.anchors import anchor
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    tmp_path.chmod(0o700)
+    return tmp_path / "anchors.jsonl"
+
+
+def test_file_keeps_anchors_of_each_installation(path: Path) -> None:
+    """The newest come first, and at most as many as are needed."""
+    witness = FileWitness(path)
+    assert witness.read_newest("sotto") == []
+    for entries in range(ANCHORS_READ + 5):
+        witness.write(anchor(entries, ends={"state": (entries, 3)}))
+        witness.write(anchor(entries, installation="other"))
+    found = witness.read_newest("sotto")
+    assert [one.head.entries for one in found] == list(range(ANCHORS_READ + 4, 4, -1))
+    assert {one.installation for one in found} == {"sotto"}
+    assert stat.S_IMODE(path.stat().st_mode) == 0o600
+
+
+def test_line_cut_off_by_a_crash_is_passed_over(path: Path) -> None:
+    """What comes next begins a line of its own, and nothing is overwritten: the file may be append-only."""
+    witness = FileWitness(path)
+    witness.write(anchor(1))
+    cut = anchor(2).encode()[:30]
+    with path.open("ab") as file:
+        file.write(cut)
+    assert [one.head.entries for one in witness.read_newest("sotto")] == [1]
+    witness.write(anchor(3))
+    assert [one.head.entries for one in witness.read_newest("sotto")] == [3, 1]
+    assert cut in path.read_bytes()
+
+
+def test_file_is_on_the_disk_before_write_returns(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The file, and at first also its folder."""
+    synced = []
+    monkeypatch.setattr(os, "fsync", lambda descriptor: synced.append(stat.S_ISDIR(os.fstat(descriptor).st_mode)))
+    FileWitness(path).write(anchor(1))
+    FileWitness(path).write(anchor(2))
+    assert synced == [False, True, False]
+
+
+@pytest.mark.parametrize("mode", [0o622, 0o660])
+def test_file_that_others_may_write_is_refused(path: Path, mode: int) -> None:
+    path.write_bytes(b"")
+    path.chmod(mode)
+    for call in (lambda: FileWitness(path).write(anchor(1)), lambda: FileWitness(path).read_newest("sotto")):
+        with pytest.raises(WitnessError, match="others may write to it; run 'chmod 600"):
+            call()
+
+
+def test_file_in_a_folder_of_others_or_behind_a_link_is_refused(path: Path) -> None:
+    link = path.with_name("link")
+    link.symlink_to(path)
+    with pytest.raises(WitnessError, match="check its disk and folder"):
+        FileWitness(link).write(anchor(1))
+    path.parent.chmod(0o777)
+    with pytest.raises(WitnessError, match="others may write to /"):
+        FileWitness(path).write(anchor(1))
+
+
+def test_lost_disk_is_an_error_and_no_empty_witness(tmp_path: Path) -> None:
+    gone = FileWitness(tmp_path / "mounted" / "anchors.jsonl")
+    for call in (lambda: gone.write(anchor(1)), lambda: gone.read_newest("sotto")):
+        with pytest.raises(WitnessError, match="No such file or directory; check its disk"):
+            call()
+
+
+def test_newest_generation_binds_whatever_the_order() -> None:
+    """A process that has not heard of an accepted rollback may still write of before."""
+    anchors = [
+        anchor(30, ends={"state": (9, 9)}),
+        anchor(12, generation=1, reason="restored", ends={"state": (4, 6)}),
+        anchor(31, written=99_999),
+        anchor(14, generation=1, ends={"state": (5, 5)}),
+    ]
+    binding = newest_generation(anchors)
+    assert [one.head.entries for one in binding] == [14, 12]
+    assert [largest_end(binding, "state", partition) for partition in range(3)] == [5, 6, 0]
+    assert largest_end(binding, "control", 0) == 0
+    assert newest_generation([]) == []
+
+
+def test_setting_names_witnesses(tmp_path: Path) -> None:
+    pytest.importorskip("boto3")
+    given = f"file://{tmp_path}/a.jsonl, s3://evidence/sotto/"
+    assert [one.name for one in open_witnesses(given)] == [f"file://{tmp_path}/a.jsonl", "s3://evidence/sotto/"]
+    assert open_witnesses(Settings().witnesses) == []
+
+
+@pytest.mark.parametrize(
+    "address",
+    [
+        *("file://relative/a", "file:///folder/", "ftp://secret/", "s3://user:secret@bucket/", "/srv/secret"),
+        *("s3://B/", "s3://bucket/x?secret=1", "postgresql://secret/"),
+    ],
+)
+def test_other_addresses_are_refused_and_not_quoted(address: str) -> None:
+    with pytest.raises(WitnessError, match=r"^SOTTO_WITNESSES: address 2: ") as refused:
+        open_witnesses(f"file:///srv/a,{address}")
+    assert "secret" not in str(refused.value)

@@ -1,0 +1,88 @@
+"""A witness in a bucket, against a store of this machine."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from stream.witnesses.addresses import open_witnesses
+from stream.witnesses.anchor import Witness, WitnessError
+from tests.unit.data.servers import STORE_SECRET, let_into_the_store, object_store
+from tests.unit.witnesses.anchors import anchor
+
+BUCKET = "evidence"
+
+
+@pytest.fixture(scope="module")
+def store() -> Iterator[str]:
+    with object_store() as address:
+        yield address
+
+
+@pytest.fixture
+def client(store: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
+    import boto3  # noqa: PLC0415  (an optional package)
+
+    let_into_the_store(store, tmp_path, monkeypatch)
+    return boto3.Session().client("s3")
+
+
+def locked(client: Any, bucket: str, *, retains: bool = True) -> Witness:
+    """A witness in a new bucket with Object Lock."""
+    client.create_bucket(
+        Bucket=bucket,
+        ObjectLockEnabledForBucket=True,
+        CreateBucketConfiguration={"LocationConstraint": "eu-west-1"},
+    )
+    if retains:
+        rule = {"DefaultRetention": {"Mode": "COMPLIANCE", "Days": 400}}
+        client.put_object_lock_configuration(
+            Bucket=bucket, ObjectLockConfiguration={"ObjectLockEnabled": "Enabled", "Rule": rule}
+        )
+    [witness] = open_witnesses(f"s3://{bucket}/sotto/anchors/")
+    return witness
+
+
+def test_bucket_keeps_the_newest_anchors_first(client: Any, capsys: pytest.CaptureFixture[str]) -> None:
+    """Also across generations, whatever the clocks; installations are apart."""
+    witness = locked(client, BUCKET)
+    assert witness.read_newest("sotto") == []
+    for entries in range(12):
+        witness.write(anchor(entries, written=1_000 * entries + 1))
+    witness.write(anchor(5, generation=1, written=3, reason="restored"))
+    witness.write(anchor(99, installation="sotto2"))
+    assert [one.head.entries for one in witness.read_newest("sotto")] == [5, *range(11, 2, -1)]
+    assert [one.head.entries for one in witness.read_newest("sotto2")] == [99]
+    assert len(client.list_objects_v2(Bucket=BUCKET)["Contents"]) == 14
+    assert "without object lock" not in capsys.readouterr().out
+
+
+def test_bucket_without_retention_is_reported_once(client: Any, capsys: pytest.CaptureFixture[str]) -> None:
+    witness = locked(client, "open-bucket", retains=False)
+    witness.write(anchor(1))
+    witness.write(anchor(2))
+    assert capsys.readouterr().out.count("witness without object lock") == 1
+
+
+def test_object_that_is_no_anchor_is_an_error(client: Any) -> None:
+    witness = locked(client, "mixed")
+    client.put_object(Bucket="mixed", Key="sotto/anchors/sotto/0.json", Body=json.dumps({"a": 1}))
+    with pytest.raises(WitnessError, match="1 objects are no anchors"):
+        witness.read_newest("sotto")
+
+
+def test_missing_bucket_or_store_is_an_error_without_secrets(client: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    del client
+    [missing] = open_witnesses("s3://nowhere/sotto/")
+    with pytest.raises(WitnessError, match=r"^s3://nowhere/sotto/: the store refused: NoSuchBucket$"):
+        missing.read_newest("sotto")
+    monkeypatch.setenv("AWS_ENDPOINT_URL", "http://127.0.0.1:9")
+    monkeypatch.setenv("AWS_REGION", "eu-west-1")
+    [unreachable] = open_witnesses("s3://nowhere/sotto/")
+    with pytest.raises(WitnessError, match="the store was not reached: EndpointConnectionError") as refused:
+        unreachable.write(anchor(1))
+    assert STORE_SECRET not in str(refused.value)
