@@ -112,7 +112,8 @@ class Settings(BaseSettings):
 
     witnesses: str = ""
     """Witnesses outside Kafka that keep heads of the trail, separated by commas: ``file:///FOLDER/FILE``,
-    ``s3://BUCKET/FOLDER/``. For the budget service, workers and ``sotto ledger``. Empty: none."""
+    ``s3://BUCKET/FOLDER/``, ``postgresql://HOST[:PORT]/DATABASE/SCHEMA/TABLE``. For the budget service,
+    workers and ``sotto ledger``. Empty: none."""
 
     anchor_seconds: Annotated[float, Field(ge=1.0, le=86_400.0)] = 60.0
     """Seconds between two anchors that the budget service writes to each witness if anything has changed."""

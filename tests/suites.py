@@ -120,6 +120,7 @@ SUITES: Final[dict[str, str]] = {
     "tests/unit/test_lifetime.py::test_memory_does_not_grow_with_history": "simulation",
     "tests/unit/test_ordinary_questions.py::test_document_shows_what_the_command_prints": "site",
     "tests/unit/test_plan_command.py::test_a_calibration_has_one_colour_in_every_plot": "site",
+    "tests/unit/witnesses/test_postgresql_witness.py": "stores",
     "tests/unit/witnesses/test_s3_witness.py": "stores",
     "tests/upgrade/test_mixed.py": "versions",
     "tests/upgrade/test_upgrade.py::test_services_go_on_where_the_earlier_version_stopped": "versions",

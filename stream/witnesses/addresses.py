@@ -8,9 +8,11 @@ from typing import Final
 from schemas import Address
 from stream.witnesses.anchor import Witness, WitnessError
 from stream.witnesses.file_witness import FileWitness
+from stream.witnesses.postgresql_witness import PostgresqlWitness
 from stream.witnesses.s3_witness import S3Witness
 
 _FILE: Final = "file://"
+_POSTGRESQL_PARTS: Final = 3
 
 
 def open_witnesses(addresses: str) -> list[Witness]:
@@ -40,7 +42,9 @@ def _open_witness(text: str, number: int) -> Witness:
         raise _address_error(number, f"{error}; a witness begins with file:///, s3:// or postgresql://") from None
     if address.scheme == "s3":
         return S3Witness(address)
-    raise _address_error(number, "no witness; give file:///FOLDER/FILE or s3://BUCKET/FOLDER/")
+    if len(address.parts) != _POSTGRESQL_PARTS or address.is_folder:
+        raise _address_error(number, "names no table; give postgresql://HOST[:PORT]/DATABASE/SCHEMA/TABLE")
+    return PostgresqlWitness(address)
 
 
 def _address_error(number: int, problem: str) -> WitnessError:

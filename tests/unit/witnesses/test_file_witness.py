@@ -99,8 +99,9 @@ def test_newest_generation_binds_whatever_the_order() -> None:
 
 def test_setting_names_witnesses(tmp_path: Path) -> None:
     pytest.importorskip("boto3")
-    given = f"file://{tmp_path}/a.jsonl, s3://evidence/sotto/"
-    assert [one.name for one in open_witnesses(given)] == [f"file://{tmp_path}/a.jsonl", "s3://evidence/sotto/"]
+    pytest.importorskip("adbc_driver_postgresql")
+    given = f"file://{tmp_path}/a.jsonl, s3://evidence/sotto/,postgresql://db:5433/audit/public/anchors"
+    assert [one.name for one in open_witnesses(given)] == [one.strip() for one in given.split(",")]
     assert open_witnesses(Settings().witnesses) == []
 
 
