@@ -262,6 +262,8 @@ class Engine:
     async def discard(self, partitions: Iterable[int]) -> None:
         """Drop the state of parked partitions."""
         gone = [self._partitions.pop(partition) for partition in list(partitions) if partition not in self._tasks]
+        for task in gone:
+            self.role.guard.forget(task.partition)
         await asyncio.gather(*(partition.close() for partition in gone), return_exceptions=True)
 
     def refuse_unknown(self, assigned: Iterable[TopicPartition]) -> set[int]:

@@ -42,6 +42,9 @@ class SessionGuard:
             InputRefusedError: the partition must not process anything.
         """
 
+    def forget(self, partition: int) -> None:
+        """Forget a partition that this process no longer has."""
+
     def note_committed(self, partition: int, processor: Processor) -> None:
         """Note that all that a partition's processor has returned is committed.
 

@@ -96,7 +96,9 @@ class WatchedWitness:
         """Run a call in the thread; None if it fails or does not end in time."""
         try:
             if self._call is not None and not self._call.done():
-                raise WitnessError(f"{self.name}: an earlier call has not ended")  # noqa: TRY301
+                _, unfinished = await asyncio.wait({self._call}, timeout=CALL_SECONDS)
+                if unfinished:
+                    raise WitnessError(f"{self.name}: an earlier call has not ended")  # noqa: TRY301
             future = asyncio.get_running_loop().run_in_executor(self._executor, call)
             future.add_done_callback(consume_exception)
             self._call = future
@@ -152,6 +154,12 @@ class WitnessGuard(SessionGuard):
         self._refuse(partition, None)
         if len(self._anchors) < len(self._witnesses):
             self._later_checks[partition] = asyncio.create_task(self._check_later(partition, consumer))
+
+    def forget(self, partition: int) -> None:
+        """Forget a partition, so that only its new owner reports it."""
+        if (later := self._later_checks.pop(partition, None)) is not None:
+            later.cancel()
+        self._refuse(partition, None)
 
     def note_committed(self, partition: int, processor: Processor) -> None:
         """End a session that began before a witness could be read, if it must not go on."""
@@ -302,7 +310,7 @@ class AnchoringGuard(WitnessGuard):
             log.warning("witness has no anchor yet; nothing was compared", witness=witness.name)
             return
         check = AnchoredTrail(binding[0].head, self._head)
-        if not check.is_decided or check.finding() is None:
+        if not check.is_decided:
             await self._follow_trail(check)
         if (finding := check.finding()) is not None:
             raise RolledBackError(

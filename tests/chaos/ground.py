@@ -24,10 +24,12 @@ from stream.kafka.topics.layouts import worker_group
 from stream.privacy.noise.keys import NoiseKey
 from stream.services.processes import RoleName, Service
 from stream.settings import Settings
+from stream.witnesses.file_witness import FileWitness
 from tests import bombs
 from tests.chaos.checker import Findings, check, check_letters, committed
 from tests.chaos.live import HOURS, LONG, Live, live_topic
 from tests.chaos.load import EPSILON, GREEDY, WORK_OUTSTANDING, Questions, answered, open_streams, specs
+from tests.chaos.trails import check_anchors
 from tests.chaos.windows import YESTERDAY
 
 WINDOWS_SETTLING = 180.0
@@ -68,6 +70,7 @@ class Ground:
         self._stack = stack
         self._started = 0
         self._services: list[Service] = []
+        self._witness = FileWitness(folder / "anchors.jsonl")
         key.save(folder / "noise.key")
 
     def start(self, role: RoleName, *, settings: Settings | None = None, log: Path | None = None) -> Service:
@@ -79,6 +82,8 @@ class Ground:
                 "table_roots": str(self.folder),
                 "work_outstanding": self.work_outstanding,
                 "retire_days": self.retire_days,
+                "witnesses": self._witness.name,
+                "anchor_seconds": 1.0,
             }
         )
         service = Service(role, own, None if role == "feed" else self.folder / "noise.key", path)
@@ -223,6 +228,9 @@ class Ground:
                 limited, self.client.topics, self.key, [*self.asked, *self.windows], same_version=same_version
             )
             findings.violations.extend(await self._letters())
+            anchors = self._witness.read_newest(self.settings.prefix)
+            trail = await committed(self.settings, self.client.topics.trail, 0)
+            findings.violations.extend(check_anchors(anchors, trail))
             if self.live is not None:
                 findings.violations.extend(await self.live.refunds())
             if not findings.violations or time.monotonic() > deadline:

@@ -7,10 +7,11 @@ from collections.abc import Iterable, Sequence
 
 from schemas import MAX_DEFINITION_BYTES, LedgerRecord, Receipt, Request, TrailBeginning, TrailRequest, named_from
 from schemas.wire import Codec, MalformedEventError
-from stream.budget.receipts import BrokenTrailError, request_digest
+from stream.budget.receipts import BrokenTrailError, entry_digest, request_digest
 from stream.budget.trail_verification import TrailCheck
 from stream.processing.dead_letters import UnreadableValue
 from stream.processing.protocol import RecordLike
+from stream.witnesses.anchor import Anchor
 
 _requests: Codec[Request] = Codec(Request, limit=MAX_DEFINITION_BYTES)
 
@@ -46,6 +47,20 @@ def check_trail(
         and (entry.outcome, entry.reason) != (one.outcome, one.reason)
     ]
     return violations
+
+
+def check_anchors(anchors: Iterable[Anchor], trail: Iterable[RecordLike]) -> list[str]:
+    """Something is anchored, and each anchored head is the trail's at its place."""
+    heads = {number: entry_digest(record.value or b"") for number, record in enumerate(trail, 1)}
+    anchored = [one.head for one in anchors]
+    return [
+        *(
+            f"anchors: a head of {head.entries} entries was never committed"
+            for head in anchored
+            if heads.get(head.entries) != head.digest
+        ),
+        *(["anchors: there is none"] if heads and not anchored else []),
+    ]
 
 
 def _is_of_period(entry: TrailRequest) -> bool:

@@ -15,7 +15,7 @@ from aiokafka import TopicPartition
 from schemas import MAX_DEFINITION_BYTES, Request, StreamSpec
 from schemas.wire import Codec
 from stream.budget import BudgetProcessor
-from stream.budget.receipts import entry_digest, receipt_key
+from stream.budget.receipts import receipt_key
 from stream.engine.group_engine import Engine
 from stream.engine.health import ServiceHealth
 from stream.engine.session import EngineRole, SessionGuard
@@ -31,6 +31,7 @@ from stream.worker.fair_shares import Limits
 from tests.builders import KEY
 from tests.chaos.checker import check_letters, examine
 from tests.chaos.replay import Installation, Logs, answers_codec, as_read, differences
+from tests.chaos.trails import check_anchors
 from tests.simulation.broker import Broker
 from tests.simulation.cast import (
     CASTS,
@@ -308,14 +309,9 @@ class World:
         """The anchors of heads that the trail does not have, and of offsets that no topic has."""
         if self.witness is None:
             return []
-        heads = _heads(self.broker.committed(self.topics.trail, 0))
         anchors = self.witness.anchors
         return [
-            *(
-                f"{one.head.entries} entries anchored, which are not committed"
-                for one in anchors
-                if heads.get(one.head.entries) != one.head.digest
-            ),
+            *check_anchors(anchors, self.broker.committed(self.topics.trail, 0)),
             *(
                 f"offset {end} of {name} anchored, which it does not have"
                 for name in ("state", "control")
@@ -323,7 +319,6 @@ class World:
                 if (end := largest_end(anchors, name, number))
                 > self.broker.logs[TopicPartition(getattr(self.topics, name), number)].end
             ),
-            *(["nothing is anchored"] if not anchors and heads else []),
         ]
 
     def _life(self, number: int) -> Any:
@@ -392,11 +387,6 @@ class World:
                     if live.streams.retired.has(name.rpartition("|")[2])
                 ]
         return violations
-
-
-def _heads(entries: Sequence[Record]) -> dict[int, str]:
-    """The digest of a trail's last entry, by the number of entries."""
-    return {number: entry_digest(entry.value or b"") for number, entry in enumerate(entries, 1)}
 
 
 def perform(

@@ -1,0 +1,207 @@
+"""The guards of sessions: what a witness that fails, hangs or comes back late does to a partition."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Iterable
+from typing import Any, Self
+
+import pytest
+from aiokafka import TopicPartition
+
+from schemas import TrailHead
+from stream.engine.health import Metrics
+from stream.kafka.client.adapter import Clients
+from stream.processing.topic_names import Topics
+from stream.services import witness_guards
+from stream.services.witness_guards import AnchoringGuard, RolledBackError, WatchedWitness, WitnessGuard
+from stream.settings import Settings
+from stream.witnesses.anchor import Anchor, WitnessError
+from tests.unit.witnesses.anchors import anchor
+
+SETTINGS = Settings(anchor_seconds=1.0, anchor_epsilon=1.0)
+TOPICS = Topics("sotto", 2)
+
+
+class Ends:
+    """A consumer of topics that all end at one offset."""
+
+    def __init__(self, end: int = 10) -> None:
+        self.end = end
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        pass
+
+    async def end_offsets(self, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, int]:
+        return dict.fromkeys(partitions, self.end)
+
+
+class Kept:
+    """A witness in memory."""
+
+    def __init__(self, *anchors: Anchor) -> None:
+        self.name = "memory"
+        self.anchors = list(anchors)
+        self.is_down = False
+
+    def write(self, anchor: Anchor) -> None:
+        self._fail()
+        self.anchors.append(anchor)
+
+    def read_newest(self, installation: str) -> list[Anchor]:
+        del installation
+        self._fail()
+        return self.anchors
+
+    def _fail(self) -> None:
+        if self.is_down:
+            raise WitnessError("memory: down")
+
+
+class Granting:
+    """The part of a budget service's processor that guards use."""
+
+    def __init__(self) -> None:
+        self.trail_head: TrailHead | None = None
+        self.granted: float | None = None
+
+    def take_largest_grant(self) -> float | None:
+        granted, self.granted = self.granted, None
+        return granted
+
+
+@pytest.fixture(autouse=True)
+def _in_a_hurry(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(witness_guards, "RETRY_SECONDS", 0.0)
+    monkeypatch.setattr(witness_guards, "READING_AGE_SECONDS", 0.0)
+    monkeypatch.setattr(witness_guards, "LEAST_ANCHOR_SECONDS", 0.0)
+
+
+def guard_of(witness: Any, kind: type[WitnessGuard] = WitnessGuard, **settings: float) -> tuple[Any, Metrics]:
+    metrics = Metrics("budget" if kind is AnchoringGuard else "worker")
+    clients = Clients(consumer=lambda **_: Ends(), producer=lambda **_: None, observer=lambda **_: None)  # type: ignore[arg-type]
+    own = SETTINGS.model_copy(update=settings)
+    return kind(own, TOPICS, [witness], metrics, clients), metrics
+
+
+async def until(holds: Any) -> None:
+    async with asyncio.timeout(60):
+        while not holds():
+            await asyncio.sleep(0.01)
+
+
+async def test_witness_that_is_down_stops_nothing_and_is_compared_later() -> None:
+    """The session that began meanwhile ends with its next commit."""
+    witness = Kept(anchor(5, ends={"state": (11, 10)}))
+    witness.is_down = True
+    guard, metrics = guard_of(witness, anchor_seconds=0.01)
+    async with guard:
+        for partition in range(2):
+            await guard.check(partition, Granting(), Ends())
+            guard.note_committed(partition, Granting())
+        assert metrics.failing_witnesses._value.get() == 1
+        assert metrics.rolled_back._value.get() == 0
+        witness.is_down = False
+        await until(lambda: metrics.rolled_back._value.get() == 1)
+        assert metrics.failing_witnesses._value.get() == 0
+        with pytest.raises(RolledBackError, match="ends at offset 10, but offset 11 was anchored"):
+            guard.note_committed(0, Granting())
+        guard.note_committed(1, Granting())
+
+
+async def test_partition_of_another_process_is_not_reported() -> None:
+    """The alert ends when its new owner has it, or when newer topics are there."""
+    guard, metrics = guard_of(Kept(anchor(5, ends={"control": (11, 11)})))
+    async with guard:
+        for partition in range(2):
+            with pytest.raises(RolledBackError):
+                await guard.check(partition, Granting(), Ends())
+        assert metrics.rolled_back._value.get() == 2
+        guard.forget(0)
+        await guard.check(1, Granting(), Ends(11))
+        assert metrics.rolled_back._value.get() == 0
+
+
+async def test_anchor_that_was_read_once_binds_while_its_witness_is_down() -> None:
+    witness = Kept(anchor(5, ends={"state": (11,)}))
+    guard, _ = guard_of(witness)
+    async with guard:
+        for is_down in (False, True):
+            witness.is_down = is_down
+            with pytest.raises(RolledBackError):
+                await guard.check(0, Granting(), Ends())
+
+
+async def test_witness_that_hangs_takes_one_thread(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Later calls fail at once."""
+    monkeypatch.setattr(witness_guards, "CALL_SECONDS", 0.05)
+    released, calls = threading.Event(), []
+
+    class Hung(Kept):
+        def read_newest(self, installation: str) -> list[Anchor]:
+            calls.append(installation)
+            released.wait(60)
+            return []
+
+    guard, metrics = guard_of(Hung())
+    try:
+        async with guard:
+            for _ in range(3):
+                await guard.check(0, Granting(), Ends())
+            assert calls == ["sotto"]
+            assert metrics.failing_witnesses._value.get() == 1
+    finally:
+        released.set()
+
+
+async def test_read_waits_for_a_write_of_the_same_witness() -> None:
+    """A slow witness is no failing one."""
+    released = threading.Event()
+
+    class Slow(Kept):
+        def write(self, anchor: Anchor) -> None:
+            released.wait(60)
+            super().write(anchor)
+
+    watched = WatchedWitness(Slow())
+    writing = asyncio.create_task(watched.write(anchor(1)))
+    await asyncio.sleep(0)
+    reading = asyncio.create_task(watched.read("sotto", 1))
+    await asyncio.sleep(0)
+    released.set()
+    assert await writing
+    assert [one.head.entries for one in await reading or ()] == [1]
+    assert not watched.is_failing
+
+
+async def test_large_grants_are_anchored_at_once_and_small_ones_later() -> None:
+    """The next anchor is an hour away, but an orderly stop writes the last head."""
+    witness, processor = Kept(), Granting()
+    guard, _ = guard_of(witness, AnchoringGuard, anchor_seconds=3600.0)
+    async with guard:
+        await guard.check(0, processor, Ends())
+        for entries, granted in ((1, None), (2, 0.5), (3, 1.0), (4, 0.9)):
+            processor.trail_head = TrailHead(entries=entries, digest=f"{entries:064x}", time=0)
+            processor.granted = granted
+            guard.note_committed(0, processor)
+            if granted == 1.0:
+                await until(lambda: witness.anchors)
+    assert [one.head.entries for one in witness.anchors] == [3, 4]
+    assert witness.anchors[0].ends == {"state": (10, 10), "control": (10, 10)}
+
+
+async def test_generation_of_an_accepted_rollback_goes_on() -> None:
+    head = TrailHead(entries=0, digest="0" * 64, time=0)
+    witness = Kept(anchor(9), Anchor(installation="sotto", generation=3, written=1, head=head, reason="restored"))
+    processor = Granting()
+    guard, _ = guard_of(witness, AnchoringGuard)
+    async with guard:
+        await guard.check(0, processor, Ends())
+        processor.trail_head, processor.granted = head.model_copy(update={"entries": 1}), 2.0
+        guard.note_committed(0, processor)
+        await until(lambda: len(witness.anchors) == 3)
+    assert witness.anchors[-1].generation == 3
