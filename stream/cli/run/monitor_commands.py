@@ -99,7 +99,7 @@ def _lock_message(folder: Path, content: bytes) -> str:
 
 
 def _local_monitor() -> tuple[str, Path] | None:
-    """Find a running ``sotto up`` here or in a parent folder: its monitor and viewer's token file."""
+    """Find a running ``sotto up`` here or in a parent folder: its monitor and operator's token file."""
     for folder in sotto_folders_above():
         try:
             holder = json.loads(read_own_file(folder / LOCK_FILE) or b"{}")
@@ -107,7 +107,7 @@ def _local_monitor() -> tuple[str, Path] | None:
         except (ValueError, KeyError, TypeError):
             continue
         if isinstance(address, str) and is_alive(process):
-            return address, folder / VIEWER_FILE
+            return address, folder / OPERATOR_FILE
     return None
 
 

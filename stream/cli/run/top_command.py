@@ -154,7 +154,10 @@ def draw_screen(frame: Frame, width: int, *, live: bool = False) -> RenderableTy
     parts += [_widest_table(width, partial(_streams, frame.streams)), Text()]
     parts += [_widest_table(width, partial(_services, frame.workers)), Text()]
     parts.append(_rejected(frame.rejected))
-    parts += [_refusal(one) for one in (() if frame.refusals is None else frame.refusals.items)]
+    if frame.refusals is not None:
+        parts += [_refusal(one) for one in frame.refusals.items]
+    elif any(row.kind == "events" for row in frame.sources.items):
+        parts.append(Text("Refused events of live topics: for operators' tokens only", "bright_black"))
     return Group(*parts)
 
 

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from sotto import AsyncClient
-from stream.cli.run.monitor_commands import LOCK_FILE, VIEWER_FILE, find_monitor, lock_folder
+from stream.cli.run.monitor_commands import LOCK_FILE, OPERATOR_FILE, find_monitor, lock_folder
 from stream.errors import Unreachable
 from stream.kafka.broker.broker_process import BrokerState, read_own_state, start_mark, write_state
 from stream.kafka.client.local_address import address_origin, local_address, local_settings
@@ -101,8 +101,8 @@ def test_the_monitor_of_a_running_installation_is_found_with_its_token(
 ) -> None:
     folder = project / ".sotto"
     folder.chmod(0o700)
-    (folder / VIEWER_FILE).write_text(TOKEN)
-    (folder / VIEWER_FILE).chmod(0o600)
+    (folder / OPERATOR_FILE).write_text(TOKEN)
+    (folder / OPERATOR_FILE).chmod(0o600)
     with lock_folder(folder) as holder:
         with pytest.raises(TokenError):
             find_monitor(None, Settings())
@@ -116,7 +116,7 @@ def test_the_monitor_of_a_running_installation_is_found_with_its_token(
         monkeypatch.setenv("SOTTO_MONITOR_TOKEN", "u" * 40)
         assert find_monitor(None, Settings())[1] == "u" * 40
         monkeypatch.delenv("SOTTO_MONITOR_TOKEN")
-        (folder / VIEWER_FILE).chmod(0o644)
+        (folder / OPERATOR_FILE).chmod(0o644)
         with pytest.raises(SecretFileError, match="open to others"):
             find_monitor(None, Settings())
     (folder / LOCK_FILE).write_text(

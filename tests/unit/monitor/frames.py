@@ -39,6 +39,7 @@ def frame_of() -> Frame:
     source = made(
         SourceRow,
         source=SOURCE,
+        kind="events",
         state="halted",
         total=AMOUNT,
         granted=AMOUNT,

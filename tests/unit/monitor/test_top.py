@@ -74,3 +74,6 @@ def test_refused_events_of_live_topics_are_shown_with_their_cause() -> None:
     text = " ".join(console.file.getvalue().split())
     assert "flights: 50 to 90 % of the last 2,000 events were refused; most often: partition" in text
     assert "partitioner=murmur2_random" in text
+    assert "for operators' tokens only" not in text
+    console.print(draw_screen(frame_of(), 80))
+    assert "Refused events of live topics: for operators' tokens only" in console.file.getvalue()
