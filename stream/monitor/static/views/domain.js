@@ -8,11 +8,11 @@ const GRANULARITIES = ["day", "week", "month", "quarter", "year", "weekday", "mo
 const OF_TIMES = [...GRANULARITIES, ["hour", "hour"], ["hour-of-day", "hour-of-day"]];
 const OUTSIDE = [["clamp", "moved to the nearer end"], ["reject", "row left out"]];
 
-/** The editor; `onChange()` is called after a row is added or removed. */
+/** The editor; `onChange()` is called after the user adds or removes a row. */
 export function domainEditor(onChange) {
   const rows = [];
   const list = make("div", { class: "attributes" });
-  const add = make("button", { type: "button", onclick: () => append().focus() }, "Add attribute");
+  const add = make("button", { type: "button", onclick: () => addRow() }, "Add attribute");
   const element = make("fieldset", { class: "domain" }, make("legend", {}, "Attributes"), list, add);
 
   function append() {
@@ -23,10 +23,14 @@ export function domainEditor(onChange) {
     });
     rows.push(row);
     list.append(row.element);
-    onChange();
     return row;
   }
   append();
+
+  function addRow() {
+    append().focus();
+    onChange();
+  }
 
   const declared = (isText) => {
     const named = rows.filter((row) => row.name()).map((row) => [row.name(), row.value()]);

@@ -127,7 +127,8 @@ export function registerView({ session }) {
       const open = fitting.filter((one) => one.missing.length).length;
       const others = found.attributes.filter((one) => one.domain === null).map((one) => `${one.name}: ${one.reason}`);
       setText(proposed, [`${plural(fitting.length, "attribute")} proposed; ${open} of them need ranges or values from you. Remove attributes that no question needs.`, ...others].join(" "));
-      changed();
+      isTouched = false; // what is left to declare stands at the attributes, and is no mistake yet
+      preview();
     } catch (error) {
       setText(proposed, explain(error.problem ?? { message: error.message }, amount));
     } finally {
