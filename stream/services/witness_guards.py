@@ -46,8 +46,8 @@ LAST_ANCHOR_SECONDS: Final = 5.0
 FIRST_SPAN: Final = 1_000
 """Offsets at the trail's end that are read first; the span doubles until it has the anchored entry."""
 
-ANCHORED_TOPICS: Final = ("state", "control")
-"""The topics whose end offsets are anchored."""
+WORKER_TOPICS: Final = ("state", "control")
+"""The topics whose anchored ends a worker compares; the budget service compares that of ``ledger``."""
 
 REMEDY: Final = "restore newer copies, or see 'sotto ledger accept-rollback'"
 
@@ -115,6 +115,8 @@ class WatchedWitness:
 
 class WitnessGuard(SessionGuard):
     """Refuses a partition if ``state`` or ``control`` ends before an anchored offset."""
+
+    _compared_topics: tuple[str, ...] = WORKER_TOPICS
 
     def __init__(
         self,
@@ -184,7 +186,7 @@ class WitnessGuard(SessionGuard):
 
     async def _compare(self, partition: int, consumer: Consumer) -> None:
         """Raise RolledBackError if a witness has a later anchor of this partition."""
-        for name in ANCHORED_TOPICS:
+        for name in self._compared_topics:
             place = TopicPartition(getattr(self._topics, name), partition)
             end = (await consumer.end_offsets([place]))[place]
             for witness, binding in self._anchors.items():
@@ -221,6 +223,8 @@ class WitnessGuard(SessionGuard):
 
 class AnchoringGuard(WitnessGuard):
     """Refuses a ledger whose trail lacks an anchored head, and writes anchors of the committed head."""
+
+    _compared_topics = ("ledger",)
 
     def __init__(
         self,
@@ -268,7 +272,7 @@ class AnchoringGuard(WitnessGuard):
                 self._prompt.set()
 
     async def _compare(self, partition: int, consumer: Consumer) -> None:
-        del partition, consumer
+        await super()._compare(partition, consumer)
         for witness, binding in self._anchors.items():
             if witness not in self._compared:
                 await self._compare_trail(witness, binding)
@@ -339,8 +343,9 @@ async def read_ends(settings: Settings, topics: Topics, clients: Clients = KAFKA
     """Return the high watermarks of the anchored topics, by partition."""
     places = {
         name: [TopicPartition(getattr(topics, name), number) for number in range(topics.partitions)]
-        for name in ANCHORED_TOPICS
+        for name in WORKER_TOPICS
     }
+    places["ledger"] = [TopicPartition(topics.ledger, 0)]
     async with reader(settings, clients, isolation_level="read_uncommitted") as consumer:
         ends = await consumer.end_offsets([one for partitions in places.values() for one in partitions])
     return {name: tuple(ends[one] for one in partitions) for name, partitions in places.items()}

@@ -103,7 +103,7 @@ async def refused_at_a_start(site: Site, client: AsyncClient, number: int) -> No
     """Services stay up, say what they found, and neither grant nor answer."""
     before = await answers(site)
     budget, worker = site.services
-    await until_logged(budget, "nothing is granted")
+    await until_logged(budget, "was anchored")
     await until_logged(worker, "was anchored")
     for stream in ("ward", "idle"):
         with pytest.raises(Timeout):
@@ -138,7 +138,7 @@ async def test_installation_rolled_back_is_refused_until_accepted(site: Site, di
         port = free_port()
         async with site.at_work(port) as client:
             await refused_at_a_start(site, client, number)
-            assert "nothing is granted" in ready(port)
+            assert "was anchored" in ready(port)
     nothing = site.refused("ledger", "accept-rollback", "--since", "nothing", "--reason", REASON)
     assert "so there were requests after this state" in nothing
     accepted = site.done("ledger", "accept-rollback", "--since", "halt", "--reason", REASON)

@@ -314,8 +314,8 @@ class World:
             *check_anchors(anchors, self.broker.committed(self.topics.trail, 0)),
             *(
                 f"offset {end} of {name} anchored, which it does not have"
-                for name in ("state", "control")
-                for number in range(PARTITIONS)
+                for name, count in (("state", PARTITIONS), ("control", PARTITIONS), ("ledger", 1))
+                for number in range(count)
                 if (end := largest_end(anchors, name, number))
                 > self.broker.logs[TopicPartition(getattr(self.topics, name), number)].end
             ),

@@ -105,7 +105,7 @@ def verify(
             say(finding, soft_wrap=True)
         say(f"head {end.entries}:{end.digest}", soft_wrap=True)
     if findings:
-        raise CommandError(f"{format_count(len(findings), 'finding')}: the trail or the ledger was changed")
+        raise CommandError(f"{format_count(len(findings), 'finding')}: see above what was changed or not checked")
     if not as_json:
         typer.echo(f"{format_count(end.entries, 'entry', 'entries')}, none changed, left out or cut off; {scope}")
 

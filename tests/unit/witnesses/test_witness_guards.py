@@ -191,7 +191,7 @@ async def test_large_grants_are_anchored_at_once_and_small_ones_later() -> None:
             if granted == 1.0:
                 await until(lambda: witness.anchors)
     assert [one.head.entries for one in witness.anchors] == [3, 4]
-    assert witness.anchors[0].ends == {"state": (10, 10), "control": (10, 10)}
+    assert witness.anchors[0].ends == {"state": (10, 10), "control": (10, 10), "ledger": (10,)}
 
 
 async def test_generation_of_an_accepted_rollback_goes_on() -> None:
