@@ -138,9 +138,14 @@ class TableSource(_Source):
 
     ``texts`` are columns with private values, which only ``unknown_groups`` groups by. A definition
     may list them in ``attributes``, as ``{"kind": "text"}``.
+
+    ``engine`` counts the rows: ``memory``, columns in the worker's memory, or ``duckdb``, a database on the
+    worker's disk. Both give the same numbers.
     """
 
-    wire_omits: ClassVar[frozenset[str]] = _Source.wire_omits | {"person", "contribution", "columns", "texts"}
+    wire_omits: ClassVar[frozenset[str]] = _Source.wire_omits | {
+        *("person", "contribution", "columns", "texts", "engine")
+    }
 
     kind: Literal["table"]
     path: Annotated[str, StringConstraints(min_length=1, max_length=4096)]
@@ -149,6 +154,7 @@ class TableSource(_Source):
     person: AttributeName | None = None
     contribution: Annotated[int, Field(ge=1, le=MAX_CONTRIBUTION)] = 1
     texts: Annotated[dict[AttributeName, Text], Field(max_length=16)] = Field(default_factory=dict)
+    engine: Literal["memory", "duckdb"] = "memory"
 
     @model_validator(mode="before")
     @classmethod

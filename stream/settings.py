@@ -153,6 +153,21 @@ class Settings(BaseSettings):
     table_reading_seconds: Annotated[float, Field(ge=1.0, le=3600.0)] = 120.0
     """Most seconds for reading one table."""
 
+    engine_folder: str = ""
+    """Folder of the databases of tables with another ``engine`` than ``memory``. Empty: the system's temporary one."""
+
+    engine_disk_bytes: Annotated[int, Field(ge=64 << 20)] = 32 << 30
+    """Most bytes of such a table's codes on disk, and again of its statements' temporary files."""
+
+    engine_memory_bytes: Annotated[int, Field(ge=64 << 20)] = 1 << 30
+    """Most bytes of memory of such a table's database."""
+
+    engine_seconds: Annotated[float, Field(ge=1.0, le=3600.0)] = 60.0
+    """Most seconds of one statement of such a table, including its wait for others."""
+
+    engine_statements: Annotated[int, Field(ge=1, le=64)] = 2
+    """Most statements that a service runs at the same time."""
+
     table_causes: bool = False
     """Report to clients, not only to the log, why a table cannot be read. ``sotto up`` sets it."""
 

@@ -101,7 +101,8 @@ def table(name: str) -> Table | None:
     if name == "adult":
         source = adult.source(_BUDGET, _DELTA)
         kept = TableStore(bytes(32)).get(source)
-        codes = np.stack([kept.private_codes[one] for one in source.attributes], axis=1).astype(np.int64)
+        [columns] = kept.private_code_blocks(list(source.attributes))
+        codes = np.stack(columns, axis=1).astype(np.int64)
         ordered = ("age", "fnlwgt", "education-num", "capital-gain", "capital-loss", "hours-per-week")
         return Table(source, codes, ordered, ("age", "education-num"))
     wanted = _INSTALLED[name]

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 import time
 from collections.abc import Callable, Sequence
 from typing import TypeVar
 
 from aiokafka import ConsumerRecord, TopicPartition
 
+from stream.cancellation import CancelledStepError, current_cancellation
 from stream.engine.health import InputPlace, PartitionHealth, TaskStep
 from stream.engine.restore import readable, report_unread
 from stream.engine.session import Equipment, PartitionSession
@@ -55,11 +57,13 @@ class BatchLoop:
     ) -> None:
         self._partition = partition
         self._role = equipment.role
+        self._run_in_thread = equipment.run_in_thread
         self._offsets = equipment.offsets
         self._metrics = equipment.metrics
         self._stopping = stopping
         self._step = step
         self._health = health
+        self.cancelled = threading.Event()
         self._failed: dict[TopicPartition, int] = {}
         """Last offset of each failed batch; up to it, records are retried one by one to find the cause."""
         self._log = get_logger("engine").bind(role=self._role.name, partition=partition)
@@ -120,9 +124,10 @@ class BatchLoop:
         self._step.enter("working")
         try:
             if session.processor.runs_in_thread if in_thread is None else in_thread:
-                return await asyncio.to_thread(step, argument)
+                current_cancellation.set(self.cancelled)
+                return await self._run_in_thread(step, argument)
             return step(argument)
-        except (TableMissedError, InputRefusedError):
+        except (TableMissedError, InputRefusedError, CancelledStepError):
             raise
         except Exception as error:
             if not records:

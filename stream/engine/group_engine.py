@@ -6,6 +6,7 @@ import asyncio
 import math
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import AsyncExitStack, contextmanager
 from typing import Any, Final
 
@@ -182,6 +183,8 @@ class Engine:
                 except Stopped:
                     return
             await stack.enter_async_context(self._standby)
+            threads = ThreadPoolExecutor(self._partition_count + 1, thread_name_prefix=self.role.name)
+            stack.callback(threads.shutdown, wait=False)
             equipment = Equipment(
                 self.role,
                 settings,
@@ -192,6 +195,7 @@ class Engine:
                 self._standby.take_standby_copy,
                 self._stamps,
                 self._clock,
+                threads=threads,
             )
             consumer.subscribe(self._topics, listener=_Listener(self, equipment))
             log.info("joined", role=self.role.name, group=self.role.group)

@@ -14,6 +14,7 @@ from typing import Any
 from aiokafka import TopicPartition
 from aiokafka.errors import IllegalStateError, KafkaError, ProducerFenced
 
+from stream.cancellation import CancelledStepError
 from stream.engine.batch_loop import BatchLoop, InputWentBackError, ProcessingError
 from stream.engine.health import PartitionHealth, TaskStep
 from stream.engine.partition_input import InputRecreatedError, StateLostError, consume_exception
@@ -30,6 +31,7 @@ from stream.processing.protocol import (
     TableMissedError,
     TimedProcessor,
 )
+from stream.tables.engines.statements import StatementError
 
 IDLE_MS = 200
 """Longest wait for input before timed work, in milliseconds."""
@@ -60,6 +62,7 @@ _ERRORS_WITH_SAFE_MESSAGES = (
     UnreadableChangelogError,
     LaterVersionError,
     InputRefusedError,
+    StatementError,
 )
 """Errors whose messages may be logged, because they quote no private data."""
 
@@ -108,14 +111,16 @@ class PartitionTask:
         If another process has owned the partition meanwhile, the session's writer is fenced and fails.
         """
         self._stopping.clear()
+        self._answering.cancelled.clear()
         self.health.recover()
         task = asyncio.create_task(self._run(), name=f"{self._role.name}-{self.partition}")
         task.add_done_callback(consume_exception)  # the engine raises the first error of its tasks
         return task
 
     def stop(self) -> None:
-        """Stop at the next batch boundary."""
+        """Stop at the next batch boundary; a step that waits for a table engine is cancelled."""
         self._stopping.set()
+        self._answering.cancelled.set()
 
     async def close(self) -> None:
         """Close the session and drop its state."""
@@ -145,6 +150,10 @@ class PartitionTask:
                 await self.close()
                 raise
             except Stopped:
+                return
+            except CancelledStepError:
+                # The step may have changed the state; nothing of it is written.
+                await self._close_quietly()
                 return
             except RefusedTimeError:
                 raise  # it would be refused again
@@ -177,10 +186,7 @@ class PartitionTask:
         self._log.warning(
             "partition starts over", error=name, detail=detail, **({"record": str(at)} if at else {})
         )
-        try:
-            await self.close()
-        except KafkaError as closing:
-            self._log.warning("writer did not close cleanly", error=type(closing).__name__)
+        await self._close_quietly()
         # The partition may have another owner: a heartbeat must show that before the next fence.
         pause = RETRY_PAUSES[min(self.health.failures, len(RETRY_PAUSES)) - 1]
         if isinstance(error, ProducerFenced):
@@ -188,6 +194,12 @@ class PartitionTask:
         elif isinstance(error, KafkaError):
             pause = min(pause, KAFKA_RETRY_SECONDS)
         await wait_for_stop(self._stopping, pause)
+
+    async def _close_quietly(self) -> None:
+        try:
+            await self.close()
+        except KafkaError as closing:
+            self._log.warning("writer did not close cleanly", error=type(closing).__name__)
 
     def _seek(self, session: PartitionSession) -> None:
         for topic_partition, offset in session.positions.items():

@@ -7,8 +7,11 @@ import os
 import socket
 import time
 from collections.abc import Callable, Mapping
+from concurrent.futures import Executor
+from contextvars import copy_context
 from dataclasses import dataclass, field
-from typing import Final, Literal, Self
+from functools import partial
+from typing import Final, Literal, Self, TypeVar
 
 from aiokafka import TopicPartition
 
@@ -24,6 +27,8 @@ from stream.processing.protocol import Outputs, Processor, RefusingProcessor, Ti
 from stream.settings import Settings
 
 log = get_logger("engine")
+
+Result = TypeVar("Result")
 
 
 class SessionGuard:
@@ -234,6 +239,13 @@ class Equipment:
     clock: Callable[[], float] = time.time
     """Seconds since 1970 on this machine's clock."""
     turns: PartitionTurns = field(default_factory=PartitionTurns)
+    threads: Executor | None = None
+    """The threads of slow steps, one for each partition, so that none waits for another's table engine."""
+
+    async def run_in_thread(self, step: Callable[..., Result], *arguments: object) -> Result:
+        """Run a step in a thread, with the current context."""
+        run = partial(copy_context().run, step, *arguments)
+        return await asyncio.get_running_loop().run_in_executor(self.threads, run)
 
 
 class SessionOpener:
@@ -297,7 +309,7 @@ class SessionOpener:
             warm=copy is not None,
         )
         refusals = Refusals(role.name, self._partition)
-        await asyncio.to_thread(refusals.report, processor)
+        await self._equipment.run_in_thread(refusals.report, processor)
         changelog = TopicPartition(processor.changelog, self._partition)
         topic_partitions, ahead = list(positions), not isinstance(processor, TimedProcessor)
         return PartitionSession(
@@ -346,7 +358,7 @@ class SessionOpener:
         del positions[TopicPartition(processor.changelog, self._partition)]
         # Loading tables may take seconds, and heartbeats must continue. After an order to stop, the
         # thread continues on a discarded processor.
-        reached = await asyncio.to_thread(processor.end_restore)
+        reached = await self._equipment.run_in_thread(processor.end_restore)
         offsets = GroupOffsets()
         for topic in processor.inputs:
             topic_partition, known = TopicPartition(topic, self._partition), reached.get(topic, 0)

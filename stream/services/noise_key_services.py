@@ -14,6 +14,7 @@ from stream.kafka.topics.layouts import budget_group, worker_group
 from stream.privacy.noise.keys import NoiseKey
 from stream.processing.topic_names import LEDGER_PARTITIONS, Topics
 from stream.settings import MS_PER_DAY, Settings
+from stream.tables.engines.statements import EngineLimits
 from stream.tables.readers.table_reading import GuardedReader, ReadingLimits
 from stream.tables.store import TableStore
 
@@ -29,9 +30,10 @@ def table_store(settings: Settings, key: NoiseKey, *, keeps_tables: bool = True)
         reading_bytes=settings.table_reading_bytes,
         seconds=settings.table_reading_seconds,
         reveals_causes=settings.table_causes,
+        engine=EngineLimits.from_settings(settings),
     )
     reader = GuardedReader(limits)
-    return TableStore.keyed_by(key, read=reader, stamp=reader.stamp, keeps_tables=keeps_tables)
+    return TableStore.keyed_by(key, read=reader.read, stamp=reader.stamp, keeps_tables=keeps_tables)
 
 
 def witness_guard(

@@ -1,4 +1,4 @@
-"""Tables of private rows, and exact counts and sums over them."""
+"""Tables whose rows are columns of codes in memory."""
 
 from __future__ import annotations
 
@@ -13,13 +13,12 @@ import numpy.typing as npt
 
 from schemas import MAX_UNIVERSE, Domain, TableSource
 from stream.caches import BoundedCache, weigh_array
+from stream.tables.counted_table import CountedTable, Numbers
 from stream.tables.encoding import CodeArray
-from stream.tables.expressions import Codes, Cuts, Predicate, evaluate, memory_of
+from stream.tables.expressions import Codes, Cuts, Predicate, evaluate
 from stream.tables.people import RowOwners, choose_rows, contribution_key
 from stream.tables.people_counts import PeopleCounts, TextGroups, count_groups
 from stream.tables.rows import Frame, Rows
-from stream.tables.sensitivity import require_summable
-from stream.tables.table_errors import DataError, private_text_message, quote_name, undeclared_name_message
 from stream.tables.texts import TextColumn, declared_texts, hashed_columns
 from stream.tables.universe import Cell, CellIndex, code_mask
 
@@ -27,12 +26,9 @@ Bitmap = npt.NDArray[np.uint64]
 """One bit per row, 64 rows per word; the bits after the last row are 0."""
 
 BITMAP_CACHE_BYTES: Final = 64 << 20
-GROUP_CACHE_BYTES: Final = 64 << 20
-COUNT_CACHE_BYTES: Final = 16 << 20
 INDEX_CACHE_SIZE: Final = 8
 """Maximum number of cached indexes of cells; each takes as much memory as its attributes' codes."""
 
-_MAX_AXES: Final = 64
 _WORD_BITS: Final = 64
 _MAX_BITMAP_CUTS: Final = 8
 _BLOCK_ROWS: Final = 1 << 20
@@ -57,19 +53,10 @@ class AllRows:
     private_texts: Mapping[str, TextColumn]
 
 
-class PrivateTable:
-    """The counted rows of a table, as codes of attributes; computes exact counts and sums.
+class PrivateTable(CountedTable):
+    """The counted rows of a table as columns in memory; predicates are bitmaps over them.
 
-    Counts, totals and everything named ``private…`` must not be published without noise.
-
-    - One more counted row changes each count by at most 1, only one of the counts of disjoint cells,
-      and a total by at most ``sum_sensitivity``.
-    - One person has one row or, with a person column, at most ``contribution`` counted rows, and
-      changes ``people_count`` by at most 1.
-    - The time that a count or total takes does not depend on the rows' content.
-    - ``public_size`` is the number of rows in the file or, with a person column, of people plus rows
-      without a person. Rows that are left out are included. It is equal for all neighbors that replace
-      a person.
+    The time that a count or total takes does not depend on the rows' content.
     """
 
     def __init__(
@@ -81,10 +68,17 @@ class PrivateTable:
         all_rows: AllRows | None = None,
         texts: Mapping[str, TextColumn] | None = None,
     ) -> None:
-        self.attributes: Final = dict(attributes)
-        self.private_codes: Final = dict(private_codes)
-        self.private_row_count: Final = len(next(iter(self.private_codes.values())))
-        self.public_size: Final = self.private_row_count if public_size is None else public_size
+        codes = dict(private_codes)
+        rows = len(next(iter(codes.values())))
+        super().__init__(
+            attributes,
+            rows,
+            rows if public_size is None else public_size,
+            declared_texts(texts or {}),
+            None if all_rows is None else all_rows.person,
+            1 if all_rows is None else all_rows.contribution,
+        )
+        self.private_codes: Final = codes
         self.all_rows: Final = all_rows
         self.private_texts: Final = dict(texts or {})
         for column in self.private_codes.values():
@@ -92,15 +86,8 @@ class PrivateTable:
         self._full_bitmap = self._pack_bitmap(lambda block: np.ones(block.stop - block.start, dtype=np.bool_))
         self._empty_bitmap = np.zeros_like(self._full_bitmap)
         self._bitmaps: BoundedCache[_BitmapKey, Bitmap] = BoundedCache(bitmap_cache_bytes, weigh_array)
-        self._counts: BoundedCache[Predicate, int] = BoundedCache(COUNT_CACHE_BYTES, name="table counts")
         self._people = PeopleCounts()
         self._table_of_all_rows: PrivateTable | None = None
-        self._code_totals: BoundedCache[tuple[str, Predicate], int] = BoundedCache(
-            COUNT_CACHE_BYTES, name="table counts"
-        )
-        self._groups: BoundedCache[tuple[tuple[str, ...], Predicate], npt.NDArray[np.int64]] = BoundedCache(
-            GROUP_CACHE_BYTES, weigh_array, "table groups"
-        )
         self._indexes: BoundedCache[tuple[str, ...], CellIndex] = BoundedCache(INDEX_CACHE_SIZE)
 
     @classmethod
@@ -130,26 +117,6 @@ class PrivateTable:
         every = self.all_rows
         return Rows(self.attributes, every.private_codes, self.public_size, every.people, every.private_texts)
 
-    def fits_source(self, source: TableSource) -> bool:
-        """Return whether the table fits a source's declaration."""
-        bound = (None, 1) if self.all_rows is None else (self.all_rows.person, self.all_rows.contribution)
-        declared = self.attributes == source.attributes and declared_texts(self.private_texts) == source.texts
-        return declared and bound == (source.person, source.contribution)
-
-    def __repr__(self) -> str:
-        return f"Table(attributes={list(self.attributes)})"
-
-    def count(self, predicate: Predicate) -> int:
-        """Return the exact (private) number of rows that satisfy the predicate.
-
-        DataError if the table lacks an attribute of the predicate or declares it with another size.
-        """
-        known = self._counts.get(predicate)
-        if known is None:
-            known = _count_ones(self._bitmap_of(predicate))
-            self._counts.put(predicate, known, memory_of(predicate))
-        return known
-
     @property
     def table_of_all_rows(self) -> PrivateTable:
         """The table of all rows of all people, including those that do not count."""
@@ -169,67 +136,11 @@ class PrivateTable:
 
     def people_group_counts(
         self, attributes: Sequence[str], predicate: Predicate, max_cells: int = MAX_UNIVERSE
-    ) -> npt.NDArray[np.int64]:
+    ) -> Numbers:
         """Return the number of people with a counted row in each cell; see ``PeopleCounts``."""
         return self._people.group_counts(self, attributes, predicate, max_cells)
 
-    def counts(self, predicates: Sequence[Predicate]) -> npt.NDArray[np.int64]:
-        """Return the exact (private) number of rows that satisfy each predicate."""
-        return np.fromiter(map(self.count, predicates), dtype=np.int64, count=len(predicates))
-
-    def total(self, attribute: str, predicate: Predicate, centre: int = 0) -> int:
-        """Return the exact (private) sum of value − centre over the matching rows.
-
-        Values are clamped, or their rows left out, as declared. So ``sum_sensitivity`` with the same centre
-        bounds the effect of one row. The sum of decimals is in whole steps. DataError if the attribute has
-        no sum, or the table lacks an attribute of the predicate.
-        """
-        [(name, domain)] = self._require_declared((attribute,)).items()
-        integers = require_summable(domain, f"attribute {quote_name(name)}")
-        known = self._code_totals.get((name, predicate))
-        if known is None:
-            rows = self._bitmap_of(predicate)
-            bits = range((integers.size - 1).bit_length())
-            known = sum(_count_ones(rows & self._bitmap_of_bit(name, bit)) << bit for bit in bits)
-            self._code_totals.put((name, predicate), known, memory_of(predicate))
-        return known + self.count(predicate) * (integers.minimum - centre)
-
-    def group_counts(
-        self, attributes: Sequence[str], predicate: Predicate, max_cells: int = MAX_UNIVERSE
-    ) -> npt.NDArray[np.int64]:
-        """Return the exact (private) number of matching rows in each cell.
-
-        One axis per attribute in the given order; row-major and read-only. DataError if an attribute is
-        unknown or repeated, if there are more than ``max_cells`` cells, or if the table lacks an attribute
-        of the predicate.
-        """
-        shape = self.group_shape(attributes, max_cells)
-        size = math.prod(shape)
-        key = (tuple(attributes), predicate)
-        known = self._groups.get(key)
-        if known is None:
-            counted = np.zeros(size + 1, dtype=np.int64)
-            for block, inside in self.private_matches(predicate):
-                cell = self.private_cells(attributes, shape, block)
-                # Rows that do not match are counted in an extra cell, so that the time is constant.
-                counted += np.bincount(np.where(inside, cell, size), minlength=size + 1)
-            known = counted[:size].reshape(shape)
-            known.setflags(write=False)
-            self._groups.put(key, known)
-        return known
-
-    def group_shape(self, attributes: Sequence[str], max_cells: int) -> tuple[int, ...]:
-        """Return the number of values of each attribute; DataError for too many cells or unknown names."""
-        shape = tuple(domain.size for domain in self._require_declared(attributes).values())
-        if math.prod(shape) > max_cells or len(shape) > _MAX_AXES:
-            raise DataError(
-                f"grouping has more than {max_cells} cells or {_MAX_AXES} attributes; group by fewer or smaller ones"
-            )
-        return shape
-
-    def private_cells(
-        self, attributes: Sequence[str], shape: Sequence[int], block: slice
-    ) -> npt.NDArray[np.int64]:
+    def private_cells(self, attributes: Sequence[str], shape: Sequence[int], block: slice) -> Numbers:
         """Return the number of each row's cell, in row-major order, for a block of rows."""
         cell = np.zeros(block.stop - block.start, dtype=np.int64)
         for name, length in zip(attributes, shape, strict=True):
@@ -246,21 +157,12 @@ class PrivateTable:
         people: bool = False,
         max_cells: int = MAX_UNIVERSE,
     ) -> TextGroups:
-        """Return the exact (private) number of matching rows, or people, in each group of a text.
-
-        A group is a text or, with ``declared`` attributes, a text and a cell of these attributes. A row is
-        in at most one group.
-        DataError if ``attribute`` is not a text, and as in ``group_counts``.
-        """
+        """Return the counts of a text's groups; see ``CountedTable``."""
         shape = self.group_shape(declared, max_cells) if declared else ()
         return count_groups(self, attribute, declared, shape, predicate, people=people)
 
-    def cell_counts(self, attributes: Sequence[str], cells: Sequence[Cell]) -> npt.NDArray[np.int64]:
-        """Return the exact (private) number of rows in each of these cells.
-
-        A cell has one code per attribute in the given order; the number of possible cells is unlimited.
-        DataError if an attribute is unknown or repeated, or a cell is invalid.
-        """
+    def cell_counts(self, attributes: Sequence[str], cells: Sequence[Cell]) -> Numbers:
+        """Return the number of rows in each of these cells, by an index that is cached."""
         return self._index(attributes).counts(cells)
 
     def private_matches(self, predicate: Predicate) -> Iterator[tuple[slice, npt.NDArray[np.uint8]]]:
@@ -275,17 +177,26 @@ class PrivateTable:
         for start in range(0, self.private_row_count, _BLOCK_ROWS):
             yield slice(start, min(start + _BLOCK_ROWS, self.private_row_count))
 
-    def _require_declared(self, attributes: Sequence[str]) -> dict[str, Domain]:
-        if not attributes:
-            raise DataError("no attribute is named; name at least one")
-        for place, name in enumerate(attributes):
-            if name in self.private_texts:
-                raise DataError(private_text_message(name))
-            if name not in self.attributes:
-                raise DataError(undeclared_name_message(place, name, self.attributes, "the table, which has"))
-            if name in attributes[:place]:
-                raise DataError(f"attribute {quote_name(name)} is named twice; name it once")
-        return {name: self.attributes[name] for name in attributes}
+    def private_code_blocks(self, attributes: Sequence[str]) -> Iterator[Sequence[CodeArray]]:
+        """Yield the codes of these attributes in one block."""
+        yield [self.private_codes[name] for name in attributes]
+
+    def _count_rows(self, predicate: Predicate) -> int:
+        return _count_ones(self._bitmap_of(predicate))
+
+    def _sum_codes(self, attribute: str, predicate: Predicate) -> int:
+        rows = self._bitmap_of(predicate)
+        bits = range((self.attributes[attribute].size - 1).bit_length())
+        return sum(_count_ones(rows & self._bitmap_of_bit(attribute, bit)) << bit for bit in bits)
+
+    def _count_cells(self, attributes: Sequence[str], shape: Sequence[int], predicate: Predicate) -> Numbers:
+        size = math.prod(shape)
+        counted = np.zeros(size + 1, dtype=np.int64)
+        for block, inside in self.private_matches(predicate):
+            cell = self.private_cells(attributes, shape, block)
+            # Rows that do not match are counted in an extra cell, so that the time is constant.
+            counted += np.bincount(np.where(inside, cell, size), minlength=size + 1)
+        return counted[:size]
 
     def _index(self, attributes: Sequence[str]) -> CellIndex:
         key = tuple(attributes)
@@ -307,11 +218,7 @@ class PrivateTable:
         )
 
     def _bitmap_of_leaf(self, leaf: Codes) -> Bitmap:
-        domain = self.attributes.get(leaf.attribute)
-        if domain is None or domain.size != leaf.size:
-            raise DataError(
-                f"the table declares {quote_name(leaf.attribute)} otherwise; parse the predicate for this table"
-            )
+        self._require_leaf(leaf)
         if len(leaf.cuts) > _MAX_BITMAP_CUTS:
             inside = code_mask(leaf.cuts, leaf.size)
             return self._cached_bitmap((leaf.attribute, "among", leaf.cuts), lambda codes: inside[codes])

@@ -6,7 +6,7 @@ Only groups of a text with a counted row are listed, because there are far too m
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
@@ -17,6 +17,7 @@ from stream.caches import BoundedCache, weigh_array
 from stream.tables.expressions import Predicate, memory_of
 from stream.tables.sensitivity import person_range, require_summable
 from stream.tables.table_errors import DataError, quote_name
+from stream.tables.texts import TextColumn
 
 if TYPE_CHECKING:
     from stream.tables.columns_table import PrivateTable
@@ -190,11 +191,7 @@ def count_groups(
     Without declared attributes all texts of the column are listed. A row without a text is in no
     group. DataError if the attribute is not a text; other errors as in ``PrivateTable.count``.
     """
-    column = table.private_texts.get(attribute)
-    if column is None:
-        raise DataError(
-            f"{quote_name(attribute)} is not a text attribute of the table; name one of its text attributes"
-        )
+    column = require_text(table.private_texts, attribute)
     if not declared:
         found = _count_keys(table, column.private_codes, len(column.private_texts) + 1, predicate, people=people)
         return TextGroups(column.private_texts, None, found[1:])
@@ -209,6 +206,15 @@ def count_groups(
     present = present[texted]
     texts = [column.private_texts[code - 1] for code in (present // cells).tolist()]
     return TextGroups(texts, present % cells, counts[texted])
+
+
+def require_text(columns: Mapping[str, TextColumn], attribute: str) -> TextColumn:
+    """Return the column of a text; DataError for another attribute."""
+    if (column := columns.get(attribute)) is None:
+        raise DataError(
+            f"{quote_name(attribute)} is not a text attribute of the table; name one of its text attributes"
+        )
+    return column
 
 
 def _count_keys(

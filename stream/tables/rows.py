@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Final, TypeAlias
+from typing import Any, Final, Generic, TypeAlias, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -17,10 +18,12 @@ from stream.tables.encoding import CodeArray, Encoder, Words, as_numbers, as_tex
 from stream.tables.people import Numbers, PersonNumbering, RowOwners, person_names
 from stream.tables.readers.table_parts import TablePart, open_table_parts
 from stream.tables.table_errors import ColumnError, DataError, UnreadableError
-from stream.tables.texts import TEXT_CODE, TextCodes, TextColumn, text_encoders
+from stream.tables.texts import TEXT_CODE, TextCodes, TextColumn, hashed_columns, text_encoders
 
 Frame: TypeAlias = "pl.DataFrame | Mapping[str, Sequence[object]]"
 """A table in memory: a data frame, or columns of cells of any kind."""
+
+Collected = TypeVar("Collected")
 
 _LARGEST_INTEGER: Final = 10**30
 
@@ -100,6 +103,11 @@ class EncodedBatch:
     """Number of the file's rows without a person."""
     private_texts: Mapping[str, TextCodes] = field(default_factory=dict)
 
+    @property
+    def private_row_count(self) -> int:
+        """Number of rows."""
+        return len(next(iter(self.private_codes.values())))
+
 
 class RowEncoder:
     """Encodes the batches of one source's table."""
@@ -170,6 +178,17 @@ class Rows:
         """Number of rows."""
         return len(next(iter(self.private_codes.values())))
 
+    @property
+    def private_unnamed(self) -> int:
+        """Number of the file's rows without a person."""
+        return 0 if self.people is None else self.people.private_unnamed
+
+    def private_blocks(self, rows: int) -> Iterator[dict[str, Any]]:
+        """Yield blocks of at most this many rows: codes by attribute, digests by text."""
+        columns = hashed_columns(self.private_codes, self.private_texts)
+        for start in range(0, self.private_row_count, rows):
+            yield {name: column[start : start + rows] for name, column in columns.items()}
+
     @classmethod
     def load(cls, source: TableSource, frame: Frame | None = None) -> Rows:
         """Read a source's rows from its path or from ``frame``, and encode them.
@@ -177,52 +196,59 @@ class Rows:
         Rows that a domain rejects or that have no person are left out. DataError if the table or a
         column is missing or unreadable; no error depends on a cell of a well-formed file.
         """
-        encoder = RowEncoder(source)
-        if frame is not None:
-            batches: Iterable[EncodedBatch] = [
-                encoder.encode(select_columns(frame, columns_of(source), source.person))
-            ]
-        else:
-            batches = (batch for part in open_table_parts(source.path) for batch in encoder.encode_part(part))
-        collector = RowCollector(source)
-        for batch in batches:
-            collector.add(batch)
-        people = encoder.people()
-        return collector.rows(None if people is None else people.names(), encoder.texts())
+        return collect_rows(source, RowCollector(source), frame)
 
 
-class RowCollector:
+class Collector(ABC, Generic[Collected]):
     """Collects batches into one table."""
 
-    def __init__(self, source: TableSource) -> None:
-        self._source = source
-        self._codes = {name: GrowingColumn(code_type(domain.size)) for name, domain in source.attributes.items()}
-        self._texts = {name: GrowingColumn(TEXT_CODE) for name in source.texts}
-        self._numbers = GrowingColumn(np.dtype(np.uint32))
+    def __init__(self) -> None:
         self.private_row_count = 0
         self.file_row_count = 0
         self.private_unnamed = 0
 
     def add(self, batch: EncodedBatch) -> None:
         """Add a batch; UnreadableError if there are more than ``MAX_ROWS`` rows."""
+        self._extend(batch)
+        self.private_row_count += batch.private_row_count
+        self.file_row_count += batch.file_row_count
+        self.private_unnamed += batch.private_unnamed
+        if self.private_row_count > MAX_ROWS:
+            raise UnreadableError(f"more than {MAX_ROWS} rows")
+
+    @abstractmethod
+    def rows(self, names: Words | None, texts: Mapping[str, tuple[bytes, ...]]) -> Collected:
+        """Join all batches (only once).
+
+        ``names`` has the digests of people's names, if there are any, and ``texts`` the texts of each text
+        attribute.
+        """
+
+    @abstractmethod
+    def _extend(self, batch: EncodedBatch) -> None:
+        """Keep the rows of a batch."""
+
+
+class RowCollector(Collector[Rows]):
+    """Collects batches as columns in memory."""
+
+    def __init__(self, source: TableSource) -> None:
+        super().__init__()
+        self._source = source
+        self._codes = {name: GrowingColumn(code_type(domain.size)) for name, domain in source.attributes.items()}
+        self._texts = {name: GrowingColumn(TEXT_CODE) for name in source.texts}
+        self._numbers = GrowingColumn(np.dtype(np.uint32))
+
+    def _extend(self, batch: EncodedBatch) -> None:
         for name, column in batch.private_codes.items():
             self._codes[name].extend(column)
         for name, texts in batch.private_texts.items():
             self._texts[name].extend(texts)
         if batch.private_numbers is not None:
             self._numbers.extend(batch.private_numbers)
-        self.private_row_count += len(next(iter(batch.private_codes.values())))
-        self.file_row_count += batch.file_row_count
-        self.private_unnamed += batch.private_unnamed
-        if self.private_row_count > MAX_ROWS:
-            raise UnreadableError(f"more than {MAX_ROWS} rows")
 
     def rows(self, names: Words | None, texts: Mapping[str, tuple[bytes, ...]]) -> Rows:
-        """Join all batches (only once).
-
-        ``names`` has the digests of people's names, if there are any, and ``texts`` the texts of each text
-        attribute.
-        """
+        """Join all batches (only once); see ``Collector``."""
         codes = {name: self._codes.pop(name).items() for name in self._source.attributes}
         people = None if names is None else RowOwners(self._numbers.items(), names, self.private_unnamed)
         columns = {
@@ -230,6 +256,21 @@ class RowCollector:
             for name, declared in self._source.texts.items()
         }
         return Rows(self._source.attributes, codes, self.file_row_count, people, columns)
+
+
+def collect_rows(source: TableSource, collector: Collector[Collected], frame: Frame | None = None) -> Collected:
+    """Read a source's rows from its path or from ``frame`` into a collector; see ``Rows.load``."""
+    encoder = RowEncoder(source)
+    if frame is not None:
+        batches: Iterable[EncodedBatch] = [
+            encoder.encode(select_columns(frame, columns_of(source), source.person))
+        ]
+    else:
+        batches = (batch for part in open_table_parts(source.path) for batch in encoder.encode_part(part))
+    for batch in batches:
+        collector.add(batch)
+    people = encoder.people()
+    return collector.rows(None if people is None else people.names(), encoder.texts())
 
 
 def read_cells(source: TableSource, path: str) -> pl.DataFrame:

@@ -7,7 +7,7 @@ fingerprint.
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from itertools import count
 from threading import RLock
 from time import monotonic
@@ -21,18 +21,20 @@ from blake3 import blake3
 from schemas import FIRST_VERSION, Address, Domain, TableSource
 from stream.caches import ENTRY_BYTES, BoundedCache
 from stream.privacy.noise.keys import NoiseKey
-from stream.tables.columns_table import PrivateTable
 from stream.tables.comparisons import Ranges
+from stream.tables.counted_table import CountedTable
 from stream.tables.encoding import siphash
+from stream.tables.engines.collectors import build_table, read_rows
+from stream.tables.engines.statements import StatementError
 from stream.tables.expressions import Predicate, memory_of
 from stream.tables.people import words_of
 from stream.tables.readers.table_parts import Stamp, stamp_of
 from stream.tables.rows import Frame, Rows
 from stream.tables.sensitivity import rows_are_public
 from stream.tables.table_errors import DataError, PredicateError, UnreadableError, quote_name
-from stream.tables.texts import hashed_columns
 
 if TYPE_CHECKING:
+    from stream.tables.engines.stored_rows import StoredRows
     from stream.tables.predicates import PredicateParser
 
 PREDICATE_CACHE_BYTES: Final = 32 << 20
@@ -44,6 +46,7 @@ RETRY_SECONDS: Final = 10.0
 _FINGERPRINT_PURPOSE: Final = "sotto table fingerprint v1"
 _ORDERED_TAG: Final = b"sotto table fingerprint v1"
 _UNORDERED_TAG: Final = b"sotto table fingerprint of rows in no order v1"
+_STORED_TAG: Final = b"sotto table fingerprint of stored rows v1 "
 _HASHED_ROWS: Final = 1 << 16
 
 
@@ -51,7 +54,7 @@ class _CurrentTable(NamedTuple):
     """The latest table of a source, and the stamp and fingerprint of its data."""
 
     stamp: Stamp
-    table: PrivateTable
+    table: CountedTable
     fingerprint: str
 
 
@@ -87,7 +90,7 @@ class TableStore:
         self,
         *keys: bytes,
         overrides: Mapping[str, Frame] | None = None,
-        read: Callable[[TableSource], Rows] = Rows.load,
+        read: Callable[[TableSource], Rows | StoredRows] = read_rows,
         stamp: Callable[[TableSource], Stamp] = lambda source: stamp_of(source.path),
         keeps_tables: bool = True,
     ) -> None:
@@ -104,7 +107,7 @@ class TableStore:
         self._unreadable: BoundedCache[str, tuple[Stamp, TableSource, UnreadableError]] = BoundedCache(
             SOURCES_KEPT
         )
-        self._tables: WeakValueDictionary[tuple[str, str], PrivateTable] = WeakValueDictionary()
+        self._tables: WeakValueDictionary[tuple[str, str], CountedTable] = WeakValueDictionary()
         self._refused: BoundedCache[tuple[str, str], tuple[float, DataError]] = BoundedCache(SOURCES_KEPT)
         self._parsers: BoundedCache[str, _Parser] = BoundedCache(SOURCES_KEPT)
         self._predicates: BoundedCache[tuple[int, str], Predicate | PredicateError] = BoundedCache(
@@ -125,7 +128,7 @@ class TableStore:
 
     def get(
         self, source: TableSource, expected_fingerprint: str | None = None, version: int = FIRST_VERSION
-    ) -> PrivateTable:
+    ) -> CountedTable:
         """Return the source's current table; it must have the expected fingerprint, if one is given.
 
         A table in memory with this fingerprint is returned even if its file has changed since.
@@ -146,7 +149,7 @@ class TableStore:
                     self._refused.put((source.source, expected_fingerprint), (monotonic(), error))
                 raise
 
-    def table_in_memory(self, source: TableSource, expected_fingerprint: str | None) -> PrivateTable | None:
+    def table_in_memory(self, source: TableSource, expected_fingerprint: str | None) -> CountedTable | None:
         """Return the source's table of this fingerprint, if it is in memory."""
         if expected_fingerprint is None:
             return None
@@ -201,10 +204,10 @@ class TableStore:
                 self._parsers.put(source.source, parser)
         return parser
 
-    def _load_expected(self, source: TableSource, expected: str, version: int) -> PrivateTable:
+    def _load_expected(self, source: TableSource, expected: str, version: int) -> CountedTable:
         """Load the current table; DataError unless it has this fingerprint under any key."""
         current = self._load(source, self._stamp_of(source))
-        found: PrivateTable | None = current.table
+        found: CountedTable | None = current.table
         if version != FIRST_VERSION or current.fingerprint != expected:
             # With another key, other rows of a person count.
             made = (
@@ -234,18 +237,24 @@ class TableStore:
             # Free the earlier table before loading, and the rows once the table is built.
             self._current.pop(source.source)
             current = None
-            table = PrivateTable.from_rows(self._rows(source, stamp), source, self._keys[0])
-            current = _CurrentTable(stamp, table, fingerprint(table, source, self._keys[0]))
+            rows = self._rows(source, stamp)
+            try:
+                table = build_table(rows, source, self._keys[0])
+                current = _CurrentTable(stamp, table, fingerprint(table, source, self._keys[0]))
+            except StatementError as error:
+                # Only questions wait for an engine that fails; the source is refused.
+                raise UnreadableError(str(error), lasting=False, hidden=True) from None
+            del rows
             if self._keeps_tables:
                 self._current.put(source.source, current)
             self._tables[source.source, current.fingerprint] = table
         return current
 
-    def _rows(self, source: TableSource, stamp: Stamp) -> Rows:
+    def _rows(self, source: TableSource, stamp: Stamp) -> Rows | StoredRows:
         _, frame = self._frames.get(source.source, (None, None))
-        return self._read_file(source, stamp) if frame is None else Rows.load(source, frame)
+        return self._read_file(source, stamp) if frame is None else read_rows(source, frame)
 
-    def _read_file(self, source: TableSource, stamp: Stamp) -> Rows:
+    def _read_file(self, source: TableSource, stamp: Stamp) -> Rows | StoredRows:
         if (failed := self._unreadable.get(source.source)) is not None and failed[:2] == (stamp, source):
             raise failed[2].with_traceback(None)
         try:
@@ -262,12 +271,12 @@ def table_key(key: NoiseKey) -> bytes:
     return key.subkey(_FINGERPRINT_PURPOSE)
 
 
-def _choose_rows_by(key: bytes, table: PrivateTable, source: TableSource) -> PrivateTable:
+def _choose_rows_by(key: bytes, table: CountedTable, source: TableSource) -> CountedTable:
     """Return the table in which another key has chosen the counted rows."""
-    return table if table.all_rows is None else PrivateTable.from_rows(table.rows(), source, key)
+    return table if table.person is None else build_table(table.rows(), source, key)
 
 
-def fingerprint(table: PrivateTable, source: TableSource, key: bytes, version: int = FIRST_VERSION) -> str:
+def fingerprint(table: CountedTable, source: TableSource, key: bytes, version: int = FIRST_VERSION) -> str:
     """Return a keyed digest of a source's name, schema and rows: 64 hexadecimal digits.
 
     Equal data has equal digests; without the 32-byte key a digest reveals nothing. It covers the rows'
@@ -286,24 +295,21 @@ def fingerprint(table: PrivateTable, source: TableSource, key: bytes, version: i
         digest.update(part)
 
     rows = table.rows()
-    is_ordered = rows.people is not None or not _is_in_database(source)
-    add(_ORDERED_TAG if is_ordered else _UNORDERED_TAG)
+    is_ordered = isinstance(rows, Rows) and (rows.people is not None or not _is_in_database(source))
+    tag = _ORDERED_TAG if is_ordered else _UNORDERED_TAG
+    add(tag if source.engine == "memory" else _STORED_TAG + source.engine.encode())
     add(source.source.encode())
     add(json.dumps(schema, sort_keys=True, separators=(",", ":")).encode())
-    if is_ordered:
+    if isinstance(rows, Rows) and is_ordered:
         for part in _ordered_parts(rows):
             add(part)
     else:
-        add(
-            _hash_unordered_rows(
-                hashed_columns(rows.private_codes, rows.private_texts), rows.private_row_count, key
-            )
-        )
-    if rows.people is not None:
+        add(_hash_unordered_rows(rows.private_blocks(_HASHED_ROWS), key))
+    if source.person is not None:
         add(json.dumps([source.person, source.contribution, table.private_row_count]).encode())
-        for part in (*_column_parts(rows.people.private_numbers), *_column_parts(rows.people.private_names)):
+        for part in _people_parts(rows, key):
             add(part)
-        if rows_are_public(source) and rows.people.private_unnamed:
+        if rows_are_public(source) and rows.private_unnamed:
             # Without unnamed rows, the names determine this number.
             add(b"people of the file")
             add(table.public_size.to_bytes(8, "little"))
@@ -339,7 +345,17 @@ def _is_in_database(source: TableSource) -> bool:
     return address is not None and address.scheme == "postgresql"
 
 
-def _hash_unordered_rows(codes: Mapping[str, Any], rows: int, key: bytes) -> bytes:
+def _people_parts(rows: Rows | StoredRows, key: bytes) -> Iterator[bytes | memoryview]:
+    """Yield the people of a table: in memory as in the rows' order; of a database, whose rows have the names."""
+    if isinstance(rows, Rows):
+        if rows.people is not None:
+            yield from _column_parts(rows.people.private_numbers)
+            yield from _column_parts(rows.people.private_names)
+    elif rows.private_names is not None:
+        yield _hash_unordered_rows([{"low": rows.private_names[:, 0], "high": rows.private_names[:, 1]}], key)
+
+
+def _hash_unordered_rows(blocks: Iterable[Mapping[str, Any]], key: bytes) -> bytes:
     """Hash rows regardless of their order: their number and two sums of keyed hashes mod 2⁶⁴.
 
     Collisions cannot be found without the key. The result is private: only the digest may contain it.
@@ -347,10 +363,11 @@ def _hash_unordered_rows(codes: Mapping[str, Any], rows: int, key: bytes) -> byt
     keys = (
         np.frombuffer(blake3(_UNORDERED_TAG, key=key).digest(32), dtype="<u8").reshape(2, 1, 2).astype(np.uint64)
     )
-    sums = np.zeros(2, dtype=np.uint64)
-    for start in range(0, rows, _HASHED_ROWS):
-        block = {name: column[start : start + _HASHED_ROWS] for name, column in codes.items()}
-        words = words_of(block, min(_HASHED_ROWS, rows - start))
+    sums, rows = np.zeros(2, dtype=np.uint64), 0
+    for block in blocks:
+        count = len(next(iter(block.values())))
+        words = words_of(block, count)
         for place in range(2):
             sums[place : place + 1] += siphash(keys[place], words).sum(dtype=np.uint64)
+        rows += count
     return rows.to_bytes(8, "little") + sums.astype("<u8").tobytes()

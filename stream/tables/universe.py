@@ -49,6 +49,18 @@ def cell_codes(attributes: Mapping[str, Domain], cell: Mapping[str, str | int | 
     return CellReader(attributes).read(cell)
 
 
+def cells_as_array(sizes: Mapping[str, int], cells: Sequence[Cell]) -> npt.NDArray[np.int64]:
+    """Return the codes of cells, a row for each; DataError if a cell does not fit the attributes."""
+    for cell in cells:
+        if len(cell) != len(sizes):
+            raise DataError(f"a cell has {len(cell)} codes for {len(sizes)} attributes; give one for each")
+    codes = np.array(cells, dtype=np.int64).reshape(len(cells), len(sizes))
+    for (name, size), column in zip(sizes.items(), codes.T, strict=True):
+        if ((column < 0) | (column >= size)).any():
+            raise DataError(f"a code of {quote_name(name)} is not from 0 to {size - 1}; read cells for this table")
+    return codes
+
+
 class CellIndex:
     """The sorted cells of all rows: two binary searches count the rows of a cell.
 
@@ -66,17 +78,7 @@ class CellIndex:
 
     def counts(self, cells: Sequence[Cell]) -> npt.NDArray[np.int64]:
         """Return the number of rows in each cell; DataError if a cell does not fit the attributes."""
-        for cell in cells:
-            if len(cell) != len(self._sizes):
-                raise DataError(
-                    f"a cell has {len(cell)} codes for {len(self._sizes)} attributes; give one for each"
-                )
-        codes = np.array(cells, dtype=np.int64).reshape(len(cells), len(self._sizes))
-        for (name, size), column in zip(self._sizes.items(), codes.T, strict=True):
-            if ((column < 0) | (column >= size)).any():
-                raise DataError(
-                    f"a code of {quote_name(name)} is not from 0 to {size - 1}; read cells for this table"
-                )
+        codes = cells_as_array(self._sizes, cells)
         keys = self._keys(list(codes.T))
         return self._private_keys.searchsorted(keys, "right") - self._private_keys.searchsorted(keys, "left")
 

@@ -145,6 +145,10 @@ def reject_repeated_fields(rows: list[Row], rejected: list[tuple[int, Rejection]
     return kept
 
 
+_COUNTING_KINDS: Final = frozenset({"laplace", "above_threshold", "numeric_sparse", "noisy_max", "exponential"})
+"""The mechanisms whose questions are counts and sums of tables, one or a few each."""
+
+
 @dataclass(frozen=True)
 class QueryBatch(Batch):
     """Decoded records, assigned to streams.
@@ -293,6 +297,12 @@ class Admission:
 
     def admit(self, batch: QueryBatch) -> AdmittedBatch:
         """Resolve the batch's unresolved questions to private numbers, in order."""
+        kinds, refused = self._context.streams.kinds, self._context.streams.columns.refused
+        self._context.count_together(
+            (slot, query)
+            for _, slot, query in batch.unresolved
+            if kinds[slot] in _COUNTING_KINDS and not refused[slot]
+        )
         rejected = batch.rejected.copy()
         questions: list[AdmittedQuestion] = []
         resolved: list[Row] = []

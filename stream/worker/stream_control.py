@@ -25,7 +25,7 @@ from stream.processing.protocol import (
     decode_changelog_record,
     topic_ids_of,
 )
-from stream.tables.columns_table import PrivateTable
+from stream.tables.counted_table import CountedTable
 from stream.tables.store import TableStore
 from stream.worker.families import Families
 from stream.worker.hosted_streams import (
@@ -61,7 +61,7 @@ class StreamControl:
         self._forget_slot = forget_slot
         self._reader = DefinitionReader(streams.terms_table)
         self._pending_ends: dict[int, StreamDefinition] = {}
-        self._tables_in_use: dict[int, PrivateTable] = {}
+        self._tables_in_use: dict[int, CountedTable] = {}
         self._checkpoints_without_definition: Mapping[str, str] = {}
 
     def set_checkpoints_without_definition(self, checkpoints: Mapping[str, str]) -> None:

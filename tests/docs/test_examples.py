@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import re
 from datetime import UTC, datetime
+from pathlib import Path
 from typing import Any
 
+import polars as pl
 import pytest
 
 from examples.nightly_report.report import STATEMENTS, report
+from examples.parquet_folder import visits as parquet_folder
 from sotto import Driver
 from stream.tables import adult
 from tests.docs.checks import check_command
@@ -66,3 +69,17 @@ def test_each_example_has_a_page_of_one_screen_whose_links_and_commands_are_righ
     for block in found.blocks:
         for command in commands(block.text):
             check_command(command)
+
+
+def test_folder_of_parquet_files_is_counted_by_duckdb(tmp_path: Path) -> None:
+    """The report's number of people and sum are near the truth of the files."""
+    parquet_folder.write_visits(tmp_path)
+    text = parquet_folder.report(tmp_path)
+    visits = {month: pl.read_parquet(tmp_path / f"month={month}" / "visits.parquet") for month in range(1, 13)}
+    people = re.search(r"count\(DISTINCT patient\) ([\d.]+)", text)
+    wards = re.findall(r"ward (\w+), count\(\*\) ([\d.]+)", text)
+    assert people is not None
+    assert abs(float(people[1]) - visits[1]["patient"].n_unique()) < 100
+    assert [ward for ward, _ in wards] == list(parquet_folder.WARDS)
+    # Nearly all patients have fewer than ten visits, of which four count.
+    assert 0.5 < sum(float(count) for _, count in wards) / sum(part.height for part in visits.values()) < 1

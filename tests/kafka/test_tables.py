@@ -19,7 +19,6 @@ from stream.privacy.noise.keys import NoiseKey
 from stream.services.noise_key_services import build_budget_engine, build_worker_engine
 from stream.settings import Settings
 from stream.tables.readers.table_reading import GuardedReader
-from stream.tables.rows import Rows
 from tests.builders import source, stream
 from tests.conftest import StartService
 
@@ -40,10 +39,10 @@ async def test_a_slow_table_holds_up_neither_heartbeats_nor_the_other_partitions
 ) -> None:
     path = tmp_path / "people.csv"
     pl.DataFrame({"age": [20, 30, 40] * 10_000}).write_csv(path)
-    load, loads, takes = GuardedReader.__call__, [], []
+    load, loads, takes = GuardedReader.read, [], []
     seconds = settings.session_timeout_ms / 1000 + 1.5
 
-    def slow_load(*arguments: Any) -> Rows:
+    def slow_load(*arguments: Any) -> Any:
         loads.append(arguments)
         time.sleep(seconds)
         return load(*arguments)
@@ -54,7 +53,7 @@ async def test_a_slow_table_holds_up_neither_heartbeats_nor_the_other_partitions
         takes.append(arguments)
         await take(self, *arguments)
 
-    monkeypatch.setattr(GuardedReader, "__call__", slow_load)
+    monkeypatch.setattr(GuardedReader, "read", slow_load)
     monkeypatch.setattr(Engine, "start_partitions", counted_take)
     services = [
         build_budget_engine(settings, client.topics, key),

@@ -148,3 +148,18 @@ def test_what_cannot_be_checked_is_refused(arguments: list[str], source: dict[st
     assert result.exit_code == 1
     assert message in str(result.exception)
     assert result.stdout == ""
+
+
+def test_check_of_a_table_in_duckdb_says_how_long_questions_take(tmp_path: Path) -> None:
+    """The database is temporary; a table in memory has no times."""
+    folder = tmp_path / "codes"
+    source = {**SOURCE, "engine": "duckdb"}
+    Path("patients.csv").write_text(GOOD)
+    environment = {"COLUMNS": "200", "SOTTO_ENGINE_FOLDER": str(folder)}
+    result = CliRunner().invoke(app, ["source", "check", json.dumps(source)], env=environment)
+    assert result.exit_code == 0, result.exception
+    assert "duckdb on this machine: loaded in " in result.stdout
+    assert not list(folder.rglob("*.duckdb"))
+    found = CliRunner().invoke(app, ["source", "check", json.dumps(source), "--json"], env=environment)
+    assert json.loads(found.stdout)["times"]["engine"] == "duckdb"
+    assert json.loads(check(GOOD, "--json").stdout)["times"] is None

@@ -11,7 +11,10 @@ from pydantic import TypeAdapter
 from schemas import EventsSource, Source, TableSource
 from stream.cli.output import AsJson, CommandError, read_as, say, show_json, show_table
 from stream.formatting import format_count
+from stream.settings import Settings
 from stream.tables.checks import NOTICE, CheckReport, ColumnMatch, Misfit, PersonRows, check_table
+from stream.tables.checks.engine_times import BATCH_COUNTS
+from stream.tables.engines.statements import EngineLimits
 from stream.tables.table_errors import UnreadableError
 
 _MAX_SHOWN_NAMES = 20
@@ -51,7 +54,8 @@ def check(
         raise CommandError(f"source: {wanted.source} {has}; give a table source")
     path = wanted.path if table is None else table
     try:
-        report = check_table(wanted, path, person)
+        limits = None if wanted.engine == "memory" else EngineLimits.from_settings(Settings())
+        report = check_table(wanted, path, person, limits)
     except UnreadableError as error:
         place = f"{path}, {error.where}," if error.where else path
         raise CommandError(f"table: {place} cannot be read: {error.problem}") from None
@@ -97,6 +101,11 @@ def _print(report: CheckReport) -> None:
         say(f"lines with more cells than columns: {report.surplus_lines:,}; extra cells are ignored")
     if report.people is not None:
         _print_people(report.people)
+    if (times := report.times) is not None:
+        say(
+            f"{times.engine} on this machine: loaded in {times.loading:.3g} s; a count takes {times.count:.3g} s, {BATCH_COUNTS} counts in one "
+            f"batch {times.batch:.3g} s, a group-by {times.grouping:.3g} s"
+        )
     for suggestion in report.suggestions:
         say(f"· {suggestion}")
     say("the table fits its declaration" if report.fits else "the table does not fit its declaration")

@@ -15,8 +15,10 @@ import polars as pl
 from schemas import Categories, TableSource
 from stream.tables.checks.cell_checks import CellCheck
 from stream.tables.checks.check_report import CheckReport, ColumnMatch, Misfit, PersonRows
+from stream.tables.checks.engine_times import measure_engine
 from stream.tables.checks.row_counts import TableScan, count_people
 from stream.tables.encoding import as_text, encode
+from stream.tables.engines.statements import EngineLimits
 from stream.tables.people import person_names
 from stream.tables.readers.csv_files import EXTRA_CELL_COLUMN, SEPARATORS
 from stream.tables.table_errors import ColumnError, DataError, quote_name, to_nfc
@@ -162,11 +164,17 @@ def _describe_difference(found: str, declared: str) -> str:
     return "spaces or case" if plain else "spaces, case or Unicode normalisation"
 
 
-def check_table(source: TableSource, path: Path | str | None = None, person: str | None = None) -> CheckReport:
+def check_table(
+    source: TableSource,
+    path: Path | str | None = None,
+    person: str | None = None,
+    engine_limits: EngineLimits | None = None,
+) -> CheckReport:
     """Compare a source's table, or the file at ``path``, with the source's declaration.
 
     Each person's rows are counted if the source declares a person column or ``person`` names one. The
-    report is private. Memory does not grow with the number of rows. UnreadableError if there is no
+    report is private. Memory does not grow with the number of rows. A table of an engine is also loaded into a
+    database, within ``engine_limits``, to time questions. UnreadableError if there is no
     table at the path, DataError if the person column is missing.
     """
     file = TableScan.open(source.path if path is None else str(path))
@@ -208,6 +216,8 @@ def check_table(source: TableSource, path: Path | str | None = None, person: str
         if EXTRA_CELL_COLUMN in batch.columns:
             surplus_lines += int((batch[EXTRA_CELL_COLUMN] != "").sum())
     # An undeclared person column implies one row per person.
+    measured = source.model_copy(update={"path": file.path})
+    times = None if source.engine == "memory" or not columns.usable else measure_engine(measured, engine_limits)
     people = None if person is None else count_people(file, person, rows, source.contribution if declared else 1)
     return CheckReport(
         source=source.source,
@@ -226,6 +236,7 @@ def check_table(source: TableSource, path: Path | str | None = None, person: str
             *advise_on_texts(source, without_text),
             *advise_on_rows(source, left_out, surplus_lines, people),
         ),
+        times=times,
     )
 
 

@@ -23,10 +23,10 @@ from schemas import MAX_TEXTS, TableSource
 from stream.errors import Missing
 from stream.optional_packages import pl
 from stream.tables.encoding import CodeArray, Words, code_type
-from stream.tables.people import CHOOSING_BYTES, PERSON_BYTES
+from stream.tables.people import CHOOSING_BYTES, PERSON_BYTES, PERSON_CODE_BYTES
 from stream.tables.readers.table_files import TableFile
 from stream.tables.readers.table_parts import open_table_parts, stamp_of
-from stream.tables.rows import EncodedBatch, RowCollector, RowEncoder, Rows, columns_of
+from stream.tables.rows import Collected, Collector, EncodedBatch, RowEncoder, columns_of
 from stream.tables.schema_proposals import MAX_COLUMNS, ColumnType
 from stream.tables.table_errors import COLUMN_ERRORS, ColumnError, UnreadableError, to_one_line
 from stream.tables.texts import TEXT_BYTES, TEXT_CODE, join_texts, split_texts
@@ -43,12 +43,16 @@ def _type_names() -> frozenset[str]:
 
 
 def row_bytes(source: TableSource) -> int:
-    """Return the most memory that a row takes, in bytes.
+    """Return the most memory that a row takes, in bytes; for an engine, the most disk.
 
-    With a person column a row has its codes twice while rows within the contribution bound are chosen.
+    With a person column a row has its codes twice: in memory while rows within the contribution bound
+    are chosen, on disk as one of all rows and as a counted one.
     """
     codes = sum(code_type(domain.size).itemsize for domain in source.attributes.values())
     codes += TEXT_CODE.itemsize * len(source.texts)
+    if source.engine != "memory":
+        # Each row has a mark beside its codes.
+        return codes + 1 if source.person is None else 2 * (codes + 1 + PERSON_CODE_BYTES)
     return codes if source.person is None else 2 * codes + CHOOSING_BYTES
 
 
@@ -137,16 +141,22 @@ def receive_header(pipe: TimedPipe, source: TableSource) -> dict[str, Any]:
     return dict(fields)
 
 
-def receive_rows(pipe: TimedPipe, source: TableSource, most_bytes: int) -> Rows:
-    """Read all batches; UnreadableError if the rows need more than ``most_bytes`` of memory."""
-    collector, bytes_per_row, highest_person = RowCollector(source), row_bytes(source), -1
+def receive_rows(
+    pipe: TimedPipe, source: TableSource, collector: Collector[Collected], row_limit: int, most_bytes: int
+) -> Collected:
+    """Read all batches into a collector.
+
+    UnreadableError if there are more than ``row_limit`` rows, or if what is kept in memory (rows, people and
+    texts; with an engine, people and texts) needs more than ``most_bytes``.
+    """
+    in_memory, highest_person = row_bytes(source) if source.engine == "memory" else 0, -1
     largest = dict.fromkeys(source.texts, 0)
     while "people" not in (header := receive_header(pipe, source)):
         rows, file_rows, unnamed = int(header["rows"]), int(header["file_rows"]), int(header["unnamed"])
         if not 0 <= rows <= file_rows - unnamed <= file_rows <= _MAX_BATCH_ROWS:
             raise EOFError
-        if (collector.private_row_count + rows) * bytes_per_row > most_bytes:
-            raise UnreadableError(TOO_LARGE)
+        if collector.private_row_count + rows > row_limit:
+            raise UnreadableError(too_large(source))
         codes = _receive_codes(pipe, source, rows)
         texts = {name: _read_items(pipe, rows, TEXT_CODE) for name in source.texts}
         for name, column in texts.items():
@@ -159,7 +169,9 @@ def receive_rows(pipe: TimedPipe, source: TableSource, most_bytes: int) -> Rows:
     people = int(header["people"])
     if not highest_person < people <= collector.file_row_count - collector.private_unnamed:
         raise EOFError
-    used = collector.private_row_count * bytes_per_row + people * PERSON_BYTES
+    used = collector.private_row_count * in_memory + people * PERSON_BYTES
+    if not in_memory and used > most_bytes:
+        raise UnreadableError(TOO_LARGE)
     sizes, rows_in_all = header.get("texts", []), collector.file_row_count
     found = _receive_texts(pipe, source, sizes, largest, rows_in_all, most_bytes - used)
     if source.person is None:
@@ -196,6 +208,13 @@ def _receive_texts(
 
 
 TOO_LARGE: Final = "larger than SOTTO_TABLE_BYTES"
+
+
+def too_large(source: TableSource) -> str:
+    """Return the cause for a table with too many rows, which names the setting that limits them."""
+    return TOO_LARGE if source.engine == "memory" else "larger than SOTTO_ENGINE_DISK_BYTES"
+
+
 _BYTE: Final = np.dtype(np.uint8)
 
 
@@ -254,10 +273,10 @@ def _send_rows(source: TableSource, request: dict[str, Any], output: IO[bytes]) 
 def _batches(source: TableSource, request: dict[str, Any], encoder: RowEncoder) -> Iterator[EncodedBatch]:
     """Yield the table's batches; UnreadableError before a file with too many rows is decompressed."""
     files = msgspec.convert(request["parts"], tuple[TableFile, ...] | None)
-    most_rows, rows = request["table_bytes"] // row_bytes(source), 0
-    for part in open_table_parts(source.path, files, request["reading_bytes"]):
-        if rows + (part.row_count_from_metadata() or 0) > most_rows:
-            raise UnreadableError(TOO_LARGE)
+    row_limit, rows = request["row_limit"], 0
+    for part in open_table_parts(source.path, files, request["file_bytes"]):
+        if rows + (part.row_count_from_metadata() or 0) > row_limit:
+            raise UnreadableError(too_large(source))
         for batch in encoder.encode_part(part):
             rows += len(next(iter(batch.private_codes.values())))
             yield batch

@@ -17,11 +17,14 @@ from contextlib import suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from time import monotonic
-from typing import Final, TypeVar
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from schemas import Address, TableSource
+from stream.errors import Missing
 from stream.log import get_logger
-from stream.tables.readers.reading_protocol import TimedPipe, receive_header, receive_rows
+from stream.tables.engines.collectors import make_collector
+from stream.tables.engines.statements import EngineLimits
+from stream.tables.readers.reading_protocol import TimedPipe, receive_header, receive_rows, row_bytes
 from stream.tables.readers.table_files import (
     Root,
     TableFile,
@@ -35,9 +38,12 @@ from stream.tables.readers.table_files import (
     require_size,
 )
 from stream.tables.readers.table_parts import Stamp, stamp_of_files
-from stream.tables.rows import Rows
+from stream.tables.rows import Collected, Collector, RowCollector, Rows
 from stream.tables.schema_proposals import ColumnType
 from stream.tables.table_errors import OUTSIDE_ROOTS, ColumnError, DataError, UnreadableError
+
+if TYPE_CHECKING:
+    from stream.tables.engines.stored_rows import StoredRows
 
 READING_PROCESS: Final = "stream.tables.readers.reading_process"
 
@@ -86,12 +92,22 @@ class ReadingLimits:
     reveals_causes: bool = False
     """Whether callers, and not only the log, get the cause of an unreadable table."""
 
+    engine: EngineLimits = EngineLimits()  # noqa: RUF009  (its slots are shared by the process)
+    """The limits of the databases that hold tables of other engines than ``memory``."""
+
     @classmethod
-    def parse(
-        cls, roots: str, *, table_bytes: int, reading_bytes: int, seconds: float, reveals_causes: bool = False
-    ) -> ReadingLimits:
+    def parse(cls, roots: str, **limits: Any) -> ReadingLimits:
         """Create limits with roots as one text (``parse_roots``)."""
-        return cls(parse_roots(roots), table_bytes, reading_bytes, seconds, reveals_causes)
+        return cls(parse_roots(roots), **limits)
+
+    def row_limit(self, source: TableSource) -> int:
+        """Return the most rows of a source's table, in memory or in an engine's database."""
+        most_bytes = self.table_bytes if source.engine == "memory" else self.engine.disk_bytes
+        return most_bytes // row_bytes(source)
+
+    def file_bytes(self, source: TableSource) -> int | None:
+        """Return the most bytes of a source's files; None for an engine, as they are read in pieces."""
+        return self.reading_bytes if source.engine == "memory" else None
 
 
 class GuardedReader:
@@ -104,9 +120,26 @@ class GuardedReader:
         self._limits = limits
 
     def __call__(self, source: TableSource) -> Rows:
-        """Read the source's rows; DataError if the path is forbidden or reading fails."""
+        """Read the source's rows into memory; DataError if the path is forbidden or reading fails."""
+        return self._collect(source, RowCollector(source))
+
+    def read(self, source: TableSource) -> Rows | StoredRows:
+        """Read the source's rows into memory or into its engine's database; errors as by calling."""
+        try:
+            collector = make_collector(source, self._limits.engine)
+        except Missing as error:
+            raise self._explain(source, UnreadableError(str(error))) from None
+        except UnreadableError as error:
+            raise self._explain(source, error) from None
+        found: Rows | StoredRows = self._collect(source, collector)
+        return found
+
+    def _collect(self, source: TableSource, collector: Collector[Collected]) -> Collected:
+        limits = self._limits
         return self._read_or_explain(
-            source, "rows", lambda pipe: receive_rows(pipe, source, self._limits.table_bytes)
+            source,
+            "rows",
+            lambda pipe: receive_rows(pipe, source, collector, limits.row_limit(source), limits.table_bytes),
         )
 
     def stamp(self, source: TableSource) -> Stamp:
@@ -116,7 +149,7 @@ class GuardedReader:
                 source, "stamp", lambda pipe: (source.path, *receive_header(pipe, source)["stamp"])
             )
         try:
-            return stamp_of_files(source.path, self._list_allowed_files(source.path) or ())
+            return stamp_of_files(source.path, self._list_allowed_files(source) or ())
         except UnreadableError:
             # The error of the path is raised when the table is read.
             return (source.path,)
@@ -134,18 +167,22 @@ class GuardedReader:
 
     def _read_or_explain(self, source: TableSource, wanted: str, receive: Callable[[TimedPipe], Result]) -> Result:
         try:
-            return self._run_process(source, wanted, self._list_allowed_files(source.path), receive)
+            return self._run_process(source, wanted, self._list_allowed_files(source), receive)
         except UnreadableError as error:
-            file = {"file": error.file} if error.file else {}
-            log.warning("table not read", source=source.source, cause=error.cause, **file)
-            raise error.for_callers(hidden=not self._limits.reveals_causes) from None
+            raise self._explain(source, error) from None
         except ColumnError as error:
             log.warning("table not read", source=source.source, cause=str(error))
             raise (error if self._limits.reveals_causes else error.in_file("")) from None
 
-    def _list_allowed_files(self, path: str) -> tuple[TableFile, ...] | None:
+    def _explain(self, source: TableSource, error: UnreadableError) -> UnreadableError:
+        """Log why a table cannot be read, and return the error for callers."""
+        file = {"file": error.file} if error.file else {}
+        log.warning("table not read", source=source.source, cause=error.cause, **file)
+        return error.for_callers(hidden=not self._limits.reveals_causes)
+
+    def _list_allowed_files(self, source: TableSource) -> tuple[TableFile, ...] | None:
         """List a local path's files; None for an address; UnreadableError if one is forbidden."""
-        roots = self._limits.roots
+        roots, path = self._limits.roots, source.path
         if (address := Address.parse_table(path)) is not None:
             if not is_allowed(address, roots):
                 raise UnreadableError(OUTSIDE_ROOTS)
@@ -161,7 +198,7 @@ class GuardedReader:
         if not inside:
             raise UnreadableError(OUTSIDE_ROOTS)
         if local_delta_folder(path) is None:  # which files of a Delta table count is known only from its log
-            require_size(parts, self._limits.reading_bytes)
+            require_size(parts, self._limits.file_bytes(source))
         return parts
 
     def _run_process(
@@ -177,7 +214,8 @@ class GuardedReader:
             "source": source.model_dump(mode="json"),
             "folders": [str(root.resolve()) for root in limits.roots if isinstance(root, Path)],
             "parts": None if parts is None else list(map(asdict, parts)),
-            "table_bytes": limits.table_bytes,
+            "row_limit": limits.row_limit(source),
+            "file_bytes": limits.file_bytes(source),
             "reading_bytes": limits.reading_bytes,
             "seconds": limits.seconds,
         }

@@ -7,7 +7,8 @@ them in order. The processor keeps positions, indices, charges, cutoffs and chec
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Collection, Container, Iterable, Sequence
+from collections.abc import Callable, Collection, Container, Iterable, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, Final, Generic, Literal, NamedTuple, TypeVar
 
@@ -24,7 +25,7 @@ from schemas import (
     TextInterval,
     form_of,
 )
-from schemas.queries import Group
+from schemas.queries import STATISTICS, Group
 from stream.caches import BoundedCache
 from stream.formatting import find_name_in_other_case
 from stream.privacy.accuracy.intervals import SECOND_MISS_PROBABILITY, clip_interval, half_width, widen_interval
@@ -43,8 +44,8 @@ from stream.privacy.planning.prices import (
 )
 from stream.processing.dead_letters import PRICE, Rejection
 from stream.processing.text_counts import decode_text_counts
-from stream.tables.columns_table import PrivateTable
-from stream.tables.expressions import Predicate
+from stream.tables.counted_table import CountedTable
+from stream.tables.expressions import Predicate, conjunction
 from stream.tables.people_counts import TextGroups
 from stream.tables.sensitivity import rows_are_public
 from stream.tables.store import TableStore
@@ -361,7 +362,7 @@ class Context:
             raise Rejection("malformed", "where: this stream's source has no table; send a 'value' instead")
         return source
 
-    def table(self, slot: int) -> PrivateTable:
+    def table(self, slot: int) -> CountedTable:
         """Return a stream's private table; TableReleasedError if the stream ended and it is released."""
         terms, source = self.streams.terms_at(slot), self.source_table(slot)
         if (known := self.tables.table_in_memory(source, terms.fingerprint)) is not None:
@@ -381,6 +382,25 @@ class Context:
     def count(self, slot: int, where: str | None, field: str = "where") -> int:
         """Return the true count of a predicate: private."""
         return _reject_value_errors(field, lambda: self.table(slot).count(self.predicate(slot, where, field)))
+
+    def count_together(self, questions: Iterable[tuple[int, Any]]) -> None:
+        """Let each table of an engine compute the counts and sums of several questions at once.
+
+        ``questions`` has slot and query of each. A question that is refused adds nothing.
+        """
+        wanted: dict[CountedTable, tuple[set[Predicate], set[tuple[str, Predicate]]]] = {}
+        for slot, query in questions:
+            source = self.streams.terms_at(slot).source
+            if not isinstance(source, TableSource) or source.engine == "memory":
+                continue
+            with suppress(Rejection, TableReleasedError):
+                counts, sums = wanted.setdefault(self.table(slot), (set(), set()))
+                for where, summed in _list_measures(query):
+                    predicate = conjunction([self.predicate(slot, one) for one in where])
+                    counts.add(predicate)
+                    sums |= set() if summed is None else {(summed, predicate)}
+        for table, (counts, sums) in wanted.items():
+            table.count_together(sorted(counts, key=repr), sorted(sums, key=repr))
 
     def people(self, slot: int, where: str | None, field: str = "where", min_rows: int | None = None) -> int:
         """Return the true number of people with ``min_rows`` rows that satisfy a predicate: private."""
@@ -447,6 +467,20 @@ class Context:
         """
         source = self.source_table(slot)
         return self.table(slot).public_size if rows_are_public(source) else None
+
+
+_OTHER_FORMS: Final = ("people", "group_by", "person_sum", *STATISTICS)
+
+
+def _list_measures(query: Any) -> Iterator[tuple[tuple[str | None, ...], str | None]]:
+    """Yield the conditions of each count of a question, with the attribute whose sum it needs."""
+    for part in (query, *(getattr(query, "candidates", None) or ())):
+        if any(getattr(part, form, None) for form in _OTHER_FORMS):
+            continue
+        where = getattr(part, "where", None)
+        yield (where,), getattr(part, "sum", None) or getattr(part, "mean", None)
+        if (rate := getattr(part, "rate", None)) is not None:
+            yield (where, rate), None
 
 
 def _require_kind(terms: Any, kind: type[Kind]) -> Kind:

@@ -43,7 +43,7 @@ from stream.privacy.mechanisms.spreads import compute_moments, row_sensitivities
 from stream.privacy.noise.keyed_words import DrawRole, cell_noise
 from stream.privacy.planning.hypothesis_plans import WEIGHT_STEPS
 from stream.processing.dead_letters import Rejection
-from stream.tables.columns_table import PrivateTable
+from stream.tables.counted_table import CountedTable
 from stream.tables.table_errors import PredicateError, undeclared_name_message
 from stream.tables.universe import cell_mask
 from stream.worker.families.family import (
@@ -84,7 +84,7 @@ class _ReleaseFamily(Family):
 
     def _resolve_cells(
         self, slot: int, query: Any, kind: type[LazyHistogram | SparseProject]
-    ) -> tuple[PrivateTable, CellQuestion]:
+    ) -> tuple[CountedTable, CellQuestion]:
         """Resolve a question to at most ``sparsity`` single cells."""
         require_form(query, "cells")
         mechanism = self._context.mechanism(slot, kind)
@@ -99,7 +99,7 @@ class _ReleaseFamily(Family):
             self._cells_by_terms.put(terms, known)
         return known
 
-    def _release(self, slot: int, table: PrivateTable) -> Integers:
+    def _release(self, slot: int, table: CountedTable) -> Integers:
         """Return a stream's release, from the cache or computed again."""
         incarnation = self._streams.incarnations[slot]
         if (known := self._release_cache.get(incarnation)) is None:
@@ -107,7 +107,7 @@ class _ReleaseFamily(Family):
             self._release_cache.put(incarnation, known)
         return known
 
-    def _compute_release(self, slot: int, table: PrivateTable) -> Integers:
+    def _compute_release(self, slot: int, table: CountedTable) -> Integers:
         raise NotImplementedError
 
     def _interval(self, slot: int, question: CellQuestion, estimate: float) -> Interval:
@@ -161,7 +161,7 @@ class _CellStatistic:
 class HistogramFamily(_ReleaseFamily):
     """Streams of kind ``histogram``."""
 
-    def admit(self, slot: int, query: Any) -> tuple[PrivateTable, _CellSums | _CellStatistic | CellQuestion]:
+    def admit(self, slot: int, query: Any) -> tuple[CountedTable, _CellSums | _CellStatistic | CellQuestion]:
         """Resolve a question to cells of the release."""
         form = require_form(query, "count", "fraction", "groups", "cells", "rate", *STATISTICS)
         mechanism = self._context.mechanism(slot, Histogram)
@@ -255,7 +255,7 @@ class HistogramFamily(_ReleaseFamily):
             charged=False, estimate=estimate, basis=BASIS, alpha=alpha / question.rows, interval=intervals[0]
         )
 
-    def _compute_release(self, slot: int, table: PrivateTable) -> Integers:
+    def _compute_release(self, slot: int, table: CountedTable) -> Integers:
         """Compute the noisy histogram over the attributes' axes."""
         space = self._cells(slot, self._context.mechanism(slot, Histogram).attributes)
         counts = table.group_counts(space.attributes, self._context.predicate(slot, None))
@@ -320,7 +320,7 @@ def _statistic_reply(question: _CellStatistic, release: Integers, calibration: R
 class LazyHistogramFamily(_ReleaseFamily):
     """Streams of kind ``lazy_histogram``."""
 
-    def admit(self, slot: int, query: Any) -> tuple[PrivateTable, CellQuestion]:
+    def admit(self, slot: int, query: Any) -> tuple[CountedTable, CellQuestion]:
         """Resolve a question to single cells."""
         return self._resolve_cells(slot, query, LazyHistogram)
 
@@ -329,7 +329,7 @@ class LazyHistogramFamily(_ReleaseFamily):
         return answer_by_stream(questions, self._replies)
 
     def _replies(self, slot: int, asked: Sequence[AdmittedQuestion]) -> list[Reply | None]:
-        table: PrivateTable = asked[0].content[0]
+        table: CountedTable = asked[0].content[0]
         questions: list[CellQuestion] = [one.content[1] for one in asked]
         space = self._cells(slot, self._context.mechanism(slot, LazyHistogram).attributes)
         calibration = self._calibration(slot)
@@ -348,7 +348,7 @@ class LazyHistogramFamily(_ReleaseFamily):
 class SparseProjectFamily(_ReleaseFamily):
     """Streams of kind ``sparse_project``."""
 
-    def admit(self, slot: int, query: Any) -> tuple[PrivateTable, CellQuestion]:
+    def admit(self, slot: int, query: Any) -> tuple[CountedTable, CellQuestion]:
         """Resolve a question to single cells."""
         return self._resolve_cells(slot, query, SparseProject)
 
@@ -372,11 +372,15 @@ class SparseProjectFamily(_ReleaseFamily):
             alpha=alpha if math.isfinite(alpha) else None,
         )
 
-    def _compute_release(self, slot: int, table: PrivateTable) -> Integers:
+    def _compute_release(self, slot: int, table: CountedTable) -> Integers:
         """Compute the noisy projection: the exact one plus noise."""
         mechanism = self._context.mechanism(slot, SparseProject)
-        codes = np.stack([table.private_codes[name] for name in mechanism.attributes], axis=1)
-        exact = project(matrix_seed(self._streams.incarnations[slot]), codes, mechanism.projections)
+        seed, exact = (
+            matrix_seed(self._streams.incarnations[slot]),
+            np.zeros(mechanism.projections, dtype=np.int64),
+        )
+        for columns in table.private_code_blocks(mechanism.attributes):
+            exact += project(seed, np.stack(columns, axis=1), mechanism.projections)
         return exact + self._noise(slot, cell_bytes(np.arange(mechanism.projections)[:, None]))
 
 

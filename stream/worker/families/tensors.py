@@ -27,7 +27,7 @@ from stream.privacy.mechanisms.multiplicative_weights import (
 )
 from stream.privacy.planning.hypothesis_plans import WEIGHT_STEPS
 from stream.processing.dead_letters import Rejection
-from stream.tables.columns_table import PrivateTable
+from stream.tables.counted_table import CountedTable
 from stream.tables.expressions import Predicate, attributes_of, evaluate
 from stream.tables.store import TableStore
 from stream.tables.universe import CellReader, cell_mask
@@ -125,7 +125,7 @@ class TensorSpace:
     def __init__(
         self,
         source: TableSource,
-        table: Callable[[], PrivateTable],
+        table: Callable[[], CountedTable],
         tables: TableStore,
         mechanism: Pmw,
         learning_rate: float,
@@ -260,7 +260,7 @@ class CellSpace:
     def __init__(
         self,
         source: TableSource,
-        table: Callable[[], PrivateTable],
+        table: Callable[[], CountedTable],
         mechanism: SparsePmw,
         learning_rate: float,
         places: int,
@@ -285,7 +285,7 @@ class CellSpace:
 
 
 def weighted_counts(
-    table: PrivateTable, attributes: Sequence[str], questions: Sequence[CellQuestion]
+    table: CountedTable, attributes: Sequence[str], questions: Sequence[CellQuestion]
 ) -> npt.NDArray[np.int64]:
     """Return the exact (private) sum of weight·count of each question, in steps of 1/1024."""
     if not questions:

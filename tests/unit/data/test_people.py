@@ -20,6 +20,7 @@ from schemas import Categories, Domain, Integers, TableSource
 from stream.privacy.noise.keys import NoiseKey
 from stream.tables import people as people_module
 from stream.tables.columns_table import PrivateTable
+from stream.tables.counted_table import CountedTable
 from stream.tables.encoding import siphash
 from stream.tables.predicates import parse
 from stream.tables.readers import table_parts as parts_module
@@ -58,9 +59,10 @@ def rows_of(people: dict[str, list[tuple[int, str]]]) -> list[Row]:
     return [(who, *row) for who, own in people.items() for row in own]
 
 
-def counted(table: PrivateTable) -> Counter[tuple[int, ...]]:
+def counted(table: CountedTable) -> Counter[tuple[int, ...]]:
     """The rows that count, as codes, in no order."""
-    return Counter(zip(*(column.tolist() for column in table.private_codes.values()), strict=True))
+    blocks = table.private_code_blocks(list(table.attributes))
+    return Counter(row for block in blocks for row in zip(*(column.tolist() for column in block), strict=True))
 
 
 def loaded(rows: Sequence[tuple[str | None, int, str]], contribution: int = 2, key: bytes = KEY) -> PrivateTable:

@@ -6,7 +6,7 @@ import gc
 from weakref import ref
 
 from sotto import Driver
-from stream.tables.columns_table import PrivateTable
+from stream.tables.counted_table import CountedTable
 from tests.builders import KEY, parse_source
 from tests.unit.processors.refreshes import GOING_ON, KEEPING, NEW, OLD, SOURCE, ask, service, spec
 
@@ -55,6 +55,6 @@ def test_an_ended_stream_says_why_where_its_table_is_not_read_any_more() -> None
     assert told[0].reason == "closed on request"
 
 
-def _held(driver: Driver) -> PrivateTable:
+def _held(driver: Driver) -> CountedTable:
     """The table that new streams would be over."""
     return driver._tables.get(parse_source(SOURCE))

@@ -1,0 +1,163 @@
+"""What questions about a table cost in memory and in DuckDB: ``python -m benchmarks.engines``.
+
+A made-up Parquet file of six attributes with Zipf-like values is loaded as a worker loads it, each engine in its own
+process. Beside each count in DuckDB is DuckDB's own time for the same condition, over the Parquet file and over the codes.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from statistics import median
+from typing import Any, Final
+
+import duckdb
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from schemas import Domain, Integers, TableSource
+from stream.tables.counted_table import CountedTable
+from stream.tables.engines.statements import EngineLimits
+from stream.tables.engines.stored_table import StoredTable
+from stream.tables.expressions import TRUE, Predicate, conjunction, make_leaf
+from stream.tables.readers.table_reading import GuardedReader, ReadingLimits
+from stream.tables.store import TableStore
+
+ROWS: Final = (1_000_000, 10_000_000, 100_000_000)
+CHUNK_ROWS: Final = 1 << 20
+SIZES: Final[Mapping[str, int]] = {"a": 2, "b": 7, "c": 24, "d": 100, "e": 366, "f": 1000}
+GIB: Final = 1 << 30
+MIB: Final = 1 << 20
+REPEATS: Final = 5
+BATCH: Final = 100
+BATCH_PAIRS: Final = (("a", "f"), ("b", "f"), ("c", "e"), ("b", "e"), ("c", "f"))
+"""Each batch is about other attributes, so that no cache has their cells."""
+
+
+def main() -> None:
+    """Print a line for each number of rows and engine."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--rows", type=int, nargs="+", default=list(ROWS))
+    parser.add_argument("--engines", nargs="+", choices=("memory", "duckdb"), default=["memory", "duckdb"])
+    parser.add_argument("--folder", type=Path, help="where the tables and databases are made, and removed again")
+    parser.add_argument("--service", help=argparse.SUPPRESS)
+    told = parser.parse_args()
+    if told.service is not None:
+        print(json.dumps(_measure(**json.loads(told.service))))
+        return
+    names = ("loaded", "count", "100 counts", "sum", "group-by", "DuckDB: file", "DuckDB: codes")
+    print("rows          engine  " + "".join(f"{name:>15}" for name in names) + "   memory     disk")
+    for rows in told.rows:
+        with tempfile.TemporaryDirectory(dir=told.folder) as folder:
+            path = Path(folder, "table.parquet")
+            _write(path, rows)
+            for engine in told.engines:
+                request = json.dumps({"path": str(path), "engine": engine})
+                command = [sys.executable, "-m", "benchmarks.engines", "--service", request]
+                found = json.loads(subprocess.run(command, check=True, stdout=subprocess.PIPE).stdout)
+                times = "".join(f"{_shown(found.get(name)):>15}" for name in names)
+                print(
+                    f"{rows:13,} {engine:8}{times} {found['memory'] / MIB:6,.0f} MiB {found['disk'] / MIB:6,.0f} MiB",
+                    flush=True,
+                )
+
+
+def _shown(seconds: float | None) -> str:
+    return "" if seconds is None else f"{seconds:,.2f} s" if seconds >= 1 else f"{seconds * 1000:,.1f} ms"
+
+
+def _measure(path: str, engine: str) -> dict[str, float]:
+    """What a worker's process takes to load the table and to answer."""
+    folder = Path(path).parent
+    limits = ReadingLimits(
+        (folder,), 16 * GIB, 16 * GIB, 3600.0, engine=EngineLimits(str(folder), 2 * GIB, 64 * GIB, 3600.0)
+    )
+    reader = GuardedReader(limits)
+    attributes: dict[str, Domain] = {name: Integers(minimum=0, maximum=size - 1) for name, size in SIZES.items()}
+    source = TableSource(
+        kind="table",
+        source="made-up",
+        neighbors="add-remove",
+        epsilon=1.0,
+        path=path,
+        attributes=attributes,
+        engine=engine,  # type: ignore[arg-type]
+    )
+    began = time.perf_counter()
+    table = TableStore(bytes(32), read=reader.read, stamp=reader.stamp).get(source)
+    found = {"loaded": time.perf_counter() - began}
+    table.count(TRUE)  # the first statement imports parts of Ibis
+    found["count"] = _median(lambda turn: table.count(_condition(turn + 3)))
+    found["100 counts"] = _median(lambda turn: _count_batch(table, turn))
+    found["sum"] = _median(lambda turn: table.total("f", _condition(turn + 800)))
+    found["group-by"] = _median(lambda turn: table.group_counts(["d", "e"], _condition(turn + 3)))
+    if isinstance(table, StoredTable):
+        own = table.rows().database._connection  # noqa: SLF001
+        found["DuckDB: codes"] = _median(lambda turn: _ask(own, "table0", "c0", "c5", turn))
+        with duckdb.connect(config={"memory_limit": "4GiB"}) as fresh:
+            found["DuckDB: file"] = _median(lambda turn: _ask(fresh, f"'{path}'", "a", "f", turn))
+    found["memory"] = _peak()
+    found["disk"] = sum(file.stat().st_size for file in folder.rglob("*.duckdb"))
+    return found
+
+
+def _count_batch(table: CountedTable, turn: int) -> None:
+    first, last = BATCH_PAIRS[turn]
+    batch = [
+        conjunction([make_leaf(first, SIZES[first], (1, 2)), make_leaf(last, SIZES[last], (0, place + 2))])
+        for place in range(BATCH)
+    ]
+    table.count_together(batch, ())
+    table.counts(batch)
+
+
+def _condition(below: int) -> Predicate:
+    return conjunction([make_leaf("a", SIZES["a"], (1, 2)), make_leaf("f", SIZES["f"], (0, below % 990 + 1))])
+
+
+def _ask(connection: duckdb.DuckDBPyConnection, table: str, first: str, last: str, turn: int) -> object:
+    return connection.sql(f"SELECT count(*) FROM {table} WHERE {first} = 1 AND {last} < {turn + 4}").fetchall()  # noqa: S608
+
+
+def _median(step: Callable[[int], object]) -> float:
+    """The median time of several different questions, so that no cache has them."""
+    times = []
+    for turn in range(REPEATS):
+        began = time.perf_counter()
+        step(turn)
+        times.append(time.perf_counter() - began)
+    return median(times)
+
+
+def _peak() -> int:
+    """The most memory that this process had."""
+    [line] = [line for line in Path("/proc/self/status").read_text().splitlines() if line.startswith("VmHWM")]
+    return int(line.split()[1]) * 1024
+
+
+def _write(path: Path, rows: int) -> None:
+    """Write a table whose k-th value is 1/k as frequent as the first."""
+    chance = np.random.default_rng(1)
+    shares = {name: np.cumsum(1 / np.arange(1, size + 1)) for name, size in SIZES.items()}
+    schema = pa.schema([(name, pa.int16()) for name in SIZES])
+    with pq.ParquetWriter(path, schema) as writer:
+        for start in range(0, rows, CHUNK_ROWS):
+            count = min(CHUNK_ROWS, rows - start)
+            columns: dict[str, Any] = {
+                name: share.searchsorted(chance.random(count, dtype=np.float32) * share[-1])
+                .clip(max=len(share) - 1)
+                .astype(np.int16)
+                for name, share in shares.items()
+            }
+            writer.write_table(pa.table(columns, schema=schema))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,229 @@
+"""The tables that workers count: exact counts and sums over the counted rows, whatever holds the rows."""
+
+from __future__ import annotations
+
+import math
+from abc import ABC, abstractmethod
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Final
+
+import numpy as np
+import numpy.typing as npt
+
+from schemas import MAX_UNIVERSE, Domain, TableSource, Text
+from stream.caches import BoundedCache, weigh_array
+from stream.tables.encoding import CodeArray
+from stream.tables.expressions import Codes, Predicate, memory_of
+from stream.tables.sensitivity import require_summable
+from stream.tables.table_errors import DataError, private_text_message, quote_name, undeclared_name_message
+
+if TYPE_CHECKING:
+    from stream.tables.engines.stored_rows import StoredRows
+    from stream.tables.people_counts import TextGroups
+    from stream.tables.rows import Rows
+    from stream.tables.universe import Cell
+
+Numbers = npt.NDArray[np.int64]
+
+GROUP_CACHE_BYTES: Final = 64 << 20
+COUNT_CACHE_BYTES: Final = 16 << 20
+_MAX_AXES: Final = 64
+
+
+class CountedTable(ABC):
+    """The counted rows of a table, as codes of attributes; computes exact counts and sums.
+
+    Counts, totals and everything named ``private…`` must not be published without noise.
+
+    - One more counted row changes each count by at most 1, only one of the counts of disjoint cells,
+      and a total by at most ``sum_sensitivity``.
+    - One person has one row or, with a person column, at most ``contribution`` counted rows, and
+      changes ``people_count`` by at most 1.
+    - ``public_size`` is the number of rows in the file or, with a person column, of people plus rows
+      without a person. Rows that are left out are included. It is equal for all neighbors that replace
+      a person.
+    """
+
+    def __init__(
+        self,
+        attributes: Mapping[str, Domain],
+        private_row_count: int,
+        public_size: int,
+        texts: Mapping[str, Text],
+        person: str | None,
+        contribution: int,
+    ) -> None:
+        self.attributes: Final = dict(attributes)
+        self.private_row_count: Final = private_row_count
+        self.public_size: Final = public_size
+        self.texts: Final = dict(texts)
+        self.person: Final = person
+        self.contribution: Final = contribution
+        self._counts: BoundedCache[Predicate, int] = BoundedCache(COUNT_CACHE_BYTES, name="table counts")
+        self._code_totals: BoundedCache[tuple[str, Predicate], int] = BoundedCache(
+            COUNT_CACHE_BYTES, name="table counts"
+        )
+        self._groups: BoundedCache[tuple[tuple[str, ...], Predicate], Numbers] = BoundedCache(
+            GROUP_CACHE_BYTES, weigh_array, "table groups"
+        )
+
+    def __repr__(self) -> str:
+        return f"Table(attributes={list(self.attributes)})"
+
+    def fits_source(self, source: TableSource) -> bool:
+        """Return whether the table fits a source's declaration."""
+        declared = self.attributes == source.attributes and self.texts == source.texts
+        return declared and (self.person, self.contribution) == (source.person, source.contribution)
+
+    @abstractmethod
+    def rows(self) -> Rows | StoredRows:
+        """Return all rows, including those that do not count."""
+
+    def count(self, predicate: Predicate) -> int:
+        """Return the exact (private) number of rows that satisfy the predicate.
+
+        DataError if the table lacks an attribute of the predicate or declares it with another size.
+        """
+        known = self._counts.get(predicate)
+        if known is None:
+            known = self._count_rows(predicate)
+            self._counts.put(predicate, known, memory_of(predicate))
+        return known
+
+    def counts(self, predicates: Sequence[Predicate]) -> Numbers:
+        """Return the exact (private) number of rows that satisfy each predicate."""
+        return np.fromiter(map(self.count, predicates), dtype=np.int64, count=len(predicates))
+
+    def total(self, attribute: str, predicate: Predicate, centre: int = 0) -> int:
+        """Return the exact (private) sum of value − centre over the matching rows.
+
+        Values are clamped, or their rows left out, as declared. So ``sum_sensitivity`` with the same centre
+        bounds the effect of one row. The sum of decimals is in whole steps. DataError if the attribute has
+        no sum, or the table lacks an attribute of the predicate.
+        """
+        [(name, domain)] = self._require_declared((attribute,)).items()
+        integers = require_summable(domain, f"attribute {quote_name(name)}")
+        known = self._code_totals.get((name, predicate))
+        if known is None:
+            known = self._sum_codes(name, predicate)
+            self._code_totals.put((name, predicate), known, memory_of(predicate))
+        return known + self.count(predicate) * (integers.minimum - centre)
+
+    def group_counts(
+        self, attributes: Sequence[str], predicate: Predicate, max_cells: int = MAX_UNIVERSE
+    ) -> Numbers:
+        """Return the exact (private) number of matching rows in each cell.
+
+        One axis per attribute in the given order; row-major and read-only. DataError if an attribute is
+        unknown or repeated, if there are more than ``max_cells`` cells, or if the table lacks an attribute
+        of the predicate.
+        """
+        shape = self.group_shape(attributes, max_cells)
+        key = (tuple(attributes), predicate)
+        known = self._groups.get(key)
+        if known is None:
+            known = self._count_cells(attributes, shape, predicate).reshape(shape)
+            known.setflags(write=False)
+            self._groups.put(key, known)
+        return known
+
+    def group_shape(self, attributes: Sequence[str], max_cells: int) -> tuple[int, ...]:
+        """Return the number of values of each attribute; DataError for too many cells or unknown names."""
+        shape = tuple(domain.size for domain in self._require_declared(attributes).values())
+        if math.prod(shape) > max_cells or len(shape) > _MAX_AXES:
+            raise DataError(
+                f"grouping has more than {max_cells} cells or {_MAX_AXES} attributes; group by fewer or smaller ones"
+            )
+        return shape
+
+    def count_together(self, predicates: Iterable[Predicate], sums: Iterable[tuple[str, Predicate]]) -> None:
+        """Prepare counts and sums that a batch of questions needs, if one pass over the rows serves them.
+
+        Names and predicates that do not fit the table are ignored: the question itself is refused.
+        """
+        del predicates, sums
+
+    @abstractmethod
+    def people_count(self, predicate: Predicate, min_rows: int = 1) -> int:
+        """Return the number of people with at least ``min_rows`` matching rows among all their rows.
+
+        One person changes the number by at most 1. DataError as in ``count``.
+        """
+
+    @abstractmethod
+    def person_total(self, attribute: str, predicate: Predicate, bound: int) -> int:
+        """Return the total of all people's clamped sums of an attribute over their matching rows.
+
+        Each person's sum is clamped to ``person_range``, so one person changes the total by at most
+        ``person_sensitivity``. DataError if the attribute has no sum, and as in ``count``.
+        """
+
+    @abstractmethod
+    def people_group_counts(
+        self, attributes: Sequence[str], predicate: Predicate, max_cells: int = MAX_UNIVERSE
+    ) -> Numbers:
+        """Return, for each cell, the number of people with a counted matching row in it.
+
+        The array has one axis per attribute. Errors as in ``group_counts``.
+        """
+
+    @abstractmethod
+    def text_groups(
+        self,
+        attribute: str,
+        predicate: Predicate,
+        declared: Sequence[str] = (),
+        *,
+        people: bool = False,
+        max_cells: int = MAX_UNIVERSE,
+    ) -> TextGroups:
+        """Return the exact (private) number of matching rows, or people, in each group of a text.
+
+        A group is a text or, with ``declared`` attributes, a text and a cell of these attributes. A row is
+        in at most one group.
+        DataError if ``attribute`` is no text, and as in ``group_counts``.
+        """
+
+    @abstractmethod
+    def cell_counts(self, attributes: Sequence[str], cells: Sequence[Cell]) -> Numbers:
+        """Return the exact (private) number of rows in each of these cells.
+
+        A cell has one code per attribute in the given order; the number of possible cells is unlimited.
+        DataError if an attribute is unknown or repeated, or a cell is invalid.
+        """
+
+    @abstractmethod
+    def private_code_blocks(self, attributes: Sequence[str]) -> Iterator[Sequence[CodeArray]]:
+        """Yield the codes of these attributes, block by block, in any order of rows."""
+
+    @abstractmethod
+    def _count_rows(self, predicate: Predicate) -> int:
+        """Count the matching rows."""
+
+    @abstractmethod
+    def _sum_codes(self, attribute: str, predicate: Predicate) -> int:
+        """Add up the codes of an attribute over the matching rows."""
+
+    @abstractmethod
+    def _count_cells(self, attributes: Sequence[str], shape: Sequence[int], predicate: Predicate) -> Numbers:
+        """Count the matching rows of each cell, in row-major order."""
+
+    def _require_leaf(self, leaf: Codes) -> None:
+        """Raise DataError unless a leaf's attribute is declared with the leaf's size."""
+        domain = self.attributes.get(leaf.attribute)
+        if domain is None or domain.size != leaf.size:
+            raise DataError(
+                f"the table declares {quote_name(leaf.attribute)} otherwise; parse the predicate for this table"
+            )
+
+    def _require_declared(self, attributes: Sequence[str]) -> dict[str, Domain]:
+        if not attributes:
+            raise DataError("no attribute is named; name at least one")
+        for place, name in enumerate(attributes):
+            if name in self.texts:
+                raise DataError(private_text_message(name))
+            if name not in self.attributes:
+                raise DataError(undeclared_name_message(place, name, self.attributes, "the table, which has"))
+            if name in attributes[:place]:
+                raise DataError(f"attribute {quote_name(name)} is named twice; name it once")
+        return {name: self.attributes[name] for name in attributes}

@@ -1,0 +1,309 @@
+"""Holds the codes of one table in DuckDB, and counts them: the only module that uses DuckDB and Ibis.
+
+A database is a file in a folder of its process, and ends with the object. It has integers alone: codes of
+attributes and texts, and numbers of people. Statements are Ibis expressions; no SQL text is written here.
+"""
+
+from __future__ import annotations
+
+import atexit
+import fcntl
+import os
+import shutil
+import tempfile
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
+from pathlib import Path
+from threading import Lock
+from typing import Any, Final
+from weakref import finalize
+
+import duckdb
+import ibis
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from stream.tables.encoding import CodeArray, code_type
+from stream.tables.engines.statements import EngineLimits, StatementRunner
+from stream.tables.expressions import TRUE, AllOf, AnyOf, Codes, Constant, Predicate
+from stream.tables.table_errors import UnreadableError
+
+Numbers = npt.NDArray[np.int64]
+
+PERSON: Final = "\0person"
+"""The name of the column of people's numbers, which no attribute can have."""
+
+_REAL: Final = "real"
+"""The column that is 1 in rows that count and 0 in the others (see ``CodeTable.append``)."""
+
+Measure = tuple[str | None, Predicate]
+"""The sum of an attribute's codes over the matching rows, or without an attribute their number."""
+
+_FOLDER_PREFIX: Final = "sotto-codes-"
+_LOCK_NAME: Final = "lock"
+_TYPES: Final = {1: "uint8", 2: "uint16", 4: "uint32"}
+_PERFECT_GROUP_BITS: Final = 20
+"""Groups of up to 2^20 cells are counted in an array instead of a hash table: three times as fast."""
+_BLOCK_ROWS: Final = 1 << 20
+_ROWS_OF_MIXED_SEGMENTS: Final = 1 << 14
+"""A stored segment has up to 122,880 rows."""
+
+
+class CodeDatabase:
+    """A database of codes in a file that only this process reads."""
+
+    def __init__(self, limits: EngineLimits) -> None:
+        """Create an empty database; UnreadableError if that fails."""
+        try:
+            folder = tempfile.mkdtemp(dir=_process_folder(limits.folder))
+            self._connection = duckdb.connect(
+                str(Path(folder, "codes.duckdb")),
+                config={
+                    "memory_limit": f"{limits.memory_bytes >> 20}MiB",
+                    "temp_directory": str(Path(folder, "temporary")),
+                    "max_temp_directory_size": f"{limits.disk_bytes >> 20}MiB",
+                    # Sizes, and so the times of scans, do not depend on the codes.
+                    "force_compression": "uncompressed",
+                    "perfect_ht_threshold": _PERFECT_GROUP_BITS,
+                    "preserve_insertion_order": False,
+                    "autoinstall_known_extensions": False,
+                    "autoload_known_extensions": False,
+                },
+            )
+        except Exception as error:  # noqa: BLE001  (the text of an engine's error stays here)
+            raise _load_error(error) from None
+        self._runner = StatementRunner(limits, self._connection.interrupt)
+        self._tables = 0
+        finalize(self, _remove_database, self._connection, folder)
+
+    def create_table(self, sizes: Mapping[str, int | None]) -> CodeTable:
+        """Create a table with a column of codes for each size; without a size, of 4 bytes."""
+        name, self._tables = f"table{self._tables}", self._tables + 1
+        columns = {column: f"c{place}" for place, column in enumerate(sizes)}
+        types = {
+            columns[one]: _TYPES[4 if size is None else code_type(size).itemsize] for one, size in sizes.items()
+        }
+        types[_REAL] = "uint8"
+        try:
+            self._connection.from_arrow(pa.table({one: pa.array([], kind) for one, kind in types.items()})).create(
+                name
+            )
+        except Exception as error:  # noqa: BLE001
+            raise _load_error(error) from None
+        return CodeTable(self, ibis.table(types, name=name), columns, sizes)
+
+    def insert(self, table: str, columns: Mapping[str, CodeArray]) -> None:
+        """Add rows to a table; UnreadableError if the disk has no room."""
+        rows = pa.table({name: pa.array(codes) for name, codes in columns.items()})
+        try:
+            self._connection.from_arrow(rows).insert_into(table)
+        except Exception as error:  # noqa: BLE001
+            raise _load_error(error) from None
+
+    def run(self, expression: ibis.Table) -> list[Numbers]:
+        """Return the columns of an expression's result, whose values are all integers."""
+        with self._runner.running():
+            found = self._result(expression).to_arrow_table()
+            # Sums are wider than 64 bits in DuckDB; the conversion fails if one does not fit.
+            return [column.fill_null(0).cast(pa.int64()).to_numpy() for column in found.columns]
+
+    def stream(self, expression: ibis.Table) -> Iterator[list[npt.NDArray[Any]]]:
+        """Yield the columns of an expression's result in blocks of rows, however long the reader takes."""
+        with self._runner.streaming():
+            for batch in self._result(expression).to_arrow_reader(_BLOCK_ROWS):
+                yield [column.to_numpy(zero_copy_only=False) for column in batch.columns]
+
+    def _result(self, expression: ibis.Table) -> duckdb.DuckDBPyRelation:
+        return self._connection.sql(ibis.to_sql(expression, dialect="duckdb"))
+
+
+class CodeTable:
+    """One table of a database: columns by attribute or text, and ``PERSON``."""
+
+    def __init__(
+        self,
+        database: CodeDatabase,
+        expression: ibis.Table,
+        columns: Mapping[str, str],
+        sizes: Mapping[str, int | None],
+    ) -> None:
+        self._database = database
+        self._columns = columns
+        self._sizes = sizes
+        self.names: Final = list(columns)
+        self.expression: Final = expression
+
+    def append(self, codes: Mapping[str, CodeArray]) -> None:
+        """Add rows, with all columns.
+
+        Before each few thousand rows come two that do not count, with the least and the largest codes. So
+        no stored segment is constant, and the range of a column is that of its domain: DuckDB is faster
+        over constants and plans by ranges, which one person's row could change.
+        """
+        rows = len(next(iter(codes.values())))
+        places = np.repeat(np.arange(0, rows, _ROWS_OF_MIXED_SEGMENTS), 2)
+
+        def mixed(column: CodeArray, largest: int) -> CodeArray:
+            ends = np.tile(np.array([0, largest], dtype=column.dtype), len(places) // 2)
+            return np.insert(column, places, ends)
+
+        columns = {
+            self._columns[name]: mixed(codes[name], 0 if size is None else size - 1)
+            for name, size in self._sizes.items()
+        }
+        columns[_REAL] = mixed(np.ones(rows, dtype=np.uint8), 0)
+        self._database.insert(self.expression.get_name(), columns)
+
+    def measure(self, measures: Sequence[Measure]) -> list[int]:
+        """Compute several measures in one statement."""
+        found = {
+            f"m{place}": self._matches(predicate).sum()
+            if name is None
+            else (self._matches(predicate) * self._column(name).cast("int64")).sum()
+            for place, (name, predicate) in enumerate(measures)
+        }
+        return [int(column[0]) for column in self._database.run(self.expression.aggregate(**found))]
+
+    def count_groups(
+        self, names: Sequence[str], predicate: Predicate, *, people: bool = False
+    ) -> tuple[list[Numbers], Numbers]:
+        """Return the codes of the groups that have any row, and their matching rows or people."""
+        keys = [self._columns[name] for name in names]
+        if people:
+            person = self._columns[PERSON]
+            matching = self.expression.group_by(*keys, person).aggregate(n=self._matches(predicate).max())
+            found = matching.group_by(*keys).aggregate(n=matching.n.sum())
+        else:
+            found = self.expression.group_by(*keys).aggregate(n=self._matches(predicate).sum())
+        *codes, counts = self._database.run(found)
+        return codes, counts
+
+    def count_people(self, predicate: Predicate, min_rows: int) -> int:
+        """Return the number of people with at least ``min_rows`` matching rows."""
+        person = self._columns[PERSON]
+        people = self.expression.group_by(person).aggregate(n=self._matches(predicate).sum())
+        [[count]] = self._database.run(people.aggregate(n=(people.n >= min_rows).cast("int64").sum()))
+        return int(count)
+
+    def count_rows_of_people(self) -> tuple[Numbers, Numbers]:
+        """Return the numbers of the people with any row, and how many rows each has."""
+        people = self.expression.group_by(self._columns[PERSON])
+        numbers, counts = self._database.run(people.aggregate(n=self._matches(TRUE).sum()))
+        return numbers, counts
+
+    def sum_clamped(self, name: str, minimum: int, predicate: Predicate, low: int, high: int) -> int:
+        """Add up the clamped sums of code + ``minimum`` over the matching rows of each person.
+
+        Without people each row is one person.
+        """
+        values = self._matches(predicate) * (self._column(name).cast("int64") + minimum)
+        if PERSON in self._columns:
+            people = self.expression.group_by(self._columns[PERSON]).aggregate(n=values.sum())
+            clamped = people.aggregate(n=people.n.cast("int64").clip(low, high).sum())
+        else:
+            clamped = self.expression.aggregate(n=values.clip(low, high).sum())
+        [[total]] = self._database.run(clamped)
+        return int(total)
+
+    def blocks(
+        self, names: Sequence[str], people: tuple[int, int] | None = None
+    ) -> Iterator[dict[str, npt.NDArray[Any]]]:
+        """Yield columns in blocks of rows: all rows, or those of a range of people, in any order."""
+        rows = self.expression.filter(self.expression[_REAL] == 1)
+        if people is not None:
+            person = self._column(PERSON)
+            rows = rows.filter(person >= people[0], person < people[1])
+        for columns in self._database.stream(rows.select(*(self._columns[name] for name in names))):
+            yield dict(zip(names, columns, strict=True))
+
+    def _column(self, name: str) -> Any:
+        return self.expression[self._columns[name]]
+
+    def _matches(self, predicate: Predicate) -> Any:
+        """Return 1 for each matching row and 0 for others.
+
+        All rows are added up instead of filtered, so that the time depends little on how many match.
+        """
+        return (self._condition(predicate) & (self.expression[_REAL] == 1)).cast("int64")
+
+    def _condition(self, predicate: Predicate) -> Any:
+        match predicate:
+            case Constant(holds):
+                return ibis.literal(holds)
+            case Codes(attribute, size, cuts):
+                return self._leaf(self._column(attribute), size, cuts)
+            case AllOf(parts):
+                return _combine([self._condition(part) for part in parts], lambda one, other: one & other)
+            case AnyOf(parts):
+                return _combine([self._condition(part) for part in parts], lambda one, other: one | other)
+
+    def _leaf(self, column: Any, size: int, cuts: Sequence[int]) -> Any:
+        ranges = list(zip(cuts[::2], cuts[1::2], strict=True))
+        single = [low for low, high in ranges if high == low + 1]
+        tests = [column == single[0]] if len(single) == 1 else [column.isin(single)] if single else []
+        for low, high in ranges:
+            if high > low + 1:
+                ends = [column >= low] * (low > 0) + [column < high] * (high < size)
+                tests.append(_combine(ends, lambda one, other: one & other))
+        return _combine(tests, lambda one, other: one | other)
+
+
+def _combine(parts: Sequence[Any], combine: Any) -> Any:
+    """Combine conditions in a balanced tree: a chain of hundreds would nest too deeply."""
+    while len(parts) > 1:
+        pairs = [combine(*parts[at : at + 2]) for at in range(0, len(parts) - 1, 2)]
+        parts = [*pairs, parts[-1]] if len(parts) % 2 else pairs
+    return parts[0]
+
+
+def _load_error(error: Exception) -> UnreadableError:
+    """Return the error of a database that cannot be filled: only the kind, as texts may quote a value."""
+    if isinstance(error, UnreadableError):
+        return error
+    return UnreadableError(
+        f"its codes could not be stored ({type(error).__name__}); free disk space below SOTTO_ENGINE_FOLDER, or raise "
+        "SOTTO_ENGINE_MEMORY_BYTES",
+        lasting=False,
+    )
+
+
+_folder_lock: Final = Lock()
+_process_folders: Final[dict[tuple[int, str], Path]] = {}
+
+
+def _process_folder(parent: str) -> Path:
+    """Return the folder of this process's databases, and remove those that ended processes left."""
+    with _folder_lock:
+        key = (os.getpid(), parent)
+        if key not in _process_folders:
+            root = Path(parent or tempfile.gettempdir())
+            root.mkdir(parents=True, exist_ok=True)
+            _remove_abandoned(root)
+            folder = Path(tempfile.mkdtemp(prefix=_FOLDER_PREFIX, dir=root))
+            # The descriptor stays open, and the operating system unlocks it when the process ends. Others see
+            # the file under its name only when it is locked.
+            descriptor, unlocked = tempfile.mkstemp(dir=folder)
+            fcntl.flock(descriptor, fcntl.LOCK_EX)
+            Path(unlocked).rename(folder / _LOCK_NAME)
+            atexit.register(shutil.rmtree, folder, ignore_errors=True)
+            _process_folders[key] = folder
+        return _process_folders[key]
+
+
+def _remove_abandoned(root: Path) -> None:
+    """Remove the folders of processes that have ended, whose locks are free."""
+    for folder in root.glob(f"{_FOLDER_PREFIX}*"):
+        with suppress(OSError):
+            descriptor = os.open(folder / _LOCK_NAME, os.O_RDWR | os.O_CLOEXEC)
+            try:
+                fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                shutil.rmtree(folder, ignore_errors=True)
+            finally:
+                os.close(descriptor)
+
+
+def _remove_database(connection: duckdb.DuckDBPyConnection, folder: str) -> None:
+    with suppress(Exception):
+        connection.close()
+    shutil.rmtree(folder, ignore_errors=True)

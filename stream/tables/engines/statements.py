@@ -1,0 +1,130 @@
+"""Runs the statements of table engines: limits, time-outs, cancellation, and errors without texts."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from contextvars import copy_context
+from dataclasses import dataclass, field
+from threading import BoundedSemaphore, Event, Lock, Thread
+from time import monotonic
+from typing import Final
+
+from stream.cancellation import CancelledStepError, is_step_cancelled
+from stream.settings import Settings
+
+_POLL_SECONDS: Final = 0.05
+_TOO_LONG: Final = "the statement took longer than SOTTO_ENGINE_SECONDS"
+
+
+class StatementError(Exception):
+    """A table engine could not run a statement.
+
+    The message names the kind of failure only: the text of an engine's error may quote cells. No question is
+    refused for it, because the failure may depend on private data; the engine of the partition tries again.
+    """
+
+
+@dataclass(frozen=True)
+class EngineLimits:
+    """The limits of a process's table engines."""
+
+    folder: str = ""
+    """Folder of the databases; if empty, the system's temporary folder."""
+
+    memory_bytes: int = 1 << 30
+    """Most bytes of memory of one table's database."""
+
+    disk_bytes: int = 32 << 30
+    """Most bytes of one table's codes on disk, and of its statements' temporary files."""
+
+    seconds: float = 60.0
+    """Longest time of one statement, including its wait for others."""
+
+    statements: int = 2
+    """Most statements that run at the same time."""
+
+    slots: BoundedSemaphore = field(init=False, repr=False, compare=False)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "slots", BoundedSemaphore(self.statements))
+
+    @classmethod
+    def from_settings(cls, settings: Settings) -> EngineLimits:
+        """Return the limits of a service with these settings."""
+        return cls(
+            settings.engine_folder,
+            settings.engine_memory_bytes,
+            settings.engine_disk_bytes,
+            settings.engine_seconds,
+            settings.engine_statements,
+        )
+
+
+class StatementRunner:
+    """Runs the statements of one database, one at a time."""
+
+    def __init__(self, limits: EngineLimits, interrupt: Callable[[], None]) -> None:
+        self._limits = limits
+        self._interrupt = interrupt
+        self._lock = Lock()
+
+    @contextmanager
+    def running(self) -> Iterator[None]:
+        """Run one statement in this context; StatementError if it fails or lasts too long.
+
+        CancelledStepError if the partition is given up meanwhile.
+        """
+        deadline = monotonic() + self._limits.seconds
+        with _acquired(self._limits.slots, deadline), self._guarded(deadline):
+            yield
+
+    @contextmanager
+    def streaming(self) -> Iterator[None]:
+        """Read all rows in this context, as when a table is loaded: without a limit on the time."""
+        with self._guarded(math.inf):
+            yield
+
+    @contextmanager
+    def _guarded(self, deadline: float) -> Iterator[None]:
+        with _acquired(self._lock, deadline):
+            ended = Event()
+            context = copy_context()
+            watcher = Thread(target=context.run, args=(self._watch, ended, deadline), daemon=True)
+            watcher.start()
+            try:
+                yield
+            except Exception as error:  # noqa: BLE001  (any error of an engine)
+                if is_step_cancelled():
+                    raise CancelledStepError from None
+                late = monotonic() > deadline
+                raise StatementError(_TOO_LONG if late else f"the engine failed: {type(error).__name__}") from None
+            finally:
+                ended.set()
+                watcher.join()
+
+    def _watch(self, ended: Event, deadline: float) -> None:
+        """Interrupt the statement from the deadline or cancellation on, again and again until it ends.
+
+        An interrupt that comes just before the statement begins has no effect.
+        """
+        while not ended.wait(_POLL_SECONDS):
+            if monotonic() > deadline or is_step_cancelled():
+                self._interrupt()
+
+
+@contextmanager
+def _acquired(lock: Lock | BoundedSemaphore, deadline: float) -> Iterator[None]:
+    """Hold a lock; StatementError after the deadline, CancelledStepError if the partition is given up."""
+    while True:
+        if is_step_cancelled():
+            raise CancelledStepError
+        if lock.acquire(timeout=_POLL_SECONDS):
+            break
+        if monotonic() > deadline:
+            raise StatementError(_TOO_LONG)
+    try:
+        yield
+    finally:
+        lock.release()

@@ -1,0 +1,248 @@
+"""Tables whose counted rows are in a database of codes."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Final
+
+import numpy as np
+
+from schemas import MAX_UNIVERSE, TableSource
+from stream.caches import BoundedCache, weigh_array
+from stream.tables.counted_table import COUNT_CACHE_BYTES, GROUP_CACHE_BYTES, CountedTable, Numbers
+from stream.tables.encoding import CodeArray
+from stream.tables.engines.code_database import CodeTable, Measure
+from stream.tables.engines.stored_rows import StoredRows
+from stream.tables.expressions import (
+    TRUE,
+    Codes,
+    Predicate,
+    attributes_of,
+    conjunction,
+    evaluate,
+    make_leaf,
+    memory_of,
+)
+from stream.tables.people_counts import TextGroups, require_text
+from stream.tables.sensitivity import person_range, require_summable
+from stream.tables.table_errors import DataError, quote_name
+from stream.tables.universe import Cell, cell_mask, cells_as_array
+
+_MEASURES_AT_ONCE: Final = 256
+"""Most measures of one statement."""
+_CUBE_CELLS: Final = 1 << 20
+"""Most cells of a cube: the counts of all combinations of some attributes' values."""
+_JOINED_CUBE_CELLS: Final = 1 << 16
+"""Most cells of a cube that is made for several sets of attributes."""
+_COUNTS_PER_CUBE: Final = 5
+"""A cube is worth its time for this many counts: it takes about as long as three to five of them."""
+
+
+class StoredTable(CountedTable):
+    """The counted rows of a table in a database of codes, which computes counts and sums.
+
+    Statements take about the same time however many rows match. Several counts over few attributes are
+    read from the counts of all cells of these attributes, which are one statement.
+    """
+
+    def __init__(self, rows: StoredRows, counted: CodeTable, private_row_count: int, source: TableSource) -> None:
+        people = 0 if rows.private_names is None else len(rows.private_names)
+        public_size = rows.file_row_count if source.person is None else people + rows.private_unnamed
+        super().__init__(
+            source.attributes, private_row_count, public_size, source.texts, source.person, source.contribution
+        )
+        self._rows = rows
+        self._counted = counted
+        self._people_counts: BoundedCache[tuple[object, ...], int] = BoundedCache(
+            COUNT_CACHE_BYTES, name="table counts"
+        )
+        self._people_groups: BoundedCache[tuple[tuple[str, ...], Predicate], Numbers] = BoundedCache(
+            GROUP_CACHE_BYTES, weigh_array, "table groups"
+        )
+
+    @classmethod
+    def from_rows(cls, rows: StoredRows, source: TableSource, key: bytes) -> StoredTable:
+        """Build the table of a source's rows; ``key`` determines which rows of a person count."""
+        return cls(rows, *rows.choose(source, key), source)
+
+    def rows(self) -> StoredRows:
+        """Return all rows, including those that do not count."""
+        return self._rows
+
+    def people_count(self, predicate: Predicate, min_rows: int = 1) -> int:
+        """Return the number of people with matching rows; see ``CountedTable``."""
+        if self.person is None:
+            rows = self.count(predicate)
+            return rows if min_rows == 1 else 0
+        self._require_fitting(predicate)
+        key = (predicate, min_rows)
+        if (known := self._people_counts.get(key)) is None:
+            known = self._rows.table.count_people(predicate, min_rows)
+            self._people_counts.put(key, known, memory_of(predicate))
+        return known
+
+    def person_total(self, attribute: str, predicate: Predicate, bound: int) -> int:
+        """Return the total of all people's clamped sums; see ``CountedTable``."""
+        if (domain := self.attributes.get(attribute)) is None:
+            raise DataError("the attribute is not declared; name a declared one")
+        integers = require_summable(domain, f"attribute {quote_name(attribute)}")
+        self._require_fitting(predicate)
+        key = (attribute, predicate, bound)
+        if (known := self._people_counts.get(key)) is None:
+            low, high = person_range(integers, bound)
+            known = self._rows.table.sum_clamped(attribute, integers.minimum, predicate, low, high)
+            self._people_counts.put(key, known, memory_of(predicate))
+        return known
+
+    def people_group_counts(
+        self, attributes: Sequence[str], predicate: Predicate, max_cells: int = MAX_UNIVERSE
+    ) -> Numbers:
+        """Return the number of people with a counted row in each cell; see ``CountedTable``."""
+        if self.contribution == 1:
+            # Each person has one counted row.
+            return self.group_counts(attributes, predicate, max_cells)
+        shape = self.group_shape(attributes, max_cells)
+        key = (tuple(attributes), predicate)
+        if (known := self._people_groups.get(key)) is None:
+            known = self._fill_cells(attributes, shape, predicate, people=True).reshape(shape)
+            known.setflags(write=False)
+            self._people_groups.put(key, known)
+        return known
+
+    def text_groups(
+        self,
+        attribute: str,
+        predicate: Predicate,
+        declared: Sequence[str] = (),
+        *,
+        people: bool = False,
+        max_cells: int = MAX_UNIVERSE,
+    ) -> TextGroups:
+        """Return the counts of a text's groups; see ``CountedTable``."""
+        shape = self.group_shape(declared, max_cells) if declared else ()
+        column = require_text(self._rows.private_texts, attribute)
+        self._require_fitting(predicate)
+        people = people and self.contribution > 1
+        (texts, *axes), counts = self._counted.count_groups([attribute, *declared], predicate, people=people)
+        if not declared:
+            found = np.zeros(len(column.private_texts) + 1, dtype=np.int64)
+            found[texts] = counts
+            return TextGroups(column.private_texts, None, found[1:])
+        cells = np.ravel_multi_index(tuple(axes), shape)
+        order = np.lexsort((cells, texts))
+        order = order[texts[order] > 0]
+        names = [column.private_texts[code - 1] for code in texts[order].tolist()]
+        return TextGroups(names, cells[order], counts[order])
+
+    def cell_counts(self, attributes: Sequence[str], cells: Sequence[Cell]) -> Numbers:
+        """Return the number of rows in each of these cells, by statements with many counts."""
+        sizes = {name: domain.size for name, domain in self._require_declared(attributes).items()}
+        codes = cells_as_array(sizes, cells).tolist()
+        cases = [
+            conjunction(
+                make_leaf(name, size, (code, code + 1))
+                for (name, size), code in zip(sizes.items(), cell, strict=True)
+            )
+            for cell in codes
+        ]
+        self.count_together(cases, ())
+        return self.counts(cases)
+
+    def private_code_blocks(self, attributes: Sequence[str]) -> Iterator[Sequence[CodeArray]]:
+        """Yield the codes of these attributes, block by block."""
+        for block in self._counted.blocks(attributes):
+            yield [block[name] for name in attributes]
+
+    def count_together(self, predicates: Iterable[Predicate], sums: Iterable[tuple[str, Predicate]]) -> None:
+        """Compute counts and sums in as few passes over the rows as possible, and cache them."""
+        totals = [
+            (name, predicate)
+            for name, predicate in dict.fromkeys(sums)
+            if name in self.attributes
+            and self._fits(predicate)
+            and self._code_totals.get((name, predicate)) is None
+        ]
+        wanted = dict.fromkeys([*predicates, *(predicate for _, predicate in totals)])
+        counts = [one for one in wanted if self._fits(one) and self._counts.get(one) is None]
+        for names, members in self._plan_cubes(counts):
+            cube = self.group_counts(names, TRUE)
+            sizes = {name: self.attributes[name].size for name in names}
+            for predicate in members:
+                self._keep_count(predicate, int(cube[cell_mask(predicate, sizes)].sum()))
+        measures: list[Measure] = [(None, one) for one in counts if self._counts.get(one) is None]
+        measures += totals
+        if len(measures) == 1:
+            return  # the question computes it itself
+        for start in range(0, len(measures), _MEASURES_AT_ONCE):
+            part = measures[start : start + _MEASURES_AT_ONCE]
+            for (name, predicate), number in zip(part, self._counted.measure(part), strict=True):
+                if name is None:
+                    self._keep_count(predicate, number)
+                else:
+                    self._code_totals.put((name, predicate), number, memory_of(predicate))
+
+    def _plan_cubes(self, predicates: Sequence[Predicate]) -> Iterator[tuple[tuple[str, ...], list[Predicate]]]:
+        """Yield sets of attributes with few cells, each with the predicates over them that it serves."""
+        groups: dict[frozenset[str], list[Predicate]] = {}
+        for one in predicates:
+            groups.setdefault(attributes_of(one), []).append(one)
+        cubes: list[tuple[frozenset[str], list[Predicate]]] = []
+        for names, members in sorted(groups.items(), key=lambda item: (-self._cells(item[0]), sorted(item[0]))):
+            if self._cells(names) > _CUBE_CELLS:
+                continue
+            place = next((at for at, one in enumerate(cubes) if self._fits_cube(one[0], names)), None)
+            if place is None:
+                cubes.append((names, members))
+            else:
+                cubes[place] = (cubes[place][0] | names, cubes[place][1] + members)
+        for names, members in cubes:
+            if names and len(members) >= _COUNTS_PER_CUBE:
+                yield tuple(sorted(names)), members
+
+    def _fits_cube(self, cube: frozenset[str], names: frozenset[str]) -> bool:
+        return self._cells(cube | names) <= max(self._cells(cube), _JOINED_CUBE_CELLS)
+
+    def _cells(self, names: Iterable[str]) -> int:
+        return math.prod(self.attributes[name].size for name in names)
+
+    def _keep_count(self, predicate: Predicate, number: int) -> None:
+        self._counts.put(predicate, number, memory_of(predicate))
+
+    def _count_rows(self, predicate: Predicate) -> int:
+        self._require_fitting(predicate)
+        return self._counted.measure([(None, predicate)])[0]
+
+    def _sum_codes(self, attribute: str, predicate: Predicate) -> int:
+        self._require_fitting(predicate)
+        total, count = self._counted.measure([(attribute, predicate), (None, predicate)])
+        self._keep_count(predicate, count)
+        return total
+
+    def _count_cells(self, attributes: Sequence[str], shape: Sequence[int], predicate: Predicate) -> Numbers:
+        return self._fill_cells(attributes, shape, predicate)
+
+    def _fill_cells(
+        self, attributes: Sequence[str], shape: Sequence[int], predicate: Predicate, *, people: bool = False
+    ) -> Numbers:
+        """Count the rows or people of each cell; cells without rows, which the database omits, are 0."""
+        self._require_fitting(predicate)
+        codes, counts = self._counted.count_groups(attributes, predicate, people=people)
+        found = np.zeros(math.prod(shape), dtype=np.int64)
+        found[np.ravel_multi_index(tuple(codes), tuple(shape))] = counts
+        return found
+
+    def _require_fitting(self, predicate: Predicate) -> None:
+        """Raise DataError unless all attributes of a predicate are declared as it assumes."""
+
+        def require(leaf: Codes) -> None:
+            self._require_leaf(leaf)
+
+        evaluate(predicate, lambda _: None, require, lambda _one, _other: None, lambda _one, _other: None)
+
+    def _fits(self, predicate: Predicate) -> bool:
+        try:
+            self._require_fitting(predicate)
+        except DataError:
+            return False
+        return True
