@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+from array import array
+from bisect import bisect_left
 from collections import deque
 from collections.abc import Iterable, Iterator
-from tempfile import TemporaryFile
+from itertools import islice
+from pathlib import Path
+from tempfile import NamedTemporaryFile
 from typing import Any, Final, Protocol, overload
 
 from stream.processing.protocol import Record
@@ -12,6 +16,10 @@ from stream.settings import MS_PER_DAY
 
 CHARGES_KEPT_MS: Final = 28 * MS_PER_DAY
 """The retention of the topic ``charges``."""
+
+
+RECORDS_PER_PLACE: Final = 1_000
+"""Records of a file after which its place is noted."""
 
 
 class Topic(Protocol):
@@ -75,21 +83,39 @@ class TopicFile:
 
     def __init__(self, topic: str) -> None:
         self._topic = topic
-        self._file = TemporaryFile()  # noqa: SIM115  (``close`` closes it)
+        self._file = NamedTemporaryFile()  # noqa: SIM115  (``close`` closes it)
+        self._times, self._places = array("q"), array("q")
         self.size = 0
+        self.records = 0
 
     def add(self, record: Record) -> None:
         """Add the next record, whose value has no line break."""
+        if self.records % RECORDS_PER_PLACE == 0:
+            self._times.append(record.timestamp)
+            self._places.append(self.size)
+        self.records += 1
         self.size += self._file.write((record.value or b"") + b"\n")
+
+    def offset_at(self, time: int) -> int:
+        """Return an offset whose record, and no record before it, may be as late as ``time``."""
+        return RECORDS_PER_PLACE * max(bisect_left(self._times, time) - 1, 0)
+
+    def read(self, start: int, end: int) -> Iterator[Record]:
+        """Yield the records from ``start``, or shortly before it, up to ``end``."""
+        place = start // RECORDS_PER_PLACE
+        first = RECORDS_PER_PLACE * place
+        self._file.flush()
+        with Path(self._file.name).open("rb") as file:
+            file.seek(self._places[place])
+            for offset, line in enumerate(islice(file, end - first), first):
+                yield Record(self._topic, 0, offset, 0, None, line[:-1], ())
 
     def close(self) -> None:
         """Delete the file."""
         self._file.close()
 
     def __iter__(self) -> Iterator[Record]:
-        self._file.seek(0)
-        for offset, line in enumerate(self._file):
-            yield Record(self._topic, 0, offset, 0, None, line[:-1], ())
+        return self.read(0, self.records)
 
 
 def _size_of(records: Iterable[Record]) -> int:

@@ -4,6 +4,11 @@ A constant number of streams is open; others are opened, asked, closed and retir
 ten years of virtual time, the shorter one a part of it at the same pace. Everything goes through the
 services' processors, without a broker. The figures are those of a restart of each role from the topics as
 brokers keep them.
+
+With ``--lived N`` only the first and the last N streams of each history are lived. Of the streams between
+them the traces are written directly, by the same encoders: digests of names, fields of answers, and trail
+entries like those of the first streams. What these streams would be asked and charged, and add to the sums of
+their sources and to the totals in the trail, is not exercised.
 """
 
 from __future__ import annotations
@@ -22,14 +27,28 @@ from typing import Any, Final, cast
 
 import polars as pl
 
-from benchmarks.kept_topics import CompactedTopic, Logs, RecentTopic, Topic, TopicFile
+from benchmarks.kept_topics import RECORDS_PER_PLACE, CompactedTopic, Logs, RecentTopic, Topic, TopicFile
 from benchmarks.report import Figure, show_figures, write_json
-from schemas import CloseStream, OpeningSpec, OpenStream, Request
+from schemas import (
+    CloseStream,
+    OpeningSpec,
+    OpenStream,
+    Request,
+    RetiredAnswer,
+    RetiredStreams,
+    TrailRecord,
+)
 from sotto import Driver
 from stream.budget import BudgetProcessor
+from stream.budget.receipts import trail_codec
 from stream.environment import reduce_gc_frequency
 from stream.feeds.feed_definitions import FeedDefinitions
+from stream.monitor.state.budget_history import PACE_WINDOWS, TrailState
 from stream.monitor.state.monitor_tables import MonitorTables
+from stream.monitor.state.partition_readers import choose_start
+from stream.privacy.ledger.retirement import name_digest, split_digests
+from stream.processing.control_order import RETIRED_PREFIX
+from stream.processing.protocol import Outputs
 from stream.tables.store import TableStore
 from stream.worker import QueryProcessor
 
@@ -39,6 +58,8 @@ YEARS: Final = 10
 YEAR_SECONDS: Final = 365.25 * 86_400
 MAX_BATCH: Final = 200
 """Most streams that are opened, asked and closed at once."""
+RETIRED_TOGETHER: Final = 128
+"""Streams whose traces are written at once."""
 RENEWAL_DAYS: Final = 30
 STREAMS_OF_SOURCE: Final = 500
 """Most streams of a source that are open or were opened in one period of its budget."""
@@ -51,6 +72,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--streams", type=int, default=1_000, help="streams of the shorter history")
     parser.add_argument("--open", type=int, default=100, help="streams that are open at a time")
     parser.add_argument("--times", type=int, default=10, help="length of the longer history, in shorter ones")
+    parser.add_argument("--lived", type=int, help="first and last streams of each history to live; default: all")
     parser.add_argument("--json", type=Path)
     options = parser.parse_args(arguments)
     reduce_gc_frequency()
@@ -58,11 +80,12 @@ def main(arguments: Sequence[str] | None = None) -> None:
     most = options.streams * options.times
     with Lifetime(options.open, YEARS * YEAR_SECONDS / most) as lifetime:
         for streams in sorted({options.streams, most}):
-            began, before = time.process_time(), lifetime.opened
+            lived = options.lived or streams
+            lifetime.live(min(lifetime.opened + lived, streams))
+            lifetime.write_retired(streams - lived)
             lifetime.live(streams)
-            pace = (lifetime.opened - before) / (time.process_time() - began)
             title = f"{streams:,} streams opened, {options.open:,} open"
-            found[title] = [("openings in a second", pace, ""), *lifetime.restarts()]
+            found[title] = lifetime.restarts()
             show_figures(title, found[title])
     if options.json:
         write_json(options.json, found)
@@ -117,6 +140,45 @@ class Lifetime(Driver):
             self.wait(len(numbers) * self._seconds)
             self.trim()
 
+    def write_retired(self, last: int) -> None:
+        """Write the traces of retired streams up to this number; the first streams, which are samples, are retired."""
+        samples = self._samples() if self.opened < last else []
+        budget: Any = self._budget
+        trail, control = budget._trail, budget._control_publisher  # noqa: SLF001  (encoders of the service)
+        while self.opened < last:
+            numbers = range(self.opened, min(self.opened + RETIRED_TOGETHER, last))
+            outputs, answers = Outputs(), dict[str, RetiredAnswer]()
+            budget.ledger.advance_clock(self._now)
+            for number in numbers:
+                name, (entries, answer) = f"stream-{number}", samples[number % len(samples)]
+                for entry in entries:
+                    fields = {**trail._next_entry_fields(), "stream": name}  # noqa: SLF001
+                    trail._write_entry(outputs, entry.model_copy(update=fields))  # noqa: SLF001
+                budget.ledger.retired_names.add("stream", name)
+                answers[name] = answer
+            control.publish_retired(answers, outputs)
+            self.write(outputs)
+            self.opened = numbers.stop
+            self.wait(len(numbers) * self._seconds)
+            self.trim()
+
+    def _samples(self) -> list[tuple[list[TrailRecord], RetiredAnswer]]:
+        """Return the trail entries and the kept answer of the first streams, one of each kind and place."""
+        names = {f"stream-{number}": number for number in range(2 * len(_KINDS))}
+        entries: list[list[TrailRecord]] = [[] for _ in names]
+        for record in self.kept[self.topics.trail]:
+            entry = trail_codec.decode(record.value)
+            if (number := names.get(getattr(entry, "stream", None) or "")) is not None:
+                entries[number].append(entry)
+        found = dict[bytes, RetiredAnswer]()
+        for record in self.kept[self.topics.control]:
+            if (record.key or b"").startswith(RETIRED_PREFIX):
+                block = RetiredStreams.model_validate_json(record.value or b"")
+                found |= zip(
+                    split_digests(block.names), (block.answers[one] for one in block.answer_of), strict=True
+                )
+        return [(entries[number], found[name_digest("stream", name)]) for name, number in names.items()]
+
     def _ask_unread(self, questions: Iterable[tuple[str, bytes]]) -> None:
         """Publish questions whose answers no client reads."""
         for stream, question in questions:
@@ -161,9 +223,9 @@ class Lifetime(Driver):
         ):
             seconds, taken = _measured(restart)
             figures += [(f"{role}: memory", taken / 1e6, "MB"), (f"{role}: restart", seconds, "s")]
-        began = time.process_time()
-        self._read_trail()
-        figures.append(("monitor: reading the trail", time.process_time() - began, "s"))
+        tables, began = self._restart_monitor(), time.process_time()
+        self._read_earlier(tables)
+        figures.append(("monitor: the rest of the trail, when it is up", time.process_time() - began, "s"))
         return figures + [(f"{name}: disk", topic.size / 1e6, "MB") for name, topic in self.kept.items()]
 
     def _restart_worker(self) -> QueryProcessor:
@@ -194,17 +256,28 @@ class Lifetime(Driver):
         return definitions
 
     def _restart_monitor(self) -> MonitorTables:
-        tables = MonitorTables(self.topics)
+        tables, trail = MonitorTables(self.topics), cast("TopicFile", self.kept[self.topics.trail])
         for topic in tables.inputs:
             for record in self.kept.get(topic, ()) if topic != self.topics.trail else ():
                 tables.add_record(record)
-        return tables
-
-    def _read_trail(self) -> MonitorTables:
-        tables = MonitorTables(self.topics)
-        for record in self.kept[self.topics.trail]:
+        tables.trail = TrailState(is_whole=False)
+        for record in trail.read(self._trail_start(), trail.records):
             tables.add_record(record)
         return tables
+
+    def _trail_start(self) -> int:
+        """Return the offset at which a monitor begins, at a place of the file."""
+        trail = cast("TopicFile", self.kept[self.topics.trail])
+        recent = trail.offset_at(self._now - 1000 * max(PACE_WINDOWS))
+        return choose_start(0, recent, trail.records) // RECORDS_PER_PLACE * RECORDS_PER_PLACE
+
+    def _read_earlier(self, tables: MonitorTables) -> None:
+        earlier = TrailState(room=tables.trail.room)
+        for record in cast("TopicFile", self.kept[self.topics.trail]).read(0, self._trail_start()):
+            tables.add_earlier_entry(earlier, record.value or b"")
+        tables.join_trail(earlier)
+        if tables.trail.broken or tables.trail.unread:
+            raise RuntimeError(f"trail: {tables.trail.broken}, {tables.trail.unread} unread")
 
 
 _KINDS: Final = ("laplace", "noisy_max", "laplace", "noisy_max", "laplace", "pmw")

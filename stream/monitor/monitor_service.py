@@ -38,7 +38,8 @@ from stream.monitor.api.tokens import TokenFile
 from stream.monitor.state.entries import Series
 from stream.monitor.state.monitor_alerts import Alerts
 from stream.monitor.state.monitor_tables import MonitorTables
-from stream.monitor.state.topic_reader import AlertReader, TopicReader
+from stream.monitor.state.partition_readers import AlertReader, TrailReader
+from stream.monitor.state.topic_reader import TopicReader
 from stream.processing.topic_names import LEDGER_PARTITIONS, Topics
 from stream.services.runner import ignore_stop_signals, install_stop_handlers
 from stream.settings import Settings
@@ -76,6 +77,7 @@ async def serve_monitor(
     async with AsyncClient(settings) as client:
         tables = MonitorTables(client.topics)
         reader = TopicReader(settings, client.topics, tables)
+        trail_reader = TrailReader(settings, client.topics, tables, lambda: monitor.readiness().ready)
         on_demand_client = OnDemandClient(settings)
         asker = Asker(on_demand_client) if settings.monitor_asks else None
         alerts = Alerts(tables) if settings.monitor_alerts else None
@@ -84,7 +86,7 @@ async def serve_monitor(
             names,
             settings,
             client,
-            lambda: _readiness(reader, groups),
+            lambda: _readiness(reader, trail_reader, groups),
             asker=asker,
             alerts=alerts,
             answers=AnswerLog(settings, client.topics) if asker is not None or alerts is not None else None,
@@ -94,6 +96,7 @@ async def serve_monitor(
         async with reader:
             log.info("monitor is up", host=settings.monitor_host, port=settings.monitor_port)
             coroutines: list[Coroutine[Any, Any, None]] = [
+                trail_reader.run(),
                 groups.run(),
                 TopicWatch(settings, monitor.set_topics).run(),
                 _record_history(monitor),
@@ -120,11 +123,11 @@ async def serve_monitor(
     log.info("left")
 
 
-def _readiness(reader: TopicReader, groups: GroupWatch) -> Readiness:
-    if reader.unread_offsets is None:
+def _readiness(reader: TopicReader, trail_reader: TrailReader, groups: GroupWatch) -> Readiness:
+    if reader.unread_offsets is None or trail_reader.unread_offsets is None:
         return Readiness(ready=False, behind=0, reason="the topics' ends are not known yet")
-    if reader.unread_offsets:
-        return Readiness(ready=False, behind=reader.unread_offsets, reason="the tables are still being read")
+    if behind := reader.unread_offsets + trail_reader.unread_offsets:
+        return Readiness(ready=False, behind=behind, reason="the tables are still being read")
     if groups.answered_at is None or time.monotonic() - groups.answered_at > CONTACT_SECONDS:
         return Readiness(ready=False, behind=0, reason="Kafka does not answer")
     return Readiness(ready=True, behind=0)

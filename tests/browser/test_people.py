@@ -202,6 +202,9 @@ async def test_the_trail_is_filtered_by_address_and_saved(open_page: OpenPage, t
             assert [row["stream"] for row in csv.DictReader(file)] == ["alarms/night"]
         await page.goto(f"{address}/#/trail?action=closed")
         await expect(page.get_by_role("table", name="Entries").locator("tbody tr")).to_have_count(1)
+        scene.tables.trail.unread = 3
+        scene.tables.changes["trail"] += 1
+        await expect(page.get_by_text("3 earlier ones are still being checked")).to_be_visible()
         scene.tables.trail.broken = "entry 7 does not contain the digest of the entry before it"
         scene.tables.changes["trail"] += 1
         await expect(page.get_by_text("The chain is broken: entry 7")).to_be_visible()

@@ -25,6 +25,8 @@ from stream.engine import session
 from stream.kafka.broker.properties import free_port
 from stream.kafka.client.security import admin_client
 from stream.kafka.topics.layouts import budget_group, worker_group
+from stream.monitor.state import partition_readers
+from stream.monitor.state.monitor_tables import MonitorTables
 from stream.privacy.noise.keys import NoiseKey
 from stream.processing.topic_names import partition_of
 from stream.services.noise_key_services import build_worker_engine
@@ -331,3 +333,34 @@ def _lag(view: dict[str, Any]) -> int:
 
 def _answered(view: dict[str, Any]) -> int:
     return sum(row["position"] or 0 for row in view["partitions"] if row["role"] == "worker")
+
+
+async def test_monitor_reads_the_trail_from_its_end_and_then_the_rest(
+    client: AsyncClient, start: StartService, own: Settings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It is up to date before the earlier entries are read, then follows new ones, and has all at last."""
+    monkeypatch.setattr(partition_readers, "MAX_HELD_ENTRIES", 2)
+    monkeypatch.setattr(partition_readers, "PACE_WINDOWS", (0,))
+    start("budget")
+    for number in range(6):
+        await client.register({**FEED, "source": f"feed-{number}"})
+    tables, ready = MonitorTables(client.topics), asyncio.Event()
+    trail_reader = partition_readers.TrailReader(own, client.topics, tables, ready.is_set)
+    reading = asyncio.create_task(trail_reader.run())
+    try:
+        async with asyncio.timeout(START_SECONDS):
+            while trail_reader.unread_offsets != 0:
+                await asyncio.sleep(0.05)
+            assert 0 < tables.trail.unread < 7
+            await client.register({**FEED, "source": "feed-6"})
+            while tables.trail.entries < 8:
+                await asyncio.sleep(0.05)
+            assert tables.trail.unread > 0
+            ready.set()
+            while tables.trail.unread:
+                await asyncio.sleep(0.05)
+    finally:
+        reading.cancel()
+        await asyncio.gather(reading, return_exceptions=True)
+    assert (tables.trail.broken, tables.unreadable) == (None, 0)
+    assert tables.records == tables.trail.entries == 8

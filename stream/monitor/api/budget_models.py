@@ -17,6 +17,11 @@ BudgetPart = Literal["epsilon", "delta", "rho"]
 ForecastOutcome = Literal["never", "runs-out", "renews-first", "too-early", "gone"]
 
 
+Unread = Annotated[
+    int, Field(description="Earlier entries of the trail that are still being read, after a start of the monitor.")
+]
+
+
 class BurnPoint(View):
     """A source's budget at a time."""
 
@@ -51,9 +56,10 @@ class Forecast(View):
 
 
 class BurnDown(View):
-    """A source's budget since the start of the audit trail, oldest first, with its forecasts."""
+    """A source's budget since the start of the audit trail, or its first read entry, with its forecasts."""
 
     source: SourceRow
+    unread: Unread
     points: list[BurnPoint]
     forecasts: list[Forecast]
     feed: Annotated[FeedView | None, Field(description="The feed of a live topic; null for other sources.")] = None
@@ -168,7 +174,10 @@ class TrailPage(View):
             description=f"Number of entries that can be listed: the latest {MAX_HELD_ENTRIES:,} without notes of spending."
         ),
     ]
-    broken: Annotated[str | None, Field(description="The first break of the chain; null if it is intact.")]
+    unread: Unread
+    broken: Annotated[
+        str | None, Field(description="The first break of the chain; null if the read entries are intact.")
+    ]
     matching: int
     offset: int
     items: list[TrailRow]
@@ -245,8 +254,12 @@ class AllotmentPage(View):
 
 
 class PopulationDetail(View):
-    """A population with sources and allotments; no history if the sources' accountants differ."""
+    """A population with sources and allotments; no history if the sources' accountants differ.
 
+    While entries of the trail are unread there are no points, because they are sums over all sources.
+    """
+
+    unread: Unread
     row: PopulationRow
     sources: list[SourceRow]
     allotments: list[AllotmentRow]

@@ -71,17 +71,16 @@ def population_detail(tables: MonitorTables, name: str, now: float) -> Populatio
     members = members_of(tables, name)
     # Amounts of different accountants do not add up.
     have_one_accountant = all(entry.record.source.accountant == row.accountant for entry in members)
-    history = add_histories(
-        [tables.trail.history("source", entry.record.source.source) for entry in members if have_one_accountant]
-    )
+    history = add_histories([tables.trail.history(entry.record) for entry in members if have_one_accountant])
     end = PeriodEnd(now, None if row.period is None else row.period.ends)
     return PopulationDetail(
+        unread=tables.trail.unread,
         row=row,
         sources=[source_row(entry) for entry in members],
         allotments=[
             _allotment_row(tables, one) for one in _matching_allotments(tables, AllotmentQuery(population=name))
         ],
-        points=points_of(history),
+        points=[] if tables.trail.unread else points_of(history),
         forecasts=history.forecasts(row.granted, row.refunded, row.left, row.total, end)
         if have_one_accountant
         else [],
@@ -218,6 +217,7 @@ def list_trail(trail: TrailState, query: TrailQuery) -> TrailPage:
     return TrailPage(
         entries=trail.entries,
         held=MAX_HELD_ENTRIES,
+        unread=trail.unread,
         broken=trail.broken,
         matching=len(matching),
         offset=query.offset,

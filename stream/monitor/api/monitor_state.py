@@ -197,7 +197,14 @@ class _MetricsCollector(Collector):
         yield rejected
         trail = tables.trail
         yield _gauge("trail_entries", "Entries of the audit trail.", trail.entries)
-        yield _gauge("trail_broken", "1 if the chain of the audit trail is broken.", trail.broken is not None)
+        yield _gauge(
+            "trail_unread_entries", "Earlier entries of the trail that are still being read.", trail.unread
+        )
+        yield _gauge(
+            "trail_broken",
+            "1 if the chain of the read entries of the audit trail is broken.",
+            trail.broken is not None,
+        )
 
     def _sources(self) -> Iterable[_Family]:
         epsilon = GaugeMetricFamily(

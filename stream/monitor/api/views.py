@@ -152,20 +152,23 @@ def left_share(left: Amount, total: Amount) -> float:
 def budget_over_time(tables: MonitorTables, entry: SourceEntry, now: float) -> BurnDown:
     """Return a source's budget over time: the trail's totals, then the ledger's current record."""
     record = entry.record
-    points = points_of(tables.trail.history("source", record.source.source))
+    points = points_of(tables.trail.history(record))
     latest = BurnPoint.from_record(record, time=max(entry.updated, points[-1].time if points else 0.0))
     # The trail notes spending once a minute; the ledger's record is at least as recent.
     if not points or latest.model_copy(update={"time": points[-1].time}) != points[-1]:
         points.append(latest)
     return BurnDown(
-        source=source_row_with_periods(tables, entry), points=points, forecasts=forecasts(tables, entry, now)
+        source=source_row_with_periods(tables, entry),
+        unread=tables.trail.unread,
+        points=points,
+        forecasts=forecasts(tables, entry, now),
     )
 
 
 def forecasts(tables: MonitorTables, entry: SourceEntry, now: float) -> list[Forecast]:
     """Return a source's forecasts, one for its spending pace over each of ``PACE_WINDOWS``."""
     record = entry.record
-    history = tables.trail.history("source", record.source.source)
+    history = tables.trail.history(record)
     end = PeriodEnd(now, None if record.period is None else record.period.ends / 1000)
     return history.forecasts(record.granted, record.refunded, record.left, entry.total, end)
 

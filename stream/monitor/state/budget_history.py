@@ -1,23 +1,29 @@
 """Computes budget histories from the audit trail, and forecasts from the recent spending pace.
 
-The trail is kept for ever and read from its beginning, so that a restarted monitor has the whole
-history.
+The trail is kept for ever. A monitor reads its end first, and the entries before it afterwards.
 """
 
 from __future__ import annotations
 
 import math
-from collections import defaultdict, deque
-from collections.abc import Iterator, Sequence
+from collections import deque
+from collections.abc import Container, Iterator, Sequence
 from dataclasses import dataclass, field
-from itertools import chain
-from typing import Final, Literal, NamedTuple
+from itertools import chain, islice
+from operator import itemgetter
+from typing import Final, NamedTuple
 
-from schemas import Amount, Totals
+from schemas import Amount
 from stream.budget.receipts import EMPTY_TRAIL_HEAD, entry_digest
 from stream.monitor.api.budget_models import MAX_HELD_ENTRIES, BudgetPart, Forecast, ForecastOutcome
 from stream.monitor.state.entries import Series
-from stream.monitor.state.record_shapes import TrailShape, decode_record
+from stream.monitor.state.record_shapes import (
+    AmountShape,
+    SourceRecordShape,
+    TotalsOfSourceShape,
+    TrailEntryShape,
+    decode_record,
+)
 
 DAY_SECONDS: Final = 86_400
 PACE_WINDOWS: Final = (DAY_SECONDS, 7 * DAY_SECONDS, 30 * DAY_SECONDS)
@@ -46,12 +52,23 @@ class History:
         )
     )
 
-    def add(self, time: float, totals: Totals) -> None:
+    def begin(self, time: float, net: Sequence[float]) -> None:
+        """Set the granted less the refunded amount at the time from which the trail was read."""
+        for series in self.recent:
+            series.add((time, *net))
+
+    def add(self, time: float, totals: TotalsOfSourceShape) -> None:
         """Add the totals at a time."""
         figures = map(amount_numbers, (totals.granted, totals.spent, totals.refunded, totals.left))
         self.all_time.add((time, *chain.from_iterable(figures)))
         for series in self.recent:
             series.add((time, *_net_granted(totals.granted, totals.refunded)))
+
+    def extend(self, later: History) -> None:
+        """Add the rows of a history that continues this one."""
+        for series, more in zip((self.all_time, *self.recent), (later.all_time, *later.recent), strict=True):
+            for row in more:
+                series.add(row)
 
     def forecasts(
         self, granted: Amount, refunded: Amount, left: Amount, total: Amount, end: PeriodEnd
@@ -100,8 +117,8 @@ def add_histories(histories: Sequence[History]) -> History:
 
 def _add_series(into: Series, parts: Sequence[Series], width: int) -> None:
     latest = [[0.0] * width for _ in parts]
-    rows = sorted((row[0], number, row[1:]) for number, part in enumerate(parts) for row in map(tuple, part))
-    for time, number, figures in rows:
+    rows = [(row[0], number, row[1:]) for number, part in enumerate(parts) for row in part]
+    for time, number, figures in sorted(rows, key=itemgetter(0)):  # rows of one time keep their order
         latest[number] = list(figures)
         into.add((time, *(math.fsum(column) for column in zip(*latest, strict=True))))
 
@@ -113,7 +130,7 @@ class PeriodEnd(NamedTuple):
     renews: float | None = None
 
 
-def amount_numbers(amount: Amount) -> tuple[float, float, float]:
+def amount_numbers(amount: Amount | AmountShape) -> tuple[float, float, float]:
     """Return an amount's ε, δ and ρ as numbers of a Series row; a missing ρ is NaN."""
     return amount.epsilon, amount.delta, math.nan if amount.rho is None else amount.rho
 
@@ -124,7 +141,7 @@ def amount_of(row: Sequence[float]) -> Amount:
     return Amount(epsilon=epsilon, delta=delta, rho=None if math.isnan(rho) else rho)
 
 
-def _net_granted(granted: Amount, refunded: Amount) -> tuple[float, float, float]:
+def _net_granted(granted: Amount | AmountShape, refunded: Amount | AmountShape) -> tuple[float, float, float]:
     return (
         granted.epsilon - refunded.epsilon,
         granted.delta - refunded.delta,
@@ -165,9 +182,6 @@ def _seconds_left(taken: Sequence[float], seconds: float, left: Amount, total: A
     return (epsilon, "epsilon") if _is_epsilon_a_sum(left) and epsilon > rho else (rho, "rho")
 
 
-BudgetOwnerKind = Literal["source", "population"]
-
-
 class HeldEntry(NamedTuple):
     """A trail entry in memory: the fields to search and filter by, and its bytes."""
 
@@ -185,16 +199,35 @@ class HeldEntry(NamedTuple):
     raw: bytes
 
 
-class TrailState:
-    """The trail's latest entries, the budgets' histories, and whether its chain is intact."""
+class _Beginning(NamedTuple):
+    """What the first entry that was read says about the entries before it."""
 
-    def __init__(self) -> None:
+    number: int
+    previous: str
+    time: float
+
+
+_NOTHING: Final = AmountShape(0.0, 0.0, 0.0)
+
+
+class TrailState:
+    """The trail's latest entries, the budgets' histories, and whether its chain is intact.
+
+    If the trail was read from a later entry, ``unread`` entries are before it, and nothing is known of their
+    chain until ``join`` adds them. Their amounts are known: each entry has the totals after it.
+    """
+
+    def __init__(self, *, is_whole: bool = True, room: int | None = None) -> None:
+        """Create an empty state with room for some entries; unless it is whole, any entry may be the first."""
         self.entries = 0
+        self.unread = 0
+        """The number of earlier entries that are not read yet."""
         self.broken: str | None = None
-        """A description of the first break of the chain; None if the chain is intact."""
-        self._latest: deque[HeldEntry] = deque(maxlen=MAX_HELD_ENTRIES)
+        """A description of the first break of the chain; None if the read entries are intact."""
+        self._latest: deque[HeldEntry] = deque(maxlen=MAX_HELD_ENTRIES if room is None else room)
         self._digest = EMPTY_TRAIL_HEAD.digest
-        self._histories: defaultdict[tuple[BudgetOwnerKind, str], History] = defaultdict(History)
+        self._beginning = _Beginning(0, self._digest, 0.0) if is_whole else None
+        self._histories: dict[str, History] = {}
 
     def __len__(self) -> int:
         return len(self._latest)
@@ -203,23 +236,64 @@ class TrailState:
         """Iterate over the kept entries, newest first."""
         return reversed(self._latest)
 
-    def history(self, kind: BudgetOwnerKind, name: str) -> History:
-        """Return the history of a source's or population's budget; empty if the trail has no entry."""
-        return self._histories.get((kind, name)) or History()
+    @property
+    def room(self) -> int:
+        """The number of entries that can be kept in addition."""
+        return MAX_HELD_ENTRIES - len(self._latest)
+
+    def history(self, record: SourceRecordShape) -> History:
+        """Return the history of a source's budget; ``record`` has its present amounts."""
+        if (known := self._histories.get(record.source.source)) is None:
+            known = History()
+            if self.unread and self._beginning is not None:
+                known.begin(self._beginning.time, _net_granted(record.granted, record.refunded))
+        return known
+
+    def forget_source(self, source: str) -> None:
+        """Forget the history of an account that was retired."""
+        self._histories.pop(source, None)
 
     def add_entry(self, value: bytes) -> None:
         """Add the next entry. An unreadable entry breaks the chain."""
         entry = None
         try:
-            entry = decode_record(TrailShape, value)
+            entry = decode_record(TrailEntryShape, value)
         finally:
             self._check_chain(entry, value)
-        if entry.totals is not None:
-            self._add_totals(entry, entry.totals)
-        if entry.kind != "point":
+        if entry.totals is not None and entry.source is not None:
+            self._add_totals(entry.source, entry, entry.totals)
+        if entry.kind != "point" and self._latest.maxlen:
             self._latest.append(to_held_entry(entry, value))
 
-    def _check_chain(self, entry: TrailShape | None, value: bytes) -> None:
+    def note_earlier(self, earlier: TrailState) -> None:
+        """Take over how far the entries before this state's first one are read, and a break of their chain."""
+        if self._beginning is not None:
+            self.unread = max(self._beginning.number - earlier.entries, 1)  # 0 only once they are joined
+        self.broken = earlier.broken or self.broken
+
+    def join(self, earlier: TrailState, sources: Container[str]) -> None:
+        """Add all entries before this state's first one; keep the histories of ``sources`` only."""
+        self.note_earlier(earlier)
+        begins = self._beginning
+        if begins is None:
+            self.entries, self._digest, self._beginning = earlier.entries, earlier._digest, earlier._beginning
+        elif earlier.broken is None:
+            if begins.number != earlier.entries:
+                self.broken = f"entry {begins.number} is at the position of entry {earlier.entries}"
+            elif begins.previous != earlier._digest:
+                self.broken = f"entry {begins.number} does not contain the digest of the entry before it"
+        self.unread = 0
+        self._latest.extendleft(islice(earlier, self.room))
+        later, self._histories = self._histories, earlier._histories
+        for source, history in later.items():
+            self._histories.setdefault(source, History()).extend(history)
+        for source in [one for one in self._histories if one not in sources]:
+            del self._histories[source]
+
+    def _check_chain(self, entry: TrailEntryShape | None, value: bytes) -> None:
+        if self._beginning is None and entry is not None:
+            self._beginning = _Beginning(entry.number, entry.previous, entry.time / 1000)
+            self.entries, self.unread, self._digest = entry.number, entry.number, entry.previous
         if self.broken is None:
             if entry is None:
                 self.broken = f"entry {self.entries} cannot be read"
@@ -230,14 +304,17 @@ class TrailState:
         self.entries = self.entries + 1 if entry is None else entry.number + 1
         self._digest = entry_digest(value)
 
-    def _add_totals(self, entry: TrailShape, totals: Totals) -> None:
-        kind: BudgetOwnerKind = "source" if entry.source is not None else "population"
-        name = entry.source or entry.population
-        if name is not None:
-            self._histories[kind, name].add(entry.time / 1000, totals)
+    def _add_totals(self, source: str, entry: TrailEntryShape, totals: TotalsOfSourceShape) -> None:
+        if (history := self._histories.get(source)) is None:
+            history = self._histories[source] = History()
+            if self.unread and self._beginning is not None and entry.action != "register":
+                net = _net_granted(totals.granted, totals.refunded)
+                change = _net_granted(entry.granted or _NOTHING, entry.refunded or _NOTHING)
+                history.begin(self._beginning.time, [now - more for now, more in zip(net, change, strict=True)])
+        history.add(entry.time / 1000, totals)
 
 
-def to_held_entry(entry: TrailShape, value: bytes) -> HeldEntry:
+def to_held_entry(entry: TrailEntryShape, value: bytes) -> HeldEntry:
     """Return an entry in the form that is kept in memory."""
     action = entry.action or entry.event or entry.kind
     names = (entry.outcome, entry.source, entry.stream, entry.population, entry.analyst, entry.by, entry.request)

@@ -174,6 +174,7 @@ class MonitorTables:
         if kind == "source" and (source := self.sources.pop(name, None)) is not None:
             self.source_periods.remove(name, period=source.record.source.period_of is not None)
             self._states.pop(name, None)
+            self.trail.forget_source(name)
             self.changes["sources"] += 1
         elif kind == "grant" and (entry := self.streams.pop(name.partition("|")[2], None)) is not None:
             self._count_stream(entry, -1)
@@ -325,6 +326,21 @@ class MonitorTables:
     def _add_trail(self, record: RecordLike) -> None:
         self.changes["trail"] += 1
         self.trail.add_entry(record.value or b"")
+
+    def add_earlier_entry(self, earlier: TrailState, value: bytes) -> None:
+        """Add an entry before the first one of ``trail``, in order, to a state of these entries."""
+        self.records += 1
+        self.changes["trail"] += 1
+        try:
+            earlier.add_entry(value)
+        except UnreadableRecordError:
+            self.unreadable += 1
+        self.trail.note_earlier(earlier)
+
+    def join_trail(self, earlier: TrailState) -> None:
+        """Add a state of all earlier entries to ``trail``."""
+        self.trail.join(earlier, self.sources)
+        self.changes["trail"] += 1
 
     def _get_or_add_stream(self, stream: str) -> StreamEntry:
         entry = self.streams.get(stream)

@@ -235,6 +235,36 @@ class TrailShape(msgspec.Struct, frozen=True, gc=False):
     totals: Totals | None = None
 
 
+class TotalsOfSourceShape(msgspec.Struct, frozen=True, gc=False):
+    """See schemas.Totals."""
+
+    granted: AmountShape
+    spent: AmountShape
+    refunded: AmountShape
+    left: AmountShape
+
+
+class TrailEntryShape(msgspec.Struct, frozen=True, gc=False):
+    """The fields of a trail entry by which it is checked, counted and found; fast to decode."""
+
+    kind: str
+    number: int
+    previous: str
+    time: int
+    action: str | None = None
+    event: str | None = None
+    outcome: str | None = None
+    source: str | None = None
+    stream: str | None = None
+    population: str | None = None
+    analyst: str | None = None
+    by: str | None = None
+    request: str | None = None
+    granted: AmountShape | None = None
+    refunded: AmountShape | None = None
+    totals: TotalsOfSourceShape | None = None
+
+
 class UnreadableRecordError(ValueError):
     """A record that this version cannot read; the message never quotes it."""
 

@@ -1,37 +1,35 @@
 """The Faust app, whose agents read the installation's topics into the tables.
 
-Every start reads all partitions from their beginning, without a consumer group. Control, ledger and status are compacted, so each key is read about once, and the tables need no
-changelogs: Faust may hang while it recovers compacted ones (faust-streaming issues 176, 373, 596).
-Monitors are independent of each other. The agents read no answers; ``AlertReader`` reads the
-latest ones for the alerts.
+Every start reads all partitions from their beginning, without a consumer group. Control, ledger and
+status are compacted, so each key is read about once, and the tables need no changelogs: Faust may
+hang while it recovers compacted ones (faust-streaming issues 176, 373, 596). Monitors are
+independent of each other. The agents read neither trail nor answers: see ``partition_readers``.
 """
 
 from __future__ import annotations
 
 import asyncio
 import tempfile
-import time
 from collections.abc import Iterable, Mapping
 from pathlib import Path
-from typing import Any, Final, NoReturn, Self, cast
+from typing import Any, Self, cast
 
 import faust
 import faust.auth
 from aiohttp.web import Application
 from aiokafka import AIOKafkaConsumer, TopicPartition
-from aiokafka.errors import KafkaError, TopicAuthorizationFailedError
+from aiokafka.errors import KafkaError
 from faust.transport.drivers import aiokafka as driver
 from faust.types import TP, EventT
 from faust.web.drivers.aiohttp import Web
 
-from stream.engine.restore import readable, reader, require_visible
+from stream.engine.restore import reader
 from stream.kafka.client.client_patches import leave_group, patch_process, read_committed_only
 from stream.kafka.client.security import connection_options
 from stream.kafka.topics.layouts import layout
 from stream.log import get_logger
 from stream.monitor.api.connections import MonitorRunner
 from stream.monitor.api.server import APPLICATION_OPTIONS
-from stream.monitor.state.monitor_alerts import Alerts
 from stream.monitor.state.monitor_tables import MonitorTables
 from stream.processing.protocol import Record
 from stream.processing.topic_names import Topics
@@ -127,7 +125,7 @@ class TopicReader:
         self._partitions = [
             TopicPartition(topic.name, number)
             for topic in layout(topics)
-            if topic.name in tables.inputs
+            if topic.name in tables.inputs and topic.name != topics.trail
             for number in range(topic.partitions)
         ]
         self._tables = tables
@@ -152,7 +150,7 @@ class TopicReader:
             web_port=settings.monitor_port,
             web_application_options=APPLICATION_OPTIONS,
         )
-        for topic in tables.inputs:
+        for topic in {one.topic: None for one in self._partitions}:
             self._add_agent(topic)
 
     @property
@@ -258,65 +256,3 @@ def _to_record(event: EventT[bytes]) -> Record:
         value=message.value,
         headers=tuple(headers.items() if isinstance(headers, dict) else headers),
     )
-
-
-LOOK_BACK_SECONDS: Final = 7 * 86_400
-"""Largest age, in seconds, of answers that are read at the start."""
-LOOK_BACK_RECORDS: Final = 500_000
-"""Most answers per partition that are read at the start."""
-_RETRY_SECONDS: Final = 5.0
-
-
-class AlertReader:
-    """Reads answers into the alerts; after an error it continues at the same offsets."""
-
-    def __init__(self, settings: Settings, topics: Topics, alerts: Alerts) -> None:
-        self._settings = settings
-        self._partitions = [TopicPartition(topics.answers, number) for number in range(topics.partitions)]
-        self._alerts = alerts
-        self._positions: dict[TopicPartition, int] = {}
-
-    async def run(self) -> NoReturn:
-        """Read until cancelled."""
-        while True:
-            try:
-                await self._read()
-            except TopicAuthorizationFailedError:
-                log.error(  # noqa: TRY400
-                    "no permission to read answers, so no alerts are shown; see 'sotto topics acl --role monitor'"
-                )
-            except (KafkaError, OSError, TimeoutError) as error:
-                log.warning("reading answers restarts", error=type(error).__name__)
-            await asyncio.sleep(_RETRY_SECONDS)
-
-    async def _read(self) -> None:
-        async with reader(self._settings, fetch_max_wait_ms=100) as consumer:
-            await require_visible(consumer, self._partitions[0].topic)
-            consumer.assign(self._partitions)
-            ends = await self._seek_to_first(consumer)
-            while True:
-                fetched = await consumer.getmany(timeout_ms=500, max_records=self._settings.batch_events)
-                for partition, records in fetched.items():
-                    for record in readable(records):
-                        self._alerts.add_answer(record)
-                    self._positions[partition] = records[-1].offset + 1
-                    await asyncio.sleep(0)
-                if not self._alerts.complete:
-                    read = [await consumer.position(one) >= end for one, end in ends.items()]
-                    self._alerts.complete = all(read)
-                    if self._alerts.complete:
-                        self._alerts.mark_changed()
-
-    async def _seek_to_first(self, consumer: Any) -> dict[TopicPartition, int]:
-        """Seek to the first unread answers and return the end offsets.
-
-        At the start, these are the oldest answers within the look-back.
-        """
-        ends: dict[TopicPartition, int] = await consumer.end_offsets(self._partitions)
-        since = round((time.time() - LOOK_BACK_SECONDS) * 1000)
-        offsets = await consumer.offsets_for_times(dict.fromkeys(self._partitions, since))
-        for partition, end in ends.items():
-            look_back_start = end if offsets[partition] is None else offsets[partition].offset
-            start = self._positions.get(partition, max(look_back_start, end - LOOK_BACK_RECORDS, 0))
-            consumer.seek(partition, min(start, end))
-        return ends

@@ -46,6 +46,11 @@ function isNothing(taken) {
   return !taken.epsilon && !taken.delta && !taken.rho;
 }
 
+/** Say that a chart lacks the trail's earlier entries, shortly after a start of the monitor. */
+export function unreadNote(unread) {
+  return unread ? `; ${plural(unread, "earlier entry", "earlier entries")} of the trail still to read, which the chart lacks` : "";
+}
+
 /** A card with one forecast for each window. */
 export function forecastCard() {
   const body = make("tbody");

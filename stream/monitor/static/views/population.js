@@ -3,7 +3,7 @@
 import { allotForm, allotmentTable, joinForm } from "../allotments.js";
 import { Chart } from "../chart.js";
 import { make, setText } from "../dom.js";
-import { forecastCard, promiseLine } from "../forecasts.js";
+import { forecastCard, promiseLine, unreadNote } from "../forecasts.js";
 import { amount, mainAmount, number, percent, plural, time, unitOf } from "../format.js";
 import { burnBar, burnLegend, card, emptyState, facts, stateBadge } from "../parts.js";
 import { route } from "../routes.js";
@@ -55,7 +55,7 @@ export function populationView({ names: [name], session }) {
         return;
       }
       const { row } = data;
-      setText(about, `${plural(row.sources, "source")}, ${plural(row.streams, "stream")}; last change ${time(row.updated)}`);
+      setText(about, `${plural(row.sources, "source")}, ${plural(row.streams, "stream")}; last change ${time(row.updated)}${unreadNote(data.unread)}`);
       state.update(row);
       setText(reason, row.reason ? `Halted: ${row.reason}` : "");
       reason.hidden = !row.reason;

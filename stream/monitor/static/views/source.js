@@ -5,7 +5,7 @@ import { send } from "../api.js";
 import { Chart } from "../chart.js";
 import { make, setText } from "../dom.js";
 import { jsonBlock } from "../forms.js";
-import { forecastCard, promiseLine, spendingCard } from "../forecasts.js";
+import { forecastCard, promiseLine, spendingCard, unreadNote } from "../forecasts.js";
 import { ago, amount, bytes, duration, mainAmount, number, percent, periodText, plural, time, unitOf } from "../format.js";
 import { refreshButton } from "../refresh.js";
 import { burnBar, burnLegend, card, emptyState, facts, stateBadge } from "../parts.js";
@@ -61,7 +61,7 @@ export function sourceView({ names: [name], session }) {
     card("Streams", table.element, none, make("p", {}, make("a", { href: route("streams", [], { source: name }) }, "All streams of this source"))),
   );
 
-  function showBudget({ source: row, points, forecasts, feed: fed }) {
+  function showBudget({ source: row, unread, points, forecasts, feed: fed }) {
     feed.update(fed);
     promise.update(row);
     forecast.update(forecasts);
@@ -71,7 +71,7 @@ export function sourceView({ names: [name], session }) {
     period.update(row);
     budget.hidden = burnDown.hidden = row.current !== null; // a source with periods spends nothing itself
     refresh.hidden = halt.hidden || row.version === null;
-    setText(about, `${describe(row)}; neighbors ${row.neighbors === "replace" ? "replace one" : "add or remove one"} ${row.kind === "events" ? "person" : "row"}${row.version === null ? "" : `; version ${row.version} of its data`}${row.period === null ? "" : `; ${ofPeriod(row)}`}; last change ${time(row.updated)}`);
+    setText(about, `${describe(row)}; neighbors ${row.neighbors === "replace" ? "replace one" : "add or remove one"} ${row.kind === "events" ? "person" : "row"}${row.version === null ? "" : `; version ${row.version} of its data`}${row.period === null ? "" : `; ${ofPeriod(row)}`}; last change ${time(row.updated)}${unreadNote(unread)}`);
     setText(reason, row.reason ? `Halted: ${row.reason}` : "");
     reason.hidden = !row.reason;
     setText(share, `${percent(row.left_share)} left of ${amount(row.total)}`);

@@ -127,7 +127,8 @@ export function trailView({ query, remember, session }) {
       if (name !== "trail") {
         return;
       }
-      setText(chain, data.broken ? `The chain is broken: ${data.broken}. The trail was changed after it was written.` : `The chain of ${plural(data.entries, "entry", "entries")} is intact. A missing end shows only in “sotto ledger verify --head”.`);
+      const whole = data.unread ? `The chain of the latest ${count(data.entries - data.unread)} entries is intact; ${count(data.unread)} earlier ones are still being checked.` : `The chain of ${plural(data.entries, "entry", "entries")} is intact.`;
+      setText(chain, data.broken ? `The chain is broken: ${data.broken}. The trail was changed after it was written.` : `${whole} A missing end shows only in “sotto ledger verify --head”.`);
       chain.dataset.level = data.broken ? "refused" : "done";
       none.hidden = data.matching > 0;
       table.hidden = data.matching === 0;
