@@ -26,7 +26,7 @@ from stream.budget.receipts import RECEIPT_KEY_PREFIX, request_digest
 from stream.client.answer_reader import AnswerListener, PendingQuestion, PendingResults, watch_notices
 from stream.client.client_calls import AsyncCalls
 from stream.client.kafka_connection import KafkaConnection, translate_errors
-from stream.client.ledger_reader import FollowedLedger, read_topic
+from stream.client.ledger_reader import FollowedLedger, read_latest_first, read_topic
 from stream.client.ledger_view import LedgerView
 from stream.engine.restore import readable
 from stream.errors import Invalid, Timeout
@@ -305,6 +305,13 @@ class AsyncClient(AsyncCalls):
         with translate_errors():
             async for records in read_topic(self._connection, topic, partitions):
                 yield records
+
+    async def _read_latest_first(self, topic: str, partition: int) -> AsyncGenerator[Sequence[Any], None]:
+        self._connection.require_open()
+        with translate_errors():
+            async with aclosing(read_latest_first(self._connection, topic, partition)) as batches:
+                async for records in batches:
+                    yield records
 
     async def _read_ledger(self) -> LedgerView:
         self._connection.require_open()

@@ -9,8 +9,8 @@ from __future__ import annotations
 import inspect
 import uuid
 from abc import ABC, abstractmethod
-from collections import defaultdict
 from collections.abc import AsyncGenerator, Callable, Coroutine, Generator, Iterable, Mapping, Sequence
+from contextlib import aclosing
 from functools import wraps
 from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, Protocol, TypeVar
 
@@ -104,6 +104,10 @@ class AsyncCalls(ABC):
     @abstractmethod
     def _read_topic(self, topic: str, partitions: Iterable[int] = (0,)) -> AsyncGenerator[Sequence[Any], None]:
         """Yield the partitions' committed records that exist at the time of the call, in batches."""
+
+    @abstractmethod
+    def _read_latest_first(self, topic: str, partition: int) -> AsyncGenerator[Sequence[Any], None]:
+        """Yield the committed records of a partition in batches, the latest record first."""
 
     @abstractmethod
     async def _read_ledger(self) -> LedgerView:
@@ -464,22 +468,23 @@ class AsyncCalls(ABC):
         """
         wanted = {stream.encode(): stream for stream in as_names("streams", streams)}
         found: dict[str, tuple[StreamStatus, float]] = {}
-        refused: defaultdict[int, set[str]] = defaultdict(set)
-        partitions = sorted({partition_of(key, self.topics.partitions) for key in wanted})
-        async for records in self._read_topic(self.topics.status, partitions):
-            for record in records:
-                if (stream := wanted.get(record.key)) is not None:
-                    refused[record.partition].discard(stream)
-                    if record.value is None:  # the stream is retired
-                        found.pop(stream, None)
-                        continue
-                    found[stream] = (decode_record(_status_codec, record.value), record.timestamp / 1000)
-                    if found[stream][0].refused is not None:
-                        refused[record.partition].add(stream)
-                elif record.key == f"@worker|{record.partition}".encode():
-                    for stream in refused.pop(record.partition, ()):
-                        status, written = found[stream]
-                        found[stream] = (status.model_copy(update={"refused": None}), written)
+        for partition in sorted({partition_of(key, self.topics.partitions) for key in wanted}):
+            left = {key for key in wanted if partition_of(key, self.topics.partitions) == partition}
+            is_restored = False  # another worker has restored the partition after the records that follow
+            async with aclosing(self._read_latest_first(self.topics.status, partition)) as batches:
+                async for records in batches:
+                    for record in records:
+                        if record.key == f"@worker|{partition}".encode():
+                            is_restored = True
+                        elif record.key in left:
+                            left.remove(record.key)
+                            if record.value is not None:  # else the stream is retired
+                                status = decode_record(_status_codec, record.value)
+                                if is_restored:
+                                    status = status.model_copy(update={"refused": None})
+                                found[wanted[record.key]] = status, record.timestamp / 1000
+                    if not left:
+                        break
         return found
 
     async def trail(self) -> AsyncGenerator[TrailRecord, None]:

@@ -49,16 +49,20 @@ async def read_topic(
 
 
 async def read_latest_first(
-    connection: KafkaConnection, topic: str
+    connection: KafkaConnection, topic: str, number: int = 0
 ) -> AsyncGenerator[Sequence[ConsumerRecord], None]:
-    """Yield the committed records of a topic's first partition in batches, the latest record first."""
+    """Yield the committed records of a partition in batches, the latest record first.
+
+    Compaction deletes records but not their offsets, so few records in a batch double the next one's range.
+    """
     async with connection.reader(topic) as consumer:
-        partition, most = TopicPartition(topic, 0), connection.settings.batch_events
+        partition, most = TopicPartition(topic, number), connection.settings.batch_events
         consumer.assign([partition])
         first = (await consumer.beginning_offsets([partition]))[partition]
         end = (await consumer.end_offsets([partition]))[partition]
+        span = most
         while end > first:
-            start = max(first, end - most)
+            start = max(first, end - span)
             consumer.seek(partition, start)
             found: list[ConsumerRecord] = []
             while await consumer.position(partition) < end:
@@ -66,6 +70,7 @@ async def read_latest_first(
                 found += [one for one in readable(fetched.get(partition, ())) if one.offset < end]
             yield found[::-1]
             end = start
+            span = most if 2 * len(found) > most else 2 * span
 
 
 async def read_ledger_records(connection: KafkaConnection) -> list[LedgerRecord]:

@@ -120,6 +120,9 @@ class MemoryCalls(AsyncCalls):
         for number in partitions:
             yield self.log((topic, number))
 
+    async def _read_latest_first(self, topic: str, partition: int) -> AsyncGenerator[Sequence[Any], None]:
+        yield self.log((topic, partition))[::-1]
+
     async def _read_ledger(self) -> LedgerView:
         log, last = self.log((self.topics.ledger, 0)), self.last_in_view
         read_to = 0 if last is None else last.offset + 1

@@ -294,6 +294,35 @@ async def test_latest_records_are_read_without_the_earlier_ones(ledger: Ledger) 
     assert [record.offset async for batch in batches for record in batch] == offsets[-4::-1]
 
 
+class CompactedLedger(Ledger):
+    """A ledger of which compaction has left every thousandth record."""
+
+    async def end_offsets(self, partitions: list[TopicPartition]) -> dict[TopicPartition, int]:
+        return dict.fromkeys(partitions, 1000 * len(self.records))
+
+    async def getmany(self, partition: TopicPartition, **_: Any) -> dict[TopicPartition, list[Any]]:
+        found = [one._replace(offset=1000 * one.offset) for one in self.records]
+        found = [one for one in found if one.offset >= self._at]
+        self._at = 1000 * len(self.records)
+        return {partition: found}
+
+
+async def test_latest_records_are_read_past_the_gaps_of_compaction() -> None:
+    """Each range of offsets with few records doubles the next one."""
+    ledger = CompactedLedger()
+
+    @asynccontextmanager
+    async def open_reader(_: str) -> AsyncIterator[Ledger]:
+        yield ledger
+
+    ledger.settings.batch_events = 2
+    connection: Any = SimpleNamespace(reader=open_reader, settings=ledger.settings)
+    batches = ledger_reader.read_latest_first(connection, ledger.topics.ledger)
+    found = [record.offset // 1000 async for batch in batches for record in batch]
+    assert found == [record.offset for record in ledger.records][::-1]
+    assert len(ledger.read) < 10 * len(ledger.records)
+
+
 async def test_pages_of_streams_meet_and_survive_deletions(ledger: Ledger) -> None:
     """The cursor is a name, so a page begins behind it even if its stream has left the ledger."""
     for name in ("fifth", "fourth", "third"):
