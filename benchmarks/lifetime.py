@@ -1,7 +1,7 @@
 """Years of an installation in memory, and what each role keeps of the streams that came and went.
 
 A constant number of streams is open; others are opened, asked, closed and retired. The longer history spans
-ten years of virtual time, the shorter one a part of it at the same pace. Everything goes through the
+ten years of virtual time by default, the shorter one a part of it at the same pace. Everything goes through the
 services' processors, without a broker. The figures are those of a restart of each role from the topics as
 brokers keep them.
 
@@ -53,8 +53,6 @@ from stream.tables.store import TableStore
 from stream.worker import QueryProcessor
 
 KEY: Final = bytes(range(32))
-YEARS: Final = 10
-"""Years of virtual time of the longer history."""
 YEAR_SECONDS: Final = 365.25 * 86_400
 MAX_BATCH: Final = 200
 """Most streams that are opened, asked and closed at once."""
@@ -72,13 +70,14 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--streams", type=int, default=1_000, help="streams of the shorter history")
     parser.add_argument("--open", type=int, default=100, help="streams that are open at a time")
     parser.add_argument("--times", type=int, default=10, help="length of the longer history, in shorter ones")
+    parser.add_argument("--years", type=float, default=10, help="virtual time of the longer history")
     parser.add_argument("--lived", type=int, help="first and last streams of each history to live; default: all")
     parser.add_argument("--json", type=Path)
     options = parser.parse_args(arguments)
     reduce_gc_frequency()
     found = {}
     most = options.streams * options.times
-    with Lifetime(options.open, YEARS * YEAR_SECONDS / most) as lifetime:
+    with Lifetime(options.open, options.years * YEAR_SECONDS / most) as lifetime:
         for streams in sorted({options.streams, most}):
             lived = options.lived or streams
             lifetime.live(min(lifetime.opened + lived, streams))
