@@ -213,7 +213,7 @@ class WitnessGuard(SessionGuard):
         if error is None:
             self._refusals.pop(partition, None)
         else:
-            log.critical("rolled back", partition=partition, reason=str(error))
+            log.error("rolled back", partition=partition, reason=str(error))
             self._refusals[partition] = error
         self._metrics.rolled_back.set(len(self._refusals))
 

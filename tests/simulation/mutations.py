@@ -27,6 +27,7 @@ from stream.kafka.client.adapter import KAFKA, Clients, Consumer
 from stream.kafka.client.availability import Stopped
 from stream.privacy.ledger.accounts import Account
 from stream.processing.protocol import Outputs, Processor, RecordLike
+from stream.services.witness_guards import AnchoringGuard
 from stream.settings import Settings
 from stream.worker import QueryProcessor, stream_control
 from stream.worker.admission import QueryBatch
@@ -508,11 +509,14 @@ def membership_left_to_the_client_library() -> Iterator[None]:
 
 @contextmanager
 def heads_anchored_before_their_commit() -> Iterator[None]:
-    """A witness may get a head that never comes about, and the next budget service grants nothing."""
+    """A witness gets each head at once, also one that never comes about: the next budget service grants nothing."""
     commit = BatchLoop.commit
 
     async def early(self: BatchLoop, session: PartitionSession, outputs: Outputs, *, idle: bool = False) -> None:
-        self._role.guard.note_committed(self._partition, session.processor)
+        guard = self._role.guard
+        guard.note_committed(self._partition, session.processor)
+        if isinstance(guard, AnchoringGuard):
+            await guard._write_anchors()
         await commit(self, session, outputs, idle=idle)
 
     with patch.object(BatchLoop, "commit", early):

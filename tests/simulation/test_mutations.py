@@ -27,6 +27,7 @@ FOUND_BY = {
     "old_fetches_not_filtered": 2,
     "offsets_before_the_transaction": 25,
     "a_late_opening_revives_a_retired_stream": 69,
+    "heads_anchored_before_their_commit": 26,
 }
 """The schedules that have found those that few do."""
 
