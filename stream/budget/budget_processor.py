@@ -14,8 +14,6 @@ from typing import Any, Final
 import msgspec
 
 from schemas import (
-    MAX_DEFINITION_BYTES,
-    MAX_RECORD_BYTES,
     Charge,
     GrantRecord,
     LedgerProgress,
@@ -25,7 +23,8 @@ from schemas import (
     TableSource,
     TrailHead,
 )
-from schemas.wire import DECODE_ERRORS, Codec, MalformedEventError
+from schemas.codecs import charge_codec, ledger_codec, request_codec
+from schemas.wire import DECODE_ERRORS, MalformedEventError
 from stream.budget.control_publisher import ControlPublisher, build_retired_answer
 from stream.budget.receipts import RECEIPT_KEY_PREFIX
 from stream.budget.request_handler import RequestHandler
@@ -141,10 +140,6 @@ MAX_RETIREMENT_DELAY_MS: Final = 3_600_000
 MAX_RENEWALS_PER_CALL = 100
 """Maximum number of budgets that one call of ``collect_due_outputs`` renews."""
 
-_request_codec: Codec[Request] = Codec(Request, limit=MAX_DEFINITION_BYTES)
-_charge_codec: Codec[Charge] = Codec(Charge, limit=MAX_DEFINITION_BYTES)
-_ledger_codec: Codec[LedgerRecord] = Codec(LedgerRecord, limit=MAX_RECORD_BYTES)
-
 
 class BudgetProcessor:
     """The ledger of all sources, with its receipts."""
@@ -211,7 +206,7 @@ class BudgetProcessor:
         """Yield collected records, each with its decoded value, and drop them."""
         for key in keys:
             record = self._latest_records.pop(key)
-            yield record, decode_changelog_record(record, _ledger_codec.decode_trusted)
+            yield record, decode_changelog_record(record, ledger_codec.decode_trusted)
 
     def _note_ends(self, records: Iterable[tuple[RecordLike, GrantRecord]]) -> Iterator[GrantRecord]:
         """Yield decoded grants, and note the time of the settled ones."""
@@ -291,9 +286,9 @@ class BudgetProcessor:
                 if isinstance(record.value, UnreadableValue):
                     self._reject(outputs, record, record.value.rejection)
                 elif record.topic == self._topics.charges:
-                    self._process_charge(_charge_codec.decode(record.value), outputs)
+                    self._process_charge(charge_codec.decode(record.value), outputs)
                 else:
-                    self._process_request(record, _request_codec.decode(record.value), outputs)
+                    self._process_request(record, request_codec.decode(record.value), outputs)
             except MalformedEventError as error:
                 self._reject(outputs, record, Rejection("malformed", str(error)))
             except RefusedError as refused:  # only charges: a refused request gets a receipt
@@ -310,7 +305,7 @@ class BudgetProcessor:
         requests, charges = (self._next_offsets[topic] for topic in self.inputs)
         progress = LedgerProgress(requests=requests, charges=charges, trail=self._trail.head)
         headers = topic_id_headers(self.topic_ids)
-        outputs.add(self._topics.ledger, self._partition, (PROGRESS_KEY, _ledger_codec.encode(progress), headers))
+        outputs.add(self._topics.ledger, self._partition, (PROGRESS_KEY, ledger_codec.encode(progress), headers))
 
     def _reject(self, outputs: Outputs, record: RecordLike, rejection: Rejection) -> None:
         partition = partition_of(record.key or b"", self._topics.partitions)
@@ -360,7 +355,7 @@ class BudgetProcessor:
             self._write_record(outputs, *write)
 
     def _write_record(self, outputs: Outputs, source: str, key: bytes, record: LedgerRecord | None) -> None:
-        value = None if record is None else _ledger_codec.encode(record)
+        value = None if record is None else ledger_codec.encode(record)
         partition = partition_of(source.encode(), LEDGER_PARTITIONS)
         outputs.add(self._topics.ledger, partition, (key, value, ()))
 

@@ -6,7 +6,6 @@ from collections.abc import Mapping, Sequence
 from typing import Final
 
 from schemas import (
-    MAX_RECORD_BYTES,
     Control,
     RetiredAnswer,
     RetiredStreams,
@@ -14,7 +13,7 @@ from schemas import (
     StreamHalted,
     StreamOpened,
 )
-from schemas.wire import Codec
+from schemas.codecs import control_codec, retired_streams_codec
 from stream.privacy.composition.costs import ordinary_charges_left, shown_spending
 from stream.privacy.ledger.accounts import Account
 from stream.privacy.ledger.grants import Grant
@@ -69,8 +68,6 @@ def build_retired_record(retired: Sequence[tuple[str, RetiredAnswer]]) -> Retire
     )
 
 
-_control_codec: Codec[Control] = Codec(Control, limit=MAX_RECORD_BYTES)
-_retired_codec: Codec[RetiredStreams] = Codec(RetiredStreams, limit=MAX_RECORD_BYTES)
 _MAX_RETIRED_PER_RECORD: Final = 128
 
 
@@ -84,7 +81,7 @@ class ControlPublisher:
         """Publish a stream's control event to the worker of its partition."""
         control = build_control_event(account, grant)
         key = grant.stream.encode()
-        message: Message = (key, _control_codec.encode(control), ())
+        message: Message = (key, control_codec.encode(control), ())
         outputs.add(self._topics.control, partition_of(key, self._topics.partitions), message)
 
     def publish_retired(self, retired: Mapping[str, RetiredAnswer], outputs: Outputs) -> None:
@@ -98,5 +95,5 @@ class ControlPublisher:
                 names = members[start : start + _MAX_RETIRED_PER_RECORD]
                 record = build_retired_record([(name, retired[name]) for name in names])
                 key = RETIRED_PREFIX + record.names[: 2 * DIGEST_BYTES].encode()
-                outputs.add(self._topics.control, partition, (key, _retired_codec.encode(record), ()))
+                outputs.add(self._topics.control, partition, (key, retired_streams_codec.encode(record), ()))
                 outputs.extend(self._topics.control, partition, [(name.encode(), None, ()) for name in names])

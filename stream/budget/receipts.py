@@ -15,9 +15,10 @@ from blake3 import blake3
 from pydantic import TypeAdapter
 from pydantic_core import to_json
 
-from schemas import MAX_RECORD_BYTES, OpenStream, Pmw, Receipt, Request, TrailHead, TrailRecord, subject_of
+from schemas import OpenStream, Pmw, Receipt, Request, TrailHead, TrailRecord, subject_of
+from schemas.codecs import receipt_codec, trail_codec
 from schemas.ledger import BEFORE_THE_FIRST
-from schemas.wire import Codec, MalformedEventError
+from schemas.wire import MalformedEventError
 
 MAX_RECEIPTS = 100_000
 """Maximum number of receipts that are kept; if there are more, the oldest is deleted, also from the ledger."""
@@ -26,8 +27,6 @@ RECEIPT_KEY_PREFIX = b"receipt|"
 
 LedgerWrite = tuple[bytes, bytes | None]
 """Key and record of one ledger write; a null record deletes the key."""
-
-_codec: Codec[Receipt] = Codec(Receipt, limit=MAX_RECORD_BYTES)
 
 
 @cache
@@ -85,7 +84,7 @@ class Receipts:
         record = self._receipt_by_request.get(request.request)
         if record is None:
             return None
-        known = _codec.decode_trusted(record)
+        known = receipt_codec.decode_trusted(record)
         if known.digest == digest:
             return known, [(receipt_key(known.request), record)], False
         source, stream = subject_of(request)
@@ -99,19 +98,17 @@ class Receipts:
             reason="request: this id belongs to an earlier request with other content; choose another id",
         )
         key = refusal_key(known.request, digest)
-        return refused, [(key, _codec.encode(refused)), (key, None)], True
+        return refused, [(key, receipt_codec.encode(refused)), (key, None)], True
 
     def add_receipt(self, receipt: Receipt) -> Iterator[LedgerWrite]:
         """Add a new request's receipt, and delete the oldest one if there are too many."""
         self.sequence += 1
-        self._receipt_by_request[receipt.request] = record = _codec.encode(receipt)
+        self._receipt_by_request[receipt.request] = record = receipt_codec.encode(receipt)
         yield receipt_key(receipt.request), record
         if len(self._receipt_by_request) > MAX_RECEIPTS:
             oldest, _ = self._receipt_by_request.popitem(last=False)
             yield receipt_key(oldest), None
 
-
-trail_codec: Codec[TrailRecord] = Codec(TrailRecord, limit=MAX_RECORD_BYTES)
 
 EMPTY_TRAIL_HEAD = TrailHead(entries=0, digest=BEFORE_THE_FIRST, time=0)
 """The head of an empty trail."""

@@ -30,8 +30,9 @@ from schemas import (
     TrailRestored,
     TrailStanding,
 )
+from schemas.codecs import trail_codec
 from schemas.ledger import Since
-from stream.budget.receipts import EMPTY_TRAIL_HEAD, entry_digest, trail_codec
+from stream.budget.receipts import EMPTY_TRAIL_HEAD, entry_digest
 from stream.privacy.composition.costs import spent_amount, to_amount
 from stream.privacy.ledger.accounts import Account, PopulationAccount
 from stream.privacy.ledger.grants import Grant

@@ -13,15 +13,12 @@ from aiokafka import TopicPartition
 
 from schemas import (
     MAX_DEFINITION_BYTES,
-    MAX_EVENT_BYTES,
-    MAX_RECORD_BYTES,
-    LedgerRecord,
     Query,
     Receipt,
     Request,
     subject_of,
 )
-from schemas.wire import Codec
+from schemas.codecs import ledger_codec, query_codec, request_codec
 from stream.budget.receipts import RECEIPT_KEY_PREFIX, request_digest
 from stream.client.answer_reader import AnswerListener, PendingQuestion, PendingResults, watch_notices
 from stream.client.client_calls import AsyncCalls
@@ -56,10 +53,6 @@ from stream.questions.question_forms import (
 )
 from stream.questions.stream_watch import Watch
 from stream.settings import Settings
-
-_query_codec: Codec[Query] = Codec(Query, limit=MAX_EVENT_BYTES)
-_request_codec: Codec[Request] = Codec(Request, limit=MAX_DEFINITION_BYTES)
-_ledger_codec: Codec[LedgerRecord] = Codec(LedgerRecord, limit=MAX_RECORD_BYTES)
 
 
 class AsyncClient(AsyncCalls):
@@ -272,7 +265,7 @@ class AsyncClient(AsyncCalls):
         return pending
 
     async def _send(self, query: Query, headers: Headers) -> asyncio.Future[Any]:
-        value = _query_codec.encode(query)
+        value = query_codec.encode(query)
         return await self._connection.send(self.topics.queries, query.stream, value, headers)
 
     async def _live_topic_of(self, source: str) -> LiveTopic:
@@ -348,7 +341,7 @@ class AsyncClient(AsyncCalls):
             await consumer.position(ledger)
             deliveries = []
             for request in requests:
-                value = _request_codec.encode(request)
+                value = request_codec.encode(request)
                 if len(value) > MAX_DEFINITION_BYTES:
                     raise Invalid(
                         f"request: has {len(value)} bytes, at most {MAX_DEFINITION_BYTES} are allowed; declare fewer categories"
@@ -362,7 +355,7 @@ class AsyncClient(AsyncCalls):
                 for record in (record for records in fetched.values() for record in readable(records)):
                     if record.key is None or not record.key.startswith(RECEIPT_KEY_PREFIX) or record.value is None:
                         continue
-                    entry = _ledger_codec.decode(record.value)
+                    entry = ledger_codec.decode(record.value)
                     if isinstance(entry, Receipt) and (key := (entry.request, entry.digest)) in missing:
                         receipts[key] = entry
                         missing.discard(key)

@@ -17,7 +17,6 @@ from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, Protocol, TypeVar
 from pydantic import BaseModel
 
 from schemas import (
-    MAX_RECORD_BYTES,
     Allot,
     AllotmentRecord,
     CloseStream,
@@ -42,8 +41,7 @@ from schemas import (
     TrailRecord,
 )
 from schemas.base import Event
-from schemas.wire import Codec
-from stream.budget.receipts import trail_codec
+from schemas.codecs import status_codec, trail_codec
 from stream.client.ledger_view import LedgerView, decode_record
 from stream.errors import Invalid, Refused, Unknown
 from stream.formatting import did_you_mean
@@ -72,8 +70,6 @@ Returned = TypeVar("Returned")
 Item = TypeVar("Item")
 Decoded = TypeVar("Decoded", bound=BaseModel)
 Arguments = ParamSpec("Arguments")
-
-_status_codec: Codec[StreamStatus] = Codec(StreamStatus, limit=MAX_RECORD_BYTES)
 
 
 def new_id() -> str:
@@ -479,7 +475,7 @@ class AsyncCalls(ABC):
                         elif record.key in left:
                             left.remove(record.key)
                             if record.value is not None:  # else the stream is retired
-                                status = decode_record(_status_codec, record.value)
+                                status = decode_record(status_codec, record.value)
                                 if is_restored:
                                     status = status.model_copy(update={"refused": None})
                                 found[wanted[record.key]] = status, record.timestamp / 1000

@@ -10,8 +10,8 @@ from typing import Any, Final
 from aiokafka import ConsumerRecord, TopicPartition
 from aiokafka.errors import ConsumerStoppedError
 
-from schemas import MAX_RECORD_BYTES, LedgerRecord, Source
-from schemas.wire import Codec
+from schemas import LedgerRecord, Source
+from schemas.codecs import ledger_codec
 from stream.budget.receipts import RECEIPT_KEY_PREFIX
 from stream.caches import ENTRY_BYTES, RecentCache
 from stream.client.kafka_connection import KafkaConnection, translate_errors
@@ -33,8 +33,6 @@ from stream.questions.stream_watch import (
     parse_source_name,
     parse_stream_name,
 )
-
-_ledger_codec: Codec[LedgerRecord] = Codec(LedgerRecord, limit=MAX_RECORD_BYTES)
 
 
 async def read_topic(
@@ -82,7 +80,7 @@ async def read_ledger_records(connection: KafkaConnection) -> list[LedgerRecord]
             for record in records
             if not (record.key or b"").startswith(RECEIPT_KEY_PREFIX)
         )
-    return [_ledger_codec.decode(value) for value in latest.values() if value is not None]
+    return [ledger_codec.decode(value) for value in latest.values() if value is not None]
 
 
 class LedgerFollower:

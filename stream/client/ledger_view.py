@@ -13,20 +13,18 @@ import msgspec
 from pydantic import BaseModel
 
 from schemas import (
-    MAX_RECORD_BYTES,
     AllotmentRecord,
     GrantRecord,
-    LedgerRecord,
     PopulationRecord,
     SourceRecord,
     registered_as,
 )
+from schemas.codecs import ledger_codec
 from schemas.wire import DECODE_ERRORS, Codec, MalformedEventError
 from stream.errors import Invalid, Unknown, Unreachable
 from stream.formatting import MAX_COMPARED_NAMES, did_you_mean
 from stream.privacy.composition.costs import displayed_grant, ordinary_charges_left
 
-_codec: Codec[LedgerRecord] = Codec(LedgerRecord, limit=MAX_RECORD_BYTES)
 _Decoded = TypeVar("_Decoded", bound=BaseModel)
 
 CACHE_KIB: Final = 32 * 1024
@@ -188,7 +186,7 @@ class LedgerView:
 
     def _decode_all(self, kind: type[_Decoded], condition: str, *bounds: Any) -> list[_Decoded]:
         rows = self._read(f"SELECT value FROM record {condition}", *bounds)  # noqa: S608  (constants)
-        entries = [decode_record(_codec, value) for (value,) in rows]
+        entries = [decode_record(ledger_codec, value) for (value,) in rows]
         return [entry for entry in entries if isinstance(entry, kind)]
 
     def _read(self, statement: str, *bounds: Any) -> list[Any]:

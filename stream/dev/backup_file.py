@@ -14,8 +14,9 @@ import msgspec
 from blake3 import blake3
 from pydantic import BaseModel, ConfigDict, ValidationError
 
-from schemas import MAX_RECORD_BYTES, LedgerRecord, TrailHead
-from schemas.wire import DECODE_ERRORS, Codec
+from schemas import LedgerRecord, TrailHead
+from schemas.codecs import ledger_codec
+from schemas.wire import DECODE_ERRORS
 from stream.budget.receipts import RECEIPT_KEY_PREFIX, BrokenTrailError
 from stream.budget.trail_verification import TrailCheck
 
@@ -173,9 +174,6 @@ def _open_file(path: Path) -> IO[bytes]:
         raise BackupError(f"cannot read {path}: {error.strerror}") from None
 
 
-_ledger_codec: Codec[LedgerRecord] = Codec(LedgerRecord, limit=MAX_RECORD_BYTES)
-
-
 @dataclass(frozen=True)
 class CheckedBackup:
     """A verified backup.
@@ -214,6 +212,6 @@ def check_backup(
                 broken = error
     if backup.ending is None:
         raise BackupError(f"{backup.path} is cut off; take another copy")
-    ledger_records = [_ledger_codec.decode(value) for value in latest.values() if value is not None]
+    ledger_records = [ledger_codec.decode(value) for value in latest.values() if value is not None]
     findings = [str(broken)] if broken is not None else [*check.findings(), *check.compare_ledger(ledger_records)]
     return CheckedBackup(backup.ending, ledger_records, findings, check.missing_heads())

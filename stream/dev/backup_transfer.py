@@ -17,11 +17,12 @@ from aiokafka.errors import (
     NotCoordinatorForGroupError,
 )
 
-from schemas import MAX_RECORD_BYTES, LedgerProgress, LedgerRecord, Progress, TrailHead
+from schemas import LedgerProgress, LedgerRecord, Progress, TrailHead
+from schemas.codecs import ledger_codec, trail_codec
 from schemas.ledger import Since
-from schemas.wire import Codec, MalformedEventError
+from schemas.wire import MalformedEventError
 from stream.budget.control_publisher import ControlPublisher
-from stream.budget.receipts import EMPTY_TRAIL_HEAD, trail_codec
+from stream.budget.receipts import EMPTY_TRAIL_HEAD
 from stream.budget.trail_writer import TrailWriter
 from stream.dev.backup_file import (
     BackupEnd,
@@ -47,8 +48,6 @@ from stream.settings import Settings
 from stream.version import VERSION
 from stream.witnesses.addresses import open_witnesses
 from stream.witnesses.generations import begin_generation, read_binding_anchors
-
-_ledger_codec: Codec[LedgerRecord] = Codec(LedgerRecord, limit=MAX_RECORD_BYTES)
 
 
 async def take_backup(settings: Settings, file: IO[bytes]) -> BackupEnd:
@@ -89,7 +88,7 @@ class _BackupReader:
         async for record in self._read("ledger", 0):
             writer.write(record)
             if record.key == PROGRESS_KEY:
-                progress = _ledger_codec.decode(record.value)
+                progress = ledger_codec.decode(record.value)
         if not isinstance(progress, LedgerProgress) or progress.trail is None:
             raise BackupError(
                 "the ledger has no trail yet; start this version's budget service and send it a request first"
@@ -383,7 +382,7 @@ class RestoredLedger:
         yield outputs
 
     def _write(self, outputs: Outputs, source: str, key: bytes, record: LedgerRecord | None) -> None:
-        value = None if record is None else _ledger_codec.encode(record)
+        value = None if record is None else ledger_codec.encode(record)
         partition = partition_of(source.encode(), LEDGER_PARTITIONS)
         outputs.add(self._topics.ledger, partition, (key, value, ()))
 

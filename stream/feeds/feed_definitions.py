@@ -13,15 +13,13 @@ from itertools import islice
 from threading import Lock
 from typing import Final, Literal
 
-from schemas import MAX_RECORD_BYTES, Calibration, Control, EventsSource, RetiredStreams
+from schemas import Calibration, Control, EventsSource
+from schemas.codecs import control_codec, retired_streams_codec
 from schemas.streams import StandingQuery, StreamSpec
-from schemas.wire import Codec, MalformedEventError
+from schemas.wire import MalformedEventError
 from stream.privacy.ledger.retirement import DigestTable, name_digest, split_digests
 from stream.processing.control_order import RETIRED_PREFIX, control_summary, is_stale
 from stream.processing.protocol import RecordLike
-
-_codec: Codec[Control] = Codec(Control, limit=MAX_RECORD_BYTES)
-_retired_codec: Codec[RetiredStreams] = Codec(RetiredStreams, limit=MAX_RECORD_BYTES)
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,7 +92,7 @@ def parse_definition(record: RecordLike, known: StandingDefinition | None = None
     if value is None or b'"standing":' not in value or (known is not None and is_stale(known.value, value)):
         return known
     try:
-        control = _codec.decode_trusted(value)
+        control = control_codec.decode_trusted(value)
     except MalformedEventError:
         return known
     spec, source = control.spec, control.source
@@ -156,7 +154,7 @@ class RetiredStreamNames:
         for record in records:
             if (record.key or b"").startswith(RETIRED_PREFIX):
                 with suppress(MalformedEventError), self._lock:
-                    for digest in split_digests(_retired_codec.decode_trusted(record.value or b"").names):
+                    for digest in split_digests(retired_streams_codec.decode_trusted(record.value or b"").names):
                         self._digests.add(digest)
 
     def deleted(self, records: Iterable[RecordLike]) -> list[str]:

@@ -11,20 +11,19 @@ from typing import Any, Final
 import msgspec
 
 from schemas import (
-    MAX_DEFINITION_BYTES,
     BeginPeriod,
     CloseStream,
     MergedStream,
     NodeSums,
     Progress,
-    Request,
     RunningCountCalibration,
     TextTotals,
     format_moment,
     moment_ms,
     named_at,
 )
-from schemas.wire import Codec, struct
+from schemas.codecs import request_codec
+from schemas.wire import struct
 from stream.feeds.feed_definitions import FeedDefinitions, StandingDefinition
 from stream.privacy.accuracy.counting_trees import CountingTree, next_node_sums, window_number
 from stream.privacy.planning.release_plans import tree_of
@@ -248,9 +247,6 @@ class WaitingWindows:
                 return
 
 
-_requests: Codec[Request] = Codec(Request, limit=MAX_DEFINITION_BYTES)
-
-
 class MergePeriods:
     """Sends requests to begin and close periods; their ids are fixed, so repeats have no effect."""
 
@@ -333,7 +329,7 @@ class MergePeriods:
 
     def _write(self, outputs: Outputs, request: BeginPeriod | CloseStream) -> None:
         key = request.source.encode()
-        message = (key, _requests.encode(request), ())
+        message = (key, request_codec.encode(request), ())
         outputs.add(self._topics.requests, partition_of(key, LEDGER_PARTITIONS), message)
 
 

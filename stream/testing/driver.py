@@ -10,10 +10,6 @@ from typing import Annotated, Any, Self, TypeVar, overload
 from pydantic import BaseModel, ConfigDict, Field
 
 from schemas import (
-    MAX_DEFINITION_BYTES,
-    MAX_EVENT_BYTES,
-    MAX_RECORD_BYTES,
-    LedgerRecord,
     Query,
     Receipt,
     RegisterSource,
@@ -21,7 +17,7 @@ from schemas import (
     Source,
     subject_of,
 )
-from schemas.wire import Codec
+from schemas.codecs import ledger_codec, query_codec, request_codec
 from stream.budget.receipts import RECEIPT_KEY_PREFIX, request_digest
 from stream.client.client_calls import AsyncCalls, SyncCalls, require_accepted
 from stream.client.ledger_view import LedgerView
@@ -63,10 +59,6 @@ from stream.testing.memory_installation import Delivery, MemoryInstallation, Pla
 from stream.worker.fair_shares import Limits
 
 Returned = TypeVar("Returned")
-
-_query_codec: Codec[Query] = Codec(Query, limit=MAX_EVENT_BYTES)
-_request_codec: Codec[Request] = Codec(Request, limit=MAX_DEFINITION_BYTES)
-_ledger_codec: Codec[LedgerRecord] = Codec(LedgerRecord, limit=MAX_RECORD_BYTES)
 
 
 @dataclass(eq=False)
@@ -445,15 +437,13 @@ class Driver(MemoryInstallation, SyncCalls):
         ledger: Place = (self.topics.ledger, 0)
         begin = len(self.log(ledger))
         for request in requests:
-            self._append(
-                (self.topics.requests, 0), subject_of(request)[0].encode(), _request_codec.encode(request)
-            )
+            self._append((self.topics.requests, 0), subject_of(request)[0].encode(), request_codec.encode(request))
         self._last = None
         self._process_all()
         receipts: dict[tuple[str, str], Receipt] = {}
         for record in self.log(ledger)[begin:]:
             if record.value is not None and (record.key or b"").startswith(RECEIPT_KEY_PREFIX):
-                receipt = _ledger_codec.decode(record.value)
+                receipt = ledger_codec.decode(record.value)
                 if isinstance(receipt, Receipt):
                     receipts[receipt.request, receipt.digest] = receipt
         return [receipts[request.request, request_digest(request)] for request in requests]
@@ -462,7 +452,7 @@ class Driver(MemoryInstallation, SyncCalls):
         marks = self._log_ends()
         expected: list[tuple[Place, Query | None, Source | None]] = []
         for question in questions:
-            value = question if isinstance(question, bytes) else _query_codec.encode(question)
+            value = question if isinstance(question, bytes) else query_codec.encode(question)
             address = address_of(value)
             key = address[1].encode() if address else b""
             place = (self.topics.queries, partition_of(key, self.topics.partitions))

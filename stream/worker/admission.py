@@ -16,8 +16,9 @@ import msgspec
 import numpy as np
 
 from schemas import MAX_EVENT_BYTES, Query
+from schemas.codecs import query_codec
 from schemas.json_limits import REPEATED_FIELD, may_repeat_a_field, repeats_a_field
-from schemas.wire import DECODE_ERRORS, Codec, MalformedEventError, struct
+from schemas.wire import DECODE_ERRORS, MalformedEventError, struct
 from stream.kernel.byte_columns import Column, Spans, spans_of
 from stream.processing.dead_letters import Rejection, UnreadableValue
 from stream.processing.exact_decimals import replace_extreme_numbers
@@ -57,7 +58,6 @@ _WINDOW_FORM: Final = _make_form(struct(Query, only=_PLAIN_FIELDS | {"window", "
 QUERY_FORMS: Final = (_FULL_FORM, PLAIN_FORM, _FULL_FORM, _WINDOW_FORM)
 """Query forms by a stream's sort, a combination of ``PLAIN_SORT`` and ``STANDING_SORT``."""
 
-_query_codec: Codec[Query] = Codec(Query, limit=MAX_EVENT_BYTES)
 
 _REPEATED_FIELD = Rejection("malformed", REPEATED_FIELD)
 
@@ -107,7 +107,7 @@ def _within_limit(query: Any, value: bytes) -> Any:
 def rejection_of_malformed(value: bytes | None) -> Rejection:
     """Return the pydantic model's rejection of an event that the fast decoder refused."""
     try:
-        _query_codec.decode(
+        query_codec.decode(
             replace_extreme_numbers(value) if value is not None and len(value) <= MAX_EVENT_BYTES else value
         )
     except MalformedEventError as error:

@@ -19,7 +19,6 @@ from pydantic import BaseModel, StringConstraints
 from schemas import (
     FIRST_VERSION,
     MAX_RECORD_BYTES,
-    Control,
     EventsSource,
     Extensions,
     Mechanism,
@@ -27,14 +26,13 @@ from schemas import (
     StreamSpec,
 )
 from schemas.base import Identifier, Reason
-from schemas.wire import DECODE_ERRORS, Codec, MalformedEventError, struct
+from schemas.codecs import control_codec
+from schemas.wire import DECODE_ERRORS, MalformedEventError, struct
 from stream.worker.stream_terms import TermsTable
 
 _UNSHARED_FIELDS = frozenset({"threshold"})
 """Fields of a mechanism that streams of equal terms do not share."""
 _INCARNATION_LENGTH, _DIGEST_LENGTH = 32, 64
-
-_codec: Codec[Control] = Codec(Control, limit=MAX_RECORD_BYTES)
 
 
 def _constraints(annotated: Any) -> StringConstraints:
@@ -162,13 +160,13 @@ class DefinitionReader:
     def _validate(self, value: bytes) -> StreamDefinition | None:
         """Validate a definition and remember its shared part."""
         try:
-            definition = _codec.decode(value)
+            definition = control_codec.decode(value)
         except MalformedEventError:
             return None
         try:
             wire = _decode(value)
         except DECODE_ERRORS:
-            wire = _decode(_codec.encode(definition))
+            wire = _decode(control_codec.encode(definition))
         terms = self.terms.index_of(definition)
         if definition.extensions:
             return _build_definition(wire, terms, definition.extensions)

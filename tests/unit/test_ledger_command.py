@@ -10,8 +10,9 @@ import pytest
 from pyarrow import parquet
 
 from schemas import HaltStream, TrailRecord
+from schemas.codecs import trail_codec
 from sotto import Refused
-from stream.budget.receipts import entry_digest, trail_codec
+from stream.budget.receipts import entry_digest
 from stream.cli.manage.ledger_commands import verify
 from stream.cli.manage.record_rows import summary_row, write_trail
 from stream.cli.output import CommandError

@@ -16,8 +16,9 @@ from pydantic import TypeAdapter
 from rich.cells import cell_len
 from rich.text import Text
 
-from schemas import MAX_ANSWER_BYTES, Answer, GrantRecord, registered_as
-from schemas.wire import Codec, MalformedEventError
+from schemas import Answer, GrantRecord, registered_as
+from schemas.codecs import answer_codec
+from schemas.wire import MalformedEventError
 from stream.cli.manage.record_rows import call_client
 from stream.cli.manage.refusal_watch import follow_refusals, watched_topics
 from stream.cli.output import (
@@ -37,8 +38,6 @@ from stream.privacy.planning.response_plans import ShareEstimateError, estimate_
 from stream.processing.refused_events import RefusedShare, describe_refused_share
 from stream.questions import Result
 from stream.questions.alert_states import Notice, estimate_text, format_time, group_text, window_text
-
-_answer_codec: Codec[Answer] = Codec(Answer, limit=MAX_ANSWER_BYTES)
 
 
 def estimate(
@@ -96,7 +95,7 @@ def estimate(
 def _decode_answers(file: str, lines: Iterable[tuple[int, bytes]]) -> Iterator[Answer]:
     for number, (_, line) in enumerate(lines, 1):
         try:
-            yield _answer_codec.decode(line)
+            yield answer_codec.decode(line)
         except MalformedEventError as error:
             raise CommandError(
                 f"--answers: {file}, answer {number}: {str(error).removeprefix('event: ')}"

@@ -13,9 +13,10 @@ from typing import Annotated, Any, Final, Literal
 import typer
 
 from schemas import LedgerProgress, TrailHead, TrailRecord
+from schemas.codecs import trail_codec
 from schemas.ledger import Since
 from schemas.wire import MalformedEventError
-from stream.budget.receipts import EMPTY_TRAIL_HEAD, BrokenTrailError, trail_codec
+from stream.budget.receipts import EMPTY_TRAIL_HEAD, BrokenTrailError
 from stream.cli.manage.record_rows import call_client, create_owner_only_file, read_lines, summary_row, write_trail
 from stream.cli.manage.witness_checks import WitnessChecks
 from stream.cli.output import AsJson, CommandError, say, show_json, show_table

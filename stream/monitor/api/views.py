@@ -13,11 +13,9 @@ from typing import Final, Literal
 import msgspec
 
 from schemas import (
-    MAX_RECORD_BYTES,
     Amount,
     EventsSource,
     GrantRecord,
-    LedgerRecord,
     Position,
     Source,
     SourceRecord,
@@ -25,7 +23,8 @@ from schemas import (
     moment_ms,
     named_from,
 )
-from schemas.wire import Codec, MalformedEventError
+from schemas.codecs import ledger_codec
+from schemas.wire import MalformedEventError
 from stream.budget.standing_streams import promised_windows
 from stream.formatting import describe_bound
 from stream.monitor.api.budget_models import BurnDown, BurnPoint, Forecast
@@ -53,8 +52,6 @@ from stream.processing.control_order import questions_per_window
 from stream.questions.stream_watch import describe_first_answer, describe_standing_query, period_of
 
 _TEN_MINUTES_INDEX = RATE_WINDOWS.index(600)
-
-_record_codec: Codec[LedgerRecord] = Codec(LedgerRecord, limit=MAX_RECORD_BYTES)
 
 
 def overview(tables: MonitorTables, history: Series, workers: WorkersView, *, ready: bool, now: float) -> Overview:
@@ -196,7 +193,7 @@ def source_record(tables: MonitorTables, entry: SourceEntry) -> SourceRecord:
     """Return the ledger's record of a source; a period's is derived from its source's record."""
     shape = entry.record
     registered = entry if shape.source.period_of is None else tables.sources.get(shape.source.period_of, entry)
-    record = _record_codec.decode(registered.raw)
+    record = ledger_codec.decode(registered.raw)
     if not isinstance(record, SourceRecord):
         raise TypeError("a source's entry holds another record")
     source = record.source
@@ -281,7 +278,7 @@ def _promises(entry: StreamEntry, counted: str) -> list[PromiseParts]:
 
 def grant_record(entry: StreamEntry) -> GrantRecord:
     """Return the ledger's record of a stream."""
-    record = _record_codec.decode(entry.raw)
+    record = ledger_codec.decode(entry.raw)
     if not isinstance(record, GrantRecord):
         raise TypeError("a stream's entry holds another record")
     return record

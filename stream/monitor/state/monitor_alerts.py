@@ -8,8 +8,9 @@ from collections.abc import Callable
 from itertools import islice
 from typing import Final, NamedTuple
 
-from schemas import MAX_ANSWER_BYTES, Answer, registered_as
-from schemas.wire import Codec, MalformedEventError
+from schemas import Answer, registered_as
+from schemas.codecs import answer_codec
+from schemas.wire import MalformedEventError
 from stream.monitor.api.service_models import AlertingSource, AlertQuery, AlertRow, AlertsView, FiringRow
 from stream.monitor.api.views import contribution_text
 from stream.monitor.state.entries import StreamEntry
@@ -21,8 +22,6 @@ from stream.questions.stream_watch import alert_terms_of
 
 MAX_KEPT_ALERTS: Final = 2_000
 """Number of latest alerts that are kept."""
-
-_answer_codec: Codec[Answer] = Codec(Answer, limit=MAX_ANSWER_BYTES)
 
 
 class KeptAlert(NamedTuple):
@@ -54,7 +53,7 @@ class Alerts:
         if ABOVE_BYTES not in value and not (BELOW_BYTES in value and self._may_end(stream)):
             return
         try:
-            answer = _answer_codec.decode_trusted(value)
+            answer = answer_codec.decode_trusted(value)
         except MalformedEventError:
             self.unreadable += 1
             return
