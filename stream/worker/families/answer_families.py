@@ -31,7 +31,15 @@ from stream.privacy.planning.answer_plans import choice_alpha
 from stream.privacy.planning.response_plans import ResponseLaw, response_law
 from stream.processing.dead_letters import Rejection
 from stream.processing.exact_decimals import scores_of
-from stream.worker.families.family import TERMS_KEPT, AdmittedQuestion, Context, Family, Reply, require_form
+from stream.worker.families.family import (
+    TERMS_KEPT,
+    AdmittedQuestion,
+    Context,
+    Family,
+    PaidFamily,
+    Reply,
+    require_form,
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,7 +50,7 @@ class _ScoredCandidates:
     scores: tuple[float, ...]
 
 
-class _SelectionFamily(Family):
+class _SelectionFamily(PaidFamily):
     """Base of the noisy maximum and the exponential mechanism, which differ only in ``_choose``."""
 
     kind: Literal["noisy_max", "exponential"]
@@ -57,10 +65,6 @@ class _SelectionFamily(Family):
             )
         score = self._sent_score if self._context.trusts_values(slot) else self._table_score
         return _ScoredCandidates(names, tuple(score(slot, one) for one in query.candidates))
-
-    def answer(self, questions: Sequence[AdmittedQuestion]) -> list[Reply | None]:
-        """Answer each question with a choice; its randomness is derived from the event."""
-        return self._answer_affordable(questions, lambda _, own: [self._reply(one) for one in own])
 
     def _reply(self, one: AdmittedQuestion) -> Reply:
         calibration = self._context.calibration(one.slot, AnswersCalibration)

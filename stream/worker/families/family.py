@@ -208,18 +208,25 @@ class Family(ABC):
         """Forget the updates of a retired stream."""
         del slot
 
-    def _answer_affordable(
-        self,
-        questions: Sequence[AdmittedQuestion],
-        answer: Callable[[int, Sequence[AdmittedQuestion]], list[Reply]],
-    ) -> list[Reply | None]:
+
+class PaidFamily(Family):
+    """A family that charges each answer; it defines ``_replies``, or ``_reply`` to a single question."""
+
+    def answer(self, questions: Sequence[AdmittedQuestion]) -> list[Reply | None]:
         """Answer the questions that their stream's grant pays for; None for the others."""
+        return answer_by_stream(questions, self._answer_affordable)
 
-        def answer_stream(slot: int, members: Sequence[AdmittedQuestion]) -> list[Reply | None]:
-            affordable = members[: max(0, self._streams.answers_left(slot))]
-            return [*(answer(slot, affordable) if affordable else ()), *[None] * (len(members) - len(affordable))]
+    def _answer_affordable(self, slot: int, asked: Sequence[AdmittedQuestion]) -> list[Reply | None]:
+        paid = asked[: max(0, self._streams.answers_left(slot))]
+        return [*(self._replies(slot, paid) if paid else ()), *[None] * (len(asked) - len(paid))]
 
-        return answer_by_stream(questions, answer_stream)
+    def _replies(self, slot: int, paid: Sequence[AdmittedQuestion]) -> list[Reply]:
+        """Answer questions of one stream, of which there is at least one."""
+        del slot
+        return [self._reply(one) for one in paid]
+
+    def _reply(self, one: AdmittedQuestion) -> Reply:
+        raise NotImplementedError
 
 
 State = TypeVar("State")
@@ -457,6 +464,11 @@ class Context:
                 f"{suggest_name(attribute, numeric)}",
             )
         return domain
+
+    def count_limit(self, slot: int) -> float | None:
+        """Return the number of rows, the limit of counts; None if it is private."""
+        rows = self.public_rows(slot)
+        return None if rows is None else float(rows)
 
     def public_rows(self, slot: int) -> int | None:
         """Return the table's number of rows if it is public: if neighbors have the same number.

@@ -142,12 +142,12 @@ class LaplaceQuestions:
 
     def _resolve_count(self, slot: int, query: Any) -> LaplaceQuestion:
         count = self._context.count(slot, query.where)
-        high = self._public_row_limit(slot)
+        high = self._context.count_limit(slot)
         return LaplaceQuestion((count,), (self._count_width(slot),), "number", low=0.0, high=high)
 
     def _resolve_people(self, slot: int, query: Any) -> LaplaceQuestion:
         people = self._context.people(slot, query.where, min_rows=query.min_rows)
-        return LaplaceQuestion((people,), (1,), "number", low=0.0, high=self._public_row_limit(slot))
+        return LaplaceQuestion((people,), (1,), "number", low=0.0, high=self._context.count_limit(slot))
 
     def _resolve_sum(self, slot: int, query: Any) -> LaplaceQuestion:
         domain = self._summed_domain(slot, query.sum, query.where, "sum")
@@ -172,11 +172,6 @@ class LaplaceQuestions:
 
     def _count_width(self, slot: int) -> int:
         return count_sensitivity(self._context.source_table(slot))
-
-    def _public_row_limit(self, slot: int) -> float | None:
-        """Return the number of rows, the limit of counts; None if it is private."""
-        rows = self._context.public_rows(slot)
-        return None if rows is None else float(rows)
 
     def _sum_limits(self, slot: int, domain: Integers) -> tuple[float | None, float | None]:
         """Return the limits of a sum of values in a domain, in steps."""
@@ -251,7 +246,7 @@ class LaplaceQuestions:
         source = self._context.source_table(slot)
         widths = (groups_sensitivity(source),) * len(numbers)
         top = parse_top(source, query)
-        moved, high = _max_changed_cells(source), self._public_row_limit(slot)
+        moved, high = _max_changed_cells(source), self._context.count_limit(slot)
         return LaplaceQuestion(numbers, widths, "vector", low=0.0, high=high, moved=moved, top=top)
 
     def _resolve_people_groups(self, slot: int, query: Any) -> LaplaceQuestion:
@@ -259,7 +254,7 @@ class LaplaceQuestions:
         source = self._context.source_table(slot)
         # A person changes at most ``width`` counts, each by 1.
         width = people_groups_sensitivity(source, len(numbers))
-        widths, high, top = (width,) * len(numbers), self._public_row_limit(slot), parse_top(source, query)
+        widths, high, top = (width,) * len(numbers), self._context.count_limit(slot), parse_top(source, query)
         return LaplaceQuestion(numbers, widths, "vector", low=0.0, high=high, moved=width, top=top)
 
     def _cell_counts(

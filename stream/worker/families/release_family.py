@@ -113,17 +113,12 @@ class _ReleaseFamily(Family):
     def _interval(self, slot: int, question: CellQuestion, estimate: float) -> Interval:
         """Return the confidence interval of a weighted sum of cells, cut to its public limits."""
         half = weighted_half_width(release_law(self._calibration(slot)), question.steps) / WEIGHT_STEPS
-        most = self._most_rows(slot)
+        most = self._context.count_limit(slot)
         ends = (max(0.0, estimate - half), max(0.0, estimate + half))
         if most is None:
             return ends
         limit = most * max(question.steps) / WEIGHT_STEPS
         return min(ends[0], limit), min(ends[1], limit)
-
-    def _most_rows(self, slot: int) -> float | None:
-        """Return the number of rows, the limit of counts; None if it is private."""
-        rows = self._context.public_rows(slot)
-        return None if rows is None else float(rows)
 
     def _noise(self, slot: int, names: Sequence[bytes]) -> Integers:
         """Derive the noise of the cells or rows with these names."""
@@ -236,7 +231,7 @@ class HistogramFamily(_ReleaseFamily):
         numbers = sum_to_marginal(np.where(question.mask, release, 0), question.axes)
         summed = sum_to_marginal(question.mask.astype(np.int64), question.axes)
         alpha = histogram_alpha(calibration, release.size, int(summed.max()), numbers.size)
-        law, most = release_law(calibration), self._most_rows(one.slot)
+        law, most = release_law(calibration), self._context.count_limit(one.slot)
         intervals = tuple(
             published_interval(number, half_width(law, terms), 1.0, question.rows, low=0.0, high=high)
             for number, terms, high in zip(

@@ -29,7 +29,13 @@ from stream.processing.dead_letters import Rejection
 from stream.processing.text_counts import window_text_size
 from stream.tables.people_counts import TextGroups, split_name
 from stream.tables.table_errors import DataError, quote_names
-from stream.worker.families.family import AdmittedQuestion, Family, Reply, read_text_counts, require_form
+from stream.worker.families.family import (
+    AdmittedQuestion,
+    PaidFamily,
+    Reply,
+    read_text_counts,
+    require_form,
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,7 +79,7 @@ class _TextQuestion:
     is_too_large: bool = False
 
 
-class UnknownGroupsFamily(Family):
+class UnknownGroupsFamily(PaidFamily):
     """Streams of kind ``unknown_groups``."""
 
     def admit(self, slot: int, query: Any) -> _TextQuestion:
@@ -107,10 +113,6 @@ class UnknownGroupsFamily(Family):
     def _window_question(self, query: Any) -> _TextQuestion:
         groups, is_too_large = read_text_counts(query)
         return _TextQuestion(groups, _GroupNames("", (), {}), None, is_too_large)
-
-    def answer(self, questions: Sequence[AdmittedQuestion]) -> list[Reply | None]:
-        """Answer each question that the grant pays for; all groups of the column get noise."""
-        return self._answer_affordable(questions, lambda _, own: [self._reply(one) for one in own])
 
     def _reply(self, one: AdmittedQuestion) -> Reply:
         calibration = self._context.calibration(one.slot, UnknownGroupsCalibration)

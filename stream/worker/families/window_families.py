@@ -54,7 +54,7 @@ from stream.worker.families.family import (
     TERMS_KEPT,
     AdmittedQuestion,
     Context,
-    Family,
+    PaidFamily,
     Reply,
     RestorableFamily,
     read_text_counts,
@@ -107,6 +107,34 @@ class _Horizon:
         return found
 
 
+class _Horizons:
+    """The running counts' windows; streams with equal terms share them."""
+
+    def __init__(self, context: Context) -> None:
+        self._context = context
+        self._known: RecentCache[int, _Horizon] = RecentCache(TERMS_KEPT)
+
+    def of_slot(self, slot: int) -> _Horizon:
+        """Return the windows of a stream's running count."""
+        number = int(self._context.streams.columns.terms_of[slot])
+        if (known := self._known.get(number)) is None:
+            known = self._build(slot)
+            self._known.put(number, known)
+        return known
+
+    def _build(self, slot: int) -> _Horizon:
+        calibration, standing = (
+            self._context.calibration(slot, RunningCountCalibration),
+            self._context.standing(slot),
+        )
+        if standing.begins is None:
+            raise TypeError("the first window of a running_count is known")
+        window = standing.window
+        first = window.first_from(moment_ms(standing.begins))
+        lower_limit = 0.0 if counts_from_zero(self._context.source(slot, EventsSource), standing) else None
+        return _Horizon(calibration, tree_of(calibration), first, window.every_ms, window.size_ms, lower_limit)
+
+
 @dataclass(frozen=True, slots=True)
 class _NodeQuestion:
     """A group's index, the nodes of its windows so far, and their exact sums as doubles."""
@@ -116,17 +144,17 @@ class _NodeQuestion:
     sums: tuple[float, ...]
 
 
-class RunningCountFamily(Family):
+class RunningCountFamily(PaidFamily):
     """Streams of kind ``running_count``."""
 
     def __init__(self, context: Context) -> None:
         super().__init__(context)
-        self._horizons: RecentCache[int, _Horizon] = RecentCache(TERMS_KEPT)
+        self._horizons = _Horizons(context)
 
     def admit(self, slot: int, query: Any) -> _NodeQuestion:
         """Resolve a question: its window and group, which are public, determine its nodes."""
         require_form(query, "values")
-        horizon = self._horizon(slot)
+        horizon = self._horizons.of_slot(slot)
         group = self._streams.terms_at(slot).groups.index_of(query.group)
         windows = horizon.number_of(query.window)
         nodes = horizon.tree.nodes(windows)
@@ -138,12 +166,8 @@ class RunningCountFamily(Family):
             )
         return _NodeQuestion(group, nodes, query.values)
 
-    def answer(self, questions: Sequence[AdmittedQuestion]) -> list[Reply | None]:
-        """Answer questions; the noise of all nodes of a stream is drawn at once."""
-        return self._answer_affordable(questions, self._replies)
-
     def _replies(self, slot: int, asked: Sequence[AdmittedQuestion]) -> list[Reply]:
-        horizon = self._horizon(slot)
+        horizon = self._horizons.of_slot(slot)
         subkey = self._streams.noise.subkey(slot, DrawRole.NODES)
         names = [node_name(one.content.group, node) for one in asked for node in one.content.nodes]
         noise = iter(cell_noise(node_law(horizon.calibration), subkey, names).tolist())
@@ -164,24 +188,6 @@ class RunningCountFamily(Family):
                 )
             )
         return replies
-
-    def _horizon(self, slot: int) -> _Horizon:
-        number = int(self._streams.columns.terms_of[slot])
-        if (known := self._horizons.get(number)) is None:
-            known = _build_horizon(self._context, slot)
-            self._horizons.put(number, known)
-        return known
-
-
-def _build_horizon(context: Context, slot: int) -> _Horizon:
-    """Return the windows of a stream's running count."""
-    calibration, standing = context.calibration(slot, RunningCountCalibration), context.standing(slot)
-    if standing.begins is None:
-        raise TypeError("the first window of a running_count is known")
-    window = standing.window
-    first = window.first_from(moment_ms(standing.begins))
-    lower_limit = 0.0 if counts_from_zero(context.source(slot, EventsSource), standing) else None
-    return _Horizon(calibration, tree_of(calibration), first, window.every_ms, window.size_ms, lower_limit)
 
 
 class _RunningTexts(NamedTuple):
@@ -204,19 +210,12 @@ class RunningTextsFamily(RestorableFamily[RunningRelease]):
 
     def __init__(self, context: Context) -> None:
         super().__init__(context, "released texts")
-        self._horizons: RecentCache[int, _Horizon] = RecentCache(TERMS_KEPT)
+        self._horizons = _Horizons(context)
 
     def admit(self, slot: int, query: Any) -> _RunningTexts:
         """Resolve a question: its window is public, the counts of its texts are private."""
         groups, is_too_large = read_text_counts(query)
-        return _RunningTexts(self._horizon(slot).number_of(query.window), groups, is_too_large)
-
-    def _horizon(self, slot: int) -> _Horizon:
-        number = int(self._streams.columns.terms_of[slot])
-        if (known := self._horizons.get(number)) is None:
-            known = _build_horizon(self._context, slot)
-            self._horizons.put(number, known)
-        return known
+        return _RunningTexts(self._horizons.of_slot(slot).number_of(query.window), groups, is_too_large)
 
     def _build_state(self, slot: int, updates: Sequence[Any]) -> RunningRelease:
         del slot
@@ -242,7 +241,7 @@ class RunningTextsFamily(RestorableFamily[RunningRelease]):
         return ENTRY_BYTES * (4 + len(state.texts)) + state.size
 
     def _reply(self, slot: int, state: RunningRelease, asked: _RunningTexts, number: int) -> Reply:
-        horizon = self._horizon(slot)
+        horizon = self._horizons.of_slot(slot)
         calibration, incarnation = horizon.calibration, self._streams.incarnations[slot]
         if state.ended or self._are_too_large(slot, calibration, asked):
             update = ReleasedTexts(incarnation=incarnation, number=number, texts=(), last=not state.ended)
@@ -275,7 +274,7 @@ class RunningTextsFamily(RestorableFamily[RunningRelease]):
         return asked.is_too_large or texts_are_too_large(calibration, size, noise, limit_noise)
 
 
-class StandingHistogramFamily(Family):
+class StandingHistogramFamily(PaidFamily):
     """Streams of kind ``histogram`` on live topics."""
 
     def admit(self, slot: int, query: Any) -> tuple[float, ...]:
@@ -287,10 +286,6 @@ class StandingHistogramFamily(Family):
                 "malformed", f"values: {len(values)} values for {groups} groups; send one value for each group"
             )
         return values
-
-    def answer(self, questions: Sequence[AdmittedQuestion]) -> list[Reply | None]:
-        """Answer questions; the noise of all windows of a stream is drawn at once."""
-        return self._answer_affordable(questions, self._replies)
 
     def _replies(self, slot: int, questions: Sequence[AdmittedQuestion]) -> list[Reply]:
         calibration, groups = self._context.calibration(slot, AnswersCalibration), self._groups(slot)
@@ -332,7 +327,7 @@ class StandingHistogramFamily(Family):
         return math.prod(attributes[name].size for name in self._context.mechanism(slot, Histogram).attributes)
 
 
-class WindowQuantilesFamily(Family):
+class WindowQuantilesFamily(PaidFamily):
     """Streams of live topics that ask for quantiles."""
 
     def __init__(self, context: Context) -> None:
@@ -352,16 +347,9 @@ class WindowQuantilesFamily(Family):
             )
         return found
 
-    def answer(self, questions: Sequence[AdmittedQuestion]) -> list[Reply | None]:
-        """Answer the questions that the grants pay for."""
-        return self._answer_affordable(questions, self._replies)
-
-    def _replies(self, slot: int, paid: Sequence[AdmittedQuestion]) -> list[Reply]:
-        question = self._question(slot)
-        return [self._reply(slot, question, one) for one in paid]
-
-    def _reply(self, slot: int, question: LaplaceStatistic, one: AdmittedQuestion) -> Reply:
-        exact = self._streams.terms_at(slot).grid.round_private(one.content, values_of(one.payload))
+    def _reply(self, one: AdmittedQuestion) -> Reply:
+        question = self._question(one.slot)
+        exact = self._streams.terms_at(one.slot).grid.round_private(one.content, values_of(one.payload))
         shape = question.statistic.groups, question.statistic.size
         counts: npt.NDArray[np.int64] = np.clip(exact, 0, MAX_VALUE_COUNT).reshape(shape)
         words = AnswerWords(*self._context.answer_words([one], question.words))
