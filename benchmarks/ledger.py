@@ -34,7 +34,7 @@ from schemas import (
     ValuesSource,
 )
 from schemas.wire import Codec
-from stream.budget import BudgetProcessor
+from stream.budget.budget_processor import BudgetProcessor
 from stream.budget.receipts import receipt_key
 from stream.engine.restore import reader
 from stream.environment import reduce_gc_frequency

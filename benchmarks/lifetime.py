@@ -38,9 +38,9 @@ from schemas import (
     RetiredStreams,
     TrailRecord,
 )
+from schemas.codecs import trail_codec
 from sotto import Driver
-from stream.budget import BudgetProcessor
-from stream.budget.receipts import trail_codec
+from stream.budget.budget_processor import BudgetProcessor
 from stream.environment import reduce_gc_frequency
 from stream.feeds.feed_definitions import FeedDefinitions
 from stream.monitor.state.budget_history import PACE_WINDOWS, TrailState
@@ -50,7 +50,7 @@ from stream.privacy.ledger.retirement import name_digest, split_digests
 from stream.processing.control_order import RETIRED_PREFIX
 from stream.processing.protocol import Outputs
 from stream.tables.store import TableStore
-from stream.worker import QueryProcessor
+from stream.worker.worker_processor import QueryProcessor
 
 KEY: Final = bytes(range(32))
 YEAR_SECONDS: Final = 365.25 * 86_400

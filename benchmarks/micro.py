@@ -32,7 +32,7 @@ from stream.privacy.noise.samplers import TwoSidedGeometric
 from stream.processing.exact_decimals import value_of
 from stream.processing.protocol import Record
 from stream.tables.store import TableStore
-from stream.worker import QueryProcessor
+from stream.worker.worker_processor import QueryProcessor
 
 BATCH = 5_000
 REPEATS = 15

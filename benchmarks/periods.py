@@ -18,7 +18,7 @@ from blake3 import blake3
 
 from benchmarks.report import Figure, show_figures, write_json
 from schemas import format_moment
-from stream.budget import BudgetProcessor
+from stream.budget.budget_processor import BudgetProcessor
 from stream.feeds.feed_definitions import FeedDefinitions
 from stream.monitor.api.listing import SourceQuery, StreamQuery, list_sources, list_streams
 from stream.monitor.state.monitor_tables import MonitorTables
@@ -26,7 +26,7 @@ from stream.privacy.noise.keys import NoiseKey
 from stream.processing.protocol import Record, RecordLike
 from stream.processing.topic_names import Topics
 from stream.tables.store import TableStore
-from stream.worker import QueryProcessor
+from stream.worker.worker_processor import QueryProcessor
 
 BEGINS_MS: Final = 1_767_225_600_000
 HOUR_MS: Final = 3_600_000

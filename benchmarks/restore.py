@@ -29,7 +29,7 @@ from stream.processing.control_order import RETIRED_PREFIX
 from stream.processing.protocol import Record
 from stream.processing.topic_names import Topics
 from stream.tables.store import TableStore
-from stream.worker import QueryProcessor
+from stream.worker.worker_processor import QueryProcessor
 
 _READ_AT_ONCE: Final = 10_000
 _BATCH_RECORDS: Final = 800

@@ -23,9 +23,9 @@ from sotto import Driver
 from stream.privacy.noise.keys import NoiseKey
 from stream.processing.protocol import Record
 from stream.tables.store import TableStore
-from stream.worker import QueryProcessor
 from stream.worker.fair_shares import SECOND, Workload
 from stream.worker.families.family import Context
+from stream.worker.worker_processor import QueryProcessor
 
 KEY = NoiseKey(bytes(32))
 ROWS = 1 << 20

@@ -129,6 +129,15 @@ def say(text: str, *, soft_wrap: bool = False) -> None:
     console.print(Text(escape_text(text)), soft_wrap=soft_wrap or console.is_piped)
 
 
+def show_result(document: BaseModel | dict[str, Any], *lines: str | None, as_json: bool) -> None:
+    """Print a document as JSON, or else the first line and the further lines that a command has."""
+    if as_json:
+        show_json(document)
+        return
+    for number, line in enumerate(filter(None, lines)):
+        say(line, soft_wrap=number > 0)
+
+
 def say_progress(text: str) -> None:
     """Print a line on standard error: standard output has only results."""
     typer.echo(f"· {escape_text(text)}", err=True)

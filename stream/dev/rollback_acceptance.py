@@ -14,9 +14,9 @@ from typing import NamedTuple
 
 from aiokafka import TopicPartition
 
-from schemas import MAX_RECORD_BYTES, LedgerProgress, LedgerRecord
+from schemas import LedgerProgress, LedgerRecord
+from schemas.codecs import ledger_codec
 from schemas.ledger import Since
-from schemas.wire import Codec
 from stream.budget.receipts import RECEIPT_KEY_PREFIX, BrokenTrailError
 from stream.budget.trail_verification import TrailCheck
 from stream.dev.backup_file import BackupError
@@ -33,8 +33,6 @@ from stream.settings import Settings
 from stream.witnesses.addresses import open_witnesses
 from stream.witnesses.anchor import Anchor, largest_end
 from stream.witnesses.generations import begin_generation, read_binding_anchors
-
-_ledger_codec: Codec[LedgerRecord] = Codec(LedgerRecord, limit=MAX_RECORD_BYTES)
 
 
 class AcceptedRollback(NamedTuple):
@@ -106,7 +104,7 @@ async def _read_ledger(settings: Settings, topics: Topics) -> list[LedgerRecord]
             latest.update(
                 (record.key, record.value) for record in records if not record.key.startswith(RECEIPT_KEY_PREFIX)
             )
-    return [_ledger_codec.decode(value) for value in latest.values() if value is not None]
+    return [ledger_codec.decode(value) for value in latest.values() if value is not None]
 
 
 async def _check_trail(

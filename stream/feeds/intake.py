@@ -10,8 +10,8 @@ import numpy as np
 
 from schemas import EventsSource, FirstWindow
 from schemas.wire import struct
-from stream.events import EventReader
 from stream.events.event_fields import AHEAD, precedes_all_windows, time_flaw
+from stream.events.event_reader import EventReader
 from stream.feeds.event_clock import NOT_BEGUN, EventClock
 from stream.feeds.tally import EventBatch, select_events
 from stream.kernel.byte_columns import Column

@@ -18,7 +18,7 @@ import numpy.typing as npt
 
 from schemas import Numeric
 from schemas.domains import Domain
-from stream.events import Events
+from stream.events.event_decoding import Events
 from stream.feeds.text_tally import TextTally, TouchedTexts
 from stream.kernel.byte_columns import Column
 from stream.kernel.key_numbering import (

@@ -58,8 +58,8 @@ def build_worker_engine(
     settings: Settings, topics: Topics, key: NoiseKey, health: ServiceHealth | None = None
 ) -> Engine:
     """Return an engine that answers queries."""
-    from stream.worker import QueryProcessor  # noqa: PLC0415  (imports of the other role are slow)
     from stream.worker.fair_shares import Limits  # noqa: PLC0415
+    from stream.worker.worker_processor import QueryProcessor  # noqa: PLC0415  (imports of the other role are slow)
 
     tables = table_store(settings, key)
     limits = Limits.of(settings.work_outstanding, settings.work_rate)
@@ -78,7 +78,7 @@ def build_budget_engine(
     settings: Settings, topics: Topics, key: NoiseKey, health: ServiceHealth | None = None
 ) -> Engine:
     """Return an engine that decides requests and writes the ledger."""
-    from stream.budget import BudgetProcessor  # noqa: PLC0415  (imports of the other role are slow)
+    from stream.budget.budget_processor import BudgetProcessor  # noqa: PLC0415  (imports of the other role are slow)
 
     tables = table_store(settings, key, keeps_tables=False)
     health = health or ServiceHealth("budget")

@@ -10,7 +10,7 @@ import polars as pl
 from blake3 import blake3
 
 from schemas import Query, Source
-from stream.budget import BudgetProcessor
+from stream.budget.budget_processor import BudgetProcessor
 from stream.errors import Invalid
 from stream.feeds.count_processor import FeedProcessor
 from stream.feeds.feed_definitions import FeedDefinitions
@@ -20,8 +20,8 @@ from stream.processing.protocol import Batch, Headers, Outputs, Processor, Recor
 from stream.processing.topic_names import Topics
 from stream.tables.rows import select_columns
 from stream.tables.store import TableStore
-from stream.worker import QueryProcessor
 from stream.worker.fair_shares import Limits
+from stream.worker.worker_processor import QueryProcessor
 
 Place = tuple[str, int]
 """A topic and one of its partitions."""

@@ -32,8 +32,8 @@ from stream.processing.dead_letters import UnreadableValue, address_of
 from stream.processing.protocol import Message, Outputs, Record, RecordLike
 from stream.processing.topic_names import Topics
 from stream.tables.store import TableStore
-from stream.worker import QueryProcessor
 from stream.worker.fair_shares import NO_LIMITS, Limits
+from stream.worker.worker_processor import QueryProcessor
 from tests.chaos.load import probe, standing_probe
 from tests.processing import process_records
 

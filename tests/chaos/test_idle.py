@@ -20,8 +20,8 @@ from stream.processing.protocol import Outputs
 from stream.services.noise_key_services import build_worker_engine
 from stream.services.processes import RoleName, Service
 from stream.settings import Settings
-from stream.worker import QueryProcessor
 from stream.worker.admission import QueryBatch
+from stream.worker.worker_processor import QueryProcessor
 from tests.chaos.ground import POLL_MS, Ground, crippled, installation
 from tests.chaos.load import specs
 from tests.chaos.probes import probe

@@ -19,7 +19,7 @@ from stream.privacy.noise.keys import NoiseKey
 from stream.processing.topic_names import Topics, partition_of
 from stream.services.noise_key_services import table_store
 from stream.settings import Settings
-from stream.worker import QueryProcessor
+from stream.worker.worker_processor import QueryProcessor
 from tests.builders import stream as stream_on
 from tests.conftest import StartService
 from tests.kafka.partitions import add_partitions

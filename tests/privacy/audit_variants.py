@@ -32,13 +32,13 @@ from stream.privacy.noise.keyed_words import DrawRole, event_words, stream_subke
 from stream.privacy.noise.keys import NoiseKey
 from stream.privacy.noise.samplers import IntegerArray, LowWords, Sampler, Words, gaussian, sampler
 from stream.privacy.planning.unknown_groups_plans import CERTAIN
-from stream.worker import QueryProcessor
 from stream.worker.families import window_families
 from stream.worker.families.estimate_family import _KeyedMeasurements
 from stream.worker.families.hypothesis_family import _KeyedNoise
 from stream.worker.families.question_columns import PublishedNumber
 from stream.worker.families.sparse_vector_family import SparseVectorFamily
 from stream.worker.hosted_streams import LifeCycle
+from stream.worker.worker_processor import QueryProcessor
 
 NO_NOISE = Fraction(200)
 """The rate of noise that is 0 in all but e^-200 of all draws."""

@@ -11,9 +11,9 @@ from sotto import Driver
 from stream.processing.protocol import Outputs, Record
 from stream.settings import Settings
 from stream.tables.store import TableStore
-from stream.worker import QueryProcessor
 from stream.worker.admission import QueryBatch
 from stream.worker.fair_shares import Limits
+from stream.worker.worker_processor import QueryProcessor
 from tests.builders import KEY
 from tests.chaos.load import ROWS, sources, specs
 from tests.simulation.clock import EPOCH

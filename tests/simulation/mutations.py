@@ -12,7 +12,7 @@ from unittest.mock import patch
 
 from aiokafka import ConsumerRecord, TopicPartition
 
-from stream.budget import BudgetProcessor
+from stream.budget.budget_processor import BudgetProcessor
 from stream.budget.receipts import Receipts
 from stream.budget.trail_writer import TrailWriter
 from stream.engine import group_engine, restore, session, standby
@@ -29,12 +29,13 @@ from stream.privacy.ledger.accounts import Account
 from stream.processing.protocol import Outputs, Processor, RecordLike
 from stream.services.witness_guards import AnchoringGuard
 from stream.settings import Settings
-from stream.worker import QueryProcessor, stream_control
+from stream.worker import stream_control
 from stream.worker.admission import QueryBatch
 from stream.worker.fair_shares import Shares
 from stream.worker.hosted_streams import HostedStreams, LifeCycle
 from stream.worker.mechanism_updates import UpdateLog
 from stream.worker.stream_definitions import StreamDefinition
+from stream.worker.worker_processor import QueryProcessor
 from tests.simulation.clients import MAX_POLL_INTERVAL_MS, SimulatedProducer
 from tests.simulation.retirement_mutations import RETIREMENT
 

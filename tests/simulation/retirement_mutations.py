@@ -9,13 +9,13 @@ from unittest.mock import patch
 import numpy as np
 
 from schemas import RetiredAnswer
-from stream.budget import BudgetProcessor
+from stream.budget.budget_processor import BudgetProcessor
 from stream.budget.control_publisher import ControlPublisher
 from stream.privacy.ledger.retirement import NameDigests, RetiredGrants
 from stream.processing.protocol import Message, Outputs, RecordLike
-from stream.worker import QueryProcessor
 from stream.worker.retired_streams import RetiredStreamTable
 from stream.worker.stream_control import StreamControl
+from stream.worker.worker_processor import QueryProcessor
 
 
 @contextmanager

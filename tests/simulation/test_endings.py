@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from stream.processing.protocol import Record
-from stream.worker import QueryProcessor
+from stream.worker.worker_processor import QueryProcessor
 from tests.builders import KEY, installation, source
 from tests.processing import process_records
 from tests.unit.processors.installation import spec, table_store

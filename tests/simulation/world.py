@@ -14,7 +14,7 @@ from aiokafka import TopicPartition
 
 from schemas import MAX_DEFINITION_BYTES, Request, StreamSpec
 from schemas.wire import Codec
-from stream.budget import BudgetProcessor
+from stream.budget.budget_processor import BudgetProcessor
 from stream.budget.receipts import receipt_key
 from stream.engine.group_engine import Engine
 from stream.engine.health import ServiceHealth
@@ -26,8 +26,8 @@ from stream.processing.protocol import Processor, Record
 from stream.processing.topic_names import LEDGER_PARTITIONS, Topics, partition_of
 from stream.services.witness_guards import AnchoringGuard, WitnessGuard
 from stream.witnesses.anchor import Anchor, WitnessError, largest_end
-from stream.worker import QueryProcessor
 from stream.worker.fair_shares import Limits
+from stream.worker.worker_processor import QueryProcessor
 from tests.builders import KEY
 from tests.chaos.checker import check_letters, examine
 from tests.chaos.replay import Installation, Logs, answers_codec, as_read, differences

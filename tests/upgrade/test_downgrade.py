@@ -14,7 +14,7 @@ import structlog
 from aiokafka import TopicPartition
 
 from schemas import Answer
-from stream.budget import BudgetProcessor
+from stream.budget.budget_processor import BudgetProcessor
 from stream.processing.protocol import LaterVersionError, Record
 from stream.processing.topic_names import partition_of
 from tests.chaos.load import Questions

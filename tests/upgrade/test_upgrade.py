@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from schemas import CloseStream
-from stream.budget import BudgetProcessor
+from stream.budget.budget_processor import BudgetProcessor
 from tests.chaos.load import Questions
 from tests.simulation import world as simulated
 from tests.simulation.schedule import lazily

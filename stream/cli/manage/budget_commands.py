@@ -34,6 +34,7 @@ from stream.cli.output import (
     requested_amount,
     say,
     show_json,
+    show_result,
     show_table,
 )
 from stream.client.async_client import AsyncClient
@@ -67,20 +68,14 @@ def add(
     """Register a source with its budget."""
     wanted = read_as(_sources, source)
     receipt = call_client(lambda client: client.register(wanted))
-    if as_json:
-        show_json(receipt)
-    else:
-        say(
-            f"source {wanted.source} is registered with ε {wanted.epsilon:g}, δ {wanted.delta:g}{_describe_clamping(wanted)}"
-        )
-        if isinstance(wanted, EventsSource):
-            say(describe_live_topic(wanted), soft_wrap=True)
-            say(
-                f"if {wanted.topic} does not exist, 'sotto events topic {wanted.source}' creates it",
-                soft_wrap=True,
-            )
-        if receipt.meaning is not None:
-            say(receipt.meaning, soft_wrap=True)
+    live: list[str] = []
+    if isinstance(wanted, EventsSource):
+        live = [
+            describe_live_topic(wanted),
+            f"if {wanted.topic} does not exist, 'sotto events topic {wanted.source}' creates it",
+        ]
+    registered = f"source {wanted.source} is registered with ε {wanted.epsilon:g}, δ {wanted.delta:g}"
+    show_result(receipt, registered + _describe_clamping(wanted), *live, receipt.meaning, as_json=as_json)
 
 
 @app.command("join")
@@ -91,12 +86,8 @@ def join(
 ) -> None:
     """Add a source to a population permanently; refused unless its grants fit the population's budget."""
     receipt = call_client(lambda client: client.join(source, population))
-    if as_json:
-        show_json(receipt)
-    else:
-        say(f"source {source} belongs to population {population}: its past and future grants count there too")
-        if receipt.meaning is not None:
-            say(receipt.meaning, soft_wrap=True)
+    joined = f"source {source} belongs to population {population}: its past and future grants count there too"
+    show_result(receipt, joined, receipt.meaning, as_json=as_json)
 
 
 @app.command("refresh")
@@ -113,13 +104,10 @@ def refresh(
     version; streams that keep a release, a hypothesis or an estimate of the old version are closed.
     """
     receipt, ended = call_client(lambda client: _refresh(client, source, close=close))
-    if as_json:
-        show_json({"receipt": receipt, "closed": ended})
-        return
     named = f": {', '.join(ended)}" if ended else ""
-    say(
-        f"source {source} has version {receipt.version} of its data; {format_count(len(ended), 'stream is', 'streams are')} closed{named}"
-    )
+    count = format_count(len(ended), "stream is", "streams are")
+    text = f"source {source} has version {receipt.version} of its data; {count} closed{named}"
+    show_result({"receipt": receipt, "closed": ended}, text, as_json=as_json)
 
 
 @app.command("list")
@@ -241,12 +229,8 @@ def register(
     """Register a population with its budget; sources name it, or join it later."""
     wanted = read_as(TypeAdapter(Population), population)
     receipt = call_client(lambda client: client.register_population(wanted))
-    if as_json:
-        show_json(receipt)
-        return
-    say(f"population {wanted.population} is registered with ε {wanted.epsilon:g}, δ {wanted.delta:g}")
-    if receipt.meaning is not None:
-        say(receipt.meaning, soft_wrap=True)
+    registered = f"population {wanted.population} is registered with ε {wanted.epsilon:g}, δ {wanted.delta:g}"
+    show_result(receipt, registered, receipt.meaning, as_json=as_json)
 
 
 @population_app.command("list")
@@ -324,11 +308,9 @@ def allot(
             allotment, epsilon, delta, source=source, population=population, analysts=analyst or []
         )
     )
-    if as_json:
-        show_json(receipt)
-        return
     owner = f"source {source}" if source is not None else f"population {population}"
-    say(f"{', '.join(analyst or [allotment])} may have ε {epsilon:g} of {owner}")
+    names = ", ".join(analyst or [allotment])
+    show_result(receipt, f"{names} may have ε {epsilon:g} of {owner}", as_json=as_json)
 
 
 async def _fetch_population(

@@ -17,7 +17,7 @@ from stream.cli.manage.record_rows import call_client
 from stream.cli.output import CommandError, document_name, numbered_lines, say
 from stream.client.async_client import AsyncClient
 from stream.errors import Invalid
-from stream.events import Flaw
+from stream.events.event_fields import Flaw
 from stream.events.event_reader import EventCheck
 from stream.formatting import format_count
 from stream.kafka.client.local_address import local_settings

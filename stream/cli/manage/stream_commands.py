@@ -18,6 +18,7 @@ from stream.cli.output import (
     requested_amount,
     say,
     show_json,
+    show_result,
     show_table,
 )
 from stream.client.async_client import AsyncClient
@@ -56,19 +57,17 @@ def open_stream(
     """
     spec = read_as(opening_adapter(), stream)
     receipt, grant, source = call_client(lambda client: _open(client, spec, analyst, force=force))
-    if as_json:
-        show_json(grant)
-        return
-    say(f"stream {spec.stream} is open at {_price(grant)} ({grant.calibration.method})")
+    lines = [f"stream {spec.stream} is open at {_price(grant)} ({grant.calibration.method})"]
     if receipt.compared:
-        say(describe_choice(receipt.compared), soft_wrap=True)
+        lines.append(describe_choice(receipt.compared))
     if (standing := grant.spec.standing) is not None:
-        say(describe_standing_query(standing), soft_wrap=True)
+        lines.append(describe_standing_query(standing))
         if isinstance(source, EventsSource):
-            say(describe_first_answer(standing, source, time.time()), soft_wrap=True)
-    _print_promises(grant, source)
+            lines.append(describe_first_answer(standing, source, time.time()))
+    lines += [] if as_json else _promise_lines(grant, source)
     if receipt.windows is not None:
-        say(describe_window_count(receipt.windows, period_of(source)), soft_wrap=True)
+        lines.append(describe_window_count(receipt.windows, period_of(source)))
+    show_result(grant, *lines, as_json=as_json)
 
 
 @app.command("list")
@@ -135,14 +134,12 @@ def extend(
 ) -> None:
     """Grant a stream further charged answers; it keeps its measurements."""
     receipt, grant, declared = call_client(lambda client: _extend(client, names, (epsilon, delta), analyst))
-    if as_json:
-        show_json(receipt)
-        return
     cutoff = charged_answers(grant.calibration, grant.extensions)
-    say(
-        f"stream {grant.spec.stream}: {format_count(receipt.answers or 0, 'more charged answer')} for {format_amount(receipt.granted or grant.cost)}; {cutoff:,} in all"
-    )
-    _print_promises(grant, declared)
+    cost = format_amount(receipt.granted or grant.cost)
+    count = format_count(receipt.answers or 0, "more charged answer")
+    text = f"stream {grant.spec.stream}: {count} for {cost}; {cutoff:,} in all"
+    promised = [] if as_json else _promise_lines(grant, declared)
+    show_result(receipt, text, *promised, as_json=as_json)
 
 
 @app.command("close")
@@ -184,18 +181,17 @@ def show(names: Names, as_json: AsJson = False) -> None:
     )
     if grant.spec.standing is not None:
         say(describe_standing_query(grant.spec.standing), soft_wrap=True)
-    _print_promises(grant, declared)
+    for line in _promise_lines(grant, declared):
+        say(line, soft_wrap=True)
 
 
-def _print_promises(grant: GrantRecord, source: Source) -> None:
+def _promise_lines(grant: GrantRecord, source: Source) -> list[str]:
     try:
         with explain_missing_packages():
             from stream.privacy.planning.promises import promises  # noqa: PLC0415  (a client may lack its packages)
     except Missing as missing:
-        say(f"error bounds cannot be computed here: {missing}", soft_wrap=True)
-        return
-    for promise in promises(grant.spec, grant.calibration, grant.extensions, describe_table_bound(source)):
-        say(f"{promise}", soft_wrap=True)
+        return [f"error bounds cannot be computed here: {missing}"]
+    return list(map(str, promises(grant.spec, grant.calibration, grant.extensions, describe_table_bound(source))))
 
 
 def _price(grant: GrantRecord) -> str:
@@ -211,10 +207,8 @@ def _end(
         return await end(client, *await _resolve_names(client, names))
 
     receipt = call_client(end_named)
-    if as_json:
-        show_json(receipt)
-    else:
-        say(f"stream {names[-1]}: {'closed' if receipt.state == 'closed' else receipt.outcome}")
+    outcome = "closed" if receipt.state == "closed" else receipt.outcome
+    show_result(receipt, f"stream {names[-1]}: {outcome}", as_json=as_json)
 
 
 async def _open(

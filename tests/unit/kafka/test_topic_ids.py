@@ -11,7 +11,7 @@ from aiokafka import TopicPartition
 from aiokafka.errors import KafkaError, NodeNotReadyError, TopicAuthorizationFailedError
 
 from schemas import EventsSource
-from stream.budget import BudgetProcessor
+from stream.budget.budget_processor import BudgetProcessor
 from stream.engine import partition_input
 from stream.engine.health import Metrics
 from stream.engine.partition_input import InputRecreatedError, TopicIds
@@ -21,7 +21,7 @@ from stream.feeds.merge_processor import MergeProcessor
 from stream.kafka.client.adapter import Consumer
 from stream.processing.protocol import InputRefusedError, Processor, Record
 from stream.processing.topic_names import Topics
-from stream.worker import QueryProcessor
+from stream.worker.worker_processor import QueryProcessor
 from tests.builders import KEY
 from tests.processing import process_records
 from tests.unit.processors.installation import table_store

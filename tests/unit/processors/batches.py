@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from sotto import Driver
-from stream.worker import QueryProcessor
+from stream.worker.worker_processor import QueryProcessor
 from tests.builders import installation, source
 from tests.unit.processors.installation import spec, worker_of
 

@@ -9,7 +9,7 @@ from blake3 import blake3
 
 from schemas import MAX_DEFINITION_BYTES, GrantRecord, LedgerProgress, LedgerRecord, Receipt, Request
 from schemas.wire import Codec
-from stream.budget import BudgetProcessor
+from stream.budget.budget_processor import BudgetProcessor
 from stream.processing.protocol import PROGRESS_KEY, Outputs, Record
 from stream.processing.topic_names import Topics
 from tests.builders import KEY, source

@@ -13,7 +13,7 @@ from stream.privacy.noise.keys import NoiseKey
 from stream.processing.protocol import Outputs, Record
 from stream.processing.topic_names import Topics
 from stream.tables.store import TableStore
-from stream.worker import QueryProcessor
+from stream.worker.worker_processor import QueryProcessor
 from tests.builders import KEY, stream
 
 HIGH, LOW = 1e9, -1e9

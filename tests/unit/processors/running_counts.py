@@ -26,7 +26,7 @@ from stream.privacy.accuracy.source_facts import Movement, SourceFacts
 from stream.privacy.planning.release_plans import plan_running_counts, tree_of
 from stream.processing.protocol import Record
 from stream.processing.topic_names import Topics
-from stream.worker import QueryProcessor
+from stream.worker.worker_processor import QueryProcessor
 from tests.builders import KEY, parse_source, source
 from tests.processing import process_records
 from tests.unit.processors.installation import answers_in, records, table_store

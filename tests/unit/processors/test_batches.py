@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from schemas import Amount, Answer, Checkpoint
 from stream.processing.protocol import Outputs, Record
-from stream.worker import QueryProcessor
+from stream.worker.worker_processor import QueryProcessor
 from tests.builders import KEY, installation, source
 from tests.processing import process_records
 from tests.unit.processors.batches import DRIVER, FEEDS, TABLES, new_worker

@@ -14,7 +14,7 @@ from stream.budget import receipts
 from stream.budget.trail_verification import TrailCheck
 from stream.privacy.composition.costs import charged_answers
 from stream.processing.protocol import Record
-from stream.worker import QueryProcessor
+from stream.worker.worker_processor import QueryProcessor
 from tests.builders import KEY, installation, source
 from tests.processing import process_records
 from tests.unit.processors.budget_service import ledger_codec

@@ -8,7 +8,7 @@ from schemas import Amount, HaltStream
 from sotto import Refused
 from stream.processing.protocol import Outputs, Record
 from stream.processing.topic_names import Topics
-from stream.worker import QueryProcessor
+from stream.worker.worker_processor import QueryProcessor
 from tests.builders import KEY, OTHER_KEY, PEOPLE, installation, source
 from tests.processing import process_records
 from tests.unit.processors.installation import (

@@ -15,7 +15,7 @@ import polars as pl
 from stream.processing.protocol import Outputs, Record
 from stream.processing.topic_names import Topics
 from stream.tables.store import TableStore
-from stream.worker import QueryProcessor
+from stream.worker.worker_processor import QueryProcessor
 from tests.builders import KEY
 from tests.processing import process_records
 

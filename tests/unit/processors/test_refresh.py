@@ -15,7 +15,7 @@ from stream.privacy.noise.keys import NoiseKey
 from stream.processing.protocol import Record
 from stream.tables.store import TableStore
 from stream.tables.table_errors import DataError
-from stream.worker import QueryProcessor
+from stream.worker.worker_processor import QueryProcessor
 from tests.builders import KEY, source
 from tests.processing import process_records
 from tests.unit.processors.refreshes import GOING_ON, KEEPING, NEW, OLD, QUESTIONS, SOURCE, ask, service, spec

@@ -13,7 +13,8 @@ from hypothesis import strategies as st
 from stream.privacy.noise.keys import NoiseKey
 from stream.processing.protocol import Record, TableMissedError
 from stream.tables.store import TableStore
-from stream.worker import QueryProcessor, stream_control
+from stream.worker import stream_control
+from stream.worker.worker_processor import QueryProcessor
 from tests.builders import KEY, OTHER_KEY, installation, source
 from tests.chaos.load import ROWS
 from tests.chaos.replay import differences

@@ -15,8 +15,9 @@ from stream.budget import budget_processor
 from stream.budget.control_publisher import build_retired_record
 from stream.processing.control_order import RETIRED_PREFIX
 from stream.processing.protocol import Outputs, Record
-from stream.worker import QueryProcessor, hosted_streams
+from stream.worker import hosted_streams
 from stream.worker.retired_streams import MAX_REASON_BYTES, OTHER_REASON, RetiredStreamTable
+from stream.worker.worker_processor import QueryProcessor
 from tests.builders import KEY
 from tests.processing import process_records
 from tests.unit.processors.installation import query, records, spec, table_store, written

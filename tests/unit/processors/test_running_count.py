@@ -11,7 +11,7 @@ from sotto import Driver, Refused
 from stream.privacy.accuracy.counting_trees import Node, node_name
 from stream.privacy.noise.keyed_words import DrawRole, cell_noise
 from stream.privacy.planning.release_plans import answer_alpha, node_law, tree_of
-from stream.worker import QueryProcessor
+from stream.worker.worker_processor import QueryProcessor
 from tests.builders import KEY, installation, source, stream
 from tests.privacy.service import definition_of
 from tests.processing import process_records
