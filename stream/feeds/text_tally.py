@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from stream.kernel.byte_columns import Column
-from stream.privacy.planning.window_texts import text_size
+from stream.privacy.planning.unknown_groups_plans import text_size
 
 TouchedTexts = Mapping[int, Sequence[bytes]]
 """The changed texts of each window by its row; none of a window that is too large."""

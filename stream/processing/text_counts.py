@@ -12,7 +12,7 @@ from typing import Final
 
 import msgspec
 
-from stream.privacy.planning.window_texts import MOST_WINDOW_BYTES, text_size
+from stream.privacy.planning.unknown_groups_plans import MOST_WINDOW_BYTES, text_size
 
 TextCounts = Mapping[bytes, int]
 

@@ -36,7 +36,7 @@ from schemas import (
 from schemas.queries import STATISTICS
 from stream.caches import RecentCache
 from stream.privacy.mechanisms.estimator import MAX_CELLS_OF_ONE_ESTIMATE
-from stream.privacy.planning.window_texts import most_texts_within
+from stream.privacy.planning.unknown_groups_plans import most_texts_within
 from stream.processing.dead_letters import BUSY, Rejection
 from stream.worker.families.family import TERMS_KEPT, Context, TableReleasedError
 

@@ -31,7 +31,7 @@ from stream.privacy.planning.running_text_plans import (
     text_interval,
     texts_are_too_large,
 )
-from stream.privacy.planning.window_texts import text_size
+from stream.privacy.planning.unknown_groups_plans import text_size
 from tests.builders import parse_spec
 from tests.privacy.exact import law_of
 

@@ -17,14 +17,17 @@ from stream.privacy.noise.keyed_words import DrawRole, cell_noise, event_subkey,
 from stream.privacy.planning import unknown_groups_plans
 from stream.privacy.planning.plans import choose_calibration
 from stream.privacy.planning.unknown_groups_plans import (
+    TEXT_OVERHEAD,
     count_law,
     group_interval,
     groups_reach,
+    is_too_large,
     least_threshold,
     release_probability,
     rows_released_with,
+    size_law,
+    text_size,
 )
-from stream.privacy.planning.window_texts import TEXT_OVERHEAD, is_too_large, size_law, text_size
 from tests.builders import KEY, parse_spec
 from tests.privacy.exact import Law, exponential_below, law_of
 

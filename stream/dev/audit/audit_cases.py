@@ -40,7 +40,7 @@ HALTED = AnswerContent("halted")
 
 
 @dataclass(frozen=True)
-class EventBatch:
+class SentEvents:
     """A batch of live events, and the time to which the source's clock advances after the batch."""
 
     events: Sequence[Mapping[str, Any]]
@@ -57,7 +57,7 @@ class Side:
 
     queries: Sequence[Mapping[str, Any]] = ()
     table: Mapping[str, Sequence[Any]] | None = None
-    sent: Sequence[EventBatch] = ()
+    sent: Sequence[SentEvents] = ()
 
 
 @dataclass(frozen=True)
@@ -165,7 +165,7 @@ def _sides(
     def side(*, present: bool) -> Side:
         parts = zip(others, person, _BATCH_ENDS, strict=False)
         sent = [([*(mine if present else ()), *theirs], end) for theirs, mine, end in parts]
-        return Side(sent=[EventBatch(events, f"2026-01-01T{end}:00Z") for events, end in sent])
+        return Side(sent=[SentEvents(events, f"2026-01-01T{end}:00Z") for events, end in sent])
 
     return side(present=False), side(present=True)
 

@@ -180,7 +180,7 @@ def installation(
         yield DemoInstallation(settings, tuple(service for service in services if service.role == "worker"))
 
 
-class AnswerReader:
+class DemoAnswers:
     """Reads a client's answers in the background, within an ``async with`` block."""
 
     def __init__(self, client: AsyncClient, progress: DemoProgress, total: int) -> None:
@@ -247,7 +247,7 @@ async def run_demo(
         asked = {question.query.id: question for question in questions(specs, calibrations, per_stream, seed)}
         order = list(asked.values())
         half = len(order) // 2
-        async with AnswerReader(client, progress, len(order)) as reader:
+        async with DemoAnswers(client, progress, len(order)) as reader:
             began = time.monotonic()
             progress.step("asking")
             await _publish(client, order[:half], reader)
@@ -312,7 +312,7 @@ async def run_demo(
     return DemoReport(checks + tour_checks, figures)
 
 
-async def _publish(client: AsyncClient, order: list[DemoQuestion], reader: AnswerReader) -> None:
+async def _publish(client: AsyncClient, order: list[DemoQuestion], reader: DemoAnswers) -> None:
     for batch in (order[start : start + 500] for start in range(0, len(order), 500)):
         for question in batch:
             await client.publish(question.query)

@@ -22,7 +22,7 @@ from schemas import (
 )
 from stream.client.async_client import AsyncClient
 from stream.dev.demo.demo_report import Check, DemoReport
-from stream.dev.demo.demo_run import AnswerReader, DemoProgress
+from stream.dev.demo.demo_run import DemoAnswers, DemoProgress
 from stream.kafka.client.security import admin_client
 from stream.questions import Result
 from stream.settings import Settings
@@ -112,7 +112,7 @@ async def _run(settings: Settings, source: EventsSource, progress: DemoProgress)
         await client.requests([RegisterSource(request="flights", source=source)])
         await client.request(OpenStream(request=STREAM, stream=live_stream()))
         grant = await client.grant("flights", STREAM)
-        async with AnswerReader(client, progress, expected) as reader:
+        async with DemoAnswers(client, progress, expected) as reader:
             began = time.monotonic()
             progress.step("replaying 336,776 departures of 2013")
             await _publish(client, reader)
@@ -123,7 +123,7 @@ async def _run(settings: Settings, source: EventsSource, progress: DemoProgress)
         return _report(reader.answers, grant.calibration.alpha, reader.published, seconds, budget)
 
 
-async def _publish(client: AsyncClient, reader: AnswerReader) -> None:
+async def _publish(client: AsyncClient, reader: DemoAnswers) -> None:
     for day, departures in groupby(flights.events(), key=lambda event: int(event["scheduled"] or 0) // DAY_MS):
         await client.advance("flights", format_moment(day * DAY_MS))
         today = list(departures)

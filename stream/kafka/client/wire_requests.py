@@ -138,7 +138,7 @@ class Request:
         """Reads the header."""
         (correlation_id,) = _int32(response.read(4))
         if self._tagged:
-            response.seek(Cursor(response.getbuffer(), 4).skip_tags())
+            response.seek(FieldReader(response.getbuffer(), 4).skip_tags())
         return Header(correlation_id)
 
     def decode(self, response: BytesIO) -> Any:
@@ -195,7 +195,7 @@ def ask_topic_ids(topics: Collection[str]) -> Request:
     )
 
 
-class Cursor:
+class FieldReader:
     """Reads consecutive fields of a response."""
 
     __slots__ = ("_at", "_data")
@@ -269,7 +269,7 @@ class Cursor:
 
 
 def _features(body: bytes) -> Features:
-    cursor = Cursor(body)
+    cursor = FieldReader(body)
     cursor.int16()
     versions = {}
     for _ in range(cursor.count()):
@@ -278,7 +278,7 @@ def _features(body: bytes) -> Features:
         cursor.skip_tags()
     cursor.int32()
     finalized = cursor.tags().get(2, b"\0")
-    cursor = Cursor(finalized)
+    cursor = FieldReader(finalized)
     found = {}
     for _ in range(cursor.count()):
         name, found_version, _ = cursor.text(), cursor.int16(), cursor.int16()
@@ -288,7 +288,7 @@ def _features(body: bytes) -> Features:
 
 
 def _produced(body: bytes) -> Iterable[tuple[TopicPartition, int]]:
-    cursor = Cursor(body)
+    cursor = FieldReader(body)
     found = []
     for _ in range(cursor.count()):
         topic = cursor.text()
@@ -300,7 +300,7 @@ def _produced(body: bytes) -> Iterable[tuple[TopicPartition, int]]:
 
 
 def _offsets_committed(body: bytes) -> Collection[tuple[TopicPartition, int]]:
-    cursor = Cursor(body)
+    cursor = FieldReader(body)
     cursor.int32()
     found = []
     for _ in range(cursor.count()):
@@ -313,7 +313,7 @@ def _offsets_committed(body: bytes) -> Collection[tuple[TopicPartition, int]]:
 
 
 def _topic_ids(body: bytes) -> Mapping[str, TopicId]:
-    cursor = Cursor(body)
+    cursor = FieldReader(body)
     cursor.int32()
     for _ in range(cursor.count()):
         cursor.int32()

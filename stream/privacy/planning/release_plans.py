@@ -34,7 +34,7 @@ from stream.privacy.composition.losses import losses
 from stream.privacy.noise.samplers import Symmetric, gaussian, sampler
 from stream.privacy.planning.answer_plans import PartsMethod, equal_parts
 from stream.privacy.planning.noise_layouts import PlanError, require_fit, scale_fits
-from stream.privacy.planning.window_texts import most_texts_within
+from stream.privacy.planning.unknown_groups_plans import most_texts_within
 
 _LEADING_CONSTANT = 4 * 64**2
 

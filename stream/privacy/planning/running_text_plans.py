@@ -21,8 +21,14 @@ from stream.privacy.composition.pure_rounds import rounded_down
 from stream.privacy.noise.samplers import DELTA_PER_DRAW, TwoSidedGeometric, sampler
 from stream.privacy.planning.noise_layouts import PlanError, require_fit
 from stream.privacy.planning.release_plans import draft_tree, node_law, node_rate, theorem_alpha, with_alpha
-from stream.privacy.planning.unknown_groups_plans import least_room, require_delta, size_remedy
-from stream.privacy.planning.window_texts import DELTA_SHARE, MOST_WINDOW_BYTES, largest_text
+from stream.privacy.planning.unknown_groups_plans import (
+    DELTA_SHARE,
+    MOST_WINDOW_BYTES,
+    largest_text,
+    least_room,
+    require_delta,
+    size_remedy,
+)
 
 SIZE_PART: Final = Fraction(1, 8)
 """The part of ε for the test of the texts' size."""

@@ -3,7 +3,9 @@
 Each of c answers is (ε/c, δ/c)-private, and they add up. On live topics an answer is about a window,
 and a part of its δ is for the limit on the window's texts. Without counts, the rule of Desfontaines,
 Voss, Gipson & Mandayam (2022) selects texts: the probability of release rises with the number of
-people as fast as (ε, δ) allows, in integers. Proofs: docs/proofs/unknown-groups.md.
+people as fast as (ε, δ) allows, in integers. A person changes the size of a window's texts only by
+texts that no other person has. These cost δ and no ε, so the noisy test of the size costs no ε
+either. Proofs: docs/proofs/unknown-groups.md.
 """
 
 from __future__ import annotations
@@ -24,14 +26,52 @@ from stream.privacy.accuracy.source_facts import SourceFacts
 from stream.privacy.composition.pure_rounds import optimal_round_epsilon, rounded_down
 from stream.privacy.noise.samplers import DELTA_PER_DRAW, TwoSidedGeometric, sampler
 from stream.privacy.planning.noise_layouts import PlanError, require_fit
-from stream.privacy.planning.window_texts import (
-    DELTA_SHARE,
-    MOST_WINDOW_BYTES,
-    SIZE_SHARE,
-    largest_text,
-    most_texts_within,
-    size_rate,
-)
+
+MOST_WINDOW_BYTES: Final = 600 * 1024
+"""Maximum number of bytes of a window's texts, by ``text_size``; a record of the topic ``queries`` holds them."""
+TEXT_OVERHEAD: Final = 12
+"""Bytes of a text's count and lengths in a record."""
+SIZE_SHARE: Final = Fraction(9, 10)
+"""The rate of the test for one text, as a part of the rate of a count's noise."""
+DELTA_SHARE: Final = Fraction(1, 16)
+"""The part of δ for the case that the test finds a too large window small enough."""
+
+
+def text_size(text: bytes) -> int:
+    """Return the bytes that a text adds to the size of its window, whatever its count."""
+    return len(text) + TEXT_OVERHEAD
+
+
+def most_texts_within(most_bytes: int) -> int:
+    """Return the most texts, each of at least one byte, that fit a limit."""
+    return most_bytes // (1 + TEXT_OVERHEAD)
+
+
+def largest_text(max_length: int) -> int:
+    """Return the size of the longest text of an attribute."""
+    return max_length + TEXT_OVERHEAD
+
+
+def size_law(calibration: UnknownGroupsCalibration) -> TwoSidedGeometric:
+    """Return the noise of the size of a window's texts."""
+    rate = Fraction(calibration.epsilon_answer) / calibration.sensitivity_steps
+    return sampler("two_sided", size_rate(rate, calibration.text_bytes or 1))
+
+
+def size_rate(rate: Fraction, text_bytes: int) -> Fraction:
+    """Return the rate of the size's noise for each byte."""
+    return rate * SIZE_SHARE / text_bytes
+
+
+def is_too_large(calibration: UnknownGroupsCalibration, size: int, noise: int) -> bool:
+    """Return whether a window with texts of this size releases none of them.
+
+    A size above the limit is always too large, because its texts are not kept.
+    """
+    if calibration.most_bytes is None or calibration.size_threshold is None:
+        return False
+    return size > calibration.most_bytes or size + noise > calibration.size_threshold
+
 
 _DIGITS: Final = 80
 _ROUNDING_MARGIN: Final = 1.0 + 1e-10

@@ -23,8 +23,14 @@ from stream.privacy.mechanisms.unknown_groups import (
     release_keys,
 )
 from stream.privacy.noise.keyed_words import DrawRole, cell_noise, event_subkey, name_words
-from stream.privacy.planning.unknown_groups_plans import count_law, group_interval, groups_reach, rule_of
-from stream.privacy.planning.window_texts import is_too_large, size_law
+from stream.privacy.planning.unknown_groups_plans import (
+    count_law,
+    group_interval,
+    groups_reach,
+    is_too_large,
+    rule_of,
+    size_law,
+)
 from stream.processing.dead_letters import Rejection
 from stream.processing.text_counts import window_text_size
 from stream.tables.people_counts import TextGroups, split_name

@@ -101,7 +101,7 @@ def batches_in(request: Any) -> dict[TopicPartition, bytes]:
     """The batches that a request brings."""
     if isinstance(request, ProduceRequest):
         return {TopicPartition(t, p): bytes(data) for t, parts in request._topics for p, data in parts}
-    cursor = wire_requests.Cursor(request.encode())
+    cursor = wire_requests.FieldReader(request.encode())
     cursor.text()
     cursor.data(6)
     found = {}

@@ -21,7 +21,7 @@ from schemas import (
     UnknownGroupsCalibration,
     Windows,
 )
-from stream.privacy.planning.window_texts import TEXT_OVERHEAD
+from stream.privacy.planning.unknown_groups_plans import TEXT_OVERHEAD
 from stream.processing.protocol import Record
 from stream.processing.topic_names import Topics, partition_of
 from tests import builders

@@ -19,7 +19,7 @@ from stream.feeds.text_tally import TextTally
 from stream.feeds.window_queries import matches_definition
 from stream.privacy.accuracy.source_facts import Movement, SourceFacts
 from stream.privacy.planning.running_text_plans import plan_calibrations
-from stream.privacy.planning.window_texts import MOST_WINDOW_BYTES, TEXT_OVERHEAD, text_size
+from stream.privacy.planning.unknown_groups_plans import MOST_WINDOW_BYTES, TEXT_OVERHEAD, text_size
 from stream.processing.protocol import Record
 from stream.processing.text_counts import MAX_ENCODED, decode_text_counts, encode_text_counts
 from tests.processing import process_records
