@@ -10,7 +10,7 @@ from concurrent.futures import CancelledError, Future
 from typing import Any, Final, Self, TypeVar
 
 from stream.client.async_client import AsyncClient
-from stream.client.client_calls import SyncCalls, make_generator_method, make_synchronous
+from stream.client.sync_calls import SyncCalls, make_generator_method, make_synchronous
 from stream.errors import SottoError
 from stream.processing.topic_names import Topics
 from stream.questions import Question, Results

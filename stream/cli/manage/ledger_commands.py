@@ -22,6 +22,7 @@ from stream.cli.manage.witness_checks import WitnessChecks
 from stream.cli.output import AsJson, CommandError, say, show_json, show_table
 from stream.client.kafka_connection import KafkaConnection, translate_errors
 from stream.client.ledger_reader import read_latest_first, read_ledger_records, read_topic
+from stream.client.sync_calls import next_item
 from stream.formatting import format_count
 from stream.kafka.client.local_address import local_settings
 from stream.optional_packages import explain_missing_packages
@@ -221,7 +222,7 @@ def _batches(
     with asyncio.Runner() as runner, _connected(runner) as connection:
         batches = read_batches(connection, connection.topics.trail)
         try:
-            while (batch := runner.run(_next_batch(batches))) is not None:
+            while (batch := runner.run(next_item(batches))) is not None:
                 yield [record.value or b"" for record in batch]
         finally:
             runner.run(batches.aclose())
@@ -236,10 +237,6 @@ def _connected(runner: asyncio.Runner) -> Iterator[KafkaConnection]:
             yield connection
         finally:
             runner.run(connection.close())
-
-
-async def _next_batch(batches: AsyncGenerator[Sequence[Any], None]) -> Sequence[Any] | None:
-    return await anext(batches, None)
 
 
 def _verify_topics(noted: Iterable[TrailHead], witnesses: WitnessChecks) -> Verification:
