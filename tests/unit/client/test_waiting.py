@@ -46,6 +46,10 @@ class Answers:
     def resume(self, *_: TopicPartition) -> None:
         """The test's answers come in any case."""
 
+    def highwater(self, _: TopicPartition) -> int | None:
+        """Nothing is known of the topic's end."""
+        return None
+
     async def seek_to_end(self, *_: TopicPartition) -> None:
         """Only what a test adds is read."""
 
