@@ -88,14 +88,14 @@ def find_name_in_other_case(name: str, names: Collection[str]) -> str | None:
     return alike[0] if len(alike) == 1 else None
 
 
-def find_closest_name(name: str, names: Collection[str], *, cutoff: float = 0.6) -> str | None:
+def find_closest_name(name: str, names: Collection[str]) -> str | None:
     """Return the most similar of ``names``, or None; the order of ``names`` has no effect."""
     if (alike := find_name_in_other_case(name, names)) is not None:
         return alike
     if len(names) > MAX_COMPARED_NAMES:
         return None
     name_by_folded = {one.casefold(): one for one in sorted(names, reverse=True)}
-    matches = get_close_matches(name.casefold(), sorted(name_by_folded), n=1, cutoff=cutoff)
+    matches = get_close_matches(name.casefold(), sorted(name_by_folded), n=1)
     return name_by_folded[matches[0]] if matches else None
 
 

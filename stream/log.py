@@ -118,7 +118,7 @@ class LibraryHandler(logging.Handler):
             method(_first_line(record), **facts)
 
 
-def configure(*, as_json: bool, level: str = "INFO") -> None:
+def configure(*, as_json: bool) -> None:
     """Log to standard error, including errors of libraries."""
     structlog = _structlog()
     lossy: Any = _LossyStream()
@@ -131,7 +131,7 @@ def configure(*, as_json: bool, level: str = "INFO") -> None:
             structlog.processors.TimeStamper(fmt="iso", utc=True),
             renderer,
         ],
-        wrapper_class=structlog.make_filtering_bound_logger(logging.getLevelNamesMapping()[level]),
+        wrapper_class=structlog.make_filtering_bound_logger(logging.INFO),
         # One write per line with its end: several workers share the parent's standard error.
         logger_factory=structlog.WriteLoggerFactory(lossy),
     )

@@ -11,7 +11,7 @@ from collections import OrderedDict
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from fnmatch import fnmatchcase
-from typing import Final, Literal, NamedTuple
+from typing import Final, NamedTuple
 
 from schemas import Answer, named_from, registered_as
 from schemas.windows import moment_ms
@@ -138,9 +138,9 @@ def window_seconds(answer: Answer) -> float:
         return 0.0
 
 
-def format_time(seconds: float, precision: Literal["seconds", "milliseconds"] = "milliseconds") -> str:
+def format_time(seconds: float) -> str:
     """Format Unix seconds as ISO 8601 in UTC."""
-    return datetime.fromtimestamp(seconds, UTC).isoformat(timespec=precision).replace("+00:00", "Z")
+    return datetime.fromtimestamp(seconds, UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
 
 
 def _format_moment(milliseconds: int) -> str:

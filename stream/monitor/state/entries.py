@@ -381,9 +381,9 @@ class SharedBudgets:
         )
 
 
-def total_amount(epsilon: float, delta: float, accountant: str, renews: str | None = None) -> Amount:
+def total_amount(epsilon: float, delta: float, accountant: str) -> Amount:
     """Return the total of a declared budget as an amount."""
-    terms = AllottedTerms(epsilon, delta, accountant, renews)
+    terms = AllottedTerms(epsilon, delta, accountant, None)
     return to_amount(total_budget(terms), terms)
 
 
