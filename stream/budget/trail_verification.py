@@ -1,7 +1,7 @@
 """Verifies that the grants of a ledger follow from the requests in its trail.
 
 The chain of digests reveals each change of an entry. Someone who can rewrite the whole trail and
-the ledger, such as the broker's administrator, can make a new chain. If somebody has noted a head of
+the ledger, such as the broker's administrator, can make a new chain. If a person has noted a head of
 the trail elsewhere, the check also reveals a new chain, for all entries up to that head.
 """
 

@@ -73,7 +73,7 @@ def _align(cells: Sequence[str], widths: Sequence[int], beside: Sequence[int], s
 
 
 def _join(texts: Iterable[str], width: int) -> Iterator[str]:
-    """Join texts to lines of at most ``width``; a longer text is a line of its own."""
+    """Join texts to lines of at most ``width``; a longer text is one line."""
     line = ""
     for text in texts:
         joined = f"{line}   {text}" if line else text

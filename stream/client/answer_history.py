@@ -60,7 +60,7 @@ class AnswerPage:
 
 
 class AnswerLog:
-    """Reads a stream's answers with a consumer of its own for each call."""
+    """Reads a stream's answers with a separate consumer for each call."""
 
     def __init__(self, settings: Settings, topics: Topics, open_reader: Callable[..., Any] = reader) -> None:
         self._settings = settings

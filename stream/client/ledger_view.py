@@ -152,7 +152,7 @@ class LedgerView:
                 yield stream
 
     def records_of(self, name: str) -> tuple[list[SourceRecord], list[GrantRecord]]:
-        """Return what a statement FROM a name needs: the stream and its source, or a source's open streams.
+        """Return the records that a statement FROM a name needs: the stream and its source, or a source's open streams.
 
         Of open streams with the same mechanism, calibration and price only the first is returned. If
         there is neither, some sources and open streams are returned, for the hint of the error.

@@ -34,7 +34,7 @@ _OPTIONS: Final[dict[str, tuple[Callable[[str], Any], str]]] = {
     "timeout": (float, "a number of seconds"),
     "prefix": (str, "the prefix of the installation's topics"),
 }
-"""The options of a URL: how each is parsed, and what it is."""
+"""The options of a URL: how each is parsed, and its meaning."""
 
 
 class _Day(types.Date):  # type: ignore[misc]

@@ -159,7 +159,7 @@ async def restore_backup(
     Args:
         settings: of the new installation.
         backup: the file.
-        since: what the operator knows about grants after the backup, as in ``make_outputs``.
+        since: the operator's knowledge of grants after the backup, as in ``make_outputs``.
         noted: heads of the trail that the operator has noted; the backup must contain them.
 
     Raises:
@@ -341,7 +341,7 @@ class RestoredLedger:
         The first outputs have all entries of the trail. ``requests`` and ``charges`` are the next
         offsets of these topics, which are 0 in new ones.
 
-        ``since`` says what the operator knows about the time after the backup:
+        ``since`` is the operator's knowledge of the time after the backup:
 
         - ``nothing``: no grant was made.
         - ``halt``: this is unknown; all sources and populations are halted.

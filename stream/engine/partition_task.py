@@ -245,7 +245,7 @@ class PartitionTask:
     async def _keep_time(
         self, session: PartitionSession, processor: TimedProcessor, inputs: Sequence[TopicPartition], *, idle: bool
     ) -> None:
-        """Do timed work; if all input is read, tell the processor that its clock may advance to now.
+        """Do timed work; if all input is read, let the processor advance its clock to now.
 
         The time is read before the end offsets are requested. The end offsets include open
         transactions, because their events may have earlier timestamps.

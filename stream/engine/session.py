@@ -116,7 +116,7 @@ RESTORE_REPORT_SECONDS = 2.0
 class RestoreReport:
     """Progress of one restore: ``records`` read so far, of at most ``total`` offsets.
 
-    The partition's writer sends each report in a transaction of its own, so a task that another
+    The partition's writer sends each report in a separate transaction, so a task that another
     owner has fenced cannot report.
     """
 
@@ -252,7 +252,7 @@ class SessionOpener:
     """Opens the sessions of one partition in this process."""
 
     def __init__(self, partition: int, equipment: Equipment, stopping: asyncio.Event, step: TaskStep) -> None:
-        """``stopping`` ends the opening; ``step`` is called with a name of what it does."""
+        """``stopping`` ends the opening; ``step`` is called with the name of each step."""
         self._step = step
         self._partition = partition
         self._equipment = equipment

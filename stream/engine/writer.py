@@ -273,7 +273,7 @@ class OutputBuffer:
     """Outputs of one session that are not committed yet.
 
     A transaction costs requests and a marker in each topic. Writes to the changelog alone therefore
-    wait up to ``max_write_delay`` seconds for the next outputs that somebody reads; each commit
+    wait up to ``max_write_delay`` seconds for the next outputs with a reader; each commit
     includes all earlier outputs. The changelog is compacted, so of each key only the latest value is
     written. A crash loses the buffer together with its positions, so the input is read again.
     """

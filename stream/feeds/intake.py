@@ -154,7 +154,7 @@ class Intake:
     def _reject_partition(self, key: bytes | None, home: int) -> Rejection:
         """Return the rejection of an event in another partition than its person's.
 
-        librdkafka chooses the partition by CRC32 of the key, unless it is told otherwise.
+        librdkafka chooses the partition by CRC32 of the key, unless it is configured otherwise.
         """
         is_person = bool(key) and partition_of(key or b"", self._partitions) == home
         is_by_checksum = is_person and crc32(key or b"") % self._partitions == self._partition

@@ -154,7 +154,7 @@ Pieces = npt.NDArray[np.int32]
 
 @dataclass(frozen=True, slots=True)
 class CountedQuantity:
-    """What a stream counts: events, people or the sum of an attribute, in groups ``by`` attributes.
+    """The quantity that a stream counts: events, people or the sum of an attribute, in groups ``by`` attributes.
 
     ``most_bytes`` is the limit on a window's texts if the group is a text attribute; 0 if not.
     """
@@ -451,7 +451,7 @@ class Tally:
 
 @dataclass(slots=True)
 class StepChanges:
-    """What one step changed.
+    """The changes of one step.
 
     ``people`` has rows of ``PersonCounts`` by window, ``lifetime_counts`` rows by tally and period.
     ``cells`` has places and ``texts`` the changed texts, by tally and counted quantity.

@@ -105,7 +105,7 @@ def refused_share(partitions: list[PartitionRefusals]) -> RefusedShare | None:
 
 
 class TopicRefusals:
-    """The refused events of one live topic, as its dead letters tell them.
+    """The refused events of one live topic, as its dead letters have them.
 
     Dead letters do not say how many later events were accepted: the latest events are those up to
     the latest refused one of each partition that has any.

@@ -44,7 +44,7 @@ from stream.worker.stream_definitions import DefinitionReader, StreamDefinition
 class StreamControl:
     """Adds and ends a partition's streams as control events say, and keeps their tables in memory.
 
-    ``runs_in_thread`` tells the engine to answer in a thread. It becomes true with the first stream
+    ``runs_in_thread`` makes the engine answer in a thread. It becomes true with the first stream
     that reads a table or is not a sparse vector: one question to such a stream may take a second.
     """
 

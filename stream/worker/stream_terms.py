@@ -256,7 +256,7 @@ class StreamTerms:
         return self.threshold_noise.draw(words, low) + self.sparse_vector.shift
 
     def spent(self, answered: int, tops: int, surplus: int = 0, extensions: Extensions = ()) -> Any:
-        """Return the realised cost after so many answers and ⊤s (charged answers), as an ``Amount``."""
+        """Return the realised cost after these numbers of answers and ⊤s, as an ``Amount``."""
         key = (answered > 0, tops, surplus, extensions)
         if (amount := self._amounts.get(key)) is None:
             shown = shown_spending(self.calibration, self.source, answered, tops, surplus, extensions)

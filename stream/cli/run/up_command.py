@@ -164,7 +164,7 @@ def up(
             )
         monitor = stack.enter_context(monitor_commands.run_monitor(settings, folder, port))
         holder.write_addresses(running.bootstrap, monitor.address)
-        # On exit, all services are told to stop before the first is waited for.
+        # On exit, all services are asked to stop before the first is waited for.
         stack.callback(monitor.ask_to_stop)
         for service in services:
             stack.callback(service.ask_to_stop)

@@ -275,7 +275,7 @@ RUNNING: Final = (
 _NOTES_SO_FAR: Final = {"kind": "running_count", "steps": 3}
 
 RUNNING_TEXTS: Final = (
-    # At most two events of a person count in all windows: of a common text, or of texts of its own.
+    # At most two events of a person count in all windows: of a common text, or of texts that only they have.
     Case(
         "one person with 9 events of a common text more, in all windows",
         _NOTES_SO_FAR,

@@ -150,7 +150,7 @@ def _by_counts(samples: Samples) -> Score:
 
 
 def _by_position(samples: Samples) -> Score:
-    """Score each outcome, choice and number by itself, as if they were independent.
+    """Score each outcome, choice and number separately, as if they were independent.
 
     This is best for transcripts with many numbers. Items whose frequencies do not differ clearly are
     ignored, because their errors would add up.

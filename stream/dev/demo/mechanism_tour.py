@@ -176,7 +176,7 @@ class TourStop:
 def tour_sources() -> list[Source]:
     """Return the census table, and a survey whose respondents each send one event.
 
-    The table's countries of birth are declared twice: as codes, and as texts that nobody has listed.
+    The table's countries of birth are declared twice: as codes, and as texts that are not listed.
     """
     countries = {"texts": {TEXT_ATTRIBUTE: Text(kind="text")}, "columns": {TEXT_ATTRIBUTE: COUNTRY_COLUMN}}
     return [

@@ -31,7 +31,7 @@ class PortTakenError(BrokerError):
 
 
 # The shell ends at once, and init becomes the broker's parent: the broker outlives Python, and leaves
-# no zombie, whoever ends it.
+# no zombie, by any process that ends it.
 _LAUNCH_DETACHED: Final = '"$@" </dev/null >>"$0" 2>&1 & echo $!'
 
 # The shell waits on a pipe that closes when Python ends, even by kill -9. It reaps the broker only

@@ -43,7 +43,7 @@ class ProblemError(Exception):
 
 
 def too_many_error(message: str, seconds: int) -> ProblemError:
-    """Return a 429 that tells the client to retry after ``seconds``."""
+    """Return a 429 with the ``seconds`` after which the client may retry."""
     return ProblemError(429, "too-many-requests", message, headers={"Retry-After": str(seconds)})
 
 

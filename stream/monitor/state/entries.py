@@ -257,7 +257,7 @@ class StreamEntry:
 
     @property
     def missing_input(self) -> str | None:
-        """What the worker of an open stream lacks to answer; None if it lacks nothing, and for a model."""
+        """The input that the worker of an open stream lacks; None if it lacks nothing, and for a model."""
         return self.refused if self.state == "open" and self.refused != MODEL_NOT_ASKED_REASON else None
 
     @property

@@ -54,7 +54,7 @@ MAX_MEMBERS = 10_000
 IDLE_SECONDS = 2 * max(RATE_WINDOWS)
 """Seconds without a new record after which a stream's activity is packed."""
 MAX_PACKINGS = 64
-"""Most kinds of mechanisms with a packing of their own."""
+"""Most kinds of mechanisms that are packed separately."""
 MAX_CODES = 64
 """Most distinct reasons of dead letters; the services use about ten."""
 MAX_LIVE_TOPICS = 1_000
@@ -241,7 +241,7 @@ class MonitorTables:
             self._add_totals(record)
 
     def _forget_refusals(self, partition: int) -> None:
-        """Clear what a partition's streams lack: the new worker reports its own missing inputs."""
+        """Clear the missing inputs of a partition's streams: the new worker reports its own."""
         for name in self._refused.pop(partition, ()):
             if (entry := self.streams.get(name)) is None:
                 continue  # it is retired

@@ -59,7 +59,7 @@ class _GrouplessThread(driver.AIOKafkaConsumerThread):
         return consumer
 
     async def subscribe(self, topics: Iterable[str]) -> None:
-        """Subscribe to topics, and tell Faust once all their partitions are assigned."""
+        """Subscribe to topics, and notify Faust once all their partitions are assigned."""
         wanted = set(topics)
         await super().subscribe(wanted)
         # Faust cannot handle an assignment before this call returns, so a task waits for it.

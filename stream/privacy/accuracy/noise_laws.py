@@ -225,7 +225,7 @@ def sum_alpha(law: Symmetric, terms: int, sums: int, beta: float, *, full_weight
 
 
 def normal_reach(failure: float) -> float:
-    """Return z such that a normal variable is beyond ±z deviations with this probability."""
+    """Return z: a normal variable is beyond ±z deviations with this probability."""
     return max(0.0, -float(special.ndtri(0.5 * failure)) * SUM_ROUNDING)
 
 

@@ -343,7 +343,7 @@ def _amount(cost: Cost, delta: float, accountant: str) -> Amount:
 def shown_spending(
     calibration: Calibration, source: Source, answered: int, tops: int, surplus: int, extensions: Extensions
 ) -> Amount:
-    """Return what a stream's answers show as spent."""
+    """Return the amount that a stream's answers show as spent."""
     spent = realised_cost(calibration, source.accountant, answered, tops, surplus, extensions)
     return spent_amount(spent, grant_cost(calibration, source.accountant, extensions), source)
 

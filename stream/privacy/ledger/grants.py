@@ -54,7 +54,7 @@ def period_length_ms(renews: str | None) -> int:
 
 
 def describe_promise(terms: BudgetTerms, number: int) -> str:
-    """Describe what a budget promises in the period ``number``, in plain words."""
+    """Describe a budget's promise in the period ``number``, in plain words."""
     if terms.renews is None:
         return "privacy is for ever: the budget never renews"
     count, (unit, _) = int(terms.renews[:-1]), _UNITS[terms.renews[-1]]
@@ -101,7 +101,7 @@ def _cost_of_parts(calibration: Calibration, charged_parts: int) -> Cost:
 
 
 def describe_promise_per_period(epsilon: float, delta: float, period: str) -> str:
-    """Describe what a live topic's budget promises for each period, in plain words."""
+    """Describe the promise of a live topic's budget for each period, in plain words."""
     return (
         f"{_format_budget(epsilon, delta)} for a person's events in one period of {period}; events in k periods are protected by k times as "
         "much"

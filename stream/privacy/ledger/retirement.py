@@ -1,6 +1,6 @@
 """Digests of the names of retired streams, and sums of their amounts, as the ledger keeps them.
 
-A retired stream has no grant object and no record of its own. Its name is never used again, and its
+A retired stream has neither a grant object nor a separate record. Its name is never used again, and its
 amounts count for ever.
 """
 
