@@ -12,7 +12,7 @@ from rich.progress import track
 
 from schemas import Calibration, StreamSpec
 from stream.cli.output import CommandError
-from stream.dev.simulation.simulation_run import ErrorMeasurement, SimulationReport
+from stream.dev.simulation import ErrorMeasurement, SimulationReport
 from stream.formatting import format_error_bound
 from stream.privacy.accuracy.source_facts import SourceFacts
 from stream.privacy.planning.inverse_plans import VariedParameter, error_curve, variations

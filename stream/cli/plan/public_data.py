@@ -16,14 +16,8 @@ from pydantic import TypeAdapter
 from schemas import EventsSource, Source, TableSource
 from stream.cli.output import CommandError, read_as
 from stream.client.async_client import AsyncClient
-from stream.dev.simulation.simulation_inputs import (
-    SYNTHETIC_LAW,
-    SimulationError,
-    is_shipped,
-    require_public,
-    require_shipped_table,
-    synthetic,
-)
+from stream.dev.simulation import SYNTHETIC_LAW, SimulationError, require_public, synthetic
+from stream.dev.simulation.simulation_inputs import is_shipped, require_shipped_table
 from stream.kafka.client.local_address import local_settings
 from stream.kafka.client.security import describe_error
 from stream.kafka.topics.creation import require_topics

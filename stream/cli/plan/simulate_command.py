@@ -22,9 +22,8 @@ from stream.cli.output import (
 )
 from stream.cli.plan.plots import new_figure, plot_simulation
 from stream.cli.plan.public_data import RegisteredSources, public_data, read_source
-from stream.dev.simulation.simulation_inputs import read_questions
-from stream.dev.simulation.simulation_run import ErrorSummary, SimulationReport
-from stream.dev.simulation.simulation_run import simulate as simulate_stream
+from stream.dev.simulation import ErrorSummary, SimulationReport, read_questions
+from stream.dev.simulation import simulate as simulate_stream
 from stream.formatting import format_error_bound
 from stream.questions.question_forms import opening_adapter
 

@@ -10,8 +10,7 @@ import pytest
 
 from sotto import Driver, Invalid, Refused
 from stream.alerts.delivery import Alert
-from stream.dev.simulation.simulation_inputs import read_questions, synthetic
-from stream.dev.simulation.simulation_run import simulate
+from stream.dev.simulation import read_questions, simulate, synthetic
 from stream.questions.stream_watch import StreamOpening
 from stream.tables.checks import check_table
 from tests.builders import KEY, parse_source, source, stream

@@ -8,7 +8,8 @@ from pathlib import Path
 import pytest
 
 from schemas import TableSource
-from stream.dev.simulation.simulation_inputs import SimulationError, require_public, require_shipped_table
+from stream.dev.simulation import SimulationError, require_public
+from stream.dev.simulation.simulation_inputs import require_shipped_table
 from stream.tables import adult
 from tests import builders
 
