@@ -174,7 +174,7 @@ class _MaskedSums:
 
     def compute_error(self, private: Numbers, estimates: Numbers) -> int:
         """Return the largest error of a sum."""
-        return int(np.abs(np.array(private, dtype=np.int64) - np.array(estimates, dtype=np.int64)).max())
+        return max(abs(true - estimate) for true, estimate in zip(private, estimates, strict=True))
 
     def _sums(self, tensor: IntegerArray) -> IntegerArray:
         return sum_to_marginal(tensor, self.grouped).reshape(-1)
@@ -258,6 +258,10 @@ class Ranks(_MaskedSums):
         """Number of cumulative counts."""
         codes: int = self.mask.shape[self.ordered]
         return super().count * codes
+
+    def compute_error(self, private: Numbers, estimates: Numbers) -> int:
+        """Return the largest error of a cumulative count; there may be many."""
+        return int(np.abs(np.array(private, dtype=np.int64) - np.array(estimates, dtype=np.int64)).max())
 
     def _sums(self, tensor: IntegerArray) -> IntegerArray:
         kept = sum_to_marginal(tensor, (*self.grouped, self.ordered))
