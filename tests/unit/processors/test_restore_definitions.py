@@ -79,7 +79,7 @@ def test_every_definition_is_read_as_the_model_reads_it() -> None:
 def test_the_model_reads_no_definition_whose_rest_was_read_before() -> None:
     reader = warm_reader()
     others = [value.replace(b'"stream":"', b'"stream":"x') for value in written()]
-    with patch.object(stream_definitions, "_codec", None):
+    with patch.object(stream_definitions, "control_codec", None):
         found = reader.read(others)
     assert [one.stream for one in found if one] == [
         "x" + json.loads(value)["spec"]["stream"] for value in written()
