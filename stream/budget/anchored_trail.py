@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from schemas import TrailHead
+from schemas.codecs import trail_codec
 from schemas.wire import MalformedEventError
-from stream.budget.receipts import EMPTY_TRAIL_HEAD, BrokenTrailError, check_next_entry, entry_digest, trail_codec
+from stream.budget.receipts import EMPTY_TRAIL_HEAD, BrokenTrailError, check_next_entry, entry_digest
 
 
 class AnchoredTrail:
