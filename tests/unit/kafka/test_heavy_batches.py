@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 import time
 from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from typing import Any, cast
 
 from aiokafka import TopicPartition
 
+from stream.cancellation import current_cancellation
 from stream.engine.batch_loop import BatchLoop
 from stream.engine.health import PartitionHealth, TaskStep
 from stream.engine.partition_input import GroupOffsets
@@ -69,3 +73,22 @@ async def test_heartbeats_go_on_while_a_heavy_batch_is_looked_at_and_answered() 
 
 async def test_a_light_batch_is_answered_without_the_cost_of_a_thread() -> None:
     assert await heartbeats_during_a_batch(heavy=False) == 0
+
+
+async def test_slow_step_waits_for_no_thread_of_others_and_knows_its_cancellation() -> None:
+    """Steps that wait for a table engine fill the loop's threads; another partition's step still runs."""
+    released = threading.Event()
+    asyncio.get_running_loop().set_default_executor(ThreadPoolExecutor(1))
+    waiting = asyncio.create_task(asyncio.to_thread(released.wait))
+    await asyncio.sleep(0)  # the task takes the thread
+    cancelled = threading.Event()
+    current_cancellation.set(cancelled)
+    try:
+        with ThreadPoolExecutor(1) as threads:
+            equipment = replace(equipment_of_a_worker(), threads=threads)
+            async with asyncio.timeout(60):
+                assert await equipment.run_in_thread(current_cancellation.get) is cancelled
+        assert not waiting.done()
+    finally:
+        released.set()
+        await waiting
