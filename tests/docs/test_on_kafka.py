@@ -1,4 +1,4 @@
-"""README, quick start, tutorial and the client's examples, run in turn on one real installation."""
+"""README, quick start and the client's examples, run in turn on one real installation."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ async def test_the_documents_can_be_followed_one_after_the_other_and_show_what_i
     start("budget")
     start("worker")
     followed: Counter[str] = Counter()
-    first = (PROJECT / "README.md", DOCS / "quick-start.md", DOCS / "tutorial.md")
+    first = (PROJECT / "README.md", DOCS / "quick-start.md")
     for path in (*first, *(set(WITH_CLIENT) - set(first))):
         for block in page(path).blocks:
             if block.language == "sh":
@@ -82,7 +82,6 @@ async def test_the_documents_can_be_followed_one_after_the_other_and_show_what_i
             followed[label(path)] += 1
     assert followed["README.md"] == 2
     assert followed["docs/quick-start.md"] == 8
-    assert followed["docs/tutorial.md"] == 11
 
 
 async def test_producers_of_live_topics_write_events_that_feeds_accept(settings: Settings) -> None:
