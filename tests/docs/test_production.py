@@ -7,7 +7,9 @@ import shutil
 import signal
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -21,6 +23,7 @@ from tests.kafka.secured import ADMINISTRATOR, Authority, SecuredKafka
 pytestmark = pytest.mark.kafka
 
 PAGE = DOCS / "production.md"
+STOP_SECONDS = 30.0
 NEW_WORKER = "as sotto-worker-2 sotto serve worker --key-file noise.key 2>> worker.log &\n"
 ASK = "as sotto-producer sotto ask report --where \"fever = '1'\" --timeout 120\n"
 KUBECTL = """#!/bin/sh
@@ -87,6 +90,17 @@ def script(kafka: SecuredKafka, certificate: Path) -> str:
     return text
 
 
+def end_group(leader: subprocess.Popen[bytes]) -> None:
+    """End the program and the services that it has started."""
+    for number in (signal.SIGTERM, signal.SIGKILL):
+        until = time.monotonic() + STOP_SECONDS
+        with suppress(ProcessLookupError):
+            os.killpg(leader.pid, number)
+            while time.monotonic() < until:
+                os.killpg(leader.pid, 0)
+                time.sleep(0.1)
+
+
 def test_production_page_leads_from_a_cluster_to_answers(kafka: SecuredKafka, tmp_path: Path) -> None:
     """The first answer, one after the workers' user was rotated, and one when only the new authority is trusted."""
     tools, certificate = prepare(tmp_path, kafka)
@@ -105,7 +119,7 @@ def test_production_page_leads_from_a_cluster_to_answers(kafka: SecuredKafka, tm
         try:
             status = running.wait(600)
         finally:
-            os.killpg(running.pid, signal.SIGTERM)  # the services too
+            end_group(running)
         output.seek(0)
         text = output.read()
     assert status == 0, text[-3000:]

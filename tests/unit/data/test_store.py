@@ -97,13 +97,11 @@ def test_a_fingerprint_is_refused_for_a_table_of_another_schema() -> None:
 def test_many_streams_share_one_load(monkeypatch: pytest.MonkeyPatch) -> None:
     loads: list[str] = []
 
-    class Counted(Rows):
-        @classmethod
-        def load(cls, source: TableSource, frame: Frame | None = None) -> Rows:
-            loads.append(source.source)
-            return Rows.load(source, frame)
+    def count_loads(source: TableSource, frame: Frame | None = None) -> Rows:
+        loads.append(source.source)
+        return Rows.load(source, frame)
 
-    monkeypatch.setattr(store_module, "Rows", Counted)
+    monkeypatch.setattr(store_module, "read_rows", count_loads)
     store = TableStore(KEY, overrides={"small": pl.DataFrame(COLUMNS)})
     expected = store.fingerprint(SOURCE)
     with ThreadPoolExecutor(8) as pool:

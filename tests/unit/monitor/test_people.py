@@ -120,6 +120,7 @@ async def test_an_analyst_neither_registers_nor_halts_nor_allots() -> None:
         "/api/populations": {"request": "c", "population": PATIENTS},
         "/api/joins": {"request": "d", "source": "feed", "population": "patients"},
         "/api/refreshes": {"request": "e", "source": "feed"},
+        "/api/proposals": {"path": "/data/lab.csv"},
     }
     async with installation.web() as client:
         for path, body in bodies.items():

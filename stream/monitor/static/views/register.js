@@ -21,6 +21,7 @@ const NEIGHBORS_HINT = "what stays hidden: if a person is in the data, or a pers
 const ACCOUNTANTS_HINT = "how the charges of all streams count together; zCDP allows more answers, for a δ";
 const NEIGHBORS = [["add-remove", "one person more or less"], ["replace", "one person exchanged for another"]];
 const ACCOUNTANTS = [["pure", "ε and δ added up"], ["zcdp", "zCDP: ρ, for Gaussian noise"]];
+const ENGINES = [["memory", "memory"], ["duckdb", "DuckDB, on local disk"]];
 
 const READ_PARTS = "Reads the names and types of the columns (the first line of a CSV file, within its first 64 KiB; the schema of a Parquet file, a Delta table or a database) and the file TABLE.schema.json beside the table. No value of a row is used. Needs an operator's token, and SOTTO_TABLE_ROOTS of the monitor.";
 
@@ -41,6 +42,7 @@ export function registerView({ session }) {
   const person = textInput({ maxlength: "128", placeholder: "none" });
   const contribution = numberInput({ placeholder: "1" });
   const columns = textInput({ maxlength: "4096", placeholder: "month = visited, weekday = visited" });
+  const engine = select(ENGINES);
   const sensitivity = numberInput({ value: "1" });
   const grid = numberInput({ value: "1" });
   const minimum = numberInput({ placeholder: "none" });
@@ -58,6 +60,7 @@ export function registerView({ session }) {
       labelled("Column of persons", person, "identifies the person of a row; empty: each row is one person"),
       labelled("Rows of one person", contribution, "most rows counted, if persons have several"),
       labelled("Columns of attributes", columns, "attribute = column, where the names differ"),
+      labelled("Counted in", engine, "DuckDB for tables larger than the workers' memory"),
     ],
     events: topic.elements,
     values: [
@@ -148,7 +151,7 @@ export function registerView({ session }) {
       renews: renews.value.trim() || undefined,
     };
     const own = {
-      table: { path: path.value.trim(), person: person.value.trim() || undefined, contribution: typed(contribution), attributes: domain.value(), texts: domain.texts(), columns: columnsOf(columns.value) },
+      table: { path: path.value.trim(), person: person.value.trim() || undefined, contribution: typed(contribution), attributes: domain.value(), texts: domain.texts(), columns: columnsOf(columns.value), engine: engine.value === "memory" ? undefined : engine.value },
       values: { sensitivity: typed(sensitivity), grid: typed(grid), minimum: typed(minimum), maximum: typed(maximum) },
       records: { contributions: typed(contributions) },
       events: { ...topic.value(), attributes: { ...domain.value(), ...domain.texts() } },
