@@ -31,7 +31,7 @@ from stream.processing.protocol import (
     TableMissedError,
     TimedProcessor,
 )
-from stream.tables.engines.statements import StatementError
+from stream.tables.engines.statements import EngineStatementError
 
 IDLE_MS = 200
 """Longest wait for input before timed work, in milliseconds."""
@@ -62,7 +62,7 @@ _ERRORS_WITH_SAFE_MESSAGES = (
     UnreadableChangelogError,
     LaterVersionError,
     InputRefusedError,
-    StatementError,
+    EngineStatementError,
 )
 """Errors whose messages may be logged, because they quote no private data."""
 

@@ -25,7 +25,7 @@ from stream.tables.comparisons import Ranges
 from stream.tables.counted_table import CountedTable
 from stream.tables.encoding import siphash
 from stream.tables.engines.collectors import build_table, read_rows
-from stream.tables.engines.statements import StatementError
+from stream.tables.engines.statements import EngineStatementError
 from stream.tables.expressions import Predicate, memory_of
 from stream.tables.people import words_of
 from stream.tables.readers.table_parts import Stamp, stamp_of
@@ -241,7 +241,7 @@ class TableStore:
             try:
                 table = build_table(rows, source, self._keys[0])
                 current = _CurrentTable(stamp, table, fingerprint(table, source, self._keys[0]))
-            except StatementError as error:
+            except EngineStatementError as error:
                 # Only questions wait for an engine that fails; the source is refused.
                 raise UnreadableError(str(error), lasting=False, hidden=True) from None
             del rows

@@ -37,9 +37,9 @@ from stream.budget.standing_streams import complete_spec, promised_windows, requ
 from stream.errors import Refused
 from stream.formatting import describe_table_bound
 from stream.monitor.api.models import (
-    Comparison,
     ComparisonRequest,
     Plan,
+    PlanComparison,
     PlanQuery,
     PromiseParts,
     Proposal,
@@ -280,17 +280,17 @@ def _plan_opening(
     return chosen, calibration, warning
 
 
-async def compare(asked: ComparisonRequest, source: Source) -> Comparison:
+async def compare(asked: ComparisonRequest, source: Source) -> PlanComparison:
     """Compare all mechanisms for questions about a source."""
     return await _plan_in_thread(lambda: _compare(asked, source))
 
 
-def _compare(asked: ComparisonRequest, source: Source) -> Comparison:
+def _compare(asked: ComparisonRequest, source: Source) -> PlanComparison:
     options = SourceOptions(rows=asked.rows, group_by=asked.group_by, attribute=asked.attribute)
     goal = asked.model_dump(include={"queries", "epsilon", "alpha", "delta", "beta", "cutoff", "q"})
     found = compare_for_source(asked.form, source, options, goal, {})
     document = found.document()
-    return Comparison(
+    return PlanComparison(
         form=found.goal.form,
         forms=sorted(accepted_forms(source)),
         warning=found.warning,

@@ -365,7 +365,7 @@ class MechanismRow(View):
     ] = None
 
 
-class Comparison(View):
+class PlanComparison(View):
     """All mechanisms for one form of questions, best first, as ``sotto plan`` prints them."""
 
     form: Form

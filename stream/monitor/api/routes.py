@@ -70,12 +70,12 @@ from stream.monitor.api.listing import (
 )
 from stream.monitor.api.models import (
     AccessRole,
-    Comparison,
     ComparisonRequest,
     Health,
     Overview,
     Parameters,
     Plan,
+    PlanComparison,
     PlanQuery,
     Proposal,
     ProposalRequest,
@@ -347,7 +347,7 @@ async def _curve(monitor: Monitor, call: ApiCall) -> Curve:
 @_add_route(
     "POST", "/api/comparisons", "All mechanisms for questions of one form, best first", body=ComparisonRequest
 )
-async def _comparison(monitor: Monitor, call: ApiCall) -> Comparison:
+async def _comparison(monitor: Monitor, call: ApiCall) -> PlanComparison:
     asked: ComparisonRequest = call.body
     source = _show_readable_definition(
         lambda: views.definition(monitor.tables, _find_source(monitor, asked.source))

@@ -18,7 +18,7 @@ _POLL_SECONDS: Final = 0.05
 _TOO_LONG: Final = "the statement took longer than SOTTO_ENGINE_SECONDS"
 
 
-class StatementError(Exception):
+class EngineStatementError(Exception):
     """A table engine could not run a statement.
 
     The message names the kind of failure only: the text of an engine's error may quote cells. No question is
@@ -72,7 +72,7 @@ class StatementRunner:
 
     @contextmanager
     def running(self) -> Iterator[None]:
-        """Run one statement in this context; StatementError if it fails or lasts too long.
+        """Run one statement in this context; EngineStatementError if it fails or lasts too long.
 
         CancelledStepError if the partition is given up meanwhile.
         """
@@ -99,7 +99,9 @@ class StatementRunner:
                 if is_step_cancelled():
                     raise CancelledStepError from None
                 late = monotonic() > deadline
-                raise StatementError(_TOO_LONG if late else f"the engine failed: {type(error).__name__}") from None
+                raise EngineStatementError(
+                    _TOO_LONG if late else f"the engine failed: {type(error).__name__}"
+                ) from None
             finally:
                 ended.set()
                 watcher.join()
@@ -116,14 +118,14 @@ class StatementRunner:
 
 @contextmanager
 def _acquired(lock: Lock | BoundedSemaphore, deadline: float) -> Iterator[None]:
-    """Hold a lock; StatementError after the deadline, CancelledStepError if the partition is given up."""
+    """Hold a lock; EngineStatementError after the deadline, CancelledStepError if the partition is given up."""
     while True:
         if is_step_cancelled():
             raise CancelledStepError
         if lock.acquire(timeout=_POLL_SECONDS):
             break
         if monotonic() > deadline:
-            raise StatementError(_TOO_LONG)
+            raise EngineStatementError(_TOO_LONG)
     try:
         yield
     finally:

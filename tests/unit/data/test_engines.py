@@ -21,7 +21,7 @@ from stream.tables.columns_table import PrivateTable
 from stream.tables.counted_table import CountedTable
 from stream.tables.engines import code_database, stored_rows, stored_table
 from stream.tables.engines.collectors import build_table, read_rows
-from stream.tables.engines.statements import EngineLimits, StatementError
+from stream.tables.engines.statements import EngineLimits, EngineStatementError
 from stream.tables.engines.stored_table import StoredTable
 from stream.tables.expressions import FALSE, TRUE, Codes, Predicate, conjunction, disjunction, make_leaf, negation
 from stream.tables.readers.table_reading import GuardedReader, ReadingLimits
@@ -320,7 +320,7 @@ def test_long_statement_is_interrupted_and_names_the_setting() -> None:
     declared = source()
     rows = read_rows(declared, many(), EngineLimits(seconds=0.2))
     table = build_table(rows, declared, KEY)
-    with pytest.raises(StatementError, match="longer than SOTTO_ENGINE_SECONDS"):
+    with pytest.raises(EngineStatementError, match="longer than SOTTO_ENGINE_SECONDS"):
         _endless(table)
     assert table.count(TRUE) == table.private_row_count
 
@@ -352,7 +352,7 @@ def test_failed_statement_has_no_text_of_the_engine(monkeypatch: pytest.MonkeyPa
         raise ValueError("Conversion Error: 'Alice'")
 
     monkeypatch.setattr(table.rows().database, "_result", fail)
-    with pytest.raises(StatementError) as failed:
+    with pytest.raises(EngineStatementError) as failed:
         table.count(TRUE)
     assert str(failed.value) == "the engine failed: ValueError"
     assert failed.value.__cause__ is None
