@@ -10,6 +10,7 @@ from __future__ import annotations
 import json
 import types
 from collections.abc import Callable, Mapping
+from decimal import Decimal
 from functools import cache, cached_property
 from typing import Annotated, Any, Final, Generic, Literal, TypeVar, Union, get_args, get_origin
 
@@ -220,10 +221,28 @@ def describe_faults(
 
 
 _NOT_AN_OBJECT: Final = "is not an object; give one with its fields, in braces"
-_WRONG_TYPE_MESSAGES: Final = {
+_NOT_AN_INTEGER: Final = "is not an integer; give one"
+_MESSAGE_TEMPLATES: Final = {
+    "bool_type": "is not a truth value; give true or false",
+    "finite_number": "is not a finite number; give one",
+    "float_type": "is not a number; give one, without quotes",
+    "float_parsing": "is not a number; give one",
+    "greater_than": "is too small; give a number above {gt}",
+    "greater_than_equal": "is too small; give at least {ge}",
+    "less_than": "is too large; give a number below {lt}",
+    "less_than_equal": "is too large; give at most {le}",
+    "literal_error": "is unknown; give {expected}",
+    "missing": "is missing; give it",
+    "string_too_long": "is too long; give at most {max_length} characters",
+    "string_too_short": "is too short; give at least {min_length} characters",
+    "string_type": "is not a text; give one, in quotes",
+    "too_long": "has too many items; give at most {max_length}",
+    "too_short": "has too few items; give at least {min_length}",
     "tuple_type": "is not a list; give one, in brackets",
     **dict.fromkeys(("dict_type", "model_type", "model_attributes_type"), _NOT_AN_OBJECT),
+    **dict.fromkeys(("int_type", "int_parsing", "int_from_float"), _NOT_AN_INTEGER),
 }
+"""Messages for pydantic's types of faults; the limits come from the contract."""
 
 _MISSING: Final = {
     "neighbors": "is missing; give 'add-remove' (recommended: how many people there are stays private) or 'replace' (their number is public)"
@@ -244,7 +263,14 @@ def _explain_fault(detail: ErrorDetails) -> str:
         return _MISSING[str(loc[-1])]
     if kind == "string_pattern_mismatch":
         return message_of_pattern(detail["ctx"]["pattern"]) or detail["msg"]
-    return _WRONG_TYPE_MESSAGES.get(kind, detail["msg"])
+    if (template := _MESSAGE_TEMPLATES.get(kind)) is None:
+        return detail["msg"]
+    limits = {name: _format_limit(limit) for name, limit in detail.get("ctx", {}).items()}
+    return template.format_map(limits).replace("at least 1 characters", "at least 1 character")
+
+
+def _format_limit(limit: object) -> str:
+    return f"{Decimal(repr(limit)):f}".removesuffix(".0") if isinstance(limit, float) else str(limit)
 
 
 class FaultLocator:

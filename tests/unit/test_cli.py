@@ -159,15 +159,14 @@ def test_a_setting_that_is_wrong_is_told_by_its_variable(command: tuple[str, ...
     result = run_sotto(*command, SOTTO_PARTITIONS="many", SOTTO_BATCH_EVENTS="0")
     assert result.returncode == 1
     assert result.stderr == (
-        "error: SOTTO_PARTITIONS: Input should be a valid integer, unable to parse string as an integer; "
-        "SOTTO_BATCH_EVENTS: Input should be greater than or equal to 1\n"
+        "error: SOTTO_PARTITIONS: is not an integer; give one; SOTTO_BATCH_EVENTS: is too small; give at least 1\n"
     )
 
 
 def test_a_question_that_is_wrong_is_told_by_its_options() -> None:
     for given, told in (
-        (["--alpha", "-1", "--where", "x > 1"], "--alpha: Input should be greater than 0"),
-        (["--group-by", ""], "--group-by.0: String should"),
+        (["--alpha", "-1", "--where", "x > 1"], "--alpha: is too small; give a number above 0"),
+        (["--group-by", ""], "--group-by.0: is too short; give at least 1 character"),
         (
             [],
             "no question: give --value, --where, --sum, --mean, --quantile, --iqr, --variance, --stddev, --group-by, ",
@@ -176,9 +175,9 @@ def test_a_question_that_is_wrong_is_told_by_its_options() -> None:
         (["--quantile", "x", "--q", "2"], "--q: "),
         (["--alpha", "3"], "no question: give --value"),
         (["--question", "{}"], "no question: give --value"),
-        (["--question", '{"value": ' + "1" * 4500 + "}"], "value: Input should be a finite number"),
-        (["--question", '{"where": ' + "1" * 4500 + "}"], "where: Input should be a valid string"),
-        (["--question", '{"cells": []}'], "cells: Tuple should have at least 1 item"),
+        (["--question", '{"value": ' + "1" * 4500 + "}"], "value: is not a finite number"),
+        (["--question", '{"where": ' + "1" * 4500 + "}"], "where: is not a text"),
+        (["--question", '{"cells": []}'], "cells: has too few items; give at least 1"),
         (
             ["--question", '{"where": "x > 1"}', "--where", "x > 2"],
             "--where: --question has 'where' too; give it once",

@@ -143,5 +143,5 @@ def test_a_heartbeat_is_a_third_of_the_session_at_most(
 )
 def test_what_kafka_has_no_room_for_is_refused_by_name(monkeypatch: pytest.MonkeyPatch, field: str) -> None:
     told = refused(monkeypatch, **{field: str(10**11)})
-    assert told.startswith(f"{variable_of(field)}: Input should be less than or equal to ")
+    assert told.startswith(f"{variable_of(field)}: is too large; give at most ")
     assert str(10**11) not in told

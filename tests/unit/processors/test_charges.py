@@ -79,7 +79,7 @@ def test_an_exhausted_stream_is_told_to_halt_and_recorded() -> None:
         (None, b"malformed", "has no value"),
         (charge("nobody", "0" * 32), b"refused", "stream 'nobody' is not open"),
         (charge("alarms", "0"), b"malformed", "incarnation: give 32 hexadecimal digits"),
-        (charge("alarms", "0" * 32, tops=-1), b"malformed", "tops: Input should be greater"),
+        (charge("alarms", "0" * 32, tops=-1), b"malformed", "tops: is too small"),
     ],
 )
 def test_a_charge_that_cannot_be_taken_is_a_dead_letter(value: bytes | None, code: bytes, words: str) -> None:

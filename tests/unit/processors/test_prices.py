@@ -428,7 +428,7 @@ def test_what_is_no_error_is_refused_by_its_field(alpha: str) -> None:
 def test_what_is_no_json_is_no_error_either() -> None:
     made = driver(laplace())
     [answer] = made.ask_many([b'{"id": "a", "stream": "s", "where": "age > 1", "alpha": NaN}'])
-    assert answer.reason == "malformed: alpha: Input should be a finite number"
+    assert answer.reason == "malformed: alpha: is not a finite number; give one"
     [letter] = made.records(made.topics.rejected)
     assert letter.value is not None
 

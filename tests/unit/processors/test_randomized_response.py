@@ -59,7 +59,7 @@ def test_equal_categories_are_answered_independently_and_for_good() -> None:
     ("question", "message"),
     [
         (b'"category":null', "give exactly one question"),
-        (b'"category":7', "category: Input should be a valid string"),
+        (b'"category":7', "category: is not a text"),
         (b'"value":1.0', "value: this stream's mechanism does not take it; send category"),
         (b'"where":"TRUE"', "where: this stream's mechanism does not take it; send category"),
     ],

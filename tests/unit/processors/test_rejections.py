@@ -37,16 +37,16 @@ REJECTED = [
     pytest.param(
         query("bad", "feed-0", 1.0, threshold=1e16),
         "malformed",
-        "threshold: Input should be less",
+        "threshold: is too large",
         True,
         id="too large a threshold",
     ),
     pytest.param(
         query("bad", "feed-0", 1.0, threshold="high"), "malformed", "threshold:", True, id="threshold no number"
     ),
-    pytest.param(query("", "feed-0", 1.0), "malformed", "id: String should have at least 1", False, id="empty id"),
+    pytest.param(query("", "feed-0", 1.0), "malformed", "id: is too short; give at least 1", False, id="empty id"),
     pytest.param(
-        query("x" * 129, "feed-0", 1.0), "malformed", "id: String should have at most", False, id="long id"
+        query("x" * 129, "feed-0", 1.0), "malformed", "id: is too long; give at most", False, id="long id"
     ),
     pytest.param(
         query("bad", "feed-0", 1.0, where="TRUE"), "malformed", "give exactly one", True, id="both questions"

@@ -153,7 +153,7 @@ def test_a_stream_name_is_never_used_again(second: str) -> None:
         (b"{", "Invalid JSON"),
         (None, "has no value"),
         (b"{}", "kind: give one of 'register', 'open', 'extend'"),
-        (b'{"kind":"open","request":"1"}', "stream: Field required"),
+        (b'{"kind":"open","request":"1"}', "stream: is missing; give it"),
         (register(epsilon=-1), "source.epsilon"),
         (register() + b" " * MAX_DEFINITION_BYTES, f"send at most {MAX_DEFINITION_BYTES}"),
     ],
