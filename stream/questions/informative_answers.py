@@ -92,9 +92,10 @@ def _reason(
         return None
     if limits is not None and error > LARGEST_SHARE * (limits[1] - limits[0]):
         return OF_RANGE
-    # Where a range has no natural zero, a number near 0 is as informative as any other.
+    # Where a range has no natural zero, a number near 0 is as informative as any other. An interval that a
+    # limit cuts off at 0 makes the error equal to the number.
     counts = limits is None or is_share
-    return OF_NUMBER if counts and error > abs(number) else None
+    return OF_NUMBER if counts and error and error >= abs(number) else None
 
 
 def _limits(query: Query, source: Source | None) -> tuple[float, float] | None:

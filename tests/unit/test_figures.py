@@ -8,11 +8,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from schemas import Answer
+from schemas import Answer, Query
 from stream.cli.manage import query_commands, shell_command
 from stream.formatting import format_error_bound, format_estimate
 from stream.privacy.planning.promises import Promise
-from stream.questions import result_text
+from stream.questions import Result, result_text
 from stream.questions.alert_states import estimate_text
 
 
@@ -83,3 +83,23 @@ def test_numbers_and_bounds_are_written_alike_everywhere(text: str) -> None:
     plain = text.replace(",", "")
     assert "12345678" in plain
     assert "4.001" in plain
+
+
+def test_answer_to_an_unknown_question_has_intervals_without_alpha() -> None:
+    """The alpha of a quantile is in rows of rank, and only the question says that it is a quantile."""
+    text = query_commands._format_answer(
+        answer(estimates=(3682.0, 51.0), intervals=((1635.0, 5729.0), (0.0, 90.0)))
+    )
+    assert text == "s q answer 3682 (95 %: 1635 to 5729), 51 (95 %: 0 to 90)"
+
+
+@pytest.mark.parametrize(
+    ("question", "head"),
+    [({"group_by": ["age"]}, "count"), ({"stddev": "age", "group_by": ["sex"]}, "stddev"), (None, "estimate")],
+)
+def test_column_of_group_numbers_is_named_by_the_question(question: dict[str, object] | None, head: str) -> None:
+    asked = None if question is None else Query.model_validate({"id": "q", "stream": "s", **question})
+    assert (
+        query_commands._head_of(Result.read(answer(estimates=(1.0,)).model_dump_json().encode(), asked, None))
+        == head
+    )

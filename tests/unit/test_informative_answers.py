@@ -33,6 +33,8 @@ def _query(fields: dict[str, Any]) -> Query:
     [
         ({"estimate": 20.0, "interval": [5.0, 35.0], "alpha": 90.0}, {"where": "sex = 'F'"}, None),
         ({"estimate": 20.0, "interval": [0.0, 41.0], "alpha": 90.0}, {"where": "sex = 'F'"}, OF_NUMBER),
+        ({"estimate": 20.0, "interval": [0.0, 31.0], "alpha": 90.0}, {"where": "sex = 'F'"}, OF_NUMBER),
+        ({"estimate": -69.0, "interval": [0.0, 0.0], "alpha": 40.0}, {"where": "sex = 'F'"}, OF_NUMBER),
         ({"estimate": 20.0, "alpha": 90.0}, {"where": "sex = 'F'"}, OF_NUMBER),
         ({"estimate": 20.0, "alpha": 19.0}, {"where": "sex = 'F'"}, None),
         ({"estimate": 20.0}, {"where": "sex = 'F'"}, None),

@@ -241,7 +241,6 @@ def _show_price(answer: Answer, *, as_json: bool) -> None:
 def _show(answer: Answer, *, as_json: bool) -> None:
     groups = answer.groups if isinstance(answer, Result) else None
     marked = frozenset(answer.uninformative) if isinstance(answer, Result) else frozenset()
-    is_rate = isinstance(answer, Result) and answer.query is not None and answer.query.rate is not None
     if as_json:
         labels: dict[str, Any] = {} if groups is None else {"groups": list(groups)}
         marks = {"uninformative": sorted(marked)} if marked else {}
@@ -258,7 +257,7 @@ def _show(answer: Answer, *, as_json: bool) -> None:
             "",
             [
                 *names,
-                "rate" if is_rate else "count",
+                _head_of(answer),
                 *(["95 %"] if answer.intervals else []),
                 *([""] if marked else []),
             ],
@@ -272,6 +271,14 @@ def _show(answer: Answer, *, as_json: bool) -> None:
                 for index, (one, n, ends) in cells
             ),
         )
+
+
+def _head_of(answer: Answer) -> str:
+    """Name the numbers of an answer's groups."""
+    query: Query | None = getattr(answer, "query", None)
+    if query is None:
+        return "estimate"
+    return next((name for name in ("rate", *STATISTICS) if getattr(query, name) is not None), "count")
 
 
 def _show_texts(answer: Answer, names: Sequence[str], groups: Sequence[Group]) -> None:
@@ -326,25 +333,38 @@ async def _follow(*, from_beginning: bool, limit: int, stream: str | None, as_js
                 return
 
 
+def _format_with_intervals(answer: Answer) -> list[str]:
+    numbers = [format_estimate(number, answer.alpha) for number in answer.estimates or ()]
+    if answer.intervals is None:
+        return numbers
+    return [
+        f"{number} (95 %: {format_interval(ends)})" for number, ends in zip(numbers, answer.intervals, strict=True)
+    ]
+
+
 def _format_answer(answer: Answer, *, with_estimates: bool = True) -> str:
     parts = [f"{answer.stream}{format_window(answer)}", answer.id, answer.outcome]
     if answer.estimate is not None:
         parts.append(format_estimate(answer.estimate, answer.alpha))
     if answer.estimates is not None and with_estimates:
-        parts.append(", ".join(format_estimate(number, answer.alpha) for number in answer.estimates))
+        parts.append(", ".join(_format_with_intervals(answer)))
     if answer.choice is not None:
         parts.append(f"'{answer.choice}'")
     if answer.choices is not None and with_estimates:
         parts.append(", ".join(f"'{one}'" for one in answer.choices))
     ends = answer.choice_intervals if answer.choice is not None else None
+    # The unit of alpha depends on the question: with intervals, an answer to an unknown one needs no alpha.
+    is_clear = getattr(answer, "query", None) is not None or (answer.interval or answer.intervals) is None
     facts = [
-        "" if answer.alpha is None else f"±{format_error_bound(answer.alpha)}{alpha_unit(answer)}",
+        f"±{format_error_bound(answer.alpha)}{alpha_unit(answer)}"
+        if is_clear and answer.alpha is not None
+        else "",
         "" if answer.interval is None else f"95 %: {format_interval(answer.interval)}",
         "" if ends is None else f"95 %: {format_text_interval(ends[0])}",
         format_typical_error(answer),
         answer.basis or "",
     ]
-    if answer.alpha is not None or answer.interval is not None or answer.typical_error is not None:
+    if any(facts):
         parts.append(f"({', '.join(filter(None, facts))})")
     line = " ".join(parts)
     if answer.price is not None and answer.outcome != "rejected":
