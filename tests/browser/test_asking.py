@@ -11,6 +11,7 @@ from playwright.async_api import Page, Route, expect
 
 from tests.browser.conftest import OpenPage
 from tests.browser.scene import CENSUS, OPERATOR, Scene
+from tests.browser.screens import PHONE
 
 pytestmark = [pytest.mark.browser, pytest.mark.asyncio(loop_scope="session")]
 
@@ -122,6 +123,15 @@ async def test_page_asks_dear_question_only_after_a_confirmation(open_page: Open
         await price.get_by_role("button", name="Ask for this price").click()
         await expect(page.get_by_role("region", name="Answer").first).to_contain_text("how many rows")
     assert [one.max_price for one in scene.asks] == ["10%", None]
+
+
+async def test_page_brings_a_price_into_view_on_a_phone(open_page: OpenPage) -> None:
+    """The result is below the form there, so the page moves to it."""
+    scene = people(counts={"kind": "laplace", "answers": 40})
+    async with scene.served() as address:
+        page = await open_page(address, "ask?stream=counts", OPERATOR, **PHONE)
+        await page.get_by_role("button", name="Price").first.click()
+        await expect(page.get_by_role("region", name="Price").get_by_role("heading")).to_be_in_viewport()
 
 
 async def test_page_points_to_the_earlier_answer_of_a_repeated_question(open_page: OpenPage) -> None:

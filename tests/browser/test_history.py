@@ -83,6 +83,29 @@ async def test_history_says_the_question_that_the_page_asked(open_page: OpenPage
         ]
 
 
+async def test_history_tells_prices_from_answers_and_ranks_from_rows(open_page: OpenPage) -> None:
+    """A request for a price is no answer, and the error bound of a quantile has its unit, or the head has it."""
+    scene = asked(0)
+    scene.driver.ask({"id": "unknown", "stream": "counts", "where": "age >= 30"})
+    scene.flow()
+    async with scene.served() as address:
+        page = await open_page(address, "ask?stream=counts", OPERATOR)
+        await page.get_by_role("button", name="Price").first.click()
+        await expect(page.get_by_role("region", name="Price")).to_be_visible()
+        await page.get_by_label("Ask", exact=True).select_option("quantile")
+        await page.get_by_role("button", name="Ask", exact=True).first.click()
+        await expect(page.get_by_role("region", name="Answer").first).to_be_visible()
+        await page.goto(f"{address}/#/streams/counts")
+        card = page.get_by_role("region", name="Answers", exact=True)
+        await expect(card.get_by_role("status").first).to_be_attached()
+        await expect(card).to_contain_text("2 answers and 1 price request, newest first")
+        quantile, priced, unknown = (card.locator("tbody tr").nth(place).locator("td") for place in range(3))
+        await expect(quantile.nth(4)).to_contain_text("rows of rank")
+        await expect(priced.nth(2)).to_have_text("Price asked: ε 40")
+        await expect(unknown.nth(4)).not_to_contain_text("rows of rank")
+        await expect(card.locator("th").nth(4)).to_have_text("± (α; of a quantile in rows of rank)")
+
+
 async def test_saved_history_has_each_answer_once(open_page: OpenPage) -> None:
     """A file that takes several requests has one line of heads and no answer twice."""
     scene = asked(520)

@@ -80,6 +80,20 @@ async def test_plan_compares_mechanisms_as_the_command(open_page: OpenPage) -> N
         await expect(card.get_by_label("Questions")).to_have_value("value")
 
 
+async def test_plan_compares_over_the_ticked_attributes(open_page: OpenPage) -> None:
+    """The comparison names its attributes, and says if the number of rows is missing."""
+    async with registered().served() as address:
+        page = await open_page(address, "plan?source=people", OPERATOR)
+        card = page.get_by_role("region", name="Comparison")
+        await page.get_by_label("Mechanism").select_option("pmw")
+        await expect(card).to_contain_text(f"Over all {len(PEOPLE['attributes'])} attributes: ")
+        await expect(card).to_contain_text("the number of rows, which is not given")
+        await page.get_by_role("group", name="Attributes").get_by_label("age").uncheck()
+        await expect(card).to_contain_text("Over sex: ")
+        await page.get_by_label("Rows, about").fill("900000")
+        await expect(card).not_to_contain_text("which is not given")
+
+
 async def test_plan_shows_how_far_the_error_curve_is(open_page: OpenPage, monkeypatch: pytest.MonkeyPatch) -> None:
     """Progress shows at once after an input; the points of a curve are drawn as they come."""
     monkeypatch.setattr("stream.monitor.api.forms.CURVE_SECONDS", 0.0)

@@ -449,6 +449,13 @@ async def test_register_proposes_attributes_from_the_columns(open_page: OpenPage
         # What is left to declare stands at the attributes, so it is no mistake yet.
         await page.wait_for_timeout(500)
         await expect(page.locator(".outcome:visible")).to_have_count(0)
+        await ward.get_by_label("Kind").select_option("integers")
+        await expect(ward).to_contain_text("to be declared: minimum, maximum")
+        await ward.get_by_label("Kind").select_option("categories")
+        await ward.get_by_label("Values").fill("A, B")
+        await expect(ward).not_to_contain_text("to be declared")
+        await ward.get_by_label("Values").fill("")
+        await expect(ward).to_contain_text("to be declared: values")
         await page.get_by_label("File of the table").fill("/etc/passwd")
         await page.get_by_role("button", name="Propose attributes").click()
         await expect(page.get_by_text("path: no table can be read there")).to_be_visible()

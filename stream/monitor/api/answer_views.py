@@ -21,7 +21,7 @@ from stream.monitor.api.problems import ProblemError, unknown_name_error
 from stream.monitor.state.monitor_tables import MonitorTables
 from stream.questions import Result
 from stream.questions.alert_states import format_time
-from stream.questions.result_text import quote_formula
+from stream.questions.result_text import alpha_unit, quote_formula
 
 READ_SECONDS: Final = 20.0
 """Seconds after which a page that Kafka has not delivered is given up."""
@@ -155,7 +155,7 @@ def _subtract(after: float | None, before: float | None) -> float:
 COLUMNS: Final = (
     *("time", "stream", "id", "question", "outcome", "index", "window_start", "window_end", "group"),
     *("position", "estimate", "choice", "alpha", "interval_low", "interval_high", "typical_error", "informative"),
-    *("basis", "version", "price", "cost_epsilon", "cost_delta", "cost_rho"),
+    *("alpha_unit", "basis", "version", "price", "cost_epsilon", "cost_delta", "cost_rho"),
     *("spent_epsilon", "spent_delta", "spent_rho", "tops_left", "reason"),
 )
 """Columns of the CSV, which has one line for each number of an answer."""
@@ -192,6 +192,7 @@ def _csv_cells(row: AnswerRow) -> Iterator[dict[str, Any]]:
     )
     common = {
         "time": format_time(row.time),
+        "alpha_unit": alpha_unit(answer).strip() or None,
         "question": None if question is None else json.dumps(question, ensure_ascii=False),
         **{name: getattr(answer, name) for name in ("index", "basis", "version", "price", "tops_left", "reason")},
         **_amount_cells("cost", row.cost),

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import math
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from dataclasses import asdict
 from typing import Annotated, Final, Literal, TypeVar
 
@@ -288,14 +288,28 @@ async def compare(asked: ComparisonRequest, source: Source) -> PlanComparison:
 def _compare(asked: ComparisonRequest, source: Source) -> PlanComparison:
     options = SourceOptions(rows=asked.rows, group_by=asked.group_by, attribute=asked.attribute)
     goal = asked.model_dump(include={"queries", "epsilon", "alpha", "delta", "beta", "cutoff", "q"})
+    source = _restrict_to_attributes(source, asked.attributes)
     found = compare_for_source(asked.form, source, options, goal, {})
     document = found.document()
     return PlanComparison(
         form=found.goal.form,
         forms=sorted(accepted_forms(source)),
         warning=found.warning,
+        attributes=list(source.attributes) if isinstance(source, TableSource) else None,
         **{name: document[name] for name in ("choice", "keeps", "least_alpha", "counted", "mechanisms")},
     )
+
+
+def _restrict_to_attributes(source: Source, names: Collection[str]) -> Source:
+    """Return a table with the named attributes alone, or the source itself without names."""
+    if not names:
+        return source
+    declared = source.attributes if isinstance(source, TableSource) else {}
+    for name in names:
+        if name not in declared:
+            raise PlanError(f"attributes: the source declares no '{name}'; give attributes of a table")
+    kept = {name: domain for name, domain in declared.items() if name in names}
+    return source.model_copy(update={"attributes": kept})
 
 
 async def propose_source(path: str, settings: Settings) -> Proposal:

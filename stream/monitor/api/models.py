@@ -346,6 +346,10 @@ class ComparisonRequest(View):
     cutoff: Annotated[int, Field(ge=1, le=2**40)] = 1
     group_by: Annotated[tuple[AttributeName, ...], Field(max_length=64, strict=False)] = ()
     attribute: AttributeName | None = None
+    attributes: Annotated[
+        tuple[AttributeName, ...],
+        Field(max_length=1024, strict=False, description="Attributes that questions may be about; all if empty."),
+    ] = ()
     q: Annotated[float, Field(ge=0.0, le=1.0)] = 0.5
 
 
@@ -375,6 +379,9 @@ class PlanComparison(View):
     least_alpha: Annotated[str, Field(description="What α bounds, if that is not simply each answer.")]
     counted: str
     warning: str | None
+    attributes: Annotated[
+        list[str] | None, Field(description="The compared attributes; null if the source is no table.")
+    ]
     mechanisms: list[MechanismRow]
 
 

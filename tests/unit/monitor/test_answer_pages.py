@@ -84,6 +84,19 @@ async def test_answer_route_has_the_question_only_of_that_very_answer() -> None:
         assert all(float(row["interval_low"]) <= float(row["interval_high"]) for row in rows)
 
 
+async def test_answer_export_has_the_unit_of_a_quantiles_alpha() -> None:
+    """The error bound of a quantile is in rows of rank, not in the unit of its number."""
+    installation = with_table()
+    async with installation.web() as client:
+        for number, fields in enumerate(({"where": "age >= 30"}, {"quantile": "age"})):
+            question = {"id": f"q-{number}", "stream": "counts", **fields}
+            async with client.post("/api/questions", headers=bearer(ANALYST), json=question) as response:
+                assert response.status == 200
+        async with client.get("/api/streams/counts/answers.csv", headers=bearer(VIEWER)) as response:
+            rows = list(csv.DictReader(io.StringIO(await response.text())))
+    assert [row["alpha_unit"] for row in rows] == ["rows of rank", ""]
+
+
 async def test_answer_exports_link_to_their_next_page() -> None:
     """A program follows the header until it is missing, and has each answer once."""
     installation = with_answers()

@@ -212,9 +212,29 @@ async def test_comparison_has_the_numbers_of_the_command(asked: dict[str, Any]) 
     assert found["form"] in found["forms"]
 
 
+async def test_comparison_over_attributes_is_that_of_a_smaller_table() -> None:
+    """With one of two attributes, a stream's model is as exact as over a table that has it alone."""
+    asked = {"source": "people", "epsilon": 1.0, "form": "count"}
+    small = json.dumps({**PEOPLE, "attributes": {"sex": PEOPLE["attributes"]["sex"]}})
+    arguments = ["plan", "--source", small, "--json", "--epsilon", "1", "--form", "count"]
+    printed = json.loads(CliRunner().invoke(app, arguments, catch_exceptions=False).stdout)
+    async with surveyed().web() as client:
+        everything = await post(client, "/api/comparisons", asked, VIEWER)
+        found = await post(client, "/api/comparisons", {**asked, "attributes": ["sex"]}, VIEWER)
+    assert (everything["attributes"], found["attributes"]) == (list(PEOPLE["attributes"]), ["sex"])
+    alphas = [
+        {row["mechanism"]: row["alpha"] for row in one["mechanisms"]} for one in (printed, found, everything)
+    ]
+    assert alphas[0] == alphas[1]
+    assert alphas[1]["histogram"] < alphas[2]["histogram"]
+
+
 async def test_comparison_refuses_what_the_source_has_no_questions_of() -> None:
     """The reason is the planner's."""
     async with surveyed().web() as client:
+        unknown = {"source": "people", "epsilon": 1.0, "attributes": ["height"]}
+        refused = await post(client, "/api/comparisons", unknown, VIEWER, status=409)
+        assert "no 'height'" in refused["message"]
         refused = await post(
             client, "/api/comparisons", {"source": "people", "epsilon": 1.0, "form": "value"}, VIEWER, status=409
         )

@@ -11,6 +11,12 @@ const INTERVAL = "95 % interval";
 const LOW = " 95% low";
 const HIGH = " 95% high";
 
+/** Return the amount of an answer that only says its price, as ε 0.1 or up to 3% of the grant; null for any other. */
+export function pricedAmount({ outcome, reason }) {
+  const found = outcome === "rejected" && /max_price: the answer (costs|may cost up to) (.+?), and the limit is 0%?;/.exec(reason ?? "");
+  return found ? `${found[1] === "costs" ? "" : "up to "}${found[2].replace(" = ", " ")}` : null;
+}
+
 /** The answer to one question. */
 export function questionAnswered(title, { answer, rows, cost, charged, warnings }) {
   const numbers = rows.filter((row) => row.estimate !== null && row.estimate !== undefined);

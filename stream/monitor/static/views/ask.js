@@ -78,6 +78,9 @@ export function askView({ query, session }) {
     outcome.hidden = !text;
     outcome.dataset.level = level;
     setText(outcome, text);
+    if (level === "refused") {
+      outcome.scrollIntoView({ block: "nearest" });
+    }
   }
 
   /** Ask the question; with a limit of 0 only its price. */
@@ -155,6 +158,7 @@ export function askView({ query, session }) {
     answers.unshift(answered);
     shown.prepend(answered.element);
     nothing.hidden = true;
+    answered.element.scrollIntoView({ block: "nearest" }); // at once, without motion
     actSave.hidden = false;
     while (answers.length > KEPT) {
       const oldest = answers.pop();

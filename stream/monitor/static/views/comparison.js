@@ -4,10 +4,11 @@ import { explain, send } from "../api.js";
 import { make, setText } from "../dom.js";
 import { heads } from "../forecasts.js";
 import { given, labelled, latest, numberInput, offer, select, typed } from "../forms.js";
-import { amount, bound, mechanism as called } from "../format.js";
+import { amount, bound, count, mechanism as called } from "../format.js";
 import { OPENINGS } from "../mechanisms.js";
 import { card } from "../parts.js";
 
+const MOST_NAMES = 6;
 const HEADS = ["Mechanism", "α", "How ε is spent", ""];
 
 /** The planner's forms of questions, in words. */
@@ -33,9 +34,18 @@ const QUESTIONS = {
   values: "several numbers that the question carries",
 };
 
-/** `compare(fields)` takes the source and the budget; `onTake(mechanism)` chooses one of the rows. */
+/** Name the compared attributes among `total`: all, or each, or how many. */
+function namesOf(attributes, total) {
+  if (attributes.length === total && total > 1) {
+    return `all ${count(total)} attributes`;
+  }
+  return attributes.length > MOST_NAMES ? `${count(attributes.length)} of ${count(total)} attributes` : attributes.join(", ");
+}
+
+/** `compare(fields, total)` takes the source, the budget and the table's number of attributes; `onTake(mechanism)` chooses a row. */
 export function comparisonCard(session, onTake) {
   let shown = null; // the fields of the latest comparison
+  let declared = 0; // the number of attributes of its table
   const form = select([]);
   const wanted = numberInput({ placeholder: "none" });
   const progress = make("p", { class: "quiet", role: "status" });
@@ -45,13 +55,14 @@ export function comparisonCard(session, onTake) {
   const table = make("table", { class: "plain people-table", "aria-label": "Comparison", hidden: true }, heads(...HEADS), body);
   const others = make("details", { hidden: true }, make("summary", {}, "Mechanisms that do not apply"));
   const element = card("Comparison", make("div", { class: "sheet" }, labelled("Questions", form), labelled("Error wanted", wanted, "optional: the ε that each mechanism needs for it")), progress, problem, advice, table, others);
-  form.addEventListener("change", () => shown && compare(shown));
-  wanted.addEventListener("change", () => shown && compare(shown));
+  form.addEventListener("change", () => shown && compare(shown, declared));
+  wanted.addEventListener("change", () => shown && compare(shown, declared));
 
-  const compare = latest(async (isLatest, fields) => {
+  const compare = latest(async (isLatest, fields, total) => {
     const alpha = typed(wanted);
     const sent = given({ ...fields, alpha, form: shown?.source === fields.source ? form.value || undefined : undefined });
     shown = fields;
+    declared = total;
     setText(progress, "Comparing the mechanisms…");
     try {
       const found = await send("/api/comparisons", session.token, { method: "POST", body: sent });
@@ -70,15 +81,16 @@ export function comparisonCard(session, onTake) {
     }
   });
 
-  function show({ form: chosen, forms, choice, keeps, least_alpha: what, counted, warning, mechanisms }, alpha) {
+  function show({ form: chosen, forms, choice, keeps, least_alpha: what, counted, warning, attributes, mechanisms }, alpha) {
     offer(form, forms.map((name) => [name, QUESTIONS[name] ?? name]), chosen);
     const fitting = mechanisms.filter((one) => one.applies);
     body.replaceChildren(...fitting.map((one, index) => line(one, index === 0, alpha)));
     table.hidden = !fitting.length;
     const sentences = [
-      choice === null ? "No mechanism answers these questions about this source." : `${called(choice)} has the smallest ${keeps || alpha === undefined ? "error" : `error, but does not keep ${alpha}`}${what ? `; α is ${what}` : ""}.`,
+      choice === null ? "No mechanism answers these questions about this source." : `${attributes ? `Over ${namesOf(attributes, declared)}: ` : ""}${called(choice)} has the smallest ${keeps || alpha === undefined ? "error" : `error, but does not keep ${alpha}`}${what ? `; α is ${what}` : ""}.`,
       fitting[0]?.vacuous && "It is vacuous: a constant answer would keep it.",
       counted && `${counted[0].toUpperCase()}${counted.slice(1)}.`,
+      attributes && choice !== null && shown.rows === undefined && !warning && "Whether that is informative depends on the number of rows, which is not given.",
       warning && `${warning[0].toUpperCase()}${warning.slice(1)}.`,
     ];
     advice.hidden = false;

@@ -6,6 +6,8 @@ import { given, labelled, listed, numberInput, select, textInput, typed } from "
 const KINDS = [["integers", "integers"], ["decimal", "decimals"], ["date", "dates"], ["timestamp", "timestamps"], ["categories", "categories"], ["bins", "bins"], ["text", "text, private"]];
 const GRANULARITIES = ["day", "week", "month", "quarter", "year", "weekday", "month-of-year"].map((one) => [one, one]);
 const OF_TIMES = [...GRANULARITIES, ["hour", "hour"], ["hour-of-day", "hour-of-day"]];
+const REQUIRED = { integers: ["minimum", "maximum"], decimal: ["minimum", "maximum", "step"], date: ["minimum", "maximum"], timestamp: ["minimum", "maximum"], categories: ["values"], bins: ["edges"], text: [] };
+const PARTS_OF_DATES = ["weekday", "month-of-year", "hour-of-day"]; // they have no ends
 const OUTSIDE = [["clamp", "moved to the nearer end"], ["reject", "row left out"]];
 
 /** The editor; `onChange()` is called after the user adds or removes a row. */
@@ -86,7 +88,9 @@ function attributeRow(onRemove) {
   const about = make("p", { class: "hint", hidden: true });
   const beyond = labelled("Outside the range", outside);
   const remove = make("button", { type: "button", class: "plain-button", onclick: onRemove }, "Remove");
-  const element = make("div", { class: "attribute", role: "group", "aria-label": "Attribute" }, labelled("Name", name), labelled("Kind", kind), Object.values(parts).flat(), beyond, about, remove);
+  let known = []; // what the table's description says of a proposed attribute
+  let isIncomplete = false; // a proposal that leaves fields to be declared
+  const element = make("div", { class: "attribute", role: "group", "aria-label": "Attribute", oninput: () => showHint() }, labelled("Name", name), labelled("Kind", kind), Object.values(parts).flat(), beyond, about, remove);
   const show = () => {
     for (const [one, shown] of Object.entries(parts)) {
       shown.forEach((part) => {
@@ -95,9 +99,17 @@ function attributeRow(onRemove) {
     }
     beyond.hidden = ["categories", "text"].includes(kind.value);
   };
+  /** Show what is known of the attribute, and which fields of its kind are still empty. */
+  function showHint() {
+    const domain = row.value();
+    const isRequired = isIncomplete && !PARTS_OF_DATES.includes(domain.granularity);
+    const left = isRequired ? REQUIRED[domain.kind].filter((field) => domain[field] === undefined || domain[field].length === 0) : [];
+    about.textContent = [...known, left.length ? `to be declared: ${left.join(", ")}` : ""].filter(Boolean).join("; ");
+    about.hidden = !about.textContent;
+  }
   kind.addEventListener("change", show);
   show();
-  return {
+  const row = {
     element,
     focus: () => name.focus(),
     name: () => name.value.trim(),
@@ -111,10 +123,10 @@ function attributeRow(onRemove) {
       step.value = shown(domain.step);
       values.value = (domain.values ?? []).join("\n");
       edges.value = (domain.edges ?? []).join(", ");
-      const told = [description, unit ? `in ${unit}` : missing.length && domain.kind !== "categories" ? "unit: not described" : "", missing.length ? `to be declared: ${missing.join(", ")}` : ""];
-      about.textContent = told.filter(Boolean).join("; ");
-      about.hidden = !about.textContent;
+      known = [description, unit ? `in ${unit}` : missing.length && domain.kind !== "categories" ? "unit: not described" : ""];
+      isIncomplete = missing.length > 0;
       show();
+      showHint();
     },
     value() {
       switch (kind.value) {
@@ -136,4 +148,5 @@ function attributeRow(onRemove) {
       }
     },
   };
+  return row;
 }

@@ -5,14 +5,17 @@ import { make, setText } from "../dom.js";
 import { latest } from "../forms.js";
 import { amount, bound, count, estimate, interval, number, plural, time, windowText } from "../format.js";
 import { heads } from "../forecasts.js";
+import { RANKS, SPECS } from "../mechanisms.js";
 import { card, emptyState } from "../parts.js";
 import { describeQuery } from "../questions.js";
-import { OUTCOMES } from "./answered.js";
+import { OUTCOMES, pricedAmount } from "./answered.js";
 
 const LIMIT = 25;
+const ALPHA = 4; // the place of α in HEADS
 const SAVED_AT_A_TIME = 500;
 const SHOWN_NUMBERS = 4;
 const HEADS = ["Time", "Question", "Answer", "95 % interval", "± (α)", "Price", "Spent so far"];
+const UNKNOWN_UNIT = "± (α; of a quantile in rows of rank)"; // the head if a question is unknown
 const FILES = { jsonl: "application/x-ndjson", csv: "text/csv" };
 const RETRIES = 5;
 
@@ -23,7 +26,8 @@ export function answerHistory(stream, session) {
   let older = null; // the cursor of the next page
   let saving = null; // the running download
   const body = make("tbody");
-  const table = make("table", { class: "plain people-table history", "aria-label": "Answers of the stream" }, heads(...HEADS), body);
+  const head = heads(...HEADS);
+  const table = make("table", { class: "plain people-table history", "aria-label": "Answers of the stream" }, head, body);
   const place = make("p", { class: "quiet", role: "status" });
   const problem = make("p", { class: "outcome", role: "alert", "data-level": "refused", hidden: true });
   const none = emptyState("No answer yet", "Answers appear here once the stream has been asked.");
@@ -67,11 +71,14 @@ export function answerHistory(stream, session) {
     older = before;
     next.disabled = before === null;
     body.replaceChildren(...items.map((one) => line(one, row.mechanism)));
+    setText(head.querySelectorAll("th")[ALPHA], items.some((one) => hasUnknownUnit(one, row.mechanism)) ? UNKNOWN_UNIT : HEADS[ALPHA]);
     table.hidden = !items.length;
     none.hidden = Boolean(items.length) || before !== null || where.before !== undefined;
     const last = row.last_answered;
     jump.hidden = Boolean(items.length) || before === null || last === null || reached === null || last >= reached;
-    const found = items.length ? `${plural(items.length, "answer")}, newest first` : "No answer of this stream";
+    const priced = items.filter((one) => pricedAmount(one.answer) !== null).length;
+    const answers = items.length - priced;
+    const found = items.length ? `${[answers && plural(answers, "answer"), priced && plural(priced, "price request")].filter(Boolean).join(" and ")}, newest first` : "No answer of this stream";
     const more = before === null ? "; no older ones are kept in the log." : `; read back to ${time(reached ?? Date.now() / 1000)}.`;
     setText(place, none.hidden ? `${found}${more}${unreadable ? ` ${plural(unreadable, "answer is", "answers are")} of a later version and left out.` : ""}` : "");
   }
@@ -140,21 +147,26 @@ async function patiently(request, signal) {
   }
 }
 
-function line({ time: when, answer, question, cost }, mechanism) {
+/** True if an α may be in rows of rank, because the question is unknown. */
+const hasUnknownUnit = ({ answer, question }, mechanism) => question === null && typeof answer.alpha === "number" && RANKS.some((form) => SPECS[mechanism]?.forms.includes(form));
+
+function line(row, mechanism) {
+  const { time: when, answer, question, cost } = row;
+  const names = hasUnknownUnit(row, mechanism) ? HEADS.with(ALPHA, UNKNOWN_UNIT) : HEADS;
   const asked = question === null ? `id ${answer.id}` : describeQuery(question, mechanism);
   const cells = [
     time(when),
     [asked, windowText(answer.window), pairs(answer.group)].filter(Boolean).join(" · "),
     answerText(answer),
     intervalText(answer),
-    typeof answer.alpha === "number" ? bound(answer.alpha) : "–",
+    typeof answer.alpha === "number" ? `${bound(answer.alpha)}${RANKS.some((form) => question?.[form]) ? " rows of rank" : ""}` : "–",
     typeof answer.price === "number" && answer.outcome !== "rejected" ? `ε ${number(answer.price)}` : cost === null ? "–" : amount(cost),
     answer.spent ? amount(answer.spent) : "–",
   ];
   return make(
     "tr",
     {},
-    cells.map((text, index) => make("td", { "data-label": HEADS[index], "data-empty": text === "–" ? "true" : null }, text)),
+    cells.map((text, index) => make("td", { "data-label": names[index], "data-empty": text === "–" ? "true" : null }, text)),
   );
 }
 
@@ -166,7 +178,12 @@ function few(texts) {
   return `${texts.slice(0, SHOWN_NUMBERS).join("; ")}${more > 0 ? `; … ${count(more)} more` : ""}`;
 }
 
-function answerText({ outcome, estimate: value, estimates, choice, choices, keys, top_groups: tops, alpha, reason }) {
+function answerText(answer) {
+  const { outcome, estimate: value, estimates, choice, choices, keys, top_groups: tops, alpha, reason } = answer;
+  const priced = pricedAmount(answer);
+  if (priced !== null) {
+    return `Price asked: ${priced}`;
+  }
   const names = keys ?? tops?.map(pairs) ?? null;
   if (estimates) {
     return few(estimates.map((one, index) => `${names ? `${names[index]}: ` : ""}${estimate(one, alpha)}`));

@@ -151,7 +151,9 @@ export function planView({ query, session }) {
     json.show(body());
     act.disabled = true;
     showProgress();
-    comparison.compare(given({ source: source.value, epsilon: typed(epsilon), delta: typed(delta), beta: typed(beta), queries: typed(expected), rows: knownRows() }));
+    const { attributes } = own.value();
+    const budget = { epsilon: typed(epsilon), delta: typed(delta), beta: typed(beta), queries: typed(expected), rows: knownRows() };
+    comparison.compare(given({ source: source.value, ...budget, attributes: attributes?.length ? attributes : undefined }), Object.keys(declared.attributes ?? {}).length);
     try {
       const guesses = parameters({ rows: knownRows(), answer: typed(answer) });
       const found = await send(`/api/plan${guesses && `?${guesses}`}`, session.token, { method: "POST", body: spec() });
