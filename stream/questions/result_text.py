@@ -215,8 +215,8 @@ def _bar(row: Mapping[str, Any], scale: tuple[float, float]) -> str:
     )
 
 
-_FORMULA_STARTS: Final = ("=", "+", "-", "@", "\t", "\r")
-"""First characters by which a spreadsheet recognizes a formula."""
+_FORMULA_STARTS: Final = (*"=+-@\t\r\n", *"\uff1d\uff0b\uff0d\uff20")
+"""First characters by which a spreadsheet recognizes a formula; the last four are full-width."""
 
 
 def quote_formula(value: Any) -> Any:

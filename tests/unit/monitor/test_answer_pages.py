@@ -7,12 +7,16 @@ import csv
 import io
 import json
 import re
+import threading
 from typing import Any
 
 import pytest
 from aiokafka.errors import KafkaConnectionError, TopicAuthorizationFailedError
 
 from stream.client.answer_history import AnswerPage
+from stream.monitor.api import server
+from stream.monitor.api.routes import ANSWERS_PATH
+from stream.questions.result_text import quote_formula
 from tests.unit.monitor.installation import ANALYST, HIGH, LOW, VIEWER, Installation, bearer, get, spec
 
 TABLE: dict[str, Any] = {
@@ -80,6 +84,7 @@ async def test_answer_route_has_the_question_only_of_that_very_answer() -> None:
             rows = list(csv.DictReader(io.StringIO(await response.text())))
         assert [row["group"] for row in rows] == ["sex=F", "sex=M", ""]
         assert json.loads(rows[0]["question"]) == {"where": "age >= 30", "group_by": ["sex"]}
+        assert rows[1]["question"] == ""  # else a long question would be repeated 100,000 times
         assert [float(row["estimate"]) for row in rows[:2]] == newest["answer"]["estimates"]
         assert all(float(row["interval_low"]) <= float(row["interval_high"]) for row in rows)
 
@@ -112,6 +117,31 @@ async def test_answer_exports_link_to_their_next_page() -> None:
                 address = None if following is None else following[1]
     assert [(line["index"], line["outcome"]) for line in lines] == [(2, "below"), (1, "above"), (0, "below")]
     assert all(line["time"].endswith("Z") and line["cost"] for line in lines)
+
+
+async def test_answer_export_is_formatted_outside_the_event_loop(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A large page takes seconds to format, in which the monitor serves other requests."""
+    threads: list[int] = []
+
+    def record_thread(_: Any) -> list[str]:
+        threads.append(threading.get_ident())
+        return ["text"]
+
+    monkeypatch.setitem(server._ANSWER_EXPORTS, f"{ANSWERS_PATH}.csv", ("text/csv", record_thread))
+    async with (
+        with_answers().web() as client,
+        client.get("/api/streams/ward/answers.csv", headers=bearer(VIEWER)) as response,
+    ):
+        assert await response.text() == "text"
+    assert threads
+    assert threading.get_ident() not in threads
+
+
+@pytest.mark.parametrize("first", ["=", "+", "-", "@", "\t", "\r", "\n", "\uff1d", "\uff0b", "\uff0d", "\uff20"])
+def test_quote_formula_quotes_each_first_character(first: str) -> None:
+    """Spreadsheets evaluate a cell also after a line feed, and with full-width characters."""
+    assert quote_formula(f"{first}1+1") == f"'{first}1+1"
+    assert quote_formula(f"a{first}1") == f"a{first}1"
 
 
 async def test_answer_route_refuses_what_it_cannot_read() -> None:
