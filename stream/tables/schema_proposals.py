@@ -1,14 +1,16 @@
 """Proposes attributes for a table from the names and types of its columns and its public description.
 
-No value of a row is used. The description is the file ``TABLE.schema.json`` beside the table, a Table
-Schema (Frictionless Data): ``fields`` with ``name``, ``type``, ``constraints``, ``unit`` and ``description``.
+The description is the file ``TABLE.schema.json`` beside the table, a Table Schema (Frictionless Data):
+``fields`` with ``name``, ``type``, ``constraints``, ``unit`` and ``description``.
 """
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from datetime import date
 from pathlib import Path
 from typing import Annotated, Any, Final, Literal, NamedTuple
 
@@ -20,10 +22,11 @@ from stream.tables.table_errors import UnreadableError
 
 DESCRIPTION_SUFFIX: Final = ".schema.json"
 READ_PARTS: Final = (
-    "Read are the names and types of the columns (the first line of a CSV file, within its first 64 KiB; the schema of a Parquet "
-    "file, a Delta table or a database) and the file TABLE.schema.json beside the table, if there is one. No value of a row is used."
+    "Read are the names and types of the first 1,024 columns (the first line of a CSV file, within its first 64 KiB; the schema "
+    "of a Parquet file, a Delta table or a database) and the file TABLE.schema.json beside the table, if there is one. The first "
+    "line of a CSV file is shown as names; in a file without a line of names, this line is a row. Nothing else of a row is shown."
 )
-"""Says exactly what a proposal depends on."""
+"""Says exactly what a proposal depends on; the page and ``docs/tables.md`` say the same."""
 
 _MAX_DESCRIPTION_BYTES: Final = 256 * 1024
 MAX_COLUMNS: Final = 1024
@@ -109,7 +112,7 @@ def propose_attributes(
     """Propose an attribute for each column, in order.
 
     Raises:
-        UnreadableError: the names look like the values of a row, which may be private.
+        UnreadableError: the names look like the values of a row, which may be private. A row of words is not recognized.
     """
     if not columns or all(column.kind == "String" for column in columns):
         _require_names([column.name for column in columns])
@@ -118,11 +121,14 @@ def propose_attributes(
 
 
 _VALUE_PATTERN: Final = re.compile(r"[-+]?[\d.,]*\d[\d.,eE+%-]*|\d{4}-\d\d.*|\d\d?[./]\d\d?[./]\d.*|.*@.*")
+_JUDGED_CHARACTERS: Final = 256
+"""First characters of a name that are compared: the time is quadratic, and ``re`` lets no thread run."""
 
 
 def _require_names(names: Sequence[str]) -> None:
     """Refuse the first line of a CSV file that seems to be a row; the message quotes nothing of it."""
-    if not names or any(not name.strip() or _VALUE_PATTERN.fullmatch(name.strip()) for name in names):
+    starts = [name.strip()[:_JUDGED_CHARACTERS] for name in names]
+    if not starts or any(not start or _VALUE_PATTERN.fullmatch(start) for start in starts):
         raise UnreadableError(
             "its first line looks like a row, not like the names of columns; begin the file with a line of names"
         )
@@ -168,21 +174,33 @@ def _propose(column: ColumnType, described: _DescribedField | None) -> ProposedA
         domain, missing = {"kind": "categories", "values": [str(value) for value in limits.enum]}, ("values",)
     if kind in {"integer", "decimal", "number"} and domain["kind"] != "categories":
         low, high = _as_number(limits.minimum), _as_number(limits.maximum)
+        if low is not None and high is not None and low > high:
+            low = high = None
         if domain["kind"] == "bins":
-            domain |= {} if low is None or high is None else {"edges": [low, high]}
+            domain |= {} if low is None or high is None or low == high else {"edges": [low, high]}
         else:
             convert = round if kind == "integer" else float
             domain |= {} if low is None else {"minimum": convert(low)}
             domain |= {} if high is None else {"maximum": convert(high)}
     elif kind in {"date", "datetime"}:
-        days = {"minimum": limits.minimum, "maximum": limits.maximum}
-        domain |= {name: day[:10] for name, day in days.items() if isinstance(day, str)}
+        first, last = _as_day(limits.minimum), _as_day(limits.maximum)
+        if first is None or last is None or first <= last:
+            domain |= {} if first is None else {"minimum": first.isoformat()}
+            domain |= {} if last is None else {"maximum": last.isoformat()}
     left = tuple(name for name in missing if name not in domain)
     return ProposedAttribute(column.name, domain, left, told.unit, told.description)
 
 
 def _as_number(value: float | str | None) -> float | None:
     try:
-        return None if value is None else float(value)
+        found = None if value is None else float(value)
+    except ValueError:
+        return None
+    return found if found is not None and math.isfinite(found) else None
+
+
+def _as_day(value: float | str | None) -> date | None:
+    try:
+        return date.fromisoformat(value[:10]) if isinstance(value, str) else None
     except ValueError:
         return None

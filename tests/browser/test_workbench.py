@@ -424,7 +424,7 @@ async def test_the_whole_way_on_kafka(
 
 
 async def test_register_proposes_attributes_from_the_columns(open_page: OpenPage, tmp_path: Path) -> None:
-    """Names, kinds and the described ranges are filled in; the form says what it read, and no value appears."""
+    """Names, kinds and the described ranges are filled in; the form says what it read, and no cell appears."""
     file = tmp_path / "patients.csv"
     file.write_text("age,ward\n71,zyxwvu\n")
     described = {"name": "age", "type": "integer", "unit": "years", "constraints": {"minimum": 0, "maximum": 120}}
@@ -433,7 +433,7 @@ async def test_register_proposes_attributes_from_the_columns(open_page: OpenPage
     scene = Scene(Settings.model_validate(roomy))
     async with scene.served() as address:
         page = await open_page(address, "register", OPERATOR)
-        await expect(page.get_by_text("No value of a row is used.")).to_be_visible()
+        await expect(page.get_by_text("The first line of a CSV file is shown as names")).to_be_visible()
         await page.get_by_label("File of the table").fill(str(file))
         await page.get_by_role("button", name="Propose attributes").click()
         attributes = page.get_by_role("group", name="Attribute", exact=True)

@@ -7,9 +7,9 @@ from __future__ import annotations
 
 from typing import Annotated, Any, Literal, Self
 
-from pydantic import BaseModel, ConfigDict, Field, StringConstraints
+from pydantic import BaseModel, ConfigDict, Field, StringConstraints, field_validator
 
-from schemas import Amount, Calibration, ComparedMechanism, Position, StreamSpec, StreamState
+from schemas import Address, Amount, Calibration, ComparedMechanism, Position, StreamSpec, StreamState
 from schemas.base import EventId
 from schemas.domains import AttributeName
 from stream.privacy.planning.form_accuracy import Form
@@ -389,6 +389,12 @@ class ProposalRequest(View):
     """A table for which attributes are proposed."""
 
     path: Annotated[str, StringConstraints(min_length=1, max_length=4096)]
+
+    @field_validator("path")
+    @classmethod
+    def _require_readable_path(cls, path: str) -> str:
+        Address.parse_table(path)
+        return path
 
 
 class ProposedAttributeView(View):

@@ -1,4 +1,4 @@
-"""Proposals depend on columns and the public description alone, never on a value of a row."""
+"""Proposals depend on columns, which a CSV file names in its first line, and the public description."""
 
 from __future__ import annotations
 
@@ -12,9 +12,16 @@ from typer.testing import CliRunner
 
 from stream.cli.app import app
 from stream.tables.readers.table_reading import GuardedReader, ReadingLimits
-from stream.tables.schema_proposals import propose_attributes, read_description
+from stream.tables.schema_proposals import (
+    READ_PARTS,
+    ColumnType,
+    TableDescription,
+    propose_attributes,
+    read_description,
+)
 from stream.tables.table_errors import UnreadableError
 
+ROOT = Path(__file__).parents[3]
 CELL = "zyxwvu"
 COLUMNS: dict[str, Any] = {
     "age": [71, 83],
@@ -86,6 +93,44 @@ def test_proposal_refuses_a_first_line_that_is_a_row(tmp_path: Path, first: str)
     assert not any(cell and cell in str(refused.value) for cell in first.split(","))
 
 
+def test_proposal_judges_a_long_name_by_its_start() -> None:
+    """A comparison of all characters would stop all threads for seconds, as it is quadratic."""
+    with pytest.raises(UnreadableError, match="looks like a row"):
+        propose_attributes([ColumnType("1" * 30_000 + "x", "String")])
+    assert propose_attributes([ColumnType("which of these apply? " * 20, "String")])[0].missing == ("values",)
+
+
+def test_proposal_texts_say_that_the_first_line_is_shown(tmp_path: Path) -> None:
+    """A row of words cannot be told from names: a file without names shows it, as page and docs say."""
+    file = tmp_path / "rows.csv"
+    file.write_text("Anna Meier,Berlin,positive\nUlf Krause,Mainz,negative\n")
+    found = propose_attributes(reader(tmp_path).columns(str(file)))
+    assert [one.name for one in found] == ["Anna Meier", "Berlin", "positive"]
+    page = (ROOT / "stream/monitor/static/views/register.js").read_text()
+    assert READ_PARTS in page
+    claim = READ_PARTS[READ_PARTS.index("The first line of a CSV file is") :]
+    assert claim in " ".join((ROOT / "docs/tables.md").read_text().split())
+
+
+@pytest.mark.parametrize(
+    ("kind", "limits", "domain"),
+    [
+        ("integer", {"minimum": "1e999", "maximum": "nan"}, {"kind": "integers"}),
+        ("integer", {"minimum": 9, "maximum": 5}, {"kind": "integers"}),
+        ("number", {"minimum": "nan", "maximum": "inf"}, {"kind": "bins"}),
+        ("number", {"minimum": 5, "maximum": 1}, {"kind": "bins"}),
+        ("date", {"minimum": "not a date", "maximum": "2024"}, {"kind": "date", "granularity": "day"}),
+        ("date", {"minimum": "2024-02-01", "maximum": "2024-01-01"}, {"kind": "date", "granularity": "day"}),
+    ],
+)
+def test_proposal_leaves_impossible_limits_open(kind: str, limits: dict[str, Any], domain: dict[str, Any]) -> None:
+    """Limits of a description that are no finite numbers or days, or contradict each other, are not proposed."""
+    told = TableDescription.model_validate({"fields": [{"name": "one", "type": kind, "constraints": limits}]})
+    (proposed,) = propose_attributes([ColumnType("one", "String")], told)
+    assert proposed.domain == domain
+    assert proposed.missing
+
+
 def test_proposal_reads_nothing_outside_the_roots(tmp_path: Path) -> None:
     """A file elsewhere, a link that leads out, and a description that is one, are not read."""
     inside, outside = tmp_path / "inside", tmp_path / "outside"
@@ -126,5 +171,5 @@ def test_propose_command_prints_a_definition_to_fill_in(tmp_path: Path) -> None:
         },
     }
     assert "age: fill in minimum, maximum in years" in result.stderr
-    assert "No value of a row is used" in result.stderr
+    assert READ_PARTS in result.stderr
     assert CELL not in result.output

@@ -19,6 +19,7 @@ from stream.monitor.api.problems import ProblemError
 from stream.monitor.api.question_routes import MAX_WAITING, Asker
 from stream.questions import Result
 from stream.settings import Settings
+from stream.tables.schema_proposals import READ_PARTS
 from tests.builders import stream
 from tests.unit.monitor.installation import (
     ANALYST,
@@ -539,12 +540,15 @@ async def test_proposal_route_is_for_operators_and_reads_the_table_roots_alone(t
             ("age", ["values"]),
             ("ward", ["values"]),
         ]
-        assert "No value of a row is used" in found["read"]
+        assert found["read"] == READ_PARTS
         refusals = {
             (await post(client, "/api/proposals", {"path": str(path)}, OPERATOR, status=409))["message"]
             for path in (outside / "t.csv", outside / "none.csv", inside / ".." / "outside" / "t.csv")
         }
         assert len(refusals) == 1
         await post(client, "/api/proposals", {"path": str(inside / "t.csv")}, ANALYST, status=403)
+        bad = await post(client, "/api/proposals", {"path": "s3://b/x.csv"}, OPERATOR, status=400)
+        assert [one["field"] for one in bad["fields"]] == ["path"]
+        assert "pydantic" not in str(bad)
     async with Installation().web() as client:
         await post(client, "/api/proposals", {"path": str(inside / "t.csv")}, OPERATOR, status=409)
