@@ -26,6 +26,8 @@ Numbers = npt.NDArray[np.int64]
 
 COUNT_CACHE_BYTES: Final = 16 << 20
 GROUP_CACHE_BYTES: Final = 32 << 20
+_FARTHEST_MINIMUM: Final = 1 << 32
+"""Sums of 2^30 codes and minimums up to this one fit in 64 bits."""
 
 
 class PeopleCounts:
@@ -70,8 +72,11 @@ class PeopleCounts:
         key = (attribute, predicate, bound)
         if (known := self._counts.get(key)) is None:
             low, high = person_range(integers, bound)
+            # Domains have at most 2^20 values, and bounds are below 2^31. So all values of a domain that
+            # begins farther from 0 are beyond the bound with one sign, also if it is moved nearer to 0.
+            minimum = max(-_FARTHEST_MINIMUM, min(integers.minimum, _FARTHEST_MINIMUM))
             known = 0
-            for sums in _sums_of_people(table, attribute, integers.minimum, predicate):
+            for sums in _sums_of_people(table, attribute, minimum, predicate):
                 known += int(np.clip(sums, low, high).sum())
             self._counts.put(key, known, memory_of(predicate))
         return known

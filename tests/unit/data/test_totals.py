@@ -1,21 +1,25 @@
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping
-from typing import Literal
+from typing import Any, Literal
 
 import numpy as np
+import polars as pl
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from schemas import Bins, Categories, Domain, Integers
 from stream.tables.columns_table import PrivateTable
+from stream.tables.engines.collectors import build_table, read_rows
 from stream.tables.expressions import FALSE, TRUE
 from stream.tables.predicates import parse
 from stream.tables.sensitivity import restrict_domain, sum_sensitivity
 from stream.tables.table_errors import DataError
 from tests.unit.data.small import (
     ATTRIBUTES,
+    KEY,
     Cell,
     Said,
     columns,
@@ -54,6 +58,32 @@ def test_totals_over_domains_of_every_size_are_exact(size: int, minimum: int) ->
     assert table.total("x", TRUE) == sum(values)
     assert table.total("x", TRUE, centre=minimum) == sum(value - minimum for value in values)
     assert table.total("x", FALSE) == 0
+
+
+@pytest.mark.parametrize("person", ["who", None])
+@pytest.mark.parametrize("engine", ["memory", "duckdb"])
+@pytest.mark.parametrize(
+    "minimum",
+    [-(2**53), -(2**32) - 1, -(2**31) - 2**20, -(2**20), -500_000, 0, 2**31 - 1, 2**32 + 1, 2**53 - 2**20 + 1],
+)
+def test_person_total_is_exact_for_the_largest_values(minimum: int, engine: str, person: str | None) -> None:
+    """Clamped sums equal those of Python's integers, also where a person's sum has more than 64 bits."""
+    ends = minimum, minimum + 2**20 - 1
+    values = [ends[0]] * 1_500 + [ends[1]] * 2_500 + [*ends, ends[1]]
+    people = ["ann"] * 1_500 + ["ben"] * 2_500 + ["cid", "cid", "dee"]
+    fields: dict[str, Any] = {"person": person, "contribution": 1} if person else {}
+    declared = source({"x": Integers(minimum=ends[0], maximum=ends[1])}, engine=engine, **fields)
+    table = build_table(read_rows(declared, pl.DataFrame({"x": values, "who": people})), declared, KEY)
+    names = people if person else map(str, range(len(people)))
+    owned = list(zip(names, values, strict=True))
+    for text, matching in (("TRUE", ends), (f"x = {ends[1]}", ends[1:]), ("FALSE", ())):
+        sums = Counter[str]()
+        for who, value in owned:
+            sums[who] += value * (value in matching)
+        for bound in (1, 10, 2**31 - 1):
+            low, high = (-bound if ends[0] < 0 else 0), (bound if ends[1] > 0 else 0)
+            exact = sum(min(max(one, low), high) for one in sums.values())
+            assert table.person_total("x", parse(text, declared.attributes), bound) == exact
 
 
 def test_totals_do_not_hang_on_the_caches() -> None:
