@@ -22,7 +22,11 @@ LATER = 60.0
 
 
 async def _work(world: World) -> Service:
-    """Answer some questions and leave, with the budget service still there."""
+    """Answer some questions and leave, with the budget service still there.
+
+    With a witness, services refuse what was lost instead (``test_rolled_back``).
+    """
+    world.witness = None
     world.start("budget")
     worker = world.start("worker")
     questions = Questions(world.streams, seed=1)
