@@ -30,7 +30,7 @@ from stream.log import get_logger
 from stream.processing.protocol import AnchoredProcessor, InputRefusedError, Processor
 from stream.processing.topic_names import Topics
 from stream.settings import Settings
-from stream.witnesses.anchor import Anchor, Witness, WitnessError, largest_end, newest_generation
+from stream.witnesses.anchor import Anchor, Witness, WitnessError, choose_time, largest_end, newest_generation
 
 CALL_SECONDS: Final = 10.0
 """Longest wait for one call of a witness."""
@@ -66,6 +66,7 @@ class WatchedWitness:
         self.name = witness.name
         self.is_failing = False
         self.generation = 0
+        self.latest_time = 0
         self.last_written: tuple[TrailHead, Mapping[str, Sequence[int]]] | None = None
         self._witness = witness
         self._executor = ThreadPoolExecutor(1, thread_name_prefix="witness")
@@ -79,6 +80,7 @@ class WatchedWitness:
             found = await self._run("read", lambda: self._witness.read_newest(installation))
         if found is None:
             return None
+        self.latest_time = max([self.latest_time, *(one.written for one in found)])
         binding = newest_generation(found)
         self.generation = binding[0].generation if binding else 0
         return binding
@@ -90,6 +92,7 @@ class WatchedWitness:
             self._witness.write(anchor)
             return True
 
+        self.latest_time = max(self.latest_time, anchor.written)
         return await self._run("write", write) is not None
 
     async def _run(self, action: str, call: Callable[[], Result]) -> Result | None:
@@ -148,14 +151,15 @@ class WitnessGuard(SessionGuard):
         if (later := self._later_checks.pop(partition, None)) is not None:
             await _cancel([later])
         await self._read_witnesses()
+        compared = len(self._anchors)
         try:
             await self._compare(partition, consumer)
         except RolledBackError as error:
             self._refuse(partition, error)
             raise
         self._refuse(partition, None)
-        if len(self._anchors) < len(self._witnesses):
-            self._later_checks[partition] = asyncio.create_task(self._check_later(partition, consumer))
+        if compared < len(self._witnesses):
+            self._later_checks[partition] = asyncio.create_task(self._check_later(partition, consumer, compared))
 
     def forget(self, partition: int) -> None:
         """Forget a partition, so that only its new owner reports it."""
@@ -169,20 +173,21 @@ class WitnessGuard(SessionGuard):
         if (refusal := self._refusals.get(partition)) is not None:
             raise refusal
 
-    async def _check_later(self, partition: int, consumer: Consumer) -> None:
-        """Compare the partition again as soon as all witnesses have been read."""
-        while len(self._anchors) < len(self._witnesses):
+    async def _check_later(self, partition: int, consumer: Consumer, compared: int) -> None:
+        """Compare the partition again each time that a further witness has been read."""
+        while compared < len(self._witnesses):
             await asyncio.sleep(self._settings.anchor_seconds)
             await self._read_witnesses()
-        while True:
+            if (known := len(self._anchors)) == compared:
+                continue
             try:
                 await self._compare(partition, consumer)
             except RolledBackError as error:
                 self._refuse(partition, error)
+                return
             except (KafkaError, OSError):
-                await asyncio.sleep(self._settings.anchor_seconds)
                 continue
-            return
+            compared = known
 
     async def _compare(self, partition: int, consumer: Consumer) -> None:
         """Raise RolledBackError if a witness has a later anchor of this partition."""
@@ -288,7 +293,7 @@ class AnchoringGuard(WitnessGuard):
                 anchor = Anchor(
                     installation=self._settings.prefix,
                     generation=witness.generation,
-                    written=round(1000 * time.time()),
+                    written=choose_time(witness.latest_time),
                     head=head,
                     ends=ends,
                 )
@@ -306,6 +311,11 @@ class AnchoringGuard(WitnessGuard):
                 await self._write_anchors()
             except (KafkaError, OSError) as error:
                 log.warning("ends of topics not read; anchors are written later", error=type(error).__name__)
+            except Exception as error:  # noqa: BLE001  (anchoring must not end unnoticed)
+                log.error("anchors not written", error=type(error).__name__)  # noqa: TRY400  (no message of another error)
+                for witness in self._witnesses:
+                    witness.is_failing, witness.last_written = True, None
+                self._show_failures()
             await asyncio.sleep(LEAST_ANCHOR_SECONDS)
 
     async def _compare_trail(self, witness: WatchedWitness, binding: Sequence[Anchor]) -> None:

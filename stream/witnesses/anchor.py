@@ -6,6 +6,7 @@ rollback, a new *generation* of anchors begins, and anchors of earlier generatio
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterable
 from datetime import UTC, datetime
 from typing import Annotated, Final, Protocol
@@ -17,6 +18,8 @@ from stream.errors import SottoError
 
 ANCHORS_READ: Final = 100
 """Most anchors that a witness returns: the newest one binds, and the others are evidence beside it."""
+LARGEST_TIME: Final = 9_999_999_999_999
+"""Largest time of an anchor, in milliseconds since 1970: 13 digits, in the year 2286."""
 
 Offset = Annotated[int, Field(ge=0)]
 
@@ -28,7 +31,7 @@ class WitnessError(SottoError):
 class Anchor(BaseModel):
     """A committed head of the trail, and end offsets of topics by partition, at one time.
 
-    ``written`` is the writer's clock in milliseconds since 1970. ``reason`` is set if the anchor
+    ``written`` is the writer's clock in milliseconds since 1970, or later: see ``choose_time``. ``reason`` is set if the anchor
     begins a generation: an operator has accepted that earlier anchors no longer hold.
     """
 
@@ -36,7 +39,7 @@ class Anchor(BaseModel):
 
     installation: str
     generation: Offset = 0
-    written: Offset
+    written: Annotated[int, Field(ge=0, le=LARGEST_TIME)]
     head: TrailHead
     ends: dict[str, tuple[Offset, ...]] = {}
     reason: str | None = None
@@ -79,6 +82,11 @@ def parse_anchor(text: bytes | str) -> Anchor | None:
         return Anchor.model_validate_json(text)
     except ValidationError:
         return None
+
+
+def choose_time(latest: int) -> int:
+    """Return the time of the next anchor: now, or after ``latest`` if the clock went back."""
+    return min(LARGEST_TIME, max(round(1000 * time.time()), latest + 1))
 
 
 def newest_generation(anchors: Iterable[Anchor]) -> list[Anchor]:

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Mapping, Sequence
 
 from schemas import TrailHead
-from stream.witnesses.anchor import Anchor, Witness, newest_generation
+from stream.witnesses.anchor import Anchor, Witness, choose_time, newest_generation
 
 
 def read_binding_anchors(witnesses: Sequence[Witness], installation: str) -> list[list[Anchor]]:
@@ -37,7 +36,7 @@ def begin_generation(
     anchor = Anchor(
         installation=installation,
         generation=latest + 1,
-        written=round(1000 * time.time()),
+        written=choose_time(max((one.written for found in binding for one in found), default=0)),
         head=head,
         ends=dict(ends or {}),
         reason=reason,

@@ -17,14 +17,15 @@ from typing import Any, Final
 from schemas import Address
 from stream.log import get_logger
 from stream.optional_packages import import_or_missing
-from stream.witnesses.anchor import Anchor, WitnessError, parse_anchor
+from stream.witnesses.anchor import ANCHORS_READ, LARGEST_TIME, Anchor, WitnessError, parse_anchor
 
 _CONNECT_SECONDS: Final = 5
 _READ_SECONDS: Final = 10
-_OBJECTS_READ: Final = 10
+_ANCHORS_READ: Final = 10
 """Newest anchors that are read; each takes a request."""
+_LARGEST_OBJECT: Final = 1 << 20
+"""Bytes of the largest object that is read."""
 _LARGEST_GENERATION: Final = 9_999
-_LARGEST_TIME: Final = 9_999_999_999_999
 _plain_word = re.compile(r"[A-Za-z0-9.]{1,60}", re.ASCII)
 
 log = get_logger("witness")
@@ -54,23 +55,35 @@ class S3Witness:
             )
 
     def read_newest(self, installation: str) -> list[Anchor]:
-        """Return the anchors of the first keys, which are the newest."""
+        """Return the anchors of the first keys, which are the newest; pass over other objects."""
+        found: list[Anchor] = []
+        others = 0
         with self._as_witness_errors():
             listed = self._client.list_objects_v2(
-                Bucket=self._bucket, Prefix=f"{self._folder}{installation}/", MaxKeys=_OBJECTS_READ
+                Bucket=self._bucket, Prefix=f"{self._folder}{installation}/", MaxKeys=ANCHORS_READ
             )
-            texts = [
-                self._client.get_object(Bucket=self._bucket, Key=one["Key"])["Body"].read()
-                for one in listed.get("Contents", ())
-            ]
-        found = [anchor for text in texts if (anchor := parse_anchor(text)) is not None]
-        if len(found) < len(texts):
-            raise WitnessError(f"{self.name}: {len(texts) - len(found)} objects are no anchors; remove them")
-        return [anchor for anchor in found if anchor.installation == installation]
+            for one in listed.get("Contents", ()):
+                anchor = self._read_anchor(one["Key"]) if one["Size"] <= _LARGEST_OBJECT else None
+                if anchor is None or anchor.installation != installation:
+                    others += 1
+                    continue
+                found.append(anchor)
+                if len(found) == _ANCHORS_READ:
+                    break
+        if others and not found:
+            raise WitnessError(f"{self.name}: the first {others} objects are no anchors; remove them")
+        if others:
+            log.error(
+                "objects of a witness are no anchors", witness=self.name, objects=others, remedy="remove them"
+            )
+        return found
+
+    def _read_anchor(self, key: str) -> Anchor | None:
+        return parse_anchor(self._client.get_object(Bucket=self._bucket, Key=key)["Body"].read())
 
     def _key(self, anchor: Anchor) -> str:
         # Stores list keys in ascending order.
-        generation, time = _LARGEST_GENERATION - anchor.generation, _LARGEST_TIME - anchor.written
+        generation, time = _LARGEST_GENERATION - anchor.generation, LARGEST_TIME - anchor.written
         return f"{self._folder}{anchor.installation}/{generation:04d}-{time:013d}-{secrets.token_hex(8)}.json"
 
     def _check_lock(self) -> None:

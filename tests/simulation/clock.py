@@ -15,6 +15,7 @@ from unittest.mock import patch
 
 from stream.engine import batch_loop, health, partition_input, partition_task, session, supervision, writer
 from stream.services import witness_guards
+from stream.witnesses import anchor
 
 Arguments = TypeVarTuple("Arguments")
 
@@ -129,7 +130,7 @@ def virtual_time() -> Iterator[VirtualLoop]:
     clock = _Time(loop)
     with ExitStack() as patches:
         engine = (batch_loop, health, supervision, partition_input, partition_task, session, writer)
-        for module in (*engine, witness_guards):
+        for module in (*engine, witness_guards, anchor):
             patches.enter_context(patch.object(module, "time", clock))
         try:
             yield loop

@@ -9,8 +9,16 @@ from pathlib import Path
 import pytest
 
 from stream.settings import Settings
+from stream.witnesses import file_witness
 from stream.witnesses.addresses import open_witnesses
-from stream.witnesses.anchor import ANCHORS_READ, WitnessError, largest_end, newest_generation
+from stream.witnesses.anchor import (
+    ANCHORS_READ,
+    LARGEST_TIME,
+    WitnessError,
+    largest_end,
+    newest_generation,
+    parse_anchor,
+)
 from stream.witnesses.file_witness import FileWitness
 from tests.unit.witnesses.anchors import anchor
 
@@ -63,6 +71,46 @@ def test_file_that_others_may_write_is_refused(path: Path, mode: int) -> None:
     for call in (lambda: FileWitness(path).write(anchor(1)), lambda: FileWitness(path).read_newest("sotto")):
         with pytest.raises(WitnessError, match="others may write to it; run 'chmod 600"):
             call()
+
+
+def test_file_witness_reads_back_to_its_own_anchors(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Behind many anchors of another installation, and behind the zeros that a crash has left."""
+    monkeypatch.setattr(file_witness, "_BLOCK_BYTES", 700)
+    witness = FileWitness(path)
+    for entries in range(1, 5):
+        witness.write(anchor(entries, ends={"state": (entries, 3)}))
+    for entries in range(20):
+        witness.write(anchor(entries, installation="other"))
+    assert [one.head.entries for one in witness.read_newest("sotto")][:1] == [4]
+    with path.open("ab") as file:
+        file.write(bytes(5_000))
+    assert [one.head.entries for one in witness.read_newest("sotto")][:1] == [4]
+    assert [one.head.entries for one in witness.read_newest("other")][:1] == [19]
+    assert witness.read_newest("new") == []
+
+
+def test_file_of_another_user_is_refused(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its owner can change it, whatever its mode."""
+    FileWitness(path).write(anchor(1))
+    monkeypatch.setattr(file_witness, "trusted_users", set)
+    for call in (lambda: FileWitness(path).write(anchor(1)), lambda: FileWitness(path).read_newest("sotto")):
+        with pytest.raises(WitnessError, match=r"belongs to another user \(uid \d+\), who could change it; run"):
+            call()
+
+
+def test_pipe_is_refused_and_does_not_hang(path: Path) -> None:
+    os.mkfifo(path, 0o600)
+    for call in (lambda: FileWitness(path).read_newest("sotto"), lambda: FileWitness(path).write(anchor(1))):
+        with pytest.raises(WitnessError, match="is no regular file; give the path of a file"):
+            call()
+
+
+def test_anchor_of_an_impossible_time_is_none() -> None:
+    """Every anchor's time can be shown."""
+    assert anchor(1, written=LARGEST_TIME).time.startswith("2286-")
+    text = anchor(1, written=LARGEST_TIME).encode().replace(b"%d" % LARGEST_TIME, b"%d")
+    assert parse_anchor(text % LARGEST_TIME) is not None
+    assert parse_anchor(text % (LARGEST_TIME + 1)) is None
 
 
 def test_file_in_a_folder_of_others_or_behind_a_link_is_refused(path: Path) -> None:

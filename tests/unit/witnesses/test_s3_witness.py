@@ -71,8 +71,19 @@ def test_bucket_without_retention_is_reported_once(client: Any, capsys: pytest.C
 def test_object_that_is_no_anchor_is_an_error(client: Any) -> None:
     witness = locked(client, "mixed")
     client.put_object(Bucket="mixed", Key="sotto/anchors/sotto/0.json", Body=json.dumps({"a": 1}))
-    with pytest.raises(WitnessError, match="1 objects are no anchors"):
+    with pytest.raises(WitnessError, match="first 1 objects are no anchors"):
         witness.read_newest("sotto")
+
+
+def test_object_that_is_no_anchor_hides_no_others(client: Any, capsys: pytest.CaptureFixture[str]) -> None:
+    """One object too large to read and one of another kind are reported and passed over."""
+    witness = locked(client, "partly-mixed")
+    for entries in range(12):
+        witness.write(anchor(entries))
+    for number, text in enumerate(("{}", anchor(99).encode().decode() + " " * (1 << 20))):
+        client.put_object(Bucket="partly-mixed", Key=f"sotto/anchors/sotto/0{number}.json", Body=text)
+    assert [one.head.entries for one in witness.read_newest("sotto")] == list(range(11, 1, -1))
+    assert "objects of a witness are no anchors" in capsys.readouterr().out
 
 
 def test_missing_bucket_or_store_is_an_error_without_secrets(client: Any, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -81,11 +81,11 @@ def _in_a_hurry(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(witness_guards, "LEAST_ANCHOR_SECONDS", 0.0)
 
 
-def guard_of(witness: Any, kind: type[WitnessGuard] = WitnessGuard, **settings: float) -> tuple[Any, Metrics]:
+def guard_of(*witnesses: Any, kind: type[WitnessGuard] = WitnessGuard, **settings: float) -> tuple[Any, Metrics]:
     metrics = Metrics("budget" if kind is AnchoringGuard else "worker")
     clients = Clients(consumer=lambda **_: Ends(), producer=lambda **_: None, observer=lambda **_: None)  # type: ignore[arg-type]
     own = SETTINGS.model_copy(update=settings)
-    return kind(own, TOPICS, [witness], metrics, clients), metrics
+    return kind(own, TOPICS, witnesses, metrics, clients), metrics
 
 
 async def until(holds: Any) -> None:
@@ -111,6 +111,97 @@ async def test_witness_that_is_down_stops_nothing_and_is_compared_later() -> Non
         with pytest.raises(RolledBackError, match="ends at offset 10, but offset 11 was anchored"):
             guard.note_committed(0, Granting())
         guard.note_committed(1, Granting())
+
+
+async def test_recovered_witness_is_compared_while_another_is_down() -> None:
+    """Each witness counts by itself, so one that is gone must not disarm the others."""
+    gone, recovered = Kept(), Kept(anchor(5, ends={"state": (11, 10)}))
+    gone.is_down = recovered.is_down = True
+    guard, metrics = guard_of(recovered, gone, anchor_seconds=0.01)
+    async with guard:
+        await guard.check(0, Granting(), Ends())
+        recovered.is_down = False
+        await until(lambda: metrics.rolled_back._value.get() == 1)
+        assert metrics.failing_witnesses._value.get() == 1
+        with pytest.raises(RolledBackError):
+            guard.note_committed(0, Granting())
+
+
+async def test_recovered_witness_gets_anchors_while_another_is_down() -> None:
+    gone, recovered, processor = Kept(), Kept(), Granting()
+    gone.is_down = recovered.is_down = True
+    guard, _ = guard_of(recovered, gone, kind=AnchoringGuard, anchor_seconds=0.01)
+    async with guard:
+        processor.trail_head = anchor(5).head
+        await guard.check(0, processor, Ends())
+        recovered.is_down = False
+        await until(lambda: recovered.anchors)
+
+
+async def test_witness_read_during_a_comparison_is_compared_too() -> None:
+    """Another partition reads the witness while this one waits for the ends of its topics."""
+    waiting, released = asyncio.Event(), asyncio.Event()
+
+    class Slow(Ends):
+        async def end_offsets(self, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, int]:
+            found = await super().end_offsets(partitions)
+            if partitions == [TopicPartition(TOPICS.control, 0)]:
+                waiting.set()
+                await released.wait()
+            return found
+
+    recovered = Kept(anchor(5, ends={"state": (11, 10)}))
+    recovered.is_down = True
+    guard, metrics = guard_of(recovered, Kept(), anchor_seconds=0.01)
+    async with guard:
+        checking = asyncio.create_task(guard.check(0, Granting(), Slow()))
+        await waiting.wait()
+        recovered.is_down = False
+        await guard.check(1, Granting(), Ends())
+        released.set()
+        await checking
+        await until(lambda: metrics.rolled_back._value.get() == 1)
+
+
+async def test_anchors_stay_in_order_after_a_clock_goes_back() -> None:
+    """A witness sorts by time: a later anchor must not hide behind one of a clock that was ahead."""
+    ahead = 9_000_000_000_000
+    witness, processor = Kept(anchor(0, written=ahead)), Granting()
+    processor.trail_head = anchor(0).head
+    guard, _ = guard_of(witness, kind=AnchoringGuard, anchor_seconds=0.01)
+    async with guard:
+        await guard.check(0, processor, Ends())
+        for entries in (1, 2):
+            processor.trail_head = anchor(entries).head
+            guard.note_committed(0, processor)
+            await until(lambda: witness.anchors[-1].head.entries == entries)  # noqa: B023
+    times = [one.written for one in witness.anchors[1:]]
+    assert times == list(range(ahead + 1, ahead + 1 + len(times)))
+
+
+async def test_anchoring_goes_on_after_an_unexpected_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The error is reported: as a failing witness until one is written again."""
+    ends, failures = witness_guards.read_ends, 0
+    is_failing = True
+
+    async def fail(*given: Any) -> dict[str, tuple[int, ...]]:
+        nonlocal failures
+        if is_failing:
+            failures += 1
+            raise ValueError
+        return await ends(*given)
+
+    monkeypatch.setattr(witness_guards, "read_ends", fail)
+    witness, processor = Kept(), Granting()
+    processor.trail_head = anchor(5).head
+    guard, metrics = guard_of(witness, kind=AnchoringGuard, anchor_seconds=0.01)
+    async with guard:
+        await guard.check(0, processor, Ends())
+        await until(lambda: failures > 1)
+        assert metrics.failing_witnesses._value.get() == 1
+        is_failing = False
+        await until(lambda: witness.anchors)
+        await until(lambda: metrics.failing_witnesses._value.get() == 0)
 
 
 async def test_partition_of_another_process_is_not_reported() -> None:
@@ -181,7 +272,7 @@ async def test_read_waits_for_a_write_of_the_same_witness() -> None:
 async def test_large_grants_are_anchored_at_once_and_small_ones_later() -> None:
     """The next anchor is an hour away, but an orderly stop writes the last head."""
     witness, processor = Kept(), Granting()
-    guard, _ = guard_of(witness, AnchoringGuard, anchor_seconds=3600.0)
+    guard, _ = guard_of(witness, kind=AnchoringGuard, anchor_seconds=3600.0)
     async with guard:
         await guard.check(0, processor, Ends())
         for entries, granted in ((1, None), (2, 0.5), (3, 1.0), (4, 0.9)):
@@ -198,7 +289,7 @@ async def test_generation_of_an_accepted_rollback_goes_on() -> None:
     head = TrailHead(entries=0, digest="0" * 64, time=0)
     witness = Kept(anchor(9), Anchor(installation="sotto", generation=3, written=1, head=head, reason="restored"))
     processor = Granting()
-    guard, _ = guard_of(witness, AnchoringGuard)
+    guard, _ = guard_of(witness, kind=AnchoringGuard)
     async with guard:
         await guard.check(0, processor, Ends())
         processor.trail_head, processor.granted = head.model_copy(update={"entries": 1}), 2.0
