@@ -126,12 +126,12 @@ async def test_failed_statement_is_retried_and_a_running_one_ends_with_its_servi
     result, endless, failures = CodeDatabase._result, asyncio.Event(), iter([True])
     loop = asyncio.get_running_loop()
 
-    def failing(database: CodeDatabase, expression: Any) -> Any:
+    def failing(database: CodeDatabase, text: str) -> Any:
         if next(failures, False):
             raise ValueError("Conversion Error: 'Alice'")
-        return result(database, expression)
+        return result(database, text)
 
-    def never_ending(database: CodeDatabase, _: Any) -> Any:
+    def never_ending(database: CodeDatabase, _: str) -> Any:
         loop.call_soon_threadsafe(endless.set)
         return database._connection.sql("SELECT count(*) AS n FROM range(1000000000) a, range(1000000000) b")
 

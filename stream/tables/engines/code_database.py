@@ -102,20 +102,25 @@ class CodeDatabase:
             raise _load_error(error) from None
 
     def run(self, expression: ibis.Table) -> list[Numbers]:
-        """Return the columns of an expression's result, whose values are all integers."""
+        """Return the columns of an expression's result, whose values are all integers.
+
+        The SQL text is made before the statement's time begins, because nothing can interrupt Ibis.
+        """
+        text = _make_sql(expression)
         with self._runner.running():
-            found = self._result(expression).to_arrow_table()
+            found = self._result(text).to_arrow_table()
             # Sums are wider than 64 bits in DuckDB; the conversion fails if one does not fit.
             return [column.fill_null(0).cast(pa.int64()).to_numpy() for column in found.columns]
 
     def stream(self, expression: ibis.Table) -> Iterator[list[npt.NDArray[Any]]]:
         """Yield the columns of an expression's result in blocks of rows, however long the reader takes."""
+        text = _make_sql(expression)
         with self._runner.streaming():
-            for batch in self._result(expression).to_arrow_reader(_BLOCK_ROWS):
+            for batch in self._result(text).to_arrow_reader(_BLOCK_ROWS):
                 yield [column.to_numpy(zero_copy_only=False) for column in batch.columns]
 
-    def _result(self, expression: ibis.Table) -> duckdb.DuckDBPyRelation:
-        return self._connection.sql(ibis.to_sql(expression, dialect="duckdb"))
+    def _result(self, text: str) -> duckdb.DuckDBPyRelation:
+        return self._connection.sql(text)
 
 
 class CodeTable:
@@ -247,6 +252,10 @@ class CodeTable:
                 ends = [column >= low] * (low > 0) + [column < high] * (high < size)
                 tests.append(_combine(ends, lambda one, other: one & other))
         return _combine(tests, lambda one, other: one | other)
+
+
+def _make_sql(expression: ibis.Table) -> str:
+    return str(ibis.to_sql(expression, dialect="duckdb"))
 
 
 def _combine(parts: Sequence[Any], combine: Any) -> Any:

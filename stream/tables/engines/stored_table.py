@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Iterator, Sequence
+from operator import add
 from typing import Final
 
 import numpy as np
@@ -31,6 +32,8 @@ from stream.tables.universe import Cell, cell_mask, cells_as_array
 
 _MEASURES_AT_ONCE: Final = 256
 """Most measures of one statement."""
+_RANGES_AT_ONCE: Final = 2000
+"""Most ranges of codes in one statement of several measures: DuckDB cannot be interrupted while it plans."""
 _CUBE_CELLS: Final = 1 << 20
 """Most cells of a cube: the counts of all combinations of some attributes' values."""
 _JOINED_CUBE_CELLS: Final = 1 << 16
@@ -174,8 +177,7 @@ class StoredTable(CountedTable):
         measures += totals
         if len(measures) == 1:
             return  # the question computes it itself
-        for start in range(0, len(measures), _MEASURES_AT_ONCE):
-            part = measures[start : start + _MEASURES_AT_ONCE]
+        for part in _split_measures(measures):
             for (name, predicate), number in zip(part, self._counted.measure(part), strict=True):
                 if name is None:
                     self._keep_count(predicate, number)
@@ -246,3 +248,18 @@ class StoredTable(CountedTable):
         except DataError:
             return False
         return True
+
+
+def _split_measures(measures: Iterable[Measure]) -> Iterator[list[Measure]]:
+    """Yield the measures of one statement after the other."""
+    part: list[Measure] = []
+    ranges = 0
+    for measure in measures:
+        more = evaluate(measure[1], lambda _: 0, lambda leaf: len(leaf.cuts) // 2, add, add)
+        if part and (len(part) == _MEASURES_AT_ONCE or ranges + more > _RANGES_AT_ONCE):
+            yield part
+            part, ranges = [], 0
+        part.append(measure)
+        ranges += more
+    if part:
+        yield part
