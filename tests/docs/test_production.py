@@ -77,6 +77,10 @@ def script(kafka: SecuredKafka, certificate: Path) -> str:
     for block in page(PAGE).of_language("sh"):
         if "--delete-config" in block.text:
             parts.append(f'kill $(pgrep -P "$(jobs -p %2)")\nwait %2\n{NEW_WORKER}{ASK}')
+        if "sotto source add" in block.text:
+            parts.append(
+                "until grep -q 'partition ready' budget.log && grep -q 'partition ready' worker.log; do sleep 0.2; done\n"
+            )
         parts += [f": {block.place}\n", block.text]
     parts.append(f"mv new-ca.pem ca.pem\nsotto topics check\n{ASK}")
     text = "".join(parts)
