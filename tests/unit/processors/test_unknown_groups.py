@@ -198,7 +198,7 @@ def test_sources_without_texts_or_with_zcdp_are_refused(changes: dict[str, Any],
     ("attributes", "reason"),
     [
         ({"diagnosis": {"kind": "text"}}, "all of them are texts"),
-        ({"ward": ["A"], "diagnosis": {"kind": "text", "max_length": 257}}, "less than or equal to 256"),
+        ({"ward": ["A"], "diagnosis": {"kind": "text", "max_length": 257}}, "give at most 256"),
     ],
 )
 def test_declarations_of_texts_are_checked(attributes: dict[str, Any], reason: str) -> None:
