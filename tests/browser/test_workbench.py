@@ -444,7 +444,9 @@ async def test_register_proposes_attributes_from_the_columns(open_page: OpenPage
         await expect(age).to_contain_text("in years")
         await expect(ward.get_by_label("Kind")).to_have_value("categories")
         await expect(ward).to_contain_text("to be declared: values")
-        await expect(page.get_by_text("2 attributes proposed; to be declared by you, with ranges or values: 1")).to_be_visible()
+        await expect(
+            page.get_by_text("2 attributes proposed; to be declared by you, with ranges or values: 1")
+        ).to_be_visible()
         assert "zyxwvu" not in await page.content()
         # What is left to declare stands at the attributes, so it is no mistake yet.
         await page.wait_for_timeout(500)
