@@ -234,7 +234,7 @@ _MESSAGE_TEMPLATES: Final = {
     "literal_error": "is unknown; give {expected}",
     "missing": "is missing; give it",
     "string_too_long": "is too long; give at most {max_length} characters",
-    "string_too_short": "is too short; give at least {min_length} characters",
+    "string_too_short": "is too short; give {min_length} or more characters",
     "string_type": "is not a text; give one, in quotes",
     "too_long": "has too many items; give at most {max_length}",
     "too_short": "has too few items; give at least {min_length}",
@@ -266,7 +266,7 @@ def _explain_fault(detail: ErrorDetails) -> str:
     if (template := _MESSAGE_TEMPLATES.get(kind)) is None:
         return detail["msg"]
     limits = {name: _format_limit(limit) for name, limit in detail.get("ctx", {}).items()}
-    return template.format_map(limits).replace("at least 1 characters", "at least 1 character")
+    return template.format_map(limits)
 
 
 def _format_limit(limit: object) -> str:

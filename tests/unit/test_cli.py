@@ -166,7 +166,7 @@ def test_a_setting_that_is_wrong_is_told_by_its_variable(command: tuple[str, ...
 def test_a_question_that_is_wrong_is_told_by_its_options() -> None:
     for given, told in (
         (["--alpha", "-1", "--where", "x > 1"], "--alpha: is too small; give a number above 0"),
-        (["--group-by", ""], "--group-by.0: is too short; give at least 1 character"),
+        (["--group-by", ""], "--group-by.0: is too short; give 1 or more characters"),
         (
             [],
             "no question: give --value, --where, --sum, --mean, --quantile, --iqr, --variance, --stddev, --group-by, ",

@@ -44,7 +44,7 @@ REJECTED = [
     pytest.param(
         query("bad", "feed-0", 1.0, threshold="high"), "malformed", "threshold:", True, id="threshold no number"
     ),
-    pytest.param(query("", "feed-0", 1.0), "malformed", "id: is too short; give at least 1", False, id="empty id"),
+    pytest.param(query("", "feed-0", 1.0), "malformed", "id: is too short; give 1 or more", False, id="empty id"),
     pytest.param(
         query("x" * 129, "feed-0", 1.0), "malformed", "id: is too long; give at most", False, id="long id"
     ),

@@ -109,7 +109,7 @@ def test_a_message_is_one_short_line(seed: int) -> None:
         (b'{"id":"a","stream":"s","value":1,"threshold":[]}', "threshold: is not a number"),
         (b'{"id":"a","stream":"s","value":1,"colour":1}', "field 4: unknown field; remove it"),
         (b'{"id":"a","stream":"s"}', "give exactly one question"),
-        (b'{"id":"a","stream":"s","where":""}', "where: is too short; give at least 1 character"),
+        (b'{"id":"a","stream":"s","where":""}', "where: is too short; give 1 or more characters"),
     ],
 )
 def test_a_refused_query_says_which_field_and_why(data: bytes | None, words: str) -> None:
@@ -153,7 +153,7 @@ TABLE = source("people", "table", epsilon=1.0, attributes={"age": 85, "sex": ["F
         (VALUES, {"sensitivity": 0}, "sensitivity: is too small; give at least"),
         (VALUES, {"grid": -1}, "grid: is too small; give at least"),
         (VALUES, {"path": "x"}, "path: unknown field; remove it"),
-        (TABLE, {"path": ""}, "path: is too short; give at least 1 character"),
+        (TABLE, {"path": ""}, "path: is too short; give 1 or more characters"),
         (TABLE, {"attributes": {}}, "attributes: has too few items; give at least 1"),
         (
             TABLE,
@@ -204,7 +204,7 @@ STREAM = stream("alarms", mechanism={"threshold": 10.0})
             "stream.mechanism.kind: give one of 'above_threshold', 'numeric_sparse', 'laplace'",
         ),
         ({"kind": "open", "stream": STREAM}, "request: is missing; give it"),
-        ({"kind": "open", "request": "", "stream": STREAM}, "request: is too short; give at least 1"),
+        ({"kind": "open", "request": "", "stream": STREAM}, "request: is too short; give 1 or more"),
         (
             {"kind": "open", "request": "1", "stream": {**STREAM, "epsilon": "1"}},
             "stream.epsilon: is not a number; give one, without quotes",
