@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from itertools import count
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +14,7 @@ from schemas import Query, TableSource
 from sotto import AsyncClient
 from stream.privacy.ledger.retirement import NameDigests
 from stream.privacy.noise.keys import NoiseKey
+from stream.processing.topic_names import partition_of
 from stream.services.noise_key_services import build_budget_engine, build_worker_engine
 from stream.settings import Settings
 from stream.tables.columns_table import PrivateTable
@@ -112,10 +114,22 @@ async def test_duckdb_answers_every_mechanism_with_the_bytes_of_memory(
         assert [one for one in violations if "would answer differently" not in one] == []
 
 
-async def test_failed_statement_is_retried_and_a_running_one_ends_with_its_service(
+def streams_of_other_partitions(stream: str, partitions: int) -> tuple[str, str]:
+    """Two names whose partitions differ from each other and from the stream's."""
+    found = {partition_of(stream.encode(), partitions): stream}
+    for number in count():
+        name = f"{stream}-{number}"
+        found.setdefault(partition_of(name.encode(), partitions), name)
+        if len(found) == 3:
+            _, one, other = found.values()
+            return one, other
+    raise AssertionError
+
+
+async def test_slow_or_failing_statement_holds_up_its_own_streams(
     settings: Settings, client: AsyncClient, key: NoiseKey, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A failure gives no answer but a retry; a service that stops does not wait for a statement's time-out."""
+    """A failure is retried, other sources answer meanwhile, and a service stops without waiting for a time-out."""
     path = tmp_path / "people.parquet"
     PEOPLE.write_parquet(path)
     services = [
@@ -124,39 +138,51 @@ async def test_failed_statement_is_retried_and_a_running_one_ends_with_its_servi
     ]
     running = [asyncio.create_task(service.run()) for service in services]
     result, endless, failures = CodeDatabase._result, asyncio.Event(), iter([True])
+    slow: set[CodeDatabase] = set()
+    waiting, other = streams_of_other_partitions("s", client.topics.partitions)
     loop = asyncio.get_running_loop()
 
     def failing(database: CodeDatabase, text: str) -> Any:
+        slow.add(database)
         if next(failures, False):
             raise ValueError("Conversion Error: 'Alice'")
         return result(database, text)
 
-    def never_ending(database: CodeDatabase, _: str) -> Any:
+    def never_ending(database: CodeDatabase, text: str) -> Any:
+        if database not in slow:
+            return result(database, text)
         loop.call_soon_threadsafe(endless.set)
         return database._connection.sql("SELECT count(*) AS n FROM range(1000000000) a, range(1000000000) b")
 
     try:
-        await client.register({**SOURCES["people"], "path": str(path), "engine": "duckdb"})
-        await client.open(
-            {"stream": "s", "source": "people", "epsilon": 2.0, "mechanism": {"kind": "laplace", "answers": 10}}
-        )
+        for source, streams in {"people": ("s", waiting), "quick": (other,)}.items():
+            await client.register({**SOURCES["people"], "source": source, "path": str(path), "engine": "duckdb"})
+            for stream in streams:
+                laplace = {"kind": "laplace", "answers": 10}
+                await client.open({"stream": stream, "source": source, "epsilon": 2.0, "mechanism": laplace})
         assert (await client.ask({"stream": "s", "where": "age < 30"}, outcomes=True)).outcome == "answer"
         monkeypatch.setattr(CodeDatabase, "_result", failing)
         assert (await client.ask({"stream": "s", "where": "age < 31"}, outcomes=True)).outcome == "answer"
         assert next(failures, None) is None
         monkeypatch.setattr(CodeDatabase, "_result", never_ending)
-        asking = asyncio.create_task(client.ask({"stream": "s", "where": "age < 32"}, outcomes=True))
+        asking = [
+            asyncio.create_task(client.ask({"stream": stream, "where": "age < 32"}, outcomes=True))
+            for stream in ("s", waiting)
+        ]
         await endless.wait()
+        assert (await client.ask({"stream": other, "where": "age < 32"}, outcomes=True)).outcome == "answer"
+        assert not any(one.done() for one in asking)
     finally:
         for service in services:
             service.stop()
         async with asyncio.timeout(settings.engine_seconds / 2):
             await asyncio.gather(*running)
-    asking.cancel()
+    for one in asking:
+        one.cancel()
     answers = [
         one.value
         for number in range(client.topics.partitions)
         for one in await committed(settings, client.topics.answers, number)
     ]
-    assert len(answers) == 2
+    assert len(answers) == 3
     assert not any(b"Alice" in (value or b"") for value in answers)

@@ -74,37 +74,37 @@ class StatementRunner:
     def running(self) -> Iterator[None]:
         """Run one statement in this context; EngineStatementError if it fails or lasts too long.
 
-        CancelledStepError if the partition is given up meanwhile.
+        CancelledStepError if the partition is given up meanwhile. A statement that waits for its own table takes no
+        slot from other tables.
         """
         deadline = monotonic() + self._limits.seconds
-        with _acquired(self._limits.slots, deadline), self._guarded(deadline):
+        with _acquired(self._lock, deadline), _acquired(self._limits.slots, deadline), self._guarded(deadline):
             yield
 
     @contextmanager
     def streaming(self) -> Iterator[None]:
         """Read all rows in this context, as when a table is loaded: without a limit on the time."""
-        with self._guarded(math.inf):
+        with _acquired(self._lock, math.inf), self._guarded(math.inf):
             yield
 
     @contextmanager
     def _guarded(self, deadline: float) -> Iterator[None]:
-        with _acquired(self._lock, deadline):
-            ended = Event()
-            context = copy_context()
-            watcher = Thread(target=context.run, args=(self._watch, ended, deadline), daemon=True)
-            watcher.start()
-            try:
-                yield
-            except Exception as error:  # noqa: BLE001  (any error of an engine)
-                if is_step_cancelled():
-                    raise CancelledStepError from None
-                late = monotonic() > deadline
-                raise EngineStatementError(
-                    _TOO_LONG if late else f"the engine failed: {type(error).__name__}"
-                ) from None
-            finally:
-                ended.set()
-                watcher.join()
+        ended = Event()
+        context = copy_context()
+        watcher = Thread(target=context.run, args=(self._watch, ended, deadline), daemon=True)
+        watcher.start()
+        try:
+            yield
+        except Exception as error:  # noqa: BLE001  (any error of an engine)
+            if is_step_cancelled():
+                raise CancelledStepError from None
+            late = monotonic() > deadline
+            raise EngineStatementError(
+                _TOO_LONG if late else f"the engine failed: {type(error).__name__}"
+            ) from None
+        finally:
+            ended.set()
+            watcher.join()
 
     def _watch(self, ended: Event, deadline: float) -> None:
         """Interrupt the statement from the deadline or cancellation on, again and again until it ends.

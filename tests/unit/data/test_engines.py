@@ -20,7 +20,7 @@ from stream.tables.columns_table import PrivateTable
 from stream.tables.counted_table import CountedTable
 from stream.tables.engines import code_database, stored_rows, stored_table
 from stream.tables.engines.collectors import build_table, read_rows
-from stream.tables.engines.statements import EngineLimits, EngineStatementError
+from stream.tables.engines.statements import EngineLimits, EngineStatementError, StatementRunner
 from stream.tables.engines.stored_table import StoredTable
 from stream.tables.expressions import FALSE, TRUE, Codes, Predicate, conjunction, disjunction, make_leaf, negation
 from stream.tables.readers.table_reading import GuardedReader, ReadingLimits
@@ -392,6 +392,35 @@ def test_statement_takes_its_slot_after_its_sql_is_made(monkeypatch: pytest.Monk
     monkeypatch.setattr(code_database, "_make_sql", probe)
     assert table.count(TRUE) == table.private_row_count
     assert free == [True]
+
+
+def test_statements_that_wait_for_their_table_hold_no_slots() -> None:
+    """However many questions wait for a slow table, the other slots are free for other tables."""
+    limits = EngineLimits(statements=2)
+    slow = StatementRunner(limits, lambda: None)
+    waits, released = threading.Event(), threading.Event()
+
+    class NoticedLock:
+        def acquire(self, timeout: float) -> bool:
+            waits.set()
+            return released.wait(timeout)
+
+        def release(self) -> None:
+            pass
+
+    def wait_for_table() -> None:
+        with slow.running():
+            pass
+
+    with slow.running():
+        slow._lock = NoticedLock()  # type: ignore[assignment]
+        waiting = threading.Thread(target=wait_for_table)
+        waiting.start()
+        waits.wait()
+        assert limits.slots.acquire(blocking=False)
+        limits.slots.release()
+    released.set()
+    waiting.join()
 
 
 def test_engine_that_is_not_installed_is_named_with_its_extra(
