@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import resource
 import subprocess
 import sys
 import tempfile
@@ -22,7 +23,10 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from benchmarks.estimates import measure_questions
 from schemas import Domain, Integers, TableSource
+from sotto import Driver
+from stream.privacy.noise.keys import NoiseKey
 from stream.tables.counted_table import CountedTable
 from stream.tables.engines.statements import EngineLimits
 from stream.tables.engines.stored_table import StoredTable
@@ -53,7 +57,8 @@ def main() -> None:
         print(json.dumps(_measure(**json.loads(told.service))))
         return
     names = ("loaded", "count", "100 counts", "sum", "group-by", "DuckDB: file", "DuckDB: codes")
-    print("rows          engine  " + "".join(f"{name:>15}" for name in names) + "   memory     disk")
+    heads = "".join(f"{name:>15}" for name in names)
+    print(f"rows          engine  {heads}   pmw, known      service      reading         disk")
     for rows in told.rows:
         with tempfile.TemporaryDirectory(dir=told.folder) as folder:
             path = Path(folder, "table.parquet")
@@ -63,10 +68,8 @@ def main() -> None:
                 command = [sys.executable, "-m", "benchmarks.engines", "--service", request]
                 found = json.loads(subprocess.run(command, check=True, stdout=subprocess.PIPE).stdout)
                 times = "".join(f"{_shown(found.get(name)):>15}" for name in names)
-                print(
-                    f"{rows:13,} {engine:8}{times} {found['memory'] / MIB:6,.0f} MiB {found['disk'] / MIB:6,.0f} MiB",
-                    flush=True,
-                )
+                sizes = "".join(f"{found[name] / MIB:9,.0f} MiB" for name in ("service", "reading", "disk"))
+                print(f"{rows:13,} {engine:8}{times} {found['pmw']:10,.0f}/s{sizes}", flush=True)
 
 
 def _shown(seconds: float | None) -> str:
@@ -85,14 +88,18 @@ def _measure(path: str, engine: str) -> dict[str, float]:
         kind="table",
         source="made-up",
         neighbors="add-remove",
-        epsilon=1.0,
+        epsilon=10.0,
         path=path,
         attributes=attributes,
         engine=engine,  # type: ignore[arg-type]
     )
+    driver = Driver(bytes(32), partitions=1)
+    tables = driver._tables = TableStore.keyed_by(NoiseKey(bytes(32)), read=reader.read, stamp=reader.stamp)  # noqa: SLF001
+    driver.crash()  # its services begin again, with this store
     began = time.perf_counter()
-    table = TableStore(bytes(32), read=reader.read, stamp=reader.stamp).get(source)
-    found = {"loaded": time.perf_counter() - began}
+    driver.register(source)
+    found = {"loaded": time.perf_counter() - began, "reading": float(_children_peak())}
+    table = tables.get(source)
     table.count(TRUE)  # the first statement imports parts of Ibis
     found["count"] = _median(lambda turn: table.count(_condition(turn + 3)))
     found["100 counts"] = _median(lambda turn: _count_batch(table, turn))
@@ -103,7 +110,8 @@ def _measure(path: str, engine: str) -> dict[str, float]:
         found["DuckDB: codes"] = _median(lambda turn: _ask(own, "table0", "c0", "c5", turn))
         with duckdb.connect(config={"memory_limit": "4GiB"}) as fresh:
             found["DuckDB: file"] = _median(lambda turn: _ask(fresh, f"'{path}'", "a", "f", turn))
-    found["memory"] = _peak()
+    found["service"] = _peak()
+    found["pmw"] = measure_questions(driver, source.source, {name: SIZES[name] for name in ("b", "c", "d")})[1]
     found["disk"] = sum(file.stat().st_size for file in folder.rglob("*.duckdb"))
     return found
 
@@ -140,6 +148,11 @@ def _peak() -> int:
     """The most memory that this process had."""
     [line] = [line for line in Path("/proc/self/status").read_text().splitlines() if line.startswith("VmHWM")]
     return int(line.split()[1]) * 1024
+
+
+def _children_peak() -> int:
+    """The most memory that the reading process had."""
+    return resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss * 1024
 
 
 def _write(path: Path, rows: int) -> None:
