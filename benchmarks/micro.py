@@ -29,7 +29,7 @@ from stream.privacy.mechanisms.grid import Grid
 from stream.privacy.noise.keyed_words import event_words
 from stream.privacy.noise.keys import NoiseKey
 from stream.privacy.noise.samplers import TwoSidedGeometric
-from stream.processing.exact_decimals import value_of
+from stream.processing.private_values import value_of
 from stream.processing.protocol import Record
 from stream.tables.store import TableStore
 from stream.worker.worker_processor import QueryProcessor

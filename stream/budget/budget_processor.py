@@ -30,8 +30,7 @@ from stream.budget.receipts import RECEIPT_KEY_PREFIX
 from stream.budget.request_handler import RequestHandler
 from stream.budget.trail_writer import TrailWriter
 from stream.privacy.composition.refusals import RefusedError
-from stream.privacy.ledger.ledger_records import restore_ledger
-from stream.privacy.ledger.retire_streams import restore_ends, retire_periods, retire_stream
+from stream.privacy.ledger.ledger_records import restore_ends, restore_ledger, retire_periods, retire_stream
 from stream.privacy.ledger.retirement import MAX_RETIRED_PER_STEP
 from stream.privacy.ledger.state_machine import Ledger
 from stream.processing.dead_letters import Rejection, UnreadableValue, dead_letter, exhausted_reason

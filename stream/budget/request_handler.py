@@ -28,8 +28,8 @@ from schemas import (
     named_from,
     subject_of,
 )
-from stream.budget.automatic_choice import choose_mechanism, require_informative
 from stream.budget.control_publisher import ControlPublisher
+from stream.budget.mechanism_choice import choose_mechanism, require_informative
 from stream.budget.openings import (
     AccountPeriods,
     definition_digest,
@@ -55,7 +55,7 @@ from stream.privacy.ledger.ledger_records import refresh_source, require_refresh
 from stream.privacy.ledger.state_machine import Ledger
 from stream.privacy.noise.samplers import NoiseScaleError
 from stream.privacy.planning.noise_layouts import PlanError
-from stream.processing.exact_decimals import require_exact_doubles
+from stream.processing.private_values import require_exact_doubles
 from stream.processing.protocol import Outputs, RecordLike
 from stream.tables.store import TableStore
 from stream.tables.table_errors import DataError

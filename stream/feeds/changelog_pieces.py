@@ -28,8 +28,8 @@ from stream.feeds.tally import (
     unpack_counts,
 )
 from stream.feeds.window_forms import Form
+from stream.processing.private_values import window_text_size
 from stream.processing.protocol import LaterVersionError, Message, RecordLike
-from stream.processing.text_counts import window_text_size
 
 PIECE_BYTES: Final = 768 * 1024
 """Approximate size limit of a piece: below the largest record of any topic."""

@@ -12,9 +12,14 @@ from schemas import EventsSource, FeedProgress, FeedStream
 from schemas.wire import struct
 from stream.feeds.changelog_pieces import Changes, PiecesLog, piece_number
 from stream.feeds.counted_streams import Beginning, StandingStreams, StreamEpoch, begins_at
-from stream.feeds.event_clock import NOT_BEGUN, EventClock, PartitionCountChangedError, TopicRecreatedError
+from stream.feeds.event_intake import (
+    NOT_BEGUN,
+    EventClock,
+    Intake,
+    PartitionCountChangedError,
+    TopicRecreatedError,
+)
 from stream.feeds.feed_definitions import FeedDefinitions, StandingDefinition
-from stream.feeds.intake import Intake
 from stream.feeds.window_queries import PartialWriter
 from stream.processing.dead_letters import Rejection, dead_letter
 from stream.processing.protocol import (

@@ -42,6 +42,7 @@ from stream.feeds.window_queries import (
     step_share,
 )
 from stream.processing.dead_letters import Rejection, UnreadableValue, dead_letter
+from stream.processing.private_values import decode_text_counts
 from stream.processing.protocol import (
     PROGRESS_KEY,
     Batch,
@@ -51,7 +52,6 @@ from stream.processing.protocol import (
     topic_id_headers,
     topic_ids_of,
 )
-from stream.processing.text_counts import decode_text_counts
 from stream.processing.topic_names import Topics, partition_of
 
 MAX_QUESTIONS_PER_STEP: Final = MAX_GROUPS

@@ -28,8 +28,8 @@ from stream.feeds.feed_definitions import FeedDefinitions, StandingDefinition
 from stream.privacy.accuracy.counting_trees import CountingTree, next_node_sums, window_number
 from stream.privacy.planning.release_plans import tree_of
 from stream.processing.control_order import PERIOD_OVER_REASON, covered_ms
+from stream.processing.private_values import TextCounts, encode_text_counts, window_text_size
 from stream.processing.protocol import Outputs
-from stream.processing.text_counts import TextCounts, encode_text_counts, window_text_size
 from stream.processing.topic_names import LEDGER_PARTITIONS, Topics, partition_of
 
 

@@ -20,8 +20,8 @@ from stream.feeds.counted_streams import Key, StandingStreams, StreamEpoch
 from stream.feeds.feed_definitions import StandingDefinition
 from stream.formatting import cells_of
 from stream.processing.dead_letters import UnreadableValue
+from stream.processing.private_values import TextCounts, decode_text_counts, encode_text_counts, window_text_size
 from stream.processing.protocol import Outputs, RecordLike
-from stream.processing.text_counts import TextCounts, decode_text_counts, encode_text_counts, window_text_size
 from stream.processing.topic_names import Topics, partition_of
 from stream.tables.expressions import TRUE
 from stream.tables.predicates import PredicateParser

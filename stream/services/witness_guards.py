@@ -20,7 +20,7 @@ from aiokafka.errors import KafkaError
 from schemas import TrailHead
 from schemas.codecs import trail_codec
 from schemas.wire import MalformedEventError
-from stream.budget.anchored_trail import AnchoredTrail
+from stream.budget.trail_verification import AnchoredTrail
 from stream.engine.health import Metrics
 from stream.engine.partition_input import consume_exception
 from stream.engine.restore import READ_TIMEOUT_MS, read_to_end, readable, reader

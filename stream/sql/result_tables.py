@@ -13,7 +13,7 @@ from stream.formatting import values_of
 from stream.questions import Result, Results, result_text
 from stream.questions.question_forms import validate_as_invalid
 from stream.questions.result_text import ERROR_SUFFIX, HIGH_SUFFIX, LOW_SUFFIX, DataFrames, cost_of
-from stream.sql.having import satisfies_having
+from stream.sql.aggregates import satisfies_having
 from stream.sql.statement_questions import StatementPlan
 from stream.sql.statements import Column, GroupColumn, SelectStatement
 from stream.sql.stream_choice import Target, choose_stream, takes_max_price

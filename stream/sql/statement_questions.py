@@ -29,9 +29,8 @@ from stream.formatting import did_you_mean
 from stream.privacy.mechanisms.spreads import NUMBERS_PER_VARIANCE, row_sensitivities
 from stream.privacy.noise import samplers
 from stream.questions.results import Group, groups_of
-from stream.sql.aggregates import AnswerColumn, StatementError, distinct_message
+from stream.sql.aggregates import AnswerColumn, StatementError, compared_columns, distinct_message
 from stream.sql.calendar_functions import calendar_attribute, is_calendar_name, replace_calendar_names
-from stream.sql.having import compared_columns
 from stream.sql.statements import Column, GroupColumn, SelectStatement, no_aggregates_error
 from stream.tables.expressions import attributes_of
 from stream.tables.ordered_values import ordered_values

@@ -22,14 +22,15 @@ from stream.questions.result_text import ERROR_SUFFIX, HIGH_SUFFIX, LOW_SUFFIX
 from stream.sql.aggregates import (
     SUPPORTED_AGGREGATES,
     AnswerColumn,
+    Having,
     StatementError,
     attribute_of,
     condition_of,
     parse_aggregate,
+    parse_having,
     strip_parentheses,
 )
 from stream.sql.calendar_functions import is_calendar_name, name_calendar_functions
-from stream.sql.having import Having, parse_having
 from stream.sql.person_statements import PeopleQuery, parse_people_column, parse_people_query
 from stream.tables.predicates import DOUBLE_QUOTES, remedy_of
 from stream.tables.table_errors import quote_name, to_one_line

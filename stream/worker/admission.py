@@ -21,10 +21,9 @@ from schemas.json_limits import REPEATED_FIELD, may_repeat_a_field, repeats_a_fi
 from schemas.wire import DECODE_ERRORS, MalformedEventError, struct
 from stream.kernel.byte_columns import Column, Spans, spans_of
 from stream.processing.dead_letters import Rejection, UnreadableValue
-from stream.processing.exact_decimals import replace_extreme_numbers
+from stream.processing.private_values import MAX_ENCODED, replace_extreme_numbers
 from stream.processing.protocol import Batch, RecordLike
 from stream.processing.record_columns import RecordColumns, select_records
-from stream.processing.text_counts import MAX_ENCODED
 from stream.processing.topic_names import Topics, partition_of
 from stream.worker.fair_shares import Shares, Workload
 from stream.worker.families import Families

@@ -18,8 +18,8 @@ from schemas import EventsSource, RegisterSource, RunningCount, RunningCountCali
 from schemas.windows import format_moment, moment_ms, span_ms
 from stream.privacy.accuracy.counting_trees import CountingTree
 from stream.privacy.planning.release_plans import tree_of
+from stream.processing.private_values import decode_text_counts
 from stream.processing.protocol import RecordLike
-from stream.processing.text_counts import decode_text_counts
 from stream.processing.topic_names import Topics, partition_of
 from tests.chaos.replay import read_control
 

@@ -14,8 +14,8 @@ from sotto import Driver
 from stream.feeds.count_processor import FeedProcessor
 from stream.feeds.feed_definitions import FeedDefinitions, parse_definition
 from stream.feeds.merge_processor import MergeProcessor
+from stream.processing.private_values import decode_text_counts
 from stream.processing.protocol import Outputs, Record
-from stream.processing.text_counts import decode_text_counts
 from tests import builders
 from tests.privacy.live_topics import MINUTE, PARTITIONS, TEXTS, Counted, Form, Person, written
 from tests.processing import process_records

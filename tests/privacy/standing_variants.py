@@ -11,7 +11,7 @@ import numpy as np
 from schemas.windows import moment_of
 from stream.feeds.count_processor import FeedProcessor
 from stream.feeds.counted_streams import StreamEpoch
-from stream.feeds.event_clock import NOT_BEGUN, ClockValues, EventClock
+from stream.feeds.event_intake import NOT_BEGUN, ClockValues, EventClock
 from stream.feeds.feed_definitions import StandingDefinition
 from stream.feeds.window_forms import Form
 from stream.tables.predicates import parse

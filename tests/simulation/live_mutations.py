@@ -16,7 +16,7 @@ from stream.engine.session import SessionOpener
 from stream.engine.writer import Writer
 from stream.feeds.count_processor import FeedProcessor
 from stream.feeds.counted_streams import StandingStreams, StreamEpoch
-from stream.feeds.event_clock import EventClock
+from stream.feeds.event_intake import EventClock
 from stream.feeds.feed_definitions import Epoch, FeedDefinitions, StandingDefinition
 from stream.feeds.merge_processor import MergeProcessor
 from stream.feeds.merge_state import MergedStreamState

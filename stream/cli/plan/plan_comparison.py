@@ -11,7 +11,7 @@ from typing import Any, Final
 from rich.console import Console
 
 from schemas import Source, TableSource, ValuesSource
-from stream.budget.mechanism_comparison import MechanismComparison, compare_for_source
+from stream.budget.mechanism_choice import MechanismComparison, compare_for_source
 from stream.budget.source_goals import SourceOptions, choose_form, facts_of_source
 from stream.cli.output import CommandError, console, show_json, show_table
 from stream.cli.plan.public_data import RegisteredSources, parse_source, public_path

@@ -9,11 +9,15 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Final
 
-from stream.worker.families.answer_families import ExponentialFamily, NoisyMaxFamily, RandomizedResponseFamily
+from stream.worker.families.charged_answer_families import (
+    ExponentialFamily,
+    LaplaceFamily,
+    NoisyMaxFamily,
+    RandomizedResponseFamily,
+)
 from stream.worker.families.estimate_family import EstimateFamily
 from stream.worker.families.family import Context, Family
 from stream.worker.families.hypothesis_family import HypothesisFamily
-from stream.worker.families.laplace_family import LaplaceFamily
 from stream.worker.families.question_columns import ColumnFamily
 from stream.worker.families.release_family import HistogramFamily, LazyHistogramFamily, SparseProjectFamily
 from stream.worker.families.sparse_vector_family import SparseVectorFamily

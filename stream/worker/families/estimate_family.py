@@ -59,8 +59,7 @@ from stream.worker.families.family import (
     share_interval,
     wide_noise_rejection,
 )
-from stream.worker.families.statistics import read_statistic, statistic_form, statistic_reply
-from stream.worker.families.top_groups import keep_largest_groups
+from stream.worker.families.statistics import keep_largest_groups, read_statistic, statistic_form, statistic_reply
 
 ESTIMATE_CACHE_BYTES: Final = 256 << 20
 """Most bytes of cached noisy counts and estimates per partition; evicted ones are recomputed."""

@@ -47,7 +47,7 @@ from stream.tables.store import TableStore
 from stream.tables.table_errors import quote_name, quote_names
 from stream.tables.universe import cell_mask, code_mask
 from stream.worker.families.family import describe_attribute, list_declared
-from stream.worker.families.statistics import Statistic
+from stream.worker.families.statistics import Statistic, TopGroups, parse_top
 from stream.worker.families.tensors import (
     WeightedPredicates,
     canonical_text,
@@ -55,7 +55,6 @@ from stream.worker.families.tensors import (
     parse_terms,
     require_unit_weights,
 )
-from stream.worker.families.top_groups import TopGroups, parse_top
 
 
 @dataclass(frozen=True, slots=True)

@@ -43,7 +43,7 @@ from stream.privacy.planning.prices import (
     shown_price,
 )
 from stream.processing.dead_letters import PRICE, Rejection
-from stream.processing.text_counts import decode_text_counts
+from stream.processing.private_values import decode_text_counts
 from stream.tables.counted_table import CountedTable
 from stream.tables.expressions import Predicate, conjunction
 from stream.tables.people_counts import TextGroups

@@ -34,7 +34,7 @@ from stream.tables.sensitivity import (
     total_sensitivity,
 )
 from stream.worker.families.family import Context, alpha_rejection, require_form
-from stream.worker.families.top_groups import TopGroups, parse_top
+from stream.worker.families.statistics import TopGroups, parse_top
 
 
 @dataclass(frozen=True, slots=True)

@@ -57,9 +57,16 @@ from stream.worker.families.family import (
     build_rates_reply,
     require_form,
 )
-from stream.worker.families.statistics import Statistic, StatisticNumber, read_statistic, statistic_form
+from stream.worker.families.statistics import (
+    Statistic,
+    StatisticNumber,
+    TopGroups,
+    keep_largest_groups,
+    parse_top,
+    read_statistic,
+    statistic_form,
+)
 from stream.worker.families.tensors import AttributeCells
-from stream.worker.families.top_groups import TopGroups, keep_largest_groups, parse_top
 
 RELEASE_CACHE_BYTES: Final = 128 << 20
 """Most bytes of cached releases per partition; evicted releases are recomputed."""

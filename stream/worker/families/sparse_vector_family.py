@@ -19,7 +19,7 @@ from stream.privacy.mechanisms.above_threshold import ABOVE, Decisions, decide_q
 from stream.privacy.mechanisms.grid import published_interval, published_numbers
 from stream.privacy.noise.keyed_words import SUBKEY_BYTES, DrawRole, event_words
 from stream.privacy.noise.samplers import Sampler
-from stream.processing.exact_decimals import value_of
+from stream.processing.private_values import value_of
 from stream.worker.families.family import Context, require_form
 from stream.worker.families.question_columns import (
     Indices,

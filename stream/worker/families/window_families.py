@@ -47,8 +47,7 @@ from stream.privacy.planning.answer_plans import alpha_for, answer_law
 from stream.privacy.planning.release_plans import answer_alpha, node_law, tree_of
 from stream.privacy.planning.running_text_plans import running_size_law, text_interval, texts_are_too_large
 from stream.processing.dead_letters import Rejection
-from stream.processing.exact_decimals import values_of
-from stream.processing.text_counts import window_text_size
+from stream.processing.private_values import values_of, window_text_size
 from stream.tables.people_counts import TextGroups
 from stream.worker.families.family import (
     TERMS_KEPT,
@@ -61,8 +60,7 @@ from stream.worker.families.family import (
     require_form,
 )
 from stream.worker.families.laplace_statistics import AnswerWords, LaplaceStatistic, draw_quantiles, plan_quantiles
-from stream.worker.families.statistics import window_statistic
-from stream.worker.families.top_groups import TopGroups, keep_largest_groups
+from stream.worker.families.statistics import TopGroups, keep_largest_groups, window_statistic
 
 _LIMIT_NAME: Final = b"limit"
 """Name of the noise of a running count's limit; those of windows have 8 bytes."""

@@ -11,7 +11,7 @@ import pytest
 from schemas import Population, RetiredNames
 from stream.privacy.composition.refusals import RefusedError
 from stream.privacy.ledger.accounts import Account, PopulationAccount
-from stream.privacy.ledger.retire_streams import restore_ends, retire_stream
+from stream.privacy.ledger.ledger_records import restore_ends, retire_stream
 from stream.privacy.ledger.retirement import MAX_NAMES_PER_BLOCK, NameDigests
 from stream.privacy.ledger.state_machine import Ledger
 from stream.privacy.planning.noise_layouts import PlanError

@@ -8,7 +8,7 @@ from prometheus_client import CollectorRegistry
 from structlog.testing import capture_logs
 
 from stream.events import event_fields
-from stream.feeds import event_clock, intake
+from stream.feeds import event_intake
 from stream.feeds.count_processor import FeedProcessor
 from stream.processing import dead_letters
 from stream.processing.dead_letters import Rejection
@@ -18,7 +18,7 @@ from tests.unit.processors.feeds.topic import HOUR, Arrived, Known, event, sourc
 
 
 def test_every_reason_to_set_an_event_aside_has_a_figure_from_the_start() -> None:
-    modules = (event_fields, dead_letters, dead_letters, event_clock, intake)
+    modules = (event_fields, dead_letters, event_intake)
     told = [
         one
         for module in modules

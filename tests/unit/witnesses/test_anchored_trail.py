@@ -10,9 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from schemas import TrailHead
-from stream.budget.anchored_trail import AnchoredTrail
 from stream.budget.receipts import BrokenTrailError, entry_digest
-from stream.budget.trail_verification import TrailCheck
+from stream.budget.trail_verification import AnchoredTrail, TrailCheck
 from stream.cli.manage.witness_checks import WitnessChecks
 from stream.witnesses.anchor import Anchor
 from tests.unit.witnesses.anchors import heads, trail

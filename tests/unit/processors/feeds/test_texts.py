@@ -20,8 +20,8 @@ from stream.feeds.window_queries import matches_definition
 from stream.privacy.accuracy.source_facts import Movement, SourceFacts
 from stream.privacy.planning.running_text_plans import plan_calibrations
 from stream.privacy.planning.unknown_groups_plans import MOST_WINDOW_BYTES, TEXT_OVERHEAD, text_size
+from stream.processing.private_values import MAX_ENCODED, decode_text_counts, encode_text_counts
 from stream.processing.protocol import Record
-from stream.processing.text_counts import MAX_ENCODED, decode_text_counts, encode_text_counts
 from tests.processing import process_records
 from tests.unit.processors.feeds import streams
 from tests.unit.processors.feeds.crashes import LENGTH, counts_of, draw_records, run_feed
