@@ -115,27 +115,30 @@ def main(arguments: Sequence[str] | None = None) -> None:
 
 
 def _shown(runs: dict[str, list[float]], delta: float) -> str:
-    lines = [["table", "rows", *CONTENDERS, "ratio"], ["---"] * (3 + len(CONTENDERS))]
+    heads = ("table", "rows", *STREAMS, "private-pgm, offline", "ratio")
+    lines = [heads, ("---",) * len(heads)]
     for name, (rows, _) in _NAMED.items():
-        cells, means = [], {}
+        found: dict[str, tuple[float, float]] = {}
         for contender in CONTENDERS:
-            found = [
-                run for place, run in runs.items() if place.startswith(f"{name} | {contender} | {delta:g} | ")
-            ]
-            if found:
-                mean, high, largest = (statistics.mean(run[place] for run in found) for place in range(3))
-                means[contender] = mean
-                cells.append(
-                    " / ".join(f"{one:,.0f}" if one >= _WHOLE else f"{one:.3g}" for one in (mean, high, largest))
+            start = f"{name} | {contender} | {delta:g} | "
+            if kept := [run for place, run in runs.items() if place.startswith(start)]:
+                found[contender] = (
+                    statistics.mean(run[0] for run in kept),
+                    statistics.mean(run[2] for run in kept),
                 )
-            else:
-                cells.append("–")
-        if set(cells) != {"–"}:
-            peers = [means[one] for one in OFFLINE if one in means]
-            ratio = f"{means[AUTO] / min(peers):.2f}" if peers and AUTO in means else "–"
-            lines.append([name, f"{rows:,}", *cells, ratio])
-    head = f"**δ = {delta:g}**: mean, 95 % and largest error of a cell, in rows"
+        if found:
+            peer = min((found[one] for one in OFFLINE if one in found), default=None)
+            ratio = f"{found[AUTO][0] / peer[0]:.2f}" if peer and AUTO in found else "–"
+            errors = (*(found.get(one) for one in STREAMS), peer)
+            lines.append((name, f"{rows:,}", *map(_cell, errors), ratio))
+    head = f"**δ = {delta:g}**: mean and largest error of a cell, in rows"
     return "\n".join([head, "", *("| " + " | ".join(line) + " |" for line in lines)])
+
+
+def _cell(errors: tuple[float, float] | None) -> str:
+    if errors is None:
+        return "–"
+    return " / ".join(f"{one:,.0f}" if one >= _WHOLE else f"{one:.3g}" for one in errors)
 
 
 def _run(

@@ -9,8 +9,9 @@ from rich.table import Table as RichTable
 
 from benchmarks.accuracy.budgets import Needed
 from benchmarks.accuracy.figures import Curve, draw_bars, draw_curves
-from benchmarks.accuracy.parts import main_table, other_tables, questions_curve, rows_curve
+from benchmarks.accuracy.parts import SINGLES, main_table, other_tables, questions_curve, rows_curve
 from benchmarks.accuracy.runs import Case, Measured, median
+from benchmarks.accuracy.tasks import DEEP
 from benchmarks.report import console
 from stream.privacy.planning.inverse_plans import LARGEST_EPSILON
 
@@ -20,6 +21,8 @@ BARS, CURVES = Path("docs/accuracy-adult.svg"), Path("docs/accuracy-curves.svg")
 HEADINGS = ("ε", "δ", "", "largest error", "mean error", "promised", "answered", "charged", "ε spent")
 _EXCERPT = (1.0, 0.0)
 """ε and δ of the rows that the document shows."""
+_OMITTED = (DEEP, SINGLES, "pmw, single attributes first", "pmw, nothing first")
+"""Workloads and contenders that the document does not show."""
 
 
 def show(measured: Measured, cases: Sequence[Case]) -> None:
@@ -63,7 +66,13 @@ def write(measured: Measured, needed: Sequence[Needed]) -> None:
     """Write each table between its marks in the document, and draw the figures."""
     main, others = list(main_table()), list(other_tables())
     curves = list(questions_curve()), list(rows_curve())
-    shown = [case for case in (*main, *others) if (case.epsilon, case.delta) == _EXCERPT]
+    shown = [
+        case
+        for case in (*main, *others)
+        if (case.epsilon, case.delta) == _EXCERPT
+        and case.contender not in _OMITTED
+        and case.workload.name not in _OMITTED
+    ]
     _insert(DOCUMENT, {"excerpt": _excerpt(measured, shown), "budgets": _budget_table(needed)})
     draw_bars(measured, main, BARS)
     pictures = (Curve(curves[0], "questions", "queries"), Curve(curves[1], "rows (5,000 questions)", "rows"))
