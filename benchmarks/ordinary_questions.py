@@ -1,6 +1,6 @@
 """Asks twenty-five ordinary questions of three real tables: ``python -m benchmarks.ordinary_questions``.
 
-Prints truth, answer, confidence interval and α side by side; ``--write`` puts them into docs/answers.md.
+Prints truth, answer, confidence interval and α side by side; ``--write`` puts them into the example's README.
 ``--coverage 20`` counts the intervals that contain the truth, under 20 noise keys.
 """
 
@@ -19,7 +19,7 @@ from stream.tables import flights
 
 ROOT: Final = Path(__file__).parents[1]
 TABLES: Final = ROOT / "examples" / "ordinary_questions"
-DOCUMENT: Final = ROOT / "docs" / "answers.md"
+DOCUMENT: Final = TABLES / "README.md"
 MARKS: Final = ("<!-- answers: begin -->", "<!-- answers: end -->")
 SHOWN_GROUPS: Final = 1
 """Most groups of a question in the document; totals are of all groups."""
@@ -371,7 +371,7 @@ def describe(table: Table, lines: list[Line]) -> str:
     streams = "; ".join(
         f"`{one['stream']}`: {one['mechanism']['kind']}, ε = {one['epsilon']:g}" for one in table.streams
     )
-    heading = [f"## {table.title}", "", streams, ""]
+    heading = [f"### {table.title}", "", streams, ""]
     heading += ["| question | group | truth | answer | 95 % interval | α | accepted | act on it? |"]
     heading += ["| --- | --- | ---: | ---: | ---: | ---: | ---: | --- |"]
     rows = []
@@ -426,7 +426,7 @@ def report(noise_key: bytes) -> str:
 def main() -> None:
     """Ask all questions; print the document, or write it."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--write", action="store_true", help="write the answers into docs/answers.md")
+    parser.add_argument("--write", action="store_true", help="write the answers into the README of the example")
     parser.add_argument("--key", type=int, default=1, help="number of the noise key (default 1)")
     parser.add_argument("--coverage", type=int, metavar="N", help="only count the intervals of N keys that hold")
     chosen = parser.parse_args()

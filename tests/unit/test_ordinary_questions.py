@@ -1,4 +1,4 @@
-"""The ordinary questions of docs/answers.md."""
+"""The ordinary questions of the example."""
 
 from __future__ import annotations
 

@@ -3,7 +3,6 @@
 Each planner searches with the ordinary planner, so its result agrees with the planned error of
 every mechanism. A plan with the result keeps to the requested error. The true optimum may be better
 by a relative ``TOLERANCE``, but not by more. The module also computes the error curves of a plan.
-Formulas: ``docs/calculators.md``.
 """
 
 from __future__ import annotations

@@ -18,7 +18,7 @@ from stream.processing.topic_names import partition_of
 from stream.worker.answer_headers import ANSWER_TYPE, MAX_TRACEPARENT, MAX_TRACESTATE, MAX_TRACESTATE_MEMBERS
 
 PAGE = (Path(__file__).parents[3] / "docs" / "contract.md").read_text(encoding="utf-8")
-EXAMPLES = re.findall(r"```json\n(.*?)```", PAGE, re.DOTALL)
+EXAMPLES = [line for block in re.findall(r"```json\n(.*?)```", PAGE, re.DOTALL) for line in block.splitlines()]
 
 
 def model_of(example: dict[str, Any]) -> Any:
