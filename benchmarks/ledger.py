@@ -20,6 +20,7 @@ from typing import Final, Self
 from aiokafka import AIOKafkaProducer, TopicPartition
 
 from benchmarks.installation import FOLDER, private_broker
+from benchmarks.lifetime import unnamed_file_bytes
 from benchmarks.programs import processor_seconds, service
 from benchmarks.report import Figure, show_figures, write_json
 from schemas import (
@@ -247,28 +248,24 @@ def filled(grants: int, sources: int) -> Service:
 
 
 def retired(streams: int) -> list[Figure]:
-    """What the ledger keeps of so many retired streams: record bytes, memory, and the time of a restore."""
+    """What the ledger keeps of so many retired streams: bytes of records and files, and the time of a restore."""
     names, records = NameDigests(), dict[int, bytes]()
-    before = _resident_bytes()
     for number in range(streams):
         names.add("stream", f"stream-{number}")
         if number % 500 == 0 or number == streams - 1:
             records |= {one.number: _records.encode(one) for one in names.drain_records()}
-    size, memory = sum(map(len, records.values())), _resident_bytes() - before - sum(map(len, records.values()))
-    del names
+    size, files = sum(map(len, records.values())), unnamed_file_bytes()
     began = time.process_time()
     again = NameDigests()
-    again.restore(one for one in map(_records.decode, records.values()) if isinstance(one, RetiredNames))
+    for one in map(_records.decode, records.values()):
+        if isinstance(one, RetiredNames):
+            again.restore(one)
     restoring = time.process_time() - began
     return [
         ("ledger of each", size / streams, "bytes"),
-        ("memory of each", memory / streams, "bytes"),
+        ("file of each", files / streams, "bytes"),
         ("restore of all", restoring, "s"),
     ]
-
-
-def _resident_bytes() -> int:
-    return int(Path("/proc/self/statm").read_text().split()[1]) * 4096
 
 
 def measured(grants: int, sources: int) -> list[Figure]:

@@ -220,8 +220,12 @@ class Lifetime(Driver):
             ("feed", self._restart_feed),
             ("monitor", self._restart_monitor),
         ):
-            seconds, taken = _measured(restart)
-            figures += [(f"{role}: memory", taken / 1e6, "MB"), (f"{role}: restart", seconds, "s")]
+            seconds, taken, files = _measured(restart)
+            figures += [
+                (f"{role}: memory", taken / 1e6, "MB"),
+                (f"{role}: files of digests", files / 1e6, "MB"),
+                (f"{role}: restart", seconds, "s"),
+            ]
         tables, began = self._restart_monitor(), time.process_time()
         self._read_earlier(tables)
         figures.append(("monitor: the rest of the trail, when it is up", time.process_time() - began, "s"))
@@ -326,20 +330,33 @@ def resident_bytes() -> int:
     return int(Path("/proc/self/statm").read_text().split()[1]) * getpagesize()
 
 
-def _measured(restart: Callable[[], Any]) -> tuple[float, float]:
-    """Return the seconds of a restart, and the most memory that a second one takes."""
+def unnamed_file_bytes() -> int:
+    """Return the bytes of this process's files without a name."""
+    places = list(Path("/proc/self/fd").iterdir())
+    return sum(place.stat().st_size for place in places if place.is_symlink() and _is_unnamed(place))
+
+
+def _is_unnamed(place: Path) -> bool:
+    return str(place.readlink()).endswith(" (deleted)")
+
+
+def _measured(restart: Callable[[], Any]) -> tuple[float, float, int]:
+    """Return the seconds of a restart, the most memory that a second one takes, and the bytes of its files."""
     gc.collect()
     began = time.process_time()
     restart()
     seconds = time.process_time() - began
     gc.collect()
+    before = unnamed_file_bytes()
     tracemalloc.start()
     try:
-        restart()
+        role = restart()
         _, most = tracemalloc.get_traced_memory()
     finally:
         tracemalloc.stop()
-    return seconds, most
+    files = unnamed_file_bytes() - before
+    del role
+    return seconds, most, files
 
 
 if __name__ == "__main__":

@@ -18,6 +18,7 @@ from aiokafka.consumer.fetcher import READ_COMMITTED, PartitionRecords
 from aiokafka.record.default_records import DefaultRecordBatchBuilder
 from aiokafka.record.memory_records import MemoryRecords
 
+from benchmarks.lifetime import unnamed_file_bytes
 from benchmarks.report import Figure, show_figures, write_json
 from benchmarks.streams import definitions
 from schemas import Amount, Checkpoint, RetiredAnswer
@@ -101,7 +102,7 @@ def _measure_retired(retired: int) -> list[Figure]:
     both = _seconds(lambda: restore(processors[1], [*blocks, *control]))
     return [
         ("control of each", sum(len(one.key or b"") + len(one.value or b"") for one in blocks) / retired, "bytes"),
-        ("memory of each", processors[1].streams.retired.nbytes / retired, "bytes"),
+        ("file of each", unnamed_file_bytes() / retired, "bytes"),
         ("restore, retired and open streams", both, "s"),
         ("restore, open streams alone", alone, "s"),
     ]

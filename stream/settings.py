@@ -154,7 +154,8 @@ class Settings(BaseSettings):
     """Most seconds for reading one table."""
 
     engine_folder: str = ""
-    """Folder of the databases of tables with another ``engine`` than ``memory``. Empty: the system's temporary one."""
+    """Folder on local disk for files of digests of retired streams, and for the databases of tables with another
+    ``engine`` than ``memory``. Empty: the system's temporary folder."""
 
     engine_disk_bytes: Annotated[int, Field(ge=64 << 20)] = 32 << 30
     """Most bytes of such a table's codes on disk, and again of its statements' temporary files."""

@@ -9,7 +9,7 @@ from __future__ import annotations
 import gc
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from typing import Any, Final
+from typing import Any, Final, cast
 
 import msgspec
 
@@ -20,6 +20,7 @@ from schemas import (
     LedgerRecord,
     Request,
     RetiredAnswer,
+    RetiredNames,
     TableSource,
     TrailHead,
 )
@@ -31,7 +32,7 @@ from stream.budget.request_handler import RequestHandler
 from stream.budget.trail_writer import TrailWriter
 from stream.privacy.composition.refusals import RefusedError
 from stream.privacy.ledger.ledger_records import restore_ends, restore_ledger, retire_periods, retire_stream
-from stream.privacy.ledger.retirement import MAX_RETIRED_PER_STEP
+from stream.privacy.ledger.retirement import MAX_RETIRED_PER_STEP, NAMES_KEY_PREFIX
 from stream.privacy.ledger.state_machine import Ledger
 from stream.processing.dead_letters import Rejection, UnreadableValue, dead_letter, exhausted_reason
 from stream.processing.protocol import (
@@ -179,8 +180,18 @@ class BudgetProcessor:
         self._latest_records: dict[bytes, RecordLike] = {}
 
     def restore(self, records: Iterable[RecordLike]) -> None:
-        """Collect the ledger's records; ``end_restore`` decodes the latest one of each key."""
-        keep_latest(self._latest_records, records)
+        """Collect the ledger's records; ``end_restore`` decodes the latest one of each key.
+
+        Names of retired streams are not collected, because they are many and never removed.
+        """
+        kept = []
+        for record in records:
+            if (record.key or b"").startswith(NAMES_KEY_PREFIX) and record.value is not None:
+                names = decode_changelog_record(record, ledger_codec.decode_trusted)
+                self.ledger.retired_names.restore(cast("RetiredNames", names))
+            else:
+                kept.append(record)
+        keep_latest(self._latest_records, kept)
 
     def end_restore(self) -> Mapping[str, int]:
         """Rebuild the accounts from the collected records; return the inputs' next offsets."""

@@ -14,10 +14,11 @@ from schemas import (
     StreamOpened,
 )
 from schemas.codecs import control_codec, retired_streams_codec
+from stream.digest_table import DIGEST_BYTES
 from stream.privacy.composition.costs import ordinary_charges_left, shown_spending
 from stream.privacy.ledger.accounts import Account
 from stream.privacy.ledger.grants import Grant
-from stream.privacy.ledger.retirement import DIGEST_BYTES, name_digest
+from stream.privacy.ledger.retirement import name_digest
 from stream.processing.control_order import RETIRED_PREFIX
 from stream.processing.dead_letters import exhausted_reason
 from stream.processing.protocol import Message, Outputs

@@ -17,7 +17,8 @@ from schemas import Calibration, Control, EventsSource
 from schemas.codecs import control_codec, retired_streams_codec
 from schemas.streams import StandingQuery, StreamSpec
 from schemas.wire import MalformedEventError
-from stream.privacy.ledger.retirement import DigestTable, name_digest, split_digests
+from stream.digest_table import DigestTable
+from stream.privacy.ledger.retirement import find_retired, name_digest, split_digests
 from stream.processing.control_order import RETIRED_PREFIX, control_summary, is_stale
 from stream.processing.protocol import RecordLike
 
@@ -149,6 +150,11 @@ class RetiredStreamNames:
         with self._lock:
             return self._digests.find(name_digest("stream", stream)) is not None
 
+    def select(self, streams: Iterable[str]) -> set[str]:
+        """Return those of the streams that are retired."""
+        with self._lock:
+            return find_retired(self._digests, streams)
+
     def add_records(self, records: Iterable[RecordLike]) -> None:
         """Add the digests in control records; ignore records that this release of Sotto cannot read."""
         for record in records:
@@ -160,7 +166,7 @@ class RetiredStreamNames:
     def deleted(self, records: Iterable[RecordLike]) -> list[str]:
         """Return the names of the retired streams whose definitions these control records delete."""
         names = [(record.key or b"").decode(errors="replace") for record in records if record.value is None]
-        return list(filter(self.has, names))
+        return list(self.select(names))
 
 
 RECORDS_PER_UPDATE: Final = 100
@@ -193,7 +199,7 @@ class FeedDefinitions:
 
     def drop_retired(self) -> None:
         """Drop all retired streams, also those whose deletions compaction removed before they were read."""
-        self._drop([name for name in (*self._latest, *self._closed_summaries) if self._retired.has(name)])
+        self._drop(self._retired.select((*self._latest, *self._closed_summaries)))
 
     def is_retired(self, stream: str) -> bool:
         """Return whether a stream is retired."""

@@ -133,9 +133,9 @@ class MergeProcessor:
     def end_restore(self) -> Mapping[str, int]:
         """End the restore, and return the partials' next offset according to the changelog."""
         kept, self._kept = self._kept, {}
-        retired = {name for name in {_stream_of_key(key) for key in kept} if self._retired.has(name)}
+        retired = self._retired.select({_stream_of_key(key) for key in kept})
         self._stale_keys = [key for key, record in kept.items() if record.value and _stream_of_key(key) in retired]
-        for name in list(filter(self._retired.has, self._definition_by_stream)):
+        for name in self._retired.select(self._definition_by_stream):
             del self._definition_by_stream[name]
         partials: list[Any] = []
         sums: list[tuple[str, str, RecordLike]] = []

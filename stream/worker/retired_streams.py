@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Iterable
 from struct import Struct
 from typing import Any, Final, NamedTuple
 
@@ -10,7 +11,8 @@ import msgspec
 
 from schemas import RetiredStreams
 from schemas.wire import DECODE_ERRORS, struct
-from stream.privacy.ledger.retirement import DigestTable, name_digest, split_digests
+from stream.digest_table import DigestTable
+from stream.privacy.ledger.retirement import find_retired, name_digest, split_digests
 from stream.worker.stream_terms import WireAmount
 
 _decode: Any = msgspec.json.Decoder(struct(RetiredStreams)).decode
@@ -32,7 +34,7 @@ class HaltedAnswer(NamedTuple):
 
 
 class RetiredStreamTable:
-    """The retired streams, in 52 bytes each, beside the texts of different reasons."""
+    """The retired streams, in rows of 52 bytes, beside the texts of different reasons."""
 
     def __init__(self) -> None:
         self._rows = DigestTable(_Row.size)
@@ -43,14 +45,13 @@ class RetiredStreamTable:
     def __len__(self) -> int:
         return len(self._rows)
 
-    @property
-    def nbytes(self) -> int:
-        """Memory of the rows and reasons, in bytes."""
-        return self._rows.nbytes + self._reason_bytes
-
     def has(self, stream: str) -> bool:
         """Return whether a stream is retired."""
         return bool(self._rows) and self._rows.find(name_digest("stream", stream)) is not None
+
+    def select(self, streams: Iterable[str]) -> set[str]:
+        """Return those of the streams that are retired."""
+        return find_retired(self._rows, streams)
 
     def find(self, stream: str) -> HaltedAnswer | None:
         """Return the fields of a stream's answers; None if it is not retired."""

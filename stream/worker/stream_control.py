@@ -102,11 +102,12 @@ class StreamControl:
         A definition without its deletion is dropped too: compaction may remove the deletion first for
         a slow reader, and another client may repeat a definition.
         """
-        streams, left = self._streams, []
+        streams, slots, left = self._streams, list(slots), []
+        retired = streams.retired.select(streams.names[slot] for slot in slots)
         for slot in slots:
             if (name := streams.names[slot]) not in streams.slots:
                 continue  # the slot was named twice and is released
-            if not streams.retired.has(name):
+            if name not in retired:
                 left.append(slot)
                 continue
             if not restoring:
@@ -313,9 +314,8 @@ class WorkerRestore:
         retired, stale_keys = self._streams.retired, self._control.stale_keys
         if retired:
             self._control.drop_retired(self._streams.hosted_slots().tolist(), restoring=True)
-            stale_keys |= dict.fromkeys(
-                key for key in self._checkpoints_without_definition if retired.has(key.decode())
-            )
+            early_names = retired.select(key.decode() for key in self._checkpoints_without_definition)
+            stale_keys |= dict.fromkeys(name.encode() for name in early_names)
             stale_keys |= dict.fromkeys(self._updates.keys_of(retired.has))
         early, self._checkpoints_without_definition = self._checkpoints_without_definition, {}
         self._control.set_checkpoints_without_definition(

@@ -117,7 +117,9 @@ def examine(installation: Installation, logs: Logs, asked: Iterable[str], remove
     # Compaction may have removed the grants of retired streams, or not.
     grants = {one.spec.stream: one for _, one in written if isinstance(one, GrantRecord)}
     retired = NameDigests()
-    retired.restore(one for one in entries.values() if isinstance(one, RetiredNames))
+    for one in entries.values():
+        if isinstance(one, RetiredNames):
+            retired.restore(one)
     control = [record for (topic, _), records in logs.items() if topic == topics.control for record in records]
     charges = [record for (topic, _), records in logs.items() if topic == topics.charges for record in records]
     extended = {name for name, grant in grants.items() if grant.extensions}

@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 
 from benchmarks.lifetime import Lifetime, resident_bytes
+from stream import digest_table
 from stream.budget import receipts
 from stream.caches import BoundedCache, RecentCache
 from stream.monitor.state import budget_history
@@ -21,7 +22,7 @@ from stream.worker.families import estimate_family
 
 KEEPS_ENDED: Final = {
     "budget service: at most 4,096 names": ("NameDigests._last_block",),
-    "both: digests of names": ("DigestTable._buckets", "DigestTable._unsorted"),
+    "all: digests of names until a file is written": ("DigestTable._recent",),
 }
 """The collections that hold ended streams: all that grows with history."""
 LEAST_GROWTH: Final = 0.02
@@ -85,6 +86,7 @@ def _parts(one: object) -> Iterator[tuple[str, object]]:
 def small_caches(monkeypatch: pytest.MonkeyPatch) -> None:
     """Bounds that a short history reaches."""
     monkeypatch.setattr(receipts, "MAX_RECEIPTS", 10)
+    monkeypatch.setattr(digest_table, "MAX_RECENT_ROWS", 64)
     monkeypatch.setattr(budget_history, "MAX_HELD_ENTRIES", 100)
     for cache in ("ESTIMATE_CACHE_BYTES", "EXACT_COUNT_CACHE_BYTES", "QUESTION_CACHE_BYTES"):
         monkeypatch.setattr(estimate_family, cache, 100_000)

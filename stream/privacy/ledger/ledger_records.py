@@ -67,9 +67,10 @@ def restore_ledger(
 
 def _restore_retired(ledger: Ledger, records: Iterable[LedgerRecord]) -> None:
     """Restore the names of retired streams, and the sums of their amounts."""
-    ledger.retired_names.restore(one for one in records if isinstance(one, RetiredNames))
     for one in records:
-        if isinstance(one, RetiredTotals):
+        if isinstance(one, RetiredNames):
+            ledger.retired_names.restore(one)
+        elif isinstance(one, RetiredTotals):
             account = ledger.accounts[one.source]
             retired = account.retired_grants(one.analyst)
             retired.restore(one)

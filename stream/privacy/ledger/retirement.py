@@ -6,9 +6,7 @@ amounts count for ever.
 
 from __future__ import annotations
 
-from bisect import bisect_left
-from collections import defaultdict
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field, replace
 from itertools import islice, takewhile
 from typing import Final, Literal, get_args
@@ -16,10 +14,9 @@ from typing import Final, Literal, get_args
 from blake3 import blake3
 
 from schemas import EdgeTotals, ExactCost, RetiredClaim, RetiredNames, RetiredTotals
+from stream.digest_table import DIGEST_BYTES, DigestTable
 from stream.privacy.composition.costs import NO_COST, Cost
 from stream.privacy.ledger.grants import Claim, Grant
-
-DIGEST_BYTES: Final = 16
 
 NameKind = Literal["stream", "source", "periods"]
 """Kind of a retired name: a stream, a period's account, or a model whose periods had retired streams."""
@@ -39,56 +36,18 @@ def split_digests(digits: str) -> list[bytes]:
     return [digests[at : at + DIGEST_BYTES] for at in range(0, len(digests), DIGEST_BYTES)]
 
 
-class DigestTable:
-    """A table whose rows are a digest and ``row_bytes`` further bytes.
-
-    Rows whose digests begin with the same 12 bits are in one bucket, which is sorted before a search.
-    """
-
-    def __init__(self, row_bytes: int = 0) -> None:
-        self._size = DIGEST_BYTES + row_bytes
-        self._buckets: defaultdict[int, bytearray] = defaultdict(bytearray)
-        self._unsorted: set[int] = set()
-
-    def __bool__(self) -> bool:
-        return bool(self._buckets)
-
-    def __len__(self) -> int:
-        return sum(map(len, self._buckets.values())) // self._size
-
-    @property
-    def nbytes(self) -> int:
-        """Memory of the rows, in bytes."""
-        return sum(bucket.__sizeof__() for bucket in self._buckets.values())
-
-    def add(self, digest: bytes, row: bytes = b"") -> None:
-        """Add a row; a repeated row is kept once."""
-        number = _bucket_of(digest)
-        self._buckets[number] += digest + row
-        self._unsorted.add(number)
-
-    def find(self, digest: bytes) -> bytes | None:
-        """Return the other bytes of a digest's row; None if it is not in the table."""
-        number, size = _bucket_of(digest), self._size
-        if (bucket := self._buckets.get(number)) is None:
-            return None
-        if number in self._unsorted:
-            bucket[:] = b"".join(sorted({bytes(bucket[at : at + size]) for at in range(0, len(bucket), size)}))
-            self._unsorted.remove(number)
-        places = range(0, len(bucket), size)
-        found = bisect_left(places, digest, key=lambda at: bytes(bucket[at : at + DIGEST_BYTES]))
-        at = found * size
-        return bytes(bucket[at + DIGEST_BYTES : at + size]) if bucket[at : at + DIGEST_BYTES] == digest else None
-
-
-def _bucket_of(digest: bytes) -> int:
-    return digest[0] << 4 | digest[1] >> 4
+def find_retired(table: DigestTable, streams: Iterable[str]) -> set[str]:
+    """Return those of the streams whose digests are in a table."""
+    names = list(streams) if table else []
+    places = table.find_all(b"".join(name_digest("stream", name) for name in names))
+    return {names[at] for at in places}
 
 
 Accountant = Literal["pure", "zcdp"]
 _ACCOUNTANTS: Final[tuple[Accountant, ...]] = get_args(Accountant)
 _NO_ANSWERS_LEFT: Final = EdgeTotals(answered=0, tops=0, settled=True)
 
+NAMES_KEY_PREFIX: Final = b"retired_names|"
 MAX_NAMES_PER_BLOCK: Final = 4096
 """Maximum number of names in a ledger record; new names are added to the last record until then."""
 
@@ -119,8 +78,7 @@ class NameDigests:
         self._digests.add(digest)
         self._last_block.add(digest)
         self._changed[self._full_block_count] = self._last_block
-        if len(self._last_block) == MAX_NAMES_PER_BLOCK:
-            self._last_block, self._full_block_count = set(), self._full_block_count + 1
+        self._end_full_block()
 
     def drain_records(self) -> Iterator[RetiredNames]:
         """Yield the records of the blocks that have changed since the last call."""
@@ -128,18 +86,19 @@ class NameDigests:
         for number, block in changed.items():
             yield RetiredNames(number=number, names=b"".join(sorted(block)).hex())
 
-    def restore(self, records: Iterable[RetiredNames]) -> None:
-        """Load the last record of each block."""
-        last: Sequence[bytes] = ()
-        for record in records:
-            digests = split_digests(record.names)
-            for digest in digests:
-                self._digests.add(digest)
-            if record.number >= self._full_block_count:
-                self._full_block_count, last = record.number, digests
-        if len(last) == MAX_NAMES_PER_BLOCK:
-            self._full_block_count, last = self._full_block_count + 1, ()
-        self._last_block = set(last)
+    def restore(self, record: RetiredNames) -> None:
+        """Load a record of a block; the last record of a block has all names of its earlier records."""
+        digests = set(split_digests(record.names))
+        is_last = record.number >= self._full_block_count
+        for digest in digests - self._last_block if is_last else digests:
+            self._digests.add(digest)
+        if is_last:
+            self._full_block_count, self._last_block = record.number, digests
+            self._end_full_block()
+
+    def _end_full_block(self) -> None:
+        if len(self._last_block) >= MAX_NAMES_PER_BLOCK:
+            self._last_block, self._full_block_count = set(), self._full_block_count + 1
 
 
 MAX_RETIRED_PER_STEP: Final = 500

@@ -34,7 +34,7 @@ from stream.privacy.ledger.accounts import (
     require_paid,
 )
 from stream.privacy.ledger.grants import Claim, Grant, GrantAmounts, check_report, plan_extension
-from stream.privacy.ledger.retirement import EndedStreams, NameDigests
+from stream.privacy.ledger.retirement import NAMES_KEY_PREFIX, EndedStreams, NameDigests
 from stream.privacy.planning.prices import are_uneven
 
 TRANSITIONS: Final[Mapping[StreamState, frozenset[StreamState]]] = {
@@ -85,7 +85,7 @@ class Ledger:
         """Yield the ledger records that have changed since the last call."""
         yield from self.changes.drain_records()
         for record in self.retired_names.drain_records():
-            yield "", b"retired_names|%d" % record.number, record
+            yield "", b"%b%d" % (NAMES_KEY_PREFIX, record.number), record
 
     def advance_clock(self, clock: int) -> None:
         """Advance the clock; ignore times in the past."""

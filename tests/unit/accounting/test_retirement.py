@@ -178,7 +178,8 @@ def test_names_are_found_after_many_blocks_and_a_restart() -> None:
             records |= {one.number: one for one in names.drain_records()}
     records |= {one.number: one for one in names.drain_records()}
     again = NameDigests()
-    again.restore(records.values())
+    for record in records.values():
+        again.restore(record)
     for one in (names, again):
         assert len(one) == count
         assert all(one.has("stream", f"stream-{number}") for number in range(count))

@@ -11,6 +11,7 @@ import pytest
 
 from schemas import Amount, RetiredAnswer, RetiredStreams
 from sotto import Driver
+from stream import digest_table
 from stream.budget import budget_processor
 from stream.budget.control_publisher import build_retired_record
 from stream.processing.control_order import RETIRED_PREFIX
@@ -28,7 +29,8 @@ DAY = 86_400
 
 @pytest.fixture(autouse=True)
 def _small_limits(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Retire single streams, and free their slots at once."""
+    """Retire single streams, free their slots at once, and write files of two digests."""
+    monkeypatch.setattr(digest_table, "MAX_RECENT_ROWS", 2)
     monkeypatch.setattr(budget_processor, "LEAST_RETIRED_PER_PARTITION", 0)
     monkeypatch.setattr(hosted_streams, "MIN_RELEASED", 1)
 
@@ -321,7 +323,9 @@ def retired_record(*names: str, reason: str = "closed") -> RetiredStreams:
     return build_retired_record([(name, answer) for name in names])
 
 
-def test_retired_stream_takes_at_most_64_bytes() -> None:
+def test_retired_stream_takes_at_most_64_bytes(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nearly all of them are on disk."""
+    monkeypatch.setattr(digest_table, "MAX_RECENT_ROWS", 8192)
     count = 100_000
     tracemalloc.start()
     table = RetiredStreamTable()
