@@ -38,13 +38,12 @@ from schemas.wire import Codec
 from stream.budget.budget_processor import BudgetProcessor
 from stream.budget.receipts import receipt_key
 from stream.engine.restore import reader
-from stream.environment import reduce_gc_frequency
 from stream.kafka.topics.creation import create_topics
 from stream.privacy.ledger.retirement import NameDigests
 from stream.privacy.noise.keys import NoiseKey
 from stream.processing.protocol import Outputs, Record
 from stream.processing.topic_names import Topics
-from stream.settings import Settings
+from stream.settings import Settings, reduce_gc_frequency
 from stream.tables.store import TableStore
 
 KEY: Final = NoiseKey(bytes(range(32)))

@@ -41,7 +41,6 @@ from schemas import (
 from schemas.codecs import trail_codec
 from sotto import Driver
 from stream.budget.budget_processor import BudgetProcessor
-from stream.environment import reduce_gc_frequency
 from stream.feeds.feed_definitions import FeedDefinitions
 from stream.monitor.state.budget_history import PACE_WINDOWS, TrailState
 from stream.monitor.state.monitor_tables import MonitorTables
@@ -49,6 +48,7 @@ from stream.monitor.state.partition_readers import choose_start
 from stream.privacy.ledger.retirement import name_digest, split_digests
 from stream.processing.control_order import RETIRED_PREFIX
 from stream.processing.protocol import Outputs
+from stream.settings import reduce_gc_frequency
 from stream.tables.store import TableStore
 from stream.worker.worker_processor import QueryProcessor
 

@@ -12,8 +12,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Self
 
-from stream.environment import KEY_VARIABLE
-from stream.settings import Settings
+from stream.settings import KEY_VARIABLE, Settings
 
 STOP_SECONDS = 20.0
 """How long a program may take to finish after SIGTERM."""

@@ -24,11 +24,11 @@ from benchmarks.streams import definitions
 from schemas import Amount, Checkpoint, RetiredAnswer
 from schemas.wire import encode, struct
 from stream.budget.control_publisher import build_retired_record
-from stream.environment import reduce_gc_frequency
 from stream.privacy.noise.keys import NoiseKey
 from stream.processing.control_order import RETIRED_PREFIX
 from stream.processing.protocol import Record
 from stream.processing.topic_names import Topics
+from stream.settings import reduce_gc_frequency
 from stream.tables.store import TableStore
 from stream.worker.worker_processor import QueryProcessor
 

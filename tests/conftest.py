@@ -15,13 +15,12 @@ import pytest
 from hypothesis import settings as property_settings
 
 from sotto import AsyncClient
-from stream.environment import reduce_gc_frequency
 from stream.kafka.broker.broker_process import file_lock
 from stream.kafka.broker.local_broker import LocalBroker
 from stream.kafka.topics.creation import create_topics
 from stream.privacy.noise.keys import NoiseKey
 from stream.services.processes import RoleName, Service
-from stream.settings import Settings
+from stream.settings import Settings, reduce_gc_frequency
 from stream.tables import adult
 from tests.chaos import ground as chaos
 from tests.patience import lengthen_timeouts
@@ -65,7 +64,7 @@ StartService = Callable[[RoleName], Service]
 def _brokers_have_ports_of_their_own() -> Iterator[None]:
     """Give every broker a free port: a broker that restarts could lose the usual port to another test."""
     with pytest.MonkeyPatch.context() as patched:
-        patched.setattr("stream.kafka.broker.properties.DEFAULT_PORT", 0)
+        patched.setattr("stream.kafka.broker.broker_addresses.DEFAULT_PORT", 0)
         yield
 
 

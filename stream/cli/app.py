@@ -273,7 +273,7 @@ def _sotto(
     """Differentially private answers on a Kafka query stream."""
     # ``sotto serve`` logs this warning itself.
     if context.invoked_subcommand != "serve" and any(name.upper().startswith("SOTTO_") for name in os.environ):
-        from stream.environment import unread_variables_warning  # noqa: PLC0415  (commands start sooner without settings)
+        from stream.settings import unread_variables_warning  # noqa: PLC0415  (commands start sooner without settings)
 
         if (text := unread_variables_warning()) is not None:
             _print_message("warning", text)

@@ -10,7 +10,7 @@ from hashlib import sha256
 from pathlib import Path
 from typing import Any, Final
 
-from stream.environment import KERNEL_OFF, KERNEL_VARIABLE
+from stream.settings import KERNEL_OFF, KERNEL_VARIABLE
 
 SOURCE_FOLDER: Final = Path(__file__).parent
 """Folder of the C sources."""

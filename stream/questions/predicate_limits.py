@@ -11,7 +11,7 @@ from sqlglot import Token, TokenType, exp
 from sqlglot.dialects.dialect import Dialect
 
 from schemas import Domain, Integers, Numeric
-from stream.questions.domain_limits import CHARGED_AS_USUAL_TEXT
+from stream.questions.answer_warnings import CHARGED_AS_USUAL_TEXT
 from stream.tables.expressions import Constant
 from stream.tables.predicates import PredicateParser
 from stream.tables.table_errors import PredicateError, to_one_line

@@ -24,8 +24,7 @@ from stream.errors import Exhausted, Halted, Rejected
 from stream.formatting import cells_of, contribution_bound_of, counts_people, describe_source_bound
 from stream.processing.dead_letters import PRICE, says_exhausted
 from stream.questions import result_text
-from stream.questions.domain_limits import warn_about_domains
-from stream.questions.informative_answers import describe_reasons, reasons_of
+from stream.questions.answer_warnings import describe_reasons, reasons_of, warn_about_domains
 from stream.questions.result_text import DataFrames
 
 Group = Mapping[str, str | int | float]

@@ -17,16 +17,18 @@ from typing import BinaryIO, Final, Literal, Self
 from pydantic import SecretStr
 
 from stream.engine.health import ServiceName
-from stream.environment import (
+from stream.kafka.client.availability import wait_for_stop
+from stream.log import get_logger
+from stream.settings import (
     KEY_FILE_VARIABLE,
+    MAX_PORT,
     MONITOR_NAMES_VARIABLES,
     MONITOR_TOKEN_VARIABLES,
     NOISE_KEY_VARIABLES,
+    Settings,
     environment_without,
+    variable_of,
 )
-from stream.kafka.client.availability import wait_for_stop
-from stream.log import get_logger
-from stream.settings import MAX_PORT, Settings, variable_of
 
 RoleName = Literal["worker", "budget", "feed", "monitor", "alerts"]
 

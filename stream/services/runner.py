@@ -21,7 +21,6 @@ from schemas import MemberStatus
 from stream import tracing
 from stream.engine.health import ServiceHealth, ServiceName
 from stream.engine.session import EngineRole
-from stream.environment import reduce_gc_frequency
 from stream.kafka.client import column_reader
 from stream.kafka.client.availability import Stopped, retry_until_available
 from stream.kafka.client.client_patches import KafkaProducer
@@ -35,7 +34,7 @@ from stream.log import get_logger
 from stream.privacy.noise.keys import NoiseKey
 from stream.processing.topic_names import Topics
 from stream.services.processes import STOP_SECONDS
-from stream.settings import Settings
+from stream.settings import Settings, reduce_gc_frequency
 from stream.version import VERSION
 
 if TYPE_CHECKING:

@@ -29,7 +29,7 @@ from stream.processing.protocol import Headers, Record
 from stream.processing.topic_names import Topics, partition_of
 from stream.questions import Question, Result, Results
 from stream.questions.alert_states import Notice
-from stream.questions.domain_limits import is_about_table
+from stream.questions.answer_warnings import is_about_table
 from stream.questions.live_events import (
     LiveEvent,
     LiveRecord,

@@ -10,9 +10,9 @@ from pathlib import Path
 import pytest
 from aiokafka.errors import KafkaError
 
+from stream.kafka.broker.broker_addresses import choose_ports, free_port
 from stream.kafka.broker.broker_process import HOST
 from stream.kafka.broker.local_broker import LocalBroker
-from stream.kafka.broker.properties import choose_ports, free_port
 from stream.kafka.client.client_patches import GroupObserver
 from stream.kafka.topics.creation import create_topics
 from stream.kafka.topics.layouts import alerts_group

@@ -13,8 +13,8 @@ from typer.testing import CliRunner
 
 from schemas import EventsSource
 from stream.cli.app import app
-from stream.environment import ALL_VARIABLES
 from stream.questions.live_events import Replay
+from stream.settings import ALL_VARIABLES
 from tests.docs.checks import check_command, check_json, check_mention, check_python
 from tests.docs.pages import (
     PAGES,

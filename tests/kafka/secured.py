@@ -26,10 +26,10 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import NameOID
 
 from stream.engine.restore import reader
+from stream.kafka.broker.broker_addresses import Member, choose_ports, free_port
 from stream.kafka.broker.broker_process import HOST, Ports
 from stream.kafka.broker.kafka_programs import new_cluster_id
 from stream.kafka.broker.local_broker import LocalBroker
-from stream.kafka.broker.properties import Member, choose_ports, free_port
 from stream.kafka.client.security import SecurityError, connection_options
 from stream.kafka.topics.acls import AclRole, create_acls, default_principal, role_access
 from stream.kafka.topics.creation import create_topics, require_topics

@@ -16,6 +16,7 @@ from aiokafka.admin import AIOKafkaAdminClient, NewTopic
 
 from benchmarks.java_programs import java_classpath
 from stream.kafka.broker import kafka_programs
+from stream.kafka.broker.broker_addresses import choose_ports, free_port
 from stream.kafka.broker.broker_process import BrokerError, Ports, Process, is_alive, start_mark
 from stream.kafka.broker.kafka_programs import (
     NodeKind,
@@ -27,7 +28,6 @@ from stream.kafka.broker.kafka_programs import (
     store_formatted_data,
 )
 from stream.kafka.broker.local_broker import LocalBroker, record_start_cache
-from stream.kafka.broker.properties import choose_ports, free_port
 
 pytestmark = pytest.mark.kafka
 
@@ -173,7 +173,7 @@ def test_losing_the_race_for_a_port_is_followed_by_another_try_in_which_a_taken_
     monkeypatch.setattr(
         "stream.kafka.broker.local_broker.choose_ports", lambda port: next(answers, None) or choose_ports(port)
     )
-    monkeypatch.setattr("stream.kafka.broker.properties.DEFAULT_PORT", taken)
+    monkeypatch.setattr("stream.kafka.broker.broker_addresses.DEFAULT_PORT", taken)
     shared.stop()
     running = shared.start()
     assert running == shared.status()

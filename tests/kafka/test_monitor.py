@@ -22,7 +22,7 @@ from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanE
 from schemas import Amount, PartitionStatus, SourceRecord, ValuesSource
 from sotto import AsyncClient
 from stream.engine import session
-from stream.kafka.broker.properties import free_port
+from stream.kafka.broker.broker_addresses import free_port
 from stream.kafka.client.security import admin_client
 from stream.kafka.topics.layouts import budget_group, worker_group
 from stream.monitor.state import partition_readers

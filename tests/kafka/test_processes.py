@@ -18,11 +18,10 @@ import pytest
 from typer.testing import CliRunner
 
 from stream.cli.app import app
-from stream.environment import KEY_FILE_VARIABLE, KEY_VARIABLE
 from stream.privacy.noise.keys import NoiseKey
 from stream.services import processes
 from stream.services.processes import ReplicaError, Replicas
-from stream.settings import Settings, variable_of
+from stream.settings import KEY_FILE_VARIABLE, KEY_VARIABLE, Settings, variable_of
 from tests.chaos.ground import installation
 
 PATIENCE = 180.0

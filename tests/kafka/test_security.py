@@ -25,7 +25,7 @@ from schemas import Answer, Query
 from sotto import AsyncClient, Forbidden, SottoError, Unknown
 from stream.cli.run.setup_commands import topics_app
 from stream.engine.restore import read_to_end, reader
-from stream.kafka.broker.properties import free_port
+from stream.kafka.broker.broker_addresses import free_port
 from stream.kafka.client.security import SecurityError, admin_client, connection_options
 from stream.kafka.topics.acls import AclEntry, AclRole, Operation, Resource, create_acls, role_access
 from stream.kafka.topics.creation import check_topics, inspect_topics, require_topics

@@ -22,15 +22,15 @@ from msgspec.structs import replace
 
 from stream.budget.openings import definition_digest
 from stream.kernel.byte_columns import Spans
-from stream.privacy.accuracy.counting_trees import node_name
 from stream.privacy.mechanisms import selection
 from stream.privacy.mechanisms.above_threshold import ABOVE, query_sampler, threshold_sampler
 from stream.privacy.mechanisms.grid import Grid
+from stream.privacy.mechanisms.releases import release_groups, release_keys
 from stream.privacy.mechanisms.selection import ExponentialWeights, weights_for
-from stream.privacy.mechanisms.unknown_groups import release_groups, release_keys
 from stream.privacy.noise.keyed_words import DrawRole, event_words, stream_subkey, stream_subkeys
 from stream.privacy.noise.keys import NoiseKey
 from stream.privacy.noise.samplers import IntegerArray, LowWords, Sampler, Words, gaussian, sampler
+from stream.privacy.planning.release_plans import node_name
 from stream.privacy.planning.unknown_groups_plans import CERTAIN
 from stream.worker.families import window_families
 from stream.worker.families.estimate_family import _KeyedMeasurements

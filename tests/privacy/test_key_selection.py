@@ -12,7 +12,7 @@ import pytest
 
 from schemas import UnknownGroupsCalibration
 from stream.privacy.accuracy.source_facts import SourceFacts
-from stream.privacy.mechanisms.unknown_groups import release_keys
+from stream.privacy.mechanisms.releases import release_keys
 from stream.privacy.noise.keyed_words import name_words
 from stream.privacy.planning.noise_layouts import PlanError
 from stream.privacy.planning.plans import choose_calibration

@@ -11,7 +11,7 @@ from itertools import product
 import numpy as np
 import pytest
 
-from stream.privacy.accuracy.rank_accuracy import ranges_around
+from stream.privacy.accuracy.release_accuracy import ranges_around
 from stream.privacy.mechanisms.selection import UNIFORM_BITS, RankLaw, choose_code, code_weights, rank_law
 from stream.privacy.mechanisms.spreads import compute_moments, person_sensitivities
 from stream.privacy.planning.quantile_plans import rates_for

@@ -18,10 +18,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from stream.privacy.accuracy.counting_trees import node_name
 from stream.privacy.accuracy.source_facts import Movement
 from stream.privacy.noise.samplers import Sampler, sampler
-from stream.privacy.planning.release_plans import node_law, tree_of
+from stream.privacy.planning.release_plans import node_law, node_name, tree_of
 from stream.worker.families import window_families
 from tests.privacy.chance import at_most, follows
 from tests.privacy.exact import exponential_below, law_of

@@ -19,7 +19,7 @@ import pytest
 
 from schemas import RunningCountCalibration
 from stream.privacy.accuracy.source_facts import Movement, SourceFacts
-from stream.privacy.mechanisms.unknown_groups import RunningRelease
+from stream.privacy.mechanisms.releases import RunningRelease
 from stream.privacy.noise.samplers import Sampler, sampler
 from stream.privacy.planning import running_text_plans
 from stream.privacy.planning.plans import choose_calibration

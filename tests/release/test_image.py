@@ -18,10 +18,9 @@ import aiohttp
 import pytest
 
 from sotto import AsyncClient
-from stream.environment import KEY_FILE_VARIABLE
-from stream.kafka.broker.properties import free_port
+from stream.kafka.broker.broker_addresses import free_port
 from stream.privacy.noise.keys import NoiseKey
-from stream.settings import Settings, variable_of
+from stream.settings import KEY_FILE_VARIABLE, Settings, variable_of
 from tests.release.images import Builder, Container, container_of, missing
 
 pytestmark = pytest.mark.release

@@ -12,9 +12,8 @@ import typer.main
 import yaml
 
 from stream.cli.app import app
-from stream.environment import KEY_FILE_VARIABLE, KEY_VARIABLE
 from stream.kafka.broker.kafka_files import KAFKA_VERSION
-from stream.settings import Settings
+from stream.settings import KEY_FILE_VARIABLE, KEY_VARIABLE, Settings
 
 PROJECT = Path(__file__).parents[2]
 COMPOSE = PROJECT / "docker-compose.yml"

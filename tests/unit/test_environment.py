@@ -9,19 +9,20 @@ from typing import Any
 import pytest
 from pydantic import ValidationError
 
-from stream.environment import (
+from stream.kafka.client.security import BearerToken
+from stream.privacy.noise.keys import NoiseKey
+from stream.services.processes import Replicas, RoleName, Service
+from stream.settings import (
     KAFKA_CREDENTIAL_VARIABLES,
     KEY_FILE_VARIABLE,
     MONITOR_NAMES_VARIABLES,
     MONITOR_TOKEN_VARIABLES,
     NOISE_KEY_VARIABLES,
     SECRET_VARIABLES,
+    Settings,
     environment_without,
+    variable_of,
 )
-from stream.kafka.client.security import BearerToken
-from stream.privacy.noise.keys import NoiseKey
-from stream.services.processes import Replicas, RoleName, Service
-from stream.settings import Settings, variable_of
 
 KEY = "ab" * 32
 

@@ -9,7 +9,7 @@ import pytest
 
 from schemas import Query
 from stream.questions import Result, Results
-from stream.questions.informative_answers import OF_NUMBER, OF_RANGE, OF_THRESHOLD, reasons_of
+from stream.questions.answer_warnings import OF_NUMBER, OF_RANGE, OF_THRESHOLD, reasons_of
 from tests.builders import parse_source, source
 
 AGES = {"kind": "integers", "minimum": -20, "maximum": 40}

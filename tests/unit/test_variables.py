@@ -10,8 +10,7 @@ import pytest
 from pydantic import ValidationError
 
 from schemas.wire import describe
-from stream.environment import ALL_VARIABLES, unread_variables_warning
-from stream.settings import Settings, variable_of
+from stream.settings import ALL_VARIABLES, Settings, unread_variables_warning, variable_of
 from tests.commands import run_sotto
 
 PROJECT = Path(__file__).parents[2]

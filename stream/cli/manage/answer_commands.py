@@ -33,7 +33,7 @@ from stream.cli.output import (
 )
 from stream.client.answer_history import AnswerLog
 from stream.client.async_client import AsyncClient
-from stream.kafka.client.local_address import local_settings
+from stream.kafka.broker.broker_addresses import local_settings
 from stream.privacy.planning.response_plans import ShareEstimateError, estimate_stream_shares
 from stream.processing.refused_events import RefusedShare, describe_refused_share
 from stream.questions import Result

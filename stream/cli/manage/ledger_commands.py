@@ -24,7 +24,7 @@ from stream.client.kafka_connection import KafkaConnection, translate_errors
 from stream.client.ledger_reader import read_latest_first, read_ledger_records, read_topic
 from stream.client.sync_calls import next_item
 from stream.formatting import format_count
-from stream.kafka.client.local_address import local_settings
+from stream.kafka.broker.broker_addresses import local_settings
 from stream.optional_packages import explain_missing_packages
 
 app = typer.Typer(

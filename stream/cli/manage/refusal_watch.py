@@ -14,7 +14,7 @@ from schemas import EventsSource, registered_as
 from stream.client.async_client import AsyncClient
 from stream.engine.restore import readable, reader, require_visible
 from stream.errors import SottoError
-from stream.kafka.client.local_address import local_settings
+from stream.kafka.broker.broker_addresses import local_settings
 from stream.processing.dead_letters import read_dead_letter
 from stream.processing.protocol import RecordLike
 from stream.processing.refused_events import RECENT_SECONDS, RefusedShare, TopicRefusals

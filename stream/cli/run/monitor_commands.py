@@ -26,10 +26,9 @@ from pydantic import TypeAdapter, ValidationError
 
 from schemas.base import Identifier
 from stream.cli.output import AsJson, CommandError, console, say, show_json, show_table
-from stream.environment import TOKEN_VARIABLE
 from stream.formatting import format_count
+from stream.kafka.broker.broker_addresses import local_settings, sotto_folders_above
 from stream.kafka.broker.broker_process import Process, is_alive, start_mark
-from stream.kafka.client.local_address import local_settings, sotto_folders_above
 from stream.monitor.api.models import AccessRole
 from stream.monitor.api.tokens import (
     NamesFile,
@@ -43,7 +42,7 @@ from stream.monitor.api.tokens import (
 )
 from stream.secret_files import read_own_file, read_secret, replace_secret, write_secret
 from stream.services.processes import Service
-from stream.settings import Settings
+from stream.settings import TOKEN_VARIABLE, Settings
 
 LOCK_FILE = "up.lock"
 NAMES_FILE = "names.json"

@@ -13,13 +13,12 @@ import typer
 from stream import log
 from stream.cli.output import CommandError
 from stream.engine.health import ServiceName
-from stream.environment import unread_variables_warning
-from stream.kafka.client.local_address import local_settings
+from stream.kafka.broker.broker_addresses import local_settings
 from stream.privacy.noise.keys import NoiseKey
 from stream.services.processes import ReplicaError, Replicas, count_cores
 from stream.services.runner import ignore_stop_signals, install_stop_handlers
 from stream.services.runner import serve as serve_role
-from stream.settings import MAX_PORT
+from stream.settings import MAX_PORT, unread_variables_warning
 
 
 def serve(

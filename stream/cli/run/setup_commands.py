@@ -15,7 +15,7 @@ import typer
 from stream.cli.output import AsJson, CommandError, escape_text, show_json, show_table
 from stream.dev.contract_events import CONTRACT_VERSION
 from stream.dev.contract_files import export_files, is_changed, list_drift, release_version
-from stream.kafka.client.local_address import local_settings
+from stream.kafka.broker.broker_addresses import local_settings
 from stream.kafka.topics.acls import (
     ANY_HOST,
     AclEntry,

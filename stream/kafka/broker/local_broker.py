@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final, Self
 
+from stream.kafka.broker.broker_addresses import LOG4J, Member, choose_ports, server_properties
 from stream.kafka.broker.broker_process import (
     CLUSTER_FILE,
     HOST,
@@ -45,7 +46,6 @@ from stream.kafka.broker.kafka_programs import (
     startup_cache_path,
     store_formatted_data,
 )
-from stream.kafka.broker.properties import LOG4J, Member, choose_ports, server_properties
 
 DEFAULT_FOLDER: Final = Path(".sotto/broker")
 START_ATTEMPTS: Final = 3

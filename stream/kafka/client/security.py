@@ -29,11 +29,10 @@ from aiokafka.errors import (
     UnsupportedSaslMechanismError,
 )
 
-from stream.environment import SECRET_VARIABLES, environment_without
+from stream.kafka.broker.broker_addresses import address_origin
 from stream.kafka.client.client_patches import KafkaAdmin, RefusedTimeError
-from stream.kafka.client.local_address import address_origin
 from stream.secret_files import SecretFileError, read_secret
-from stream.settings import SECURITY_FIELDS, Settings, variable_of
+from stream.settings import SECRET_VARIABLES, SECURITY_FIELDS, Settings, environment_without, variable_of
 
 TOKEN_SECONDS = 10.0
 """Most seconds that the command for a bearer token may run."""

@@ -15,7 +15,7 @@ from aiokafka.errors import (
     for_code,
 )
 
-from stream.kafka.broker.properties import default_replicas
+from stream.kafka.broker.broker_addresses import default_replicas
 from stream.kafka.client.availability import ask_any_broker
 from stream.kafka.client.security import admin_client
 from stream.kafka.topics.acls import AclRole, Resource, role_access

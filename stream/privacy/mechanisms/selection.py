@@ -26,7 +26,7 @@ import numpy as np
 import numpy.typing as npt
 
 from schemas import AnswersCalibration
-from stream.privacy.accuracy.rank_accuracy import DRAW_BITS, MOST_STEPS, draw_steps
+from stream.privacy.accuracy.release_accuracy import DRAW_BITS, MOST_STEPS, draw_steps
 from stream.privacy.noise.samplers import NoiseScaleError, Sampler, sampler
 from stream.privacy.planning.response_plans import RESPONSE_BITS, ResponseLaw
 

@@ -11,15 +11,15 @@ from pathlib import Path
 
 from blake3 import blake3
 
-from stream.environment import (
+from stream.errors import SottoError
+from stream.secret_files import SecretFileError, read_secret, replace_secret, write_secret
+from stream.settings import (
     KEY_COMMAND_VARIABLE,
     KEY_FILE_VARIABLE,
     KEY_VARIABLE,
     SECRET_VARIABLES,
     environment_without,
 )
-from stream.errors import SottoError
-from stream.secret_files import SecretFileError, read_secret, replace_secret, write_secret
 
 KEY_BYTES = 32
 COMMAND_TIMEOUT = 60.0

@@ -28,8 +28,7 @@ from schemas import (
 from schemas.queries import STATISTICS
 from schemas.queries import Form as QuestionForm
 from stream.privacy.accuracy.noise_laws import sum_alpha
-from stream.privacy.accuracy.rank_accuracy import misfits_reach
-from stream.privacy.accuracy.release_accuracy import SUMS_SHARE, histogram_alpha, release_law
+from stream.privacy.accuracy.release_accuracy import SUMS_SHARE, histogram_alpha, misfits_reach, release_law
 from stream.privacy.accuracy.source_facts import QuantileFacts, SourceFacts
 from stream.privacy.planning.answer_plans import alpha_for, answer_law, rates_reach
 from stream.privacy.planning.estimate_plans import ErrorBounds, marginal_law

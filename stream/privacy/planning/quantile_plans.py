@@ -15,7 +15,7 @@ from typing import Final
 
 from schemas import AnswersCalibration, StreamSpec
 from stream.privacy.accuracy.noise_laws import part_failure
-from stream.privacy.accuracy.rank_accuracy import MOST_STEPS, draw_reach, draw_steps, misfits_reach
+from stream.privacy.accuracy.release_accuracy import MOST_STEPS, draw_reach, draw_steps, misfits_reach
 from stream.privacy.accuracy.source_facts import QuantileFacts, SourceFacts
 from stream.privacy.composition.costs import shortest_decimal
 from stream.privacy.noise.samplers import NoiseScaleError, Symmetric, sampler

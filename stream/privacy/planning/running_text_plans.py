@@ -13,14 +13,21 @@ from functools import lru_cache
 from typing import Final
 
 from schemas import RunningCount, RunningCountCalibration, StreamSpec
-from stream.privacy.accuracy.counting_trees import CountingTree, dyadic_tree
 from stream.privacy.accuracy.intervals import half_width
 from stream.privacy.accuracy.noise_laws import sum_tail
 from stream.privacy.accuracy.source_facts import SourceFacts
 from stream.privacy.composition.pure_rounds import rounded_down
 from stream.privacy.noise.samplers import DELTA_PER_DRAW, TwoSidedGeometric, sampler
 from stream.privacy.planning.noise_layouts import PlanError, require_fit
-from stream.privacy.planning.release_plans import draft_tree, node_law, node_rate, theorem_alpha, with_alpha
+from stream.privacy.planning.release_plans import (
+    CountingTree,
+    draft_tree,
+    dyadic_tree,
+    node_law,
+    node_rate,
+    theorem_alpha,
+    with_alpha,
+)
 from stream.privacy.planning.unknown_groups_plans import (
     DELTA_SHARE,
     MOST_WINDOW_BYTES,

@@ -17,7 +17,7 @@ import numpy.typing as npt
 from schemas import AnswersCalibration, EventsSource, TableSource
 from stream.privacy.accuracy.intervals import MISS_PROBABILITY
 from stream.privacy.accuracy.noise_laws import noise_reach, part_failure
-from stream.privacy.accuracy.rank_accuracy import (
+from stream.privacy.accuracy.release_accuracy import (
     LocatedQuantile,
     edge_reaches,
     locate_quantile,

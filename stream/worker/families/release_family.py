@@ -18,15 +18,18 @@ from schemas import MAX_CATEGORIES, Histogram, Interval, LazyHistogram, ReleaseC
 from schemas.queries import STATISTICS
 from stream.caches import BoundedCache, RecentCache, weigh_array
 from stream.privacy.accuracy.intervals import MISS_PROBABILITY, half_width, weighted_half_width
-from stream.privacy.accuracy.rank_accuracy import edge_reaches, locate_quantile, misfits_reach, sums_reach
 from stream.privacy.accuracy.rate_intervals import rate_bounds_of_sums
 from stream.privacy.accuracy.release_accuracy import (
     SUMS_SHARE,
+    edge_reaches,
     histogram_alpha,
     lazy_alpha,
+    locate_quantile,
+    misfits_reach,
     projection_alpha,
     release_law,
     released_norm,
+    sums_reach,
 )
 from stream.privacy.mechanisms.grid import published_interval
 from stream.privacy.mechanisms.multiplicative_weights import CellQuestion

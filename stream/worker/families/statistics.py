@@ -20,7 +20,7 @@ from schemas import MAX_CATEGORIES, MAX_UNIVERSE, Domain, EventsSource, Standing
 from schemas.queries import STATISTICS
 from stream.formatting import MAX_NAMES_LENGTH, longest_name, values_of
 from stream.privacy.accuracy.intervals import MISS_PROBABILITY
-from stream.privacy.accuracy.rank_accuracy import LocatedQuantile, locate_quantile
+from stream.privacy.accuracy.release_accuracy import LocatedQuantile, locate_quantile
 from stream.privacy.mechanisms.estimate_questions import Ranks, Spreads
 from stream.privacy.mechanisms.spreads import NUMBERS_PER_VARIANCE, variance_of
 from stream.privacy.planning.hypothesis_plans import WEIGHT_STEPS

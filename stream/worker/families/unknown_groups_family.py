@@ -15,7 +15,7 @@ import msgspec
 from schemas import MAX_CATEGORIES, TOO_MANY_TEXTS, TableSource, UnknownGroups, UnknownGroupsCalibration
 from schemas.queries import Group
 from stream.formatting import values_of
-from stream.privacy.mechanisms.unknown_groups import (
+from stream.privacy.mechanisms.releases import (
     ReleasedGroup,
     count_fitting_groups,
     json_size,

@@ -37,14 +37,22 @@ from schemas import (
 )
 from schemas.queries import MAX_VALUE_COUNT
 from stream.caches import ENTRY_BYTES, RecentCache
-from stream.privacy.accuracy.counting_trees import CountingTree, Node, node_name, text_node_names, window_number
 from stream.privacy.accuracy.intervals import half_width
 from stream.privacy.accuracy.source_facts import counts_from_zero, window_movement
 from stream.privacy.mechanisms.grid import published_interval, published_numbers
-from stream.privacy.mechanisms.unknown_groups import RunningRelease
+from stream.privacy.mechanisms.releases import RunningRelease
 from stream.privacy.noise.keyed_words import DrawRole, cell_noise
 from stream.privacy.planning.answer_plans import alpha_for, answer_law
-from stream.privacy.planning.release_plans import answer_alpha, node_law, tree_of
+from stream.privacy.planning.release_plans import (
+    CountingTree,
+    Node,
+    answer_alpha,
+    node_law,
+    node_name,
+    text_node_names,
+    tree_of,
+    window_number,
+)
 from stream.privacy.planning.running_text_plans import running_size_law, text_interval, texts_are_too_large
 from stream.processing.dead_letters import Rejection
 from stream.processing.private_values import values_of, window_text_size

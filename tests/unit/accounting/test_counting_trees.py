@@ -6,7 +6,7 @@ from itertools import pairwise
 
 import pytest
 
-from stream.privacy.accuracy.counting_trees import CountingTree, Node, dyadic_tree
+from stream.privacy.planning.release_plans import CountingTree, Node, dyadic_tree
 
 HORIZONS = (1, 2, 3, 4, 5, 7, 8, 9, 20, 21, 63, 64, 65, 127, 200)
 

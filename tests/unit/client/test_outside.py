@@ -8,7 +8,7 @@ import pytest
 
 from schemas import Query, Source
 from sotto import Driver
-from stream.questions.domain_limits import warn_about_domains
+from stream.questions.answer_warnings import warn_about_domains
 from stream.questions.question_forms import as_source
 from stream.tables.expressions import FALSE, TRUE
 from stream.tables.predicates import PredicateParser

@@ -16,11 +16,10 @@ import pytest
 import yaml
 
 from stream.engine.health import ServiceHealth
-from stream.environment import KEY_FILE_VARIABLE
-from stream.kafka.broker.properties import free_port
+from stream.kafka.broker.broker_addresses import free_port
 from stream.kafka.topics.acls import AclRole, default_principal
 from stream.monitor.api.routes import ROUTES
-from stream.settings import Settings, variable_of
+from stream.settings import KEY_FILE_VARIABLE, Settings, variable_of
 from tests.docs.checks import check_command
 from tests.unit.deployment.manifests import (
     BASE,

@@ -15,8 +15,8 @@ from aiokafka.errors import (
     TopicAuthorizationFailedError,
 )
 
+from stream.kafka.broker.broker_addresses import free_port
 from stream.kafka.broker.broker_process import HOST
-from stream.kafka.broker.properties import free_port
 from stream.kafka.client import availability
 from stream.kafka.client.adapter import KAFKA
 from stream.kafka.client.availability import BROKER_ATTEMPTS, Stopped, ask_any_broker, retry_until_available

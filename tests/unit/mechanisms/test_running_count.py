@@ -4,7 +4,7 @@ import random
 
 import pytest
 
-from stream.privacy.accuracy.counting_trees import CountingTree, dyadic_tree, next_node_sums, window_number
+from stream.privacy.planning.release_plans import CountingTree, dyadic_tree, next_node_sums, window_number
 
 
 @pytest.mark.parametrize("steps", [1, 2, 7, 8, 33, 200])

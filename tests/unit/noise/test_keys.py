@@ -13,8 +13,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from stream.environment import KEY_COMMAND_VARIABLE, KEY_FILE_VARIABLE, KEY_VARIABLE
 from stream.privacy.noise.keys import NoiseKey, NoiseKeyError
+from stream.settings import KEY_COMMAND_VARIABLE, KEY_FILE_VARIABLE, KEY_VARIABLE
 
 SECRET = bytes(range(200, 232))
 

@@ -21,9 +21,8 @@ from schemas import (
     format_moment,
 )
 from stream.formatting import cells_of
-from stream.privacy.accuracy.counting_trees import next_node_sums
 from stream.privacy.accuracy.source_facts import Movement, SourceFacts
-from stream.privacy.planning.release_plans import plan_running_counts, tree_of
+from stream.privacy.planning.release_plans import next_node_sums, plan_running_counts, tree_of
 from stream.processing.protocol import Record
 from stream.processing.topic_names import Topics
 from stream.worker.worker_processor import QueryProcessor

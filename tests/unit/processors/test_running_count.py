@@ -8,9 +8,8 @@ import pytest
 
 from schemas import RunningCountCalibration, format_moment
 from sotto import Driver, Refused
-from stream.privacy.accuracy.counting_trees import Node, node_name
 from stream.privacy.noise.keyed_words import DrawRole, cell_noise
-from stream.privacy.planning.release_plans import answer_alpha, node_law, tree_of
+from stream.privacy.planning.release_plans import Node, answer_alpha, node_law, node_name, tree_of
 from stream.worker.worker_processor import QueryProcessor
 from tests.builders import KEY, installation, source, stream
 from tests.privacy.service import definition_of

@@ -12,7 +12,7 @@ from typer.testing import CliRunner
 from schemas import TOO_MANY_TEXTS, GrantRecord, RunningCountCalibration
 from sotto import Driver, Refused, Result
 from stream.cli.app import app
-from stream.privacy.mechanisms import unknown_groups
+from stream.privacy.mechanisms import releases
 from stream.privacy.noise.keyed_words import cell_noise
 from stream.worker.families import window_families
 from tests.builders import installation, source, stream
@@ -157,7 +157,7 @@ def test_noisy_test_ends_the_releases_for_good(monkeypatch: pytest.MonkeyPatch) 
 
 
 def test_released_texts_fit_an_answer(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(unknown_groups, "MAX_KEYS", 2)
+    monkeypatch.setattr(releases, "MAX_KEYS", 2)
     driver = installation(so_far(), sources=[shop()])
     results = day(driver, {"a": 100, "b": 300}, {"c": 900}, {}, {})
     assert [list(counts(one)) for one in results] == [["b", "a"]] * 4

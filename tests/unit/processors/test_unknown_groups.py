@@ -8,7 +8,7 @@ import pytest
 
 from schemas import MAX_ANSWER_BYTES, MAX_KEY_BYTES, MAX_KEYS, GrantRecord
 from sotto import Driver, Invalid, Refused, Rejected, Result
-from stream.privacy.mechanisms.unknown_groups import ReleasedGroup, count_fitting_groups
+from stream.privacy.mechanisms.releases import ReleasedGroup, count_fitting_groups
 from stream.sql import StatementError
 from tests.builders import installation, source, stream
 
