@@ -19,6 +19,7 @@ PREFIX: Final = "SOTTO_"
 MS_PER_DAY: Final = 86_400_000
 MAX_PORT: Final = 65_535
 """Largest port number."""
+DEFAULT_TABLE_BYTES: Final = 2 << 30
 
 
 def _port_of(address: str) -> str | None:
@@ -148,7 +149,7 @@ class Settings(BaseSettings):
     table_roots: str = ""
     """Allowed folders and addresses (s3://, postgresql://) of tables, separated by colons. Empty: none."""
 
-    table_bytes: Annotated[int, Field(ge=1 << 20)] = 2 << 30
+    table_bytes: Annotated[int, Field(ge=1 << 20)] = DEFAULT_TABLE_BYTES
     """Most bytes of one table in a service's memory; each row takes a few bytes per attribute."""
 
     table_reading_bytes: Annotated[int, Field(ge=256 << 20)] = 4 << 30

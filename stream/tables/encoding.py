@@ -24,6 +24,7 @@ from schemas import Bins, Categories, Dates, Decimals, Domain, Integers
 from schemas.domains import decimal_of
 from stream.optional_packages import pl
 from stream.tables.date_codes import date_codes
+from stream.tables.engines.engine_choice import code_bytes
 from stream.tables.table_errors import ColumnError
 
 CodeArray = npt.NDArray[np.unsignedinteger[Any]]
@@ -37,9 +38,7 @@ _INTEGER_TYPES: Final = frozenset({"Int8", "Int16", "Int32", "Int64", "UInt8", "
 
 def code_type(size: int) -> np.dtype[np.unsignedinteger[Any]]:
     """Return the narrowest little-endian unsigned type for codes 0 … size − 1."""
-    if size <= 1 << 8:
-        return np.dtype("<u1")
-    return np.dtype("<u2") if size <= 1 << 16 else np.dtype("<u4")
+    return np.dtype(f"<u{code_bytes(size)}")
 
 
 class Encoder:

@@ -24,10 +24,6 @@ NAME_BYTES: Final = 16
 """Length of the digest of a person's name."""
 PERSON_BYTES: Final = 44
 """Maximum number of bytes of memory per person while rows are chosen: digests of names in two orders, positions."""
-PERSON_CODE_BYTES: Final = 4
-"""Length of a person's number."""
-CHOOSING_BYTES: Final = 32
-"""Maximum number of bytes of memory per row, besides codes, while rows are chosen: person, hash, rank, position."""
 
 _INTEGER_WRITTEN_AS_FLOAT: Final = r"^(-?[0-9]+)\.0+$"
 _WORD_BYTES: Final = 8

@@ -72,6 +72,9 @@ _HIDDEN_CAUSE_MESSAGE: Final = (
     "their limits (their log says more)"
 )
 OUTSIDE_ROOTS: Final = "outside SOTTO_TABLE_ROOTS"
+LARGER_THAN_MEMORY: Final = "larger than SOTTO_TABLE_BYTES"
+LARGER_FILES: Final = "larger than SOTTO_TABLE_READING_BYTES"
+"""Causes that only tables in memory have."""
 
 
 class UnreadableError(DataError):
@@ -96,7 +99,7 @@ class UnreadableError(DataError):
     def problem(self) -> str:
         """The file, the cause and the remedy."""
         prefix = f"{quote_name(self.file)}: " if self.file else ""
-        return f"{prefix}{self.cause}" if ";" in self.cause else f"{prefix}{self.cause}; {self._remedy()}"
+        return f"{prefix}{self.cause}" if ";" in self.cause else f"{prefix}{self.cause}; {self.remedy}"
 
     def in_file(self, file: str) -> UnreadableError:
         """Add the name of the file in the table's folder, unless the error has one."""
@@ -106,7 +109,11 @@ class UnreadableError(DataError):
         """Return the error for callers of a service, without the cause if ``hidden``."""
         return UnreadableError(self.cause, lasting=self.lasting, file=self.file, hidden=hidden)
 
-    def _remedy(self) -> str:
+    @property
+    def remedy(self) -> str:
+        """What removes the cause."""
+        if self.cause in {LARGER_THAN_MEMORY, LARGER_FILES}:
+            return 'raise that limit, or register a new source over it with "engine": "duckdb"'
         if self.cause == OUTSIDE_ROOTS:
             return "move the table below one of these folders or addresses, or have the operator of the services add its own"
         if "SOTTO_" in self.cause:

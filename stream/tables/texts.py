@@ -19,12 +19,13 @@ from blake3 import blake3
 from schemas import MAX_TEXTS, TableSource, Text
 from stream.optional_packages import pl
 from stream.tables.encoding import as_text
+from stream.tables.engines.engine_choice import TEXT_CODE_BYTES
 from stream.tables.table_errors import UnreadableError
 
 TextCodes = npt.NDArray[np.uint32]
 Digests = npt.NDArray[np.void]
 
-TEXT_CODE: Final = np.dtype("<u4")
+TEXT_CODE: Final = np.dtype(f"<u{TEXT_CODE_BYTES}")
 TEXT_BYTES: Final = 128
 """Maximum number of bytes of memory per different text, besides the text itself."""
 _TOO_MANY: Final = f"more than {MAX_TEXTS} different texts in one attribute; declare a column with fewer"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 
+import polars as pl
 import pytest
 
 from sotto import Driver
@@ -72,3 +73,18 @@ def test_an_allotment_is_of_one_budget(budget: list[str]) -> None:
 def test_a_period_that_is_over_is_told_so(driver: Driver) -> None:
     driver.register(source(renews="1h"))
     assert "it is over, and the next period begins with the next event" in run_connected("source", "show", "feed")
+
+
+def test_source_commands_give_and_show_the_engine(driver: Driver) -> None:
+    """``--engine`` replaces the declared engine; list and show name it, with the rows that memory has room for."""
+    table = source("people", "table", path="in memory", attributes={"age": 100, "zip": 1000})
+    driver.register({**table, "source": "first"}, {"age": [1], "zip": [2]})
+    driver._tables.put("people", pl.DataFrame({"age": [1], "zip": [2]}))
+    room = "memory has room for 715,827,882 of its rows, 3 bytes each"
+    said = run_connected("source", "add", json.dumps(table), "--engine", "duckdb")
+    assert f"counted in DuckDB, and take 4 bytes of disk each; {room}" in said
+    assert "table, duckdb" in run_connected("source", "list")
+    assert "counted in DuckDB" in run_connected("source", "show", "people")
+    assert f"counted in memory; {room}" in run_connected("source", "show", "first")
+    with pytest.raises(output.CommandError, match="--engine: feed has no table; leave the option out"):
+        run_connected("source", "add", json.dumps(source()), "--engine", "duckdb")

@@ -12,8 +12,9 @@ from typing import Any
 import pytest
 from typer.testing import CliRunner, Result
 
+from schemas import TableSource
 from stream.cli.app import app
-from stream.tables.checks import NOTICE
+from stream.tables.checks import NOTICE, check_table
 
 SOURCE: dict[str, Any] = {
     "source": "patients",
@@ -163,3 +164,19 @@ def test_check_of_a_table_in_duckdb_says_how_long_questions_take(tmp_path: Path)
     found = CliRunner().invoke(app, ["source", "check", json.dumps(source), "--json"], env=environment)
     assert json.loads(found.stdout)["times"]["engine"] == "duckdb"
     assert json.loads(check(GOOD, "--json").stdout)["times"] is None
+
+
+@pytest.mark.parametrize("engine", ["memory", "duckdb"])
+def test_check_names_the_engine_that_fits_with_room_to_grow(tmp_path: Path, engine: str) -> None:
+    """Memory fits a table if it has room for twice its rows."""
+    path = tmp_path / "t.csv"
+    path.write_text("age\n" + "1\n" * 100)
+    declared = TableSource.model_validate(
+        {**SOURCE, "path": str(path), "attributes": {"age": 100}, "engine": engine}
+    )
+    found = {room: check_table(declared, table_bytes=room).suggestions for room in (199, 200)}
+    wrong = 199 if engine == "memory" else 200
+    assert found[399 - wrong] == ()
+    [advice] = found[wrong]
+    assert advice.startswith(f"engine: memory has room for {wrong} rows (SOTTO_TABLE_BYTES), and ")
+    assert ('declare "engine": "duckdb"' in advice) is (engine == "memory")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Final
+from typing import Annotated, Final, Literal
 
 import typer
 from pydantic import TypeAdapter
@@ -15,6 +15,7 @@ from schemas import (
     Receipt,
     Source,
     SourceRecord,
+    TableSource,
     ValuesSource,
 )
 from stream.cli.app import LazyCommand, make_lazy_group
@@ -41,6 +42,8 @@ from stream.client.async_client import AsyncClient
 from stream.formatting import format_count
 from stream.privacy.accuracy.source_facts import clamping_range
 from stream.questions.stream_watch import describe_live_topic
+from stream.settings import DEFAULT_TABLE_BYTES
+from stream.tables.engines.engine_choice import describe_engine
 
 CHECK: Final = LazyCommand(
     "stream.cli.manage.check_command:check", "Compare a table with its declaration before you register it."
@@ -63,10 +66,16 @@ _sources: TypeAdapter[Source] = TypeAdapter(Source)
 @app.command("add")
 def add(
     source: Annotated[str, typer.Argument(help="The source as JSON: inline, a file, or - for standard input.")],
+    engine: Annotated[
+        Literal["memory", "duckdb"] | None,
+        typer.Option(help="What counts the rows of a table, instead of the source's engine."),
+    ] = None,
     as_json: AsJson = False,
 ) -> None:
     """Register a source with its budget."""
     wanted = read_as(_sources, source)
+    if engine is not None:
+        wanted = _with_engine(wanted, engine)
     receipt = call_client(lambda client: client.register(wanted))
     live: list[str] = []
     if isinstance(wanted, EventsSource):
@@ -74,6 +83,8 @@ def add(
             describe_live_topic(wanted),
             f"if {wanted.topic} does not exist, 'sotto events topic {wanted.source}' creates it",
         ]
+    if isinstance(wanted, TableSource):
+        live = [describe_engine(wanted, DEFAULT_TABLE_BYTES)]
     registered = f"source {wanted.source} is registered with ε {wanted.epsilon:g}, δ {wanted.delta:g}"
     show_result(receipt, registered + _describe_clamping(wanted), *live, receipt.meaning, as_json=as_json)
 
@@ -127,7 +138,7 @@ def list_sources(all_periods: AllPeriods = False, as_json: AsJson = False) -> No
             [
                 name,
                 *([period] if periods else []),
-                record.source.kind,
+                _describe_kind(record.source),
                 record.state,
                 format_amount(record.granted),
                 format_amount(record.spent),
@@ -152,6 +163,8 @@ def show(source: Annotated[str, typer.Argument()], as_json: AsJson = False) -> N
         show_json({**document, **({"allotments": allotments} if allotments else {})})
         return
     show_budget(f"{source} ({record.state}){_describe_clamping(record.source)}", record, allotments)
+    if isinstance(record.source, TableSource):
+        say(describe_engine(record.source, DEFAULT_TABLE_BYTES), soft_wrap=True)
     if isinstance(record.source, EventsSource):
         say(describe_live_topic(record.source), soft_wrap=True)
         if record.source.has_periods:
@@ -191,6 +204,20 @@ def show(source: Annotated[str, typer.Argument()], as_json: AsJson = False) -> N
     for one in grants:
         if one.state == "not answering":
             say(f"{one.grant.spec.stream} is not answering: {one.reason}")
+
+
+def _with_engine(source: Source, engine: str) -> TableSource:
+    """Return the source with another table engine; CommandError if it has no table."""
+    if not isinstance(source, TableSource):
+        raise CommandError(f"--engine: {source.source} has no table; leave the option out")
+    return source.model_copy(update={"engine": engine})
+
+
+def _describe_kind(source: Source) -> str:
+    """Format a source's kind, with its table engine unless it is memory."""
+    return (
+        f"table, {source.engine}" if isinstance(source, TableSource) and source.engine != "memory" else source.kind
+    )
 
 
 def _describe_clamping(source: Source) -> str:

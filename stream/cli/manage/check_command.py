@@ -54,8 +54,9 @@ def check(
         raise CommandError(f"source: {wanted.source} {has}; give a table source")
     path = wanted.path if table is None else table
     try:
-        limits = None if wanted.engine == "memory" else EngineLimits.from_settings(Settings())
-        report = check_table(wanted, path, person, limits)
+        settings = Settings()
+        limits = EngineLimits.from_settings(settings)
+        report = check_table(wanted, path, person, limits, settings.table_bytes)
     except UnreadableError as error:
         place = f"{path}, {error.where}," if error.where else path
         raise CommandError(f"table: {place} cannot be read: {error.problem}") from None

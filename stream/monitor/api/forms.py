@@ -54,7 +54,8 @@ from stream.privacy.planning.noise_layouts import PlanError
 from stream.privacy.planning.plans import name_of
 from stream.privacy.planning.promises import promises
 from stream.questions.stream_watch import period_of
-from stream.settings import Settings
+from stream.settings import DEFAULT_TABLE_BYTES, Settings
+from stream.tables.engines.engine_choice import describe_engine
 from stream.tables.readers.table_reading import GuardedReader, ReadingLimits
 from stream.tables.schema_proposals import READ_PARTS, propose_attributes, read_description
 
@@ -219,6 +220,7 @@ def _remarks(source: Source) -> list[str]:
             for name, text in source.texts.items()
         ]
         remarks.append("the budget service reads the table when it registers the source; the monitor does not")
+        remarks.append(describe_engine(source, DEFAULT_TABLE_BYTES))
     if isinstance(source, ValuesSource):
         low = "none" if source.minimum is None else f"{source.minimum:g}"
         high = "none" if source.maximum is None else f"{source.maximum:g}"

@@ -13,11 +13,13 @@ import numpy as np
 import polars as pl
 
 from schemas import Categories, TableSource
+from stream.settings import DEFAULT_TABLE_BYTES
 from stream.tables.checks.cell_checks import CellCheck
 from stream.tables.checks.check_report import CheckReport, ColumnMatch, Misfit, PersonRows
 from stream.tables.checks.engine_times import measure_engine
 from stream.tables.checks.row_counts import TableScan, count_people
 from stream.tables.encoding import as_text, encode
+from stream.tables.engines.engine_choice import advise_on_engine
 from stream.tables.engines.statements import EngineLimits
 from stream.tables.people import person_names
 from stream.tables.readers.csv_files import EXTRA_CELL_COLUMN, SEPARATORS
@@ -169,13 +171,14 @@ def check_table(
     path: Path | str | None = None,
     person: str | None = None,
     engine_limits: EngineLimits | None = None,
+    table_bytes: int = DEFAULT_TABLE_BYTES,
 ) -> CheckReport:
     """Compare a source's table, or the file at ``path``, with the source's declaration.
 
     Each person's rows are counted if the source declares a person column or ``person`` names one. The
     report is private. Memory does not grow with the number of rows. A table of an engine is also loaded into a
-    database, within ``engine_limits``, to time questions. UnreadableError if there is no
-    table at the path, DataError if the person column is missing.
+    database, within ``engine_limits``, to time questions. ``table_bytes`` limits a table in memory. UnreadableError
+    if there is no table at the path, DataError if the person column is missing.
     """
     file = TableScan.open(source.path if path is None else str(path))
     declared = person in {None, source.person}
@@ -235,6 +238,7 @@ def check_table(
             *advise_on_cells(checks),
             *advise_on_texts(source, without_text),
             *advise_on_rows(source, left_out, surplus_lines, people),
+            *advise_on_engine(source, rows, table_bytes),
         ),
         times=times,
     )

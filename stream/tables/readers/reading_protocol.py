@@ -23,12 +23,13 @@ from schemas import MAX_TEXTS, TableSource
 from stream.errors import Missing
 from stream.optional_packages import pl
 from stream.tables.encoding import CodeArray, Words, code_type
-from stream.tables.people import CHOOSING_BYTES, PERSON_BYTES, PERSON_CODE_BYTES
+from stream.tables.engines.engine_choice import row_bytes
+from stream.tables.people import PERSON_BYTES
 from stream.tables.readers.table_files import TableFile
 from stream.tables.readers.table_parts import open_table_parts, stamp_of
 from stream.tables.rows import Collected, Collector, EncodedBatch, RowEncoder, columns_of
 from stream.tables.schema_proposals import MAX_COLUMNS, ColumnType
-from stream.tables.table_errors import COLUMN_ERRORS, ColumnError, UnreadableError, to_one_line
+from stream.tables.table_errors import COLUMN_ERRORS, LARGER_THAN_MEMORY, ColumnError, UnreadableError, to_one_line
 from stream.tables.texts import TEXT_BYTES, TEXT_CODE, join_texts, split_texts
 
 _HEADER_BYTES: Final = 4 << 20
@@ -40,20 +41,6 @@ def _type_names() -> frozenset[str]:
     """Return the names of all column types of polars."""
     types = filter(isclass, vars(import_module("polars")).values())
     return frozenset({"", *(one.__name__ for one in types if issubclass(one, pl.DataType))})
-
-
-def row_bytes(source: TableSource) -> int:
-    """Return the most memory that a row takes, in bytes; for an engine, the most disk.
-
-    With a person column a row has its codes twice: in memory while rows within the contribution bound
-    are chosen, on disk as one of all rows and as a counted one.
-    """
-    codes = sum(code_type(domain.size).itemsize for domain in source.attributes.values())
-    codes += TEXT_CODE.itemsize * len(source.texts)
-    if source.engine != "memory":
-        # Each row has a mark beside its codes.
-        return codes + 1 if source.person is None else 2 * (codes + 1 + PERSON_CODE_BYTES)
-    return codes if source.person is None else 2 * codes + CHOOSING_BYTES
 
 
 def encode_header(fields: dict[str, object]) -> bytes:
@@ -171,7 +158,7 @@ def receive_rows(
         raise EOFError
     used = collector.private_row_count * in_memory + people * PERSON_BYTES
     if not in_memory and used > most_bytes:
-        raise UnreadableError(TOO_LARGE)
+        raise UnreadableError(_TOO_MANY_PEOPLE)
     sizes, rows_in_all = header.get("texts", []), collector.file_row_count
     found = _receive_texts(pipe, source, sizes, largest, rows_in_all, most_bytes - used)
     if source.person is None:
@@ -195,7 +182,7 @@ def _receive_texts(
     """Read the texts of all text attributes; ``largest`` has the largest code of each."""
     counts = [(int(count), int(content)) for count, content in sizes]
     if sum(count * TEXT_BYTES + content for count, content in counts) > most_bytes:
-        raise UnreadableError(TOO_LARGE)
+        raise UnreadableError(LARGER_THAN_MEMORY if source.engine == "memory" else _TOO_MANY_PEOPLE)
     found = {}
     for (name, declared), (count, content) in zip(source.texts.items(), counts, strict=True):
         if not largest[name] <= count <= min(MAX_TEXTS, rows):
@@ -207,12 +194,12 @@ def _receive_texts(
     return found
 
 
-TOO_LARGE: Final = "larger than SOTTO_TABLE_BYTES"
+_TOO_MANY_PEOPLE: Final = "people and texts larger than SOTTO_TABLE_BYTES"
 
 
 def too_large(source: TableSource) -> str:
     """Return the cause for a table with too many rows, which names the setting that limits them."""
-    return TOO_LARGE if source.engine == "memory" else "larger than SOTTO_ENGINE_DISK_BYTES"
+    return LARGER_THAN_MEMORY if source.engine == "memory" else "larger than SOTTO_ENGINE_DISK_BYTES"
 
 
 _BYTE: Final = np.dtype(np.uint8)

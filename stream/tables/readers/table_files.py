@@ -18,7 +18,7 @@ from typing import Final
 from urllib.parse import unquote
 
 from schemas import Address
-from stream.tables.table_errors import DataError, UnreadableError
+from stream.tables.table_errors import LARGER_FILES, DataError, UnreadableError
 
 MAX_FILES: Final = 10_000
 """Maximum number of files of one table."""
@@ -198,7 +198,7 @@ def require_file_count(files: Sized) -> None:
 def require_size(files: Sequence[TableFile], most_bytes: int | None) -> None:
     """Raise UnreadableError if files have more than ``most_bytes`` in total."""
     if most_bytes is not None and sum(file.size for file in files) > most_bytes:
-        raise UnreadableError("larger than SOTTO_TABLE_READING_BYTES")
+        raise UnreadableError(LARGER_FILES)
 
 
 def _list_files(folder: Path, depth: int | None) -> list[PathParts]:

@@ -23,8 +23,9 @@ from schemas import Address, TableSource
 from stream.errors import Missing
 from stream.log import get_logger
 from stream.tables.engines.collectors import make_collector
+from stream.tables.engines.engine_choice import row_bytes
 from stream.tables.engines.statements import EngineLimits
-from stream.tables.readers.reading_protocol import TimedPipe, receive_header, receive_rows, row_bytes
+from stream.tables.readers.reading_protocol import TimedPipe, receive_header, receive_rows
 from stream.tables.readers.table_files import (
     Root,
     TableFile,
@@ -176,8 +177,10 @@ class GuardedReader:
 
     def _explain(self, source: TableSource, error: UnreadableError) -> UnreadableError:
         """Log why a table cannot be read, and return the error for callers."""
-        file = {"file": error.file} if error.file else {}
-        log.warning("table not read", source=source.source, cause=error.cause, **file)
+        details = {"file": error.file} if error.file else {}
+        if ";" not in error.cause:
+            details["remedy"] = error.remedy
+        log.warning("table not read", source=source.source, cause=error.cause, **details)
         return error.for_callers(hidden=not self._limits.reveals_causes)
 
     def _list_allowed_files(self, source: TableSource) -> tuple[TableFile, ...] | None:

@@ -22,9 +22,9 @@ from stream.tables import people as people_module
 from stream.tables.columns_table import PrivateTable
 from stream.tables.counted_table import CountedTable
 from stream.tables.encoding import siphash
+from stream.tables.engines.engine_choice import row_bytes
 from stream.tables.predicates import parse
 from stream.tables.readers import table_parts as parts_module
-from stream.tables.readers.reading_protocol import row_bytes
 from stream.tables.readers.table_reading import GuardedReader, ReadingLimits
 from stream.tables.rows import Frame, Rows
 from stream.tables.store import TableStore, fingerprint

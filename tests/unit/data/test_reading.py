@@ -260,7 +260,7 @@ def test_callers_learn_causes_only_where_the_deployment_says_so(tmp_path: Path) 
         "../people.csv": "outside SOTTO_TABLE_ROOTS; move the table below one of these folders or addresses, or have the operator of the "
         "services add its own",
         "none.csv": f"missing; {kinds}",
-        "large.csv": "larger than SOTTO_TABLE_BYTES; make the table smaller, or raise that limit",
+        "large.csv": 'larger than SOTTO_TABLE_BYTES; raise that limit, or register a new source over it with "engine": "duckdb"',
         "quote.csv": "a stray quote; put cells with quotes, commas or newlines in quotes, and double their own quotes",
         "people.txt": f"not a .csv, .csv.gz or .parquet file; {kinds}",
     }
