@@ -8,13 +8,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
+from contextlib import aclosing
 from dataclasses import dataclass, field
 from typing import Any, Final, NamedTuple
 
 from aiokafka import TopicPartition
 
 from schemas.wire import MalformedEventError
-from stream.engine.restore import READ_TIMEOUT_MS, read_to_end, readable, reader, require_visible
+from stream.engine.restore import read_span, read_to_end, reader, require_visible
 from stream.processing.topic_names import Topics, partition_of
 from stream.questions import Result
 from stream.settings import Settings
@@ -147,29 +148,24 @@ class _PageReader:
 
     async def _read_block(self, start: int, end: int, most_bytes: float) -> list[LoggedAnswer] | None:
         """Return the stream's answers from ``start`` to ``end``; None if they are beyond ``most_bytes``."""
-        self.consumer.seek(self.partition, start)
         answers: list[LoggedAnswer] = []
         oldest: float | None = None
         unreadable, begun_at = 0, self.bytes_read
-        while (left := end - await self.consumer.position(self.partition)) > 0:
-            fetched = await self.consumer.getmany(
-                self.partition, timeout_ms=READ_TIMEOUT_MS, max_records=min(left, _FETCHED_RECORDS)
-            )
-            for record in readable(fetched.get(self.partition, ())):
-                if record.offset >= end:
-                    break
-                self.bytes_read += len(record.value or b"") + len(record.key or b"")
-                oldest = record.timestamp / 1000 if oldest is None else oldest
-                if record.key != self.key:
-                    continue
-                try:
-                    answer = LoggedAnswer(record.timestamp / 1000, record.offset, Result.read(record.value))
-                except MalformedEventError:
-                    unreadable += 1
-                else:
-                    answers.append(answer)
-            if self.bytes_read - begun_at > most_bytes:
-                return None
+        async with aclosing(read_span(self.consumer, self.partition, start, end, _FETCHED_RECORDS)) as batches:
+            async for records in batches:
+                for record in records:
+                    self.bytes_read += len(record.value or b"") + len(record.key or b"")
+                    oldest = record.timestamp / 1000 if oldest is None else oldest
+                    if record.key != self.key:
+                        continue
+                    try:
+                        answer = LoggedAnswer(record.timestamp / 1000, record.offset, Result.read(record.value))
+                    except MalformedEventError:
+                        unreadable += 1
+                    else:
+                        answers.append(answer)
+                if self.bytes_read - begun_at > most_bytes:
+                    return None
         self.reached = self.reached if oldest is None else oldest
         self.unreadable += unreadable
         return answers

@@ -17,10 +17,9 @@ from stream.caches import ENTRY_BYTES, RecentCache
 from stream.client.kafka_connection import KafkaConnection, translate_errors
 from stream.client.ledger_view import LedgerView
 from stream.engine.restore import (
-    READ_TIMEOUT_MS,
     TopicWentBackError,
+    read_span,
     read_to_end,
-    readable,
     reader,
     require_visible,
 )
@@ -61,11 +60,9 @@ async def read_latest_first(
         span = most
         while end > first:
             start = max(first, end - span)
-            consumer.seek(partition, start)
             found: list[ConsumerRecord] = []
-            while await consumer.position(partition) < end:
-                fetched = await consumer.getmany(partition, timeout_ms=READ_TIMEOUT_MS, max_records=most)
-                found += [one for one in readable(fetched.get(partition, ())) if one.offset < end]
+            async for records in read_span(consumer, partition, start, end, most):
+                found += records
             yield found[::-1]
             end = start
             span = most if 2 * len(found) > most else 2 * span

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 from aiokafka import AIOKafkaConsumer, ConsumerRecord, TopicPartition
@@ -128,3 +128,14 @@ async def read_to_end(
                 yield left
         else:
             await asyncio.sleep(0)
+
+
+async def read_span(
+    consumer: Consumer, partition: TopicPartition, start: int, end: int, max_records: int
+) -> AsyncGenerator[Sequence[ConsumerRecord], None]:
+    """Yield the readable committed records from ``start`` to before ``end``; the partition is assigned."""
+    consumer.seek(partition, start)
+    while (left := end - await consumer.position(partition)) > 0:
+        most = min(left, max_records)
+        fetched = await consumer.getmany(partition, timeout_ms=READ_TIMEOUT_MS, max_records=most)
+        yield [one for one in readable(fetched.get(partition, ())) if one.offset < end]

@@ -11,8 +11,9 @@ import sys
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import suppress
-from typing import Any, Final, TypeVar
+from contextlib import aclosing, suppress
+from dataclasses import dataclass
+from typing import Any, ClassVar, Final, TypeVar
 
 from aiokafka import TopicPartition
 from aiokafka.errors import KafkaError
@@ -23,7 +24,7 @@ from schemas.wire import MalformedEventError
 from stream.budget.trail_verification import AnchoredTrail
 from stream.engine.health import Metrics
 from stream.engine.partition_input import consume_exception
-from stream.engine.restore import READ_TIMEOUT_MS, read_to_end, readable, reader
+from stream.engine.restore import read_span, read_to_end, reader
 from stream.engine.session import SessionGuard
 from stream.kafka.client.adapter import KAFKA, Clients, Consumer
 from stream.log import get_logger
@@ -116,24 +117,20 @@ class WatchedWitness:
         return result
 
 
+@dataclass(eq=False)
 class WitnessGuard(SessionGuard):
     """Refuses a partition if ``state`` or ``control`` ends before an anchored offset."""
 
-    _compared_topics: tuple[str, ...] = WORKER_TOPICS
+    settings: Settings
+    topics: Topics
+    witnesses: Sequence[Witness]
+    metrics: Metrics
+    clients: Clients = KAFKA
 
-    def __init__(
-        self,
-        settings: Settings,
-        topics: Topics,
-        witnesses: Sequence[Witness],
-        metrics: Metrics,
-        clients: Clients = KAFKA,
-    ) -> None:
-        self._settings = settings
-        self._topics = topics
-        self._clients = clients
-        self._metrics = metrics
-        self._witnesses = [WatchedWitness(one) for one in witnesses]
+    _compared_topics: ClassVar[tuple[str, ...]] = WORKER_TOPICS
+
+    def __post_init__(self) -> None:
+        self._watched = [WatchedWitness(one) for one in self.witnesses]
         self._refusals: dict[int, RolledBackError] = {}
         self._anchors: dict[WatchedWitness, list[Anchor]] = {}
         """The anchors of each witness that this process could read, as of the last time."""
@@ -158,7 +155,7 @@ class WitnessGuard(SessionGuard):
             self._refuse(partition, error)
             raise
         self._refuse(partition, None)
-        if compared < len(self._witnesses):
+        if compared < len(self._watched):
             self._later_checks[partition] = asyncio.create_task(self._check_later(partition, consumer, compared))
 
     def forget(self, partition: int) -> None:
@@ -175,8 +172,8 @@ class WitnessGuard(SessionGuard):
 
     async def _check_later(self, partition: int, consumer: Consumer, compared: int) -> None:
         """Compare the partition again each time that a further witness has been read."""
-        while compared < len(self._witnesses):
-            await asyncio.sleep(self._settings.anchor_seconds)
+        while compared < len(self._watched):
+            await asyncio.sleep(self.settings.anchor_seconds)
             await self._read_witnesses()
             if (known := len(self._anchors)) == compared:
                 continue
@@ -192,7 +189,7 @@ class WitnessGuard(SessionGuard):
     async def _compare(self, partition: int, consumer: Consumer) -> None:
         """Raise RolledBackError if a witness has a later anchor of this partition."""
         for name in self._compared_topics:
-            place = TopicPartition(getattr(self._topics, name), partition)
+            place = TopicPartition(getattr(self.topics, name), partition)
             end = (await consumer.end_offsets([place]))[place]
             for witness, binding in self._anchors.items():
                 if (anchored := largest_end(binding, name, partition)) > end:
@@ -207,9 +204,9 @@ class WitnessGuard(SessionGuard):
             if self._read_at is not None and time.monotonic() - self._read_at < READING_AGE_SECONDS:
                 return
             tries = FIRST_TRIES if self._read_at is None else 1
-            read = await asyncio.gather(*(one.read(self._settings.prefix, tries) for one in self._witnesses))
+            read = await asyncio.gather(*(one.read(self.settings.prefix, tries) for one in self._watched))
             self._anchors |= {
-                one: binding for one, binding in zip(self._witnesses, read, strict=True) if binding is not None
+                one: binding for one, binding in zip(self._watched, read, strict=True) if binding is not None
             }
             self._read_at = time.monotonic()
             self._show_failures()
@@ -220,10 +217,10 @@ class WitnessGuard(SessionGuard):
         else:
             log.error("rolled back", partition=partition, reason=str(error))
             self._refusals[partition] = error
-        self._metrics.rolled_back.set(len(self._refusals))
+        self.metrics.rolled_back.set(len(self._refusals))
 
     def _show_failures(self) -> None:
-        self._metrics.failing_witnesses.set(sum(one.is_failing for one in self._witnesses))
+        self.metrics.failing_witnesses.set(sum(one.is_failing for one in self._watched))
 
 
 class AnchoringGuard(WitnessGuard):
@@ -231,15 +228,8 @@ class AnchoringGuard(WitnessGuard):
 
     _compared_topics = ("ledger",)
 
-    def __init__(
-        self,
-        settings: Settings,
-        topics: Topics,
-        witnesses: Sequence[Witness],
-        metrics: Metrics,
-        clients: Clients = KAFKA,
-    ) -> None:
-        super().__init__(settings, topics, witnesses, metrics, clients)
+    def __post_init__(self) -> None:
+        super().__post_init__()
         self._head: TrailHead | None = None
         self._compared: set[WatchedWitness] = set()
         """The witnesses with whose anchors the present session's trail was compared."""
@@ -273,7 +263,7 @@ class AnchoringGuard(WitnessGuard):
         if isinstance(processor, AnchoredProcessor):
             self._head = processor.trail_head
             granted = processor.take_largest_grant()
-            if granted is not None and granted >= self._settings.anchor_epsilon:
+            if granted is not None and granted >= self.settings.anchor_epsilon:
                 self._prompt.set()
 
     async def _compare(self, partition: int, consumer: Consumer) -> None:
@@ -287,11 +277,11 @@ class AnchoringGuard(WitnessGuard):
         """Write the committed head and the topics' ends to each compared witness that lacks them."""
         if (head := self._head) is None:
             return
-        ends = await read_ends(self._settings, self._topics, self._clients)
-        for witness in [one for one in self._witnesses if one in self._compared]:
+        ends = await read_ends(self.settings, self.topics, self.clients)
+        for witness in [one for one in self._watched if one in self._compared]:
             if witness.last_written != (head, ends):
                 anchor = Anchor(
-                    installation=self._settings.prefix,
+                    installation=self.settings.prefix,
                     generation=witness.generation,
                     written=choose_time(witness.latest_time),
                     head=head,
@@ -304,7 +294,7 @@ class AnchoringGuard(WitnessGuard):
     async def _write_regularly(self) -> None:
         while True:
             with suppress(TimeoutError):
-                async with asyncio.timeout(self._settings.anchor_seconds):
+                async with asyncio.timeout(self.settings.anchor_seconds):
                     await self._prompt.wait()
             self._prompt.clear()
             try:
@@ -313,7 +303,7 @@ class AnchoringGuard(WitnessGuard):
                 log.warning("ends of topics not read; anchors are written later", error=type(error).__name__)
             except Exception as error:  # noqa: BLE001  (anchoring must not end unnoticed)
                 log.error("anchors not written", error=type(error).__name__)  # noqa: TRY400  (no message of another error)
-                for witness in self._witnesses:
+                for witness in self._watched:
                     witness.is_failing, witness.last_written = True, None
                 self._show_failures()
             await asyncio.sleep(LEAST_ANCHOR_SECONDS)
@@ -334,8 +324,8 @@ class AnchoringGuard(WitnessGuard):
 
     async def _follow_trail(self, check: AnchoredTrail) -> None:
         """Add the trail's entries, from the anchored one on, to a check."""
-        partition = TopicPartition(self._topics.trail, 0)
-        async with reader(self._settings, self._clients, fetch_max_wait_ms=10) as consumer:
+        partition = TopicPartition(self.topics.trail, 0)
+        async with reader(self.settings, self.clients, fetch_max_wait_ms=10) as consumer:
             consumer.assign([partition])
             beginning = (await consumer.beginning_offsets([partition]))[partition]
             end = (await consumer.end_offsets([partition]))[partition]
@@ -344,7 +334,7 @@ class AnchoringGuard(WitnessGuard):
                 if await _number_of_first_entry(consumer, partition, start, end) <= check.first_entry:
                     break
                 span *= 2
-            async for records in read_to_end(consumer, partition, self._settings.batch_events, start):
+            async for records in read_to_end(consumer, partition, self.settings.batch_events, start):
                 for record in records:
                     check.add_entry(record.value)
 
@@ -363,12 +353,11 @@ async def read_ends(settings: Settings, topics: Topics, clients: Clients = KAFKA
 
 async def _number_of_first_entry(consumer: Consumer, partition: TopicPartition, start: int, end: int) -> int:
     """Return the number of the first entry from an offset on; a large number if there is none."""
-    consumer.seek(partition, start)
-    while await consumer.position(partition) < end:
-        fetched = await consumer.getmany(partition, timeout_ms=READ_TIMEOUT_MS, max_records=1)
-        for record in readable(fetched.get(partition, ())):
-            with suppress(MalformedEventError):
-                return trail_codec.decode(record.value).number
+    async with aclosing(read_span(consumer, partition, start, end, max_records=1)) as batches:
+        async for records in batches:
+            for record in records:
+                with suppress(MalformedEventError):
+                    return trail_codec.decode(record.value).number
     return sys.maxsize
 
 
