@@ -133,7 +133,7 @@ class TableSource(_Source):
     in one person.
 
     ``columns`` names the column of an attribute that has another name; several attributes may share one.
-    ``path`` is a file, a folder with ``/`` at its end, a pattern, or an address (s3:// or
+    ``path`` is a file, a folder with ``/`` at its end, a pattern, or an address (s3://, or a server's as
     postgresql://).
 
     ``texts`` are columns with private values, which only ``unknown_groups`` groups by. A definition

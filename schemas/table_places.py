@@ -1,4 +1,4 @@
-"""Addresses of tables in object stores and databases.
+"""Addresses of tables in object stores and on servers.
 
 Each place has one canonical address. Addresses are public: no user, password or parameter is
 accepted.
@@ -8,13 +8,35 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
-from typing import Final, Literal, cast
+from typing import Final, Literal, NamedTuple, cast
 
-Scheme = Literal["s3", "postgresql"]
+Scheme = Literal["s3", "postgresql", "spark", "trino", "clickhouse", "bigquery", "snowflake", "databricks"]
 
 WILDCARDS: Final = frozenset("*")
-_POSTGRESQL_PORT: Final = 5432
-_POSTGRESQL_PARTS: Final = 3
+
+
+class _ServerForm(NamedTuple):
+    """The form of a table's address on a kind of server, and its default port, if an address may have one."""
+
+    host: str
+    parts: str
+    port: int | None = None
+
+    @property
+    def part_count(self) -> int:
+        return len(self.parts.split("/"))
+
+
+_SERVER_FORMS: Final = {
+    "postgresql": _ServerForm("HOST[:PORT]", "DATABASE/SCHEMA/TABLE", 5432),
+    "spark": _ServerForm("HOST[:PORT]", "CATALOG/SCHEMA/TABLE[@VERSION]", 15002),
+    "trino": _ServerForm("HOST[:PORT]", "CATALOG/SCHEMA/TABLE", 8443),
+    "clickhouse": _ServerForm("HOST[:PORT]", "DATABASE/TABLE", 8443),
+    "bigquery": _ServerForm("PROJECT", "DATASET/TABLE"),
+    "snowflake": _ServerForm("ACCOUNT", "DATABASE/SCHEMA/TABLE"),
+    "databricks": _ServerForm("HOST", "CATALOG/SCHEMA/TABLE"),
+}
+_SCHEMES: Final = "s3:// or a server's name, as postgresql:// or spark://"
 
 _ADDRESS_PATTERN = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*)://([^/]*)(.*)", re.DOTALL)
 _bucket = re.compile(r"[a-z0-9][a-z0-9.-]{1,61}[a-z0-9]", re.ASCII)
@@ -23,13 +45,15 @@ _port = re.compile(r"[1-9][0-9]{0,4}", re.ASCII)
 _key_part = re.compile(r"[A-Za-z0-9._=+,~$-]+", re.ASCII)
 _pattern_part = re.compile(r"[A-Za-z0-9._=+,~$*-]+", re.ASCII)
 _database_part = re.compile(r"[A-Za-z0-9_$.-]+", re.ASCII)
+_version = re.compile(r"[0-9]{1,19}", re.ASCII)
 
 
 @dataclass(frozen=True, slots=True)
 class Address:
-    """A place in an object store (bucket, key) or a server (database, schema, table).
+    """A place in an object store (bucket, key) or on a server (database, schema, table).
 
-    ``is_folder`` is true if the address ends in ``/``. Parts are case-sensitive.
+    ``is_folder`` is true if the address ends in ``/``. Parts are case-sensitive. ``version`` is the number of
+    a version that the server keeps; None for the newest one.
     """
 
     scheme: Scheme
@@ -37,6 +61,7 @@ class Address:
     port: int | None
     parts: tuple[str, ...]
     is_folder: bool
+    version: int | None = None
 
     @classmethod
     def parse_table(cls, text: str) -> Address | None:
@@ -47,8 +72,9 @@ class Address:
         address = cls._parse(text, _pattern_part)
         if address is None:
             return None
-        if address.scheme == "postgresql" and (len(address.parts) != _POSTGRESQL_PARTS or address.is_folder):
-            raise ValueError("give a PostgreSQL table as postgresql://HOST[:PORT]/DATABASE/SCHEMA/TABLE")
+        form = _SERVER_FORMS.get(address.scheme)
+        if form is not None and (len(address.parts) != form.part_count or address.is_folder):
+            raise ValueError(f"give a table there as {address.scheme}://{form.host}/{form.parts}")
         if not address.parts and not address.is_folder:
             raise ValueError(
                 "give a bucket's objects as s3://BUCKET/KEY, and a folder of them with '/' at its end"
@@ -63,41 +89,49 @@ class Address:
         """
         address = cls._parse(text, _key_part)
         if address is None:
-            raise ValueError("no address; begin with s3:// or postgresql://")
-        if address.scheme == "postgresql" and len(address.parts) > _POSTGRESQL_PARTS:
-            raise ValueError("postgresql:// takes HOST[:PORT], a database, a schema and a table, and no more")
+            raise ValueError(f"no address; begin with {_SCHEMES}")
+        form = _SERVER_FORMS.get(address.scheme)
+        if form is not None and (len(address.parts) > form.part_count or address.version is not None):
+            raise ValueError(
+                f"a root is no more than {address.scheme}://{form.host}/{form.parts.partition('[')[0]}"
+            )
         return address
 
     @classmethod
     def _parse(cls, text: str, part: re.Pattern[str]) -> Address | None:
         if (found := _ADDRESS_PATTERN.fullmatch(text)) is None:
             if "://" in text:
-                raise ValueError("no '://' within a path; an address begins with s3:// or postgresql://")
+                raise ValueError(f"no '://' within a path; an address begins with {_SCHEMES}")
             return None
         scheme, authority, rest = found.groups()
         if "@" in authority:
             raise ValueError(
-                "no user and no password in an address, because it is public; give them to the services as PGUSER and "
-                "PGPASSFILE, or in AWS's own settings"
+                "no user and no password in an address, because it is public; give them to the services in settings of "
+                "the server's or store's client, as PGUSER and PGPASSFILE"
             )
         if "%" in text or "?" in text or "#" in text:
             raise ValueError("an address takes no '%', no parameters ('?') and no '#'; write names as they are")
-        if scheme not in {"s3", "postgresql"}:
-            raise ValueError("an address begins with s3:// or postgresql://; files have paths without a scheme")
-        host, port = (authority, None) if scheme == "s3" else _split_host_and_port(authority)
-        if not (_bucket if scheme == "s3" else _host).fullmatch(host):
+        form = _SERVER_FORMS.get(scheme)
+        if form is None and scheme != "s3":
+            raise ValueError(f"an address begins with {_SCHEMES}; files have paths without a scheme")
+        if form is None or form.port is None:
+            host, port = authority, None
+        else:
+            host, port = _split_host_and_port(authority, form.port)
+        if not (_bucket if form is None else _host).fullmatch(host):
             raise ValueError(
-                "after s3:// give a bucket's name, after postgresql:// a host's, in lower case"
-                + (" and without a port" if scheme == "s3" else "")
+                "after s3:// give a bucket's name, after another scheme a host's, in lower case"
+                + ("" if form is not None and form.port else " and without a port")
             )
+        rest, version = _split_version(rest) if scheme == "spark" else (rest, None)
         is_folder = rest.endswith("/")
         names = rest.removeprefix("/").removesuffix("/").split("/") if rest not in {"", "/"} else []
-        allowed = part if scheme == "s3" else _database_part
+        allowed = part if form is None else _database_part
         if any(name in {"", ".", ".."} or allowed.fullmatch(name) is None for name in names):
             raise ValueError(
                 "parts of an address are letters, digits and '._-=+,~$', of ASCII, and neither empty nor '.' or '..'"
             )
-        return cls(cast("Scheme", scheme), host, port, tuple(names), is_folder)
+        return cls(cast("Scheme", scheme), host, port, tuple(names), is_folder, version)
 
     @property
     def fixed_parts(self) -> tuple[str, ...]:
@@ -112,8 +146,15 @@ class Address:
         ] == root.parts
 
 
-def _split_host_and_port(authority: str) -> tuple[str, int]:
+def _split_host_and_port(authority: str, default: int) -> tuple[str, int]:
     host, colon, port = authority.partition(":")
     if colon and not (_port.fullmatch(port) and int(port) < 1 << 16):
         raise ValueError("a port is a number from 1 to 65535, without zeros before it")
-    return host, int(port) if colon else _POSTGRESQL_PORT
+    return host, int(port) if colon else default
+
+
+def _split_version(text: str) -> tuple[str, int | None]:
+    place, sign, number = text.partition("@")
+    if sign and not _version.fullmatch(number):
+        raise ValueError("a version after '@' is a number; give one from the table's history")
+    return place, int(number) if sign else None

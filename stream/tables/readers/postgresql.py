@@ -67,20 +67,39 @@ class PostgresqlTable:
                 yield from cells.cast(schema).iter_slices(BATCH_ROWS)
 
 
-def open_postgresql_table(address: Address) -> Iterator[PostgresqlTable]:
-    """Yield the table of an address; UnreadableError if it is missing or forbidden."""
+def open_postgresql_table(address: Address, seconds: float | None = None) -> Iterator[PostgresqlTable]:
+    """Yield the table of an address; UnreadableError if it is missing or forbidden.
+
+    With ``seconds``, for a service, each statement ends after that time, and the role must not be able to
+    change the table.
+    """
     with _as_unreadable_errors(), _connect(address) as connection:
+        if seconds is not None:
+            # Servers before 14 have no interval in which they look whether the client is still there.
+            for setting, value in (
+                ("statement_timeout", f"{int(seconds * 1000)}ms"),
+                ("client_connection_check_interval", "1s"),
+            ):
+                _rows(
+                    connection,
+                    "SELECT set_config(name, $1, true) FROM pg_settings WHERE name = $2",
+                    (value, setting),
+                )
         _database, schema, name = address.parts
         found = _rows(
             connection,
-            "SELECT a.attname::text, format_type(a.atttypid, NULL) FROM pg_attribute a JOIN pg_class c ON c.oid = a.attrelid "
+            "SELECT a.attname::text, format_type(a.atttypid, NULL), "
+            "has_table_privilege(c.oid, 'INSERT, UPDATE, DELETE, TRUNCATE')::text "
+            "FROM pg_attribute a JOIN pg_class c ON c.oid = a.attrelid "
             "JOIN pg_namespace n ON n.oid = c.relnamespace WHERE a.attnum > 0 AND NOT a.attisdropped AND "
             "c.relkind IN ('r', 'p', 'v', 'm', 'f') AND n.nspname = $1 AND c.relname = $2 ORDER BY a.attnum",
             (schema, name),
         )
         if not found:
             raise UnreadableError("missing")
-        types = {column: _TYPES_READ_AS_THEY_ARE.get(kind, pl.String()) for column, kind in found}
+        if seconds is not None and found[0][2] == "true":
+            raise UnreadableError("its role may change the table; give the services one that may only SELECT")
+        types = {column: _TYPES_READ_AS_THEY_ARE.get(kind, pl.String()) for column, kind, _ in found}
         yield PostgresqlTable(address, types, connection)
 
 

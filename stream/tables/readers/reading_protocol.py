@@ -241,7 +241,7 @@ def answer_request(request: dict[str, Any], output: IO[bytes]) -> None:
 def read_columns(path: str, request: dict[str, Any]) -> list[ColumnType]:
     """Return the names and types of a table's columns, from its first file; no row is read."""
     files = msgspec.convert(request["parts"], tuple[TableFile, ...] | None)
-    part = next(open_table_parts(path, files, request["reading_bytes"]), None)
+    part = next(open_table_parts(path, files, request["reading_bytes"], request["seconds"]), None)
     types = {} if part is None else part.types
     return [
         ColumnType(name, kind.base_type().__name__, getattr(kind, "scale", None))
@@ -261,7 +261,7 @@ def _batches(source: TableSource, request: dict[str, Any], encoder: RowEncoder) 
     """Yield the table's batches; UnreadableError before a file with too many rows is decompressed."""
     files = msgspec.convert(request["parts"], tuple[TableFile, ...] | None)
     row_limit, rows = request["row_limit"], 0
-    for part in open_table_parts(source.path, files, request["file_bytes"]):
+    for part in open_table_parts(source.path, files, request["file_bytes"], request["seconds"]):
         if rows + (part.row_count_from_metadata() or 0) > row_limit:
             raise UnreadableError(too_large(source))
         for batch in encoder.encode_part(part):

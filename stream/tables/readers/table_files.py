@@ -14,7 +14,7 @@ from fnmatch import fnmatchcase
 from os import stat_result, walk
 from pathlib import Path
 from stat import S_ISREG
-from typing import Final
+from typing import Final, NamedTuple
 from urllib.parse import unquote
 
 from schemas import Address
@@ -37,6 +37,9 @@ PathParts = tuple[str, ...]
 """The parts of a path below some folder: names of folders, and then of a file."""
 
 _SUFFIXES: Final = (".csv", ".csv.gz", ".parquet")
+_DATABASE_SUFFIX: Final = ".duckdb"
+_LOG_SUFFIX: Final = ".wal"
+"""Ending of the file of changes that are not yet in a DuckDB file."""
 _ANY_FOLDERS: Final = "**"
 _NO_VALUE: Final = "__HIVE_DEFAULT_PARTITION__"
 
@@ -66,6 +69,14 @@ class TableFile:
 
     name: str = ""
     """The path below the table's folder; empty for a single file."""
+
+
+class DatabasePath(NamedTuple):
+    """A path to a table of a DuckDB file: ``/data/clinic.duckdb/main/visits``."""
+
+    file: str
+    schema: str
+    name: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,6 +140,14 @@ def local_pattern(path: str) -> PathPattern | None:
     return PathPattern.from_names(tuple(path.rstrip("/").split("/")), is_folder=path.endswith("/"))
 
 
+def local_database(path: str) -> DatabasePath | None:
+    """Return the parts of a local path to a table of a DuckDB file, or None."""
+    file, *relation = path.rsplit("/", 2)
+    if not file.lower().endswith(_DATABASE_SUFFIX) or len(relation) != 2 or not all(relation):
+        return None
+    return DatabasePath(file, *relation)
+
+
 def local_folder(path_pattern: PathPattern) -> Path:
     """Return the folder of a local pattern."""
     return Path("/".join(path_pattern.folder) or ("/" if path_pattern.folder else "."))
@@ -150,6 +169,10 @@ def local_files(path: str) -> tuple[TableFile, ...]:
     table, all files of its folder are listed, including its log.
     """
     try:
+        if (database := local_database(path)) is not None:
+            if Path(database.file + _LOG_SUFFIX).exists():
+                raise UnreadableError("its newest rows are not in the file; close the database, or run CHECKPOINT")
+            return (_local_file(Path(database.file)),)
         if (path_pattern := local_pattern(path)) is None:
             require_table_name(Path(path).name)
             return (_local_file(Path(path)),)
@@ -274,7 +297,7 @@ def _parse_each_root(text: str) -> Iterator[Root]:
         if folder and is_behind_address and not folder.startswith(("/", ".")):
             raise DataError(
                 "SOTTO_TABLE_ROOTS: the text after an address and ':' might belong to the address; begin a folder there with '/' "
-                "or './', and an address with s3:// or postgresql://"
+                "or './', and an address with s3:// or a server's scheme"
             )
         if folder:
             yield Path(folder)

@@ -13,18 +13,20 @@ from dataclasses import dataclass
 from functools import partial
 from hashlib import blake2b
 from io import FileIO, RawIOBase
+from time import time_ns
 from typing import Any, Final, Protocol
 
 import numpy as np
 
 from schemas import Address
-from stream.optional_packages import pl
+from stream.optional_packages import explain_missing_packages, pl
 from stream.tables.readers.csv_files import CsvFile
 from stream.tables.readers.delta import newest_local_files
 from stream.tables.readers.table_files import (
     CHANGED_WHILE_READ,
     TableFile,
     has_changed,
+    local_database,
     local_delta_folder,
     local_files,
     require_size,
@@ -201,30 +203,43 @@ def address_of(path: str) -> Address | None:
 
 
 def open_table_parts(
-    path: str, files: Sequence[TableFile] | None = None, most_bytes: int | None = None
+    path: str,
+    files: Sequence[TableFile] | None = None,
+    most_bytes: int | None = None,
+    seconds: float | None = None,
 ) -> Iterator[TablePart]:
     """Yield the parts of a path's table; ``files`` are its local files, if already listed.
 
     UnreadableError if objects or the files of a Delta table exceed ``most_bytes`` in total, or if a file
-    has changed since it was listed. A database is read in one snapshot.
+    has changed since it was listed. A database is read in one snapshot; a server ends its statement after
+    ``seconds``.
     """
     if (address := address_of(path)) is None:
         listed = local_files(path) if files is None else files
         if (folder := local_delta_folder(path)) is not None:
             listed = newest_local_files(folder, listed)
             require_size(listed, most_bytes)
-        for file in listed:
-            yield FilePart.open(file)
+        if (database := local_database(path)) is not None:
+            with explain_missing_packages():
+                from stream.tables.readers.server_tables import open_table_in_file  # noqa: PLC0415  (an extra)
+            yield from open_table_in_file(listed[0].location, database.schema, database.name)
+        else:
+            for file in listed:
+                yield FilePart.open(file)
         if any(map(has_changed, listed)):
             raise UnreadableError(CHANGED_WHILE_READ)
     elif address.scheme == "s3":
         from stream.tables.readers.objects import open_objects  # noqa: PLC0415  (an extra)
 
         yield from open_objects(address, most_bytes)
-    else:
+    elif address.scheme == "postgresql":
         from stream.tables.readers.postgresql import open_postgresql_table  # noqa: PLC0415  (an extra)
 
-        yield from open_postgresql_table(address)
+        yield from open_postgresql_table(address, seconds)
+    else:
+        with explain_missing_packages(address.scheme):
+            from stream.tables.readers.server_tables import open_server_table  # noqa: PLC0415  (an extra)
+        yield from open_server_table(address, seconds)
 
 
 def stamp_of(path: str) -> Stamp:
@@ -239,9 +254,12 @@ def stamp_of(path: str) -> Stamp:
         from stream.tables.readers.objects import object_files  # noqa: PLC0415  (an extra)
 
         return stamp_of_files(path, object_files(address))
-    from stream.tables.readers.postgresql import snapshot  # noqa: PLC0415  (an extra)
+    if address.scheme == "postgresql":
+        from stream.tables.readers.postgresql import snapshot  # noqa: PLC0415  (an extra)
 
-    return (path, *snapshot(address))
+        return (path, *snapshot(address))
+    # Whether rows have changed since the last statement is unknown, except of a version.
+    return (path, str(time_ns() if address.version is None else address.version))
 
 
 def stamp_of_files(path: str, files: Sequence[TableFile]) -> Stamp:

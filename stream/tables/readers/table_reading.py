@@ -50,8 +50,10 @@ READING_PROCESS: Final = "stream.tables.readers.reading_process"
 
 _COMMON_VARIABLES: Final = ("PATH", "LANG", "LC_", "TZ", "TMPDIR", "LD_LIBRARY_PATH", "PYTHON", "POLARS_")
 _NETWORK_VARIABLES: Final = ("HOME", "SSL_CERT_")
-_STORE_VARIABLES: Final = (
-    "AWS_",
+_CLOUD_VARIABLES: Final = (
+    *_COMMON_VARIABLES,
+    *_NETWORK_VARIABLES,
+    "REQUESTS_CA_BUNDLE",
     "HTTP_PROXY",
     "HTTPS_PROXY",
     "NO_PROXY",
@@ -61,8 +63,14 @@ _STORE_VARIABLES: Final = (
 )
 _PASSED_VARIABLES: Final = {
     None: _COMMON_VARIABLES,
-    "s3": (*_COMMON_VARIABLES, *_NETWORK_VARIABLES, *_STORE_VARIABLES),
+    "s3": (*_CLOUD_VARIABLES, "AWS_"),
     "postgresql": (*_COMMON_VARIABLES, *_NETWORK_VARIABLES, "PG"),
+    "spark": (*_CLOUD_VARIABLES, "SPARK_CONNECT_"),
+    "trino": (*_CLOUD_VARIABLES, "TRINO_"),
+    "clickhouse": (*_CLOUD_VARIABLES, "CLICKHOUSE_"),
+    "bigquery": (*_CLOUD_VARIABLES, "GOOGLE_", "CLOUDSDK_"),
+    "snowflake": (*_CLOUD_VARIABLES, "SNOWFLAKE_"),
+    "databricks": (*_CLOUD_VARIABLES, "DATABRICKS_"),
 }
 """Prefixes of environment variables that a reading process gets, by scheme."""
 

@@ -15,9 +15,10 @@ from stream.tables.readers.table_parts import open_table_parts, stamp_of
 from stream.tables.readers.table_reading import GuardedReader, ReadingLimits
 from stream.tables.rows import Rows
 from stream.tables.store import TableStore
-from stream.tables.table_errors import DataError
+from stream.tables.table_errors import DataError, UnreadableError
 from tests.unit.data import guarded
 from tests.unit.data.guarded import rows_of
+from tests.unit.data.hostile_tables import assert_reads_as_parquet, hostile_cells
 from tests.unit.data.servers import READER, Database, let_into_the_database
 from tests.unit.data.small import KEY, source
 
@@ -218,3 +219,45 @@ def test_names_are_bound_in_queries_of_the_catalogue(clinic: Database) -> None:
     address = Address("postgresql", "127.0.0.1", clinic.port, ("clinic", "public", "o'brien"), is_folder=False)
     [part] = postgresql_module.open_postgresql_table(address)
     assert list(part.types) == ["age"]
+
+
+def test_a_table_has_the_codes_of_a_parquet_file(clinic: Database, tmp_path: Path) -> None:
+    """Nulls, NaN, -0.0, 2^53 + 1, decimals, Unicode forms and zones change no code."""
+    cells, parquet = hostile_cells(), tmp_path / "hostile.parquet"
+    cells.write_parquet(parquet)
+    kinds = ("text", "bigint", "double precision", "real", "numeric", "numeric(9,5)", "text", "boolean", "date")
+    columns = dict(zip(cells.columns, (*kinds, "timestamptz", "timestamp"), strict=True))
+    rows = [
+        ", ".join("NULL" if cell is None else "'" + str(cell).replace("'", "''") + "'" for cell in row)
+        for row in cells.iter_rows()
+    ]
+    clinic.execute(
+        "DROP TABLE IF EXISTS hostile",
+        f"CREATE TABLE hostile ({', '.join(f'{name} {kind}' for name, kind in columns.items())})",
+        f"INSERT INTO hostile VALUES {', '.join(f'({row})' for row in rows)}",  # noqa: S608
+    )
+    assert_reads_as_parquet(clinic.address("hostile"), parquet, cells)
+
+
+def test_a_service_refuses_a_role_that_may_change_the_table(clinic: Database) -> None:
+    """The rights are checked at each reading, and an owner's own check needs no other role."""
+    fill(clinic, *ROWS)
+    read = reader(f"postgresql://127.0.0.1:{clinic.port}")
+    for right in ("INSERT", "UPDATE", "DELETE", "TRUNCATE"):
+        clinic.execute(f"GRANT {right} ON visits TO reader")
+        told = cause(lambda: read(declared(clinic)))
+        assert told == "its role may change the table; give the services one that may only SELECT"
+        assert check_table(declared(clinic)).rows == len(ROWS)
+        clinic.execute(f"REVOKE {right} ON visits FROM reader")
+    assert read(declared(clinic)).file_row_count == len(ROWS)
+
+
+def test_a_statement_ends_after_the_reading_time(clinic: Database) -> None:
+    """The server ends a statement by itself, whatever becomes of the reading process."""
+    clinic.execute("CREATE OR REPLACE VIEW slow AS SELECT 1 AS age FROM pg_sleep(60)")
+    address = Address.parse_table(clinic.address("slow"))
+    assert address is not None
+    parts = postgresql_module.open_postgresql_table(address, 0.2)
+    part = next(parts)
+    with pytest.raises(UnreadableError, match=r"57014|ended the connection"):
+        list(part.batches(["age"]))

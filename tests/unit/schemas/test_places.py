@@ -29,6 +29,12 @@ def source(path: str) -> TableSource:
         ("s3://clinic/visits/year=*/**/*.csv.gz", ("visits", "year=*", "**", "*.csv.gz")),
         ("postgresql://db.internal/clinic/public/visits", ("clinic", "public", "visits")),
         ("postgresql://db.internal:6432/clinic/public/visits", ("clinic", "public", "visits")),
+        ("spark://spark.internal/lake/clinic/visits@12", ("lake", "clinic", "visits")),
+        ("trino://trino.internal:8080/hive/clinic/visits", ("hive", "clinic", "visits")),
+        ("clickhouse://ch.internal:8123/clinic/visits", ("clinic", "visits")),
+        ("bigquery://my-project/clinic/visits", ("clinic", "visits")),
+        ("snowflake://org-account/CLINIC/PUBLIC/VISITS", ("CLINIC", "PUBLIC", "VISITS")),
+        ("databricks://adb-1.azuredatabricks.net/main/clinic/visits", ("main", "clinic", "visits")),
     ],
 )
 def test_an_address_is_taken_apart(text: str, parts: tuple[str, ...]) -> None:
@@ -85,6 +91,15 @@ def test_what_has_no_scheme_is_a_path(text: str) -> None:
         "postgresql://db/clinic/public/hunter*",
         "postgresql://db/dbname=x/public/hunter2",
         "postgresql://db/clinic/pub'lic/hunter2",
+        "postgresql://db/clinic/public/visits@hunter2",
+        "postgresql://db/clinic/public/visits@12",
+        "spark://db/clinic/public/visits@hunter2",
+        "spark://db/clinic/public/visits@12@hunter2",
+        "spark://token:hunter2@db/clinic/public/visits",
+        "spark://db/;token=hunter2/clinic/visits",
+        "clickhouse://db/clinic/public/hunter2",
+        "bigquery://my-project:443/clinic/hunter2",
+        "snowflake://account/clinic/hunter2",
     ],
 )
 def test_any_other_form_is_refused_at_registration_without_a_word_of_it(text: str) -> None:
@@ -120,6 +135,8 @@ def test_whoever_gives_a_password_is_told_where_it_belongs() -> None:
         ("postgresql://db/clinic/public", "postgresql://db.evil/clinic/public/visits", False),
         ("postgresql://db/clinic/public", "postgresql://db/clinic/public2/visits", False),
         ("postgresql://clinic/visits", "s3://clinic/visits/a.csv", False),
+        ("spark://db/lake/clinic/visits", "spark://db:15002/lake/clinic/visits@12", True),
+        ("spark://db/lake", "trino://db/lake/clinic/visits", False),
     ],
 )
 def test_a_root_stands_for_what_lies_below_it_part_by_part(root: str, text: str, below: bool) -> None:
