@@ -13,7 +13,7 @@ from schemas import SparseVectorCalibration
 from stream.cli.app import app
 from stream.formatting import format_error_bound
 from stream.privacy.planning.plans import rank
-from tests.docs.pages import DOCS, PROJECT
+from tests.docs.pages import DOCS
 
 PLANNED = "sotto plan --mechanism above_threshold --epsilon 1 --cutoff 20 --queries 1000 --beta 0.05"
 
@@ -41,18 +41,3 @@ def test_the_check_values_of_above_threshold_are_those_of_the_command_beside_the
         assert row(path, f"$c = {cutoff}$, $k = 1000$ ") == [
             format_error_bound(alpha, grouped=True) for alpha in alphas
         ]
-
-
-def test_the_readme_s_table_is_what_the_command_before_it_prints() -> None:
-    path = PROJECT / "README.md"
-    assert PLANNED in path.read_text(encoding="utf-8")
-    found = calibrations()
-    words = {
-        "textbook": "textbook",
-        "two_sided": "two-sided",
-        "two_sided_shifted": "the same, with",
-        "one_sided": "**one",
-    }
-    assert {method: row(path, word)[0] for method, word in words.items()} == {
-        method: format_error_bound(one.alpha) for method, one in found.items()
-    }
