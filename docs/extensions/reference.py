@@ -21,6 +21,7 @@ from sphinx.pycode import ModuleAnalyzer
 
 import schemas
 from schemas import Mechanism, Source, StreamSpec
+from stream.alerts.alerts_file import AlertmanagerTarget, AlertsFile, WebhookTarget
 from stream.cli.app import app as command_line
 from stream.dev.audit import cases_of
 from stream.dev.contract_events import CHANNELS, EVENTS
@@ -89,7 +90,7 @@ def events() -> str:
 
 
 def definitions() -> str:
-    """The fields of sources, domains, streams and mechanisms."""
+    """The fields of sources, domains, streams, mechanisms and the targets of alerts."""
     sources, mechanisms = (get_args(get_args(union)[0]) for union in (Source, Mechanism))
     domains = (schemas.Integers, schemas.Categories, schemas.Decimals, schemas.Dates, schemas.Bins)
     groups: dict[str, Iterable[type[BaseModel]]] = {
@@ -97,6 +98,7 @@ def definitions() -> str:
         "Domains of attributes": domains,
         "Streams": (StreamSpec,),
         "Mechanisms": mechanisms,
+        "Alert targets": (AlertsFile, WebhookTarget, AlertmanagerTarget),
     }
     return "\n\n".join(f"## {title}\n\n" + "\n\n".join(map(_model, models)) for title, models in groups.items())
 

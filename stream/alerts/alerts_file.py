@@ -123,7 +123,7 @@ class _StrictModel(BaseModel):
 
 
 class _Target(_StrictModel):
-    """Fields of all targets; ``streams`` and ``sources`` are names or patterns with ``*``."""
+    """Fields of all targets."""
 
     name: TargetName
     streams: Patterns = ()
@@ -184,8 +184,14 @@ class _Target(_StrictModel):
 class WebhookTarget(_Target):
     """A receiver of webhooks, which gets each stream's alerts in order and at least once.
 
-    Each alert is signed with every secret. Give two secrets while the receiver changes from one to
-    the other. An alert that cannot be delivered is dropped when it is older than ``give_up``.
+    * ``name``: the target in logs, metrics and its consumer group.
+    * ``streams``, ``sources``: names or patterns with ``*`` whose alerts it gets; default: all.
+    * ``timeout``: longest request, at most 60 s.
+    * ``ca_file``: PEM file of its certificate's authorities; default: the system's authorities.
+    * ``bearer_file``: owner-only file with a token for ``Authorization``.
+    * ``secret_files``: one or two owner-only files. Each alert is signed with every secret; give two
+      while the receiver changes from one to the other.
+    * ``give_up``: age after which an alert that cannot be delivered is dropped.
     """
 
     kind: Literal["webhook"]
@@ -214,7 +220,8 @@ class AlertmanagerTarget(_Target):
 
     An alarm is a run of alerts of one stream and group. It is resolved if no answer follows within
     its window's length plus ``resolve_after``. After a restart, firing alarms are restored from the
-    answers of the last ``look_back``.
+    answers of the last ``look_back``. ``urls`` are all members of one cluster; ``alertname`` and
+    ``labels`` are labels of each alarm. Other fields are as for a webhook.
     """
 
     RESERVED_LABELS: ClassVar[frozenset[str]] = frozenset({"alertname", "source", "stream"})
@@ -247,7 +254,7 @@ Target = Annotated[WebhookTarget | AlertmanagerTarget, Field(discriminator="kind
 
 
 class AlertsFile(_StrictModel):
-    """All targets, and the address of the monitor's page for links in alerts."""
+    """All targets; ``page`` is the monitor's public address, for the links of alerts to their streams."""
 
     targets: Annotated[tuple[Target, ...], Field(min_length=1, max_length=MAX_TARGETS, strict=False)]
     page: Address | None = None
