@@ -108,10 +108,10 @@ def main(arguments: Sequence[str] | None = None) -> None:
                     runs[place] = [float(f"{one:.4g}") for one in found]
                     console.print(place, runs[place], highlight=False, soft_wrap=True)
                     RUNS.write_text(json.dumps(dict(sorted(runs.items())), indent=0) + "\n")
-    text = "\n\n".join(_shown(runs, delta) for delta in (0.0, DELTA))
-    console.print(text, soft_wrap=True, highlight=False)
+    texts = [_shown(runs, delta) for delta in (0.0, DELTA)]
+    console.print("\n\n".join(texts), soft_wrap=True, highlight=False)
     if options.write:
-        write_between(DOCUMENT, BEGIN, END, text)
+        write_between(DOCUMENT, BEGIN, END, texts[0])
 
 
 def _shown(runs: dict[str, list[float]], delta: float) -> str:
