@@ -1,4 +1,7 @@
-"""``sotto ledger``: shows and verifies the audit trail, and backs up and restores the ledger."""
+"""``sotto ledger``: shows and verifies the audit trail, and backs up and restores the ledger.
+
+A trail that is read is compared with the anchors of witnesses.
+"""
 
 from __future__ import annotations
 
@@ -8,7 +11,7 @@ from collections.abc import AsyncGenerator, Callable, Generator, Iterable, Itera
 from contextlib import closing, contextmanager
 from itertools import chain, islice
 from pathlib import Path
-from typing import Annotated, Any, Final, Literal
+from typing import Annotated, Any, Final, Literal, Self
 
 import typer
 
@@ -18,7 +21,6 @@ from schemas.ledger import Since
 from schemas.wire import MalformedEventError
 from stream.budget.receipts import EMPTY_TRAIL_HEAD, BrokenTrailError
 from stream.cli.manage.record_rows import call_client, create_owner_only_file, read_lines, summary_row, write_trail
-from stream.cli.manage.witness_checks import WitnessChecks
 from stream.cli.output import AsJson, CommandError, say, show_json, show_table
 from stream.client.kafka_connection import KafkaConnection, translate_errors
 from stream.client.ledger_reader import read_latest_first, read_ledger_records, read_topic
@@ -26,6 +28,86 @@ from stream.client.sync_calls import next_item
 from stream.formatting import format_count
 from stream.kafka.broker.broker_addresses import local_settings
 from stream.optional_packages import explain_missing_packages
+from stream.settings import Settings
+from stream.witnesses.addresses import open_witnesses
+from stream.witnesses.anchor import Anchor, WitnessError, newest_generation
+
+
+class WitnessChecks:
+    """The anchors of each witness, and the digests of the trail at their positions."""
+
+    def __init__(
+        self, anchors: dict[str, Sequence[Anchor]], unread: Sequence[str] = (), *, is_copy: bool = False
+    ) -> None:
+        """``anchors`` are those that bind, by witness; ``unread`` says which witnesses were not read.
+
+        A copy of the trail may be older than an anchor.
+        """
+        self._anchors = anchors
+        self._unread = unread
+        self._is_copy = is_copy
+        self._digests: dict[int, str | None] = {
+            anchor.head.entries: None for found in anchors.values() for anchor in found
+        }
+        self._entries = 0
+
+    @classmethod
+    def open(cls, settings: Settings, *, is_copy: bool) -> Self:
+        """Read the witnesses of the settings."""
+        anchors: dict[str, Sequence[Anchor]] = {}
+        unread = []
+        for witness in open_witnesses(settings.witnesses):
+            try:
+                anchors[witness.name] = newest_generation(witness.read_newest(settings.prefix))
+            except WitnessError as error:
+                unread.append(f"witness not checked: {error}")
+        return cls(anchors, unread, is_copy=is_copy)
+
+    def note_head(self, head: TrailHead) -> None:
+        """Note the trail's head after an entry."""
+        self._entries = head.entries
+        if head.entries in self._digests:
+            self._digests[head.entries] = head.digest
+
+    def findings(self) -> list[str]:
+        """Return a sentence for each anchor that the trail lacks, and for each witness that was not read."""
+        return [
+            *(
+                f"{name}: the trail lacks the head {anchor.head.entries}:{anchor.head.digest} that was anchored at "
+                f"{anchor.time}; it has {self._entries} entries"
+                + ("" if anchor.head.entries > self._entries else ", with another one there")
+                for name in self._anchors
+                for anchor in self._comparable(name)
+                if not self._matches(anchor)
+            ),
+            *self._unread,
+        ]
+
+    def matches(self) -> list[str]:
+        """Return a sentence for each witness whose anchors the trail contains."""
+        return [self._describe(name) for name in self._anchors if all(map(self._matches, self._comparable(name)))]
+
+    def _describe(self, name: str) -> str:
+        found, compared = self._anchors[name], self._comparable(name)
+        if not found:
+            return f"{name}: has no anchor yet, so nothing was compared with it"
+        later = len(found) - len(compared)
+        if not compared:
+            return f"{name}: all {later} anchors read are later than this copy, so nothing was compared with it"
+        newest, reason = compared[0], found[-1].reason
+        return (
+            f"{name}: the trail contains {len(compared)} anchors, the newest of {newest.head.entries} entries at {newest.time}"
+            + (f"; {later} are later than this copy" if later else "")
+            + (f"; a rollback was accepted before: {reason}" if reason else "")
+        )
+
+    def _comparable(self, name: str) -> list[Anchor]:
+        """Return a witness's anchors, of a copy only those that it is long enough for."""
+        return [one for one in self._anchors[name] if not self._is_copy or one.head.entries <= self._entries]
+
+    def _matches(self, anchor: Anchor) -> bool:
+        return self._digests[anchor.head.entries] == anchor.head.digest
+
 
 app = typer.Typer(
     help="The ledger's audit trail, whether the ledger follows from it, and backups.", no_args_is_help=True

@@ -1,6 +1,6 @@
 """A cluster of brokers on this machine that tolerates the loss of one node."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
@@ -52,7 +52,6 @@ class LocalCluster:
         nodes: Number of nodes; None keeps the number of an existing cluster, else takes three.
         detached: If true, the nodes outlive this process.
         heap_megabytes: Largest Java heap of each node.
-        properties: Further Kafka server properties; they override the properties set here.
 
     Raises:
         BrokerError: If the folder holds another cluster or a single broker.
@@ -65,7 +64,6 @@ class LocalCluster:
         *,
         detached: bool = False,
         heap_megabytes: int = HEAP_MEGABYTES,
-        properties: Mapping[str, str] | None = None,
     ) -> None:
         self.folder = Path(folder).absolute()
         known = read_own_cluster(self.folder)
@@ -80,7 +78,6 @@ class LocalCluster:
             raise BrokerError(f"{self.folder} holds a single broker; choose another folder for a cluster")
         self.detached = detached
         self._heap_megabytes = heap_megabytes
-        self._properties = dict(properties or {})
         self._started: set[int] = set()
 
     def __enter__(self) -> Self:
@@ -190,7 +187,6 @@ class LocalCluster:
                 node_folder(self.folder, number),
                 detached=self.detached,
                 heap_megabytes=self._heap_megabytes,
-                properties=self._properties,
                 member=Member(number, state.cluster, state.nodes),
             )
             for number in range(1, len(state.nodes) + 1)

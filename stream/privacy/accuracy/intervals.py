@@ -85,20 +85,20 @@ def _laplace_sum_half_width(rate: float, terms: int, miss: float) -> int:
     return _mixture_half_width(rate, terms, miss)
 
 
-def weighted_half_width(law: Symmetric, weights: Sequence[int], miss: float = MISS_PROBABILITY) -> int:
-    """Return an h with P(|Σ weight·draw| > h) ≤ ``miss``; for unequal weights Chernoff's bound."""
+def weighted_half_width(law: Symmetric, weights: Sequence[int]) -> int:
+    """Return an h with P(|Σ weight·draw| > h) ≤ ``MISS_PROBABILITY``; for unequal weights Chernoff's bound."""
     sizes = {abs(weight) for weight in weights if weight}
     if not sizes:
         return 0
     terms, largest = sum(1 for weight in weights if weight), max(sizes)
     if len(sizes) == 1:
-        return largest * half_width(law, terms, miss)
-    return bounded_half_width(law, terms, largest, miss)
+        return largest * half_width(law, terms)
+    return bounded_half_width(law, terms, largest)
 
 
-def bounded_half_width(law: Symmetric, terms: int, largest: int, miss: float = MISS_PROBABILITY) -> int:
+def bounded_half_width(law: Symmetric, terms: int, largest: int) -> int:
     """Return the bound of ``weighted_half_width`` for any weights of at most ``largest``."""
-    return math.ceil(largest * sum_alpha(law, terms, 1, miss, full_weights=False))
+    return math.ceil(largest * sum_alpha(law, terms, 1, MISS_PROBABILITY, full_weights=False))
 
 
 def ratio_bounds(numerator: NoisyNumber, denominator: NoisyNumber, low: float, high: float) -> tuple[float, float]:

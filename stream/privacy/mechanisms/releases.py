@@ -125,18 +125,16 @@ def json_size(text: bytes) -> int:
 
 def count_fitting_groups(
     groups: Sequence[ReleasedGroup],
-    most: int = MAX_KEYS,
-    most_bytes: int = MAX_KEY_BYTES,
     size_of: Callable[[bytes], int] = json_size,
 ) -> int:
     """Return how many of the released groups fit into an answer; it depends on them alone."""
     size = 0
-    for place, group in enumerate(groups[:most]):
+    for place, group in enumerate(groups[:MAX_KEYS]):
         number = len(str(group.rows)) + _EXTRA_CHARACTERS
         size += size_of(group.text) + 1 + _NUMBERS_PER_GROUP * number
-        if size > most_bytes:
+        if size > MAX_KEY_BYTES:
             return place
-    return min(len(groups), most)
+    return min(len(groups), MAX_KEYS)
 
 
 @dataclass(slots=True)

@@ -21,6 +21,7 @@ import numpy as np
 import numpy.typing as npt
 
 from schemas import MAX_TEXTS, StreamSpec, UnknownGroups, UnknownGroupsCalibration
+from stream.privacy.accuracy.intervals import CONFIDENCE
 from stream.privacy.accuracy.noise_laws import part_failure, two_sided_reach
 from stream.privacy.accuracy.source_facts import SourceFacts
 from stream.privacy.composition.pure_rounds import optimal_round_epsilon, rounded_down
@@ -316,14 +317,14 @@ def rows_released_with(calibration: UnknownGroupsCalibration, chance: float) -> 
     return calibration.threshold + max(0, math.ceil(beyond - 1.0))
 
 
-def group_interval(calibration: UnknownGroupsCalibration, noisy: int, level: float = 0.95) -> tuple[int, int]:
-    """Return a confidence interval for the number n of rows with a released text, given its release.
+def group_interval(calibration: UnknownGroupsCalibration, noisy: int) -> tuple[int, int]:
+    """Return the 95 % confidence interval for the number n of rows with a released text, given its release.
 
     Only noisy counts of at least the threshold T are published. For all n < T,
     P(noisy ≥ x | noisy ≥ T) is the same, q^(x − T), so that a noisy count near T says nothing about
     the lower end; then the lower end is 1, because a released text has at least one row.
     """
-    rate, miss = float(count_rate(calibration)), (1.0 - level) / 2.0
+    rate, miss = float(count_rate(calibration)), (1.0 - CONFIDENCE) / 2.0
     # For n below T, only the condition matters; from T on, q^(x − n) bounds the conditional upper tail.
     informative = math.exp(-rate * (noisy - calibration.threshold)) < miss
     low = noisy - math.floor(math.log(1.0 / miss) / rate * _ROUNDING_MARGIN) if informative else 1

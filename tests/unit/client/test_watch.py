@@ -11,8 +11,7 @@ import pytest
 
 from schemas import Answer, EventsSource
 from sotto import Driver, Notice, Unknown
-from stream.cli.manage.answer_commands import format_notice, format_refusal, notice_document
-from stream.cli.manage.refusal_watch import RefusalWarnings
+from stream.cli.manage.answer_commands import RefusalWarnings, format_notice, format_refusal, notice_document
 from stream.monitor.api.service_models import AlertQuery
 from stream.monitor.state.monitor_alerts import Alerts
 from stream.monitor.state.monitor_tables import MonitorTables

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from schemas import TrailHead
 from stream.budget.receipts import BrokenTrailError, entry_digest
 from stream.budget.trail_verification import AnchoredTrail, TrailCheck
-from stream.cli.manage.witness_checks import WitnessChecks
+from stream.cli.manage.ledger_commands import WitnessChecks
 from stream.witnesses.anchor import Anchor
 from tests.unit.witnesses.anchors import heads, trail
 
