@@ -20,7 +20,7 @@ from sphinx.application import Sphinx
 from sphinx.pycode import ModuleAnalyzer
 
 import schemas
-from schemas import Mechanism, Source, StreamSpec
+from schemas import Mechanism, Source, StandingQuery, StreamSpec, Windows
 from stream.alerts.alerts_file import AlertmanagerTarget, AlertsFile, WebhookTarget
 from stream.cli.app import app as command_line
 from stream.dev.audit import cases_of
@@ -96,7 +96,7 @@ def definitions() -> str:
     groups: dict[str, Iterable[type[BaseModel]]] = {
         "Sources": sources,
         "Domains of attributes": domains,
-        "Streams": (StreamSpec,),
+        "Streams": (StreamSpec, StandingQuery, Windows),
         "Mechanisms": mechanisms,
         "Alert targets": (AlertsFile, WebhookTarget, AlertmanagerTarget),
     }
