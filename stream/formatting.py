@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+import os
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from decimal import ROUND_CEILING, ROUND_HALF_EVEN, Decimal
 from difflib import get_close_matches
 from itertools import pairwise, product
@@ -20,6 +21,7 @@ from schemas import (
     Integers,
     Query,
     Source,
+    SourceRecord,
     TableSource,
 )
 
@@ -161,6 +163,36 @@ def describe_table_bound(source: Source) -> str:
     Rows beyond the bound are not counted, and error bounds do not cover these rows.
     """
     return describe_source_bound(source) if isinstance(source, TableSource) else ""
+
+
+def warn_about_shared_data(source: Source, registered: Iterable[SourceRecord]) -> str | None:
+    """Warn if open sources with other budgets have the same path or topic; None without any.
+
+    Sources of one population share its budget, so they need no warning.
+    """
+    data = _data_of(source)
+    others = [
+        record.source.source
+        for record in registered
+        if record.state == "open" and record.source.source != source.source
+        if data is not None and _data_of(record.source) == data
+        if source.population is None or source.population != (record.population or record.source.population)
+    ]
+    if not others:
+        return None
+    more = f" and {len(others) - 3:,} more" if len(others) > 3 else ""
+    names = ", ".join(f"'{name}'" for name in sorted(others)[:3]) + more
+    return (
+        f"{'path' if isinstance(source, TableSource) else 'topic'}: {source.source} has the same data as {names}, with a budget of its own; "
+        "what both spend adds up for the same people, so 'sotto source join' both to one population, or halt one"
+    )
+
+
+def _data_of(source: Source) -> tuple[str, str] | None:
+    """Return the place of a source's data; None for a source whose questions carry the values."""
+    if isinstance(source, TableSource):
+        return "path", source.path if "://" in source.path else os.path.normpath(source.path)
+    return ("topic", source.topic) if isinstance(source, EventsSource) and source.period_of is None else None
 
 
 def contribution_bound_of(source: Source) -> int | None:

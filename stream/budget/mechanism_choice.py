@@ -179,8 +179,9 @@ def _describe_alpha(goal: PlanGoal, attribute: str | None) -> str:  # noqa: C901
 
 
 def _describe_rank(goal: PlanGoal, any_of: str) -> str:
-    more = "" if goal.ranked and goal.facts.rows else "; --source and --rows give the error in value"
-    return f"in rows of rank{any_of if goal.ranked else ''}{more}"
+    if not goal.ranked:
+        return "in rows of rank; --source and --rows give the error in value"
+    return f"in rows of rank{any_of}" + ("" if goal.facts.rows else "; --rows gives the error in value")
 
 
 _MOST_ATTRIBUTES: Final = 64

@@ -24,6 +24,7 @@ from stream.engine.restore import (
     require_visible,
 )
 from stream.errors import Forbidden, SottoError, Unknown
+from stream.questions import Result
 from stream.questions.stream_watch import (
     StreamOpening,
     add_if_changed,
@@ -201,6 +202,14 @@ class FollowedLedger:
                     self._absent.clear()
                 self._absent[stream] = time.monotonic()
         return self._sources[self._source_names[stream]] if self._knows(stream) else None
+
+    async def add_groups(self, result: Result) -> Result:
+        """Give the numbers of a live histogram their groups, if the ledger may be read."""
+        if result.lacks_groups:
+            source = await self.find_source(result.stream)
+            if source is not None and self._view is not None:
+                return result.with_stream(self._view.grant(source.source, result.stream).spec, source)
+        return result
 
     async def stop(self) -> None:
         """Cancel the present read, stop the consumer and free the view."""

@@ -21,6 +21,7 @@ from stream.settings import Settings
 from stream.sql import (
     ERROR_SUFFIX,
     HIGH_SUFFIX,
+    INFORMATIVE_SUFFIX,
     LOW_SUFFIX,
     Parameters,
     StatementError,
@@ -95,7 +96,12 @@ DATETIME: Final = datetime
 ROWID: Final = int
 """Type codes: a column of a result is one of texts or of numbers."""
 
-_ENDINGS: Final = {"_error": ERROR_SUFFIX, "_low": LOW_SUFFIX, "_high": HIGH_SUFFIX}
+_ENDINGS: Final = {
+    "_error": ERROR_SUFFIX,
+    "_low": LOW_SUFFIX,
+    "_high": HIGH_SUFFIX,
+    "_informative": INFORMATIVE_SUFFIX,
+}
 """The endings of the columns that ``intervals`` adds, and those of a table's columns."""
 _EPSILON: Final = "epsilon"
 
@@ -242,7 +248,13 @@ class Connection:
             table = client.sql(statement, timeout=self._timeout, max_price=self._max_price)
             table.results.checked()
         columns = self._columns(table)
-        rows = [tuple(table.epsilon if key is None else row.get(key) for key in columns.values()) for row in table]
+        rows = [
+            tuple(
+                table.epsilon if key is None else row.get(key, True if key.endswith(INFORMATIVE_SUFFIX) else None)
+                for key in columns.values()
+            )
+            for row in table
+        ]
         cells = zip(*rows, strict=True) if rows else [()] * len(columns)
         types = [STRING if any(isinstance(one, str) for one in column) else NUMBER for column in cells]
         described: list[Description] = [
@@ -285,9 +297,9 @@ def connect(
 ) -> Connection:
     """Connect to an installation: Kafka's address, settings, a ``Client`` or a ``Driver``.
 
-    Without an address, the environment's settings apply, as for ``Client``. ``intervals`` adds three
-    columns after each number ``n``: its error bound ``n_error``, and the ends of its 95 % confidence
-    interval, ``n_low`` and ``n_high``. ``epsilon`` adds a column with the ε that the whole statement
+    Without an address, the environment's settings apply, as for ``Client``. ``intervals`` adds four
+    columns after each number ``n``: its error bound ``n_error``, the ends of its 95 % confidence
+    interval, ``n_low`` and ``n_high``, and whether it is informative, ``n_informative``. ``epsilon`` adds a column with the ε that the whole statement
     cost. ``max_price`` and ``timeout`` apply to each question.
 
     Examples:

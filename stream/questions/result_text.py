@@ -27,6 +27,12 @@ ERROR_SUFFIX = " ±"
 LOW_SUFFIX, HIGH_SUFFIX = " 95% low", " 95% high"
 """The columns ``count 95% low`` and ``count 95% high`` have the ends of its confidence intervals."""
 
+INFORMATIVE_SUFFIX = " informative"
+"""The column ``count informative`` is false where the number of ``count`` is not informative."""
+
+NUMBER_SUFFIXES = (ERROR_SUFFIX, LOW_SUFFIX, HIGH_SUFFIX, INFORMATIVE_SUFFIX)
+"""The columns that a number may have beside its own."""
+
 MAX_LISTED_RESULTS = 10
 """Most results listed in a terminal."""
 

@@ -13,9 +13,12 @@ from schemas import (
     MAX_ANSWER_BYTES,
     TOO_MANY_TEXTS,
     Answer,
+    EventsSource,
+    Histogram,
     Interval,
     Query,
     Source,
+    StreamSpec,
     TableSource,
     TextInterval,
 )
@@ -42,7 +45,7 @@ _BASIS_WARNINGS: Final = {
 
 def groups_of(source: Source, attributes: Sequence[str]) -> tuple[Group, ...] | None:
     """Return the cells in the order of an answer's numbers; None for undeclared attributes."""
-    if not isinstance(source, TableSource) or not set(attributes) <= source.attributes.keys():
+    if not isinstance(source, TableSource | EventsSource) or not set(attributes) <= source.attributes.keys():
         return None
     return cells_of(source.attributes, attributes)
 
@@ -62,6 +65,7 @@ class Result(DataFrames, Answer):
 
     _query: Query | None = PrivateAttr(None)
     _source: Source | None = PrivateAttr(None)
+    _histogram_attributes: tuple[str, ...] | None = PrivateAttr(None)
 
     @classmethod
     def read(cls, value: bytes | None, query: Query | None = None, source: Source | None = None) -> Result:
@@ -74,13 +78,26 @@ class Result(DataFrames, Answer):
         return self
 
     @property
+    def lacks_groups(self) -> bool:
+        """Whether a window's numbers have no groups yet; ``with_stream`` gives them those of a histogram."""
+        has_numbers = self.estimates is not None or self.choices is not None
+        return self.window is not None and has_numbers and self.groups is None
+
+    def with_stream(self, spec: StreamSpec, source: Source) -> Result:
+        """Set the source, and the groups if a live histogram answered; return the result itself."""
+        self._source = source
+        if spec.standing is not None and isinstance(spec.mechanism, Histogram):
+            self._histogram_attributes = spec.mechanism.attributes
+        return self
+
+    @property
     def query(self) -> Query | None:
         """The question; None for the answer to another client's question."""
         return self._query
 
     @property
     def groups(self) -> tuple[Group, ...] | None:
-        """The cell of each of the ``estimates`` of a ``group_by`` question; else None.
+        """The cell of each of the ``estimates`` of a ``group_by`` question or live histogram; else None.
 
         For unknown groups, the cells are the released ones, the largest first; without counts, they
         are sorted and have no ``estimates``.
@@ -91,9 +108,10 @@ class Result(DataFrames, Answer):
         if self.top_groups is not None:
             return self.top_groups
         numbers = self.estimates if self.choices is None else self.choices
-        if numbers is None or self._query is None or self._query.group_by is None or self._source is None:
+        group_by = self._histogram_attributes if self._query is None else self._query.group_by
+        if numbers is None or group_by is None or self._source is None:
             return None
-        groups = groups_of(self._source, self._query.group_by)
+        groups = groups_of(self._source, group_by)
         return groups if groups is not None and len(groups) == len(numbers) else None
 
     @property
@@ -109,16 +127,17 @@ class Result(DataFrames, Answer):
             >>> result.informative, result.uninformative
             (True, ())
         """
-        return tuple(place for place, reason in enumerate(self._reasons) if reason is not None)
+        return tuple(place for place, reason in enumerate(self.reasons) if reason is not None)
 
     @property
     def informative(self) -> bool:
         """False if none of the answer's numbers is informative; see ``uninformative``."""
-        reasons = self._reasons
+        reasons = self.reasons
         return not reasons or None in reasons
 
     @property
-    def _reasons(self) -> tuple[str | None, ...]:
+    def reasons(self) -> tuple[str | None, ...]:
+        """Why each number is not informative; None for a number that is, or may be."""
         return reasons_of(self, self._query, self._source)
 
     @property
@@ -130,13 +149,17 @@ class Result(DataFrames, Answer):
         and change neither answer nor charge. The first, if any, says that the ``basis`` is
         ``independence`` or ``too-many-texts``.
         """
+        marked = describe_reasons(self.reasons)
+        return self.question_warnings if marked is None else (*self.question_warnings, marked)
+
+    @property
+    def question_warnings(self) -> tuple[str, ...]:
+        """The warnings about the basis and the question, without those about numbers."""
         about_basis = tuple(text for basis, text in _BASIS_WARNINGS.items() if basis == self.basis)
-        marked = describe_reasons(self._reasons)
-        marks = () if marked is None else (marked,)
         if self._query is None or self._source is None:
-            return (*about_basis, *marks)
+            return about_basis
         bounded = (describe_source_bound(self._source),) if self.rows_per_person is not None else ()
-        return (*about_basis, *bounded, *warn_about_domains(self._source, self._query), *marks)
+        return (*about_basis, *bounded, *warn_about_domains(self._source, self._query))
 
     @property
     def rows_per_person(self) -> int | None:
@@ -270,9 +293,7 @@ class Results(DataFrames, Sequence[Result]):
     @property
     def warnings(self) -> tuple[str, ...]:
         """The distinct warnings of all results: the first ten, and the number of the others."""
-        lines = tuple(dict.fromkeys(line for result in self._results for line in result.warnings))
-        more = len(lines) - result_text.MAX_LISTED_RESULTS
-        return lines if more <= 0 else (*lines[: result_text.MAX_LISTED_RESULTS], f"and {more:,} more warnings")
+        return list_warnings(line for result in self._results for line in result.warnings)
 
     def rows(self) -> list[dict[str, Any]]:
         """Return the rows of all results."""
@@ -283,6 +304,13 @@ class Results(DataFrames, Sequence[Result]):
 
     def _repr_html_(self) -> str:
         return result_text.format_html_table(self.rows(), self.warnings)
+
+
+def list_warnings(warnings: Iterable[str]) -> tuple[str, ...]:
+    """Return the first ten distinct warnings, and the number of the others."""
+    lines = tuple(dict.fromkeys(warnings))
+    more = len(lines) - result_text.MAX_LISTED_RESULTS
+    return lines if more <= 0 else (*lines[: result_text.MAX_LISTED_RESULTS], f"and {more:,} more warnings")
 
 
 _NUMBER_COLUMNS = (

@@ -1,6 +1,6 @@
 """SQL: converts a SELECT of aggregates into questions to a stream."""
 
-from stream.questions.result_text import ERROR_SUFFIX, HIGH_SUFFIX, LOW_SUFFIX
+from stream.questions.result_text import ERROR_SUFFIX, HIGH_SUFFIX, INFORMATIVE_SUFFIX, LOW_SUFFIX, NUMBER_SUFFIXES
 from stream.sql.aggregates import AnswerColumn, StatementError
 from stream.sql.parameters import Parameters, bind_parameters
 from stream.sql.result_tables import PreparedStatement, Table, format_cost
@@ -11,7 +11,9 @@ from stream.sql.stream_choice import StreamChoice, Target, choose_stream, list_t
 __all__ = [
     "ERROR_SUFFIX",
     "HIGH_SUFFIX",
+    "INFORMATIVE_SUFFIX",
     "LOW_SUFFIX",
+    "NUMBER_SUFFIXES",
     "AnswerColumn",
     "Column",
     "GroupColumn",

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 from math import prod
@@ -11,8 +11,18 @@ from typing import Any
 from schemas import GrantRecord, Query, SourceRecord, TableSource
 from stream.formatting import values_of
 from stream.questions import Result, Results, result_text
+from stream.questions.answer_warnings import describe_reasons
 from stream.questions.question_forms import validate_as_invalid
-from stream.questions.result_text import ERROR_SUFFIX, HIGH_SUFFIX, LOW_SUFFIX, DataFrames, cost_of
+from stream.questions.result_text import (
+    ERROR_SUFFIX,
+    HIGH_SUFFIX,
+    INFORMATIVE_SUFFIX,
+    LOW_SUFFIX,
+    NUMBER_SUFFIXES,
+    DataFrames,
+    cost_of,
+)
+from stream.questions.results import list_warnings
 from stream.sql.aggregates import satisfies_having
 from stream.sql.statement_questions import StatementPlan
 from stream.sql.statements import Column, GroupColumn, SelectStatement
@@ -23,7 +33,8 @@ class Table(DataFrames, Sequence[dict[str, Any]]):
     """The result of a statement: a sequence of rows, each a mapping by column name.
 
     A number in column ``n`` has its error bound in column ``n ±``, null if the answer has none, and
-    the ends of its confidence interval in ``n 95% low`` and ``n 95% high`` if any row has one.
+    the ends of its confidence interval in ``n 95% low`` and ``n 95% high`` if any row has one. If any
+    row's number is not informative, ``n informative`` is false in these rows and true in the others.
     ``results`` are the answers of ``stream``, and ``epsilon`` is their total cost. If FROM names a source
     with several open streams, ``why`` says why this stream was chosen.
 
@@ -42,10 +53,13 @@ class Table(DataFrames, Sequence[dict[str, Any]]):
         *,
         columns: Sequence[str] = (),
         why: str | None = None,
+        warnings: tuple[str, ...] = (),
     ) -> None:
         self.stream = stream
         self.why = why
         self.columns = tuple(columns)
+        self.warnings = warnings
+        """The distinct warnings of all answers about the rows; see ``Result.warnings``."""
         self.results = results
         self.epsilon = epsilon
         self._rows = tuple(rows)
@@ -59,11 +73,6 @@ class Table(DataFrames, Sequence[dict[str, Any]]):
     def rows(self) -> list[dict[str, Any]]:
         """Return copies of the rows."""
         return [dict(row) for row in self._rows]
-
-    @property
-    def warnings(self) -> tuple[str, ...]:
-        """The distinct warnings of all answers; see ``Result.warnings``."""
-        return self.results.warnings
 
     @property
     def price(self) -> float:
@@ -134,6 +143,7 @@ class PreparedStatement:
         rows: list[dict[str, Any]] = [
             {column.name: group[column.attribute] for column in groups} for group in plan.rows or released
         ]
+        why_not: list[dict[str, str | None]] = [{} for _ in rows]
         for question, result in zip(plan.questions, results, strict=True):
             if question.column is None:
                 continue
@@ -149,25 +159,35 @@ class PreparedStatement:
                 intervals = result.choice_intervals or result.intervals or (result.interval,)
                 if (ends := intervals[index if len(intervals) > 1 else 0]) is not None:
                     rows[index][name + LOW_SUFFIX], rows[index][name + HIGH_SUFFIX] = ends
-        known = {name for row in rows for name in row}
-        names = [
-            name
-            for column in plan.columns
-            for name in _column_names(column.name, known, grouped=isinstance(column, GroupColumn))
-        ]
+                if reasons := result.reasons:
+                    why_not[index][name] = reasons[index if len(reasons) > 1 else 0]
+
         labels = tuple(column.name for column in plan.columns)
         order = [
             at
             for at, row in enumerate(rows)
-            if statement.having is None or satisfies_having(statement.having, row, labels)
+            if at not in plan.excluded
+            and (statement.having is None or satisfies_having(statement.having, row, labels))
         ]
         for index, descending in reversed(statement.order):
             keys = _sort_keys(rows, plan, target.source, plan.columns[index])
             order.sort(key=keys.__getitem__, reverse=descending)
-        ordered = [{name: rows[at].get(name) for name in names} for at in order]
+        order = order[: statement.limit]
+        for at in order:
+            rows[at] |= {name + INFORMATIVE_SUFFIX: False for name, why in why_not[at].items() if why is not None}
+        known = {name for at in order for name in rows[at]}
+        names = [name for column in plan.columns for name in _column_names(column, known)]
+        defaults = {name: True for name in names if name.endswith(INFORMATIVE_SUFFIX)}
+        ordered = [{name: rows[at].get(name, defaults.get(name)) for name in names} for at in order]
+        marked = describe_reasons(tuple(why for at in order for why in why_not[at].values()))
+        warnings = [line for result in results for line in result.question_warnings]
+        if marked is not None:
+            warnings.append(marked)
         epsilon = float(sum((cost_of(target.grant, target.source, result) for result in results), Fraction(0)))
         stream = target.grant.spec.stream
-        return Table(stream, ordered[: statement.limit], results, epsilon, columns=names, why=self.why)
+        return Table(
+            stream, ordered, results, epsilon, columns=names, why=self.why, warnings=list_warnings(warnings)
+        )
 
 
 def _error_bound(query: Mapping[str, Any], result: Result, index: int) -> float | None:
@@ -203,8 +223,9 @@ def _sort_keys(
     return [(number is not None, number or 0.0) for number in values]
 
 
-def _column_names(name: str, known: Collection[str], *, grouped: bool) -> tuple[str, ...]:
-    if grouped:
-        return (name,)
-    ends = (name + LOW_SUFFIX, name + HIGH_SUFFIX)
-    return (name, name + ERROR_SUFFIX, *(end for end in ends if end in known))
+def _column_names(column: Column, known: Collection[str]) -> Iterator[str]:
+    """Yield the columns of a group or number in the result; all but the first two only if a row has them."""
+    name = column.name
+    yield name
+    if not isinstance(column, GroupColumn):
+        yield from (name + end for end in NUMBER_SUFFIXES if end == ERROR_SUFFIX or name + end in known)

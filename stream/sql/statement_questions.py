@@ -8,6 +8,8 @@ from itertools import pairwise, product
 from math import prod
 from typing import Any, Final
 
+import numpy as np
+
 from schemas import (
     MAX_CATEGORIES,
     MAX_UNIVERSE,
@@ -32,11 +34,12 @@ from stream.questions.results import Group, groups_of
 from stream.sql.aggregates import AnswerColumn, StatementError, compared_columns, distinct_message
 from stream.sql.calendar_functions import calendar_attribute, is_calendar_name, replace_calendar_names
 from stream.sql.statements import Column, GroupColumn, SelectStatement, no_aggregates_error
-from stream.tables.expressions import attributes_of
+from stream.tables.expressions import TRUE, Constant, Predicate, attributes_of, conjunction, disjunction, evaluate
 from stream.tables.ordered_values import ordered_values
 from stream.tables.predicates import PredicateParser
 from stream.tables.sensitivity import codes_within, person_sensitivity, restrict_domain, total_sensitivity
 from stream.tables.table_errors import PredicateError, private_text_message, quote_name, quote_names, to_one_line
+from stream.tables.universe import cell_mask
 
 _WEIGHTS_FIELDS: Final = frozenset({"where", "fraction"})
 """Fields of a query that pmw by multiplicative weights supports."""
@@ -213,12 +216,16 @@ class StatementQuestion:
 
 @dataclass(frozen=True, slots=True)
 class StatementPlan:
-    """A statement's columns, grouping attributes, the group of each row, and questions."""
+    """A statement's columns, grouping attributes, the group of each row, and questions.
+
+    ``excluded`` has the rows whose groups the statement's WHERE excludes in every table of the domain.
+    """
 
     columns: tuple[Column, ...]
     groups: tuple[str, ...]
     rows: tuple[Group, ...]
     questions: tuple[StatementQuestion, ...]
+    excluded: frozenset[int] = frozenset()
 
 
 def plan_statement(statement: SelectStatement, source: TableSource, grant: GrantRecord) -> StatementPlan:
@@ -250,12 +257,13 @@ def plan_statement(statement: SelectStatement, source: TableSource, grant: Grant
     if any(name in source.texts for name in groups):
         _require_one_count(columns)
     rows = groups_of(source, groups) or ()
+    where = named.resolve_condition(statement.where)
     questions = [
         question
         for index, column in enumerate(columns)
         if isinstance(column, AnswerColumn)
         for question in _column_questions(index, column, source, groups)
-    ] or [_group_names_question(named.resolve_condition(statement.where), source, groups)]
+    ] or [_group_names_question(where, source, groups)]
     if len(questions) > MAX_QUESTIONS:
         raise StatementError(
             f"{len(questions):,} questions are asked, one for each sum or mean of each group; ask at most {MAX_QUESTIONS} at once: "
@@ -263,7 +271,24 @@ def plan_statement(statement: SelectStatement, source: TableSource, grant: Grant
         )
     for question in questions:
         check.check_question("" if question.column is None else columns[question.column].name, question.query)
-    return StatementPlan(columns, groups, rows, tuple(questions))
+    excluded = (
+        frozenset[int]() if where is None or not groups or not rows else _excluded_rows(where, source, groups)
+    )
+    return StatementPlan(columns, groups, rows, tuple(questions), excluded)
+
+
+def _excluded_rows(where: str, source: TableSource, groups: tuple[str, ...]) -> frozenset[int]:
+    """Return the positions of the groups that a condition excludes by the declared domains alone."""
+    predicate = PredicateParser(source.attributes).parse(where)
+    about_groups: Predicate = evaluate(
+        predicate,
+        Constant,
+        lambda leaf: leaf if leaf.attribute in groups else TRUE,
+        lambda one, other: conjunction((one, other)),
+        lambda one, other: disjunction((one, other)),
+    )
+    mask = cell_mask(about_groups, {name: source.attributes[name].size for name in groups})
+    return frozenset(np.flatnonzero(~mask.reshape(-1)).tolist())
 
 
 def _group_names_question(where: str | None, source: TableSource, groups: tuple[str, ...]) -> StatementQuestion:

@@ -18,7 +18,7 @@ from sqlglot import Token, TokenType, exp
 from sqlglot.dialects.dialect import Dialect
 from sqlglot.errors import SqlglotError
 
-from stream.questions.result_text import ERROR_SUFFIX, HIGH_SUFFIX, LOW_SUFFIX
+from stream.questions.result_text import NUMBER_SUFFIXES
 from stream.sql.aggregates import (
     SUPPORTED_AGGREGATES,
     AnswerColumn,
@@ -182,8 +182,8 @@ class SelectStatement:
     """A parsed SELECT; ``order`` has the positions of columns and whether they are descending.
 
     ``aliases`` has the names in GROUP BY that are aliases of columns. ``conditions`` are pairs: the text as
-    written, and the same text without table names. ``where`` is the condition of a statement without
-    aggregates, on the rows whose groups are returned; the columns of aggregates contain it themselves.
+    written, and the same text without table names. ``where`` is the statement's own condition, which the
+    columns of aggregates contain too, there also with that of their FILTER.
     """
 
     table: str
@@ -272,12 +272,13 @@ def _parse_select(select: exp.Select, text: str) -> SelectStatement:
         _parse_column(one, written_column, where, groups, people)
         for one, written_column in zip(select.expressions, written, strict=True)
     )
-    aggregates = any(isinstance(column, AnswerColumn) for column in columns)
-    if not aggregates and not groups:
+    if not groups and not any(isinstance(column, AnswerColumn) for column in columns):
         raise no_aggregates_error()
     names = [column.name for column in columns]
-    if reserved := next((name for name in names if name.endswith((ERROR_SUFFIX, LOW_SUFFIX, HIGH_SUFFIX))), None):
-        raise StatementError(f"'{reserved}' is reserved for an error bound; give the column another name with AS")
+    if reserved := next((name for name in names if name.endswith(NUMBER_SUFFIXES)), None):
+        raise StatementError(
+            f"'{reserved}' ends as the column of a number's error does; give the column another name with AS"
+        )
     if repeated := next((name for index, name in enumerate(names) if name in names[:index]), None):
         raise StatementError(f"two columns have the name '{repeated}'; give one of them another name with AS")
     conditions = tuple(conditions_of(text, table_names))
@@ -290,7 +291,7 @@ def _parse_select(select: exp.Select, text: str) -> SelectStatement:
         aliases,
         _parse_having_clause(select, columns),
         conditions,
-        None if aggregates else where,
+        where,
     )
 
 

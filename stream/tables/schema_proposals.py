@@ -8,15 +8,16 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import date
 from pathlib import Path
 from typing import Annotated, Any, Final, Literal, NamedTuple
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError
 
-from schemas import Address
+from schemas import Address, Domain
+from schemas.wire import describe
 from stream.tables.readers.table_files import Root, is_within
 from stream.tables.table_errors import UnreadableError
 
@@ -31,6 +32,7 @@ READ_PARTS: Final = (
 _MAX_DESCRIPTION_BYTES: Final = 256 * 1024
 MAX_COLUMNS: Final = 1024
 _MAX_VALUES: Final = 1000
+_domain: TypeAdapter[Domain] = TypeAdapter(Domain)
 
 
 class ColumnType(NamedTuple):
@@ -43,9 +45,10 @@ class ColumnType(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class ProposedAttribute:
-    """An attribute whose ``domain`` lacks the fields ``missing``, or a column that can be no attribute for a reason.
+    """An attribute whose ``domain`` lacks the fields ``missing``.
 
-    ``unit`` and ``description`` come from the table's public description.
+    ``unit`` and ``description`` come from the table's public description. ``reason`` says why a column
+    can be no attribute (``domain`` is None), or why the description's limits are not used.
     """
 
     name: str
@@ -61,9 +64,9 @@ class _Described(BaseModel):
 
 
 class _Constraints(_Described):
-    minimum: float | str | None = None
-    maximum: float | str | None = None
-    enum: Annotated[list[str | float | bool], Field(max_length=_MAX_VALUES)] | None = None
+    minimum: int | float | str | None = None
+    maximum: int | float | str | None = None
+    enum: Annotated[list[str | int | float | bool], Field(max_length=_MAX_VALUES)] | None = None
 
 
 class _DescribedField(_Described):
@@ -169,38 +172,64 @@ def _propose(column: ColumnType, described: _DescribedField | None) -> ProposedA
     domain = dict(domain)
     if kind == "decimal" and column.scale is not None:
         domain["step"] = 10.0**-column.scale
-    limits = told.constraints
+    try:
+        fields = _described_fields(kind, told.constraints)
+        filled = fields if "values" in fields else domain | fields
+        left = () if "values" in fields else tuple(name for name in missing if name not in filled)
+        if not left:
+            _domain.validate_python(filled)
+    except ValueError as error:
+        fault = describe(error) if isinstance(error, ValidationError) else str(error)
+        reason = f"the limits of its description are not used: {fault}"
+        return ProposedAttribute(column.name, domain, missing, told.unit, told.description, reason)
+    return ProposedAttribute(column.name, filled, left, told.unit, told.description)
+
+
+def _described_fields(kind: str, limits: _Constraints) -> dict[str, Any]:
+    """Return the fields of a domain that the description gives; ValueError if its limits are invalid."""
     if kind != "boolean" and limits.enum:
-        domain, missing = {"kind": "categories", "values": [str(value) for value in limits.enum]}, ("values",)
-    if kind in {"integer", "decimal", "number"} and domain["kind"] != "categories":
-        low, high = _as_number(limits.minimum), _as_number(limits.maximum)
-        if low is not None and high is not None and low > high:
-            low = high = None
-        if domain["kind"] == "bins":
-            domain |= {} if low is None or high is None or low == high else {"edges": [low, high]}
-        else:
-            convert = round if kind == "integer" else float
-            domain |= {} if low is None else {"minimum": convert(low)}
-            domain |= {} if high is None else {"maximum": convert(high)}
-    elif kind in {"date", "datetime"}:
-        first, last = _as_day(limits.minimum), _as_day(limits.maximum)
-        if first is None or last is None or first <= last:
-            domain |= {} if first is None else {"minimum": first.isoformat()}
-            domain |= {} if last is None else {"maximum": last.isoformat()}
-    left = tuple(name for name in missing if name not in domain)
-    return ProposedAttribute(column.name, domain, left, told.unit, told.description)
+        return {"kind": "categories", "values": [_category(value, kind) for value in limits.enum]}
+    if kind in {"boolean", "string"}:
+        return {}
+    convert: Callable[[str], Any] = {"integer": _as_whole, "date": _as_day, "datetime": _as_day}.get(
+        kind, _as_number
+    )
+    given = {"minimum": limits.minimum, "maximum": limits.maximum}
+    found = {name: convert(str(value)) for name, value in given.items() if value is not None}
+    if len(found) == 2 and found["minimum"] > found["maximum"]:
+        raise ValueError("minimum must not be above maximum")
+    if kind != "number":
+        return {name: value.isoformat() if isinstance(value, date) else value for name, value in found.items()}
+    return {"edges": [*found.values()]} if len(found) == 2 else {}
 
 
-def _as_number(value: float | str | None) -> float | None:
+def _category(value: str | float | bool, kind: str) -> str:
+    """Return an enumerated value as a cell is written: whole numbers without a fraction."""
+    if isinstance(value, bool):
+        return str(value).lower()
+    is_whole = kind == "integer" and isinstance(value, float) and value.is_integer()
+    return str(int(value) if is_whole else value)
+
+
+def _as_number(text: str) -> float:
     try:
-        found = None if value is None else float(value)
+        found = float(text)
     except ValueError:
-        return None
-    return found if found is not None and math.isfinite(found) else None
+        found = math.nan
+    if not math.isfinite(found):
+        raise ValueError(f"'{text[:40]}' is no finite number")
+    return found
 
 
-def _as_day(value: float | str | None) -> date | None:
+def _as_whole(text: str) -> int:
+    found = _as_number(text)
+    if not found.is_integer():
+        raise ValueError(f"{found:g} is no whole number")
+    return int(found)
+
+
+def _as_day(text: str) -> date:
     try:
-        return date.fromisoformat(value[:10]) if isinstance(value, str) else None
+        return date.fromisoformat(text[:10])
     except ValueError:
-        return None
+        raise ValueError(f"'{text[:40]}' is no date; write YYYY-MM-DD") from None

@@ -341,7 +341,7 @@ class Driver(MemoryInstallation, SyncCalls):
         """
         seen = 0 if from_beginning else len(self.records(self.topics.answers))
         for record in self.records(self.topics.answers)[seen:]:
-            yield Result.read(record.value)
+            yield self._read_answer(record.value)
 
     def watch(
         self, *streams: str, source: str | None = None, quiet: bool = False, from_beginning: bool = False
@@ -479,12 +479,20 @@ class Driver(MemoryInstallation, SyncCalls):
             for number in range(self.topics.partitions)
         }
         if delivery.expected is None:
-            return Results(Result.read(record.value) for records in answers.values() for record in records)
+            return Results(self._read_answer(record.value) for records in answers.values() for record in records)
         left = {number: iter(records) for number, records in answers.items()}
         return Results(
             Result.read(next(left[partition]).value, query, source)
             for (_, partition), query, source in delivery.expected
         )
+
+    def _read_answer(self, value: bytes | None) -> Result:
+        result, ledger = Result.read(value), self._budget.ledger
+        owner = ledger.source_of_stream.get(result.stream) if result.lacks_groups else None
+        if owner is None:
+            return result
+        account = ledger.accounts[owner]
+        return result.with_stream(account.grants[result.stream].spec, account.source)
 
     def _source_of(self, query: Query) -> Source | None:
         ledger = self._budget.ledger

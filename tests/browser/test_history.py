@@ -41,6 +41,7 @@ async def test_history_pages_through_answers_of_other_clients(open_page: OpenPag
         rows = card.locator("tbody tr")
         await expect(rows).to_have_count(25)
         await expect(rows.first).to_contain_text("id q-39")
+        await expect(card).to_contain_text("an id stands for each question that this monitor has not asked")
         await expect(rows.first.locator("td").nth(3)).to_contain_text(" to ")
         await expect(rows.first.locator("td").nth(5)).to_contain_text("ε 1.905")
         await card.get_by_role("button", name="Older").click()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
 
 import polars as pl
 import pytest
@@ -10,6 +11,8 @@ import pytest
 from sotto import Driver
 from stream.cli import output
 from stream.cli.manage import record_rows
+from stream.cli.run.up_command import warn_about_witnesses
+from stream.settings import Settings
 from tests.builders import KEY, source
 from tests.commands import Connected, run_connected
 from tests.unit.processors.installation import HIGH, spec
@@ -88,3 +91,37 @@ def test_source_commands_give_and_show_the_engine(driver: Driver) -> None:
     assert f"counted in memory; {room}" in run_connected("source", "show", "first")
     with pytest.raises(output.CommandError, match="--engine: feed has no table; leave the option out"):
         run_connected("source", "add", json.dumps(source()), "--engine", "duckdb")
+
+
+def test_source_with_the_data_of_another_budget_is_warned_about(
+    driver: Driver, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Two budgets of one table add up for its people; sources of one population share a budget."""
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "data").mkdir()
+    for name in ("p.csv", "q.csv"):
+        (tmp_path / "data" / name).write_text("age,sex\n30,F\n")
+
+    def added(name: str, path: str, **changed: object) -> str:
+        declared = source(name, "table", path=path, **changed)
+        return run_connected("source", "add", json.dumps(declared))
+
+    driver.register_population({"population": "patients", "epsilon": 3})
+    assert "warning" not in added("first", "data/p.csv")
+    again = added("second", "./data/p.csv", population="patients")
+    assert "warning: path: second has the same data as 'first', with a budget of its own" in again
+    assert "sotto source join" in again
+    assert "warning" not in added("other", "data/q.csv")
+    run_connected("source", "join", "first", "patients")
+    assert "warning" not in added("third", "data/p.csv", population="patients")
+    driver.halt("first")
+    assert "'second', 'third', with" in added("fourth", "data/p.csv")
+
+
+def test_up_names_a_witness_that_cannot_be_read(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """A missing folder is said at the start, and stops nothing; a witness without an anchor yet is fine."""
+    warn_about_witnesses(Settings(witnesses=f"file://{tmp_path}/anchors, file://{tmp_path}/away/anchors"))
+    [line] = capsys.readouterr().err.splitlines()
+    assert line.startswith(f"warning: witness: file://{tmp_path}/away/anchors: No such file")
+    with pytest.raises(output.CommandError, match="SOTTO_WITNESSES: address 1"):
+        warn_about_witnesses(Settings(witnesses="nowhere"))

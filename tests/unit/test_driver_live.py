@@ -455,3 +455,15 @@ def test_what_belongs_to_questions_is_refused_beside_events() -> None:
         driver.publish("flights", [], headers=(("traceparent", b"00"),))  # type: ignore[call-overload]
     with pytest.raises(Invalid, match="must be the name of the source"):
         driver.publish({"stream": "late"}, [])  # type: ignore[call-overload]
+
+
+def test_live_histogram_names_the_groups_of_its_numbers() -> None:
+    """A window has no question of a client, so the stream's definition gives the groups."""
+    mechanism = {"kind": "histogram", "attributes": ["origin"], "answers": 9}
+    standing = {**LATE["standing"], "window": {"size": "1h"}, "by": []}
+    driver = new_driver("broker", {**LATE, "epsilon": 99.0, "mechanism": mechanism, "standing": standing})
+    driver.publish("flights", [event("N1", "2026-01-01T00:30:00Z", AIRPORTS[0], 60)])
+    [answer] = driver.advance("flights", "2026-01-01T01:10:00Z")
+    assert answer.groups == tuple({"origin": name} for name in AIRPORTS)
+    assert [row["origin"] for row in answer.rows()] == list(AIRPORTS)
+    assert [one.groups for one in driver.answers(from_beginning=True)] == [answer.groups]

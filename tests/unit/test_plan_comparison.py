@@ -413,8 +413,8 @@ def test_a_plan_by_itself_is_not_told_where_there_is_none() -> None:
         ([], "epsilon: missing, and so is alpha"),
         (["--epsilon", "1", "--plot", "x.svg"], "--plot: name the mechanism"),
         (["--mechanism", "laplace"], "--epsilon: is missing; give the budget"),
-        (["--mechanism", "laplace", "--epsilon", "1", "--form", "count"], "--form, --source"),
-        (["--mechanism", "laplace", "--epsilon", "1", "--group-by", "1"], "--form, --source, --group-by"),
+        (["--mechanism", "laplace", "--epsilon", "1", "--form", "count"], "--form: only for the comparison"),
+        (["--mechanism", "laplace", "--epsilon", "1", "--group-by", "1"], "omit either --group-by or --mechanism"),
         (["--epsilon", "1", "--form", "terms"], "no mechanism answers these questions"),
         (["--epsilon", "1", *SMALL, *by("1")], "--group-by: form count has no groups; give --form"),
         (

@@ -250,6 +250,8 @@ def test_quantile_s_error_in_value_needs_the_rows() -> None:
     assert "value_error" not in compared(*asked)["mechanisms"][0]
     printed = CliRunner().invoke(app, ["plan", *asked, "--rows", "100000"]).stdout
     assert "in rows of rank" in printed
+    without = CliRunner().invoke(app, ["plan", *asked]).stdout
+    assert "; --rows gives the error in value" in without  # --source is given already
     assert "if the 100,000 rows are spread evenly over the range" in printed.replace("\n", " ")
 
 

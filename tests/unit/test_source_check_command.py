@@ -180,3 +180,14 @@ def test_check_names_the_engine_that_fits_with_room_to_grow(tmp_path: Path, engi
     [advice] = found[wrong]
     assert advice.startswith(f"engine: memory has room for {wrong} rows (SOTTO_TABLE_BYTES), and ")
     assert ('declare "engine": "duckdb"' in advice) is (engine == "memory")
+
+
+def test_rounded_decimals_are_a_warning_and_exit_with_0() -> None:
+    """Rounding to the declared step moves a cell by less than the step; a clamped cell is a misfit."""
+    attributes = {"price": {"kind": "decimal", "minimum": 0, "maximum": 10, "step": 0.5}}
+    source = {**SOURCE, "attributes": attributes}
+    result = check("price\n1.5\n2.3\n", source=source)
+    assert result.exit_code == 0, result.stdout
+    assert "between steps" in result.stdout
+    assert "the table fits its declaration; warning: cells are rounded" in result.stdout
+    assert check("price\n1.5\n2.3\n11.2\n", source=source).exit_code == 1

@@ -19,6 +19,7 @@ from schemas import (
     ValuesSource,
 )
 from stream.cli.app import LazyCommand, make_lazy_group
+from stream.cli.manage.query_commands import warn
 from stream.cli.manage.record_rows import (
     AllPeriods,
     ShownGrant,
@@ -39,7 +40,7 @@ from stream.cli.output import (
     show_table,
 )
 from stream.client.async_client import AsyncClient
-from stream.formatting import format_count
+from stream.formatting import format_count, warn_about_shared_data
 from stream.privacy.accuracy.source_facts import clamping_range
 from stream.questions.stream_watch import describe_live_topic
 from stream.settings import DEFAULT_TABLE_BYTES
@@ -76,7 +77,8 @@ def add(
     wanted = read_as(_sources, source)
     if engine is not None:
         wanted = _with_engine(wanted, engine)
-    receipt = call_client(lambda client: client.register(wanted))
+    receipt, warning = call_client(lambda client: _register(client, wanted))
+    warn(() if warning is None else (warning,))
     live: list[str] = []
     if isinstance(wanted, EventsSource):
         live = [
@@ -87,6 +89,12 @@ def add(
         live = [describe_engine(wanted, DEFAULT_TABLE_BYTES)]
     registered = f"source {wanted.source} is registered with ε {wanted.epsilon:g}, δ {wanted.delta:g}"
     show_result(receipt, registered + _describe_clamping(wanted), *live, receipt.meaning, as_json=as_json)
+
+
+async def _register(client: AsyncClient, source: Source) -> tuple[Receipt, str | None]:
+    """Register a source, and return its receipt and a warning about other sources of its data."""
+    receipt = await client.register(source)
+    return receipt, warn_about_shared_data(source, await client.list_sources())
 
 
 @app.command("join")

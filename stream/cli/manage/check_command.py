@@ -42,7 +42,7 @@ def check(
     """Compare a table with its declaration before you register it.
 
     Only the table's owner should see the output: it has exact numbers without noise. Kafka is not contacted, and nothing is logged or stored.
-    The exit status is 1 unless every row fits unchanged and no person has more rows than the declared contribution, which is one by default.
+    The exit status is 1 unless every row fits, unchanged except for decimals rounded to their step, and no person has more rows than the declared contribution, which is one by default.
     """
     wanted = read_as(_source_adapter, source)
     if not isinstance(wanted, TableSource):
@@ -109,7 +109,10 @@ def _print(report: CheckReport) -> None:
         )
     for suggestion in report.suggestions:
         say(f"· {suggestion}")
-    say("the table fits its declaration" if report.fits else "the table does not fit its declaration")
+    if not report.fits:
+        say("the table does not fit its declaration")
+    else:
+        say("the table fits its declaration" + ("; warning: cells are rounded" if report.misfits else ""))
 
 
 def _print_columns(columns: ColumnMatch) -> None:

@@ -57,7 +57,9 @@ def _domain(proposed: ProposedAttribute) -> dict[str, Any]:
 
 
 def _describe(proposed: ProposedAttribute) -> str | None:
-    if proposed.reason is not None:
+    if proposed.domain is None:
         return f"left out: {proposed.reason}"
     unit = "" if proposed.unit is None else f" in {proposed.unit}"
-    return f"fill in {', '.join(proposed.missing)}{unit}" if proposed.missing else None
+    lines = [] if proposed.reason is None else [proposed.reason]
+    lines += [f"fill in {', '.join(proposed.missing)}{unit}"] if proposed.missing else []
+    return "; ".join(lines) or None

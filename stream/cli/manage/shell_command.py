@@ -12,6 +12,7 @@ import typer
 
 from schemas import Categories, EventsSource, Source, TableSource
 from stream.cli.manage.query_commands import (
+    MARK,
     DryRun,
     ExitStatus,
     MaxPrice,
@@ -26,7 +27,15 @@ from stream.errors import SottoError, Timeout, Unknown
 from stream.formatting import format_error_bound, format_estimate, format_interval
 from stream.optional_packages import explain_missing_packages
 from stream.questions.question_forms import ANSWER_TIMEOUT
-from stream.sql import ERROR_SUFFIX, HIGH_SUFFIX, LOW_SUFFIX, StatementError, Table, format_cost
+from stream.sql import (
+    ERROR_SUFFIX,
+    HIGH_SUFFIX,
+    INFORMATIVE_SUFFIX,
+    LOW_SUFFIX,
+    StatementError,
+    Table,
+    format_cost,
+)
 
 
 def sql(
@@ -78,7 +87,10 @@ async def _ask(statement: str, timeout: float, max_price: float | str | None) ->
 def show_statement(table: Table) -> None:
     """Print a statement's rows, each number with its ± and interval, and the cost."""
     names = [name for name in table.columns if not name.endswith((ERROR_SUFFIX, HIGH_SUFFIX))]
-    heads = ["95 %" if name.endswith(LOW_SUFFIX) else name for name in names]
+    heads = [
+        "95 %" if name.endswith(LOW_SUFFIX) else "" if name.endswith(INFORMATIVE_SUFFIX) else name
+        for name in names
+    ]
     show_table("", heads, ([_cell(row, name) for name in names] for row in table))
     say(f"{table.stream}: {format_cost(table)}")
 
@@ -87,6 +99,8 @@ def _cell(row: dict[str, Any], name: str) -> str:
     if name.endswith(LOW_SUFFIX):
         low, high = row[name], row[name.removesuffix(LOW_SUFFIX) + HIGH_SUFFIX]
         return "–" if low is None else format_interval((low, high), grouped=True)
+    if name.endswith(INFORMATIVE_SUFFIX):
+        return "" if row[name] else MARK
     if name + ERROR_SUFFIX not in row:
         return str(row[name])
     number, error = row[name], row[name + ERROR_SUFFIX]

@@ -244,9 +244,11 @@ def plan(
         )
         return
     _refuse_if(table is not None, "--table: needs --source and the comparison of mechanisms; omit --mechanism")
+    for_comparison = {"--form": form, "--source": source, "--group-by": group_by or None, "--attribute": attribute}
+    given = ", ".join(name for name, value in for_comparison.items() if value is not None)
     _refuse_if(
-        any(one is not None for one in (form, source, group_by or None, attribute)),
-        "--form, --source, --group-by, --attribute: compare all mechanisms; omit them or --mechanism",
+        bool(given),
+        f"{given}: only for the comparison of all mechanisms, and --mechanism plans one; omit either {given} or --mechanism",
     )
     _refuse_if(
         epsilon is None, "--epsilon: is missing; give the budget to plan with, or --alpha without --mechanism"

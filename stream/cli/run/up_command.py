@@ -19,6 +19,7 @@ from aiokafka.errors import KafkaError
 
 from schemas import PartitionStatus
 from schemas.wire import parse_or_none
+from stream.cli.manage.query_commands import warn
 from stream.cli.output import CommandError, say, say_progress
 from stream.cli.run import monitor_commands
 from stream.cli.run.monitor_commands import RunningMonitor, check_targets, lock_folder
@@ -31,6 +32,8 @@ from stream.processing.topic_names import LEDGER_PARTITIONS, Topics
 from stream.services.processes import ReplicaError, RoleName, Service, metrics_ports
 from stream.settings import MAX_PORT, Settings
 from stream.tables import adult
+from stream.witnesses.addresses import open_witnesses
+from stream.witnesses.anchor import WitnessError
 
 
 class ReadinessReader:
@@ -134,6 +137,7 @@ def up(
         holder.write_addresses(running.bootstrap)
         roots = Settings().table_roots or os.pathsep.join([str(Path.cwd()), str(adult.PATH.parent)])
         settings = Settings.of_local_broker(running.bootstrap, table_roots=roots, table_causes=True)
+        warn_about_witnesses(settings)
         asyncio.run(create_topics(settings))
         roles: list[tuple[RoleName, int]] = [
             ("budget", 0),
@@ -179,6 +183,19 @@ def up(
                 where = ""
         ended = next(service for service in services if service.exit_status is not None)
         raise CommandError(f"the {ended.role} service ended; see {ended.log}")
+
+
+def warn_about_witnesses(settings: Settings) -> None:
+    """Print each witness that cannot be read, such as a file in a missing folder; the services run without it."""
+    try:
+        witnesses = open_witnesses(settings.witnesses)
+    except WitnessError as error:
+        raise CommandError(str(error)) from None
+    for witness in witnesses:
+        try:
+            witness.read_newest(settings.prefix)
+        except WitnessError as error:
+            warn([f"witness: {error}; without it, a rollback is not detected"])
 
 
 def _require_key(key_file: Path) -> None:

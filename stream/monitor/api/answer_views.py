@@ -114,13 +114,15 @@ async def list_answers(
                 "the monitor's principal may not read answers; see 'sotto topics acl --role monitor'",
             ) from None
         raise ProblemError(503, "unavailable", f"Kafka: {type(error).__name__}; ask again in a moment") from None
-    source = views.definition(tables, tables.sources[entry.grant.source])
+    source, spec = views.definition(tables, tables.sources[entry.grant.source]), views.grant_record(entry).spec
     older = [*page.answers, *([page.preceding] if page.preceding else [])]
     rows = [
         AnswerRow(
             time=one.time,
-            # The source gives the numbers of a known question the names of their groups.
-            answer=one.result.with_question(question := find_question(one.result), source),
+            # The source gives the numbers of a known question, and of a live histogram, their groups' names.
+            answer=one.result.with_question(question := find_question(one.result), source).with_stream(
+                spec, source
+            ),
             question=question,
             cost=_charge(one, older[place + 1 :]),
         )

@@ -31,6 +31,7 @@ from schemas import (
 from schemas.base import ByKind
 from schemas.wire import MalformedEventError
 from stream.errors import Refused
+from stream.formatting import warn_about_shared_data
 from stream.log import get_logger
 from stream.monitor.api import forms, question_routes, views
 from stream.monitor.api.answer_views import AnswerQuery, AnswersView, list_answers
@@ -320,11 +321,14 @@ def _source(monitor: Monitor, call: ApiCall) -> SourceDetail:
 
 
 @_add_route("POST", "/api/declarations", "The full definition of a source, before it is registered", body=Source)
-def _declaration(_: Monitor, call: ApiCall) -> Declaration:
+def _declaration(monitor: Monitor, call: ApiCall) -> Declaration:
     try:
-        return build_declaration(call.body)
+        found = build_declaration(call.body)
     except Refused as error:
         raise ProblemError(409, "refused", str(error)[:1024]) from None
+    registered = views.sources_with_place(monitor.tables, call.body)
+    warning = warn_about_shared_data(call.body, registered)
+    return found if warning is None else found.model_copy(update={"remarks": [*found.remarks, warning]})
 
 
 @_add_route("POST", "/api/proposals", "Attributes for a table", access="operator", body=ProposalRequest)

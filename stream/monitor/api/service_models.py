@@ -113,7 +113,10 @@ class AlertsView(View):
 
     shown: Annotated[bool, Field(description="True if this monitor reads answers (SOTTO_MONITOR_ALERTS).")]
     complete: Annotated[bool, Field(description="True once the look-back range and the alerts' sources are read.")]
-    firing_total: int
+    firing_total: Annotated[int, Field(description="Number of alerts of streams that may still resolve them.")]
+    exhausted_total: Annotated[
+        int, Field(description="Number of alerts of exhausted streams, also in ``firing``.")
+    ]
     firing_matching: int
     firing: list[FiringRow]
     total: Annotated[int, Field(description="Number of kept alerts; the latest matching ones are listed.")]

@@ -5,9 +5,10 @@ They are computed from the monitor's state (`MonitorTables`).
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import asdict
 from heapq import nlargest
+from pathlib import PurePath
 from typing import Final, Literal
 
 import msgspec
@@ -20,6 +21,7 @@ from schemas import (
     Source,
     SourceRecord,
     StandingQuery,
+    TableSource,
     moment_ms,
     named_from,
 )
@@ -202,6 +204,17 @@ def source_record(tables: MonitorTables, entry: SourceEntry) -> SourceRecord:
     figures = {part: getattr(shape, part) for part in ("granted", "spent", "refunded", "left")}
     account = source.account_of_period(moment_ms(shape.source.starts))
     return record.model_copy(update={**figures, "source": account, "state": shape.state, "reason": shape.reason})
+
+
+def sources_with_place(tables: MonitorTables, source: Source) -> Iterator[SourceRecord]:
+    """Yield the records of the sources whose path or topic may be that of a source."""
+    place = source.path if isinstance(source, TableSource) else getattr(source, "topic", None)
+    if place is None:
+        return
+    name = PurePath(place).name.encode()
+    for entry in tables.sources.values():
+        if name in entry.raw and entry.record.source.period_of is None:
+            yield source_record(tables, entry)
 
 
 def rates(entry: StreamEntry, now: float) -> list[Rate]:

@@ -92,10 +92,13 @@ class Alerts:
         kept_alerts = [(one, self._source(one.answer.stream)) for one in sorted(self._kept, reverse=True)]
         matching = [(one, source) for one, source in kept_alerts if is_wanted(one.answer, source)]
         firing_of, alerts_of = Counter(source for _, source in rows), Counter(source for _, source in kept_alerts)
+        exhausted_of = Counter(source for alarm, source in rows if self._is_exhausted(alarm.key.stream))
+        exhausted = exhausted_of.total()
         return AlertsView(
             shown=True,
             complete=self.complete,
-            firing_total=len(rows),
+            firing_total=len(rows) - exhausted,
+            exhausted_total=exhausted,
             firing_matching=len(chosen),
             firing=[
                 FiringRow(
@@ -110,7 +113,9 @@ class Alerts:
             matching=len(matching),
             recent=[self._row(one.answer, one.time, source) for one, source in islice(matching, query.limit)],
             sources=[
-                AlertingSource(source=source, firing=firing_of[source], alerts=alerts_of[source])
+                AlertingSource(
+                    source=source, firing=firing_of[source] - exhausted_of[source], alerts=alerts_of[source]
+                )
                 for source in sorted({one for one in (*firing_of, *alerts_of) if one is not None})
             ],
         )
@@ -129,6 +134,10 @@ class Alerts:
         if entry is None:
             return not known
         return entry.ending is None and entry.state in {"open", "exhausted"}
+
+    def _is_exhausted(self, stream: str) -> bool:
+        entry = self._entry(stream)
+        return entry is not None and entry.state == "exhausted"
 
     def _row(self, answer: Answer, time: float, source: str | None) -> AlertRow:
         entry = self._entry(answer.stream)
@@ -152,7 +161,7 @@ def alerts_view(alerts: Alerts | None, query: AlertQuery, *, known: bool) -> Ale
     if alerts is not None:
         view = alerts.view(query, known=known)
         return view if known else view.model_copy(update={"complete": False})
-    no_counts = {"firing_total": 0, "firing_matching": 0, "total": 0, "matching": 0}
+    no_counts = {"firing_total": 0, "exhausted_total": 0, "firing_matching": 0, "total": 0, "matching": 0}
     return AlertsView(shown=False, complete=True, firing=[], recent=[], sources=[], **no_counts)
 
 

@@ -166,9 +166,10 @@ class CheckReport:
 
     @property
     def fits(self) -> bool:
-        """Whether every row is in the table unchanged and within the contribution bound."""
+        """Whether every row is in the table within the contribution bound, unchanged except for rounding."""
         people = self.people is None or self.people.all_count
-        return self.columns.usable and self.as_declared == self.rows and not self.surplus_lines and people
+        unchanged = self.left_out == 0 and all(misfit.fate == "rounded" for misfit in self.misfits)
+        return self.columns.usable and unchanged and not self.surplus_lines and people
 
     def to_json(self) -> dict[str, Any]:
         """Return the report as JSON, with the notice as its first field."""

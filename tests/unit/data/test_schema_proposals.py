@@ -115,6 +115,10 @@ def test_proposal_texts_say_that_the_first_line_is_shown(tmp_path: Path) -> None
 @pytest.mark.parametrize(
     ("kind", "limits", "domain"),
     [
+        ("integer", {"minimum": 0.5, "maximum": 9}, {"kind": "integers"}),
+        ("integer", {"minimum": 0, "maximum": 10**9}, {"kind": "integers"}),
+        ("integer", {"enum": [1, 1]}, {"kind": "integers"}),
+        ("number", {"minimum": 5, "maximum": 5}, {"kind": "bins"}),
         ("integer", {"minimum": "1e999", "maximum": "nan"}, {"kind": "integers"}),
         ("integer", {"minimum": 9, "maximum": 5}, {"kind": "integers"}),
         ("number", {"minimum": "nan", "maximum": "inf"}, {"kind": "bins"}),
@@ -129,6 +133,24 @@ def test_proposal_leaves_impossible_limits_open(kind: str, limits: dict[str, Any
     (proposed,) = propose_attributes([ColumnType("one", "String")], told)
     assert proposed.domain == domain
     assert proposed.missing
+    assert "the limits of its description are not used: " in (proposed.reason or "")
+
+
+@pytest.mark.parametrize(
+    ("kind", "enum", "values"),
+    [
+        ("integer", [1, 2.0, 3], ["1", "2", "3"]),
+        ("number", [1, 2.5], ["1", "2.5"]),
+        ("string", [True, "no", 7], ["true", "no", "7"]),
+    ],
+)
+def test_proposal_writes_enumerated_values_as_cells(kind: str, enum: list[Any], values: list[str]) -> None:
+    """A whole number of a description stays one: a cell is never '1.0' in a column of integers."""
+    told = TableDescription.model_validate_json(
+        json.dumps({"fields": [{"name": "one", "type": kind, "constraints": {"enum": enum}}]})
+    )
+    (proposed,) = propose_attributes([ColumnType("one", "String")], told)
+    assert (proposed.domain, proposed.missing) == ({"kind": "categories", "values": values}, ())
 
 
 def test_proposal_reads_nothing_outside_the_roots(tmp_path: Path) -> None:

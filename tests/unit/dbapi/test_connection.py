@@ -58,9 +58,17 @@ def test_connection_adds_columns_on_request() -> None:
     cursor = dbapi.connect(driver, intervals=True, epsilon=True).cursor()
     cursor.execute("SELECT sex, COUNT(*) AS n FROM few GROUP BY sex")
     assert cursor.description is not None
-    assert [name for name, *_ in cursor.description] == ["sex", "n", "n_error", "n_low", "n_high", "epsilon"]
-    for _, n, error, low, high, epsilon in cursor:
-        assert low < n < high
+    assert [name for name, *_ in cursor.description] == [
+        "sex",
+        "n",
+        "n_error",
+        "n_low",
+        "n_high",
+        "n_informative",
+        "epsilon",
+    ]
+    for _, n, error, low, high, informative, epsilon in cursor:
+        assert (low < n < high, informative) == (True, True)
         assert error > 0
         assert epsilon == pytest.approx(0.9)
 

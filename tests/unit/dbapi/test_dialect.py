@@ -165,7 +165,7 @@ def test_pandas_reads_statements(engine: Any, driver: Driver) -> None:
     built = sa.select(few.c.sex, sa.func.count().label("n")).group_by(few.c.sex)
     for statement in ("SELECT sex, COUNT(*) AS n FROM few GROUP BY sex", built):
         frame = pd.read_sql(statement, wide)
-        assert list(frame) == ["sex", "n", "n_error", "n_low", "n_high", "epsilon"]
+        assert list(frame) == ["sex", "n", "n_error", "n_low", "n_high", "n_informative", "epsilon"]
         assert (frame["n_low"] <= frame["n_high"]).all()
         assert frame["epsilon"].tolist() == pytest.approx([10.0, 10.0])
 

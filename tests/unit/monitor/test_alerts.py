@@ -72,8 +72,9 @@ def test_a_stream_that_answers_no_more_is_marked() -> None:
     made = installation()
     made.ask("early", HIGH, HIGH)
     made.flow()
-    [row] = made.alerts.view(ALL).firing
-    assert row.state == "exhausted"
+    view = made.alerts.view(ALL)
+    assert [row.state for row in view.firing] == ["exhausted"]
+    assert (view.firing_total, view.exhausted_total, view.sources[0].firing) == (0, 1, 0)
 
 
 @pytest.mark.parametrize("end", ["close", "halt"])

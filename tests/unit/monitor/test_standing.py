@@ -26,6 +26,17 @@ async def test_a_live_topic_is_declared_in_words() -> None:
     assert refused["message"].startswith("source: the name ends like that of a period")
 
 
+async def test_declaration_warns_of_another_budget_of_the_same_topic() -> None:
+    installation = Installation()
+    installation.driver.register(flights())
+    installation.flow()
+    async with installation.web() as client:
+        same = await post(client, "/api/declarations", flights(source="again"), VIEWER)
+        other = await post(client, "/api/declarations", flights(source="again", topic="elsewhere"), VIEWER)
+    assert any("topic: again has the same data as 'flights'" in one for one in same["remarks"])
+    assert not any("same data" in one for one in other["remarks"])
+
+
 async def test_a_standing_stream_is_planned_with_its_windows_and_shown_with_its_query() -> None:
     installation = Installation()
     installation.driver.register(flights())

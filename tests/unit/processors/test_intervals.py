@@ -81,7 +81,7 @@ def test_sql_tables_of_estimates_have_no_columns_for_intervals() -> None:
     spec = stream("s", "people", "pmw", mechanism={"attributes": ["age", "sex"], "warm_start": 0}, epsilon=0.01)
     table = driver_of(spec).sql("SELECT COUNT(*) AS n FROM people WHERE age < 30 AND sex = 'F'")
     assert table.results[0].basis == "independence"
-    assert table.columns == ("n", "n ±")
+    assert table.columns == ("n", "n ±", "n informative")
 
 
 def test_intervals_stay_within_public_limits() -> None:

@@ -514,3 +514,38 @@ def test_deviation_and_variance_are_those_of_the_population(mechanism: Mapping[s
 def test_statistic_of_an_unfit_attribute_is_refused(statement: str, reason: str) -> None:
     with pytest.raises(StatementError, match=reason):
         opened(LAPLACE).sql(statement)
+
+
+def test_groups_that_where_excludes_are_not_listed() -> None:
+    """The statement's own WHERE decides by public domains: not a FILTER, and never the data; the price stays."""
+    every = opened(LAPLACE).sql("SELECT age, COUNT(*) AS n FROM patients GROUP BY age")
+    table = opened(LAPLACE).sql("SELECT age, COUNT(*) AS n FROM patients WHERE age > 23 GROUP BY age")
+    assert [row["age"] for row in table] == [24, 25, 26, 27, 28, 29]
+    assert table.epsilon == every.epsilon
+    mixed = 'SELECT "Sex", age, COUNT(*) AS n FROM patients WHERE {} GROUP BY "Sex", age'
+    asked_about = mixed.format("(age = 20 OR \"Sex\" = 'F') AND age < 22 AND bmi < 30")
+    assert [(row["Sex"], row["age"]) for row in opened(LAPLACE).sql(asked_about)] == [
+        ("F", 20),
+        ("F", 21),
+        ("M", 20),
+        ("it's", 20),
+    ]
+    filtered = "SELECT age, COUNT(*) FILTER (WHERE age > 23) AS n FROM patients GROUP BY age"
+    assert len(opened(LAPLACE).sql(filtered)) == 10
+    empty = opened(LAPLACE).sql(mixed.format("age > 200"))
+    assert len(empty) == 0
+    assert "age > 200 holds for no row" in empty.warnings[0]
+
+
+def test_numbers_that_are_not_informative_are_marked_in_each_row() -> None:
+    """Rows have a column of marks only if one of the rows shown is marked; warnings count these rows."""
+    rows: Frame = {"age": [20] * 300 + [21], "Sex": ["F"] * 301, "bmi": [20.0] * 301}
+    few = opened(LAPLACE, epsilon=2, frame=rows)
+    table = few.sql("SELECT age, COUNT(*) AS n FROM patients WHERE age < 22 GROUP BY age")
+    assert [(row["age"], row["n informative"]) for row in table] == [(20, True), (21, False)]
+    assert table.columns[-1] == "n informative"
+    assert table.warnings == ("not informative: 1 of 2 numbers; the error may exceed the number itself",)
+    clear = few.sql("SELECT age, COUNT(*) AS n FROM patients WHERE age < 22 GROUP BY age HAVING COUNT(*) > 100")
+    assert ("n informative" in clear.columns, clear.warnings) == (False, ())
+    with pytest.raises(StatementError, match=r"n informative.*another name"):
+        few.sql('SELECT COUNT(*) AS "n informative" FROM patients')

@@ -137,7 +137,7 @@ export function alertsView({ query, remember }) {
       }
       off.hidden = data.shown;
       filters.hidden = now.hidden = before.hidden = !data.shown;
-      setText(total, data.shown ? `${count(data.firing_total)} firing` : "");
+      setText(total, data.shown ? `${count(data.firing_total)} firing${data.exhausted_total ? `, ${count(data.exhausted_total)} of exhausted streams` : ""}` : "");
       offer(data.sources);
       firingList.show(data.firing, (row) => keyOf(row.latest));
       firingTable.hidden = !data.firing.length;

@@ -10,6 +10,7 @@ export const OUTCOMES = { above: "Above the threshold", below: "Below the thresh
 const INTERVAL = "95 % interval";
 const LOW = " 95% low";
 const HIGH = " 95% high";
+const INFORMATIVE = " informative";
 
 /** Return the amount of an answer that only says its price, as ε 0.1 or up to 3% of the grant; null for any other. */
 export function pricedAmount({ outcome, reason }) {
@@ -60,14 +61,14 @@ const priceCard = (title, ...children) => make("section", { class: "card answere
 export function statementAnswered({ stream, columns: all, rows, cost, charged, questions, answers, warnings, why }) {
   const columns = all.filter((name) => !name.endsWith(HIGH));
   const measures = columns.filter((name) => columns.includes(`${name} ±`));
-  const names = columns.filter((name) => !measures.includes(name) && !measures.includes(name.replace(/ ±$/, "").replace(LOW, "")));
+  const names = columns.filter((name) => !measures.includes(name) && !measures.includes(name.replace(/ ±$/, "").replace(LOW, "").replace(INFORMATIVE, "")));
   const labels = measures.flatMap((measure) =>
     rows.map((row) => ({ name: [...names.map((name) => row[name]), measures.length > 1 || !names.length ? measure : null].filter((one) => one !== null).join(", "), estimate: row[measure], alpha: row[`${measure} ±`], low: row[measure + LOW], high: row[measure + HIGH] })),
   );
   const figure = (row, name) => (measures.includes(name) ? estimate(row[name], row[`${name} ±`]) : bound(row[name]));
-  const cell = (row, name) => (name.endsWith(LOW) ? interval(row[name], row[name.replace(LOW, HIGH)]) : typeof row[name] === "number" && !names.includes(name) ? figure(row, name) : (row[name] ?? "–"));
+  const cell = (row, name) => (name.endsWith(INFORMATIVE) ? (row[name] ? "" : "not informative") : name.endsWith(LOW) ? interval(row[name], row[name.replace(LOW, HIGH)]) : typeof row[name] === "number" && !names.includes(name) ? figure(row, name) : (row[name] ?? "–"));
   const of = versionsOf(answers);
-  const table = tableOf(columns.map((name) => name.replace(LOW, ` ${INTERVAL}`)), rows.map((row) => columns.map((name) => cell(row, name))), of);
+  const table = tableOf(columns.map((name) => (name.endsWith(INFORMATIVE) ? "" : name.replace(LOW, ` ${INTERVAL}`))), rows.map((row) => columns.map((name) => cell(row, name))), of);
   const wrong = answers.find((one) => one.outcome === "rejected" || one.outcome === "halted");
   const bases = [...new Set(answers.map((one) => one.basis).filter(Boolean))].map((one) => BASES[one] ?? one);
   const last = wrong ?? answers[answers.length - 1];

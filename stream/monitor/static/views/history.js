@@ -18,6 +18,7 @@ const HEADS = ["Time", "Question", "Answer", "95 % interval", "± (α)", "Price"
 const UNKNOWN_UNIT = "± (α; of a quantile in rows of rank)"; // the head if a question is unknown
 const FILES = { jsonl: "application/x-ndjson", csv: "text/csv" };
 const RETRIES = 5;
+const UNKNOWN_QUESTIONS = "Kafka's answers have no questions: an id stands for each question that this monitor has not asked since its start.";
 
 /** `show(row)` gets the stream's row; the newest page is read at its first call. */
 export function answerHistory(stream, session) {
@@ -80,7 +81,8 @@ export function answerHistory(stream, session) {
     const answers = items.length - priced;
     const found = items.length ? `${[answers && plural(answers, "answer"), priced && plural(priced, "price request")].filter(Boolean).join(" and ")}, newest first` : "No answer of this stream";
     const more = before === null ? "; no older ones are kept in the log." : `; read back to ${time(reached ?? Date.now() / 1000)}.`;
-    setText(place, none.hidden ? `${found}${more}${unreadable ? ` ${plural(unreadable, "answer is", "answers are")} of a later version and left out.` : ""}` : "");
+    const unknown = items.some(({ question, answer }) => question === null && !answer.window) ? ` ${UNKNOWN_QUESTIONS}` : "";
+    setText(place, none.hidden ? `${found}${more}${unknown}${unreadable ? ` ${plural(unreadable, "answer is", "answers are")} of a later version and left out.` : ""}` : "");
   }
 
   /** Save all answers as a file, page by page: each request reads a bounded part of the log. */
