@@ -126,7 +126,7 @@ def _timed(case: Case, table: pl.DataFrame) -> list[Figure]:
     for _ in range(REPEATS + 1):
         value = json.dumps({"id": "q", "stream": "s", **case.question(chance)}, separators=(",", ":")).encode()
         record = Record(driver.topics.queries, 0, next(offsets), 0, b"s", value)
-        told.append(workload.estimate(0, decode(value)) / SECOND)
+        told.append(workload.estimate(0, decode(value)).share / SECOND)
         began = time.process_time()
         outputs = worker.process(worker.prepare([record]))
         seconds.append(time.process_time() - began)

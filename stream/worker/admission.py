@@ -266,12 +266,12 @@ class Admission:
         return require_unique_fields(value, query), answer
 
     def _admit_work(self, slot: int, query: Any, shares: Shares, timestamp: int) -> int:
-        """Return a question's work and add it to its stream's share; Rejection beyond the limit."""
+        """Return a question's work in its batch, and add its work to its stream's share; Rejection beyond the limit."""
         work = self._workload.estimate(slot, query)
         # A feed sends the question of a window only once, so it must not be refused as busy.
         if not self._context.streams.sorts[slot] & STANDING_SORT:
-            shares.admit(slot, work, timestamp)
-        return work
+            shares.admit(slot, work.share, timestamp)
+        return work.batch
 
     def _scan_plain(self, records: Sequence[RecordLike]) -> tuple[QuestionRows, Column]:
         """Read plain queries in one pass, and return the places of the other records."""

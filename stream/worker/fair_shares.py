@@ -46,6 +46,12 @@ SECOND: Final = 1_000_000_000
 PRIVATE_ROWS: Final = 1 << 20
 """Assumed number of rows of a table whose number is private, so that no refusal reveals it."""
 
+STORED_ROWS: Final = 1 << 26
+"""Assumed number of rows that a question scans in a table of an engine, unless a smaller number is public.
+
+Such tables are larger than others. A hundred counts of two attributes fit into a stream's share, which one scan serves.
+"""
+
 QUESTION_WORK: Final = 60_000
 """Work per question: to resolve it, draw noise, encode the answer and write a checkpoint."""
 LISTED_WORK: Final = 40_000
@@ -97,11 +103,24 @@ _MAX_COMPARED_LITERALS: Final = 8
 """A longer list of literals takes one lookup, which costs about as much as 8 comparisons."""
 
 
+class Work(NamedTuple):
+    """The work of one question."""
+
+    share: int
+    """Counts against the share of the question's stream."""
+
+    batch: int
+    """Counts against the batch: the questions of one batch share the scans of an engine's table."""
+
+
 @dataclass(frozen=True)
 class _TableFacts:
     """Facts of a table that all questions on the same terms share."""
 
     rows: int
+    scanned_rows: int
+    """Rows that a question scans if it is alone; with others, as many as ``rows``."""
+
     attribute_sizes: Sequence[tuple[str, int]]
     universe: int
 
@@ -119,11 +138,12 @@ class Workload:
         self._facts: RecentCache[int, _TableFacts] = RecentCache(TERMS_KEPT)
         self._estimates: RecentCache[tuple[Any, ...], float] = RecentCache(_MIN_CACHED_ESTIMATES)
 
-    def estimate(self, slot: int, query: Any) -> int:
+    def estimate(self, slot: int, query: Any) -> Work:
         """Estimate the work of one question."""
         number = int(self._context.streams.columns.terms_of[slot])
         terms = self._context.streams.terms[number]
         texts = _list_predicates(query)
+        alone = 0.0
         work = float(QUESTION_WORK + LISTED_WORK * _count_listed(query) + CHARACTER_WORK * sum(map(len, texts)))
         if query.alpha is not None:
             work += PRICING_WORK
@@ -132,10 +152,13 @@ class Workload:
         if isinstance(terms.source, TableSource):
             facts = self._facts.get(number) or self._facts_of(slot, number, terms.source)
             if isinstance(terms.calibration, EstimateCalibration):
-                return int(work + self._cached_fit_work(number, terms.calibration, query, texts, facts))
+                work += self._cached_fit_work(number, terms.calibration, query, texts, facts)
+                return Work(int(work), int(work))
             work += _cell_work(terms.mechanism, terms.calibration.cutoff, query, texts, facts)
             if not isinstance(terms.mechanism, Histogram | SparsePmw | SparseProject):
-                work += facts.rows * _row_work(terms.source, query, texts)
+                row_work = _row_work(terms.source, query, texts)
+                work += facts.rows * row_work
+                alone = (facts.scanned_rows - facts.rows) * row_work
             if isinstance(terms.mechanism, Laplace) and query.group_by is not None:
                 sizes = [
                     terms.source.attributes[name].size
@@ -143,7 +166,7 @@ class Workload:
                     if name in terms.source.attributes
                 ]
                 work += LISTED_WORK * min(math.prod(sizes), MAX_CATEGORIES)
-        return int(work)
+        return Work(int(work + alone), int(work))
 
     def _cached_fit_work(
         self, number: int, calibration: EstimateCalibration, query: Any, texts: Sequence[str], facts: _TableFacts
@@ -174,10 +197,19 @@ class Workload:
             rows = self._context.public_rows(slot)
         except (Rejection, TableReleasedError):
             # This worker lacks the table, or the stream has ended: it will not answer.
-            return _TableFacts(PRIVATE_ROWS, named, universe)
-        found = _TableFacts(PRIVATE_ROWS if rows is None else rows, named, universe)
+            return _TableFacts(*_assumed_rows(source, None), named, universe)
+        found = _TableFacts(*_assumed_rows(source, rows), named, universe)
         self._facts.put(number, found)
         return found
+
+
+def _assumed_rows(source: TableSource, public_rows: int | None) -> tuple[int, int]:
+    """Return the assumed number of rows, and the one of a scan for one question alone."""
+    if source.engine == "memory":
+        rows = PRIVATE_ROWS if public_rows is None else public_rows
+        return rows, rows
+    known = STORED_ROWS if public_rows is None else min(public_rows, STORED_ROWS)
+    return min(known, PRIVATE_ROWS), known
 
 
 def _count_listed(query: Any) -> int:

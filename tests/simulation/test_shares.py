@@ -16,7 +16,7 @@ from aiokafka import TopicPartition
 from schemas import HaltStream
 from stream.processing.topic_names import partition_of
 from stream.worker import worker_processor as queries
-from stream.worker.fair_shares import NO_LIMITS, SECOND, Workload
+from stream.worker.fair_shares import NO_LIMITS, SECOND, Work, Workload
 from tests.chaos.load import event, question
 from tests.simulation.cast import LIMITS, PARTITIONS
 from tests.simulation.world import Service, World, perform
@@ -66,9 +66,10 @@ def _works() -> Iterator[list[int]]:
     found: list[int] = []
     estimate = Workload.estimate
 
-    def recorded(self: Workload, slot: int, query: Any) -> int:
-        found.append(estimate(self, slot, query))
-        return found[-1]
+    def recorded(self: Workload, slot: int, query: Any) -> Work:
+        work = estimate(self, slot, query)
+        found.append(work.batch)
+        return work
 
     with patch.object(Workload, "estimate", recorded):
         yield found

@@ -230,7 +230,7 @@ def test_a_batch_is_cut_by_its_work_and_each_piece_says_how_far_it_is() -> None:
 def told(driver: Driver, **asked: Any) -> int:
     (one,) = driver._workers
     workload = Workload(Context(one.streams, driver._tables, driver.topics.queries, 0))
-    return workload.estimate(0, decode(json.dumps({"id": "q", "stream": "s", **asked}).encode()))
+    return workload.estimate(0, decode(json.dumps({"id": "q", "stream": "s", **asked}).encode())).share
 
 
 def over(
@@ -238,9 +238,11 @@ def over(
     rows: int = 200,
     neighbors: str = "replace",
     attributes: Mapping[str, int] = CELLS,
+    engine: str = "memory",
 ) -> Driver:
     driver = Driver(KEY, partitions=1)
-    table = source("people", "table", attributes=attributes, neighbors=neighbors, epsilon=100.0, delta=1e-3)
+    declared = {"attributes": attributes, "neighbors": neighbors, "engine": engine}
+    table = source("people", "table", **declared, epsilon=100.0, delta=1e-3)
     driver.register(table, {name: np.zeros(rows, dtype=np.int64) for name in attributes})
     driver.open(stream("s", "people", mechanism=mechanism, epsilon=50.0, delta=1e-6))
     return driver
@@ -252,6 +254,20 @@ def test_the_work_of_a_question_does_not_tell_how_many_rows_there_are_where_that
     assert told(few, where="a1 = 2") == told(many, where="a1 = 2") > PRIVATE_ROWS // 4
     few, many = (over(mechanism, rows) for rows in (10, 500_000))
     assert told(many, where="a1 = 2") > 2 * told(few, where="a1 = 2")
+
+
+def test_work_in_an_engine_is_that_of_a_larger_table() -> None:
+    """Long predicates are busy there, while a batch of a hundred counts fits into a share and is one batch."""
+    long, short = " OR ".join(f"a{n % 10} = {n % 4} AND a1 = 2" for n in range(90)), "a1 = 2 AND a2 = 1"
+    hidden = over({"kind": "laplace"}, 10, "add-remove", engine="duckdb")
+    assert told(hidden, where=long) > 5 * SECOND
+    assert told(over({"kind": "laplace"}, 10, "add-remove"), where=long) < SECOND // 5
+    assert told(over({"kind": "laplace"}, 10, engine="duckdb"), where=long) < SECOND // 20
+    assert 100 * told(hidden, where=short) < SECOND * Settings().work_outstanding / 2
+    (one,) = hidden._workers
+    workload = Workload(Context(one.streams, hidden._tables, hidden.topics.queries, 0))
+    query = decode(json.dumps({"id": "q", "stream": "s", "where": short}).encode())
+    assert 100 * workload.estimate(0, query).batch < MAX_BATCH_WORK
 
 
 def test_the_work_grows_with_what_makes_a_question_slow() -> None:
@@ -332,7 +348,7 @@ def test_1800_of_the_slowest_questions_hold_a_neighbour_up_for_ten_seconds_of_wo
         outputs = one.process(batch)
         answers = answers_in(outputs, driver.topics)
         done = [
-            workload.estimate(0, decode(record.value))
+            workload.estimate(0, decode(record.value)).share
             for record, answer in zip(records, answers, strict=False)
             if answer.stream == "s" and answer.outcome == "answer"
         ]
