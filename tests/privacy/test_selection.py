@@ -33,7 +33,7 @@ Scores = tuple[int, ...]
 Chances = Callable[[Scores], tuple[Fraction, ...]]
 
 DELTA_PER_CHOICE = 2.0**-179
-"""Total variation between a draw of the exponential mechanism among at most 256 candidates and the ideal law: Lemma 2 of docs/proofs/exponential.md."""
+"""Total variation between a draw of the exponential mechanism among at most 256 candidates and the ideal law: Lemma 4 of docs/proofs/noisy-max.md."""
 
 REACH = 5
 """Scores run from 0 to this; only their differences matter."""

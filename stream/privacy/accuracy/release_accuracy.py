@@ -2,7 +2,7 @@
 
 The bounds of sums hold for questions fixed before the release's noise is known, as in Blum & Roth
 2011; only a single cell's bound also holds for adaptive questions. Derivations:
-docs/proofs/histogram.md, docs/proofs/lazy-histogram.md, docs/proofs/sparse-project.md.
+docs/proofs/histogram.md, docs/proofs/sparse-project.md.
 
 Quantiles have an error in rank, for a draw and for noisy cells, and an interval of values. The
 *misfit* of an edge between codes is P − q·N: P is the number of rows below the edge, N the number of

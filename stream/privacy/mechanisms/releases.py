@@ -2,8 +2,8 @@
 
 Everything is in integers. The noise of a cell or a text is derived from it alone (a text's also from
 the question's position). So a cell that is computed separately, at any time, equals this cell in the
-whole release. Privacy: docs/proofs/histogram.md, docs/proofs/lazy-histogram.md,
-docs/proofs/sparse-project.md and docs/proofs/unknown-groups.md.
+whole release. Privacy: docs/proofs/histogram.md, docs/proofs/sparse-project.md and
+docs/proofs/unknown-groups.md.
 """
 
 from __future__ import annotations

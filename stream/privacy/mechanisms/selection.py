@@ -2,7 +2,7 @@
 
 The first two choose a candidate by its private score, in whole grid steps with sensitivity Δ. Their
 rate is ε0/(2Δ) per step, or ε0/Δ if all scores of neighbors change in the same direction. Both are
-ε0-differentially private for any number of candidates (docs/proofs/noisy-max.md, exponential.md).
+ε0-differentially private for any number of candidates (docs/proofs/noisy-max.md).
 Randomized response replaces a person's category at random (docs/proofs/randomized-response.md).
 
 Values of an ordered attribute are drawn by the exponential mechanism, exactly. Of n rows, let b have

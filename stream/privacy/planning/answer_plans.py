@@ -3,7 +3,7 @@
 Each of c answers is ε0-differentially private. Together they are (ε, δ)-private by basic
 composition, ε0 = ε/c, or by optimal composition (Kairouz, Oh & Viswanath 2015). Numbers may have
 Gaussian noise instead (docs/proofs/composition.md). Errors are exact for integer noise; proofs:
-docs/proofs/laplace.md, docs/proofs/noisy-max.md and docs/proofs/exponential.md.
+docs/proofs/laplace.md and docs/proofs/noisy-max.md.
 """
 
 from __future__ import annotations

@@ -4,7 +4,7 @@ These are histogram, lazy_histogram, sparse_project and running_count. A histogr
 Laplace noise or, if δ > 0, Gaussian noise. A projection has one part for each row of its matrix. A
 running count releases all sums of all groups at once. All parts together are (ε, δ)-private by
 basic or optimal composition (Kairouz, Oh & Viswanath 2015). Proofs: docs/proofs/histogram.md,
-lazy-histogram.md, sparse-project.md and running-count.md.
+sparse-project.md and running-count.md.
 
 A running count's tree has one leaf for each number of windows t = 0 … T. A branching with left part
 a … b − 1 and right part b … c − 1 has a *node*: the sum of the windows a … b − 1, numbered from 0.
