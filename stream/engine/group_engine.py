@@ -17,9 +17,8 @@ from aiokafka.errors import KafkaError
 
 from stream.engine.health import EngineHealth, ServiceHealth
 from stream.engine.partition_task import PartitionTask
-from stream.engine.restore import FETCH_BYTES, reader
+from stream.engine.restore import FETCH_BYTES, Standby, reader
 from stream.engine.session import EngineRole, Equipment
-from stream.engine.standby import Standby
 from stream.engine.supervision import Membership, MembershipLostError, StalledError, Supervision
 from stream.engine.writer import Stamps
 from stream.kafka.client.adapter import KAFKA, Clients
@@ -119,7 +118,7 @@ class Engine:
         self.metrics = self.health.metrics
         self._partition_count = partitions
         self._remedy = remedy
-        self._standby = Standby(role, settings, partitions if copies else 0, clients)
+        self._standby = Standby(role.make_processor, settings, partitions if copies else 0, clients)
         self._stamps = stamps or Stamps()
         self._clock = clock
         self._tasks: dict[int, asyncio.Task[None]] = {}

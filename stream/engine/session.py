@@ -18,7 +18,7 @@ from aiokafka import TopicPartition
 from schemas import PartitionStatus
 from stream.engine.health import Metrics, ServiceName, TaskStep
 from stream.engine.partition_input import Extent, GroupOffsets, Prefetch, TopicIds, next_offset
-from stream.engine.restore import read_to_end, reader
+from stream.engine.restore import StandbyCopy, read_to_end, reader
 from stream.engine.writer import OutputBuffer, Stamps, Writer
 from stream.kafka.client.adapter import Clients, Consumer
 from stream.kafka.client.availability import unless_stopped
@@ -191,14 +191,6 @@ class PartitionTurns:
 
 RESTORE_WAIT_MS = 10
 """Longest wait of a restore's fetch at the broker, in milliseconds."""
-
-
-@dataclass
-class StandbyCopy:
-    """A partly restored processor, and the offsets up to which it has read its topics."""
-
-    processor: Processor
-    positions: dict[TopicPartition, int] = field(default_factory=dict)
 
 
 @dataclass

@@ -15,7 +15,7 @@ from aiokafka import ConsumerRecord, TopicPartition
 from stream.budget.budget_processor import BudgetProcessor
 from stream.budget.receipts import Receipts
 from stream.budget.trail_writer import TrailWriter
-from stream.engine import group_engine, restore, session, standby
+from stream.engine import group_engine, restore, session
 from stream.engine.batch_loop import BatchLoop
 from stream.engine.group_engine import Engine
 from stream.engine.partition_input import FETCH_WAIT_MS, Extent, Prefetch
@@ -187,11 +187,12 @@ def restore_reads_uncommitted() -> Iterator[None]:
 @contextmanager
 def warm_copies_read_uncommitted() -> Iterator[None]:
     """Warm copies take in what may be aborted yet."""
+    reader = restore.reader
 
     def dirty(settings: Settings, clients: Clients = KAFKA, **overrides: Any) -> Any:
-        return restore.reader(settings, clients, **{**overrides, "isolation_level": "read_uncommitted"})
+        return reader(settings, clients, **{**overrides, "isolation_level": "read_uncommitted"})
 
-    with patch.object(standby, "reader", dirty):
+    with patch.object(restore, "reader", dirty):
         yield
 
 

@@ -13,7 +13,7 @@ from unittest.mock import patch
 
 import structlog
 
-from stream.engine import partition_input, partition_task, standby
+from stream.engine import partition_input, partition_task, restore
 from stream.services import feed_service
 from tests.chaos.load import Questions
 from tests.simulation.broker import Broker
@@ -123,8 +123,8 @@ def lazily() -> Iterator[None]:
         patch.object(partition_task, "IDLE_MS", 2000),
         patch.object(partition_input, "FETCH_WAIT_MS", 2000),
         patch.object(feed_service, "CONTROL_WAIT_MS", 2000),
-        patch.object(standby, "COPY_START_SECONDS", 0.3),
-        patch.object(standby, "COPY_PAUSE_SECONDS", 3.0),
+        patch.object(restore, "COPY_START_SECONDS", 0.3),
+        patch.object(restore, "COPY_PAUSE_SECONDS", 3.0),
     ):
         yield
 

@@ -9,7 +9,7 @@ from aiokafka.coordinator.assignors.range import RangePartitionAssignor
 from hypothesis import given
 from hypothesis import strategies as st
 
-from stream.engine.standby import neighbor_partitions
+from stream.engine.restore import neighbor_partitions
 
 
 @given(st.sets(st.integers(0, 11)), st.integers(0, 12), st.integers(0, 12))
