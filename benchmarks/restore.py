@@ -23,7 +23,7 @@ from benchmarks.report import Figure, show_figures, write_json
 from benchmarks.streams import definitions
 from schemas import Amount, Checkpoint, RetiredAnswer
 from schemas.wire import encode, struct
-from stream.budget.control_publisher import build_retired_record
+from stream.budget.decision_records import build_retired_record
 from stream.privacy.noise.keys import NoiseKey
 from stream.processing.control_order import RETIRED_PREFIX
 from stream.processing.protocol import Record

@@ -26,10 +26,9 @@ from schemas import (
 )
 from schemas.codecs import charge_codec, ledger_codec, request_codec
 from schemas.wire import DECODE_ERRORS, MalformedEventError
-from stream.budget.control_publisher import ControlPublisher, build_retired_answer
+from stream.budget.decision_records import ControlPublisher, TrailWriter, build_retired_answer
 from stream.budget.receipts import RECEIPT_KEY_PREFIX
 from stream.budget.request_handler import RequestHandler
-from stream.budget.trail_writer import TrailWriter
 from stream.privacy.composition.refusals import RefusedError
 from stream.privacy.ledger.ledger_records import restore_ends, restore_ledger, retire_periods, retire_stream
 from stream.privacy.ledger.retirement import MAX_RETIRED_PER_STEP, NAMES_KEY_PREFIX

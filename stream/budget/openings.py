@@ -37,7 +37,7 @@ from schemas import (
     named_from,
     span_ms,
 )
-from stream.budget.control_publisher import ControlPublisher
+from stream.budget.decision_records import ControlPublisher
 from stream.budget.standing_streams import complete_spec, live_topic_facts, require_texts
 from stream.log import error_fields, get_logger
 from stream.privacy.accuracy.source_facts import LEAST_REACH, MAX_STEPS, SourceFacts, clamping_range, largest_value

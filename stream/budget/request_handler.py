@@ -28,7 +28,7 @@ from schemas import (
     named_from,
     subject_of,
 )
-from stream.budget.control_publisher import ControlPublisher
+from stream.budget.decision_records import ControlPublisher
 from stream.budget.mechanism_choice import choose_mechanism, require_informative
 from stream.budget.openings import (
     AccountPeriods,

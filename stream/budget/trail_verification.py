@@ -31,8 +31,8 @@ from schemas import (
 )
 from schemas.codecs import trail_codec
 from schemas.wire import MalformedEventError
+from stream.budget.decision_records import identities_digest
 from stream.budget.receipts import EMPTY_TRAIL_HEAD, BrokenTrailError, check_next_entry, entry_digest
-from stream.budget.trail_writer import identities_digest
 from stream.privacy.composition.costs import charged_answers, extension_cost, grant_cost, to_amount
 from stream.privacy.composition.refusals import RefusedError
 from stream.privacy.ledger.accounts import Account

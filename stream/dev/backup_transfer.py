@@ -21,9 +21,8 @@ from schemas import LedgerProgress, LedgerRecord, Progress, TrailHead
 from schemas.codecs import ledger_codec, trail_codec
 from schemas.ledger import Since
 from schemas.wire import MalformedEventError
-from stream.budget.control_publisher import ControlPublisher
+from stream.budget.decision_records import ControlPublisher, TrailWriter
 from stream.budget.receipts import EMPTY_TRAIL_HEAD
-from stream.budget.trail_writer import TrailWriter
 from stream.dev.backup_file import (
     BackupEnd,
     BackupError,

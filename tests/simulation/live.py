@@ -13,7 +13,7 @@ from typing import NamedTuple
 from schemas import Amount, RetiredAnswer, StreamSpec, span_ms
 from schemas.windows import END_MS
 from sotto import Driver
-from stream.budget.control_publisher import build_retired_record
+from stream.budget.decision_records import build_retired_record
 from stream.processing.control_order import RETIRED_PREFIX
 from stream.processing.dead_letters import UnreadableValue
 from stream.processing.protocol import Record, RecordLike

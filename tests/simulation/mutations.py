@@ -13,8 +13,8 @@ from unittest.mock import patch
 from aiokafka import ConsumerRecord, TopicPartition
 
 from stream.budget.budget_processor import BudgetProcessor
+from stream.budget.decision_records import TrailWriter
 from stream.budget.receipts import Receipts
-from stream.budget.trail_writer import TrailWriter
 from stream.engine import group_engine, restore, session
 from stream.engine.batch_loop import BatchLoop
 from stream.engine.group_engine import Engine

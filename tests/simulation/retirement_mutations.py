@@ -10,7 +10,7 @@ import numpy as np
 
 from schemas import RetiredAnswer
 from stream.budget.budget_processor import BudgetProcessor
-from stream.budget.control_publisher import ControlPublisher
+from stream.budget.decision_records import ControlPublisher
 from stream.privacy.ledger.retirement import NameDigests, RetiredGrants
 from stream.processing.protocol import Message, Outputs, RecordLike
 from stream.worker.retired_streams import RetiredStreamTable

@@ -17,8 +17,8 @@ from schemas import (
     TrailRequest,
     TrailStanding,
 )
+from stream.budget.decision_records import POINT_INTERVAL_MS, QUIET_SECONDS
 from stream.budget.receipts import EMPTY_TRAIL_HEAD, BrokenTrailError, check_next_entry
-from stream.budget.trail_writer import POINT_INTERVAL_MS, QUIET_SECONDS
 from stream.cli.manage.record_rows import summary_row
 from stream.processing.protocol import PROGRESS_KEY, Outputs, Record
 from tests.processing import process_records

@@ -10,7 +10,7 @@ import pytest
 from schemas import Amount, RetiredAnswer
 from sotto import Driver
 from stream.budget import budget_processor
-from stream.budget.control_publisher import build_retired_record
+from stream.budget.decision_records import build_retired_record
 from stream.feeds.feed_definitions import FeedDefinitions
 from stream.processing.control_order import RETIRED_PREFIX
 from stream.processing.protocol import Record
