@@ -17,16 +17,15 @@ import numpy as np
 import numpy.typing as npt
 
 from schemas.wire import DECODE_ERRORS
-from stream.feeds.tally import (
+from stream.feeds.event_counts import (
     CountedQuantity,
     PersonCounts,
-    StepChanges,
-    Tally,
     UInt64Array,
     pack_counts,
     packed_bytes,
     unpack_counts,
 )
+from stream.feeds.tally import StepChanges, Tally
 from stream.feeds.window_forms import Form
 from stream.processing.private_values import window_text_size
 from stream.processing.protocol import LaterVersionError, Message, RecordLike

@@ -12,9 +12,10 @@ from typing import Any, Final
 
 from schemas import EventsSource, FeedStream, SumOf
 from schemas.windows import END_MS, moment_ms, span_ms
+from stream.feeds.event_counts import CountedQuantity
 from stream.feeds.event_intake import NOT_BEGUN, FirstWindows
 from stream.feeds.feed_definitions import StandingDefinition
-from stream.feeds.tally import NO_END, CountedQuantity, CountingRule, Tally
+from stream.feeds.tally import NO_END, CountingRule, Tally
 from stream.feeds.window_forms import EventFigures, Form
 from stream.processing.control_order import covered_ms
 from stream.tables.expressions import TRUE

@@ -11,9 +11,9 @@ import pytest
 
 from stream.feeds import changelog_pieces, window_queries
 from stream.feeds.count_processor import FeedProcessor
+from stream.feeds.event_counts import CellCounts
 from stream.feeds.event_intake import FeedRefusedError, PartitionCountChangedError, WriterTimestampsError
 from stream.feeds.feed_definitions import Epoch, FeedDefinitions
-from stream.feeds.tally import CellCounts
 from stream.feeds.window_queries import MAX_PARTIALS_PER_STEP
 from stream.kernel.key_numbering import KeyNumbering
 from stream.processing.dead_letters import MALFORMED_BATCH, UnreadableValue

@@ -13,9 +13,9 @@ import pytest
 
 from schemas import Partial, RunningCount, UnknownGroups
 from schemas.wire import Codec
+from stream.feeds.event_counts import TextTally
 from stream.feeds.feed_definitions import StandingDefinition
 from stream.feeds.merge_processor import MergeProcessor
-from stream.feeds.text_tally import TextTally
 from stream.feeds.window_queries import matches_definition
 from stream.privacy.accuracy.source_facts import Movement, SourceFacts
 from stream.privacy.planning.running_text_plans import plan_calibrations
