@@ -8,7 +8,7 @@ Source: Hardt & Rothblum 2010; Dwork & Roth 2014, Section 4.2; proofs: docs/proo
 
 ``SparseHypothesis`` is for a universe that is too large to enumerate: all cells that no update named
 have the same weight, so time and memory depend on the named cells only. Source: Blum & Roth 2011,
-Section 4 (Sparse Multiplicative Weights); proofs: docs/proofs/sparse-pmw.md.
+Section 4 (Sparse Multiplicative Weights).
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ class SparseHypothesis:
     """A hypothesis over ``universe`` cells, initially uniform.
 
     ``universe`` is the number of all cells, or the calibration's ``places`` if that is less
-    (docs/proofs/sparse-pmw.md, Theorem 1). Log-weights are whole multiples of η/resolution. Weights
+    (docs/proofs/pmw-weights.md, Theorem 4). Log-weights are whole multiples of η/resolution. Weights
     are relative to the unnamed cells' weight and recomputed from the log-weights, so that rounding
     errors do not accumulate.
     """
@@ -220,7 +220,7 @@ class SparseCorrection:
 
         A correction y of the right sign lowers the distance to the true distribution by at least
         y·b − ln(1 − a + a·e^y), for the hypothesis's share a and the true share b. This grows with
-        y up to the difference of their log-odds (docs/proofs/sparse-pmw.md).
+        y up to the difference of their log-odds (docs/proofs/pmw-weights.md).
         """
         least = max(self.gap, abs(observed_error) - self.reach)
         with localcontext(_LOG_ODDS_CONTEXT) as context:

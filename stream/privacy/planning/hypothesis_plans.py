@@ -127,7 +127,7 @@ def count_cells(universe: int, sparsity: int, updates: int, rows: int) -> int:
     If the universe is small, this is its size. Otherwise the number exceeds the number of cells that
     updates can name, and is so large that a question about cells that no update named is answered with
     at most one row. The bound on updates holds with the logarithm of this number or of a larger
-    one (docs/proofs/sparse-pmw.md, Theorem 1).
+    one (docs/proofs/pmw-weights.md, Theorem 4).
     """
     return min(universe, max(sparsity * updates + 1, sparsity * rows))
 
