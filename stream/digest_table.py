@@ -16,13 +16,17 @@ from array import array
 from bisect import bisect_left, bisect_right
 from collections.abc import Iterable, Iterator
 from itertools import chain
-from typing import Final
+from typing import TYPE_CHECKING, Final
 from zlib import crc32
 
-import numpy as np
-from numpy.typing import NDArray
-
+from stream.optional_packages import np
 from stream.settings import Settings, variable_of
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    _Rows = NDArray[np.uint8]
+    """An array with a line for each row."""
 
 DIGEST_BYTES: Final = 16
 MAX_RECENT_ROWS: Final = 8192
@@ -34,9 +38,6 @@ _KEY_BYTES: Final = 8
 _PAGES_PER_READ: Final = 32
 _MIN_JOINT_SEARCH: Final = 1000
 """Digests for which reading whole files is faster than one search for each."""
-
-_Rows = NDArray[np.uint8]
-"""An array with a line for each row."""
 
 
 class DigestFileError(RuntimeError):
