@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise, product
 from math import prod
+from operator import and_, or_
 from typing import Any, Final
-
-import numpy as np
 
 from schemas import (
     MAX_CATEGORIES,
@@ -34,12 +34,11 @@ from stream.questions.results import Group, groups_of
 from stream.sql.aggregates import AnswerColumn, StatementError, compared_columns, distinct_message
 from stream.sql.calendar_functions import calendar_attribute, is_calendar_name, replace_calendar_names
 from stream.sql.statements import Column, GroupColumn, SelectStatement, no_aggregates_error
-from stream.tables.expressions import TRUE, Constant, Predicate, attributes_of, conjunction, disjunction, evaluate
+from stream.tables.expressions import attributes_of, evaluate
 from stream.tables.ordered_values import ordered_values
 from stream.tables.predicates import PredicateParser
 from stream.tables.sensitivity import codes_within, person_sensitivity, restrict_domain, total_sensitivity
 from stream.tables.table_errors import PredicateError, private_text_message, quote_name, quote_names, to_one_line
-from stream.tables.universe import cell_mask
 
 _WEIGHTS_FIELDS: Final = frozenset({"where", "fraction"})
 """Fields of a query that pmw by multiplicative weights supports."""
@@ -280,15 +279,22 @@ def plan_statement(statement: SelectStatement, source: TableSource, grant: Grant
 def _excluded_rows(where: str, source: TableSource, groups: tuple[str, ...]) -> frozenset[int]:
     """Return the positions of the groups that a condition excludes by the declared domains alone."""
     predicate = PredicateParser(source.attributes).parse(where)
-    about_groups: Predicate = evaluate(
-        predicate,
-        Constant,
-        lambda leaf: leaf if leaf.attribute in groups else TRUE,
-        lambda one, other: conjunction((one, other)),
-        lambda one, other: disjunction((one, other)),
+
+    def may_hold(codes: dict[str, int]) -> bool:
+        """Whether the condition can hold in a group; those on other attributes can always."""
+        result: bool = evaluate(
+            predicate,
+            bool,
+            lambda leaf: leaf.attribute not in codes or bisect_right(leaf.cuts, codes[leaf.attribute]) % 2 == 1,
+            and_,
+            or_,
+        )
+        return result
+
+    cells = product(*(range(source.attributes[name].size) for name in groups))
+    return frozenset(
+        index for index, cell in enumerate(cells) if not may_hold(dict(zip(groups, cell, strict=True)))
     )
-    mask = cell_mask(about_groups, {name: source.attributes[name].size for name in groups})
-    return frozenset(np.flatnonzero(~mask.reshape(-1)).tolist())
 
 
 def _group_names_question(where: str | None, source: TableSource, groups: tuple[str, ...]) -> StatementQuestion:
