@@ -41,6 +41,7 @@ from stream.engine.restore import reader
 from stream.kafka.topics.creation import create_topics
 from stream.privacy.ledger.retirement import NameDigests
 from stream.privacy.noise.keys import NoiseKey
+from stream.processing.digest_table import DigestTable
 from stream.processing.protocol import Outputs, Record
 from stream.processing.topic_names import Topics
 from stream.settings import Settings, reduce_gc_frequency
@@ -248,14 +249,14 @@ def filled(grants: int, sources: int) -> Service:
 
 def retired(streams: int) -> list[Figure]:
     """What the ledger keeps of so many retired streams: bytes of records and files, and the time of a restore."""
-    names, records = NameDigests(), dict[int, bytes]()
+    names, records = NameDigests(DigestTable()), dict[int, bytes]()
     for number in range(streams):
         names.add("stream", f"stream-{number}")
         if number % 500 == 0 or number == streams - 1:
             records |= {one.number: _records.encode(one) for one in names.drain_records()}
     size, files = sum(map(len, records.values())), unnamed_file_bytes()
     began = time.process_time()
-    again = NameDigests()
+    again = NameDigests(DigestTable())
     for one in map(_records.decode, records.values()):
         if isinstance(one, RetiredNames):
             again.restore(one)

@@ -9,7 +9,7 @@ from __future__ import annotations
 import gc
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from typing import Any, Final, cast
+from typing import Any, Final
 
 import msgspec
 
@@ -20,27 +20,25 @@ from schemas import (
     LedgerRecord,
     Request,
     RetiredAnswer,
-    RetiredNames,
     TableSource,
     TrailHead,
 )
 from schemas.codecs import charge_codec, ledger_codec, request_codec
 from schemas.wire import DECODE_ERRORS, MalformedEventError
+from stream.budget.collected_records import CollectedRecords
 from stream.budget.decision_records import ControlPublisher, TrailWriter, build_retired_answer
-from stream.budget.receipts import RECEIPT_KEY_PREFIX
 from stream.budget.request_handler import RequestHandler
 from stream.privacy.composition.refusals import RefusedError
 from stream.privacy.ledger.ledger_records import restore_ends, restore_ledger, retire_periods, retire_stream
-from stream.privacy.ledger.retirement import MAX_RETIRED_PER_STEP, NAMES_KEY_PREFIX
+from stream.privacy.ledger.retirement import MAX_RETIRED_PER_STEP
 from stream.privacy.ledger.state_machine import Ledger
 from stream.processing.dead_letters import Rejection, UnreadableValue, dead_letter, exhausted_reason
+from stream.processing.digest_table import DigestTable
 from stream.processing.protocol import (
     PROGRESS_KEY,
     Batch,
     Outputs,
     RecordLike,
-    decode_changelog_record,
-    keep_latest,
     topic_id_headers,
     topic_ids_of,
 )
@@ -127,8 +125,6 @@ def _plan_facts(source: Any, ledger: Ledger) -> Any:
     return account.source.model_dump(exclude=_FIELDS_WITHOUT_EFFECT_ON_PLANS)
 
 
-_GRANT_KEY_PREFIX: Final = b"grant|"
-
 MAX_CHARGES_PER_STEP = 1_000
 """Most charges in one step."""
 
@@ -162,7 +158,7 @@ class BudgetProcessor:
         self.changelog = topics.ledger
         self.answers_are_repeatable = False
         self.runs_in_thread = True
-        self.ledger = Ledger()
+        self.ledger = Ledger(DigestTable())
         self._topics = topics
         self._partition = partition
         self._control_publisher = ControlPublisher(topics)
@@ -173,56 +169,32 @@ class BudgetProcessor:
         self._clock = LedgerClock()
         self._retire_after_ms = retire_after_ms
         self._least_retired = min(MAX_RETIRED_PER_STEP, LEAST_RETIRED_PER_PARTITION * max(4, topics.partitions))
-        self._ends: list[tuple[str, str, int]] = []
         self._next_offsets = dict.fromkeys(self.inputs, 0)
         self.topic_ids: dict[str, str] = {}
-        self._latest_records: dict[bytes, RecordLike] = {}
+        self._collected = self._new_collection()
 
     def restore(self, records: Iterable[RecordLike]) -> None:
-        """Collect the ledger's records; ``end_restore`` decodes the latest one of each key.
-
-        Names of retired streams are not collected, because they are many and never removed.
-        """
-        kept = []
-        for record in records:
-            if (record.key or b"").startswith(NAMES_KEY_PREFIX) and record.value is not None:
-                names = decode_changelog_record(record, ledger_codec.decode_trusted)
-                self.ledger.retired_names.restore(cast("RetiredNames", names))
-            else:
-                kept.append(record)
-        keep_latest(self._latest_records, kept)
+        """Collect the ledger's records; ``end_restore`` decodes the latest one of each key."""
+        self._collected.add(records)
 
     def end_restore(self) -> Mapping[str, int]:
         """Rebuild the accounts from the collected records; return the inputs' next offsets."""
-        kinds: dict[bytes, list[bytes]] = {RECEIPT_KEY_PREFIX: [], _GRANT_KEY_PREFIX: [], b"": []}
-        for key in self._latest_records:
-            next(keys for prefix, keys in kinds.items() if key.startswith(prefix)).append(key)
-        receipts, grants, others = (self._take_records(keys) for keys in kinds.values())
+        collected, self._collected = self._collected, self._new_collection()
+        ends: list[tuple[str, str, int]] = []
         with _gc_disabled():
-            self.request_handler.receipts.restore((entry, record.value or b"") for record, entry in receipts)
-            accounts = list(others)
-            restore_ledger(self.ledger, (entry for _, entry in accounts), self._note_ends(grants))
-        restore_ends(self.ledger, self._ends)
-        self._ends = []
-        for record, progress in accounts:
+            self.request_handler.receipts.restore(collected.take_receipts())
+            others = collected.take_others()
+            restore_ledger(self.ledger, (entry for _, entry in others), _note_ends(collected.take_grants(), ends))
+        restore_ends(self.ledger, ends)
+        for record, progress in others:
             if isinstance(progress, LedgerProgress):
                 self.topic_ids = topic_ids_of(record)
                 self._next_offsets = dict(zip(self.inputs, (progress.requests, progress.charges), strict=True))
                 self._trail.restore(progress.trail)
         return dict(self._next_offsets)
 
-    def _take_records(self, keys: Iterable[bytes]) -> Iterator[tuple[RecordLike, Any]]:
-        """Yield collected records, each with its decoded value, and drop them."""
-        for key in keys:
-            record = self._latest_records.pop(key)
-            yield record, decode_changelog_record(record, ledger_codec.decode_trusted)
-
-    def _note_ends(self, records: Iterable[tuple[RecordLike, GrantRecord]]) -> Iterator[GrantRecord]:
-        """Yield decoded grants, and note the time of the settled ones."""
-        for record, grant in records:
-            if grant.settled:
-                self._ends.append((grant.spec.source, grant.spec.stream, record.timestamp))
-            yield grant
+    def _new_collection(self) -> CollectedRecords:
+        return CollectedRecords(self._topics.ledger, self._partition, self.ledger.retired_names)
 
     @property
     def trail_head(self) -> TrailHead | None:
@@ -367,6 +339,16 @@ class BudgetProcessor:
         value = None if record is None else ledger_codec.encode(record)
         partition = partition_of(source.encode(), LEDGER_PARTITIONS)
         outputs.add(self._topics.ledger, partition, (key, value, ()))
+
+
+def _note_ends(
+    grants: Iterable[tuple[GrantRecord, int]], ends: list[tuple[str, str, int]]
+) -> Iterator[GrantRecord]:
+    """Yield grants, and note source, name and time of the settled ones."""
+    for grant, timestamp in grants:
+        if grant.settled:
+            ends.append((grant.spec.source, grant.spec.stream, timestamp))
+        yield grant
 
 
 @contextmanager

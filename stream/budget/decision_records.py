@@ -41,11 +41,10 @@ from schemas import (
 from schemas.codecs import control_codec, retired_streams_codec, trail_codec
 from schemas.ledger import Since
 from stream.budget.receipts import EMPTY_TRAIL_HEAD, entry_digest
-from stream.digest_table import DIGEST_BYTES
 from stream.privacy.composition.costs import ordinary_charges_left, shown_spending, spent_amount, to_amount
 from stream.privacy.ledger.accounts import Account, PopulationAccount
 from stream.privacy.ledger.grants import Grant
-from stream.privacy.ledger.retirement import name_digest
+from stream.privacy.ledger.retirement import DIGEST_BYTES, name_digest
 from stream.privacy.ledger.state_machine import Ledger
 from stream.processing.control_order import RETIRED_PREFIX
 from stream.processing.dead_letters import exhausted_reason

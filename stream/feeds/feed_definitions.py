@@ -17,9 +17,9 @@ from schemas import Calibration, Control, EventsSource
 from schemas.codecs import control_codec, retired_streams_codec
 from schemas.streams import StandingQuery, StreamSpec
 from schemas.wire import MalformedEventError
-from stream.digest_table import DigestTable
-from stream.privacy.ledger.retirement import find_retired, name_digest, split_digests
+from stream.privacy.ledger.retirement import name_digest, split_digests
 from stream.processing.control_order import RETIRED_PREFIX, control_summary, is_stale
+from stream.processing.digest_table import DigestTable, find_retired
 from stream.processing.protocol import RecordLike
 
 

@@ -11,8 +11,8 @@ import msgspec
 
 from schemas import RetiredStreams
 from schemas.wire import DECODE_ERRORS, struct
-from stream.digest_table import DigestTable
-from stream.privacy.ledger.retirement import find_retired, name_digest, split_digests
+from stream.privacy.ledger.retirement import name_digest, split_digests
+from stream.processing.digest_table import DigestTable, find_retired
 from stream.worker.stream_terms import WireAmount
 
 _decode: Any = msgspec.json.Decoder(struct(RetiredStreams)).decode

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from stream import digest_table
+from stream.processing import digest_table
 
 
 @pytest.fixture(autouse=True)

@@ -11,8 +11,9 @@ from unittest.mock import patch
 
 import pytest
 
-from stream import digest_table
-from stream.digest_table import DIGEST_BYTES, DigestFileError, DigestTable
+from stream.privacy.ledger.retirement import DIGEST_BYTES
+from stream.processing import digest_table
+from stream.processing.digest_table import DigestFileError, DigestTable
 
 KEYS = [bytes(8), b"\xff" * 8, bytes(7) + b"\x01"]
 """First halves of digests that many digests share."""

@@ -13,10 +13,10 @@ import numpy as np
 import pytest
 
 from benchmarks.lifetime import Lifetime, resident_bytes
-from stream import digest_table
 from stream.budget import receipts
 from stream.caches import BoundedCache, RecentCache
 from stream.monitor.state import budget_history
+from stream.processing import digest_table
 from stream.settings import Settings
 from stream.worker.families import estimate_family
 

@@ -11,4 +11,4 @@ def test_restore_benchmark_measures_retired_streams(capsys: pytest.CaptureFixtur
     restore.main(["--retired", "160"])
     printed = capsys.readouterr().out
     assert "160 retired streams" in printed
-    assert "memory of each" in printed
+    assert "file of each" in printed

@@ -6,17 +6,18 @@ amounts count for ever.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from itertools import islice, takewhile
-from typing import Final, Literal, get_args
+from typing import Final, Literal, Protocol, get_args
 
 from blake3 import blake3
 
 from schemas import EdgeTotals, ExactCost, RetiredClaim, RetiredNames, RetiredTotals
-from stream.digest_table import DIGEST_BYTES, DigestTable
 from stream.privacy.composition.costs import NO_COST, Cost
 from stream.privacy.ledger.grants import Claim, Grant
+
+DIGEST_BYTES: Final = 16
 
 NameKind = Literal["stream", "source", "periods"]
 """Kind of a retired name: a stream, a period's account, or a model whose periods had retired streams."""
@@ -36,13 +37,6 @@ def split_digests(digits: str) -> list[bytes]:
     return [digests[at : at + DIGEST_BYTES] for at in range(0, len(digests), DIGEST_BYTES)]
 
 
-def find_retired(table: DigestTable, streams: Iterable[str]) -> set[str]:
-    """Return those of the streams whose digests are in a table."""
-    names = list(streams) if table else []
-    places = table.find_all(b"".join(name_digest("stream", name) for name in names))
-    return {names[at] for at in places}
-
-
 Accountant = Literal["pure", "zcdp"]
 _ACCOUNTANTS: Final[tuple[Accountant, ...]] = get_args(Accountant)
 _NO_ANSWERS_LEFT: Final = EdgeTotals(answered=0, tops=0, settled=True)
@@ -52,6 +46,32 @@ MAX_NAMES_PER_BLOCK: Final = 4096
 """Maximum number of names in a ledger record; new names are added to the last record until then."""
 
 
+class Digests(Protocol):
+    """A set of digests, in memory or in files."""
+
+    def __len__(self) -> int: ...
+    def add(self, digest: bytes) -> None: ...  # noqa: D102
+    def find(self, digest: bytes) -> bytes | None: ...  # noqa: D102
+
+
+class DigestsInMemory:
+    """A set of digests in memory, for commands that check a ledger."""
+
+    def __init__(self) -> None:
+        self._digests: set[bytes] = set()
+
+    def __len__(self) -> int:
+        return len(self._digests)
+
+    def add(self, digest: bytes) -> None:
+        """Add a digest."""
+        self._digests.add(digest)
+
+    def find(self, digest: bytes) -> bytes | None:
+        """Return nothing further than the digest, or None if it was not added."""
+        return b"" if digest in self._digests else None
+
+
 class NameDigests:
     """A set of names, stored as digests of 16 bytes each.
 
@@ -59,8 +79,8 @@ class NameDigests:
     written again when it changes.
     """
 
-    def __init__(self) -> None:
-        self._digests = DigestTable()
+    def __init__(self, digests: Digests | None = None) -> None:
+        self._digests = DigestsInMemory() if digests is None else digests
         self._last_block: set[bytes] = set()
         self._full_block_count = 0
         self._changed: dict[int, set[bytes]] = {}

@@ -34,7 +34,7 @@ from stream.privacy.ledger.accounts import (
     require_paid,
 )
 from stream.privacy.ledger.grants import Claim, Grant, GrantAmounts, check_report, plan_extension
-from stream.privacy.ledger.retirement import NAMES_KEY_PREFIX, EndedStreams, NameDigests
+from stream.privacy.ledger.retirement import NAMES_KEY_PREFIX, Digests, EndedStreams, NameDigests
 from stream.privacy.planning.prices import are_uneven
 
 TRANSITIONS: Final[Mapping[StreamState, frozenset[StreamState]]] = {
@@ -65,14 +65,15 @@ class Ledger:
     source with periods to the accounts of its periods.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, retired_digests: Digests | None = None) -> None:
+        """Create it; the names of retired streams are kept in ``retired_digests``, by default in memory."""
         self.accounts: dict[str, Account] = {}
         self.populations: dict[str, PopulationAccount] = {}
         self.source_of_stream: dict[str, str] = {}
         self.clock = 0
         self.renewing_owners: list[Account | PopulationAccount] = []
         self.periods: dict[str, list[Account]] = {}
-        self.retired_names = NameDigests()
+        self.retired_names = NameDigests(retired_digests)
         self.ended_streams = EndedStreams()
         self.changes = Changes()
         self._renewed_owners: list[Account | PopulationAccount] = []

@@ -15,6 +15,8 @@ from stream.privacy.ledger.ledger_records import restore_ends, retire_stream
 from stream.privacy.ledger.retirement import MAX_NAMES_PER_BLOCK, NameDigests
 from stream.privacy.ledger.state_machine import Ledger
 from stream.privacy.planning.noise_layouts import PlanError
+from stream.processing import digest_table
+from stream.processing.digest_table import DigestTable
 from tests.builders import calibration
 from tests.unit.accounting.ledger_parts import codec, identity, restored, source, spec
 
@@ -38,7 +40,7 @@ class Pair:
 
     def __init__(self, seed: int) -> None:
         self.chance = Random(seed)
-        self.ledger, self.naive = Ledger(), Ledger()
+        self.ledger, self.naive = Ledger(DigestTable()), Ledger()
         self.names: list[tuple[str, str]] = []
         self.retired: set[str] = set()
         self.written: dict[bytes, bytes] = {}
@@ -158,7 +160,8 @@ def figures(owner: Account | PopulationAccount) -> list[Any]:
 
 
 @pytest.mark.parametrize("seed", range(12))
-def test_retirement_changes_no_decision_and_no_sum(seed: int) -> None:
+def test_retirement_changes_no_decision_and_no_sum(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(digest_table, "MAX_RECENT_ROWS", 2)
     pair = Pair(seed)
     steps = [pair.open, pair.open, pair.answer, pair.end, pair.end, pair.retire, pair.pass_time, pair.restart]
     steps += [pair.open, pair.end, pair.retire, pair.extend, pair.open_again, pair.join, pair.allot]
@@ -170,14 +173,14 @@ def test_retirement_changes_no_decision_and_no_sum(seed: int) -> None:
 
 
 def test_names_are_found_after_many_blocks_and_a_restart() -> None:
-    names, records = NameDigests(), dict[int, RetiredNames]()
+    names, records = NameDigests(DigestTable()), dict[int, RetiredNames]()
     count = 2 * MAX_NAMES_PER_BLOCK + 100
     for number in range(count):
         names.add("stream", f"stream-{number}")
         if number % 1000 == 0:
             records |= {one.number: one for one in names.drain_records()}
     records |= {one.number: one for one in names.drain_records()}
-    again = NameDigests()
+    again = NameDigests(DigestTable())
     for record in records.values():
         again.restore(record)
     for one in (names, again):
@@ -192,7 +195,7 @@ def test_names_are_found_after_many_blocks_and_a_restart() -> None:
 def test_a_retired_name_takes_at_most_64_bytes() -> None:
     count = 100_000
     tracemalloc.start()
-    names = NameDigests()
+    names = NameDigests(DigestTable())
     for number in range(count):
         names.add("stream", f"stream-{number}")
         if number % 1000 == 0:

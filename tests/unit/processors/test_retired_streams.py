@@ -11,9 +11,9 @@ import pytest
 
 from schemas import Amount, RetiredAnswer, RetiredStreams
 from sotto import Driver
-from stream import digest_table
 from stream.budget import budget_processor
 from stream.budget.decision_records import build_retired_record
+from stream.processing import digest_table
 from stream.processing.control_order import RETIRED_PREFIX
 from stream.processing.protocol import Outputs, Record
 from stream.worker import hosted_streams

@@ -16,28 +16,27 @@ from array import array
 from bisect import bisect_left, bisect_right
 from collections.abc import Iterable, Iterator
 from itertools import chain
-from typing import TYPE_CHECKING, Final
+from typing import Final
 from zlib import crc32
 
-from stream.optional_packages import np
+import numpy as np
+from numpy.typing import NDArray
+
+from stream.privacy.ledger.retirement import DIGEST_BYTES, name_digest
 from stream.settings import Settings, variable_of
 
-if TYPE_CHECKING:
-    from numpy.typing import NDArray
-
-    _Rows = NDArray[np.uint8]
-    """An array with a line for each row."""
-
-DIGEST_BYTES: Final = 16
 MAX_RECENT_ROWS: Final = 8192
 """Rows in memory after which a file is written."""
 PAGE_BYTES: Final = 4096
 _CHECKSUM_BYTES: Final = 4
 _KEY_BYTES: Final = 8
 """Rows are sorted by the first bytes of their digests."""
-_PAGES_PER_READ: Final = 32
+_PAGES_PER_READ: Final = 8
 _MIN_JOINT_SEARCH: Final = 1000
 """Digests for which reading whole files is faster than one search for each."""
+
+_Rows = NDArray[np.uint8]
+"""An array with a line for each row."""
 
 
 class DigestFileError(RuntimeError):
@@ -98,6 +97,13 @@ class DigestTable:
         merged = _merge([*(file.read_all() for file in self._files[first:]), iter((rows,))])
         self._files[first:] = [_SortedFile(merged, self._row_size)]
         self._recent = {}
+
+
+def find_retired(table: DigestTable, streams: Iterable[str]) -> set[str]:
+    """Return those of the streams whose digests are in a table."""
+    names = list(streams) if table else []
+    places = table.find_all(b"".join(name_digest("stream", name) for name in names))
+    return {names[at] for at in places}
 
 
 class _SortedFile:
