@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from typing import Annotated, Any, ClassVar, Final, Literal
 
-from pydantic import Field, StringConstraints, field_validator, model_validator
+from pydantic import Field, field_validator, model_validator
 
 from schemas.base import (
     Amount,
@@ -26,6 +26,7 @@ from schemas.base import (
 )
 from schemas.domains import AttributeName, Domain
 from schemas.table_places import Address
+from schemas.views import TablePath, View, require_public_path
 from schemas.windows import Moment, Span, format_moment, moment_ms, span_ms
 
 MAX_ROWS = 1 << 30
@@ -134,7 +135,7 @@ class TableSource(_Source):
 
     ``columns`` names the column of an attribute that has another name; several attributes may share one.
     ``path`` is a file, a folder with ``/`` at its end, a pattern, or an address (s3://, or a server's as
-    postgresql://).
+    postgresql://). Instead of it, a ``view`` makes the rows from several tables.
 
     ``texts`` are columns with private values, which only ``unknown_groups`` groups by. A definition
     may list them in ``attributes``, as ``{"kind": "text"}``.
@@ -144,11 +145,12 @@ class TableSource(_Source):
     """
 
     wire_omits: ClassVar[frozenset[str]] = _Source.wire_omits | {
-        *("person", "contribution", "columns", "texts", "engine")
+        *("path", "view", "person", "contribution", "columns", "texts", "engine")
     }
 
     kind: Literal["table"]
-    path: Annotated[str, StringConstraints(min_length=1, max_length=4096)]
+    path: TablePath | None = None
+    view: View | None = None
     attributes: Annotated[dict[AttributeName, Domain], Field(min_length=1, max_length=1024)]
     columns: Annotated[dict[AttributeName, AttributeName], Field(max_length=1024)] = Field(default_factory=dict)
     person: AttributeName | None = None
@@ -174,9 +176,16 @@ class TableSource(_Source):
 
     @field_validator("path")
     @classmethod
-    def _require_public_path(cls, path: str) -> str:
-        Address.parse_table(path)
-        return path
+    def _require_public_path(cls, path: str | None) -> str | None:
+        return None if path is None else require_public_path(path)
+
+    @model_validator(mode="after")
+    def _require_place(self) -> TableSource:
+        if (self.path is None) is (self.view is None):
+            raise ValueError("path, view: a table has one of them; give its path, or a view of several tables")
+        if self.view is not None:
+            self.view.require_person(self.person)
+        return self
 
     @model_validator(mode="after")
     def _check_columns(self) -> TableSource:
@@ -187,6 +196,24 @@ class TableSource(_Source):
         if unknown := self.columns.keys() - self.attributes.keys() - self.texts.keys():
             raise ValueError(f"columns: {len(unknown)} of them are no attributes; declare them in attributes")
         return self
+
+    @property
+    def paths(self) -> tuple[str, ...]:
+        """The paths of all tables that are read."""
+        found = () if self.view is None else (table.path for table in self.view.tables.values())
+        return tuple(dict.fromkeys(found)) if self.path is None else (self.path,)
+
+    @property
+    def private_paths(self) -> tuple[str, ...]:
+        """The paths of all tables that have rows of people."""
+        if self.view is None:
+            return self.paths
+        return tuple(dict.fromkeys(table.path for table in self.view.tables.values() if not table.key))
+
+    @property
+    def addresses(self) -> list[Address]:
+        """The paths that are addresses."""
+        return [address for path in self.paths if (address := Address.parse_table(path)) is not None]
 
     def column_of(self, attribute: str) -> str:
         """Return the column of an attribute in the table."""

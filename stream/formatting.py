@@ -175,7 +175,7 @@ def warn_about_shared_data(source: Source, registered: Iterable[SourceRecord]) -
         record.source.source
         for record in registered
         if record.state == "open" and record.source.source != source.source
-        if data is not None and _data_of(record.source) == data
+        if data & _data_of(record.source)
         if source.population is None or source.population != (record.population or record.source.population)
     ]
     if not others:
@@ -188,11 +188,11 @@ def warn_about_shared_data(source: Source, registered: Iterable[SourceRecord]) -
     )
 
 
-def _data_of(source: Source) -> tuple[str, str] | None:
-    """Return the place of a source's data; None for a source whose questions carry the values."""
+def _data_of(source: Source) -> set[tuple[str, str]]:
+    """Return the places of a source's private data; none for a source whose questions carry the values."""
     if isinstance(source, TableSource):
-        return "path", source.path if "://" in source.path else os.path.normpath(source.path)
-    return ("topic", source.topic) if isinstance(source, EventsSource) and source.period_of is None else None
+        return {("path", path if "://" in path else os.path.normpath(path)) for path in source.private_paths}
+    return {("topic", source.topic)} if isinstance(source, EventsSource) and source.period_of is None else set()
 
 
 def contribution_bound_of(source: Source) -> int | None:

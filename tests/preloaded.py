@@ -131,11 +131,11 @@ def preloaded_readers() -> Iterator[None]:
 
     usual, program, popen = table_reading._start_process, table_reading.READING_PROCESS, subprocess.Popen
 
-    def forked(path: str) -> Any:
-        environment = table_reading._environment(path)
+    def forked(source: Any) -> Any:
+        environment = table_reading._environment(source)
         own = (table_reading.READING_PROCESS, subprocess.Popen) != (program, popen)
         if own or "PYTHONPATH" in environment or not hasattr(socket, "SOCK_SEQPACKET"):
-            return usual(path)
+            return usual(source)
         reading, writing = os.pipe()
         with os.fdopen(writing, "wb") as output, Path(os.devnull).open("wb") as errors:
             parent = _parent(READERS, _from_the_start(environment))

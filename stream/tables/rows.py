@@ -16,7 +16,8 @@ from stream.optional_packages import pl
 from stream.tables.date_codes import iso_text
 from stream.tables.encoding import CodeArray, Encoder, Words, as_numbers, as_text, code_type, exact_text
 from stream.tables.people import Numbers, PersonNumbering, RowOwners, person_names
-from stream.tables.readers.table_parts import TablePart, open_table_parts
+from stream.tables.readers.source_parts import open_source_parts
+from stream.tables.readers.table_parts import KEPT, TablePart, open_table_parts
 from stream.tables.table_errors import ColumnError, DataError, UnreadableError
 from stream.tables.texts import TEXT_CODE, TextCodes, TextColumn, hashed_columns, text_encoders
 
@@ -121,26 +122,28 @@ class RowEncoder:
         self._people = None if source.person is None else PersonNumbering(source.person)
 
     def encode(self, cells: pl.DataFrame) -> EncodedBatch:
-        """Encode a batch; leave out rows that a domain rejects or that have no person.
+        """Encode a batch; leave out rows that a view or a domain leaves out, or that have no person.
 
         DataError if a column's type does not fit its domain; no error depends on a cell.
         """
-        kept = None
+        kept, numbers, unnamed, height = None, None, 0, cells.height
+        if self._people is not None:
+            numbers, kept = self._people.add(cells[self._people.column])
+            unnamed = int(np.count_nonzero(~kept))
+        if KEPT in cells.columns:
+            selected = cells[KEPT].to_numpy() if kept is None else cells[KEPT].to_numpy() & kept
+            cells = cells.filter(pl.Series(selected))
+            numbers, kept = None if numbers is None else numbers[selected], None
         encoded: dict[str, CodeArray] = {}
         for name, encoder in self._encoders.items():
             encoded[name], known = encoder(cells[self._source.column_of(name)])
             kept = known if kept is None else kept & known
         texts = {name: encoder(cells[self._source.column_of(name)]) for name, encoder in self._texts.items()}
-        numbers, unnamed = None, 0
-        if self._people is not None:
-            numbers, is_named = self._people.add(cells[self._people.column])
-            kept = is_named if kept is None else kept & is_named
-            unnamed = int(np.count_nonzero(~is_named))
         if kept is not None and not kept.all():
             encoded = {name: column[kept] for name, column in encoded.items()}
             texts = {name: column[kept] for name, column in texts.items()}
             numbers = None if numbers is None else numbers[kept]
-        return EncodedBatch(encoded, numbers, cells.height, unnamed, texts)
+        return EncodedBatch(encoded, numbers, height, unnamed, texts)
 
     def encode_part(self, part: TablePart) -> Iterator[EncodedBatch]:
         """Encode one part of the table in batches; ColumnError if the part lacks a column."""
@@ -266,7 +269,7 @@ def collect_rows(source: TableSource, collector: Collector[Collected], frame: Fr
             encoder.encode(select_columns(frame, columns_of(source), source.person))
         ]
     else:
-        batches = (batch for part in open_table_parts(source.path) for batch in encoder.encode_part(part))
+        batches = (batch for part in open_source_parts(source) for batch in encoder.encode_part(part))
     for batch in batches:
         collector.add(batch)
     people = encoder.people()

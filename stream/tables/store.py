@@ -18,7 +18,7 @@ import numpy as np
 import numpy.typing as npt
 from blake3 import blake3
 
-from schemas import FIRST_VERSION, Address, Domain, TableSource
+from schemas import FIRST_VERSION, Domain, TableSource
 from stream.caches import ENTRY_BYTES, BoundedCache
 from stream.privacy.noise.keys import NoiseKey
 from stream.tables.comparisons import Ranges
@@ -28,8 +28,9 @@ from stream.tables.engines.collectors import build_table, read_rows
 from stream.tables.engines.statements import EngineStatementError
 from stream.tables.expressions import Predicate, memory_of
 from stream.tables.people import words_of
+from stream.tables.readers.source_parts import stamp_of_source
 from stream.tables.readers.table_files import local_database
-from stream.tables.readers.table_parts import Stamp, stamp_of
+from stream.tables.readers.table_parts import Stamp
 from stream.tables.rows import Frame, Rows
 from stream.tables.sensitivity import rows_are_public
 from stream.tables.table_errors import DataError, PredicateError, UnreadableError, quote_name
@@ -92,7 +93,7 @@ class TableStore:
         *keys: bytes,
         overrides: Mapping[str, Frame] | None = None,
         read: Callable[[TableSource], Rows | StoredRows] = read_rows,
-        stamp: Callable[[TableSource], Stamp] = lambda source: stamp_of(source.path),
+        stamp: Callable[[TableSource], Stamp] = stamp_of_source,
         keeps_tables: bool = True,
     ) -> None:
         self._keys = keys
@@ -146,7 +147,7 @@ class TableStore:
             try:
                 return self._load_expected(source, expected_fingerprint, version)
             except DataError as error:
-                if Address.parse_table(source.path) is not None:
+                if source.addresses:
                     self._refused.put((source.source, expected_fingerprint), (monotonic(), error))
                 raise
 
@@ -342,8 +343,8 @@ def _column_parts(column: npt.NDArray[np.unsignedinteger[Any]]) -> Iterator[byte
 
 
 def _is_in_database(source: TableSource) -> bool:
-    address = Address.parse_table(source.path)
-    return local_database(source.path) is not None if address is None else address.scheme != "s3"
+    is_on_server = any(address.scheme != "s3" for address in source.addresses)
+    return is_on_server or any(local_database(path) is not None for path in source.paths)
 
 
 def _people_parts(rows: Rows | StoredRows, key: bytes) -> Iterator[bytes | memoryview]:

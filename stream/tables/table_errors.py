@@ -123,6 +123,7 @@ class UnreadableError(DataError):
 
 COLUMN_ERRORS: Final = {
     "missing": "{table} has no column {column}; add it or leave the attribute out",
+    "repeated": "key: column {column} of a lookup table has one value in several rows; leave one row for each key",
     "no person": "person: {table} has no column {column}; add it, or name the column that says whose each row is",
     "no text": "column {column}{place} has type {kind}, not text, whole or floating numbers, or booleans; write it as text",
     "no dates": "column {column}{place} has type {kind}, not dates, local times or text; write it as text, or declare a timestamp",

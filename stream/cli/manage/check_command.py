@@ -52,11 +52,11 @@ def check(
             else "has no table, its questions carry the values"
         )
         raise CommandError(f"source: {wanted.source} {has}; give a table source")
-    path = wanted.path if table is None else table
+    path = table or wanted.path or "the view"
     try:
         settings = Settings()
         limits = EngineLimits.from_settings(settings)
-        report = check_table(wanted, path, person, limits, settings.table_bytes)
+        report = check_table(wanted, table, person, limits, settings.table_bytes)
     except UnreadableError as error:
         place = f"{path}, {error.where}," if error.where else path
         raise CommandError(f"table: {place} cannot be read: {error.problem}") from None

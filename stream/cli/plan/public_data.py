@@ -45,8 +45,7 @@ def public_data(
     if rows is not None:
         return synthetic(source, rows, seed), f"{rows:,} generated rows: {SYNTHETIC_LAW}"
     if table is None:
-        require_shipped_table(source)
-        table = Path(source.path)
+        table = require_shipped_table(source)
     path, words = public_path(source, registered, table)
     try:
         return read_cells(source, str(path)), words

@@ -71,7 +71,7 @@ def require_public(
             f"--table: there is no file {table}; give a .csv, .csv.gz or .parquet file"
         ) from None
     for known in (source, *registered):
-        if _belongs_to(path, known.path):
+        if any(_belongs_to(path, place) for place in known.paths):
             raise SimulationError(
                 f"--table: {table} is the file of source '{known.source}' and private; {_REMEDY}"
             )
@@ -94,10 +94,11 @@ def _belongs_to(path: Path, place: str) -> bool:
         return False
 
 
-def require_shipped_table(source: TableSource) -> None:
-    """Raise SimulationError unless the source's file is the shipped table."""
-    if not is_shipped(Path(source.path)):
+def require_shipped_table(source: TableSource) -> Path:
+    """Return the path of the source's file; SimulationError unless it is the shipped table."""
+    if source.path is None or not is_shipped(Path(source.path)):
         raise SimulationError(f"source '{source.source}': its own table is private; {_REMEDY}")
+    return Path(source.path)
 
 
 def is_shipped(path: Path) -> bool:

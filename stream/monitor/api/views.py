@@ -208,12 +208,10 @@ def source_record(tables: MonitorTables, entry: SourceEntry) -> SourceRecord:
 
 def sources_with_place(tables: MonitorTables, source: Source) -> Iterator[SourceRecord]:
     """Yield the records of the sources whose path or topic may be that of a source."""
-    place = source.path if isinstance(source, TableSource) else getattr(source, "topic", None)
-    if place is None:
-        return
-    name = PurePath(place).name.encode()
+    places = source.private_paths if isinstance(source, TableSource) else ()
+    names = [PurePath(place).name.encode() for place in (*places, *filter(None, [getattr(source, "topic", None)]))]
     for entry in tables.sources.values():
-        if name in entry.raw and entry.record.source.period_of is None:
+        if any(name in entry.raw for name in names) and entry.record.source.period_of is None:
             yield source_record(tables, entry)
 
 

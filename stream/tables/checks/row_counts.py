@@ -9,18 +9,20 @@ from typing import Final
 
 import polars as pl
 
+from schemas import TableSource
 from schemas.sources import MAX_CONTRIBUTION
 from stream.tables.checks.check_report import Bound, PersonRows
 from stream.tables.people import person_names
 from stream.tables.readers.csv_files import EXTRA_CELL_COLUMN
-from stream.tables.readers.table_parts import open_table_parts
+from stream.tables.readers.source_parts import open_source_parts
+from stream.tables.readers.table_parts import KEPT
 
 
 @dataclass(frozen=True)
 class TableScan:
     """An opened table; cells are read as services read them."""
 
-    path: str
+    source: TableSource
     types: Mapping[str, pl.DataType]
     """The columns that all files have, with their types in the first file; CSV columns are text."""
 
@@ -37,9 +39,9 @@ class TableScan:
     """Whether some file is CSV, whose lines may have too many cells."""
 
     @classmethod
-    def open(cls, path: str) -> TableScan:
-        """Open a table; UnreadableError if there is none at the path."""
-        parts = list(open_table_parts(path))
+    def open(cls, source: TableSource) -> TableScan:
+        """Open a source's table; UnreadableError if there is none at its path, DataError for an invalid view."""
+        parts = list(open_source_parts(source))
         types = {name: kind for name, kind in parts[0].types.items() if all(name in part.types for part in parts)}
         lacking = {
             name: [part.name for part in parts if name not in part.types]
@@ -51,15 +53,16 @@ class TableScan:
             for part in parts:
                 found.setdefault(part.types[name], part.name)
         duplicates = dict.fromkeys(name for part in parts for name in part.duplicate_names)
-        return cls(path, types, kinds, lacking, tuple(duplicates), any(part.is_csv for part in parts))
+        return cls(source, types, kinds, lacking, tuple(duplicates), any(part.is_csv for part in parts))
 
     def batches(self, names: Sequence[str]) -> Iterator[pl.DataFrame]:
         """Yield the named columns in batches, with ``EXTRA_CELL_COLUMN`` for CSV files.
 
         Memory does not grow with the number of rows. UnreadableError if a file is malformed.
         """
-        for part in open_table_parts(self.path):
-            yield from part.batches([*names, EXTRA_CELL_COLUMN] if part.is_csv else names)
+        for part in open_source_parts(self.source):
+            for cells in part.batches([*names, EXTRA_CELL_COLUMN] if part.is_csv else names):
+                yield cells.filter(pl.col(KEPT)).drop(KEPT) if KEPT in cells.columns else cells
 
 
 _ROWS_PER_PASS: Final = 1 << 23

@@ -173,14 +173,15 @@ def check_table(
     engine_limits: EngineLimits | None = None,
     table_bytes: int = DEFAULT_TABLE_BYTES,
 ) -> CheckReport:
-    """Compare a source's table, or the file at ``path``, with the source's declaration.
+    """Compare a source's rows, or those of the file at ``path``, with the source's declaration.
 
     Each person's rows are counted if the source declares a person column or ``person`` names one. The
     report is private. Memory does not grow with the number of rows. A table of an engine is also loaded into a
     database, within ``engine_limits``, to time questions. ``table_bytes`` limits a table in memory. UnreadableError
     if there is no table at the path, DataError if the person column is missing.
     """
-    file = TableScan.open(source.path if path is None else str(path))
+    source = source if path is None else source.model_copy(update={"path": str(path), "view": None})
+    file = TableScan.open(source)
     declared = person in {None, source.person}
     person = source.person if person is None else person
     if person is not None and person not in file.types:
@@ -219,12 +220,11 @@ def check_table(
         if EXTRA_CELL_COLUMN in batch.columns:
             surplus_lines += int((batch[EXTRA_CELL_COLUMN] != "").sum())
     # An undeclared person column implies one row per person.
-    measured = source.model_copy(update={"path": file.path})
-    times = None if source.engine == "memory" or not columns.usable else measure_engine(measured, engine_limits)
+    times = None if source.engine == "memory" or not columns.usable else measure_engine(source, engine_limits)
     people = None if person is None else count_people(file, person, rows, source.contribution if declared else 1)
     return CheckReport(
         source=source.source,
-        path=file.path,
+        path=source.path or "the view",
         rows=rows,
         as_declared=rows - left_out - changed if columns.usable else None,
         changed=changed if columns.usable else None,

@@ -138,9 +138,9 @@ def main() -> None:
     """Read a request from standard input, and send the table that it names."""
     request = json.load(sys.stdin)
     _limit_resources(request["reading_bytes"], request["seconds"])
-    # A table at an address has no ``parts`` and is read unconfined: its driver reads settings and
+    # A table at an address has no listed files and is read unconfined: its driver reads settings and
     # credentials, whose paths are unknown.
-    if request["parts"] is not None:
+    if None not in request["parts"].values():
         confine(map(Path, request["folders"]))
     from stream.tables.readers.reading_protocol import answer_request  # noqa: PLC0415  (it begins threads)
 

@@ -25,8 +25,9 @@ from stream.optional_packages import pl
 from stream.tables.encoding import CodeArray, Words, code_type
 from stream.tables.engines.engine_choice import row_bytes
 from stream.tables.people import PERSON_BYTES
+from stream.tables.readers.source_parts import base_columns, open_source_parts, stamp_of_source
 from stream.tables.readers.table_files import TableFile
-from stream.tables.readers.table_parts import open_table_parts, stamp_of
+from stream.tables.readers.table_parts import open_table_parts
 from stream.tables.rows import Collected, Collector, EncodedBatch, RowEncoder, columns_of
 from stream.tables.schema_proposals import MAX_COLUMNS, ColumnType
 from stream.tables.table_errors import COLUMN_ERRORS, LARGER_THAN_MEMORY, ColumnError, UnreadableError, to_one_line
@@ -122,7 +123,8 @@ def receive_header(pipe: TimedPipe, source: TableSource) -> dict[str, Any]:
         raise UnreadableError(to_one_line(str(fields["unreadable"])), file=file)
     if "refused" in fields:
         wrong, column, kind = fields["refused"]
-        if wrong not in COLUMN_ERRORS or column not in columns_of(source) or kind not in _type_names():
+        known = {*columns_of(source), *base_columns(source)}
+        if wrong not in COLUMN_ERRORS or column not in known or kind not in _type_names():
             raise EOFError
         raise ColumnError(wrong, column, kind, file)
     return dict(fields)
@@ -222,9 +224,9 @@ def answer_request(request: dict[str, Any], output: IO[bytes]) -> None:
     source = TableSource.model_validate(request["source"])
     try:
         if request["wanted"] == "stamp":
-            output.write(encode_header({"stamp": stamp_of(source.path)[1:]}))
+            output.write(encode_header({"stamp": stamp_of_source(source)[1:]}))
         elif request["wanted"] == "columns":
-            output.write(encode_header({"columns": read_columns(source.path, request)}))
+            output.write(encode_header({"columns": read_columns(source.paths[0], request)}))
         else:
             _send_rows(source, request, output)
     except UnreadableError as error:
@@ -240,13 +242,17 @@ def answer_request(request: dict[str, Any], output: IO[bytes]) -> None:
 
 def read_columns(path: str, request: dict[str, Any]) -> list[ColumnType]:
     """Return the names and types of a table's columns, from its first file; no row is read."""
-    files = msgspec.convert(request["parts"], tuple[TableFile, ...] | None)
+    files = _listed_files(request)[path]
     part = next(open_table_parts(path, files, request["reading_bytes"], request["seconds"]), None)
     types = {} if part is None else part.types
     return [
         ColumnType(name, kind.base_type().__name__, getattr(kind, "scale", None))
         for name, kind in list(types.items())[:MAX_COLUMNS]
     ]
+
+
+def _listed_files(request: dict[str, Any]) -> dict[str, tuple[TableFile, ...] | None]:
+    return msgspec.convert(request["parts"], dict[str, tuple[TableFile, ...] | None])
 
 
 def _send_rows(source: TableSource, request: dict[str, Any], output: IO[bytes]) -> None:
@@ -259,9 +265,9 @@ def _send_rows(source: TableSource, request: dict[str, Any], output: IO[bytes]) 
 
 def _batches(source: TableSource, request: dict[str, Any], encoder: RowEncoder) -> Iterator[EncodedBatch]:
     """Yield the table's batches; UnreadableError before a file with too many rows is decompressed."""
-    files = msgspec.convert(request["parts"], tuple[TableFile, ...] | None)
     row_limit, rows = request["row_limit"], 0
-    for part in open_table_parts(source.path, files, request["file_bytes"], request["seconds"]):
+    listed = _listed_files(request)
+    for part in open_source_parts(source, listed, request["file_bytes"], request["seconds"]):
         if rows + (part.row_count_from_metadata() or 0) > row_limit:
             raise UnreadableError(too_large(source))
         for batch in encoder.encode_part(part):

@@ -35,6 +35,9 @@ from stream.tables.table_errors import DataError, UnreadableError
 
 BATCH_ROWS: Final = 1 << 16
 
+KEPT: Final = "\0kept"
+"""The column of a view's batches that is false for rows that the view leaves out."""
+
 
 class TablePart(Protocol):
     """A part of a table that is read separately: a file, an object or a database's table."""

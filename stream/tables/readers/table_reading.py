@@ -26,6 +26,7 @@ from stream.tables.engines.collectors import make_collector
 from stream.tables.engines.engine_choice import row_bytes
 from stream.tables.engines.statements import EngineLimits
 from stream.tables.readers.reading_protocol import TimedPipe, receive_header, receive_rows
+from stream.tables.readers.source_parts import join_stamps, require_valid_view
 from stream.tables.readers.table_files import (
     Root,
     TableFile,
@@ -76,6 +77,9 @@ _PASSED_VARIABLES: Final = {
 
 log = get_logger("tables")
 Result = TypeVar("Result")
+
+AllowedFiles = dict[str, tuple[TableFile, ...] | None]
+"""The files of each local path; None for an address."""
 
 
 _UNDECLARED: Final = {"kind": "table", "neighbors": "add-remove", "epsilon": 1.0}
@@ -134,6 +138,7 @@ class GuardedReader:
 
     def read(self, source: TableSource) -> Rows | StoredRows:
         """Read the source's rows into memory or into its engine's database; errors as by calling."""
+        require_valid_view(source)
         try:
             collector = make_collector(source, self._limits.engine)
         except Missing as error:
@@ -153,15 +158,17 @@ class GuardedReader:
 
     def stamp(self, source: TableSource) -> Stamp:
         """Return the stamp of a source's table; for an address, a reading process determines it."""
-        if Address.parse_table(source.path) is not None:
+        paths = "\n".join(source.paths)
+        if source.addresses:
             return self._read_or_explain(
-                source, "stamp", lambda pipe: (source.path, *receive_header(pipe, source)["stamp"])
+                source, "stamp", lambda pipe: (paths, *receive_header(pipe, source)["stamp"])
             )
         try:
-            return stamp_of_files(source.path, self._list_allowed_files(source) or ())
+            listed = self._list_allowed_files(source)
+            return join_stamps([stamp_of_files(path, files or ()) for path, files in listed.items()])
         except UnreadableError:
             # The error of the path is raised when the table is read.
-            return (source.path,)
+            return (paths,)
 
     def columns(self, path: str) -> list[ColumnType]:
         """Return the names and types of a table's columns; DataError if the path is forbidden or unreadable."""
@@ -191,9 +198,12 @@ class GuardedReader:
         log.warning("table not read", source=source.source, cause=error.cause, **details)
         return error.for_callers(hidden=not self._limits.reveals_causes)
 
-    def _list_allowed_files(self, source: TableSource) -> tuple[TableFile, ...] | None:
-        """List a local path's files; None for an address; UnreadableError if one is forbidden."""
-        roots, path = self._limits.roots, source.path
+    def _list_allowed_files(self, source: TableSource) -> AllowedFiles:
+        """List the files of each local path; None for an address; UnreadableError if one is forbidden."""
+        return {path: self._list_files(path, self._limits.file_bytes(source)) for path in source.paths}
+
+    def _list_files(self, path: str, most_bytes: int | None) -> tuple[TableFile, ...] | None:
+        roots = self._limits.roots
         if (address := Address.parse_table(path)) is not None:
             if not is_allowed(address, roots):
                 raise UnreadableError(OUTSIDE_ROOTS)
@@ -209,14 +219,14 @@ class GuardedReader:
         if not inside:
             raise UnreadableError(OUTSIDE_ROOTS)
         if local_delta_folder(path) is None:  # which files of a Delta table count is known only from its log
-            require_size(parts, self._limits.file_bytes(source))
+            require_size(parts, most_bytes)
         return parts
 
     def _run_process(
         self,
         source: TableSource,
         wanted: str,
-        parts: tuple[TableFile, ...] | None,
+        parts: AllowedFiles,
         receive: Callable[[TimedPipe], Result],
     ) -> Result:
         limits = self._limits
@@ -224,14 +234,14 @@ class GuardedReader:
             "wanted": wanted,
             "source": source.model_dump(mode="json"),
             "folders": [str(root.resolve()) for root in limits.roots if isinstance(root, Path)],
-            "parts": None if parts is None else list(map(asdict, parts)),
+            "parts": {path: None if files is None else list(map(asdict, files)) for path, files in parts.items()},
             "row_limit": limits.row_limit(source),
             "file_bytes": limits.file_bytes(source),
             "reading_bytes": limits.reading_bytes,
             "seconds": limits.seconds,
         }
         deadline = monotonic() + limits.seconds
-        process = _start_process(source.path)
+        process = _start_process(source)
         try:
             with process:
                 try:
@@ -245,7 +255,7 @@ class GuardedReader:
             raise UnreadableError(f"the reading process ended early, with status {process.returncode}") from None
 
 
-def _start_process(path: str) -> subprocess.Popen[bytes]:
+def _start_process(source: TableSource) -> subprocess.Popen[bytes]:
     """Start a reading process; UnreadableError if the system has no resources for it."""
     try:
         return subprocess.Popen(  # noqa: S603  (our own interpreter and module)
@@ -255,7 +265,7 @@ def _start_process(path: str) -> subprocess.Popen[bytes]:
             stdout=subprocess.PIPE,
             # The output of a crash may quote cells.
             stderr=subprocess.DEVNULL,
-            env=_environment(path),
+            env=_environment(source),
             start_new_session=True,
         )
     except OSError as error:
@@ -277,8 +287,8 @@ def _kill_process(process: subprocess.Popen[bytes]) -> None:
         os.killpg(process.pid, signal.SIGKILL)
 
 
-def _environment(path: str) -> dict[str, str]:
+def _environment(source: TableSource) -> dict[str, str]:
     """Return a reading process's environment."""
-    address = Address.parse_table(path)
-    prefixes = _PASSED_VARIABLES[None if address is None else address.scheme]
+    schemes = [None, *(address.scheme for address in source.addresses)]
+    prefixes = tuple(prefix for scheme in schemes for prefix in _PASSED_VARIABLES[scheme])
     return {name: text for name, text in os.environ.items() if name.startswith(prefixes)}

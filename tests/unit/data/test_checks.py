@@ -231,7 +231,7 @@ def test_check_names_the_file_of_an_unreadable_type(tmp_path: Path) -> None:
     wanted = "column 'age' of file 'b.parquet' has type List, not numbers, text or booleans; write it as numbers"
     assert report.columns.unusable == {"age": wanted}
     assert (report.rows, report.as_declared, report.fits) == (2, None, False)
-    for read in (lambda: PrivateTable.load(declared), lambda: read_cells(declared, declared.path)):
+    for read in (lambda: PrivateTable.load(declared), lambda: read_cells(declared, f"{tmp_path}/")):
         with pytest.raises(DataError) as refused:
             read()
         assert str(refused.value) == wanted

@@ -135,7 +135,7 @@ def test_files_of_different_types_are_read_alike(tmp_path: Path, kind: type[pl.D
             update={"person": person, "contribution": person and 1}
         )
         loaded = Rows.load(declared)
-        read = Rows.load(declared, read_cells(declared, declared.path))
+        read = Rows.load(declared, read_cells(declared, f"{tmp_path}/"))
         assert read.file_row_count == loaded.file_row_count
         for name, codes in loaded.private_codes.items():
             assert read.private_codes[name].tolist() == codes.tolist()

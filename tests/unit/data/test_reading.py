@@ -198,7 +198,7 @@ def test_credentials_reach_only_the_process_that_reads_by_them(monkeypatch: pyte
         monkeypatch.setenv(name, "secret")
 
     def given(path: str) -> set[str]:
-        return secrets & set(reading_module._environment(path))
+        return secrets & set(reading_module._environment(source(AGE, path=path)))
 
     assert given("/data/people.csv") == set()
     assert given("s3://clinic/people.csv") == {"AWS_SECRET_ACCESS_KEY", "HTTPS_PROXY", "HOME"}

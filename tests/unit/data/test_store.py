@@ -201,7 +201,7 @@ def test_a_file_that_could_not_be_read_is_not_read_again_before_it_changes(tmp_p
     reads: list[str] = []
 
     def read(declared: TableSource) -> Rows:
-        reads.append(declared.path)
+        reads.extend(declared.paths)
         return Rows.load(declared)
 
     store = TableStore(KEY, read=read)

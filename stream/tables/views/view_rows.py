@@ -1,0 +1,211 @@
+"""Reads the rows of a view in batches: the first table in parts, joined to the others, which are in memory.
+
+Each row of the first table is followed to its end: if the view leaves it out, its batch still has one row of it, with
+``KEPT`` false, so that people and rows are counted as for a single table.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import Final
+
+from stream.optional_packages import pl
+from stream.tables.people import person_names
+from stream.tables.readers.table_parts import KEPT, TablePart
+from stream.tables.table_errors import ColumnError, UnreadableError
+from stream.tables.views.view_plan import PERSON_KIND, Join, TableUse, UsedKind, ViewPlan, column_label
+from stream.tables.views.view_terms import convert_cells, require_simple_type
+
+MAX_JOINED_ROWS: Final = 1000
+"""Most rows of one person that are joined from a table after JOIN; the same ones for any order of the file."""
+
+_BATCH_ROWS: Final = 1 << 16
+_MATCH: Final = "\0match"
+
+OpenParts = Callable[[str], Iterator[TablePart]]
+"""Opens the parts of a table by its name in the view."""
+
+
+def open_view(plan: ViewPlan, open_parts: OpenParts) -> Iterator[ViewPart]:
+    """Yield the parts of a view, one for each of its first table; UnreadableError or ColumnError if a table fails."""
+    joined = [_JoinedTable.load(join, open_parts) for join in plan.joins]
+    for part in _named(plan.first, open_parts(plan.first.name)):
+        yield ViewPart(part, plan, joined)
+
+
+@dataclass(frozen=True)
+class _JoinedTable:
+    """A table after JOIN, in memory: its rows by their key or person, and how many there are for each."""
+
+    join: Join
+    rows: pl.DataFrame
+    copies: pl.DataFrame | None
+    """The number of rows of each person; None for a lookup table, which has at most one for each key."""
+
+    @classmethod
+    def load(cls, join: Join, open_parts: OpenParts) -> _JoinedTable:
+        """Read a table; ColumnError if two rows of a lookup table have one key."""
+        use, keys = join.use, [column_label(join.use.alias, name) for name in join.on]
+        batches = [
+            _convert(use, cells) for part in _named(use, open_parts(use.name)) for cells in _batches(use, part)
+        ]
+        try:
+            rows = pl.concat(batches).drop_nulls(keys)
+        except pl.exceptions.PolarsError:
+            raise UnreadableError(
+                "its files have several types for one column; declare the column's kind", file=use.name
+            ) from None
+        if use.table.key:
+            require_unique(use, rows.select(keys))
+            return cls(join, rows.with_columns(pl.lit(value=True).alias(_MATCH)), None)
+        rows = bound_rows(rows, keys[0])
+        copies = rows.group_by(keys[0]).len(_MATCH)
+        return cls(join, rows.with_columns(pl.lit(value=True).alias(_MATCH)), copies)
+
+    def join_to(self, frame: pl.DataFrame) -> Iterator[pl.DataFrame]:
+        """Yield the joined rows of a batch in pieces, with ``KEPT`` false where an inner join has no match."""
+        names = [f"\0on{place}" for place in range(len(self.join.on))]
+        columns = [column_label(self.join.use.alias, name) for name in self.join.on]
+        frame = frame.with_columns(
+            for_each_row(value).alias(name) for name, value in zip(names, self.join.on.values(), strict=True)
+        )
+        for piece in self._pieces(frame, names):
+            found = piece.join(
+                self.rows, left_on=names, right_on=columns, how="left", coalesce=False, maintain_order="left_right"
+            )
+            if self.join.is_inner:
+                found = found.with_columns(pl.col(KEPT) & pl.col(_MATCH).is_not_null())
+            yield found.drop(*names, _MATCH)
+
+    def _pieces(self, frame: pl.DataFrame, names: Sequence[str]) -> Iterator[pl.DataFrame]:
+        """Split a batch so that each piece has few joined rows, however many a person has."""
+        if self.copies is None:
+            yield frame
+            return
+        [column] = [column_label(self.join.use.alias, name) for name in self.join.on]
+        copies = frame.select(names).join(
+            self.copies, left_on=names, right_on=[column], how="left", maintain_order="left"
+        )
+        pieces = copies[_MATCH].fill_null(1).cast(pl.Int64).cum_sum() // _BATCH_ROWS
+        for piece in frame.with_columns(pieces.alias(_MATCH)).partition_by(_MATCH, maintain_order=True):
+            yield piece.drop(_MATCH)
+        if not frame.height:
+            yield frame
+
+
+def for_each_row(value: pl.Expr) -> pl.Expr:
+    """Return an expression with a value for each row, also if polars simplifies it to one without columns."""
+    return pl.when(pl.col(KEPT).is_not_null()).then(value)
+
+
+def require_unique(use: TableUse, keys: pl.DataFrame) -> None:
+    """Raise ColumnError if a key of a lookup table, which is public, is not unique."""
+    if keys.is_duplicated().any():
+        raise ColumnError("repeated", f"{use.name}.{use.table.key[0]}")
+
+
+def bound_rows(rows: pl.DataFrame, person: str) -> pl.DataFrame:
+    """Keep at most ``MAX_JOINED_ROWS`` rows of each person, the first ones in the order of their cells."""
+    if not rows.height or int(rows[person].value_counts()["count"].max() or 0) <= MAX_JOINED_ROWS:  # type: ignore[arg-type]
+        return rows
+    return rows.sort(rows.columns).filter(pl.int_range(pl.len()).over(person) < MAX_JOINED_ROWS)
+
+
+@dataclass(frozen=True)
+class ViewPart:
+    """A part of a view: a part of its first table, joined to the others."""
+
+    first: TablePart
+    plan: ViewPlan
+    joined: Sequence[_JoinedTable]
+    name: str = ""
+    duplicate_names: Sequence[str] = ()
+    is_csv: bool = False
+    _types: dict[str, pl.DataType] = field(default_factory=dict)
+
+    @property
+    def types(self) -> Mapping[str, pl.DataType]:
+        """The selected columns' types; ColumnError if a table lacks a column that the view uses."""
+        if not self._types:
+            use = self.plan.first
+            _require_columns(use, self.first)
+            types = pl.Schema({name: self.first.types[name] for name in use.columns})
+            selected = self._select(pl.DataFrame(schema=types), list(self.plan.outputs))
+            self._types.update(next(iter(selected)).drop(KEPT).schema)
+        return self._types
+
+    def row_count_from_metadata(self) -> int | None:
+        """Return None, because only reading shows which rows a view has."""
+        return None
+
+    def batches(self, names: Sequence[str]) -> Iterator[pl.DataFrame]:
+        """Yield the named columns and ``KEPT`` in batches, first an empty one."""
+        for cells in _batches(self.plan.first, self.first):
+            yield from self._select(cells, names)
+
+    def _select(self, cells: pl.DataFrame, names: Sequence[str]) -> Iterator[pl.DataFrame]:
+        frame = _convert(self.plan.first, cells).with_columns(pl.lit(value=True).alias(KEPT))
+        kept = pl.col(KEPT)
+        if self.plan.where is not None:
+            kept &= for_each_row(self.plan.where).fill_null(value=False)
+        outputs = [for_each_row(self.plan.outputs[name]).alias(name) for name in names]
+        for joined in self._join(frame, self.joined):
+            yield joined.select(*outputs, kept.alias(KEPT))
+
+    def _join(self, frame: pl.DataFrame, joined: Sequence[_JoinedTable]) -> Iterator[pl.DataFrame]:
+        if not joined:
+            yield frame
+            return
+        for piece in joined[0].join_to(frame):
+            yield from self._join(piece, joined[1:])
+
+
+def _batches(use: TableUse, part: TablePart) -> Iterator[pl.DataFrame]:
+    """Yield the columns of a table that a view reads."""
+    _require_columns(use, part)
+    with _naming(use):
+        yield from part.batches(list(use.columns))
+
+
+def _require_columns(use: TableUse, part: TablePart) -> None:
+    for name in use.columns:
+        if name not in part.types:
+            raise ColumnError("missing", f"{use.name}.{name}", file=part.name)
+
+
+def _named(use: TableUse, parts: Iterator[TablePart]) -> Iterator[TablePart]:
+    with _naming(use):
+        yield from parts
+
+
+@contextmanager
+def _naming(use: TableUse) -> Iterator[None]:
+    """Add the table's name in the view to errors about its files."""
+    try:
+        yield
+    except UnreadableError as error:
+        if error.file == use.name or error.file.startswith(f"{use.name}/"):
+            raise
+        file = f"{use.name}/{error.file}" if error.file else use.name
+        raise UnreadableError(error.cause, lasting=error.lasting, where=error.where, file=file) from None
+
+
+def _convert(use: TableUse, cells: pl.DataFrame) -> pl.DataFrame:
+    """Convert a table's cells to the kinds of their columns, under the table's alias."""
+    return pl.DataFrame(
+        [
+            _convert_column(f"{use.name}.{name}", kind, cells[name]).alias(column_label(use.alias, name))
+            for name, kind in use.columns.items()
+        ]
+    )
+
+
+def _convert_column(name: str, kind: UsedKind, column: pl.Series) -> pl.Series:
+    if kind == "raw":
+        return require_simple_type(name, column)
+    if kind == PERSON_KIND:
+        texts, is_unnamed = person_names(name, column)
+        return texts.zip_with(pl.Series(~is_unnamed), pl.Series([None], dtype=pl.String))
+    return convert_cells(kind, name, column)

@@ -1,0 +1,321 @@
+"""Typed expressions of views: each value depends on one row's cells alone, and no cell makes one fail.
+
+A value that cannot be computed is NULL: a cell of another kind, a division by 0, a whole number beyond 64 bits.
+Comparisons with NULL are NULL, and AND, OR and NOT have three values, as in SQL.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from datetime import date
+from typing import Final, Literal
+
+from schemas import ColumnKind, Dates
+from stream.optional_packages import np, pl
+from stream.tables.date_codes import date_codes
+from stream.tables.encoding import as_numbers, as_text
+from stream.tables.table_errors import ColumnError
+
+Kind = ColumnKind | Literal["raw", "null"]
+"""A column's kind; ``raw`` for a column as its file has it, ``null`` for the literal NULL."""
+
+_LARGEST_EXACT: Final = 2.0**53
+_DAYS: Final = Dates(kind="date", minimum="1000-01-01", maximum="3800-12-31", outside="reject")
+"""The days of the kind ``date``; others are NULL."""
+
+
+class TermError(ValueError):
+    """An expression has operands of the wrong kinds; the message is a problem and a remedy."""
+
+
+@dataclass(frozen=True)
+class Term:
+    """An expression of a view; ``literal`` is the text of a literal in quotes."""
+
+    kind: Kind
+    value: pl.Expr
+    literal: str | None = None
+
+
+def null() -> Term:
+    """Return the literal NULL."""
+    return Term("null", pl.lit(None))
+
+
+def text_literal(text: str) -> Term:
+    """Return a literal in quotes."""
+    return Term("text", pl.lit(text, dtype=pl.String), text)
+
+
+def truth_literal(truth: object) -> Term:
+    """Return TRUE or FALSE."""
+    return Term("boolean", pl.lit(bool(truth)))
+
+
+def number_literal(text: str) -> Term:
+    """Return a number: an integer if it is whole and has at most 64 bits."""
+    if text.isdecimal() and int(text) < 1 << 63:
+        return Term("integer", pl.lit(int(text), dtype=pl.Int64))
+    return Term("number", pl.lit(float(text), dtype=pl.Float64))
+
+
+def convert_cells(kind: ColumnKind, name: str, column: pl.Series) -> pl.Series:
+    """Convert a column's cells to a kind, each by itself; ColumnError if the column's type has no such cells."""
+    match kind:
+        case "text":
+            texts = as_text(name, column)
+            return texts.replace("", None)
+        case "number":
+            return pl.Series(name, as_numbers(name, column)).fill_nan(None)
+        case "integer":
+            return _convert_to_integers(name, column)
+        case "boolean":
+            if column.dtype == pl.Boolean:
+                return column
+            words = as_text(name, column).str.strip_chars().str.to_lowercase()
+            return words.replace_strict({"true": True, "false": False}, default=None, return_dtype=pl.Boolean)
+        case "date":
+            codes, known = date_codes(name, _DAYS, column)
+            days = (codes + _DAYS.calendar.first).astype("datetime64[D]").astype(str)
+            return pl.Series(name, np.where(known, days, ""), dtype=pl.String).replace("", None)
+
+
+def _convert_to_integers(name: str, column: pl.Series) -> pl.Series:
+    if column.dtype.is_integer():
+        return column.cast(pl.Int64, strict=False)
+    numbers = pl.Series(name, as_numbers(name, column)).fill_nan(None)
+    whole = (numbers == numbers.floor()) & (numbers.abs() <= _LARGEST_EXACT)
+    found = numbers.zip_with(whole.fill_null(value=False), pl.Series([None], dtype=pl.Float64))
+    if column.dtype in (pl.String, pl.Categorical, pl.Enum):
+        # Texts of digits are exact, also beyond 2^53.
+        exact = column.cast(pl.String).str.strip_chars().cast(pl.Int64, strict=False)
+        return exact.zip_with(exact.is_not_null(), found.cast(pl.Int64, strict=False))
+    return found.cast(pl.Int64, strict=False)
+
+
+def require_condition(term: Term) -> pl.Expr:
+    """Return the expression of a condition."""
+    return _operand(term, "boolean")
+
+
+def compare(sign: str, left: Term, right: Term) -> Term:
+    """Return a comparison of two terms; ``sign`` is one of = <> < <= > >=."""
+    kind = common_kind((left, right))
+    one, two = _operand(left, kind), _operand(right, kind)
+    compared = {
+        "=": one.__eq__,
+        "<>": one.__ne__,
+        "<": one.__lt__,
+        "<=": one.__le__,
+        ">": one.__gt__,
+        ">=": one.__ge__,
+    }
+    if kind == "boolean" and sign not in {"=", "<>"}:
+        raise TermError("booleans have no order; compare with = or <>")
+    return Term("boolean", compared[sign](two))
+
+
+def contains(term: Term, listed: Sequence[Term]) -> Term:
+    """Return whether a term is one of several."""
+    found = [require_condition(compare("=", term, one)) for one in listed]
+    return Term("boolean", pl.any_horizontal(found) if len(found) > 1 else found[0])
+
+
+def conjoin(left: Term, right: Term) -> Term:
+    """Return the conjunction of two conditions."""
+    return Term("boolean", require_condition(left) & require_condition(right))
+
+
+def disjoin(left: Term, right: Term) -> Term:
+    """Return the disjunction of two conditions."""
+    return Term("boolean", require_condition(left) | require_condition(right))
+
+
+def negate(term: Term) -> Term:
+    """Return the negation of a condition."""
+    return Term("boolean", ~require_condition(term))
+
+
+def is_null(term: Term) -> Term:
+    """Return whether a term is NULL; never NULL itself."""
+    _require_kind(term)
+    return Term("boolean", term.value.is_null())
+
+
+def calculate(sign: str, left: Term, right: Term) -> Term:
+    """Return the result of + - * or /; a quotient is a number, and others are integers if both operands are."""
+    for term in (left, right):
+        _require_kind(term)
+        if term.kind not in {"integer", "number", "null"}:
+            raise TermError(f"arithmetic on {_article(term.kind)}; cast it, as in CAST(x AS INTEGER)")
+    if sign != "/" and common_kind((left, right)) == "integer":
+        wide = [_operand(term, "integer").cast(pl.Int128) for term in (left, right)]
+        return Term("integer", _apply(sign, *wide).cast(pl.Int64, strict=False))
+    one, two = _operand(left, "number"), _operand(right, "number")
+    found = pl.map_batches([one, two], _divide, pl.Float64) if sign == "/" else _apply(sign, one, two)
+    return Term("number", found.fill_nan(None))
+
+
+def _apply(sign: str, one: pl.Expr, two: pl.Expr) -> pl.Expr:
+    match sign:
+        case "+":
+            return one + two
+        case "-":
+            return one - two
+        case _:
+            return one * two
+
+
+def _divide(columns: Sequence[pl.Series]) -> pl.Series:
+    """Divide numbers; NaN if one is missing or the divisor is 0.
+
+    Polars multiplies by the reciprocal if there is one divisor, so that a quotient depends on the number of rows.
+    """
+    one, two = (column.to_numpy() for column in columns)
+    with np.errstate(all="ignore"):
+        return pl.Series(np.where(two == 0, np.nan, one / two), dtype=pl.Float64)
+
+
+def choose(cases: Sequence[tuple[Term, Term]], default: Term) -> Term:
+    """Return the value of the first condition that is true, else the default."""
+    kind = common_kind([*(value for _, value in cases), default])
+    found = _operand(default, kind)
+    for condition, value in reversed(cases):
+        found = pl.when(require_condition(condition)).then(_operand(value, kind)).otherwise(found)
+    return Term(kind, found)
+
+
+def coalesce(terms: Sequence[Term]) -> Term:
+    """Return the first term that is not NULL."""
+    kind = common_kind(terms)
+    return Term(kind, pl.coalesce([_operand(term, kind) for term in terms]))
+
+
+def nullif(left: Term, right: Term) -> Term:
+    """Return a term, or NULL if both are equal."""
+    same = require_condition(compare("=", left, right))
+    return Term(left.kind, pl.when(same).then(None).otherwise(left.value))
+
+
+def cast(term: Term, kind: ColumnKind) -> Term:
+    """Return a term as another kind; NULL if it has no such value."""
+    _require_kind(term)
+    if term.kind in {kind, "null"}:
+        return Term(kind, term.value.cast(polars_type(kind)))
+    if term.kind == "integer" and kind == "number":
+        return Term(kind, term.value.cast(pl.Float64))
+    if term.kind != "text" and kind != "text":
+        hint = (
+            "; FLOOR and CEIL give whole numbers" if kind == "integer" else "; compare it, or leave the cast out"
+        )
+        raise TermError(f"a cast of {_article(term.kind)} to {kind}{hint}")
+    return Term(
+        kind, term.value.map_batches(_converter(kind), return_dtype=polars_type(kind), is_elementwise=True)
+    )
+
+
+def _converter(kind: ColumnKind) -> Callable[[pl.Series], pl.Series]:
+    return lambda column: convert_cells(kind, column.name, column)
+
+
+def apply_text_function(name: str, term: Term) -> Term:
+    """Return LOWER, UPPER, TRIM or LENGTH of a text."""
+    text = _operand(term, "text").str
+    match name:
+        case "LOWER":
+            return Term("text", text.to_lowercase())
+        case "UPPER":
+            return Term("text", text.to_uppercase())
+        case "TRIM":
+            return Term("text", text.strip_chars(" "))
+        case _:
+            return Term("integer", text.len_chars().cast(pl.Int64))
+
+
+def substring(term: Term, start: int, length: int | None) -> Term:
+    """Return ``length`` characters of a text from place ``start`` on, which counts from 1."""
+    return Term("text", _operand(term, "text").str.slice(start - 1, length))
+
+
+def concatenate(left: Term, right: Term) -> Term:
+    """Return two texts as one."""
+    return Term("text", _operand(left, "text") + _operand(right, "text"))
+
+
+def apply_number_function(name: str, term: Term) -> Term:
+    """Return ABS, FLOOR or CEIL of a number, or its negation."""
+    _require_kind(term)
+    if term.kind not in {"integer", "number"}:
+        raise TermError(f"{name} of {_article(term.kind)}; give a number")
+    if name in {"FLOOR", "CEIL"}:
+        rounded = term.value.floor() if name == "FLOOR" else term.value.ceil()
+        return term if term.kind == "integer" else Term("number", rounded)
+    zero = Term("integer", pl.lit(0, dtype=pl.Int64))
+    opposite = calculate("-", zero, term) if term.kind == "integer" else Term("number", -term.value)
+    if name == "-":
+        return opposite
+    return Term(term.kind, pl.when(term.value < 0).then(opposite.value).otherwise(term.value))
+
+
+def polars_type(kind: Kind) -> pl.DataType:
+    """Return the type of a kind's values."""
+    types = {"integer": pl.Int64(), "number": pl.Float64(), "boolean": pl.Boolean(), "null": pl.Null()}
+    return types.get(kind, pl.String())
+
+
+def common_kind(terms: Sequence[Term]) -> Kind:
+    """Return the kind of several terms together; TermError if there is none."""
+    for term in terms:
+        _require_kind(term)
+    kinds = {term.kind for term in terms} - {"null"}
+    if kinds == {"text", "date"}:
+        return "date"
+    if kinds == {"integer", "number"}:
+        return "number"
+    if len(kinds) > 1:
+        one, two = sorted(kinds)[:2]
+        raise TermError(f"{_article(one)} with {_article(two)}; cast one of them, as in CAST(x AS TEXT)")
+    return next(iter(kinds), "null")
+
+
+def _operand(term: Term, kind: Kind) -> pl.Expr:
+    """Return a term's expression as a kind that ``common_kind`` permits, or one that an operation needs."""
+    _require_kind(term)
+    if term.kind == "null":
+        return pl.lit(None, dtype=polars_type(kind))
+    if term.kind == "integer" and kind == "number":
+        return term.value.cast(pl.Float64)
+    if term.kind == "text" and kind == "date":
+        return pl.lit(_require_day(term.literal), dtype=pl.String)
+    if term.kind != kind:
+        raise TermError(f"{_article(term.kind)} instead of {_article(kind)}; compare it, or cast it")
+    return term.value
+
+
+def _require_day(text: str | None) -> str:
+    if text is None:
+        raise TermError("a date with a text; cast the text, as in CAST(x AS DATE)")
+    try:
+        return date.fromisoformat(text).isoformat()
+    except ValueError:
+        raise TermError("a date with another text; write the day as '2024-03-31'") from None
+
+
+def _require_kind(term: Term) -> None:
+    if term.kind == "raw":
+        raise TermError("a column without a kind in an expression; declare its kind in the columns of its table")
+
+
+def _article(kind: Kind) -> str:
+    return "NULL" if kind == "null" else f"an {kind}" if kind == "integer" else f"a {kind}"
+
+
+def require_simple_type(name: str, column: pl.Series) -> pl.Series:
+    """Return a column as its file has it, categories as texts; ColumnError if no domain could read it."""
+    kind = column.dtype
+    if kind in (pl.Categorical, pl.Enum):
+        return column.cast(pl.String)
+    if kind.is_numeric() or kind in (pl.String, pl.Boolean, pl.Null, pl.Date) or isinstance(kind, pl.Datetime):
+        return column
+    raise ColumnError("no text", name, str(kind.base_type()))
