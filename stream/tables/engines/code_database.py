@@ -20,6 +20,7 @@ from weakref import finalize
 
 import duckdb
 import ibis
+import ibis.expr.datatypes as dt
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
@@ -163,7 +164,7 @@ class CodeTable:
     def measure(self, measures: Sequence[Measure]) -> list[int]:
         """Compute several measures in one statement."""
         found = {
-            f"m{place}": self._matches(predicate).sum()
+            f"m{place}": _count_if(self._holds(predicate))
             if name is None
             else (self._matches(predicate) * self._column(name).cast("int64")).sum()
             for place, (name, predicate) in enumerate(measures)
@@ -180,21 +181,21 @@ class CodeTable:
             matching = self.expression.group_by(*keys, person).aggregate(n=self._matches(predicate).max())
             found = matching.group_by(*keys).aggregate(n=matching.n.sum())
         else:
-            found = self.expression.group_by(*keys).aggregate(n=self._matches(predicate).sum())
+            found = self.expression.group_by(*keys).aggregate(n=_count_if(self._holds(predicate)))
         *codes, counts = self._database.run(found)
         return codes, counts
 
     def count_people(self, predicate: Predicate, min_rows: int) -> int:
         """Return the number of people with at least ``min_rows`` matching rows."""
         person = self._columns[PERSON]
-        people = self.expression.group_by(person).aggregate(n=self._matches(predicate).sum())
-        [[count]] = self._database.run(people.aggregate(n=(people.n >= min_rows).cast("int64").sum()))
+        people = self.expression.group_by(person).aggregate(n=_count_if(self._holds(predicate)))
+        [[count]] = self._database.run(people.aggregate(n=_count_if(people.n >= min_rows)))
         return int(count)
 
     def count_rows_of_people(self) -> tuple[Numbers, Numbers]:
         """Return the numbers of the people with any row, and how many rows each has."""
         people = self.expression.group_by(self._columns[PERSON])
-        numbers, counts = self._database.run(people.aggregate(n=self._matches(TRUE).sum()))
+        numbers, counts = self._database.run(people.aggregate(n=_count_if(self._holds(TRUE))))
         return numbers, counts
 
     def sum_clamped(self, name: str, minimum: int, predicate: Predicate, low: int, high: int) -> int:
@@ -226,11 +227,15 @@ class CodeTable:
         return self.expression[self._columns[name]]
 
     def _matches(self, predicate: Predicate) -> Any:
-        """Return 1 for each matching row and 0 for others.
+        """Return 1 for each matching row and 0 for others."""
+        return self._holds(predicate).cast("int64")
 
-        All rows are added up instead of filtered, so that the time depends little on how many match.
+    def _holds(self, predicate: Predicate) -> Any:
+        """Return whether each row matches.
+
+        All rows are counted or added up instead of filtered, so that the time depends little on how many match.
         """
-        return (self._condition(predicate) & (self.expression[_REAL] == 1)).cast("int64")
+        return self._condition(predicate) & (self.expression[_REAL] == 1)
 
     def _condition(self, predicate: Predicate) -> Any:
         match predicate:
@@ -252,6 +257,11 @@ class CodeTable:
                 ends = [column >= low] * (low > 0) + [column < high] * (high < size)
                 tests.append(_combine(ends, lambda one, other: one & other))
         return _combine(tests, lambda one, other: one | other)
+
+
+@ibis.udf.agg.builtin(name="count_if", signature=((dt.boolean,), dt.int64))  # type: ignore[untyped-decorator]
+def _count_if(condition: Any) -> Any:
+    """DuckDB's count of the rows that hold; its time does not depend on how many do."""
 
 
 def _make_sql(expression: ibis.Table) -> str:
