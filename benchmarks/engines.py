@@ -1,7 +1,8 @@
 """What questions about a table cost in memory and in DuckDB: ``python -m benchmarks.engines``.
 
 A made-up Parquet file of six attributes with Zipf-like values is loaded as a worker loads it, each engine in its own
-process. Beside each count in DuckDB is DuckDB's own time for the same condition, over the Parquet file and over the codes.
+process. Beside each count in DuckDB is DuckDB's own time for the same condition, over the Parquet file ("at source") and
+over the codes. ``--address`` names a PostgreSQL table with these columns instead, which is asked at its source, too.
 """
 
 from __future__ import annotations
@@ -18,13 +19,14 @@ from pathlib import Path
 from statistics import median
 from typing import Any, Final
 
+import adbc_driver_postgresql.dbapi as postgresql
 import duckdb
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
 from benchmarks.estimates import measure_questions
-from schemas import Domain, Integers, TableSource
+from schemas import Address, Domain, Integers, TableSource
 from sotto import Driver
 from stream.privacy.noise.keys import NoiseKey
 from stream.tables.counted_table import CountedTable
@@ -50,37 +52,43 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--rows", type=int, nargs="+", default=list(ROWS))
     parser.add_argument("--engines", nargs="+", choices=("memory", "duckdb"), default=["memory", "duckdb"])
+    parser.add_argument("--address", help="a table in PostgreSQL with columns a to f, instead of made-up files")
     parser.add_argument("--folder", type=Path, help="where the tables and databases are made, and removed again")
     parser.add_argument("--service", help=argparse.SUPPRESS)
     told = parser.parse_args()
     if told.service is not None:
         print(json.dumps(_measure(**json.loads(told.service))))
         return
-    names = ("loaded", "count", "100 counts", "sum", "group-by", "DuckDB: file", "DuckDB: codes")
+    names = ("loaded", "count", "100 counts", "sum", "group-by", "at source", "DuckDB: codes")
     heads = "".join(f"{name:>15}" for name in names)
     print(f"rows          engine  {heads}   pmw, known      service      reading         disk")
-    for rows in told.rows:
+    for rows in told.rows if told.address is None else (0,):
         with tempfile.TemporaryDirectory(dir=told.folder) as folder:
-            path = Path(folder, "table.parquet")
-            _write(path, rows)
+            path = told.address or str(Path(folder, "table.parquet"))
+            if told.address is None:
+                _write(Path(path), rows)
             for engine in told.engines:
-                request = json.dumps({"path": str(path), "engine": engine})
+                request = json.dumps({"path": path, "engine": engine, "folder": folder})
                 command = [sys.executable, "-m", "benchmarks.engines", "--service", request]
                 found = json.loads(subprocess.run(command, check=True, stdout=subprocess.PIPE).stdout)
                 times = "".join(f"{_shown(found.get(name)):>15}" for name in names)
                 sizes = "".join(f"{found[name] / MIB:9,.0f} MiB" for name in ("service", "reading", "disk"))
-                print(f"{rows:13,} {engine:8}{times} {found['pmw']:10,.0f}/s{sizes}", flush=True)
+                print(f"{found['rows']:13,} {engine:8}{times} {found['pmw']:10,.0f}/s{sizes}", flush=True)
 
 
 def _shown(seconds: float | None) -> str:
     return "" if seconds is None else f"{seconds:,.2f} s" if seconds >= 1 else f"{seconds * 1000:,.1f} ms"
 
 
-def _measure(path: str, engine: str) -> dict[str, float]:
+def _measure(path: str, engine: str, folder: str) -> dict[str, float]:
     """What a worker's process takes to load the table and to answer."""
-    folder = Path(path).parent
+    address = Address.parse_table(path)
     limits = ReadingLimits(
-        (folder,), 16 * GIB, 16 * GIB, 3600.0, engine=EngineLimits(str(folder), 2 * GIB, 64 * GIB, 3600.0)
+        (Path(folder) if address is None else address,),
+        16 * GIB,
+        16 * GIB,
+        3600.0,
+        engine=EngineLimits(folder, 2 * GIB, 64 * GIB, 3600.0),
     )
     reader = GuardedReader(limits)
     attributes: dict[str, Domain] = {name: Integers(minimum=0, maximum=size - 1) for name, size in SIZES.items()}
@@ -100,6 +108,7 @@ def _measure(path: str, engine: str) -> dict[str, float]:
     driver.register(source)
     found = {"loaded": time.perf_counter() - began, "reading": float(_children_peak())}
     table = tables.get(source)
+    found["rows"] = table.private_row_count
     table.count(TRUE)  # the first statement imports parts of Ibis
     found["count"] = _median(lambda turn: table.count(_condition(turn + 3)))
     found["100 counts"] = _median(lambda turn: _count_batch(table, turn))
@@ -108,11 +117,15 @@ def _measure(path: str, engine: str) -> dict[str, float]:
     if isinstance(table, StoredTable):
         own = table.rows().database._connection  # noqa: SLF001
         found["DuckDB: codes"] = _median(lambda turn: _ask(own, "table0", "c0", "c5", turn))
+    if address is not None:
+        with postgresql.connect(f"postgresql://{address.host}:{address.port}/{address.parts[0]}") as server:
+            found["at source"] = _median(lambda turn: _ask_server(server, ".".join(address.parts[1:]), turn))
+    elif isinstance(table, StoredTable):
         with duckdb.connect(config={"memory_limit": "4GiB"}) as fresh:
-            found["DuckDB: file"] = _median(lambda turn: _ask(fresh, f"'{path}'", "a", "f", turn))
+            found["at source"] = _median(lambda turn: _ask(fresh, f"'{path}'", "a", "f", turn))
     found["service"] = _peak()
     found["pmw"] = measure_questions(driver, source.source, {name: SIZES[name] for name in ("b", "c", "d")})[1]
-    found["disk"] = sum(file.stat().st_size for file in folder.rglob("*.duckdb"))
+    found["disk"] = sum(file.stat().st_size for file in Path(folder).rglob("*.duckdb"))
     return found
 
 
@@ -132,6 +145,12 @@ def _condition(below: int) -> Predicate:
 
 def _ask(connection: duckdb.DuckDBPyConnection, table: str, first: str, last: str, turn: int) -> object:
     return connection.sql(f"SELECT count(*) FROM {table} WHERE {first} = 1 AND {last} < {turn + 4}").fetchall()  # noqa: S608
+
+
+def _ask_server(server: postgresql.Connection, table: str, turn: int) -> object:
+    with server.cursor() as cursor:
+        cursor.execute(f"SELECT count(*) FROM {table} WHERE a = 1 AND f < {turn + 4}")  # noqa: S608
+        return cursor.fetchall()
 
 
 def _median(step: Callable[[int], object]) -> float:
