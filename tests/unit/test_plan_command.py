@@ -14,7 +14,7 @@ from typer.testing import CliRunner
 from schemas import Calibration, Mechanism
 from stream.cli.app import app
 from stream.cli.output import CommandError
-from stream.cli.plan import plots
+from stream.cli.plan import plan_output
 from stream.privacy.planning.inverse_plans import error_curve
 from stream.privacy.planning.plans import name_of
 
@@ -80,7 +80,7 @@ def test_the_error_is_drawn_to_a_file(tmp_path: Path, against: str) -> None:
 def drawn(monkeypatch: pytest.MonkeyPatch, *arguments: str) -> Any:
     """The axes of a plot."""
     figures: list[Any] = []
-    monkeypatch.setattr(plots, "_save", lambda figure, _path: figures.append(figure))
+    monkeypatch.setattr(plan_output, "_save", lambda figure, _path: figures.append(figure))
     plan("--plot", "x.svg", *arguments)
     [axes] = figures[-1].axes
     return axes
@@ -109,7 +109,7 @@ def test_a_plot_marks_what_is_chosen_names_its_parameters_and_hatches_vacuous_er
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_calibration_has_one_colour_in_every_plot(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
     # What colour a line has is not a matter of how many points it has.
-    monkeypatch.setattr(plots, "error_curve", partial(error_curve, points=5))
+    monkeypatch.setattr(plan_output, "error_curve", partial(error_curve, points=5))
     axes = drawn(monkeypatch, "--mechanism", kind, "--delta", "1e-6", *MORE.get(kind, []))
     colours = {
         line.get_label(): line.get_color()
@@ -117,7 +117,7 @@ def test_a_calibration_has_one_colour_in_every_plot(kind: str, monkeypatch: pyte
         if not line.get_label().startswith(("_", "chosen"))
     }
     assert {name_of(one) for one in _listed(kind)} == set(colours)
-    assert colours == {name: plots.style_of(name)[0] for name in colours}
+    assert colours == {name: plan_output.style_of(name)[0] for name in colours}
     assert len(set(colours.values())) == len(colours)
 
 

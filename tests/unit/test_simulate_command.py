@@ -12,7 +12,7 @@ import pytest
 from typer.testing import CliRunner, Result
 
 from stream.cli.app import app
-from stream.cli.plan import plots
+from stream.cli.plan import plan_output
 from stream.tables import adult
 
 STREAM: dict[str, Any] = {
@@ -167,7 +167,7 @@ def test_a_plot_names_the_parameters_and_hatches_errors_that_a_constant_keeps_to
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     figures: list[Any] = []
-    monkeypatch.setattr(plots, "_save", lambda figure, _path: figures.append(figure))
+    monkeypatch.setattr(plan_output, "_save", lambda figure, _path: figures.append(figure))
     promised = told("--synthetic", "1000")["method"]
     simulate("--synthetic", "1000", "--plot", "errors.svg")
     simulate("--synthetic", "10", "--plot", "errors.svg")
@@ -175,7 +175,7 @@ def test_a_plot_names_the_parameters_and_hatches_errors_that_a_constant_keeps_to
     assert wide.get_suptitle().endswith(" 1,000 rows")
     for axes in wide.axes:
         [line] = [one for one in axes.lines if one.get_label() == f"promised α ({promised})"]
-        assert line.get_color() == plots.style_of(promised)[0]
+        assert line.get_color() == plan_output.style_of(promised)[0]
     assert not [patch for axes in wide.axes for patch in axes.patches if patch.get_hatch()]
     hatched = [
         (patch.get_y(), axes.get_ylim()[0]) for axes in narrow.axes for patch in axes.patches if patch.get_hatch()

@@ -16,14 +16,14 @@ from schemas import MAX_CATEGORIES, Mechanism, SparseProject, StreamSpec
 from stream.budget.source_goals import FINE_GRID, SourceOptions, facts_of_windows
 from stream.cli.output import AsJson, CommandError, console, say, show_json
 from stream.cli.plan.plan_comparison import show_choices, show_workload
-from stream.cli.plan.plan_facts import (
+from stream.cli.plan.plan_output import (
     FormName,
     find_sufficient_parameters,
+    plot_error,
     print_plan,
     print_simplest_alternative,
     to_rows,
 )
-from stream.cli.plan.plots import plot_error
 from stream.cli.plan.standing_plans import question_charge, show_standing
 from stream.privacy.accuracy.source_facts import SourceFacts
 from stream.privacy.composition.refusals import require_monotone_counts

@@ -20,7 +20,7 @@ from stream.cli.output import (
     show_json,
     show_table,
 )
-from stream.cli.plan.plots import new_figure, plot_simulation
+from stream.cli.plan.plan_output import new_figure, plot_simulation
 from stream.cli.plan.public_data import RegisteredSources, public_data, read_source
 from stream.dev.simulation import ErrorSummary, SimulationReport, read_questions
 from stream.dev.simulation import simulate as simulate_stream
