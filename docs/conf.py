@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 from pathlib import Path
 
-from stream.version import VERSION
+from stream import VERSION
 
 sys.path.insert(0, str(Path(__file__).parent))
 

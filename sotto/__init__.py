@@ -95,7 +95,7 @@ def __getattr__(name: str) -> Any:
         raise AttributeError(f"module 'sotto' has no attribute '{name}'")
     require_own_packages()
     if name == "__version__":
-        return import_module("stream.version").VERSION
+        return import_module("stream").VERSION
     with import_module("stream.optional_packages").explain_missing_packages():
         value = globals()[name] = getattr(import_module(_MODULE_OF[name]), name)
     return value

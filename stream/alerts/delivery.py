@@ -18,10 +18,10 @@ from aiohttp import ClientError, ClientSession, ClientTimeout, DummyCookieJar, T
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 
 from schemas import Answer
+from stream import VERSION
 from stream.engine.health import CacheCollector
 from stream.questions.alert_states import format_time
 from stream.questions.stream_watch import StreamOpening
-from stream.version import VERSION
 
 MAX_RETRY_AFTER_SECONDS: Final = 600.0
 """Longest pause, in seconds, that a target's Retry-After may set."""

@@ -20,9 +20,8 @@ from typing import Annotated, Any, Final, NamedTuple
 import typer
 from typer.core import TyperGroup
 
-from stream import log
+from stream import VERSION, log
 from stream.optional_packages import explain_missing_packages, missing_extra_error
-from stream.version import VERSION
 
 _WIDTH_PATTERN: Final = re.compile("[1-9][0-9]{0,4}", re.ASCII)
 

@@ -21,6 +21,7 @@ from schemas import LedgerProgress, LedgerRecord, Progress, TrailHead
 from schemas.codecs import ledger_codec, trail_codec
 from schemas.ledger import Since
 from schemas.wire import MalformedEventError
+from stream import VERSION
 from stream.budget.decision_records import ControlPublisher, TrailWriter
 from stream.budget.receipts import EMPTY_TRAIL_HEAD
 from stream.dev.backup_file import (
@@ -44,7 +45,6 @@ from stream.privacy.ledger.state_machine import Ledger
 from stream.processing.protocol import PROGRESS_KEY, Outputs
 from stream.processing.topic_names import LEDGER_PARTITIONS, Topics, partition_of
 from stream.settings import Settings
-from stream.version import VERSION
 from stream.witnesses.addresses import open_witnesses
 from stream.witnesses.generations import begin_generation, read_binding_anchors
 

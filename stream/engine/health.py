@@ -25,10 +25,10 @@ from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, make
 from prometheus_client.core import GaugeMetricFamily
 from prometheus_client.registry import Collector
 
+from stream import SERVER_NAME
 from stream.caches import cache_bytes
 from stream.log import get_logger
 from stream.settings import variable_of
-from stream.version import SERVER_NAME
 
 ServiceName = Literal["worker", "budget", "feed"]
 """The services that run engines."""

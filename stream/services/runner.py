@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, Final
 from aiokafka.errors import KafkaError
 
 from schemas import MemberStatus
-from stream import tracing
+from stream import VERSION, tracing
 from stream.engine.health import ServiceHealth, ServiceName
 from stream.engine.session import EngineRole
 from stream.kafka.client import column_reader
@@ -35,7 +35,6 @@ from stream.privacy.noise.keys import NoiseKey
 from stream.processing.topic_names import Topics
 from stream.services.processes import STOP_SECONDS
 from stream.settings import Settings, reduce_gc_frequency
-from stream.version import VERSION
 
 if TYPE_CHECKING:
     from stream.engine.group_engine import Engine

@@ -15,10 +15,10 @@ import pytest
 import yaml
 
 import sotto
+from stream import VERSION
 from stream.cli.app import COMMANDS, LazyCommand, _load_command
 from stream.cli.manage.budget_commands import CHECK
 from stream.optional_packages import EXTRA_OF_PACKAGE
-from stream.version import VERSION
 
 PROJECT = Path(__file__).parents[2]
 HEAVY = sorted({*EXTRA_OF_PACKAGE, "pandas", "pyarrow", "sqlglot", "structlog"})

@@ -18,9 +18,9 @@ from typing import Any
 from aiohttp import StreamReader, web
 
 from schemas import MAX_DEFINITION_BYTES
+from stream import SERVER_NAME
 from stream.log import RateLimiter, get_logger
 from stream.monitor.api.problems import ProblemError
-from stream.version import SERVER_NAME
 
 IDLE_SECONDS = 15.0
 """Seconds within which a request must be complete, from the connection's start or the last answer."""

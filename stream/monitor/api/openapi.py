@@ -8,12 +8,12 @@ from typing import Any, Literal
 
 from pydantic import TypeAdapter
 
+from stream import VERSION
 from stream.monitor.api.answer_views import AnswerQuery
 from stream.monitor.api.budget_models import TrailFilter
 from stream.monitor.api.live_events_stream import EventQuery
 from stream.monitor.api.models import AccessRole, Problem, View
 from stream.monitor.api.routes import ANSWERS_PATH, ROUTES, VIEWS, Route, names_in
-from stream.version import VERSION
 
 _TEMPLATE = "#/components/schemas/{model}"
 _Json = dict[str, Any]

@@ -16,6 +16,7 @@ from pydantic import BaseModel, ValidationError
 
 from schemas import MAX_DEFINITION_BYTES
 from schemas.json_limits import repeats_a_field, shape_fault
+from stream import SERVER_NAME
 from stream.log import RateLimiter, get_logger
 from stream.monitor.api.answer_views import AnswerQuery, AnswerRow, answers_as_csv, answers_as_lines
 from stream.monitor.api.budget_models import TrailFilter
@@ -28,7 +29,6 @@ from stream.monitor.api.openapi import document
 from stream.monitor.api.problems import GoneError, ProblemError, malformed_error, refuse_repeated, too_many_error
 from stream.monitor.api.routes import ANSWERS_PATH, ROUTES, ApiCall, Route, read_answers, require_rights
 from stream.monitor.api.tokens import Bearer, TokenError
-from stream.version import SERVER_NAME
 
 FOLDER = Path(__file__).parents[1] / "static"
 _PAGES = {"/": "index.html", "/favicon.ico": "icon.svg"}
