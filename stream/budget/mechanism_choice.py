@@ -22,11 +22,11 @@ from stream.budget.source_goals import (
 )
 from stream.formatting import describe_table_bound, format_error_bound
 from stream.privacy.composition.refusals import RefusedError, require_monotone_counts
+from stream.privacy.planning.answer_plans import parse_quantiles
 from stream.privacy.planning.choices import Choice, rank_mechanisms
 from stream.privacy.planning.form_accuracy import Form, PlanGoal, value_error
 from stream.privacy.planning.noise_layouts import PlanError
 from stream.privacy.planning.promises import NOT_INFORMATIVE, describe_uninformative
-from stream.privacy.planning.quantile_plans import parse_quantiles
 from stream.privacy.planning.workload_choices import (
     StreamFigures,
     WorkloadChoice,

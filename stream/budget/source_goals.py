@@ -22,10 +22,10 @@ from schemas import (
 from schemas.queries import MAX_VALUES
 from stream.privacy.accuracy.source_facts import Movement, QuantileFacts, SourceFacts
 from stream.privacy.composition.refusals import RefusedError
+from stream.privacy.planning.answer_plans import parse_quantiles
 from stream.privacy.planning.form_accuracy import FORMS, Form, RankedAttribute, SummedAttribute
 from stream.privacy.planning.noise_layouts import PlanError
 from stream.privacy.planning.plans import sensitivity_steps
-from stream.privacy.planning.quantile_plans import parse_quantiles
 from stream.tables.expressions import TRUE
 from stream.tables.ordered_values import ordered_values
 from stream.tables.predicates import PredicateParser

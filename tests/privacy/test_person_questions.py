@@ -15,11 +15,11 @@ import pytest
 
 from schemas import AnswersCalibration
 from stream.privacy.accuracy.intervals import NoisyNumber
-from stream.privacy.accuracy.rate_intervals import rate_bounds
+from stream.privacy.accuracy.rate_intervals import rate_bounds, rate_interval
 from stream.privacy.composition.gaussian_losses import gaussian_rho
 from stream.privacy.composition.losses import losses
 from stream.privacy.noise.samplers import gaussian, sampler
-from stream.privacy.planning.answer_plans import alpha_for, answer_law, rate_interval, rates_reach
+from stream.privacy.planning.answer_plans import alpha_for, answer_law, rates_reach
 from stream.tables.columns_table import PrivateTable
 from stream.tables.predicates import parse
 from tests import builders

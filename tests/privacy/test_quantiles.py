@@ -14,7 +14,7 @@ import pytest
 from stream.privacy.accuracy.release_accuracy import ranges_around
 from stream.privacy.mechanisms.selection import UNIFORM_BITS, RankLaw, choose_code, code_weights, rank_law
 from stream.privacy.mechanisms.spreads import compute_moments, person_sensitivities
-from stream.privacy.planning.quantile_plans import rates_for
+from stream.privacy.planning.answer_plans import rates_for
 
 EPSILON = Fraction(3, 4)
 DELTA_PER_DRAW = 2.0**-147

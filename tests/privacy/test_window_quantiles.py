@@ -19,7 +19,7 @@ from stream.privacy.accuracy.source_facts import window_movement
 from stream.privacy.composition.gaussian_losses import gaussian_rho
 from stream.privacy.composition.losses import losses
 from stream.privacy.mechanisms.selection import RankLaw, code_weights
-from stream.privacy.planning import quantile_plans
+from stream.privacy.planning import answer_plans
 from stream.worker.families.laplace_statistics import LaplaceStatistic, plan_quantiles
 from stream.worker.families.statistics import window_statistic
 from tests import builders
@@ -156,7 +156,7 @@ def rates_of_one_group(
     return RATES_FOR(epsilon, parts, moved, replaced=replaced, grouped=False)
 
 
-RATES_FOR = quantile_plans.rates_for
+RATES_FOR = answer_plans.rates_for
 
 
 @pytest.mark.parametrize(
@@ -168,7 +168,7 @@ RATES_FOR = quantile_plans.rates_for
     ],
 )
 def test_wrong_rates_of_a_window_are_found(broken: Any, neighbors: str, together: bool) -> None:
-    with patch.object(quantile_plans, "rates_for", broken):
+    with patch.object(answer_plans, "rates_for", broken):
         assert lost(neighbors, 0.0, together=together) > 1.5
 
 

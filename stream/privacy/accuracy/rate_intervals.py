@@ -1,4 +1,4 @@
-"""Confidence intervals of shares of which numerator and denominator are both noisy.
+"""Confidence intervals and estimates of shares of which numerator and denominator are both noisy.
 
 If p is the true share, hits − p·rows of the noisy numbers is noise alone. The interval has every p
 for which this is within the bound of that noise (Fieller 1954). Proofs: docs/noise.md, "Confidence
@@ -200,3 +200,57 @@ def _laplace_reach(sums: Sequence[tuple[int, float]], deviation: float) -> float
         if draws:
             logs += draws * _log_of_laplace(grid / scale, np.arange(size // 2 + 1), size)
     return grid * (_quantile(logs, size, MISS_PROBABILITY * (1.0 - _ROUNDED) - missed) + rest)
+
+
+def ratio_interval(
+    numerator: tuple[float, float], denominator: tuple[float, float], bounds: tuple[float, float]
+) -> tuple[float, float]:
+    """Return an estimate of a quotient and the estimate's error bound.
+
+    ``numerator`` and ``denominator`` are noisy numbers with their error bounds, and ``bounds`` is
+    the public range of the true quotient. The result's bound holds if the bounds of both numbers
+    hold. If these exclude no part of the range and the noisy quotient is outside the range, the
+    estimate is the middle of the range. The two numbers share ε0 equally: their bounds are
+    ``alpha_for`` with twice the sensitivity and two values.
+    """
+    (top, top_alpha), (bottom, bottom_alpha) = numerator, denominator
+    interval = bounds
+    if bottom - bottom_alpha > 0.0:
+        corners = [
+            bound / divisor
+            for bound in (top - top_alpha, top + top_alpha)
+            for divisor in (bottom - bottom_alpha, bottom + bottom_alpha)
+        ]
+        interval = min(corners), max(corners)
+    return _estimate_within(top / bottom if bottom > 0.0 else bounds[0], interval, bounds)
+
+
+def _estimate_within(
+    noisy_quotient: float, interval: tuple[float, float], bounds: tuple[float, float]
+) -> tuple[float, float]:
+    """Return an estimate within an interval and the public range, and its largest error there.
+
+    If the interval lies outside the range, some noise exceeded its bound, and only the range is
+    certain. If the interval does not narrow the range, the estimate is ``noisy_quotient``, or the
+    middle of the range if the quotient is outside the range.
+    """
+    low, high = bounds
+    least, greatest = low, high
+    if interval[0] <= high and interval[1] >= low:
+        least, greatest = max(interval[0], low), min(interval[1], high)
+    if (least, greatest) == (low, high) and not low < noisy_quotient < high:
+        noisy_quotient = 0.5 * (low + high)
+    estimate = min(max(noisy_quotient, least), greatest)
+    return estimate, max(greatest - estimate, estimate - least)
+
+
+def rate_interval(hits: float, misses: float, reach: float) -> tuple[float, float]:
+    """Return an estimate of the share of hits among hits and misses, and its error bound.
+
+    ``reach`` bounds |(1 − p)·X − p·Y| for the true share p, with the noise X of ``hits`` and Y of
+    ``misses``. So the true and the noisy share differ by at most ``reach`` / (hits + misses).
+    """
+    rows = hits + misses
+    if rows <= 0.0:
+        return 0.5, 0.5
+    return _estimate_within(hits / rows, ((hits - reach) / rows, (hits + reach) / rows), (0.0, 1.0))

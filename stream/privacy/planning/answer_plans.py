@@ -4,14 +4,20 @@ Each of c answers is ε0-differentially private. Together they are (ε, δ)-priv
 composition, ε0 = ε/c, or by optimal composition (Kairouz, Oh & Viswanath 2015). Numbers may have
 Gaussian noise instead (docs/proofs/composition.md). Errors are exact for integer noise; proofs:
 docs/proofs/laplace.md and docs/proofs/noisy-max.md.
+
+Quantiles have an error in rank. An attribute with few values is counted value by value. Otherwise the
+exponential mechanism draws a value with three quarters of ε, and the rest pays for noisy counts of
+ranges around it. Proofs: docs/proofs/quantiles.md.
 """
 
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
+from dataclasses import dataclass
 from fractions import Fraction
-from functools import lru_cache
-from typing import Literal
+from functools import lru_cache, partial
+from typing import Final, Literal
 
 from schemas import AnswersCalibration, Exponential, Histogram, Laplace, NoisyMax, StreamSpec
 from schemas.mechanisms import MAX_CATEGORIES
@@ -23,11 +29,13 @@ from stream.privacy.accuracy.noise_laws import (
     part_failure,
     two_sided_reach,
 )
-from stream.privacy.accuracy.source_facts import SourceFacts
+from stream.privacy.accuracy.release_accuracy import MOST_STEPS, draw_reach, draw_steps, misfits_reach
+from stream.privacy.accuracy.source_facts import QuantileFacts, SourceFacts
+from stream.privacy.composition.costs import shortest_decimal
 from stream.privacy.composition.gaussian_losses import GaussianNumbers, least_noise_factor
 from stream.privacy.composition.pure_rounds import optimal_delta, optimal_round_epsilon
-from stream.privacy.noise.samplers import Symmetric, gaussian, sampler
-from stream.privacy.planning.noise_layouts import require_fit, scale_fits
+from stream.privacy.noise.samplers import NoiseScaleError, Symmetric, gaussian, sampler
+from stream.privacy.planning.noise_layouts import PlanError, fitting_calibrations, require_fit, scale_fits
 
 PartsMethod = Literal["textbook", "basic", "optimal"]
 """The theorem that composes equal parts of ε."""
@@ -39,7 +47,7 @@ _TWO_NUMBERS = 2
 """Maximum number of numbers of an answer that one row of a table changes: two of a quotient, or of two groups."""
 
 
-def plan_calibrations(spec: StreamSpec, facts: SourceFacts) -> tuple[AnswersCalibration, ...]:
+def _plan_numbers(spec: StreamSpec, facts: SourceFacts) -> tuple[AnswersCalibration, ...]:
     """Return every calibration that applies.
 
     These are the textbook's constants, basic composition and, if δ > 0, optimal composition and
@@ -195,48 +203,6 @@ def promised_answers(calibration: AnswersCalibration) -> int:
     return min(calibration.cutoff, calibration.expected_queries)
 
 
-def ratio_interval(
-    numerator: tuple[float, float], denominator: tuple[float, float], bounds: tuple[float, float]
-) -> tuple[float, float]:
-    """Return an estimate of a quotient and the estimate's error bound.
-
-    ``numerator`` and ``denominator`` are noisy numbers with their error bounds, and ``bounds`` is
-    the public range of the true quotient. The result's bound holds if the bounds of both numbers
-    hold. If these exclude no part of the range and the noisy quotient is outside the range, the
-    estimate is the middle of the range. The two numbers share ε0 equally: their bounds are
-    ``alpha_for`` with twice the sensitivity and two values.
-    """
-    (top, top_alpha), (bottom, bottom_alpha) = numerator, denominator
-    interval = bounds
-    if bottom - bottom_alpha > 0.0:
-        corners = [
-            bound / divisor
-            for bound in (top - top_alpha, top + top_alpha)
-            for divisor in (bottom - bottom_alpha, bottom + bottom_alpha)
-        ]
-        interval = min(corners), max(corners)
-    return _estimate_within(top / bottom if bottom > 0.0 else bounds[0], interval, bounds)
-
-
-def _estimate_within(
-    noisy_quotient: float, interval: tuple[float, float], bounds: tuple[float, float]
-) -> tuple[float, float]:
-    """Return an estimate within an interval and the public range, and its largest error there.
-
-    If the interval lies outside the range, some noise exceeded its bound, and only the range is
-    certain. If the interval does not narrow the range, the estimate is ``noisy_quotient``, or the
-    middle of the range if the quotient is outside the range.
-    """
-    low, high = bounds
-    least, greatest = low, high
-    if interval[0] <= high and interval[1] >= low:
-        least, greatest = max(interval[0], low), min(interval[1], high)
-    if (least, greatest) == (low, high) and not low < noisy_quotient < high:
-        noisy_quotient = 0.5 * (low + high)
-    estimate = min(max(noisy_quotient, least), greatest)
-    return estimate, max(greatest - estimate, estimate - least)
-
-
 def rates_reach(calibration: AnswersCalibration, sensitivity_steps: int, rates: int, moved: int) -> float:
     """Bound |(1 − p)·X − p·Y| for each of ``rates`` rates p.
 
@@ -251,18 +217,6 @@ def rates_reach(calibration: AnswersCalibration, sensitivity_steps: int, rates: 
         return together
     scale = sensitivity_steps / calibration.epsilon_answer
     return min(together, 1.0 - math.log(part_failure(allowed, rates)) * scale * _ROUNDING)
-
-
-def rate_interval(hits: float, misses: float, reach: float) -> tuple[float, float]:
-    """Return an estimate of the share of hits among hits and misses, and its error bound.
-
-    ``reach`` bounds |(1 − p)·X − p·Y| for the true share p, with the noise X of ``hits`` and Y of
-    ``misses``. So the true and the noisy share differ by at most ``reach`` / (hits + misses).
-    """
-    rows = hits + misses
-    if rows <= 0.0:
-        return 0.5, 0.5
-    return _estimate_within(hits / rows, ((hits - reach) / rows, (hits + reach) / rows), (0.0, 1.0))
 
 
 def _calibration(
@@ -307,3 +261,114 @@ def _calibration(
         rounding = facts.rounding * (2.0 if isinstance(mechanism, NoisyMax | Exponential) else 1.0)
         alpha = max(alpha, theorem * facts.grid + rounding)
     return draft.model_copy(update={"alpha": alpha})
+
+
+DRAW_SHARE: Final = Fraction(3, 4)
+"""Part of ε for drawing values; the rest pays for their intervals."""
+
+VALUES_PER_SQUARE: Final = 12
+"""With m quantiles, all values are counted if there are at most 12·m², otherwise m are drawn."""
+
+MOST_WEIGHTS: Final = 1 << 21
+"""Maximum number of weights of all draws of one answer."""
+
+LARGEST_DENOMINATOR: Final = 1_000_000
+"""Largest denominator of q: q has at most six decimal digits."""
+
+
+def parse_quantiles(q: float | Sequence[float]) -> tuple[Fraction, ...]:
+    """Return one quantile, or several, as exact fractions.
+
+    Raises:
+        ValueError: a number has more than six decimal digits.
+    """
+    given = q if isinstance(q, Sequence) else (q,)
+    quantiles = tuple(Fraction(shortest_decimal(float(one))) for one in given)
+    if any(LARGEST_DENOMINATOR % quantile.denominator for quantile in quantiles):
+        raise ValueError("a number has more than six decimal digits; round it to six")
+    return quantiles
+
+
+def rates_for(
+    epsilon: Fraction, quantiles: Sequence[Fraction], moved: int, *, replaced: bool, grouped: bool
+) -> list[Fraction]:
+    """Return the rate of each quantile's draw; together the draws cost ``epsilon``.
+
+    The distance d of a value is the number of rows between it and the quantile; a draw publishes
+    the value with probability proportional to exp(−rate·d). One person has ``moved`` rows. A row
+    that is added or removed changes each distance by at most max(q, 1 − q), up or down, and a
+    replaced one by at most 1. For q = 0 and q = 1 all distances change in the same direction. If ``grouped``, a replaced row may leave one group and join another, and counts twice.
+    """
+    found = []
+    for quantile in quantiles:
+        spread = Fraction(1) if quantile in (0, 1) else 2 * max(quantile, 1 - quantile)
+        if replaced:
+            spread = 2 * spread if grouped else Fraction(1 if quantile in (0, 1) else 2)
+        found.append(epsilon / (len(quantiles) * moved * spread))
+    return found
+
+
+@dataclass(frozen=True, slots=True)
+class QuantileNoise:
+    """The noise of one answer about quantiles.
+
+    ``rates`` are those of the drawn quantiles, empty if all values are counted. ``cells`` is the
+    noise of counts.
+    """
+
+    rates: tuple[Fraction, ...]
+    cells: Symmetric
+
+
+def quantile_noise(calibration: AnswersCalibration, facts: QuantileFacts) -> QuantileNoise:
+    """Return the noise of one answer, which costs the stream's ε of an answer.
+
+    Raises:
+        NoiseScaleError: the noise is too wide.
+    """
+    moved = facts.contribution * (2 if facts.replaced else 1)
+    if calibration.method == "gaussian" or facts.value_count <= VALUES_PER_SQUARE * len(facts.quantiles) ** 2:
+        return QuantileNoise((), answer_law(calibration, moved, 2 if facts.replaced else 1))
+    epsilon = Fraction(calibration.epsilon_answer)
+    rates = rates_for(
+        epsilon * DRAW_SHARE, facts.quantiles, facts.contribution, replaced=facts.replaced, grouped=facts.grouped
+    )
+    return QuantileNoise(tuple(rates), sampler("two_sided", epsilon * (1 - DRAW_SHARE) / moved))
+
+
+def rank_alpha(calibration: AnswersCalibration, facts: QuantileFacts, noise: QuantileNoise) -> float:
+    """Return the rank error, in rows, that no quantile of one answer exceeds.
+
+    With probability 1 − β it holds for all answers of the stream.
+    """
+    failure = part_failure(calibration.beta, promised_answers(calibration))
+    numbers = facts.group_count * len(facts.quantiles)
+    if noise.rates:
+        return max(draw_reach(float(rate), facts.value_count, failure / numbers) for rate in noise.rates)
+    sums = 2 * facts.value_count * numbers
+    return max(
+        misfits_reach(noise.cells, facts.value_count, sums, float(quantile), failure)
+        for quantile in facts.quantiles
+    )
+
+
+def plan_calibrations(spec: StreamSpec, facts: SourceFacts) -> tuple[AnswersCalibration, ...]:
+    """Return every calibration of a stream; ``alpha`` of quantiles is in rows of rank."""
+    found = _plan_numbers(spec, facts)
+    if (quantiles := facts.quantiles) is None:
+        return found
+    return fitting_calibrations([partial(_with_rank_alpha, one, quantiles) for one in found])
+
+
+def _with_rank_alpha(calibration: AnswersCalibration, facts: QuantileFacts) -> AnswersCalibration:
+    try:
+        noise = quantile_noise(calibration, facts)
+    except NoiseScaleError as error:
+        raise PlanError(str(error)) from None
+    steps = [draw_steps(rate) for rate in noise.rates]
+    if any(one > MOST_STEPS for one in steps) or 2 * facts.group_count * sum(steps) > MOST_WEIGHTS:
+        raise PlanError(
+            f"one answer would draw from {2 * facts.group_count * sum(steps):,} weights, and the limit is {MOST_WEIGHTS:,}; raise "
+            "epsilon, or lower answers, groups or quantiles"
+        )
+    return calibration.model_copy(update={"alpha": rank_alpha(calibration, facts, noise)})

@@ -30,12 +30,18 @@ from schemas.queries import Form as QuestionForm
 from stream.privacy.accuracy.noise_laws import sum_alpha
 from stream.privacy.accuracy.release_accuracy import SUMS_SHARE, histogram_alpha, misfits_reach, release_law
 from stream.privacy.accuracy.source_facts import QuantileFacts, SourceFacts
-from stream.privacy.planning.answer_plans import alpha_for, answer_law, rates_reach
+from stream.privacy.planning.answer_plans import (
+    alpha_for,
+    answer_law,
+    parse_quantiles,
+    quantile_noise,
+    rank_alpha,
+    rates_reach,
+)
 from stream.privacy.planning.estimate_plans import ErrorBounds, marginal_law
 from stream.privacy.planning.hypothesis_plans import rows_reach
 from stream.privacy.planning.inverse_plans import promised_alpha
 from stream.privacy.planning.noise_layouts import PlanError
-from stream.privacy.planning.quantile_plans import parse_quantiles, quantile_noise, rank_alpha
 
 Form = QuestionForm | Literal["alarm", "running", "texts"]
 """A question's form or one of three more: ``alarm`` (is a number above a threshold?), ``running``

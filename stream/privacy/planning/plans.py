@@ -33,10 +33,10 @@ from stream.privacy.accuracy.source_facts import SourceFacts
 from stream.privacy.accuracy.sparse_vector_accuracy import LARGEST_STEPS, exact_alpha
 from stream.privacy.composition.costs import affordable_delta, affordable_epsilon, exact_decimal
 from stream.privacy.planning import (
+    answer_plans,
     estimate_plans,
     gaussian_plans,
     hypothesis_plans,
-    quantile_plans,
     release_plans,
     response_plans,
     running_text_plans,
@@ -177,9 +177,9 @@ def _plan_by_mechanism(spec: StreamSpec, facts: SourceFacts) -> tuple[Calibratio
             )
             return tuple(_with_rounding(one, facts.rounding) for one in found)
         case Laplace() | NoisyMax() | Exponential():
-            return quantile_plans.plan_calibrations(spec, facts)
+            return answer_plans.plan_calibrations(spec, facts)
         case Histogram() if facts.movement is not None:
-            return quantile_plans.plan_calibrations(spec, facts)
+            return answer_plans.plan_calibrations(spec, facts)
         case RandomizedResponse():
             return response_plans.plan_calibrations(spec, facts)
         case Histogram() | LazyHistogram() | SparseProject():

@@ -19,7 +19,7 @@ import numpy.typing as npt
 from schemas import AnswersCalibration, Interval, RandomizedResponse, ReleaseCalibration
 from stream.caches import RecentCache
 from stream.privacy.accuracy.intervals import NoisyNumber, half_width, ratio_bounds
-from stream.privacy.accuracy.rate_intervals import rate_bounds
+from stream.privacy.accuracy.rate_intervals import rate_bounds, ratio_interval
 from stream.privacy.composition.costs import PARTS_PER_CHARGE, shortest_decimal
 from stream.privacy.mechanisms.grid import published_interval, published_numbers
 from stream.privacy.mechanisms.selection import (
@@ -33,7 +33,7 @@ from stream.privacy.mechanisms.selection import (
     weights_for,
 )
 from stream.privacy.noise.samplers import NoiseScaleError, Symmetric, sampler
-from stream.privacy.planning.answer_plans import alpha_for, answer_law, choice_alpha, rates_reach, ratio_interval
+from stream.privacy.planning.answer_plans import alpha_for, answer_law, choice_alpha, rates_reach
 from stream.privacy.planning.prices import shown_price
 from stream.privacy.planning.response_plans import ResponseLaw, response_law
 from stream.processing.dead_letters import Rejection

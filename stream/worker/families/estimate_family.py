@@ -20,7 +20,7 @@ from schemas import INDEPENDENCE, EstimateCalibration, Interval, Measurement, Pm
 from schemas.queries import STATISTICS
 from stream.caches import BoundedCache, RecentCache, weigh_array
 from stream.privacy.accuracy.intervals import NoisyNumber, clip_interval
-from stream.privacy.accuracy.rate_intervals import share_bounds_of_rows
+from stream.privacy.accuracy.rate_intervals import ratio_interval, share_bounds_of_rows
 from stream.privacy.mechanisms.estimate_questions import (
     CellGroups,
     MeanQuestion,
@@ -37,7 +37,6 @@ from stream.privacy.mechanisms.tensor_sums import TensorCells
 from stream.privacy.mechanisms.workload_selection import error_of_sums
 from stream.privacy.noise.keyed_words import DrawRole, block_words, cell_words
 from stream.privacy.noise.samplers import Sampler, Symmetric, sampler
-from stream.privacy.planning.answer_plans import ratio_interval
 from stream.privacy.planning.hypothesis_plans import rows_rate
 from stream.privacy.planning.prices import shown_price
 from stream.privacy.planning.workload_plans import expected_sets, workload_axes

@@ -29,11 +29,11 @@ from schemas.queries import STATISTICS, Group
 from stream.caches import BoundedCache
 from stream.formatting import find_name_in_other_case
 from stream.privacy.accuracy.intervals import SECOND_MISS_PROBABILITY, clip_interval, half_width, widen_interval
+from stream.privacy.accuracy.rate_intervals import rate_interval
 from stream.privacy.composition.costs import PARTS_PER_CHARGE
 from stream.privacy.noise import samplers
 from stream.privacy.noise.keyed_words import DrawRole, event_words, round_words
 from stream.privacy.noise.samplers import LowWords, Sampler, Words, sampler
-from stream.privacy.planning.answer_plans import rate_interval
 from stream.privacy.planning.hypothesis_plans import rows_rate, rows_reach
 from stream.privacy.planning.prices import (
     displayed_epsilon_left,

@@ -28,8 +28,13 @@ from stream.privacy.accuracy.source_facts import QuantileFacts
 from stream.privacy.mechanisms.selection import UNIFORM_WORDS, RankLaw, choose_code, rank_law
 from stream.privacy.mechanisms.spreads import NUMBERS_PER_VARIANCE, compute_moments, row_sensitivities, variance_of
 from stream.privacy.noise.samplers import LowWords, NoiseScaleError, Symmetric, Words
-from stream.privacy.planning.answer_plans import answer_law, promised_answers
-from stream.privacy.planning.quantile_plans import MOST_WEIGHTS, quantile_noise, rank_alpha
+from stream.privacy.planning.answer_plans import (
+    MOST_WEIGHTS,
+    answer_law,
+    promised_answers,
+    quantile_noise,
+    rank_alpha,
+)
 from stream.processing.dead_letters import Rejection
 from stream.tables.sensitivity import groups_sensitivity
 from stream.worker.families.family import (

@@ -23,8 +23,8 @@ from stream.privacy.accuracy.intervals import MISS_PROBABILITY
 from stream.privacy.accuracy.release_accuracy import LocatedQuantile, locate_quantile
 from stream.privacy.mechanisms.estimate_questions import Ranks, Spreads
 from stream.privacy.mechanisms.spreads import NUMBERS_PER_VARIANCE, variance_of
+from stream.privacy.planning.answer_plans import parse_quantiles
 from stream.privacy.planning.hypothesis_plans import WEIGHT_STEPS
-from stream.privacy.planning.quantile_plans import parse_quantiles
 from stream.processing.dead_letters import Rejection
 from stream.tables.expressions import TRUE, Predicate
 from stream.tables.ordered_values import OrderedValues, ordered_values

@@ -12,6 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from schemas import AnswersCalibration
+from stream.privacy.accuracy.rate_intervals import ratio_interval
 from stream.privacy.accuracy.source_facts import SourceFacts
 from stream.privacy.composition.costs import realised_cost, stream_cost
 from stream.privacy.composition.gaussian_losses import gaussian_delta
@@ -22,7 +23,6 @@ from stream.privacy.planning.answer_plans import (
     choice_alpha,
     plan_calibrations,
     promised_answers,
-    ratio_interval,
     textbook_epsilon,
     vector_sensitivity,
 )
