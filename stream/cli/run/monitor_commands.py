@@ -40,6 +40,7 @@ from stream.monitor.api.tokens import (
     read_names,
     role_with_article,
 )
+from stream.optional_packages import explain_missing_packages
 from stream.secret_files import read_own_file, read_secret, replace_secret, write_secret
 from stream.services.processes import Service
 from stream.settings import TOKEN_VARIABLE, Settings
@@ -144,7 +145,12 @@ def serve_monitor(host: str | None, port: int | None, *, stop_with_stdin: bool) 
         )
     names = NamesFile(Path(settings.monitor_names_file))
     names()  # fails early
-    asyncio.run(serve_monitor(settings, names, stop_with_stdin=stop_with_stdin))
+    sign_on = None
+    if settings.monitor_oidc_issuer:
+        with explain_missing_packages("oidc"):
+            from stream.monitor.single_sign_on import SingleSignOn  # noqa: PLC0415  (joserfc is an extra)
+        sign_on = SingleSignOn(settings)
+    asyncio.run(serve_monitor(settings, names, sign_on=sign_on, stop_with_stdin=stop_with_stdin))
 
 
 class RunningMonitor:

@@ -10,7 +10,7 @@ import math
 import time
 from collections.abc import Awaitable, Callable, Iterable
 from dataclasses import dataclass, field
-from typing import Protocol, get_args
+from typing import TYPE_CHECKING, Protocol, get_args
 
 from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
@@ -35,6 +35,9 @@ from stream.monitor.state.entries import STATES, Series, SourceEntry
 from stream.monitor.state.monitor_alerts import Alerts
 from stream.monitor.state.monitor_tables import ChangeTopic, MonitorTables
 from stream.settings import Settings
+
+if TYPE_CHECKING:
+    from stream.monitor.single_sign_on import SingleSignOn
 
 HISTORY_SPACING = 10.0
 """Seconds between points of the installation's history."""
@@ -102,6 +105,9 @@ class Monitor:
     topics: Inspection | None = None
     """The latest check of the topics; None before the first one."""
 
+    sign_on: SingleSignOn | None = None
+    """Single sign-on; None if people have tokens only."""
+
     _complete: bool = False
 
     def bearer(self, text: str) -> Bearer | None:
@@ -109,7 +115,9 @@ class Monitor:
         return self.names().bearer(text, self.clock())
 
     def is_valid(self, bearer: Bearer) -> bool:
-        """Return True if a user's token is still valid."""
+        """Return True if a user's token or session is still valid."""
+        if not bearer.token:
+            return bearer.expires is not None and self.clock() < bearer.expires
         try:
             return self.names().is_valid(bearer, self.clock())
         except TokenError:

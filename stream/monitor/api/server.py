@@ -88,9 +88,13 @@ def load_assets() -> dict[str, _Asset]:
     return assets
 
 
-def add_pages(application: web.Application) -> None:
+def add_pages(application: web.Application, *, offers_sign_on: bool = False) -> None:
     """Serve the page at ``/`` and its files below ``/static/``; a 404 for unknown files."""
     assets = load_assets()
+    if offers_sign_on:
+        page = assets["index.html"]
+        body = page.body.replace(b"<html ", f'<html data-sign-in="{SIGN_IN}" '.encode(), 1)
+        assets["index.html"] = _Asset(body, page.content_type, f"{page.tag}-sign-in")
 
     async def send_file(request: web.Request) -> web.Response:
         asset = assets.get(request.match_info.get("name") or _PAGES[request.path])
@@ -126,6 +130,9 @@ _UNLIMITED_PATHS = frozenset({"/healthz", "/readyz"})
 _PUBLIC_PATHS = frozenset({*_UNLIMITED_PATHS, *_PAGES})
 """Paths that need no token: health, and the page, which asks the user for the token."""
 _PUBLIC_PREFIX = "/static/"
+SIGN_IN, CALLBACK, SIGN_OUT = "/sign-in", "/sign-in/callback", "/sign-out"
+_SIGN_ON_PATHS = frozenset({SIGN_IN, CALLBACK, SIGN_OUT})
+"""Paths of single sign-on, which need no token either."""
 
 _ANSWER_EXPORTS: dict[str, tuple[str, Callable[[Sequence[AnswerRow]], Iterable[str]]]] = {
     f"{ANSWERS_PATH}.csv": ("text/csv; charset=utf-8", answers_as_csv),
@@ -168,7 +175,7 @@ def add_api(application: web.Application, monitor: Monitor) -> None:
         application.router.add_get(path, _make_answer_export(monitor, content_type, formatter))
     application.router.add_get("/openapi.json", openapi)
     application.router.add_get("/api/events", live)
-    add_pages(application)
+    add_pages(application, offers_sign_on=monitor.sign_on is not None)
 
 
 @web.middleware
@@ -213,7 +220,7 @@ def _make_guard(monitor: Monitor) -> Any:
             return await handler(request)
         unreadable = False
         try:
-            bearer = monitor.bearer(_token(request))
+            bearer = _session_of(request, monitor) or monitor.bearer(_token(request))
         except TokenError:
             bearer, unreadable = None, True
         # Requests without a valid token share one rate limit per address, so that guessing is slow.
@@ -222,7 +229,7 @@ def _make_guard(monitor: Monitor) -> Any:
                 f"at most {settings.monitor_requests_per_second:g} requests a second; wait {wait:g} s",
                 max(1, round(wait)),
             )
-        public = request.path in _PUBLIC_PATHS or request.path.startswith(_PUBLIC_PREFIX)
+        public = request.path in _PUBLIC_PATHS or (monitor.sign_on is not None and request.path in _SIGN_ON_PATHS)
         if bearer is not None:
             request[_BEARER] = bearer
         elif unreadable and not public:
@@ -237,6 +244,15 @@ def _make_guard(monitor: Monitor) -> Any:
         return await handler(request)
 
     return guard
+
+
+def _session_of(request: web.Request, monitor: Monitor) -> Bearer | None:
+    """Return the person of the session's cookie, if the request has no token and no other site caused it."""
+    if monitor.sign_on is None or "Authorization" in request.headers:
+        return None
+    if request.headers.get("Sec-Fetch-Site", "none") not in {"none", "same-origin"}:
+        return None
+    return monitor.sign_on.read_session(request.cookies)
 
 
 def _token(request: web.Request) -> str:

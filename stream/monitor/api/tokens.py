@@ -44,7 +44,7 @@ class TokenError(RuntimeError):
 
 
 class Bearer(NamedTuple):
-    """The user of a request: a name with a role, and the id of the token."""
+    """The user of a request: a name with a role, and the id of the token; empty for a session of single sign-on."""
 
     name: str
     role: AccessRole

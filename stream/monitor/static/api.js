@@ -13,6 +13,9 @@ export class ApiError extends Error {
   }
 }
 
+/** Stands for a token if the browser's session of single sign-on, a cookie, is used; no token has spaces. */
+export const BY_COOKIE = "single sign-on";
+
 const UNREACHABLE = { status: 0, code: "unavailable", message: "The monitor does not answer." };
 
 /** Send a request and return the answer's JSON, or throw an ApiError. */
@@ -23,7 +26,7 @@ export async function send(path, token, { method = "GET", body = null } = {}) {
 
 /** Send a request and return the response once its headers have arrived, or throw an ApiError. */
 export async function open(path, token, { method = "GET", body = null, signal = null } = {}) {
-  const headers = { Authorization: `Bearer ${token}` };
+  const headers = token === BY_COOKIE ? {} : { Authorization: `Bearer ${token}` };
   if (body !== null) {
     headers["Content-Type"] = "application/json";
   }
@@ -35,7 +38,7 @@ export async function open(path, token, { method = "GET", body = null, signal = 
       body: body === null ? null : JSON.stringify(body),
       signal,
       cache: "no-store",
-      credentials: "omit",
+      credentials: token === BY_COOKIE ? "same-origin" : "omit",
     });
   } catch (error) {
     if (signal?.aborted) {

@@ -4,7 +4,7 @@ import { LiveConnection } from "./events.js";
 import { link, make } from "./dom.js";
 import { emptyState } from "./parts.js";
 import { parse, route } from "./routes.js";
-import { current, signOut } from "./session.js";
+import { current, findSingleSignOn, signOut } from "./session.js";
 import { shell } from "./shell.js";
 import { alertsView } from "./views/alerts.js";
 import { askView } from "./views/ask.js";
@@ -36,6 +36,14 @@ const VIEWS = {
   workers: [workersView],
   rejected: [rejectedView],
   trail: [trailView],
+};
+
+const SIGN_IN_FAULTS = {
+  denied: "The sign-in was cancelled.",
+  expired: "The sign-in took too long, or began in another browser; begin again.",
+  failed: "The sign-in failed; the monitor's log has the reason.",
+  role: "You are known, but have no role here; ask an operator of Sotto.",
+  unavailable: "The provider of single sign-on does not answer; try again later.",
 };
 
 const page = document.getElementById("page");
@@ -167,9 +175,17 @@ function askForToken(message) {
   login.focus();
 }
 
-const session = current();
-if (session) {
-  new Application(session);
-} else {
-  askForToken("");
+async function begin() {
+  const fault = new URLSearchParams(location.hash.slice(1)).get("sign-in");
+  if (fault !== null) {
+    history.replaceState(null, "", location.pathname);
+  }
+  const session = current() ?? (await findSingleSignOn());
+  if (session) {
+    new Application(session);
+  } else {
+    askForToken(fault === null ? "" : (SIGN_IN_FAULTS[fault] ?? SIGN_IN_FAULTS.failed));
+  }
 }
+
+begin();

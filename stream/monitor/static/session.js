@@ -1,6 +1,6 @@
 // The signed-in user. The token is kept as long as the browser tab and is never part of an address.
 
-import { send } from "./api.js";
+import { BY_COOKIE, open, send } from "./api.js";
 
 const TOKEN = "sotto.token";
 const ROLE = "sotto.role";
@@ -34,7 +34,22 @@ export async function signIn(token) {
   return { token, name, role, asks };
 }
 
+/** The path of single sign-on; undefined if the monitor does not offer it. */
+export const SIGN_IN_PATH = document.documentElement.dataset.signIn;
+
+/** Return the session of single sign-on, or null. */
+export async function findSingleSignOn() {
+  try {
+    return SIGN_IN_PATH ? await signIn(BY_COOKIE) : null;
+  } catch {
+    return null;
+  }
+}
+
 export function signOut() {
+  if (sessionStorage.getItem(TOKEN) === BY_COOKIE) {
+    open("/sign-out", BY_COOKIE, { method: "POST" }).catch(() => {}); // an expired session has ended already
+  }
   sessionStorage.removeItem(TOKEN);
   sessionStorage.removeItem(ROLE);
   sessionStorage.removeItem(NAME);

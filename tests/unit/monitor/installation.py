@@ -175,6 +175,8 @@ class Installation:
         """Return a web application that serves the monitor alone."""
         application = Application(**APPLICATION_OPTIONS)
         add_api(application, self.monitor)
+        if self.monitor.sign_on is not None:
+            self.monitor.sign_on.add_routes(application)
         return application
 
     @asynccontextmanager

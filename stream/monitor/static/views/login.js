@@ -1,20 +1,22 @@
 // The view that asks for a token.
 
 import { make, setText } from "../dom.js";
-import { signIn } from "../session.js";
+import { SIGN_IN_PATH, signIn } from "../session.js";
 
-/** `onSignedIn(session)` is called once the monitor has accepted the token. */
+/** `onSignedIn(session)` is called once the monitor has accepted the token */
 export function loginView(onSignedIn, message = "") {
   const token = make("input", { id: "token", type: "password", autocomplete: "off", spellcheck: "false", required: true, "aria-describedby": "login-outcome" });
   const outcome = make("p", { id: "login-outcome", class: "outcome", role: "alert", "data-level": "refused" }, message);
   outcome.hidden = !message;
   const button = make("button", { type: "submit", class: "solid" }, "Sign in");
+  const single = SIGN_IN_PATH && make("p", {}, make("a", { class: "button", href: SIGN_IN_PATH }, "Sign in with single sign-on"));
   const form = make(
     "form",
     { class: "login card", novalidate: true },
     make("h1", {}, "Sotto"),
     make("p", {}, "Privacy budgets, streams and services of this installation."),
-    make("label", { for: "token" }, "Token"),
+    single,
+    make("label", { for: "token" }, single ? "Or a token" : "Token"),
     token,
     make("p", { class: "hint" }, "A viewer's token shows everything; an operator's may halt and close as well. It stays in this tab only."),
     outcome,
