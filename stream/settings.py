@@ -169,7 +169,7 @@ class Settings(BaseSettings):
     """Most bytes of memory of such a table's database."""
 
     engine_seconds: Annotated[float, Field(ge=1.0, le=3600.0)] = 60.0
-    """Most seconds of one statement of such a table, including its wait for others."""
+    """Most seconds of one statement of such a table, including its wait for others; twice as many at each retry."""
 
     engine_statements: Annotated[int, Field(ge=1, le=64)] = 2
     """Most statements that a service runs at the same time."""

@@ -108,7 +108,7 @@ class CodeDatabase:
         The SQL text is made before the statement's time begins, because nothing can interrupt Ibis.
         """
         text = _make_sql(expression)
-        with self._runner.running():
+        with self._runner.running(text):
             found = self._result(text).to_arrow_table()
             # Sums are wider than 64 bits in DuckDB; the conversion fails if one does not fit.
             return [column.fill_null(0).cast(pa.int64()).to_numpy() for column in found.columns]

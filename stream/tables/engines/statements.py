@@ -11,10 +11,13 @@ from threading import BoundedSemaphore, Event, Lock, Thread
 from time import monotonic
 from typing import Final
 
+from stream.caches import BoundedCache
 from stream.cancellation import CancelledStepError, is_step_cancelled
 from stream.settings import Settings
 
 _POLL_SECONDS: Final = 0.05
+_LATE_STATEMENTS: Final = 64
+"""Most statements of one database whose longer time is remembered."""
 _TOO_LONG: Final = "the statement took longer than SOTTO_ENGINE_SECONDS"
 
 
@@ -40,7 +43,7 @@ class EngineLimits:
     """Most bytes of one table's codes on disk, and of its statements' temporary files."""
 
     seconds: float = 60.0
-    """Longest time of one statement, including its wait for others."""
+    """Longest time of one statement, including its wait for others; twice as long when it is tried again."""
 
     statements: int = 2
     """Most statements that run at the same time."""
@@ -69,17 +72,27 @@ class StatementRunner:
         self._limits = limits
         self._interrupt = interrupt
         self._lock = Lock()
+        self._longer: BoundedCache[str, float] = BoundedCache(_LATE_STATEMENTS)
 
     @contextmanager
-    def running(self) -> Iterator[None]:
-        """Run one statement in this context; EngineStatementError if it fails or lasts too long.
+    def running(self, text: str) -> Iterator[None]:
+        """Run the statement of this text in the context; EngineStatementError if it fails or lasts too long.
 
-        CancelledStepError if the partition is given up meanwhile. A statement that waits for its own table takes no
-        slot from other tables.
+        A statement that lasted too long gets twice the time when it is tried again, so that no question stops its
+        partition for ever. CancelledStepError if the partition is given up meanwhile. A statement that waits for its
+        own table takes no slot from other tables.
         """
-        deadline = monotonic() + self._limits.seconds
-        with _acquired(self._lock, deadline), _acquired(self._limits.slots, deadline), self._guarded(deadline):
-            yield
+        seconds = self._longer.get(text) or self._limits.seconds
+        deadline = monotonic() + seconds
+        with _acquired(self._lock, deadline), _acquired(self._limits.slots, deadline):
+            try:
+                with self._guarded(deadline):
+                    yield
+            except EngineStatementError:
+                if monotonic() > deadline:
+                    self._longer.put(text, 2 * seconds)
+                raise
+            self._longer.pop(text)
 
     @contextmanager
     def streaming(self) -> Iterator[None]:

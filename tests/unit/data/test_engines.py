@@ -345,6 +345,25 @@ def test_long_statement_is_interrupted_and_names_the_setting() -> None:
     assert table.count(TRUE) == table.private_row_count
 
 
+def test_late_statement_gets_twice_the_time_when_it_is_tried_again() -> None:
+    """A question that takes longer than the limit is answered after some attempts; others keep their limit."""
+    interrupted = threading.Event()
+    runner = StatementRunner(EngineLimits(seconds=0.01), interrupted.set)
+
+    def fail_when_interrupted() -> None:
+        interrupted.clear()
+        interrupted.wait()
+        raise ValueError
+
+    for _ in range(3):
+        with pytest.raises(EngineStatementError, match="SOTTO_ENGINE_SECONDS"), runner.running("long"):
+            fail_when_interrupted()
+    assert (runner._longer.get("long"), runner._longer.get("other")) == (0.08, None)
+    with runner.running("long"):
+        pass
+    assert runner._longer.get("long") is None
+
+
 def test_statement_of_a_given_up_partition_is_cancelled() -> None:
     """Cancelling a partition interrupts its statement and refuses others until it is taken again."""
     declared, cancelled = source(), threading.Event()
@@ -409,10 +428,10 @@ def test_statements_that_wait_for_their_table_hold_no_slots() -> None:
             pass
 
     def wait_for_table() -> None:
-        with slow.running():
+        with slow.running("a statement"):
             pass
 
-    with slow.running():
+    with slow.running("a statement"):
         slow._lock = NoticedLock()  # type: ignore[assignment]
         waiting = threading.Thread(target=wait_for_table)
         waiting.start()
