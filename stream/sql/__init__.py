@@ -4,8 +4,8 @@ from stream.questions.result_text import ERROR_SUFFIX, HIGH_SUFFIX, INFORMATIVE_
 from stream.sql.aggregates import AnswerColumn, StatementError
 from stream.sql.parameters import Parameters, bind_parameters
 from stream.sql.result_tables import PreparedStatement, Table, format_cost
+from stream.sql.select_statements import Column, GroupColumn, SelectStatement, parse_statement
 from stream.sql.statement_questions import StatementPlan, StatementQuestion, plan_statement
-from stream.sql.statements import Column, GroupColumn, SelectStatement, parse_statement
 from stream.sql.stream_choice import StreamChoice, Target, choose_stream, list_tables
 
 __all__ = [

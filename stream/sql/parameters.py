@@ -15,7 +15,7 @@ from sqlglot.errors import SqlglotError
 
 from stream.formatting import did_you_mean
 from stream.sql.aggregates import StatementError
-from stream.sql.statements import tokenize
+from stream.sql.select_statements import tokenize
 
 Parameters = Sequence[Any] | Mapping[str, Any]
 

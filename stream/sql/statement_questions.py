@@ -33,7 +33,7 @@ from stream.privacy.noise import samplers
 from stream.questions.results import Group, groups_of
 from stream.sql.aggregates import AnswerColumn, StatementError, compared_columns, distinct_message
 from stream.sql.calendar_functions import calendar_attribute, is_calendar_name, replace_calendar_names
-from stream.sql.statements import Column, GroupColumn, SelectStatement, no_aggregates_error
+from stream.sql.select_statements import Column, GroupColumn, SelectStatement, no_aggregates_error
 from stream.tables.expressions import attributes_of, evaluate
 from stream.tables.ordered_values import ordered_values
 from stream.tables.predicates import PredicateParser

@@ -24,8 +24,8 @@ from stream.errors import Unknown
 from stream.formatting import did_you_mean
 from stream.privacy.composition.costs import EPSILON_UNITS, charged_answers, realised_cost
 from stream.sql.aggregates import StatementError
+from stream.sql.select_statements import SelectStatement
 from stream.sql.statement_questions import StatementPlan, plan_statement
-from stream.sql.statements import SelectStatement
 
 COUNT_MECHANISMS: Final = ("pmw", "laplace", "histogram")
 """Mechanisms that answer every count with a number."""

@@ -30,7 +30,7 @@ from stream.monitor.state.monitor_tables import MonitorTables
 from stream.questions import Result, Results
 from stream.questions.result_text import is_charged, next_costs, total_cost
 from stream.settings import Settings
-from stream.sql.statements import MAX_STATEMENT_LENGTH
+from stream.sql.select_statements import MAX_STATEMENT_LENGTH
 
 ANSWER_SECONDS: Final = 30.0
 """Seconds to wait for answers; afterwards a client may repeat the request with the same ids."""
