@@ -1,6 +1,6 @@
 """The calls of all clients, each defined once, as asynchronous call.
 
-``AsyncClient`` and ``MemoryCalls`` (used by ``Driver``) derive from ``AsyncCalls``; ``sync_calls`` has
+``AsyncClient`` and ``MemoryCalls`` (used by ``Driver``) derive from ``AsyncCalls``; ``SyncCalls`` has
 the synchronous form.
 """
 

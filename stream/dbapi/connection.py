@@ -13,8 +13,7 @@ from itertools import islice
 from typing import Any, Final, Self
 
 from schemas import Domain, Text
-from stream.client.blocking_client import Client
-from stream.client.sync_calls import SyncCalls
+from stream.client.blocking_client import Client, SyncCalls
 from stream.errors import Forbidden, Invalid, NotAnswered, SottoError, Timeout, Unknown, Unreachable
 from stream.questions.question_forms import ANSWER_TIMEOUT
 from stream.settings import Settings

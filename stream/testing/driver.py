@@ -19,9 +19,9 @@ from schemas import (
 )
 from schemas.codecs import ledger_codec, query_codec, request_codec
 from stream.budget.receipts import RECEIPT_KEY_PREFIX, request_digest
+from stream.client.blocking_client import SyncCalls
 from stream.client.client_calls import AsyncCalls, require_accepted
 from stream.client.ledger_view import LedgerView
-from stream.client.sync_calls import SyncCalls
 from stream.errors import Invalid, SottoError
 from stream.privacy.noise.keys import NoiseKey
 from stream.processing.dead_letters import address_of

@@ -22,9 +22,9 @@ from schemas.wire import MalformedEventError
 from stream.budget.receipts import EMPTY_TRAIL_HEAD, BrokenTrailError
 from stream.cli.manage.record_rows import call_client, create_owner_only_file, read_lines, summary_row, write_trail
 from stream.cli.output import AsJson, CommandError, say, show_json, show_table
+from stream.client.blocking_client import next_item
 from stream.client.kafka_connection import KafkaConnection, translate_errors
 from stream.client.ledger_reader import read_latest_first, read_ledger_records, read_topic
-from stream.client.sync_calls import next_item
 from stream.formatting import format_count
 from stream.kafka.broker.broker_addresses import local_settings
 from stream.optional_packages import explain_missing_packages
