@@ -10,6 +10,7 @@ from typing import Any
 import polars as pl
 import pytest
 
+from examples.departures_view import departures as departures_view
 from examples.nightly_report.report import STATEMENTS, report
 from examples.parquet_folder import visits as parquet_folder
 from sotto import Driver
@@ -83,3 +84,11 @@ def test_folder_of_parquet_files_is_counted_by_duckdb(tmp_path: Path) -> None:
     assert [ward for ward, _ in wards] == list(parquet_folder.WARDS)
     # Nearly all patients have fewer than ten visits, of which four count.
     assert 0.5 < sum(float(count) for _, count in wards) / sum(part.height for part in visits.values()) < 1
+
+
+def test_view_of_departures_is_answered_near_the_truth(tmp_path: Path) -> None:
+    """All twenty answers about the joined rows are within twice their error bound."""
+    departures_view.write_tables(tmp_path)
+    found = departures_view.report(tmp_path)
+    assert found.height == 20
+    assert found.filter((pl.col("answer") - pl.col("truth")).abs() > 2 * pl.col("bound")).is_empty()

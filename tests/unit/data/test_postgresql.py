@@ -21,6 +21,7 @@ from tests.unit.data.guarded import rows_of
 from tests.unit.data.hostile_tables import assert_reads_as_parquet, hostile_cells
 from tests.unit.data.servers import READER, Database, let_into_the_database
 from tests.unit.data.small import KEY, source
+from tests.views import view_source
 
 _BROKE_OFF = "PostgreSQL ended the connection while it sent rows"
 ATTRIBUTES: dict[str, Domain] = {
@@ -69,6 +70,25 @@ def reader(root: str) -> GuardedReader:
 
 def declared(database: Database, table: str = "visits", person: str | None = None) -> TableSource:
     return source(ATTRIBUTES, database.address(table), person=person, contribution=1 if person is None else 2)
+
+
+def test_view_joins_a_table_of_a_server_to_a_file(clinic: Database, tmp_path: Path) -> None:
+    """A view joins a table in PostgreSQL, in its snapshot, to a lookup table in a file."""
+    fill(clinic, *ROWS)
+    (tmp_path / "sexes.csv").write_text("code,name\nF,women\nM,men\n")
+    address = f"postgresql://127.0.0.1:{clinic.port}/clinic/public/visits"
+    tables = {
+        "visits": {"path": address, "person": "who", "columns": {"Sex": "text", "age": "integer"}},
+        "sexes": {"path": f"{tmp_path}/sexes.csv", "key": ["code"], "columns": {"code": "text"}},
+    }
+    select = 'SELECT v.who, s.name FROM visits v JOIN sexes s ON s.code = TRIM(v."Sex") WHERE v.age > 30'
+    declared = view_source(select, tables, [], person="who", contribution=9, attributes={"name": ["women", "men"]})
+    limits = ReadingLimits.parse(f"{tmp_path}:{address}", table_bytes=1 << 23, reading_bytes=1 << 30, seconds=60.0)
+    reader = GuardedReader(limits)
+    rows = reader(declared)
+    assert sorted(rows_of(rows)) == [(0,), (1,)]
+    assert (rows.file_row_count, rows.private_unnamed) == (8, 3)
+    assert reader.stamp(declared) == reader.stamp(declared)
 
 
 def test_cells_are_taken_as_from_files(clinic: Database) -> None:
