@@ -136,6 +136,29 @@ async def test_every_kind_of_attribute_and_source_can_be_declared(open_page: Ope
         assert (await shown_json(page))["source"]["contributions"] == 5
 
 
+async def test_view_is_declared_in_text_areas(open_page: OpenPage) -> None:
+    """A view and its tables are declared instead of a file; an error in the SQL is shown with its place."""
+    tables = {
+        "visits": {"path": "/data/visits.csv", "person": "patient", "columns": {"ward": "text"}},
+        "wards": {"path": "/data/wards.csv", "key": ["code"], "columns": {"code": "text"}},
+    }
+    select = "SELECT v.patient, v.age, w.sex FROM visits v JOIN wards w ON w.code = v.ward"
+    async with Scene().served() as address:
+        page = await open_page(address, "register", OPERATOR)
+        await declare_people(page, "")
+        await page.get_by_label("Column of persons").fill("patient")
+        await page.get_by_text("Instead of one file").click()
+        await page.get_by_label("View", exact=True).fill(select.replace("w.code", "w.beds"))
+        await page.get_by_label("Tables of the view").fill(json.dumps(tables))
+        told = "line 1, column 62: the lookup table 'wards' is not joined on its key"
+        await expect(page.locator(".outcome:visible")).to_contain_text(told)
+        await page.get_by_label("View", exact=True).fill(select)
+        await expect(page.locator(".declared")).to_contain_text("Lookup tables are public")
+        shown = (await shown_json(page))["source"]
+        assert shown["view"] == {"select": select, "tables": tables}
+        assert "path" not in shown
+
+
 async def test_a_live_topic_is_registered_and_a_standing_stream_opened_on_it(open_page: OpenPage) -> None:
     scene = Scene()
     async with scene.served() as address:

@@ -219,6 +219,9 @@ def _remarks(source: Source) -> list[str]:
             f"'{name}' is text of at most {text.max_length} bytes: its values are private, and only unknown_groups groups by it"
             for name, text in source.texts.items()
         ]
+        lookups = [] if source.view is None else [name for name, table in source.view.tables.items() if table.key]
+        if lookups:
+            remarks.append(f"lookup tables are public, no person may decide their rows: {', '.join(lookups)}")
         remarks.append("the budget service reads the table when it registers the source; the monitor does not")
         remarks.append(describe_engine(source, DEFAULT_TABLE_BYTES))
     if isinstance(source, ValuesSource):

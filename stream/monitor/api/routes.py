@@ -27,6 +27,7 @@ from schemas import (
     RegisterSource,
     Request,
     Source,
+    TableSource,
 )
 from schemas.base import ByKind
 from schemas.wire import MalformedEventError
@@ -95,6 +96,8 @@ from stream.monitor.api.tokens import Bearer, role_with_article
 from stream.monitor.state.entries import SourceEntry
 from stream.monitor.state.monitor_alerts import alerts_view
 from stream.monitor.state.monitor_tables import MonitorTables
+from stream.tables.readers.source_parts import require_valid_view
+from stream.tables.table_errors import DataError
 from stream.tracing import span
 
 _RANK_OF_ROLE: dict[AccessRole, int] = {"viewer": 0, "analyst": 1, "operator": 2}
@@ -324,7 +327,9 @@ def _source(monitor: Monitor, call: ApiCall) -> SourceDetail:
 def _declaration(monitor: Monitor, call: ApiCall) -> Declaration:
     try:
         found = build_declaration(call.body)
-    except Refused as error:
+        if isinstance(call.body, TableSource):
+            require_valid_view(call.body)
+    except (Refused, DataError) as error:
         raise ProblemError(409, "refused", str(error)[:1024]) from None
     registered = views.sources_with_place(monitor.tables, call.body)
     warning = warn_about_shared_data(call.body, registered)

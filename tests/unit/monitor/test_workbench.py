@@ -61,6 +61,27 @@ async def test_a_declaration_tells_sizes_cells_neighbours_and_budget_before_anyt
     assert installation.requested == []
 
 
+async def test_declaration_of_a_view_names_the_place_of_an_error() -> None:
+    """A view's SQL is refused at its line and column; an accepted one says which tables are public."""
+    view = {
+        "select": "SELECT v.age FROM visits v\nJOIN wards w ON w.beds = v.ward",
+        "tables": {
+            "visits": {"path": "visits.csv", "columns": {"ward": "text"}},
+            "wards": {"path": "wards.csv", "key": ["code"], "columns": {"code": "text"}},
+        },
+    }
+    fields = {name: value for name, value in PEOPLE.items() if name != "path"}
+    source = {**fields, "attributes": {"age": 100}, "view": view}
+    async with Installation().web() as client:
+        refused = await post(client, "/api/declarations", source, VIEWER, status=409)
+        assert refused["message"].startswith(
+            "view: line 2, column 17: the lookup table 'wards' is not joined on its key"
+        )
+        view["select"] = "SELECT v.age FROM visits v JOIN wards w ON w.code = v.ward"
+        told = await post(client, "/api/declarations", source, VIEWER)
+    assert "lookup tables are public, no person may decide their rows: wards" in told["remarks"]
+
+
 async def test_a_declaration_tells_of_the_population_and_the_renewal() -> None:
     async with Installation().web() as client:
         told = await post(client, "/api/declarations", {**PEOPLE, "population": "all", "renews": "30d"}, VIEWER)

@@ -39,6 +39,8 @@ export function registerView({ session }) {
   const population = textInput({ maxlength: "128", placeholder: "none" });
   const renews = textInput({ maxlength: "5", placeholder: "never, or 30d, 12h" });
   const path = textInput({ maxlength: "4096", placeholder: "/data/patients.parquet" });
+  const view = make("textarea", { rows: "4", spellcheck: "false", maxlength: "16384", placeholder: "SELECT d.aircraft, a.state FROM departures AS d JOIN airports AS a ON a.code = d.origin" });
+  const tables = make("textarea", { rows: "4", spellcheck: "false", maxlength: "65536", placeholder: '{"departures": {"path": …, "person": …, "columns": {…}},\n "airports": {"path": …, "key": ["code"], "columns": {"code": "text"}}}' });
   const person = textInput({ maxlength: "128", placeholder: "none" });
   const contribution = numberInput({ placeholder: "1" });
   const columns = textInput({ maxlength: "4096", placeholder: "month = visited, weekday = visited" });
@@ -57,6 +59,13 @@ export function registerView({ session }) {
     table: [
       labelled("File of the table", path, "as the services see it, below SOTTO_TABLE_ROOTS; a folder with / at its end, or an address in S3 or PostgreSQL"),
       make("div", { class: "form-field" }, proposeButton, make("span", { class: "hint" }, READ_PARTS), proposed),
+      make(
+        "details",
+        { class: "wide" },
+        make("summary", {}, "Instead of one file: a view that joins several tables"),
+        labelled("View", view, "one SELECT, with JOINs to lookup tables by their keys and between tables of people on the person"),
+        labelled("Tables of the view", tables, "as JSON: of each its path, its person or (if it is public) its key, and the kinds of the columns in expressions: text, integer, number, boolean, date"),
+      ),
       labelled("Column of persons", person, "identifies the person of a row; empty: each row is one person"),
       labelled("Rows of one person", contribution, "most rows counted, if persons have several"),
       labelled("Columns of attributes", columns, "attribute = column, where the names differ"),
@@ -151,7 +160,7 @@ export function registerView({ session }) {
       renews: renews.value.trim() || undefined,
     };
     const own = {
-      table: { path: path.value.trim(), person: person.value.trim() || undefined, contribution: typed(contribution), attributes: domain.value(), texts: domain.texts(), columns: columnsOf(columns.value), engine: engine.value === "memory" ? undefined : engine.value },
+      table: { path: path.value.trim() || (view.value.trim() ? undefined : ""), view: viewOf(view.value, tables.value), person: person.value.trim() || undefined, contribution: typed(contribution), attributes: domain.value(), texts: domain.texts(), columns: columnsOf(columns.value), engine: engine.value === "memory" ? undefined : engine.value },
       values: { sensitivity: typed(sensitivity), grid: typed(grid), minimum: typed(minimum), maximum: typed(maximum) },
       records: { contributions: typed(contributions) },
       events: { ...topic.value(), attributes: { ...domain.value(), ...domain.texts() } },
@@ -237,6 +246,18 @@ export function describe({ attributes, cells, neighbors, total, remarks }) {
     cells === null ? null : make("p", {}, `${count(cells)} cells of all attributes together.`),
     ...remarks.map((text) => make("p", { class: "quiet" }, `${/^[a-z]+\b/.test(text) ? text[0].toUpperCase() + text.slice(1) : text}.`)),
   ].filter(Boolean);
+}
+
+/** The view, or undefined without one. Tables that are no JSON are sent as text: the API's answer names the field. */
+function viewOf(text, tables) {
+  if (!text.trim()) {
+    return undefined;
+  }
+  try {
+    return { select: text, tables: JSON.parse(tables || "{}") };
+  } catch {
+    return { select: text, tables };
+  }
 }
 
 /** The column of each attribute in "attribute = column, …", or undefined if there is none. */
