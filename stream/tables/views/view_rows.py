@@ -21,7 +21,9 @@ from stream.tables.views.view_terms import convert_cells, require_simple_type
 MAX_JOINED_ROWS: Final = 1000
 """Most rows of one person that are joined from a table after JOIN; the same ones for any order of the file."""
 
-_BATCH_ROWS: Final = 1 << 16
+_BATCH_ROWS: Final = 1 << 20
+"""Rows that are joined at a time: each time polars hashes the whole other table."""
+
 _MATCH: Final = "\0match"
 
 OpenParts = Callable[[str], Iterator[TablePart]]
@@ -142,7 +144,7 @@ class ViewPart:
 
     def batches(self, names: Sequence[str]) -> Iterator[pl.DataFrame]:
         """Yield the named columns and ``KEPT`` in batches, first an empty one."""
-        for cells in _batches(self.plan.first, self.first):
+        for cells in _merged(_batches(self.plan.first, self.first)):
             yield from self._select(cells, names)
 
     def _select(self, cells: pl.DataFrame, names: Sequence[str]) -> Iterator[pl.DataFrame]:
@@ -167,6 +169,19 @@ def _batches(use: TableUse, part: TablePart) -> Iterator[pl.DataFrame]:
     _require_columns(use, part)
     with _naming(use):
         yield from part.batches(list(use.columns))
+
+
+def _merged(batches: Iterator[pl.DataFrame]) -> Iterator[pl.DataFrame]:
+    """Yield the first batch, which is empty, and the others in larger ones."""
+    yield next(batches)
+    held: list[pl.DataFrame] = []
+    for batch in batches:
+        held.append(batch)
+        if sum(part.height for part in held) >= _BATCH_ROWS:
+            yield pl.concat(held)
+            held.clear()
+    if held:
+        yield pl.concat(held)
 
 
 def _require_columns(use: TableUse, part: TablePart) -> None:
