@@ -107,3 +107,40 @@ async def test_a_table_that_unfolds_into_much_is_refused_and_stops_neither_servi
     start("worker")
     assert (await answer("people")).outcome == "above"
     assert (await answer("others")).outcome == "halted"
+
+
+async def test_view_is_answered_and_its_faults_are_refused_by_name(
+    client: AsyncClient, start: StartService, tmp_path: Path
+) -> None:
+    """A worker that starts again answers a view; a join on no key, and a repeated key, are refused in the receipt."""
+    (tmp_path / "visits.csv").write_text("ward,days\n" + "a,5\nb,1\n" * 300)
+    wards = tmp_path / "wards.csv"
+    wards.write_text("code,town\na,Bern\nb,Basel\nb,Genf\n")
+    tables = {
+        "visits": {"path": f"{tmp_path}/visits.csv", "columns": {"ward": "text", "days": "integer"}},
+        "wards": {"path": str(wards), "key": ["code"], "columns": {"code": "text", "town": "text"}},
+    }
+    select = "SELECT w.town FROM visits AS v JOIN wards AS w ON w.code = v.ward WHERE v.days * 2 > 1"
+    declared = people("visits", tmp_path) | {"attributes": {"town": ["Bern", "Basel"]}}
+    del declared["path"]
+
+    def view(text: str) -> dict[str, Any]:
+        return declared | {"view": {"select": text, "tables": tables}}
+
+    start("budget")
+    worker = start("worker")
+    with pytest.raises(
+        Refused, match="view: line 1, column 51: the lookup table 'wards' is not joined on its key"
+    ):
+        await client.register(view(select.replace("w.code", "w.town")))
+    with pytest.raises(
+        Refused, match=r"key: column 'wards\.code' of a lookup table has one value in several rows"
+    ):
+        await client.register(view(select))
+    wards.write_text("code,town\na,Bern\nb,Basel\n")
+    await client.register(view(select))
+    await client.open(stream("towns", "visits", mechanism={"threshold": 200.0}))
+    worker.kill()
+    start("worker")
+    asked = {"stream": "towns", "where": "town = 'Bern'"}
+    assert (await client.ask(asked, outcomes=True)).outcome == "above"

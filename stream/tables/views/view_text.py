@@ -164,7 +164,9 @@ class ViewText:
         if not isinstance(node, exp.Identifier):
             self.refuse(node, "no plain name", "name a declared table or a column")
         self.parts(node, "this")
-        return str(node.this)
+        if not (found := str(node.this)).isprintable():
+            self.refuse(node, "a name with a control character", "rename the column")
+        return found
 
     def refuse(self, node: object, problem: str, remedy: str, near: exp.Expr | None = None) -> NoReturn:
         """Refuse a node, at the first of its words or, if it has none with a place, at ``near``."""

@@ -248,3 +248,9 @@ def test_view_of_the_guide_is_accepted() -> None:
         "seats",
         "departed",
     ]
+
+
+def test_name_with_a_control_character_is_refused() -> None:
+    """Names of columns are printable, so that no column is taken for one of another table."""
+    with pytest.raises(ViewError, match=r"a name with a control character; rename the column"):
+        plan('SELECT tail, origin AS "a\x01b" FROM flights')
