@@ -1,6 +1,6 @@
 """Asks twenty-five ordinary questions of three real tables: ``python -m benchmarks.ordinary_questions``.
 
-Prints truth, answer, confidence interval and α side by side; ``--write`` puts them into the example's README.
+Prints truth, answer, confidence interval and α side by side; ``--write`` puts them into ``answers.md`` of the example.
 ``--coverage 20`` counts the intervals that contain the truth, under 20 noise keys.
 """
 
@@ -19,7 +19,7 @@ from stream.tables import flights
 
 ROOT: Final = Path(__file__).parents[1]
 TABLES: Final = ROOT / "examples" / "ordinary_questions"
-DOCUMENT: Final = TABLES / "README.md"
+DOCUMENT: Final = TABLES / "answers.md"
 MARKS: Final = ("<!-- answers: begin -->", "<!-- answers: end -->")
 SHOWN_GROUPS: Final = 1
 """Most groups of a question in the document; totals are of all groups."""
@@ -371,7 +371,7 @@ def describe(table: Table, lines: list[Line]) -> str:
     streams = "; ".join(
         f"`{one['stream']}`: {one['mechanism']['kind']}, ε = {one['epsilon']:g}" for one in table.streams
     )
-    heading = [f"### {table.title}", "", streams, ""]
+    heading = [f"## {table.title}", "", streams, ""]
     heading += ["| question | group | truth | answer | 95 % interval | α | accepted | act on it? |"]
     heading += ["| --- | --- | ---: | ---: | ---: | ---: | ---: | --- |"]
     rows = []
