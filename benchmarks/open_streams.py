@@ -93,11 +93,9 @@ def _read_topic(folder: str, topic: str) -> Iterator[list[Record]]:
     """Yield the records of a topic, many at a time, as a consumer does."""
     decode = msgspec.msgpack.Decoder(_Line).decode
     with Path(folder, topic).open("rb") as file:
-        offset = 0
-        while lines := list(islice(file, _READ_AT_ONCE)):
-            pairs = [decode(bytes.fromhex(line.decode())) for line in lines]
-            yield [Record(topic, 0, at, 0, *pair) for at, pair in enumerate(pairs, offset)]
-            offset += len(lines)
+        pairs = enumerate(decode(bytes.fromhex(line.decode())) for line in file)
+        while records := [Record(topic, 0, at, 0, *pair) for at, pair in islice(pairs, _READ_AT_ONCE)]:
+            yield records
 
 
 def _start_worker(folder: str) -> QueryProcessor:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from array import array
 from collections.abc import Iterable, Iterator
+from mmap import MAP_ANONYMOUS, MAP_PRIVATE, mmap
 from struct import Struct
 from typing import Final, cast
 
@@ -15,8 +17,13 @@ from stream.processing.protocol import Record, RecordLike, decode_changelog_reco
 _GRANT_KEY_PREFIX: Final = b"grant|"
 _CALIBRATION: Final = b'"calibration":{'
 _AFTER_CALIBRATION: Final = b',"identity":'
-_Head: Final = Struct("<qqII")
-"""Offset and timestamp of a grant's record, and place and number of its calibration."""
+_Head: Final = Struct("<qqIII")
+"""Offset and timestamp of a grant's record, place and number of its calibration, and bytes that follow."""
+
+BLOCK_BYTES: Final = 1 << 20
+_PLACE_BITS: Final = 32
+MAX_REPLACED_BYTES: Final = 64 << 20
+"""Most bytes of replaced records of grants, before the others are moved together."""
 
 
 class CollectedRecords:
@@ -30,19 +37,19 @@ class CollectedRecords:
         self._place = topic, partition
         self._retired_names = retired_names
         self._receipts: dict[bytes, bytes] = {}
-        self._grants: dict[bytes, bytes] = {}
-        """Records without the texts of their calibrations, which most streams share."""
-        self._number_of_calibration: dict[bytes, int] = {}
+        self._grants = _GrantRecords()
         self._others: dict[bytes, RecordLike] = {}
 
     def add(self, records: Iterable[RecordLike]) -> None:
         """Add records in the order of the ledger."""
         for record in records:
             key, value = record.key or b"", record.value
-            if key.startswith(RECEIPT_KEY_PREFIX):
-                _keep(self._receipts, key, value)
-            elif key.startswith(_GRANT_KEY_PREFIX):
-                _keep(self._grants, key, None if value is None else self._shorten(record, value))
+            if key.startswith(_GRANT_KEY_PREFIX):
+                self._grants.add(key, record)
+            elif key.startswith(RECEIPT_KEY_PREFIX):
+                self._receipts.pop(key, None)
+                if value is not None:
+                    self._receipts[key] = value
             elif key.startswith(NAMES_KEY_PREFIX) and value is not None:
                 self._retired_names.restore(cast("RetiredNames", _decode(record)))
             else:
@@ -56,18 +63,60 @@ class CollectedRecords:
 
     def take_grants(self) -> Iterator[tuple[GrantRecord, int]]:
         """Yield decoded grants, each with its record's timestamp, and drop them."""
-        calibrations = list(self._number_of_calibration)
-        for key in list(self._grants):
-            short = self._grants.pop(key)
-            offset, timestamp, start, number = _Head.unpack_from(short)
-            at = _Head.size + start
-            value = b"".join((short[_Head.size : at], calibrations[number], short[at:]))
-            yield cast("GrantRecord", _decode(Record(*self._place, offset, timestamp, key, value))), timestamp
+        for offset, timestamp, value in self._grants.take():
+            yield cast("GrantRecord", _decode(Record(*self._place, offset, timestamp, None, value))), timestamp
 
     def take_others(self) -> list[tuple[RecordLike, LedgerRecord]]:
         """Return all other records, each with its content, and drop them."""
         others, self._others = self._others, {}
         return [(record, _decode(record)) for record in others.values()]
+
+
+class _GrantRecords:
+    """The latest records of grants, without the texts of their calibrations, which most streams share.
+
+    They are in blocks, which go back to the operating system one after the other as they are taken: the
+    ledger's objects need that memory.
+    """
+
+    def __init__(self) -> None:
+        self._places: dict[bytes, int] = {}
+        """For each key, in the order of the records, its block's number and its place there in one integer."""
+        self._blocks: list[mmap] = []
+        self._end = self._replaced_bytes = 0
+        self._number_of_calibration: dict[bytes, int] = {}
+
+    @property
+    def block_bytes(self) -> int:
+        """Bytes of all blocks."""
+        return sum(map(len, self._blocks))
+
+    def add(self, key: bytes, record: RecordLike) -> None:
+        """Add a record; one without a value deletes the grant."""
+        if (place := self._places.pop(key, None)) is not None:
+            self._replaced_bytes += len(_read(self._blocks, place))
+        if record.value is not None:
+            self._places[key] = self._append(self._shorten(record, record.value))
+        if self._replaced_bytes > MAX_REPLACED_BYTES:
+            self._move_together()
+
+    def take(self) -> Iterator[tuple[int, int, bytes]]:
+        """Yield offset, timestamp and value of each record, and drop them."""
+        calibrations = list(self._number_of_calibration)
+        for short in self._take_short():
+            offset, timestamp, start, number, _ = _Head.unpack_from(short)
+            at = _Head.size + start
+            yield offset, timestamp, b"".join((short[_Head.size : at], calibrations[number], short[at:]))
+
+    def _take_short(self) -> Iterator[bytes]:
+        places = array("Q", self._places.values())
+        blocks, self._places, self._blocks = self._blocks, {}, []
+        closed = 0
+        for place in places:
+            while closed < place >> _PLACE_BITS:
+                blocks[closed].close()
+                closed += 1
+            yield _read(blocks, place)
 
     def _shorten(self, record: RecordLike, value: bytes) -> bytes:
         # Within a string of JSON the quotation marks are escaped, so a name cannot look like the field.
@@ -77,14 +126,29 @@ class CollectedRecords:
             start = end = 0
         numbers = self._number_of_calibration
         number = numbers.setdefault(value[start:end], len(numbers))
-        return b"".join((_Head.pack(record.offset, record.timestamp, start, number), value[:start], value[end:]))
+        head = _Head.pack(record.offset, record.timestamp, start, number, len(value) - (end - start))
+        return b"".join((head, value[:start], value[end:]))
+
+    def _append(self, short: bytes) -> int:
+        if not self._blocks or self._end + len(short) > len(self._blocks[-1]):
+            size = max(BLOCK_BYTES, len(short))
+            self._blocks.append(mmap(-1, size, flags=MAP_PRIVATE | MAP_ANONYMOUS))
+            self._end = 0
+        at, self._end = self._end, self._end + len(short)
+        self._blocks[-1][at : self._end] = short
+        return len(self._blocks) - 1 << _PLACE_BITS | at
+
+    def _move_together(self) -> None:
+        keys = list(self._places)
+        for key, short in zip(keys, self._take_short(), strict=True):
+            self._places[key] = self._append(short)
+        self._replaced_bytes = 0
 
 
-def _keep(latest: dict[bytes, bytes], key: bytes, value: bytes | None) -> None:
-    if value is None:
-        latest.pop(key, None)
-    else:
-        latest[key] = value
+def _read(blocks: list[mmap], place: int) -> bytes:
+    block, at = blocks[place >> _PLACE_BITS], place & (1 << _PLACE_BITS) - 1
+    length: int = _Head.unpack_from(block, at)[-1]
+    return block[at : at + _Head.size + length]
 
 
 def _decode(record: RecordLike) -> LedgerRecord:

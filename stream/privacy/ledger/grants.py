@@ -157,7 +157,7 @@ class Grant:
     """One stream's reservation and spending.
 
     A ledger has many grants, and each takes little memory: ``opening`` has the incarnation and the digest
-    of the stream's identity in 48 bytes, and after them its specification as JSON.
+    of the stream's identity in 48 bytes, and after them its specification as JSON without defaults.
     ``claim`` is its claim on the source's budget, ``population_claim`` that on the population's budget.
     ``has_uneven_prices`` is True if answers may be priced by their ε alone
     (`stream.privacy.planning.prices.are_uneven`). ``settled`` is True if the stream has ended and its
@@ -191,7 +191,8 @@ class Grant:
         cls, spec: StreamSpec, identity: StreamIdentity, calibration: Calibration, claim: Claim, **fields: Any
     ) -> Grant:
         """Create a grant from a stream's decoded opening; ``fields`` are the grant's other fields."""
-        opening = bytes.fromhex(identity.incarnation + identity.digest) + spec.model_dump_json().encode()
+        opening = bytes.fromhex(identity.incarnation + identity.digest)
+        opening += spec.model_dump_json(exclude_defaults=True).encode()
         return cls(spec.stream, opening, intern(identity.key_id), calibration, claim, **fields)
 
     def decode_opening(self) -> tuple[StreamSpec, StreamIdentity]:

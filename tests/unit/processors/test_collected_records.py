@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from stream.budget import collected_records
 from stream.budget.collected_records import CollectedRecords
 from stream.privacy.ledger.retirement import NameDigests
 from stream.processing.protocol import LaterVersionError, Record
@@ -23,8 +24,11 @@ def collect(service: Service, *records: tuple[bytes, bytes | None]) -> Collected
     return found
 
 
-def test_collected_records_are_the_latest_of_each_key() -> None:
+@pytest.mark.parametrize("limit", [0, 2000, collected_records.MAX_REPLACED_BYTES])
+def test_collected_records_are_the_latest_of_each_key(limit: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """Deleted ones are left out, and a grant's timestamp is that of its last record."""
+    monkeypatch.setattr(collected_records, "BLOCK_BYTES", 2 * limit)
+    monkeypatch.setattr(collected_records, "MAX_REPLACED_BYTES", limit)
     service = ready()
     service.send(*(opening(f"open-{name}", name) for name in ("one", "two", "three")))
     before = dict(service.changelog)
@@ -59,7 +63,7 @@ def test_collected_grant_takes_at_most_1_kb() -> None:
     for number in range(count):
         copy = value.replace(b'"stream":"one"', b'"stream":"s%d"' % number)
         found.add([Record(TOPICS.ledger, 0, number, 0, key + b"%d" % number, copy)])
-    size, _ = tracemalloc.get_traced_memory()
+    size = tracemalloc.get_traced_memory()[0] + found._grants.block_bytes
     tracemalloc.stop()
     assert len({grant.spec.stream for grant, _ in found.take_grants()}) == count
     assert size < 1_000 * count

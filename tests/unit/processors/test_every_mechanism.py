@@ -8,8 +8,9 @@ from typing import Any
 
 import pytest
 
-from schemas import Answer
+from schemas import Answer, StreamIdentity, StreamSpec
 from sotto import Driver, Refused
+from stream.privacy.ledger.grants import Claim, Grant
 from tests.builders import KEY, stream
 from tests.unit.processors.mechanisms import AGES, KINDS, SEXES, SOURCES, TOWNS, Kind, ask, driver_with
 
@@ -169,3 +170,14 @@ def test_a_mechanism_that_does_not_fit_its_source_is_refused_with_the_field(
         driver.open(stream("other", source, mechanism=mechanism), acknowledge=True)
     assert words in refused.value.reason
     assert driver.budget(source).granted.epsilon == (2.0 if source == "people" else 0.0)
+
+
+@every_kind
+def test_grant_keeps_the_whole_specification(kind: Kind) -> None:
+    """It keeps neither the fields at their defaults nor the model."""
+    spec = StreamSpec.model_validate(kind.spec(beta=0.01))
+    identity = StreamIdentity(incarnation="0f" * 16, digest="1e" * 32, key_id="ab" * 8)
+    calibration: Any = None
+    grant = Grant.create(spec, identity, calibration, Claim("pure"))
+    assert grant.decode_opening() == (spec, identity)
+    assert len(grant.opening) < 48 + len(spec.model_dump_json())
