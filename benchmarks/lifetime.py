@@ -255,7 +255,7 @@ class Lifetime(Driver):
 
     def _restart_feed(self) -> FeedDefinitions:
         definitions = FeedDefinitions()
-        definitions.apply_control(list(self.kept[self.topics.control]))
+        definitions.apply_control(self.kept[self.topics.control])
         return definitions
 
     def _restart_monitor(self) -> MonitorTables:

@@ -160,8 +160,8 @@ class RetiredStreamNames:
         for record in records:
             if (record.key or b"").startswith(RETIRED_PREFIX):
                 with suppress(MalformedEventError), self._lock:
-                    for digest in split_digests(retired_streams_codec.decode_trusted(record.value or b"").names):
-                        self._digests.add(digest)
+                    digests = split_digests(retired_streams_codec.decode_trusted(record.value or b"").names)
+                    self._digests.add_all((digest, b"") for digest in digests)
 
     def deleted(self, records: Iterable[RecordLike]) -> list[str]:
         """Return the names of the retired streams whose definitions these control records delete."""

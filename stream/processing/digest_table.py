@@ -48,6 +48,7 @@ class DigestTable:
 
     def __init__(self, row_bytes: int = 0) -> None:
         self._row_size = DIGEST_BYTES + row_bytes
+        self._folder: str | None = None
         self._recent: dict[bytes, bytes] = {}
         self._files: list[_SortedFile] = []
         """From the oldest and largest to the newest and smallest."""
@@ -62,8 +63,12 @@ class DigestTable:
     def add(self, digest: bytes, row: bytes = b"") -> None:
         """Add a row; a repeated row is kept once. DigestFileError if the disk is full."""
         self._recent[digest] = row
-        if len(self._recent) >= MAX_RECENT_ROWS:
-            self._write_recent()
+        self._limit_recent()
+
+    def add_all(self, rows: Iterable[tuple[bytes, bytes]]) -> None:
+        """Add rows, each a digest and the other bytes, as ``add`` does."""
+        self._recent.update(rows)
+        self._limit_recent()
 
     def find(self, digest: bytes) -> bytes | None:
         """Return the other bytes of a digest's row; None if it is not in the table."""
@@ -85,8 +90,10 @@ class DigestTable:
         parts = ((at, digests[at * DIGEST_BYTES : (at + 1) * DIGEST_BYTES]) for at in places)
         return [at for at, digest in parts if self.find(digest) is not None]
 
-    def _write_recent(self) -> None:
-        """Merge the new rows and the last files into one file; change nothing if that fails."""
+    def _limit_recent(self) -> None:
+        """Merge the new rows, if they are too many, and the last files; change nothing if that fails."""
+        if len(self._recent) < MAX_RECENT_ROWS:
+            return
         joined = b"".join(chain.from_iterable(self._recent.items()))
         rows = np.frombuffer(joined, np.uint8).reshape(-1, self._row_size)
         rows = rows[np.argsort(_keys_of(rows), kind="stable")]
@@ -95,7 +102,9 @@ class DigestTable:
             first -= 1
             total += self._files[first].count
         merged = _merge([*(file.read_all() for file in self._files[first:]), iter((rows,))])
-        self._files[first:] = [_SortedFile(merged, self._row_size)]
+        if self._folder is None:
+            self._folder = Settings().engine_folder  # read once: it takes milliseconds
+        self._files[first:] = [_SortedFile(merged, self._row_size, self._folder)]
         self._recent = {}
 
 
@@ -109,15 +118,14 @@ def find_retired(table: DigestTable, streams: Iterable[str]) -> set[str]:
 class _SortedFile:
     """A temporary file of pages. Each has a checksum, and rows sorted by their keys."""
 
-    def __init__(self, rows: Iterable[_Rows], row_size: int) -> None:
+    def __init__(self, rows: Iterable[_Rows], row_size: int, folder: str) -> None:
         self.count = 0
         self._row_size = row_size
         self._rows_per_page = (PAGE_BYTES - _CHECKSUM_BYTES) // row_size
         self._first_keys = array("Q")
         """The first key of each page."""
-        folder = Settings().engine_folder or None
         try:
-            file = tempfile.TemporaryFile(dir=folder)  # noqa: SIM115  (closed with this object)
+            file = tempfile.TemporaryFile(dir=folder or None)  # noqa: SIM115  (closed with this object)
             self._close = weakref.finalize(self, file.close)
             self._file = file.fileno()
             for pages in self._pages_of(rows):

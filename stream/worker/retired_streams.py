@@ -72,8 +72,7 @@ class RetiredStreamTable:
         if len(digests) != len(record.answer_of) or max(record.answer_of, default=0) >= len(record.answers):
             return
         rows = [self._encode(answer) for answer in record.answers]
-        for digest, place in zip(digests, record.answer_of, strict=True):
-            self._rows.add(digest, rows[place])
+        self._rows.add_all(zip(digests, (rows[place] for place in record.answer_of), strict=True))
 
     def _encode(self, answer: Any) -> bytes:
         spent, left = answer.spent, answer.tops_left

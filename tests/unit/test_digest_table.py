@@ -100,10 +100,12 @@ def test_full_disk_stops_the_step_and_loses_no_row(full_table: DigestTable) -> N
     assert all(full_table.find(digest_of(number)) is not None for number in range(112))
 
 
-def test_missing_folder_stops_the_step(full_table: DigestTable, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_missing_folder_stops_the_step(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("SOTTO_ENGINE_FOLDER", "/nowhere/at/all")
+    table = DigestTable()
     with pytest.raises(DigestFileError, match="'/nowhere/at/all'"):
-        full_table.add(digest_of(111))
+        table.add_all((digest_of(number), b"") for number in range(16))
+    assert table.find(digest_of(3)) == b""
 
 
 @pytest.mark.parametrize("damage", ["zeros", "short", "byte"])
