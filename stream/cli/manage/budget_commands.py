@@ -47,10 +47,10 @@ from stream.settings import DEFAULT_TABLE_BYTES
 from stream.tables.engines.engine_choice import describe_engine
 
 CHECK: Final = LazyCommand(
-    "stream.cli.manage.check_command:check", "Compare a table with its declaration before you register it."
+    "stream.cli.manage.table_commands:check", "Compare a table with its declaration before you register it."
 )
 PROPOSE: Final = LazyCommand(
-    "stream.cli.manage.propose_command:propose",
+    "stream.cli.manage.table_commands:propose",
     "Propose a source for a table, with null where you must declare a range or values.",
 )
 SHOWN_STREAMS: Final = 1000
