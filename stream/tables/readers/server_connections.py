@@ -21,8 +21,6 @@ from stream.optional_packages import explain_missing_packages
 from stream.secret_files import read_secret
 
 _CONNECT_SECONDS: Final = 10
-_PLAIN_PORTS: Final = {"clickhouse": 8123, "trino": 8080}
-"""The ports on which servers speak HTTP without TLS."""
 _BIGQUERY_SCOPE: Final = "https://www.googleapis.com/auth/bigquery"
 
 
@@ -69,7 +67,6 @@ def _connect_to_spark(address: Address, _seconds: int) -> Any:
 
 
 def _connect_to_trino(address: Address, seconds: int) -> Any:
-    is_plain = address.port == _PLAIN_PORTS["trino"]
     user, password, token = (_secret(f"TRINO_{name}") for name in ("USER", "PASSWORD", "TOKEN"))
     auth = import_module("trino.auth")
     return ibis.trino.connect(
@@ -83,7 +80,7 @@ def _connect_to_trino(address: Address, seconds: int) -> Any:
         else None,
         database=address.parts[0],
         schema=address.parts[1],
-        http_scheme="http" if is_plain else "https",
+        http_scheme="https" if _uses_tls("TRINO") else "http",
         request_timeout=_CONNECT_SECONDS,
         session_properties={"query_max_run_time": f"{seconds}s"},
     )
@@ -98,7 +95,7 @@ def _connect_to_clickhouse(address: Address, seconds: int) -> Any:
         user=_secret("CLICKHOUSE_USER") or "default",
         password=_secret("CLICKHOUSE_PASSWORD"),
         database=address.parts[0],
-        secure=address.port != _PLAIN_PORTS["clickhouse"],
+        secure=_uses_tls("CLICKHOUSE"),
         connect_timeout=_CONNECT_SECONDS,
         settings={"max_execution_time": seconds},
     )
@@ -144,6 +141,11 @@ def _connect_to_databricks(address: Address, seconds: int) -> Any:
         session_configuration={"STATEMENT_TIMEOUT": str(seconds), "TIMEZONE": "UTC"},
     )
     return backend
+
+
+def _uses_tls(server: str) -> bool:
+    """Return True unless SERVER_SECURE=0 allows HTTP without TLS."""
+    return os.environ.get(f"{server}_SECURE") != "0"
 
 
 def _secret(name: str) -> str:

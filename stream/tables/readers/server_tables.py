@@ -7,6 +7,7 @@ and whole decimals, as text. An error has only the name of its class, because it
 
 from __future__ import annotations
 
+import re
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -20,9 +21,12 @@ from ibis.common.exceptions import TableNotFound
 
 from schemas import Address
 from stream.errors import Missing
+from stream.secret_files import SecretFileError
 from stream.tables.readers.server_connections import connect_to_file, connect_to_server
 from stream.tables.readers.table_parts import BATCH_ROWS
 from stream.tables.table_errors import UnreadableError
+
+_plain_words = re.compile(r"[A-Z0-9_.]{1,80}", re.ASCII)
 
 _LARGEST_PRECISION: Final = 38
 _MAX_SECONDS: Final = 24 * 3600
@@ -175,7 +179,16 @@ def _as_unreadable_errors() -> Iterator[None]:
         yield
     except (UnreadableError, Missing, MemoryError):
         raise
+    except SecretFileError as error:
+        raise UnreadableError(str(error)) from None
     except TableNotFound:
         raise UnreadableError("missing") from None
     except Exception as error:  # noqa: BLE001  (each driver has its own errors)
-        raise UnreadableError(f"its database was not reached, or refused: {type(error).__name__}") from None
+        raise UnreadableError(f"its database was not reached, or refused: {_error_code(error)}") from None
+
+
+def _error_code(error: Exception) -> str:
+    """Return the name of an error's class or, of Spark's, its condition: plain words, which cannot quote cells."""
+    condition = error.getCondition() if hasattr(error, "getCondition") else None
+    is_plain = isinstance(condition, str) and _plain_words.fullmatch(condition)
+    return str(condition) if is_plain else type(error).__name__

@@ -4,7 +4,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from tests.unit.data.servers import Database, database_server, object_store
+from tests.unit.data.servers import Database, clickhouse_server, database_server, object_store, spark_server
 
 
 @pytest.fixture(scope="session")
@@ -17,3 +17,15 @@ def store_address() -> Iterator[str]:
 def database() -> Iterator[Database]:
     with database_server() as server:
         yield server
+
+
+@pytest.fixture(scope="session")
+def spark() -> Iterator[str]:
+    with spark_server() as address:
+        yield address
+
+
+@pytest.fixture(scope="session")
+def clickhouse() -> Iterator[str]:
+    with clickhouse_server() as address:
+        yield address

@@ -5,7 +5,7 @@ from __future__ import annotations
 from datetime import UTC, date, datetime
 from decimal import Decimal
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 import polars as pl
 
@@ -81,11 +81,14 @@ def hostile_source(path: str, *, columns: pl.DataFrame, person: str | None = Non
     )
 
 
-def assert_reads_as_parquet(path: str, parquet: Path, columns: pl.DataFrame) -> None:
-    """Assert that a table has the codes, texts, people and counted rows of the Parquet file."""
+def assert_reads_as_parquet(path: str, parquet: Path, columns: pl.DataFrame, **reading: Any) -> None:
+    """Assert that a table has the codes, texts, people and counted rows of the Parquet file.
+
+    ``reading`` are options of the store that reads the table.
+    """
     for person in (None, "who"):
         declared = hostile_source(path, columns=columns, person=person)
         rows = Rows.load(hostile_source(str(parquet), columns=columns, person=person))
         expected = fingerprint(build_table(rows, declared, KEY), declared, KEY)
         assert rows.file_row_count
-        assert TableStore(KEY).fingerprint(declared) == expected
+        assert TableStore(KEY, **reading).fingerprint(declared) == expected

@@ -1,4 +1,4 @@
-"""A store that speaks S3 and a PostgreSQL server, of this machine and for one test run."""
+"""A store that speaks S3, PostgreSQL, Spark and ClickHouse, of this machine and for one test run."""
 
 from __future__ import annotations
 
@@ -7,11 +7,13 @@ import pwd
 import shutil
 import socket
 import subprocess
+import sys
 import tempfile
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -166,6 +168,65 @@ def database_server() -> Iterator[Database]:
         shutil.rmtree(folder, ignore_errors=True)
 
 
+@contextmanager
+def spark_server() -> Iterator[str]:
+    """The host and port of a Spark Connect server with Delta; its tables are in a folder of its own."""
+    pytest.importorskip("pyspark", reason="pyspark is not installed: pip install 'sotto-dp[spark]'")
+    pytest.importorskip("grpc", reason="grpcio is not installed: pip install 'sotto-dp[spark]'")
+    if shutil.which("java") is None:
+        pytest.skip("Java is not installed")
+    home, folder, port = Path(str(import_module("pyspark").__file__)).parent, tempfile.mkdtemp(), free_port()
+    settings = {
+        "spark.connect.grpc.binding.address": "127.0.0.1",
+        "spark.connect.grpc.binding.port": str(port),
+        "spark.driver.host": "127.0.0.1",
+        "spark.ui.enabled": "false",
+        "spark.sql.catalogImplementation": "in-memory",
+        "spark.sql.shuffle.partitions": "1",
+        "spark.databricks.delta.snapshotPartitions": "1",
+        "spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC",
+        "spark.sql.extensions": "io.delta.sql.DeltaSparkSessionExtension",
+        "spark.sql.catalog.spark_catalog": "org.apache.spark.sql.delta.catalog.DeltaCatalog",
+    }
+    command = [
+        *(str(home / "bin" / "spark-submit"), "--master", "local[1]", "--driver-memory", "1g"),
+        *("--packages", "io.delta:delta-spark_2.13:4.0.0"),
+        *(text for name, value in settings.items() for text in ("--conf", f"{name}={value}")),
+        *("--class", "org.apache.spark.sql.connect.service.SparkConnectServer", "spark-internal"),
+    ]
+    environment = {**os.environ, "SPARK_HOME": str(home), "SPARK_LOCAL_IP": "127.0.0.1"}
+    with subprocess.Popen(
+        command, cwd=folder, env=environment, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
+    ) as server:
+        try:
+            try:
+                _wait(port, server, 300)
+            except RuntimeError:
+                pytest.skip("Spark did not start; it fetches the package io.delta:delta-spark_2.13:4.0.0")
+            yield f"127.0.0.1:{port}"
+        finally:
+            server.terminate()
+            server.wait()
+            shutil.rmtree(folder, ignore_errors=True)
+
+
+@contextmanager
+def clickhouse_server() -> Iterator[str]:
+    """The address of ClickHouse's HTTP interface, served by chdb: the engine of ClickHouse as a library."""
+    pytest.importorskip("chdb", reason="chdb is not installed: pip install 'sotto-dp[servers]'")
+    pytest.importorskip("clickhouse_connect", reason="clickhouse-connect is not installed")
+    port = free_port()
+    with tempfile.TemporaryDirectory() as folder:
+        command = [sys.executable, "-m", "tests.unit.data.chdb_server", str(port), folder]
+        with subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL) as server:
+            try:
+                _wait(port, server)
+                yield f"127.0.0.1:{port}"
+            finally:
+                server.terminate()
+                server.wait()
+
+
 def _prepared(server: Database) -> Database:
     environment = {**os.environ, "PGUSER": "postgres", "PGPASSWORD": ADMIN}
     command = [
@@ -193,8 +254,8 @@ def _prepared(server: Database) -> Database:
     return server
 
 
-def _wait(port: int, server: subprocess.Popen[bytes]) -> None:
-    until = time.monotonic() + 120
+def _wait(port: int, server: subprocess.Popen[bytes], seconds: float = 120) -> None:
+    until = time.monotonic() + seconds
     while server.poll() is None:
         try:
             socket.create_connection(("127.0.0.1", port), 1).close()
