@@ -32,6 +32,7 @@ EXTRA_OF_PACKAGE: Final = {
     "prometheus_client": "worker",
     "prompt_toolkit": "shell",
     "pyspark": "spark",
+    "rfc3161_client": "timestamps",
     "scipy": "worker",
     "snowflake": "snowflake",
     "trino": "trino",

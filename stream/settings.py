@@ -120,6 +120,19 @@ class Settings(BaseSettings):
     ``s3://BUCKET/FOLDER/``, ``postgresql://HOST[:PORT]/DATABASE/SCHEMA/TABLE``. For the budget service,
     workers and ``sotto ledger``. Empty: none."""
 
+    timestamp_authority: str = ""
+    """Address of an RFC 3161 time-stamp authority, from which the budget service, if it has witnesses, gets
+    stamps of the trail's heads."""
+
+    timestamp_file: str = ""
+    """File of the stamps, for the budget service and ``sotto ledger verify``."""
+
+    timestamp_seconds: Annotated[float, Field(ge=1.0, le=86_400.0)] = 3600.0
+    """Least seconds between two stamps."""
+
+    timestamp_roots: str = ""
+    """PEM file of the certificates with which ``sotto ledger verify`` checks stamps."""
+
     anchor_seconds: Annotated[float, Field(ge=1.0, le=86_400.0)] = 60.0
     """Seconds between two anchors that the budget service writes to each witness if anything has changed."""
 

@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import aclosing, suppress
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, ClassVar, Final, TypeVar
 
 from aiokafka import TopicPartition
@@ -32,6 +33,7 @@ from stream.processing.protocol import AnchoredProcessor, InputRefusedError, Pro
 from stream.processing.topic_names import Topics
 from stream.settings import Settings
 from stream.witnesses.anchor import Anchor, Witness, WitnessError, choose_time, largest_end, newest_generation
+from stream.witnesses.time_stamps import TimeStamper
 
 CALL_SECONDS: Final = 10.0
 """Longest wait for one call of a witness."""
@@ -220,7 +222,11 @@ class WitnessGuard(SessionGuard):
         self.metrics.rolled_back.set(len(self._refusals))
 
     def _show_failures(self) -> None:
-        self.metrics.failing_witnesses.set(sum(one.is_failing for one in self._watched))
+        self.metrics.failing_witnesses.set(sum(one.is_failing for one in self._services()))
+
+    def _services(self) -> list[WatchedWitness]:
+        """Return all services outside Kafka whose failure is reported."""
+        return self._watched
 
 
 class AnchoringGuard(WitnessGuard):
@@ -233,6 +239,9 @@ class AnchoringGuard(WitnessGuard):
         self._head: TrailHead | None = None
         self._compared: set[WatchedWitness] = set()
         """The witnesses with whose anchors the present session's trail was compared."""
+        address, path = self.settings.timestamp_authority, Path(self.settings.timestamp_file)
+        self._stamper = WatchedWitness(TimeStamper(address, path)) if address else None
+        self._stamped_at = float("-inf")
         self._prompt = asyncio.Event()
         self._writing: asyncio.Task[None] | None = None
 
@@ -273,6 +282,9 @@ class AnchoringGuard(WitnessGuard):
                 await self._compare_trail(witness, binding)
                 self._compared.add(witness)
 
+    def _services(self) -> list[WatchedWitness]:
+        return [*self._watched, *([] if self._stamper is None else [self._stamper])]
+
     async def _write_anchors(self) -> None:
         """Write the committed head and the topics' ends to each compared witness that lacks them."""
         if (head := self._head) is None:
@@ -289,7 +301,19 @@ class AnchoringGuard(WitnessGuard):
                 )
                 if await witness.write(anchor):
                     witness.last_written = (head, ends)
+        await self._stamp(head)
         self._show_failures()
+
+    async def _stamp(self, head: TrailHead) -> None:
+        """Have a new head stamped if the last stamp is old enough; a failure stops nothing."""
+        stamper, pause = self._stamper, self.settings.timestamp_seconds
+        if stamper is None or stamper.last_written == (head, {}) or time.monotonic() - self._stamped_at < pause:
+            return
+        generation = max((one.generation for one in self._watched), default=0)
+        written = choose_time(stamper.latest_time)
+        anchor = Anchor(installation=self.settings.prefix, generation=generation, written=written, head=head)
+        if await stamper.write(anchor):
+            stamper.last_written, self._stamped_at = (head, {}), time.monotonic()
 
     async def _write_regularly(self) -> None:
         while True:

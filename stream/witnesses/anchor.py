@@ -32,7 +32,8 @@ class Anchor(BaseModel):
     """A committed head of the trail, and end offsets of topics by partition, at one time.
 
     ``written`` is the writer's clock in milliseconds since 1970, or later: see ``choose_time``. ``reason`` is set if the anchor
-    begins a generation: an operator has accepted that earlier anchors no longer hold.
+    begins a generation: an operator has accepted that earlier anchors no longer hold. ``stamp`` is a
+    time-stamp authority's, as base64, of the installation and head (``time_stamps.stamped_statement``).
     """
 
     model_config = ConfigDict(frozen=True, extra="ignore")
@@ -43,6 +44,7 @@ class Anchor(BaseModel):
     head: TrailHead
     ends: dict[str, tuple[Offset, ...]] = {}
     reason: str | None = None
+    stamp: str | None = None
 
     @property
     def time(self) -> str:

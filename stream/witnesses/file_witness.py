@@ -62,6 +62,12 @@ class FileWitness:
                         return found
         return []
 
+    def read_all(self) -> list[Anchor]:
+        """Return the anchors of all installations, the oldest first."""
+        with self._as_witness_errors(), open(self._path, "rb", opener=_open_safely) as file:
+            self._require_protected(file.fileno())
+            return [anchor for line in file if (anchor := parse_anchor(line)) is not None]
+
     def _require_protected(self, descriptor: int) -> int:
         """Return the file's size; WitnessError if other users could change or replace the file."""
         status = os.fstat(descriptor)
@@ -91,6 +97,10 @@ class FileWitness:
             yield
         except OSError as error:
             raise WitnessError(f"{self.name}: {error.strerror}; check its disk and folder") from None
+
+
+def _open_safely(path: str, flags: int) -> int:
+    return os.open(path, flags | _SAFE_FLAGS)
 
 
 def _read_blocks_backwards(file: BinaryIO, end: int) -> Iterator[list[bytes]]:

@@ -31,6 +31,7 @@ from stream.optional_packages import explain_missing_packages
 from stream.settings import Settings
 from stream.witnesses.addresses import open_witnesses
 from stream.witnesses.anchor import Anchor, WitnessError, newest_generation
+from stream.witnesses.time_stamps import read_stamps
 
 
 class WitnessChecks:
@@ -50,6 +51,8 @@ class WitnessChecks:
             anchor.head.entries: None for found in anchors.values() for anchor in found
         }
         self._entries = 0
+        self._times: dict[str, dict[int, str | None]] = {}
+        """By file, the time of the stamp of each number of entries; None for an invalid stamp."""
 
     @classmethod
     def open(cls, settings: Settings, *, is_copy: bool) -> Self:
@@ -61,7 +64,22 @@ class WitnessChecks:
                 anchors[witness.name] = newest_generation(witness.read_newest(settings.prefix))
             except WitnessError as error:
                 unread.append(f"witness not checked: {error}")
-        return cls(anchors, unread, is_copy=is_copy)
+        checks = cls(anchors, unread, is_copy=is_copy)
+        if settings.timestamp_file:
+            checks._add_stamps(settings)
+        return checks
+
+    def _add_stamps(self, settings: Settings) -> None:
+        """Read all stamped anchors, and verify their stamps."""
+        name, path = f"time stamps in {settings.timestamp_file}", Path(settings.timestamp_file)
+        try:
+            found = read_stamps(path, Path(settings.timestamp_roots), settings.prefix)
+        except WitnessError as error:
+            self._unread = [*self._unread, f"time stamps not checked: {error}"]
+            return
+        self._anchors[name] = [one for one, _ in found]
+        self._digests |= {one.head.entries: None for one, _ in found}
+        self._times[name] = {one.head.entries: time for one, time in found}
 
     def note_head(self, head: TrailHead) -> None:
         """Note the trail's head after an entry."""
@@ -79,6 +97,12 @@ class WitnessChecks:
                 for name in self._anchors
                 for anchor in self._comparable(name)
                 if not self._matches(anchor)
+            ),
+            *(
+                f"{name}: the stamp of {entries} entries is invalid, or not of an authority of SOTTO_TIMESTAMP_ROOTS"
+                for name, times in self._times.items()
+                for entries, time in times.items()
+                if time is None
             ),
             *self._unread,
         ]
@@ -99,7 +123,13 @@ class WitnessChecks:
             f"{name}: the trail contains {len(compared)} anchors, the newest of {newest.head.entries} entries at {newest.time}"
             + (f"; {later} are later than this copy" if later else "")
             + (f"; a rollback was accepted before: {reason}" if reason else "")
+            + self._describe_times(name)
         )
+
+    def _describe_times(self, name: str) -> str:
+        """Say from when on a time-stamp authority proves the trail."""
+        proven = sorted((entries, time) for entries, time in self._times.get(name, {}).items() if time is not None)
+        return f"; stamped from {proven[0][0]} entries at {proven[0][1]} on" if proven else ""
 
     def _comparable(self, name: str) -> list[Anchor]:
         """Return a witness's anchors, of a copy only those that it is long enough for."""

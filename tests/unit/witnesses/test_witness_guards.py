@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import threading
 from collections.abc import Iterable
+from pathlib import Path
 from typing import Any, Self
 
 import pytest
@@ -18,7 +19,10 @@ from stream.services import witness_guards
 from stream.services.witness_guards import AnchoringGuard, RolledBackError, WatchedWitness, WitnessGuard
 from stream.settings import Settings
 from stream.witnesses.anchor import Anchor, WitnessError
+from stream.witnesses.file_witness import FileWitness
+from stream.witnesses.time_stamps import TimeStampVerifier
 from tests.unit.witnesses.anchors import anchor
+from tests.unit.witnesses.time_stamp_authority import time_stamp_authority
 
 SETTINGS = Settings(anchor_seconds=1.0, anchor_epsilon=1.0)
 TOPICS = Topics("sotto", 2)
@@ -81,7 +85,9 @@ def _in_a_hurry(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(witness_guards, "LEAST_ANCHOR_SECONDS", 0.0)
 
 
-def guard_of(*witnesses: Any, kind: type[WitnessGuard] = WitnessGuard, **settings: float) -> tuple[Any, Metrics]:
+def guard_of(
+    *witnesses: Any, kind: type[WitnessGuard] = WitnessGuard, **settings: float | str
+) -> tuple[Any, Metrics]:
     metrics = Metrics("budget" if kind is AnchoringGuard else "worker")
     clients = Clients(consumer=lambda **_: Ends(), producer=lambda **_: None, observer=lambda **_: None)  # type: ignore[arg-type]
     own = SETTINGS.model_copy(update=settings)
@@ -283,6 +289,32 @@ async def test_large_grants_are_anchored_at_once_and_small_ones_later() -> None:
                 await until(lambda: witness.anchors)
     assert [one.head.entries for one in witness.anchors] == [3, 4]
     assert witness.anchors[0].ends == {"state": (10, 10), "control": (10, 10), "ledger": (10,)}
+
+
+async def test_heads_are_stamped_beside_the_anchors(tmp_path: Path) -> None:
+    """An authority that is down is reported and stops no anchor; the next anchor tries it again."""
+    witness, processor = Kept(), Granting()
+    with time_stamp_authority(tmp_path / "authority") as authority:
+        stamps = tmp_path / "stamps.jsonl"
+        own = {"timestamp_authority": authority.address, "timestamp_file": str(stamps)}
+        guard, metrics = guard_of(
+            witness, kind=AnchoringGuard, anchor_seconds=0.01, timestamp_seconds=3600.0, **own
+        )
+        authority.is_down = True
+        async with guard:
+            await guard.check(0, processor, Ends())
+            for entries in range(1, 4):
+                processor.trail_head = TrailHead(entries=entries, digest=f"{entries:064x}", time=0)
+                guard.note_committed(0, processor)
+                await until(lambda: len(witness.anchors) == entries)  # noqa: B023  (awaited at once)
+                if entries == 1:
+                    await until(lambda: metrics.failing_witnesses._value.get() == 1)
+                    authority.is_down = False
+                if entries == 2:
+                    await until(lambda: metrics.failing_witnesses._value.get() == 0)
+        [found] = FileWitness(stamps).read_all()
+        assert TimeStampVerifier(authority.roots).find_time(found) is not None
+    assert authority.stamps == 1
 
 
 async def test_generation_of_an_accepted_rollback_goes_on() -> None:
