@@ -1,8 +1,8 @@
 """Builds fast msgspec structs of the models, decodes events, and describes faults in events.
 
 The models are the single definition. Hot events (queries in, answers and checkpoints out) use
-structs built from their fields and constraints; an event that a struct refuses is read again by the
-model, whose error names the field. A property test keeps both equal.
+structs built from the models' fields and constraints; an event that a struct refuses is read again by
+its model, whose error names the field. A property test keeps both equal.
 """
 
 from __future__ import annotations
@@ -129,8 +129,8 @@ class Codec(Generic[ModelType]):
     def __init__(self, model: Any, *, limit: int) -> None:
         self._model = model
         self._limit = limit
-        # Records contain a definition and more: a larger limit allows proportionally more names.
-        self._names = MAX_NAMES * max(1, limit // MAX_DEFINITION_BYTES)
+        # Records contain a definition and more: a larger limit of bytes allows more field names.
+        self._max_names = MAX_NAMES * max(1, limit // MAX_DEFINITION_BYTES)
         self._omit_defaults: bool = getattr(model, "wire_omits_defaults", False)
 
     @cached_property
@@ -143,7 +143,7 @@ class Codec(Generic[ModelType]):
             raise MalformedEventError("event: has no value; send a JSON object")
         if len(data) > self._limit:
             raise MalformedEventError(f"event: {len(data)} bytes; send at most {self._limit}")
-        if fault := shape_fault(data, names=self._names):
+        if fault := shape_fault(data, names=self._max_names):
             raise MalformedEventError(f"event: {fault}")
         event = self.decode_trusted(data)
         if repeats_a_field(data):
@@ -200,7 +200,7 @@ def parse_or_none(document: bytes | str) -> Any:
 def describe_faults(
     error: ValidationError, place_of: Callable[[ErrorDetails], list[str]], *, whole: str = "event"
 ) -> str:
-    """Describe faults by the fields that ``place_of`` names; ``whole`` names the whole event."""
+    """Describe faults by the fields that ``place_of`` names; ``whole`` is the place of other faults."""
     parts = []
     if error.error_count() > MAX_FAULTS:
         return f"{whole or 'document'}: {error.error_count()} fields are wrong; compare it with the contract"
@@ -244,7 +244,7 @@ _MESSAGE_TEMPLATES: Final = {
 }
 """Messages for pydantic's types of faults; the limits come from the contract."""
 
-_MISSING: Final = {
+_MISSING_FIELD_MESSAGES: Final = {
     "neighbors": "is missing; give 'add-remove' (recommended: how many people there are stays private) or 'replace' (their number is public)"
 }
 
@@ -259,8 +259,8 @@ def _explain_fault(detail: ErrorDetails) -> str:
         if other is not None and len(loc) > 1 and other in _fields_of_mechanisms().get(str(loc[-2]), ()):
             return f"unknown field; give '{other}' in its place"
         return "unknown field; remove it"
-    if kind == "missing" and loc[-1] in _MISSING:
-        return _MISSING[str(loc[-1])]
+    if kind == "missing" and loc[-1] in _MISSING_FIELD_MESSAGES:
+        return _MISSING_FIELD_MESSAGES[str(loc[-1])]
     if kind == "string_pattern_mismatch":
         return message_of_pattern(detail["ctx"]["pattern"]) or detail["msg"]
     if (template := _MESSAGE_TEMPLATES.get(kind)) is None:

@@ -81,7 +81,7 @@ class _LossyStream:
 
 
 class RepeatFilter:
-    """Skips repeated warnings and errors: with equal ``_REPEAT_FIELDS``, or from one line of a library."""
+    """Skips repeated warnings and errors: with equal ``_REPEAT_FIELDS``, or from the same line of a library's code."""
 
     def __init__(self, clock: Callable[[], float] | None = None) -> None:
         options = {} if clock is None else {"clock": clock}
@@ -132,7 +132,7 @@ def configure(*, as_json: bool) -> None:
             renderer,
         ],
         wrapper_class=structlog.make_filtering_bound_logger(logging.INFO),
-        # One write per line with its end: several workers share the parent's standard error.
+        # One write for a line and its line end: several workers share the parent's standard error.
         logger_factory=structlog.WriteLoggerFactory(lossy),
     )
     sys.excepthook = lambda _, error, __: _log_uncaught(error)

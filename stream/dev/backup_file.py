@@ -74,7 +74,7 @@ class BackupWriter:
     def __init__(self, file: IO[bytes], heading: Heading) -> None:
         self._file = file
         self._digest = blake3()
-        self.records: dict[TopicName, int] = {"ledger": 0, "trail": 0, "state": 0}
+        self.record_counts: dict[TopicName, int] = {"ledger": 0, "trail": 0, "state": 0}
         self._write_line(heading.model_dump_json().encode())
 
     def write(self, record: BackupRecord) -> None:
@@ -87,11 +87,11 @@ class BackupWriter:
                 f"{record.topic}: a record is not text; another program writes to this topic, see 'sotto topics acl'"
             ) from None
         self._write_line(line)
-        self.records[record.topic] += 1
+        self.record_counts[record.topic] += 1
 
     def write_end(self, offsets: dict[str, int], head: TrailHead) -> BackupEnd:
         """Write the end line, without which the file is incomplete."""
-        ending = BackupEnd(records=self.records, offsets=offsets, head=head, digest=self._digest.hexdigest())
+        ending = BackupEnd(records=self.record_counts, offsets=offsets, head=head, digest=self._digest.hexdigest())
         self._file.write(ending.model_dump_json().encode() + b"\n")
         return ending
 
@@ -178,14 +178,14 @@ def _open_file(path: Path) -> IO[bytes]:
 class CheckedBackup:
     """A verified backup.
 
-    ``ledger_records`` are the ledger's latest records, ``findings`` the errors found. ``missing`` has a
+    ``ledger_records`` are the ledger's latest records, ``findings`` the errors found. ``missing_heads`` has a
     finding for each trail head that the caller noted and that the backup's trail does not reach.
     """
 
     ending: BackupEnd
     ledger_records: list[LedgerRecord]
     findings: list[str]
-    missing: list[str]
+    missing_heads: list[str]
 
 
 def check_backup(

@@ -168,8 +168,8 @@ async def restore_backup(
     witnesses = open_witnesses(settings.witnesses)
     anchored = chain.from_iterable(read_binding_anchors(witnesses, settings.prefix))
     checked = check_backup(backup, [*noted, *(anchor.head for anchor in anchored)])
-    if since == "nothing" and checked.missing:
-        raise BackupError(f"{checked.missing[0]}; so there were requests since the backup, see '--since'")
+    if since == "nothing" and checked.missing_heads:
+        raise BackupError(f"{checked.missing_heads[0]}; so there were requests since the backup, see '--since'")
     if findings := checked.findings:
         more = f"; and {len(findings) - 1} more, see 'sotto ledger verify'" if len(findings) > 1 else ""
         raise BackupError(f"{backup.path} is invalid: {findings[0]}{more}")

@@ -1,6 +1,6 @@
 """Accepts that topics were rolled back behind the anchors of witnesses.
 
-What happened after the rollback's point is lost, but it may have been published. So each stream that
+Requests and answers after the remaining records are lost, but may have been published. So each stream that
 is not closed is halted and counts as wholly spent, as after the import of a backup.
 """
 
@@ -47,7 +47,7 @@ async def accept_rollback(settings: Settings, since: Since, reason: str) -> Acce
 
     Args:
         settings: of the installation.
-        since: what the operator knows about grants after the rollback's point, as at an import.
+        since: the operator's statement about grants in the lost time, as in ``TrailRestored``.
         reason: the operator's reason.
 
     Raises:
@@ -58,17 +58,17 @@ async def accept_rollback(settings: Settings, since: Since, reason: str) -> Acce
     witnesses = open_witnesses(settings.witnesses)
     if not witnesses:
         raise BackupError("SOTTO_WITNESSES: is not set; give the addresses that the budget service has")
-    binding = await asyncio.to_thread(read_binding_anchors, witnesses, settings.prefix)
+    anchors_by_witness = await asyncio.to_thread(read_binding_anchors, witnesses, settings.prefix)
     topics = await require_topics(settings)
     await _require_stopped(settings)
     records = await _read_ledger(settings, topics)
     if not records:
         raise BackupError("the ledger is empty; import a backup, see 'sotto ledger import'")
-    check = TrailCheck(one[0].head for one in binding if one)
+    check = TrailCheck(one[0].head for one in anchors_by_witness if one)
     differs = await _check_trail(settings, topics, check, records)
     missing = [*differs, *check.missing_heads()]
     ends = await read_ends(settings, topics)
-    if not missing and not _are_behind(ends, binding):
+    if not missing and not _are_behind(ends, anchors_by_witness):
         raise BackupError("no witness has a later anchor than the topics; there is nothing to accept")
     if since == "nothing" and missing:
         raise BackupError(f"{missing[0]}; so there were requests after this state, see '--since'")
@@ -127,15 +127,15 @@ async def _check_trail(
         faults = check.compare_ledger(records)
     if faults:
         raise BackupError(
-            f"the ledger does not follow from its trail: {faults[0]}; restore both topics of the same moment first"
+            f"the ledger does not follow from its trail: {faults[0]}; first restore both topics to the same moment"
         )
     return check.findings()
 
 
-def _are_behind(ends: dict[str, tuple[int, ...]], binding: Sequence[Sequence[Anchor]]) -> bool:
+def _are_behind(ends: dict[str, tuple[int, ...]], anchors_by_witness: Sequence[Sequence[Anchor]]) -> bool:
     return any(
         largest_end(anchors, name, partition) > end
         for name, offsets in ends.items()
         for partition, end in enumerate(offsets)
-        for anchors in binding
+        for anchors in anchors_by_witness
     )

@@ -19,7 +19,7 @@ Column = npt.NDArray[np.int64]
 Sizes = npt.NDArray[np.int32]
 Buffer = npt.NDArray[np.uint8]
 
-_INITIAL_TEXTS: Final = 64
+_INITIAL_STRINGS: Final = 64
 _INITIAL_BYTES: Final = 1024
 _HUGE_PAGE_MIN_BYTES: Final = 4 << 20
 
@@ -124,15 +124,15 @@ def concatenate_spans(parts: Sequence[Spans]) -> Spans:
     return Spans(data, at, np.concatenate([part.size for part in parts]))
 
 
-class Texts:
+class ByteStrings:
     """Byte strings that are appended in batches and read by number."""
 
     def __init__(self) -> None:
         self._count = 0
         self._end = 0
         self._data: Buffer = np.zeros(_INITIAL_BYTES, dtype=np.uint8)
-        self._at: Column = np.zeros(_INITIAL_TEXTS, dtype=np.int64)
-        self._size: Sizes = np.zeros(_INITIAL_TEXTS, dtype=np.int32)
+        self._at: Column = np.zeros(_INITIAL_STRINGS, dtype=np.int64)
+        self._size: Sizes = np.zeros(_INITIAL_STRINGS, dtype=np.int32)
 
     def __len__(self) -> int:
         return self._count

@@ -11,10 +11,10 @@ import numpy.typing as npt
 
 from stream.kernel.byte_columns import (
     Buffer,
+    ByteStrings,
     Column,
     Sizes,
     Spans,
-    Texts,
     address,
     addresses,
     empty_rows,
@@ -44,7 +44,7 @@ class SlotNames:
     """Names numbered by slots, with a hash table (secret seed) in which the kernel finds the slots."""
 
     def __init__(self) -> None:
-        self.texts = Texts()
+        self.texts = ByteStrings()
         self._seed = secrets.randbits(64)
         self._table = _empty_table(_INITIAL_ENTRIES)
         self._entered_count = 0

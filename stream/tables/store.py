@@ -49,7 +49,7 @@ _FINGERPRINT_PURPOSE: Final = "sotto table fingerprint v1"
 _ORDERED_TAG: Final = b"sotto table fingerprint v1"
 _UNORDERED_TAG: Final = b"sotto table fingerprint of rows in no order v1"
 _STORED_TAG: Final = b"sotto table fingerprint of stored rows v1 "
-_HASHED_ROWS: Final = 1 << 16
+_HASH_BLOCK_ROWS: Final = 1 << 16
 
 
 class _CurrentTable(NamedTuple):
@@ -102,7 +102,7 @@ class TableStore:
         self._stamp = stamp
         self._lock = RLock()
         self._loading: WeakValueDictionary[str, RLock] = WeakValueDictionary()
-        self._numbers = count()
+        self._serial_numbers = count()
         self._frames: dict[str, tuple[int, Frame]] = {}
         self._current: BoundedCache[str, _CurrentTable] = BoundedCache(TABLES_KEPT)
         self._fingerprints: BoundedCache[tuple[str, int], _KnownFingerprint] = BoundedCache(SOURCES_KEPT)
@@ -126,7 +126,7 @@ class TableStore:
     def put(self, source_name: str, frame: Frame) -> None:
         """Use a table in memory for the source of this name instead of its path."""
         with self._lock:
-            self._frames[source_name] = (next(self._numbers), frame)
+            self._frames[source_name] = (next(self._serial_numbers), frame)
 
     def get(
         self, source: TableSource, expected_fingerprint: str | None = None, version: int = FIRST_VERSION
@@ -190,7 +190,7 @@ class TableStore:
         return known
 
     def ranges(self, source: TableSource, text: str) -> Ranges | None:
-        """Return a predicate as ranges by attribute; None if ``ShapeCache`` has not learned its shape."""
+        """Return a predicate as ranges by attribute; None unless it equals an earlier one but for numbers."""
         return self._parser(source).parser.ranges(text)
 
     def _parser(self, source: TableSource) -> _Parser:
@@ -198,11 +198,11 @@ class TableStore:
         if parser is None or not (
             parser.attributes is source.attributes or parser.attributes == source.attributes
         ):
-            from stream.tables.predicates import PredicateParser  # noqa: PLC0415  (a tenth of a worker's start)
+            from stream.tables.predicates import PredicateParser  # noqa: PLC0415  (its import takes a tenth of a worker's start)
 
             with self._lock:
                 made = PredicateParser(source.attributes, source.texts)
-                parser = _Parser(source.attributes, made, next(self._numbers))
+                parser = _Parser(source.attributes, made, next(self._serial_numbers))
                 self._parsers.put(source.source, parser)
         return parser
 
@@ -244,7 +244,7 @@ class TableStore:
                 table = build_table(rows, source, self._keys[0])
                 current = _CurrentTable(stamp, table, fingerprint(table, source, self._keys[0]))
             except EngineStatementError as error:
-                # Only questions wait for an engine that fails; the source is refused.
+                # A question waits until its engine works again; a table that cannot be loaded is refused.
                 raise UnreadableError(str(error), lasting=False, hidden=True) from None
             del rows
             if self._keeps_tables:
@@ -281,10 +281,10 @@ def _choose_rows_by(key: bytes, table: CountedTable, source: TableSource) -> Cou
 def fingerprint(table: CountedTable, source: TableSource, key: bytes, version: int = FIRST_VERSION) -> str:
     """Return a keyed digest of a source's name, schema and rows: 64 hexadecimal digits.
 
-    Equal data has equal digests; without the 32-byte key a digest reveals nothing. It covers the rows'
-    people, which rows count, and the number of rows or people if it is public. The order of rows
-    matters unless the source has a person column or is a database. Equal data has another digest in
-    each version, because it is private whether the data changed.
+    Equal data has equal digests; without the 32-byte key a digest reveals nothing. It covers the person
+    of each row, the choice of counted rows, and the number of rows or people if it is public. The order
+    of rows matters unless the source has a person column or is a database. Equal data has another
+    digest in each version, because it is private whether the data changed.
     """
     if not table.fits_source(source):
         raise DataError(f"the table was not encoded for source {quote_name(source.source)}; load it again")
@@ -306,7 +306,7 @@ def fingerprint(table: CountedTable, source: TableSource, key: bytes, version: i
         for part in _ordered_parts(rows):
             add(part)
     else:
-        add(_hash_unordered_rows(rows.private_blocks(_HASHED_ROWS), key))
+        add(_hash_unordered_rows(rows.private_blocks(_HASH_BLOCK_ROWS), key))
     if source.person is not None:
         add(json.dumps([source.person, source.contribution, table.private_row_count]).encode())
         for part in _people_parts(rows, key):
@@ -333,8 +333,8 @@ def _ordered_parts(rows: Rows) -> Iterator[bytes | memoryview]:
     for name in sorted(rows.private_texts):
         yield name.encode()
         digests = rows.private_texts[name].digests
-        for start in range(0, rows.private_row_count, _HASHED_ROWS):
-            yield digests[start : start + _HASHED_ROWS].tobytes()
+        for start in range(0, rows.private_row_count, _HASH_BLOCK_ROWS):
+            yield digests[start : start + _HASH_BLOCK_ROWS].tobytes()
 
 
 def _column_parts(column: npt.NDArray[np.unsignedinteger[Any]]) -> Iterator[bytes | memoryview]:
@@ -348,7 +348,7 @@ def _is_in_database(source: TableSource) -> bool:
 
 
 def _people_parts(rows: Rows | StoredRows, key: bytes) -> Iterator[bytes | memoryview]:
-    """Yield the people of a table: in memory as in the rows' order; of a database, whose rows have the names."""
+    """Yield a table's people: in the rows' order if in memory, otherwise as one unordered hash."""
     if isinstance(rows, Rows):
         if rows.people is not None:
             yield from _column_parts(rows.people.private_numbers)

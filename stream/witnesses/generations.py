@@ -9,7 +9,7 @@ from stream.witnesses.anchor import Anchor, Witness, choose_time, newest_generat
 
 
 def read_binding_anchors(witnesses: Sequence[Witness], installation: str) -> list[list[Anchor]]:
-    """Return the binding anchors of each witness.
+    """Return each witness's anchors of its newest generation: only these bind.
 
     Raises:
         WitnessError: a witness cannot be read.

@@ -1,4 +1,4 @@
-"""A cluster of three brokers, who does what in it, and what can be done to it."""
+"""Runs an installation on three brokers under load, and kills or restarts brokers."""
 
 from __future__ import annotations
 
@@ -38,11 +38,11 @@ Found = TypeVar("Found")
 
 @dataclass
 class Brokers:
-    """A ground's cluster in the middle of its faults; each leaves it whole again."""
+    """The cluster of an installation under load; its replicas are in sync again after each fault."""
 
     cluster: LocalCluster
     ground: Ground
-    chance: random.Random
+    generator: random.Random
 
     async def leader(self, topic: str, partition: int) -> int:
         """The node that leads a partition."""
@@ -50,7 +50,7 @@ class Brokers:
         return found
 
     async def coordinator(self, partition: int, group: str | None = None) -> int:
-        """The node that coordinates the transactions of a partition: a worker's, or that of another group."""
+        """The node that coordinates a partition's transactions; ``group`` is that of workers by default."""
         identifier = f"{group or worker_group(self.ground.settings)}-{partition}"
         return await self._admin(lambda admin: admin.find_coordinator(identifier, TRANSACTION))
 
@@ -73,11 +73,11 @@ class Brokers:
         except (OSError, ValueError, KeyError, TypeError):
             return None
 
-    async def whole(self) -> None:
+    async def wait_until_in_sync(self) -> None:
         """Wait until every replica of every topic is in sync."""
         topics = [one.name for one in layout(self.ground.client.topics)]
         if (live := self.ground.live) is not None:
-            # Without the feeds' changelog a broker that alone has all of it might be the next to lose its disk.
+            # Otherwise the only in-sync replica of the feeds' changelog might lose its disk next.
             topics += [live.source.topic, self.ground.client.topics.feed_state(live.source.source)]
         names = [*topics, "__consumer_offsets", "__transaction_state"]
         async with asyncio.timeout(180):
@@ -91,23 +91,23 @@ class Brokers:
                     return
                 await asyncio.sleep(0.5)
 
-    async def killed(self, node: int, why: str) -> None:
-        """SIGKILL a node, and bring it back while everything goes on."""
+    async def kill(self, node: int, why: str) -> None:
+        """SIGKILL a node, and restart it while the services run."""
         self.ground.injected[f"SIGKILL {why}"] += 1
         await asyncio.to_thread(self.cluster.node(node).kill)
-        await self._back(node)
+        await self._start_node(node)
 
-    async def restarted(self, node: int, *, erased: bool = False) -> None:
-        """Stop a node in good order, lose its disk if that is wanted, and bring it back."""
+    async def restart(self, node: int, *, erased: bool = False) -> None:
+        """Shut a node down, erase its disk if ``erased``, and start it."""
         self.ground.injected["broker restarted with an empty disk" if erased else "broker restarted"] += 1
         await asyncio.to_thread(self.cluster.node(node).stop)
         if erased:
             await asyncio.to_thread(shutil.rmtree, self.cluster.node(node).folder / "data")
-        await self._back(node)
+        await self._start_node(node)
 
-    async def _back(self, node: int) -> None:
+    async def _start_node(self, node: int) -> None:
         await asyncio.to_thread(self.cluster.node(node).start)
-        await self.whole()
+        await self.wait_until_in_sync()
 
     async def _partitions(self, topics: list[str]) -> dict[str, list[dict[str, Any]]]:
         described = await self._admin(lambda admin: admin.describe_topics(topics))
@@ -129,50 +129,50 @@ class Brokers:
 Fault = Callable[[Brokers], Awaitable[None]]
 
 
-async def leader_killed(now: Brokers) -> None:
+async def leader_killed(brokers: Brokers) -> None:
     """SIGKILL the leader of a partition of queries."""
-    await now.killed(await now.leader(now.ground.client.topics.queries, 0), "leader of a partition")
+    await brokers.kill(await brokers.leader(brokers.ground.client.topics.queries, 0), "leader of a partition")
 
 
-async def transaction_coordinator_killed(now: Brokers) -> None:
+async def transaction_coordinator_killed(brokers: Brokers) -> None:
     """SIGKILL the coordinator of a worker's transactions."""
-    await now.killed(await now.coordinator(0), "transaction coordinator")
+    await brokers.kill(await brokers.coordinator(0), "transaction coordinator")
 
 
-async def live_leader_killed(now: Brokers) -> None:
+async def live_leader_killed(brokers: Brokers) -> None:
     """SIGKILL the leader of a partition of the live topic."""
-    live = now.ground.live
+    live = brokers.ground.live
     assert live is not None
-    await now.killed(await now.leader(live.source.topic, 0), "leader of a live partition")
+    await brokers.kill(await brokers.leader(live.source.topic, 0), "leader of a live partition")
 
 
-async def feed_coordinator_killed(now: Brokers) -> None:
+async def feed_coordinator_killed(brokers: Brokers) -> None:
     """SIGKILL the coordinator of a feed's transactions."""
-    live, ground = now.ground.live, now.ground
+    live, ground = brokers.ground.live, brokers.ground
     assert live is not None
     group = feed_group(ground.settings, ground.client.topics, live.source.source)
-    await now.killed(await now.coordinator(0, group), "transaction coordinator of a feed")
+    await brokers.kill(await brokers.coordinator(0, group), "transaction coordinator of a feed")
 
 
-async def controller_killed(now: Brokers) -> None:
+async def controller_killed(brokers: Brokers) -> None:
     """SIGKILL the active controller."""
-    await now.killed(await now.controller(), "active controller")
+    await brokers.kill(await brokers.controller(), "active controller")
 
 
-async def any_killed(now: Brokers) -> None:
+async def any_killed(brokers: Brokers) -> None:
     """SIGKILL any node."""
-    await now.killed(now.chance.randrange(NODES) + 1, "broker")
+    await brokers.kill(brokers.generator.randrange(NODES) + 1, "broker")
 
 
-async def rolling_restart(now: Brokers) -> None:
+async def rolling_restart(brokers: Brokers) -> None:
     """Restart one node after the other."""
     for node in range(1, NODES + 1):
-        await now.restarted(node)
+        await brokers.restart(node)
 
 
-async def disk_lost(now: Brokers) -> None:
+async def disk_lost(brokers: Brokers) -> None:
     """A node comes back with an empty disk."""
-    await now.restarted(now.chance.randrange(NODES) + 1, erased=True)
+    await brokers.restart(brokers.generator.randrange(NODES) + 1, erased=True)
 
 
 FAULTS: tuple[Fault, ...] = (
@@ -187,17 +187,17 @@ FAULTS: tuple[Fault, ...] = (
 )
 
 
-async def under_load(now: Brokers, fault: Fault) -> None:
-    """Do it while questions come, before it, during it and after it."""
-    await now.ground.ask(EVENTS_PER_FAULT // 2)
-    asking = asyncio.create_task(now.ground.ask(EVENTS_PER_FAULT))
-    await fault(now)
+async def inject_under_load(brokers: Brokers, fault: Fault) -> None:
+    """Inject a fault; ask questions before, during and after it."""
+    await brokers.ground.ask(EVENTS_PER_FAULT // 2)
+    asking = asyncio.create_task(brokers.ground.ask(EVENTS_PER_FAULT))
+    await fault(brokers)
     await asking
 
 
 @asynccontextmanager
 async def three_brokers(cluster: LocalCluster, prefix: str, folder: Path, seed: int = 0) -> AsyncIterator[Brokers]:
-    """An installation on the cluster, with a budget service, two workers and two feeds, its streams open and people at a live topic."""
+    """Start a budget service, two workers and two feeds; open the streams and publish events."""
     info = cluster.status()
     assert info is not None
     settings = Settings(bootstrap=info.bootstrap, prefix=prefix, session_timeout_ms=6000)
@@ -209,9 +209,9 @@ async def three_brokers(cluster: LocalCluster, prefix: str, folder: Path, seed: 
             ground.start(role)
         await ground.open()
         await ground.people("broker", NODES, seed)
-        now = Brokers(cluster, ground, random.Random(seed))
-        await now.whole()
-        yield now
+        brokers = Brokers(cluster, ground, random.Random(seed))
+        await brokers.wait_until_in_sync()
+        yield brokers
 
 
 async def cluster_campaign(folder: Path, seed: int, seconds: float, say: Callable[[str], None]) -> None:
@@ -224,11 +224,11 @@ async def cluster_campaign(folder: Path, seed: int, seconds: float, say: Callabl
             say(f"round {seed} on {NODES} brokers (again: --nodes {NODES} --seed {seed})")
             own = folder / f"round-{seed}"
             await asyncio.to_thread(own.mkdir, parents=True)
-            async with three_brokers(cluster, f"round-{seed}", own, seed) as now:
-                for fault in now.chance.choices(FAULTS, k=FAULTS_PER_ROUND):
-                    await under_load(now, fault)
-                await now.ground.answered(seconds=240)
-                await now.ground.verified()
+            async with three_brokers(cluster, f"round-{seed}", own, seed) as brokers:
+                for fault in brokers.generator.choices(FAULTS, k=FAULTS_PER_ROUND):
+                    await inject_under_load(brokers, fault)
+                await brokers.ground.answered(seconds=240)
+                await brokers.ground.verified()
             seed += 1
     finally:
         await asyncio.to_thread(cluster.stop)

@@ -14,12 +14,12 @@ from tests.chaos.cluster import (
     controller_killed,
     disk_lost,
     feed_coordinator_killed,
+    inject_under_load,
     leader_killed,
     live_leader_killed,
     rolling_restart,
     three_brokers,
     transaction_coordinator_killed,
-    under_load,
 )
 
 pytestmark = [pytest.mark.kafka, pytest.mark.chaos]
@@ -34,7 +34,7 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalCluster]:
 async def test_whichever_broker_is_killed_nothing_is_lost_doubled_or_skipped(
     cluster: LocalCluster, tmp_path: Path
 ) -> None:
-    async with three_brokers(cluster, "killed", tmp_path) as now:
+    async with three_brokers(cluster, "killed", tmp_path) as brokers:
         for fault in (
             leader_killed,
             transaction_coordinator_killed,
@@ -42,20 +42,20 @@ async def test_whichever_broker_is_killed_nothing_is_lost_doubled_or_skipped(
             feed_coordinator_killed,
             controller_killed,
         ):
-            await under_load(now, fault)
-        await now.ground.answered(seconds=240)
-        findings = await now.ground.verified()
-    assert len(findings.answers) == len(now.ground.asked) + len(now.ground.windows)
-    assert len(now.ground.windows) > 100
+            await inject_under_load(brokers, fault)
+        await brokers.ground.answered(seconds=240)
+        findings = await brokers.ground.verified()
+    assert len(findings.answers) == len(brokers.ground.asked) + len(brokers.ground.windows)
+    assert len(brokers.ground.windows) > 100
 
 
 async def test_brokers_are_restarted_one_after_the_other_and_one_comes_back_with_an_empty_disk(
     cluster: LocalCluster, tmp_path: Path
 ) -> None:
-    async with three_brokers(cluster, "restarted", tmp_path) as now:
-        await under_load(now, rolling_restart)
-        await under_load(now, disk_lost)
-        await now.ground.answered(seconds=240)
-        findings = await now.ground.verified()
-    assert len(findings.answers) == len(now.ground.asked) + len(now.ground.windows)
-    assert len(now.ground.windows) > 100
+    async with three_brokers(cluster, "restarted", tmp_path) as brokers:
+        await inject_under_load(brokers, rolling_restart)
+        await inject_under_load(brokers, disk_lost)
+        await brokers.ground.answered(seconds=240)
+        findings = await brokers.ground.verified()
+    assert len(findings.answers) == len(brokers.ground.asked) + len(brokers.ground.windows)
+    assert len(brokers.ground.windows) > 100

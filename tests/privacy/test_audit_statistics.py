@@ -65,7 +65,7 @@ def test_the_bound_is_above_the_true_epsilon_as_rarely_as_stated(epsilon: float,
         assert weights[above].sum() <= alpha
 
 
-def test_what_was_not_shown_is_zero_and_a_bound_grows_with_the_evidence() -> None:
+def test_bound_is_zero_without_evidence_and_grows_with_it() -> None:
     assert epsilon_at_least(0, 10, 100, delta=0.0, error_probability=0.05) == 0.0
     assert epsilon_at_least(50, 50, 100, delta=0.0, error_probability=0.05) == 0.0
     bounds = [epsilon_at_least(n // 2, n // 10, n, delta=0.0, error_probability=0.05) for n in (100, 1000, 10**6)]
@@ -79,20 +79,20 @@ def case(epsilon: float) -> Case:
     return Case("made up", {"kind": "made_up"}, {}, (Side([{}]), Side([{}])), {"epsilon": epsilon})
 
 
-def flips(chooser: np.random.Generator, runs: int, chances: list[float]) -> list[Transcript]:
+def flips(generator: np.random.Generator, runs: int, chances: list[float]) -> list[Transcript]:
     """Transcripts of independent answers, ⊤ with these chances."""
-    drawn = chooser.random((runs, len(chances))) < np.array(chances)
+    drawn = generator.random((runs, len(chances))) < np.array(chances)
     return [tuple(ABOVE if one else BELOW for one in row) for row in drawn]
 
 
 def test_a_mechanism_that_loses_exactly_epsilon_is_flagged_as_rarely_as_stated() -> None:
     """Randomized response of two bits: all of ε is in one transcript of four, and the search has to find it."""
-    chooser = np.random.default_rng(7)
+    generator = np.random.default_rng(7)
     epsilon, alpha, audits = 1.0, 0.1, 60
     truth = math.exp(epsilon / 2) / (1 + math.exp(epsilon / 2))
     flagged, bounds = 0, []
     for _ in range(audits):
-        samples = (flips(chooser, 400, [truth] * 2), flips(chooser, 400, [1 - truth] * 2))
+        samples = (flips(generator, 400, [truth] * 2), flips(generator, 400, [1 - truth] * 2))
         bound = judge(case(epsilon), samples, alpha)[-1]
         bounds.append(bound)
         flagged += bound > epsilon
@@ -102,16 +102,16 @@ def test_a_mechanism_that_loses_exactly_epsilon_is_flagged_as_rarely_as_stated()
 
 def test_the_search_finds_what_is_spread_over_many_answers() -> None:
     """No single transcript of 60 answers is ever seen twice, yet their number of ⊤s tells the sides apart."""
-    chooser = np.random.default_rng(8)
-    samples = (flips(chooser, 2000, [0.6] * 60), flips(chooser, 2000, [0.4] * 60))
+    generator = np.random.default_rng(8)
+    samples = (flips(generator, 2000, [0.6] * 60), flips(generator, 2000, [0.4] * 60))
     assert judge(case(2.0), samples, 1e-6)[-1] > 2.0
 
 
 def test_the_search_finds_one_number_among_many() -> None:
-    chooser = np.random.default_rng(9)
+    generator = np.random.default_rng(9)
 
     def releases(shift: int) -> list[Transcript]:
-        noise = chooser.geometric(0.2, (3000, 40)) - chooser.geometric(0.2, (3000, 40))
+        noise = generator.geometric(0.2, (3000, 40)) - generator.geometric(0.2, (3000, 40))
         noise[:, 17] += shift
         return [(AnswerContent("answer", tuple(row)),) for row in noise.tolist()]
 

@@ -379,7 +379,7 @@ def _verify_file(file: Path, noted: Iterable[TrailHead], witnesses: WitnessCheck
 
     if is_backup(file):
         checked = check_backup(BackupFile(file), noted, witnesses.note_head)
-        return checked.ending.head, [*checked.findings, *checked.missing], _WITH_THE_LEDGER
+        return checked.ending.head, [*checked.findings, *checked.missing_heads], _WITH_THE_LEDGER
     _require_trail(file)
     check = TrailCheck(noted)
     try:

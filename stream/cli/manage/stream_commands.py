@@ -80,7 +80,7 @@ def list_streams(
     after: Annotated[str | None, typer.Option(help="Begin the page behind this stream.")] = None,
     as_json: AsJson = False,
 ) -> None:
-    """List the ledger's streams; of a source with periods, the latest period's stream.
+    """List the ledger's streams; on a source with periods only each stream's latest period.
 
     Answers since the last charge record are only in 'sotto stream show' and 'sotto source show'.
     """

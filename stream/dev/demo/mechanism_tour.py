@@ -1,4 +1,4 @@
-"""Asks a stream of every mechanism but ``running_count`` for the demo, and checks the answers."""
+"""Opens a stream for each mechanism but ``running_count``, and checks its answers for the demo."""
 
 from __future__ import annotations
 
@@ -190,7 +190,7 @@ def tour_stops(seed: int) -> list[TourStop]:
     people = AdultColumns()
     return [
         *_sparse_vector_stops(people),
-        *_answer_stops(people),
+        *_charged_answer_stops(people),
         _unknown_groups_stop(),
         *_release_stops(people),
         _mixed_questions_stop(seed),
@@ -261,7 +261,7 @@ def _sparse_vector_stops(people: AdultColumns) -> list[TourStop]:
     ]
 
 
-def _answer_stops(people: AdultColumns) -> list[TourStop]:
+def _charged_answer_stops(people: AdultColumns) -> list[TourStop]:
     laplace = _spec({"kind": "laplace", "answers": 4})
     questions: list[dict[str, Any]] = [
         {"where": "sex = 'F'"},

@@ -58,7 +58,7 @@ _LABELS = {
 
 @dataclass(frozen=True, slots=True)
 class ErrorMeasurement:
-    """The errors of one answer, and its promised ``alpha``, if any.
+    """The errors of one answer of the kind ``what``, and its promised ``alpha``, if any.
 
     The error of ``above`` or ``below`` is how far the true number is on the wrong side of the threshold; the
     error of a choice is the difference between its score and the best score.
@@ -93,7 +93,7 @@ class ErrorSummary:
 def measure(
     line: int, query: Query, answer: Answer, spec: StreamSpec, calibration: Calibration, truths: Truths
 ) -> list[ErrorMeasurement]:
-    """Measure the errors of one answer; none if it is rejected, halted or undefined."""
+    """Measure the errors of one answer; none if it is rejected or halted, or the true number undefined."""
     if answer.outcome in {"rejected", "halted"}:
         return []
     if query.candidates is not None:

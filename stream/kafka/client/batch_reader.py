@@ -65,8 +65,8 @@ _CODEC_MASK: Final = 0x07
 _FORMAT_OFFSET: Final = 16
 """Offset of the byte with the batch format: 2 since Kafka 0.11; older formats are not read."""
 _OLD_ATTRIBUTES_OFFSET: Final = 17
-_XERIAL_MARK: Final = b"\x82SNAPPY\x00"
-_XERIAL_HEADER: Final = 16
+_SNAPPY_JAVA_MARK: Final = b"\x82SNAPPY\x00"
+_SNAPPY_JAVA_HEADER_BYTES: Final = 16
 _UNREADABLE: Final = (KafkaError, ValueError, IndexError, AssertionError, OverflowError, TypeError)
 """Errors of aiokafka for a batch with an unexpected layout."""
 
@@ -175,7 +175,7 @@ class BoundedBatch:
         return 1 if self._raw[ATTRIBUTES] & APPEND_TIME_FLAG else 0
 
     def decompressed(self) -> tuple[memoryview, slice] | None:
-        """Returns a buffer and the uncompressed batch's slice of it; None if it cannot become columns."""
+        """Returns a buffer and the uncompressed batch's slice of it; None if it must be read by records."""
         raw = self._raw
         if not self.is_current_format or not 0 < self.count <= COLUMN_RECORDS:
             return None
@@ -283,7 +283,7 @@ class BoundedBatch:
 def decompress(codec: int, data: memoryview, output: memoryview | None = None) -> memoryview | None:
     """Decompresses into ``output``; None if the content does not fit or is invalid.
 
-    Without a ``output``, it uses one buffer of `DECOMPRESSED_PART_BYTES` per thread, whatever size the data
+    Without ``output``, it uses one buffer of `DECOMPRESSED_PART_BYTES` per thread, whatever size the data
     states; the result is then valid until the next call in this thread.
     """
     if output is None:
@@ -310,9 +310,9 @@ def decompress(codec: int, data: memoryview, output: memoryview | None = None) -
 
 def _decompress_snappy(data: memoryview, output: memoryview) -> int:
     """Decompresses Snappy data: blocks with their lengths (Java's format), or one block."""
-    if bytes(data[: len(_XERIAL_MARK)]) != _XERIAL_MARK:
+    if bytes(data[: len(_SNAPPY_JAVA_MARK)]) != _SNAPPY_JAVA_MARK:
         return int(cramjam.snappy.decompress_raw_into(data, output))
-    size, position = 0, _XERIAL_HEADER
+    size, position = 0, _SNAPPY_JAVA_HEADER_BYTES
     while position < len(data):
         length = int.from_bytes(data[position : position + 4], "big", signed=True)
         position += 4

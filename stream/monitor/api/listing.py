@@ -67,7 +67,7 @@ class StreamQuery(_Page):
         Field(description="States, separated by commas."),
     ] = ()
     source: Name | None = None
-    of: Annotated[Name | None, Field(description="List only the streams of this model's periods.")] = None
+    of: Annotated[Name | None, Field(description="List only the streams of this stream's periods.")] = None
     mechanism: Name | None = None
     sort: StreamSort = "stream"
 

@@ -46,7 +46,7 @@ ProblemCode = Literal[
 ]
 
 MAX_PAGE = 500
-"""Most items of one answer."""
+"""Most items of one page."""
 
 Time = Annotated[float, Field(description="Seconds since the epoch.")]
 Name = Annotated[str, StringConstraints(max_length=128)]
@@ -78,7 +78,7 @@ class Health(View):
 
 
 class Readiness(View):
-    """States if the tables contain all records committed before the monitor started."""
+    """States if the monitor has read all records committed before it started."""
 
     ready: bool
     behind: Annotated[int, Field(description="Number of offsets to read before it is ready.")]
@@ -91,7 +91,9 @@ class Session(View):
     name: str
     role: AccessRole
     expires: Annotated[Time | None, Field(description="Expiry time of the token; null if it does not expire.")]
-    asks: Annotated[bool, Field(description="True if this monitor asks questions for tokens that may ask.")]
+    asks: Annotated[
+        bool, Field(description="True if this monitor accepts questions; the user's role must allow them too.")
+    ]
 
 
 class Rate(View):
@@ -147,7 +149,8 @@ class Periods(View):
 class SourceRow(View):
     """A source with its budget: ``left`` = ``total`` − ``granted`` + ``refunded``, per period if it renews.
 
-    A source with periods spends nothing itself: ``current`` is its latest account. ``of`` lists all.
+    A source with periods spends nothing itself: each period has an account, and ``current`` is the latest.
+    The parameter ``of`` of the list returns all.
     """
 
     source: str
@@ -174,10 +177,12 @@ class SourceRow(View):
     period: Annotated[
         str | None, Field(description="Length of a live topic's periods, each with its own account.")
     ] = None
-    period_of: Annotated[str | None, Field(description="The source for whose period it is the account.")] = None
+    period_of: Annotated[
+        str | None, Field(description="The source, if this is the account of one of its periods.")
+    ] = None
     starts: Annotated[str | None, Field(description="Start of that period.")] = None
     periods: Annotated[Periods | None, Field(description="Its periods' accounts.")] = None
-    current: Annotated[SourceRow | None, Field(description="The account of the latest of them.")] = None
+    current: Annotated[SourceRow | None, Field(description="The account of the latest period.")] = None
 
 
 class SourcePage(View):
@@ -190,7 +195,10 @@ class SourcePage(View):
 
 
 class PromiseParts(View):
-    """One bound on a stream's error, as a sentence: ``before`` α ``after`` with ``probability`` ``over``; ``remark``; ``warning``."""
+    """One error bound of a stream as text: ``before`` α ``after``, for the answers ``over``.
+
+    All bounds of a stream hold together with ``probability``.
+    """
 
     before: str
     alpha: float
@@ -242,17 +250,19 @@ class StreamRow(View):
         ),
     ]
     opened: Time | None
-    updated: Annotated[Time | None, Field(description="Time of the last answer, charge or digest.")]
+    updated: Annotated[Time | None, Field(description="Time of the last answer, charge or status record.")]
     last_answered: Annotated[
         Time | None,
         Field(description="Time at which the monitor first saw its last answer; null without answers."),
     ]
-    period_of: Annotated[str | None, Field(description="The model stream of this period's stream.")] = None
+    period_of: Annotated[
+        str | None, Field(description="The stream as opened, if this is its stream of one period.")
+    ] = None
     starts: Annotated[str | None, Field(description="Start of that period.")] = None
     periods: Annotated[Periods | None, Field(description="Its periods' streams.")] = None
     current: Annotated[
         StreamRow | None,
-        Field(description="The latest period's stream: the model itself is not asked and spends nothing."),
+        Field(description="The latest period's stream; the stream as opened is not asked and spends nothing."),
     ] = None
 
 
@@ -281,7 +291,9 @@ class StreamDetail(View):
     spec: StreamSpec
     calibration: Calibration
     incarnation: str
-    position: Annotated[Position | None, Field(description="The last query that it answered, as last shown.")]
+    position: Annotated[
+        Position | None, Field(description="Position of the last query that it answered, as last reported.")
+    ]
     timeline: list[TimelinePoint]
     standing: Annotated[
         str | None, Field(description="Its question about each window, in words; null for other streams.")
@@ -357,11 +369,13 @@ class MechanismRow(View):
     """A mechanism in a comparison; ``alpha`` and ``epsilon`` are null if it does not apply, for the reason ``why``."""
 
     mechanism: str
-    over: tuple[str, ...] | None
+    over: Annotated[
+        tuple[str, ...] | None, Field(description="The grouped attributes, if it is over these alone.")
+    ]
     applies: bool
     alpha: float | None
     epsilon: Annotated[float | None, Field(description="The ε that it needs for the requested error.")]
-    vacuous: bool
+    vacuous: Annotated[bool, Field(description="True if its promise is not informative.")]
     calibration: str | None
     why: str
     value_error: Annotated[
@@ -377,7 +391,7 @@ class PlanComparison(View):
     choice: Annotated[str | None, Field(description="The best mechanism; null if none applies.")]
     keeps: Annotated[bool, Field(description="False if it does not keep the requested error.")]
     least_alpha: Annotated[str, Field(description="What α bounds, if that is not simply each answer.")]
-    counted: str
+    counted: Annotated[str, Field(description="How many rows of one person count; empty without a bound.")]
     warning: str | None
     attributes: Annotated[
         list[str] | None, Field(description="The compared attributes; null if the source is no table.")
@@ -398,7 +412,10 @@ class ProposalRequest(View):
 
 
 class ProposedAttributeView(View):
-    """A proposed attribute: its ``domain`` lacks the fields ``missing``. Null for a column that can be none."""
+    """A proposed attribute, whose ``domain`` lacks the fields ``missing``.
+
+    ``domain`` is null if the column can be no attribute, for the ``reason``.
+    """
 
     name: str
     domain: dict[str, Any] | None

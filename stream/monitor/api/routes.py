@@ -331,7 +331,7 @@ def _declaration(monitor: Monitor, call: ApiCall) -> Declaration:
             require_valid_view(call.body)
     except (Refused, DataError) as error:
         raise ProblemError(409, "refused", str(error)[:1024]) from None
-    registered = views.sources_with_place(monitor.tables, call.body)
+    registered = views.sources_on_same_data(monitor.tables, call.body)
     warning = warn_about_shared_data(call.body, registered)
     return found if warning is None else found.model_copy(update={"remarks": [*found.remarks, warning]})
 

@@ -130,10 +130,10 @@ def stream_row_with_periods(tables: MonitorTables, entry: StreamEntry, now: floa
     return row.model_copy(update={"periods": periods, "current": current})
 
 
-def periods_of(lines: PeriodsByName, name: str) -> Periods | None:
+def periods_of(periods_by_name: PeriodsByName, name: str) -> Periods | None:
     """Return how many periods a name has, and the latest period's name; None without periods."""
-    latest = lines.latest_name(name)
-    return None if latest is None else Periods(count=len(lines.starts_of(name)), latest=latest)
+    latest = periods_by_name.latest_name(name)
+    return None if latest is None else Periods(count=len(periods_by_name.starts_of(name)), latest=latest)
 
 
 def left_share(left: Amount, total: Amount) -> float:
@@ -192,7 +192,7 @@ def definition(tables: MonitorTables, entry: SourceEntry) -> Source:
 
 
 def source_record(tables: MonitorTables, entry: SourceEntry) -> SourceRecord:
-    """Return the ledger's record of a source; a period's is derived from its source's record."""
+    """Return a source's ledger record; that of a period's account is derived from it."""
     shape = entry.record
     registered = entry if shape.source.period_of is None else tables.sources.get(shape.source.period_of, entry)
     record = ledger_codec.decode(registered.raw)
@@ -206,8 +206,8 @@ def source_record(tables: MonitorTables, entry: SourceEntry) -> SourceRecord:
     return record.model_copy(update={**figures, "source": account, "state": shape.state, "reason": shape.reason})
 
 
-def sources_with_place(tables: MonitorTables, source: Source) -> Iterator[SourceRecord]:
-    """Yield the records of the sources whose path or topic may be that of a source."""
+def sources_on_same_data(tables: MonitorTables, source: Source) -> Iterator[SourceRecord]:
+    """Yield the records of registered sources that may read the path or topic of ``source``."""
     places = source.private_paths if isinstance(source, TableSource) else ()
     names = [PurePath(place).name.encode() for place in (*places, *filter(None, [getattr(source, "topic", None)]))]
     for entry in tables.sources.values():
@@ -234,8 +234,8 @@ def dry_in(entry: StreamEntry, now: float) -> float | None:
     return left / rate.above if rate.above > 0.0 else None
 
 
-def stream_row(entry: StreamEntry, now: float, counted: str = "") -> StreamRow:
-    """Return the row of a stream with a grant. ``counted``: the contribution bound as a sentence."""
+def stream_row(entry: StreamEntry, now: float, bound_text: str = "") -> StreamRow:
+    """Return the row of a stream with a grant. ``bound_text``: the contribution bound as a sentence."""
     grant = entry.grant
     if grant is None or entry.spent is None:
         raise TypeError("a stream without a grant has no row")
@@ -251,7 +251,7 @@ def stream_row(entry: StreamEntry, now: float, counted: str = "") -> StreamRow:
         beta=grant.calibration.beta,
         expected_queries=grant.calibration.expected_queries,
         asked=Amount(epsilon=grant.epsilon, delta=grant.delta),
-        promises=_promises(entry, counted),
+        promises=_promises(entry, bound_text),
         cost=grant.cost,
         refunded=grant.refunded,
         rates=rates(entry, now),
@@ -262,7 +262,7 @@ def stream_row(entry: StreamEntry, now: float, counted: str = "") -> StreamRow:
 
 
 def _at_refresh(entry: StreamEntry) -> Literal["continues", "closes"] | None:
-    """Return the effect of a refresh on an open stream, or on an exhausted one, as it may be extended."""
+    """Return the effect of a refresh on a stream that answers or may be extended; None for others."""
     if entry.grant is None or entry.ending is not None or entry.state not in {"open", "exhausted"}:
         return None
     return "closes" if entry.grant.mechanism.kind in RESULTS_KEPT_BY_MECHANISM else "continues"
@@ -277,13 +277,13 @@ def contribution_text(tables: MonitorTables, entry: StreamEntry) -> str:
     return describe_bound(source.kind, source.person, source.contribution)
 
 
-def _promises(entry: StreamEntry, counted: str) -> list[PromiseParts]:
+def _promises(entry: StreamEntry, bound_text: str) -> list[PromiseParts]:
     try:
         record = grant_record(entry)
     except MalformedEventError:
         # A later version wrote the record: its error bound is unknown here.
         return []
-    found = promises(record.spec, record.calibration, record.extensions, counted)
+    found = promises(record.spec, record.calibration, record.extensions, bound_text)
     return [PromiseParts(**asdict(one)) for one in found]
 
 

@@ -122,7 +122,7 @@ class MonitorTables:
         return self.totals.states.total()
 
     def streams_of(self, source: str | None = None) -> Iterator[StreamEntry]:
-        """Yield the streams of one or all sources; a model stands for its latest period's stream."""
+        """Yield the streams of one or all sources; with periods, each as opened and not by period."""
         named = None if source is None else named_from(source)
         periods = self.stream_periods
         for name in (

@@ -24,7 +24,7 @@ def open_source_parts(
         [path] = source.paths
         yield from open_table_parts(path, listed.get(path), most_bytes, seconds)
         return
-    from stream.tables.views.view_parser import parse_view  # noqa: PLC0415  (a tenth of a worker's start)
+    from stream.tables.views.view_parser import parse_view  # noqa: PLC0415  (its import takes a tenth of a worker's start)
     from stream.tables.views.view_rows import open_view  # noqa: PLC0415
 
     paths = {name: table.path for name, table in source.view.tables.items()}

@@ -266,8 +266,8 @@ def test_a_head_that_was_noted_binds_whoever_writes_all_anew(tmp_path: Path) -> 
     checked = check_backup(backed_up(rewritten, tmp_path / "rewritten"), [head])
     assert any("differs from the noted head" in finding for finding in checked.findings)
     shorter = check_backup(old, [TrailHead(entries=head.entries + 1, digest="0" * 64, time=0)])
-    assert shorter.missing
-    assert check_backup(old, [head]).findings == check_backup(old, [head]).missing == []
+    assert shorter.missing_heads
+    assert check_backup(old, [head]).findings == check_backup(old, [head]).missing_heads == []
 
 
 def test_a_backup_is_told_from_another_file(tmp_path: Path) -> None:

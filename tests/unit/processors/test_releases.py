@@ -54,12 +54,12 @@ def at(cell: Sequence[int]) -> dict[str, Any]:
     return {"at": {"age": age, "sex": "FM"[sex], "ward": ward}}
 
 
-def asks(stream: str, **question: Any) -> dict[str, Any]:
+def build_question(stream: str, **question: Any) -> dict[str, Any]:
     return {"id": "q", "stream": stream, **question}
 
 
-def one(driver: Driver, stream: str, **question: Any) -> Answer:
-    [answer] = driver.ask_many([asks(stream, **question)])
+def ask(driver: Driver, stream: str, **question: Any) -> Answer:
+    [answer] = driver.ask_many([build_question(stream, **question)])
     return answer
 
 
@@ -86,16 +86,16 @@ def whole_histogram(driver: Driver, stream: str) -> np.ndarray[Any, np.dtype[np.
 
 
 @pytest.mark.parametrize("kind", ["histogram", "lazy_histogram"])
-def test_cells_asked_for_in_any_order_and_company_are_those_of_the_whole_histogram(kind: str) -> None:
+def test_cells_in_any_order_and_grouping_are_those_of_the_whole_histogram(kind: str) -> None:
     driver = installation(kind)
     release = whole_histogram(driver, kind)
     cells = list(product(*map(range, SHAPE)))
     random.Random(7).shuffle(cells)
     groups = [cells[start : start + 1 + start % 7] for start in range(0, len(cells), 7)]
-    answers = driver.ask_many([asks(kind, cells=[at(cell) for cell in group]) for group in groups])
+    answers = driver.ask_many([build_question(kind, cells=[at(cell) for cell in group]) for group in groups])
     assert [answer.estimate for answer in answers] == [sum(int(release[c]) for c in group) for group in groups]
     driver.crash()
-    again = [one(driver, kind, cells=[at(cell)]).estimate for cell in cells[:20]]
+    again = [ask(driver, kind, cells=[at(cell)]).estimate for cell in cells[:20]]
     assert again == [release[cell] for cell in cells[:20]]
 
 
@@ -103,13 +103,13 @@ def test_counts_groups_and_cells_of_a_histogram_are_sums_of_one_release() -> Non
     driver = installation("histogram")
     release = whole_histogram(driver, "histogram")
     asked = [
-        asks("histogram", where="TRUE"),
-        asks("histogram", where="age BETWEEN 2 AND 5 AND sex = 'M'"),
-        asks("histogram", group_by=["ward", "age"]),
-        asks("histogram", group_by=["sex"], where="age < 3"),
-        asks("histogram", group_by=list(ATTRIBUTES)),
-        asks("histogram", cells=[{**at((1, 0, 1)), "weight": 0.25}, at((11, 1, 4))]),
-        asks("histogram", where="age < 0"),
+        build_question("histogram", where="TRUE"),
+        build_question("histogram", where="age BETWEEN 2 AND 5 AND sex = 'M'"),
+        build_question("histogram", group_by=["ward", "age"]),
+        build_question("histogram", group_by=["sex"], where="age < 3"),
+        build_question("histogram", group_by=list(ATTRIBUTES)),
+        build_question("histogram", cells=[{**at((1, 0, 1)), "weight": 0.25}, at((11, 1, 4))]),
+        build_question("histogram", where="age < 0"),
     ]
     whole, some, groups, within, everything, weighted, nobody = driver.ask_many(asked)
     assert whole.estimate == release.sum()
@@ -126,18 +126,18 @@ def test_every_number_is_within_the_alpha_that_it_carries(neighbors: str) -> Non
     driver = installation("histogram", "lazy_histogram", neighbors=neighbors)
     counts = exact_counts()
     everything, some = driver.ask_many(
-        [asks("histogram", group_by=list(ATTRIBUTES)), asks("histogram", where="age < 4")]
+        [build_question("histogram", group_by=list(ATTRIBUTES)), build_question("histogram", where="age < 4")]
     )
     errors = np.abs(np.array(everything.estimates).reshape(SHAPE) - counts)
     assert 0 < errors.max() <= (everything.alpha or 0.0)
     assert abs((some.estimate or 0.0) - counts[:4].sum()) <= (some.alpha or 0.0)
     cells = list(product(*map(range, SHAPE)))
-    answers = driver.ask_many([asks("lazy_histogram", cells=[at(cell)]) for cell in cells])
+    answers = driver.ask_many([build_question("lazy_histogram", cells=[at(cell)]) for cell in cells])
     beyond = sum(
         abs((answer.estimate or 0.0) - counts[cell]) > (answer.alpha or 0.0)
         for answer, cell in zip(answers, cells, strict=True)
     )
-    # One of 120 is beyond with β·120/1000, two are with 10⁻⁵.
+    # At least one of 120 errors is beyond α with probability β·120/1000, at least two with 10⁻⁵.
     assert beyond <= 1
 
 
@@ -149,7 +149,7 @@ def test_release_errors_fall_with_epsilon(kind: str) -> None:
     errors, alphas = [], []
     for epsilon in (0.1, 1.0, 30.0):
         driver = installation(kind, epsilon=epsilon)
-        answers = driver.ask_many([{**asks(kind, cells=[at(cell)]), "id": str(cell)} for cell in cells])
+        answers = driver.ask_many([{**build_question(kind, cells=[at(cell)]), "id": str(cell)} for cell in cells])
         true = [truth[age, "FM"[sex], ward] for age, sex, ward in cells]
         errors.append(
             np.mean([abs((answer.estimate or 0) - count) for answer, count in zip(answers, true, strict=True)])
@@ -166,7 +166,7 @@ def test_release_errors_fall_with_epsilon(kind: str) -> None:
 def test_cells_without_rows_are_noised_like_all_others(kind: str) -> None:
     driver = installation(kind)
     empty = [cell for cell in product(*map(range, SHAPE)) if exact_counts()[cell] == 0]
-    answers = driver.ask_many([asks(kind, cells=[at(cell)]) for cell in empty])
+    answers = driver.ask_many([build_question(kind, cells=[at(cell)]) for cell in empty])
     bare = sum(answer.estimate == 0.0 for answer in answers)
     # A draw is 0 with probability 0.46.
     assert 0.2 * len(empty) < bare < 0.7 * len(empty)
@@ -183,14 +183,14 @@ def test_the_answer_of_a_projection_is_that_of_its_noisy_rows() -> None:
     signs = 2 * matrix_columns(seed, cell_bytes(cells), 300).astype(np.int64) - 1
     expected = float(np.array([512, 1024, 256]) @ (signs @ release)) / (1024 * 300)
     weighted = [{**at(cell), "weight": weight} for cell, weight in zip(cells, (0.5, 1.0, 0.25), strict=True)]
-    assert one(driver, "sparse_project", cells=weighted).estimate == expected
+    assert ask(driver, "sparse_project", cells=weighted).estimate == expected
 
 
-def test_a_projection_finds_the_counts_up_to_the_cross_talk_it_declares() -> None:
+def test_projection_with_little_noise_keeps_the_alpha_of_cross_talk() -> None:
     driver = installation("sparse_project", neighbors="replace", epsilon=900.0, projections=20000)
     counts = exact_counts()
     for cell in [(1, 0, 1), (2, 1, 0), (11, 1, 4)]:
-        answer = one(driver, "sparse_project", cells=[at(cell)])
+        answer = ask(driver, "sparse_project", cells=[at(cell)])
         assert answer.alpha is not None
         assert answer.alpha < 40.0
         assert abs((answer.estimate or 0.0) - counts[cell]) <= answer.alpha
@@ -198,20 +198,20 @@ def test_a_projection_finds_the_counts_up_to_the_cross_talk_it_declares() -> Non
 
 
 @pytest.mark.parametrize("neighbors", ["add-remove", "replace"])
-def test_a_projections_alpha_is_that_of_its_whole_error_whoever_knows_the_number_of_rows(neighbors: str) -> None:
+def test_projection_alpha_covers_the_whole_error_under_both_neighbors(neighbors: str) -> None:
     driver = installation("sparse_project", neighbors=neighbors, projections=1024)
     counts = exact_counts()
     for cell in product(range(12), range(2), range(5)):
-        answer = one(driver, "sparse_project", cells=[at(cell)])
+        answer = ask(driver, "sparse_project", cells=[at(cell)])
         assert answer.alpha is not None
         assert abs((answer.estimate or 0.0) - counts[cell]) <= answer.alpha
         assert answer.basis == "release"
 
 
-def test_a_projection_of_too_few_rows_to_tell_its_error_says_nothing_of_it() -> None:
+def test_projection_has_no_alpha_if_its_number_of_rows_is_too_noisy() -> None:
     driver = installation("sparse_project", projections=8)
-    assert one(driver, "sparse_project", cells=[at((1, 0, 1))]).alpha is None
-    public = one(
+    assert ask(driver, "sparse_project", cells=[at((1, 0, 1))]).alpha is None
+    public = ask(
         installation("sparse_project", projections=8, neighbors="replace"), "sparse_project", cells=[at((1, 0, 1))]
     )
     assert public.alpha is not None
@@ -221,7 +221,7 @@ def test_a_projection_of_too_few_rows_to_tell_its_error_says_nothing_of_it() -> 
 def test_the_first_answer_is_charged_for_all(kind: str) -> None:
     driver = installation(kind)
     assert driver.budget("people").spent.epsilon == 0.0
-    question = asks(kind, cells=[at((1, 0, 1))])
+    question = build_question(kind, cells=[at((1, 0, 1))])
     answers = driver.ask_many([question] * 500)
     assert {answer.outcome for answer in answers} == {"answer"}
     assert [answer.index for answer in answers] == list(range(500))
@@ -231,7 +231,7 @@ def test_the_first_answer_is_charged_for_all(kind: str) -> None:
     assert driver.budget("people").spent.epsilon == 1.0
     driver.close("people", kind)
     assert driver.budget("people").refunded.epsilon == 0.0
-    assert one(driver, kind, cells=[at((1, 0, 1))]).outcome == "halted"
+    assert ask(driver, kind, cells=[at((1, 0, 1))]).outcome == "halted"
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -245,7 +245,7 @@ def test_a_stream_that_answered_nothing_is_refunded_in_full(kind: str) -> None:
 def test_redelivery_and_restart_give_the_same_release(kind: str) -> None:
     driver = installation(kind, partitions=2)
     cells = list(product(*map(range, SHAPE)))[::7]
-    questions = [asks(kind, cells=[at(cell)]) for cell in cells]
+    questions = [build_question(kind, cells=[at(cell)]) for cell in cells]
     first = driver.ask_many(questions)
     driver.redeliver()
     driver.crash()
@@ -261,7 +261,7 @@ def test_streams_of_equal_terms_have_releases_of_their_own(kind: str) -> None:
     driver.open(stream("twin", "people", mechanism=mechanism))
     cells = list(product(*map(range, SHAPE)))
     ours, twins = (
-        [one.estimate for one in driver.ask_many([asks(name, cells=[at(cell)]) for cell in cells])]
+        [one.estimate for one in driver.ask_many([build_question(name, cells=[at(cell)]) for cell in cells])]
         for name in (kind, "twin")
     )
     assert sum(mine != other for mine, other in zip(ours, twins, strict=True)) > len(cells) / 3
@@ -275,7 +275,7 @@ def test_universes_of_any_size_take_questions_about_single_cells(kind: str) -> N
     driver.open(stream(kind, "huge", mechanism=mechanism, epsilon=5.0))
     full = {"at": dict.fromkeys(HUGE, 5)}
     empty = {"at": dict.fromkeys(HUGE, (1 << 20) - 1)}
-    found = one(driver, kind, cells=[full, empty])
+    found = ask(driver, kind, cells=[full, empty])
     assert found.alpha is not None
     assert abs((found.estimate or 0.0) - 400.0) <= found.alpha
 
@@ -324,30 +324,30 @@ def test_a_wrong_question_is_refused_by_its_field_and_costs_nothing(
     kind: str, question: Mapping[str, Any], reason: str
 ) -> None:
     driver = installation(kind)
-    wrong, right = driver.ask_many([asks(kind, **question), asks(kind, cells=[at((1, 0, 1))])])
+    wrong, right = driver.ask_many([build_question(kind, **question), build_question(kind, cells=[at((1, 0, 1))])])
     assert wrong.outcome == "rejected"
     assert (wrong.reason or "").partition(": ")[2].startswith(reason)
     assert (wrong.spent, wrong.index) == (None, None)
     assert (right.outcome, right.index) == ("answer", 0)
     other = installation(kind)
-    assert one(other, kind, **question).outcome == "rejected"
+    assert ask(other, kind, **question).outcome == "rejected"
     assert other.budget("people").spent.epsilon == 0.0
 
 
-def test_a_group_by_with_too_many_cells_to_list_is_refused_and_a_part_of_it_is_not() -> None:
+def test_group_by_is_refused_if_it_has_too_many_cells_to_list() -> None:
     driver = Driver(KEY, partitions=1)
     wide = source("wide", "table", path="wide.csv", attributes={"a": 70, "b": 70})
     driver.register(wide, {"a": [1, 2], "b": [3, 4]})
     mechanism = {"kind": "histogram", "attributes": ["a", "b"]}
     driver.open(stream("wide", "wide", mechanism=mechanism))
-    assert "more than 4096 cells" in (one(driver, "wide", group_by=["a", "b"]).reason or "")
-    assert len(one(driver, "wide", group_by=["b"]).estimates or ()) == 70
+    assert "more than 4096 cells" in (ask(driver, "wide", group_by=["a", "b"]).reason or "")
+    assert len(ask(driver, "wide", group_by=["b"]).estimates or ()) == 70
 
 
 def test_shares_are_counts_over_the_public_number_of_rows() -> None:
     driver = installation("histogram", neighbors="replace")
     count, share = driver.ask_many(
-        [asks("histogram", where="age < 4"), asks("histogram", where="age < 4", fraction=True)]
+        [build_question("histogram", where="age < 4"), build_question("histogram", where="age < 4", fraction=True)]
     )
     assert share.estimate == (count.estimate or 0.0) / 300
     assert share.alpha == (count.alpha or 0.0) / 300
@@ -357,9 +357,11 @@ def test_weights_of_zero_and_the_order_of_cells_do_not_matter() -> None:
     driver = installation("lazy_histogram")
     first, second, third = driver.ask_many(
         [
-            asks("lazy_histogram", cells=[at((1, 0, 1)), at((2, 1, 0))]),
-            asks("lazy_histogram", cells=[at((2, 1, 0)), at((1, 0, 1))]),
-            asks("lazy_histogram", cells=[at((2, 1, 0)), {**at((9, 0, 0)), "weight": 0.0}, at((1, 0, 1))]),
+            build_question("lazy_histogram", cells=[at((1, 0, 1)), at((2, 1, 0))]),
+            build_question("lazy_histogram", cells=[at((2, 1, 0)), at((1, 0, 1))]),
+            build_question(
+                "lazy_histogram", cells=[at((2, 1, 0)), {**at((9, 0, 0)), "weight": 0.0}, at((1, 0, 1))]
+            ),
         ]
     )
     assert first.estimate == second.estimate == third.estimate
@@ -373,5 +375,5 @@ def test_a_release_drawn_in_parts_is_that_drawn_at_once(cells: int) -> None:
     mechanism = {"kind": "histogram", "attributes": ["a"]}
     driver.open(stream("long", "long", mechanism=mechanism))
     noise = whole_noise(driver, "long", cell_bytes(np.arange(cells)[:, None]))
-    assert one(driver, "long", where="TRUE").estimate == noise.sum() + 2
-    assert one(driver, "long", cells=[{"at": {"a": cells - 1}}]).estimate == noise[-1]
+    assert ask(driver, "long", where="TRUE").estimate == noise.sum() + 2
+    assert ask(driver, "long", cells=[{"at": {"a": cells - 1}}]).estimate == noise[-1]
