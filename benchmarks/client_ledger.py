@@ -1,4 +1,4 @@
-"""What a client's reads of the ledger take with many grants: ``python -m benchmarks.client_ledger``.
+"""Measures a client's reads of a ledger with many grants: ``python -m benchmarks.client_ledger``.
 
 The grants are copies of real ones under other names, written straight to the topic of a private broker after the
 budget service has ended. The worker runs, so that statements and questions get their answers.

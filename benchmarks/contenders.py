@@ -1,4 +1,4 @@
-"""Who takes part, how each is started, and what it needs."""
+"""The compared systems: how each is started, and what it needs."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What questions about a table cost in memory and in DuckDB: ``python -m benchmarks.engines``.
+"""Measures questions about a table in memory and in DuckDB: ``python -m benchmarks.engines``.
 
 A made-up Parquet file of six attributes with Zipf-like values is loaded as a worker loads it, each engine in its own
 process. Beside each count in DuckDB is DuckDB's own time for the same condition, over the Parquet file ("at source") and

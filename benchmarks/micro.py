@@ -1,4 +1,4 @@
-"""What each step of an answer costs on its own, without Kafka."""
+"""Measures each step of an answer separately, without Kafka."""
 
 from __future__ import annotations
 

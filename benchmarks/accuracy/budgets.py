@@ -1,4 +1,4 @@
-"""What budget a wanted promise takes: the least ε at which all answers are promised an error of α."""
+"""Computes the least ε at which all answers are promised an error of α."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is measured: the cases of each table and curve."""
+"""The measured cases of each table and curve."""
 
 from __future__ import annotations
 

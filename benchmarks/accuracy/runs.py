@@ -1,4 +1,4 @@
-"""What was measured: every single run, in a file that later runs add to and documents are written from."""
+"""A file of all measured runs, which later runs extend and from which documents are written."""
 
 from __future__ import annotations
 

@@ -44,7 +44,7 @@ _USUAL_FORMS: Final[tuple[Form, ...]] = ("count", "value", "category", _WINDOW_F
 
 @dataclass(frozen=True, slots=True)
 class SourceOptions:
-    """What is given beside a source's definition, or instead of one, to compare mechanisms."""
+    """Options of a comparison of mechanisms, beside a source's definition or without one."""
 
     neighbors: str = "add-remove"
     sizes: tuple[int, ...] = ()

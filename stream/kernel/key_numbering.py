@@ -135,7 +135,7 @@ Marks = npt.NDArray[np.int32]
 
 
 class BoundedCounts(NamedTuple):
-    """What ``count_up_to_bound`` counted: two sets of columns for each row, and the changed numbers.
+    """The counts of ``count_up_to_bound``: two sets of columns for each row, and the changed numbers.
 
     - ``within_bound``: the columns in which the row was counted.
     - ``first``: the columns in which it was the first row that was counted for its number.
@@ -200,7 +200,7 @@ def _count_up_to_bound(
 
 
 class AddedCounts(NamedTuple):
-    """What ``add_counts`` counted.
+    """The counts of ``add_counts``.
 
     - ``changed``: the indexes whose count changed.
     - ``newly_marked``: how many of them had no mark before.

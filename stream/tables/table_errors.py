@@ -111,7 +111,7 @@ class UnreadableError(DataError):
 
     @property
     def remedy(self) -> str:
-        """What removes the cause."""
+        """The remedy for the cause."""
         if self.cause in {LARGER_THAN_MEMORY, LARGER_FILES}:
             return 'raise that limit, or register a new source over it with "engine": "duckdb"'
         if self.cause == OUTSIDE_ROOTS:

@@ -1,4 +1,4 @@
-"""What the page is shown in the tests: an installation in memory that has been at work for an hour, or a very large one."""
+"""Installations in memory for tests of the page: one that has worked for an hour, and a very large one."""
 
 from __future__ import annotations
 

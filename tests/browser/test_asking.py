@@ -1,4 +1,4 @@
-"""What the page asks is what is chosen there: of every value, of the stream that is shown, with every condition."""
+"""The page asks the chosen question: any value, of the shown stream, with every condition."""
 
 from __future__ import annotations
 

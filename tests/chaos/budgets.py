@@ -1,4 +1,4 @@
-"""What must hold of budgets that are shared or renew: everything is worked out again from the grants' records."""
+"""Checks budgets that are shared or renew, by recomputing them from the grants' records."""
 
 from __future__ import annotations
 

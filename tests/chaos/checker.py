@@ -1,4 +1,4 @@
-"""What must hold of everything that was committed, whatever happened."""
+"""Checks the promises on all committed records, after any faults."""
 
 from __future__ import annotations
 

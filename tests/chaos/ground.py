@@ -44,7 +44,7 @@ POLL_MS = 3_000
 """A crippled client library leaves its group when nobody has fetched for so long, unless it is told otherwise."""
 
 REPORTS: list[str] = []
-"""What every ground injected and found, for the end of a test run."""
+"""Injected faults and findings of every installation, printed at the end of a test run."""
 
 
 class Ground:

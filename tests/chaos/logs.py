@@ -1,4 +1,4 @@
-"""What an installation in memory has written, as the checks of logs take it."""
+"""The records of an installation in memory, in the form that the checker reads."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What must hold of a source with periods: which of them begin, what each is asked, and when it is closed, worked out from the topics."""
+"""Checks a source with periods from its topics: which periods begin, their questions, and their end."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is held against the periods of a source finds what is seeded into them, and nothing in those of a live topic that was only counted."""
+"""The checks of periods find each seeded error, and none in a live topic without faults."""
 
 from __future__ import annotations
 

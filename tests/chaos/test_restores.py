@@ -1,4 +1,4 @@
-"""What a restore meets: compaction, markers at the tail, offsets that expired, and an end before it is over."""
+"""Restores under faults: compaction, markers at the tail, expired offsets, and an interrupted restore."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What must hold of the audit trail: each request has its one entry, and the ledger follows from all of them."""
+"""Checks the audit trail: each request has exactly one entry, and the entries determine the ledger."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the operations page says of loss, replay and keys, on the services' own processors.
+"""Checks the operations page on loss, replay and keys with the services' processors.
 
 The driver's topics are lists; losing one is emptying it.
 """

@@ -1,4 +1,4 @@
-"""What producers, consumers and operators see on real Kafka."""
+"""The contract on a real Kafka, as producers, consumers and operators see it."""
 
 from __future__ import annotations
 

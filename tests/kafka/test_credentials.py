@@ -1,4 +1,4 @@
-"""Who may connect at all: passwords, certificates and tokens, wrong ones with one clear line and no secret in it."""
+"""Passwords, certificates and tokens: wrong ones are reported in one clear line without a secret."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What tests of exact laws share: estimates that are fitted once, for many transcripts show the same measurements."""
+"""Estimates shared by tests of exact laws: fitted once, because many transcripts have equal measurements."""
 
 from __future__ import annotations
 

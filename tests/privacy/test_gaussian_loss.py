@@ -1,4 +1,4 @@
-"""What is published with Gaussian noise keeps to its (ε, δ): summed up exactly from the sampler's own fixed-point probabilities."""
+"""Gaussian noise keeps to its (ε, δ), summed exactly from the sampler's fixed-point probabilities."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a stream with an estimate publishes is the proved rule on noise derived from the key, with nothing of the service's state."""
+"""A stream with an estimate publishes the proved rule's output on keyed noise, recomputed without its state."""
 
 from __future__ import annotations
 

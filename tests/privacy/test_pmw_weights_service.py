@@ -1,4 +1,4 @@
-"""What a stream of multiplicative weights publishes is the proved rule on noise derived from the key: told again, one question at a time."""
+"""A stream of multiplicative weights publishes the proved rule's output on keyed noise, recomputed singly."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is released once never loses more than it claims: by exact enumeration of the shipped noise.
+"""A release never loses more than its ε, by exact enumeration of the shipped noise.
 
 A neighbour moves a histogram by 1 in one cell, or by 1 in each of two, and every row of a projection by 1 or by 2. The
 noise of the other cells is the same under both neighbours, so that the cells moved decide.

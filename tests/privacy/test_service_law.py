@@ -1,4 +1,4 @@
-"""What the service publishes is the proved rule on the proved noise: derived again, and over many streams."""
+"""The service publishes the proved rule's output on the proved noise, recomputed over many streams."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is shipped works from where it is installed, holds what it should, and stands on sound packages."""
+"""The wheel works where it is installed, has the expected files, and depends on sound packages."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What befalls a schedule: its load, and upsets of the whole; strikes at single calls are in ``faults``."""
+"""Events of a schedule: its load and faults of whole processes; faults of single calls are in ``faults``."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What commands print fits a terminal of 80 columns, and a narrower one, with every word whole."""
+"""Printed tables fit a terminal of 80 columns, and a narrower one, without broken words."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What commands are given to read: text in UTF-8, whole or a line at a time, and one line for anything else."""
+"""Commands read UTF-8 text, whole or by lines, and report other input in one line."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What child processes are told: no secret that they have no use for."""
+"""Child processes get no secret that they do not need."""
 
 from __future__ import annotations
 

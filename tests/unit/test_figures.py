@@ -1,4 +1,4 @@
-"""What is printed of a number is as near to it as what is printed of its bound says."""
+"""Printed numbers have as many digits as their printed bound needs."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What commands print into a pipe or a file: one line a record, which nothing breaks."""
+"""Commands print one unbroken line for each record into a pipe or file."""
 
 from __future__ import annotations
 

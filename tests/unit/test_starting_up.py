@@ -1,4 +1,4 @@
-"""What the command and the public package bring in, and what they say where something is missing or in the way."""
+"""Imports of the command and the public package, and their errors for missing or hidden packages."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What earlier versions wrote, as they wrote it."""
+"""Records of earlier versions, byte for byte."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a later version wrote is refused, with a reason, and never read in part.
+"""Records of a later version are refused with a reason, and never read in part.
 
 Later versions' records are today's with a field that today's schemas do not have.
 """

@@ -1,4 +1,4 @@
-"""What earlier versions wrote is read: nothing is answered, granted or forgotten by an upgrade."""
+"""Records of earlier versions are read: an upgrade answers, grants and forgets nothing."""
 
 from __future__ import annotations
 

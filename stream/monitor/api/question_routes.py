@@ -88,7 +88,7 @@ class StatementAnswered(View):
 
 
 class AskingView(View):
-    """What the next answer of a stream costs, and a SELECT that the stream takes."""
+    """The cost of a stream's next answer, and a SELECT that the stream accepts."""
 
     free: Annotated[Amount, Field(description="Cost of the next answer if it is not charged.")]
     charged: Annotated[Amount, Field(description="Cost of the next answer if it is an ordinary charge.")]

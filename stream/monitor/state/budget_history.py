@@ -200,7 +200,7 @@ class HeldEntry(NamedTuple):
 
 
 class _Beginning(NamedTuple):
-    """What the first entry that was read says about the entries before it."""
+    """Number, previous digest and time of the first entry that was read."""
 
     number: int
     previous: str

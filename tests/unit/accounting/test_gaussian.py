@@ -1,4 +1,4 @@
-"""What Gaussian noise costs: bounds above exact sums and little more, beside another accountant, and bounds on its tails."""
+"""The cost of Gaussian noise: bounds little above exact sums, another accountant's values, and tail bounds."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is told of accuracy, by command line, page and documents, is one set of words, and true of the answers that follow."""
+"""Commands, page and documents state promises in the same words, and the answers keep them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a period counts of streams that were open at its edge."""
+"""The amounts that a period counts for streams that are open at its start."""
 
 from __future__ import annotations
 

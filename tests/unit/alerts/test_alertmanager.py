@@ -1,4 +1,4 @@
-"""What an Alertmanager is told: as Prometheus tells it, from whatever was read, within bounds."""
+"""Alerts reach an Alertmanager as Prometheus sends them, within bounds."""
 
 from __future__ import annotations
 

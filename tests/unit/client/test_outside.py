@@ -1,4 +1,4 @@
-"""What the declared domain decides by itself is told, and changes neither an answer nor its charge."""
+"""Clients warn of conditions that the domain alone decides; answer and charge stay the same."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What Kafka did not take fails by itself alone, and nobody waits for ever for a Kafka that is away."""
+"""A query that Kafka refuses fails alone, and no call waits for ever for an unreachable Kafka."""
 
 from __future__ import annotations
 

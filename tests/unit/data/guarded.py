@@ -1,4 +1,4 @@
-"""What services make of a table: the rows that they read, and why they refused to."""
+"""The rows that services read from a table, or the reason for their refusal."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a process that reads tables can do beside: little, by the kernel's word."""
+"""A process that reads tables can do little else: the operating system confines it."""
 
 from __future__ import annotations
 

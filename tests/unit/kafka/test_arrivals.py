@@ -1,4 +1,4 @@
-"""What comes for a partition is taken while it works, in bounds, and none of it is passed over."""
+"""A partition's records are fetched while it works, within bounds, and none is skipped."""
 
 from __future__ import annotations
 

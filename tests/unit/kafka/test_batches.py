@@ -1,4 +1,4 @@
-"""What a consumer makes of batches that hold more than they weigh, or that no library reads; and of all others."""
+"""Consumers read batches of any kind: highly compressed, unreadable and ordinary ones."""
 
 from __future__ import annotations
 

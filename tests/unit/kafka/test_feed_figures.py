@@ -1,4 +1,4 @@
-"""What feeds count is there from the start, so that a first event is seen to be more than none."""
+"""A feed's counters exist from its start, so that the first event shows as an increase from 0."""
 
 from __future__ import annotations
 

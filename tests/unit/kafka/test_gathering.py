@@ -1,4 +1,4 @@
-"""What others read is committed at once; what only a restore reads waits for company, and never for long."""
+"""Visible records are committed at once; changelog-only writes are batched for a bounded time."""
 
 from __future__ import annotations
 

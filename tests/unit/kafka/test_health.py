@@ -1,4 +1,4 @@
-"""What a service says of itself at its probes, and what makes its engine give up."""
+"""The health probes of a service, and the errors that end its engine."""
 
 from __future__ import annotations
 

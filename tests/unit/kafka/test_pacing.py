@@ -1,4 +1,4 @@
-"""Whoever asks again for what is not there keeps a pace, and is not held up as long as it asks seldom."""
+"""Empty fetches and metadata requests are rate-limited; rare requests are not delayed."""
 
 from __future__ import annotations
 

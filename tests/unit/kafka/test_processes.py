@@ -1,4 +1,4 @@
-"""What a service in a process of its own is told."""
+"""A service's process gets the options that were given, and no default as an option."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a transaction's producer makes of Kafka's answers: asked again where that helps, by the same number; refused where not."""
+"""The transactional producer retries a request with the same sequence number, or raises its error."""
 
 from __future__ import annotations
 

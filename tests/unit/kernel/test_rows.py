@@ -1,4 +1,4 @@
-"""What belongs to a slot lies side by side, and is read from there as it was written."""
+"""The fields of a slot are in one row, and are read as they were written."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is compiled and what is done in Python give the same bytes."""
+"""The compiled kernel and its Python twin give the same bytes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is read off noisy cells is exact, and a cell's name is its own."""
+"""Sums of noisy cells are exact, and different cells have different names."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What machines read: the OpenAPI document and the metrics."""
+"""The OpenAPI document and the metrics."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the page's forms offer is what the contract has: no mechanism, field or source option is left out."""
+"""The page's forms offer each mechanism, field and source option of the contract."""
 
 from __future__ import annotations
 

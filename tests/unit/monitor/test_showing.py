@@ -1,4 +1,4 @@
-"""What is shown of the tables: one answer at a time, and others have their turn between them."""
+"""The monitor formats one response at a time, and lets other tasks run between them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the page's forms are answered: declarations, plans with their curve, questions and statements."""
+"""Responses to the page's forms: declarations, plans with their curve, questions and statements."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a worker writes beside answers: progress, checkpoints, charges and digests."""
+"""A worker's outputs beside answers: progress, checkpoints, charges and status records."""
 
 from __future__ import annotations
 

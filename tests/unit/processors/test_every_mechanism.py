@@ -1,4 +1,4 @@
-"""What holds for a stream of any kind: one list of them, and the same claims for each."""
+"""Claims that hold for a stream of every mechanism."""
 
 from __future__ import annotations
 

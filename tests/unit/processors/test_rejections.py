@@ -1,4 +1,4 @@
-"""What is wrong with one event costs nothing and stops no other."""
+"""A faulty event costs nothing and stops no other event."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a stream may ask for at a time: bounded, fair, and the same however often and in whatever batches it is answered."""
+"""A stream's share of work is bounded, fair, and independent of batches and repetitions."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What sparse multiplicative weights know of their universe."""
+"""Questions, exact values and hypotheses over the cells of sparse multiplicative weights."""
 
 from __future__ import annotations
 

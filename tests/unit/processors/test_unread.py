@@ -1,4 +1,4 @@
-"""What could not be read is refused in its place; dead letters and keys of any size cost no more than a bound."""
+"""Unreadable records are refused in order; the memory for dead letters and keys is bounded."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the workers of standing streams answer to windows, and to whoever is none."""
+"""Workers answer a standing stream's windows, and refuse other questions to it."""
 
 from __future__ import annotations
 

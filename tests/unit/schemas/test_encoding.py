@@ -1,4 +1,4 @@
-"""What the fast path writes, the models read as the same event, and the other way round."""
+"""Structs and models read each other's events as equal."""
 
 from __future__ import annotations
 

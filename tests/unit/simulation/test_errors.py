@@ -1,4 +1,4 @@
-"""What a simulation reports is what its answers and the table say."""
+"""A simulation reports the errors that follow from its answers and the table."""
 
 from __future__ import annotations
 

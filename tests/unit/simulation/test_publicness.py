@@ -1,4 +1,4 @@
-"""What a deployment holds for private is never read by a simulation."""
+"""A simulation never reads private data of an installation."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What standing streams should find, computed event by event in the plainest way."""
+"""The expected counts of standing streams, computed event by event."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a feed keeps is bounded: before the first mark, and of periods that are over."""
+"""A feed's state is bounded: before the first watermark, and after periods have ended."""
 
 from __future__ import annotations
 

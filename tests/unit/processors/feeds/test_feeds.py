@@ -1,4 +1,4 @@
-"""What a feed refuses, sets aside, keeps and drops."""
+"""The events that a feed refuses, defers, counts and drops."""
 
 from __future__ import annotations
 
