@@ -6,6 +6,7 @@ import tracemalloc
 from collections import Counter, deque
 from collections.abc import Iterator, Mapping
 from collections.abc import Set as AbstractSet
+from functools import lru_cache
 from itertools import chain
 from typing import Final
 
@@ -16,7 +17,7 @@ from benchmarks.lifetime import Lifetime, resident_bytes
 from stream.budget import receipts
 from stream.caches import BoundedCache, RecentCache
 from stream.monitor.state import budget_history
-from stream.processing import digest_table
+from stream.processing import digest_table, topic_names
 from stream.settings import Settings
 from stream.worker.families import estimate_family
 
@@ -87,6 +88,8 @@ def small_caches(monkeypatch: pytest.MonkeyPatch) -> None:
     """Bounds that a short history reaches."""
     monkeypatch.setattr(receipts, "MAX_RECEIPTS", 10)
     monkeypatch.setattr(digest_table, "MAX_RECENT_ROWS", 64)
+    partition_of = topic_names._cached_partition.__wrapped__
+    monkeypatch.setattr(topic_names, "_cached_partition", lru_cache(maxsize=1000)(partition_of))
     monkeypatch.setattr(budget_history, "MAX_HELD_ENTRIES", 100)
     for cache in ("ESTIMATE_CACHE_BYTES", "EXACT_COUNT_CACHE_BYTES", "QUESTION_CACHE_BYTES"):
         monkeypatch.setattr(estimate_family, cache, 100_000)
