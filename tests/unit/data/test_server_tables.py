@@ -11,6 +11,7 @@ import pytest
 from stream.errors import Missing
 from stream.tables.checks import check_table
 from stream.tables.readers.table_parts import open_table_parts, stamp_of
+from stream.tables.table_errors import UnreadableError
 from tests.unit.data.guarded import AGE, cause, reader
 from tests.unit.data.hostile_tables import assert_reads_as_parquet, hostile_cells
 from tests.unit.data.small import source
@@ -125,6 +126,20 @@ def test_a_secret_comes_from_a_variable_or_an_owner_only_file(
     (tmp_path / "password").chmod(0o600)
     monkeypatch.setenv("TRINO_PASSWORD_FILE", str(tmp_path / "password"))
     assert server_connections._secret("TRINO_PASSWORD") == "in-a-file"
+
+
+def test_a_secret_file_that_others_may_read_is_named_as_the_cause(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The log says what to change, and has no secret."""
+    pytest.importorskip("clickhouse_connect", reason="clickhouse-connect, the extra clickhouse, is not installed")
+    (tmp_path / "password").write_text("in-a-file\n")
+    (tmp_path / "password").chmod(0o644)
+    monkeypatch.setenv("CLICKHOUSE_PASSWORD_FILE", str(tmp_path / "password"))
+    with pytest.raises(UnreadableError) as refused:
+        list(open_table_parts("clickhouse://127.0.0.1:1/clinic/visits"))
+    assert str(tmp_path / "password") in refused.value.cause
+    assert "in-a-file" not in refused.value.cause
 
 
 @pytest.mark.parametrize("scheme", server_connections.SERVER_KINDS)

@@ -32,7 +32,7 @@ def session(spark: str) -> Iterator[Any]:
 
 def reader(spark: str) -> GuardedReader:
     return GuardedReader(
-        ReadingLimits(parse_roots(f"spark://{spark}/spark_catalog/default"), 8 << 20, 1 << 30, 120.0)
+        ReadingLimits(parse_roots(f"spark://{spark}/spark_catalog/default"), 8 << 20, 1 << 30, 300.0)
     )
 
 
