@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from os.path import normpath
 from typing import Annotated, ClassVar, Literal
 
 from pydantic import Field, StringConstraints, field_validator, model_validator
@@ -32,6 +33,10 @@ def require_public_path(path: str) -> str:
     """Return a path; ValueError if it is an invalid address."""
     Address.parse_table(path)
     return path
+
+
+def _place_of(path: str) -> str:
+    return path if "://" in path else normpath(path)
 
 
 class ViewTable(SparingEvent):
@@ -73,6 +78,12 @@ class View(SparingEvent):
     def _check_names(self) -> View:
         if len({name.casefold() for name in self.tables}) < len(self.tables):
             raise ValueError("tables: two names differ in case only; rename one")
+        people = {_place_of(table.path) for table in self.tables.values() if not table.key}
+        if any(_place_of(table.path) in people for table in self.tables.values() if table.key):
+            raise ValueError(
+                "key: a table with a key is public, and another table with its path has rows of people; "
+                "leave the key out, or give the path of a public table"
+            )
         return self
 
     def require_person(self, person: str | None) -> None:

@@ -66,7 +66,8 @@ class ServerTable:
                 cells.columns = list(names)
                 if any(_zone(kind) != _zone(schema[name]) for name, kind in cells.schema.items()):
                     raise UnreadableError("its times have another zone than its columns declare")
-                yield from cells.cast(schema).iter_slices(BATCH_ROWS)
+                # A time that its unit cannot hold is missing: no cell may make a read fail.
+                yield from cells.cast(schema, strict=False).iter_slices(BATCH_ROWS)
 
 
 def open_server_table(address: Address, seconds: float | None = None) -> Iterator[ServerTable]:
@@ -125,6 +126,9 @@ def _type_as_read(kind: Any) -> pl.DataType:
             return named
     if _is_read_as_text(kind):
         return pl.String()
+    if kind.is_timestamp() and kind.scale == 0:
+        # Ibis would read seconds as nanoseconds, which end in 2262.
+        return pl.Datetime("ms", kind.timezone)
     found: pl.DataType = ibis.schema({"": kind}).to_polars()[""]
     return found
 

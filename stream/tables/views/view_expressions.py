@@ -15,6 +15,7 @@ from stream.tables.views.view_text import TERMS_HINT, ViewText
 Result = TypeVar("Result")
 
 _MAX_SUBSTRING: Final = 2048
+_MAX_DIGITS: Final = 4
 
 _KIND_BY_TYPE: Final[dict[str, ColumnKind]] = {
     **dict.fromkeys(("TEXT", "VARCHAR", "CHAR"), "text"),
@@ -149,7 +150,7 @@ class ExpressionParser:
 
     def _whole_number(self, node: exp.Expr, given: object, least: int) -> int:
         text = str(given.this) if isinstance(given, exp.Literal) and not given.is_string else ""
-        if not text.isdecimal() or not least <= int(text) <= _MAX_SUBSTRING:
+        if not text.isdecimal() or len(text) > _MAX_DIGITS or not least <= int(text) <= _MAX_SUBSTRING:
             self._text.refuse(
                 node, "SUBSTRING at no fixed place", f"write whole numbers from 1 to {_MAX_SUBSTRING}"
             )

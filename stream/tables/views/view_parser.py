@@ -93,6 +93,9 @@ class _ViewParser:
             )
         if parts["alias"] is not None:
             alias = self._text.name(self._text.parts(parts["alias"], "this")["this"])
+        if not alias.isidentifier():  # Polars takes a name from ^ to $ for a pattern.
+            problem = f"the alias {quote_name(alias)} is no plain name"
+            self._text.refuse(parts["alias"], problem, "use letters, digits and _", node)
         if _find_name(alias, self._uses) is not None:
             self._text.refuse(
                 node, f"two tables are called {quote_name(alias)}", "give one of them an alias with AS"

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from datetime import date
+from math import isfinite
 from typing import Final, Literal
 
 from schemas import ColumnKind, Dates
@@ -21,6 +22,7 @@ Kind = ColumnKind | Literal["raw", "null"]
 """A column's kind; ``raw`` for a column as its file has it, ``null`` for the literal NULL."""
 
 _LARGEST_EXACT: Final = 2.0**53
+_MAX_DIGITS: Final = 64
 _DAYS: Final = Dates(kind="date", minimum="1000-01-01", maximum="3800-12-31", outside="reject")
 """The days of the kind ``date``; others are NULL."""
 
@@ -55,9 +57,15 @@ def truth_literal(truth: object) -> Term:
 
 def number_literal(text: str) -> Term:
     """Return a number: an integer if it is whole and has at most 64 bits."""
-    if text.isdecimal() and int(text) < 1 << 63:
+    if text.isdecimal() and len(text) < _MAX_DIGITS and int(text) < 1 << 63:
         return Term("integer", pl.lit(int(text), dtype=pl.Int64))
-    return Term("number", pl.lit(float(text), dtype=pl.Float64))
+    try:
+        number = float(text)
+    except ValueError:
+        raise TermError("a malformed number; write it as 1.5 or 1e5") from None
+    if not isfinite(number):
+        raise TermError("a number beyond 1.8e308; write a smaller one")
+    return Term("number", pl.lit(number, dtype=pl.Float64))
 
 
 def convert_cells(kind: ColumnKind, name: str, column: pl.Series) -> pl.Series:
@@ -251,11 +259,9 @@ def apply_number_function(name: str, term: Term) -> Term:
     if name in {"FLOOR", "CEIL"}:
         rounded = term.value.floor() if name == "FLOOR" else term.value.ceil()
         return term if term.kind == "integer" else Term("number", rounded)
-    zero = Term("integer", pl.lit(0, dtype=pl.Int64))
-    opposite = calculate("-", zero, term) if term.kind == "integer" else Term("number", -term.value)
-    if name == "-":
-        return opposite
-    return Term(term.kind, pl.when(term.value < 0).then(opposite.value).otherwise(term.value))
+    wide = term.value.cast(pl.Int128) if term.kind == "integer" else term.value
+    found = 0 - wide if name == "-" else wide.abs()
+    return Term(term.kind, found.cast(polars_type(term.kind), strict=False))
 
 
 def polars_type(kind: Kind) -> pl.DataType:

@@ -13,6 +13,10 @@ from stream.tables.table_errors import DataError, quote_name
 
 MAX_TOKENS: Final = 2048
 MAX_NESTING: Final = 32
+MAX_DEPTH: Final = 128
+"""Most nested operations, also without parentheses, as in 1 + 1 + 1: parsing is recursive."""
+MAX_SIZE: Final = 8192
+"""Most operations on a row; an operand that is compared with several values counts for each of them."""
 
 FUNCTIONS: Final = (
     *("ABS", "CAST", "CEIL", "COALESCE", "FLOOR", "LENGTH", "LOWER", "NULLIF"),
@@ -94,6 +98,8 @@ class ViewText:
 
     def parse(self) -> exp.Expr:
         """Return the syntax tree of the only statement; ViewError, and no other error, if there is none."""
+        if "\0" in self._text:
+            self.refuse_at(self._text.index("\0"), "a NUL character", "leave it out")
         try:
             self._text.encode()
             tokens = list(map(self._as_name, _DIALECT.tokenize(self._text)))
@@ -109,7 +115,23 @@ class ViewText:
             raise ViewError("view: the SQL cannot be read; check commas and parentheses") from None
         if len(trees) != 1 or trees[0] is None:
             raise ViewError("view: the text is not one statement; give one SELECT")
+        self._check_size(trees[0])
         return trees[0]
+
+    def _check_size(self, tree: exp.Expr) -> None:
+        depths: dict[int, int] = {}
+        sizes: dict[int, int] = {}
+        for node in reversed(list(tree.walk())):
+            parts = [id(part) for part in node.iter_expressions()]
+            depths[id(node)] = 1 + max((depths[part] for part in parts), default=0)
+            repeated = (_uses_of_first_operand(node) - 1) * sizes.get(id(node.args.get("this")), 0)
+            sizes[id(node)] = 1 + repeated + sum(sizes[part] for part in parts)
+            if depths[id(node)] > MAX_DEPTH:
+                self.refuse(
+                    node, f"it nests deeper than {MAX_DEPTH} operations", "shorten its chain, or write it as IN"
+                )
+            if sizes[id(node)] > MAX_SIZE:
+                self.refuse(node, f"more than {MAX_SIZE} operations on a row", "nest fewer IN, CASE or NULLIF")
 
     def _as_name(self, token: Token) -> Token:
         written = self._text[token.start : token.end + 1]
@@ -183,6 +205,13 @@ class ViewText:
         before = self._text[:start]
         line, column = before.count("\n") + 1, start - before.rfind("\n")
         raise ViewError(f"view: line {line}, column {column}: {problem}; {remedy}")
+
+
+def _uses_of_first_operand(node: exp.Expr) -> int:
+    """Return in how many operations of the plan the first operand is."""
+    if isinstance(node, exp.In | exp.Case):
+        return max(1, len(node.args.get("expressions" if isinstance(node, exp.In) else "ifs") or ()))
+    return 2 if isinstance(node, exp.Between | exp.Nullif) else 1
 
 
 def _place_of_error(error: ParseError) -> str:

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from schemas import Dates
 from stream.errors import Missing
 from stream.tables.checks import check_table
 from stream.tables.readers.table_parts import open_table_parts, stamp_of
@@ -73,6 +74,18 @@ def test_a_duckdb_file_with_a_log_is_refused(tmp_path: Path) -> None:
     (tmp_path / "clinic.duckdb.wal").write_bytes(b"")
     told = cause(lambda: reader(tmp_path)(source(AGE, path=f"{place}/visits")))
     assert told == "its newest rows are not in the file; close the database, or run CHECKPOINT"
+
+
+@pytest.mark.parametrize("kind", ["TIMESTAMP_S", "TIMESTAMP_MS", "TIMESTAMP", "TIMESTAMP_NS", "DATE"])
+def test_no_time_makes_a_read_fail(tmp_path: Path, kind: str) -> None:
+    """Each cell of a column of times is read, however far it is, because a refusal would be about one row."""
+    latest = "2200-01-01" if kind == "TIMESTAMP_NS" else "3000-01-01"
+    cells = ", ".join(f"('{cell}'::{kind})" for cell in ("2020-01-01", latest, "infinity"))
+    place = make_database(tmp_path, f"CREATE TABLE visits AS SELECT * FROM (VALUES {cells}) AS v (day)")  # noqa: S608  (literals of this test)
+    day = {"day": Dates(kind="date", minimum="2020-01-01", maximum="2020-01-31")}
+    codes = reader(tmp_path)(source(day, path=f"{place}/visits")).private_codes["day"].tolist()
+    assert codes[:2] == [0, 30]
+    assert len(codes) == 3
 
 
 def test_an_owner_checks_a_duckdb_table(tmp_path: Path) -> None:
