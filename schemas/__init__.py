@@ -144,7 +144,7 @@ from schemas.streams import (
     SumOf,
 )
 from schemas.table_places import Address
-from schemas.views import ColumnKind, View, ViewTable
+from schemas.table_views import ColumnKind, View, ViewTable
 from schemas.windows import Window, Windows, format_moment, moment_ms, span_ms
 
 __all__ = ["FIRST_VERSION", "MAX_ANSWER_BYTES", "MAX_CATEGORIES", "MAX_DEFINITION_BYTES", "MAX_EVENT_BYTES"]

@@ -26,7 +26,7 @@ from schemas.base import (
 )
 from schemas.domains import AttributeName, Domain
 from schemas.table_places import Address
-from schemas.views import TablePath, View, require_public_path
+from schemas.table_views import TablePath, View, require_public_path
 from schemas.windows import Moment, Span, format_moment, moment_ms, span_ms
 
 MAX_ROWS = 1 << 30
