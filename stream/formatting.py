@@ -168,9 +168,21 @@ def describe_table_bound(source: Source) -> str:
 def warn_about_shared_data(source: Source, registered: Iterable[SourceRecord]) -> str | None:
     """Warn if open sources with other budgets have the same path or topic; None without any.
 
+    A lookup table of a view has a warning of its own if an open source has its path.
     Sources of one population share its budget, so they need no warning.
     """
-    data = _data_of(source)
+    registered, data = list(registered), _data_of(source)
+    public = set(source.paths) - set(source.private_paths) if isinstance(source, TableSource) else set()
+    people = sorted(
+        record.source.source
+        for record in registered
+        if record.state == "open" and _places(public) & _data_of(record.source)
+    )
+    if people:
+        return (
+            f"view: a lookup table of {source.source} has the path of '{people[0]}', whose rows are private; "
+            "leave its key out, or give the path of a public table"
+        )
     others = [
         record.source.source
         for record in registered
@@ -188,10 +200,14 @@ def warn_about_shared_data(source: Source, registered: Iterable[SourceRecord]) -
     )
 
 
+def _places(paths: Iterable[str]) -> set[tuple[str, str]]:
+    return {("path", path if "://" in path else os.path.normpath(path)) for path in paths}
+
+
 def _data_of(source: Source) -> set[tuple[str, str]]:
     """Return the places of a source's private data; none for a source whose questions carry the values."""
     if isinstance(source, TableSource):
-        return {("path", path if "://" in path else os.path.normpath(path)) for path in source.private_paths}
+        return _places(source.private_paths)
     return {("topic", source.topic)} if isinstance(source, EventsSource) and source.period_of is None else set()
 
 

@@ -229,3 +229,9 @@ def test_shared_people_of_two_sources_are_remarked(folder: Path) -> None:
         "SELECT a.state FROM a", {"a": {"path": f"{folder}/airports.csv"}}, ["state"], source="again"
     )
     assert warn_about_shared_data(airports, [record]) is None
+    people = {
+        "a": {"path": f"{folder}/airports.csv"},
+        "f": {"path": f"{folder}/flights.csv", "key": ["tail"], "columns": {"tail": "text"}},
+    }
+    friends = view_source("SELECT a.state FROM a JOIN f ON f.tail = 'A'", people, ["state"], source="again")
+    assert "a lookup table of again has the path of 'view'" in (warn_about_shared_data(friends, [record]) or "")
