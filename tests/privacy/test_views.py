@@ -143,7 +143,7 @@ def test_enumeration_finds_a_common_bound_of_joined_rows(monkeypatch: pytest.Mon
     """The bound of joined rows holds for each person; one for all people is found."""
     monkeypatch.setattr(reading, "MAX_JOINED_ROWS", 1)
     assert not finds_leak(plan_of("people"), [[]])
-    monkeypatch.setattr(reading, "bound_rows", lambda rows, _: rows.head(1))
+    monkeypatch.setattr(reading, "bound_rows", lambda rows, *_: rows.head(1))
     assert finds_leak(plan_of("people"), [[]])
 
 

@@ -19,7 +19,7 @@ from stream.tables.views.view_plan import PERSON_KIND, Join, TableUse, UsedKind,
 from stream.tables.views.view_terms import convert_cells, require_simple_type
 
 MAX_JOINED_ROWS: Final = 1000
-"""Most rows of one person that are joined from a table after JOIN; the same ones for any order of the file."""
+"""Most rows of one person that the tables after JOIN add to one row of the first table."""
 
 _BATCH_ROWS: Final = 1 << 20
 """Rows that are joined at a time: each time polars hashes the whole other table."""
@@ -32,7 +32,8 @@ OpenParts = Callable[[str], Iterator[TablePart]]
 
 def open_view(plan: ViewPlan, open_parts: OpenParts) -> Iterator[ViewPart]:
     """Yield the parts of a view, one for each of its first table; UnreadableError or ColumnError if a table fails."""
-    joined = [_JoinedTable.load(join, open_parts) for join in plan.joins]
+    most = limit_joined_rows(sum(1 for join in plan.joins if not join.use.table.key))
+    joined = [_JoinedTable.load(join, open_parts, most) for join in plan.joins]
     for part in _named(plan.first, open_parts(plan.first.name)):
         yield ViewPart(part, plan, joined)
 
@@ -47,8 +48,8 @@ class _JoinedTable:
     """The number of rows of each person; None for a lookup table, which has at most one for each key."""
 
     @classmethod
-    def load(cls, join: Join, open_parts: OpenParts) -> _JoinedTable:
-        """Read a table; ColumnError if two rows of a lookup table have one key."""
+    def load(cls, join: Join, open_parts: OpenParts, most: int) -> _JoinedTable:
+        """Read a table, at most ``most`` rows of each person; ColumnError if two rows of a lookup table have one key."""
         use, keys = join.use, [column_label(join.use.alias, name) for name in join.on]
         batches = [
             _convert(use, cells) for part in _named(use, open_parts(use.name)) for cells in _batches(use, part)
@@ -62,7 +63,7 @@ class _JoinedTable:
         if use.table.key:
             require_unique(use, rows.select(keys))
             return cls(join, rows.with_columns(pl.lit(value=True).alias(_MATCH)), None)
-        rows = bound_rows(rows, keys[0])
+        rows = bound_rows(rows, keys[0], most)
         copies = rows.group_by(keys[0]).len(_MATCH)
         return cls(join, rows.with_columns(pl.lit(value=True).alias(_MATCH)), copies)
 
@@ -108,11 +109,16 @@ def require_unique(use: TableUse, keys: pl.DataFrame) -> None:
         raise ColumnError("repeated", f"{use.name}.{use.table.key[0]}")
 
 
-def bound_rows(rows: pl.DataFrame, person: str) -> pl.DataFrame:
-    """Keep at most ``MAX_JOINED_ROWS`` rows of each person, the first ones in the order of their cells."""
-    if not rows.height or int(rows[person].value_counts()["count"].max() or 0) <= MAX_JOINED_ROWS:  # type: ignore[arg-type]
+def limit_joined_rows(tables: int) -> int:
+    """Return the most rows of one person in each of the joined tables of people, so that their product is bounded."""
+    return max(most for most in range(1, MAX_JOINED_ROWS + 1) if most**tables <= MAX_JOINED_ROWS)
+
+
+def bound_rows(rows: pl.DataFrame, person: str, most: int) -> pl.DataFrame:
+    """Keep at most ``most`` rows of each person: the first ones in the order of their cells, not of the file."""
+    if not rows.height or int(rows[person].value_counts()["count"].max() or 0) <= most:  # type: ignore[arg-type]
         return rows
-    return rows.sort(rows.columns).filter(pl.int_range(pl.len()).over(person) < MAX_JOINED_ROWS)
+    return rows.sort(rows.columns).filter(pl.int_range(pl.len()).over(person) < most)
 
 
 @dataclass(frozen=True)

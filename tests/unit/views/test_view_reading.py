@@ -185,6 +185,17 @@ def test_joined_rows_of_one_person_are_bounded_in_any_order(monkeypatch: pytest.
     assert found[0]["a", 0, True] == 6
 
 
+def test_view_bounds_one_persons_joined_rows_over_all_tables() -> None:
+    """Two joined tables of people multiply their rows, so each has a lower bound than one alone."""
+    spec = {"f": {"person": "who"}, "g": {"person": "who"}, "h": {"person": "who"}}
+    select = "SELECT f.who, g.n FROM f JOIN g ON g.who = f.who JOIN h ON h.who = f.who"
+    plan = parse_view(view_source(select, spec, ["n"], person="who"))
+    rows = pl.DataFrame({"who": ["a"] * 2000, "n": range(2000)})
+    found = view_rows(plan, {"f": pl.DataFrame({"who": ["a"]}), "g": rows, "h": rows}, 1 << 16)
+    assert found.total() == 31 * 31
+    assert [reading.limit_joined_rows(tables) for tables in range(5)] == [1000, 1000, 31, 10, 5]
+
+
 def test_selected_column_of_several_types_is_refused(folder: Path) -> None:
     """A joined table whose files differ in a column's type needs a kind for it."""
     pl.DataFrame({"tail": ["B"], "seats": ["many"]}).write_parquet(folder / "planes" / "more.parquet")
