@@ -22,7 +22,7 @@ from urllib.parse import quote
 from aiohttp import ClientError, ClientSession, ClientTimeout, web
 from joserfc import jwt
 from joserfc.errors import InvalidKeyIdError, JoseError
-from joserfc.jwk import KeySet, OctKey
+from joserfc.jwk import ECKey, KeySet, OctKey, RSAKey
 from pydantic import BaseModel, TypeAdapter, ValidationError
 from yarl import URL
 
@@ -48,6 +48,9 @@ _KEYS_SECONDS, _KEYS_PAUSE_SECONDS = 3600.0, 10.0
 """Seconds for which the provider's keys are kept, and between two readings for an unknown key."""
 _PROVIDER_SECONDS: Final = 10.0
 _LARGEST_ANSWER: Final = 1 << 20
+_TOKEN_ERRORS: Final = (JoseError, ValueError, TypeError)
+"""Errors of joserfc for a forged token or key; a header of wrong types, as ``crit: 1``, is a TypeError."""
+_SHORTEST_SECRET: Final = 20
 _LOOPBACK: Final = {"localhost", "127.0.0.1", "::1"}
 
 SignOnFault = Literal["denied", "expired", "failed", "role", "unavailable"]
@@ -107,6 +110,11 @@ class SingleSignOn:
         _require_https("SOTTO_MONITOR_OIDC_ADDRESS", address)
         self._callback = f"{address}{CALLBACK}"
         self._secret = read_secret(Path(settings.monitor_oidc_client_secret_file))
+        if len(self._secret) < _SHORTEST_SECRET:
+            raise SignOnSettingsError(
+                f"SOTTO_MONITOR_OIDC_CLIENT_SECRET_FILE: has fewer than {_SHORTEST_SECRET} characters, and a cookie would tell "
+                "whether a guess is right; let the provider generate the secret"
+            )
         self._roles = parse_roles(settings.monitor_oidc_roles)
         self._role_claim, self._name_claim = settings.monitor_oidc_role_claim, settings.monitor_oidc_name_claim
         self._session_seconds = round(settings.monitor_oidc_hours * 3600)
@@ -213,7 +221,7 @@ class SingleSignOn:
         try:
             token = jwt.decode(cookie, self._cookie_key, algorithms=["HS256"])
             self._registry(0, aud=purpose, exp=None).validate(token.claims)
-        except (JoseError, ValueError):
+        except _TOKEN_ERRORS:
             return None
         return token.claims
 
@@ -255,7 +263,7 @@ class SingleSignOn:
                 token = jwt.decode(text, await self._find_keys(is_outdated=True), algorithms=_ALGORITHMS)
             wanted = {"iss": self._issuer, "aud": self._client, "nonce": nonce, "exp": None, "iat": None}
             self._registry(_LEEWAY_SECONDS, **wanted).validate(token.claims)
-        except (JoseError, ValueError) as error:
+        except _TOKEN_ERRORS as error:
             raise SignOnError("failed", f"the ID token is invalid: {type(error).__name__}") from None
         if token.claims.get("azp", self._client) != self._client:
             raise SignOnError("failed", "the ID token is for another party")
@@ -263,7 +271,7 @@ class SingleSignOn:
 
     def _name_of(self, claims: Mapping[str, Any]) -> str:
         name = claims.get(self._name_claim)
-        if self._name_claim == "email" and claims.get("email_verified") is False:
+        if self._name_claim == "email" and claims.get("email_verified", True) not in (True, "true"):
             raise SignOnError("role", "the provider has not verified the address in the claim email")
         try:
             return _names.validate_python(name, strict=True)
@@ -302,12 +310,10 @@ class SingleSignOn:
             if self._keys is None or age >= (_KEYS_PAUSE_SECONDS if is_outdated else _KEYS_SECONDS):
                 answer = await self._request("GET", (await self._find_provider()).jwks_uri)
                 listed = answer.get("keys")
-                public = [
-                    one
-                    for one in (listed if isinstance(listed, list) else [])
-                    if isinstance(one, dict) and one.get("kty") in {"RSA", "EC"} and one.get("use", "sig") == "sig"
-                ]
-                self._keys = KeySet.import_key_set({"keys": public})
+                found = map(_import_public_key, listed if isinstance(listed, list) else [])
+                if not (keys := [key for key in found if key is not None]):
+                    raise SignOnError("unavailable", "the provider lists no key for signatures")
+                self._keys = KeySet([*keys])
                 self._keys_read_at = self._clock()
             return self._keys
 
@@ -333,6 +339,21 @@ class SingleSignOn:
         if status != 200 or not isinstance(answer, dict):
             raise SignOnError("unavailable", f"the provider answered {status}")
         return answer
+
+
+def _import_public_key(given: Any) -> RSAKey | ECKey | None:
+    """Return a key for signatures; None for another one, also of a form or curve that joserfc lacks."""
+    if not isinstance(given, dict) or given.get("use", "sig") != "sig":
+        return None
+    try:
+        match given.get("kty"):
+            case "RSA":
+                return RSAKey.import_key(given)
+            case "EC":
+                return ECKey.import_key(given)
+    except (*_TOKEN_ERRORS, KeyError):
+        pass
+    return None
 
 
 def _refuse(error: SignOnError) -> web.Response:

@@ -51,6 +51,7 @@ class OpenIdProvider:
     change: Callable[[dict[str, Any], dict[str, Any]], None] = lambda _header, _claims: None
     issuer: str = ""
     configured: dict[str, Any] = field(default_factory=dict)
+    more_keys: list[Any] = field(default_factory=list)
     keys_read: int = 0
     _asked: dict[str, Any] = field(default_factory=dict)
 
@@ -92,7 +93,9 @@ class OpenIdProvider:
 
     async def _keys(self, _: web.Request) -> web.Response:
         self.keys_read += 1
-        return web.json_response({"keys": [self.key.as_dict(private=isinstance(self.key, OctKey))]})
+        return web.json_response(
+            {"keys": [*self.more_keys, self.key.as_dict(private=isinstance(self.key, OctKey))]}
+        )
 
     async def _token(self, request: web.Request) -> web.Response:
         form = await request.post()

@@ -120,6 +120,7 @@ async def test_session_of_another_site_or_a_forged_one_is_refused(tmp_path: Path
             right[:-2] + ("AA" if right[-2:] != "AA" else "BB"),
             started,
             "",
+            "eyJhbGciOiJIUzI1NiIsImNyaXQiOjF9.e30.AA",  # a header that the library fails to read: {"alg": "HS256", "crit": 1}
         ]
         for one in forged:
             async with client.get("/api/session", headers=cookie(SESSION_COOKIE, one)) as response:
@@ -199,6 +200,21 @@ async def test_keys_that_the_provider_rotates_are_read_again(tmp_path: Path) -> 
         assert provider.keys_read == 2
 
 
+async def test_keys_that_cannot_be_read_leave_the_others(tmp_path: Path) -> None:
+    """A provider may publish keys of later forms; without any readable key, the known ones stay."""
+    async with signing_in(tmp_path) as (client, provider, installation):
+        point = {"kty": "EC", "x": "AA", "y": "AA"}
+        provider.more_keys = [{**point, "crv": "P-999"}, point, {"kty": "RSA", "n": 5}, {"kty": []}, 7]
+        assert (await sign_in(client, provider))[0] == "/"
+        right = provider.key
+        provider.key = OctKey.import_key("no public key " * 3, {"kid": "first"})
+        installation.now += 3600
+        provider.change = lambda header, _: header.update(alg="HS256")
+        assert (await sign_in(client, provider))[0] == "/#sign-in=unavailable"
+        provider.key, provider.change = right, lambda _header, _claims: None
+        assert (await sign_in(client, provider))[0] == "/"
+
+
 @pytest.mark.parametrize(
     ("claims", "changed", "found"),
     [
@@ -210,6 +226,11 @@ async def test_keys_that_the_provider_rotates_are_read_again(tmp_path: Path) -> 
         ({"email": "ben@example.org", "groups": ["staff"]}, {"name_claim": "email"}, "/"),
         (
             {"email": "ben@example.org", "email_verified": False, "groups": ["staff"]},
+            {"name_claim": "email"},
+            "/#sign-in=role",
+        ),
+        (
+            {"email": "ben@example.org", "email_verified": "false", "groups": ["staff"]},
             {"name_claim": "email"},
             "/#sign-in=role",
         ),
@@ -248,4 +269,7 @@ def test_settings_of_single_sign_on_are_checked_at_the_start(tmp_path: Path) -> 
     ]:
         with pytest.raises(SignOnSettingsError, match=words):
             SingleSignOn(settings_of(tmp_path, **{"issuer": "https://login.example.org", **changed}))
+    (tmp_path / "secret").write_text("hunter2")
+    with pytest.raises(SignOnSettingsError, match="SECRET_FILE: has fewer than 20 characters"):
+        SingleSignOn(settings_of(tmp_path, issuer="https://login.example.org"))
     assert [*parse_roles("viewer=*,operator=a")] == ["operator", "viewer"]
