@@ -237,6 +237,7 @@ _EXPECTED_ERRORS: Final = (
     "stream.monitor.api.monitor_state:MonitorEndedError",
     "stream.engine.supervision:MembershipLostError",
     "stream.engine.supervision:StalledError",
+    "stream.processing.digest_table:DigestFileError",
     "stream.tracing:TracingError",
     "stream.dev.contract_files:ContractError",
     "schemas.wire:MalformedEventError",

@@ -24,6 +24,7 @@ from stream.kafka.client.adapter import Fetched
 from stream.kafka.client.availability import Stopped, wait_for_stop
 from stream.kafka.client.client_patches import RefusedTimeError
 from stream.log import get_logger
+from stream.processing.digest_table import DigestFileError
 from stream.processing.protocol import (
     InputRefusedError,
     LaterVersionError,
@@ -63,6 +64,7 @@ _ERRORS_WITH_SAFE_MESSAGES = (
     LaterVersionError,
     InputRefusedError,
     EngineStatementError,
+    DigestFileError,
 )
 """Errors whose messages may be logged, because they quote no private data."""
 

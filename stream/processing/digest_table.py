@@ -15,8 +15,9 @@ import weakref
 from array import array
 from bisect import bisect_left, bisect_right
 from collections.abc import Iterable, Iterator
+from contextlib import suppress
 from itertools import chain
-from typing import Final
+from typing import IO, Final
 from zlib import crc32
 
 import numpy as np
@@ -126,7 +127,7 @@ class _SortedFile:
         """The first key of each page."""
         try:
             file = tempfile.TemporaryFile(dir=folder or None)  # noqa: SIM115  (closed with this object)
-            self._close = weakref.finalize(self, file.close)
+            self._close = weakref.finalize(self, _close, file)
             self._file = file.fileno()
             for pages in self._pages_of(rows):
                 file.write(pages)
@@ -249,6 +250,12 @@ def _keys_of(rows: _Rows) -> NDArray[np.uint64]:
 
 def _key_of(digest: bytes) -> int:
     return int.from_bytes(digest[:_KEY_BYTES], "big")
+
+
+def _close(file: IO[bytes]) -> None:
+    """Close a file; on a full disk, its last bytes cannot be written, which is known by then."""
+    with suppress(OSError):
+        file.close()
 
 
 def _unreadable(reason: str) -> DigestFileError:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import resource
+import sys
 import tempfile
 import tracemalloc
 from pathlib import Path
@@ -10,10 +12,15 @@ from random import Random
 from unittest.mock import patch
 
 import pytest
+from aiokafka import TopicPartition
 
+from stream.engine import partition_task
+from stream.engine.batch_loop import ProcessingError
+from stream.engine.health import FAILURES_UNTIL_NOT_READY, InputPlace
 from stream.privacy.ledger.retirement import DIGEST_BYTES
 from stream.processing import digest_table
 from stream.processing.digest_table import DigestFileError, DigestTable
+from tests.unit.kafka.tasks import task_of_a_worker
 
 KEYS = [bytes(8), b"\xff" * 8, bytes(7) + b"\x01"]
 """First halves of digests that many digests share."""
@@ -98,6 +105,38 @@ def test_full_disk_stops_the_step_and_loses_no_row(full_table: DigestTable) -> N
     ):
         full_table.add(digest_of(111))
     assert all(full_table.find(digest_of(number)) is not None for number in range(112))
+
+
+def test_full_disk_while_a_file_is_written_leaves_no_file(
+    full_table: DigestTable, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The rows that are not written yet are neither written nor reported when the file is closed."""
+    reported: list[object] = []
+    monkeypatch.setattr(sys, "unraisablehook", reported.append)
+    open_files = Path("/proc/self/fd")
+    before = len(list(open_files.iterdir()))
+    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (100, limits[1]))
+    try:
+        with pytest.raises(DigestFileError, match="File too large"):
+            full_table.add(digest_of(111))
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+    assert (reported, len(list(open_files.iterdir()))) == ([], before)
+    assert all(full_table.find(digest_of(number)) is not None for number in range(112))
+
+
+async def test_partition_names_the_folder_of_digests_that_it_cannot_write(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Its log and /readyz have the error's text, which quotes no private data."""
+    monkeypatch.setattr(partition_task, "RETRY_PAUSES", (0.0,))
+    task, place = task_of_a_worker(), InputPlace(TopicPartition("control", 0), 7)
+    failure = ProcessingError(place)
+    failure.__cause__ = DigestFileError("SOTTO_ENGINE_FOLDER: no space")
+    for _ in range(FAILURES_UNTIL_NOT_READY):
+        await task._recover(failure)
+    assert "SOTTO_ENGINE_FOLDER: no space" in task.health.stop_reason
 
 
 def test_missing_folder_stops_the_step(monkeypatch: pytest.MonkeyPatch) -> None:
