@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from bisect import bisect_right
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import reduce
 from itertools import pairwise, product
 from math import prod
-from operator import and_, or_
+from operator import and_, or_, xor
 from typing import Any, Final
 
 from schemas import (
@@ -34,7 +34,7 @@ from stream.questions.results import Group, groups_of
 from stream.sql.aggregates import AnswerColumn, StatementError, compared_columns, distinct_message
 from stream.sql.calendar_functions import calendar_attribute, is_calendar_name, replace_calendar_names
 from stream.sql.select_statements import Column, GroupColumn, SelectStatement, no_aggregates_error
-from stream.tables.expressions import attributes_of, evaluate
+from stream.tables.expressions import Codes, attributes_of, evaluate
 from stream.tables.ordered_values import ordered_values
 from stream.tables.predicates import PredicateParser
 from stream.tables.sensitivity import codes_within, person_sensitivity, restrict_domain, total_sensitivity
@@ -279,22 +279,23 @@ def plan_statement(statement: SelectStatement, source: TableSource, grant: Grant
 def _excluded_rows(where: str, source: TableSource, groups: tuple[str, ...]) -> frozenset[int]:
     """Return the positions of the groups that a condition excludes by the declared domains alone."""
     predicate = PredicateParser(source.attributes).parse(where)
+    sizes = [source.attributes[name].size for name in groups]
+    count = prod(sizes)
+    every = (1 << count) - 1
+    # Sets of groups are bits of an integer: a condition may have hundreds of parts, and there are thousands of groups.
+    below = {name: [0] for name in groups}  # for each attribute and code, the groups with a lower code
+    for axis, (name, size) in enumerate(zip(groups, sizes, strict=True)):
+        run = prod(sizes[axis + 1 :])
+        first = ((1 << run) - 1) * (every // ((1 << run * size) - 1))
+        for code in range(size):
+            below[name].append(below[name][-1] | first << run * code)
 
-    def may_hold(codes: dict[str, int]) -> bool:
-        """Whether the condition can hold in a group; those on other attributes can always."""
-        result: bool = evaluate(
-            predicate,
-            bool,
-            lambda leaf: leaf.attribute not in codes or bisect_right(leaf.cuts, codes[leaf.attribute]) % 2 == 1,
-            and_,
-            or_,
-        )
-        return result
+    def matching(leaf: Codes) -> int:
+        """Return the groups in which a leaf can hold: all if it is about another attribute."""
+        return reduce(xor, (below[leaf.attribute][cut] for cut in leaf.cuts)) if leaf.attribute in below else every
 
-    cells = product(*(range(source.attributes[name].size) for name in groups))
-    return frozenset(
-        index for index, cell in enumerate(cells) if not may_hold(dict(zip(groups, cell, strict=True)))
-    )
+    may_hold = evaluate(predicate, lambda holds: every if holds else 0, matching, and_, or_)
+    return frozenset(index for index in range(count) if not may_hold >> index & 1)
 
 
 def _group_names_question(where: str | None, source: TableSource, groups: tuple[str, ...]) -> StatementQuestion:
