@@ -57,7 +57,14 @@ class QueryProcessor:
         self._limits_work = limits.outstanding > 0
         self._admission = Admission(topics, context, self._families, Shares(limits))
         self._progress = _WireProgress(0)
-        self._control = StreamControl(self.streams, tables, topics.state, self._forget_slot)
+        streams, stream_families, admission = self.streams, self._families, self._admission
+
+        # No method: a reference to the processor would keep its memory and files until a full garbage collection.
+        def forget_slot(slot: int) -> None:
+            stream_families.forget_stream(streams.kinds[slot], slot)
+            admission.shares.forget(slot)
+
+        self._control = StreamControl(streams, tables, topics.state, forget_slot)
         self._restore = WorkerRestore(topics.control, self._control, self.streams)
         self._status_due = 0.0
 
@@ -183,10 +190,6 @@ class QueryProcessor:
         if stale_keys := self._control.drain_stale_keys():
             self._encoder.delete_records(outputs, stale_keys)
         return outputs
-
-    def _forget_slot(self, slot: int) -> None:
-        self._families.forget_stream(self.streams.kinds[slot], slot)
-        self._admission.shares.forget(slot)
 
     def _answer_admitted(
         self, batch: AdmittedBatch, answers: list[Message | None], outputs: Outputs

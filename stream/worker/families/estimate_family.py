@@ -11,6 +11,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from fractions import Fraction
+from functools import partial
 from typing import Any, Final, NamedTuple
 
 import numpy as np
@@ -189,7 +190,8 @@ class EstimateFamily(RestorableFamily[_EstimateState]):
         self._keep_state(slot, current, updates)
         return replies
 
-    def _weigh_state(self, state: _EstimateState) -> int:
+    @staticmethod
+    def _weigh_state(state: _EstimateState) -> int:
         return _STATE_BYTES + state.estimator.nbytes
 
     def _build_state(self, slot: int, updates: Sequence[Any]) -> _EstimateState:
@@ -208,7 +210,8 @@ class EstimateFamily(RestorableFamily[_EstimateState]):
             sizes,
             calibration,
             rows,
-            lambda axes: self._exact_counts(slot, reader, axes),
+            # No method: a cycle would keep a closed partition's memory and files until a full garbage collection.
+            partial(_exact_counts, self._context, self._exact_count_cache, slot, reader),
             _KeyedMeasurements(self._context, slot),
             _StreamCache(self._estimate_cache, incarnation),
             workload_axes(mechanism, sizes) if calibration.rounds else (),
@@ -219,18 +222,21 @@ class EstimateFamily(RestorableFamily[_EstimateState]):
             _apply_measurement(current, update)
         return current
 
-    def _exact_counts(self, slot: int, reader: QuestionReader, axes: Axes) -> TensorCells:
-        """Return the exact (private) counts on some axes."""
-        key = (int(self._streams.columns.terms_of[slot]), axes)
-        if (known := self._exact_count_cache.get(key)) is None:
-            everyone = self._context.predicate(slot, None)
-            names = [reader.attributes[axis] for axis in axes]
-            known = TensorCells(self._context.table(slot).group_counts(names, everyone))
-            self._exact_count_cache.put(key, known)
-        return known
-
     def _calibration(self, slot: int) -> EstimateCalibration:
         return self._context.calibration(slot, EstimateCalibration)
+
+
+def _exact_counts(
+    context: Context, cache: BoundedCache[Any, TensorCells], slot: int, reader: QuestionReader, axes: Axes
+) -> TensorCells:
+    """Return the exact (private) counts on some axes."""
+    key = (int(context.streams.columns.terms_of[slot]), axes)
+    if (known := cache.get(key)) is None:
+        everyone = context.predicate(slot, None)
+        names = [reader.attributes[axis] for axis in axes]
+        known = TensorCells(context.table(slot).group_counts(names, everyone))
+        cache.put(key, known)
+    return known
 
 
 @dataclass(frozen=True, slots=True)

@@ -269,8 +269,9 @@ class RestorableFamily(Family, Generic[State]):
     def _build_state(self, slot: int, updates: Sequence[Any]) -> State:
         """Build a stream's state from its updates."""
 
+    @staticmethod
     @abstractmethod
-    def _weigh_state(self, state: State) -> int:
+    def _weigh_state(state: State) -> int:
         """Return about how many bytes a state takes."""
 
     def _state(self, slot: int) -> State:

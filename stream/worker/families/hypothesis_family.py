@@ -126,7 +126,8 @@ class HypothesisFamily(RestorableFamily[_HypothesisState]):
         self._hypothesis_cache.put((slot, self._streams.incarnations[slot]), hypothesis)
         return replies
 
-    def _weigh_state(self, state: _HypothesisState) -> int:
+    @staticmethod
+    def _weigh_state(state: _HypothesisState) -> int:
         # An update keeps its question's terms or cells; each takes about as much memory as an entry.
         items = sum(len(update.terms) + len(update.cells) for update in state.updates)
         return ENTRY_BYTES * (4 + len(state.updates) + items)

@@ -243,7 +243,8 @@ class RunningTextsFamily(RestorableFamily[RunningRelease]):
         )
         return replies
 
-    def _weigh_state(self, state: RunningRelease) -> int:
+    @staticmethod
+    def _weigh_state(state: RunningRelease) -> int:
         return ENTRY_BYTES * (4 + len(state.texts)) + state.size
 
     def _reply(self, slot: int, state: RunningRelease, asked: _RunningTexts, number: int) -> Reply:

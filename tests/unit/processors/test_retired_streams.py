@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import gc
 import json
 import tracemalloc
 from random import Random
 from typing import Any
+from weakref import ref
 
 import pytest
 
@@ -354,3 +356,21 @@ def test_unreadable_digests_are_ignored(value: bytes) -> None:
     found = with_streams("one")
     found.keep(found.worker.follow([Record(found.topics.control, 0, 9, 0, RETIRED_PREFIX + b"0", value)]))
     assert found.ask("one")["outcome"] == "above"
+
+
+def test_closed_partition_frees_its_files_without_a_garbage_collection() -> None:
+    """Full collections are rare: cycles would keep the files of each session on a disk that is full."""
+    driver = new_driver(1.0, partitions=1)
+    for number, kind in enumerate(KINDS):
+        driver.open(kind.spec(stream=f"stream-{number}"), acknowledge=True)
+        driver.ask_many([{"id": f"{number}", "stream": f"stream-{number}", **kind.questions[0]}])
+    tables: list[ref[Any]] = [
+        ref(driver._workers[0].streams.retired._rows),
+        ref(driver._budget.ledger.retired_names._digests),
+    ]
+    gc.disable()
+    try:
+        del driver._workers, driver._budget
+        assert [table() for table in tables] == [None, None]
+    finally:
+        gc.enable()
