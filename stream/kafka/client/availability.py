@@ -78,6 +78,8 @@ async def unless_stopped(stopping: asyncio.Event, attempt: Awaitable[Result]) ->
         for waiting in (trying, stopped):
             waiting.cancel()
         await asyncio.gather(trying, stopped, return_exceptions=True)
+        # The attempt's error refers to this frame: a cycle would keep all that the attempt held.
+        del trying
 
 
 async def ask_any_broker(ask: Callable[[], Awaitable[Result]]) -> Result:

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import subprocess
 import sys
+from contextlib import suppress
+from weakref import ref
 
 import pytest
 from aiokafka.errors import (
@@ -19,7 +22,13 @@ from stream.kafka.broker.broker_addresses import free_port
 from stream.kafka.broker.broker_process import HOST
 from stream.kafka.client import availability
 from stream.kafka.client.adapter import KAFKA
-from stream.kafka.client.availability import BROKER_ATTEMPTS, Stopped, ask_any_broker, retry_until_available
+from stream.kafka.client.availability import (
+    BROKER_ATTEMPTS,
+    Stopped,
+    ask_any_broker,
+    retry_until_available,
+    unless_stopped,
+)
 from stream.kafka.client.security import ClosedError, SecurityError
 
 
@@ -175,3 +184,22 @@ async def test_a_consumer_that_could_not_start_can_be_started_again_and_stopped(
         await retry_until_available(consumer.start, stopping, tell)
     assert consumer.member_id == ""
     await consumer.stop()
+
+
+async def test_unless_stopped_keeps_nothing_of_a_failed_attempt() -> None:
+    """A restore that fails holds a partition's state and files, and full garbage collections are rare."""
+    held: list[ref[Kafka]] = []
+
+    async def attempt() -> None:
+        state = Kafka(OSError(), 0)
+        held.append(ref(state))
+        raise OSError("disk full")
+
+    gc.disable()
+    try:
+        with suppress(OSError):
+            await unless_stopped(asyncio.Event(), attempt())
+        await asyncio.sleep(0)
+        assert held[0]() is None
+    finally:
+        gc.enable()
