@@ -183,12 +183,14 @@ def warn_about_shared_data(source: Source, registered: Iterable[SourceRecord]) -
             f"view: a lookup table of {source.source} has the path of '{people[0]}', whose rows are private; "
             "leave its key out, or give the path of a public table"
         )
+    populations = {record.source.source: record.population or record.source.population for record in registered}
+    own = populations.get(source.source) or source.population  # it may have joined one since
     others = [
         record.source.source
         for record in registered
         if record.state == "open" and record.source.source != source.source
         if data & _data_of(record.source)
-        if source.population is None or source.population != (record.population or record.source.population)
+        if own is None or own != populations[record.source.source]
     ]
     if not others:
         return None

@@ -236,6 +236,10 @@ def test_shared_people_of_two_sources_are_remarked(folder: Path) -> None:
         "SELECT f.tail FROM flights f", {"flights": {"path": f"{folder}/flights.csv"}}, ["tail"], source="again"
     )
     assert "again has the same data as 'view'" in (warn_about_shared_data(view, [record]) or "")
+    own = record.model_copy(update={"source": view, "population": "travellers"})
+    other = record.model_copy(update={"population": "travellers"})
+    assert warn_about_shared_data(view, [own, other]) is None  # both have joined it since
+    assert warn_about_shared_data(view, [own, record]) is not None
     airports = view_source(
         "SELECT a.state FROM a", {"a": {"path": f"{folder}/airports.csv"}}, ["state"], source="again"
     )
