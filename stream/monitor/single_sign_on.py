@@ -30,7 +30,7 @@ from schemas.base import Identifier
 from stream.log import get_logger
 from stream.monitor.api.models import AccessRole
 from stream.monitor.api.problems import refuse_repeated
-from stream.monitor.api.server import CALLBACK, SIGN_IN, SIGN_OUT
+from stream.monitor.api.server import CALLBACK, SIGN_IN, SIGN_OUT, is_caused_by_another_site
 from stream.monitor.api.tokens import Bearer
 from stream.secret_files import read_secret
 from stream.settings import Settings
@@ -153,7 +153,9 @@ class SingleSignOn:
             _delete_cookie(response, SIGN_IN_COOKIE)
             return response
 
-        async def sign_out(_: web.Request) -> web.Response:
+        async def sign_out(request: web.Request) -> web.Response:
+            if is_caused_by_another_site(request):
+                raise web.HTTPForbidden
             response = web.Response(status=204)
             _delete_cookie(response, SESSION_COOKIE)
             return response

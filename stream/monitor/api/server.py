@@ -246,11 +246,16 @@ def _make_guard(monitor: Monitor) -> Any:
     return guard
 
 
+def is_caused_by_another_site(request: web.Request) -> bool:
+    """Return whether the browser says that a page of another site sent a request."""
+    return request.headers.get("Sec-Fetch-Site", "none") not in {"none", "same-origin"}
+
+
 def _session_of(request: web.Request, monitor: Monitor) -> Bearer | None:
     """Return the person of the session's cookie, if the request has no token and no other site caused it."""
     if monitor.sign_on is None or "Authorization" in request.headers:
         return None
-    if request.headers.get("Sec-Fetch-Site", "none") not in {"none", "same-origin"}:
+    if is_caused_by_another_site(request):
         return None
     return monitor.sign_on.read_session(request.cookies)
 

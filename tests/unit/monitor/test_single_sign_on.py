@@ -129,6 +129,8 @@ async def test_session_of_another_site_or_a_forged_one_is_refused(tmp_path: Path
             headers = cookie(SESSION_COOKIE, right) | {"Sec-Fetch-Site": site}
             async with client.get("/api/session", headers=headers) as response:
                 assert response.status == 401
+            async with client.post("/sign-out", headers=headers) as response:
+                assert (response.status, SESSION_COOKIE in response.cookies) == (403, False)
 
 
 @pytest.mark.parametrize(
