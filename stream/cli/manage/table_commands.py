@@ -13,7 +13,16 @@ from schemas import EventsSource, Source, TableSource
 from stream.cli.output import AsJson, CommandError, escape_text, read_as, say, show_json, show_table
 from stream.formatting import format_count
 from stream.settings import Settings
-from stream.tables.checks import NOTICE, CheckReport, ColumnMatch, Misfit, PersonRows, check_table
+from stream.tables.checks import (
+    NOTICE,
+    CheckReport,
+    ColumnMatch,
+    FoundValue,
+    Misfit,
+    PersonRows,
+    ViewRows,
+    check_table,
+)
 from stream.tables.checks.engine_times import BATCH_COUNTS
 from stream.tables.engines.statements import EngineLimits
 from stream.tables.readers.table_reading import GuardedReader, ReadingLimits
@@ -45,7 +54,7 @@ def check(
     """Compare a table with its declaration before you register it.
 
     Only the table's owner should see the output: it has exact numbers without noise. Kafka is not contacted, and nothing is logged or stored.
-    The exit status is 1 unless every row fits, unchanged except for decimals rounded to their step, and no person has more rows than the declared contribution, which is one by default.
+    The exit status is 1 unless every row fits, unchanged except for decimals rounded to their step, no person has more rows than the declared contribution, which is one by default, and each cell that a view converts has the declared kind.
     """
     wanted = read_as(_source_adapter, source)
     if not isinstance(wanted, TableSource):
@@ -78,7 +87,9 @@ def _print(report: CheckReport) -> None:
         say(
             f"{_format_part(report.as_declared, report.rows)} fit unchanged, {_format_part(report.changed, report.rows)} are "
             f"counted after a cell is changed, {_format_part(report.left_out, report.rows)} are left out"
+            + ("" if report.counted is None else f"; {_format_part(report.counted, report.rows)} count")
         )
+    _print_view(report.view)
     _print_columns(report.columns)
     if report.misfits:
         show_table(
@@ -118,6 +129,27 @@ def _print(report: CheckReport) -> None:
         say("the table fits its declaration" + ("; warning: cells are rounded" if report.misfits else ""))
 
 
+def _print_view(view: ViewRows | None) -> None:
+    if view is None:
+        return
+    for table in view.tables:
+        unmatched = (
+            f"; JOIN leaves out {format_count(table.unmatched, 'row')} without a match" if table.unmatched else ""
+        )
+        say(f"{table.table}: {format_count(table.rows, 'row')} read{unmatched}")
+    if view.filtered:
+        say(f"WHERE leaves out {format_count(view.filtered, 'row')}")
+    if view.unreadable:
+        show_table(
+            "cells that are NULL in the view, because they are not of their column's kind",
+            ["column", "kind", "rows", "found"],
+            [
+                [f"{one.table}.{one.column}", one.kind, f"{one.rows:,}", _list_values(one.found)]
+                for one in view.unreadable
+            ],
+        )
+
+
 def _print_columns(columns: ColumnMatch) -> None:
     if columns.missing:
         say(f"missing columns: {_list_names(columns.missing)}; the file has {_list_names(columns.found)}")
@@ -129,7 +161,7 @@ def _print_columns(columns: ColumnMatch) -> None:
 
 def _print_people(people: PersonRows) -> None:
     say(
-        f"by {people.column}: {people.people:,} people, {people.with_several:,} of them with more than one row, "
+        f"by {people.column}, of the rows that fit: {people.people:,} people, {people.with_several:,} of them with more than one row, "
         f"{people.most_rows:,} at most; {people.rows_beyond:,} rows exceed the contribution of {people.contribution:,}, "
         f"{people.rows_without:,} have no person"
     )
@@ -138,12 +170,16 @@ def _print_people(people: PersonRows) -> None:
 def _describe_found(misfit: Misfit) -> str:
     if misfit.farthest is not None:
         return f"as far as {misfit.farthest}"
-    listed = ", ".join(f"'{found.value}' {found.rows:,}×" for found in misfit.found)
+    listed = _list_values(misfit.found)
     if misfit.different is None:
         return f"{listed}, and very many others" if listed else ""
     return listed + (
         f", and {misfit.different - len(misfit.found):,} others" if misfit.different > len(misfit.found) else ""
     )
+
+
+def _list_values(found: Sequence[FoundValue]) -> str:
+    return ", ".join(f"'{one.value}' {one.rows:,}×" for one in found)
 
 
 def _list_names(names: Sequence[str]) -> str:

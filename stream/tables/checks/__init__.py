@@ -3,7 +3,15 @@
 No service uses this package, and its results are never published, logged or stored.
 """
 
-from stream.tables.checks.check_report import NOTICE, CheckReport, ColumnMatch, FoundValue, Misfit, PersonRows
+from stream.tables.checks.check_report import (
+    NOTICE,
+    CheckReport,
+    ColumnMatch,
+    FoundValue,
+    Misfit,
+    PersonRows,
+    ViewRows,
+)
 from stream.tables.checks.table_check import check_table
 
-__all__ = ["NOTICE", "CheckReport", "ColumnMatch", "FoundValue", "Misfit", "PersonRows", "check_table"]
+__all__ = ["NOTICE", "CheckReport", "ColumnMatch", "FoundValue", "Misfit", "PersonRows", "ViewRows", "check_table"]

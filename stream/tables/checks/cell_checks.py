@@ -117,7 +117,7 @@ class CellCheck:
 
     def _add_numbers(self, domain: Integers | Bins, column: pl.Series) -> Mask:
         numbers = as_numbers(self.name, column)
-        missing = _missing(column)
+        missing = missing_cells(column)
         unread = np.isnan(numbers) & ~missing
         whole = numbers == np.floor(numbers) if isinstance(domain, Integers) else ~np.isnan(numbers)
         low, high = _range(domain)
@@ -131,7 +131,7 @@ class CellCheck:
         return missing | unread | broken | below | above
 
     def _add_dates(self, domain: Dates, column: pl.Series) -> Mask:
-        missing = _missing(column)
+        missing = missing_cells(column)
         texts = iso_text(self.name, domain, column)
         clamped, valid = date_codes(self.name, domain.model_copy(update={"outside": "clamp"}), column)
         _, inside = date_codes(self.name, domain.model_copy(update={"outside": "reject"}), column)
@@ -144,7 +144,7 @@ class CellCheck:
 
     def _add_decimals(self, domain: Decimals, column: pl.Series, codes: CodeArray, known: Mask) -> Mask:
         numbers = as_numbers(self.name, column)
-        missing = _missing(column)
+        missing = missing_cells(column)
         unread = np.isnan(numbers) & ~missing
         value = np.array(domain.values())[np.where(known, codes, 0)]
         # A number beyond an end, but within half a step of it, counts as rounded and not as clamped.
@@ -207,7 +207,8 @@ class CellCheck:
         return "clamped", f"{_number(edges[0])} … {_number(edges[1])}"
 
 
-def _missing(column: pl.Series) -> Mask:
+def missing_cells(column: pl.Series) -> Mask:
+    """Return a mask of missing and blank cells."""
     empty = column.is_null()
     if column.dtype.is_float():
         empty |= column.is_nan().fill_null(value=True)

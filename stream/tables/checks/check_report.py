@@ -90,7 +90,7 @@ class Bound:
 
 @dataclass(frozen=True)
 class PersonRows:
-    """Statistics on the rows of each person, as named in the person column."""
+    """Statistics on each person's rows that fit, as named in the person column."""
 
     column: str
     people: int
@@ -139,6 +139,39 @@ class EngineTimes:
 
 
 @dataclass(frozen=True)
+class ViewTableRows:
+    """The rows of one table of a view."""
+
+    table: str
+    rows: int
+    unmatched: int
+    """Number of joined rows that ``JOIN`` leaves out, because this table has no match."""
+
+
+@dataclass(frozen=True)
+class UnreadableCells:
+    """Cells of one column that a view reads as NULL, because they are not of the declared kind."""
+
+    table: str
+    column: str
+    kind: str
+    rows: int
+    found: tuple[FoundValue, ...]
+    """The most frequent values."""
+
+
+@dataclass(frozen=True)
+class ViewRows:
+    """The rows that a view reads and leaves out, and its tables' cells that are not of the declared kind."""
+
+    tables: tuple[ViewTableRows, ...]
+    filtered: int
+    """Number of joined rows that ``WHERE`` leaves out."""
+
+    unreadable: tuple[UnreadableCells, ...]
+
+
+@dataclass(frozen=True)
 class CheckReport:
     """A comparison of a table with its declaration. All numbers are private."""
 
@@ -164,12 +197,19 @@ class CheckReport:
     times: EngineTimes | None = None
     """None for a table in memory."""
 
+    counted: int | None = None
+    """Number of rows that fit, have a person and are within the contribution bound; None without a declared person."""
+
+    view: ViewRows | None = None
+    """None for a source without a view."""
+
     @property
     def fits(self) -> bool:
-        """Whether every row is in the table within the contribution bound, unchanged except for rounding."""
+        """Whether every row counts, unchanged except for rounding, and a view can read all cells."""
         people = self.people is None or self.people.all_count
         unchanged = self.left_out == 0 and all(misfit.fate == "rounded" for misfit in self.misfits)
-        return self.columns.usable and unchanged and not self.surplus_lines and people
+        readable = self.view is None or not self.view.unreadable
+        return self.columns.usable and unchanged and not self.surplus_lines and people and readable
 
     def to_json(self) -> dict[str, Any]:
         """Return the report as JSON, with the notice as its first field."""

@@ -2,20 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import islice
 from typing import Final
 
 import polars as pl
 
-from schemas import TableSource
+from schemas import Domain, TableSource
 from schemas.sources import MAX_CONTRIBUTION
 from stream.tables.checks.check_report import Bound, PersonRows
+from stream.tables.encoding import encode
 from stream.tables.people import person_names
 from stream.tables.readers.csv_files import EXTRA_CELL_COLUMN
 from stream.tables.readers.source_parts import open_source_parts
 from stream.tables.readers.table_parts import KEPT
+from stream.tables.views.view_rows import RowObserver
 
 
 @dataclass(frozen=True)
@@ -55,12 +57,12 @@ class TableScan:
         duplicates = dict.fromkeys(name for part in parts for name in part.duplicate_names)
         return cls(source, types, kinds, lacking, tuple(duplicates), any(part.is_csv for part in parts))
 
-    def batches(self, names: Sequence[str]) -> Iterator[pl.DataFrame]:
+    def batches(self, names: Sequence[str], observer: RowObserver | None = None) -> Iterator[pl.DataFrame]:
         """Yield the named columns in batches, with ``EXTRA_CELL_COLUMN`` for CSV files.
 
         Memory does not grow with the number of rows. UnreadableError if a file is malformed.
         """
-        for part in open_source_parts(self.source):
+        for part in open_source_parts(self.source, observer=observer):
             for cells in part.batches([*names, EXTRA_CELL_COLUMN] if part.is_csv else names):
                 yield cells.filter(pl.col(KEPT)).drop(KEPT) if KEPT in cells.columns else cells
 
@@ -71,8 +73,12 @@ _MAX_DOUBLINGS: Final = 21
 _MAX_SPELLINGS: Final = 4
 
 
-def count_people(file: TableScan, column: str, rows: int, bound: int = 1) -> PersonRows:
-    """Count each person's rows by 64-bit digests of names, and the rows beyond ``bound``.
+def count_people(
+    file: TableScan, column: str, domains: Sequence[tuple[str, Domain]], rows: int, bound: int = 1
+) -> PersonRows:
+    """Count each person's rows within the columns' ``domains``, and those beyond ``bound``, by digests of 64 bits.
+
+    ``rows`` is the number of rows within the domains, of people or without one.
 
     To bound memory, the file is read once per eight million rows, and each pass counts a part of the
     names. Among a hundred million people, two have the same digest with a probability of 0.03 %.
@@ -83,7 +89,7 @@ def count_people(file: TableScan, column: str, rows: int, bound: int = 1) -> Per
     contributions = [bound << step for step in range(_MAX_DOUBLINGS)]
     left_out = [0] * _MAX_DOUBLINGS
     for number in range(passes):
-        counted = _count_names(file, column, number, passes)
+        counted = _count_names(_names_of_fitting_rows(file, column, domains), number, passes)
         forms = counted.filter(pl.len().over("folded") > 1)["folded"].unique().sort()
         alike += len(forms)
         examples += forms[: _MAX_EXAMPLES - len(examples)].to_list()
@@ -106,7 +112,7 @@ def count_people(file: TableScan, column: str, rows: int, bound: int = 1) -> Per
         rows_without=rows - named_rows,
         bounds=_bounds(contributions, left_out, named_rows, most_rows),
         alike=alike,
-        spellings=_spellings(file, column, examples) if examples else (),
+        spellings=_spellings(_names_of_fitting_rows(file, column, domains), examples) if examples else (),
     )
 
 
@@ -124,20 +130,25 @@ def _bounds(contributions: list[int], left_out: list[int], rows: int, most_rows:
     return tuple(found)
 
 
-def _count_names(file: TableScan, column: str, part: int, parts: int) -> pl.DataFrame:
+def _count_names(batches_of_names: Iterable[pl.Series], part: int, parts: int) -> pl.DataFrame:
     """Count the rows of each name whose folded form has a digest in this part."""
     batches = []
-    for batch in file.batches([column]):
-        names = _present_names(column, batch[column])
+    for names in batches_of_names:
         digests = pl.DataFrame({"name": names.hash(), "folded": _fold(names).hash()})
         batches.append(digests.filter(pl.col("folded") % parts == part).group_by("name", "folded").len("rows"))
     return pl.concat(batches).group_by("name", "folded").agg(pl.col("rows").cast(pl.Int64).sum())
 
 
-def _present_names(column: str, cells: pl.Series) -> pl.Series:
-    """Return the names of rows with a person."""
-    texts, is_unnamed = person_names(column, cells)
-    return texts.filter(pl.Series(~is_unnamed))
+def _names_of_fitting_rows(
+    file: TableScan, column: str, domains: Sequence[tuple[str, Domain]]
+) -> Iterator[pl.Series]:
+    """Yield the person of each row within the domains, in batches, without rows that have none."""
+    for batch in file.batches(list(dict.fromkeys([column, *(name for name, _ in domains)]))):
+        texts, is_unnamed = person_names(column, batch[column])
+        fits = ~is_unnamed
+        for name, domain in domains:
+            fits &= encode(name, domain, batch[name])[1]
+        yield texts.filter(pl.Series(fits))
 
 
 def _fold(names: pl.Series) -> pl.Series:
@@ -146,11 +157,10 @@ def _fold(names: pl.Series) -> pl.Series:
     return folded.str.replace(r"^0+([0-9])", "${1}")
 
 
-def _spellings(file: TableScan, column: str, forms: list[int]) -> tuple[tuple[str, ...], ...]:
+def _spellings(batches_of_names: Iterable[pl.Series], forms: list[int]) -> tuple[tuple[str, ...], ...]:
     """Return the first spellings found for each of these folded forms."""
     found: dict[int, dict[str, None]] = {form: {} for form in forms}
-    for batch in file.batches([column]):
-        names = _present_names(column, batch[column])
+    for names in batches_of_names:
         these = pl.DataFrame({"form": _fold(names).hash(), "name": names}).filter(pl.col("form").is_in(forms))
         for form, name in these.unique(maintain_order=True).iter_rows():
             found[form][name] = None

@@ -15,9 +15,10 @@ import polars as pl
 from schemas import Categories, TableSource
 from stream.settings import DEFAULT_TABLE_BYTES
 from stream.tables.checks.cell_checks import CellCheck
-from stream.tables.checks.check_report import CheckReport, ColumnMatch, Misfit, PersonRows
+from stream.tables.checks.check_report import CheckReport, ColumnMatch, Misfit, PersonRows, ViewRows
 from stream.tables.checks.engine_times import measure_engine
 from stream.tables.checks.row_counts import TableScan, count_people
+from stream.tables.checks.view_counts import ViewCounts
 from stream.tables.encoding import as_text, encode
 from stream.tables.engines.engine_choice import advise_on_engine
 from stream.tables.engines.statements import EngineLimits
@@ -206,7 +207,8 @@ def check_table(
     read = list(dict.fromkeys([*(source.column_of(check.name) for check in checks), *texts.values()]))
     rows = left_out = changed = surplus_lines = 0
     without_text = dict.fromkeys(texts, 0)
-    for batch in file.batches(read or list(file.types)[:1]):
+    view_counts = None if source.view is None else ViewCounts(source)
+    for batch in file.batches(read or list(file.types)[:1], view_counts):
         kept, altered = np.ones(batch.height, dtype=np.bool_), np.zeros(batch.height, dtype=np.bool_)
         for check in checks:
             known, altered_cells = check.add(batch[source.column_of(check.name)])
@@ -221,7 +223,11 @@ def check_table(
             surplus_lines += int((batch[EXTRA_CELL_COLUMN] != "").sum())
     # An undeclared person column implies one row per person.
     times = None if source.engine == "memory" or not columns.usable else measure_engine(source, engine_limits)
-    people = None if person is None else count_people(file, person, rows, source.contribution if declared else 1)
+    domains = [(source.column_of(check.name), check.domain) for check in checks]
+    bound = source.contribution if declared else 1
+    people = None if person is None else count_people(file, person, domains, rows - left_out, bound)
+    counts = people is not None and person == source.person and columns.usable
+    view = None if view_counts is None else view_counts.report()
     return CheckReport(
         source=source.source,
         path=source.path or "the view",
@@ -239,8 +245,13 @@ def check_table(
             *advise_on_texts(source, without_text),
             *advise_on_rows(source, left_out, surplus_lines, people),
             *advise_on_engine(source, rows, table_bytes),
+            *advise_on_view(view),
         ),
         times=times,
+        counted=rows - left_out - people.rows_beyond - people.rows_without
+        if people is not None and counts
+        else None,
+        view=view,
     )
 
 
@@ -252,6 +263,12 @@ def advise_on_texts(source: TableSource, without_text: Mapping[str, int]) -> Ite
                 f"{quote_name(name)}: {rows:,} rows have no text: it is missing, empty or longer than {source.texts[name].max_length} bytes; "
                 "they belong to no group of unknown_groups, so fill them in, or raise max_length"
             )
+
+
+def advise_on_view(view: ViewRows | None) -> Iterator[str]:
+    """Yield advice on cells of a view's tables that are not of the declared kind."""
+    if view is not None and view.unreadable:
+        yield "view: cells that are not of the kind in 'columns' are NULL; correct them, or declare another kind"
 
 
 def _match_columns(source: TableSource, file: TableScan, person: str | None) -> ColumnMatch:

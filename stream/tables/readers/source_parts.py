@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING
 
 from schemas import TableSource
 from stream.tables.readers.table_files import TableFile
 from stream.tables.readers.table_parts import Stamp, TablePart, open_table_parts, stamp_of
+
+if TYPE_CHECKING:
+    from stream.tables.views.view_rows import RowObserver
 
 ListedFiles = Mapping[str, Sequence[TableFile] | None]
 """The local files of each path, if they are already listed; None for an address."""
@@ -17,6 +21,7 @@ def open_source_parts(
     files: ListedFiles | None = None,
     most_bytes: int | None = None,
     seconds: float | None = None,
+    observer: RowObserver | None = None,
 ) -> Iterator[TablePart]:
     """Yield the parts of a source; errors as for ``open_table_parts``, DataError for an invalid view."""
     listed = files or {}
@@ -33,7 +38,7 @@ def open_source_parts(
         path = paths[name]
         return open_table_parts(path, listed.get(path), most_bytes, seconds)
 
-    yield from open_view(parse_view(source), open_parts)
+    yield from open_view(parse_view(source), open_parts, observer)
 
 
 def base_columns(source: TableSource) -> set[str]:

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from typing import Final
+from typing import Final, Protocol
 
 from stream.optional_packages import pl
 from stream.tables.people import person_names
@@ -30,12 +30,25 @@ OpenParts = Callable[[str], Iterator[TablePart]]
 """Opens the parts of a table by its name in the view."""
 
 
-def open_view(plan: ViewPlan, open_parts: OpenParts) -> Iterator[ViewPart]:
+class RowObserver(Protocol):
+    """Sees private rows as a view reads them. Only a check for the tables' owner has one, and services have none."""
+
+    def add_cells(self, use: TableUse, cells: pl.DataFrame, converted: pl.DataFrame) -> None:
+        """See a table's cells, before and after they are converted to the kinds of their columns."""
+
+    def add_unmatched(self, use: TableUse, rows: int) -> None:
+        """See how many rows a join leaves out, because this table has no match."""
+
+    def add_filtered(self, rows: int) -> None:
+        """See how many joined rows WHERE leaves out."""
+
+
+def open_view(plan: ViewPlan, open_parts: OpenParts, observer: RowObserver | None = None) -> Iterator[ViewPart]:
     """Yield the parts of a view, one for each of its first table; UnreadableError or ColumnError if a table fails."""
     most = limit_joined_rows(sum(1 for join in plan.joins if not join.use.table.key))
-    joined = [_JoinedTable.load(join, open_parts, most) for join in plan.joins]
+    joined = [_JoinedTable.load(join, open_parts, most, observer) for join in plan.joins]
     for part in _named(plan.first, open_parts(plan.first.name)):
-        yield ViewPart(part, plan, joined)
+        yield ViewPart(part, plan, joined, observer)
 
 
 @dataclass(frozen=True)
@@ -48,11 +61,15 @@ class _JoinedTable:
     """The number of rows of each person; None for a lookup table, which has at most one for each key."""
 
     @classmethod
-    def load(cls, join: Join, open_parts: OpenParts, most: int) -> _JoinedTable:
+    def load(
+        cls, join: Join, open_parts: OpenParts, most: int, observer: RowObserver | None = None
+    ) -> _JoinedTable:
         """Read a table, at most ``most`` rows of each person; ColumnError if two rows of a lookup table have one key."""
         use, keys = join.use, [column_label(join.use.alias, name) for name in join.on]
         batches = [
-            _convert(use, cells) for part in _named(use, open_parts(use.name)) for cells in _batches(use, part)
+            _convert(use, cells, observer)
+            for part in _named(use, open_parts(use.name))
+            for cells in _batches(use, part)
         ]
         try:
             rows = pl.concat(batches).drop_nulls(keys)
@@ -67,7 +84,7 @@ class _JoinedTable:
         copies = rows.group_by(keys[0]).len(_MATCH)
         return cls(join, rows.with_columns(pl.lit(value=True).alias(_MATCH)), copies)
 
-    def join_to(self, frame: pl.DataFrame) -> Iterator[pl.DataFrame]:
+    def join_to(self, frame: pl.DataFrame, observer: RowObserver | None = None) -> Iterator[pl.DataFrame]:
         """Yield the joined rows of a batch in pieces, with ``KEPT`` false where an inner join has no match."""
         names = [f"\0on{place}" for place in range(len(self.join.on))]
         columns = [column_label(self.join.use.alias, name) for name in self.join.on]
@@ -79,6 +96,9 @@ class _JoinedTable:
                 self.rows, left_on=names, right_on=columns, how="left", coalesce=False, maintain_order="left_right"
             )
             if self.join.is_inner:
+                if observer is not None:
+                    unmatched = found.select(pl.col(KEPT) & pl.col(_MATCH).is_null()).to_series()
+                    observer.add_unmatched(self.join.use, int(unmatched.sum()))
                 found = found.with_columns(pl.col(KEPT) & pl.col(_MATCH).is_not_null())
             yield found.drop(*names, _MATCH)
 
@@ -128,6 +148,7 @@ class ViewPart:
     first: TablePart
     plan: ViewPlan
     joined: Sequence[_JoinedTable]
+    observer: RowObserver | None = None
     name: str = ""
     duplicate_names: Sequence[str] = ()
     is_csv: bool = False
@@ -154,19 +175,22 @@ class ViewPart:
             yield from self._select(cells, names)
 
     def _select(self, cells: pl.DataFrame, names: Sequence[str]) -> Iterator[pl.DataFrame]:
-        frame = _convert(self.plan.first, cells).with_columns(pl.lit(value=True).alias(KEPT))
+        frame = _convert(self.plan.first, cells, self.observer).with_columns(pl.lit(value=True).alias(KEPT))
         kept = pl.col(KEPT)
         if self.plan.where is not None:
             kept &= for_each_row(self.plan.where).fill_null(value=False)
         outputs = [for_each_row(self.plan.outputs[name]).alias(name) for name in names]
         for joined in self._join(frame, self.joined):
-            yield joined.select(*outputs, kept.alias(KEPT))
+            selected = joined.select(*outputs, kept.alias(KEPT))
+            if self.observer is not None:
+                self.observer.add_filtered(int(joined[KEPT].sum()) - int(selected[KEPT].sum()))
+            yield selected
 
     def _join(self, frame: pl.DataFrame, joined: Sequence[_JoinedTable]) -> Iterator[pl.DataFrame]:
         if not joined:
             yield frame
             return
-        for piece in joined[0].join_to(frame):
+        for piece in joined[0].join_to(frame, self.observer):
             yield from self._join(piece, joined[1:])
 
 
@@ -213,14 +237,17 @@ def _naming(use: TableUse) -> Iterator[None]:
         raise UnreadableError(error.cause, lasting=error.lasting, where=error.where, file=file) from None
 
 
-def _convert(use: TableUse, cells: pl.DataFrame) -> pl.DataFrame:
+def _convert(use: TableUse, cells: pl.DataFrame, observer: RowObserver | None = None) -> pl.DataFrame:
     """Convert a table's cells to the kinds of their columns, under the table's alias."""
-    return pl.DataFrame(
+    converted = pl.DataFrame(
         [
             _convert_column(f"{use.name}.{name}", kind, cells[name]).alias(column_label(use.alias, name))
             for name, kind in use.columns.items()
         ]
     )
+    if observer is not None:
+        observer.add_cells(use, cells, converted)
+    return converted
 
 
 def _convert_column(name: str, kind: UsedKind, column: pl.Series) -> pl.Series:

@@ -348,7 +348,7 @@ def test_no_more_rows_than_a_batch_are_held_at_a_time(
     heights: list[int] = []
     read = row_counts.TableScan.batches
 
-    def seen(file: row_counts.TableScan, names: Sequence[str]) -> Iterator[pl.DataFrame]:
+    def seen(file: row_counts.TableScan, names: Sequence[str], *_: object) -> Iterator[pl.DataFrame]:
         for batch in read(file, names):
             heights.append(batch.height)
             yield batch

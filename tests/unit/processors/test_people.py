@@ -7,12 +7,15 @@ from typing import Any, Final
 
 import polars as pl
 import pytest
+from typer.testing import CliRunner
 
 from sotto import Driver, Invalid, Refused
 from stream.alerts.delivery import Alert
+from stream.cli.app import app
 from stream.dev.simulation import read_questions, simulate, synthetic
 from stream.questions.stream_watch import StreamOpening
 from stream.tables.checks import check_table
+from stream.tables.columns_table import PrivateTable
 from tests.builders import KEY, parse_source, source, stream
 
 MORE = [("ann", "F"), ("ann", "M"), ("ann", "M"), ("ben", "M"), ("cid", "F"), ("cid", "F")]
@@ -228,6 +231,21 @@ def test_a_check_counts_the_rows_that_are_beyond_what_counts(tmp_path: Any) -> N
     path.write_text("who,sex\nann,F\nann,M\nben,M\n")
     assert check_table(declared, path).fits
     assert not check_table(parse_source(visits(1)), path).fits
+
+
+def test_check_counts_the_rows_that_services_count(tmp_path: Any) -> None:
+    """Rows beyond the contribution bound are counted among the rows that fit, as services choose them."""
+    path = tmp_path / "visits.csv"
+    path.write_text("who,sex\nann,F\nann,?\nann,M\nann,\nben,?\nben,M\ncid,F\ncid,F\ncid,M\n,F\n")
+    declared = parse_source(visits(2, path=str(path)))
+    report = check_table(declared)
+    assert report.people is not None
+    assert (report.left_out, report.people.rows_beyond, report.people.rows_without) == (3, 1, 1)
+    assert report.counted == PrivateTable.load(declared).private_row_count == 5
+    assert (report.people.people, report.people.most_rows) == (3, 3)
+    assert check_table(declared, person="sex").counted is None
+    shown = CliRunner().invoke(app, ["source", "check", declared.model_dump_json(exclude_unset=True)]).stdout
+    assert "3 (30 %) are left out; 5 (50 %) count" in " ".join(shown.split())
 
 
 def test_a_simulation_measures_errors_of_the_rows_that_its_own_key_counts() -> None:

@@ -15,6 +15,8 @@ from typer.testing import CliRunner
 from schemas import TableSource
 from stream.cli.app import app
 from stream.formatting import warn_about_shared_data
+from stream.tables.checks import FoundValue, ViewRows, check_table
+from stream.tables.checks.check_report import UnreadableCells, ViewTableRows
 from stream.tables.columns_table import PrivateTable
 from stream.tables.engines.collectors import build_table
 from stream.tables.expressions import TRUE
@@ -211,10 +213,46 @@ def test_check_of_a_view_shows_its_rows(folder: Path) -> None:
     source = people_source(folder).model_dump(mode="json", exclude_unset=True)
     result = CliRunner().invoke(app, ["source", "check", json.dumps(source)], env={"COLUMNS": "200"})
     assert "view: 6 rows in the view" in result.stdout
-    assert "by tail: 2 people" in result.stdout
+    assert "by tail, of the rows that fit: 2 people" in result.stdout
     source["view"]["select"] = "SELECT tail\nFROM flights ORDER BY tail"
     result = CliRunner().invoke(app, ["source", "check", json.dumps(source)], env={"COLUMNS": "200"})
     assert str(result.exception).startswith("view: line 2, column 14: 'ORDER BY' in a view")
+
+
+def test_check_of_a_view_reports_left_out_rows_and_unread_cells(folder: Path) -> None:
+    """The owner learns the rows that JOIN and WHERE leave out, and the cells of another kind, which do not fit."""
+
+    def check() -> tuple[int, str]:
+        result = CliRunner().invoke(
+            app,
+            ["source", "check", rows_source(folder).model_dump_json(exclude_unset=True)],
+            env={"COLUMNS": "200"},
+        )
+        return result.exit_code, result.stdout
+
+    (folder / "flights.csv").write_text("tail,origin,delay\nA,EWR,75\nB,SFO,80\nC,LGA,5\nD,LGA,\n")
+    status, shown = check()
+    assert (status, "the table fits its declaration" in shown) == (0, True)
+    assert "flights: 4 rows read\nairports: 3 rows read; JOIN leaves out 1 row without a match\n" in shown
+    assert "WHERE leaves out 2 rows" in shown
+    (folder / "flights.csv").write_text('tail,origin,delay\nA,EWR,75\nB,JFK,"62,50"\nC,LGA,n/a\nD,LGA,\n')
+    status, shown = check()
+    assert (status, "the table does not fit its declaration" in shown) == (1, True)
+    assert "WHERE leaves out 3 rows" in shown
+    [line] = [line for line in shown.splitlines() if "flights.delay" in line]
+    assert [cell.strip() for cell in line.strip("│").split("│")] == [
+        "flights.delay",
+        "number",
+        "2",
+        "'62,50' 1×, 'n/a' 1×",
+    ]
+    assert check_table(rows_source(folder)).view == ViewRows(
+        tables=(ViewTableRows("flights", 4, 0), ViewTableRows("airports", 3, 0)),
+        filtered=3,
+        unreadable=(
+            UnreadableCells("flights", "delay", "number", 2, (FoundValue("62,50", 1), FoundValue("n/a", 1))),
+        ),
+    )
 
 
 def test_stream_on_a_view_is_answered(folder: Path) -> None:
