@@ -20,6 +20,7 @@ _AFTER_CALIBRATION: Final = b',"identity":'
 _Head: Final = Struct("<qqIII")
 """Offset and timestamp of a grant's record, place and number of its calibration, and bytes that follow."""
 
+_OFFSET_BYTES: Final = 8
 BLOCK_BYTES: Final = 1 << 20
 _PLACE_BITS: Final = 32
 MAX_REPLACED_BYTES: Final = 64 << 20
@@ -37,6 +38,7 @@ class CollectedRecords:
         self._place = topic, partition
         self._retired_names = retired_names
         self._receipts: dict[bytes, bytes] = {}
+        """For each key its record's offset, in 8 bytes, and value."""
         self._grants = _GrantRecords()
         self._others: dict[bytes, RecordLike] = {}
 
@@ -49,7 +51,7 @@ class CollectedRecords:
             elif key.startswith(RECEIPT_KEY_PREFIX):
                 self._receipts.pop(key, None)
                 if value is not None:
-                    self._receipts[key] = value
+                    self._receipts[key] = record.offset.to_bytes(_OFFSET_BYTES) + value
             elif key.startswith(NAMES_KEY_PREFIX) and value is not None:
                 self._retired_names.restore(cast("RetiredNames", _decode(record)))
             else:
@@ -58,8 +60,9 @@ class CollectedRecords:
     def take_receipts(self) -> Iterator[tuple[Receipt, bytes]]:
         """Yield decoded receipts, each with its bytes, and drop them."""
         for key in list(self._receipts):
-            value = self._receipts.pop(key)
-            yield cast("Receipt", _decode(Record(*self._place, -1, 0, key, value))), value
+            kept = self._receipts.pop(key)
+            offset, value = int.from_bytes(kept[:_OFFSET_BYTES]), kept[_OFFSET_BYTES:]
+            yield cast("Receipt", _decode(Record(*self._place, offset, 0, key, value))), value
 
     def take_grants(self) -> Iterator[tuple[GrantRecord, int]]:
         """Yield decoded grants, each with its record's timestamp, and drop them."""

@@ -143,6 +143,8 @@ async def test_slow_or_failing_statement_holds_up_its_own_streams(
     loop = asyncio.get_running_loop()
 
     def failing(database: CodeDatabase, text: str) -> Any:
+        if "< 31" not in text:  # the other source's table may be loaded meanwhile
+            return result(database, text)
         slow.add(database)
         if next(failures, False):
             raise ValueError("Conversion Error: 'Alice'")

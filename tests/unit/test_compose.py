@@ -107,7 +107,9 @@ def test_the_noise_key_comes_as_a_mounted_file_and_data_is_read_only(
     assert services[name]["secrets"] == ["noise_key"]
     assert services[name]["environment"][KEY_FILE_VARIABLE] == "/run/secrets/noise_key"
     assert list(composed["secrets"]["noise_key"]) == ["file"]
-    assert [volume.rpartition(":/data:")[2] for volume in services[name]["volumes"]] == ["ro"]
+    data, temporary = services[name]["volumes"]
+    assert data.endswith(":/data:ro")
+    assert temporary == services[name]["environment"]["SOTTO_ENGINE_FOLDER"]
 
 
 def test_the_monitor_has_its_names_in_a_mounted_folder_no_token_and_no_noise_key(
