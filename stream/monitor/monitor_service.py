@@ -264,10 +264,23 @@ class GroupWatch:
         return rows
 
     def _lag_of(self, topic_partition: TopicPartition, offsets: int) -> int:
-        """Return the lag; the last offsets of charges are workers' transaction markers and do not count."""
-        if topic_partition.topic == self._topics.charges and offsets <= self._topics.partitions:
-            return 0
-        return max(offsets, 0)
+        """Return the lag without the writers' transaction markers at the end of a partition.
+
+        Each worker writes charges and each partition of a live topic partials, in transactions. Only the
+        merging feed of a partition writes transactions to its queries, if there are live topics.
+        """
+        markers = {
+            self._topics.charges: self._topics.partitions,
+            self._topics.partials: self._topics.partitions,
+            self._topics.queries: int(self._has_live_topics()),
+        }
+        return 0 if offsets <= markers.get(topic_partition.topic, 0) else offsets
+
+    def _has_live_topics(self) -> bool:
+        sources = self._tables.sources
+        return any(
+            sources[name].record.source.kind == "events" for name in self._tables.source_periods if name in sources
+        )
 
     def _events_per_second(self, role: ServiceName, partition: int, position: int) -> float:
         now = time.time()

@@ -5,8 +5,10 @@ from __future__ import annotations
 import pytest
 from playwright.async_api import expect
 
+from stream.monitor.api.service_models import WorkersView
 from tests.browser.conftest import OpenPage
-from tests.browser.scene import Scene, above, values
+from tests.browser.scene import BEGINS, VISITS, Scene, above, values
+from tests.builders import stream
 
 pytestmark = [pytest.mark.browser, pytest.mark.asyncio(loop_scope="session")]
 
@@ -57,3 +59,30 @@ async def test_a_monitor_that_reads_no_answers_says_what_to_set(open_page: OpenP
         page = await open_page(address, "alerts")
         await expect(page.locator(".empty:visible pre")).to_contain_text("SOTTO_MONITOR_ALERTS=true")
         await expect(page.get_by_text("Nothing is firing")).to_be_hidden()
+
+
+async def test_page_is_amber_while_no_feed_asks(open_page: OpenPage) -> None:
+    """With open streams on a live topic and no feed, neither Alerts nor the overview says that all is well."""
+    scene = Scene()
+    scene.driver.register({name: value for name, value in VISITS.items() if name not in {"unit", "period"}})
+    standing = {"by": ["zone"], "window": {"size": "15m"}, "begins": BEGINS}
+    scene.driver.open(
+        stream("counts", "visits", mechanism={"kind": "laplace", "answers": 16}, standing=standing),
+        acknowledge=True,
+    )
+    scene.flow()
+    scene.monitor.set_workers(WorkersView(time=1.0, members=[], partitions=[]))
+    async with scene.served() as address:
+        page = await open_page(address, "alerts")
+        line = page.get_by_role("link", name="visits: not asked yet, no feed runs")
+        await expect(line).to_be_visible()
+        await expect(page.get_by_text("Nothing is firing")).to_be_hidden()
+        await page.goto(f"{address}/#/overview")
+        tile = page.get_by_role("link", name="Live topics not asked")
+        await expect(tile).to_contain_text("no feed runs")
+        await expect(page.get_by_role("link", name="Rejected questions")).to_contain_text("no question refused")
+        scene.driver.close("visits", "counts")
+        scene.flow()
+        await expect(tile).to_be_hidden()
+        await page.goto(f"{address}/#/rejected")
+        await expect(page.get_by_text("No question was refused")).to_be_visible()

@@ -121,6 +121,17 @@ class TrafficPoint(View):
     tops: int
 
 
+class StalledSource(View):
+    """A live topic with open streams whose next window should have been answered by now."""
+
+    source: str
+    since: Annotated[
+        Time | None,
+        Field(description="End of the last answered window, or time of the last answer; null before any."),
+    ]
+    feed_runs: Annotated[bool, Field(description="True if a feed process runs.")]
+
+
 class Overview(View):
     """A summary of the installation."""
 
@@ -137,6 +148,9 @@ class Overview(View):
     rejected: int
     workers: int
     lag: Annotated[int | None, Field(description="Unanswered questions; null while unknown.")]
+    stalled: Annotated[
+        list[StalledSource], Field(description="Live topics whose next window should have been answered by now.")
+    ] = []
 
 
 class Periods(View):

@@ -24,6 +24,7 @@ from stream.kafka.topics.layouts import PARTITIONS
 from stream.monitor.api import views
 from stream.monitor.api.answer_views import AnswerReader
 from stream.monitor.api.budget_models import Forecast
+from stream.monitor.api.feed_views import stalled_sources
 from stream.monitor.api.models import Overview, Readiness, ViewName
 from stream.monitor.api.problems import RequestTurns
 from stream.monitor.api.question_routes import Asker
@@ -130,9 +131,9 @@ class Monitor:
 
     def overview(self) -> Overview:
         """Return a summary of the installation."""
-        return views.overview(
-            self.tables, self.history, self.workers, ready=self.readiness().ready, now=self.clock()
-        )
+        ready, now = self.readiness().ready, self.clock()
+        stalled = stalled_sources(self.tables, self.workers, now) if ready else []
+        return views.overview(self.tables, self.history, self.workers, stalled, ready=ready, now=now)
 
     def record_history(self) -> None:
         """Add the current totals to the history."""

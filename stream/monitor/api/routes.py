@@ -54,6 +54,7 @@ from stream.monitor.api.budget_views import (
     population_detail,
     spending,
 )
+from stream.monitor.api.feed_views import feed_of
 from stream.monitor.api.forms import (
     Curve,
     CurveRequest,
@@ -223,7 +224,7 @@ def _sources(monitor: Monitor, call: ApiCall) -> SourcePage:
 def _budget(monitor: Monitor, call: ApiCall) -> BurnDown:
     entry = _find_source(monitor, call.path_values["source"])
     shown = views.budget_over_time(monitor.tables, entry, monitor.clock())
-    return shown.model_copy(update={"feed": views.feed_of(monitor.tables, entry, monitor.workers.members)})
+    return shown.model_copy(update={"feed": feed_of(monitor.tables, entry, monitor.workers.members)})
 
 
 @_add_route("GET", "/api/spending", "Spending by analyst", query=SpendingQuery, live_event="spending")

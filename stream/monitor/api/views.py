@@ -1,15 +1,14 @@
-"""Computes the API's answers about installation, sources, streams and feeds.
+"""Computes the API's answers about installation, sources and streams.
 
 They are computed from the monitor's state (`MonitorTables`).
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from dataclasses import asdict
-from heapq import nlargest
 from pathlib import PurePath
-from typing import Final, Literal
+from typing import Literal
 
 import msgspec
 
@@ -20,7 +19,6 @@ from schemas import (
     Position,
     Source,
     SourceRecord,
-    StandingQuery,
     TableSource,
     moment_ms,
     named_from,
@@ -36,13 +34,14 @@ from stream.monitor.api.models import (
     PromiseParts,
     Rate,
     SourceRow,
+    StalledSource,
     StreamCounts,
     StreamDetail,
     StreamRow,
     TimelinePoint,
     TrafficPoint,
 )
-from stream.monitor.api.service_models import FeedProcess, FeedView, MemberRow, WorkersView
+from stream.monitor.api.service_models import WorkersView
 from stream.monitor.state.budget_history import History, PeriodEnd, amount_of
 from stream.monitor.state.entries import RATE_WINDOWS, PeriodsByName, Series, SourceEntry, StreamEntry, meaning_of
 from stream.monitor.state.monitor_tables import MonitorTables
@@ -50,13 +49,20 @@ from stream.monitor.state.record_shapes import SourceRecordShape
 from stream.privacy.ledger.grants import describe_promise_per_period
 from stream.privacy.ledger.ledger_records import RESULTS_KEPT_BY_MECHANISM
 from stream.privacy.planning.promises import promises
-from stream.processing.control_order import questions_per_window
 from stream.questions.stream_watch import describe_first_answer, describe_standing_query, period_of
 
 _TEN_MINUTES_INDEX = RATE_WINDOWS.index(600)
 
 
-def overview(tables: MonitorTables, history: Series, workers: WorkersView, *, ready: bool, now: float) -> Overview:
+def overview(
+    tables: MonitorTables,
+    history: Series,
+    workers: WorkersView,
+    stalled: list[StalledSource],
+    *,
+    ready: bool,
+    now: float,
+) -> Overview:
     """Return a summary of the installation."""
     totals = tables.totals
     worker_partitions = [row for row in workers.partitions if row.role == "worker"]
@@ -77,6 +83,7 @@ def overview(tables: MonitorTables, history: Series, workers: WorkersView, *, re
         rejected=tables.rejected.total(),
         workers=sum(member.role == "worker" for member in workers.members),
         lag=sum(row.lag for row in worker_partitions) if worker_partitions else None,
+        stalled=stalled,
     )
 
 
@@ -328,65 +335,3 @@ def _rate(series: Series, seconds: int, now: float, answered: int, tops: int) ->
     above = max(tops - before[2], 0.0)
     below = max(answered - before[1] - above, 0.0)
     return Rate(window_seconds=seconds, above=above / seconds, below=below / seconds)
-
-
-FEED_STREAMS: Final = 8
-"""Number of streams from which a feed's progress is computed: those with the latest answers."""
-
-
-def feed_of(tables: MonitorTables, entry: SourceEntry, members: Iterable[MemberRow]) -> FeedView | None:
-    """Return the feed of a live topic; None for other sources and for accounts of periods.
-
-    Windows are asked in order, each for all groups: the number of answers determines the last window.
-    The numbers of unread events and of events in open windows are private and not shown.
-    """
-    record = entry.record.source
-    if record.kind != "events" or record.period_of is not None:
-        return None
-    try:
-        source = definition(tables, entry)
-    except MalformedEventError:
-        return None
-    if not isinstance(source, EventsSource):
-        return None
-    latest = _latest_answered(tables, source.source)
-    ends = [end for one in latest if (end := _last_window_end(one, source)) is not None]
-    return FeedView.from_record(
-        source,
-        idle=source.idle if source.clock == "broker" else None,
-        asked_to=max(ends, default=None),
-        asked_at=max((one.updated for one in latest if one.updated is not None), default=None),
-        processes=[FeedProcess.from_record(one) for one in members if one.role == "feed"],
-    )
-
-
-def _latest_answered(tables: MonitorTables, source: str) -> list[StreamEntry]:
-    """Return the streams with the latest answers, from two periods: the last may have no answers yet."""
-    starts = tables.source_periods.starts_of(source)[-2:]
-    accounts = [f"{source}@{start}" for start in starts] or [source]
-    answered = (one for account in accounts for one in tables.streams_of(account) if one.answered)
-    return nlargest(FEED_STREAMS, answered, key=lambda one: one.updated or 0.0)
-
-
-def window_end(record: GrantRecord, standing: StandingQuery, source: EventsSource, answered: int) -> int | None:
-    """Return the end of the last completely answered window in milliseconds; None if unknown.
-
-    It is unknown for an extended stream, which may have skipped windows while it was exhausted.
-    """
-    if standing.begins is None or record.extensions:
-        return None
-    windows = answered // questions_per_window(source, record.spec.mechanism, standing)
-    if not windows:
-        return None
-    window = standing.window
-    return window.first_from(moment_ms(standing.begins)) + (windows - 1) * window.every_ms + window.size_ms
-
-
-def _last_window_end(entry: StreamEntry, source: EventsSource) -> float | None:
-    try:
-        record = grant_record(entry)
-    except MalformedEventError:
-        return None  # written by a later version
-    standing = record.spec.standing
-    end = None if standing is None else window_end(record, standing, source, entry.answered)
-    return None if end is None else end / 1000

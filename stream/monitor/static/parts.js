@@ -1,7 +1,7 @@
 // Small elements that several views use.
 
 import { make, makeSvg, setAttribute, setText } from "./dom.js";
-import { amount, count, mainAmount, percent, periodText, plural, rate, rateOver, unitOf } from "./format.js";
+import { amount, count, mainAmount, percent, periodText, plural, rate, rateOver, time, unitOf } from "./format.js";
 import { route } from "./routes.js";
 
 const SIGNS = { open: "●", exhausted: "◐", halted: "■", closed: "○" };
@@ -22,6 +22,12 @@ export function stateBadge() {
       setText(word, ends ? ENDINGS[ending] : stuck ? "not answering" : state);
     },
   };
+}
+
+/** Say since when no window of a live topic was answered, and whether that is for want of a feed. */
+export function stallText({ source, since, feed_runs: runs }) {
+  const last = since === null ? "not asked yet" : `not asked since ${time(since)}`;
+  return `${source}: ${last}, ${runs ? "feed or workers are behind" : "no feed runs"}`;
 }
 
 /** A bar of a budget: spent, granted but not spent, refunded, never granted. Its label has the same in words. */

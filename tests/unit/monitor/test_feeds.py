@@ -5,9 +5,11 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+from aiokafka import TopicPartition
 
 from schemas.windows import format_moment, moment_ms
 from stream.monitor.api.service_models import MemberRow, WorkersView
+from stream.monitor.monitor_service import GroupWatch
 from tests.unit.monitor.installation import ANALYST, OPERATOR, VIEWER, Installation, bearer, get
 from tests.unit.periods import DAYS, FLIGHTS, LATE, event
 
@@ -93,6 +95,56 @@ async def test_processes_that_feed_are_told_and_nothing_that_is_private() -> Non
 
 async def test_other_sources_have_none() -> None:
     assert (await feed(opened(MECHANISMS[0]), "feed")) is None
+
+
+async def stalled(found: Installation, at: float, *members: MemberRow) -> list[dict[str, Any]]:
+    found.now = at
+    found.monitor.set_workers(WorkersView(time=1.0, members=list(members), partitions=[]))
+    found.flow()
+    async with found.web() as client:
+        told: list[dict[str, Any]] = (await get(client, "/api/overview"))["stalled"]
+    return told
+
+
+async def test_stalled_sources_name_a_topic_whose_window_is_overdue() -> None:
+    """Amber is a window that should have been answered, with and without a feed; no feed alone is not."""
+    found = Installation()
+    found.driver.register(WHOLE | {"clock": "broker", "idle": "5s"})
+    standing = {"window": {"size": "1m"}, "lateness": "10s", "begins": "2013-01-01T00:00:00Z"}
+    found.driver.open(LATE | {"standing": standing})
+    found.open()
+    begins = moment_ms("2013-01-01T00:00:00Z") / 1000
+    assert await stalled(found, begins + 80) == []
+    overdue = {"source": "flights", "since": None, "feed_runs": False}
+    assert await stalled(found, begins + 91) == [overdue]
+    assert await stalled(found, begins + 91, member("feed", "feed-1")) == [overdue | {"feed_runs": True}]
+    entry = found.tables.streams["late"]
+    entry.answered, entry.updated = 3, begins + 196
+    assert await stalled(found, begins + 260) == []
+    assert await stalled(found, begins + 271) == [overdue | {"since": begins + 180}]
+    found.driver.close("flights", "late")
+    assert await stalled(found, begins + 271) == []
+
+
+async def test_stalled_sources_with_watermarks_are_those_without_a_feed() -> None:
+    """By watermarks a window is due at no known time: only the want of a feed is an alarm."""
+    found = opened(MECHANISMS[0])
+    assert await stalled(found, 2e9, member("feed", "feed-1")) == []
+    assert [one["source"] for one in await stalled(found, 2e9, member("worker", "worker-1"))] == ["flights"]
+    found.monitor.set_workers(WorkersView(time=0.0, members=[], partitions=[]))
+    assert found.monitor.overview().stalled == []
+
+
+def test_lag_leaves_out_transaction_markers_of_feeds() -> None:
+    """A feed's marker at the end of the queries is no waiting question; two offsets are."""
+    for found, marker in ((opened(MECHANISMS[0]), 0), (Installation(), 1)):
+        found.flow()
+        topics = found.driver.topics
+        groups = GroupWatch(found.settings, topics, found.tables, lambda _: None)
+        lags = [groups._lag_of(TopicPartition(topics.queries, 0), offsets) for offsets in (0, 1, 2)]
+        assert lags == [0, marker, 2]
+        assert groups._lag_of(TopicPartition(topics.partials, 0), topics.partitions) == 0
+        assert groups._lag_of(TopicPartition(topics.requests, 0), 1) == 1
 
 
 async def test_refused_share_is_for_operators_only() -> None:

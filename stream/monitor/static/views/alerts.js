@@ -2,13 +2,13 @@
 
 import { KeyedList, make, setAttribute, setText } from "../dom.js";
 import { ago, count, exact, plural, time, windowText, within } from "../format.js";
-import { afterPause, card, emptyState, stateBadge } from "../parts.js";
+import { afterPause, card, emptyState, stallText, stateBadge } from "../parts.js";
 import { route } from "../routes.js";
 import { choice, searchField } from "./filters.js";
 
 const LIMIT = 100;
-const FIRING = ["Stream", "Group", "Firing since", "Latest window (UTC)", "Estimate", "Alerts"];
-const HISTORY = ["Time", "Stream", "Group", "Window (UTC)", "Estimate"];
+const FIRING = ["Stream", "Group", "Firing since", "Latest window (UTC)", "Estimate or threshold", "Alerts"];
+const HISTORY = ["Time", "Stream", "Group", "Window (UTC)", "Estimate or threshold"];
 const SHOW_ALERTS = "SOTTO_MONITOR_ALERTS=true sotto serve monitor";
 
 const groupText = (group) => Object.entries(group).map(([name, value]) => `${name} ${value}`).join(", ");
@@ -83,6 +83,17 @@ function historyRow() {
   };
 }
 
+function stalledLine() {
+  const element = make("a", { class: "reason" });
+  return {
+    element: make("p", {}, element),
+    update(row) {
+      setText(element, stallText(row));
+      setAttribute(element, "href", route("sources", [row.source]));
+    },
+  };
+}
+
 function table(label, heads, body) {
   const head = make("thead", {}, make("tr", {}, heads.map((text) => make("th", { scope: "col" }, text))));
   return make("div", { class: "table-frame" }, make("table", { class: "plain people-table alerts", "aria-label": label }, head, body));
@@ -107,11 +118,14 @@ export function alertsView({ query, remember }) {
   const none = emptyState("No alert yet", "Alerts are answers “above” of streams of AboveThreshold and NumericSparse.");
   const off = emptyState("This monitor shows no alerts", "It is not configured to read answers. To enable alerts, also let its principal read them:", SHOW_ALERTS);
   const matching = make("p", { class: "quiet", role: "status" });
+  const stalled = make("div", { role: "status", hidden: true });
+  const stalledList = new KeyedList(stalled, stalledLine);
   const firingTable = table("Firing", FIRING, firing);
   const historyTable = table("History", HISTORY, history);
   const filters = make("div", { class: "filters", role: "search" }, search.element, source);
-  const now = card("Firing", quiet, firingTable);
+  const now = card("Firing", stalled, quiet, firingTable);
   const before = card("History", matching, none, historyTable);
+  let firings = null; // unknown before the first view
   off.hidden = quiet.hidden = none.hidden = true;
   firingTable.hidden = historyTable.hidden = true;
 
@@ -127,11 +141,21 @@ export function alertsView({ query, remember }) {
     }
   }
 
+  /** Nothing is firing, unless nobody asks. */
+  function showQuiet() {
+    quiet.hidden = firings !== 0 || !stalled.hidden;
+  }
+
   return {
     element: make("div", { class: "view" }, make("h1", {}, "Alerts ", total), off, filters, now, before),
     title: "Alerts",
     connections: connections(),
     show(name, data) {
+      if (name === "overview") {
+        stalledList.show(data.stalled, (one) => one.source);
+        stalled.hidden = !data.stalled.length;
+        showQuiet();
+      }
       if (name !== "alerts") {
         return;
       }
@@ -141,7 +165,8 @@ export function alertsView({ query, remember }) {
       offer(data.sources);
       firingList.show(data.firing, (row) => keyOf(row.latest));
       firingTable.hidden = !data.firing.length;
-      quiet.hidden = data.firing.length > 0;
+      firings = data.firing.length;
+      showQuiet();
       historyList.show(data.recent, (row) => `${keyOf(row)} ${row.time} ${row.window?.start}`);
       historyTable.hidden = !data.recent.length;
       none.hidden = data.total > 0;

@@ -3,7 +3,7 @@
 import { Chart, ratesOf } from "../chart.js";
 import { make, setAttribute, setText } from "../dom.js";
 import { count, plural, rate, rateOver } from "../format.js";
-import { burnLegend, card, emptyState } from "../parts.js";
+import { burnLegend, card, emptyState, stallText } from "../parts.js";
 import { route } from "../routes.js";
 import { ADD_SOURCE, OPEN_STREAM } from "./commands.js";
 import { sourceList } from "./source_list.js";
@@ -37,7 +37,8 @@ export function overviewView() {
     above: tile("Charged per second", route("streams", [], { sort: "above_rate", descending: true })),
     below: tile("Free per second", route("streams", [], { sort: "below_rate", descending: true })),
     lag: tile("Waiting queries", route("workers")),
-    rejected: tile("Rejected events", route("rejected")),
+    rejected: tile("Rejected questions", route("rejected")),
+    stalled: tile("Live topics not asked", route("alerts")),
   };
   const above = new Chart({ title: "Charged answers per second", format: (value) => rate(value), height: 190 });
   const below = new Chart({ title: "Free answers per second", format: (value) => rate(value), height: 190 });
@@ -58,7 +59,8 @@ export function overviewView() {
     ),
     card("Open streams that run dry first", streams.element, noStream, make("p", {}, make("a", { href: route("streams") }, "All streams"))),
   );
-  noSource.hidden = noStream.hidden = true;
+  tiles.stalled.element.classList.add("wide");
+  noSource.hidden = noStream.hidden = tiles.stalled.element.hidden = true;
 
   function showOverview(overview) {
     const { above: tops, below: bottoms } = rateOver(overview.rates, 60);
@@ -67,7 +69,9 @@ export function overviewView() {
     tiles.above.update(rate(tops), `${count(overview.tops)} in all`);
     tiles.below.update(rate(bottoms), `${count(overview.answered - overview.tops)} in all`);
     tiles.lag.update(overview.lag === null ? "–" : count(overview.lag), plural(overview.workers, "worker"), overview.workers === 0);
-    tiles.rejected.update(count(overview.rejected), overview.rejected ? "see why" : "nothing refused", overview.rejected > 0);
+    tiles.rejected.update(count(overview.rejected), overview.rejected ? "see why" : "no question refused", overview.rejected > 0);
+    tiles.stalled.element.hidden = !overview.stalled.length;
+    tiles.stalled.update(count(overview.stalled.length), overview.stalled.map(stallText).join("; "), true);
     const history = overview.history;
     const shown = (kind, name, value) => ({
       series: [{ name, kind, area: true, points: ratesOf(history, value) }],

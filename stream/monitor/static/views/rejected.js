@@ -69,7 +69,7 @@ export function rejectedView({ query, remember }) {
   const eventList = new KeyedList(events, eventRow);
   const total = make("span", { class: "quiet" });
   const matching = make("p", { class: "quiet", role: "status" });
-  const none = emptyState("Nothing was refused", "All events so far were valid. Operators see the share of refused events of a live topic on its source's page.");
+  const none = emptyState("No question was refused", "Refused events of live topics are not counted here: operators see their share on the source's page.");
   none.hidden = true;
   const filters = make("div", { class: "filters", role: "search" }, search.element, reason);
   const byReason = card("By reason", make("table", { class: "plain reasons", "aria-label": "By reason" }, reasons));
@@ -84,8 +84,8 @@ export function rejectedView({ query, remember }) {
   }
 
   return {
-    element: make("div", { class: "view" }, make("h1", {}, "Rejected events ", total), none, byReason, latest),
-    title: "Rejected events",
+    element: make("div", { class: "view" }, make("h1", {}, "Rejected questions ", total), none, byReason, latest),
+    title: "Rejected questions",
     connections: connections(),
     show(name, data) {
       if (name !== "rejected") {
