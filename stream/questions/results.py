@@ -27,7 +27,13 @@ from stream.errors import Exhausted, Halted, Rejected
 from stream.formatting import cells_of, contribution_bound_of, counts_people, describe_source_bound
 from stream.processing.dead_letters import PRICE, says_exhausted
 from stream.questions import result_text
-from stream.questions.answer_warnings import describe_reasons, reasons_of, warn_about_domains
+from stream.questions.answer_warnings import (
+    describe_reasons,
+    reasons_of,
+    warn_about_clamping,
+    warn_about_domains,
+    warn_about_people,
+)
 from stream.questions.result_text import DataFrames
 
 Group = Mapping[str, str | int | float]
@@ -144,8 +150,8 @@ class Result(DataFrames, Answer):
     def warnings(self) -> tuple[str, ...]:
         """Warnings about the answer: its basis, its question, and numbers that are not informative.
 
-        Those about the question name its contribution bound, and parts that the domain decides, such
-        as a predicate that holds for every row. Warnings depend only on public and released figures,
+        Those about the question name its contribution bound, parts that the domain decides, such as a
+        predicate that holds for every row, and a range to which values are clamped. Warnings depend only on public and released figures,
         and change neither answer nor charge. The first, if any, says that the ``basis`` is
         ``independence`` or ``too-many-texts``.
         """
@@ -159,7 +165,13 @@ class Result(DataFrames, Answer):
         if self._query is None or self._source is None:
             return about_basis
         bounded = (describe_source_bound(self._source),) if self.rows_per_person is not None else ()
-        return (*about_basis, *bounded, *warn_about_domains(self._source, self._query))
+        return (
+            *about_basis,
+            *bounded,
+            *warn_about_people(self._source, self._query),
+            *warn_about_domains(self._source, self._query),
+            *warn_about_clamping(self, self._query, self._source),
+        )
 
     @property
     def rows_per_person(self) -> int | None:

@@ -85,3 +85,59 @@ def test_result_of_one_number_says_that_it_is_not_informative() -> None:
 
 def test_answer_to_another_client_has_no_mark() -> None:
     assert _answer({"estimate": 2.0, "alpha": 5.0}).informative
+
+
+FEES = parse_source(
+    source(
+        "t",
+        "table",
+        path="-",
+        attributes={
+            "fee": {"kind": "integers", "minimum": 0, "maximum": 50},
+            "exact": {"kind": "integers", "minimum": 0, "maximum": 50, "outside": "reject"},
+            "size": {"kind": "bins", "edges": [0, 10, 20.5]},
+            "day": {"kind": "date", "granularity": "day", "minimum": "2024-01-01", "maximum": "2024-01-09"},
+            "hour": {"kind": "timestamp", "granularity": "hour-of-day"},
+            "grade": {"kind": "categories", "values": ["low", "high"], "ordered": True},
+        },
+    )
+)
+SUMMED = "values of 'fee' outside 0 to 50 count as its ends; no ± covers this"
+
+
+def _at_end(name: str, ends: str) -> str:
+    return f"'{name}': a quantile or its interval is at the end of the declared range, {ends}; the true quantile may lie beyond"
+
+
+@pytest.mark.parametrize(
+    ("answer", "asked", "expected"),
+    [
+        ({"estimate": 33.0, "interval": [32.9, 33.1]}, {"mean": "fee"}, SUMMED),
+        ({"estimate": 9000.0, "interval": [8990.0, 9010.0]}, {"sum": "fee"}, SUMMED),
+        ({"estimate": 90.0, "interval": [89.0, 91.0]}, {"variance": "fee"}, SUMMED),
+        ({"estimate": 33.0, "interval": [32.9, 33.1]}, {"mean": "exact"}, None),
+        ({"estimate": 50.0, "interval": [50.0, 50.0]}, {"quantile": "fee"}, _at_end("fee", "0 to 50")),
+        ({"estimate": 49.0, "interval": [48.0, 50.0]}, {"quantile": "fee"}, _at_end("fee", "0 to 50")),
+        ({"estimate": 49.0, "interval": [48.0, 49.0]}, {"quantile": "fee"}, None),
+        ({"estimates": [4.0, 50.0]}, {"quantile": "fee", "q": [0.1, 0.9]}, _at_end("fee", "0 to 50")),
+        ({"estimate": 50.0, "interval": [50.0, 50.0]}, {"quantile": "exact"}, None),
+        ({"estimate": 15.25, "interval": [10.0, 20.5]}, {"quantile": "size"}, _at_end("size", "0 to 20.5")),
+        ({"choice": "2024-01-09"}, {"quantile": "day"}, _at_end("day", "2024-01-01 to 2024-01-09")),
+        ({"choice": "2024-01-08"}, {"quantile": "day"}, None),
+        ({"estimate": 23.0, "interval": [23.0, 23.0]}, {"quantile": "hour"}, None),
+        ({"choice": "high"}, {"quantile": "grade"}, None),
+        ({"outcome": "rejected", "reason": "mean: no"}, {"mean": "fee"}, None),
+    ],
+)
+def test_answer_warns_of_clamped_values(
+    answer: dict[str, Any], asked: dict[str, Any], expected: str | None
+) -> None:
+    """Clamping to the declared range is an error that no interval covers; a quantile has it only at an end."""
+    warnings = _answer(answer).with_question(_query(asked), FEES).question_warnings
+    assert warnings == (() if expected is None else (expected,))
+
+
+@pytest.mark.parametrize("asked", [{"people": True}, {"people": True, "group_by": ["grade"]}])
+def test_people_without_a_person_column_are_rows(asked: dict[str, Any]) -> None:
+    result = _answer({"estimate": 900.0}).with_question(_query(asked), FEES)
+    assert result.question_warnings == ("people: counts rows, because the source declares no 'person'",)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +12,7 @@ from typer.testing import CliRunner
 
 from sotto import Driver, Invalid, Refused, Result
 from stream.cli.app import app
-from stream.cli.manage import record_rows
+from stream.cli.manage import query_commands, record_rows
 from stream.cli.manage.query_commands import _format_answer
 from tests.builders import KEY
 from tests.commands import Connected, run_connected
@@ -48,7 +49,11 @@ def test_commands_say_what_is_declared_asked_and_promised(driver: Driver) -> Non
     assert first in said
     assert asks in run_connected("stream", "show", "flights", "late")
     histogram = standing("all", {"kind": "histogram", "attributes": ["origin"], "answers": 7}, by=[])
-    assert "each number of a window is within ±" in run_connected("stream", "open", json.dumps(histogram))
+    bound = "of each 'tailnum' at most 2 events count in a window"
+    opened = run_connected("stream", "open", json.dumps(histogram))
+    assert "each number of a window is within ±" in opened
+    assert bound in opened
+    assert bound in run_connected("stream", "show", "flights", "all")
     assert driver.grant("flights", "all").spec.standing is not None
 
 
@@ -86,6 +91,26 @@ def test_results_name_their_window_and_group(driver: Driver) -> None:
     heard = list(driver.answers(from_beginning=True))
     assert heard == [result, *results]
     assert (heard[0].window, heard[0].group) == (result.window, GROUP)
+
+
+def test_answers_name_the_contribution_bound_once_a_stream(
+    driver: Driver, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Error bounds do not cover events beyond it, so readers of a live stream need it."""
+    driver.register(flights())
+    driver.open(standing("numbers", {"kind": "laplace", "answers": 9}))
+    results = driver.ask_many([question("numbers", number, value=3) | {"id": str(number)} for number in range(2)])
+
+    class Following(Connected):
+        async def answers(self, **_: Any) -> AsyncIterator[Result]:
+            for result in results:
+                yield result
+
+    monkeypatch.setattr(query_commands, "AsyncClient", lambda: Following(driver))
+    said = run_connected("answers", "--limit", "2")
+    assert said.count("numbers: of each 'tailnum' at most 2 events count in a window\n") == 1
+    assert said.count("numbers [") == 2
+    assert "at most" not in run_connected("answers", "--limit", "2", "--json")
 
 
 def test_an_attribute_that_is_named_like_a_column_stands_beside_it() -> None:

@@ -19,8 +19,14 @@ from schemas.queries import STATISTICS
 from schemas.wire import describe, read_json
 from stream.cli.output import CommandError, escape_text, read_document, say, show_json, show_table
 from stream.client.async_client import AsyncClient
-from stream.errors import Timeout
-from stream.formatting import format_count, format_error_bound, format_estimate, format_interval
+from stream.errors import SottoError, Timeout
+from stream.formatting import (
+    describe_source_bound,
+    format_count,
+    format_error_bound,
+    format_estimate,
+    format_interval,
+)
 from stream.processing.dead_letters import says_exhausted
 from stream.questions import Result
 from stream.questions.result_text import alpha_unit, format_text_interval, format_typical_error, format_window
@@ -322,15 +328,27 @@ async def _ask(query: Query, timeout: float, *, dry_run: bool) -> Result:  # noq
 
 
 async def _follow(*, from_beginning: bool, limit: int, stream: str | None, as_json: bool) -> None:
-    shown = 0
+    shown, described = 0, set[str]()
     async with AsyncClient() as client:
         async for answer in client.answers(from_beginning=from_beginning):
             if stream is not None and answer.stream != stream:
                 continue
+            if answer.window is not None and answer.stream not in described and not as_json:
+                described.add(answer.stream)
+                if text := await _describe_stream_bound(client, answer.stream):
+                    say(f"{answer.stream}: {text}")
             _show(answer, as_json=as_json)
             shown += 1
             if shown == limit:
                 return
+
+
+async def _describe_stream_bound(client: AsyncClient, stream: str) -> str:
+    """Describe the contribution bound of a stream's source; empty without one, or if the ledger may not be read."""
+    try:
+        return describe_source_bound((await client.budget(await client.source_of(stream))).source)
+    except SottoError:
+        return ""
 
 
 def _format_with_intervals(answer: Answer) -> list[str]:

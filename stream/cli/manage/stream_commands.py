@@ -23,7 +23,7 @@ from stream.cli.output import (
 )
 from stream.client.async_client import AsyncClient
 from stream.errors import Missing
-from stream.formatting import describe_choice, describe_table_bound, format_count
+from stream.formatting import describe_choice, describe_source_bound, format_count
 from stream.optional_packages import explain_missing_packages
 from stream.privacy.composition.costs import charged_answers
 from stream.questions.question_forms import opening_adapter
@@ -191,7 +191,7 @@ def _promise_lines(grant: GrantRecord, source: Source) -> list[str]:
             from stream.privacy.planning.promises import promises  # noqa: PLC0415  (a client may lack its packages)
     except Missing as missing:
         return [f"error bounds cannot be computed here: {missing}"]
-    return list(map(str, promises(grant.spec, grant.calibration, grant.extensions, describe_table_bound(source))))
+    return list(map(str, promises(grant.spec, grant.calibration, grant.extensions, describe_source_bound(source))))
 
 
 def _price(grant: GrantRecord) -> str:
