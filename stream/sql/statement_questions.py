@@ -291,11 +291,37 @@ def _excluded_rows(where: str, source: TableSource, groups: tuple[str, ...]) -> 
             below[name].append(below[name][-1] | first << run * code)
 
     def matching(leaf: Codes) -> int:
-        """Return the groups in which a leaf can hold: all if it is about another attribute."""
-        return reduce(xor, (below[leaf.attribute][cut] for cut in leaf.cuts)) if leaf.attribute in below else every
+        """Return the groups in which a leaf can hold: all if it is about another attribute of another column."""
+        if leaf.attribute in below:
+            return reduce(xor, (below[leaf.attribute][cut] for cut in leaf.cuts))
+        held = every
+        for name, lower in below.items():
+            if (spans := _cells_with_dates(source, leaf, name)) is not None:
+                held &= reduce(or_, (lower[end] ^ lower[begin] for begin, end in spans), 0)
+        return held
 
     may_hold = evaluate(predicate, lambda holds: every if holds else 0, matching, and_, or_)
     return frozenset(index for index in range(count) if not may_hold >> index & 1)
+
+
+def _cells_with_dates(source: TableSource, leaf: Codes, name: str) -> list[tuple[int, int]] | None:
+    """Return the spans of an attribute's cells that have dates of a leaf on another granularity of its column.
+
+    None if these are no granularities of one column and range: outside different ranges, a value may count as
+    ends that are different dates.
+    """
+    domains = source.attributes[leaf.attribute], source.attributes[name]
+    if source.column_of(leaf.attribute) != source.column_of(name):
+        return None
+    calendars = [one.calendar for one in domains if isinstance(one, Dates) and one.part is None]
+    if len({(one.first, one.last, one.zone) for one in calendars}) != 1 or len(calendars) != len(domains):
+        return None
+    asked, grouped = calendars
+    ends = [asked.start(cut) if cut < asked.size else asked.end() for cut in leaf.cuts]
+    return [
+        (grouped.cell_at(begin), grouped.cell_at(end - 1) + 1)
+        for begin, end in zip(ends[::2], ends[1::2], strict=True)
+    ]
 
 
 def _group_names_question(where: str | None, source: TableSource, groups: tuple[str, ...]) -> StatementQuestion:

@@ -12,6 +12,7 @@ import pytest
 from pydantic import TypeAdapter
 
 from schemas import TableSource
+from stream.formatting import values_of
 from stream.sql import statement_questions
 from stream.tables.expressions import Codes, evaluate
 from stream.tables.predicates import PredicateParser
@@ -52,6 +53,46 @@ def groups_with_rows(where: str, groups: tuple[str, ...]) -> set[tuple[int, ...]
         if evaluate(predicate, bool, holds, and_, or_):
             found.add(tuple(row[name] for name in groups))
     return found
+
+
+DAYS = {"kind": "date", "granularity": "day", "minimum": "2024-01-01", "maximum": "2024-12-31"}
+HOURS = {"kind": "timestamp", "granularity": "day", "zone": "Europe/Berlin"}
+RANGE = {"minimum": "2024-03-01", "maximum": "2024-04-30"}
+
+
+def excluded_labels(where: str, by: str, **domains: Any) -> list[str]:
+    """Return the labels of the groups that a condition excludes; all attributes are read from one column."""
+    columns = dict.fromkeys(domains, "visited")
+    fields = source("visits", "table", epsilon=1, path="visits.parquet", attributes=domains, columns=columns)
+    declared: TableSource = TypeAdapter(TableSource).validate_python(fields)
+    labels = values_of(declared.attributes[by])
+    return [str(labels[index]) for index in sorted(statement_questions._excluded_rows(where, declared, (by,)))]
+
+
+def test_condition_on_days_excludes_months_without_them() -> None:
+    """A row of a month has a day of this month, if both are read from one column over the same range."""
+    both: dict[str, Any] = {"day": DAYS, "month": {**DAYS, "granularity": "month"}}
+    half = [f"2024-{month:02}" for month in range(1, 7)]
+    assert excluded_labels("day >= '2024-07-01'", "month", **both) == half
+    assert excluded_labels("day > '2024-06-29'", "month", **both) == half[:-1]
+    assert len(excluded_labels("day = '2024-02-29' OR day >= '2024-12-31'", "month", **both)) == 10
+    assert len(excluded_labels("month = '2024-02'", "day", **both)) == 366 - 29
+    assert len(excluded_labels("day < '2024-02-01' AND month = '2024-02'", "month", **both)) == 12
+
+
+def test_condition_on_hours_excludes_local_days_without_them() -> None:
+    """Days begin in the declared zone, also on the day with 23 hours."""
+    both: dict[str, Any] = {"day": {**HOURS, **RANGE}, "hour": {**HOURS, **RANGE, "granularity": "hour"}}
+    assert excluded_labels("hour >= '2024-03-31T00+01:00'", "day", **both)[-1] == "2024-03-30"
+    assert excluded_labels("hour < '2024-03-31T23+02:00'", "day", **both)[0] == "2024-04-01"
+    assert len(excluded_labels("day = '2024-03-31'", "hour", **both)) == 61 * 24 - 1 - 23
+
+
+def test_condition_on_dates_of_another_range_excludes_nothing() -> None:
+    """A value outside one range counts as its end, and as a cell far from it in the other range."""
+    wide, narrow = {**DAYS, "granularity": "month"}, {**DAYS, **RANGE}
+    assert not excluded_labels("day >= '2024-04-30'", "month", day=narrow, month=wide)
+    assert not excluded_labels("day < '2024-04-01'", "hour", day=narrow, hour={**HOURS, **RANGE})
 
 
 def test_excluded_groups_hold_no_row_of_the_domains(monkeypatch: pytest.MonkeyPatch) -> None:
