@@ -220,6 +220,19 @@ def contribution_bound_of(source: Source) -> int | None:
     return None
 
 
+ROW_IS_PERSON: Final = (
+    "each row is taken as one person; if a person has several rows, declare 'person' and 'contribution'"
+)
+
+
+def describe_rows(source: TableSource) -> tuple[str, ...]:
+    """Say whom a row of a table stands for, if no person column does, and which rows are left out."""
+    lines = () if source.person is not None else (ROW_IS_PERSON,)
+    keeps = any(isinstance(one, Categories) and one.other is not None for one in source.attributes.values())
+    other = "; among categories with 'other' such a cell counts as it" if keeps else ""
+    return (*lines, f"rows with a missing or unreadable cell of any attribute are left out{other}")
+
+
 def counts_people(query: Query) -> bool:
     """Whether a question counts people by all their rows, so that no contribution bound applies."""
     if query.candidates is not None:

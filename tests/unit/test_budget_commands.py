@@ -86,6 +86,8 @@ def test_source_commands_give_and_show_the_engine(driver: Driver) -> None:
     room = "memory has room for 715,827,882 of its rows, 3 bytes each"
     said = run_connected("source", "add", json.dumps(table), "--engine", "duckdb")
     assert f"counted in DuckDB, and take 4 bytes of disk each; {room}" in said
+    assert "each row is taken as one person; if a person has several rows, declare 'person' and" in said
+    assert "rows with a missing or unreadable cell of any attribute are left out" in said
     assert "table, duckdb" in run_connected("source", "list")
     assert "counted in DuckDB" in run_connected("source", "show", "people")
     assert f"counted in memory; {room}" in run_connected("source", "show", "first")

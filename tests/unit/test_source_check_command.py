@@ -56,6 +56,10 @@ def test_a_table_that_fits_has_status_0() -> None:
     assert result.exit_code == 0, result.exception
     assert "2 (100 %) fit unchanged" in result.stdout
     assert "the table fits its declaration" in result.stdout
+    taken = "each row is taken as one person; if a person has several rows, declare 'person' and 'contribution'"
+    assert taken not in result.stdout
+    assert taken in check(GOOD).stdout
+    assert taken not in check(GOOD, source={**SOURCE, "person": "who", "contribution": 2}).stdout
 
 
 def test_a_table_that_does_not_has_status_1_and_every_misfit_is_told() -> None:

@@ -11,7 +11,7 @@ from pydantic import TypeAdapter
 
 from schemas import EventsSource, Source, TableSource
 from stream.cli.output import AsJson, CommandError, escape_text, read_as, say, show_json, show_table
-from stream.formatting import format_count
+from stream.formatting import ROW_IS_PERSON, format_count
 from stream.settings import Settings
 from stream.tables.checks import (
     NOTICE,
@@ -30,6 +30,10 @@ from stream.tables.schema_proposals import READ_PARTS, ProposedAttribute, propos
 from stream.tables.table_errors import UnreadableError
 
 _MAX_SHOWN_NAMES = 20
+_UNTYPED_TEXT = (
+    "All columns are text, because a CSV file has no types: choose the kind of each attribute first (integers, decimal, "
+    "date …)."
+)
 
 _source_adapter: TypeAdapter[Source] = TypeAdapter(Source)
 
@@ -76,6 +80,8 @@ def check(
         show_json(report.to_json())
     else:
         _print(report)
+        if wanted.person is None and person is None:
+            say(ROW_IS_PERSON, soft_wrap=True)
     if not report.fits:
         raise typer.Exit(1)
 
@@ -221,7 +227,8 @@ def propose(
         reveals_causes=True,
     )
     try:
-        found = propose_attributes(GuardedReader(limits).columns(table), read_description(table))
+        columns = GuardedReader(limits).columns(table)
+        found = propose_attributes(columns, read_description(table))
     except UnreadableError as error:
         raise CommandError(f"table: {table} cannot be read: {error.problem}") from None
     show_json(
@@ -235,6 +242,8 @@ def propose(
         }
     )
     typer.echo(READ_PARTS, err=True)
+    if all(column.kind == "String" for column in columns) and any("values" in one.missing for one in found):
+        typer.echo(_UNTYPED_TEXT, err=True)
     for one in found:
         if (line := _describe(one)) is not None:
             typer.echo(f"  {escape_text(one.name)}: {escape_text(line)}", err=True)

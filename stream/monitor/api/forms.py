@@ -34,7 +34,7 @@ from stream.budget.openings import facts_for_plan, plan_stream, require_reach
 from stream.budget.source_goals import SourceOptions, accepted_forms
 from stream.budget.standing_streams import complete_spec, promised_windows, require_valid_periods
 from stream.errors import Refused
-from stream.formatting import describe_table_bound
+from stream.formatting import describe_rows, describe_table_bound
 from stream.monitor.api.models import (
     ComparisonRequest,
     Plan,
@@ -223,7 +223,7 @@ def _remarks(source: Source) -> list[str]:
         if lookups:
             remarks.append(f"lookup tables are public, no person may decide their rows: {', '.join(lookups)}")
         remarks.append("the budget service reads the table when it registers the source; the monitor does not")
-        remarks.append(describe_engine(source, DEFAULT_TABLE_BYTES))
+        remarks += [*describe_rows(source), describe_engine(source, DEFAULT_TABLE_BYTES)]
     if isinstance(source, ValuesSource):
         low = "none" if source.minimum is None else f"{source.minimum:g}"
         high = "none" if source.maximum is None else f"{source.maximum:g}"

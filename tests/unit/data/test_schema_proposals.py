@@ -194,4 +194,8 @@ def test_propose_command_prints_a_definition_to_fill_in(tmp_path: Path) -> None:
     }
     assert "age: fill in minimum, maximum in years" in result.stderr
     assert READ_PARTS in result.stderr
+    assert (
+        "a CSV file has no types: choose the kind of each attribute first (integers, decimal, date …)"
+        in result.stderr
+    )
     assert CELL not in result.output

@@ -88,6 +88,7 @@ async def test_a_declaration_tells_of_the_population_and_the_renewal() -> None:
     assert any("population 'all'" in one for one in told["remarks"])
     assert any("renews every 30d" in one for one in told["remarks"])
     assert any("larger tables need the engine duckdb" in one for one in told["remarks"])
+    assert any("each row is taken as one person" in one for one in told["remarks"])
 
 
 @pytest.mark.parametrize(
