@@ -10,7 +10,7 @@ RUN --mount=type=cache,target=/root/.cache/pip \
     && python3 -m venv --without-pip /opt/sotto \
     && /opt/tools/bin/pip install --disable-pip-version-check --no-compile 'cyclonedx-bom>=7.0' 'ziglang>=0.13'
 ENV CC="/opt/tools/bin/python -m ziglang cc"
-# Further extras, for tables in stores and databases and of Delta: s3,postgresql,delta
+# Further extras, separated by commas, as README.md lists them: s3,postgresql,delta,duckdb,spark,clickhouse,oidc,timestamps …
 ARG EXTRAS=
 WORKDIR /source
 COPY pyproject.toml README.md LICENSE hatch_build.py ./

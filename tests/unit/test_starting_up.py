@@ -286,3 +286,12 @@ run_service(service())
 """
     result = run(WITHOUT.format(missing=missing, code=code))
     assert (result.stdout, result.returncode) == (f"{module}\n", 0), result.stderr
+
+
+def test_readme_lists_the_extras_of_services() -> None:
+    """Each extra that a service or a table may need is in the README; others are of clients and of developers."""
+    extras = tomllib.loads((PROJECT / "pyproject.toml").read_text())["project"]["optional-dependencies"]
+    of_clients = {"arrow", "pandas", "plot", "polars"}
+    of_developers = {"dev", "docs", "servers"}
+    [listed] = re.findall(r"then adds an extra:\n\n(.*?)\n\n", (PROJECT / "README.md").read_text(), re.DOTALL)
+    assert set(re.findall(r"`(\w+)`", listed)) - {"Driver"} == set(extras) - of_clients - of_developers

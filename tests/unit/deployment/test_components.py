@@ -16,6 +16,7 @@ from tests.docs.checks import check_command
 from tests.unit.deployment.manifests import (
     FILLED_IN,
     KUBERNETES,
+    PROJECT,
     Manifest,
     container,
     environment,
@@ -161,3 +162,28 @@ def test_backup_exports_verifies_and_keeps_seven_days(backup: list[Manifest], tm
         names = {path.name.removeprefix("sotto-").removesuffix(".backup") for path in folder.glob("*.backup")}
         assert kept < names
         assert len(names) == len(kept) + 1
+
+
+def test_single_sign_on_reaches_its_provider_and_mounts_the_secret() -> None:
+    """The component patches the monitor alone: its Secret, as the access page makes it, and egress to port 443."""
+    folder = COMPONENTS / "single-sign-on"
+    (kustomization,) = read(folder / "kustomization.yaml")
+    assert (kustomization["resources"], kustomization["patches"]) == (["network.yaml"], [{"path": "monitor.yaml"}])
+    (policy,) = read(folder / "network.yaml")
+    kubernetes_validate.validate(policy, "1.28", strict=True)
+    found = workloads(files())
+    assert [name for name, one in found.items() if selects(policy["spec"]["podSelector"], one)] == ["monitor"]
+    assert policy["spec"]["egress"] == [{"ports": [{"protocol": "TCP", "port": 443}]}]
+    (patch,) = read(folder / "monitor.yaml")
+    assert patch["metadata"]["name"] == found["monitor"]["metadata"]["name"]
+    assert container(patch)["name"] == container(found["monitor"])["name"]
+    (variable,), (mount,), (volume,) = (
+        container(patch)["env"],
+        container(patch)["volumeMounts"],
+        pod(patch)["volumes"],
+    )
+    assert variable["name"] == variable_of("monitor_oidc_client_secret_file")
+    place, _, key = variable["value"].rpartition("/")
+    assert (mount["name"], mount["mountPath"]) == (volume["name"], place)
+    secret = f"kubectl create secret generic {volume['secret']['secretName']} --from-file={key}={key}"
+    assert secret in (PROJECT / "docs" / "how-to" / "access.md").read_text()

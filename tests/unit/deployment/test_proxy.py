@@ -38,7 +38,24 @@ def test_proxy_asks_oauth2_proxy_where_it_listens() -> None:
     assert settings["cookie_secure"]
 
 
-def test_nginx_accepts_the_configuration(tmp_path: Path) -> None:
+def without_oauth2_proxy() -> str:
+    """The file after the command of the production page."""
+    page = (PROJECT / "docs" / "production.md").read_text()
+    [(begin, end)] = re.findall(r"`sed -i '/([^/]+)/,/([^/]+)/d' nginx\.conf`", page)
+    return re.sub(f"(?ms)^[^\n]*{begin}.*?{end}[^\n]*\n", "", NGINX)
+
+
+def test_proxy_without_oauth2_proxy_passes_all_but_metrics() -> None:
+    """The command of the production page leaves the TLS and the limits, and the monitor signs people in."""
+    lines = [line for line in without_oauth2_proxy().splitlines() if not line.lstrip().startswith("#")]
+    assert not re.search("oauth2|auth_request|sign_in", "\n".join(lines))
+    assert [line.strip() for line in lines if "location" in line] == ["location = /metrics {", "location / {"]
+    assert any("proxy_pass" in line for line in lines)
+    assert any("limit_req zone" in line for line in lines)
+
+
+@pytest.mark.parametrize("text", [NGINX, without_oauth2_proxy()], ids=["oauth2-proxy", "monitor"])
+def test_nginx_accepts_the_configuration(tmp_path: Path, text: str) -> None:
     """nginx reads the file with a certificate in place."""
     nginx, openssl = shutil.which("nginx"), shutil.which("openssl")
     if nginx is None or openssl is None:
@@ -46,7 +63,7 @@ def test_nginx_accepts_the_configuration(tmp_path: Path) -> None:
     pair = ["-keyout", str(tmp_path / "proxy.key"), "-out", str(tmp_path / "proxy.pem")]
     subprocess.run([openssl, "req", "-x509", "-newkey", "rsa:2048", "-nodes", "-subj", "/CN=a", *pair], check=True)
     site = tmp_path / "site.conf"
-    site.write_text(NGINX.replace("/etc/sotto", str(tmp_path)).replace("listen 443", "listen 24443"))
+    site.write_text(text.replace("/etc/sotto", str(tmp_path)).replace("listen 443", "listen 24443"))
     main = tmp_path / "nginx.conf"
     folders = " ".join(
         f"{name}_temp_path {tmp_path}/{name};" for name in ("client_body", "proxy", "fastcgi", "uwsgi", "scgi")
