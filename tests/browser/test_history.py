@@ -107,6 +107,26 @@ async def test_history_tells_prices_from_answers_and_ranks_from_rows(open_page: 
         await expect(card.locator("th").nth(4)).to_have_text("± (α; of a quantile in rows of rank)")
 
 
+async def test_history_marks_numbers_that_are_not_informative(open_page: OpenPage) -> None:
+    """A small number behind a wide error is marked, as in results of the client; a large one is not."""
+    scene = Scene()
+    scene.driver.register(PEOPLE, ROWS)
+    mechanism = {"kind": "laplace", "answers": 50}
+    spec = {"stream": "counts", "source": "people", "epsilon": 0.5, "mechanism": mechanism}
+    scene.driver.open(spec, acknowledge=True)
+    scene.flow()
+    async with scene.served() as address:
+        page = await open_page(address, "ask?stream=counts", OPERATOR)
+        await page.get_by_role("button", name="Ask", exact=True).first.click()
+        answer = page.get_by_role("region", name="Answer").first
+        await expect(answer).to_contain_text("Warning: not informative")
+        await page.goto(f"{address}/#/streams/counts")
+        card = page.get_by_role("region", name="Answers", exact=True)
+        await expect(card.locator("tbody tr td").nth(2)).to_contain_text("(not informative)")
+        await page.goto(f"{address}/#/sources/people")
+        await expect(page.get_by_text("neighbors exchange one person;")).to_be_visible()
+
+
 async def test_saved_history_has_each_answer_once(open_page: OpenPage) -> None:
     """A file that takes several requests has one line of heads and no answer twice."""
     scene = asked(520)

@@ -41,6 +41,8 @@ async def test_plan_warns_by_threshold_rows_and_expected_answer(open_page: OpenP
         verdict = page.locator(".verdict")
         await page.get_by_label("Mechanism").select_option("laplace")
         await expect(verdict).to_contain_text("depends on the number of rows")
+        await expect(verdict).to_contain_text("for 100 answers")
+        await expect(page.get_by_role("region", name="Comparison")).to_contain_text("α for 1,000 questions")
         await page.get_by_label("Rows, about").fill("900")
         await expect(verdict).to_contain_text("more than a third of the 900 rows")
         await expect(verdict).to_have_attribute("data-level", "vacuous")

@@ -101,6 +101,21 @@ async def test_a_source_is_registered_as_it_was_previewed(open_page: OpenPage) -
     assert request == RegisterSource.model_validate({**sent, "by": "olga"})
 
 
+async def test_register_sends_no_declaration_before_it_is_complete(open_page: OpenPage) -> None:
+    """A form without name, file or attribute says what is missing, without a request that is refused."""
+    sent: list[str] = []
+    async with Scene().served() as address:
+        page = await open_page(address, "register", OPERATOR)
+        page.on("request", lambda request: sent.append(request.url))
+        await page.get_by_label("Budget ε").fill("3")
+        await expect(page.get_by_text("name: give the source a name")).to_be_visible()
+        await page.get_by_label("Name").first.fill("patients")
+        await expect(page.get_by_text("path: name the table's file")).to_be_visible()
+        await page.get_by_label("File of the table").fill("/data/patients.parquet")
+        await expect(page.get_by_text("attributes: declare at least one")).to_be_visible()
+    assert not [url for url in sent if url.endswith("/api/declarations")]
+
+
 async def test_every_kind_of_attribute_and_source_can_be_declared(open_page: OpenPage) -> None:
     async with Scene().served() as address:
         page = await open_page(address, "register", OPERATOR)

@@ -47,6 +47,10 @@ class AnswerRow(View):
     question: Annotated[
         Query | None, Field(description="The question, if it was asked through this monitor since its start.")
     ]
+    uninformative: Annotated[
+        list[int],
+        Field(description="Positions of the numbers that are known not to be informative; 0 of a single one."),
+    ]
     cost: Annotated[
         Amount | None,
         Field(
@@ -120,10 +124,13 @@ async def list_answers(
         AnswerRow(
             time=one.time,
             # The source gives the numbers of a known question, and of a live histogram, their groups' names.
-            answer=one.result.with_question(question := find_question(one.result), source).with_stream(
-                spec, source
+            answer=(
+                answer := one.result.with_question(question := find_question(one.result), source).with_stream(
+                    spec, source
+                )
             ),
             question=question,
+            uninformative=list(answer.uninformative),
             cost=_charge(one, older[place + 1 :]),
         )
         for place, one in enumerate(page.answers)

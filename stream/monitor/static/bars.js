@@ -7,6 +7,7 @@ import { valueTicks } from "./scales.js";
 const ROW = 24;
 const MARGIN = { top: 6, right: 16, bottom: 24 };
 const MOST_ROWS = 60;
+const HALF_LETTER = 4; // the last label of the axis ends within the chart
 
 /** Draw a chart of rows `{ name, estimate, alpha, low, high }`; it is redrawn when its width changes. */
 export function barChart(rows) {
@@ -27,7 +28,7 @@ export function barChart(rows) {
     const ends = shown.flatMap(({ estimate, alpha, low: least, high: most }) => [estimate - (alpha ?? 0), estimate + (alpha ?? 0), least ?? estimate, most ?? estimate]);
     const low = Math.min(0, ...ends);
     const high = Math.max(0, ...ends);
-    const ticks = axis(low, high);
+    const ticks = axis(low, high, Math.min(Math.max(Math.floor((width - left) / 80), 2), 5));
     const [first, last] = [Math.min(low, ticks[0]), Math.max(high, ticks[ticks.length - 1])];
     const x = (value) => left + ((value - first) / (last - first || 1)) * (width - left - MARGIN.right);
     const height = MARGIN.top + shown.length * ROW + MARGIN.bottom;
@@ -38,7 +39,7 @@ export function barChart(rows) {
     svg.replaceChildren(
       ...ticks.flatMap((value) => [
         makeSvg("line", { class: value === 0 ? "zero" : "grid", x1: x(value), x2: x(value), y1: MARGIN.top, y2: bottom }),
-        makeSvg("text", { class: "tick", x: x(value), y: bottom + 16, "text-anchor": "middle" }, number(value)),
+        makeSvg("text", { class: "tick", x: Math.min(x(value), width - number(value).length * HALF_LETTER), y: bottom + 16, "text-anchor": "middle" }, number(value)),
       ]),
       ...shown.flatMap((row, index) => mark(row, MARGIN.top + (index + 0.5) * ROW, x, left)),
     );
@@ -48,8 +49,8 @@ export function barChart(rows) {
 }
 
 /** Return multiples of a round number, from at most `low` to at least `high`. */
-function axis(low, high) {
-  const [, step] = valueTicks(Math.max(high - low, Number.MIN_VALUE), 5);
+function axis(low, high, wanted) {
+  const [, step] = valueTicks(Math.max(high - low, Number.MIN_VALUE), wanted);
   const ticks = [];
   for (let index = Math.floor(low / step + 1e-9); index * step < high + step * 0.999; index += 1) {
     ticks.push(index * step);

@@ -88,3 +88,6 @@ export const BASES = {
   randomized: "a drawn category",
   "too-many-texts": "a noisy test, by which the window, or all windows of a running count, has too many different texts to count them",
 };
+
+/** Mechanisms that charge every answer. */
+export const ALWAYS_CHARGED = ["laplace", "noisy_max", "exponential", "unknown_groups"];

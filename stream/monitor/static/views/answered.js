@@ -119,6 +119,6 @@ function tableOf(columns, rows, versions) {
   const [version, ...others] = versions;
   const isTold = version !== undefined && !others.length;
   const heads = [...columns, ...(isTold ? ["version"] : [])].map((text) => make("th", { scope: "col" }, text));
-  const lines = rows.map((cells) => make("tr", {}, [...cells, ...(isTold ? [version] : [])].map((text) => make("td", {}, String(text)))));
-  return make("div", { class: "table-frame tall", tabindex: "0" }, make("table", { class: "plain", "aria-label": "Answers" }, make("thead", {}, make("tr", {}, heads)), make("tbody", {}, lines)));
+  const lines = rows.map((cells) => make("tr", {}, [...cells, ...(isTold ? [version] : [])].map((text, index) => make("td", { "data-short": columns[index] ?? "version" }, String(text)))));
+  return make("div", { class: "table-frame tall", tabindex: "0" }, make("table", { class: "plain stacked", "aria-label": "Answers" }, make("thead", {}, make("tr", {}, heads)), make("tbody", {}, lines)));
 }

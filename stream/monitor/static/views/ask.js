@@ -5,7 +5,7 @@ import { refusal, tokenOf, tokenWanted } from "../confirm.js";
 import { link, make, setText } from "../dom.js";
 import { jsonBlock, labelled, latest, select } from "../forms.js";
 import { amount, bound, count, mechanism as called, time, words } from "../format.js";
-import { FORMS, SPECS } from "../mechanisms.js";
+import { ALWAYS_CHARGED, FORMS, SPECS } from "../mechanisms.js";
 import { card, emptyState } from "../parts.js";
 import { describeQuestion } from "../questions.js";
 import { route } from "../routes.js";
@@ -306,8 +306,6 @@ export function askView({ query, session }) {
     },
   };
 }
-
-const ALWAYS_CHARGED = ["laplace", "noisy_max", "exponential", "unknown_groups"];
 
 /** What the next answer costs, in words. */
 function describePrice(free, charged, mechanism, hasOwnPrice) {

@@ -52,7 +52,8 @@ export function comparisonCard(session, onTake) {
   const problem = make("p", { class: "outcome", role: "status", "data-level": "refused", hidden: true });
   const advice = make("p", { class: "outcome", role: "status", hidden: true });
   const body = make("tbody");
-  const table = make("table", { class: "plain people-table", "aria-label": "Comparison", hidden: true }, heads(...HEADS), body);
+  const head = heads(...HEADS);
+  const table = make("table", { class: "plain people-table", "aria-label": "Comparison", hidden: true }, head, body);
   const others = make("details", { hidden: true }, make("summary", {}, "Mechanisms that do not apply"));
   const element = card("Comparison", make("div", { class: "sheet" }, labelled("Questions", form), labelled("Error wanted", wanted, "optional: the ε that each mechanism needs for it")), progress, problem, advice, table, others);
   form.addEventListener("change", () => shown && compare(shown, declared));
@@ -86,6 +87,7 @@ export function comparisonCard(session, onTake) {
     const fitting = mechanisms.filter((one) => one.applies);
     body.replaceChildren(...fitting.map((one, index) => line(one, index === 0, alpha)));
     table.hidden = !fitting.length;
+    setText(head.querySelectorAll("th")[1], shown.queries ? `α for ${count(shown.queries)} questions` : HEADS[1]);
     const sentences = [
       choice === null ? "No mechanism answers these questions about this source." : `${attributes ? `Over ${namesOf(attributes, declared)}: ` : ""}${called(choice)} has the smallest ${keeps || alpha === undefined ? "error" : `error, but does not keep ${alpha}`}${what ? `; α is ${what}` : ""}.`,
       fitting[0]?.vacuous && "It is vacuous: a constant answer would keep it.",

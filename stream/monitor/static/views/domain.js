@@ -8,7 +8,7 @@ const GRANULARITIES = ["day", "week", "month", "quarter", "year", "weekday", "mo
 const OF_TIMES = [...GRANULARITIES, ["hour", "hour"], ["hour-of-day", "hour-of-day"]];
 const REQUIRED = { integers: ["minimum", "maximum"], decimal: ["minimum", "maximum", "step"], date: ["minimum", "maximum"], timestamp: ["minimum", "maximum"], categories: ["values"], bins: ["edges"], text: [] };
 const PARTS_OF_DATES = ["weekday", "month-of-year", "hour-of-day"]; // they have no ends
-const OUTSIDE = [["clamp", "moved to the nearer end"], ["reject", "row left out"]];
+const OUTSIDE = [["clamp", "nearer end"], ["reject", "left out"]];
 
 /** The editor; `onChange()` is called after the user adds or removes a row. */
 export function domainEditor(onChange) {

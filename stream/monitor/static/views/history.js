@@ -159,7 +159,7 @@ function line(row, mechanism) {
   const cells = [
     time(when),
     [asked, windowText(answer.window), pairs(answer.group)].filter(Boolean).join(" · "),
-    answerText(answer),
+    answerText(row),
     intervalText(answer),
     typeof answer.alpha === "number" ? `${bound(answer.alpha)}${RANKS.some((form) => question?.[form]) ? " rows of rank" : ""}` : "–",
     typeof answer.price === "number" && answer.outcome !== "rejected" ? `ε ${number(answer.price)}` : cost === null ? "–" : amount(cost),
@@ -180,7 +180,15 @@ function few(texts) {
   return `${texts.slice(0, SHOWN_NUMBERS).join("; ")}${more > 0 ? `; … ${count(more)} more` : ""}`;
 }
 
-function answerText(answer) {
+/** Say how many of the numbers that are not shown are not informative. */
+function hidden(marked) {
+  const count = [...marked].filter((place) => place >= SHOWN_NUMBERS).length;
+  return count ? ` (${count} not informative)` : "";
+}
+
+function answerText({ answer, uninformative }) {
+  const marked = new Set(uninformative);
+  const mark = (place) => (marked.has(place) ? " (not informative)" : "");
   const { outcome, estimate: value, estimates, choice, choices, keys, top_groups: tops, alpha, reason } = answer;
   const priced = pricedAmount(answer);
   if (priced !== null) {
@@ -188,11 +196,11 @@ function answerText(answer) {
   }
   const names = keys ?? tops?.map(pairs) ?? null;
   if (estimates) {
-    return few(estimates.map((one, index) => `${names ? `${names[index]}: ` : ""}${estimate(one, alpha)}`));
+    return few(estimates.map((one, index) => `${names ? `${names[index]}: ` : ""}${estimate(one, alpha)}${mark(index)}`)) + hidden(marked);
   }
   const text = typeof value === "number" ? estimate(value, alpha) : (choice ?? (choices ? few(choices) : names ? few(names) : ""));
   const told = outcome === "answer" && text ? "" : OUTCOMES[outcome];
-  return [told, text, reason].filter(Boolean).join(": ");
+  return [told, text, reason].filter(Boolean).join(": ") + mark(0);
 }
 
 function intervalText({ interval: ends, intervals, choice_intervals: texts }) {

@@ -18,7 +18,7 @@ export function loginView(onSignedIn, message = "") {
     single,
     make("label", { for: "token" }, single ? "Or a token" : "Token"),
     token,
-    make("p", { class: "hint" }, "A viewer's token shows everything; an operator's may halt and close as well. It stays in this tab only."),
+    make("p", { class: "hint" }, "A viewer's token shows everything, an analyst's may also ask and open streams, an operator's also register, halt and close. It stays in this tab only."),
     outcome,
     button,
   );

@@ -5,8 +5,8 @@ import { confirm, receiptLine } from "../confirm.js";
 import { CurveChart } from "../curve_chart.js";
 import { link, make, setText } from "../dom.js";
 import { flag, given, jsonBlock, labelled, latest, numberInput, offer, select, textInput, typed } from "../forms.js";
-import { amount, bound, count, mechanism as called } from "../format.js";
-import { OPENINGS } from "../mechanisms.js";
+import { amount, bound, count, mechanism as called, plural } from "../format.js";
+import { ALWAYS_CHARGED, OPENINGS } from "../mechanisms.js";
 import { afterPause, card, facts } from "../parts.js";
 import { route } from "../routes.js";
 import { comparisonCard } from "./comparison.js";
@@ -28,6 +28,11 @@ function lasting({ windows, period }) {
 function choice([best, ...others]) {
   const error = ({ error }) => (error === null ? "does not apply" : `${bound(error)} rows`);
   return `auto takes ${called(best.kind)}: a count is expected to err by ${error(best)}; ${others.map((one) => `${called(one.kind)} ${error(one)}`).join(", ")}.`;
+}
+
+/** Return the number of answers for which an error bound holds: a stream that is charged for each has no more. */
+function promised(kind, { cutoff, expected_queries: expected }) {
+  return ALWAYS_CHARGED.includes(kind) && cutoff ? Math.min(cutoff, expected) : expected;
 }
 
 /** Add a part of a curve to the points so far. */
@@ -212,7 +217,7 @@ export function planView({ query, session }) {
       found.calibration.cutoff ? count(found.calibration.cutoff) : "one charge pays for all",
       found.calibration.method,
     ]);
-    const sentences = [`${affordable ? "The source can pay for it" : "The source cannot pay for it"}; α ${bound(found.calibration.alpha)}${vacuous ? ", which is vacuous: a constant answer would keep it" : ""}.`];
+    const sentences = [`${affordable ? "The source can pay for it" : "The source cannot pay for it"}; α ${bound(found.calibration.alpha)} for ${plural(promised(found.compared[0]?.kind ?? kind.value, found.calibration), "answer")}${vacuous ? ", which is vacuous: a constant answer would keep it" : ""}.`];
     if (found.compared.length) {
       sentences.push(choice(found.compared));
     }

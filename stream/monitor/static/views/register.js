@@ -168,13 +168,30 @@ export function registerView({ session }) {
     return given({ ...common, ...own[kind.value] });
   }
 
+  /** Return what the form lacks before it is worth a request; empty if nothing. */
+  function findMissing() {
+    const { path: file, view: joined, topic: live, attributes } = source();
+    if (!name.value.trim()) {
+      return "name: give the source a name";
+    }
+    if (!DECLARED.has(kind.value)) {
+      return "";
+    }
+    if (kind.value === "table" ? !file && !joined : !live) {
+      return kind.value === "table" ? "path: name the table's file" : "topic: name the live topic";
+    }
+    const isEmpty = !Object.keys({ ...attributes, ...domain.texts() }).length;
+    return kind.value === "table" && isEmpty ? "attributes: declare at least one" : domain.problem();
+  }
+
   const body = () => ({ kind: "register", request, source: source() });
 
   const preview = latest(async (isLatest) => {
     json.show(body());
     try {
-      if (domain.problem() && DECLARED.has(kind.value)) {
-        throw Object.assign(new Error(domain.problem()), { problem: { message: domain.problem() } });
+      const missing = findMissing();
+      if (missing) {
+        throw new Error(missing);
       }
       const declared = await send("/api/declarations", session.token, { method: "POST", body: source() });
       if (isLatest()) {

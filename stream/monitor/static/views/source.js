@@ -71,7 +71,7 @@ export function sourceView({ names: [name], session }) {
     period.update(row);
     budget.hidden = burnDown.hidden = row.current !== null; // a source with periods spends nothing itself
     refresh.hidden = halt.hidden || row.version === null;
-    setText(about, `${describe(row)}; neighbors ${row.neighbors === "replace" ? "replace one" : "add or remove one"} ${row.kind === "events" ? "person" : "row"}${row.version === null ? "" : `; version ${row.version} of its data`}${row.period === null ? "" : `; ${ofPeriod(row)}`}; last change ${time(row.updated)}${unreadNote(unread)}`);
+    setText(about, `${describe(row)}; neighbors ${row.neighbors === "replace" ? "exchange" : "add or remove"} one person${row.version === null ? "" : `; version ${row.version} of its data`}${row.period === null ? "" : `; ${ofPeriod(row)}`}; last change ${time(row.updated)}${unreadNote(unread)}`);
     setText(reason, row.reason ? `Halted: ${row.reason}` : "");
     reason.hidden = !row.reason;
     setText(share, `${percent(row.left_share)} left of ${amount(row.total)}`);
