@@ -314,6 +314,19 @@ async def test_more_streams_than_are_listed_are_not_passed_over_in_silence(open_
         ).to_be_visible()
 
 
+@pytest.mark.parametrize("width", [390, 1440])
+async def test_answer_table_fits_its_card(open_page: OpenPage, width: int) -> None:
+    """All columns of two figures with their marks are in view, on a phone and on a desktop."""
+    scene = people(counts={"kind": "laplace", "answers": 90})
+    async with scene.served() as address:
+        page = await open_page(address, "ask?stream=counts", OPERATOR, viewport={"width": width, "height": 900})
+        await page.get_by_label("SELECT").fill("SELECT MEDIAN(days), AVG(days) FROM counts")
+        await page.get_by_role("button", name="Ask", exact=True).last.click()
+        frame = page.get_by_role("region", name="Answer").locator(".table-frame")
+        await expect(frame).to_contain_text("avg(days)")
+        assert await frame.evaluate("(frame) => frame.scrollWidth <= frame.clientWidth")
+
+
 @pytest.mark.parametrize("width", [390, 1280])
 async def test_long_names_stay_within_their_card(open_page: OpenPage, width: int) -> None:
     scene = Scene()

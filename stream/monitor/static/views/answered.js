@@ -114,11 +114,14 @@ function about(versions) {
   return versions.length ? [`About version ${versions.join(" and ")} of the data.`] : [];
 }
 
+/** Let the name of a figure, as AVG(income), break before its attribute. */
+const breakable = (text) => text.split(/(?=\()/).flatMap((part, index) => (index ? [make("wbr"), part] : [part]));
+
 /** A table of rows; with a column of the version if `versions` has exactly one. */
 function tableOf(columns, rows, versions) {
   const [version, ...others] = versions;
   const isTold = version !== undefined && !others.length;
-  const heads = [...columns, ...(isTold ? ["version"] : [])].map((text) => make("th", { scope: "col" }, text));
+  const heads = [...columns, ...(isTold ? ["version"] : [])].map((text) => make("th", { scope: "col" }, breakable(text)));
   const lines = rows.map((cells) => make("tr", {}, [...cells, ...(isTold ? [version] : [])].map((text, index) => make("td", { "data-short": columns[index] ?? "version" }, String(text)))));
   return make("div", { class: "table-frame tall", tabindex: "0" }, make("table", { class: "plain stacked", "aria-label": "Answers" }, make("thead", {}, make("tr", {}, heads)), make("tbody", {}, lines)));
 }
