@@ -24,6 +24,7 @@ from stream.cli.output import CommandError, console, escape_text
 from stream.cli.run.monitor_commands import find_monitor
 from stream.formatting import format_error_bound
 from stream.monitor.api.models import (
+    ApiModel,
     Overview,
     Problem,
     Session,
@@ -31,7 +32,6 @@ from stream.monitor.api.models import (
     SourceRow,
     StreamPage,
     StreamRow,
-    View,
 )
 from stream.monitor.api.service_models import MemberRow, RefusalsView, RefusedEvents, RejectedView, WorkersView
 from stream.processing.refused_events import describe_refused_share
@@ -42,7 +42,7 @@ TIMEOUT = 5.0
 BAR_WIDTH = 20
 
 _STATES = {"open": "green", "exhausted": "yellow", "halted": "red", "closed": "bright_black"}
-_View = TypeVar("_View", bound=View)
+_View = TypeVar("_View", bound=ApiModel)
 
 
 class Detail(IntEnum):

@@ -16,7 +16,7 @@ from schemas import Amount, Answer, Query
 from stream.client.answer_history import AnswerPage, LoggedAnswer
 from stream.kafka.client.security import is_refusal
 from stream.monitor.api import views
-from stream.monitor.api.models import MAX_PAGE, Parameters, Time, View
+from stream.monitor.api.models import MAX_PAGE, ApiModel, Parameters, Time
 from stream.monitor.api.problems import ProblemError, unknown_name_error
 from stream.monitor.state.monitor_tables import MonitorTables
 from stream.questions import Result
@@ -39,7 +39,7 @@ class AnswerQuery(Parameters):
     limit: Annotated[int, Field(ge=1, le=MAX_PAGE)] = 50
 
 
-class AnswerRow(View):
+class AnswerRow(ApiModel):
     """One answer with its commit time."""
 
     time: Time
@@ -59,7 +59,7 @@ class AnswerRow(View):
     ]
 
 
-class AnswersView(View):
+class AnswersView(ApiModel):
     """A page of a stream's answers, newest first. It may have few or no answers although older ones exist."""
 
     items: list[AnswerRow]

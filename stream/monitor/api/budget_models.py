@@ -7,7 +7,7 @@ from typing import Annotated, Final, Literal
 from pydantic import Field
 
 from schemas import Amount, StreamState
-from stream.monitor.api.models import MAX_PAGE, Name, Parameters, SourceRow, Time, View
+from stream.monitor.api.models import MAX_PAGE, ApiModel, Name, Parameters, SourceRow, Time
 from stream.monitor.api.service_models import FeedView
 
 MAX_HELD_ENTRIES: Final = 50_000
@@ -22,7 +22,7 @@ Unread = Annotated[
 ]
 
 
-class BurnPoint(View):
+class BurnPoint(ApiModel):
     """A source's budget at a time."""
 
     time: Time
@@ -32,7 +32,7 @@ class BurnPoint(View):
     left: Amount
 
 
-class Forecast(View):
+class Forecast(ApiModel):
     """When a budget runs out at the pace of the last ``window_seconds``; an extrapolation.
 
     ``taken`` is the granted less the refunded amount since ``since``, which is later than the
@@ -55,7 +55,7 @@ class Forecast(View):
     ]
 
 
-class BurnDown(View):
+class BurnDown(ApiModel):
     """A source's budget since the start of the audit trail, or its first read entry, with its forecasts."""
 
     source: SourceRow
@@ -72,7 +72,7 @@ class SpendingQuery(Parameters):
     limit: Annotated[int, Field(ge=1, le=MAX_PAGE, description="Most streams to list.")] = 20
 
 
-class Share(View):
+class Share(ApiModel):
     """Granted, spent and refunded amounts that add up, as they have one accountant."""
 
     granted: Amount
@@ -80,7 +80,7 @@ class Share(View):
     refunded: Amount
 
 
-class SourceShare(View):
+class SourceShare(ApiModel):
     """An analyst's part of one source's budget."""
 
     source: str
@@ -88,7 +88,7 @@ class SourceShare(View):
     share: Share
 
 
-class AnalystSpending(View):
+class AnalystSpending(ApiModel):
     """The costs of one analyst's streams, by source; the name is null for streams without one."""
 
     analyst: str | None
@@ -96,7 +96,7 @@ class AnalystSpending(View):
     sources: list[SourceShare]
 
 
-class StreamSpending(View):
+class StreamSpending(ApiModel):
     """The costs of one stream."""
 
     stream: str
@@ -106,7 +106,7 @@ class StreamSpending(View):
     share: Share
 
 
-class Spending(View):
+class Spending(ApiModel):
     """Spending by analyst, and the most expensive streams."""
 
     source: str | None
@@ -137,7 +137,7 @@ class TrailQuery(TrailFilter):
     limit: Annotated[int, Field(ge=1, le=MAX_PAGE)] = 50
 
 
-class TrailRow(View):
+class TrailRow(ApiModel):
     """One entry: a request with its decision, or an event."""
 
     number: int
@@ -164,7 +164,7 @@ class TrailRow(View):
     left: Annotated[Amount | None, Field(description="The account's remaining budget after it.")]
 
 
-class TrailPage(View):
+class TrailPage(ApiModel):
     """A page of the matching entries, latest first."""
 
     entries: Annotated[int, Field(description="Number of entries of the trail, notes of spending included.")]
@@ -183,7 +183,7 @@ class TrailPage(View):
     items: list[TrailRow]
 
 
-class PeriodView(View):
+class PeriodView(ApiModel):
     """The current period of a renewing budget; ``counted`` is the amount charged to this period."""
 
     number: int
@@ -192,7 +192,7 @@ class PeriodView(View):
     counted: Amount
 
 
-class PopulationRow(View):
+class PopulationRow(ApiModel):
     """The people of several sources, with the budget that their streams share."""
 
     population: str
@@ -215,7 +215,7 @@ class PopulationRow(View):
     updated: Time
 
 
-class PopulationPage(View):
+class PopulationPage(ApiModel):
     """All populations, by name."""
 
     items: list[PopulationRow]
@@ -229,7 +229,7 @@ class AllotmentQuery(Parameters):
     analyst: Annotated[Name | None, Field(description="Allotments of this analyst.")] = None
 
 
-class AllotmentRow(View):
+class AllotmentRow(ApiModel):
     """A part of a source's or population's budget for some analysts, limited by the rest of both."""
 
     allotment: str
@@ -247,13 +247,13 @@ class AllotmentRow(View):
     meaning: Annotated[str, Field(description="Its guarantee as a sentence.")]
 
 
-class AllotmentPage(View):
+class AllotmentPage(ApiModel):
     """Allotments, sorted by owner and name."""
 
     items: list[AllotmentRow]
 
 
-class PopulationDetail(View):
+class PopulationDetail(ApiModel):
     """A population with sources and allotments; no history if the sources' accountants differ.
 
     While entries of the trail are unread there are no points, because they are sums over all sources.

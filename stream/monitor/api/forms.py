@@ -36,6 +36,7 @@ from stream.budget.standing_streams import complete_spec, promised_windows, requ
 from stream.errors import Refused
 from stream.formatting import describe_rows, describe_table_bound
 from stream.monitor.api.models import (
+    ApiModel,
     ComparisonRequest,
     Plan,
     PlanComparison,
@@ -44,7 +45,6 @@ from stream.monitor.api.models import (
     Proposal,
     ProposedAttributeView,
     SourceRow,
-    View,
 )
 from stream.monitor.api.problems import ProblemError
 from stream.monitor.state.entries import SourceEntry
@@ -60,7 +60,7 @@ from stream.tables.readers.table_reading import GuardedReader, ReadingLimits
 from stream.tables.schema_proposals import READ_PARTS, propose_attributes, read_description
 
 
-class AttributeView(View):
+class AttributeView(ApiModel):
     """An attribute: its kind, its number of values, and the treatment of other values, in words."""
 
     name: str
@@ -69,7 +69,7 @@ class AttributeView(View):
     outside: str
 
 
-class Declaration(View):
+class Declaration(ApiModel):
     """A source's declaration. ``source`` is the definition with all defaults."""
 
     source: Source
@@ -82,14 +82,14 @@ class Declaration(View):
     remarks: list[str]
 
 
-class SourceDetail(View):
+class SourceDetail(ApiModel):
     """A source with its budget and declaration."""
 
     row: SourceRow
     declaration: Declaration
 
 
-class CurveRequest(View):
+class CurveRequest(ApiModel):
     """A planned stream whose error is computed as a function of ε or of its charged answers."""
 
     stream: OpeningSpec
@@ -97,7 +97,7 @@ class CurveRequest(View):
     start: Annotated[int, Field(ge=0, le=1000, description="``following`` of the part before this one.")] = 0
 
 
-class CurvePoint(View):
+class CurvePoint(ApiModel):
     """The error bound at one point; ``vacuous`` if a constant answer would keep to the bound."""
 
     value: float
@@ -105,14 +105,14 @@ class CurvePoint(View):
     vacuous: bool
 
 
-class CurveLine(View):
+class CurveLine(ApiModel):
     """One calibration at all points where it is possible."""
 
     method: str
     points: list[CurvePoint]
 
 
-class Curve(View):
+class Curve(ApiModel):
     """Some points of a plan's error curve, in the order of their values.
 
     ``chosen`` is the requested point, ``method`` the calibration there; null in parts without it.

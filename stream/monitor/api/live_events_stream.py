@@ -18,7 +18,7 @@ from aiohttp import web
 from pydantic import BaseModel, BeforeValidator, ValidationError
 
 from stream.monitor.api.connections import streaming_answer, write_text
-from stream.monitor.api.models import FieldProblem, View, ViewName
+from stream.monitor.api.models import ApiModel, FieldProblem, ViewName
 from stream.monitor.api.monitor_state import Monitor
 from stream.monitor.api.problems import (
     GoneError,
@@ -131,7 +131,7 @@ KEEPALIVE_SECONDS = 10.0
 """Longest silence on a connection, in seconds."""
 
 
-class EventQuery(View):
+class EventQuery(ApiModel):
     """The views to send; all other parameters are those of the views' routes."""
 
     views: Annotated[tuple[ViewName, ...], BeforeValidator(lambda value: tuple(value.split(",")) if value else ())]

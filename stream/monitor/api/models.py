@@ -53,7 +53,7 @@ Name = Annotated[str, StringConstraints(max_length=128)]
 """A parameter that is a name or a part of a name."""
 
 
-class View(BaseModel):
+class ApiModel(BaseModel):
     """Base of all models of the API: immutable, without extra fields."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", hide_input_in_errors=True)
@@ -65,19 +65,19 @@ class View(BaseModel):
         return cls(**{name: getattr(record, name) for name in names}, **figures)
 
 
-class Parameters(View):
+class Parameters(ApiModel):
     """Base of the parameters of a route, which are text."""
 
     model_config = ConfigDict(strict=False)
 
 
-class Health(View):
+class Health(ApiModel):
     """The process is alive."""
 
     status: Literal["ok"] = "ok"
 
 
-class Readiness(View):
+class Readiness(ApiModel):
     """States if the monitor has read all records committed before it started."""
 
     ready: bool
@@ -85,7 +85,7 @@ class Readiness(View):
     reason: str | None = None
 
 
-class Session(View):
+class Session(ApiModel):
     """The name, role and token of the user."""
 
     name: str
@@ -96,7 +96,7 @@ class Session(View):
     ]
 
 
-class Rate(View):
+class Rate(ApiModel):
     """Charged answers (``above``) and free ones (``below``) per second, over the last ``window_seconds``."""
 
     window_seconds: int
@@ -104,7 +104,7 @@ class Rate(View):
     below: float
 
 
-class StreamCounts(View):
+class StreamCounts(ApiModel):
     """Number of streams in each state."""
 
     open: int = 0
@@ -113,7 +113,7 @@ class StreamCounts(View):
     closed: int = 0
 
 
-class TrafficPoint(View):
+class TrafficPoint(ApiModel):
     """Totals over all streams at a time."""
 
     time: Time
@@ -121,7 +121,7 @@ class TrafficPoint(View):
     tops: int
 
 
-class StalledSource(View):
+class StalledSource(ApiModel):
     """A live topic with open streams whose next window should have been answered by now."""
 
     source: str
@@ -132,7 +132,7 @@ class StalledSource(View):
     feed_runs: Annotated[bool, Field(description="True if a feed process runs.")]
 
 
-class Overview(View):
+class Overview(ApiModel):
     """A summary of the installation."""
 
     time: Time
@@ -153,14 +153,14 @@ class Overview(View):
     ] = []
 
 
-class Periods(View):
+class Periods(ApiModel):
     """The periods of a source or stream: their number, and the name of the latest."""
 
     count: int
     latest: str
 
 
-class SourceRow(View):
+class SourceRow(ApiModel):
     """A source with its budget: ``left`` = ``total`` − ``granted`` + ``refunded``, per period if it renews.
 
     A source with periods spends nothing itself: each period has an account, and ``current`` is the latest.
@@ -199,7 +199,7 @@ class SourceRow(View):
     current: Annotated[SourceRow | None, Field(description="The account of the latest period.")] = None
 
 
-class SourcePage(View):
+class SourcePage(ApiModel):
     """A page of the matching sources; each source includes only its latest period."""
 
     total: int
@@ -208,7 +208,7 @@ class SourcePage(View):
     items: list[SourceRow]
 
 
-class PromiseParts(View):
+class PromiseParts(ApiModel):
     """One error bound of a stream as text: ``before`` α ``after``, for the answers ``over``.
 
     All bounds of a stream hold together with ``probability``.
@@ -223,7 +223,7 @@ class PromiseParts(View):
     warning: Annotated[str, Field(description="Empty, or a warning that a constant answer would satisfy it.")]
 
 
-class StreamRow(View):
+class StreamRow(ApiModel):
     """A stream: its error bound, its use and its rates."""
 
     stream: str
@@ -280,7 +280,7 @@ class StreamRow(View):
     ] = None
 
 
-class StreamPage(View):
+class StreamPage(ApiModel):
     """A page of the matching streams; each stream includes only its latest period."""
 
     total: int
@@ -289,7 +289,7 @@ class StreamPage(View):
     items: list[StreamRow]
 
 
-class TimelinePoint(View):
+class TimelinePoint(ApiModel):
     """A stream's totals at a time."""
 
     time: Time
@@ -297,7 +297,7 @@ class TimelinePoint(View):
     tops: int
 
 
-class StreamDetail(View):
+class StreamDetail(ApiModel):
     """One stream with its definition and the timeline of its charged answers, oldest first."""
 
     row: StreamRow
@@ -325,7 +325,7 @@ class StreamDetail(View):
     ]
 
 
-class Plan(View):
+class Plan(ApiModel):
     """The error bound and cost of a stream that is not opened yet. Nothing is reserved."""
 
     calibration: Calibration
@@ -358,7 +358,7 @@ class PlanQuery(Parameters):
     ] = None
 
 
-class ComparisonRequest(View):
+class ComparisonRequest(ApiModel):
     """Questions for which all mechanisms are compared, with the options of ``sotto plan``."""
 
     source: EventId
@@ -379,7 +379,7 @@ class ComparisonRequest(View):
     q: Annotated[float, Field(ge=0.0, le=1.0)] = 0.5
 
 
-class MechanismRow(View):
+class MechanismRow(ApiModel):
     """A mechanism in a comparison; ``alpha`` and ``epsilon`` are null if it does not apply, for the reason ``why``."""
 
     mechanism: str
@@ -397,7 +397,7 @@ class MechanismRow(View):
     ] = None
 
 
-class PlanComparison(View):
+class PlanComparison(ApiModel):
     """All mechanisms for one form of questions, best first, as ``sotto plan`` prints them."""
 
     form: Form
@@ -413,7 +413,7 @@ class PlanComparison(View):
     mechanisms: list[MechanismRow]
 
 
-class ProposalRequest(View):
+class ProposalRequest(ApiModel):
     """A table for which attributes are proposed."""
 
     path: Annotated[str, StringConstraints(min_length=1, max_length=4096)]
@@ -425,7 +425,7 @@ class ProposalRequest(View):
         return path
 
 
-class ProposedAttributeView(View):
+class ProposedAttributeView(ApiModel):
     """A proposed attribute, whose ``domain`` lacks the fields ``missing``.
 
     ``domain`` is null if the column can be no attribute, for the ``reason``.
@@ -439,21 +439,21 @@ class ProposedAttributeView(View):
     reason: str | None
 
 
-class Proposal(View):
+class Proposal(ApiModel):
     """Attributes for the columns of a table; ``read`` says what was read."""
 
     read: str
     attributes: list[ProposedAttributeView]
 
 
-class FieldProblem(View):
+class FieldProblem(ApiModel):
     """The problem of one field."""
 
     field: str
     message: str
 
 
-class Problem(View):
+class Problem(ApiModel):
     """The reason why a request failed.
 
     ``fields`` never quote values; ``message`` may quote names, refused numbers and parts of a

@@ -12,7 +12,7 @@ from stream import VERSION
 from stream.monitor.api.answer_views import AnswerQuery
 from stream.monitor.api.budget_models import TrailFilter
 from stream.monitor.api.live_events_stream import EventQuery
-from stream.monitor.api.models import AccessRole, Problem, View
+from stream.monitor.api.models import AccessRole, ApiModel, Problem
 from stream.monitor.api.routes import ANSWERS_PATH, ROUTES, VIEWS, Route, names_in
 
 _TEMPLATE = "#/components/schemas/{model}"
@@ -30,7 +30,7 @@ _PROBLEMS = {
     "503": "Unavailable: the names file cannot be read, or Kafka does not answer; send a change again with the same id",
     "504": "No receipt yet; send the request again with the same id",
 }
-_ROUTES_WITHOUT_MODEL: tuple[tuple[str, str, str, tuple[type[View], ...]], ...] = (
+_ROUTES_WITHOUT_MODEL: tuple[tuple[str, str, str, tuple[type[ApiModel], ...]], ...] = (
     ("/metrics", "The monitor's metrics for Prometheus", "text/plain", ()),
     (
         "/api/trail.csv",
@@ -160,7 +160,7 @@ def _common_fields(method: str, path: str, summary: str, access: AccessRole | No
     }
 
 
-def _parameters(queries: tuple[type[View], ...]) -> list[_Json]:
+def _parameters(queries: tuple[type[ApiModel], ...]) -> list[_Json]:
     """Return the models' fields as parameters; if two have the same name, the first."""
     parameter_by_name: dict[str, _Json] = {}
     for query in queries:

@@ -24,7 +24,7 @@ from stream.client.async_client import AsyncClient
 from stream.errors import Forbidden, Invalid, SottoError, Timeout, Unknown
 from stream.formatting import find_closest_name
 from stream.monitor.api import views
-from stream.monitor.api.models import View
+from stream.monitor.api.models import ApiModel
 from stream.monitor.api.problems import ProblemError, too_many_error, unknown_name_error
 from stream.monitor.state.monitor_tables import MonitorTables
 from stream.questions import Result, Results
@@ -44,7 +44,7 @@ _IDLE_SECONDS: Final = 60.0
 _PRIVATE_FIELDS: Final = ("value", "values", "category")
 
 
-class QuestionAnswered(View):
+class QuestionAnswered(ApiModel):
     """The answer to one question, with its numbers as rows and its cost.
 
     ``charged`` is how many answers count against the stream's cutoff; their ``cost`` may still be 0.
@@ -57,7 +57,7 @@ class QuestionAnswered(View):
     warnings: list[str]
 
 
-class Statement(View):
+class Statement(ApiModel):
     """One SELECT. A statement that is sent again with the same ``id`` is not asked again."""
 
     id: EventId
@@ -70,7 +70,7 @@ class Statement(View):
     ] = None
 
 
-class StatementAnswered(View):
+class StatementAnswered(ApiModel):
     """The rows of a statement; the column ``NAME ±`` contains the error bound of column ``NAME``.
 
     ``why`` says why ``stream`` was chosen among the open streams of the source in FROM.
@@ -87,7 +87,7 @@ class StatementAnswered(View):
     why: str | None = None
 
 
-class AskingView(View):
+class AskingView(ApiModel):
     """The cost of a stream's next answer, and a SELECT that the stream accepts."""
 
     free: Annotated[Amount, Field(description="Cost of the next answer if it is not charged.")]

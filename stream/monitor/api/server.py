@@ -23,7 +23,7 @@ from stream.monitor.api.budget_models import TrailFilter
 from stream.monitor.api.budget_views import TrailExports
 from stream.monitor.api.connections import IDLE_SECONDS, abort_connection
 from stream.monitor.api.live_events_stream import EventStreams
-from stream.monitor.api.models import ProblemCode, Readiness, View
+from stream.monitor.api.models import ApiModel, ProblemCode, Readiness
 from stream.monitor.api.monitor_state import CONTENT_TYPE, Monitor, metrics_text
 from stream.monitor.api.openapi import document
 from stream.monitor.api.problems import GoneError, ProblemError, malformed_error, refuse_repeated, too_many_error
@@ -141,7 +141,7 @@ _ANSWER_EXPORTS: dict[str, tuple[str, Callable[[Sequence[AnswerRow]], Iterable[s
 
 _BEARER: web.RequestKey[Bearer] = web.RequestKey("bearer")
 
-_Parameters = TypeVar("_Parameters", bound=View)
+_Parameters = TypeVar("_Parameters", bound=ApiModel)
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
 

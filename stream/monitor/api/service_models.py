@@ -8,10 +8,10 @@ from pydantic import Field
 
 from schemas import StreamState, Window
 from stream.engine.health import ServiceName
-from stream.monitor.api.models import MAX_PAGE, Name, Parameters, Time, View
+from stream.monitor.api.models import MAX_PAGE, ApiModel, Name, Parameters, Time
 
 
-class Restore(View):
+class Restore(ApiModel):
     """A partition's last restore: records read so far, and offsets to read."""
 
     phase: Literal["restoring", "ready"]
@@ -21,7 +21,7 @@ class Restore(View):
     updated: Time
 
 
-class PartitionRow(View):
+class PartitionRow(ApiModel):
     """One input partition of a service."""
 
     role: ServiceName
@@ -34,7 +34,7 @@ class PartitionRow(View):
     restore: Restore | None
 
 
-class MemberRow(View):
+class MemberRow(ApiModel):
     """One running service process; fields of its heartbeat are null before the first one."""
 
     member: str
@@ -49,7 +49,7 @@ class MemberRow(View):
     heard: Annotated[Time | None, Field(description="Time of its last heartbeat.")] = None
 
 
-class WorkersView(View):
+class WorkersView(ApiModel):
     """The services' processes and partitions, with their lag."""
 
     time: Time
@@ -70,7 +70,7 @@ class AlertQuery(Parameters):
     limit: Annotated[int, Field(ge=1, le=MAX_PAGE)] = 100
 
 
-class AlertRow(View):
+class AlertRow(ApiModel):
     """One alert: a window of a stream and group above the threshold, with its commit time."""
 
     time: Time
@@ -88,7 +88,7 @@ class AlertRow(View):
     ] = ""
 
 
-class FiringRow(View):
+class FiringRow(ApiModel):
     """A stream and group whose latest answered window was above the threshold.
 
     ``state`` is the stream's. An exhausted stream may be extended, so it is listed; halted, closed and retired ones are not.
@@ -100,7 +100,7 @@ class FiringRow(View):
     state: StreamState | None
 
 
-class AlertingSource(View):
+class AlertingSource(ApiModel):
     """Numbers of a source's firing and kept alerts."""
 
     source: str
@@ -108,7 +108,7 @@ class AlertingSource(View):
     alerts: int
 
 
-class AlertsView(View):
+class AlertsView(ApiModel):
     """Firing alerts, longest first, and the latest alerts."""
 
     shown: Annotated[bool, Field(description="True if this monitor reads answers (SOTTO_MONITOR_ALERTS).")]
@@ -125,7 +125,7 @@ class AlertsView(View):
     sources: list[AlertingSource]
 
 
-class RejectedReason(View):
+class RejectedReason(ApiModel):
     """The number of dead letters for one reason."""
 
     code: str
@@ -133,7 +133,7 @@ class RejectedReason(View):
     last: Time
 
 
-class RejectedEvent(View):
+class RejectedEvent(ApiModel):
     """One dead letter: its position and its question's stream and id; nothing else is shown."""
 
     time: Time
@@ -146,7 +146,7 @@ class RejectedEvent(View):
     id: Annotated[str | None, Field(description="The question's id, if readable.")]
 
 
-class RejectedView(View):
+class RejectedView(ApiModel):
     """Dead letters in the topic, by reason, and the latest matching ones, newest first.
 
     The latest hundred of each reason are kept; ``matching`` counts the matching ones.
@@ -158,7 +158,7 @@ class RejectedView(View):
     recent: list[RejectedEvent]
 
 
-class RefusedEvents(View):
+class RefusedEvents(ApiModel):
     """The refused share of the latest events of a live source's topic; no share below 0.1 % is distinguished."""
 
     source: str
@@ -170,13 +170,13 @@ class RefusedEvents(View):
     last: Time
 
 
-class RefusalsView(View):
+class RefusalsView(ApiModel):
     """Live sources of whose topics events were refused in the last ten minutes."""
 
     items: list[RefusedEvents]
 
 
-class FeedProcess(View):
+class FeedProcess(ApiModel):
     """One running feed process; fields of its heartbeat are null before the first one."""
 
     member: str
@@ -184,7 +184,7 @@ class FeedProcess(View):
     memory: Annotated[int | None, Field(description="Bytes of memory.")]
 
 
-class FeedView(View):
+class FeedView(ApiModel):
     """The public progress of a live topic's feed, and all feed processes."""
 
     topic: str

@@ -9,7 +9,7 @@ from sqlglot import exp
 
 from schemas import ColumnKind
 from stream.tables.views import view_terms as terms
-from stream.tables.views.view_terms import Term, TermError
+from stream.tables.views.view_terms import TermError, ViewTerm
 from stream.tables.views.view_text import TERMS_HINT, ViewText
 
 Result = TypeVar("Result")
@@ -25,7 +25,7 @@ _KIND_BY_TYPE: Final[dict[str, ColumnKind]] = {
     "DATE": "date",
 }
 
-Pair = Callable[[Term, Term], Term]
+Pair = Callable[[ViewTerm, ViewTerm], ViewTerm]
 _PAIRS: Final[dict[type[exp.Expr], Pair]] = {
     exp.EQ: lambda left, right: terms.compare("=", left, right),
     exp.NEQ: lambda left, right: terms.compare("<>", left, right),
@@ -44,7 +44,7 @@ _PAIRS: Final[dict[type[exp.Expr], Pair]] = {
 }
 """Operations on ``this`` and ``expression``."""
 
-_SINGLES: Final[dict[type[exp.Expr], Callable[[Term], Term]]] = {
+_SINGLES: Final[dict[type[exp.Expr], Callable[[ViewTerm], ViewTerm]]] = {
     exp.Paren: lambda term: term,
     exp.Not: terms.negate,
     exp.Neg: lambda term: terms.apply_number_function("-", term),
@@ -62,9 +62,9 @@ _SINGLES: Final[dict[type[exp.Expr], Callable[[Term], Term]]] = {
 class ExpressionParser:
     """Translates expressions; ``column`` translates a column."""
 
-    def __init__(self, text: ViewText, column: Callable[[exp.Column], Term]) -> None:
+    def __init__(self, text: ViewText, column: Callable[[exp.Column], ViewTerm]) -> None:
         self._text = text
-        self._rules: dict[type[exp.Expr], Callable[..., Term]] = {
+        self._rules: dict[type[exp.Expr], Callable[..., ViewTerm]] = {
             exp.Column: column,
             exp.Literal: _parse_literal,
             exp.Boolean: lambda node: terms.truth_literal(node.this),
@@ -79,7 +79,7 @@ class ExpressionParser:
             exp.Substring: self._parse_substring,
         }
 
-    def parse(self, node: exp.Expr) -> Term:
+    def parse(self, node: exp.Expr) -> ViewTerm:
         """Return the term of an expression; ViewError at its place if it is not accepted."""
         kind = type(node)
         if kind in _PAIRS:
@@ -100,29 +100,29 @@ class ExpressionParser:
             problem, _, remedy = str(error).partition("; ")
             self._text.refuse(node, problem, remedy)
 
-    def _parse_is(self, node: exp.Expr) -> Term:
+    def _parse_is(self, node: exp.Expr) -> ViewTerm:
         parts = self._text.parts(node, "this", "expression", "negate")
         if not isinstance(parts["expression"], exp.Null):
             self._text.refuse(node, "IS without NULL", "compare with =")
         found = terms.is_null(self.parse(parts["this"]))
         return terms.negate(found) if parts["negate"] else found
 
-    def _parse_between(self, node: exp.Expr) -> Term:
+    def _parse_between(self, node: exp.Expr) -> ViewTerm:
         term, low, high = map(self.parse, self._text.operands(node, "this", "low", "high"))
         return terms.conjoin(terms.compare(">=", term, low), terms.compare("<=", term, high))
 
-    def _parse_in(self, node: exp.Expr) -> Term:
+    def _parse_in(self, node: exp.Expr) -> ViewTerm:
         parts = self._text.parts(node, "this", "expressions")
         listed = [self.parse(one) for one in parts["expressions"] or ()]
         if not listed:
             self._text.refuse(node, "IN without a list", "list values in parentheses")
         return terms.contains(self.parse(parts["this"]), listed)
 
-    def _parse_coalesce(self, node: exp.Expr) -> Term:
+    def _parse_coalesce(self, node: exp.Expr) -> ViewTerm:
         parts = self._text.parts(node, "this", "expressions")
         return terms.coalesce([self.parse(one) for one in (parts["this"], *(parts["expressions"] or ()))])
 
-    def _parse_case(self, node: exp.Expr) -> Term:
+    def _parse_case(self, node: exp.Expr) -> ViewTerm:
         parts = self._text.parts(node, "this", "ifs", "default")
         subject = None if parts["this"] is None else self.parse(parts["this"])
         cases = []
@@ -131,7 +131,7 @@ class ExpressionParser:
             cases.append((condition if subject is None else terms.compare("=", subject, condition), value))
         return terms.choose(cases, terms.null() if parts["default"] is None else self.parse(parts["default"]))
 
-    def _parse_cast(self, node: exp.Expr) -> Term:
+    def _parse_cast(self, node: exp.Expr) -> ViewTerm:
         inside, to = self._text.operands(node, "this", "to")
         [name] = self._text.parts(to, "this").values()
         kind = _KIND_BY_TYPE.get(str(getattr(name, "value", name)))
@@ -141,7 +141,7 @@ class ExpressionParser:
             )
         return terms.cast(self.parse(inside), kind)
 
-    def _parse_substring(self, node: exp.Expr) -> Term:
+    def _parse_substring(self, node: exp.Expr) -> ViewTerm:
         parts = self._text.parts(node, "this", "start", "length")
         start, length = self._whole_number(node, parts["start"], 1), None
         if parts["length"] is not None:
@@ -157,5 +157,5 @@ class ExpressionParser:
         return int(text)
 
 
-def _parse_literal(node: exp.Literal) -> Term:
+def _parse_literal(node: exp.Literal) -> ViewTerm:
     return terms.text_literal(str(node.this)) if node.is_string else terms.number_literal(str(node.this))

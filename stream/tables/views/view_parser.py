@@ -17,7 +17,7 @@ from stream.tables.table_errors import quote_name, quote_names
 from stream.tables.views import view_terms as terms
 from stream.tables.views.view_expressions import ExpressionParser
 from stream.tables.views.view_plan import PERSON_KIND, Join, TableUse, UsedKind, ViewPlan, column_label
-from stream.tables.views.view_terms import Term
+from stream.tables.views.view_terms import ViewTerm
 from stream.tables.views.view_text import JOINS_HINT, ViewError, ViewText
 
 MAX_COLUMNS: Final = 256
@@ -210,10 +210,10 @@ class _ViewParser:
                 "select the person of the table after FROM",
             )
 
-    def _parse_column(self, node: exp.Column) -> Term:
+    def _parse_column(self, node: exp.Column) -> ViewTerm:
         alias, column = self._find_column(node)
         kind = self._columns[alias][column] = self._kind_of(alias, column)
-        return Term("text" if kind == PERSON_KIND else kind, pl.col(column_label(alias, column)))
+        return ViewTerm("text" if kind == PERSON_KIND else kind, pl.col(column_label(alias, column)))
 
     def _kind_of(self, alias: str, column: str) -> UsedKind:
         table = self._uses[alias].table

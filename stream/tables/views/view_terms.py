@@ -32,7 +32,7 @@ class TermError(ValueError):
 
 
 @dataclass(frozen=True)
-class Term:
+class ViewTerm:
     """An expression of a view; ``literal`` is the text of a literal in quotes."""
 
     kind: Kind
@@ -40,32 +40,32 @@ class Term:
     literal: str | None = None
 
 
-def null() -> Term:
+def null() -> ViewTerm:
     """Return the literal NULL."""
-    return Term("null", pl.lit(None))
+    return ViewTerm("null", pl.lit(None))
 
 
-def text_literal(text: str) -> Term:
+def text_literal(text: str) -> ViewTerm:
     """Return a literal in quotes."""
-    return Term("text", pl.lit(text, dtype=pl.String), text)
+    return ViewTerm("text", pl.lit(text, dtype=pl.String), text)
 
 
-def truth_literal(truth: object) -> Term:
+def truth_literal(truth: object) -> ViewTerm:
     """Return TRUE or FALSE."""
-    return Term("boolean", pl.lit(bool(truth)))
+    return ViewTerm("boolean", pl.lit(bool(truth)))
 
 
-def number_literal(text: str) -> Term:
+def number_literal(text: str) -> ViewTerm:
     """Return a number: an integer if it is whole and has at most 64 bits."""
     if text.isdecimal() and len(text) < _MAX_DIGITS and int(text) < 1 << 63:
-        return Term("integer", pl.lit(int(text), dtype=pl.Int64))
+        return ViewTerm("integer", pl.lit(int(text), dtype=pl.Int64))
     try:
         number = float(text)
     except ValueError:
         raise TermError("a malformed number; write it as 1.5 or 1e5") from None
     if not isfinite(number):
         raise TermError("a number beyond 1.8e308; write a smaller one")
-    return Term("number", pl.lit(number, dtype=pl.Float64))
+    return ViewTerm("number", pl.lit(number, dtype=pl.Float64))
 
 
 def convert_cells(kind: ColumnKind, name: str, column: pl.Series) -> pl.Series:
@@ -102,12 +102,12 @@ def _convert_to_integers(name: str, column: pl.Series) -> pl.Series:
     return found.cast(pl.Int64, strict=False)
 
 
-def require_condition(term: Term) -> pl.Expr:
+def require_condition(term: ViewTerm) -> pl.Expr:
     """Return the expression of a condition."""
     return _operand(term, "boolean")
 
 
-def compare(sign: str, left: Term, right: Term) -> Term:
+def compare(sign: str, left: ViewTerm, right: ViewTerm) -> ViewTerm:
     """Return a comparison of two terms; ``sign`` is one of = <> < <= > >=."""
     kind = common_kind((left, right))
     one, two = _operand(left, kind), _operand(right, kind)
@@ -121,37 +121,37 @@ def compare(sign: str, left: Term, right: Term) -> Term:
     }
     if kind == "boolean" and sign not in {"=", "<>"}:
         raise TermError("booleans have no order; compare with = or <>")
-    return Term("boolean", compared[sign](two))
+    return ViewTerm("boolean", compared[sign](two))
 
 
-def contains(term: Term, listed: Sequence[Term]) -> Term:
+def contains(term: ViewTerm, listed: Sequence[ViewTerm]) -> ViewTerm:
     """Return whether a term is one of several."""
     found = [require_condition(compare("=", term, one)) for one in listed]
-    return Term("boolean", pl.any_horizontal(found) if len(found) > 1 else found[0])
+    return ViewTerm("boolean", pl.any_horizontal(found) if len(found) > 1 else found[0])
 
 
-def conjoin(left: Term, right: Term) -> Term:
+def conjoin(left: ViewTerm, right: ViewTerm) -> ViewTerm:
     """Return the conjunction of two conditions."""
-    return Term("boolean", require_condition(left) & require_condition(right))
+    return ViewTerm("boolean", require_condition(left) & require_condition(right))
 
 
-def disjoin(left: Term, right: Term) -> Term:
+def disjoin(left: ViewTerm, right: ViewTerm) -> ViewTerm:
     """Return the disjunction of two conditions."""
-    return Term("boolean", require_condition(left) | require_condition(right))
+    return ViewTerm("boolean", require_condition(left) | require_condition(right))
 
 
-def negate(term: Term) -> Term:
+def negate(term: ViewTerm) -> ViewTerm:
     """Return the negation of a condition."""
-    return Term("boolean", ~require_condition(term))
+    return ViewTerm("boolean", ~require_condition(term))
 
 
-def is_null(term: Term) -> Term:
+def is_null(term: ViewTerm) -> ViewTerm:
     """Return whether a term is NULL; never NULL itself."""
     _require_kind(term)
-    return Term("boolean", term.value.is_null())
+    return ViewTerm("boolean", term.value.is_null())
 
 
-def calculate(sign: str, left: Term, right: Term) -> Term:
+def calculate(sign: str, left: ViewTerm, right: ViewTerm) -> ViewTerm:
     """Return the result of + - * or /; a quotient is a number, and others are integers if both operands are."""
     for term in (left, right):
         _require_kind(term)
@@ -159,10 +159,10 @@ def calculate(sign: str, left: Term, right: Term) -> Term:
             raise TermError(f"arithmetic on {_article(term.kind)}; cast it, as in CAST(x AS INTEGER)")
     if sign != "/" and common_kind((left, right)) == "integer":
         wide = [_operand(term, "integer").cast(pl.Int128) for term in (left, right)]
-        return Term("integer", _apply(sign, *wide).cast(pl.Int64, strict=False))
+        return ViewTerm("integer", _apply(sign, *wide).cast(pl.Int64, strict=False))
     one, two = _operand(left, "number"), _operand(right, "number")
     found = pl.map_batches([one, two], _divide, pl.Float64) if sign == "/" else _apply(sign, one, two)
-    return Term("number", found.fill_nan(None))
+    return ViewTerm("number", found.fill_nan(None))
 
 
 def _apply(sign: str, one: pl.Expr, two: pl.Expr) -> pl.Expr:
@@ -185,40 +185,40 @@ def _divide(columns: Sequence[pl.Series]) -> pl.Series:
         return pl.Series(np.where(two == 0, np.nan, one / two), dtype=pl.Float64)
 
 
-def choose(cases: Sequence[tuple[Term, Term]], default: Term) -> Term:
+def choose(cases: Sequence[tuple[ViewTerm, ViewTerm]], default: ViewTerm) -> ViewTerm:
     """Return the value of the first condition that is true, else the default."""
     kind = common_kind([*(value for _, value in cases), default])
     found = _operand(default, kind)
     for condition, value in reversed(cases):
         found = pl.when(require_condition(condition)).then(_operand(value, kind)).otherwise(found)
-    return Term(kind, found)
+    return ViewTerm(kind, found)
 
 
-def coalesce(terms: Sequence[Term]) -> Term:
+def coalesce(terms: Sequence[ViewTerm]) -> ViewTerm:
     """Return the first term that is not NULL."""
     kind = common_kind(terms)
-    return Term(kind, pl.coalesce([_operand(term, kind) for term in terms]))
+    return ViewTerm(kind, pl.coalesce([_operand(term, kind) for term in terms]))
 
 
-def nullif(left: Term, right: Term) -> Term:
+def nullif(left: ViewTerm, right: ViewTerm) -> ViewTerm:
     """Return a term, or NULL if both are equal."""
     same = require_condition(compare("=", left, right))
-    return Term(left.kind, pl.when(same).then(None).otherwise(left.value))
+    return ViewTerm(left.kind, pl.when(same).then(None).otherwise(left.value))
 
 
-def cast(term: Term, kind: ColumnKind) -> Term:
+def cast(term: ViewTerm, kind: ColumnKind) -> ViewTerm:
     """Return a term as another kind; NULL if it has no such value."""
     _require_kind(term)
     if term.kind in {kind, "null"}:
-        return Term(kind, term.value.cast(polars_type(kind)))
+        return ViewTerm(kind, term.value.cast(polars_type(kind)))
     if term.kind == "integer" and kind == "number":
-        return Term(kind, term.value.cast(pl.Float64))
+        return ViewTerm(kind, term.value.cast(pl.Float64))
     if term.kind != "text" and kind != "text":
         hint = (
             "; FLOOR and CEIL give whole numbers" if kind == "integer" else "; compare it, or leave the cast out"
         )
         raise TermError(f"a cast of {_article(term.kind)} to {kind}{hint}")
-    return Term(
+    return ViewTerm(
         kind, term.value.map_batches(_converter(kind), return_dtype=polars_type(kind), is_elementwise=True)
     )
 
@@ -227,41 +227,41 @@ def _converter(kind: ColumnKind) -> Callable[[pl.Series], pl.Series]:
     return lambda column: convert_cells(kind, column.name, column)
 
 
-def apply_text_function(name: str, term: Term) -> Term:
+def apply_text_function(name: str, term: ViewTerm) -> ViewTerm:
     """Return LOWER, UPPER, TRIM or LENGTH of a text."""
     text = _operand(term, "text").str
     match name:
         case "LOWER":
-            return Term("text", text.to_lowercase())
+            return ViewTerm("text", text.to_lowercase())
         case "UPPER":
-            return Term("text", text.to_uppercase())
+            return ViewTerm("text", text.to_uppercase())
         case "TRIM":
-            return Term("text", text.strip_chars(" "))
+            return ViewTerm("text", text.strip_chars(" "))
         case _:
-            return Term("integer", text.len_chars().cast(pl.Int64))
+            return ViewTerm("integer", text.len_chars().cast(pl.Int64))
 
 
-def substring(term: Term, start: int, length: int | None) -> Term:
+def substring(term: ViewTerm, start: int, length: int | None) -> ViewTerm:
     """Return ``length`` characters of a text from place ``start`` on, which counts from 1."""
-    return Term("text", _operand(term, "text").str.slice(start - 1, length))
+    return ViewTerm("text", _operand(term, "text").str.slice(start - 1, length))
 
 
-def concatenate(left: Term, right: Term) -> Term:
+def concatenate(left: ViewTerm, right: ViewTerm) -> ViewTerm:
     """Return two texts as one."""
-    return Term("text", _operand(left, "text") + _operand(right, "text"))
+    return ViewTerm("text", _operand(left, "text") + _operand(right, "text"))
 
 
-def apply_number_function(name: str, term: Term) -> Term:
+def apply_number_function(name: str, term: ViewTerm) -> ViewTerm:
     """Return ABS, FLOOR or CEIL of a number, or its negation."""
     _require_kind(term)
     if term.kind not in {"integer", "number"}:
         raise TermError(f"{name} of {_article(term.kind)}; give a number")
     if name in {"FLOOR", "CEIL"}:
         rounded = term.value.floor() if name == "FLOOR" else term.value.ceil()
-        return term if term.kind == "integer" else Term("number", rounded)
+        return term if term.kind == "integer" else ViewTerm("number", rounded)
     wide = term.value.cast(pl.Int128) if term.kind == "integer" else term.value
     found = 0 - wide if name == "-" else wide.abs()
-    return Term(term.kind, found.cast(polars_type(term.kind), strict=False))
+    return ViewTerm(term.kind, found.cast(polars_type(term.kind), strict=False))
 
 
 def polars_type(kind: Kind) -> pl.DataType:
@@ -270,7 +270,7 @@ def polars_type(kind: Kind) -> pl.DataType:
     return types.get(kind, pl.String())
 
 
-def common_kind(terms: Sequence[Term]) -> Kind:
+def common_kind(terms: Sequence[ViewTerm]) -> Kind:
     """Return the kind of several terms together; TermError if there is none."""
     for term in terms:
         _require_kind(term)
@@ -285,7 +285,7 @@ def common_kind(terms: Sequence[Term]) -> Kind:
     return next(iter(kinds), "null")
 
 
-def _operand(term: Term, kind: Kind) -> pl.Expr:
+def _operand(term: ViewTerm, kind: Kind) -> pl.Expr:
     """Return a term's expression as a kind that ``common_kind`` permits, or one that an operation needs."""
     _require_kind(term)
     if term.kind == "null":
@@ -308,7 +308,7 @@ def _require_day(text: str | None) -> str:
         raise TermError("a date with another text; write the day as '2024-03-31'") from None
 
 
-def _require_kind(term: Term) -> None:
+def _require_kind(term: ViewTerm) -> None:
     if term.kind == "raw":
         raise TermError("a column without a kind in an expression; declare its kind in the columns of its table")
 

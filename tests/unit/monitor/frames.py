@@ -7,6 +7,7 @@ from typing import Any, TypeVar
 from schemas import Amount
 from stream.cli.run.top_command import Frame
 from stream.monitor.api.models import (
+    ApiModel,
     Overview,
     Rate,
     SourcePage,
@@ -14,11 +15,10 @@ from stream.monitor.api.models import (
     StreamCounts,
     StreamPage,
     StreamRow,
-    View,
 )
 from stream.monitor.api.service_models import MemberRow, RejectedReason, RejectedView, WorkersView
 
-Made = TypeVar("Made", bound=View)
+Made = TypeVar("Made", bound=ApiModel)
 SOURCE = "patients-of-2026-of-all-hospitals"
 STREAMS = ("fever-watch-2026-11-22-ward-seven", "a")
 MEMBERS = ("worker-host-17-4711-a9", "budget-host-17-4712-b3")
