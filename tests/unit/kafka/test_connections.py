@@ -146,14 +146,13 @@ RECORD = PROJECT / "docs/decisions/0034-aiokafka-stays-with-its-changes-in-one-p
 
 @pytest.mark.parametrize("kind", PRIVATE_NAMES, ids=lambda kind: kind.__name__)
 def test_aiokafka_has_the_private_names_that_sotto_uses(kind: type[Any]) -> None:
-    """Each name is in the source of its class, or of a base class, and in the decision that lists them."""
+    """Each name is in the source of its class, or of a base class, and the decision lists the class."""
     source = "".join(inspect.getsource(one) for one in kind.__mro__ if one.__module__.startswith("aiokafka"))
-    [listed] = [line for line in RECORD.read_text().splitlines() if line.startswith(f"| `{kind.__name__}`")]
+    assert f"`{kind.__name__}`" in RECORD.read_text()
     for name in PRIVATE_NAMES[kind]:
         assert re.search(rf"(self\.|def |self, ){name}\b", source), (
             f"aiokafka has no {kind.__name__}.{name} any more"
         )
-        assert f"`{name}`" in listed
 
 
 def test_private_names_are_used_in_one_package_only() -> None:
