@@ -20,7 +20,7 @@ from benchmarks.report import console
 from schemas import StreamSpec
 from sotto import Driver
 from stream.privacy.mechanisms.maximum_entropy import NoisyMarginal, fit_distribution
-from stream.privacy.noise.keyed_words import block_words
+from stream.privacy.noise.keyed_noise import block_words
 from stream.privacy.noise.samplers import sampler
 from stream.processing.protocol import Record
 from stream.settings import reduce_gc_frequency

@@ -11,7 +11,7 @@ from stream.engine.group_engine import Engine
 from stream.engine.health import ServiceHealth
 from stream.engine.session import EngineRole, SessionGuard
 from stream.kafka.topics.layouts import budget_group, worker_group
-from stream.privacy.noise.keys import NoiseKey
+from stream.privacy.noise.keyed_noise import NoiseKey
 from stream.processing.topic_names import LEDGER_PARTITIONS, Topics
 from stream.settings import MS_PER_DAY, Settings
 from stream.tables.engines.statements import EngineLimits

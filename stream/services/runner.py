@@ -31,7 +31,7 @@ from stream.kafka.topics.creation import inspect_topics, require_topics
 from stream.kafka.topics.layouts import TopicsError, format_differences
 from stream.kernel.library import compiled_kernel, describe_missing_kernel
 from stream.log import get_logger
-from stream.privacy.noise.keys import NoiseKey
+from stream.privacy.noise.keyed_noise import NoiseKey
 from stream.processing.topic_names import Topics
 from stream.services.processes import STOP_SECONDS
 from stream.settings import Settings, reduce_gc_frequency

@@ -28,9 +28,9 @@ from stream.processing.topic_names import Topics, partition_of
 from stream.worker.fair_shares import Shares, Workload
 from stream.worker.families import Families
 from stream.worker.families.family import AdmittedQuestion, Context, TableReleasedError
-from stream.worker.families.question_columns import QuestionRows, Row
+from stream.worker.families.sparse_vector_family import QuestionRows, Row
 from stream.worker.hosted_streams import CONTROL_UNREAD, PLAIN_SORT, STANDING_SORT
-from stream.worker.retired_streams import HaltedAnswer
+from stream.worker.stream_records import HaltedAnswer
 from stream.worker.stream_terms import count_quotes, window_and_group_of
 
 

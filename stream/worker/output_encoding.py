@@ -17,8 +17,8 @@ from stream.processing.protocol import PROGRESS_KEY, Message, Outputs, RecordLik
 from stream.processing.record_columns import MessageColumns
 from stream.processing.topic_names import LEDGER_PARTITIONS, Topics, partition_of
 from stream.worker.hosted_streams import STATES, HostedStreams
-from stream.worker.mechanism_updates import UPDATE_PREFIX, Update, encode_update, update_key
 from stream.worker.stream_columns import StreamColumns, group_equal_rows
+from stream.worker.stream_records import UPDATE_PREFIX, Update, encode_update, update_key
 from stream.worker.stream_terms import window_and_group_of_event
 
 WireAnswer: Any = struct(Answer)

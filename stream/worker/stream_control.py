@@ -37,8 +37,7 @@ from stream.worker.hosted_streams import (
     HostedStreams,
     answering_mask,
 )
-from stream.worker.mechanism_updates import UPDATE_PREFIX, UpdateLog, update_key
-from stream.worker.stream_definitions import DefinitionReader, StreamDefinition
+from stream.worker.stream_records import UPDATE_PREFIX, DefinitionReader, StreamDefinition, UpdateLog, update_key
 
 
 class StreamControl:

@@ -39,7 +39,7 @@ from stream.privacy.composition.costs import exact_decimal, shortest_decimal, sh
 from stream.privacy.composition.losses import is_running_count_of_texts
 from stream.privacy.mechanisms.above_threshold import answer_sampler, query_sampler, threshold_sampler
 from stream.privacy.mechanisms.grid import Grid
-from stream.privacy.noise.keyed_words import round_words
+from stream.privacy.noise.keyed_noise import round_words
 from stream.privacy.noise.samplers import Sampler, Symmetric
 from stream.processing.control_order import groups_by_text
 from stream.processing.dead_letters import Rejection, replace_nan_and_infinity

@@ -27,7 +27,7 @@ from stream.kafka.client.security import admin_client
 from stream.kafka.topics.layouts import budget_group, worker_group
 from stream.monitor.state import partition_readers
 from stream.monitor.state.monitor_tables import MonitorTables
-from stream.privacy.noise.keys import NoiseKey
+from stream.privacy.noise.keyed_noise import NoiseKey
 from stream.processing.topic_names import partition_of
 from stream.services.noise_key_services import build_worker_engine
 from stream.services.processes import Service

@@ -15,7 +15,7 @@ import pytest
 from schemas import Answer
 from sotto import AsyncClient, Refused
 from stream.engine.group_engine import Engine
-from stream.privacy.noise.keys import NoiseKey
+from stream.privacy.noise.keyed_noise import NoiseKey
 from stream.services.noise_key_services import build_budget_engine, build_worker_engine
 from stream.settings import Settings
 from stream.tables.readers.table_reading import GuardedReader

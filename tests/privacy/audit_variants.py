@@ -27,16 +27,14 @@ from stream.privacy.mechanisms.above_threshold import ABOVE, query_sampler, thre
 from stream.privacy.mechanisms.grid import Grid
 from stream.privacy.mechanisms.releases import release_groups, release_keys
 from stream.privacy.mechanisms.selection import ExponentialWeights, weights_for
-from stream.privacy.noise.keyed_words import DrawRole, event_words, stream_subkey, stream_subkeys
-from stream.privacy.noise.keys import NoiseKey
+from stream.privacy.noise.keyed_noise import DrawRole, NoiseKey, event_words, stream_subkey, stream_subkeys
 from stream.privacy.noise.samplers import IntegerArray, LowWords, Sampler, Words, gaussian, sampler
 from stream.privacy.planning.release_plans import node_name
 from stream.privacy.planning.unknown_groups_plans import CERTAIN
 from stream.worker.families import window_families
 from stream.worker.families.estimate_family import _KeyedMeasurements
 from stream.worker.families.hypothesis_family import _KeyedNoise
-from stream.worker.families.question_columns import PublishedNumber
-from stream.worker.families.sparse_vector_family import SparseVectorFamily
+from stream.worker.families.sparse_vector_family import PublishedNumber, SparseVectorFamily
 from stream.worker.hosted_streams import LifeCycle
 from stream.worker.worker_processor import QueryProcessor
 

@@ -13,7 +13,7 @@ import pytest
 from schemas import UnknownGroupsCalibration
 from stream.privacy.accuracy.source_facts import SourceFacts
 from stream.privacy.mechanisms.releases import release_keys
-from stream.privacy.noise.keyed_words import name_words
+from stream.privacy.noise.keyed_noise import name_words
 from stream.privacy.planning.noise_layouts import PlanError
 from stream.privacy.planning.plans import choose_calibration
 from stream.privacy.planning.unknown_groups_plans import CERTAIN, Rule, rows_released_with, rule_of, selection_rule

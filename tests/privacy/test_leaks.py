@@ -15,7 +15,7 @@ from structlog.testing import capture_logs
 
 from schemas import Query
 from sotto import Driver, Refused
-from stream.privacy.noise.keyed_words import DrawRole
+from stream.privacy.noise.keyed_noise import DrawRole
 from stream.processing.protocol import Record
 from tests.builders import source
 from tests.privacy.service import KEY, Derived, definition_of, everything, feed, stream

@@ -19,7 +19,7 @@ from stream.privacy.mechanisms.maximum_entropy import (
     fit_distribution,
     sum_to_axes,
 )
-from stream.privacy.noise.keyed_words import DrawRole, block_words, cell_words, round_words, stream_subkey
+from stream.privacy.noise.keyed_noise import DrawRole, block_words, cell_words, round_words, stream_subkey
 from stream.privacy.noise.samplers import Sampler, sampler
 from tests.builders import installation, source, stream
 from tests.privacy.service import KEY, definition_of

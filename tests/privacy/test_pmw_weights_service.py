@@ -14,7 +14,7 @@ from schemas import Answer, Control, HypothesisCalibration
 from sotto import Driver
 from stream.privacy.mechanisms.above_threshold import answer_sampler, query_sampler, threshold_sampler
 from stream.privacy.mechanisms.multiplicative_weights import TensorHypothesis
-from stream.privacy.noise.keyed_words import DrawRole, cell_words, round_words, stream_subkey
+from stream.privacy.noise.keyed_noise import DrawRole, cell_words, round_words, stream_subkey
 from stream.privacy.noise.samplers import Sampler, sampler
 from stream.privacy.planning.hypothesis_plans import rows_rate
 from stream.worker.families.hypothesis_family import correction_rule

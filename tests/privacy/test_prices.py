@@ -27,7 +27,7 @@ from stream.privacy.mechanisms.estimate_questions import LinearQuestion
 from stream.privacy.mechanisms.estimator import Estimator
 from stream.privacy.mechanisms.measurements import Axes, SeparateMeasurement, separate_measurement
 from stream.privacy.mechanisms.tensor_sums import TensorCells
-from stream.privacy.noise.keyed_words import DrawRole, block_words, stream_subkey
+from stream.privacy.noise.keyed_noise import DrawRole, block_words, stream_subkey
 from stream.privacy.noise.samplers import Sampler, Symmetric, TwoSidedGeometric, sampler
 from stream.tables import adult
 from tests.builders import installation, source, stream

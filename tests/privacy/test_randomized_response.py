@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from stream.privacy.mechanisms.selection import RESPONSE_WORDS, choose_response
-from stream.privacy.noise.keyed_words import DrawRole, event_words, stream_subkey
+from stream.privacy.noise.keyed_noise import DrawRole, event_words, stream_subkey
 from stream.privacy.planning.response_plans import RESPONSE_BITS, ResponseLaw, response_law
 from tests.builders import KEY, installation, source, stream
 from tests.privacy.chance import fits

@@ -23,7 +23,7 @@ from stream.privacy.mechanisms.selection import (
     selection_rate,
     weights_for,
 )
-from stream.privacy.noise.keyed_words import DrawRole, event_words, stream_subkey
+from stream.privacy.noise.keyed_noise import DrawRole, event_words, stream_subkey
 from stream.privacy.noise.samplers import DELTA_PER_DRAW, LowWords, Words
 from tests.builders import KEY
 from tests.privacy.chance import fits

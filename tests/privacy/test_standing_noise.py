@@ -16,7 +16,7 @@ from sotto import Driver
 from stream.privacy.accuracy.source_facts import window_movement
 from stream.privacy.composition.gaussian_losses import gaussian_rho
 from stream.privacy.composition.losses import losses
-from stream.privacy.noise.keyed_words import DrawRole, event_words, stream_subkey
+from stream.privacy.noise.keyed_noise import DrawRole, event_words, stream_subkey
 from stream.privacy.noise.samplers import DELTA_PER_DRAW, Sampler
 from stream.privacy.planning.answer_plans import answer_law
 from tests import builders

@@ -13,7 +13,7 @@ import pytest
 from schemas import UnknownGroupsCalibration
 from stream.privacy.accuracy.source_facts import SourceFacts
 from stream.privacy.mechanisms.releases import release_groups
-from stream.privacy.noise.keyed_words import DrawRole, cell_noise, event_subkey, stream_subkey
+from stream.privacy.noise.keyed_noise import DrawRole, cell_noise, event_subkey, stream_subkey
 from stream.privacy.planning import unknown_groups_plans
 from stream.privacy.planning.plans import choose_calibration
 from stream.privacy.planning.unknown_groups_plans import (

@@ -33,8 +33,7 @@ from stream.worker import stream_control
 from stream.worker.admission import QueryBatch
 from stream.worker.fair_shares import Shares
 from stream.worker.hosted_streams import HostedStreams, LifeCycle
-from stream.worker.mechanism_updates import UpdateLog
-from stream.worker.stream_definitions import StreamDefinition
+from stream.worker.stream_records import StreamDefinition, UpdateLog
 from stream.worker.worker_processor import QueryProcessor
 from tests.simulation.clients import MAX_POLL_INTERVAL_MS, SimulatedProducer
 from tests.simulation.retirement_mutations import RETIREMENT

@@ -13,8 +13,8 @@ from stream.budget.budget_processor import BudgetProcessor
 from stream.budget.decision_records import ControlPublisher
 from stream.privacy.ledger.retirement import NameDigests, RetiredGrants
 from stream.processing.protocol import Message, Outputs, RecordLike
-from stream.worker.retired_streams import RetiredStreamTable
 from stream.worker.stream_control import StreamControl
+from stream.worker.stream_records import RetiredStreamTable
 from stream.worker.worker_processor import QueryProcessor
 
 

@@ -14,7 +14,7 @@ from stream import log
 from stream.cli.output import CommandError
 from stream.engine.health import ServiceName
 from stream.kafka.broker.broker_addresses import local_settings
-from stream.privacy.noise.keys import NoiseKey
+from stream.privacy.noise.keyed_noise import NoiseKey
 from stream.services.processes import ReplicaError, Replicas, count_cores
 from stream.services.runner import ignore_stop_signals, install_stop_handlers
 from stream.services.runner import serve as serve_role

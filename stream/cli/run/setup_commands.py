@@ -27,7 +27,7 @@ from stream.kafka.topics.acls import (
 )
 from stream.kafka.topics.creation import check_topics, create_topics
 from stream.kafka.topics.layouts import durability, format_differences
-from stream.privacy.noise.keys import NoiseKey, NoiseKeyError
+from stream.privacy.noise.keyed_noise import NoiseKey, NoiseKeyError
 from stream.settings import Settings
 
 key_app = typer.Typer(help="Noise keys.", no_args_is_help=True)

@@ -27,7 +27,7 @@ from stream.engine.health import ServiceName
 from stream.engine.restore import reader
 from stream.kafka.broker.local_broker import DEFAULT_FOLDER, LocalBroker
 from stream.kafka.topics.creation import create_topics
-from stream.privacy.noise.keys import NoiseKey
+from stream.privacy.noise.keyed_noise import NoiseKey
 from stream.processing.topic_names import LEDGER_PARTITIONS, Topics
 from stream.services.processes import ReplicaError, RoleName, Service, metrics_ports
 from stream.settings import MAX_PORT, Settings

@@ -1,6 +1,6 @@
 """Families of mechanisms: each module admits and answers the questions of some kinds of mechanism.
 
-Start with `family` (the protocol) or, for the sparse vector, `question_columns`.
+Start with `family` (the protocol) or `sparse_vector_family`.
 """
 
 from __future__ import annotations
@@ -18,9 +18,8 @@ from stream.worker.families.charged_answer_families import (
 from stream.worker.families.estimate_family import EstimateFamily
 from stream.worker.families.family import Context, Family
 from stream.worker.families.hypothesis_family import HypothesisFamily
-from stream.worker.families.question_columns import ColumnFamily
 from stream.worker.families.release_family import HistogramFamily, LazyHistogramFamily, SparseProjectFamily
-from stream.worker.families.sparse_vector_family import SparseVectorFamily
+from stream.worker.families.sparse_vector_family import ColumnFamily, SparseVectorFamily
 from stream.worker.families.unknown_groups_family import UnknownGroupsFamily
 from stream.worker.families.window_families import (
     RunningCountFamily,

@@ -32,7 +32,7 @@ from stream.privacy.accuracy.intervals import SECOND_MISS_PROBABILITY, clip_inte
 from stream.privacy.accuracy.rate_intervals import rate_interval
 from stream.privacy.composition.costs import PARTS_PER_CHARGE
 from stream.privacy.noise import samplers
-from stream.privacy.noise.keyed_words import DrawRole, event_words, round_words
+from stream.privacy.noise.keyed_noise import DrawRole, event_words, round_words
 from stream.privacy.noise.samplers import LowWords, Sampler, Words, sampler
 from stream.privacy.planning.hypothesis_plans import rows_rate, rows_reach
 from stream.privacy.planning.prices import (
@@ -52,7 +52,7 @@ from stream.tables.store import TableStore
 from stream.tables.table_errors import private_text_message, quote_names
 from stream.tables.table_errors import quote_name as described
 from stream.worker.hosted_streams import HostedStreams
-from stream.worker.mechanism_updates import Update, decode_update, encode_update
+from stream.worker.stream_records import Update, decode_update, encode_update
 from stream.worker.stream_terms import WindowAndGroup
 
 

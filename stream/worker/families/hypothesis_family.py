@@ -28,7 +28,7 @@ from stream.privacy.mechanisms.multiplicative_weights import (
     TensorCorrection,
     answer_questions,
 )
-from stream.privacy.noise.keyed_words import DrawRole, cell_words
+from stream.privacy.noise.keyed_noise import DrawRole, cell_words
 from stream.privacy.noise.samplers import Sampler
 from stream.privacy.planning.hypothesis_plans import WEIGHT_STEPS, hypothesis_reach
 from stream.worker.families.family import (

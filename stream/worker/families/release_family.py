@@ -43,7 +43,7 @@ from stream.privacy.mechanisms.releases import (
     weighted_sum,
 )
 from stream.privacy.mechanisms.spreads import compute_moments, row_sensitivities, variance_of
-from stream.privacy.noise.keyed_words import DrawRole, cell_noise
+from stream.privacy.noise.keyed_noise import DrawRole, cell_noise
 from stream.privacy.planning.hypothesis_plans import WEIGHT_STEPS
 from stream.processing.dead_letters import Rejection
 from stream.tables.counted_table import CountedTable

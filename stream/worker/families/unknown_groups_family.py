@@ -22,7 +22,7 @@ from stream.privacy.mechanisms.releases import (
     release_groups,
     release_keys,
 )
-from stream.privacy.noise.keyed_words import DrawRole, cell_noise, event_subkey, name_words
+from stream.privacy.noise.keyed_noise import DrawRole, cell_noise, event_subkey, name_words
 from stream.privacy.planning.unknown_groups_plans import (
     count_law,
     group_interval,

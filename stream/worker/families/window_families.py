@@ -41,7 +41,7 @@ from stream.privacy.accuracy.intervals import half_width
 from stream.privacy.accuracy.source_facts import counts_from_zero, window_movement
 from stream.privacy.mechanisms.grid import published_interval, published_numbers
 from stream.privacy.mechanisms.releases import RunningRelease
-from stream.privacy.noise.keyed_words import DrawRole, cell_noise
+from stream.privacy.noise.keyed_noise import DrawRole, cell_noise
 from stream.privacy.planning.answer_plans import alpha_for, answer_law
 from stream.privacy.planning.release_plans import (
     CountingTree,

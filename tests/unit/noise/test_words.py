@@ -7,7 +7,7 @@ from typing import Any
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
-from stream.privacy.noise.keyed_words import DrawRole, event_words, round_words, stream_subkey
+from stream.privacy.noise.keyed_noise import DrawRole, event_words, round_words, stream_subkey
 from tests.builders import KEY, OTHER_KEY
 
 SUBKEY = bytes(range(32, 64))

@@ -14,7 +14,7 @@ from schemas import Answer
 from sotto import Driver, Refused
 from stream.privacy.mechanisms import estimator, measurements
 from stream.worker.families import estimate_family, family
-from stream.worker.mechanism_updates import UPDATE_PREFIX
+from stream.worker.stream_records import UPDATE_PREFIX
 from tests.builders import KEY, OTHER_KEY, installation, parse_stream, source, stream
 from tests.unit.processors.people import AGES, PEOPLE, ROWS, SEXES, TABLE, TOWNS, Row
 

@@ -13,7 +13,7 @@ import pytest
 from schemas import Answer, Pmw
 from sotto import Driver, Refused
 from stream.worker.families import family, hypothesis_family
-from stream.worker.mechanism_updates import UPDATE_PREFIX
+from stream.worker.stream_records import UPDATE_PREFIX
 from tests.builders import installation, source, stream
 
 ROWS = 4000

@@ -17,7 +17,7 @@ from stream.dev.simulation import simulate
 from stream.errors import Exhausted
 from stream.privacy.composition.costs import PARTS_PER_CHARGE
 from stream.privacy.composition.refusals import RefusedError
-from stream.worker.mechanism_updates import UPDATE_PREFIX
+from stream.worker.stream_records import UPDATE_PREFIX
 from tests.builders import KEY, installation, parse_stream, source, stream
 from tests.unit.processors.people import AGES, PEOPLE, ROWS, SEXES, TABLE, TOWNS, Row
 

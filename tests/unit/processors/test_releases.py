@@ -15,7 +15,7 @@ from schemas import Answer, ReleaseCalibration
 from sotto import Driver
 from stream.privacy.accuracy.release_accuracy import release_law
 from stream.privacy.mechanisms.releases import cell_bytes, matrix_columns, matrix_seed, project
-from stream.privacy.noise.keyed_words import DrawRole, cell_words
+from stream.privacy.noise.keyed_noise import DrawRole, cell_words
 from tests.builders import KEY, source, stream
 from tests.unit.processors.installation import worker_of
 

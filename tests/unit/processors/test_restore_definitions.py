@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 
 from schemas import MAX_RECORD_BYTES, Control, StreamOpened
 from schemas.wire import Codec, MalformedEventError
-from stream.worker import stream_definitions
-from stream.worker.stream_definitions import DefinitionReader, StreamDefinition
+from stream.worker import stream_records
+from stream.worker.stream_records import DefinitionReader, StreamDefinition
 from stream.worker.stream_terms import TermsTable
 from tests.unit.processors.histories import asked_installation
 from tests.unit.schemas.json_events import garbage, literals, numbers, strings
@@ -79,7 +79,7 @@ def test_every_definition_is_read_as_the_model_reads_it() -> None:
 def test_the_model_reads_no_definition_whose_rest_was_read_before() -> None:
     reader = warm_reader()
     others = [value.replace(b'"stream":"', b'"stream":"x') for value in written()]
-    with patch.object(stream_definitions, "control_codec", None):
+    with patch.object(stream_records, "control_codec", None):
         found = reader.read(others)
     assert [one.stream for one in found if one] == [
         "x" + json.loads(value)["spec"]["stream"] for value in written()

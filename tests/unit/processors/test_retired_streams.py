@@ -19,7 +19,7 @@ from stream.processing import digest_table
 from stream.processing.control_order import RETIRED_PREFIX
 from stream.processing.protocol import Outputs, Record
 from stream.worker import hosted_streams
-from stream.worker.retired_streams import MAX_REASON_BYTES, OTHER_REASON, RetiredStreamTable
+from stream.worker.stream_records import MAX_REASON_BYTES, OTHER_REASON, RetiredStreamTable
 from stream.worker.worker_processor import QueryProcessor
 from tests.builders import KEY
 from tests.processing import process_records

@@ -8,7 +8,7 @@ import pytest
 
 from schemas import RunningCountCalibration, format_moment
 from sotto import Driver, Refused
-from stream.privacy.noise.keyed_words import DrawRole, cell_noise
+from stream.privacy.noise.keyed_noise import DrawRole, cell_noise
 from stream.privacy.planning.release_plans import Node, answer_alpha, node_law, node_name, tree_of
 from stream.worker.worker_processor import QueryProcessor
 from tests.builders import KEY, installation, source, stream

@@ -13,7 +13,7 @@ from schemas import TOO_MANY_TEXTS, GrantRecord, RunningCountCalibration
 from sotto import Driver, Refused, Result
 from stream.cli.app import app
 from stream.privacy.mechanisms import releases
-from stream.privacy.noise.keyed_words import cell_noise
+from stream.privacy.noise.keyed_noise import cell_noise
 from stream.worker.families import window_families
 from tests.builders import installation, source, stream
 

@@ -1,4 +1,7 @@
-"""Decodes stream definitions fast: a partition may have hundreds of thousands.
+"""Decodes the records of which a partition may have hundreds of thousands.
+
+The records are stream definitions, updates (one for each charged answer of a stream with an estimate or
+with released texts), and retired streams.
 
 A definition is a kilobyte, and thousands of streams share all of it but name, identity and
 threshold. Each distinct shared part is validated once by the pydantic model; definitions with an
@@ -7,11 +10,13 @@ equal shared part skip this validation.
 
 from __future__ import annotations
 
+import math
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Sequence
 from collections.abc import Set as AbstractSet
 from operator import attrgetter
-from typing import Annotated, Any, Literal, Union, get_args
+from struct import Struct
+from typing import Annotated, Any, Final, Literal, NamedTuple, Union, get_args
 
 import msgspec
 from pydantic import BaseModel, StringConstraints
@@ -21,14 +26,21 @@ from schemas import (
     MAX_RECORD_BYTES,
     EventsSource,
     Extensions,
+    HypothesisUpdate,
+    Measurement,
     Mechanism,
+    ReleasedTexts,
+    RetiredStreams,
     StreamIdentity,
     StreamSpec,
 )
 from schemas.base import Identifier, Reason
 from schemas.codecs import control_codec
 from schemas.wire import DECODE_ERRORS, MalformedEventError, struct
-from stream.worker.stream_terms import TermsTable
+from stream.privacy.ledger.retirement import name_digest, split_digests
+from stream.processing.digest_table import DigestTable, find_retired
+from stream.processing.protocol import RecordLike, decode_changelog_record
+from stream.worker.stream_terms import TermsTable, WireAmount
 
 _UNSHARED_FIELDS = frozenset({"threshold"})
 """Fields of a mechanism that streams of equal terms do not share."""
@@ -230,3 +242,143 @@ def _are_hexadecimal(texts: Sequence[str], length: int) -> bool:
         return set(map(len, texts)) <= {length} and bytes.fromhex(joined).hex() == joined
     except ValueError:
         return False
+
+
+UPDATE_PREFIX = b"@update|"
+"""Prefix of the changelog keys of updates; stream names never start with an at-sign."""
+
+Update = HypothesisUpdate | Measurement | ReleasedTexts
+"""The record of a charged answer: a step of multiplicative weights, a measurement, or released texts."""
+
+_DECODERS: Any = tuple(
+    msgspec.json.Decoder(struct(kind)).decode for kind in (HypothesisUpdate, ReleasedTexts, Measurement)
+)
+
+
+def update_key(stream: str, number: int) -> bytes:
+    """Return the changelog key of one update of a stream."""
+    return UPDATE_PREFIX + f"{number}|{stream}".encode()
+
+
+def encode_update(update: Update) -> bytes:
+    """Encode an update as compact JSON."""
+    return update.model_dump_json(exclude_defaults=True).encode()
+
+
+def decode_update(value: bytes) -> Any:
+    """Decode a record by its fields: each kind requires or allows fields that the others refuse."""
+    *others, last = _DECODERS
+    for decode in others:
+        try:
+            return decode(value)
+        except msgspec.ValidationError:
+            continue
+    return last(value)
+
+
+def _stream_and_number(key: bytes) -> tuple[str, int]:
+    number, _, stream = key.removeprefix(UPDATE_PREFIX).decode().partition("|")
+    return stream, int(number)
+
+
+class UpdateLog:
+    """The updates found in a changelog, by stream and number."""
+
+    def __init__(self) -> None:
+        self._updates: dict[tuple[str, int], tuple[str, bytes]] = {}
+
+    def add(self, record: RecordLike) -> None:
+        """Add one record; LaterVersionError if this release of Sotto cannot read it."""
+        update = decode_changelog_record(record, decode_update)
+        self._updates[_stream_and_number(record.key or b"")] = update.incarnation, record.value or b""
+
+    def remove(self, key: bytes) -> None:
+        """Remove the record with this key, if there is one."""
+        self._updates.pop(_stream_and_number(key), None)
+
+    def keys_of(self, is_chosen: Callable[[str], bool]) -> list[bytes]:
+        """Return the keys of the records of some streams."""
+        chosen = {stream for stream in {stream for stream, _ in self._updates} if is_chosen(stream)}
+        return [update_key(stream, number) for stream, number in self._updates if stream in chosen]
+
+    def first_updates(self, stream: str, incarnation: str, count: int) -> list[bytes] | None:
+        """Return the first ``count`` updates of an incarnation, in order; None if any is missing."""
+        updates = [self._updates.get((stream, number), ("", b"")) for number in range(count)]
+        return [value for _, value in updates] if all(one == incarnation for one, _ in updates) else None
+
+
+_decode_retired: Any = msgspec.json.Decoder(struct(RetiredStreams)).decode
+_Row: Final = Struct("<dddqI")
+"""The spent ε, δ and ρ (NaN: none), the charged answers left (-1: none), and the reason's number."""
+
+MAX_REASON_BYTES: Final = 1 << 20
+"""Most bytes of different reasons; answers of later streams have ``OTHER_REASON``."""
+_REASON_OBJECT_BYTES: Final = 200
+OTHER_REASON: Final = "the stream has ended; the audit trail has the reason"
+
+
+class HaltedAnswer(NamedTuple):
+    """Fields of a retired stream's answers."""
+
+    reason: str
+    spent: Any
+    tops_left: int | None
+
+
+class RetiredStreamTable:
+    """The retired streams, in rows of 52 bytes, beside the texts of different reasons."""
+
+    def __init__(self) -> None:
+        self._rows = DigestTable(_Row.size)
+        self._reasons = [OTHER_REASON]
+        self._number_of_reason: dict[str, int] = {}
+        self._reason_bytes = 0
+
+    def __len__(self) -> int:
+        return len(self._rows)
+
+    def has(self, stream: str) -> bool:
+        """Return whether a stream is retired."""
+        return bool(self._rows) and self._rows.find(name_digest("stream", stream)) is not None
+
+    def select(self, streams: Iterable[str]) -> set[str]:
+        """Return those of the streams that are retired."""
+        return find_retired(self._rows, streams)
+
+    def find(self, stream: str) -> HaltedAnswer | None:
+        """Return the fields of a stream's answers; None if it is not retired."""
+        row = self._rows.find(name_digest("stream", stream)) if self._rows else None
+        if row is None:
+            return None
+        epsilon, delta, rho, left, reason = _Row.unpack(row)
+        spent = WireAmount(epsilon, delta, None if math.isnan(rho) else rho)
+        return HaltedAnswer(self._reasons[reason], spent, None if left < 0 else left)
+
+    def add_record(self, value: bytes) -> None:
+        """Add the streams of a control record; ignore one that this release of Sotto cannot read."""
+        try:
+            record = _decode_retired(value)
+            digests = split_digests(record.names)
+        except (*DECODE_ERRORS, ValueError):
+            return
+        if len(digests) != len(record.answer_of) or max(record.answer_of, default=0) >= len(record.answers):
+            return
+        rows = [self._encode(answer) for answer in record.answers]
+        self._rows.add_all(zip(digests, (rows[place] for place in record.answer_of), strict=True))
+
+    def _encode(self, answer: Any) -> bytes:
+        spent, left = answer.spent, answer.tops_left
+        rho = math.nan if spent.rho is None else spent.rho
+        reason = self._number_of(answer.reason)
+        return _Row.pack(spent.epsilon, spent.delta, rho, -1 if left is None else left, reason)
+
+    def _number_of(self, reason: str) -> int:
+        if (known := self._number_of_reason.get(reason)) is not None:
+            return known
+        size = len(reason.encode()) + _REASON_OBJECT_BYTES
+        if self._reason_bytes + size > MAX_REASON_BYTES:
+            return 0
+        self._reason_bytes += size
+        self._number_of_reason[reason] = number = len(self._reasons)
+        self._reasons.append(reason)
+        return number
