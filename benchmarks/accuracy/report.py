@@ -21,7 +21,7 @@ BARS, CURVES = Path("docs/accuracy-adult.svg"), Path("docs/accuracy-curves.svg")
 HEADINGS = ("ε", "δ", "", "largest error", "mean error", "promised", "answered", "charged", "ε spent")
 _EXCERPT = (1.0, 0.0)
 """ε and δ of the rows that the document shows."""
-_OMITTED = (DEEP, SINGLES, "pmw, single attributes first", "pmw, nothing first")
+_OMITTED = (DEEP, SINGLES, "pmw, single attributes first", "pmw, nothing first", "pmw, textbook")
 """Workloads and contenders that the document does not show."""
 
 
