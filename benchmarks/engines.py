@@ -28,7 +28,7 @@ import pyarrow.parquet as pq
 from benchmarks.estimates import measure_questions
 from schemas import Address, Domain, Integers, TableSource
 from sotto import Driver
-from stream.privacy.noise.keyed_noise import NoiseKey
+from stream.privacy.noise.keys import NoiseKey
 from stream.tables.counted_table import CountedTable
 from stream.tables.engines.statements import EngineLimits
 from stream.tables.engines.stored_table import StoredTable

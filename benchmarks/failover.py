@@ -23,7 +23,7 @@ from benchmarks.streams import definitions
 from schemas.wire import encode
 from stream.engine.restore import neighbor_partitions, reader
 from stream.kafka.topics.creation import create_topics
-from stream.privacy.noise.keyed_noise import NoiseKey
+from stream.privacy.noise.keys import NoiseKey
 from stream.processing.topic_names import Topics, partition_of
 from stream.settings import Settings
 

@@ -40,7 +40,7 @@ from stream.budget.receipts import receipt_key
 from stream.engine.restore import reader
 from stream.kafka.topics.creation import create_topics
 from stream.privacy.ledger.retirement import NameDigests
-from stream.privacy.noise.keyed_noise import NoiseKey
+from stream.privacy.noise.keys import NoiseKey
 from stream.processing.digest_table import DigestTable
 from stream.processing.protocol import Outputs, Record
 from stream.processing.topic_names import Topics

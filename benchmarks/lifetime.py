@@ -44,7 +44,7 @@ from stream.budget.budget_processor import BudgetProcessor
 from stream.feeds.feed_definitions import FeedDefinitions
 from stream.monitor.state.budget_history import PACE_WINDOWS, TrailState
 from stream.monitor.state.monitor_tables import MonitorTables
-from stream.monitor.state.partition_readers import choose_start
+from stream.monitor.state.topic_readers import choose_start
 from stream.privacy.ledger.retirement import name_digest, split_digests
 from stream.processing.control_order import RETIRED_PREFIX
 from stream.processing.protocol import Outputs

@@ -26,7 +26,8 @@ from schemas.wire import Codec, encode, struct
 from sotto import Driver
 from stream.privacy.mechanisms.above_threshold import decide_queries, query_sampler
 from stream.privacy.mechanisms.grid import Grid
-from stream.privacy.noise.keyed_noise import NoiseKey, event_words
+from stream.privacy.noise.keyed_noise import event_words
+from stream.privacy.noise.keys import NoiseKey
 from stream.privacy.noise.samplers import TwoSidedGeometric
 from stream.processing.private_values import value_of
 from stream.processing.protocol import Record

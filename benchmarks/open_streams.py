@@ -23,7 +23,7 @@ from benchmarks.report import Figure, show_figures
 from stream.budget.budget_processor import BudgetProcessor
 from stream.monitor.state.budget_history import TrailState
 from stream.monitor.state.monitor_tables import MonitorTables
-from stream.monitor.state.partition_readers import choose_start
+from stream.monitor.state.topic_readers import choose_start
 from stream.processing.protocol import Outputs, Record
 from stream.settings import reduce_gc_frequency
 from stream.tables.store import TableStore

@@ -24,7 +24,7 @@ from benchmarks.streams import definitions
 from schemas import Amount, Checkpoint, RetiredAnswer
 from schemas.wire import encode, struct
 from stream.budget.decision_records import build_retired_record
-from stream.privacy.noise.keyed_noise import NoiseKey
+from stream.privacy.noise.keys import NoiseKey
 from stream.processing.control_order import RETIRED_PREFIX
 from stream.processing.protocol import Record
 from stream.processing.topic_names import Topics

@@ -35,7 +35,7 @@ from benchmarks.programs import processor_seconds, service
 from benchmarks.report import Figure, show_figures, write_json
 from benchmarks.streams import THRESHOLD, definitions, fetched
 from stream.engine.restore import reader
-from stream.privacy.noise.keyed_noise import NoiseKey
+from stream.privacy.noise.keys import NoiseKey
 from stream.processing.protocol import Record
 from stream.processing.topic_names import Topics
 from stream.settings import reduce_gc_frequency

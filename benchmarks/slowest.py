@@ -20,7 +20,7 @@ from benchmarks.report import Figure, show_figures, write_json
 from schemas import Query
 from schemas.wire import struct
 from sotto import Driver
-from stream.privacy.noise.keyed_noise import NoiseKey
+from stream.privacy.noise.keys import NoiseKey
 from stream.processing.protocol import Record
 from stream.tables.store import TableStore
 from stream.worker.fair_shares import SECOND, Workload

@@ -16,7 +16,7 @@ CASES: Final = {
     "from sotto import Client": ["-c", "from sotto import Client"],
     "what sotto ask imports": ["-c", "import stream.cli.manage.query_commands"],
     "what a feed imports": ["-c", "import stream.cli.run.serve_command, stream.services.feed_service"],
-    "what a worker imports": ["-c", "import stream.cli.run.serve_command, stream.services.noise_key_services"],
+    "what a worker imports": ["-c", "import stream.cli.run.serve_command, stream.services.runner"],
 }
 
 

@@ -12,7 +12,7 @@ import numpy as np
 from sotto import Driver
 from stream.kernel.byte_columns import spans_of
 from stream.kernel.library import compiled_kernel
-from stream.privacy.noise.keyed_noise import NoiseKey
+from stream.privacy.noise.keys import NoiseKey
 from stream.processing.protocol import Record
 from stream.processing.record_columns import RecordColumns
 from stream.processing.topic_names import Topics

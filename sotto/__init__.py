@@ -29,7 +29,7 @@ if TYPE_CHECKING:
         Unknown,
         Unreachable,
     )
-    from stream.privacy.noise.keyed_noise import NoiseKeyError
+    from stream.privacy.noise.keys import NoiseKeyError
     from stream.processing.dead_letters import DeadLetter
     from stream.questions import Result, Results
     from stream.questions.alert_states import Notice
@@ -79,7 +79,7 @@ _NAMES_BY_MODULE: Final = {
         "Exhausted Forbidden Halted Invalid Missing NotAnswered Refused Rejected SottoError Timeout Unknown "
         "Unreachable"
     ),
-    "stream.privacy.noise.keyed_noise": "NoiseKeyError",
+    "stream.privacy.noise.keys": "NoiseKeyError",
     "stream.questions": "Result Results",
     "stream.questions.alert_states": "Notice",
     "stream.processing.dead_letters": "DeadLetter",

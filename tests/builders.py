@@ -13,7 +13,7 @@ from pydantic import TypeAdapter
 from schemas import Source, SparseVectorCalibration, StreamSpec
 from sotto import Driver
 from stream.privacy.accuracy.source_facts import SourceFacts
-from stream.privacy.noise.keyed_noise import NoiseKey
+from stream.privacy.noise.keys import NoiseKey
 from stream.privacy.planning.plans import choose_calibration
 from stream.tables.rows import Frame
 

@@ -18,7 +18,7 @@ from sotto import AsyncClient
 from stream.kafka.broker.broker_process import file_lock
 from stream.kafka.broker.local_broker import LocalBroker
 from stream.kafka.topics.creation import create_topics
-from stream.privacy.noise.keyed_noise import NoiseKey
+from stream.privacy.noise.keys import NoiseKey
 from stream.services.processes import RoleName, Service
 from stream.settings import Settings, reduce_gc_frequency
 from stream.tables import adult

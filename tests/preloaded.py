@@ -32,7 +32,7 @@ SERVICES = (
     "stream.engine.group_engine",
     "stream.services.feed_service",
     "stream.services.runner",
-    "stream.services.noise_key_services",
+    "stream.services.runner",
     "stream.monitor.api.server",
     "sqlglot",
     "scipy.optimize",

@@ -22,28 +22,27 @@ from aiokafka.errors import (
 
 from schemas.windows import span_ms
 from schemas.wire import MalformedEventError
-from stream import tracing
 from stream.alerts.alerts_file import AlertmanagerTarget, AlertsError, AlertsFile, Target, WebhookTarget
 from stream.alerts.delivery import Alert, AlertMetrics, TargetMetrics, TargetSender
 from stream.alerts.targets import Alertmanager, Webhook
 from stream.client.kafka_connection import KafkaConnection
 from stream.client.ledger_reader import OpeningReader
+from stream.diagnostics import configure_tracing, get_logger
 from stream.engine.health import Probes
 from stream.engine.restore import readable
 from stream.errors import SottoError
-from stream.kafka.client.availability import (
+from stream.kafka.client.broker_connections import (
     RETRY_PAUSES,
     Stopped,
+    connection_options,
     is_temporary,
     retry_until_available,
     wait_for_stop,
 )
 from stream.kafka.client.client_patches import KafkaConsumer, session_timeout_error
-from stream.kafka.client.security import connection_options
 from stream.kafka.topics.acls import AclRole
 from stream.kafka.topics.creation import require_topics
 from stream.kafka.topics.layouts import alerts_group
-from stream.log import get_logger
 from stream.processing.protocol import RecordLike
 from stream.processing.topic_names import partition_of
 from stream.questions import Result
@@ -63,7 +62,7 @@ log = get_logger("alerts")
 
 async def serve_alerts(settings: Settings, file: AlertsFile, *, stop_with_stdin: bool = False) -> None:
     """Deliver alerts to all targets until a stop signal or, with ``stop_with_stdin``, the end of stdin."""
-    tracing.configure("alerts")
+    configure_tracing("alerts")
     stopping = asyncio.Event()
     install_stop_handlers(stopping.set, stop_with_stdin=stop_with_stdin, seconds=STOP_SECONDS)
     metrics = AlertMetrics()

@@ -28,8 +28,8 @@ from stream.alerts.delivery import (
     TargetSender,
     stream_page_url,
 )
-from stream.kafka.client.availability import wait_for_stop
-from stream.log import get_logger
+from stream.diagnostics import get_logger
+from stream.kafka.client.broker_connections import wait_for_stop
 from stream.questions.alert_states import (
     NO_TERMS,
     Alarm,

@@ -25,8 +25,8 @@ from schemas import (
 )
 from schemas.codecs import charge_codec, ledger_codec, request_codec
 from schemas.wire import DECODE_ERRORS, MalformedEventError
-from stream.budget.collected_records import CollectedRecords
 from stream.budget.decision_records import ControlPublisher, TrailWriter, build_retired_answer
+from stream.budget.receipts import CollectedRecords
 from stream.budget.request_handler import RequestHandler
 from stream.privacy.composition.refusals import RefusedError
 from stream.privacy.ledger.ledger_records import restore_ends, restore_ledger, retire_periods, retire_stream

@@ -39,7 +39,7 @@ from schemas import (
 )
 from stream.budget.decision_records import ControlPublisher
 from stream.budget.standing_streams import complete_spec, live_topic_facts, require_texts
-from stream.log import error_fields, get_logger
+from stream.diagnostics import error_fields, get_logger
 from stream.privacy.accuracy.source_facts import LEAST_REACH, MAX_STEPS, SourceFacts, clamping_range, largest_value
 from stream.privacy.accuracy.sparse_vector_accuracy import AccuracyError
 from stream.privacy.composition.costs import shortest_decimal

@@ -1,4 +1,4 @@
-"""Keeps the receipts of the latest requests, and checks the chain of the audit trail.
+"""Receipts of the latest requests, the chain of the audit trail, and the ledger's records of a restore.
 
 A receipt belongs to a request's id and to the digest of its content. A request with the same id and
 content gets the same receipt again.
@@ -6,19 +6,35 @@ content gets the same receipt again.
 
 from __future__ import annotations
 
+from array import array
 from collections import OrderedDict
 from collections.abc import Iterable, Iterator
 from functools import cache
-from typing import Any
+from mmap import MAP_ANONYMOUS, MAP_PRIVATE, mmap
+from struct import Struct
+from typing import Any, Final, cast
 
 from blake3 import blake3
 from pydantic import TypeAdapter
 from pydantic_core import to_json
 
-from schemas import OpenStream, Pmw, Receipt, Request, TrailHead, TrailRecord, subject_of
-from schemas.codecs import receipt_codec, trail_codec
+from schemas import (
+    GrantRecord,
+    LedgerRecord,
+    OpenStream,
+    Pmw,
+    Receipt,
+    Request,
+    RetiredNames,
+    TrailHead,
+    TrailRecord,
+    subject_of,
+)
+from schemas.codecs import ledger_codec, receipt_codec, trail_codec
 from schemas.ledger import BEFORE_THE_FIRST
 from schemas.wire import MalformedEventError
+from stream.privacy.ledger.retirement import NAMES_KEY_PREFIX, NameDigests
+from stream.processing.protocol import Record, RecordLike, decode_changelog_record, keep_latest
 
 MAX_RECEIPTS = 100_000
 """Maximum number of receipts that are kept; if there are more, the oldest is deleted, also from the ledger."""
@@ -147,3 +163,147 @@ def check_next_entry(head: TrailHead, value: bytes | None) -> tuple[TrailHead, T
     if entry.time < head.time:
         raise BrokenTrailError(f"entry {number}: its time is before that of entry {number - 1}")
     return TrailHead(entries=number + 1, digest=entry_digest(value or b""), time=entry.time), entry
+
+
+_GRANT_KEY_PREFIX: Final = b"grant|"
+_CALIBRATION: Final = b'"calibration":{'
+_AFTER_CALIBRATION: Final = b',"identity":'
+_Head: Final = Struct("<qqIII")
+"""Offset and timestamp of a grant's record, place and number of its calibration, and bytes that follow."""
+
+_OFFSET_BYTES: Final = 8
+BLOCK_BYTES: Final = 1 << 20
+_PLACE_BITS: Final = 32
+MAX_REPLACED_BYTES: Final = 64 << 20
+"""Most bytes of replaced records of grants, before the others are moved together."""
+
+
+class CollectedRecords:
+    """The latest record of each key.
+
+    Of grants and receipts only a part of the record is kept: they are many, and a consumer's records
+    are large. Names of retired streams are not collected, because they are never removed.
+    """
+
+    def __init__(self, topic: str, partition: int, retired_names: NameDigests) -> None:
+        self._place = topic, partition
+        self._retired_names = retired_names
+        self._receipts: dict[bytes, bytes] = {}
+        """For each key its record's offset, in 8 bytes, and value."""
+        self._grants = _GrantRecords()
+        self._others: dict[bytes, RecordLike] = {}
+
+    def add(self, records: Iterable[RecordLike]) -> None:
+        """Add records in the order of the ledger."""
+        for record in records:
+            key, value = record.key or b"", record.value
+            if key.startswith(_GRANT_KEY_PREFIX):
+                self._grants.add(key, record)
+            elif key.startswith(RECEIPT_KEY_PREFIX):
+                self._receipts.pop(key, None)
+                if value is not None:
+                    self._receipts[key] = record.offset.to_bytes(_OFFSET_BYTES) + value
+            elif key.startswith(NAMES_KEY_PREFIX) and value is not None:
+                self._retired_names.restore(cast("RetiredNames", _decode(record)))
+            else:
+                keep_latest(self._others, (record,))
+
+    def take_receipts(self) -> Iterator[tuple[Receipt, bytes]]:
+        """Yield decoded receipts, each with its bytes, and drop them."""
+        for key in list(self._receipts):
+            kept = self._receipts.pop(key)
+            offset, value = int.from_bytes(kept[:_OFFSET_BYTES]), kept[_OFFSET_BYTES:]
+            yield cast("Receipt", _decode(Record(*self._place, offset, 0, key, value))), value
+
+    def take_grants(self) -> Iterator[tuple[GrantRecord, int]]:
+        """Yield decoded grants, each with its record's timestamp, and drop them."""
+        for offset, timestamp, value in self._grants.take():
+            yield cast("GrantRecord", _decode(Record(*self._place, offset, timestamp, None, value))), timestamp
+
+    def take_others(self) -> list[tuple[RecordLike, LedgerRecord]]:
+        """Return all other records, each with its content, and drop them."""
+        others, self._others = self._others, {}
+        return [(record, _decode(record)) for record in others.values()]
+
+
+class _GrantRecords:
+    """The latest records of grants, without the texts of their calibrations, which most streams share.
+
+    They are in blocks, which go back to the operating system one after the other as they are taken: the
+    ledger's objects need that memory.
+    """
+
+    def __init__(self) -> None:
+        self._places: dict[bytes, int] = {}
+        """For each key, in the order of the records, its block's number and its place there in one integer."""
+        self._blocks: list[mmap] = []
+        self._end = self._replaced_bytes = 0
+        self._number_of_calibration: dict[bytes, int] = {}
+
+    @property
+    def block_bytes(self) -> int:
+        """Bytes of all blocks."""
+        return sum(map(len, self._blocks))
+
+    def add(self, key: bytes, record: RecordLike) -> None:
+        """Add a record; one without a value deletes the grant."""
+        if (place := self._places.pop(key, None)) is not None:
+            self._replaced_bytes += len(_read(self._blocks, place))
+        if record.value is not None:
+            self._places[key] = self._append(self._shorten(record, record.value))
+        if self._replaced_bytes > MAX_REPLACED_BYTES:
+            self._move_together()
+
+    def take(self) -> Iterator[tuple[int, int, bytes]]:
+        """Yield offset, timestamp and value of each record, and drop them."""
+        calibrations = list(self._number_of_calibration)
+        for short in self._take_short():
+            offset, timestamp, start, number, _ = _Head.unpack_from(short)
+            at = _Head.size + start
+            yield offset, timestamp, b"".join((short[_Head.size : at], calibrations[number], short[at:]))
+
+    def _take_short(self) -> Iterator[bytes]:
+        places = array("Q", self._places.values())
+        blocks, self._places, self._blocks = self._blocks, {}, []
+        closed = 0
+        for place in places:
+            while closed < place >> _PLACE_BITS:
+                blocks[closed].close()
+                closed += 1
+            yield _read(blocks, place)
+
+    def _shorten(self, record: RecordLike, value: bytes) -> bytes:
+        # Within a string of JSON the quotation marks are escaped, so a name cannot look like the field.
+        start = value.find(_CALIBRATION)
+        end = value.find(_AFTER_CALIBRATION, start)
+        if start < 0 or end < 0:
+            start = end = 0
+        numbers = self._number_of_calibration
+        number = numbers.setdefault(value[start:end], len(numbers))
+        head = _Head.pack(record.offset, record.timestamp, start, number, len(value) - (end - start))
+        return b"".join((head, value[:start], value[end:]))
+
+    def _append(self, short: bytes) -> int:
+        if not self._blocks or self._end + len(short) > len(self._blocks[-1]):
+            size = max(BLOCK_BYTES, len(short))
+            self._blocks.append(mmap(-1, size, flags=MAP_PRIVATE | MAP_ANONYMOUS))
+            self._end = 0
+        at, self._end = self._end, self._end + len(short)
+        self._blocks[-1][at : self._end] = short
+        return len(self._blocks) - 1 << _PLACE_BITS | at
+
+    def _move_together(self) -> None:
+        keys = list(self._places)
+        for key, short in zip(keys, self._take_short(), strict=True):
+            self._places[key] = self._append(short)
+        self._replaced_bytes = 0
+
+
+def _read(blocks: list[mmap], place: int) -> bytes:
+    block, at = blocks[place >> _PLACE_BITS], place & (1 << _PLACE_BITS) - 1
+    length: int = _Head.unpack_from(block, at)[-1]
+    return block[at : at + _Head.size + length]
+
+
+def _decode(record: RecordLike) -> LedgerRecord:
+    return decode_changelog_record(record, ledger_codec.decode_trusted)

@@ -20,7 +20,7 @@ from typing import Annotated, Any, Final, NamedTuple
 import typer
 from typer.core import TyperGroup
 
-from stream import VERSION, log
+from stream import VERSION, diagnostics
 from stream.optional_packages import explain_missing_packages, missing_extra_error
 
 _WIDTH_PATTERN: Final = re.compile("[1-9][0-9]{0,4}", re.ASCII)
@@ -196,7 +196,7 @@ COMMANDS: Final = {
     "token": LazyCommand(
         "stream.cli.run.monitor_commands:token_app", "The monitor's access tokens: names with their roles."
     ),
-    "broker": LazyCommand("stream.cli.run.broker_command:app", "A local Apache Kafka for development."),
+    "broker": LazyCommand("stream.cli.run.setup_commands:broker_app", "A local Apache Kafka for development."),
     "topics": LazyCommand(
         "stream.cli.run.setup_commands:topics_app", "The topics of an installation and their access control lists."
     ),
@@ -238,7 +238,7 @@ _EXPECTED_ERRORS: Final = (
     "stream.engine.supervision:MembershipLostError",
     "stream.engine.supervision:StalledError",
     "stream.processing.digest_table:DigestFileError",
-    "stream.tracing:TracingError",
+    "stream.diagnostics:TracingError",
     "stream.dev.contract_files:ContractError",
     "schemas.wire:MalformedEventError",
     "stream.dev.simulation:SimulationError",
@@ -285,7 +285,7 @@ def main() -> None:
 
     A failure prints one line on standard error and exits with 1 or 2; Ctrl-C exits with 130.
     """
-    log.silence_kafka_client()
+    diagnostics.silence_kafka_client()
     replace_standard_streams()
     try:
         try:
@@ -309,7 +309,7 @@ def _error_line(error: Exception) -> str | None:
             return str(describe(error))
         return str(describe(error, import_module("stream.settings").variable_of))
     if _is_instance(error, "aiokafka.errors:KafkaError"):
-        return str(import_module("stream.kafka.client.security").describe_error(error))
+        return str(import_module("stream.kafka.client.broker_connections").describe_error(error))
     if any(_is_instance(error, import_path) for import_path in _EXPECTED_ERRORS):
         return str(error)
     return None

@@ -11,17 +11,17 @@ from aiokafka import AIOKafkaConsumer, AIOKafkaProducer, TopicPartition
 from aiokafka.errors import KafkaError, ProducerClosed
 
 from schemas.wire import MalformedEventError
+from stream.diagnostics import context_headers
 from stream.engine.restore import reader, require_visible
 from stream.errors import Forbidden, Invalid, SottoError, Unknown, Unreachable
+from stream.kafka.client.broker_connections import connection_options, describe_error, is_refusal
 from stream.kafka.client.client_patches import KafkaProducer, fail_pending_batches
-from stream.kafka.client.security import connection_options, describe_error, is_refusal
 from stream.kafka.topics.creation import FoundTopics, read_topics
 from stream.kafka.topics.layouts import TopicsError
 from stream.processing.protocol import Headers
 from stream.processing.topic_names import Topics
 from stream.questions.live_events import LiveRecord
 from stream.settings import Settings
-from stream.tracing import context_headers
 
 END_TIMEOUT: Final = 10.0
 """Most seconds for which a stopping producer still delivers its records."""

@@ -36,8 +36,8 @@ from stream.dev.backup_file import (
 )
 from stream.engine.restore import read_to_end, reader, require_visible
 from stream.engine.writer import Writer
+from stream.kafka.client.broker_connections import admin_client
 from stream.kafka.client.client_patches import RefusedTimeError, group_members
-from stream.kafka.client.security import admin_client
 from stream.kafka.topics.creation import read_topics, require_topics
 from stream.kafka.topics.layouts import budget_group, layout, worker_group
 from stream.privacy.ledger.ledger_records import restore_ledger

@@ -24,7 +24,7 @@ from stream.dev.contract_events import (
 from stream.kafka.topics.layouts import TopicLayout, budget_group, feed_layout, layout, merging_group, worker_group
 from stream.processing.topic_names import Topics
 from stream.settings import Settings
-from stream.worker.answer_publishing import (
+from stream.worker.answer_headers import (
     ANSWER_TYPE,
     CLOUD_EVENTS_VERSION,
     CONTENT_TYPE,

@@ -23,8 +23,8 @@ from stream.dev.backup_file import BackupError
 from stream.dev.backup_transfer import TRANSACTION_TIMEOUT_MS, RestoredLedger, retry_until_coordinated
 from stream.engine.restore import read_to_end, reader
 from stream.engine.writer import Writer
+from stream.kafka.client.broker_connections import admin_client
 from stream.kafka.client.client_patches import group_members
-from stream.kafka.client.security import admin_client
 from stream.kafka.topics.creation import require_topics
 from stream.kafka.topics.layouts import budget_group
 from stream.processing.topic_names import Topics

@@ -10,14 +10,13 @@ from typing import TypeVar
 
 from aiokafka import ConsumerRecord, TopicPartition
 
-from stream.cancellation import CancelledStepError, current_cancellation
+from stream.diagnostics import batch_span, get_logger
 from stream.engine.health import InputPlace, PartitionHealth, TaskStep
 from stream.engine.restore import readable, report_unread
 from stream.engine.session import Equipment, PartitionSession
 from stream.kafka.client.adapter import Fetched
-from stream.log import get_logger
 from stream.processing.protocol import Batch, InputRefusedError, Outputs, RecordLike, TableMissedError
-from stream.tracing import batch_span
+from stream.tables.engines.statements import CancelledStepError, current_cancellation
 
 TABLES_WAIT = 5.0
 """Longest wait, in seconds, for the control event of an unknown stream."""

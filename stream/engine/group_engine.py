@@ -15,6 +15,7 @@ from aiokafka.coordinator.assignors.range import RangePartitionAssignor
 from aiokafka.coordinator.protocol import ConsumerProtocolMemberAssignment
 from aiokafka.errors import KafkaError
 
+from stream.diagnostics import get_logger
 from stream.engine.health import EngineHealth, ServiceHealth
 from stream.engine.partition_task import PartitionTask
 from stream.engine.restore import FETCH_BYTES, Standby, reader
@@ -22,10 +23,8 @@ from stream.engine.session import EngineRole, Equipment
 from stream.engine.supervision import Membership, MembershipLostError, StalledError, Supervision
 from stream.engine.writer import Stamps
 from stream.kafka.client.adapter import KAFKA, Clients
-from stream.kafka.client.availability import Stopped, retry_until_available
-from stream.kafka.client.security import connection_options
+from stream.kafka.client.broker_connections import Stopped, connection_options, retry_until_available
 from stream.kafka.topics.layouts import PARTITIONS_REMEDY
-from stream.log import get_logger
 from stream.processing.protocol import Processor
 from stream.settings import Settings
 

@@ -27,7 +27,7 @@ from prometheus_client.registry import Collector
 
 from stream import SERVER_NAME
 from stream.caches import cache_bytes
-from stream.log import get_logger
+from stream.diagnostics import get_logger
 from stream.settings import variable_of
 
 ServiceName = Literal["worker", "budget", "feed"]

@@ -14,9 +14,9 @@ from typing import TYPE_CHECKING, Any, Final, Self
 from aiokafka import ConsumerRecord, TopicPartition
 from aiokafka.errors import KafkaError
 
+from stream.diagnostics import get_logger
 from stream.kafka.client.adapter import Consumer, Fetched
-from stream.kafka.client.availability import Stopped, is_temporary
-from stream.log import get_logger
+from stream.kafka.client.broker_connections import Stopped, is_temporary
 from stream.processing.protocol import Processor
 from stream.processing.record_columns import can_be_concatenated, concatenate, count_bytes
 from stream.settings import Settings

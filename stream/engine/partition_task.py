@@ -14,16 +14,15 @@ from typing import Any
 from aiokafka import TopicPartition
 from aiokafka.errors import IllegalStateError, KafkaError, ProducerFenced
 
-from stream.cancellation import CancelledStepError
+from stream.diagnostics import get_logger
 from stream.engine.batch_loop import BatchLoop, InputWentBackError, ProcessingError
 from stream.engine.health import PartitionHealth, TaskStep
 from stream.engine.partition_input import InputRecreatedError, StateLostError, consume_exception
 from stream.engine.restore import TopicWentBackError, UnreadableChangelogError
 from stream.engine.session import Equipment, PartitionSession, SessionOpener
 from stream.kafka.client.adapter import Fetched
-from stream.kafka.client.availability import Stopped, wait_for_stop
+from stream.kafka.client.broker_connections import Stopped, wait_for_stop
 from stream.kafka.client.client_patches import RefusedTimeError
-from stream.log import get_logger
 from stream.processing.digest_table import DigestFileError
 from stream.processing.protocol import (
     InputRefusedError,
@@ -32,7 +31,7 @@ from stream.processing.protocol import (
     TableMissedError,
     TimedProcessor,
 )
-from stream.tables.engines.statements import EngineStatementError
+from stream.tables.engines.statements import CancelledStepError, EngineStatementError
 
 IDLE_MS = 200
 """Longest wait for input before timed work, in milliseconds."""

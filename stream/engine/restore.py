@@ -16,9 +16,9 @@ from typing import TYPE_CHECKING, Any, Final, Self
 from aiokafka import AIOKafkaConsumer, ConsumerRecord, TopicPartition
 from aiokafka.errors import TopicAuthorizationFailedError
 
+from stream.diagnostics import get_logger
 from stream.kafka.client.adapter import KAFKA, Clients, Consumer
-from stream.kafka.client.security import connection_options
-from stream.log import get_logger
+from stream.kafka.client.broker_connections import connection_options
 from stream.processing.dead_letters import UnreadableValue
 from stream.processing.protocol import Processor
 from stream.settings import Settings

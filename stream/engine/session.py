@@ -16,13 +16,13 @@ from typing import Final, Literal, Self, TypeVar
 from aiokafka import TopicPartition
 
 from schemas import PartitionStatus
+from stream.diagnostics import get_logger
 from stream.engine.health import Metrics, ServiceName, TaskStep
 from stream.engine.partition_input import Extent, GroupOffsets, Prefetch, TopicIds, next_offset
 from stream.engine.restore import StandbyCopy, read_to_end, reader
 from stream.engine.writer import OutputBuffer, Stamps, Writer
 from stream.kafka.client.adapter import Clients, Consumer
-from stream.kafka.client.availability import unless_stopped
-from stream.log import get_logger
+from stream.kafka.client.broker_connections import unless_stopped
 from stream.processing.protocol import Outputs, Processor, RefusingProcessor, TimedProcessor
 from stream.settings import Settings
 

@@ -9,13 +9,13 @@ from typing import Final, NoReturn
 
 from aiokafka.errors import GroupAuthorizationFailedError, KafkaError
 
+from stream.diagnostics import get_logger
 from stream.engine.health import STEPS_WAITING_FOR_KAFKA, EngineHealth, ServiceHealth, ServiceName
 from stream.engine.partition_task import PartitionTask
 from stream.engine.session import EngineRole
 from stream.kafka.client.adapter import Clients, Consumer
+from stream.kafka.client.broker_connections import connection_options
 from stream.kafka.client.client_patches import session_timeout_error
-from stream.kafka.client.security import connection_options
-from stream.log import get_logger
 from stream.settings import Settings, variable_of
 
 MEMBERS_SECONDS: Final = 2.0

@@ -14,18 +14,18 @@ from aiokafka import TopicPartition
 from aiokafka.errors import InvalidTimestampError, InvalidTransactionTimeout
 from aiokafka.record.util import encode_varint
 
+from stream.diagnostics import get_logger
 from stream.engine.partition_input import GroupOffsets
 from stream.kafka.client.adapter import KAFKA, Clients, OutgoingBatch, Producer
 from stream.kafka.client.batch_frames import CHECKED_FROM, CHECKSUM
 from stream.kafka.client.batch_reader import COLUMN_RECORDS
+from stream.kafka.client.broker_connections import connection_options
 from stream.kafka.client.client_patches import transaction_timeout_error
 from stream.kafka.client.column_reader import checksum_of
-from stream.kafka.client.security import connection_options
 from stream.kafka.client.transactional_producer import TransactionalProducer
 from stream.kernel.array_operations import RecordWriter
 from stream.kernel.byte_columns import Spans, spans_of
 from stream.kernel.library import compiled_kernel
-from stream.log import get_logger
 from stream.processing.protocol import Message, Messages, Outputs
 from stream.processing.record_columns import MessageColumns
 from stream.settings import Settings

@@ -17,18 +17,16 @@ from aiokafka.admin import AIOKafkaAdminClient
 from aiokafka.coordinator.protocol import ConsumerProtocolMemberAssignment
 from aiokafka.errors import KafkaError
 
-from stream import tracing
 from stream.client.answer_history import AnswerLog
 from stream.client.async_client import AsyncClient
+from stream.diagnostics import configure_tracing, get_logger
 from stream.engine.health import ServiceName, require_free
 from stream.engine.restore import reader
-from stream.kafka.client.availability import Stopped, retry_until_available
+from stream.kafka.client.broker_connections import Stopped, admin_client, retry_until_available
 from stream.kafka.client.client_patches import group_members
-from stream.kafka.client.security import admin_client
 from stream.kafka.topics.acls import AclRole
 from stream.kafka.topics.creation import Inspection, inspect_topics, read_topics
 from stream.kafka.topics.layouts import Difference, TopicsError, budget_group, merging_group, worker_group
-from stream.log import get_logger
 from stream.monitor.api.models import Readiness
 from stream.monitor.api.monitor_state import HISTORY_SPACING, Monitor, MonitorEndedError
 from stream.monitor.api.question_routes import Asker, OnDemandClient
@@ -36,10 +34,9 @@ from stream.monitor.api.server import add_api
 from stream.monitor.api.service_models import MemberRow, PartitionRow, WorkersView
 from stream.monitor.api.tokens import TokenFile
 from stream.monitor.state.entries import Series
-from stream.monitor.state.monitor_alerts import Alerts
+from stream.monitor.state.monitor_alerts import AlertReader, Alerts
 from stream.monitor.state.monitor_tables import MonitorTables
-from stream.monitor.state.partition_readers import AlertReader, TrailReader
-from stream.monitor.state.topic_reader import TopicReader
+from stream.monitor.state.topic_readers import TopicReader, TrailReader
 from stream.processing.topic_names import LEDGER_PARTITIONS, Topics
 from stream.services.runner import ignore_stop_signals, install_stop_handlers
 from stream.settings import Settings
@@ -73,7 +70,7 @@ async def serve_monitor(
         ListenError: its port is not free.
     """
     require_free("monitor", settings.monitor_host, settings.monitor_port)
-    tracing.configure("monitor")
+    configure_tracing("monitor")
     stopping = asyncio.Event()
     install_stop_handlers(stopping.set, stop_with_stdin=stop_with_stdin)
     try:

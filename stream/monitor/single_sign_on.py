@@ -27,9 +27,9 @@ from pydantic import BaseModel, TypeAdapter, ValidationError
 from yarl import URL
 
 from schemas.base import Identifier
-from stream.log import get_logger
+from stream.diagnostics import get_logger
+from stream.monitor.api.http_requests import refuse_repeated
 from stream.monitor.api.models import AccessRole
-from stream.monitor.api.problems import refuse_repeated
 from stream.monitor.api.server import CALLBACK, SIGN_IN, SIGN_OUT, is_caused_by_another_site
 from stream.monitor.api.tokens import Bearer
 from stream.secret_files import read_secret

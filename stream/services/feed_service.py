@@ -15,6 +15,7 @@ from aiokafka.errors import KafkaError
 from prometheus_client import CollectorRegistry, Counter, Gauge
 
 from schemas import EventsSource
+from stream.diagnostics import get_logger
 from stream.engine.group_engine import Engine
 from stream.engine.health import ServiceHealth
 from stream.engine.restore import readable, reader
@@ -23,9 +24,8 @@ from stream.feeds.count_processor import FeedProcessor
 from stream.feeds.feed_definitions import FeedDefinitions
 from stream.feeds.merge_processor import MergeProcessor
 from stream.kafka.client.adapter import KAFKA, Clients, Consumer
+from stream.kafka.topics.creation import find_live_topic, other_source_remedy
 from stream.kafka.topics.layouts import TopicsError, feed_group_prefix, merging_group
-from stream.kafka.topics.live_topics import find_live_topic, other_source_remedy
-from stream.log import get_logger
 from stream.processing.refused_events import refused_share
 from stream.processing.topic_names import Topics
 from stream.settings import Settings

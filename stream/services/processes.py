@@ -16,9 +16,9 @@ from typing import BinaryIO, Final, Literal, Self
 
 from pydantic import SecretStr
 
+from stream.diagnostics import get_logger
 from stream.engine.health import ServiceName
-from stream.kafka.client.availability import wait_for_stop
-from stream.log import get_logger
+from stream.kafka.client.broker_connections import wait_for_stop
 from stream.settings import (
     KEY_FILE_VARIABLE,
     MAX_PORT,

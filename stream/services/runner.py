@@ -1,4 +1,4 @@
-"""Runs a worker, the budget service or a feed, with topic checks and heartbeats."""
+"""Runs a worker, the budget service or a feed: builds its engine, checks topics, writes heartbeats."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import asyncio
 import gc
 import os
 import resource
+import secrets
 import signal
 import sys
 import threading
@@ -18,27 +19,27 @@ from typing import TYPE_CHECKING, Any, Final
 from aiokafka.errors import KafkaError
 
 from schemas import MemberStatus
-from stream import VERSION, tracing
+from stream import VERSION
+from stream.diagnostics import configure_tracing, get_logger
+from stream.engine.group_engine import Engine
 from stream.engine.health import ServiceHealth, ServiceName
-from stream.engine.session import EngineRole
+from stream.engine.session import EngineRole, SessionGuard
 from stream.kafka.client import column_reader
-from stream.kafka.client.availability import Stopped, retry_until_available
+from stream.kafka.client.broker_connections import Stopped, connection_options, retry_until_available
 from stream.kafka.client.client_patches import KafkaProducer
-from stream.kafka.client.security import connection_options
 from stream.kafka.topics import acls
 from stream.kafka.topics.acls import AclRole
 from stream.kafka.topics.creation import inspect_topics, require_topics
-from stream.kafka.topics.layouts import TopicsError, format_differences
+from stream.kafka.topics.layouts import TopicsError, budget_group, format_differences, worker_group
 from stream.kernel.library import compiled_kernel, describe_missing_kernel
-from stream.log import get_logger
-from stream.privacy.noise.keyed_noise import NoiseKey
-from stream.processing.topic_names import Topics
+from stream.privacy.noise.keys import NoiseKey
+from stream.processing.topic_names import LEDGER_PARTITIONS, Topics
 from stream.services.processes import STOP_SECONDS
-from stream.settings import Settings, reduce_gc_frequency
+from stream.settings import MS_PER_DAY, Settings, reduce_gc_frequency
 
 if TYPE_CHECKING:
-    from stream.engine.group_engine import Engine
     from stream.services.feed_service import FeedService
+    from stream.tables.store import TableStore
 
 
 CHECK_SECONDS = 10.0
@@ -148,6 +149,97 @@ SWITCH_SECONDS: Final = 0.0005
 _STOP_SIGNALS: Final = (signal.SIGTERM, signal.SIGINT)
 
 
+def table_store(settings: Settings, key: NoiseKey, *, keeps_tables: bool = True) -> TableStore:
+    """Return the tables that services may read.
+
+    With ``keeps_tables``, the most recently read tables stay in memory.
+    """
+    from stream.tables.engines.statements import EngineLimits  # noqa: PLC0415  (feeds read no tables)
+    from stream.tables.readers.table_reading import GuardedReader, ReadingLimits  # noqa: PLC0415
+    from stream.tables.store import TableStore  # noqa: PLC0415
+
+    limits = ReadingLimits.parse(
+        settings.table_roots,
+        table_bytes=settings.table_bytes,
+        reading_bytes=settings.table_reading_bytes,
+        seconds=settings.table_reading_seconds,
+        reveals_causes=settings.table_causes,
+        engine=EngineLimits.from_settings(settings),
+    )
+    reader = GuardedReader(limits)
+    return TableStore.keyed_by(key, read=reader.read, stamp=reader.stamp, keeps_tables=keeps_tables)
+
+
+def witness_guard(
+    settings: Settings, topics: Topics, health: ServiceHealth, *, anchors: bool = False
+) -> SessionGuard:
+    """Return the guard that compares partitions with the witnesses, and also writes ``anchors``.
+
+    Raises:
+        WitnessError: an address of the setting is none of a witness.
+        Missing: a witness needs a package that is not installed.
+    """
+    if not settings.witnesses:
+        return SessionGuard()
+    from stream.services.witness_guards import AnchoringGuard, WitnessGuard  # noqa: PLC0415  (few have witnesses)
+    from stream.witnesses.addresses import open_witnesses  # noqa: PLC0415
+
+    guard = AnchoringGuard if anchors else WitnessGuard
+    return guard(settings, topics, open_witnesses(settings.witnesses), health.metrics)
+
+
+def build_worker_engine(
+    settings: Settings, topics: Topics, key: NoiseKey, health: ServiceHealth | None = None
+) -> Engine:
+    """Return an engine that answers queries."""
+    from stream.worker.fair_shares import Limits  # noqa: PLC0415
+    from stream.worker.worker_processor import QueryProcessor  # noqa: PLC0415  (imports of the other role are slow)
+
+    tables = table_store(settings, key)
+    limits = Limits.of(settings.work_outstanding, settings.work_rate)
+    health = health or ServiceHealth("worker")
+    role = EngineRole(
+        name="worker",
+        group=worker_group(settings),
+        status_topic=topics.status,
+        make_processor=lambda partition: QueryProcessor(topics, partition, key, tables, limits),
+        guard=witness_guard(settings, topics, health),
+    )
+    return Engine(role, settings, [topics.queries, topics.control], partitions=topics.partitions, health=health)
+
+
+def build_budget_engine(
+    settings: Settings, topics: Topics, key: NoiseKey, health: ServiceHealth | None = None
+) -> Engine:
+    """Return an engine that decides requests and writes the ledger."""
+    from stream.budget.budget_processor import BudgetProcessor  # noqa: PLC0415  (imports of the other role are slow)
+
+    tables = table_store(settings, key, keeps_tables=False)
+    health = health or ServiceHealth("budget")
+    role = EngineRole(
+        name="budget",
+        group=budget_group(settings),
+        status_topic=topics.status,
+        make_processor=lambda partition: BudgetProcessor(
+            topics,
+            partition,
+            key_id=key.key_id,
+            tables=tables,
+            new_incarnation=lambda _: secrets.token_bytes(16),
+            retire_after_ms=round(settings.retire_days * MS_PER_DAY),
+        ),
+        guard=witness_guard(settings, topics, health, anchors=True),
+    )
+    return Engine(
+        role,
+        settings,
+        [topics.requests, topics.charges],
+        partitions=LEDGER_PARTITIONS,
+        copies=False,
+        health=health,
+    )
+
+
 def _build_service(
     role: ServiceName, settings: Settings, topics: Topics, key: NoiseKey | None, health: ServiceHealth
 ) -> Engine | FeedService:
@@ -155,8 +247,6 @@ def _build_service(
         from stream.services.feed_service import FeedService  # noqa: PLC0415  (imports of the other roles are slow)
 
         return FeedService(settings, topics, health)
-    from stream.services.noise_key_services import build_budget_engine, build_worker_engine  # noqa: PLC0415
-
     if key is None:
         raise ValueError(f"a {role} needs the noise key")
     return (build_worker_engine if role == "worker" else build_budget_engine)(settings, topics, key, health)
@@ -170,7 +260,7 @@ async def serve(
     The service waits for Kafka if necessary. With ``stop_with_stdin``, the end of standard input stops
     it too, so that a service ends with its parent. Feeds need no noise key.
     """
-    tracing.configure(role)
+    configure_tracing(role)
     if (reason := describe_missing_kernel()) is not None:
         log.warning("no compiled kernel", role=role, reason=reason)
     started = time.time()

@@ -23,12 +23,12 @@ from schemas import TrailHead
 from schemas.codecs import trail_codec
 from schemas.wire import MalformedEventError
 from stream.budget.trail_verification import AnchoredTrail
+from stream.diagnostics import get_logger
 from stream.engine.health import Metrics
 from stream.engine.partition_input import consume_exception
 from stream.engine.restore import read_span, read_to_end, reader
 from stream.engine.session import SessionGuard
 from stream.kafka.client.adapter import KAFKA, Clients, Consumer
-from stream.log import get_logger
 from stream.processing.protocol import AnchoredProcessor, InputRefusedError, Processor
 from stream.processing.topic_names import Topics
 from stream.settings import Settings

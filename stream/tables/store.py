@@ -20,7 +20,7 @@ from blake3 import blake3
 
 from schemas import FIRST_VERSION, Domain, TableSource
 from stream.caches import ENTRY_BYTES, BoundedCache
-from stream.privacy.noise.keyed_noise import NoiseKey
+from stream.privacy.noise.keys import NoiseKey
 from stream.tables.comparisons import Ranges
 from stream.tables.counted_table import CountedTable
 from stream.tables.encoding import siphash

@@ -23,7 +23,7 @@ from stream.client.blocking_client import SyncCalls
 from stream.client.client_calls import AsyncCalls, require_accepted
 from stream.client.ledger_view import LedgerView
 from stream.errors import Invalid, SottoError
-from stream.privacy.noise.keyed_noise import NoiseKey
+from stream.privacy.noise.keys import NoiseKey
 from stream.processing.dead_letters import address_of
 from stream.processing.protocol import Headers, Record
 from stream.processing.topic_names import Topics, partition_of

@@ -15,7 +15,7 @@ from stream.errors import Invalid
 from stream.feeds.count_processor import FeedProcessor
 from stream.feeds.feed_definitions import FeedDefinitions
 from stream.feeds.merge_processor import MergeProcessor
-from stream.privacy.noise.keyed_noise import NoiseKey
+from stream.privacy.noise.keys import NoiseKey
 from stream.processing.protocol import Batch, Headers, Outputs, Processor, Record, TableMissedError
 from stream.processing.topic_names import Topics
 from stream.tables.rows import select_columns

@@ -15,7 +15,7 @@ from importlib import import_module
 from typing import Any, Final
 
 from schemas import Address
-from stream.log import get_logger
+from stream.diagnostics import get_logger
 from stream.optional_packages import import_or_missing
 from stream.witnesses.anchor import ANCHORS_READ, LARGEST_TIME, Anchor, WitnessError, parse_anchor
 

@@ -19,7 +19,8 @@ from stream.kernel.byte_columns import Spans
 from stream.kernel.json_fields import SlotNames
 from stream.privacy.composition.costs import PARTS_PER_CHARGE, charged_answers, ordinary_charges_left
 from stream.privacy.ledger.state_machine import may_become
-from stream.privacy.noise.keyed_noise import DrawRole, NoiseKey
+from stream.privacy.noise.keyed_noise import DrawRole
+from stream.privacy.noise.keys import NoiseKey
 from stream.processing.control_order import MODEL_NOT_ASKED_REASON
 from stream.processing.dead_letters import exhausted_reason
 from stream.worker.stream_columns import NO_CUTOFF, StreamColumns, StreamKeys

@@ -11,7 +11,8 @@ import numpy.typing as npt
 
 from schemas import FIRST_VERSION
 from stream.kernel.byte_columns import LINE_BYTES, RowLayout, Spans, empty_rows, grow_to, mapped_zeros, rows_of
-from stream.privacy.noise.keyed_noise import SUBKEY_BYTES, DrawRole, NoiseKey, stream_subkey, stream_subkeys
+from stream.privacy.noise.keyed_noise import SUBKEY_BYTES, DrawRole, stream_subkey, stream_subkeys
+from stream.privacy.noise.keys import NoiseKey
 from stream.worker.stream_records import StreamDefinition
 
 NO_CUTOFF: Final = 1 << 62

@@ -11,13 +11,14 @@ import numpy.typing as npt
 
 from schemas import Progress
 from schemas.wire import struct
-from stream.privacy.noise.keyed_noise import NoiseKey
+from stream.privacy.noise.keys import NoiseKey
 from stream.processing.protocol import Message, Outputs, RecordLike
 from stream.processing.record_columns import RecordColumns
 from stream.processing.topic_names import Topics
 from stream.tables.store import TableStore
 from stream.worker.admission import Admission, AdmittedBatch, QueryBatch
-from stream.worker.answer_publishing import ColumnPublisher, ReplyPublisher, with_answer_headers
+from stream.worker.answer_headers import with_answer_headers
+from stream.worker.answer_publishing import ColumnPublisher, ReplyPublisher
 from stream.worker.fair_shares import NO_LIMITS, SECOND, Limits, Shares
 from stream.worker.families import families
 from stream.worker.families.family import AdmittedQuestion, Context

@@ -15,7 +15,7 @@ from schemas import MAX_RECORD_BYTES, GrantRecord, LedgerRecord, RejectedHeaders
 from schemas.windows import format_moment, moment_ms
 from schemas.wire import Codec
 from sotto import Refused
-from stream.monitor.api.connections import MonitorRunner
+from stream.monitor.api.http_requests import MonitorRunner
 from stream.monitor.api.service_models import MemberRow, PartitionRow, Restore, WorkersView
 from stream.processing.protocol import Record
 from stream.settings import Settings

@@ -13,7 +13,7 @@ import sys
 import tempfile
 from pathlib import Path
 
-from stream.log import silence_kafka_client
+from stream.diagnostics import silence_kafka_client
 from tests.chaos.campaign import campaign
 from tests.chaos.cluster import NODES, cluster_campaign
 from tests.chaos.ground import REPORTS

@@ -12,7 +12,7 @@ from pathlib import Path
 from stream.kafka.broker.broker_process import HOST
 from stream.kafka.broker.local_broker import LocalBroker
 from stream.kafka.topics.creation import create_topics
-from stream.privacy.noise.keyed_noise import NoiseKey
+from stream.privacy.noise.keys import NoiseKey
 from stream.services.processes import Service
 from stream.settings import Settings
 from tests.chaos.ground import POLL_MS, Ground, crippled, installation

@@ -33,7 +33,7 @@ from stream.privacy.composition.costs import (
     to_amount,
 )
 from stream.privacy.ledger.retirement import NameDigests
-from stream.privacy.noise.keyed_noise import NoiseKey
+from stream.privacy.noise.keys import NoiseKey
 from stream.processing.dead_letters import says_exhausted
 from stream.processing.protocol import RecordLike
 from stream.processing.topic_names import LEDGER_PARTITIONS, Topics

@@ -17,10 +17,10 @@ from aiokafka.admin import AIOKafkaAdminClient
 from aiokafka.errors import KafkaError
 
 from stream.kafka.broker.broker_cluster import LocalCluster
-from stream.kafka.client.availability import ask_any_broker
+from stream.kafka.client.broker_connections import ask_any_broker
 from stream.kafka.topics.creation import create_topics
 from stream.kafka.topics.layouts import layout, worker_group
-from stream.privacy.noise.keyed_noise import NoiseKey
+from stream.privacy.noise.keys import NoiseKey
 from stream.services.feed_service import feed_group
 from stream.settings import Settings
 from tests.chaos.ground import Ground, installation

@@ -21,7 +21,7 @@ from aiokafka.protocol.admin import DeleteGroupsRequest
 from schemas import ExtendStream, OpenStream, RefreshSource
 from sotto import AsyncClient
 from stream.kafka.topics.layouts import worker_group
-from stream.privacy.noise.keyed_noise import NoiseKey
+from stream.privacy.noise.keys import NoiseKey
 from stream.services.processes import RoleName, Service
 from stream.settings import Settings
 from stream.witnesses.file_witness import FileWitness

@@ -26,7 +26,7 @@ from schemas.wire import Codec
 from stream.privacy.composition.costs import PARTS_PER_CHARGE
 from stream.privacy.composition.losses import losses
 from stream.privacy.ledger.retirement import NameDigests
-from stream.privacy.noise.keyed_noise import NoiseKey
+from stream.privacy.noise.keys import NoiseKey
 from stream.processing.control_order import RETIRED_PREFIX
 from stream.processing.dead_letters import UnreadableValue, address_of
 from stream.processing.protocol import Message, Outputs, Record, RecordLike

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from sotto import Driver
-from stream.privacy.noise.keyed_noise import NoiseKey
+from stream.privacy.noise.keys import NoiseKey
 from stream.processing.protocol import Record
 from stream.tables.store import TableStore
 from tests.builders import KEY

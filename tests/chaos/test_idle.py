@@ -15,10 +15,10 @@ from schemas import OpenStream
 from stream.kafka.broker.broker_addresses import free_port
 from stream.kafka.broker.broker_process import HOST
 from stream.kafka.topics.creation import create_topics
-from stream.privacy.noise.keyed_noise import NoiseKey
+from stream.privacy.noise.keys import NoiseKey
 from stream.processing.protocol import Outputs
-from stream.services.noise_key_services import build_worker_engine
 from stream.services.processes import RoleName, Service
+from stream.services.runner import build_worker_engine
 from stream.settings import Settings
 from stream.worker.admission import QueryBatch
 from stream.worker.worker_processor import QueryProcessor

@@ -11,7 +11,7 @@ import pytest
 
 from stream.kafka.broker.local_broker import LocalBroker
 from stream.kafka.topics.creation import create_topics
-from stream.privacy.noise.keyed_noise import NoiseKey
+from stream.privacy.noise.keys import NoiseKey
 from stream.settings import Settings
 from tests.chaos.ground import installation
 from tests.chaos.proxy import Proxy, proxied_broker

@@ -16,7 +16,7 @@ from stream.kafka.broker.local_broker import LocalBroker
 from stream.kafka.client.client_patches import GroupObserver
 from stream.kafka.topics.creation import create_topics
 from stream.kafka.topics.layouts import alerts_group
-from stream.privacy.noise.keyed_noise import NoiseKey
+from stream.privacy.noise.keys import NoiseKey
 from stream.services.processes import Service
 from stream.settings import Settings
 from tests.chaos.ground import crippled, installation

@@ -18,7 +18,7 @@ from aiokafka.admin import NewTopic
 from schemas import EventsSource
 from stream.engine.restore import read_to_end, reader
 from stream.events.event_reader import EventReader
-from stream.kafka.client.security import admin_client
+from stream.kafka.client.broker_connections import admin_client
 from stream.settings import Settings
 from tests.conftest import StartService
 from tests.docs.pages import DOCS, PAGES, PROJECT, agrees, commands, label, needs_broker, needs_installation, page

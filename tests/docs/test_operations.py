@@ -12,7 +12,7 @@ import pytest
 from schemas import Answer
 from sotto import Driver, Unknown
 from stream.kafka.topics.layouts import layout
-from stream.privacy.noise.keyed_noise import NoiseKey
+from stream.privacy.noise.keys import NoiseKey
 from stream.processing.topic_names import Topics
 from tests.builders import OTHER_KEY, installation, source, stream
 from tests.docs.pages import DOCS

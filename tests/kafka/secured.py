@@ -30,7 +30,7 @@ from stream.kafka.broker.broker_addresses import Member, choose_ports, free_port
 from stream.kafka.broker.broker_process import HOST, Ports
 from stream.kafka.broker.kafka_programs import new_cluster_id
 from stream.kafka.broker.local_broker import LocalBroker
-from stream.kafka.client.security import SecurityError, connection_options
+from stream.kafka.client.broker_connections import SecurityError, connection_options
 from stream.kafka.topics.acls import AclRole, create_acls, default_principal, role_access
 from stream.kafka.topics.creation import create_topics, require_topics
 from stream.kafka.topics.layouts import TopicsError, layout

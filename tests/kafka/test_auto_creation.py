@@ -18,10 +18,10 @@ from stream.client.kafka_connection import KafkaSender
 from stream.engine.restore import reader
 from stream.kafka.broker.local_broker import LocalBroker
 from stream.kafka.client.adapter import KAFKA
-from stream.kafka.client.security import admin_client, connection_options
+from stream.kafka.client.broker_connections import admin_client, connection_options
 from stream.kafka.topics.creation import check_topics, require_topics
 from stream.kafka.topics.layouts import TopicsError, layout
-from stream.privacy.noise.keyed_noise import NoiseKey
+from stream.privacy.noise.keys import NoiseKey
 from stream.processing.topic_names import Topics
 from stream.services.processes import RoleName, Service
 from stream.settings import Settings

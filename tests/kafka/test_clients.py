@@ -35,8 +35,8 @@ from sotto import (
 from stream.client import answer_reader
 from stream.client.answer_history import AnswerLog
 from stream.engine.restore import reader
+from stream.kafka.client.broker_connections import admin_client, connection_options
 from stream.kafka.client.client_patches import BrokerClient
-from stream.kafka.client.security import admin_client, connection_options
 from stream.processing.topic_names import partition_of
 from stream.tables import adult
 from tests.builders import source, stream

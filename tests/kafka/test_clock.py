@@ -8,10 +8,10 @@ from pathlib import Path
 import pytest
 from aiokafka.admin.config_resource import ConfigResource, ConfigResourceType
 
-from stream.kafka.client.security import admin_client
+from stream.kafka.client.broker_connections import admin_client
 from stream.kafka.topics.creation import check_topics
 from stream.kafka.topics.layouts import Difference, layout
-from stream.privacy.noise.keyed_noise import NoiseKey
+from stream.privacy.noise.keys import NoiseKey
 from stream.processing.topic_names import Topics
 from stream.services.processes import Service
 from stream.settings import Settings

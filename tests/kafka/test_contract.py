@@ -14,9 +14,9 @@ from schemas import MAX_EVENT_BYTES, Answer, OpenStream, Query, StreamSpec
 from sotto import AsyncClient, Refused
 from stream.kafka.topics.creation import create_topics, require_topics
 from stream.kafka.topics.layouts import TopicsError, budget_group
-from stream.privacy.noise.keyed_noise import NoiseKey
+from stream.privacy.noise.keys import NoiseKey
 from stream.processing.topic_names import partition_of
-from stream.services.noise_key_services import build_worker_engine
+from stream.services.runner import build_worker_engine
 from stream.settings import Settings
 from tests.chaos.checker import check, committed
 from tests.conftest import StartService

@@ -12,10 +12,10 @@ from pathlib import Path
 import pytest
 from pydantic import SecretStr
 
-from stream.kafka.client.security import SecurityError
+from stream.kafka.client.broker_connections import SecurityError
 from stream.kafka.topics.acls import AclRole
 from stream.kafka.topics.creation import require_topics
-from stream.privacy.noise.keyed_noise import NoiseKey
+from stream.privacy.noise.keys import NoiseKey
 from stream.secret_files import replace_secret, write_secret
 from stream.services.processes import Service
 from stream.settings import Settings

@@ -13,9 +13,9 @@ import pytest
 from schemas import Query, TableSource
 from sotto import AsyncClient
 from stream.privacy.ledger.retirement import NameDigests
-from stream.privacy.noise.keyed_noise import NoiseKey
+from stream.privacy.noise.keys import NoiseKey
 from stream.processing.topic_names import partition_of
-from stream.services.noise_key_services import build_budget_engine, build_worker_engine
+from stream.services.runner import build_budget_engine, build_worker_engine
 from stream.settings import Settings
 from stream.tables.columns_table import PrivateTable
 from stream.tables.counted_table import CountedTable

@@ -22,7 +22,7 @@ from confluent_kafka import Producer
 from schemas import Answer, EventsSource, StreamSpec
 from schemas.answers import HEADER_PREFIX
 from sotto import Driver
-from stream.kafka.client.security import admin_client
+from stream.kafka.client.broker_connections import admin_client
 from stream.processing.dead_letters import MAX_BATCH_RECORDS
 from stream.services.processes import Service
 from tests import bombs

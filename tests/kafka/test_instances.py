@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from stream.privacy.noise.keyed_noise import NoiseKey
+from stream.privacy.noise.keys import NoiseKey
 from stream.services.processes import RoleName, Service
 from stream.settings import Settings
 from tests.chaos.ground import Ground, installation

@@ -29,7 +29,7 @@ from stream.kafka.broker.kafka_programs import (
 )
 from stream.processing.topic_names import partition_of
 from stream.settings import Settings
-from stream.worker.answer_publishing import ANSWER_TYPE
+from stream.worker.answer_headers import ANSWER_TYPE
 from tests.builders import source
 from tests.conftest import StartService
 

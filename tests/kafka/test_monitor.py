@@ -21,18 +21,18 @@ from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanE
 
 from schemas import Amount, PartitionStatus, SourceRecord, ValuesSource
 from sotto import AsyncClient
+from stream.diagnostics import set_tracer_provider, span
 from stream.engine import session
 from stream.kafka.broker.broker_addresses import free_port
-from stream.kafka.client.security import admin_client
+from stream.kafka.client.broker_connections import admin_client
 from stream.kafka.topics.layouts import budget_group, worker_group
-from stream.monitor.state import partition_readers
+from stream.monitor.state import topic_readers
 from stream.monitor.state.monitor_tables import MonitorTables
-from stream.privacy.noise.keyed_noise import NoiseKey
+from stream.privacy.noise.keys import NoiseKey
 from stream.processing.topic_names import partition_of
-from stream.services.noise_key_services import build_worker_engine
 from stream.services.processes import Service
+from stream.services.runner import build_worker_engine
 from stream.settings import Settings
-from stream.tracing import set_tracer_provider, span
 from tests.builders import source
 from tests.chaos.checker import committed
 from tests.conftest import StartService
@@ -339,13 +339,13 @@ async def test_monitor_reads_the_trail_from_its_end_and_then_the_rest(
     client: AsyncClient, start: StartService, own: Settings, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It is up to date before the earlier entries are read, then follows new ones, and has all at last."""
-    monkeypatch.setattr(partition_readers, "MAX_HELD_ENTRIES", 2)
-    monkeypatch.setattr(partition_readers, "PACE_WINDOWS", (0,))
+    monkeypatch.setattr(topic_readers, "MAX_HELD_ENTRIES", 2)
+    monkeypatch.setattr(topic_readers, "PACE_WINDOWS", (0,))
     start("budget")
     for number in range(6):
         await client.register({**FEED, "source": f"feed-{number}"})
     tables, ready = MonitorTables(client.topics), asyncio.Event()
-    trail_reader = partition_readers.TrailReader(own, client.topics, tables, ready.is_set)
+    trail_reader = topic_readers.TrailReader(own, client.topics, tables, ready.is_set)
     reading = asyncio.create_task(trail_reader.run())
     try:
         async with asyncio.timeout(START_SECONDS):

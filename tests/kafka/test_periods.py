@@ -15,7 +15,7 @@ from aiokafka.partitioner import murmur2
 
 from schemas import EventsSource, StreamSpec, format_moment, named_at
 from stream.budget.trail_verification import TrailCheck
-from stream.kafka.client.security import admin_client
+from stream.kafka.client.broker_connections import admin_client
 from tests.chaos.checker import committed
 from tests.chaos.ground import Ground
 from tests.chaos.windows import YESTERDAY, live_source

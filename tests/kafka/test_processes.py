@@ -18,7 +18,7 @@ import pytest
 from typer.testing import CliRunner
 
 from stream.cli.app import app
-from stream.privacy.noise.keyed_noise import NoiseKey
+from stream.privacy.noise.keys import NoiseKey
 from stream.services import processes
 from stream.services.processes import ReplicaError, Replicas
 from stream.settings import KEY_FILE_VARIABLE, KEY_VARIABLE, Settings, variable_of

@@ -18,7 +18,7 @@ from schemas import format_moment
 from sotto import AsyncClient
 from stream.engine.restore import reader
 from stream.kafka.client.adapter import Consumer
-from stream.kafka.client.security import admin_client
+from stream.kafka.client.broker_connections import admin_client
 from stream.processing.topic_names import partition_of
 from stream.settings import Settings
 from tests.chaos.checker import committed

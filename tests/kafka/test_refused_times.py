@@ -11,9 +11,9 @@ import pytest
 from stream.engine.health import ServiceHealth
 from stream.kafka.client.client_patches import RefusedTimeError
 from stream.kafka.topics.creation import require_topics
-from stream.privacy.noise.keyed_noise import NoiseKey
-from stream.services.noise_key_services import build_worker_engine
+from stream.privacy.noise.keys import NoiseKey
 from stream.services.processes import RoleName, Service
+from stream.services.runner import build_worker_engine
 from stream.settings import Settings, variable_of
 
 pytestmark = pytest.mark.kafka

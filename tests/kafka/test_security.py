@@ -26,11 +26,11 @@ from sotto import AsyncClient, Forbidden, SottoError, Unknown
 from stream.cli.run.setup_commands import topics_app
 from stream.engine.restore import read_to_end, reader
 from stream.kafka.broker.broker_addresses import free_port
-from stream.kafka.client.security import SecurityError, admin_client, connection_options
+from stream.kafka.client.broker_connections import SecurityError, admin_client, connection_options
 from stream.kafka.topics.acls import AclEntry, AclRole, Operation, Resource, create_acls, role_access
 from stream.kafka.topics.creation import check_topics, inspect_topics, require_topics
 from stream.kafka.topics.layouts import TopicsError, layout
-from stream.privacy.noise.keyed_noise import NoiseKey
+from stream.privacy.noise.keys import NoiseKey
 from stream.processing.topic_names import Topics, partition_of
 from stream.services.processes import RoleName, Service
 from stream.services.runner import guard_topics

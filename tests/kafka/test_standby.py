@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from stream.privacy.noise.keyed_noise import NoiseKey
+from stream.privacy.noise.keys import NoiseKey
 from stream.processing.topic_names import partition_of
 from stream.services.processes import Service
 from stream.settings import Settings

@@ -15,8 +15,8 @@ import pytest
 from schemas import Answer
 from sotto import AsyncClient, Refused
 from stream.engine.group_engine import Engine
-from stream.privacy.noise.keyed_noise import NoiseKey
-from stream.services.noise_key_services import build_budget_engine, build_worker_engine
+from stream.privacy.noise.keys import NoiseKey
+from stream.services.runner import build_budget_engine, build_worker_engine
 from stream.settings import Settings
 from stream.tables.readers.table_reading import GuardedReader
 from tests.builders import source, stream

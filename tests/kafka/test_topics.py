@@ -13,11 +13,17 @@ from aiokafka.admin.config_resource import ConfigResource, ConfigResourceType
 
 from schemas import EventsSource
 from sotto import AsyncClient
-from stream.kafka.client.security import admin_client
+from stream.kafka.client.broker_connections import admin_client
 from stream.kafka.topics.acls import AclRole
-from stream.kafka.topics.creation import check_topics, create_topics, delete_topics, require_topics
+from stream.kafka.topics.creation import (
+    check_topics,
+    create_live_topic,
+    create_topics,
+    delete_topics,
+    find_live_topic,
+    require_topics,
+)
 from stream.kafka.topics.layouts import TopicsError, configurations, layout
-from stream.kafka.topics.live_topics import create_live_topic, find_live_topic
 from stream.processing.topic_names import Topics
 from stream.settings import Settings
 from tests.builders import stream

@@ -13,9 +13,8 @@ from aiokafka.errors import KafkaConnectionError, KafkaError, ProducerFenced
 from stream.engine.restore import read_to_end, reader
 from stream.kafka.client import transactional_producer
 from stream.kafka.client.adapter import KAFKA
-from stream.kafka.client.security import connection_options
-from stream.kafka.client.transaction_protocols import FirstProtocol, SecondProtocol
-from stream.kafka.client.transactional_producer import TransactionalProducer
+from stream.kafka.client.broker_connections import connection_options
+from stream.kafka.client.transactional_producer import FirstProtocol, SecondProtocol, TransactionalProducer
 from stream.settings import Settings
 
 pytestmark = pytest.mark.kafka

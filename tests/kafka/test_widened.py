@@ -15,9 +15,9 @@ from stream.kafka.topics.layouts import worker_group
 from stream.monitor.api.service_models import WorkersView
 from stream.monitor.monitor_service import GroupWatch
 from stream.monitor.state.monitor_tables import MonitorTables
-from stream.privacy.noise.keyed_noise import NoiseKey
+from stream.privacy.noise.keys import NoiseKey
 from stream.processing.topic_names import Topics, partition_of
-from stream.services.noise_key_services import table_store
+from stream.services.runner import table_store
 from stream.settings import Settings
 from stream.worker.worker_processor import QueryProcessor
 from tests.builders import stream as stream_on

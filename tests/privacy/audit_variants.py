@@ -27,7 +27,8 @@ from stream.privacy.mechanisms.above_threshold import ABOVE, query_sampler, thre
 from stream.privacy.mechanisms.grid import Grid
 from stream.privacy.mechanisms.releases import release_groups, release_keys
 from stream.privacy.mechanisms.selection import ExponentialWeights, weights_for
-from stream.privacy.noise.keyed_noise import DrawRole, NoiseKey, event_words, stream_subkey, stream_subkeys
+from stream.privacy.noise.keyed_noise import DrawRole, event_words, stream_subkey, stream_subkeys
+from stream.privacy.noise.keys import NoiseKey
 from stream.privacy.noise.samplers import IntegerArray, LowWords, Sampler, Words, gaussian, sampler
 from stream.privacy.planning.release_plans import node_name
 from stream.privacy.planning.unknown_groups_plans import CERTAIN

@@ -13,7 +13,8 @@ from pydantic import TypeAdapter
 from schemas import AboveThreshold, Control, OpenStream, Query, SparseVectorCalibration
 from sotto import Driver
 from stream.privacy.mechanisms.above_threshold import query_sampler, threshold_sampler
-from stream.privacy.noise.keyed_noise import DrawRole, NoiseKey, event_words, round_words, stream_subkey
+from stream.privacy.noise.keyed_noise import DrawRole, event_words, round_words, stream_subkey
+from stream.privacy.noise.keys import NoiseKey
 from stream.processing.protocol import Record
 from tests import builders
 

@@ -9,7 +9,8 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 
-from stream.privacy.noise.keyed_noise import DrawRole, NoiseKey, event_words, round_words, stream_subkey
+from stream.privacy.noise.keyed_noise import DrawRole, event_words, round_words, stream_subkey
+from stream.privacy.noise.keys import NoiseKey
 from stream.privacy.noise.samplers import Sampler, Words, sampler
 from tests.builders import KEY
 from tests.privacy.chance import fits, follows, unrelated

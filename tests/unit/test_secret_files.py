@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from stream.privacy.noise.keyed_noise import NoiseKey, NoiseKeyError
+from stream.privacy.noise.keys import NoiseKey, NoiseKeyError
 from stream.secret_files import SecretFileError, read_secret, replace_secret, write_secret
 
 SOMEBODY = 12345

@@ -83,8 +83,8 @@ def test_help_and_the_clients_bring_in_nothing_heavy(code: str) -> None:
 @pytest.mark.parametrize(
     ("modules", "absent"),
     [
-        ("stream.services.noise_key_services, stream.worker.worker_processor", {"scipy", "polars", "sqlglot"}),
-        ("stream.services.noise_key_services, stream.budget.budget_processor", {"scipy", "polars"}),
+        ("stream.services.runner, stream.worker.worker_processor", {"scipy", "polars", "sqlglot"}),
+        ("stream.services.runner, stream.budget.budget_processor", {"scipy", "polars"}),
         ("stream.services.feed_service", {"scipy", "polars"}),
     ],
 )
@@ -99,7 +99,7 @@ def test_services_start_without_what_only_planning_and_tables_need(modules: str,
 def test_a_worker_starts_without_the_budget_service() -> None:
     """An import takes a tenth of the processor's time of a worker's start."""
     code = (
-        "import sys, stream.services.noise_key_services, stream.worker.worker_processor\n"
+        "import sys, stream.services.runner, stream.worker.worker_processor\n"
         "print([name for name in sys.modules if name.startswith('stream.budget')])"
     )
     assert run(code).stdout.strip() == "[]"

@@ -9,8 +9,8 @@ from opentelemetry.sdk.trace import ReadableSpan, TracerProvider
 from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 
+from stream.diagnostics import MAX_LINKS, batch_span, configure_tracing, context_headers, set_tracer_provider, span
 from stream.processing.protocol import Record
-from stream.tracing import MAX_LINKS, batch_span, configure, context_headers, set_tracer_provider, span
 
 
 @pytest.fixture
@@ -84,6 +84,6 @@ def test_without_a_span_no_header_is_sent_and_without_a_provider_no_span_is_made
 def test_nothing_is_traced_unless_an_exporter_is_configured(monkeypatch: pytest.MonkeyPatch) -> None:
     for name in ("OTEL_EXPORTER_OTLP_ENDPOINT", "OTEL_EXPORTER_OTLP_TRACES_ENDPOINT"):
         monkeypatch.delenv(name, raising=False)
-    configure("worker")
+    configure_tracing("worker")
     with span("nobody", {}):
         assert context_headers() == []

@@ -12,7 +12,7 @@ from typing import Any
 from aiokafka import TopicPartition
 
 from schemas import StreamSpec
-from stream.privacy.noise.keyed_noise import NoiseKey
+from stream.privacy.noise.keys import NoiseKey
 from stream.processing.protocol import Record
 from stream.processing.topic_names import Topics
 from stream.tables.store import TableStore

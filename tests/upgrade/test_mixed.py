@@ -19,7 +19,7 @@ from pydantic import TypeAdapter
 
 from schemas import Receipt, Request, StreamSpec
 from schemas.answers import HEADER_PREFIX
-from stream.privacy.noise.keyed_noise import NoiseKey
+from stream.privacy.noise.keys import NoiseKey
 from stream.services.processes import RoleName, Service
 from stream.settings import Settings
 from tests.chaos.checker import committed

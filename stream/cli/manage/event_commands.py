@@ -21,7 +21,7 @@ from stream.events.event_fields import Flaw
 from stream.events.event_reader import EventCheck
 from stream.formatting import format_count
 from stream.kafka.broker.broker_addresses import local_settings
-from stream.kafka.topics.live_topics import create_live_topic
+from stream.kafka.topics.creation import create_live_topic
 from stream.questions.live_events import Replay, parse_time, require_live_source
 
 EVENTS_PER_BATCH: Final = 1000

@@ -19,7 +19,7 @@ from stream.client.async_client import AsyncClient
 from stream.dev.simulation import SYNTHETIC_LAW, SimulationError, require_public, synthetic
 from stream.dev.simulation.simulation_inputs import is_shipped, require_shipped_table
 from stream.kafka.broker.broker_addresses import local_settings
-from stream.kafka.client.security import describe_error
+from stream.kafka.client.broker_connections import describe_error
 from stream.kafka.topics.creation import require_topics
 from stream.kafka.topics.layouts import TopicsError
 from stream.settings import Settings

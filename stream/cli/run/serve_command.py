@@ -10,11 +10,11 @@ from typing import Annotated, Any, Literal, cast
 
 import typer
 
-from stream import log
+from stream import diagnostics
 from stream.cli.output import CommandError
 from stream.engine.health import ServiceName
 from stream.kafka.broker.broker_addresses import local_settings
-from stream.privacy.noise.keyed_noise import NoiseKey
+from stream.privacy.noise.keys import NoiseKey
 from stream.services.processes import ReplicaError, Replicas, count_cores
 from stream.services.runner import ignore_stop_signals, install_stop_handlers
 from stream.services.runner import serve as serve_role
@@ -41,10 +41,10 @@ def serve(
     stop_with_stdin: Annotated[bool, typer.Option(hidden=True)] = False,
 ) -> None:
     """Run a service until SIGTERM or Ctrl-C."""
-    log.configure(as_json=json_logs)
+    diagnostics.configure_logs(as_json=json_logs)
     # A parent process has logged the warning already.
     if not stop_with_stdin and (reason := unread_variables_warning()) is not None:
-        log.get_logger("settings").warning("without effect", reason=reason)
+        diagnostics.get_logger("settings").warning("without effect", reason=reason)
     if processes != 1 and role not in {"worker", "feed"}:
         raise CommandError("--processes: only workers and feeds have several; omit it, or give 1")
     if role in {"monitor", "alerts"}:

@@ -1,21 +1,21 @@
-"""``sotto key``, ``topics`` and ``contract``: commands that set an installation up.
+"""``sotto key``, ``topics``, ``contract`` and ``broker``: commands that set an installation up.
 
 Noise keys are created and rotated, topics created and checked with their access control lists, and
-the published contract is exported and checked.
+the published contract is exported and checked, and a local broker is started and stopped.
 """
 
 from __future__ import annotations
 
 import asyncio
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from stream.cli.output import AsJson, CommandError, escape_text, show_json, show_table
 from stream.dev.contract_events import CONTRACT_VERSION
 from stream.dev.contract_files import export_files, is_changed, list_drift, release_version
-from stream.kafka.broker.broker_addresses import local_settings
+from stream.kafka.broker.broker_addresses import DEFAULT_FOLDER, MAX_NODES, BrokerInfo, ClusterInfo, local_settings
 from stream.kafka.topics.acls import (
     ANY_HOST,
     AclEntry,
@@ -27,8 +27,12 @@ from stream.kafka.topics.acls import (
 )
 from stream.kafka.topics.creation import check_topics, create_topics
 from stream.kafka.topics.layouts import durability, format_differences
-from stream.privacy.noise.keyed_noise import NoiseKey, NoiseKeyError
+from stream.privacy.noise.keys import NoiseKey, NoiseKeyError
 from stream.settings import Settings
+
+if TYPE_CHECKING:
+    from stream.kafka.broker.broker_cluster import LocalCluster
+    from stream.kafka.broker.local_broker import LocalBroker
 
 key_app = typer.Typer(help="Noise keys.", no_args_is_help=True)
 
@@ -219,3 +223,84 @@ def acl(
 async def _apply(settings: Settings, wanted: dict[str, tuple[AclEntry, ...]]) -> None:
     for principal, granted in wanted.items():
         await create_acls(settings, principal, granted)
+
+
+broker_app = typer.Typer(help="A local Apache Kafka for development.", no_args_is_help=True)
+
+BrokerFolder = Annotated[Path, typer.Option(help="Folder of the broker's data.")]
+
+
+@broker_app.command("start")
+def start(
+    folder: BrokerFolder = DEFAULT_FOLDER,
+    port: Annotated[
+        int | None, typer.Option(help="Client port of the first node; 9092 or a free one if omitted.")
+    ] = None,
+    nodes: Annotated[
+        int | None,
+        typer.Option(
+            help="Number of nodes; if omitted, as many as the folder has, or one. With several, topics have three "
+            "replicas, of which two must be in sync.",
+            min=1,
+            max=MAX_NODES,
+        ),
+    ] = None,
+    as_json: AsJson = False,
+) -> None:
+    """Start the broker, or a cluster of several, and leave it running."""
+    info = _broker_in(folder, nodes).start(port, progress=None if as_json else typer.echo)
+    _show(info, as_json=as_json)
+
+
+@broker_app.command("prepare")
+def prepare() -> None:
+    """Download Kafka and prepare its start (70 MB): brokers then start with half the CPU time."""
+    from stream.kafka.broker.local_broker import record_start_cache  # noqa: PLC0415
+
+    typer.echo(f"saved in {record_start_cache(typer.echo)}")
+
+
+@broker_app.command("stop")
+def stop(folder: BrokerFolder = DEFAULT_FOLDER) -> None:
+    """Stop the broker, or all nodes of the cluster."""
+    typer.echo("stopped" if _broker_in(folder).stop() else "no broker runs in that folder")
+
+
+@broker_app.command("status")
+def status(folder: BrokerFolder = DEFAULT_FOLDER, as_json: AsJson = False) -> None:
+    """Print whether the broker, or each node of the cluster, runs and where."""
+    _show(_broker_in(folder).status(), as_json=as_json)
+
+
+def _broker_in(folder: Path, nodes: int | None = None) -> LocalBroker | LocalCluster:
+    from stream.kafka.broker.broker_cluster import LocalCluster, has_cluster  # noqa: PLC0415  (an optional package)
+    from stream.kafka.broker.local_broker import LocalBroker  # noqa: PLC0415
+
+    if has_cluster(folder) or (nodes or 1) > 1:
+        return LocalCluster(folder, nodes, detached=True)
+    return LocalBroker(folder, detached=True)
+
+
+def _show(info: BrokerInfo | ClusterInfo | None, *, as_json: bool) -> None:
+    if as_json:
+        show_json({"running": info is not None, **_document(info)})
+    elif info is None:
+        typer.echo("no broker runs in that folder")
+    elif isinstance(info, BrokerInfo):
+        typer.echo(f"broker at {info.bootstrap} (process {info.pid}, data in {info.folder})")
+    else:
+        typer.echo(f"cluster of {len(info.nodes)} brokers at {info.bootstrap} (data in {info.folder})")
+        for number, node in enumerate(info.nodes, start=1):
+            running = "does not run" if node is None else f"at {node.bootstrap} (process {node.pid})"
+            typer.echo(f"  node {number} {running}")
+
+
+def _document(info: BrokerInfo | ClusterInfo | None) -> dict[str, object]:
+    match info:
+        case None:
+            return {}
+        case BrokerInfo():
+            return {"bootstrap": info.bootstrap, "pid": info.pid, "folder": str(info.folder)}
+        case ClusterInfo():
+            nodes = [None if one is None else {"bootstrap": one.bootstrap, "pid": one.pid} for one in info.nodes]
+            return {"bootstrap": info.bootstrap, "nodes": nodes, "folder": str(info.folder)}

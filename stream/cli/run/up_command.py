@@ -25,9 +25,10 @@ from stream.cli.run import monitor_commands
 from stream.cli.run.monitor_commands import RunningMonitor, check_targets, lock_folder
 from stream.engine.health import ServiceName
 from stream.engine.restore import reader
-from stream.kafka.broker.local_broker import DEFAULT_FOLDER, LocalBroker
+from stream.kafka.broker.broker_addresses import DEFAULT_FOLDER
+from stream.kafka.broker.local_broker import LocalBroker
 from stream.kafka.topics.creation import create_topics
-from stream.privacy.noise.keyed_noise import NoiseKey
+from stream.privacy.noise.keys import NoiseKey
 from stream.processing.topic_names import LEDGER_PARTITIONS, Topics
 from stream.services.processes import ReplicaError, RoleName, Service, metrics_ports
 from stream.settings import MAX_PORT, Settings

@@ -34,10 +34,10 @@ from stream.dev.demo.mechanism_tour import tour
 from stream.engine.restore import reader
 from stream.kafka.broker.kafka_programs import fetch_jars
 from stream.kafka.broker.local_broker import LocalBroker
+from stream.kafka.client.broker_connections import connection_options
 from stream.kafka.client.client_patches import KafkaProducer
-from stream.kafka.client.security import connection_options
 from stream.kafka.topics.creation import create_topics, delete_topics
-from stream.privacy.noise.keyed_noise import NoiseKey
+from stream.privacy.noise.keys import NoiseKey
 from stream.processing.topic_names import partition_of
 from stream.questions import Result
 from stream.services.processes import RoleName, Service

@@ -23,7 +23,7 @@ from schemas import (
 from stream.client.async_client import AsyncClient
 from stream.dev.demo.demo_report import Check, DemoReport
 from stream.dev.demo.demo_run import DemoAnswers, DemoProgress
-from stream.kafka.client.security import admin_client
+from stream.kafka.client.broker_connections import admin_client
 from stream.questions import Result
 from stream.settings import Settings
 from stream.tables import flights

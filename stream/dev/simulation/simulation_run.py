@@ -30,7 +30,7 @@ from stream.dev.simulation.simulation_inputs import SimulationError
 from stream.dev.simulation.true_answers import TableTruths, Truths, truths_of
 from stream.formatting import describe_table_bound
 from stream.privacy.composition.costs import ordinary_charges_left
-from stream.privacy.noise.keyed_noise import NoiseKey
+from stream.privacy.noise.keys import NoiseKey
 from stream.privacy.planning.promises import promises
 from stream.tables.columns_table import PrivateTable
 from stream.tables.rows import Rows

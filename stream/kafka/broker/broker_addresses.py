@@ -21,7 +21,10 @@ from stream.kafka.broker.broker_process import (
 )
 from stream.settings import SECURITY_FIELDS, Settings, variable_of
 
+DEFAULT_FOLDER: Final = Path(".sotto/broker")
 DEFAULT_PORT: Final = 9092
+MAX_NODES: Final = 7
+"""Most nodes of a local cluster."""
 _PARTITIONS_OF_INTERNAL_TOPICS: Final = 8
 
 # Below the ephemeral ports: a client that retries to reach a stopped broker on an ephemeral port can
@@ -43,6 +46,35 @@ appender.file.strategy.max = 3
 rootLogger.level = info
 rootLogger.appenderRef.file.ref = file
 """
+
+
+@dataclass(frozen=True, slots=True)
+class BrokerInfo:
+    """A running broker."""
+
+    bootstrap: str
+    """The address for clients, `host:port`."""
+    pid: int
+    """The number of the Java process."""
+    folder: Path
+    """The folder of data, configuration and logs."""
+
+    @property
+    def port(self) -> int:
+        """The port for clients."""
+        return int(self.bootstrap.rpartition(":")[2])
+
+
+@dataclass(frozen=True, slots=True)
+class ClusterInfo:
+    """A cluster of which at least one node runs."""
+
+    bootstrap: str
+    """The client addresses of all nodes, separated by commas."""
+    nodes: tuple[BrokerInfo | None, ...]
+    """Each node in order; None if it does not run."""
+    folder: Path
+    """The folder that contains the nodes' folders."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,11 +2,17 @@
 
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Final, Self
 
-from stream.kafka.broker.broker_addresses import Member, are_free, choose_cluster_ports
+from stream.kafka.broker.broker_addresses import (
+    DEFAULT_FOLDER,
+    MAX_NODES,
+    ClusterInfo,
+    Member,
+    are_free,
+    choose_cluster_ports,
+)
 from stream.kafka.broker.broker_process import (
     BrokerError,
     ClusterState,
@@ -17,27 +23,14 @@ from stream.kafka.broker.broker_process import (
     write_cluster,
 )
 from stream.kafka.broker.kafka_programs import fetch_jars, new_cluster_id
-from stream.kafka.broker.local_broker import DEFAULT_FOLDER, START_ATTEMPTS, BrokerInfo, LocalBroker
+from stream.kafka.broker.local_broker import START_ATTEMPTS, LocalBroker
 
-MAX_NODES: Final = 7
 HEAP_MEGABYTES: Final = 384
 """Largest Java heap of each node."""
 
 _START_SECONDS: Final = 180.0
 _SHUTDOWN_SECONDS: Final = 10.0
 """Short: the last nodes have no majority of controllers, cannot end cleanly, and are killed."""
-
-
-@dataclass(frozen=True, slots=True)
-class ClusterInfo:
-    """A cluster of which at least one node runs."""
-
-    bootstrap: str
-    """The client addresses of all nodes, separated by commas."""
-    nodes: tuple[BrokerInfo | None, ...]
-    """Each node in order; None if it does not run."""
-    folder: Path
-    """The folder that contains the nodes' folders."""
 
 
 class LocalCluster:

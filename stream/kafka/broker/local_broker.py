@@ -10,11 +10,17 @@ import tempfile
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Final, Self
 
-from stream.kafka.broker.broker_addresses import LOG4J, Member, choose_ports, server_properties
+from stream.kafka.broker.broker_addresses import (
+    DEFAULT_FOLDER,
+    LOG4J,
+    BrokerInfo,
+    Member,
+    choose_ports,
+    server_properties,
+)
 from stream.kafka.broker.broker_process import (
     CLUSTER_FILE,
     HOST,
@@ -47,30 +53,12 @@ from stream.kafka.broker.kafka_programs import (
     store_formatted_data,
 )
 
-DEFAULT_FOLDER: Final = Path(".sotto/broker")
 START_ATTEMPTS: Final = 3
 """Attempts to start a broker if another process takes a chosen port first."""
 
 _START_SECONDS: Final = 120.0
 _SHUTDOWN_SECONDS: Final = 30.0
 _RECORDING_SECONDS: Final = 300.0
-
-
-@dataclass(frozen=True, slots=True)
-class BrokerInfo:
-    """A running broker."""
-
-    bootstrap: str
-    """The address for clients, `host:port`."""
-    pid: int
-    """The number of the Java process."""
-    folder: Path
-    """The folder of data, configuration and logs."""
-
-    @property
-    def port(self) -> int:
-        """The port for clients."""
-        return int(self.bootstrap.rpartition(":")[2])
 
 
 class LocalBroker:

@@ -2,33 +2,133 @@
 
 aiokafka's producer collects single records in queues and tasks, which cost more than a small
 transaction. A partition session has all records of a transaction at once, and needs no queues.
-This producer also supports Kafka's second transaction protocol, which aiokafka does not.
+
+In Kafka's first transaction protocol, partitions and groups are added to a transaction before any
+write. In the second (KIP-890), which aiokafka lacks, a write adds them, and each transaction has its
+own epoch, so that Kafka rejects late writes of an earlier transaction.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Iterable, Mapping
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from itertools import zip_longest
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 from aiokafka import TopicPartition, errors
 from aiokafka.client import ConnectionGroup, CoordinationType
 from aiokafka.producer.message_accumulator import BatchBuilder
-from aiokafka.protocol.transaction import InitProducerIdRequest
-
-from stream.kafka.client.client_patches import BrokerClient
-from stream.kafka.client.transaction_protocols import (
-    Batches,
-    FirstProtocol,
-    Identity,
-    ProtocolRequest,
-    SecondProtocol,
-    error_code_of,
-    supports_second_protocol,
+from aiokafka.protocol.produce import ProduceRequest
+from aiokafka.protocol.transaction import (
+    AddOffsetsToTxnRequest,
+    AddPartitionsToTxnRequest,
+    EndTxnRequest,
+    InitProducerIdRequest,
+    TxnOffsetCommitRequest,
 )
-from stream.kafka.client.wire_requests import Encoded, ask_features
+
+from stream.kafka.client import wire_requests
+from stream.kafka.client.client_patches import BrokerClient
+from stream.kafka.client.wire_requests import Encoded, Identity, ask_features, supports_second_protocol
+
+Batches = Mapping[TopicPartition, Encoded]
+Offsets = Mapping[TopicPartition, int]
+Codes = Iterable[tuple[TopicPartition | None, int]]
+
+
+class ProtocolRequest(NamedTuple):
+    """A request, and a function that returns the error codes in its response."""
+
+    request: Any
+    codes: Callable[[Any], Codes]
+
+
+class FirstProtocol:
+    """Builds the requests of the first protocol with aiokafka's classes."""
+
+    def __init__(self, transactional_id: str, timeout_ms: int) -> None:
+        self._id = transactional_id
+        self._timeout_ms = timeout_ms
+
+    def add_partitions(self, identity: Identity, partitions: Sequence[TopicPartition]) -> ProtocolRequest | None:
+        """Returns the request that adds partitions to the transaction; None if there are none."""
+        topics = _by_topic((one, one.partition) for one in partitions)
+        return ProtocolRequest(AddPartitionsToTxnRequest(self._id, *identity, topics), _errors) if topics else None
+
+    def produce(self, batches: Batches) -> ProtocolRequest:
+        """Returns the request that writes a batch to each partition, for the partitions' leader."""
+        topics = _by_topic((one, (one.partition, batch)) for one, batch in batches.items())
+        request = ProduceRequest(self._id, wire_requests.ALL_IN_SYNC, self._timeout_ms, topics)
+        return ProtocolRequest(request, lambda answer: _codes(answer.topics))
+
+    def add_group(self, identity: Identity, group: str) -> ProtocolRequest | None:
+        """Returns the request that adds a consumer group to the transaction."""
+        return ProtocolRequest(AddOffsetsToTxnRequest(self._id, *identity, group), error_code_of)
+
+    def commit_offsets(self, identity: Identity, group: str, offsets: Offsets) -> ProtocolRequest:
+        """Returns the request that commits offsets in the transaction, for the group's coordinator."""
+        topics = _by_topic((one, (one.partition, offset, "")) for one, offset in offsets.items())
+        return ProtocolRequest(TxnOffsetCommitRequest(self._id, group, *identity, topics), _errors)
+
+    def end(self, identity: Identity) -> ProtocolRequest:
+        """Returns the request that commits the transaction, for its coordinator."""
+        return ProtocolRequest(EndTxnRequest(self._id, *identity, True), error_code_of)
+
+    def next_identity(self, identity: Identity, ended: Any) -> Identity:
+        """Returns the identity for the next transaction, given the response to ``end``."""
+        del ended
+        return identity
+
+
+class SecondProtocol(FirstProtocol):
+    """Builds the requests of the second protocol with ``wire_requests``."""
+
+    def add_partitions(self, identity: Identity, partitions: Sequence[TopicPartition]) -> None:
+        """Returns None, because a write adds its partition to the transaction."""
+
+    def produce(self, batches: Batches) -> ProtocolRequest:
+        """Returns the request that writes a batch to each partition."""
+        return ProtocolRequest(wire_requests.produce(self._id, self._timeout_ms, batches), tuple)
+
+    def add_group(self, identity: Identity, group: str) -> None:
+        """Returns None, because a commit of offsets adds the group to the transaction."""
+
+    def commit_offsets(self, identity: Identity, group: str, offsets: Offsets) -> ProtocolRequest:
+        """Returns the request that commits offsets in the transaction."""
+        return ProtocolRequest(wire_requests.commit_offsets(self._id, group, identity, offsets), tuple)
+
+    def end(self, identity: Identity) -> ProtocolRequest:
+        """Returns the request that commits the transaction."""
+        return ProtocolRequest(wire_requests.end(self._id, identity), lambda ended: [(None, ended.error)])
+
+    def next_identity(self, identity: Identity, ended: Any) -> Identity:
+        """Returns the identity that the coordinator has assigned in its response."""
+        del identity
+        return Identity(ended.producer_id, ended.epoch)
+
+
+def error_code_of(answer: Any) -> Codes:
+    """Returns the only error code of a response."""
+    return [(None, answer.error_code)]
+
+
+def _errors(answer: Any) -> Codes:
+    return _codes(answer.errors)
+
+
+def _by_topic(entries: Iterable[tuple[TopicPartition, Any]]) -> list[tuple[str, list[Any]]]:
+    topics: dict[str, list[Any]] = {}
+    for topic_partition, entry in entries:
+        topics.setdefault(topic_partition.topic, []).append(entry)
+    return list(topics.items())
+
+
+def _codes(topics: Any) -> Codes:
+    return [
+        (TopicPartition(topic, figures[0]), figures[1]) for topic, partitions in topics for figures in partitions
+    ]
+
 
 MARKER_PAUSE_SECONDS: Final = 0.002
 """First pause while Kafka writes the markers of the last transaction; it doubles with each retry."""
@@ -117,16 +217,15 @@ class TransactionalProducer:
             await self._request_coordinator(joining)
         self._added_to_transaction.update(batches)
         for next_batches in zip_longest(*batches.values()):
-            filled = {
-                partition: batch
-                for partition, batch in zip(batches, next_batches, strict=True)
-                if batch is not None
-            }
             await self._deliver(
-                {partition: self._encode_batch(partition, batch) for partition, batch in filled.items()}
+                {
+                    partition: self._encode_batch(partition, batch)
+                    for partition, batch in zip(batches, next_batches, strict=True)
+                    if batch is not None
+                }
             )
 
-    async def add_offsets(self, offsets: Mapping[TopicPartition, int], group: str) -> None:
+    async def add_offsets(self, offsets: Offsets, group: str) -> None:
         """Commits a group's offsets in the transaction.
 
         Raises:

@@ -26,7 +26,11 @@ SECOND_PROTOCOL_REQUESTS: Final = (PRODUCE, END, COMMIT_OFFSETS)
 TRANSACTION_VERSION: Final = "transaction.version"
 """The cluster feature that determines the transaction protocol."""
 
-_ALL_IN_SYNC: Final = -1
+SECOND_PROTOCOL_VERSION: Final = 2
+"""The second protocol needs at least this ``transaction.version`` of the cluster."""
+
+ALL_IN_SYNC: Final = -1
+"""The number of acknowledgements by which a write waits for all replicas that are in sync."""
 _NO_TAGS: Final = b"\0"
 
 _pack_header = struct.Struct(">hhih").pack
@@ -61,6 +65,13 @@ class TopicId(NamedTuple):
     topic_id: str
 
 
+class Identity(NamedTuple):
+    """A producer's id and epoch."""
+
+    producer_id: int
+    epoch: int
+
+
 class Features(NamedTuple):
     """A broker's range of versions for each request, and the version of each cluster feature."""
 
@@ -72,6 +83,13 @@ def supports_request(versions: Mapping[int, tuple[int, int]], api: tuple[int, in
     """Returns whether a broker supports a request: ``api`` is its key and version."""
     least, most = versions.get(api[0], (0, -1))
     return least <= api[1] <= most
+
+
+def supports_second_protocol(features: Features) -> bool:
+    """Returns whether a broker supports the second protocol and its cluster enables it."""
+    return features.features.get(TRANSACTION_VERSION, 0) >= SECOND_PROTOCOL_VERSION and all(
+        supports_request(features.versions, api) for api in SECOND_PROTOCOL_REQUESTS
+    )
 
 
 class Header(NamedTuple):
@@ -157,7 +175,7 @@ def produce(transactional_id: str, timeout_ms: int, batches: Mapping[TopicPartit
     for (topic, partition), batch in batches.items():
         topics.setdefault(topic, []).append((partition, batch))
     pieces: list[Encoded] = []
-    between = _text(transactional_id) + _pack_produce_start(_ALL_IN_SYNC, timeout_ms) + _varint(len(topics) + 1)
+    between = _text(transactional_id) + _pack_produce_start(ALL_IN_SYNC, timeout_ms) + _varint(len(topics) + 1)
     for topic, written in topics.items():
         between += _text(topic) + _varint(len(written) + 1)
         for partition, batch in written:

@@ -15,8 +15,8 @@ from typing import Final, Self
 from aiokafka.errors import KafkaConnectionError, KafkaError, for_code
 from aiokafka.protocol.admin import CreateAclsRequest
 
+from stream.kafka.client.broker_connections import SecurityError, connection_options, raise_if_refused
 from stream.kafka.client.client_patches import BrokerClient
-from stream.kafka.client.security import SecurityError, connection_options, raise_if_refused
 from stream.kafka.topics.layouts import (
     alerts_group,
     budget_group,

@@ -1,4 +1,4 @@
-"""Creates, finds, checks and deletes an installation's topics."""
+"""Creates, finds, checks and deletes an installation's topics, and live topics with their changelogs."""
 
 from __future__ import annotations
 
@@ -6,30 +6,35 @@ import asyncio
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from time import monotonic
+from typing import Final
 
-from aiokafka.admin import AIOKafkaAdminClient, NewTopic
+from aiokafka.admin import AIOKafkaAdminClient
 from aiokafka.errors import (
-    TopicAlreadyExistsError,
-    TopicAuthorizationFailedError,
     UnknownTopicOrPartitionError,
     for_code,
 )
 
+from schemas import EventsSource
 from stream.kafka.broker.broker_addresses import default_replicas
-from stream.kafka.client.availability import ask_any_broker
-from stream.kafka.client.security import admin_client
+from stream.kafka.client.broker_connections import admin_client, ask_any_broker
 from stream.kafka.topics.acls import AclRole, Resource, role_access
 from stream.kafka.topics.layouts import (
+    BROKER_TIMESTAMPS,
     REPLICATION,
     Difference,
     TopicLayout,
     TopicsError,
+    configuration,
     configuration_differences,
     configurations,
+    create_missing,
+    describe_topics,
+    feed_layout,
     format_differences,
     installation_exists,
     layout,
     partition_differences,
+    prefixes_of,
     require_readable,
     retention_differences,
     usual_partition_count,
@@ -39,6 +44,9 @@ from stream.settings import Settings, variable_of
 
 DELETION_SECONDS = 60.0
 """Longest time that brokers may still list a deleted topic."""
+_ATTEMPTS: Final = 20
+"""Number of attempts to see a created topic."""
+_ATTEMPT_PAUSE_SECONDS: Final = 0.2
 
 
 @dataclass(frozen=True, slots=True)
@@ -148,23 +156,6 @@ async def brokers_and_replication(admin: AIOKafkaAdminClient, settings: Settings
     brokers = len((await ask_any_broker(admin.describe_cluster))["brokers"])
     is_set = "replication" in settings.model_fields_set
     return brokers, settings.replication if is_set else default_replicas(brokers)
-
-
-async def create_missing(admin: AIOKafkaAdminClient, missing: list[TopicLayout], replication: int) -> None:
-    """Creates topics; raises a TopicsError if Kafka refuses one that does not exist."""
-    if not missing:
-        return
-    response = await admin.create_topics(
-        [
-            NewTopic(
-                wanted.name, wanted.partitions, replication, topic_configs=wanted.configuration_with(replication)
-            )
-            for wanted in missing
-        ]
-    )
-    for name, code, *_ in response.topic_errors:
-        if code and for_code(code) is not TopicAlreadyExistsError:
-            raise TopicsError(f"cannot create topic {name}: {for_code(code).__name__}")
 
 
 @dataclass(frozen=True)
@@ -308,11 +299,98 @@ async def delete_topics(settings: Settings) -> None:
             await asyncio.sleep(0.1)
 
 
-async def describe_topics(admin: AIOKafkaAdminClient, names: list[str]) -> dict[str, list[int]]:
-    """Returns the replicas of each partition by topic: [] if it is missing, no entry if hidden."""
-    described = await ask_any_broker(lambda: admin.describe_topics(names))
-    return {
-        one["topic"]: [] if one["error_code"] else [len(part["replicas"]) for part in one["partitions"]]
-        for one in described
-        if for_code(one["error_code"]) is not TopicAuthorizationFailedError
-    }
+async def create_live_topic(settings: Settings, source: EventsSource, partitions: int) -> tuple[int, bool]:
+    """Creates a missing live topic; returns its number of partitions, and whether it is new.
+
+    If the source has the broker's clock, the broker stamps the records.
+
+    Raises:
+        TopicsError: the topic exists with writers' timestamps, or is hidden or cannot be created.
+    """
+    by_broker = source.clock == "broker"
+    wanted = TopicLayout(source.topic, partitions, has_broker_timestamps=by_broker)
+    async with admin_client(settings) as admin:
+        if not await describe_topics(admin, [source.topic]):
+            raise TopicsError(
+                f"Kafka hides topic {source.topic} from this principal; create it as an administrator"
+            )
+        found, is_new = await _ensure_topic(admin, settings, wanted)
+        if not found:
+            raise TopicsError(f"topic {source.topic} was made and is not there; see the broker's log")
+        [(setting, expected)] = BROKER_TIMESTAMPS.items()
+        actual = (await configuration(admin, source.topic)).get(setting)
+    if by_broker and actual != expected:
+        raise TopicsError(
+            f"topic {source.topic} exists with {setting}={actual}, but windows of source '{source.source}' close by the "
+            f"broker's stamps; set {expected} with kafka-configs.sh before any event is written"
+        )
+    return len(found), is_new
+
+
+def other_source_remedy(source: str) -> str:
+    """Returns the remedy for a topic whose number of partitions has changed."""
+    return f"close the streams of source '{source}', and register another source for the topic as it is"
+
+
+async def find_live_topic(settings: Settings, topics: Topics, source: str, topic: str) -> int:
+    """Returns the number of partitions of a live topic; creates its changelog if it is missing.
+
+    Raises:
+        TopicsError: the topic is missing or hidden, or the changelog has another number of
+            partitions, belongs to another installation or loses records.
+    """
+    async with admin_client(settings) as admin:
+        found = await describe_topics(admin, [topic])
+        if not found.get(topic):
+            raise TopicsError(
+                f"topic {topic} of source '{source}' does not exist; 'sotto events topic {source}' creates it"
+                if topic in found
+                else f"Kafka hides topic {topic} of source '{source}'; see 'sotto topics acl --role feed --live {topic}'"
+            )
+        wanted = feed_layout(topics, source, len(found[topic]))
+        await _require_unused_name(admin, topics, source, wanted.name)
+        kept, is_new = await _ensure_topic(admin, settings, wanted)
+        if not kept:
+            raise TopicsError(f"topic {wanted.name} was not created; see 'sotto topics acl --role feed'")
+        actual = {} if is_new else await configurations(admin, [wanted.name])
+    if len(kept) != wanted.partitions:
+        raise TopicsError(
+            f"topic {topic} has {wanted.partitions} partitions, and had {len(kept)} when its first stream began; "
+            f"{other_source_remedy(source)}"
+        )
+    if deleting := retention_differences(wanted, actual.get(wanted.name, {})):
+        raise TopicsError(f"Kafka deletes records that must be kept: {format_differences(deleting)}")
+    return wanted.partitions
+
+
+async def _require_unused_name(admin: AIOKafkaAdminClient, topics: Topics, source: str, changelog: str) -> None:
+    """Refuses a changelog if its name is a topic of another installation.
+
+    For example, source `ledger` in installation `sotto` has the changelog `sotto.feed.ledger`, which
+    is also the ledger of the installation `sotto.feed`.
+
+    Raises:
+        TopicsError: such an installation exists.
+    """
+    for prefix in prefixes_of(changelog):
+        if prefix == topics.prefix:
+            continue
+        found = await describe_topics(admin, [one.name for one in layout(Topics(prefix))])
+        if installation_exists(prefix, [name for name, replicas in found.items() if replicas]):
+            raise TopicsError(
+                f"the changelog of source '{source}' would be topic {changelog}, which belongs to the installation '{prefix}'; close the "
+                "streams of this source, and register its topic under another name"
+            )
+
+
+async def _ensure_topic(
+    admin: AIOKafkaAdminClient, settings: Settings, wanted: TopicLayout
+) -> tuple[list[int], bool]:
+    """Creates a missing topic; returns the replicas of each partition, and whether it is new."""
+    for attempt in range(_ATTEMPTS):
+        if found := (await describe_topics(admin, [wanted.name])).get(wanted.name):
+            return found, attempt > 0
+        if attempt == 0:
+            await create_missing(admin, [wanted], (await brokers_and_replication(admin, settings))[1])
+        await asyncio.sleep(_ATTEMPT_PAUSE_SECONDS)
+    return [], True

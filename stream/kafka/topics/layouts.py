@@ -6,11 +6,16 @@ from collections import Counter
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from aiokafka.admin import AIOKafkaAdminClient
+from aiokafka.admin import AIOKafkaAdminClient, NewTopic
 from aiokafka.admin.config_resource import ConfigResource, ConfigResourceType
-from aiokafka.errors import ClusterAuthorizationFailedError, TopicAuthorizationFailedError, for_code
+from aiokafka.errors import (
+    ClusterAuthorizationFailedError,
+    TopicAlreadyExistsError,
+    TopicAuthorizationFailedError,
+    for_code,
+)
 
-from stream.kafka.client.availability import ask_any_broker
+from stream.kafka.client.broker_connections import ask_any_broker
 from stream.processing.topic_names import LEDGER_PARTITIONS, Topics
 from stream.settings import Settings, variable_of
 
@@ -225,6 +230,33 @@ def format_differences(differences: Iterable[Difference]) -> str:
         )
     found = "; ".join(f"{one.topic} has {one.setting}={one.actual}, not {one.wanted}" for one in listed)
     return f"{found}; {'; '.join(remedies)}"
+
+
+async def create_missing(admin: AIOKafkaAdminClient, missing: list[TopicLayout], replication: int) -> None:
+    """Creates topics; raises a TopicsError if Kafka refuses one that does not exist."""
+    if not missing:
+        return
+    response = await admin.create_topics(
+        [
+            NewTopic(
+                wanted.name, wanted.partitions, replication, topic_configs=wanted.configuration_with(replication)
+            )
+            for wanted in missing
+        ]
+    )
+    for name, code, *_ in response.topic_errors:
+        if code and for_code(code) is not TopicAlreadyExistsError:
+            raise TopicsError(f"cannot create topic {name}: {for_code(code).__name__}")
+
+
+async def describe_topics(admin: AIOKafkaAdminClient, names: list[str]) -> dict[str, list[int]]:
+    """Returns the replicas of each partition by topic: [] if it is missing, no entry if hidden."""
+    described = await ask_any_broker(lambda: admin.describe_topics(names))
+    return {
+        one["topic"]: [] if one["error_code"] else [len(part["replicas"]) for part in one["partitions"]]
+        for one in described
+        if for_code(one["error_code"]) is not TopicAuthorizationFailedError
+    }
 
 
 async def configurations(admin: AIOKafkaAdminClient, names: Iterable[str]) -> dict[str, dict[str, str]]:

@@ -1,5 +1,5 @@
 """The monitor's HTTP API and web server.
 
-A request passes ``connections``, ``server`` (token, limits) and ``routes``, whose handlers are in ``views``,
-``listing``, ``budget_views``, ``forms`` and ``question_routes``; the answers' types are in ``*models``.
+A request passes ``http_requests``, ``server`` (token, limits) and ``routes``, whose handlers are in ``views``,
+``source_views``, ``budget_views``, ``forms`` and ``question_routes``; the answers' types are in ``*models``.
 """

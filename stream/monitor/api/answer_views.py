@@ -14,10 +14,10 @@ from pydantic import Field
 
 from schemas import Amount, Answer, Query
 from stream.client.answer_history import AnswerPage, LoggedAnswer
-from stream.kafka.client.security import is_refusal
+from stream.kafka.client.broker_connections import is_refusal
 from stream.monitor.api import views
+from stream.monitor.api.http_requests import ProblemError, unknown_name_error
 from stream.monitor.api.models import MAX_PAGE, ApiModel, Parameters, Time
-from stream.monitor.api.problems import ProblemError, unknown_name_error
 from stream.monitor.state.monitor_tables import MonitorTables
 from stream.questions import Result
 from stream.questions.alert_states import format_time

@@ -36,8 +36,7 @@ from stream.monitor.api.budget_models import (
     TrailQuery,
     TrailRow,
 )
-from stream.monitor.api.connections import streaming_answer, write_text
-from stream.monitor.api.problems import too_many_error, unknown_name_error
+from stream.monitor.api.http_requests import streaming_answer, too_many_error, unknown_name_error, write_text
 from stream.monitor.api.tokens import Bearer
 from stream.monitor.api.views import left_share, points_of, source_row
 from stream.monitor.state.budget_history import HeldEntry, PeriodEnd, TrailState, add_histories

@@ -35,6 +35,7 @@ from stream.budget.source_goals import SourceOptions, accepted_forms
 from stream.budget.standing_streams import complete_spec, promised_windows, require_valid_periods
 from stream.errors import Refused
 from stream.formatting import describe_rows, describe_table_bound
+from stream.monitor.api.http_requests import ProblemError
 from stream.monitor.api.models import (
     ApiModel,
     ComparisonRequest,
@@ -46,7 +47,6 @@ from stream.monitor.api.models import (
     ProposedAttributeView,
     SourceRow,
 )
-from stream.monitor.api.problems import ProblemError
 from stream.monitor.state.entries import SourceEntry
 from stream.privacy.composition.costs import stream_cost, to_amount, total_budget
 from stream.privacy.planning.inverse_plans import VariedParameter, cutoff_field, error_curve, variations

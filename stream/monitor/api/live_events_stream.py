@@ -17,17 +17,18 @@ from typing import Annotated, Final, get_args
 from aiohttp import web
 from pydantic import BaseModel, BeforeValidator, ValidationError
 
-from stream.monitor.api.connections import streaming_answer, write_text
-from stream.monitor.api.models import ApiModel, FieldProblem, ViewName
-from stream.monitor.api.monitor_state import Monitor
-from stream.monitor.api.problems import (
+from stream.monitor.api.http_requests import (
     GoneError,
     ProblemError,
     RequestTurns,
     malformed_error,
     refuse_repeated,
+    streaming_answer,
     too_many_error,
+    write_text,
 )
+from stream.monitor.api.models import ApiModel, FieldProblem, ViewName
+from stream.monitor.api.monitor_state import Monitor
 from stream.monitor.api.routes import VIEWS, ApiCall, Route, require_rights
 from stream.monitor.api.tokens import Bearer
 

@@ -24,11 +24,11 @@ from stream.kafka.topics.layouts import PARTITIONS
 from stream.monitor.api import views
 from stream.monitor.api.answer_views import AnswerReader
 from stream.monitor.api.budget_models import Forecast
-from stream.monitor.api.feed_views import stalled_sources
+from stream.monitor.api.http_requests import RequestTurns
 from stream.monitor.api.models import Overview, Readiness, ViewName
-from stream.monitor.api.problems import RequestTurns
 from stream.monitor.api.question_routes import Asker
 from stream.monitor.api.service_models import WorkersView
+from stream.monitor.api.source_views import stalled_sources
 from stream.monitor.api.tokens import Bearer, TokenError, TokenFile
 from stream.monitor.api.views import dry_in, forecasts, source_row
 from stream.monitor.state.budget_history import HEADLINE_WINDOW, PACE_WINDOWS

@@ -24,8 +24,8 @@ from stream.client.async_client import AsyncClient
 from stream.errors import Forbidden, Invalid, SottoError, Timeout, Unknown
 from stream.formatting import find_closest_name
 from stream.monitor.api import views
+from stream.monitor.api.http_requests import ProblemError, too_many_error, unknown_name_error
 from stream.monitor.api.models import ApiModel
-from stream.monitor.api.problems import ProblemError, too_many_error, unknown_name_error
 from stream.monitor.state.monitor_tables import MonitorTables
 from stream.questions import Result, Results
 from stream.questions.result_text import is_charged, next_costs, total_cost

@@ -31,9 +31,9 @@ from schemas import (
 )
 from schemas.base import ByKind
 from schemas.wire import MalformedEventError
+from stream.diagnostics import get_logger, span
 from stream.errors import Refused
 from stream.formatting import warn_about_shared_data
-from stream.log import get_logger
 from stream.monitor.api import forms, question_routes, views
 from stream.monitor.api.answer_views import AnswerQuery, AnswersView, list_answers
 from stream.monitor.api.budget_models import (
@@ -54,7 +54,6 @@ from stream.monitor.api.budget_views import (
     population_detail,
     spending,
 )
-from stream.monitor.api.feed_views import feed_of
 from stream.monitor.api.forms import (
     Curve,
     CurveRequest,
@@ -62,15 +61,7 @@ from stream.monitor.api.forms import (
     SourceDetail,
     build_declaration,
 )
-from stream.monitor.api.listing import (
-    RejectedQuery,
-    SourceQuery,
-    StreamQuery,
-    list_refusals,
-    list_rejected,
-    list_sources,
-    list_streams,
-)
+from stream.monitor.api.http_requests import ProblemError, unknown_name_error
 from stream.monitor.api.models import (
     AccessRole,
     ComparisonRequest,
@@ -90,16 +81,24 @@ from stream.monitor.api.models import (
     ViewName,
 )
 from stream.monitor.api.monitor_state import Monitor
-from stream.monitor.api.problems import ProblemError, unknown_name_error
 from stream.monitor.api.question_routes import AskingView, QuestionAnswered, Statement, StatementAnswered
 from stream.monitor.api.service_models import AlertQuery, AlertsView, RefusalsView, RejectedView, WorkersView
+from stream.monitor.api.source_views import (
+    RejectedQuery,
+    SourceQuery,
+    StreamQuery,
+    feed_of,
+    list_refusals,
+    list_rejected,
+    list_sources,
+    list_streams,
+)
 from stream.monitor.api.tokens import Bearer, role_with_article
 from stream.monitor.state.entries import SourceEntry
 from stream.monitor.state.monitor_alerts import alerts_view
 from stream.monitor.state.monitor_tables import MonitorTables
 from stream.tables.readers.source_parts import require_valid_view
 from stream.tables.table_errors import DataError
-from stream.tracing import span
 
 _RANK_OF_ROLE: dict[AccessRole, int] = {"viewer": 0, "analyst": 1, "operator": 2}
 """A role has the rights of all roles with a lower rank."""

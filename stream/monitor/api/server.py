@@ -17,16 +17,23 @@ from pydantic import BaseModel, ValidationError
 from schemas import MAX_DEFINITION_BYTES
 from schemas.json_limits import repeats_a_field, shape_fault
 from stream import SERVER_NAME
-from stream.log import RateLimiter, get_logger
+from stream.diagnostics import RateLimiter, get_logger
 from stream.monitor.api.answer_views import AnswerQuery, AnswerRow, answers_as_csv, answers_as_lines
 from stream.monitor.api.budget_models import TrailFilter
 from stream.monitor.api.budget_views import TrailExports
-from stream.monitor.api.connections import IDLE_SECONDS, abort_connection
+from stream.monitor.api.http_requests import (
+    IDLE_SECONDS,
+    GoneError,
+    ProblemError,
+    abort_connection,
+    malformed_error,
+    refuse_repeated,
+    too_many_error,
+)
 from stream.monitor.api.live_events_stream import EventStreams
 from stream.monitor.api.models import ApiModel, ProblemCode, Readiness
 from stream.monitor.api.monitor_state import CONTENT_TYPE, Monitor, metrics_text
 from stream.monitor.api.openapi import document
-from stream.monitor.api.problems import GoneError, ProblemError, malformed_error, refuse_repeated, too_many_error
 from stream.monitor.api.routes import ANSWERS_PATH, ROUTES, ApiCall, Route, read_answers, require_rights
 from stream.monitor.api.tokens import Bearer, TokenError
 

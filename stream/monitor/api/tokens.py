@@ -24,7 +24,7 @@ from pydantic import BaseModel, ConfigDict, Field, StringConstraints, Validation
 
 from schemas.base import Digest, Identifier
 from schemas.json_limits import repeats_a_field
-from stream.log import get_logger
+from stream.diagnostics import get_logger
 from stream.monitor.api.models import AccessRole
 from stream.secret_files import SecretFileError, read_secret, replace_secret, write_secret
 

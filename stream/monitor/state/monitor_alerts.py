@@ -1,24 +1,33 @@
-"""Keeps firing alerts and the latest alerts in bounded memory; uses neither Kafka nor HTTP."""
+"""Reads answers with a consumer that begins near the end of the topic; keeps firing and latest alerts."""
 
 from __future__ import annotations
 
+import asyncio
 import heapq
+import time
 from collections import Counter
 from collections.abc import Callable
 from itertools import islice
-from typing import Final, NamedTuple
+from typing import Any, Final, NamedTuple, NoReturn
+
+from aiokafka import TopicPartition
+from aiokafka.errors import KafkaError, TopicAuthorizationFailedError
 
 from schemas import Answer, registered_as
 from schemas.codecs import answer_codec
 from schemas.wire import MalformedEventError
+from stream.diagnostics import get_logger
+from stream.engine.restore import readable, reader, require_visible
 from stream.monitor.api.service_models import AlertingSource, AlertQuery, AlertRow, AlertsView, FiringRow
 from stream.monitor.api.views import contribution_text
 from stream.monitor.state.entries import StreamEntry
 from stream.monitor.state.monitor_tables import MonitorTables
 from stream.monitor.state.record_shapes import GrantTermsShape, decode_record
 from stream.processing.protocol import RecordLike
+from stream.processing.topic_names import Topics
 from stream.questions.alert_states import ABOVE_BYTES, BELOW_BYTES, NO_TERMS, AlarmTable, group_text
 from stream.questions.stream_watch import alert_terms_of
+from stream.settings import Settings
 
 MAX_KEPT_ALERTS: Final = 2_000
 """Number of latest alerts that are kept."""
@@ -175,3 +184,67 @@ def _alert_filter(query: AlertQuery) -> Callable[[Answer, str | None], bool]:
         return any(search in word.casefold() for word in words)
 
     return is_wanted
+
+
+LOOK_BACK_SECONDS: Final = 7 * 86_400
+"""Largest age, in seconds, of answers that are read at the start."""
+LOOK_BACK_RECORDS: Final = 500_000
+"""Most answers per partition that are read at the start."""
+_RETRY_SECONDS: Final = 5.0
+
+log = get_logger("monitor")
+
+
+class AlertReader:
+    """Reads answers into the alerts; after an error it continues at the same offsets."""
+
+    def __init__(self, settings: Settings, topics: Topics, alerts: Alerts) -> None:
+        self._settings = settings
+        self._partitions = [TopicPartition(topics.answers, number) for number in range(topics.partitions)]
+        self._alerts = alerts
+        self._positions: dict[TopicPartition, int] = {}
+
+    async def run(self) -> NoReturn:
+        """Read until cancelled."""
+        while True:
+            try:
+                await self._read()
+            except TopicAuthorizationFailedError:
+                log.error(  # noqa: TRY400
+                    "no permission to read answers, so no alerts are shown; see 'sotto topics acl --role monitor'"
+                )
+            except (KafkaError, OSError, TimeoutError) as error:
+                log.warning("reading answers restarts", error=type(error).__name__)
+            await asyncio.sleep(_RETRY_SECONDS)
+
+    async def _read(self) -> None:
+        async with reader(self._settings, fetch_max_wait_ms=100) as consumer:
+            await require_visible(consumer, self._partitions[0].topic)
+            consumer.assign(self._partitions)
+            ends = await self._seek_to_first(consumer)
+            while True:
+                fetched = await consumer.getmany(timeout_ms=500, max_records=self._settings.batch_events)
+                for partition, records in fetched.items():
+                    for record in readable(records):
+                        self._alerts.add_answer(record)
+                    self._positions[partition] = records[-1].offset + 1
+                    await asyncio.sleep(0)
+                if not self._alerts.complete:
+                    read = [await consumer.position(one) >= end for one, end in ends.items()]
+                    self._alerts.complete = all(read)
+                    if self._alerts.complete:
+                        self._alerts.mark_changed()
+
+    async def _seek_to_first(self, consumer: Any) -> dict[TopicPartition, int]:
+        """Seek to the first unread answers and return the end offsets.
+
+        At the start, these are the oldest answers within the look-back.
+        """
+        ends: dict[TopicPartition, int] = await consumer.end_offsets(self._partitions)
+        since = round((time.time() - LOOK_BACK_SECONDS) * 1000)
+        offsets = await consumer.offsets_for_times(dict.fromkeys(self._partitions, since))
+        for partition, end in ends.items():
+            look_back_start = end if offsets[partition] is None else offsets[partition].offset
+            start = self._positions.get(partition, max(look_back_start, end - LOOK_BACK_RECORDS, 0))
+            consumer.seek(partition, min(start, end))
+        return ends

@@ -5,20 +5,32 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from contextvars import copy_context
+from contextvars import ContextVar, copy_context
 from dataclasses import dataclass, field
 from threading import BoundedSemaphore, Event, Lock, Thread
 from time import monotonic
 from typing import Final
 
 from stream.caches import BoundedCache
-from stream.cancellation import CancelledStepError, is_step_cancelled
 from stream.settings import Settings
 
 _POLL_SECONDS: Final = 0.05
 _LATE_STATEMENTS: Final = 64
 """Most statements of one database whose longer time is remembered."""
 _TOO_LONG: Final = "the statement took longer than SOTTO_ENGINE_SECONDS"
+
+
+class CancelledStepError(Exception):
+    """The partition of this step has been given up, and so the step has been cancelled."""
+
+
+current_cancellation: Final[ContextVar[Event | None]] = ContextVar("current_cancellation", default=None)
+"""Set when the partition whose step runs in this context is given up."""
+
+
+def is_step_cancelled() -> bool:
+    """Return whether the partition of the current step has been given up."""
+    return (event := current_cancellation.get()) is not None and event.is_set()
 
 
 class EngineStatementError(Exception):

@@ -20,8 +20,8 @@ from time import monotonic
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from schemas import Address, TableSource
+from stream.diagnostics import get_logger
 from stream.errors import Missing
-from stream.log import get_logger
 from stream.tables.engines.collectors import make_collector
 from stream.tables.engines.engine_choice import row_bytes
 from stream.tables.engines.statements import EngineLimits

@@ -30,7 +30,7 @@ from stream.cli.manage import stream_commands
 from stream.formatting import describe_table_bound, format_error_bound
 from stream.privacy.accuracy.source_facts import SourceFacts
 from stream.privacy.accuracy.sparse_vector_accuracy import gap_bias
-from stream.privacy.noise.keyed_noise import NoiseKey
+from stream.privacy.noise.keys import NoiseKey
 from stream.privacy.planning.plans import choose_calibration
 from stream.privacy.planning.promises import VACUOUS, Promise, laplace_answers, promises
 from stream.questions.question_forms import as_source

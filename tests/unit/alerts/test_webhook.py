@@ -25,7 +25,7 @@ from stream.alerts import targets
 from stream.alerts.alerts_file import WebhookTarget
 from stream.alerts.delivery import Alert, AlertMetrics, Backoff, TargetSender, parse_outcome
 from stream.alerts.targets import Webhook
-from stream.kafka.client.availability import wait_for_stop
+from stream.kafka.client.broker_connections import wait_for_stop
 from tests.unit.alerts.events import NOW, alert
 from tests.unit.alerts.receiver import OTHER_SECRET, SECRET, Receiver
 

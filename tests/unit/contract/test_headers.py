@@ -12,7 +12,7 @@ from schemas.wire import Codec
 from sotto import Driver
 from stream.dev.contract_files import ANSWER_HEADERS, DEAD_LETTER_HEADERS
 from stream.processing.protocol import Headers, Record
-from stream.worker.answer_publishing import (
+from stream.worker.answer_headers import (
     ANSWER_TYPE,
     MAX_TRACEPARENT,
     MAX_TRACESTATE,

@@ -15,12 +15,17 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from schemas import TableSource
-from stream.cancellation import CancelledStepError, current_cancellation
 from stream.tables.columns_table import PrivateTable
 from stream.tables.counted_table import CountedTable
 from stream.tables.engines import code_database, stored_rows, stored_table
 from stream.tables.engines.collectors import build_table, read_rows
-from stream.tables.engines.statements import EngineLimits, EngineStatementError, StatementRunner
+from stream.tables.engines.statements import (
+    CancelledStepError,
+    EngineLimits,
+    EngineStatementError,
+    StatementRunner,
+    current_cancellation,
+)
 from stream.tables.engines.stored_table import StoredTable
 from stream.tables.expressions import FALSE, TRUE, Codes, Predicate, conjunction, disjunction, make_leaf, negation
 from stream.tables.readers.table_reading import GuardedReader, ReadingLimits

@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 from pydantic import ValidationError
 
 from schemas import Categories, Domain, Integers, TableSource
-from stream.privacy.noise.keyed_noise import NoiseKey
+from stream.privacy.noise.keys import NoiseKey
 from stream.tables import people as people_module
 from stream.tables.columns_table import PrivateTable
 from stream.tables.counted_table import CountedTable

@@ -14,7 +14,7 @@ from aiokafka.errors import CorruptRecordException
 from stream.engine import partition_input as module
 from stream.engine.partition_input import Prefetch
 from stream.kafka.client.adapter import Consumer
-from stream.kafka.client.availability import Stopped
+from stream.kafka.client.broker_connections import Stopped
 from stream.processing.protocol import Record
 from stream.settings import Settings
 
@@ -62,7 +62,7 @@ async def filled(
 ) -> AsyncIterator[Prefetch]:
     """An arrivals that has had time for all that its client gives."""
     arrivals = Prefetch(
-        cast(Consumer, client), [CONTROL, QUERIES], SETTINGS, stopping or asyncio.Event(), ahead=ahead
+        cast("Consumer", client), [CONTROL, QUERIES], SETTINGS, stopping or asyncio.Event(), ahead=ahead
     )
     async with arrivals:
         for _ in range(TURNS):

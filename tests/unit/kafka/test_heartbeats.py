@@ -14,7 +14,7 @@ from aiokafka.errors import KafkaConnectionError, KafkaError
 from schemas import MemberStatus
 from stream import VERSION
 from stream.engine.session import EngineRole
-from stream.kafka.client.security import SecurityError
+from stream.kafka.client.broker_connections import SecurityError
 from stream.services import runner as module
 from stream.services.runner import resident_bytes, write_heartbeats
 from stream.settings import Settings

@@ -14,8 +14,8 @@ from pydantic import SecretStr, ValidationError
 
 from stream.kafka.broker.broker_addresses import server_properties
 from stream.kafka.broker.broker_process import Ports, java_environment
-from stream.kafka.client import security
-from stream.kafka.client.security import BearerToken, SecurityError, connection_options, describe_error
+from stream.kafka.client import broker_connections
+from stream.kafka.client.broker_connections import BearerToken, SecurityError, connection_options, describe_error
 from stream.secret_files import write_secret
 from stream.settings import Settings
 from tests.kafka.secured import Authority
@@ -218,7 +218,7 @@ async def test_a_command_prints_the_token_or_is_named_in_the_error(monkeypatch: 
     for command in ("/nowhere/at/all", "'"):
         with pytest.raises(SecurityError, match="SOTTO_SASL_TOKEN_COMMAND: cannot be run"):
             await BearerToken(secured(sasl_token_command=command)).token()
-    monkeypatch.setattr(security, "TOKEN_SECONDS", 0.05)
+    monkeypatch.setattr(broker_connections, "TOKEN_SECONDS", 0.05)
     with pytest.raises(SecurityError, match="SOTTO_SASL_TOKEN_COMMAND: did not end within"):
         await provider("import time; time.sleep(60)").token()
 

@@ -20,22 +20,23 @@ from aiokafka.errors import (
 
 from stream.kafka.broker.broker_addresses import free_port
 from stream.kafka.broker.broker_process import HOST
-from stream.kafka.client import availability
+from stream.kafka.client import broker_connections
 from stream.kafka.client.adapter import KAFKA
-from stream.kafka.client.availability import (
+from stream.kafka.client.broker_connections import (
     BROKER_ATTEMPTS,
+    ClosedError,
+    SecurityError,
     Stopped,
     ask_any_broker,
     retry_until_available,
     unless_stopped,
 )
-from stream.kafka.client.security import ClosedError, SecurityError
 
 
 @pytest.fixture(autouse=True)
 def _no_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(availability, "RETRY_PAUSES", (0.0, 0.001))
-    monkeypatch.setattr(availability, "BROKER_RETRY_SECONDS", 0.0)
+    monkeypatch.setattr(broker_connections, "RETRY_PAUSES", (0.0, 0.001))
+    monkeypatch.setattr(broker_connections, "BROKER_RETRY_SECONDS", 0.0)
 
 
 class Kafka:
@@ -87,7 +88,7 @@ async def test_what_no_waiting_mends_is_raised_at_once(error: Exception) -> None
 
 @pytest.mark.parametrize("hangs", [True, False])
 async def test_an_order_to_stop_ends_the_wait(monkeypatch: pytest.MonkeyPatch, *, hangs: bool) -> None:
-    monkeypatch.setattr(availability, "RETRY_PAUSES", (3600.0,))
+    monkeypatch.setattr(broker_connections, "RETRY_PAUSES", (3600.0,))
     stopping, kafka = asyncio.Event(), Kafka(KafkaConnectionError("no broker"), 1000)
 
     async def hang() -> str:

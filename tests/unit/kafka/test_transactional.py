@@ -14,7 +14,7 @@ from aiokafka.protocol.produce import ProduceRequest
 from aiokafka.protocol.transaction import EndTxnRequest, InitProducerIdRequest
 from aiokafka.record.default_records import DefaultRecordBatch
 
-from stream.kafka.client import transaction_protocols, transactional_producer, wire_requests
+from stream.kafka.client import transactional_producer, wire_requests
 from stream.kafka.client.transactional_producer import TransactionalProducer
 
 ANSWERS, STATE = TopicPartition("answers", 0), TopicPartition("state", 0)
@@ -363,16 +363,16 @@ async def test_a_cluster_that_does_not_follow_the_second_protocol_is_spoken_to_i
     kafka.second = True
     kafka.told["features"] = deque([errors.UnsupportedVersionError()])
     await producer.start()
-    assert isinstance(producer._protocol, transaction_protocols.FirstProtocol)
+    assert isinstance(producer._protocol, transactional_producer.FirstProtocol)
 
 
 def test_a_broker_without_a_request_of_the_second_protocol_is_spoken_to_in_the_first() -> None:
     """The feature alone does not suffice: each request must have the version of the protocol."""
     known = features(2)
-    assert transaction_protocols.supports_second_protocol(known)
+    assert wire_requests.supports_second_protocol(known)
     for api, most in wire_requests.SECOND_PROTOCOL_REQUESTS:
         older = {**known.versions, api: (0, most - 1)}
-        assert not transaction_protocols.supports_second_protocol(known._replace(versions=older))
+        assert not wire_requests.supports_second_protocol(known._replace(versions=older))
 
 
 @both

@@ -23,14 +23,8 @@ from stream.kernel.byte_columns import Column, Spans, concatenate_spans, spans_o
 from stream.kernel.json_fields import SlotNames
 from stream.kernel.key_numbering import KeyNumbering, add_counts, count_up_to_bound
 from stream.kernel.library import SOURCE_FOLDER, describe_missing_kernel, digest_sources, load_kernel, use_kernel
-from stream.privacy.noise.keyed_noise import (
-    DrawRole,
-    NoiseKey,
-    event_words,
-    round_words,
-    stream_subkey,
-    stream_subkeys,
-)
+from stream.privacy.noise.keyed_noise import DrawRole, event_words, round_words, stream_subkey, stream_subkeys
+from stream.privacy.noise.keys import NoiseKey
 from tests.kernels import ROOT, kernel
 
 texts = st.lists(st.binary(max_size=200), min_size=1, max_size=30)

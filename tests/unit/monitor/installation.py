@@ -16,7 +16,7 @@ from schemas import Request as LedgerRequest
 from schemas.windows import format_moment
 from sotto import Driver
 from stream.client.answer_history import AnswerLog
-from stream.monitor.api.connections import MonitorRunner
+from stream.monitor.api.http_requests import MonitorRunner
 from stream.monitor.api.models import Readiness
 from stream.monitor.api.monitor_state import Monitor
 from stream.monitor.api.question_routes import Asker

@@ -19,8 +19,8 @@ from aiohttp import web
 from aiohttp.test_utils import TestServer
 
 from schemas import MAX_DEFINITION_BYTES
-from stream import log
-from stream.monitor.api import connections, server
+from stream import diagnostics
+from stream.monitor.api import http_requests, server
 from tests.unit.monitor.installation import OPERATOR, VIEWER, Installation
 
 WAIT = 30.0
@@ -52,7 +52,7 @@ def _logs() -> Iterator[None]:
     """As a service logs, and afterwards as before."""
     before, root = structlog.get_config(), logging.getLogger()
     handlers, level, hooks = list(root.handlers), root.level, (sys.excepthook, threading.excepthook)
-    log.configure(as_json=True)
+    diagnostics.configure_logs(as_json=True)
     yield
     structlog.configure(**before)
     root.handlers[:] = handlers
@@ -103,14 +103,14 @@ async def test_unreadable_requests_by_the_thousand_leave_a_few_lines(capfd: pyte
             await asyncio.gather(*(answered(port, sent) for _ in range(50)))
         assert b"200" in (await answered(port, b"GET /healthz HTTP/1.0\r\n\r\n")).split(b"\r\n")[0]
     logged = "".join(capfd.readouterr())
-    assert 1 <= logged.count("\n") <= log.MAX_REPEATS
+    assert 1 <= logged.count("\n") <= diagnostics.MAX_REPEATS
     assert len(logged) < 10_000
 
 
 async def test_a_request_that_does_not_end_is_cut_off(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(connections, "IDLE_SECONDS", 0.2)
+    monkeypatch.setattr(http_requests, "IDLE_SECONDS", 0.2)
     monkeypatch.setattr(server, "IDLE_SECONDS", 0.2)
-    monkeypatch.setattr(connections, "LINGER_SECONDS", 0.2)
+    monkeypatch.setattr(http_requests, "LINGER_SECONDS", 0.2)
     post = f"POST /api/halts HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer {OPERATOR}\r\n".encode()
     async with port_of(Installation()) as port:
         for sent, wanted in (
@@ -132,7 +132,7 @@ async def test_a_request_that_does_not_end_is_cut_off(monkeypatch: pytest.Monkey
 async def test_a_compressed_body_is_refused_and_never_unfolded(
     path: str, token: str, coding: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(connections, "LINGER_SECONDS", 0.2)
+    monkeypatch.setattr(http_requests, "LINGER_SECONDS", 0.2)
     unfolding = MagicMock(wraps=zlib)
     aiohttp.set_zlib_backend(unfolding)
     packed = zlib.compress(bytes(1 << 20))
@@ -154,7 +154,7 @@ async def test_a_compressed_body_is_refused_and_never_unfolded(
 
 @pytest.mark.parametrize("path", ["/api/plan", "/api/halts", "/healthz", "/no/such/path"])
 async def test_whoever_sends_on_behind_the_answer_is_cut_off(path: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(connections, "LINGER_SECONDS", WAIT * 10)
+    monkeypatch.setattr(http_requests, "LINGER_SECONDS", WAIT * 10)
     taken_in = MagicMock(wraps=web.RequestHandler.data_received)
     head = f"POST {path} HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\n1000\r\n".encode()
     async with port_of(Installation()) as port:
@@ -170,7 +170,7 @@ async def test_whoever_sends_on_behind_the_answer_is_cut_off(path: str, monkeypa
 
 
 async def test_whoever_is_still_sending_a_body_gets_the_answer(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(connections, "LINGER_SECONDS", WAIT * 10)
+    monkeypatch.setattr(http_requests, "LINGER_SECONDS", WAIT * 10)
     sent = bytes(MAX_DEFINITION_BYTES + 1)
     head = f"POST /api/halts HTTP/1.1\r\nHost: x\r\nContent-Length: {len(sent)}\r\n\r\n"
     async with port_of(Installation()) as port:
@@ -214,8 +214,8 @@ async def test_whoever_hangs_up_amid_a_body_is_no_failure(
 
 
 async def test_only_so_many_connections_wait_and_the_oldest_gives_way(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(connections, "MAX_WAITING", 5)
-    monkeypatch.setattr(connections.WaitingConnections.__init__, "__defaults__", (5,))
+    monkeypatch.setattr(http_requests, "MAX_WAITING", 5)
+    monkeypatch.setattr(http_requests.WaitingConnections.__init__, "__defaults__", (5,))
     installation = Installation()
     async with port_of(installation) as port:
         live, writer = await asyncio.open_connection("127.0.0.1", port)
@@ -243,7 +243,7 @@ async def _ends(reader: asyncio.StreamReader) -> bool:
 
 
 async def test_a_reader_that_leaves_its_answers_unread_is_cut_off(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(connections, "WRITE_SECONDS", 0.2)
+    monkeypatch.setattr(http_requests, "WRITE_SECONDS", 0.2)
     installation = Installation()
     async with port_of(installation) as port:
         _, writer = await asyncio.open_connection("127.0.0.1", port, limit=1024)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from stream.log import RateLimiter
+from stream.diagnostics import RateLimiter
 
 
 @given(st.lists(st.floats(0.0, 3.0), min_size=1, max_size=60), st.floats(0.5, 5.0), st.integers(1, 5))

@@ -8,8 +8,15 @@ from typing import Any, get_args
 import pytest
 
 from schemas import Amount, GrantRecord
-from stream.monitor.api.listing import SourceQuery, SourceSort, StreamQuery, StreamSort, list_sources, list_streams
 from stream.monitor.api.models import StreamRow
+from stream.monitor.api.source_views import (
+    SourceQuery,
+    SourceSort,
+    StreamQuery,
+    StreamSort,
+    list_sources,
+    list_streams,
+)
 from stream.monitor.state.monitor_tables import MonitorTables
 from stream.processing.protocol import Record
 from tests.unit.monitor.installation import FEED, HIGH, LOW, Installation, get, spec

@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 
 from schemas import MemberStatus, PartitionStatus, Position, StreamStatus
 from stream.monitor.api import views
-from stream.monitor.api.listing import RejectedQuery, list_rejected
 from stream.monitor.api.monitor_state import metrics_text
+from stream.monitor.api.source_views import RejectedQuery, list_rejected
 from stream.monitor.state.monitor_tables import MAX_CODES, MAX_RECENT_REJECTED, MonitorTables
 from stream.processing.dead_letters import (
     OVERSIZED_BATCH,

@@ -12,7 +12,7 @@ import pytest
 from schemas import StreamSpec
 from stream.errors import Refused
 from stream.monitor.api import forms
-from stream.monitor.api.problems import GoneError, ProblemError, RequestTurns
+from stream.monitor.api.http_requests import GoneError, ProblemError, RequestTurns
 from tests.unit.monitor.installation import ANALYST, VIEWER, bearer, post, spec
 from tests.unit.monitor.survey import surveyed
 

@@ -15,7 +15,7 @@ from schemas import Query
 from stream.cli.app import app
 from stream.errors import Timeout
 from stream.monitor.api import forms
-from stream.monitor.api.problems import ProblemError
+from stream.monitor.api.http_requests import ProblemError
 from stream.monitor.api.question_routes import MAX_WAITING, Asker
 from stream.questions import Result
 from stream.settings import Settings

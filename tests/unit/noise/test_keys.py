@@ -13,7 +13,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from stream.privacy.noise.keyed_noise import NoiseKey, NoiseKeyError
+from stream.privacy.noise.keys import NoiseKey, NoiseKeyError
 from stream.settings import KEY_COMMAND_VARIABLE, KEY_FILE_VARIABLE, KEY_VARIABLE
 
 SECRET = bytes(range(200, 232))

@@ -9,7 +9,7 @@ from typing import Any
 from schemas import MAX_DEFINITION_BYTES, MAX_EVENT_BYTES, Answer, Charge, Checkpoint
 from schemas.wire import Codec
 from sotto import Driver
-from stream.privacy.noise.keyed_noise import NoiseKey
+from stream.privacy.noise.keys import NoiseKey
 from stream.processing.protocol import Outputs, Record
 from stream.processing.topic_names import Topics
 from stream.tables.store import TableStore

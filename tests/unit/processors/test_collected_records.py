@@ -7,8 +7,7 @@ from typing import Any
 
 import pytest
 
-from stream.budget import collected_records
-from stream.budget.collected_records import CollectedRecords
+from stream.budget.receipts import MAX_REPLACED_BYTES, CollectedRecords
 from stream.privacy.ledger.retirement import NameDigests
 from stream.processing.protocol import LaterVersionError, Record
 from tests.unit.processors.budget_service import TOPICS, Service, ending, ledger_codec, opening, ready
@@ -24,11 +23,11 @@ def collect(service: Service, *records: tuple[bytes, bytes | None]) -> Collected
     return found
 
 
-@pytest.mark.parametrize("limit", [0, 2000, collected_records.MAX_REPLACED_BYTES])
+@pytest.mark.parametrize("limit", [0, 2000, MAX_REPLACED_BYTES])
 def test_collected_records_are_the_latest_of_each_key(limit: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """Deleted ones are left out, and a grant's timestamp is that of its last record."""
-    monkeypatch.setattr(collected_records, "BLOCK_BYTES", 2 * limit)
-    monkeypatch.setattr(collected_records, "MAX_REPLACED_BYTES", limit)
+    monkeypatch.setattr("stream.budget.receipts.BLOCK_BYTES", 2 * limit)
+    monkeypatch.setattr("stream.budget.receipts.MAX_REPLACED_BYTES", limit)
     service = ready()
     service.send(*(opening(f"open-{name}", name) for name in ("one", "two", "three")))
     before = dict(service.changelog)

@@ -6,7 +6,7 @@ from typing import Any
 
 from schemas import Answer
 from sotto import Driver
-from stream.privacy.noise.keyed_noise import NoiseKey
+from stream.privacy.noise.keys import NoiseKey
 from tests.builders import KEY, OTHER_KEY, installation, source, stream
 from tests.unit.processors.installation import worker_of
 

@@ -12,7 +12,8 @@ from pydantic import TypeAdapter
 
 from schemas import Answer, AnswersCalibration, Control
 from sotto import Driver, Invalid
-from stream.privacy.noise.keyed_noise import DrawRole, NoiseKey, event_words, stream_subkey
+from stream.privacy.noise.keyed_noise import DrawRole, event_words, stream_subkey
+from stream.privacy.noise.keys import NoiseKey
 from stream.privacy.noise.samplers import gaussian, sampler
 from tests.builders import KEY, source, stream
 

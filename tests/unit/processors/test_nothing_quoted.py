@@ -13,7 +13,7 @@ from structlog.testing import capture_logs
 from schemas.answers import HEADER_PREFIX
 from sotto import Driver
 from stream.budget.openings import PLAN_FAILED_MESSAGE
-from stream.monitor.api.listing import RejectedQuery, list_rejected
+from stream.monitor.api.source_views import RejectedQuery, list_rejected
 from stream.monitor.state.monitor_tables import MonitorTables
 from tests.builders import installation, source
 from tests.unit.processors.budget_service import TOPICS, opening, ready, receipts_in, register

@@ -10,7 +10,8 @@ import pytest
 from schemas import Control, RefreshSource
 from schemas.wire import Codec
 from sotto import Driver, Refused
-from stream.privacy.noise.keyed_noise import DrawRole, NoiseKey
+from stream.privacy.noise.keyed_noise import DrawRole
+from stream.privacy.noise.keys import NoiseKey
 from stream.processing.protocol import Record
 from stream.tables.store import TableStore
 from stream.tables.table_errors import DataError

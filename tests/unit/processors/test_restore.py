@@ -10,7 +10,7 @@ import pytest
 from hypothesis import Phase, given, settings
 from hypothesis import strategies as st
 
-from stream.privacy.noise.keyed_noise import NoiseKey
+from stream.privacy.noise.keys import NoiseKey
 from stream.processing.protocol import Record, TableMissedError
 from stream.tables.store import TableStore
 from stream.worker import stream_control

@@ -1,26 +1,44 @@
-"""Searches, filters, sorts and pages the API's lists, for installations of 10,000 streams."""
+"""Lists of sources, streams and refused events, with search and pages; progress of live topics' feeds.
+
+The lists are made for installations of 10,000 streams.
+"""
 
 from __future__ import annotations
 
-import heapq
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Annotated, Any, Literal, TypeVar
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from heapq import nlargest, nsmallest
+from typing import Annotated, Any, Final, Literal, TypeVar
 
 import msgspec
 from pydantic import BeforeValidator, Field
 
-from schemas import StreamState, named_from
-from stream.monitor.api.models import MAX_PAGE, Name, Parameters, SourcePage, StreamPage
+from schemas import EventsSource, GrantRecord, StandingQuery, StreamState, moment_ms, named_from
+from schemas.windows import span_ms
+from schemas.wire import MalformedEventError
+from stream.monitor.api.models import MAX_PAGE, Name, Parameters, SourcePage, StalledSource, StreamPage
 from stream.monitor.api.service_models import (
+    FeedProcess,
+    FeedView,
+    MemberRow,
     RefusalsView,
     RefusedEvents,
     RejectedEvent,
     RejectedReason,
     RejectedView,
+    WorkersView,
 )
-from stream.monitor.api.views import dry_in, left_share, rates, source_row_with_periods, stream_row_with_periods
+from stream.monitor.api.views import (
+    definition,
+    dry_in,
+    grant_record,
+    left_share,
+    rates,
+    source_row_with_periods,
+    stream_row_with_periods,
+)
 from stream.monitor.state.entries import STATES, PeriodsByName, SourceEntry, StreamEntry
 from stream.monitor.state.monitor_tables import MonitorTables
+from stream.processing.control_order import questions_per_window
 
 _Entry = TypeVar("_Entry", SourceEntry, StreamEntry)
 _Item = TypeVar("_Item")
@@ -90,7 +108,7 @@ def list_rejected(tables: MonitorTables, query: RejectedQuery) -> RejectedView:
         for time, letter in letters
         if search in (letter.stream or "").casefold() or search in (letter.id or "").casefold()
     ]
-    latest = heapq.nlargest(query.limit, matching, key=lambda one: (one[0], one[1].offset))
+    latest = nlargest(query.limit, matching, key=lambda one: (one[0], one[1].offset))
     return RejectedView(
         total=tables.rejected.total(),
         matching=len(matching),
@@ -214,7 +232,7 @@ def _slice_names(names: Sequence[str], query: _Page) -> Sequence[str]:
 
 
 def _sort_and_slice(entries: Sequence[_Item], key: Callable[[_Item], _Key], query: _Page) -> list[_Item]:
-    choose = heapq.nlargest if query.descending else heapq.nsmallest
+    choose = nlargest if query.descending else nsmallest
     wanted = query.offset + query.limit
     if wanted * 4 < len(entries):
         return choose(wanted, entries, key=key)[query.offset :]
@@ -247,3 +265,125 @@ _STREAM_KEYS: dict[StreamSort, Callable[[StreamEntry, float], _Key]] = {
     "dry_in": dry_in,
     "updated": lambda entry, _: entry.updated,
 }
+
+
+FEED_STREAMS: Final = 8
+"""Number of streams from which a feed's progress is computed: those with the latest answers."""
+STALL_SECONDS: Final = 15.0
+"""Seconds for which a closed window may be without an answer: workers report their totals every few seconds."""
+
+
+def feed_of(tables: MonitorTables, entry: SourceEntry, members: Iterable[MemberRow]) -> FeedView | None:
+    """Return the feed of a live topic; None for other sources and for accounts of periods.
+
+    Windows are asked in order, each for all groups: the number of answers determines the last window.
+    The numbers of unread events and of events in open windows are private and not shown.
+    """
+    record = entry.record.source
+    if record.kind != "events" or record.period_of is not None:
+        return None
+    try:
+        source = definition(tables, entry)
+    except MalformedEventError:
+        return None
+    if not isinstance(source, EventsSource):
+        return None
+    latest = _latest_answered(tables, source.source)
+    ends = [end for one in latest if (end := _last_window_end(one, source)) is not None]
+    return FeedView.from_record(
+        source,
+        idle=source.idle if source.clock == "broker" else None,
+        asked_to=max(ends, default=None),
+        asked_at=max((one.updated for one in latest if one.updated is not None), default=None),
+        processes=[FeedProcess.from_record(one) for one in members if one.role == "feed"],
+    )
+
+
+def _latest_answered(tables: MonitorTables, source: str) -> list[StreamEntry]:
+    """Return the streams with the latest answers, from two periods: the last may have no answers yet."""
+    answered = (one for one in _streams_of(tables, source) if one.answered)
+    return nlargest(FEED_STREAMS, answered, key=lambda one: one.updated or 0.0)
+
+
+def _streams_of(tables: MonitorTables, source: str) -> Iterator[StreamEntry]:
+    """Yield a source's streams, those of its last two periods if it has periods."""
+    starts = tables.source_periods.starts_of(source)[-2:]
+    for account in [f"{source}@{start}" for start in starts] or [source]:
+        yield from tables.streams_of(account)
+
+
+def stalled_sources(tables: MonitorTables, workers: WorkersView, now: float) -> list[StalledSource]:
+    """Return the live topics with open streams whose next window should have been answered by now.
+
+    The monitor knows that no feed runs, and when the last window was answered. By watermarks, and between
+    two periods, no window is due at a known time: such a source stalls only if no feed runs.
+    """
+    if not workers.time:
+        return []  # the consumer groups are not known yet
+    runs = any(one.role == "feed" for one in workers.members)
+    found = []
+    for name in tables.source_periods:
+        entry = tables.sources.get(name)
+        if entry is None or entry.record.state != "open" or entry.record.source.kind != "events":
+            continue
+        try:
+            source = definition(tables, entry)
+        except MalformedEventError:
+            continue
+        if not isinstance(source, EventsSource):
+            continue
+        is_timed = source.clock == "broker"
+        if runs and (not is_timed or source.period is not None):
+            continue
+        streams = [one for one in _streams_of(tables, name) if one.state == "open" and one.ending is None]
+        latest = nlargest(FEED_STREAMS, streams, key=lambda one: one.updated or 0.0)
+        stalled = [one for one in latest if not is_timed or _is_overdue(one, source, now)]
+        if stalled:
+            ends = [end for one in stalled if (end := _last_window_end(one, source)) is not None]
+            updates = [one.updated for one in stalled if one.answered and one.updated is not None]
+            found.append(StalledSource(source=name, since=max(ends or updates, default=None), feed_runs=runs))
+    return found
+
+
+def _is_overdue(entry: StreamEntry, source: EventsSource, now: float) -> bool:
+    """Return True if the window after the last answered one closed more than ``STALL_SECONDS`` ago."""
+    try:
+        standing = grant_record(entry).spec.standing
+    except MalformedEventError:
+        return False
+    if standing is None:
+        return False
+    if (end := _last_window_end(entry, source)) is not None:
+        following = end * 1000 + standing.window.every_ms
+    elif entry.answered:  # an extended stream, of which only the time of its last answer is known
+        following = (entry.updated or now) * 1000 + standing.window.every_ms
+    elif standing.begins is not None:
+        following = standing.window.first_from(moment_ms(standing.begins)) + standing.window.size_ms
+    else:
+        return False
+    closes = following + span_ms(standing.lateness) + span_ms(source.idle)
+    return now > closes / 1000 + STALL_SECONDS
+
+
+def window_end(record: GrantRecord, standing: StandingQuery, source: EventsSource, answered: int) -> int | None:
+    """Return the end of the last completely answered window in milliseconds; None if unknown.
+
+    It is unknown for an extended stream, which may have skipped windows while it was exhausted.
+    """
+    if standing.begins is None or record.extensions:
+        return None
+    windows = answered // questions_per_window(source, record.spec.mechanism, standing)
+    if not windows:
+        return None
+    window = standing.window
+    return window.first_from(moment_ms(standing.begins)) + (windows - 1) * window.every_ms + window.size_ms
+
+
+def _last_window_end(entry: StreamEntry, source: EventsSource) -> float | None:
+    try:
+        record = grant_record(entry)
+    except MalformedEventError:
+        return None  # written by a later version
+    standing = record.spec.standing
+    end = None if standing is None else window_end(record, standing, source, entry.answered)
+    return None if end is None else end / 1000

@@ -1,23 +1,30 @@
-"""Structured logs on standard error, without private data: an event is named by its offset.
+"""Structured logs on standard error, and OpenTelemetry traces; both without private data.
 
-So that input cannot fill a disk, a repeated warning or error is logged ``MAX_REPEATS`` times and
-then once every ``REPEAT_SECONDS``, with the number of skipped lines as ``held_back``. Of a
-library's report only the first line is logged, and of an exception only its type and place, because
-its message may quote input.
+Logs name an event by its offset. So that input cannot fill a disk, a repeated warning or error is
+logged ``MAX_REPEATS`` times and then once every ``REPEAT_SECONDS``, with the number of skipped lines
+as ``held_back``. The log has only the first line of a library's report. It has only the type and the
+place of an exception, because an exception's message may quote input.
+
+Traces use W3C Trace Context in Kafka's headers. A client sends the context of its current span with
+each record. The service that processes a batch makes one span for the batch, with links to the
+contexts of its records. Spans have topics, partitions and counts, and never contents of queries or
+answers.
 """
 
 from __future__ import annotations
 
 import logging
 import math
+import os
 import sys
 import threading
 import time
 import traceback
 from collections import OrderedDict
-from collections.abc import Callable, Hashable, MutableMapping
-from contextlib import suppress
-from typing import Any
+from collections.abc import Callable, Hashable, Iterable, Iterator, MutableMapping, Sequence
+from contextlib import contextmanager, suppress
+from functools import cache
+from typing import TYPE_CHECKING, Any, Protocol
 
 MAX_CLIENTS = 10_000
 """Most clients in memory; beyond it, the client without requests for longest is forgotten."""
@@ -118,7 +125,7 @@ class LibraryHandler(logging.Handler):
             method(_first_line(record), **facts)
 
 
-def configure(*, as_json: bool) -> None:
+def configure_logs(*, as_json: bool) -> None:
     """Log to standard error, including errors of libraries."""
     structlog = _structlog()
     lossy: Any = _LossyStream()
@@ -197,3 +204,119 @@ def _without_message(value: Any) -> Any:
     if isinstance(value, BaseException) and not isinstance(value, OSError):
         return type(value).__name__
     return value
+
+
+if TYPE_CHECKING:
+    from opentelemetry import trace
+
+_ENDPOINTS = ("OTEL_EXPORTER_OTLP_ENDPOINT", "OTEL_EXPORTER_OTLP_TRACES_ENDPOINT")
+_CONTEXT_HEADERS = ("traceparent", "tracestate")
+MAX_LINKS = 128
+"""Most links of one batch's span."""
+
+
+class TracingError(RuntimeError):
+    """A trace exporter is configured but not installed; the message has the remedy."""
+
+
+class _HasHeaders(Protocol):
+    @property
+    def headers(self) -> Sequence[tuple[str, bytes]]: ...
+
+
+class _ProcessTracer:
+    """The tracer of this process; None if tracing is off."""
+
+    tracer: trace.Tracer | None = None
+
+
+def configure_tracing(service: str) -> None:
+    """Trace this process if the environment names an OTLP endpoint (``OTEL_EXPORTER_OTLP_ENDPOINT``)."""
+    if not any(os.environ.get(name) for name in _ENDPOINTS):
+        return
+    try:
+        from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter  # noqa: PLC0415
+        from opentelemetry.sdk.resources import Resource  # noqa: PLC0415
+        from opentelemetry.sdk.trace import TracerProvider  # noqa: PLC0415
+        from opentelemetry.sdk.trace.export import BatchSpanProcessor  # noqa: PLC0415
+    except ImportError:
+        raise TracingError(
+            f"{' or '.join(_ENDPOINTS)} is set, but the exporter is not installed; run: pip install 'sotto-dp[tracing]', or unset it"
+        ) from None
+    provider = TracerProvider(resource=Resource.create({"service.name": f"sotto-{service}"}))
+    provider.add_span_processor(BatchSpanProcessor(OTLPSpanExporter()))
+    set_tracer_provider(provider)
+
+
+def set_tracer_provider(provider: trace.TracerProvider | None) -> None:
+    """Trace this process with a provider; None disables tracing."""
+    _ProcessTracer.tracer = None if provider is None else provider.get_tracer("sotto")
+
+
+def context_headers() -> list[tuple[str, bytes]]:
+    """Return the current span's trace context as headers; empty without a span or OpenTelemetry."""
+    if "opentelemetry.trace" not in sys.modules:
+        return []
+    from opentelemetry import trace  # noqa: PLC0415
+
+    if not trace.get_current_span().get_span_context().is_valid:
+        return []
+    carrier: dict[str, str] = {}
+    _propagator().inject(carrier)
+    return [(name, text.encode()) for name, text in carrier.items()]
+
+
+@contextmanager
+def span(name: str, attributes: dict[str, Any], links: Sequence[trace.Link] = ()) -> Iterator[None]:
+    """Open a span if this process traces; an error is recorded by its type only."""
+    if _ProcessTracer.tracer is None:
+        yield
+        return
+    with _ProcessTracer.tracer.start_as_current_span(
+        name, attributes=attributes, links=links, record_exception=False, set_status_on_exception=False
+    ) as current:
+        try:
+            yield
+        except BaseException as error:
+            from opentelemetry import trace  # noqa: PLC0415
+
+            current.set_status(trace.Status(trace.StatusCode.ERROR, type(error).__name__))
+            raise
+
+
+@contextmanager
+def batch_span(name: str, records: Sequence[_HasHeaders], attributes: dict[str, Any]) -> Iterator[None]:
+    """Open a span for a batch with links to its records' spans; no span without links."""
+    links = [] if _ProcessTracer.tracer is None else list(_make_links(records))
+    if not links:
+        yield
+        return
+    with span(name, {**attributes, "messaging.batch.message_count": len(records)}, links):
+        yield
+
+
+@cache
+def _propagator() -> Any:
+    from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator  # noqa: PLC0415
+
+    return TraceContextTextMapPropagator()
+
+
+def _make_links(records: Iterable[_HasHeaders]) -> Iterator[trace.Link]:
+    from opentelemetry import trace  # noqa: PLC0415
+
+    count = 0
+    for record in records:
+        if not record.headers:
+            continue
+        carrier = {
+            name: value.decode("ascii", errors="replace")
+            for name, value in record.headers
+            if name in _CONTEXT_HEADERS and value is not None
+        }
+        context = trace.get_current_span(_propagator().extract(carrier)).get_span_context() if carrier else None
+        if context is not None and context.is_valid:
+            yield trace.Link(context)
+            count += 1
+            if count == MAX_LINKS:
+                return
