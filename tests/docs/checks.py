@@ -15,6 +15,7 @@ from pydantic import TypeAdapter
 
 from schemas import Answer, Query, Request, Source, StreamSpec
 from stream.cli.app import app
+from stream.questions.question_forms import opening_adapter
 from tests.docs.pages import Block, matches
 
 _SOURCE: TypeAdapter[Any] = TypeAdapter(Source)
@@ -80,7 +81,7 @@ def check_command(line: str) -> None:
         case (["source", "add"], {"source": document}) if document.startswith("{"):
             _SOURCE.validate_json(document)
         case (["stream", "open"], {"stream": document}) if document.startswith("{"):
-            _STREAM.validate_json(document)
+            opening_adapter().validate_json(document)
         case (["ask"], {"question": str(document)}):
             _QUERY.validate_python({"id": "1", "stream": "s", **json.loads(document)})
 
