@@ -19,7 +19,7 @@ import polars as pl
 
 from benchmarks.report import console, markdown_line
 from sotto import Driver
-from stream.tables import adult
+from stream.tables.demo_tables import ADULT_PATH
 
 Codes = npt.NDArray[np.int64]
 _HEADINGS = ("table", "rows", "attributes", "α", "with α", "largest error with α", "95 % of all errors", "largest")
@@ -88,7 +88,7 @@ def independent(rows: int, generator: np.random.Generator) -> Sample:
 
 def census(rows: int, generator: np.random.Generator) -> Sample:
     """Adult: a sample of its rows."""
-    with gzip.open(adult.PATH) as file:
+    with gzip.open(ADULT_PATH) as file:
         frame = pl.read_csv(io.BytesIO(file.read()))
     chosen = frame[generator.permutation(frame.height)[:rows].tolist()]
     age = chosen["age"].to_numpy().astype(np.int64) - 16

@@ -30,7 +30,7 @@ from stream.engine.restore import read_to_end, reader
 from stream.kafka.topics.creation import create_topics
 from stream.processing.topic_names import Topics
 from stream.settings import Settings
-from stream.tables import adult
+from stream.tables.demo_tables import ADULT_PATH, adult_source
 
 STREAMS: Final = 5
 """Open streams of the source that is asked."""
@@ -60,7 +60,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
 
 async def measured(base: Settings, grants: int) -> list[Figure]:
     """Fill the ledger and time the calls of one client."""
-    roots = str(adult.PATH.parent)
+    roots = str(ADULT_PATH.parent)
     settings = base.model_copy(update={"prefix": "bench-client-ledger", "table_roots": roots})
     key, logs = secrets.token_hex(32), FOLDER / "logs"
     await create_topics(settings)
@@ -126,7 +126,7 @@ async def _timed(name: str, call: Callable[[], Awaitable[Any]]) -> list[Figure]:
 async def _open_streams(settings: Settings) -> Records:
     """Open streams of a table and close one; return the records of its source, an open and a closed grant."""
     async with AsyncClient(settings) as client:
-        await client.register(adult.source(epsilon=1000.0).model_copy(update={"source": "adult"}))
+        await client.register(adult_source(epsilon=1000.0).model_copy(update={"source": "adult"}))
         mechanism = {"kind": "laplace", "answers": 10_000}
         for number in range(STREAMS + 1):
             await client.open(

@@ -30,7 +30,7 @@ from schemas import Address, Domain, Integers, TableSource
 from sotto import Driver
 from stream.privacy.noise.keys import NoiseKey
 from stream.tables.counted_table import CountedTable
-from stream.tables.engines.statements import EngineLimits
+from stream.tables.engines.engine_limits import EngineLimits
 from stream.tables.engines.stored_table import StoredTable
 from stream.tables.expressions import TRUE, Predicate, conjunction, make_leaf
 from stream.tables.readers.table_reading import GuardedReader, ReadingLimits

@@ -37,8 +37,8 @@ from schemas import (
     RetiredAnswer,
     RetiredStreams,
     TrailRecord,
+    trail_codec,
 )
-from schemas.codecs import trail_codec
 from sotto import Driver
 from stream.budget.budget_processor import BudgetProcessor
 from stream.feeds.feed_definitions import FeedDefinitions

@@ -15,7 +15,7 @@ from typing import Any, Final
 import polars as pl
 
 from sotto import Driver
-from stream.tables import flights
+from stream.tables.demo_tables import AIRPORTS, read_flights
 
 ROOT: Final = Path(__file__).parents[1]
 TABLES: Final = ROOT / "examples" / "ordinary_questions"
@@ -261,7 +261,7 @@ def survey() -> Table:
 def departures() -> Table:
     """Return a year of departures, with eight questions."""
     delay = pl.col("delay").clip(-30, 180)
-    frame = flights.table().with_columns(
+    frame = read_flights().with_columns(
         scheduled=pl.from_epoch("scheduled", "ms").dt.replace_time_zone("UTC"),
         delay=pl.col("delay").cast(pl.Int64),
     )
@@ -276,7 +276,7 @@ def departures() -> Table:
             "source": "departures",
             "columns": {"month": "scheduled", "weekday": "scheduled", "hour": "scheduled", "late": "delay"},
             "attributes": {
-                "origin": list(flights.AIRPORTS),
+                "origin": list(AIRPORTS),
                 "delay": _whole_range(-60, 1440),
                 "late": _whole_range(-30, 180),
                 "month": {**part, "granularity": "month-of-year"},

@@ -19,7 +19,7 @@ import polars as pl
 
 from benchmarks.report import console
 from sotto import Driver
-from stream.tables import adult
+from stream.tables.demo_tables import ADULT_PATH
 
 RUNS = 60
 EPSILONS = (1.0, 0.1)
@@ -43,7 +43,7 @@ class Sample:
 
 def samples() -> tuple[Sample, ...]:
     """Return two columns of Adult, a small part of one, and skewed amounts."""
-    frame = pl.read_csv(adult.PATH)
+    frame = pl.read_csv(ADULT_PATH)
     ages = frame["age"].to_numpy().astype(np.int64)
     hours = frame["hours-per-week"].to_numpy().astype(np.int64) + 1
     amounts = np.random.default_rng(_SEED).lognormal(5.0, 1.2, 2000).astype(np.int64).clip(0, 9999)

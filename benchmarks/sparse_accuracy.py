@@ -23,7 +23,7 @@ import polars as pl
 from benchmarks.report import console, markdown_line
 from schemas import Answer, Integers
 from sotto import Driver
-from stream.tables import adult
+from stream.tables.demo_tables import ADULT_PATH, adult_source
 
 ATTRIBUTES = ("age", "sex", "marital-status", "occupation", "race")
 SPARSITY = 200
@@ -75,7 +75,7 @@ def main(arguments: list[str] | None = None) -> None:
 
 def people() -> pl.DataFrame:
     """The table's rows."""
-    with gzip.open(adult.PATH) as file:
+    with gzip.open(ADULT_PATH) as file:
         return pl.read_csv(io.BytesIO(file.read()))
 
 
@@ -84,7 +84,7 @@ def make_task(queries: int) -> Task:
     counts = Counter(people().select(ATTRIBUTES).iter_rows())
     common = sorted(counts, key=lambda cell: (-counts[cell], cell))
     bulk, rare = common[:SPARSITY], [cell for cell in common if counts[cell] == 1]
-    domains = adult.source(1.0).attributes
+    domains = adult_source(1.0).attributes
     generator = random.Random(queries)
 
     def anywhere() -> Cell:
@@ -111,7 +111,7 @@ def make_task(queries: int) -> Task:
 
 def _run(task: Task, mechanism: dict[str, Any], epsilon: float, key: int) -> tuple[float, ...]:
     driver = Driver(key.to_bytes(32, "big"), partitions=1)
-    driver.register(adult.source(max(EPSILONS)).model_copy(update={"neighbors": "replace"}))
+    driver.register(adult_source(max(EPSILONS)).model_copy(update={"neighbors": "replace"}))
     spec = {
         "stream": "asked",
         "source": "adult",

@@ -10,8 +10,8 @@ from typing import Final
 import numpy as np
 
 from sotto import Driver
+from stream.kernel import compiled_kernel
 from stream.kernel.byte_columns import spans_of
-from stream.kernel.library import compiled_kernel
 from stream.privacy.noise.keys import NoiseKey
 from stream.processing.protocol import Record
 from stream.processing.record_columns import RecordColumns

@@ -29,7 +29,7 @@ from benchmarks.installation import FOLDER
 from benchmarks.report import console, write_between
 from schemas import MAX_CATEGORIES
 from sotto import Driver
-from stream.tables import flights
+from stream.tables.demo_tables import AIRPORTS, read_flights
 
 DOCUMENT, RUNS = Path("docs/accuracy.md"), Path("docs/workloads.json")
 BEGIN, END = "<!-- workloads -->", "<!-- end of workloads -->"
@@ -259,13 +259,13 @@ def _adult(*names: str) -> Table | None:
 
 def _departures() -> Table:
     """Month, weekday, hour, airport and ten minutes of delay of a year's departures from New York."""
-    frame = flights.table().sort("scheduled")
+    frame = read_flights().sort("scheduled")
     day = (frame["scheduled"].to_numpy() - int(frame["scheduled"][0])) // 60_000
     columns = [
         np.minimum(day // 1440 * 12 // 365, 11),
         day // 1440 % 7,
         day // 60 % 24,
-        frame["origin"].replace_strict({name: code for code, name in enumerate(flights.AIRPORTS)}).to_numpy(),
+        frame["origin"].replace_strict({name: code for code, name in enumerate(AIRPORTS)}).to_numpy(),
         np.clip((frame["delay"].to_numpy() + 30) // 10, 0, 21),
     ]
     return Table(np.stack(columns, axis=1).astype(np.int64), (12, 7, 24, 3, 22))

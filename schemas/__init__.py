@@ -11,6 +11,8 @@ from schemas.answers import (
     RejectedHeaders,
     StreamStatus,
     TextInterval,
+    answer_codec,
+    status_codec,
 )
 from schemas.base import (
     FIRST_VERSION,
@@ -48,6 +50,7 @@ from schemas.changelogs import (
     ReleasedTexts,
     StreamState,
     TextTotals,
+    charge_codec,
 )
 from schemas.domains import Bins, Categories, Dates, Decimals, Domain, Integers, Numeric
 from schemas.ledger import (
@@ -72,6 +75,9 @@ from schemas.ledger import (
     TrailRequest,
     TrailRestored,
     TrailStanding,
+    ledger_codec,
+    receipt_codec,
+    trail_codec,
 )
 from schemas.mechanisms import (
     MAX_CATEGORIES,
@@ -95,7 +101,7 @@ from schemas.mechanisms import (
     SparseProject,
     UnknownGroups,
 )
-from schemas.queries import MAX_PREDICATE_LENGTH, Candidate, Cell, Form, Group, Query, Term, form_of
+from schemas.queries import MAX_PREDICATE_LENGTH, Candidate, Cell, Form, Group, Query, Term, form_of, query_codec
 from schemas.requests import (
     Allot,
     BeginPeriod,
@@ -109,6 +115,7 @@ from schemas.requests import (
     RegisterPopulation,
     RegisterSource,
     Request,
+    request_codec,
     subject_of,
 )
 from schemas.sources import (
@@ -142,12 +149,29 @@ from schemas.streams import (
     StreamOpened,
     StreamSpec,
     SumOf,
+    control_codec,
+    retired_streams_codec,
 )
-from schemas.table_places import Address
-from schemas.table_views import ColumnKind, View, ViewTable
+from schemas.table_places import Address, ColumnKind, View, ViewTable
 from schemas.windows import Window, Windows, format_moment, moment_ms, span_ms
 
-__all__ = ["FIRST_VERSION", "MAX_ANSWER_BYTES", "MAX_CATEGORIES", "MAX_DEFINITION_BYTES", "MAX_EVENT_BYTES"]
+__all__ = [
+    "FIRST_VERSION",
+    "MAX_ANSWER_BYTES",
+    "MAX_CATEGORIES",
+    "MAX_DEFINITION_BYTES",
+    "MAX_EVENT_BYTES",
+    "answer_codec",
+    "charge_codec",
+    "control_codec",
+    "ledger_codec",
+    "query_codec",
+    "receipt_codec",
+    "request_codec",
+    "retired_streams_codec",
+    "status_codec",
+    "trail_codec",
+]
 __all__ += ["MAX_GROUPS", "MAX_PREDICATE_LENGTH", "MAX_RECORD_BYTES", "MAX_UNIVERSE", "AboveThreshold"]
 __all__ += ["INDEPENDENCE", "TOO_MANY_TEXTS"]
 __all__ += ["Address", "Allot", "AllotmentRecord", "Amount", "Answer", "AnswersCalibration", "BeginPeriod"]

@@ -9,6 +9,8 @@ from collections.abc import Sequence
 from typing import ClassVar, Final, Literal, Self
 
 from schemas.base import (
+    MAX_ANSWER_BYTES,
+    MAX_RECORD_BYTES,
     Amount,
     Count,
     Digest,
@@ -24,6 +26,7 @@ from schemas.base import (
 from schemas.changelogs import StreamState
 from schemas.queries import Group
 from schemas.windows import Window
+from schemas.wire import Codec
 
 Interval = tuple[float, float]
 """The lower and the upper end of a confidence interval, in the unit of the number."""
@@ -224,3 +227,9 @@ _FACT_BY_HEADER: Final = {
     f"{HEADER_PREFIX}exception.message": "message",
     **{header_name(fact): fact for fact in OPTIONAL_FACTS},
 }
+
+
+answer_codec: Codec[Answer] = Codec(Answer, limit=MAX_ANSWER_BYTES)
+
+
+status_codec: Codec[StreamStatus] = Codec(StreamStatus, limit=MAX_RECORD_BYTES)

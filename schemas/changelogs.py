@@ -10,9 +10,21 @@ from typing import Annotated, ClassVar, Literal
 
 from pydantic import Field
 
-from schemas.base import Amount, Count, Event, Identifier, Incarnation, Milliseconds, Reason, SparingEvent, Surplus
+from schemas.base import (
+    MAX_DEFINITION_BYTES,
+    Amount,
+    Count,
+    Event,
+    Identifier,
+    Incarnation,
+    Milliseconds,
+    Reason,
+    SparingEvent,
+    Surplus,
+)
 from schemas.domains import AttributeName
 from schemas.queries import Cell, Term
+from schemas.wire import Codec
 
 StreamState = Literal["open", "exhausted", "halted", "closed"]
 
@@ -226,3 +238,6 @@ class NodeSums(Event):
 
     incarnation: Incarnation
     sums: tuple[int, ...]
+
+
+charge_codec: Codec[Charge] = Codec(Charge, limit=MAX_DEFINITION_BYTES)

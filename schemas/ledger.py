@@ -14,6 +14,7 @@ from pydantic import Field
 
 from schemas.base import (
     FIRST_VERSION,
+    MAX_RECORD_BYTES,
     Amount,
     Analysts,
     ByKind,
@@ -36,6 +37,7 @@ from schemas.changelogs import StreamState
 from schemas.sources import Period, Population, Source, Standing
 from schemas.streams import Digests, Extensions, StreamIdentity, StreamSpec
 from schemas.windows import Moment
+from schemas.wire import Codec
 
 BEFORE_THE_FIRST = "0" * 64
 """The ``previous`` digest of the first entry."""
@@ -461,3 +463,12 @@ LedgerRecord = Annotated[
     ByKind(),
 ]
 """Any record of the ledger."""
+
+
+ledger_codec: Codec[LedgerRecord] = Codec(LedgerRecord, limit=MAX_RECORD_BYTES)
+
+
+receipt_codec: Codec[Receipt] = Codec(Receipt, limit=MAX_RECORD_BYTES)
+
+
+trail_codec: Codec[TrailRecord] = Codec(TrailRecord, limit=MAX_RECORD_BYTES)

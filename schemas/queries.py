@@ -6,10 +6,20 @@ from typing import Annotated, Any, ClassVar, Final, Literal, Protocol
 
 from pydantic import Field, StringConstraints, model_validator
 
-from schemas.base import MAX_MAGNITUDE, Event, EventId, Number, OneOf, PrivateNumber, text_matching
+from schemas.base import (
+    MAX_EVENT_BYTES,
+    MAX_MAGNITUDE,
+    Event,
+    EventId,
+    Number,
+    OneOf,
+    PrivateNumber,
+    text_matching,
+)
 from schemas.domains import AttributeName
 from schemas.mechanisms import MAX_CATEGORIES
 from schemas.windows import Window
+from schemas.wire import Codec
 
 Group = dict[AttributeName, str | int | float]
 """One group of a standing stream: a value per attribute, for bins as in ``[0, 10)``."""
@@ -331,3 +341,6 @@ def _asks_by_where_alone(query: Any) -> bool:
         and query.person_sum is None
         and query.texts is None
     )
+
+
+query_codec: Codec[Query] = Codec(Query, limit=MAX_EVENT_BYTES)

@@ -6,10 +6,21 @@ from typing import Annotated, ClassVar, Literal
 
 from pydantic import Field, model_validator
 
-from schemas.base import Analysts, ByKind, Delta, Epsilon, EventId, Identifier, Reason, SparingEvent
+from schemas.base import (
+    MAX_DEFINITION_BYTES,
+    Analysts,
+    ByKind,
+    Delta,
+    Epsilon,
+    EventId,
+    Identifier,
+    Reason,
+    SparingEvent,
+)
 from schemas.sources import Population, Source
 from schemas.streams import OpeningSpec
 from schemas.windows import Moment
+from schemas.wire import Codec
 
 
 class _Request(SparingEvent):
@@ -196,3 +207,6 @@ def subject_of(request: Request) -> tuple[str, str | None]:
             return request.source, request.stream
         case HaltSource() | RefreshSource() | JoinPopulation() | BeginPeriod():
             return request.source, None
+
+
+request_codec: Codec[Request] = Codec(Request, limit=MAX_DEFINITION_BYTES)

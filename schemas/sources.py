@@ -25,8 +25,7 @@ from schemas.base import (
     text_matching,
 )
 from schemas.domains import AttributeName, Domain
-from schemas.table_places import Address
-from schemas.table_views import TablePath, View, require_public_path
+from schemas.table_places import Address, TablePath, View, require_public_path
 from schemas.windows import Moment, Span, format_moment, moment_ms, span_ms
 
 MAX_ROWS = 1 << 30

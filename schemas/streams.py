@@ -8,6 +8,7 @@ from pydantic import Field, model_validator
 
 from schemas.base import (
     FIRST_VERSION,
+    MAX_RECORD_BYTES,
     Amount,
     ByKind,
     Count,
@@ -32,6 +33,7 @@ from schemas.mechanisms import MAX_ANSWERS, MAX_CATEGORIES, Mechanism, Requested
 from schemas.queries import Quantiles, Where
 from schemas.sources import Source
 from schemas.windows import Moment, Span, Windows, span_ms
+from schemas.wire import Codec
 
 MAX_GROUPS = 10_000
 """Most groups of a standing stream."""
@@ -211,3 +213,9 @@ class RetiredStreams(Event):
     answers: tuple[RetiredAnswer, ...]
     answer_of: tuple[Count, ...]
     kind: Literal["retired"] = "retired"
+
+
+control_codec: Codec[Control] = Codec(Control, limit=MAX_RECORD_BYTES)
+
+
+retired_streams_codec: Codec[RetiredStreams] = Codec(RetiredStreams, limit=MAX_RECORD_BYTES)

@@ -20,8 +20,17 @@ from pydantic import BaseModel, StringConstraints, TypeAdapter, ValidationError
 from pydantic.fields import FieldInfo
 from pydantic_core import ErrorDetails, from_json
 
-from schemas.base import KIND_ERROR, MAX_DEFINITION_BYTES, Event, message_of_pattern
-from schemas.json_limits import MAX_FAULTS, MAX_NAMES, REPEATED_FIELD, repeats_a_field, shape_fault
+from schemas.base import (
+    KIND_ERROR,
+    MAX_DEFINITION_BYTES,
+    MAX_FAULTS,
+    MAX_NAMES,
+    REPEATED_FIELD,
+    Event,
+    message_of_pattern,
+    repeats_a_field,
+    shape_fault,
+)
 
 ModelType = TypeVar("ModelType", bound=BaseModel)
 

@@ -21,7 +21,7 @@ from stream.kafka.topics.creation import create_topics
 from stream.privacy.noise.keys import NoiseKey
 from stream.services.processes import RoleName, Service
 from stream.settings import Settings, reduce_gc_frequency
-from stream.tables import adult
+from stream.tables.demo_tables import ADULT_PATH
 from tests.chaos import ground as chaos
 from tests.patience import lengthen_timeouts
 from tests.preloaded import preloaded_readers, preloaded_services
@@ -92,7 +92,7 @@ async def settings(bootstrap: str, tmp_path: Path) -> Settings:
         bootstrap=bootstrap,
         prefix=f"test-{uuid.uuid4().hex[:8]}",
         session_timeout_ms=6000,
-        table_roots=os.pathsep.join([str(tmp_path), str(adult.PATH.parent)]),
+        table_roots=os.pathsep.join([str(tmp_path), str(ADULT_PATH.parent)]),
         table_bytes=64 << 20,
         table_reading_bytes=512 << 20,
     )

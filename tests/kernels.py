@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from stream.kernel.library import load_kernel
+from stream.kernel import load_kernel
 
 ROOT = Path(__file__).parents[1]
 

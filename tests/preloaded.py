@@ -53,7 +53,7 @@ COMMANDS = (
 READERS = (
     "stream.tables.readers.reading_protocol",
     "stream.tables.readers.csv_files",
-    "stream.tables.readers.delta",
+    "stream.tables.readers.lake_files",
 )
 CLI = "stream.cli"
 MESSAGE_BYTES = 128 * 1024

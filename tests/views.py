@@ -11,8 +11,7 @@ import polars as pl
 
 from schemas import TableSource
 from stream.tables.readers.table_parts import KEPT, TablePart
-from stream.tables.views.view_plan import ViewPlan
-from stream.tables.views.view_rows import open_view
+from stream.tables.views.view_rows import ViewPlan, open_view
 
 Row = tuple[Any, ...]
 

@@ -17,7 +17,7 @@ from benchmarks.accuracy.questions import Codes
 from benchmarks.contenders import PEERS, environment
 from benchmarks.installation import FOLDER
 from schemas import Categories, Domain, Integers, TableSource
-from stream.tables import adult
+from stream.tables.demo_tables import adult_source
 from stream.tables.store import TableStore
 
 FIVE = ("age", "sex", "education-num", "race", "income>50K")
@@ -99,7 +99,7 @@ _INSTALLED = {
 def table(name: str) -> Table | None:
     """A table by name; None where its package cannot be installed."""
     if name == "adult":
-        source = adult.source(_BUDGET, _DELTA)
+        source = adult_source(_BUDGET, _DELTA)
         kept = TableStore(bytes(32)).get(source)
         [columns] = kept.private_code_blocks(list(source.attributes))
         codes = np.stack(columns, axis=1).astype(np.int64)

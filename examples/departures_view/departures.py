@@ -11,7 +11,7 @@ from typing import Any
 import polars as pl
 
 from sotto import Driver
-from stream.tables import flights
+from stream.tables.demo_tables import FLIGHTS_PATH
 
 AIRPORTS = {"code": ["EWR", "JFK", "LGA"], "state": ["NJ", "NY", "NY"], "runways": [3, 4, 2]}
 VIEW = """
@@ -34,7 +34,7 @@ CONDITIONS = [
 
 def write_tables(folder: Path) -> None:
     """Write the departures of a year, and the airports: a public lookup table."""
-    pl.read_parquet(flights.PATH).write_parquet(folder / "departures.parquet")
+    pl.read_parquet(FLIGHTS_PATH).write_parquet(folder / "departures.parquet")
     pl.DataFrame(AIRPORTS).write_csv(folder / "airports.csv")
 
 
@@ -85,7 +85,7 @@ def report(folder: Path) -> pl.DataFrame:
 
 def true_rows() -> pl.DataFrame:
     """Return the joined rows, computed without the view; the departures are public."""
-    rows = pl.read_parquet(flights.PATH).with_columns(
+    rows = pl.read_parquet(FLIGHTS_PATH).with_columns(
         pl.col("tailnum", "origin").cast(pl.String), pl.col("minute").cast(pl.Int64)
     )
     joined = rows.drop_nulls("tailnum").join(pl.DataFrame(AIRPORTS), left_on="origin", right_on="code")

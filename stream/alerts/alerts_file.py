@@ -25,8 +25,7 @@ from pydantic import (
 )
 from pydantic_core import ErrorDetails
 
-from schemas.base import ByKind
-from schemas.json_limits import repeats_a_field
+from schemas.base import ByKind, repeats_a_field
 from schemas.windows import Span, span_ms
 from schemas.wire import FaultLocator, describe_faults, parse_or_none
 from stream.questions.alert_states import matches_patterns

@@ -22,8 +22,10 @@ from schemas import (
     RetiredAnswer,
     TableSource,
     TrailHead,
+    charge_codec,
+    ledger_codec,
+    request_codec,
 )
-from schemas.codecs import charge_codec, ledger_codec, request_codec
 from schemas.wire import DECODE_ERRORS, MalformedEventError
 from stream.budget.decision_records import ControlPublisher, TrailWriter, build_retired_answer
 from stream.budget.receipts import CollectedRecords

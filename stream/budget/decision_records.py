@@ -37,8 +37,10 @@ from schemas import (
     TrailRequest,
     TrailRestored,
     TrailStanding,
+    control_codec,
+    retired_streams_codec,
+    trail_codec,
 )
-from schemas.codecs import control_codec, retired_streams_codec, trail_codec
 from schemas.ledger import Since
 from stream.budget.receipts import EMPTY_TRAIL_HEAD, entry_digest
 from stream.privacy.composition.costs import ordinary_charges_left, shown_spending, spent_amount, to_amount

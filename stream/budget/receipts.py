@@ -28,9 +28,11 @@ from schemas import (
     RetiredNames,
     TrailHead,
     TrailRecord,
+    ledger_codec,
+    receipt_codec,
     subject_of,
+    trail_codec,
 )
-from schemas.codecs import ledger_codec, receipt_codec, trail_codec
 from schemas.ledger import BEFORE_THE_FIRST
 from schemas.wire import MalformedEventError
 from stream.privacy.ledger.retirement import NAMES_KEY_PREFIX, NameDigests

@@ -27,9 +27,8 @@ from stream.privacy.planning.form_accuracy import FORMS, Form, RankedAttribute, 
 from stream.privacy.planning.noise_layouts import PlanError
 from stream.privacy.planning.plans import sensitivity_steps
 from stream.tables.expressions import TRUE
-from stream.tables.ordered_values import ordered_values
 from stream.tables.predicates import PredicateParser
-from stream.tables.sensitivity import codes_within, sum_sensitivity
+from stream.tables.sensitivity import codes_within, ordered_values, sum_sensitivity
 
 FINE_GRID: Final = 1 / 1024
 """Default grid of values in queries: so fine that rounding does not visibly change α."""

@@ -28,8 +28,8 @@ from schemas import (
     TrailRequest,
     TrailRestored,
     TrailStanding,
+    trail_codec,
 )
-from schemas.codecs import trail_codec
 from schemas.wire import MalformedEventError
 from stream.budget.decision_records import identities_digest
 from stream.budget.receipts import EMPTY_TRAIL_HEAD, BrokenTrailError, check_next_entry, entry_digest

@@ -20,7 +20,7 @@ from rich.table import Table
 from rich.text import Text
 
 from schemas import Amount, StreamSpec
-from schemas.json_limits import repeats_a_field, shape_fault
+from schemas.base import repeats_a_field, shape_fault
 from schemas.wire import describe, parse_or_none
 
 _BORDER_WIDTH, _BORDERED_GAP, _PLAIN_GAP, _INDENT = 4, 3, 2, 2

@@ -16,9 +16,11 @@ from schemas import (
     Query,
     Receipt,
     Request,
+    ledger_codec,
+    query_codec,
+    request_codec,
     subject_of,
 )
-from schemas.codecs import ledger_codec, query_codec, request_codec
 from stream.budget.receipts import RECEIPT_KEY_PREFIX, request_digest
 from stream.client.answer_reader import AnswerListener, PendingQuestion, PendingResults, watch_notices
 from stream.client.client_calls import AsyncCalls

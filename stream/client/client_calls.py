@@ -37,9 +37,10 @@ from schemas import (
     SourceRecord,
     StreamStatus,
     TrailRecord,
+    status_codec,
+    trail_codec,
 )
 from schemas.base import Event
-from schemas.codecs import status_codec, trail_codec
 from stream.client.ledger_view import LedgerView, decode_record
 from stream.errors import Invalid, Refused, Unknown
 from stream.formatting import did_you_mean

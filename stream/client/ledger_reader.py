@@ -10,8 +10,7 @@ from typing import Any, Final
 from aiokafka import ConsumerRecord, TopicPartition
 from aiokafka.errors import ConsumerStoppedError
 
-from schemas import LedgerRecord, Source
-from schemas.codecs import ledger_codec
+from schemas import LedgerRecord, Source, ledger_codec
 from stream.budget.receipts import RECEIPT_KEY_PREFIX
 from stream.caches import ENTRY_BYTES, RecentCache
 from stream.client.kafka_connection import KafkaConnection, translate_errors

@@ -17,9 +17,9 @@ from schemas import (
     GrantRecord,
     PopulationRecord,
     SourceRecord,
+    ledger_codec,
     registered_as,
 )
-from schemas.codecs import ledger_codec
 from schemas.wire import DECODE_ERRORS, Codec, MalformedEventError
 from stream.errors import Invalid, Unknown, Unreachable
 from stream.formatting import MAX_COMPARED_NAMES, did_you_mean

@@ -14,8 +14,7 @@ import msgspec
 from blake3 import blake3
 from pydantic import BaseModel, ConfigDict, ValidationError
 
-from schemas import LedgerRecord, TrailHead
-from schemas.codecs import ledger_codec
+from schemas import LedgerRecord, TrailHead, ledger_codec
 from schemas.wire import DECODE_ERRORS
 from stream.budget.receipts import RECEIPT_KEY_PREFIX, BrokenTrailError
 from stream.budget.trail_verification import TrailCheck

@@ -17,8 +17,7 @@ from aiokafka.errors import (
     NotCoordinatorForGroupError,
 )
 
-from schemas import LedgerProgress, LedgerRecord, Progress, TrailHead
-from schemas.codecs import ledger_codec, trail_codec
+from schemas import LedgerProgress, LedgerRecord, Progress, TrailHead, ledger_codec, trail_codec
 from schemas.ledger import Since
 from schemas.wire import MalformedEventError
 from stream import VERSION
@@ -45,8 +44,8 @@ from stream.privacy.ledger.state_machine import Ledger
 from stream.processing.protocol import PROGRESS_KEY, Outputs
 from stream.processing.topic_names import LEDGER_PARTITIONS, Topics, partition_of
 from stream.settings import Settings
-from stream.witnesses.addresses import open_witnesses
-from stream.witnesses.generations import begin_generation, read_binding_anchors
+from stream.witnesses.anchor import begin_generation, read_binding_anchors
+from stream.witnesses.witness_kinds import open_witnesses
 
 
 async def take_backup(settings: Settings, file: IO[bytes]) -> BackupEnd:

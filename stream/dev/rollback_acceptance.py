@@ -14,8 +14,7 @@ from typing import NamedTuple
 
 from aiokafka import TopicPartition
 
-from schemas import LedgerProgress, LedgerRecord
-from schemas.codecs import ledger_codec
+from schemas import LedgerProgress, LedgerRecord, ledger_codec
 from schemas.ledger import Since
 from stream.budget.receipts import RECEIPT_KEY_PREFIX, BrokenTrailError
 from stream.budget.trail_verification import TrailCheck
@@ -30,9 +29,8 @@ from stream.kafka.topics.layouts import budget_group
 from stream.processing.topic_names import Topics
 from stream.services.witness_guards import read_ends
 from stream.settings import Settings
-from stream.witnesses.addresses import open_witnesses
-from stream.witnesses.anchor import Anchor, largest_end
-from stream.witnesses.generations import begin_generation, read_binding_anchors
+from stream.witnesses.anchor import Anchor, begin_generation, largest_end, read_binding_anchors
+from stream.witnesses.witness_kinds import open_witnesses
 
 
 class AcceptedRollback(NamedTuple):

@@ -23,9 +23,9 @@ from stream.kafka.client.broker_connections import connection_options
 from stream.kafka.client.client_patches import transaction_timeout_error
 from stream.kafka.client.column_reader import checksum_of
 from stream.kafka.client.transactional_producer import TransactionalProducer
+from stream.kernel import compiled_kernel
 from stream.kernel.array_operations import RecordWriter
 from stream.kernel.byte_columns import Spans, spans_of
-from stream.kernel.library import compiled_kernel
 from stream.processing.protocol import Message, Messages, Outputs
 from stream.processing.record_columns import MessageColumns
 from stream.settings import Settings

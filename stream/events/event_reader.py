@@ -14,7 +14,7 @@ import numpy as np
 import numpy.typing as npt
 
 from schemas import EventsSource, GrantRecord, moment_ms, span_ms
-from schemas.json_limits import nesting_of
+from schemas.base import nesting_of
 from schemas.windows import NO_MOMENT
 from stream.events.event_decoding import Decoder, Events, PlainReader, digests_and_homes
 from stream.events.event_fields import (

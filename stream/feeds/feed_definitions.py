@@ -13,8 +13,7 @@ from itertools import islice
 from threading import Lock
 from typing import Final, Literal
 
-from schemas import Calibration, Control, EventsSource
-from schemas.codecs import control_codec, retired_streams_codec
+from schemas import Calibration, Control, EventsSource, control_codec, retired_streams_codec
 from schemas.streams import StandingQuery, StreamSpec
 from schemas.wire import MalformedEventError
 from stream.privacy.ledger.retirement import name_digest, split_digests

@@ -21,8 +21,8 @@ from schemas import (
     format_moment,
     moment_ms,
     named_at,
+    request_codec,
 )
-from schemas.codecs import request_codec
 from schemas.wire import struct
 from stream.feeds.feed_definitions import FeedDefinitions, StandingDefinition
 from stream.privacy.planning.release_plans import CountingTree, next_node_sums, tree_of, window_number

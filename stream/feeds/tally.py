@@ -21,8 +21,8 @@ from schemas.domains import Domain
 from stream.events.event_decoding import Events
 from stream.feeds.event_counts import CellCounts, CountedQuantity, PersonCounts, TextTally, TouchedTexts
 from stream.kernel.byte_columns import Column
+from stream.tables.counted_table import code_mask
 from stream.tables.expressions import Codes, Predicate, evaluate
-from stream.tables.universe import code_mask
 
 NO_END: Final = 1 << 62
 

@@ -11,8 +11,8 @@ import numpy as np
 import numpy.typing as npt
 from blake3 import blake3
 
+from stream.kernel import compiled_kernel
 from stream.kernel.byte_columns import Buffer, Column, Sizes, Spans, address, addresses, spans_of
-from stream.kernel.library import compiled_kernel
 
 
 class EqualRows(NamedTuple):

@@ -13,7 +13,7 @@ from typing import Any, Final, overload
 import numpy as np
 import numpy.typing as npt
 
-from stream.kernel.library import compiled_kernel
+from stream.kernel import compiled_kernel
 
 Column = npt.NDArray[np.int64]
 Sizes = npt.NDArray[np.int32]

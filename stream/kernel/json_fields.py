@@ -9,6 +9,7 @@ from typing import Any, Final, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
+from stream.kernel import compiled_kernel
 from stream.kernel.byte_columns import (
     Buffer,
     ByteStrings,
@@ -21,7 +22,6 @@ from stream.kernel.byte_columns import (
     spans_of,
 )
 from stream.kernel.key_numbering import Words
-from stream.kernel.library import compiled_kernel
 
 _INITIAL_ENTRIES: Final = 256
 _ENTRY_BYTES: Final = 16

@@ -13,8 +13,8 @@ from typing import Any, Final, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
+from stream.kernel import compiled_kernel
 from stream.kernel.byte_columns import Column, address, addresses
-from stream.kernel.library import compiled_kernel
 
 Words = npt.NDArray[np.uint64]
 """64-bit words: two of them are a key, and one is a set of up to 64 columns, a bit for each."""

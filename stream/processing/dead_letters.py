@@ -14,7 +14,7 @@ import msgspec
 from blake3 import blake3
 
 from schemas import Calibration, RejectedHeaders
-from schemas.json_limits import STRING
+from schemas.base import STRING
 from schemas.wire import DECODE_ERRORS
 from stream.errors import SottoError
 from stream.processing.protocol import Headers, Message, RecordLike

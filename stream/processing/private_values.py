@@ -16,7 +16,7 @@ from typing import Final
 
 import msgspec
 
-from schemas.json_limits import STRING
+from schemas.base import STRING
 from stream.privacy.composition.costs import shortest_decimal
 from stream.privacy.composition.refusals import RefusedError
 from stream.privacy.mechanisms.grid import ExactDecimal

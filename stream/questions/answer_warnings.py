@@ -29,7 +29,7 @@ from schemas import (
     TableSource,
     ValuesSource,
 )
-from stream.tables.ordered_values import ordered_values
+from stream.tables.sensitivity import ordered_values
 
 
 def predicates_of(query: Query) -> tuple[str, ...]:

@@ -31,7 +31,7 @@ from stream.kafka.topics import acls
 from stream.kafka.topics.acls import AclRole
 from stream.kafka.topics.creation import inspect_topics, require_topics
 from stream.kafka.topics.layouts import TopicsError, budget_group, format_differences, worker_group
-from stream.kernel.library import compiled_kernel, describe_missing_kernel
+from stream.kernel import compiled_kernel, describe_missing_kernel
 from stream.privacy.noise.keys import NoiseKey
 from stream.processing.topic_names import LEDGER_PARTITIONS, Topics
 from stream.services.processes import STOP_SECONDS
@@ -154,7 +154,7 @@ def table_store(settings: Settings, key: NoiseKey, *, keeps_tables: bool = True)
 
     With ``keeps_tables``, the most recently read tables stay in memory.
     """
-    from stream.tables.engines.statements import EngineLimits  # noqa: PLC0415  (feeds read no tables)
+    from stream.tables.engines.engine_limits import EngineLimits  # noqa: PLC0415  (feeds read no tables)
     from stream.tables.readers.table_reading import GuardedReader, ReadingLimits  # noqa: PLC0415
     from stream.tables.store import TableStore  # noqa: PLC0415
 
@@ -182,7 +182,7 @@ def witness_guard(
     if not settings.witnesses:
         return SessionGuard()
     from stream.services.witness_guards import AnchoringGuard, WitnessGuard  # noqa: PLC0415  (few have witnesses)
-    from stream.witnesses.addresses import open_witnesses  # noqa: PLC0415
+    from stream.witnesses.witness_kinds import open_witnesses  # noqa: PLC0415
 
     guard = AnchoringGuard if anchors else WitnessGuard
     return guard(settings, topics, open_witnesses(settings.witnesses), health.metrics)

@@ -19,8 +19,7 @@ from typing import Any, ClassVar, Final, TypeVar
 from aiokafka import TopicPartition
 from aiokafka.errors import KafkaError
 
-from schemas import TrailHead
-from schemas.codecs import trail_codec
+from schemas import TrailHead, trail_codec
 from schemas.wire import MalformedEventError
 from stream.budget.trail_verification import AnchoredTrail
 from stream.diagnostics import get_logger

@@ -30,8 +30,8 @@ from stream.sql.aggregates import (
     parse_having,
     strip_parentheses,
 )
-from stream.sql.calendar_functions import is_calendar_name, name_calendar_functions
 from stream.sql.person_statements import PeopleQuery, parse_people_column, parse_people_query
+from stream.sql.statement_rewrites import is_calendar_name, name_calendar_functions, tokenize
 from stream.tables.predicates import DOUBLE_QUOTES, remedy_of
 from stream.tables.table_errors import quote_name, to_one_line
 
@@ -44,11 +44,6 @@ _CONDITION_ENDS: Final = frozenset(
     for name in ("THEN", "COMMA", "GROUP_BY", "HAVING", "ORDER_BY", "LIMIT", "FETCH", "OFFSET", "SEMICOLON")
 )
 _COUNT_IF_NAMES: Final = frozenset({"COUNT_IF", "COUNTIF"})
-
-
-def tokenize(text: str) -> list[Token]:
-    """Split a statement into tokens."""
-    return _DIALECT.tokenize(text)
 
 
 def columns_of(text: str) -> list[str]:

@@ -32,12 +32,17 @@ from stream.privacy.mechanisms.spreads import NUMBERS_PER_VARIANCE, row_sensitiv
 from stream.privacy.noise import samplers
 from stream.questions.results import Group, groups_of
 from stream.sql.aggregates import AnswerColumn, StatementError, compared_columns, distinct_message
-from stream.sql.calendar_functions import calendar_attribute, is_calendar_name, replace_calendar_names
 from stream.sql.select_statements import Column, GroupColumn, SelectStatement, no_aggregates_error
+from stream.sql.statement_rewrites import calendar_attribute, is_calendar_name, replace_calendar_names
 from stream.tables.expressions import Codes, attributes_of, evaluate
-from stream.tables.ordered_values import ordered_values
 from stream.tables.predicates import PredicateParser
-from stream.tables.sensitivity import codes_within, person_sensitivity, restrict_domain, total_sensitivity
+from stream.tables.sensitivity import (
+    codes_within,
+    ordered_values,
+    person_sensitivity,
+    restrict_domain,
+    total_sensitivity,
+)
 from stream.tables.table_errors import PredicateError, private_text_message, quote_name, quote_names, to_one_line
 
 _WEIGHTS_FIELDS: Final = frozenset({"where", "fraction"})

@@ -13,14 +13,13 @@ import numpy.typing as npt
 
 from schemas import MAX_UNIVERSE, Domain, TableSource
 from stream.caches import BoundedCache, weigh_array
-from stream.tables.counted_table import CountedTable, Numbers
+from stream.tables.counted_table import Cell, CellIndex, CountedTable, Numbers, code_mask
 from stream.tables.encoding import CodeArray
 from stream.tables.expressions import Codes, Cuts, Predicate, evaluate
 from stream.tables.people import RowOwners, choose_rows, contribution_key
 from stream.tables.people_counts import PeopleCounts, TextGroups, count_groups
 from stream.tables.rows import Frame, Rows
 from stream.tables.texts import TextColumn, declared_texts, hashed_columns
-from stream.tables.universe import Cell, CellIndex, code_mask
 
 Bitmap = npt.NDArray[np.uint64]
 """One bit per row, 64 rows per word; the bits after the last row are 0."""

@@ -16,8 +16,7 @@ from stream.optional_packages import pl
 from stream.tables.date_codes import iso_text
 from stream.tables.encoding import CodeArray, Encoder, Words, as_numbers, as_text, code_type, exact_text
 from stream.tables.people import Numbers, PersonNumbering, RowOwners, person_names
-from stream.tables.readers.source_parts import open_source_parts
-from stream.tables.readers.table_parts import KEPT, TablePart, open_table_parts
+from stream.tables.readers.table_parts import KEPT, TablePart, open_source_parts, open_table_parts
 from stream.tables.table_errors import ColumnError, DataError, UnreadableError
 from stream.tables.texts import TEXT_CODE, TextCodes, TextColumn, hashed_columns, text_encoders
 

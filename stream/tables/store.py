@@ -24,19 +24,18 @@ from stream.privacy.noise.keys import NoiseKey
 from stream.tables.comparisons import Ranges
 from stream.tables.counted_table import CountedTable
 from stream.tables.encoding import siphash
-from stream.tables.engines.collectors import build_table, read_rows
-from stream.tables.engines.statements import EngineStatementError
+from stream.tables.engines.engine_limits import EngineStatementError
 from stream.tables.expressions import Predicate, memory_of
 from stream.tables.people import words_of
-from stream.tables.readers.source_parts import stamp_of_source
 from stream.tables.readers.table_files import local_database
-from stream.tables.readers.table_parts import Stamp
+from stream.tables.readers.table_parts import Stamp, stamp_of_source
+from stream.tables.readers.table_reading import build_table, read_rows
 from stream.tables.rows import Frame, Rows
 from stream.tables.sensitivity import rows_are_public
 from stream.tables.table_errors import DataError, PredicateError, UnreadableError, quote_name
 
 if TYPE_CHECKING:
-    from stream.tables.engines.stored_rows import StoredRows
+    from stream.tables.engines.stored_table import StoredRows
     from stream.tables.predicates import PredicateParser
 
 PREDICATE_CACHE_BYTES: Final = 32 << 20

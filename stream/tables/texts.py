@@ -19,7 +19,7 @@ from blake3 import blake3
 from schemas import MAX_TEXTS, TableSource, Text
 from stream.optional_packages import pl
 from stream.tables.encoding import as_text
-from stream.tables.engines.engine_choice import TEXT_CODE_BYTES
+from stream.tables.engines.engine_limits import TEXT_CODE_BYTES
 from stream.tables.table_errors import UnreadableError
 
 TextCodes = npt.NDArray[np.uint32]

@@ -15,9 +15,11 @@ from schemas import (
     RegisterSource,
     Request,
     Source,
+    ledger_codec,
+    query_codec,
+    request_codec,
     subject_of,
 )
-from schemas.codecs import ledger_codec, query_codec, request_codec
 from stream.budget.receipts import RECEIPT_KEY_PREFIX, request_digest
 from stream.client.blocking_client import SyncCalls
 from stream.client.client_calls import AsyncCalls, require_accepted

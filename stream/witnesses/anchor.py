@@ -1,13 +1,13 @@
 """Anchors: heads of the audit trail with the ends of topics, and the protocol of a witness.
 
-An anchor holds facts that stay true unless Kafka's topics are rolled back. When an operator accepts a
-rollback, a new *generation* of anchors begins, and anchors of earlier generations bind no longer.
+An anchor holds facts that stay true unless Kafka's topics are rolled back. When an operator accepts a rollback, a new
+*generation* of anchors begins in all witnesses, and anchors of earlier generations bind no longer.
 """
 
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Annotated, Final, Protocol
 
@@ -103,3 +103,40 @@ def largest_end(anchors: Iterable[Anchor], topic: str, partition: int) -> int:
     """Return the largest anchored end offset of a partition; 0 without one."""
     ends = (anchor.ends.get(topic, ()) for anchor in anchors)
     return max((one[partition] for one in ends if partition < len(one)), default=0)
+
+
+def read_binding_anchors(witnesses: Sequence[Witness], installation: str) -> list[list[Anchor]]:
+    """Return each witness's anchors of its newest generation: only these bind.
+
+    Raises:
+        WitnessError: a witness cannot be read.
+    """
+    return [newest_generation(one.read_newest(installation)) for one in witnesses]
+
+
+def begin_generation(
+    witnesses: Sequence[Witness],
+    installation: str,
+    head: TrailHead,
+    reason: str,
+    ends: Mapping[str, tuple[int, ...]] | None = None,
+) -> None:
+    """Write an anchor from which on only itself and later ones bind, to each witness.
+
+    Write it before the topics change: if a step fails, services refuse to grant until it is repeated.
+
+    Raises:
+        WitnessError: a witness cannot be read or written.
+    """
+    binding = read_binding_anchors(witnesses, installation)
+    latest = max((one[0].generation for one in binding if one), default=0)
+    anchor = Anchor(
+        installation=installation,
+        generation=latest + 1,
+        written=choose_time(max((one.written for found in binding for one in found), default=0)),
+        head=head,
+        ends=dict(ends or {}),
+        reason=reason,
+    )
+    for witness in witnesses:
+        witness.write(anchor)

@@ -19,7 +19,7 @@ from urllib.request import HTTPRedirectHandler, Request, build_opener
 from schemas import TrailHead
 from stream.optional_packages import import_or_missing
 from stream.witnesses.anchor import Anchor, WitnessError, newest_generation
-from stream.witnesses.file_witness import FileWitness
+from stream.witnesses.witness_kinds import FileWitness
 
 _SECONDS: Final = 5
 _LARGEST_STAMP: Final = 64 * 1024

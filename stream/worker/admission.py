@@ -15,9 +15,8 @@ from typing import Any, Final, NamedTuple
 import msgspec
 import numpy as np
 
-from schemas import MAX_EVENT_BYTES, Query
-from schemas.codecs import query_codec
-from schemas.json_limits import REPEATED_FIELD, may_repeat_a_field, repeats_a_field
+from schemas import MAX_EVENT_BYTES, Query, query_codec
+from schemas.base import REPEATED_FIELD, may_repeat_a_field, repeats_a_field
 from schemas.wire import DECODE_ERRORS, MalformedEventError, struct
 from stream.kernel.byte_columns import Column, Spans, spans_of
 from stream.processing.dead_letters import Rejection, UnreadableValue

@@ -33,9 +33,9 @@ from schemas import (
     RetiredStreams,
     StreamIdentity,
     StreamSpec,
+    control_codec,
 )
 from schemas.base import Identifier, Reason
-from schemas.codecs import control_codec
 from schemas.wire import DECODE_ERRORS, MalformedEventError, struct
 from stream.privacy.ledger.retirement import name_digest, split_digests
 from stream.processing.digest_table import DigestTable, find_retired

@@ -24,7 +24,7 @@ from stream.kafka.topics.layouts import worker_group
 from stream.privacy.noise.keys import NoiseKey
 from stream.services.processes import RoleName, Service
 from stream.settings import Settings
-from stream.witnesses.file_witness import FileWitness
+from stream.witnesses.witness_kinds import FileWitness
 from tests import bombs
 from tests.chaos.checker import Findings, check, check_letters, committed
 from tests.chaos.live import HOURS, LONG, Live, live_topic

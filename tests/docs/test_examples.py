@@ -14,7 +14,7 @@ from examples.departures_view import departures as departures_view
 from examples.nightly_report.report import STATEMENTS, report
 from examples.parquet_folder import visits as parquet_folder
 from sotto import Driver
-from stream.tables import adult
+from stream.tables.demo_tables import adult_source
 from tests.docs.checks import check_command
 from tests.docs.pages import PROJECT, commands, take_apart
 
@@ -24,7 +24,7 @@ FOLDERS = sorted(path.parent for path in (PROJECT / "examples").glob("*/README.m
 
 def driver(mechanism: dict[str, Any]) -> Driver:
     made = Driver(noise_key=bytes(32))
-    made.register(adult.source(epsilon=4.0))
+    made.register(adult_source(epsilon=4.0))
     spec = {"stream": "nightly", "source": "adult", "epsilon": 1.0, "expected_queries": 100}
     made.open({**spec, "mechanism": mechanism})
     return made

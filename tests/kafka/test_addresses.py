@@ -11,7 +11,7 @@ import pytest
 
 from sotto import AsyncClient
 from stream.settings import Settings
-from stream.tables.readers.objects import _client
+from stream.tables.readers.lake_files import _client
 from tests.builders import source, stream
 from tests.chaos.checker import committed
 from tests.conftest import StartService

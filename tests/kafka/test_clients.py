@@ -38,7 +38,7 @@ from stream.engine.restore import reader
 from stream.kafka.client.broker_connections import admin_client, connection_options
 from stream.kafka.client.client_patches import BrokerClient
 from stream.processing.topic_names import partition_of
-from stream.tables import adult
+from stream.tables.demo_tables import adult_source
 from tests.builders import source, stream
 from tests.chaos.checker import committed
 from tests.conftest import StartService
@@ -60,7 +60,7 @@ def use(settings: Settings) -> None:
     """Everything that the client does, as a program that knows nothing of asyncio does it."""
     with Client(settings) as client:
         client.register(FEED)
-        client.register(adult.source(epsilon=4.0).model_copy(update={"source": "adult"}))
+        client.register(adult_source(epsilon=4.0).model_copy(update={"source": "adult"}))
         client.open(WARD)
         client.open(COUNTS)
         assert client.ask("ward", value=1e9).outcome == "above"

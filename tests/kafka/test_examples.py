@@ -13,7 +13,7 @@ import pytest
 from examples.fastapi_service.service import make_app
 from sotto import AsyncClient
 from stream.settings import Settings
-from stream.tables import adult
+from stream.tables.demo_tables import adult_source
 from tests.conftest import StartService
 from tests.docs.pages import PROJECT
 
@@ -25,7 +25,7 @@ async def test_the_service_and_the_report_ask_and_say_what_went_wrong(
 ) -> None:
     start("budget")
     start("worker")
-    await client.register(adult.source(epsilon=4.0))
+    await client.register(adult_source(epsilon=4.0))
     spec = {"source": "adult", "epsilon": 1.0, "expected_queries": 100, "beta": 1e-9}
     await client.open({**spec, "stream": "counts", "mechanism": {"kind": "laplace", "answers": 1}})
     pmw = {"kind": "pmw", "attributes": ["age", "sex", "income>50K"]}

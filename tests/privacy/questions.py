@@ -15,7 +15,7 @@ import numpy.typing as npt
 import polars as pl
 
 from schemas import Answer
-from stream.tables import adult
+from stream.tables.demo_tables import ADULT_PATH
 
 STREAMS, QUESTIONS, BETA = 20, 40, 0.05
 
@@ -34,7 +34,7 @@ class Asked:
 
 @lru_cache(maxsize=1)
 def people() -> pl.DataFrame:
-    with gzip.open(adult.PATH) as file:
+    with gzip.open(ADULT_PATH) as file:
         return pl.read_csv(io.BytesIO(file.read()))
 
 

@@ -21,7 +21,7 @@ from scipy.stats import binom
 
 from schemas import Answer
 from sotto import Driver
-from stream.tables import adult
+from stream.tables.demo_tables import adult_source
 from tests.builders import source, stream
 from tests.privacy.chance import FALSE_ALARM, at_most
 from tests.privacy.questions import BETA, QUESTIONS, STREAMS, Asked, conditions, groups, number, numbers, people
@@ -166,7 +166,7 @@ def mechanisms(neighbors: str) -> dict[str, tuple[str, dict[str, Any], list[Aske
 def largest_shares(neighbors: str, epsilon: float, delta: float) -> dict[str, list[float]]:
     """For each mechanism, the largest error of each of its streams as a share of the α beside it."""
     driver = Driver(bytes(range(7, 39)), partitions=1)
-    driver.register(adult.source(1000.0, 1e-3).model_copy(update={"neighbors": neighbors}))
+    driver.register(adult_source(1000.0, 1e-3).model_copy(update={"neighbors": neighbors}))
     driver.register(source(neighbors=neighbors, epsilon=1000.0, delta=1e-3, grid=1.0))
     shares = defaultdict(list)
     budget: dict[str, Any] = {"epsilon": epsilon, "delta": delta, "beta": BETA, "expected_queries": QUESTIONS}

@@ -16,7 +16,7 @@ import pytest
 
 from schemas import Answer
 from sotto import Driver
-from stream.tables import adult
+from stream.tables.demo_tables import adult_source
 from tests.builders import source, stream
 from tests.privacy.questions import QUESTIONS, conditions, groups, people
 from tests.privacy.service import open_all
@@ -112,7 +112,7 @@ def covered() -> dict[str, list[bool]]:
     found: dict[str, list[bool]] = {}
     for neighbors, epsilon, delta in SETTINGS:
         driver = Driver(bytes(range(9, 41)), partitions=1)
-        driver.register(adult.source(1000.0, 1e-3).model_copy(update={"neighbors": neighbors}))
+        driver.register(adult_source(1000.0, 1e-3).model_copy(update={"neighbors": neighbors}))
         driver.register(source(neighbors=neighbors, epsilon=1000.0, delta=1e-3, grid=1.0))
         for name, (data, mechanism, questions) in asked(neighbors).items():
             streams = [f"{name.replace(', ', '-').replace(' ', '-')}-{number}" for number in range(STREAMS)]

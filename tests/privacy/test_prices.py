@@ -29,7 +29,7 @@ from stream.privacy.mechanisms.measurements import Axes, SeparateMeasurement, se
 from stream.privacy.mechanisms.tensor_sums import TensorCells
 from stream.privacy.noise.keyed_noise import DrawRole, block_words, stream_subkey
 from stream.privacy.noise.samplers import Sampler, Symmetric, TwoSidedGeometric, sampler
-from stream.tables import adult
+from stream.tables.demo_tables import adult_source
 from tests.builders import installation, source, stream
 from tests.privacy.chance import at_most
 from tests.privacy.exact import law_of
@@ -339,7 +339,7 @@ def asked_of_a_table() -> list[Asked]:
 def failures() -> dict[str, tuple[int, int, float]]:
     """Of each mechanism: streams with an answer beyond its alpha, streams, and the largest error as a share of alpha."""
     driver = Driver(bytes(range(9, 41)), partitions=1)
-    driver.register(adult.source(1000.0, 0.0))
+    driver.register(adult_source(1000.0, 0.0))
     attributes = ["age", "sex", "education-num", "race", "income>50K"]
     found = {}
     for name, mechanism in (

@@ -14,7 +14,7 @@ import pytest
 from stream.tables.table_errors import ColumnError
 from stream.tables.views import view_rows as reading
 from stream.tables.views.view_parser import parse_view
-from stream.tables.views.view_plan import ViewPlan, column_label
+from stream.tables.views.view_rows import ViewPlan, column_label
 from tests.views import Row, view_rows, view_source
 
 Frames = dict[str, pl.DataFrame]

@@ -55,17 +55,17 @@ THIS_PYTHON = f"{sys.version_info.major}.{sys.version_info.minor}"
 WORKS = """
 import importlib.util, json, sys
 from pathlib import Path
-from stream.tables import adult
+from stream.tables.demo_tables import adult_source
 from sotto import Driver
 
 static = Path(importlib.util.find_spec("stream.monitor").origin).parent / "static"
 assert {"index.html", "main.js", "theme.css"} <= {path.name for path in static.iterdir()}
 driver = Driver(bytes(32))
-driver.register(adult.source(epsilon=2.0))
-spec = {"stream": "s", "source": adult.source(epsilon=2.0).source, "epsilon": 1.0}
+driver.register(adult_source(epsilon=2.0))
+spec = {"stream": "s", "source": adult_source(epsilon=2.0).source, "epsilon": 1.0}
 driver.open({**spec, "mechanism": {"kind": "laplace", "answers": 1}})
 [answer] = driver.ask_many([{"id": "1", "stream": "s", "where": "age >= 65"}])
-print(json.dumps({"outcome": answer.outcome, "module": adult.__file__, "python": list(sys.version_info[:2])}))
+print(json.dumps({"outcome": answer.outcome, "module": sys.modules["stream.tables.demo_tables"].__file__, "python": list(sys.version_info[:2])}))
 """
 
 

@@ -9,7 +9,7 @@ from schemas import Answer, Query
 from sotto import Driver
 from stream.dev.demo import mechanism_tour as tour
 from stream.dev.demo.mechanism_tour import CENSUS, ask_until_answered, tour_stops
-from stream.tables import adult
+from stream.tables.demo_tables import adult_source
 
 OUTSTANDING = 0.3
 """Seconds of work: fewer than the questions take together."""
@@ -17,7 +17,7 @@ OUTSTANDING = 0.3
 
 def test_busy_questions_are_asked_again_until_all_are_answered() -> None:
     driver = Driver(bytes(32), partitions=1, work_outstanding=OUTSTANDING)
-    driver.register(adult.source(epsilon=20.0, delta=1e-4).model_copy(update={"source": CENSUS}))
+    driver.register(adult_source(epsilon=20.0, delta=1e-4).model_copy(update={"source": CENSUS}))
     stop = next(stop for stop in tour_stops(1) if stop.spec.mechanism.kind == "pmw")
     driver.open(stop.spec)
     whole = tour.draw_mixed_questions(1)

@@ -9,8 +9,7 @@ from pathlib import Path
 import pytest
 from pyarrow import parquet
 
-from schemas import HaltStream, TrailRecord
-from schemas.codecs import trail_codec
+from schemas import HaltStream, TrailRecord, trail_codec
 from sotto import Refused
 from stream.budget.receipts import entry_digest
 from stream.cli.manage.ledger_commands import verify

@@ -13,7 +13,7 @@ from typer.testing import CliRunner, Result
 
 from stream.cli.app import app
 from stream.cli.plan import plan_output
-from stream.tables import adult
+from stream.tables.demo_tables import ADULT_PATH, adult_source
 
 STREAM: dict[str, Any] = {
     "stream": "census",
@@ -34,8 +34,8 @@ def nowhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.chdir(tmp_path)
     Path("spec.json").write_text(json.dumps(STREAM))
     Path("questions.txt").write_text("\n".join(QUESTIONS))
-    Path("adult.json").write_text(adult.source(4.0).model_dump_json())
-    private = adult.source(4.0).model_dump(mode="json") | {"path": str(tmp_path / "private.csv")}
+    Path("adult.json").write_text(adult_source(4.0).model_dump_json())
+    private = adult_source(4.0).model_dump(mode="json") | {"path": str(tmp_path / "private.csv")}
     Path("private.json").write_text(json.dumps(private))
     header = ",".join(private["attributes"])
     for name in ("private", "public"):
@@ -143,8 +143,8 @@ def test_private_tables_are_refused_and_nothing_is_printed_of_them(nowhere: Path
     assert "is the file of source 'adult'" in refused("--table", "link.csv")
     assert "SOTTO_TABLE_ROOTS" in refused("--table", "public.csv", env=roots)
     # The shipped table is public, and a made-up one reads nothing.
-    shipped = {"SOTTO_TABLE_ROOTS": str(adult.PATH.parent)}
-    assert told("--table", str(adult.PATH), env=shipped)["rows"] == 48842
+    shipped = {"SOTTO_TABLE_ROOTS": str(ADULT_PATH.parent)}
+    assert told("--table", str(ADULT_PATH), env=shipped)["rows"] == 48842
     assert told("--synthetic", "10", env=roots)["rows"] == 10
 
 

@@ -21,8 +21,7 @@ from pydantic import TypeAdapter
 from rich.cells import cell_len
 from rich.text import Text
 
-from schemas import Answer, EventsSource, GrantRecord, registered_as
-from schemas.codecs import answer_codec
+from schemas import Answer, EventsSource, GrantRecord, answer_codec, registered_as
 from schemas.wire import MalformedEventError
 from stream.cli.manage.record_rows import call_client
 from stream.cli.output import (

@@ -15,8 +15,7 @@ from typing import Annotated, Any, Final, Literal, Self
 
 import typer
 
-from schemas import LedgerProgress, TrailHead, TrailRecord
-from schemas.codecs import trail_codec
+from schemas import LedgerProgress, TrailHead, TrailRecord, trail_codec
 from schemas.ledger import Since
 from schemas.wire import MalformedEventError
 from stream.budget.receipts import EMPTY_TRAIL_HEAD, BrokenTrailError
@@ -29,9 +28,9 @@ from stream.formatting import format_count
 from stream.kafka.broker.broker_addresses import local_settings
 from stream.optional_packages import explain_missing_packages
 from stream.settings import Settings
-from stream.witnesses.addresses import open_witnesses
 from stream.witnesses.anchor import Anchor, WitnessError, newest_generation
 from stream.witnesses.time_stamps import read_stamps
+from stream.witnesses.witness_kinds import open_witnesses
 
 
 class WitnessChecks:

@@ -23,8 +23,8 @@ from stream.tables.checks import (
     ViewRows,
     check_table,
 )
-from stream.tables.checks.engine_times import BATCH_COUNTS
-from stream.tables.engines.statements import EngineLimits
+from stream.tables.checks.table_check import BATCH_COUNTS
+from stream.tables.engines.engine_limits import EngineLimits
 from stream.tables.readers.table_reading import GuardedReader, ReadingLimits
 from stream.tables.schema_proposals import READ_PARTS, ProposedAttribute, propose_attributes, read_description
 from stream.tables.table_errors import UnreadableError

@@ -23,7 +23,7 @@ from stream.kafka.client.broker_connections import describe_error
 from stream.kafka.topics.creation import require_topics
 from stream.kafka.topics.layouts import TopicsError
 from stream.settings import Settings
-from stream.tables import adult
+from stream.tables.demo_tables import ADULT_PATH
 from stream.tables.readers.table_files import parse_roots
 from stream.tables.rows import read_cells
 from stream.tables.table_errors import UnreadableError
@@ -56,7 +56,7 @@ def public_data(
 def public_path(source: TableSource, registered: RegisteredSources, table: Path) -> tuple[Path, str]:
     """Return a public table's file and description; SimulationError if it is private."""
     if is_shipped(table):
-        return adult.PATH, "the shipped Adult table, which is public"
+        return ADULT_PATH, "the shipped Adult table, which is public"
     roots = [root for root in parse_roots(Settings().table_roots) if isinstance(root, Path)]
     private = registered.tables()
     path = require_public(table, source, roots=roots, registered=private or ())

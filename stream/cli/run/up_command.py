@@ -32,9 +32,9 @@ from stream.privacy.noise.keys import NoiseKey
 from stream.processing.topic_names import LEDGER_PARTITIONS, Topics
 from stream.services.processes import ReplicaError, RoleName, Service, metrics_ports
 from stream.settings import MAX_PORT, Settings
-from stream.tables import adult
-from stream.witnesses.addresses import open_witnesses
+from stream.tables.demo_tables import ADULT_PATH
 from stream.witnesses.anchor import WitnessError
+from stream.witnesses.witness_kinds import open_witnesses
 
 
 class ReadinessReader:
@@ -136,7 +136,7 @@ def up(
         if running is None:
             raise CommandError("the broker ended right after its start; see its log in " + str(broker.log))
         holder.write_addresses(running.bootstrap)
-        roots = Settings().table_roots or os.pathsep.join([str(Path.cwd()), str(adult.PATH.parent)])
+        roots = Settings().table_roots or os.pathsep.join([str(Path.cwd()), str(ADULT_PATH.parent)])
         settings = Settings.of_local_broker(running.bootstrap, table_roots=roots, table_causes=True)
         warn_about_witnesses(settings)
         asyncio.run(create_topics(settings))

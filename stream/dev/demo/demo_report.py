@@ -22,7 +22,7 @@ from schemas import (
     StreamSpec,
     ValuesSource,
 )
-from stream.tables import adult
+from stream.tables.demo_tables import ADULT_PATH, adult_source
 
 TABLE, FEED = "adult", "vitals"
 BUDGET = 10.0
@@ -46,7 +46,7 @@ class DemoQuestion:
 def sources() -> list[Source]:
     """Return a table of people and a source of values, each with its budget."""
     feed = ValuesSource(kind="values", source=FEED, neighbors="add-remove", epsilon=BUDGET, sensitivity=1.0)
-    return [adult.source(epsilon=BUDGET), feed]
+    return [adult_source(epsilon=BUDGET), feed]
 
 
 def streams(queries_per_stream: int) -> list[StreamSpec]:
@@ -97,7 +97,7 @@ class AdultColumns:
     """Columns of the Adult table, by which the demo counts rows independently of ``PrivateTable``."""
 
     def __init__(self) -> None:
-        frame = pl.read_csv(adult.PATH)
+        frame = pl.read_csv(ADULT_PATH)
         self.age = frame["age"].to_numpy()
         self.hours = frame["hours-per-week"].to_numpy()
         self.woman = frame["sex"].to_numpy() == "F"

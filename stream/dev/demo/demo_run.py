@@ -42,7 +42,7 @@ from stream.processing.topic_names import partition_of
 from stream.questions import Result
 from stream.services.processes import RoleName, Service
 from stream.settings import Settings
-from stream.tables import adult
+from stream.tables.demo_tables import ADULT_PATH
 
 QUERIES: Final = 200_000
 STREAMS: Final = 20
@@ -164,7 +164,7 @@ def installation(
             kafka = Settings.of_local_broker(broker.start().bootstrap).model_copy(update=LOCAL_SESSION)
         else:
             kafka = Settings(bootstrap=bootstrap)
-        changed = {"prefix": f"sotto-demo-{run_id}", "table_roots": str(adult.PATH.parent)}
+        changed = {"prefix": f"sotto-demo-{run_id}", "table_roots": str(ADULT_PATH.parent)}
         settings = kafka.model_copy(update=changed)
         asyncio.run(create_topics(settings))
         stack.callback(lambda: asyncio.run(delete_topics(settings)))

@@ -26,7 +26,14 @@ from stream.dev.demo.demo_run import DemoAnswers, DemoProgress
 from stream.kafka.client.broker_connections import admin_client
 from stream.questions import Result
 from stream.settings import Settings
-from stream.tables import flights
+from stream.tables.demo_tables import (
+    AIRPORTS,
+    FLIGHTS_BEGIN,
+    FLIGHTS_END,
+    flight_events,
+    flights_source,
+    read_flights,
+)
 
 EPSILON = 2.0
 LATE_MINUTES = 60
@@ -59,14 +66,14 @@ def live_stream() -> StreamSpec:
             "stream": STREAM,
             "source": "flights",
             "epsilon": EPSILON,
-            "expected_queries": count_windows() * len(flights.AIRPORTS),
+            "expected_queries": count_windows() * len(AIRPORTS),
             "mechanism": {"kind": "above_threshold", "threshold": THRESHOLD, "cutoff": ALERTS, "monotone": True},
             "standing": {
                 "count": "people",
                 "where": f"delay >= {LATE_MINUTES}",
                 "by": ["origin"],
                 "window": {"size": "12h"},
-                "begins": flights.BEGINS,
+                "begins": FLIGHTS_BEGIN,
             },
         }
     )
@@ -74,12 +81,12 @@ def live_stream() -> StreamSpec:
 
 def count_windows() -> int:
     """Return the number of windows until the end of the replay."""
-    return (moment_ms(flights.ENDS) - moment_ms(flights.BEGINS)) // WINDOW_MS
+    return (moment_ms(FLIGHTS_END) - moment_ms(FLIGHTS_BEGIN)) // WINDOW_MS
 
 
 def exact_counts() -> dict[WindowAirport, Truth]:
     """Return exact counts of every window and airport with a late departure."""
-    late = flights.table().filter(pl.col("delay") >= LATE_MINUTES).drop_nulls("aircraft")
+    late = read_flights().filter(pl.col("delay") >= LATE_MINUTES).drop_nulls("aircraft")
     late = late.with_columns(window=pl.col("scheduled") // WINDOW_MS * WINDOW_MS)
     # Only the first late departure of an aircraft in a window counts, at any airport.
     counted = late.unique(["window", "aircraft"], keep="first", maintain_order=True)
@@ -95,7 +102,7 @@ def exact_counts() -> dict[WindowAirport, Truth]:
 
 async def run_live_demo(settings: Settings, progress: DemoProgress) -> DemoReport:
     """Replay the year on running services, and return the report."""
-    source = flights.source(EPSILON, f"{settings.prefix}.departures")
+    source = flights_source(EPSILON, f"{settings.prefix}.departures")
     async with admin_client(settings) as admin:
         await admin.create_topics([NewTopic(source.topic, PARTITIONS, 1)])
     try:
@@ -106,7 +113,7 @@ async def run_live_demo(settings: Settings, progress: DemoProgress) -> DemoRepor
 
 
 async def _run(settings: Settings, source: EventsSource, progress: DemoProgress) -> DemoReport:
-    expected = count_windows() * len(flights.AIRPORTS)
+    expected = count_windows() * len(AIRPORTS)
     async with AsyncClient(settings) as client:
         progress.step(f"opening one stream: half-days in which more than about {THRESHOLD} aircraft left late")
         await client.requests([RegisterSource(request="flights", source=source)])
@@ -124,12 +131,12 @@ async def _run(settings: Settings, source: EventsSource, progress: DemoProgress)
 
 
 async def _publish(client: AsyncClient, reader: DemoAnswers) -> None:
-    for day, departures in groupby(flights.events(), key=lambda event: int(event["scheduled"] or 0) // DAY_MS):
+    for day, departures in groupby(flight_events(), key=lambda event: int(event["scheduled"] or 0) // DAY_MS):
         await client.advance("flights", format_moment(day * DAY_MS))
         today = list(departures)
         await client.publish("flights", today)
         reader.advance(len(today))
-    await client.advance("flights", flights.ENDS)
+    await client.advance("flights", FLIGHTS_END)
     await client.flush()
 
 
@@ -170,7 +177,7 @@ def _report(
         checks,
         {
             "departures": published,
-            "without_aircraft": int(flights.table()["aircraft"].null_count()),
+            "without_aircraft": int(read_flights()["aircraft"].null_count()),
             "late": sum(truth.departures for truth in exact.values()),
             "left_out": sum(truth.departures - truth.aircraft for truth in exact.values()),
             "seconds": round(seconds, 1),
@@ -192,9 +199,9 @@ def _report(
 
 
 def _all_places() -> list[WindowAirport]:
-    begin = moment_ms(flights.BEGINS)
+    begin = moment_ms(FLIGHTS_BEGIN)
     starts = (format_moment(begin + number * WINDOW_MS) for number in range(count_windows()))
-    return [(start, origin) for start in starts for origin in flights.AIRPORTS]
+    return [(start, origin) for start in starts for origin in AIRPORTS]
 
 
 def _place_of(answer: Answer) -> WindowAirport:

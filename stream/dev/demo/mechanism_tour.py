@@ -22,7 +22,7 @@ from stream.privacy.accuracy.source_facts import SourceFacts
 from stream.privacy.planning.inverse_plans import needed_epsilon
 from stream.privacy.planning.response_plans import estimate_stream_shares
 from stream.processing.dead_letters import BUSY
-from stream.tables import adult
+from stream.tables.demo_tables import ADULT_PATH, adult_source
 
 MIXED_QUESTION_COUNT: Final = 2_000
 MIXED_EPSILON: Final = 1.0
@@ -45,7 +45,7 @@ class MixedQuestions:
 def draw_mixed_questions(seed: int) -> MixedQuestions:
     """Draw counts, shares, sums, means and groups; the same seed gives the same questions."""
     generator = random.Random(seed)  # noqa: S311  (questions, not noise)
-    frame = pl.read_csv(adult.PATH)
+    frame = pl.read_csv(ADULT_PATH)
     columns = {name: frame[name].to_numpy() for name in ATTRIBUTES}
     asked = [_draw_question(generator, columns) for _ in range(MIXED_QUESTION_COUNT)]
     return MixedQuestions(
@@ -180,7 +180,7 @@ def tour_sources() -> list[Source]:
     """
     countries = {"texts": {TEXT_ATTRIBUTE: Text(kind="text")}, "columns": {TEXT_ATTRIBUTE: COUNTRY_COLUMN}}
     return [
-        adult.source(epsilon=20.0, delta=1e-4).model_copy(update={"source": CENSUS, **countries}),
+        adult_source(epsilon=20.0, delta=1e-4).model_copy(update={"source": CENSUS, **countries}),
         RecordsSource(kind="records", source=SURVEY, epsilon=EPSILON),
     ]
 
@@ -295,7 +295,7 @@ def _charged_answer_stops(people: AdultColumns) -> list[TourStop]:
 
 
 def _unknown_groups_stop() -> TourStop:
-    cells = pl.read_csv(adult.PATH)[COUNTRY_COLUMN].cast(pl.String)
+    cells = pl.read_csv(ADULT_PATH)[COUNTRY_COLUMN].cast(pl.String)
     truths: dict[str, int] = dict(Counter(cells.drop_nulls().to_list()))
 
     def judge(answers: Sequence[Answer], _: GrantRecord) -> tuple[str, bool]:

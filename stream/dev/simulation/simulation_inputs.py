@@ -29,10 +29,10 @@ from schemas import (
     TableSource,
     Text,
 )
+from schemas.base import repeats_a_field, shape_fault
 from schemas.calendars import HOUR_US, parse_day
-from schemas.json_limits import repeats_a_field, shape_fault
 from schemas.wire import describe, read_json
-from stream.tables import adult
+from stream.tables.demo_tables import ADULT_PATH
 from stream.tables.readers.table_files import local_folder, local_pattern
 
 _REMEDY = "a simulation reveals exact counts; give --table a public file, or use --synthetic ROWS"
@@ -50,7 +50,7 @@ def require_public(
         SimulationError: the file is private or does not exist.
     """
     if is_shipped(table):
-        return adult.PATH.resolve()
+        return ADULT_PATH.resolve()
     try:
         path = table.resolve(strict=True)
     except (OSError, RuntimeError, ValueError):
@@ -90,7 +90,7 @@ def require_shipped_table(source: TableSource) -> Path:
 
 def is_shipped(path: Path) -> bool:
     """Whether a path is the Adult table of this package."""
-    return _is_same_file(path, adult.PATH)
+    return _is_same_file(path, ADULT_PATH)
 
 
 def _is_same_file(one: Path, other: Path) -> bool:

@@ -21,10 +21,9 @@ from stream.dev.simulation.simulation_inputs import SimulationError
 from stream.formatting import cells_of
 from stream.privacy.accuracy.source_facts import clamping_range
 from stream.tables.columns_table import PrivateTable
-from stream.tables.ordered_values import OrderedValues, ordered_values
+from stream.tables.counted_table import cell_codes
 from stream.tables.predicates import PredicateParser
-from stream.tables.sensitivity import rows_are_public
-from stream.tables.universe import cell_codes
+from stream.tables.sensitivity import OrderedValues, ordered_values, rows_are_public
 
 Counts = npt.NDArray[np.int64]
 

@@ -24,8 +24,8 @@ from stream.kafka.client.batch_frames import (
 )
 from stream.kafka.client.batch_reader import BoundedBatch
 from stream.kafka.client.client_patches import fetcher
+from stream.kernel import compiled_kernel
 from stream.kernel.array_operations import RecordReader, crc32c
-from stream.kernel.library import compiled_kernel
 from stream.processing.record_columns import RecordColumns
 
 _PartitionRecords: Final[Any] = fetcher.PartitionRecords

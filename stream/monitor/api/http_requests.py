@@ -22,8 +22,7 @@ from aiohttp import StreamReader, web
 from pydantic import ValidationError
 
 from schemas import MAX_DEFINITION_BYTES, Amount
-from schemas.base import KIND_ERROR
-from schemas.json_limits import MAX_FAULTS
+from schemas.base import KIND_ERROR, MAX_FAULTS
 from stream import SERVER_NAME
 from stream.diagnostics import RateLimiter, get_logger
 from stream.monitor.api.models import FieldProblem, Problem, ProblemCode

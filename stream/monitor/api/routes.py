@@ -97,7 +97,7 @@ from stream.monitor.api.tokens import Bearer, role_with_article
 from stream.monitor.state.entries import SourceEntry
 from stream.monitor.state.monitor_alerts import alerts_view
 from stream.monitor.state.monitor_tables import MonitorTables
-from stream.tables.readers.source_parts import require_valid_view
+from stream.tables.readers.table_parts import require_valid_view
 from stream.tables.table_errors import DataError
 
 _RANK_OF_ROLE: dict[AccessRole, int] = {"viewer": 0, "analyst": 1, "operator": 2}

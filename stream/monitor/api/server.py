@@ -15,7 +15,7 @@ from aiohttp import web
 from pydantic import BaseModel, ValidationError
 
 from schemas import MAX_DEFINITION_BYTES
-from schemas.json_limits import repeats_a_field, shape_fault
+from schemas.base import repeats_a_field, shape_fault
 from stream import SERVER_NAME
 from stream.diagnostics import RateLimiter, get_logger
 from stream.monitor.api.answer_views import AnswerQuery, AnswerRow, answers_as_csv, answers_as_lines

@@ -22,8 +22,7 @@ from typing import Annotated, Literal, NamedTuple, Self, TypeVar
 
 from pydantic import BaseModel, ConfigDict, Field, StringConstraints, ValidationError, model_validator
 
-from schemas.base import Digest, Identifier
-from schemas.json_limits import repeats_a_field
+from schemas.base import Digest, Identifier, repeats_a_field
 from stream.diagnostics import get_logger
 from stream.monitor.api.models import AccessRole
 from stream.secret_files import SecretFileError, read_secret, replace_secret, write_secret

@@ -20,10 +20,10 @@ from schemas import (
     Source,
     SourceRecord,
     TableSource,
+    ledger_codec,
     moment_ms,
     named_from,
 )
-from schemas.codecs import ledger_codec
 from schemas.wire import MalformedEventError
 from stream.budget.standing_streams import promised_windows
 from stream.formatting import describe_bound

@@ -13,8 +13,7 @@ from typing import Any, Final, NamedTuple, NoReturn
 from aiokafka import TopicPartition
 from aiokafka.errors import KafkaError, TopicAuthorizationFailedError
 
-from schemas import Answer, registered_as
-from schemas.codecs import answer_codec
+from schemas import Answer, answer_codec, registered_as
 from schemas.wire import MalformedEventError
 from stream.diagnostics import get_logger
 from stream.engine.restore import readable, reader, require_visible

@@ -1,12 +1,13 @@
-"""Compares a table with its declaration, and suggests corrections."""
+"""Compares a table with its declaration, suggests corrections, and times its engine."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from difflib import get_close_matches
 from itertools import islice
 from pathlib import Path
+from time import perf_counter
 from typing import Final
 
 import numpy as np
@@ -15,15 +16,14 @@ import polars as pl
 from schemas import Categories, TableSource
 from stream.settings import DEFAULT_TABLE_BYTES
 from stream.tables.checks.cell_checks import CellCheck
-from stream.tables.checks.check_report import CheckReport, ColumnMatch, Misfit, PersonRows, ViewRows
-from stream.tables.checks.engine_times import measure_engine
-from stream.tables.checks.row_counts import TableScan, count_people
-from stream.tables.checks.view_counts import ViewCounts
+from stream.tables.checks.check_report import CheckReport, ColumnMatch, EngineTimes, Misfit, PersonRows, ViewRows
+from stream.tables.checks.row_counts import TableScan, ViewCounts, count_people
 from stream.tables.encoding import as_text, encode
-from stream.tables.engines.engine_choice import advise_on_engine
-from stream.tables.engines.statements import EngineLimits
+from stream.tables.engines.engine_limits import EngineLimits, advise_on_engine
+from stream.tables.expressions import TRUE, Predicate, make_leaf
 from stream.tables.people import person_names
 from stream.tables.readers.csv_files import EXTRA_CELL_COLUMN, SEPARATORS
+from stream.tables.readers.table_reading import build_table, read_rows
 from stream.tables.table_errors import ColumnError, DataError, quote_name, to_nfc
 from stream.tables.texts import is_text
 
@@ -298,3 +298,36 @@ def _match_columns(source: TableSource, file: TableScan, person: str | None) -> 
         repeated=file.duplicate_names,
         separator=separator_of(list(file.types), declared) if file.has_lines and missing else None,
     )
+
+
+BATCH_COUNTS: Final = 100
+_NO_KEY: Final = bytes(32)
+
+
+def measure_engine(source: TableSource, limits: EngineLimits | None = None) -> EngineTimes:
+    """Load a source's table into its engine's database, and time questions about its largest attribute.
+
+    The database is removed at the end. UnreadableError if the disk has no room, Missing without the extra.
+    """
+    began = perf_counter()
+    table = build_table(read_rows(source, None, limits), source, _NO_KEY)
+    loading = perf_counter() - began
+    name, size = max(((name, domain.size) for name, domain in source.attributes.items()), key=lambda one: one[1])
+
+    def count(low: int) -> Predicate:
+        return make_leaf(name, size, (low % size, low % size + 1))
+
+    table.count(TRUE)  # the first statement of a process takes longer
+    return EngineTimes(
+        source.engine,
+        loading,
+        _time(lambda: table.count(count(0))),
+        _time(lambda: table.count_together([count(low) for low in range(1, BATCH_COUNTS + 1)], ())),
+        _time(lambda: table.group_counts([name], count(0))),
+    )
+
+
+def _time(step: Callable[[], object]) -> float:
+    began = perf_counter()
+    step()
+    return perf_counter() - began

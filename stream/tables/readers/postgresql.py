@@ -10,7 +10,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
 from importlib import import_module
 from typing import Any, Final
 
@@ -18,7 +17,7 @@ import polars as pl
 
 from schemas import Address
 from stream.optional_packages import import_or_missing
-from stream.tables.readers.table_parts import BATCH_ROWS
+from stream.tables.readers.table_parts import DatabaseTable
 from stream.tables.table_errors import UnreadableError
 
 _CONNECT_SECONDS: Final = 10
@@ -35,39 +34,7 @@ _TYPES_READ_AS_THEY_ARE: Final[Mapping[str, pl.DataType]] = {
 """Types whose cells are not converted to text."""
 
 
-@dataclass(frozen=True)
-class PostgresqlTable:
-    """A table or view of PostgreSQL, read in an open snapshot."""
-
-    address: Address
-    types: Mapping[str, pl.DataType]
-    connection: Any
-    is_csv: bool = False
-    name: str = ""
-    duplicate_names: Sequence[str] = ()
-
-    def row_count_from_metadata(self) -> int | None:
-        """Return None, because counting rows takes as long as reading them."""
-        return None
-
-    def batches(self, names: Sequence[str]) -> Iterator[pl.DataFrame]:
-        """Yield the named columns in batches, in the server's order of rows."""
-        schema = pl.Schema({name: self.types[name] for name in names})
-        yield pl.DataFrame(schema=schema)
-        columns = [
-            _quote_identifier(name) + ("::text" if kind == pl.String else "") for name, kind in schema.items()
-        ]
-        _database, *relation = self.address.parts
-        with _as_unreadable_errors(), self.connection.cursor() as cursor:
-            cursor.adbc_statement.set_options(**{"adbc.postgresql.batch_size_hint_bytes": str(_BATCH_BYTES)})
-            cursor.execute(f"SELECT {', '.join(columns)} FROM {'.'.join(map(_quote_identifier, relation))}")  # noqa: S608  (all names are quoted)
-            for batch in cursor.fetch_record_batch():
-                cells = pl.DataFrame(batch)
-                cells.columns = names
-                yield from cells.cast(schema).iter_slices(BATCH_ROWS)
-
-
-def open_postgresql_table(address: Address, seconds: float | None = None) -> Iterator[PostgresqlTable]:
+def open_postgresql_table(address: Address, seconds: float | None = None) -> Iterator[DatabaseTable]:
     """Yield the table of an address; UnreadableError if it is missing or forbidden.
 
     With ``seconds``, for a service, each statement ends after that time, and the role must not be able to
@@ -100,7 +67,21 @@ def open_postgresql_table(address: Address, seconds: float | None = None) -> Ite
         if seconds is not None and found[0][2] == "true":
             raise UnreadableError("its role may change the table; give the services one that may only SELECT")
         types = {column: _TYPES_READ_AS_THEY_ARE.get(kind, pl.String()) for column, kind, _ in found}
-        yield PostgresqlTable(address, types, connection)
+        yield DatabaseTable(
+            types, lambda names: _read_batches(connection, address, types, names), _as_unreadable_errors
+        )
+
+
+def _read_batches(
+    connection: Any, address: Address, types: Mapping[str, pl.DataType], names: Sequence[str]
+) -> Iterator[Any]:
+    """Yield Arrow batches of the named columns, in the server's order of rows."""
+    columns = [_quote_identifier(name) + ("::text" if types[name] == pl.String else "") for name in names]
+    _database, *relation = address.parts
+    with connection.cursor() as cursor:
+        cursor.adbc_statement.set_options(**{"adbc.postgresql.batch_size_hint_bytes": str(_BATCH_BYTES)})
+        cursor.execute(f"SELECT {', '.join(columns)} FROM {'.'.join(map(_quote_identifier, relation))}")  # noqa: S608  (all names are quoted)
+        yield from cursor.fetch_record_batch()
 
 
 def snapshot(address: Address) -> tuple[str, ...]:

@@ -1,18 +1,25 @@
 """Reads tables on servers, and in DuckDB files, through Ibis: one statement, and so one snapshot.
 
-The statement selects the columns that are asked for, and is compiled by Ibis. Integers, floating-point
-numbers, booleans, texts, dates, times and decimals with a fraction are read as they are; other scalars,
-and whole decimals, as text. An error has only the name of its class, because its message may quote cells.
+User names, passwords and tokens come from the variables of each server's own client and are never part of a source.
+A secret may also be in an owner-only file: the variable NAME_FILE has the path of a file with the secret NAME. Each
+statement ends after the reading time; nothing is written, not even temporary objects of Ibis.
+
+The statement selects the requested columns, and Ibis compiles it. Integers, floating-point numbers, booleans, texts,
+dates, times and decimals with a fraction are read as they are; other scalars, and whole decimals, as text. An error
+has only the name of its class, because its message may quote cells.
 """
 
 from __future__ import annotations
 
+import os
 import re
+import socket
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
-from typing import Any, Final
+from importlib import import_module
+from pathlib import Path
+from typing import Any, Final, NamedTuple
 
 import ibis
 import ibis.expr.datatypes as dt
@@ -21,10 +28,155 @@ from ibis.common.exceptions import TableNotFound
 
 from schemas import Address
 from stream.errors import Missing
-from stream.secret_files import SecretFileError
-from stream.tables.readers.server_connections import connect_to_file, connect_to_server
-from stream.tables.readers.table_parts import BATCH_ROWS
+from stream.optional_packages import explain_missing_packages
+from stream.secret_files import SecretFileError, read_secret
+from stream.tables.readers.table_parts import BATCH_ROWS, DatabaseTable
 from stream.tables.table_errors import UnreadableError
+
+_CONNECT_SECONDS: Final = 10
+_BIGQUERY_SCOPE: Final = "https://www.googleapis.com/auth/bigquery"
+
+
+class ServerKind(NamedTuple):
+    """How tables on one kind of server are reached."""
+
+    driver: str
+    """The module of the driver."""
+
+    connect: Callable[[Address, int], Any]
+    """Return an Ibis backend for an address, whose statements end after some seconds."""
+
+
+def connect_to_server(address: Address, seconds: int) -> Any:
+    """Return an Ibis backend; Missing if the extra is not installed, any other error if it fails."""
+    kind = SERVER_KINDS[address.scheme]
+    with explain_missing_packages(address.scheme):
+        import_module(kind.driver)
+    return kind.connect(address, seconds)
+
+
+def connect_to_file(path: str) -> Any:
+    """Open a DuckDB file read-only; its views cannot read other files."""
+    return ibis.duckdb.connect(
+        path,
+        read_only=True,
+        threads=1,
+        memory_limit="512MiB",
+        enable_external_access=False,
+        autoinstall_known_extensions=False,
+        autoload_known_extensions=False,
+    )
+
+
+def _connect_to_spark(address: Address, _seconds: int) -> Any:
+    """Connect by Spark Connect, which has no time-out of statements; with a token by TLS."""
+    # Spark's client would retry for minutes.
+    socket.create_connection((address.host, address.port or 0), _CONNECT_SECONDS).close()
+    token = _secret("SPARK_CONNECT_AUTHENTICATE_TOKEN")
+    session = import_module("pyspark.sql").SparkSession.builder.remote(
+        f"sc://{address.host}:{address.port}/" + (f";use_ssl=true;token={token}" if token else "")
+    )
+    return ibis.pyspark.connect(session.create())
+
+
+def _connect_to_trino(address: Address, seconds: int) -> Any:
+    user, password, token = (_secret(f"TRINO_{name}") for name in ("USER", "PASSWORD", "TOKEN"))
+    auth = import_module("trino.auth")
+    return ibis.trino.connect(
+        host=address.host,
+        port=address.port,
+        user=user,
+        auth=auth.JWTAuthentication(token)
+        if token
+        else auth.BasicAuthentication(user, password)
+        if password
+        else None,
+        database=address.parts[0],
+        schema=address.parts[1],
+        http_scheme="https" if _uses_tls("TRINO") else "http",
+        request_timeout=_CONNECT_SECONDS,
+        session_properties={"query_max_run_time": f"{seconds}s"},
+    )
+
+
+def _connect_to_clickhouse(address: Address, seconds: int) -> Any:
+    # A role of the profile "readonly" may not change the time-out.
+    import_module("clickhouse_connect.common").set_setting("invalid_setting_action", "drop")
+    return ibis.clickhouse.connect(
+        host=address.host,
+        port=address.port,
+        user=_secret("CLICKHOUSE_USER") or "default",
+        password=_secret("CLICKHOUSE_PASSWORD"),
+        database=address.parts[0],
+        secure=_uses_tls("CLICKHOUSE"),
+        connect_timeout=_CONNECT_SECONDS,
+        settings={"max_execution_time": seconds},
+    )
+
+
+def _connect_to_bigquery(address: Address, seconds: int) -> Any:
+    credentials, _project = import_module("google.auth").default(scopes=[_BIGQUERY_SCOPE])
+    bigquery = import_module("google.cloud.bigquery")
+    client = bigquery.Client(
+        project=address.host,
+        credentials=credentials,
+        default_query_job_config=bigquery.QueryJobConfig(job_timeout_ms=seconds * 1000),
+    )
+    return ibis.bigquery.connect(project_id=address.host, dataset_id=address.parts[0], client=client)
+
+
+def _connect_to_snowflake(address: Address, seconds: int) -> Any:
+    """Connect with user and key of the connection in Snowflake's own file (connections.toml)."""
+    return ibis.snowflake.connect(
+        create_object_udfs=False,
+        connection_name=os.environ.get("SNOWFLAKE_DEFAULT_CONNECTION_NAME", "default"),
+        account=address.host,
+        database="/".join(address.parts[:2]),
+        login_timeout=_CONNECT_SECONDS,
+        session_parameters={"STATEMENT_TIMEOUT_IN_SECONDS": seconds},
+    )
+
+
+def _connect_to_databricks(address: Address, seconds: int) -> Any:
+    class ReadingBackend(import_module("ibis.backends.databricks").Backend):  # type: ignore[misc]
+        """Creates no volume for tables in memory."""
+
+        def _post_connect(self, **_: object) -> None:
+            pass
+
+    backend = ReadingBackend()
+    backend.do_connect(
+        server_hostname=address.host,
+        http_path=os.environ.get("DATABRICKS_HTTP_PATH"),
+        access_token=_secret("DATABRICKS_TOKEN"),
+        catalog=address.parts[0],
+        schema=address.parts[1],
+        session_configuration={"STATEMENT_TIMEOUT": str(seconds), "TIMEZONE": "UTC"},
+    )
+    return backend
+
+
+def _uses_tls(server: str) -> bool:
+    """Return True unless SERVER_SECURE=0 allows HTTP without TLS."""
+    return os.environ.get(f"{server}_SECURE") != "0"
+
+
+def _secret(name: str) -> str:
+    """Return a variable's text, or that of the owner-only file that NAME_FILE names; empty if neither is set."""
+    path = os.environ.get(f"{name}_FILE")
+    return read_secret(Path(path)) if path else os.environ.get(name, "")
+
+
+SERVER_KINDS: Final[Mapping[str, ServerKind]] = {
+    "spark": ServerKind("pyspark.sql.connect.session", _connect_to_spark),
+    "trino": ServerKind("trino", _connect_to_trino),
+    "clickhouse": ServerKind("clickhouse_connect", _connect_to_clickhouse),
+    "bigquery": ServerKind("google.cloud.bigquery", _connect_to_bigquery),
+    "snowflake": ServerKind("snowflake.connector", _connect_to_snowflake),
+    "databricks": ServerKind("databricks.sql", _connect_to_databricks),
+}
+"""Servers that are read through Ibis, by scheme."""
+
 
 _plain_words = re.compile(r"[A-Z0-9_.]{1,80}", re.ASCII)
 
@@ -41,51 +193,19 @@ _TYPES_WITHOUT_CELLS: Final = (
 """Types that no attribute can have: their names are for the message of a refusal."""
 
 
-@dataclass(frozen=True)
-class ServerTable:
-    """A table or view, whose statement runs when its rows are read."""
-
-    types: Mapping[str, pl.DataType]
-    expression: Any
-    read_batches: Callable[[Any], Iterator[Any]]
-    is_csv: bool = False
-    name: str = ""
-    duplicate_names: Sequence[str] = ()
-
-    def row_count_from_metadata(self) -> int | None:
-        """Return None, because counting rows is another statement."""
-        return None
-
-    def batches(self, names: Sequence[str]) -> Iterator[pl.DataFrame]:
-        """Yield the named columns in batches, in the server's order of rows."""
-        schema = pl.Schema({name: self.types[name] for name in names})
-        yield pl.DataFrame(schema=schema)
-        with _as_unreadable_errors():
-            for batch in self.read_batches(select_columns(self.expression, names)):
-                cells: pl.DataFrame = pl.DataFrame(batch)
-                cells.columns = list(names)
-                if any(_zone(kind) != _zone(schema[name]) for name, kind in cells.schema.items()):
-                    raise UnreadableError("its times have another zone than its columns declare")
-                # A time that its unit cannot hold is missing: no cell may make a read fail.
-                yield from cells.cast(schema, strict=False).iter_slices(BATCH_ROWS)
-
-
-def open_server_table(address: Address, seconds: float | None = None) -> Iterator[ServerTable]:
+def open_server_table(address: Address, seconds: float | None = None) -> Iterator[DatabaseTable]:
     """Yield the table of an address; UnreadableError if it is missing or forbidden."""
     limit = max(1, int(_MAX_SECONDS if seconds is None else seconds))
     with _as_unreadable_errors():
         backend = connect_to_server(address, limit)
         try:
-            yield (
-                _open_spark_table(backend, address)
-                if address.scheme == "spark"
-                else _open_table(backend, address.parts[:-1], address.parts[-1])
-            )
+            open_table = _open_spark_table if address.scheme == "spark" else _open_table
+            yield open_table(backend, address)
         finally:
             backend.disconnect()
 
 
-def open_table_in_file(location: str, schema: str, name: str) -> Iterator[ServerTable]:
+def open_table_in_file(location: str, schema: str, name: str) -> Iterator[DatabaseTable]:
     """Yield a table of a DuckDB file; UnreadableError if it is missing."""
     with _as_unreadable_errors():
         backend = connect_to_file(location)
@@ -93,12 +213,9 @@ def open_table_in_file(location: str, schema: str, name: str) -> Iterator[Server
             # Ibis 12 uses methods that DuckDB 2 deprecates, and for batches one that it does not have.
             with warnings.catch_warnings():
                 warnings.simplefilter("ignore", DeprecationWarning)
-                table = _open_table(backend, (schema,), name)
-            yield replace(
-                table,
-                read_batches=lambda selected: backend.con.sql(backend.compile(selected)).to_arrow_reader(
-                    BATCH_ROWS
-                ),
+                table = backend.table(name, database=schema)
+            yield _make_table(
+                table, lambda selected: backend.con.sql(backend.compile(selected)).to_arrow_reader(BATCH_ROWS)
             )
         finally:
             backend.disconnect()
@@ -140,16 +257,22 @@ def _is_read_as_text(kind: Any) -> bool:
     return not is_plain and not isinstance(kind, tuple(kind for kind, _ in _TYPES_WITHOUT_CELLS))
 
 
-def _open_table(backend: Any, place: Sequence[str], name: str) -> ServerTable:
-    expression = backend.table(name, database=tuple(place) if len(place) > 1 else place[0])
+def _make_table(table: Any, read_batches: Callable[[Any], Iterator[Any]]) -> DatabaseTable:
+    """Return the table of an Ibis expression; ``read_batches`` runs the statement of another expression."""
+    return DatabaseTable(
+        column_types(table.schema()),
+        lambda names: read_batches(select_columns(table, names)),
+        _as_unreadable_errors,
+    )
 
-    def read_batches(selected: Any) -> Iterator[Any]:
-        yield from backend.to_pyarrow_batches(selected, chunk_size=BATCH_ROWS)
 
-    return ServerTable(column_types(expression.schema()), expression, read_batches)
+def _open_table(backend: Any, address: Address) -> DatabaseTable:
+    *place, name = address.parts
+    table = backend.table(name, database=tuple(place) if len(place) > 1 else place[0])
+    return _make_table(table, lambda selected: backend.to_pyarrow_batches(selected, chunk_size=BATCH_ROWS))
 
 
-def _open_spark_table(backend: Any, address: Address) -> ServerTable:
+def _open_spark_table(backend: Any, address: Address) -> DatabaseTable:
     """Open a table by Spark Connect; Ibis would hold all of its rows, and forget the zone of instants."""
     session: Any = backend._session  # noqa: SLF001  (the session that it was connected with)
     reader = session.read if address.version is None else session.read.option("versionAsOf", address.version)
@@ -169,11 +292,7 @@ def _open_spark_table(backend: Any, address: Address) -> ServerTable:
             if hasattr(found, "to_batches"):
                 yield from found.to_batches()
 
-    return ServerTable(column_types(expression.schema()), expression, read_batches)
-
-
-def _zone(kind: pl.DataType) -> str | None:
-    return kind.time_zone if isinstance(kind, pl.Datetime) else None
+    return _make_table(expression, read_batches)
 
 
 @contextmanager

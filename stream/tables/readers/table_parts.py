@@ -1,27 +1,26 @@
 """Reads the parts of a table in batches: its files or objects, or a table of a database.
 
-Cells are never used to infer types, so no cell affects how others are read. Memory grows only with a Parquet file's largest row group. CSV files have a line of column names and
-must be well formed (``csv_files``); cells are text, and missing cells are empty. A blank line is a
-row of missing cells.
+Cells are never used to infer types, so no cell affects how others are read. Memory grows only with the largest row
+group of a Parquet file. CSV files have a line of column names and must be well formed (``csv_files``); cells are text,
+and missing cells are empty. A blank line is a row of missing cells.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from functools import partial
 from hashlib import blake2b
 from io import FileIO, RawIOBase
 from time import time_ns
-from typing import Any, Final, Protocol
+from typing import TYPE_CHECKING, Any, Final, Protocol
 
 import numpy as np
 
-from schemas import Address
+from schemas import Address, TableSource
 from stream.optional_packages import explain_missing_packages, pl
 from stream.tables.readers.csv_files import CsvFile
-from stream.tables.readers.delta import newest_local_files
 from stream.tables.readers.table_files import (
     CHANGED_WHILE_READ,
     TableFile,
@@ -32,6 +31,10 @@ from stream.tables.readers.table_files import (
     require_size,
 )
 from stream.tables.table_errors import DataError, UnreadableError
+
+if TYPE_CHECKING:
+    from stream.tables.views.view_rows import RowObserver
+
 
 BATCH_ROWS: Final = 1 << 16
 
@@ -176,6 +179,43 @@ class FilePart:
             raise UnreadableError("its Delta log gives another number of rows for a file")
 
 
+@dataclass(frozen=True)
+class DatabaseTable:
+    """A table or view of a database; its statement runs when its rows are read.
+
+    ``read_batches`` runs the statement for the named columns, and yields Arrow batches. ``as_unreadable_errors``
+    converts the errors of the database's driver.
+    """
+
+    types: Mapping[str, pl.DataType]
+    read_batches: Callable[[Sequence[str]], Iterator[Any]]
+    as_unreadable_errors: Callable[[], AbstractContextManager[None]]
+    is_csv: bool = False
+    name: str = ""
+    duplicate_names: Sequence[str] = ()
+
+    def row_count_from_metadata(self) -> int | None:
+        """Return None, because counting rows is another statement."""
+        return None
+
+    def batches(self, names: Sequence[str]) -> Iterator[pl.DataFrame]:
+        """Yield the named columns in batches, in the database's order of rows."""
+        schema = pl.Schema({name: self.types[name] for name in names})
+        yield pl.DataFrame(schema=schema)
+        with self.as_unreadable_errors():
+            for batch in self.read_batches(names):
+                cells: pl.DataFrame = pl.DataFrame(batch)
+                cells.columns = list(names)
+                if any(_zone(kind) != _zone(schema[name]) for name, kind in cells.schema.items()):
+                    raise UnreadableError("its times have another zone than its columns declare")
+                # A time that its unit cannot hold is missing: no cell may make a read fail.
+                yield from cells.cast(schema, strict=False).iter_slices(BATCH_ROWS)
+
+
+def _zone(kind: pl.DataType) -> str | None:
+    return kind.time_zone if isinstance(kind, pl.Datetime) else None
+
+
 @contextmanager
 def as_unreadable_errors(file: str = "") -> Iterator[None]:
     """Convert errors to UnreadableError without their messages, which may quote cells."""
@@ -220,6 +260,8 @@ def open_table_parts(
     if (address := address_of(path)) is None:
         listed = local_files(path) if files is None else files
         if (folder := local_delta_folder(path)) is not None:
+            from stream.tables.readers.lake_files import newest_local_files  # noqa: PLC0415  (an extra)
+
             listed = newest_local_files(folder, listed)
             require_size(listed, most_bytes)
         if (database := local_database(path)) is not None:
@@ -232,7 +274,7 @@ def open_table_parts(
         if any(map(has_changed, listed)):
             raise UnreadableError(CHANGED_WHILE_READ)
     elif address.scheme == "s3":
-        from stream.tables.readers.objects import open_objects  # noqa: PLC0415  (an extra)
+        from stream.tables.readers.lake_files import open_objects  # noqa: PLC0415  (an extra)
 
         yield from open_objects(address, most_bytes)
     elif address.scheme == "postgresql":
@@ -254,7 +296,7 @@ def stamp_of(path: str) -> Stamp:
             # The error of the path is raised when the table is read.
             return (path,)
     if address.scheme == "s3":
-        from stream.tables.readers.objects import object_files  # noqa: PLC0415  (an extra)
+        from stream.tables.readers.lake_files import object_files  # noqa: PLC0415  (an extra)
 
         return stamp_of_files(path, object_files(address))
     if address.scheme == "postgresql":
@@ -277,3 +319,59 @@ def stamp_of_files(path: str, files: Sequence[TableFile]) -> Stamp:
         )
         digest.update(kept)
     return (path, digest.hexdigest())
+
+
+ListedFiles = Mapping[str, Sequence[TableFile] | None]
+"""The local files of each path, if they are already listed; None for an address."""
+
+
+def open_source_parts(
+    source: TableSource,
+    files: ListedFiles | None = None,
+    most_bytes: int | None = None,
+    seconds: float | None = None,
+    observer: RowObserver | None = None,
+) -> Iterator[TablePart]:
+    """Yield the parts of a source; errors as for ``open_table_parts``, DataError for an invalid view."""
+    listed = files or {}
+    if source.view is None:
+        [path] = source.paths
+        yield from open_table_parts(path, listed.get(path), most_bytes, seconds)
+        return
+    from stream.tables.views.view_parser import parse_view  # noqa: PLC0415  (its import takes a tenth of a worker's start)
+    from stream.tables.views.view_rows import open_view  # noqa: PLC0415
+
+    paths = {name: table.path for name, table in source.view.tables.items()}
+
+    def open_parts(name: str) -> Iterator[TablePart]:
+        path = paths[name]
+        return open_table_parts(path, listed.get(path), most_bytes, seconds)
+
+    yield from open_view(parse_view(source), open_parts, observer)
+
+
+def base_columns(source: TableSource) -> set[str]:
+    """Return the columns that a view reads, as TABLE.COLUMN; none for a source with a path."""
+    if source.view is None:
+        return set()
+    from stream.tables.views.view_parser import parse_view  # noqa: PLC0415
+
+    return {f"{use.name}.{column}" for use in parse_view(source).uses for column in use.columns}
+
+
+def require_valid_view(source: TableSource) -> None:
+    """Raise DataError if a source has a view that is not accepted; it names the place in the SQL."""
+    base_columns(source)
+
+
+def stamp_of_source(source: TableSource) -> Stamp:
+    """Return the current stamp of a source's tables; UnreadableError if a store or server fails."""
+    return join_stamps([stamp_of(path) for path in source.paths])
+
+
+def join_stamps(stamps: Sequence[Stamp]) -> Stamp:
+    """Return the stamp of several tables: the paths, and nothing more if one of the tables is missing."""
+    paths = "\n".join(str(stamp[0]) for stamp in stamps)
+    if any(len(stamp) == 1 for stamp in stamps):
+        return (paths,)
+    return (paths, *(item for stamp in stamps for item in stamp[1:]))

@@ -1,8 +1,8 @@
-"""Reads tables for a service in a separate process, from allowed places and within limits.
+"""Reads the rows of a source into memory or an engine's database.
 
-A malicious file may exhaust memory or time, or crash a reader. So each table is read by a process
-(``reading_process``) with limits of the operating system, and the service verifies its output. The
-process gets only some environment variables (``_PASSED_VARIABLES``).
+A service reads by ``GuardedReader``, from allowed places and within limits. A malicious file may exhaust memory or
+time, or crash a reader. So a separate process (``reading_process``), which the operating system limits, reads each
+table, and the service verifies its output. The process gets only some environment variables (``_PASSED_VARIABLES``).
 """
 
 from __future__ import annotations
@@ -22,11 +22,11 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar
 from schemas import Address, TableSource
 from stream.diagnostics import get_logger
 from stream.errors import Missing
-from stream.tables.engines.collectors import make_collector
-from stream.tables.engines.engine_choice import row_bytes
-from stream.tables.engines.statements import EngineLimits
+from stream.optional_packages import explain_missing_packages
+from stream.tables.columns_table import PrivateTable
+from stream.tables.counted_table import CountedTable
+from stream.tables.engines.engine_limits import EngineLimits, row_bytes
 from stream.tables.readers.reading_protocol import TimedPipe, receive_header, receive_rows
-from stream.tables.readers.source_parts import join_stamps, require_valid_view
 from stream.tables.readers.table_files import (
     Root,
     TableFile,
@@ -39,13 +39,14 @@ from stream.tables.readers.table_files import (
     parse_roots,
     require_size,
 )
-from stream.tables.readers.table_parts import Stamp, stamp_of_files
-from stream.tables.rows import Collected, Collector, RowCollector, Rows
+from stream.tables.readers.table_parts import Stamp, join_stamps, require_valid_view, stamp_of_files
+from stream.tables.rows import Collected, Collector, Frame, RowCollector, Rows, collect_rows
 from stream.tables.schema_proposals import ColumnType
 from stream.tables.table_errors import OUTSIDE_ROOTS, ColumnError, DataError, UnreadableError
 
 if TYPE_CHECKING:
-    from stream.tables.engines.stored_rows import StoredRows
+    from stream.tables.engines.stored_table import StoredRows
+
 
 READING_PROCESS: Final = "stream.tables.readers.reading_process"
 
@@ -292,3 +293,30 @@ def _environment(source: TableSource) -> dict[str, str]:
     schemes = [None, *(address.scheme for address in source.addresses)]
     prefixes = tuple(prefix for scheme in schemes for prefix in _PASSED_VARIABLES[scheme])
     return {name: text for name, text in os.environ.items() if name.startswith(prefixes)}
+
+
+def make_collector(source: TableSource, limits: EngineLimits) -> Collector[Any]:
+    """Return the collector of a source's rows; Missing if its engine is not installed."""
+    if source.engine == "memory":
+        return RowCollector(source)
+    with explain_missing_packages():
+        from stream.tables.engines.stored_table import StoredRowCollector  # noqa: PLC0415  (an extra)
+
+    return StoredRowCollector(source, limits)
+
+
+def read_rows(
+    source: TableSource, frame: Frame | None = None, limits: EngineLimits | None = None
+) -> Rows | StoredRows:
+    """Read a source's rows in this process; see ``Rows.load``."""
+    found: Rows | StoredRows = collect_rows(source, make_collector(source, limits or EngineLimits()), frame)
+    return found
+
+
+def build_table(rows: Rows | StoredRows, source: TableSource, key: bytes) -> CountedTable:
+    """Build the table of a source's rows; ``key`` determines which rows of a person count."""
+    if isinstance(rows, Rows):
+        return PrivateTable.from_rows(rows, source, key)
+    from stream.tables.engines.stored_table import StoredTable  # noqa: PLC0415  (an extra)
+
+    return StoredTable.from_rows(rows, source, key)

@@ -1,5 +1,5 @@
 """Views: the rows of a source as a SELECT over several tables.
 
-Reading order: ``view_terms`` (typed expressions), ``view_plan``, ``view_parser`` (the accepted SQL), ``view_rows`` (joins
-and batches).
+Reading order: ``view_terms`` (typed expressions), ``view_syntax`` and ``view_parser`` (the accepted SQL), ``view_rows``
+(plans, joins and batches).
 """

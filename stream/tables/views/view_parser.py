@@ -1,6 +1,6 @@
 """Parses the SELECT of a view: SQL restricted to a list of allowed constructs.
 
-Allowed are expressions of one row (``view_expressions``), WHERE, and two kinds of joins: to a lookup table by all
+Allowed are expressions of one row (``view_syntax``), WHERE, and two kinds of joins: to a lookup table by all
 columns of its key, and between tables of people on the person.
 """
 
@@ -15,10 +15,9 @@ from schemas import TableSource, View
 from stream.optional_packages import pl
 from stream.tables.table_errors import quote_name, quote_names
 from stream.tables.views import view_terms as terms
-from stream.tables.views.view_expressions import ExpressionParser
-from stream.tables.views.view_plan import PERSON_KIND, Join, TableUse, UsedKind, ViewPlan, column_label
+from stream.tables.views.view_rows import PERSON_KIND, Join, TableUse, UsedKind, ViewPlan, column_label
+from stream.tables.views.view_syntax import JOINS_HINT, ExpressionParser, ViewError, ViewText
 from stream.tables.views.view_terms import ViewTerm
-from stream.tables.views.view_text import JOINS_HINT, ViewError, ViewText
 
 MAX_COLUMNS: Final = 256
 

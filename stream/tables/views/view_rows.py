@@ -1,7 +1,8 @@
-"""Reads the rows of a view in batches: the first table in parts, joined to the others, which are in memory.
+"""Plans of views, and their rows in batches.
 
-Each row of the first table is followed to its end: if the view leaves it out, its batch still has one row of it, with
-``KEPT`` false, so that people and rows are counted as for a single table.
+The first table is read in parts, and joined to the other tables, which are in memory. If a view leaves a row of the
+first table out, its batch still has one row for it, with ``KEPT`` false, so that people and rows are counted as for a
+single table.
 """
 
 from __future__ import annotations
@@ -9,14 +10,66 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from typing import Final, Protocol
+from typing import Final, Literal, Protocol
 
+from schemas import ColumnKind, ViewTable
 from stream.optional_packages import pl
 from stream.tables.people import person_names
 from stream.tables.readers.table_parts import KEPT, TablePart
 from stream.tables.table_errors import ColumnError, UnreadableError
-from stream.tables.views.view_plan import PERSON_KIND, Join, TableUse, UsedKind, ViewPlan, column_label
 from stream.tables.views.view_terms import convert_cells, require_simple_type
+
+PERSON_KIND: Final = "person"
+"""The kind of a person column: names as ``people`` compares them, NULL if blank."""
+
+UsedKind = ColumnKind | Literal["raw", "person"]
+
+
+def column_label(alias: str, column: str) -> str:
+    """Return the name of a table's column among the joined columns."""
+    return f"{alias}\0{column}"
+
+
+@dataclass(frozen=True)
+class TableUse:
+    """One table in FROM or JOIN: the name in the view's ``tables``, its alias, and the columns that are read."""
+
+    name: str
+    alias: str
+    table: ViewTable
+    columns: Mapping[str, UsedKind]
+
+
+@dataclass(frozen=True)
+class Join:
+    """A join of the earlier tables to one more, on equal values.
+
+    ``on`` has an expression of the earlier tables for each column of the other: for a lookup table those of its key,
+    for a table of people the person. A row without a match is left out of the view if ``is_inner``.
+    """
+
+    use: TableUse
+    on: Mapping[str, pl.Expr]
+    is_inner: bool
+
+
+@dataclass(frozen=True)
+class ViewPlan:
+    """A checked view: each row of the first table has rows of its own, and only they depend on it.
+
+    ``where`` is a condition, and ``outputs`` has an expression for each selected column.
+    """
+
+    first: TableUse
+    joins: tuple[Join, ...]
+    where: pl.Expr | None
+    outputs: Mapping[str, pl.Expr]
+
+    @property
+    def uses(self) -> tuple[TableUse, ...]:
+        """The tables in the order of FROM and JOIN."""
+        return (self.first, *(join.use for join in self.joins))
+
 
 MAX_JOINED_ROWS: Final = 1000
 """Most rows of one person that the tables after JOIN add to one row of the first table."""

@@ -41,11 +41,11 @@ from stream.privacy.mechanisms.tensor_sums import (
 )
 from stream.privacy.planning.hypothesis_plans import WEIGHT_STEPS
 from stream.processing.dead_letters import Rejection
+from stream.tables.counted_table import cell_mask, code_mask
 from stream.tables.expressions import AllOf, Codes, Predicate, attributes_of
 from stream.tables.sensitivity import restrict_domain, sum_sensitivity
 from stream.tables.store import TableStore
 from stream.tables.table_errors import quote_name, quote_names
-from stream.tables.universe import cell_mask, code_mask
 from stream.worker.families.family import describe_attribute, list_declared
 from stream.worker.families.statistics import Statistic, TopGroups, parse_top
 from stream.worker.families.tensors import (

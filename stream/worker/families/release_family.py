@@ -46,9 +46,8 @@ from stream.privacy.mechanisms.spreads import compute_moments, row_sensitivities
 from stream.privacy.noise.keyed_noise import DrawRole, cell_noise
 from stream.privacy.planning.hypothesis_plans import WEIGHT_STEPS
 from stream.processing.dead_letters import Rejection
-from stream.tables.counted_table import CountedTable
+from stream.tables.counted_table import CountedTable, cell_mask
 from stream.tables.table_errors import PredicateError, undeclared_name_message
-from stream.tables.universe import cell_mask
 from stream.worker.families.family import (
     TERMS_KEPT,
     AdmittedQuestion,

@@ -27,8 +27,7 @@ from stream.privacy.planning.answer_plans import parse_quantiles
 from stream.privacy.planning.hypothesis_plans import WEIGHT_STEPS
 from stream.processing.dead_letters import Rejection
 from stream.tables.expressions import TRUE, Predicate
-from stream.tables.ordered_values import OrderedValues, ordered_values
-from stream.tables.sensitivity import codes_within
+from stream.tables.sensitivity import OrderedValues, codes_within, ordered_values
 from stream.worker.families.family import Context, Reply, describe_attribute, list_declared, suggest_name
 
 StatisticForm = Literal["quantile", "iqr", "variance", "stddev"]

@@ -27,10 +27,9 @@ from stream.privacy.mechanisms.multiplicative_weights import (
 )
 from stream.privacy.planning.hypothesis_plans import WEIGHT_STEPS
 from stream.processing.dead_letters import Rejection
-from stream.tables.counted_table import CountedTable
+from stream.tables.counted_table import CellReader, CountedTable, cell_mask
 from stream.tables.expressions import Predicate, attributes_of, evaluate
 from stream.tables.store import TableStore
-from stream.tables.universe import CellReader, cell_mask
 
 WEIGHT_CACHE_BYTES: Final = 64 << 20
 """Most bytes of cached weights of questions per partition; evicted weights are recomputed."""

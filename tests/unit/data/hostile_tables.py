@@ -10,7 +10,7 @@ from typing import Any, Final
 import polars as pl
 
 from schemas import Bins, Categories, Dates, Decimals, Domain, Integers, TableSource
-from stream.tables.engines.collectors import build_table
+from stream.tables.readers.table_reading import build_table
 from stream.tables.rows import Rows
 from stream.tables.store import TableStore, fingerprint
 from tests.unit.data.small import KEY, source

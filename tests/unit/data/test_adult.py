@@ -4,11 +4,11 @@ import gzip
 
 import pytest
 
-from stream.tables import adult
 from stream.tables.columns_table import PrivateTable
+from stream.tables.demo_tables import ADULT_PATH, adult_source
 from stream.tables.predicates import parse
 
-SOURCE = adult.source(epsilon=1.0)
+SOURCE = adult_source(epsilon=1.0)
 
 
 @pytest.fixture(scope="module")
@@ -49,7 +49,7 @@ def test_the_first_row_is_the_published_one(table: PrivateTable) -> None:
 
 
 def test_the_declared_domains_leave_no_row_out_and_clamp_none() -> None:
-    with gzip.open(adult.PATH, "rt") as file:
+    with gzip.open(ADULT_PATH, "rt") as file:
         header, *rows = (line.rstrip("\n").split(",") for line in file)
     assert len(rows) == 48_842
     assert set(header) == set(SOURCE.attributes)
@@ -62,11 +62,11 @@ def test_the_declared_domains_leave_no_row_out_and_clamp_none() -> None:
 
 
 def test_the_budget_is_the_callers() -> None:
-    source = adult.source(epsilon=2.0, delta=1e-9, accountant="zcdp")
+    source = adult_source(epsilon=2.0, delta=1e-9, accountant="zcdp")
     assert (source.epsilon, source.delta, source.accountant, source.neighbors) == (2.0, 1e-9, "zcdp", "add-remove")
 
 
 def test_the_file_holds_no_time_and_no_name() -> None:
-    header = adult.PATH.read_bytes()[:10]
+    header = ADULT_PATH.read_bytes()[:10]
     assert header[3] == 0
     assert header[4:8] == bytes(4)

@@ -15,9 +15,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from schemas import Bins, Categories, Domain, Integers
-from stream.tables import adult
 from stream.tables.checks import NOTICE, CheckReport, FoundValue, Misfit, cell_checks, check_table, row_counts
 from stream.tables.columns_table import PrivateTable
+from stream.tables.demo_tables import adult_source
 from stream.tables.readers import csv_files, table_parts
 from stream.tables.rows import read_cells
 from stream.tables.table_errors import DataError, UnreadableError
@@ -295,7 +295,7 @@ def test_rows_left_out_matter_more_where_neighbours_replace_a_row(tmp_path: Path
 
 
 def test_the_shipped_table_fits_its_declaration() -> None:
-    report = check_table(adult.source(1.0))
+    report = check_table(adult_source(1.0))
     assert (report.fits, report.rows, report.as_declared, report.misfits) == (True, 48842, 48842, ())
 
 

@@ -17,9 +17,8 @@ from hypothesis import strategies as st
 from schemas import TableSource
 from stream.tables.columns_table import PrivateTable
 from stream.tables.counted_table import CountedTable
-from stream.tables.engines import code_database, stored_rows, stored_table
-from stream.tables.engines.collectors import build_table, read_rows
-from stream.tables.engines.statements import (
+from stream.tables.engines import code_database, stored_table
+from stream.tables.engines.engine_limits import (
     CancelledStepError,
     EngineLimits,
     EngineStatementError,
@@ -28,7 +27,7 @@ from stream.tables.engines.statements import (
 )
 from stream.tables.engines.stored_table import StoredTable
 from stream.tables.expressions import FALSE, TRUE, Codes, Predicate, conjunction, disjunction, make_leaf, negation
-from stream.tables.readers.table_reading import GuardedReader, ReadingLimits
+from stream.tables.readers.table_reading import GuardedReader, ReadingLimits, build_table, read_rows
 from stream.tables.store import TableStore, fingerprint
 from stream.tables.table_errors import DataError, UnreadableError
 from tests.unit.data.guarded import cause
@@ -160,8 +159,8 @@ def many(rows: int = 400) -> pl.DataFrame:
 
 def test_choice_of_rows_in_ranges_is_that_of_memory(monkeypatch: pytest.MonkeyPatch) -> None:
     """Rows are inserted and chosen in several parts, and the same ones count."""
-    monkeypatch.setattr(stored_rows, "_ROWS_CHOSEN_AT_ONCE", 50)
-    monkeypatch.setattr(stored_rows, "_INSERTED_ROWS", 7)
+    monkeypatch.setattr(stored_table, "_ROWS_CHOSEN_AT_ONCE", 50)
+    monkeypatch.setattr(stored_table, "_INSERTED_ROWS", 7)
     memory, stored = both(many(), person="who", contribution=3)
     asked = [TRUE, make_leaf("whole", 13, (2, 9))]
     assert numbers(stored, asked) == numbers(memory, asked)
@@ -276,7 +275,7 @@ def test_disk_limit_bounds_the_rows_of_an_engine(tmp_path: Path) -> None:
     assert refused.value.cause == "larger than SOTTO_ENGINE_DISK_BYTES"
 
 
-def test_fingerprint_of_stored_rows_ignores_their_order_alone() -> None:
+def test_fingerprint_of_stored_table_ignores_their_order_alone() -> None:
     """Any changed cell, person or version changes the fingerprint; the order of rows does not."""
     declared = source(person="who", contribution=2)
 
@@ -465,7 +464,7 @@ def test_no_stored_segment_is_constant_and_ranges_are_those_of_domains() -> None
     attributes = {"x": {"kind": "integers", "minimum": 0, "maximum": 9}, "y": ["a", "b"]}
     declared = source(attributes=attributes)
     rows = read_rows(declared, {"x": [3] * 300_000, "y": ["a"] * 300_000})
-    assert isinstance(rows, stored_rows.StoredRows)
+    assert isinstance(rows, stored_table.StoredRows)
     connection = rows.database._connection
     connection.sql("CHECKPOINT")
     stored = connection.sql(

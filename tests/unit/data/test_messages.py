@@ -11,10 +11,10 @@ import pytest
 
 from schemas import Bins, Categories, Domain, Integers
 from stream.tables.columns_table import PrivateTable
+from stream.tables.counted_table import cell_codes, cell_mask
 from stream.tables.predicates import parse
 from stream.tables.store import TableStore, fingerprint
 from stream.tables.table_errors import DataError
-from stream.tables.universe import cell_codes, cell_mask
 from tests.unit.data.small import source
 
 SENTINEL = "987654321"

@@ -8,10 +8,10 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from stream.tables.columns_table import PrivateTable
+from stream.tables.counted_table import cell_mask
 from stream.tables.expressions import attributes_of
 from stream.tables.predicates import parse
 from stream.tables.table_errors import MAX_MESSAGE_LENGTH, PredicateError
-from stream.tables.universe import cell_mask
 from tests.unit.data.small import (
     ATTRIBUTES,
     Cell,

@@ -17,8 +17,8 @@ import pytest
 from structlog.testing import capture_logs
 
 from schemas import Categories, TableSource
-from stream.tables import adult
 from stream.tables.columns_table import PrivateTable
+from stream.tables.demo_tables import ADULT_PATH, adult_source
 from stream.tables.readers import table_reading as reading_module
 from stream.tables.readers.table_files import local_files
 from stream.tables.readers.table_parts import FilePart
@@ -30,8 +30,8 @@ from tests.unit.data.small import ATTRIBUTES, source
 
 
 def test_a_file_within_the_roots_is_read_as_without_a_process_of_its_own() -> None:
-    declared = adult.source(epsilon=1.0)
-    guarded, plain = reader(adult.PATH.parent)(declared), PrivateTable.load(declared)
+    declared = adult_source(epsilon=1.0)
+    guarded, plain = reader(ADULT_PATH.parent)(declared), PrivateTable.load(declared)
     assert guarded.file_row_count == plain.public_size == 48_842
     assert list(guarded.private_codes) == list(plain.private_codes)
     for name, column in plain.private_codes.items():

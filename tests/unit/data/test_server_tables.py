@@ -21,7 +21,7 @@ duckdb = pytest.importorskip("duckdb", reason="duckdb, the extra duckdb, is not 
 ibis = pytest.importorskip("ibis", reason="ibis-framework, the extra duckdb, is not installed")
 compilers = pytest.importorskip("ibis.backends.sql.compilers")
 
-from stream.tables.readers import server_connections  # noqa: E402
+from stream.tables.readers import server_tables  # noqa: E402
 from stream.tables.readers.server_tables import column_types, select_columns  # noqa: E402
 
 
@@ -134,11 +134,11 @@ def test_a_secret_comes_from_a_variable_or_an_owner_only_file(
 ) -> None:
     """NAME_FILE takes precedence over NAME."""
     monkeypatch.setenv("TRINO_PASSWORD", "in-the-environment")
-    assert server_connections._secret("TRINO_PASSWORD") == "in-the-environment"
+    assert server_tables._secret("TRINO_PASSWORD") == "in-the-environment"
     (tmp_path / "password").write_text("in-a-file\n")
     (tmp_path / "password").chmod(0o600)
     monkeypatch.setenv("TRINO_PASSWORD_FILE", str(tmp_path / "password"))
-    assert server_connections._secret("TRINO_PASSWORD") == "in-a-file"
+    assert server_tables._secret("TRINO_PASSWORD") == "in-a-file"
 
 
 def test_a_secret_file_that_others_may_read_is_named_as_the_cause(
@@ -155,10 +155,10 @@ def test_a_secret_file_that_others_may_read_is_named_as_the_cause(
     assert "in-a-file" not in refused.value.cause
 
 
-@pytest.mark.parametrize("scheme", server_connections.SERVER_KINDS)
+@pytest.mark.parametrize("scheme", server_tables.SERVER_KINDS)
 def test_a_missing_driver_names_the_extra(scheme: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """The extra of a server has the name of its scheme."""
-    [package, *_] = server_connections.SERVER_KINDS[scheme].driver.split(".")
+    [package, *_] = server_tables.SERVER_KINDS[scheme].driver.split(".")
     monkeypatch.setitem(sys.modules, package, None)
     parts = ("clinic", "visits") if scheme in {"bigquery", "clickhouse"} else ("lake", "clinic", "visits")
     for module in [one for one in sys.modules if one.startswith(f"{package}.")]:

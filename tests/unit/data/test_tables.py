@@ -16,10 +16,10 @@ from hypothesis import strategies as st
 
 from schemas import Bins, Categories, Domain, Integers
 from stream.tables.columns_table import PrivateTable
+from stream.tables.counted_table import cell_mask
 from stream.tables.predicates import parse
 from stream.tables.rows import Frame
 from stream.tables.table_errors import DataError, UnreadableError
-from stream.tables.universe import cell_mask
 from tests.unit.data.small import ATTRIBUTES, Cell, Said, columns, predicates, rows, source, unhurried
 
 CLAMP = Integers(minimum=0, maximum=9)

@@ -12,9 +12,9 @@ from hypothesis import strategies as st
 
 from schemas import Bins, Categories, Domain, Integers
 from stream.tables.columns_table import PrivateTable
-from stream.tables.engines.collectors import build_table, read_rows
 from stream.tables.expressions import FALSE, TRUE
 from stream.tables.predicates import parse
+from stream.tables.readers.table_reading import build_table, read_rows
 from stream.tables.sensitivity import restrict_domain, sum_sensitivity
 from stream.tables.table_errors import DataError
 from tests.unit.data.small import (

@@ -13,10 +13,10 @@ from hypothesis import strategies as st
 
 from schemas import Bins, Categories, Domain, Integers
 from stream.tables.columns_table import PrivateTable
+from stream.tables.counted_table import CellReader, cell_codes, cell_mask
 from stream.tables.expressions import FALSE, TRUE, attributes_of
 from stream.tables.predicates import parse
 from stream.tables.table_errors import DataError, PredicateError
-from stream.tables.universe import CellReader, cell_codes, cell_mask
 from tests.unit.data.small import (
     ATTRIBUTES,
     Cell,

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from stream.kernel.library import use_kernel
+from stream.kernel import use_kernel
 from tests.kernels import kernel
 from tests.processing import process_records
 from tests.unit.processors.feeds.crashes import check_counts

@@ -23,9 +23,9 @@ from stream.engine.writer import encode_batches
 from stream.kafka.client import adapter, column_reader
 from stream.kafka.client.client_patches import fetcher
 from stream.kafka.client.column_reader import checksum_of
+from stream.kernel import use_kernel
 from stream.kernel.array_operations import crc32c
 from stream.kernel.byte_columns import Spans, spans_of
-from stream.kernel.library import use_kernel
 from stream.processing.dead_letters import UnreadableValue
 from stream.processing.protocol import Message, Messages
 from stream.processing.record_columns import MessageColumns, RecordColumns, can_be_concatenated, concatenate

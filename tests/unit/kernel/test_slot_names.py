@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
+from stream.kernel import compiled_kernel
 from stream.kernel.byte_columns import spans_of
 from stream.kernel.json_fields import SlotNames
-from stream.kernel.library import compiled_kernel
 
 pytestmark = pytest.mark.skipif(compiled_kernel() is None, reason="there is no compiled kernel")
 

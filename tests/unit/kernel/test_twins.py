@@ -16,13 +16,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from schemas import MAX_EVENT_BYTES, Query
-from schemas.json_limits import repeats_a_field
+from schemas.base import repeats_a_field
 from schemas.wire import encode, struct
+from stream.kernel import SOURCE_FOLDER, describe_missing_kernel, digest_sources, load_kernel, use_kernel
 from stream.kernel.array_operations import group_rows, keyed_words, pack_rows
 from stream.kernel.byte_columns import Column, Spans, concatenate_spans, spans_of
 from stream.kernel.json_fields import SlotNames
 from stream.kernel.key_numbering import KeyNumbering, add_counts, count_up_to_bound
-from stream.kernel.library import SOURCE_FOLDER, describe_missing_kernel, digest_sources, load_kernel, use_kernel
 from stream.privacy.noise.keyed_noise import DrawRole, event_words, round_words, stream_subkey, stream_subkeys
 from stream.privacy.noise.keys import NoiseKey
 from tests.kernels import ROOT, kernel
@@ -369,14 +369,14 @@ def test_a_kernel_of_another_source_is_not_used(tmp_path: Any, monkeypatch: pyte
     changed = tmp_path / "tables.c"
     changed.write_bytes(changed.read_bytes() + b"\n")
     assert digest_sources(tmp_path) != digest_sources(SOURCE_FOLDER)
-    monkeypatch.setattr("stream.kernel.library.SOURCE_FOLDER", tmp_path)
+    monkeypatch.setattr("stream.kernel.SOURCE_FOLDER", tmp_path)
     assert load_kernel(built) is None
     assert load_kernel(tmp_path / "none.so") is None
 
 
 def test_a_missing_or_stale_kernel_is_described(tmp_path: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("SOTTO_KERNEL", raising=False)
-    monkeypatch.setattr("stream.kernel.library.LIBRARY_FILE", tmp_path / "kernel.so")
+    monkeypatch.setattr("stream.kernel.LIBRARY_FILE", tmp_path / "kernel.so")
     with use_kernel(None):
         assert "is missing" in str(describe_missing_kernel())
         (tmp_path / "kernel.so").touch()

@@ -9,8 +9,8 @@ import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from stream.kernel import use_kernel
 from stream.kernel.byte_columns import spans_of
-from stream.kernel.library import use_kernel
 from stream.processing.protocol import Outputs, Record, RecordLike
 from stream.processing.record_columns import MessageColumns, RecordColumns
 from tests.kernels import kernel

@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from schemas import MAX_RECORD_BYTES, Answer, Charge, Control, LedgerRecord, Query, Request, StreamStatus
-from schemas.json_limits import REPEATED_FIELD, may_repeat_a_field, repeats_a_field
+from schemas.base import REPEATED_FIELD, may_repeat_a_field, repeats_a_field
 from schemas.wire import Codec, MalformedEventError, struct
 from stream.worker.stream_records import DefinitionReader
 from stream.worker.stream_terms import TermsTable

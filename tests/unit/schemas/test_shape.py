@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from schemas import MAX_DEFINITION_BYTES, Query, Request
-from schemas.json_limits import MAX_FAULTS, MAX_NAMES, MAX_NESTING, nesting_of, shape_fault
+from schemas.base import MAX_FAULTS, MAX_NAMES, MAX_NESTING, nesting_of, shape_fault
 from schemas.wire import Codec, MalformedEventError
 from tests.builders import source
 

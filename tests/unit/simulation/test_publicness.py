@@ -10,7 +10,7 @@ import pytest
 from schemas import TableSource
 from stream.dev.simulation import SimulationError, require_public
 from stream.dev.simulation.simulation_inputs import require_shipped_table
-from stream.tables import adult
+from stream.tables.demo_tables import ADULT_PATH, adult_source
 from tests import builders
 
 
@@ -71,10 +71,10 @@ def test_whatever_lies_in_the_table_roots_is_refused_all_links_followed(tmp_path
 
 def test_the_shipped_table_is_public_wherever_it_lies_and_whoever_registered_it(tmp_path: Path) -> None:
     link = tmp_path / "census.csv.gz"
-    link.symlink_to(adult.PATH)
-    own = adult.source(1.0)
-    for path in (adult.PATH, link):
-        assert require_public(path, own, roots=[adult.PATH.parent], registered=[own]) == adult.PATH.resolve()
+    link.symlink_to(ADULT_PATH)
+    own = adult_source(1.0)
+    for path in (ADULT_PATH, link):
+        assert require_public(path, own, roots=[ADULT_PATH.parent], registered=[own]) == ADULT_PATH.resolve()
     require_shipped_table(own)
 
 

@@ -12,7 +12,7 @@ from pydantic import ValidationError
 
 from schemas import TableSource
 from stream.tables.views.view_parser import parse_view
-from stream.tables.views.view_text import ViewError
+from stream.tables.views.view_syntax import ViewError
 from tests.docs.pages import DOCS
 from tests.views import view_source
 

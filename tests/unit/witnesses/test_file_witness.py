@@ -9,8 +9,7 @@ from pathlib import Path
 import pytest
 
 from stream.settings import Settings
-from stream.witnesses import file_witness
-from stream.witnesses.addresses import open_witnesses
+from stream.witnesses import witness_kinds
 from stream.witnesses.anchor import (
     ANCHORS_READ,
     LARGEST_TIME,
@@ -19,7 +18,7 @@ from stream.witnesses.anchor import (
     newest_generation,
     parse_anchor,
 )
-from stream.witnesses.file_witness import FileWitness
+from stream.witnesses.witness_kinds import FileWitness, open_witnesses
 from tests.unit.witnesses.anchors import anchor
 
 
@@ -75,7 +74,7 @@ def test_file_that_others_may_write_is_refused(path: Path, mode: int) -> None:
 
 def test_file_witness_reads_back_to_its_own_anchors(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Behind many anchors of another installation, and behind the zeros that a crash has left."""
-    monkeypatch.setattr(file_witness, "_BLOCK_BYTES", 700)
+    monkeypatch.setattr(witness_kinds, "_BLOCK_BYTES", 700)
     witness = FileWitness(path)
     for entries in range(1, 5):
         witness.write(anchor(entries, ends={"state": (entries, 3)}))
@@ -92,7 +91,7 @@ def test_file_witness_reads_back_to_its_own_anchors(path: Path, monkeypatch: pyt
 def test_file_of_another_user_is_refused(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Its owner can change it, whatever its mode."""
     FileWitness(path).write(anchor(1))
-    monkeypatch.setattr(file_witness, "trusted_users", set)
+    monkeypatch.setattr(witness_kinds, "trusted_users", set)
     for call in (lambda: FileWitness(path).write(anchor(1)), lambda: FileWitness(path).read_newest("sotto")):
         with pytest.raises(WitnessError, match=r"belongs to another user \(uid \d+\), who could change it; run"):
             call()

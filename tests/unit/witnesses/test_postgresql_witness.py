@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from stream.witnesses.addresses import open_witnesses
 from stream.witnesses.anchor import ANCHORS_READ, Witness, WitnessError
+from stream.witnesses.witness_kinds import open_witnesses
 from tests.docs.pages import DOCS
 from tests.unit.data.servers import ADMIN, READER, Database, database_server, let_into_the_database
 from tests.unit.witnesses.anchors import anchor

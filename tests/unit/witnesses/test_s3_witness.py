@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from stream.witnesses.addresses import open_witnesses
 from stream.witnesses.anchor import Witness, WitnessError
+from stream.witnesses.witness_kinds import open_witnesses
 from tests.unit.data.servers import STORE_SECRET, let_into_the_store, object_store
 from tests.unit.witnesses.anchors import anchor
 

@@ -19,8 +19,8 @@ from stream.services import witness_guards
 from stream.services.witness_guards import AnchoringGuard, RolledBackError, WatchedWitness, WitnessGuard
 from stream.settings import Settings
 from stream.witnesses.anchor import Anchor, WitnessError
-from stream.witnesses.file_witness import FileWitness
 from stream.witnesses.time_stamps import TimeStampVerifier
+from stream.witnesses.witness_kinds import FileWitness
 from tests.unit.witnesses.anchors import anchor
 from tests.unit.witnesses.time_stamp_authority import time_stamp_authority
 

@@ -1,21 +1,28 @@
-"""Finds the attributes that calendar functions name: EXTRACT(MONTH FROM visited), DATE_TRUNC('month', visited).
+"""Rewrites statements: parameters become literals, and calendar functions become names of attributes.
 
-A function stands for an attribute that reads the same column with the granularity of the function. In a
-statement it becomes the name of a column, such as ``DATE_TRUNC(MONTH FROM visited)``, until the source
-is known.
+Calendar functions are EXTRACT(MONTH FROM visited) and DATE_TRUNC('month', visited). Each stands for an attribute that
+reads the same column with the granularity of the function. In a statement it becomes the name of a column, such as
+``DATE_TRUNC(MONTH FROM visited)``, until the source is known.
 """
 
 from __future__ import annotations
 
+import math
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from datetime import date
+from decimal import Decimal
+from itertools import pairwise
+from numbers import Integral, Real
 from typing import Any, Final
 
-from sqlglot import exp
+from sqlglot import Token, TokenType, exp
 from sqlglot.dialects.dialect import Dialect
+from sqlglot.errors import SqlglotError
 
 from schemas import Dates, TableSource
 from schemas.calendars import DATE_PARTS, cell_label
+from stream.formatting import did_you_mean
 from stream.sql.aggregates import StatementError
 from stream.tables.table_errors import quote_name
 
@@ -39,6 +46,11 @@ _DATE_TYPES: Final = frozenset(
         exp.DataType.Type.DATETIME,
     }
 )
+
+
+def tokenize(text: str) -> list[Token]:
+    """Split a statement into tokens."""
+    return _DIALECT.tokenize(text)
 
 
 def name_calendar_functions(statement: exp.Expr) -> exp.Expr:
@@ -123,3 +135,72 @@ def _as_period(literal: Any, granularity: str) -> str:
         return text
     found = _DAY.fullmatch(text)
     return text if found is None else cell_label(granularity, found[1]) or text
+
+
+Parameters = Sequence[Any] | Mapping[str, Any]
+
+_SEPARATORS: Final = frozenset(["", *" \t\r\n(),=<>"])
+"""Characters beside which a literal needs no blank."""
+
+
+def bind_parameters(statement: str, parameters: Parameters) -> str:
+    """Replace each ``?`` by the next value of a sequence, or each ``:name`` by a value of a mapping.
+
+    Placeholders are tokens of the parser, so quoted ones and those in comments stay. Each value
+    becomes exactly one literal, whatever its characters are.
+
+    Raises:
+        StatementError: a placeholder has no value, a value has no placeholder, or its type has no literal.
+    """
+    try:
+        tokens = tokenize(statement)
+    except SqlglotError:
+        return statement  # the parser reports the place
+    pieces, end = [], 0
+    for start, stop, value in _placeholders(tokens, parameters):
+        before = "" if statement[max(start - 1, 0) : start] in _SEPARATORS else " "
+        after = "" if statement[stop : stop + 1] in _SEPARATORS else " "
+        pieces += [statement[end:start], before, value, after]
+        end = stop
+    return "".join([*pieces, statement[end:]])
+
+
+def _placeholders(tokens: Sequence[Token], parameters: Parameters) -> Iterator[tuple[int, int, str]]:
+    """Yield the start, the end and the literal of each placeholder."""
+    if isinstance(parameters, Mapping):
+        for token, name in pairwise(tokens):
+            if token.token_type is TokenType.COLON and name.start == token.end + 1:
+                if (given := name.text) not in parameters:
+                    hint = did_you_mean(given, parameters) or "; give a value for each placeholder"
+                    raise StatementError(f"parameters: ':{given}' has no value{hint}")
+                yield token.start, name.end + 1, _literal(f":{given}", parameters[given])
+        return
+    if isinstance(parameters, str | bytes) or not isinstance(parameters, Sequence):
+        raise StatementError(
+            f"parameters: are of type {type(parameters).__name__}; give a list of values for '?', or a mapping for ':name'"
+        )
+    places = [token for token in tokens if token.token_type is TokenType.PLACEHOLDER]
+    if len(places) != len(parameters):
+        raise StatementError(
+            f"parameters: the statement has {len(places)} '?', and {len(parameters)} values are given; give one for each"
+        )
+    for number, (token, value) in enumerate(zip(places, parameters, strict=True), 1):
+        yield token.start, token.end + 1, _literal(f"value {number}", value)
+
+
+def _literal(place: str, value: Any) -> str:
+    """Return a value as a literal in SQL."""
+    match value:
+        case None | bool():
+            return str(exp.convert(value).sql(dialect="postgres"))
+        case str():
+            return str(exp.Literal.string(value).sql(dialect="postgres"))
+        case date():  # also a datetime
+            return f"'{value.isoformat()}'"
+        case Integral():
+            return str(int(value))
+        case Decimal() | Real() if math.isfinite(value):
+            return format(value if isinstance(value, Decimal) else Decimal(repr(float(value))), "f")
+    raise StatementError(
+        f"parameters: {place} is of type {type(value).__name__}, or not finite; give a text, a number or a date"
+    )

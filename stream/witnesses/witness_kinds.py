@@ -1,0 +1,343 @@
+"""The kinds of witnesses: owner-only files, tables of PostgreSQL, and buckets with an S3 API.
+
+- A file has one anchor a line, appended and never changed.
+- To a table of PostgreSQL the services may only append. User, password and other connection settings come from libpq's
+  variables (PGUSER, PGPASSFILE, PGSERVICEFILE, PGSSLMODE).
+- A bucket has one object for each anchor, the newest first in a listing. Credentials, region and the store's address
+  come from AWS's standard settings.
+
+An error has only the error code of the server or store, not its message.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import secrets
+import stat
+from collections.abc import Iterator
+from contextlib import contextmanager
+from functools import cached_property
+from importlib import import_module
+from itertools import islice
+from pathlib import Path
+from typing import Any, BinaryIO, Final
+
+from schemas import Address
+from stream.diagnostics import get_logger
+from stream.optional_packages import import_or_missing
+from stream.secret_files import find_writable_folder, trusted_users
+from stream.witnesses.anchor import ANCHORS_READ, LARGEST_TIME, Anchor, Witness, WitnessError, parse_anchor
+
+_FILE: Final = "file://"
+_POSTGRESQL_PARTS: Final = 3
+
+
+def open_witnesses(addresses: str) -> list[Witness]:
+    """Return the witness of each address, separated by commas.
+
+    Raises:
+        WitnessError: an address is none of a witness; the message does not quote it.
+    """
+    return [
+        _open_witness(address.strip(), number)
+        for number, address in enumerate(addresses.split(","), 1)
+        if address.strip()
+    ]
+
+
+def _open_witness(text: str, number: int) -> Witness:
+    if text.startswith(_FILE):
+        path = Path(text.removeprefix(_FILE))
+        if not path.is_absolute() or text.endswith("/"):
+            raise _address_error(
+                number, "a file's address has no absolute path to a file; give file:///FOLDER/FILE"
+            )
+        return FileWitness(path)
+    try:
+        address = Address.parse_root(text)
+    except ValueError as error:
+        raise _address_error(number, f"{error}; a witness begins with file:///, s3:// or postgresql://") from None
+    if address.scheme == "s3":
+        return S3Witness(address)
+    if len(address.parts) != _POSTGRESQL_PARTS or address.is_folder:
+        raise _address_error(number, "names no table; give postgresql://HOST[:PORT]/DATABASE/SCHEMA/TABLE")
+    return PostgresqlWitness(address)
+
+
+def _address_error(number: int, problem: str) -> WitnessError:
+    return WitnessError(f"SOTTO_WITNESSES: address {number}: {problem}")
+
+
+_BLOCK_BYTES: Final = 16 << 20
+"""Bytes that are read at once, from the file's end on, until they have an anchor."""
+_SAFE_FLAGS: Final = os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK
+"""Flags of opening: follow no link, and do not wait for the other end of a pipe."""
+
+
+class FileWitness:
+    """A file that the services append to; put it on storage that Kafka's administrators cannot write."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self.name = f"file://{path}"
+
+    def write(self, anchor: Anchor) -> None:
+        """Append a line and wait until it is on the disk."""
+        with self._as_witness_errors():
+            is_new = not self._path.exists()
+            descriptor = os.open(self._path, os.O_RDWR | os.O_APPEND | os.O_CREAT | _SAFE_FLAGS, 0o600)
+            try:
+                size = self._require_protected(descriptor)
+                # A crash may have cut the last line off. The file may allow appending only, so the line stays.
+                is_cut_off = size > 0 and os.pread(descriptor, 1, size - 1) != b"\n"
+                line = b"\n" * is_cut_off + anchor.encode() + b"\n"
+                if os.write(descriptor, line) < len(line):
+                    raise WitnessError(f"{self.name}: the disk is full; make room")
+                os.fsync(descriptor)
+            finally:
+                os.close(descriptor)
+            if is_new:
+                self._sync_folder()
+
+    def read_newest(self, installation: str) -> list[Anchor]:
+        """Return the last anchors; none if the file does not exist yet."""
+        with self._as_witness_errors():
+            try:
+                descriptor = os.open(self._path, os.O_RDONLY | _SAFE_FLAGS)
+            except FileNotFoundError:
+                if not self._path.parent.is_dir():
+                    raise
+                return []
+            with os.fdopen(descriptor, "rb") as file:
+                size = self._require_protected(descriptor)
+                for lines in _read_blocks_backwards(file, size):
+                    anchors = (parse_anchor(line) for line in reversed(lines) if line)
+                    own = (one for one in anchors if one is not None and one.installation == installation)
+                    if found := list(islice(own, ANCHORS_READ)):
+                        return found
+        return []
+
+    def read_all(self) -> list[Anchor]:
+        """Return the anchors of all installations, the oldest first."""
+        with self._as_witness_errors(), open(self._path, "rb", opener=_open_safely) as file:
+            self._require_protected(file.fileno())
+            return [anchor for line in file if (anchor := parse_anchor(line)) is not None]
+
+    def _require_protected(self, descriptor: int) -> int:
+        """Return the file's size; WitnessError if other users could change or replace the file."""
+        status = os.fstat(descriptor)
+        if not stat.S_ISREG(status.st_mode):
+            raise WitnessError(f"{self.name}: is no regular file; give the path of a file")
+        if stat.S_IMODE(status.st_mode) & 0o022:
+            raise WitnessError(f"{self.name}: others may write to it; run 'chmod 600 {self._path}'")
+        if status.st_uid not in trusted_users():
+            raise WitnessError(
+                f"{self.name}: belongs to another user (uid {status.st_uid}), who could change it; "
+                f"run 'chown {os.geteuid()} {self._path}'"
+            )
+        if (folder := find_writable_folder(self._path)) is not None:
+            raise WitnessError(f"{self.name}: others may write to {folder}; run 'chmod go-w {folder}'")
+        return status.st_size
+
+    def _sync_folder(self) -> None:
+        descriptor = os.open(self._path.parent, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        try:
+            os.fsync(descriptor)
+        finally:
+            os.close(descriptor)
+
+    @contextmanager
+    def _as_witness_errors(self) -> Iterator[None]:
+        try:
+            yield
+        except OSError as error:
+            raise WitnessError(f"{self.name}: {error.strerror}; check its disk and folder") from None
+
+
+def _open_safely(path: str, flags: int) -> int:
+    return os.open(path, flags | _SAFE_FLAGS)
+
+
+def _read_blocks_backwards(file: BinaryIO, end: int) -> Iterator[list[bytes]]:
+    """Yield the lines of each block, the last block first; an overlong line is cut."""
+    rest = b""
+    while end > 0:
+        start = max(0, end - _BLOCK_BYTES)
+        file.seek(start)
+        lines = (file.read(end - start) + rest).split(b"\n")
+        rest = lines.pop(0) if start > 0 else b""
+        if not lines:  # The line is longer than a block, and no anchor is.
+            rest = b""
+        yield lines
+        end = start
+
+
+_CONNECT_SECONDS: Final = 5
+
+
+class PostgresqlWitness:
+    """A table with the columns ``installation``, ``generation``, ``number`` (an identity) and ``anchor``."""
+
+    def __init__(self, address: Address) -> None:
+        """Raise Missing if the driver is not installed."""
+        import_or_missing("adbc_driver_postgresql", "postgresql")
+        self._host, self._port = address.host, address.port
+        self._database, *relation = address.parts
+        # The parts of an address have no quotes.
+        self._table = ".".join(f'"{part}"' for part in relation)
+        self.name = f"postgresql://{address.host}:{address.port}/{'/'.join(address.parts)}"
+
+    def write(self, anchor: Anchor) -> None:
+        """Insert a row, and wait until it is on the server's disk."""
+        with self._connect() as connection, connection.cursor() as cursor:
+            # A server may have turned this off for other applications.
+            cursor.execute("SET LOCAL synchronous_commit = on")
+            cursor.execute(
+                f"INSERT INTO {self._table} (installation, generation, anchor) VALUES ($1, $2, $3)",  # noqa: S608  (the name is quoted)
+                (anchor.installation, anchor.generation, anchor.encode().decode()),
+            )
+            connection.commit()
+
+    def read_newest(self, installation: str) -> list[Anchor]:
+        """Return the last rows of the last generations."""
+        with self._connect() as connection, connection.cursor() as cursor:
+            cursor.execute(
+                f"SELECT anchor FROM {self._table} WHERE installation = $1 "  # noqa: S608  (the name is quoted)
+                f"ORDER BY generation DESC, number DESC LIMIT {ANCHORS_READ}",
+                (installation,),
+            )
+            texts = [text for (text,) in cursor.fetchall()]
+        found = [anchor for text in texts if (anchor := parse_anchor(text)) is not None]
+        if len(found) < len(texts):
+            raise WitnessError(f"{self.name}: {len(texts) - len(found)} rows are no anchors; remove them")
+        return found
+
+    @contextmanager
+    def _connect(self) -> Iterator[Any]:
+        """Open a connection; convert the driver's errors, without their messages."""
+        settings = {
+            "host": self._host,
+            "port": self._port,
+            "dbname": self._database,
+            "connect_timeout": _CONNECT_SECONDS,
+        }
+        text = " ".join(f"{name}='{value}'" for name, value in settings.items())
+        failure = import_module("adbc_driver_manager").Error
+        try:
+            connection = import_module("adbc_driver_postgresql.dbapi").connect(text)
+            try:
+                yield connection
+            finally:
+                connection.close()
+        except failure as error:
+            code = error.sqlstate
+            cause = f"PostgreSQL refused: {code}" if code else "PostgreSQL was not reached, or refused the login"
+            raise WitnessError(f"{self.name}: {cause}") from None
+
+
+_READ_SECONDS: Final = 10
+_ANCHORS_READ: Final = 10
+"""Newest anchors that are read; each takes a request."""
+_LARGEST_OBJECT: Final = 1 << 20
+"""Bytes of the largest object that is read."""
+_LARGEST_GENERATION: Final = 9_999
+_plain_word = re.compile(r"[A-Za-z0-9.]{1,60}", re.ASCII)
+
+log = get_logger("witness")
+
+
+class S3Witness:
+    """A folder of a bucket. Object Lock of the bucket keeps its anchors from everyone."""
+
+    def __init__(self, address: Address) -> None:
+        """Raise Missing if boto3 is not installed."""
+        import_or_missing("boto3", "s3")
+        self._bucket = address.host
+        self._folder = "".join(f"{part}/" for part in address.parts)
+        self._lock_is_checked = False
+        self.name = f"s3://{self._bucket}/{self._folder}"
+
+    def write(self, anchor: Anchor) -> None:
+        """Put an object under a new key; the bucket's default retention applies to it."""
+        with self._as_witness_errors():
+            self._check_lock()
+            self._client.put_object(
+                Bucket=self._bucket,
+                Key=self._key(anchor),
+                Body=anchor.encode(),
+                ContentType="application/json",
+                ChecksumAlgorithm="SHA256",  # Object Lock requires a checksum
+            )
+
+    def read_newest(self, installation: str) -> list[Anchor]:
+        """Return the anchors of the first keys, which are the newest; pass over other objects."""
+        found: list[Anchor] = []
+        others = 0
+        with self._as_witness_errors():
+            listed = self._client.list_objects_v2(
+                Bucket=self._bucket, Prefix=f"{self._folder}{installation}/", MaxKeys=ANCHORS_READ
+            )
+            for one in listed.get("Contents", ()):
+                anchor = self._read_anchor(one["Key"]) if one["Size"] <= _LARGEST_OBJECT else None
+                if anchor is None or anchor.installation != installation:
+                    others += 1
+                    continue
+                found.append(anchor)
+                if len(found) == _ANCHORS_READ:
+                    break
+        if others and not found:
+            raise WitnessError(f"{self.name}: the first {others} objects are no anchors; remove them")
+        if others:
+            log.error(
+                "objects of a witness are no anchors", witness=self.name, objects=others, remedy="remove them"
+            )
+        return found
+
+    def _read_anchor(self, key: str) -> Anchor | None:
+        return parse_anchor(self._client.get_object(Bucket=self._bucket, Key=key)["Body"].read())
+
+    def _key(self, anchor: Anchor) -> str:
+        # Stores list keys in ascending order.
+        generation, time = _LARGEST_GENERATION - anchor.generation, LARGEST_TIME - anchor.written
+        return f"{self._folder}{anchor.installation}/{generation:04d}-{time:013d}-{secrets.token_hex(8)}.json"
+
+    def _check_lock(self) -> None:
+        """Log once if the bucket does not keep its objects from deletion."""
+        if self._lock_is_checked:
+            return
+        try:
+            found = self._client.get_object_lock_configuration(Bucket=self._bucket)
+            is_kept = bool(found.get("ObjectLockConfiguration", {}).get("Rule"))
+        except import_module("botocore.exceptions").ClientError:
+            is_kept = False
+        self._lock_is_checked = True
+        if not is_kept:
+            log.warning(
+                "witness without object lock",
+                witness=self.name,
+                remedy="whoever may delete its objects can remove anchors; set a default retention on the bucket",
+            )
+
+    @cached_property
+    def _client(self) -> Any:
+        boto3 = import_or_missing("boto3", "s3")
+        settings = import_module("botocore.config").Config(
+            connect_timeout=_CONNECT_SECONDS,
+            read_timeout=_READ_SECONDS,
+            retries={"total_max_attempts": 2, "mode": "standard"},
+        )
+        return boto3.Session().client("s3", config=settings)
+
+    @contextmanager
+    def _as_witness_errors(self) -> Iterator[None]:
+        """Convert the store's errors, without their messages."""
+        failures = import_module("botocore.exceptions")
+        try:
+            yield
+        except failures.ClientError as error:
+            code = error.response.get("Error", {}).get("Code")
+            word = code if isinstance(code, str) and _plain_word.fullmatch(code) else "no error code"
+            raise WitnessError(f"{self.name}: the store refused: {word}") from None
+        except failures.BotoCoreError as error:
+            raise WitnessError(f"{self.name}: the store was not reached: {type(error).__name__}") from None
