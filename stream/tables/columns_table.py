@@ -13,13 +13,14 @@ import numpy.typing as npt
 
 from schemas import MAX_UNIVERSE, Domain, TableSource
 from stream.caches import BoundedCache, weigh_array
-from stream.tables.counted_table import Cell, CellIndex, CountedTable, Numbers, code_mask
+from stream.tables.counted_table import COUNT_CACHE_BYTES, Cell, CellIndex, CountedTable, Numbers, code_mask
 from stream.tables.encoding import CodeArray
-from stream.tables.expressions import Codes, Cuts, Predicate, evaluate
-from stream.tables.people import RowOwners, choose_rows, contribution_key
-from stream.tables.people_counts import PeopleCounts, TextGroups, count_groups
+from stream.tables.expressions import Codes, Cuts, Predicate, evaluate, memory_of
+from stream.tables.people import RowOwners, choose_rows, contribution_key, count_people_in_cells
 from stream.tables.rows import Frame, Rows
-from stream.tables.texts import TextColumn, declared_texts, hashed_columns
+from stream.tables.sensitivity import person_range, require_summable
+from stream.tables.table_errors import DataError, quote_name
+from stream.tables.texts import TextColumn, TextGroups, count_groups, declared_texts, hashed_columns
 
 Bitmap = npt.NDArray[np.uint64]
 """One bit per row, 64 rows per word; the bits after the last row are 0."""
@@ -27,6 +28,10 @@ Bitmap = npt.NDArray[np.uint64]
 BITMAP_CACHE_BYTES: Final = 64 << 20
 INDEX_CACHE_SIZE: Final = 8
 """Maximum number of cached indexes of cells; each takes as much memory as its attributes' codes."""
+
+_PEOPLE_GROUP_CACHE_BYTES: Final = 32 << 20
+_FARTHEST_MINIMUM: Final = 1 << 32
+"""Sums of 2^30 codes and minimums up to this one fit in 64 bits."""
 
 _WORD_BITS: Final = 64
 _MAX_BITMAP_CUTS: Final = 8
@@ -252,3 +257,105 @@ class PrivateTable(CountedTable):
 
 def _count_ones(bitmap: Bitmap) -> int:
     return int(np.bitwise_count(bitmap).sum(dtype=np.int64))
+
+
+class PeopleCounts:
+    """Counts the people of one table, and adds up their clamped sums; all results are private.
+
+    Without a person column each row is one person. Counts and sums of people use all of a person's
+    rows, including those that do not count. Counts by group use only the counted rows, so that a person
+    is in at most ``contribution`` groups. The time does not depend on the rows' content.
+    """
+
+    def __init__(self) -> None:
+        self._counts: BoundedCache[tuple[object, ...], int] = BoundedCache(COUNT_CACHE_BYTES, name="table counts")
+        self._groups: BoundedCache[tuple[tuple[str, ...], Predicate], Numbers] = BoundedCache(
+            _PEOPLE_GROUP_CACHE_BYTES, weigh_array
+        )
+
+    def count(self, table: PrivateTable, predicate: Predicate, min_rows: int = 1) -> int:
+        """Return the number of people with at least ``min_rows`` matching rows.
+
+        One person changes the number by at most 1. DataError as in ``PrivateTable.count``.
+        """
+        all_rows = table.all_rows
+        if all_rows is None:
+            rows = table.count(predicate)
+            return rows if min_rows == 1 else 0
+        key = (predicate, min_rows)
+        if (known := self._counts.get(key)) is None:
+            known = int(np.count_nonzero(_rows_of_people(table, predicate) >= min_rows))
+            self._counts.put(key, known, memory_of(predicate))
+        return known
+
+    def total(self, table: PrivateTable, attribute: str, predicate: Predicate, bound: int) -> int:
+        """Return the total of all people's clamped sums of an attribute over their matching rows.
+
+        Each person's sum is clamped to ``person_range``, so one person changes the total by at most
+        ``person_sensitivity``. DataError if the attribute has no sum, and as in ``count``.
+        """
+        domain = table.attributes.get(attribute)
+        if domain is None:
+            raise DataError("the attribute is not declared; name a declared one")
+        integers = require_summable(domain, f"attribute {quote_name(attribute)}")
+        key = (attribute, predicate, bound)
+        if (known := self._counts.get(key)) is None:
+            low, high = person_range(integers, bound)
+            # Domains have at most 2^20 values, and bounds are below 2^31. So all values of a domain that
+            # begins farther from 0 are beyond the bound with one sign, also if it is moved nearer to 0.
+            minimum = max(-_FARTHEST_MINIMUM, min(integers.minimum, _FARTHEST_MINIMUM))
+            known = 0
+            for sums in _sums_of_people(table, attribute, minimum, predicate):
+                known += int(np.clip(sums, low, high).sum())
+            self._counts.put(key, known, memory_of(predicate))
+        return known
+
+    def group_counts(
+        self, table: PrivateTable, attributes: Sequence[str], predicate: Predicate, max_cells: int
+    ) -> Numbers:
+        """Return, for each cell, the number of people with a counted matching row in it.
+
+        The array has one axis per attribute. Errors as in ``PrivateTable.group_counts``.
+        """
+        all_rows = table.all_rows
+        if all_rows is None or all_rows.contribution == 1:
+            # Each person has one counted row.
+            return table.group_counts(attributes, predicate, max_cells)
+        shape = table.group_shape(attributes, max_cells)
+        key = (tuple(attributes), predicate)
+        if (known := self._groups.get(key)) is None:
+            known = count_people_in_cells(
+                table, lambda block: table.private_cells(attributes, shape, block), math.prod(shape), predicate
+            ).reshape(shape)
+            known.setflags(write=False)
+            self._groups.put(key, known)
+        return known
+
+
+def _rows_of_people(table: PrivateTable, predicate: Predicate) -> Numbers:
+    """Return each person's number of matching rows."""
+    all_rows = table.all_rows
+    if all_rows is None:
+        raise TypeError("the table has no person column")
+    person_of_row, count = all_rows.people.private_numbers, all_rows.people.count
+    rows = np.zeros(count + 1, dtype=np.int64)
+    for block, inside in table.table_of_all_rows.private_matches(predicate):
+        # Rows that do not match are counted for an extra person, so that the time is constant.
+        rows += np.bincount(np.where(inside, person_of_row[block], count), minlength=count + 1)
+    return rows[:count]
+
+
+def _sums_of_people(table: PrivateTable, attribute: str, minimum: int, predicate: Predicate) -> Iterator[Numbers]:
+    """Yield the people's sums of an attribute, in one array or several."""
+    all_rows = table.all_rows
+    if all_rows is None:
+        for block, inside in table.private_matches(predicate):
+            codes = table.private_codes[attribute][block].astype(np.int64)
+            yield np.where(inside, codes + minimum, 0)
+        return
+    person_of_row, count = all_rows.people.private_numbers, all_rows.people.count
+    sums = np.zeros(count + 1, dtype=np.int64)
+    for block, inside in table.table_of_all_rows.private_matches(predicate):
+        values = all_rows.private_codes[attribute][block].astype(np.int64) + minimum
+        np.add.at(sums, np.where(inside, person_of_row[block], count), values)
+    yield sums[:count]

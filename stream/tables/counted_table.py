@@ -30,8 +30,8 @@ from stream.tables.table_errors import (
 
 if TYPE_CHECKING:
     from stream.tables.engines.stored_table import StoredRows
-    from stream.tables.people_counts import TextGroups
     from stream.tables.rows import Rows
+    from stream.tables.texts import TextGroups
 
 
 Cell = tuple[int, ...]

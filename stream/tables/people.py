@@ -7,9 +7,9 @@ rows, not on their order or on other people. Every row is hashed and sorted.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 import numpy as np
 import numpy.typing as npt
@@ -17,6 +17,10 @@ from blake3 import blake3
 
 from stream.optional_packages import pl
 from stream.tables.encoding import CodeArray, Mask, Words, as_text, siphash
+from stream.tables.expressions import Predicate
+
+if TYPE_CHECKING:
+    from stream.tables.columns_table import PrivateTable
 
 Numbers = npt.NDArray[np.uint32]
 
@@ -268,3 +272,26 @@ def _ranks_among_equals(*columns: npt.NDArray[np.unsignedinteger]) -> npt.NDArra
         first[1:] |= column[1:] != column[:-1]
     starts: npt.NDArray[np.int64] = np.maximum.accumulate(np.where(first, rows, 0))
     return rows - starts
+
+
+def count_people_in_cells(
+    table: PrivateTable, cells_of: Callable[[slice], npt.NDArray[np.integer]], size: int, predicate: Predicate
+) -> npt.NDArray[np.int64]:
+    """Return, for each of ``size`` cells, the number of people with a counted matching row in it.
+
+    ``cells_of`` returns the cell of each row of a block.
+    """
+    all_rows = table.all_rows
+    if all_rows is None:
+        raise TypeError("the table has no person column")
+    person_of_row = all_rows.people.private_numbers[: table.private_row_count]
+    places = np.empty(table.private_row_count, dtype=np.int64)
+    for block, inside in table.private_matches(predicate):
+        # Rows that do not match are put in an extra cell, so that the time is constant.
+        cells = np.where(inside, cells_of(block), size)
+        places[block] = cells + person_of_row[block].astype(np.int64) * (size + 1)
+    places.sort()
+    first = np.ones(len(places), dtype=np.bool_)
+    first[1:] = places[1:] != places[:-1]
+    found = np.bincount(places % (size + 1), weights=first, minlength=size + 1)
+    return found[:size].astype(np.int64)

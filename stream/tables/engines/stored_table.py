@@ -35,11 +35,10 @@ from stream.tables.expressions import (
     memory_of,
 )
 from stream.tables.people import RowOwners, choose_rows, contribution_key
-from stream.tables.people_counts import TextGroups, require_text
 from stream.tables.rows import Collector, EncodedBatch
 from stream.tables.sensitivity import person_range, require_summable
 from stream.tables.table_errors import DataError, quote_name
-from stream.tables.texts import TEXT_CODE, TextColumn, TextDigests
+from stream.tables.texts import TEXT_CODE, TextColumn, TextDigests, TextGroups, require_text
 
 _INSERTED_ROWS: Final = 1 << 20
 _ROWS_CHOSEN_AT_ONCE: Final = 1 << 22

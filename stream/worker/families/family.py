@@ -46,11 +46,11 @@ from stream.processing.dead_letters import PRICE, Rejection
 from stream.processing.private_values import decode_text_counts
 from stream.tables.counted_table import CountedTable
 from stream.tables.expressions import Predicate, conjunction
-from stream.tables.people_counts import TextGroups
 from stream.tables.sensitivity import rows_are_public
 from stream.tables.store import TableStore
 from stream.tables.table_errors import private_text_message, quote_names
 from stream.tables.table_errors import quote_name as described
+from stream.tables.texts import TextGroups
 from stream.worker.hosted_streams import HostedStreams
 from stream.worker.stream_records import Update, decode_update, encode_update
 from stream.worker.stream_terms import WindowAndGroup

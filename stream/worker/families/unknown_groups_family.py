@@ -33,8 +33,8 @@ from stream.privacy.planning.unknown_groups_plans import (
 )
 from stream.processing.dead_letters import Rejection
 from stream.processing.private_values import window_text_size
-from stream.tables.people_counts import TextGroups, split_name
 from stream.tables.table_errors import DataError, quote_names
+from stream.tables.texts import TextGroups, split_name
 from stream.worker.families.family import (
     AdmittedQuestion,
     PaidFamily,

@@ -56,7 +56,7 @@ from stream.privacy.planning.release_plans import (
 from stream.privacy.planning.running_text_plans import running_size_law, text_interval, texts_are_too_large
 from stream.processing.dead_letters import Rejection
 from stream.processing.private_values import values_of, window_text_size
-from stream.tables.people_counts import TextGroups
+from stream.tables.texts import TextGroups
 from stream.worker.families.family import (
     TERMS_KEPT,
     AdmittedQuestion,
