@@ -27,9 +27,14 @@ from stream.dev.audit import cases_of
 from stream.dev.contract_events import CHANNELS, EVENTS
 from stream.kafka.topics.acls import AclRole, Operation, Resource, role_access
 from stream.kafka.topics.layouts import layout
-from stream.privacy.noise import keyed_noise
 from stream.processing.topic_names import Topics
-from stream.settings import Settings, variable_of
+from stream.settings import (
+    KEY_COMMAND_VARIABLE,
+    KEY_FILE_VARIABLE,
+    KEY_VARIABLE,
+    Settings,
+    variable_of,
+)
 
 _ALERT_RULES = Path(__file__).parents[2] / "deploy/prometheus/alerts.yml"
 _MARK = re.compile(r"<!-- generated: (\w+) -->")
@@ -71,11 +76,11 @@ def key_variables() -> str:
     """The variables that name the noise key."""
     lines = [
         (
-            f"`{keyed_noise.KEY_VARIABLE}`",
+            f"`{KEY_VARIABLE}`",
             "the keys themselves, 64 hexadecimal digits each, the current key first",
         ),
-        (f"`{keyed_noise.KEY_FILE_VARIABLE}`", "an owner-only file with them, as `sotto key new` makes it"),
-        (f"`{keyed_noise.KEY_COMMAND_VARIABLE}`", "a command that prints them, such as a secret store's client"),
+        (f"`{KEY_FILE_VARIABLE}`", "an owner-only file with them, as `sotto key new` makes it"),
+        (f"`{KEY_COMMAND_VARIABLE}`", "a command that prints them, such as a secret store's client"),
     ]
     return _table(("variable", "content"), lines)
 
