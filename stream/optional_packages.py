@@ -31,6 +31,7 @@ EXTRA_OF_PACKAGE: Final = {
     "polars": "worker",
     "prometheus_client": "worker",
     "prompt_toolkit": "shell",
+    "pyiceberg": "iceberg",
     "pyspark": "spark",
     "rfc3161_client": "timestamps",
     "scipy": "worker",

@@ -28,6 +28,7 @@ from urllib.parse import unquote
 from schemas import Address
 from stream.optional_packages import import_or_missing, pl
 from stream.tables.encoding import as_text
+from stream.tables.readers.iceberg import version_files
 from stream.tables.readers.table_files import (
     CHANGED_WHILE_READ,
     DELTA_LOG,
@@ -37,6 +38,7 @@ from stream.tables.readers.table_files import (
     PathPattern,
     TableFile,
     columns_from_folders,
+    is_iceberg_metadata,
     require_file_count,
     require_size,
     require_table_name,
@@ -175,6 +177,8 @@ def open_objects(address: Address, most_bytes: int | None = None) -> Iterator[Fi
 def object_files(address: Address) -> tuple[TableFile, ...]:
     """List the objects of an address; UnreadableError if there are none, or some are not tables."""
     path_pattern = PathPattern.from_names(address.parts, is_folder=address.is_folder)
+    if is_iceberg_metadata(address.parts):
+        return _iceberg_files(address)
     if path_pattern is None:
         require_table_name(address.parts[-1])
         only: PathParts = ()
@@ -190,6 +194,21 @@ def object_files(address: Address) -> tuple[TableFile, ...]:
     if not names:
         raise UnreadableError("missing")
     return tuple(_object_file(address.host, listed[one], one) for one in names)
+
+
+def _iceberg_files(address: Address) -> tuple[TableFile, ...]:
+    folder = "".join(f"{name}/" for name in address.parts[:-2])
+    listed = {
+        names: _object_file(address.host, one, names)
+        for one in _list_objects(address.host, folder)
+        if (names := tuple(one["Key"][len(folder) :].split("/")))
+    }
+
+    def read_bytes(file: TableFile) -> bytes:
+        with _ObjectReader(file) as body:
+            return body.readall()
+
+    return version_files(address.parts[-2:], listed, read_bytes, _read_options())
 
 
 class _ObjectReader(RawIOBase):

@@ -2,7 +2,7 @@
 
 A path names a file, a folder if it ends in ``/``, or files by a pattern: ``*`` matches characters of a
 name, ``**`` any number of folders. A folder ``key=value`` gives all rows below it the cell ``value`` in the
-column ``key``. For the folder of a Delta table, the module ``delta`` lists the files of the newest version.
+column ``key``. The modules ``delta`` and ``iceberg`` select the files of one version of such a table.
 """
 
 from __future__ import annotations
@@ -29,6 +29,10 @@ CHANGED_WHILE_READ: Final = "changed while it was read"
 
 DELTA_LOG: Final = "_delta_log"
 """The log folder of a Delta table."""
+
+ICEBERG_METADATA: Final = "metadata"
+"""The folder of an Iceberg table's metadata files; each of them is a version of the table."""
+_METADATA_SUFFIX: Final = ".metadata.json"
 
 SPECIAL_NAMES: Final = frozenset({"", ".", ".."})
 """Names with a special meaning in file systems; an object's key may contain them."""
@@ -108,15 +112,20 @@ class PathPattern:
         """Select the files that match the path, in order.
 
         Names that begin with ``_`` or ``.`` (and have no ``=``) are skipped. UnreadableError if a file is
-        not a table, or is below the folder of a Delta table: its older versions have files there too.
+        not a table, or is below the folder of a Delta or Iceberg table: other versions have files there too.
         """
         # The only wildcard is ``*``.
         pattern = tuple(re.sub(r"[?\[]", r"[\g<0>]", name) for name in self.pattern)
         logged = {names[: names.index(DELTA_LOG)] for names in listed if DELTA_LOG in names}
+        versioned = {names[:-2] for names in listed if is_iceberg_metadata(names)}
         found = []
         for names in sorted(listed):
             if not _matches(pattern, names):
                 continue
+            if any(names[:depth] in versioned for depth in range(len(names))):
+                raise UnreadableError(
+                    "an Iceberg table; give the path of a metadata file, which names one version: metadata/….metadata.json"
+                )
             if not SPECIAL_NAMES.isdisjoint(names):
                 raise UnreadableError(
                     "a file in the folder has an empty name, or '.' or '..' as a name; rename it"
@@ -162,17 +171,32 @@ def local_delta_folder(path: str) -> Path | None:
     return folder if folder.joinpath(DELTA_LOG).is_dir() else None
 
 
+def is_iceberg_metadata(names: PathParts) -> bool:
+    """Return whether the path of a single file or object is that of an Iceberg table's metadata file."""
+    return len(names) > 1 and names[-2] == ICEBERG_METADATA and names[-1].endswith(_METADATA_SUFFIX)
+
+
+def local_iceberg_metadata(path: str) -> Path | None:
+    """Return the path of a local Iceberg table's metadata file, or None."""
+    return Path(path) if is_iceberg_metadata(Path(path).parts) and Path(path).is_file() else None
+
+
 def local_files(path: str) -> tuple[TableFile, ...]:
     """List the files of a local path; UnreadableError if there are none, or some are not tables.
 
     In each ``location``, links are resolved, so that callers can check whether it is allowed. For a Delta
-    table, all files of its folder are listed, including its log.
+    or Iceberg table, all files of its folder are listed, including its log or metadata.
     """
     try:
         if (database := local_database(path)) is not None:
             if Path(database.file + _LOG_SUFFIX).exists():
                 raise UnreadableError("its newest rows are not in the file; close the database, or run CHECKPOINT")
             return (_local_file(Path(database.file)),)
+        if (metadata := local_iceberg_metadata(path)) is not None:
+            folder = metadata.parent.parent
+            return tuple(
+                _local_file(folder.joinpath(*names), names) for names in sorted(_list_files(folder, None))
+            )
         if (path_pattern := local_pattern(path)) is None:
             require_table_name(Path(path).name)
             return (_local_file(Path(path)),)

@@ -28,6 +28,7 @@ from stream.tables.readers.table_files import (
     local_database,
     local_delta_folder,
     local_files,
+    local_iceberg_metadata,
     require_size,
 )
 from stream.tables.table_errors import DataError, UnreadableError
@@ -166,7 +167,7 @@ class FilePart:
                 yield batch.with_columns(literals).select(names)
 
     def _drop_deleted(self, batches: Iterable[pl.DataFrame]) -> Iterator[pl.DataFrame]:
-        """Drop deleted rows; UnreadableError if the log has another number of rows."""
+        """Drop deleted rows; UnreadableError if the log or manifest has another number of rows."""
         mask = self.kept_rows_mask
         kept = None if mask is None else pl.Series(np.frombuffer(mask, dtype=np.bool_))
         rows, done = self.rows if kept is None else len(kept), 0
@@ -176,7 +177,7 @@ class FilePart:
                 break
             yield batch if kept is None else batch.filter(kept[begin:done])
         if rows is not None and done != rows:
-            raise UnreadableError("its Delta log gives another number of rows for a file")
+            raise UnreadableError("its log or manifest gives another number of rows for a file")
 
 
 @dataclass(frozen=True)
@@ -253,7 +254,7 @@ def open_table_parts(
 ) -> Iterator[TablePart]:
     """Yield the parts of a path's table; ``files`` are its local files, if already listed.
 
-    UnreadableError if objects or the files of a Delta table exceed ``most_bytes`` in total, or if a file
+    UnreadableError if objects or the files of a Delta or Iceberg table exceed ``most_bytes`` in total, or if a file
     has changed since it was listed. A database is read in one snapshot; a server ends its statement after
     ``seconds``.
     """
@@ -263,6 +264,11 @@ def open_table_parts(
             from stream.tables.readers.lake_files import newest_local_files  # noqa: PLC0415  (an extra)
 
             listed = newest_local_files(folder, listed)
+            require_size(listed, most_bytes)
+        if (metadata := local_iceberg_metadata(path)) is not None:
+            from stream.tables.readers.iceberg import local_version_files  # noqa: PLC0415  (an extra)
+
+            listed = local_version_files(metadata, listed)
             require_size(listed, most_bytes)
         if (database := local_database(path)) is not None:
             with explain_missing_packages():

@@ -35,6 +35,7 @@ from stream.tables.readers.table_files import (
     local_delta_folder,
     local_files,
     local_folder,
+    local_iceberg_metadata,
     local_pattern,
     parse_roots,
     require_size,
@@ -219,7 +220,8 @@ class GuardedReader:
             raise UnreadableError(error.cause if isinstance(error, UnreadableError) else "missing") from None
         if not inside:
             raise UnreadableError(OUTSIDE_ROOTS)
-        if local_delta_folder(path) is None:  # which files of a Delta table count is known only from its log
+        # Which files of a Delta or Iceberg table count is known only from its log or metadata.
+        if local_delta_folder(path) is None and local_iceberg_metadata(path) is None:
             require_size(parts, most_bytes)
         return parts
 

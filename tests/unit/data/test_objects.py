@@ -26,6 +26,7 @@ from stream.tables.table_errors import DataError, UnreadableError
 from tests.unit.data import guarded
 from tests.unit.data.delta_logs import INLINE, deleting, rewrite
 from tests.unit.data.guarded import rows_of
+from tests.unit.data.iceberg_tables import IcebergCatalog, delete_positions, metadata_of
 from tests.unit.data.servers import STORE_SECRET, let_into_the_store
 from tests.unit.data.small import KEY, source
 
@@ -261,6 +262,27 @@ def test_a_delta_table_is_read_by_its_log_and_from_its_own_folder(bucket: Bucket
     with pytest.raises(UnreadableError) as refused:
         stamp_of(bucket.address("visits/"))
     assert refused.value.cause.startswith("its Delta log cannot be read")
+
+
+def test_a_version_of_an_iceberg_table_is_read_from_its_own_folder(bucket: Bucket) -> None:
+    """It has the rows and the fingerprint of the same version on disk."""
+    table = IcebergCatalog(bucket.folder).create(
+        pl.DataFrame({"x": [1, 2], "year": [2023, 2024], "ward": ["C", "A/B"]})
+    )
+    version = metadata_of(table)
+    delete_positions(table, {task.file.file_path: [1] for task in table.scan().plan_files()})
+    folder = version.parents[1]
+    for path in (path for path in folder.rglob("*") if path.is_file()):
+        bucket.put(f"visits/{path.relative_to(folder)}", path.read_bytes())
+    address = bucket.address(f"visits/metadata/{version.name}")
+    read = reader(bucket.address("visits"))
+    assert rows_of(read(declared(address))) == [(1, 3, 1)]
+    store = TableStore(KEY)
+    assert store.fingerprint(declared(address)) == store.fingerprint(declared(str(version)))
+    assert read.stamp(declared(address)) == stamp_of(address)
+    bucket.client.delete_object(Bucket=bucket.name, Key="visits/data/deletions.parquet")
+    found = cause(lambda: read(declared(address)))
+    assert found == "its metadata names a file that is not in its folder"
 
 
 def test_an_owner_checks_objects_as_services_read_them(bucket: Bucket) -> None:
