@@ -237,7 +237,7 @@ def test_a_log_that_says_another_number_of_rows_than_a_file_has_is_refused(
 
     rewrite(visits, change)
     found = cause(lambda: reader(visits.parent)(declared(f"{visits}/")))
-    assert found == "its Delta log gives another number of rows for a file"
+    assert found == "its log or manifest gives another number of rows for a file"
 
 
 def test_a_log_that_says_no_number_of_rows_is_read(visits: Path) -> None:
