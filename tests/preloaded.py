@@ -27,7 +27,7 @@ from unittest.mock import patch
 
 # Without polars: it has threads, which a fork does not copy.
 SERVICES = (
-    "stream.cli.run.serve_command",
+    "stream.cli.run.service_commands",
     "stream.cli.run.monitor_commands",
     "stream.engine.group_engine",
     "stream.services.feed_service",

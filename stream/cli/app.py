@@ -150,9 +150,9 @@ def _build_command(name: str, found: Any) -> Any:
 
 
 COMMANDS: Final = {
-    "serve": LazyCommand("stream.cli.run.serve_command:serve", "Run a service until SIGTERM or Ctrl-C."),
+    "serve": LazyCommand("stream.cli.run.service_commands:serve", "Run a service until SIGTERM or Ctrl-C."),
     "up": LazyCommand(
-        "stream.cli.run.up_command:up",
+        "stream.cli.run.service_commands:up",
         "Start broker, budget service, workers, a feed and monitor on this machine, and stop them at Ctrl-C.",
         extra="all",
     ),

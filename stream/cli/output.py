@@ -124,6 +124,12 @@ def escape_text(text: str) -> str:
     return text if text.isprintable() else "".join(map(_escape_character, text))
 
 
+def print_warnings(warnings: Iterable[str]) -> None:
+    """Print warnings on standard error."""
+    for warning in warnings:
+        typer.echo(f"warning: {escape_text(warning)}", err=True)
+
+
 def say(text: str, *, soft_wrap: bool = False) -> None:
     """Print a line. With ``soft_wrap`` the terminal wraps it, so that a user can copy it as one line."""
     console.print(Text(escape_text(text)), soft_wrap=soft_wrap or console.is_piped)

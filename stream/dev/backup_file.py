@@ -1,26 +1,34 @@
-"""Writes and reads backup files: a heading, one line per record, and an end line with a digest.
+"""Takes backups, and reads backup files: a heading, one line per record, and an end line with a digest.
 
 Lines are JSON with keys and values byte for byte; a record without a value deletes its key.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import IO, Any, Final, Literal, NamedTuple
 
 import msgspec
+from aiokafka import TopicPartition
 from blake3 import blake3
 from pydantic import BaseModel, ConfigDict, ValidationError
 
-from schemas import LedgerRecord, TrailHead, ledger_codec
-from schemas.wire import DECODE_ERRORS
+from schemas import LedgerProgress, LedgerRecord, TrailHead, ledger_codec, trail_codec
+from schemas.wire import DECODE_ERRORS, MalformedEventError
+from stream import VERSION
 from stream.budget.receipts import RECEIPT_KEY_PREFIX, BrokenTrailError
 from stream.budget.trail_verification import TrailCheck
+from stream.engine.restore import read_to_end, reader, require_visible
+from stream.kafka.topics.creation import read_topics
+from stream.processing.protocol import PROGRESS_KEY
+from stream.processing.topic_names import Topics
+from stream.settings import Settings
 
 FORMAT: Final = "sotto-backup"
-VERSION: Final = 1
+FORMAT_VERSION: Final = 1
 
 TopicName = Literal["ledger", "trail", "state"]
 
@@ -44,7 +52,7 @@ class Heading(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True)
 
     format: Literal["sotto-backup"] = "sotto-backup"
-    version: int = VERSION
+    version: int = FORMAT_VERSION
     prefix: str
     partitions: int
     began: str
@@ -158,7 +166,7 @@ def _parse_heading(path: Path, line: bytes) -> Heading:
         plain = None
     if not isinstance(plain, dict) or plain.get("format") != FORMAT:
         raise BackupError(f"{path} is not a backup; give a file that 'sotto ledger export' wrote")
-    if plain.get("version") != VERSION:
+    if plain.get("version") != FORMAT_VERSION:
         raise BackupError(f"{path} has the format of another version; use the version of Sotto that wrote it")
     try:
         return Heading.model_validate_json(line)
@@ -214,3 +222,89 @@ def check_backup(
     ledger_records = [ledger_codec.decode(value) for value in latest.values() if value is not None]
     findings = [str(broken)] if broken is not None else [*check.findings(), *check.compare_ledger(ledger_records)]
     return CheckedBackup(backup.ending, ledger_records, findings, check.missing_heads())
+
+
+async def take_backup(settings: Settings, file: IO[bytes]) -> BackupEnd:
+    """Write all committed records to a file, with constant memory.
+
+    Raises:
+        BackupError: the ledger has no trail yet, or the trail is shorter than the ledger says.
+    """
+    # Accept any number of partitions: a wrong number may be the reason for the backup.
+    topics = (await read_topics(settings)).topics
+    began = datetime.now(UTC).isoformat(timespec="seconds")
+    heading = Heading(prefix=topics.prefix, partitions=topics.partitions, began=began, sotto=VERSION)
+    writer = BackupWriter(file, heading)
+    consumer = reader(settings)
+    await consumer.start()
+    try:
+        backup_reader = _BackupReader(settings, topics, consumer)
+        head = await backup_reader.copy_ledger(writer)
+        await backup_reader.copy_trail(writer, head)
+        await backup_reader.copy_state(writer)
+    finally:
+        await consumer.stop()
+    return writer.write_end(backup_reader.offsets, head)
+
+
+class _BackupReader:
+    """Reads the topics in turn; ``offsets`` has the end of each partition."""
+
+    def __init__(self, settings: Settings, topics: Topics, consumer: Any) -> None:
+        self.offsets: dict[str, int] = {}
+        self._topics = topics
+        self._consumer = consumer
+        self._batch_size = settings.batch_events
+
+    async def copy_ledger(self, writer: BackupWriter) -> TrailHead:
+        """Copy the ledger; return the head of its trail."""
+        progress = None
+        async for record in self._read("ledger", 0):
+            writer.write(record)
+            if record.key == PROGRESS_KEY:
+                progress = ledger_codec.decode(record.value)
+        if not isinstance(progress, LedgerProgress) or progress.trail is None:
+            raise BackupError(
+                "the ledger has no trail yet; start this version's budget service and send it a request first"
+            )
+        return progress.trail
+
+    async def copy_trail(self, writer: BackupWriter, head: TrailHead) -> None:
+        """Copy the trail up to the entry that the ledger names as its head."""
+        count = 0
+        async for record in self._read("trail", 0):
+            if count == 0:
+                _require_first_trail_entry(record.value)
+            if count < head.entries:
+                writer.write(record)
+                count += 1
+        if count < head.entries:
+            raise BackupError(f"the trail ends after {count} entries, and the ledger knows of {head.entries}")
+
+    async def copy_state(self, writer: BackupWriter) -> None:
+        """Copy the workers' changelog."""
+        for partition in range(self._topics.partitions):
+            async for record in self._read("state", partition):
+                writer.write(record)
+
+    async def _read(self, name: TopicName, number: int) -> AsyncIterator[BackupRecord]:
+        topic = getattr(self._topics, name)
+        await require_visible(self._consumer, topic)
+        partition = TopicPartition(topic, number)
+        async for records in read_to_end(self._consumer, partition, self._batch_size, whole=True):
+            for record in records:
+                yield BackupRecord(name, number, record.key or b"", record.value)
+        self.offsets[f"{name}/{number}"] = await self._consumer.position(partition)
+
+
+def _require_first_trail_entry(first_value: bytes | None) -> None:
+    """Raise BackupError if the trail's first entries are lost, because it cannot be verified then."""
+    try:
+        number = trail_codec.decode(first_value).number
+    except MalformedEventError:
+        return  # the verification reports the error
+    if number:
+        raise BackupError(
+            f"the trail begins with entry {number}, and earlier entries are lost, so the ledger cannot be verified; back "
+            "up copies of the topics instead"
+        )

@@ -11,7 +11,7 @@ import pytest
 from playwright.async_api import Locator, Page, expect
 
 from schemas import Allot, JoinPopulation, RegisterPopulation
-from stream.dev.backup_transfer import HALTED_REASON
+from stream.dev.ledger_restoration import HALTED_REASON
 from stream.processing.protocol import Outputs
 from tests.browser.conftest import OpenPage
 from tests.browser.scene import OPERATOR, VIEWER, Scene, above, values

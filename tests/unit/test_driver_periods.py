@@ -9,7 +9,7 @@ import pytest
 from schemas import BeginPeriod, CloseStream, Query
 from schemas.windows import format_moment, moment_ms, span_ms
 from sotto import Driver, Refused
-from stream.dev.backup_transfer import RestoredLedger
+from stream.dev.ledger_restoration import RestoredLedger
 from stream.processing.control_order import PERIOD_OVER_REASON, questions_in_period
 from tests.builders import KEY, installation
 from tests.unit.periods import (

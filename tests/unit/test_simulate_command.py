@@ -30,7 +30,7 @@ def nowhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A folder with all that is needed, and no Kafka in reach."""
     for name in ("SOTTO_BOOTSTRAP", "SOTTO_TABLE_ROOTS"):
         monkeypatch.delenv(name, raising=False)
-    monkeypatch.setattr("stream.cli.plan.public_data._is_reachable", lambda _: False)
+    monkeypatch.setattr("stream.cli.plan.simulate_command._is_reachable", lambda _: False)
     monkeypatch.chdir(tmp_path)
     Path("spec.json").write_text(json.dumps(STREAM))
     Path("questions.txt").write_text("\n".join(QUESTIONS))

@@ -19,7 +19,6 @@ from schemas import (
     ValuesSource,
 )
 from stream.cli.app import LazyCommand, make_lazy_group
-from stream.cli.manage.query_commands import warn
 from stream.cli.manage.record_rows import (
     AllPeriods,
     ShownGrant,
@@ -32,6 +31,7 @@ from stream.cli.output import (
     AsJson,
     CommandError,
     format_amount,
+    print_warnings,
     read_as,
     requested_amount,
     say,
@@ -78,7 +78,7 @@ def add(
     if engine is not None:
         wanted = _with_engine(wanted, engine)
     receipt, warning = call_client(lambda client: _register(client, wanted))
-    warn(() if warning is None else (warning,))
+    print_warnings(() if warning is None else (warning,))
     live: list[str] = []
     if isinstance(wanted, EventsSource):
         live = [

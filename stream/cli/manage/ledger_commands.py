@@ -230,7 +230,7 @@ def export_ledger(file: Annotated[Path, typer.Argument(help="The new file.")]) -
     Services may keep running: the file holds everything that was committed when the backup started. It has the names of
     sources, streams and analysts, but no private data and no noise key.
     """
-    from stream.dev.backup_transfer import take_backup  # noqa: PLC0415  (other commands do without)
+    from stream.dev.backup_file import take_backup  # noqa: PLC0415  (other commands do without)
 
     with create_owner_only_file(file) as opened, translate_errors():
         ending = asyncio.run(take_backup(local_settings(), opened))
@@ -258,7 +258,7 @@ def import_ledger(
     """
     with explain_missing_packages():
         from stream.dev.backup_file import BackupFile  # noqa: PLC0415  (other commands do without)
-        from stream.dev.backup_transfer import restore_backup  # noqa: PLC0415
+        from stream.dev.ledger_restoration import restore_backup  # noqa: PLC0415
     noted = [_parse_head(one) for one in head or ()]
     since_code: Since = "accept_loss" if since == "accept-loss" else since
     with translate_errors():
@@ -297,7 +297,7 @@ def accept(
     Every stream that was not closed is halted for good and its whole grant counts as spent, because its later answers are unknown.
     """
     with explain_missing_packages():
-        from stream.dev.rollback_acceptance import accept_rollback  # noqa: PLC0415  (other commands do without)
+        from stream.dev.ledger_restoration import accept_rollback  # noqa: PLC0415  (other commands do without)
     since_code: Since = "accept_loss" if since == "accept-loss" else since
     with translate_errors():
         sources, lost = asyncio.run(accept_rollback(local_settings(), since_code, reason))

@@ -17,7 +17,7 @@ from pydantic import ValidationError
 from schemas import Answer, Query
 from schemas.queries import STATISTICS
 from schemas.wire import describe, read_json
-from stream.cli.output import CommandError, escape_text, read_document, say, show_json, show_table
+from stream.cli.output import CommandError, print_warnings, read_document, say, show_json, show_table
 from stream.client.async_client import AsyncClient
 from stream.errors import SottoError, Timeout
 from stream.formatting import (
@@ -191,12 +191,12 @@ def ask(
     except Timeout as error:
         typer.echo(f"error: {error}", err=True)
         raise typer.Exit(ExitStatus.NO_ANSWER) from None
-    warn(answer.warnings)
+    print_warnings(answer.warnings)
     if dry_run and answer.is_priced:
         _show_price(answer, as_json=as_json)
         return
     if answer.outcome == "rejected":
-        warn(_warn_of_commas(group_by or ()))
+        print_warnings(_warn_of_commas(group_by or ()))
     _show(answer, as_json=as_json)
     if status := exit_status(answer):
         raise typer.Exit(status)
@@ -217,12 +217,6 @@ def exit_status(answer: Answer) -> int:
     if answer.outcome == "halted":
         return ExitStatus.HALTED
     return ExitStatus.REJECTED if answer.outcome == "rejected" else ExitStatus.ANSWERED
-
-
-def warn(warnings: Iterable[str]) -> None:
-    """Print warnings on standard error."""
-    for warning in warnings:
-        typer.echo(f"warning: {escape_text(warning)}", err=True)
 
 
 def parse_max_price(given: str | None) -> float | str | None:

@@ -19,9 +19,8 @@ from stream.cli.manage.query_commands import (
     check_timeout,
     exit_status,
     parse_max_price,
-    warn,
 )
-from stream.cli.output import escape_text, say, show_json, show_table
+from stream.cli.output import escape_text, print_warnings, say, show_json, show_table
 from stream.client.async_client import AsyncClient
 from stream.errors import SottoError, Timeout, Unknown
 from stream.formatting import format_error_bound, format_estimate, format_interval
@@ -61,7 +60,7 @@ def sql(
         typer.echo(f"error: {escape_text(str(error))}", err=True)
         wrong = not isinstance(error, Timeout)
         raise typer.Exit(ExitStatus.REJECTED if wrong else ExitStatus.NO_ANSWER) from None
-    warn(table.warnings)
+    print_warnings(table.warnings)
     failed = next((one for one in table.results if exit_status(one) and not (dry_run and one.is_priced)), None)
     if dry_run and failed is None:
         if as_json:
@@ -320,7 +319,7 @@ class ShellSession:
 
 
 def _show(table: Table) -> None:
-    warn(table.warnings)
+    print_warnings(table.warnings)
     show_statement(table)
     for failed in [one for one in table.results if one.outcome in {"rejected", "halted"}][:1]:
         _print_error(f"{failed.outcome}: {failed.reason}")

@@ -13,8 +13,8 @@ from typer.testing import CliRunner
 
 from stream.alerts.alerts_file import AlertmanagerTarget, AlertsError, AlertsFile, WebhookTarget
 from stream.cli.output import CommandError
-from stream.cli.run import monitor_commands, up_command
-from stream.cli.run.serve_command import serve
+from stream.cli.run import monitor_commands, service_commands
+from stream.cli.run.service_commands import serve
 from tests.unit.alerts.events import alert
 from tests.unit.alerts.receiver import SECRET
 
@@ -215,8 +215,10 @@ def test_guide_shows_a_file_and_docstrings_name_every_field() -> None:
 def test_an_installation_is_not_started_with_targets_that_are_wrong(
     folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("stream.cli.run.up_command.signal.signal", lambda *_: None)
+    monkeypatch.setattr("stream.cli.run.service_commands.signal.signal", lambda *_: None)
     file = Path(put(folder / "alerts.json", "{}"))
     with pytest.raises(AlertsError, match="targets"):
-        up_command.up(workers=1, folder=folder / ".sotto", key_file=None, port=8080, alerts=file, broker_port=None)
+        service_commands.up(
+            workers=1, folder=folder / ".sotto", key_file=None, port=8080, alerts=file, broker_port=None
+        )
     assert not (folder / ".sotto" / "broker").exists()

@@ -16,7 +16,7 @@ import pytest
 from schemas import TrailHead
 from schemas.ledger import Since
 from sotto import Driver, Refused
-from stream.dev import backup_transfer
+from stream.dev import backup_file
 from stream.dev.backup_file import (
     BackupError,
     BackupFile,
@@ -27,7 +27,7 @@ from stream.dev.backup_file import (
     check_backup,
     is_backup,
 )
-from stream.dev.backup_transfer import HALTED_REASON, LOST_ANSWERS_REASON, RestoredLedger, _records_of_backup
+from stream.dev.ledger_restoration import HALTED_REASON, LOST_ANSWERS_REASON, RestoredLedger, _records_of_backup
 from stream.optional_packages import EXTRA_OF_PACKAGE
 from stream.settings import Settings
 from tests.builders import KEY, source
@@ -152,8 +152,8 @@ async def test_a_trail_that_is_not_whole_is_not_backed_up(
         for record in found[kept] if name == "trail" else found:
             yield BackupRecord(name, number, record.key or b"", record.value)
 
-    monkeypatch.setattr(backup_transfer._BackupReader, "_read", read)
-    copy = backup_transfer._BackupReader(Settings(), driver.topics, None)
+    monkeypatch.setattr(backup_file._BackupReader, "_read", read)
+    copy = backup_file._BackupReader(Settings(), driver.topics, None)
     heading = Heading(prefix=driver.topics.prefix, partitions=2, began="now", sotto="0")
     writer = BackupWriter(io.BytesIO(), heading)
     head = await copy.copy_ledger(writer)

@@ -1,143 +1,51 @@
-"""Takes a backup of an installation and restores it into an empty one."""
+"""Continues from an earlier state: restores a backup, or accepts that topics were rolled back.
+
+Requests and answers after that state are lost, but may have been published. So each stream that is
+not closed is halted and counts as wholly spent.
+"""
 
 from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator, Mapping
-from datetime import UTC, datetime
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from itertools import chain, islice
-from typing import IO, Any, Final, TypeVar
+from typing import Any, Final, NamedTuple, TypeVar
 
 from aiokafka import TopicPartition
+from aiokafka.admin import AIOKafkaAdminClient
 from aiokafka.errors import (
     GroupCoordinatorNotAvailableError,
     GroupLoadInProgressError,
     NotCoordinatorForGroupError,
 )
 
-from schemas import LedgerProgress, LedgerRecord, Progress, TrailHead, ledger_codec, trail_codec
+from schemas import LedgerProgress, LedgerRecord, Progress, TrailHead, ledger_codec
 from schemas.ledger import Since
-from schemas.wire import MalformedEventError
-from stream import VERSION
 from stream.budget.decision_records import ControlPublisher, TrailWriter
-from stream.budget.receipts import EMPTY_TRAIL_HEAD
-from stream.dev.backup_file import (
-    BackupEnd,
-    BackupError,
-    BackupFile,
-    BackupRecord,
-    BackupWriter,
-    Heading,
-    TopicName,
-    check_backup,
-)
-from stream.engine.restore import read_to_end, reader, require_visible
+from stream.budget.receipts import EMPTY_TRAIL_HEAD, RECEIPT_KEY_PREFIX, BrokenTrailError
+from stream.budget.trail_verification import TrailCheck
+from stream.dev.backup_file import BackupError, BackupFile, BackupRecord, check_backup
+from stream.engine.restore import read_to_end, reader
 from stream.engine.writer import Writer
 from stream.kafka.client.broker_connections import admin_client
 from stream.kafka.client.client_patches import RefusedTimeError, group_members
-from stream.kafka.topics.creation import read_topics, require_topics
+from stream.kafka.topics.creation import require_topics
 from stream.kafka.topics.layouts import budget_group, layout, worker_group
 from stream.privacy.ledger.ledger_records import restore_ledger
 from stream.privacy.ledger.state_machine import Ledger
 from stream.processing.protocol import PROGRESS_KEY, Outputs
 from stream.processing.topic_names import LEDGER_PARTITIONS, Topics, partition_of
+from stream.services.witness_guards import read_ends
 from stream.settings import Settings
-from stream.witnesses.anchor import begin_generation, read_binding_anchors
+from stream.witnesses.anchor import Anchor, begin_generation, largest_end, read_binding_anchors
 from stream.witnesses.witness_kinds import open_witnesses
-
-
-async def take_backup(settings: Settings, file: IO[bytes]) -> BackupEnd:
-    """Write all committed records to a file, with constant memory.
-
-    Raises:
-        BackupError: the ledger has no trail yet, or the trail is shorter than the ledger says.
-    """
-    # Accept any number of partitions: a wrong number may be the reason for the backup.
-    topics = (await read_topics(settings)).topics
-    began = datetime.now(UTC).isoformat(timespec="seconds")
-    heading = Heading(prefix=topics.prefix, partitions=topics.partitions, began=began, sotto=VERSION)
-    writer = BackupWriter(file, heading)
-    consumer = reader(settings)
-    await consumer.start()
-    try:
-        backup_reader = _BackupReader(settings, topics, consumer)
-        head = await backup_reader.copy_ledger(writer)
-        await backup_reader.copy_trail(writer, head)
-        await backup_reader.copy_state(writer)
-    finally:
-        await consumer.stop()
-    return writer.write_end(backup_reader.offsets, head)
-
-
-class _BackupReader:
-    """Reads the topics in turn; ``offsets`` has the end of each partition."""
-
-    def __init__(self, settings: Settings, topics: Topics, consumer: Any) -> None:
-        self.offsets: dict[str, int] = {}
-        self._topics = topics
-        self._consumer = consumer
-        self._batch_size = settings.batch_events
-
-    async def copy_ledger(self, writer: BackupWriter) -> TrailHead:
-        """Copy the ledger; return the head of its trail."""
-        progress = None
-        async for record in self._read("ledger", 0):
-            writer.write(record)
-            if record.key == PROGRESS_KEY:
-                progress = ledger_codec.decode(record.value)
-        if not isinstance(progress, LedgerProgress) or progress.trail is None:
-            raise BackupError(
-                "the ledger has no trail yet; start this version's budget service and send it a request first"
-            )
-        return progress.trail
-
-    async def copy_trail(self, writer: BackupWriter, head: TrailHead) -> None:
-        """Copy the trail up to the entry that the ledger names as its head."""
-        count = 0
-        async for record in self._read("trail", 0):
-            if count == 0:
-                _require_first_trail_entry(record.value)
-            if count < head.entries:
-                writer.write(record)
-                count += 1
-        if count < head.entries:
-            raise BackupError(f"the trail ends after {count} entries, and the ledger knows of {head.entries}")
-
-    async def copy_state(self, writer: BackupWriter) -> None:
-        """Copy the workers' changelog."""
-        for partition in range(self._topics.partitions):
-            async for record in self._read("state", partition):
-                writer.write(record)
-
-    async def _read(self, name: TopicName, number: int) -> AsyncIterator[BackupRecord]:
-        topic = getattr(self._topics, name)
-        await require_visible(self._consumer, topic)
-        partition = TopicPartition(topic, number)
-        async for records in read_to_end(self._consumer, partition, self._batch_size, whole=True):
-            for record in records:
-                yield BackupRecord(name, number, record.key or b"", record.value)
-        self.offsets[f"{name}/{number}"] = await self._consumer.position(partition)
-
-
-def _require_first_trail_entry(first_value: bytes | None) -> None:
-    """Raise BackupError if the trail's first entries are lost, because it cannot be verified then."""
-    try:
-        number = trail_codec.decode(first_value).number
-    except MalformedEventError:
-        return  # the verification reports the error
-    if number:
-        raise BackupError(
-            f"the trail begins with entry {number}, and earlier entries are lost, so the ledger cannot be verified; back "
-            "up copies of the topics instead"
-        )
-
 
 TRANSACTION_TIMEOUT_MS: Final = 900_000
 """Brokers' default of ``transaction.max.timeout.ms``."""
-RECORDS_PER_BATCH: Final = 2_000
-COORDINATOR_TIMEOUT_SECONDS: Final = 60.0
+RECORDS_PER_BATCH: Final = 1_000
+_COORDINATOR_TIMEOUT_SECONDS: Final = 60.0
 Result = TypeVar("Result")
 _NO_COORDINATOR_ERRORS: Final = (
     GroupCoordinatorNotAvailableError,
@@ -178,15 +86,7 @@ async def restore_backup(
     restored = RestoredLedger(topics, checked.ledger_records)
     streams = {stream.encode() for _, stream in restored.streams()}
     lost = restored.count_lost_streams()
-    patient_settings = settings.model_copy(update={"transaction_timeout_ms": TRANSACTION_TIMEOUT_MS})
-    try:
-        # The budget service's transactional id: a running service is fenced.
-        writer = await Writer.fence(patient_settings, f"{budget_group(settings)}-0", budget_group(settings))
-    except RefusedTimeError:
-        raise BackupError(
-            f"Kafka refuses a transaction of {TRANSACTION_TIMEOUT_MS} ms, which a restore may need; raise the brokers' "
-            "transaction.max.timeout.ms to that"
-        ) from None
+    writer = await _fence_budget_service(settings)
     changes = restored.make_outputs(since, checked.ending.digest)
     try:
         entries = next(changes)
@@ -199,16 +99,12 @@ async def restore_backup(
 
 
 def _records_of_backup(backup: BackupFile, topics: Topics, streams: set[bytes]) -> Iterator[Outputs]:
-    outputs, count = Outputs(), 0
-    for record in backup.records():
-        if (converted := _convert_record(record, streams)) is None:
-            continue
-        outputs.add(getattr(topics, converted.topic), converted.partition, (converted.key, converted.value, ()))
-        count += 1
-        if count == RECORDS_PER_BATCH:
-            yield outputs
-            outputs, count = Outputs(), 0
-    yield outputs
+    for records in _batches(_convert_record(record, streams) for record in backup.records()):
+        outputs = Outputs()
+        for record in records:
+            if record is not None:
+                outputs.add(getattr(topics, record.topic), record.partition, (record.key, record.value, ()))
+        yield outputs
 
 
 def _convert_record(record: BackupRecord, streams: set[bytes]) -> BackupRecord | None:
@@ -260,9 +156,8 @@ async def _require_empty(settings: Settings, topics: Topics) -> None:
         raise BackupError(f"not empty: {', '.join(filled)}; restore a backup only into newly created topics")
     async with admin_client(settings) as admin:
         for group in (budget_group(settings), worker_group(settings)):
-            if await retry_until_coordinated(partial(group_members, admin, group)):
-                raise BackupError(f"services run in group {group}; stop them first")
-            committed: dict[TopicPartition, Any] = await retry_until_coordinated(
+            await _require_stopped(admin, group)
+            committed: dict[TopicPartition, Any] = await _retry_until_coordinated(
                 partial(admin.list_consumer_group_offsets, group)
             )
             if any(partition.topic.startswith(f"{topics.prefix}.") for partition in committed):
@@ -271,9 +166,26 @@ async def _require_empty(settings: Settings, topics: Topics) -> None:
                 )
 
 
-async def retry_until_coordinated(call: Callable[[], Awaitable[Result]]) -> Result:
+async def _require_stopped(admin: AIOKafkaAdminClient, group: str) -> None:
+    if await _retry_until_coordinated(partial(group_members, admin, group)):
+        raise BackupError(f"services run in group {group}; stop them first")
+
+
+async def _fence_budget_service(settings: Settings) -> Writer:
+    """Start a producer with the transactional id of the budget service: a running service is fenced."""
+    patient_settings = settings.model_copy(update={"transaction_timeout_ms": TRANSACTION_TIMEOUT_MS})
+    try:
+        return await Writer.fence(patient_settings, f"{budget_group(settings)}-0", budget_group(settings))
+    except RefusedTimeError:
+        raise BackupError(
+            f"Kafka refuses a transaction of {TRANSACTION_TIMEOUT_MS} ms, which a restore may need; raise the brokers' "
+            "transaction.max.timeout.ms to that"
+        ) from None
+
+
+async def _retry_until_coordinated(call: Callable[[], Awaitable[Result]]) -> Result:
     """Retry a call until the group has a coordinator; a new broker needs time to elect one."""
-    deadline = time.monotonic() + COORDINATOR_TIMEOUT_SECONDS
+    deadline = time.monotonic() + _COORDINATOR_TIMEOUT_SECONDS
     while True:
         try:
             return await call()
@@ -285,10 +197,6 @@ async def retry_until_coordinated(call: Callable[[], Awaitable[Result]]) -> Resu
 
 LOST_ANSWERS_REASON: Final = "restored from a backup: its answers since the backup are not known"
 HALTED_REASON: Final = "restored from a backup: grants since the backup are not known"
-
-LEDGER_RECORDS_PER_BATCH: Final = 1_000
-
-Item = TypeVar("Item")
 
 
 class RestoredLedger:
@@ -347,12 +255,7 @@ class RestoredLedger:
 
         ``backup_digest`` is the digest of the file.
         """
-        lost = sum(
-            [
-                self.ledger.halt_lost_stream(source, stream, LOST_ANSWERS_REASON)
-                for source, stream in self.streams()
-            ]
-        )
+        lost = sum([self.ledger.halt_lost_stream(*names, LOST_ANSWERS_REASON) for names in self.streams()])
         if since == "halt":
             for name, account in self.ledger.accounts.items():
                 if account.state == "open":
@@ -385,7 +288,106 @@ class RestoredLedger:
         outputs.add(self._topics.ledger, partition, (key, value, ()))
 
 
-def _batches(items: Iterable[Item]) -> Iterator[list[Item]]:
+def _batches(items: Iterable[Result]) -> Iterator[list[Result]]:
     remaining = iter(items)
-    while batch := list(islice(remaining, LEDGER_RECORDS_PER_BATCH)):
+    while batch := list(islice(remaining, RECORDS_PER_BATCH)):
         yield batch
+
+
+class AcceptedRollback(NamedTuple):
+    """Numbers of sources, and of streams that count as wholly spent."""
+
+    sources: int
+    lost: int
+
+
+async def accept_rollback(settings: Settings, since: Since, reason: str) -> AcceptedRollback:
+    """Continue from the topics as they are; the trail and each witness get the reason.
+
+    Args:
+        settings: of the installation.
+        since: the operator's statement about grants in the lost time, as in ``TrailRestored``.
+        reason: the operator's reason.
+
+    Raises:
+        BackupError: no witness has a later anchor, the ledger does not follow from its trail, the
+            budget service runs, or ``since`` contradicts an anchor.
+        WitnessError: a witness cannot be read or written; then nothing was changed in Kafka.
+    """
+    witnesses = open_witnesses(settings.witnesses)
+    if not witnesses:
+        raise BackupError("SOTTO_WITNESSES: is not set; give the addresses that the budget service has")
+    anchors_by_witness = await asyncio.to_thread(read_binding_anchors, witnesses, settings.prefix)
+    topics = await require_topics(settings)
+    async with admin_client(settings) as admin:
+        await _require_stopped(admin, budget_group(settings))
+    records = await _read_ledger(settings, topics)
+    if not records:
+        raise BackupError("the ledger is empty; import a backup, see 'sotto ledger import'")
+    check = TrailCheck(one[0].head for one in anchors_by_witness if one)
+    differs = await _check_trail(settings, topics, check, records)
+    missing = [*differs, *check.missing_heads()]
+    ends = await read_ends(settings, topics)
+    if not missing and not _are_behind(ends, anchors_by_witness):
+        raise BackupError("no witness has a later anchor than the topics; there is nothing to accept")
+    if since == "nothing" and missing:
+        raise BackupError(f"{missing[0]}; so there were requests after this state, see '--since'")
+    restored = RestoredLedger(topics, records)
+    lost = restored.count_lost_streams()
+    progress = next((one for one in records if isinstance(one, LedgerProgress)), None)
+    positions = {} if progress is None else {"requests": progress.requests, "charges": progress.charges}
+    writer = await _fence_budget_service(settings)
+    try:
+        changes = restored.make_outputs(since, restored.head.digest, reason, **positions)
+        entries = next(changes)
+        await asyncio.to_thread(begin_generation, witnesses, settings.prefix, restored.head, reason, ends)
+        await writer.commit_parts(chain([entries], changes))
+    finally:
+        await writer.close()
+    return AcceptedRollback(len(restored.ledger.accounts), lost)
+
+
+async def _read_ledger(settings: Settings, topics: Topics) -> list[LedgerRecord]:
+    """Return the latest record of each key, without receipts."""
+    latest: dict[bytes, bytes | None] = {}
+    async with reader(settings) as consumer:
+        ledger = TopicPartition(topics.ledger, 0)
+        async for records in read_to_end(consumer, ledger, settings.batch_events, whole=True):
+            latest.update(
+                (record.key, record.value) for record in records if not record.key.startswith(RECEIPT_KEY_PREFIX)
+            )
+    return [ledger_codec.decode(value) for value in latest.values() if value is not None]
+
+
+async def _check_trail(
+    settings: Settings, topics: Topics, check: TrailCheck, records: Sequence[LedgerRecord]
+) -> list[str]:
+    """Add the trail's entries to a check; return how it differs from the anchors.
+
+    Raises:
+        BackupError: the trail is broken, or the ledger does not follow from it.
+    """
+    try:
+        async with reader(settings) as consumer:
+            trail = TopicPartition(topics.trail, 0)
+            async for batch in read_to_end(consumer, trail, settings.batch_events, whole=True):
+                for record in batch:
+                    check.add_entry(record.value)
+    except BrokenTrailError as broken:
+        faults = [str(broken)]
+    else:
+        faults = check.compare_ledger(records)
+    if faults:
+        raise BackupError(
+            f"the ledger does not follow from its trail: {faults[0]}; first restore both topics to the same moment"
+        )
+    return check.findings()
+
+
+def _are_behind(ends: dict[str, tuple[int, ...]], anchors_by_witness: Sequence[Sequence[Anchor]]) -> bool:
+    return any(
+        largest_end(anchors, name, partition) > end
+        for name, offsets in ends.items()
+        for partition, end in enumerate(offsets)
+        for anchors in anchors_by_witness
+    )

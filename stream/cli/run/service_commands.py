@@ -1,4 +1,8 @@
-"""``sotto up``: runs a whole installation on this machine."""
+"""``sotto serve`` runs one service, and ``sotto up`` a whole installation on this machine.
+
+A service runs without the packages of the broker, the monitor and the clients, so this module must not
+import them.
+"""
 
 from __future__ import annotations
 
@@ -8,10 +12,10 @@ import signal
 import sys
 import threading
 import time
-from collections.abc import Collection, Iterator, Sequence
-from contextlib import ExitStack
+from collections.abc import Callable, Collection, Coroutine, Iterator, Sequence
+from contextlib import ExitStack, suppress
 from pathlib import Path
-from typing import Annotated, Final, Self
+from typing import TYPE_CHECKING, Annotated, Any, Final, Literal, Self, cast
 
 import typer
 from aiokafka import TopicPartition
@@ -19,22 +23,93 @@ from aiokafka.errors import KafkaError
 
 from schemas import PartitionStatus
 from schemas.wire import parse_or_none
-from stream.cli.manage.query_commands import warn
-from stream.cli.output import CommandError, say, say_progress
-from stream.cli.run import monitor_commands
-from stream.cli.run.monitor_commands import RunningMonitor, check_targets, lock_folder
+from stream import diagnostics
+from stream.cli.output import CommandError, print_warnings, say, say_progress
 from stream.engine.health import ServiceName
 from stream.engine.restore import reader
-from stream.kafka.broker.broker_addresses import DEFAULT_FOLDER
-from stream.kafka.broker.local_broker import LocalBroker
+from stream.kafka.broker.broker_addresses import DEFAULT_FOLDER, local_settings
 from stream.kafka.topics.creation import create_topics
+from stream.optional_packages import explain_missing_packages
 from stream.privacy.noise.keys import NoiseKey
 from stream.processing.topic_names import LEDGER_PARTITIONS, Topics
-from stream.services.processes import ReplicaError, RoleName, Service, metrics_ports
-from stream.settings import MAX_PORT, Settings
+from stream.services.processes import ReplicaError, Replicas, RoleName, Service, count_cores, metrics_ports
+from stream.services.runner import ignore_stop_signals, install_stop_handlers
+from stream.services.runner import serve as serve_role
+from stream.settings import MAX_PORT, Settings, unread_variables_warning
 from stream.tables.demo_tables import ADULT_PATH
 from stream.witnesses.anchor import WitnessError
 from stream.witnesses.witness_kinds import open_witnesses
+
+if TYPE_CHECKING:
+    from stream.cli.run.monitor_commands import RunningMonitor
+
+
+def serve(
+    role: Annotated[
+        Literal["worker", "budget", "feed", "monitor", "alerts"],
+        typer.Argument(
+            help="worker answers queries; budget grants, records and halts; feed counts live topics; monitor serves the page and the "
+            "API; alerts notifies webhooks and Alertmanager."
+        ),
+    ],
+    key_file: Annotated[Path | None, typer.Option(help="Noise key file; or SOTTO_NOISE_KEY[_FILE].")] = None,
+    host: Annotated[str | None, typer.Option(help="Address of the monitor's page and API.")] = None,
+    port: Annotated[
+        int | None, typer.Option(help="Port of the monitor's page and API.", min=1, max=MAX_PORT)
+    ] = None,
+    processes: Annotated[
+        int, typer.Option(help="Worker or feed processes, restarted when they fail; 0 for one per core.", min=0)
+    ] = 1,
+    json_logs: Annotated[bool, typer.Option(help="Log JSON.")] = False,
+    stop_with_stdin: Annotated[bool, typer.Option(hidden=True)] = False,
+) -> None:
+    """Run a service until SIGTERM or Ctrl-C."""
+    diagnostics.configure_logs(as_json=json_logs)
+    # A parent process has logged the warning already.
+    if not stop_with_stdin and (reason := unread_variables_warning()) is not None:
+        diagnostics.get_logger("settings").warning("without effect", reason=reason)
+    if processes != 1 and role not in {"worker", "feed"}:
+        raise CommandError("--processes: only workers and feeds have several; omit it, or give 1")
+    if role in {"monitor", "alerts"}:
+        from stream.cli.run import monitor_commands  # noqa: PLC0415  (other services run without its packages)
+
+        if role == "monitor":
+            monitor_commands.serve_monitor(host, port, stop_with_stdin=stop_with_stdin)
+        else:
+            monitor_commands.serve_alerts(stop_with_stdin=stop_with_stdin)
+        return
+    if host is not None or port is not None:
+        raise CommandError(
+            "--host, --port: only the monitor has a page; set SOTTO_METRICS_HOST and _PORT for other services' metrics"
+        )
+    name = cast("ServiceName", role)
+    if name == "feed" and key_file is not None:
+        raise CommandError("--key-file: a feed needs no noise key; omit it")
+    key = None if name == "feed" else NoiseKey.load(key_file) if key_file else NoiseKey.from_environment()
+    if processes == 1:
+        run_service(serve_role(name, local_settings(), key, stop_with_stdin=stop_with_stdin))
+        return
+    arguments = [*(("--key-file", str(key_file)) if key_file else ()), *(("--json-logs",) if json_logs else ())]
+    asyncio.run(_serve_replicas(name, processes or count_cores(), arguments, stop_with_stdin=stop_with_stdin))
+
+
+def run_service(service: Coroutine[Any, Any, None]) -> None:
+    """Run a service in uvloop's event loop, or in asyncio's if uvloop is not installed."""
+    new_loop: Callable[[], asyncio.AbstractEventLoop] | None = None
+    with suppress(ImportError):
+        from uvloop import new_event_loop as new_loop  # noqa: PLC0415
+    with asyncio.Runner(loop_factory=new_loop) as runner:
+        runner.run(service)
+
+
+async def _serve_replicas(role: ServiceName, count: int, arguments: list[str], *, stop_with_stdin: bool) -> None:
+    try:
+        replicas = Replicas(local_settings(), role, count, arguments)
+        install_stop_handlers(replicas.stop, stop_with_stdin=stop_with_stdin)
+        await replicas.run()
+        ignore_stop_signals()
+    except ReplicaError as error:
+        raise CommandError(str(error)) from None
 
 
 class ReadinessReader:
@@ -118,6 +193,10 @@ def up(
     A folder has one installation. A broker that runs in the folder already is used and left running.
     Tables must be in the working folder or below, or in the folders that SOTTO_TABLE_ROOTS lists.
     """
+    with explain_missing_packages("all"):
+        from stream.cli.run.monitor_commands import check_targets, lock_folder, run_monitor  # noqa: PLC0415
+        from stream.kafka.broker.local_broker import LocalBroker  # noqa: PLC0415
+
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))
     try:
         ports = iter(metrics_ports(Settings().metrics_port, workers + 2 + (alerts is not None)))
@@ -167,7 +246,7 @@ def up(
             services.append(
                 stack.enter_context(Service("alerts", alert_settings, None, folder / "logs" / "alerts-0.log"))
             )
-        monitor = stack.enter_context(monitor_commands.run_monitor(settings, folder, port))
+        monitor = stack.enter_context(run_monitor(settings, folder, port))
         holder.write_addresses(running.bootstrap, monitor.address)
         # On exit, all services are asked to stop before the first is waited for.
         stack.callback(monitor.ask_to_stop)
@@ -196,7 +275,7 @@ def warn_about_witnesses(settings: Settings) -> None:
         try:
             witness.read_newest(settings.prefix)
         except WitnessError as error:
-            warn([f"witness: {error}; without it, a rollback is not detected"])
+            print_warnings([f"witness: {error}; without it, a rollback is not detected"])
 
 
 def _require_key(key_file: Path) -> None:
