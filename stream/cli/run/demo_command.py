@@ -19,7 +19,7 @@ from stream.cli.output import AsJson, CommandError, console, show_json, show_tab
 from stream.cli.run import monitor_commands
 from stream.dev.audit import FALSE_ALARM, AuditError, Finding, audit_all, cases_of
 from stream.dev.demo import DemoReport, installation, run_demo
-from stream.dev.demo.departures import run_live_demo
+from stream.dev.demo.demo_run import run_live_demo
 from stream.settings import MAX_PORT, reduce_gc_frequency
 
 MIN_QUERIES = 20_000

@@ -1,48 +1,69 @@
-"""Runs the demo: broker, budget service and two workers; one worker is killed half-way.
+"""Runs the demo and the live demo.
 
-It also measures how fast a worker answers a backlog that is published at once.
+The demo kills one of two workers half-way. It also measures how fast a worker answers a backlog that is
+published at once. The live demo finds half-days with many late aircraft in a year of departures.
 """
 
 from __future__ import annotations
 
 import asyncio
 import time
-import uuid
-from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass
-from pathlib import Path
-from typing import Any, Final, Protocol, Self
+from itertools import groupby
+from typing import Any, Final
 
 from aiokafka import TopicPartition
+from aiokafka.admin import NewTopic
 
-from schemas import AboveThreshold, CloseStream, GrantRecord, OpenStream, RegisterSource, SourceRecord, StreamSpec
+from schemas import (
+    AboveThreshold,
+    Answer,
+    CloseStream,
+    EventsSource,
+    GrantRecord,
+    OpenStream,
+    RegisterSource,
+    SourceRecord,
+    StreamSpec,
+    format_moment,
+    moment_ms,
+)
 from stream.client.async_client import AsyncClient
-from stream.dev.demo.demo_report import (
+from stream.dev.demo.demo_installation import (
+    ANSWER_TIMEOUT,
     FEED,
     FEED_THRESHOLD,
+    LATE_MINUTES,
+    WINDOW_MS,
     Check,
+    DemoAnswers,
+    DemoInstallation,
+    DemoProgress,
     DemoQuestion,
     DemoReport,
+    Truth,
+    WindowAirport,
     check_answers,
     check_budget,
+    exact_counts,
     questions,
     sources,
     streams,
 )
 from stream.dev.demo.mechanism_tour import tour
 from stream.engine.restore import reader
-from stream.kafka.broker.kafka_programs import fetch_jars
-from stream.kafka.broker.local_broker import LocalBroker
-from stream.kafka.client.broker_connections import connection_options
+from stream.kafka.client.broker_connections import admin_client, connection_options
 from stream.kafka.client.client_patches import KafkaProducer
-from stream.kafka.topics.creation import create_topics, delete_topics
-from stream.privacy.noise.keys import NoiseKey
 from stream.processing.topic_names import partition_of
 from stream.questions import Result
-from stream.services.processes import RoleName, Service
 from stream.settings import Settings
-from stream.tables.demo_tables import ADULT_PATH
+from stream.tables.demo_tables import (
+    AIRPORTS,
+    FLIGHTS_BEGIN,
+    FLIGHTS_END,
+    flight_events,
+    flights_source,
+    read_flights,
+)
 
 QUERIES: Final = 200_000
 STREAMS: Final = 20
@@ -113,112 +134,6 @@ async def _wait_for_answers(consumer: Any, answers: list[TopicPartition], before
             first_count, first_time = count, now
         await asyncio.sleep(0.01)
     return 0.0
-
-
-LOCAL_SESSION = {"session_timeout_ms": 2000, "heartbeat_ms": 500}
-"""Settings of a local broker's groups: Kafka notices a killed worker after two seconds."""
-ANSWER_TIMEOUT = 60.0
-"""Most seconds to wait for a next answer, or for the budget service to close the streams."""
-
-
-class DemoProgress(Protocol):
-    """Receives the demo's progress."""
-
-    def step(self, message: str) -> None:
-        """Start a step."""
-
-    def advance(self, published: int, answered: int, total: int) -> None:
-        """Report the numbers of published and answered queries."""
-
-
-@dataclass(frozen=True)
-class DemoInstallation:
-    """The services of a run on Kafka, with a separate prefix."""
-
-    settings: Settings
-    workers: tuple[Service, ...]
-
-
-@contextmanager
-def installation(
-    folder: Path, progress: DemoProgress, bootstrap: str | None, *, feed: bool = False
-) -> Iterator[DemoInstallation]:
-    """Start a budget service and two workers, and stop them at the end.
-
-    Args:
-        folder: Folder for broker data, logs and the key of this run.
-        progress: Receives the progress.
-        bootstrap: Address of a Kafka; None starts a local one.
-        feed: Start a feed too.
-    """
-    folder.mkdir(parents=True, exist_ok=True)
-    run_id = uuid.uuid4().hex[:8]
-    key_file = folder / f"{run_id}.key"
-    NoiseKey.generate().save(key_file)
-    with ExitStack() as stack:
-        stack.callback(key_file.unlink)
-        if bootstrap is None:
-            fetch_jars(progress.step)
-            progress.step("starting Kafka")
-            broker = stack.enter_context(LocalBroker(folder / "broker"))
-            kafka = Settings.of_local_broker(broker.start().bootstrap).model_copy(update=LOCAL_SESSION)
-        else:
-            kafka = Settings(bootstrap=bootstrap)
-        changed = {"prefix": f"sotto-demo-{run_id}", "table_roots": str(ADULT_PATH.parent)}
-        settings = kafka.model_copy(update=changed)
-        asyncio.run(create_topics(settings))
-        stack.callback(lambda: asyncio.run(delete_topics(settings)))
-        progress.step(f"starting the budget service{', a feed' if feed else ''} and two workers")
-        roles: list[tuple[RoleName, int]] = [("budget", 0), ("worker", 0), ("worker", 1)]
-        roles += [("feed", 0)] if feed else []
-        services = [
-            stack.enter_context(
-                Service(role, settings, key_file, folder / "logs" / f"{run_id}-{role}-{number}.log")
-            )
-            for role, number in roles
-        ]
-        yield DemoInstallation(settings, tuple(service for service in services if service.role == "worker"))
-
-
-class DemoAnswers:
-    """Reads a client's answers in the background, within an ``async with`` block."""
-
-    def __init__(self, client: AsyncClient, progress: DemoProgress, total: int) -> None:
-        self.answers: list[Result] = []
-        self.published = 0
-        self._client = client
-        self._progress = progress
-        self._total = total
-
-    async def __aenter__(self) -> Self:
-        self._reading = asyncio.create_task(self._read())
-        return self
-
-    async def __aexit__(self, *_: object) -> None:
-        self._reading.cancel()
-        await asyncio.gather(self._reading, return_exceptions=True)
-
-    def advance(self, published: int = 0) -> None:
-        """Report the progress after further published events."""
-        self.published += published
-        self._progress.advance(self.published, len(self.answers), self._total)
-
-    async def wait(self, count: int, *, or_exhausted: bool = False) -> None:
-        """Wait for ``count`` answers, or until none arrives for ``ANSWER_TIMEOUT`` seconds."""
-        seen, since = len(self.answers), time.monotonic()
-        while len(self.answers) < count and not (
-            or_exhausted and any(answer.tops_left == 0 for answer in self.answers)
-        ):
-            await asyncio.sleep(0.1)
-            self.advance()
-            if len(self.answers) > seen:
-                seen, since = len(self.answers), time.monotonic()
-            elif time.monotonic() - since > ANSWER_TIMEOUT:
-                return
-
-    async def _read(self) -> None:
-        async for answer in self._client.answers(from_beginning=True):
-            self.answers.append(answer)
 
 
 async def run_demo(
@@ -327,3 +242,159 @@ async def _wait_until_closed(client: AsyncClient, source: str) -> tuple[SourceRe
         if all(grant.state == "closed" for grant in grants) or time.monotonic() > deadline:
             return await client.budget(source), grants
         await asyncio.sleep(0.2)
+
+
+LIVE_EPSILON = 2.0
+LATE_THRESHOLD = 80
+LIVE_ALERTS = 10
+LIVE_STREAM = "late-aircraft"
+DAY_MS = 24 * 3_600_000
+LIVE_PARTITIONS = 4
+WORST_SHOWN = 10
+"""Number of truly worst half-days in the report."""
+
+
+def live_stream() -> StreamSpec:
+    """Return the stream that watches all airports for the year."""
+    return StreamSpec.model_validate(
+        {
+            "stream": LIVE_STREAM,
+            "source": "flights",
+            "epsilon": LIVE_EPSILON,
+            "expected_queries": count_windows() * len(AIRPORTS),
+            "mechanism": {
+                "kind": "above_threshold",
+                "threshold": LATE_THRESHOLD,
+                "cutoff": LIVE_ALERTS,
+                "monotone": True,
+            },
+            "standing": {
+                "count": "people",
+                "where": f"delay >= {LATE_MINUTES}",
+                "by": ["origin"],
+                "window": {"size": "12h"},
+                "begins": FLIGHTS_BEGIN,
+            },
+        }
+    )
+
+
+def count_windows() -> int:
+    """Return the number of windows until the end of the replay."""
+    return (moment_ms(FLIGHTS_END) - moment_ms(FLIGHTS_BEGIN)) // WINDOW_MS
+
+
+async def run_live_demo(settings: Settings, progress: DemoProgress) -> DemoReport:
+    """Replay the year on running services, and return the report."""
+    source = flights_source(LIVE_EPSILON, f"{settings.prefix}.departures")
+    async with admin_client(settings) as admin:
+        await admin.create_topics([NewTopic(source.topic, LIVE_PARTITIONS, 1)])
+    try:
+        return await _run_live(settings, source, progress)
+    finally:
+        async with admin_client(settings) as admin:
+            await admin.delete_topics([source.topic])
+
+
+async def _run_live(settings: Settings, source: EventsSource, progress: DemoProgress) -> DemoReport:
+    expected = count_windows() * len(AIRPORTS)
+    async with AsyncClient(settings) as client:
+        progress.step(
+            f"opening one stream: half-days in which more than about {LATE_THRESHOLD} aircraft left late"
+        )
+        await client.requests([RegisterSource(request="flights", source=source)])
+        await client.request(OpenStream(request=LIVE_STREAM, stream=live_stream()))
+        grant = await client.grant("flights", LIVE_STREAM)
+        async with DemoAnswers(client, progress, expected) as reader:
+            began = time.monotonic()
+            progress.step("replaying 336,776 departures of 2013")
+            await _publish_departures(client, reader)
+            await reader.wait(expected, or_exhausted=True)
+            seconds = time.monotonic() - began
+            await asyncio.sleep(1.0)  # lets duplicate answers arrive
+        budget = await client.budget("flights")
+        return _live_report(reader.answers, grant.calibration.alpha, reader.published, seconds, budget)
+
+
+async def _publish_departures(client: AsyncClient, reader: DemoAnswers) -> None:
+    for day, departures in groupby(flight_events(), key=lambda event: int(event["scheduled"] or 0) // DAY_MS):
+        await client.advance("flights", format_moment(day * DAY_MS))
+        today = list(departures)
+        await client.publish("flights", today)
+        reader.advance(len(today))
+    await client.advance("flights", FLIGHTS_END)
+    await client.flush()
+
+
+def _live_report(
+    answers: list[Result], alpha: float, published: int, seconds: float, budget: SourceRecord
+) -> DemoReport:
+    exact = exact_counts()
+    no_departures = Truth(0, 0)
+    answered = [answer for answer in answers if answer.index is not None]
+    answered_places = [_place_of(answer) for answer in answered]
+    ended = any(answer.tops_left == 0 for answer in answered)
+    expected_places = _all_places()[: len(answered_places)]
+    alerts = {place for place, answer in zip(answered_places, answered, strict=True) if answer.outcome == "above"}
+    wrong = sum(
+        _is_beyond(answer.outcome, exact.get(place, no_departures).aircraft, alpha)
+        for place, answer in zip(answered_places, answered, strict=True)
+    )
+    checks = [
+        Check(
+            "each window of each airport is asked once, in order",
+            f"{len(_all_places()):,} windows and airports, {len(answered_places):,} answered, {len(answered_places) - len(set(answered_places))} twice",
+            answered_places == expected_places and (ended or len(answered_places) == len(_all_places())),
+        ),
+        Check(
+            "above and below are right within the promised α",
+            f"α = {alpha:g}; {len(alerts)} above, {wrong} beyond α",
+            wrong == 0 and bool(alerts),
+        ),
+        Check(
+            "one ε for the whole year, and for all that an aircraft ever does",
+            f"ε = {LIVE_EPSILON:g} granted, {budget.spent.epsilon:g} of it spent by {len(alerts)} of {LIVE_ALERTS} alerts",
+            budget.spent.epsilon <= LIVE_EPSILON,
+        ),
+    ]
+    worst = sorted(exact, key=lambda place: -exact[place].aircraft)
+    shown = sorted(alerts | set(worst[:WORST_SHOWN]), key=lambda place: -exact.get(place, no_departures).aircraft)
+    return DemoReport(
+        checks,
+        {
+            "departures": published,
+            "without_aircraft": int(read_flights()["aircraft"].null_count()),
+            "late": sum(truth.departures for truth in exact.values()),
+            "left_out": sum(truth.departures - truth.aircraft for truth in exact.values()),
+            "seconds": round(seconds, 1),
+            "alpha": alpha,
+            "threshold": LATE_THRESHOLD,
+            "windows": [
+                {
+                    "window": place[0],
+                    "origin": place[1],
+                    "rank": worst.index(place) + 1 if place in exact else None,
+                    "aircraft": exact.get(place, no_departures).aircraft,
+                    "departures": exact.get(place, no_departures).departures,
+                    "alert": place in alerts,
+                }
+                for place in shown
+            ],
+        },
+    )
+
+
+def _all_places() -> list[WindowAirport]:
+    begin = moment_ms(FLIGHTS_BEGIN)
+    starts = (format_moment(begin + number * WINDOW_MS) for number in range(count_windows()))
+    return [(start, origin) for start in starts for origin in AIRPORTS]
+
+
+def _place_of(answer: Answer) -> WindowAirport:
+    if answer.window is None or answer.group is None:
+        raise RuntimeError("an answer of a standing stream names no window")
+    return answer.window.start, str(answer.group["origin"])
+
+
+def _is_beyond(outcome: str, truth: int, alpha: float) -> bool:
+    return truth < LATE_THRESHOLD - alpha if outcome == "above" else truth > LATE_THRESHOLD + alpha

@@ -1,12 +1,17 @@
-"""Makes the demo's questions with their true answers, its checks, and its report."""
+"""The demos' installation and answer reader, questions with true answers, checks, and report."""
 
 from __future__ import annotations
 
+import asyncio
 import random
+import time
+import uuid
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
 from dataclasses import asdict, dataclass
-from typing import Any
+from pathlib import Path
+from typing import Any, Protocol, Self
 
 import numpy as np
 import polars as pl
@@ -21,8 +26,21 @@ from schemas import (
     SourceRecord,
     StreamSpec,
     ValuesSource,
+    format_moment,
 )
-from stream.tables.demo_tables import ADULT_PATH, adult_source
+from stream.client.async_client import AsyncClient
+from stream.kafka.broker.kafka_programs import fetch_jars
+from stream.kafka.broker.local_broker import LocalBroker
+from stream.kafka.topics.creation import create_topics, delete_topics
+from stream.privacy.noise.keys import NoiseKey
+from stream.questions import Result
+from stream.services.processes import RoleName, Service
+from stream.settings import Settings
+from stream.tables.demo_tables import (
+    ADULT_PATH,
+    adult_source,
+    read_flights,
+)
 
 TABLE, FEED = "adult", "vitals"
 BUDGET = 10.0
@@ -226,3 +244,141 @@ def check_budget(record: SourceRecord, grants: Sequence[GrantRecord], exhausted:
         f"{len(ledger_exhausted)} streams are exhausted",
         held,
     )
+
+
+LATE_MINUTES = 60
+"""Minutes of delay from which a departure is late; cancelled departures are late too."""
+WINDOW_MS = 12 * 3_600_000
+
+WindowAirport = tuple[str, str]
+"""Start of a window, and an airport."""
+
+
+@dataclass(frozen=True)
+class Truth:
+    """Exact counts of a window and airport: late aircraft (each counted once), and late departures."""
+
+    aircraft: int
+    departures: int
+
+
+def exact_counts() -> dict[WindowAirport, Truth]:
+    """Return exact counts of every window and airport with a late departure."""
+    late = read_flights().filter(pl.col("delay") >= LATE_MINUTES).drop_nulls("aircraft")
+    late = late.with_columns(window=pl.col("scheduled") // WINDOW_MS * WINDOW_MS)
+    # Only the first late departure of an aircraft in a window counts, at any airport.
+    counted = late.unique(["window", "aircraft"], keep="first", maintain_order=True)
+    bounded = counted.group_by("window", "origin").agg(aircraft=pl.len())
+    figures = (
+        late.group_by("window", "origin").agg(departures=pl.len()).join(bounded, ["window", "origin"], "left")
+    )
+    return {
+        (format_moment(window), origin): Truth(aircraft or 0, departures)
+        for window, origin, departures, aircraft in figures.iter_rows()
+    }
+
+
+LOCAL_SESSION = {"session_timeout_ms": 2000, "heartbeat_ms": 500}
+"""Settings of a local broker's groups: Kafka notices a killed worker after two seconds."""
+ANSWER_TIMEOUT = 60.0
+"""Most seconds to wait for a next answer, or for the budget service to close the streams."""
+
+
+class DemoProgress(Protocol):
+    """Receives the demo's progress."""
+
+    def step(self, message: str) -> None:
+        """Start a step."""
+
+    def advance(self, published: int, answered: int, total: int) -> None:
+        """Report the numbers of published and answered queries."""
+
+
+@dataclass(frozen=True)
+class DemoInstallation:
+    """The services of a run on Kafka, with a separate prefix."""
+
+    settings: Settings
+    workers: tuple[Service, ...]
+
+
+@contextmanager
+def installation(
+    folder: Path, progress: DemoProgress, bootstrap: str | None, *, feed: bool = False
+) -> Iterator[DemoInstallation]:
+    """Start a budget service and two workers, and stop them at the end.
+
+    Args:
+        folder: Folder for broker data, logs and the key of this run.
+        progress: Receives the progress.
+        bootstrap: Address of a Kafka; None starts a local one.
+        feed: Start a feed too.
+    """
+    folder.mkdir(parents=True, exist_ok=True)
+    run_id = uuid.uuid4().hex[:8]
+    key_file = folder / f"{run_id}.key"
+    NoiseKey.generate().save(key_file)
+    with ExitStack() as stack:
+        stack.callback(key_file.unlink)
+        if bootstrap is None:
+            fetch_jars(progress.step)
+            progress.step("starting Kafka")
+            broker = stack.enter_context(LocalBroker(folder / "broker"))
+            kafka = Settings.of_local_broker(broker.start().bootstrap).model_copy(update=LOCAL_SESSION)
+        else:
+            kafka = Settings(bootstrap=bootstrap)
+        changed = {"prefix": f"sotto-demo-{run_id}", "table_roots": str(ADULT_PATH.parent)}
+        settings = kafka.model_copy(update=changed)
+        asyncio.run(create_topics(settings))
+        stack.callback(lambda: asyncio.run(delete_topics(settings)))
+        progress.step(f"starting the budget service{', a feed' if feed else ''} and two workers")
+        roles: list[tuple[RoleName, int]] = [("budget", 0), ("worker", 0), ("worker", 1)]
+        roles += [("feed", 0)] if feed else []
+        services = [
+            stack.enter_context(
+                Service(role, settings, key_file, folder / "logs" / f"{run_id}-{role}-{number}.log")
+            )
+            for role, number in roles
+        ]
+        yield DemoInstallation(settings, tuple(service for service in services if service.role == "worker"))
+
+
+class DemoAnswers:
+    """Reads a client's answers in the background, within an ``async with`` block."""
+
+    def __init__(self, client: AsyncClient, progress: DemoProgress, total: int) -> None:
+        self.answers: list[Result] = []
+        self.published = 0
+        self._client = client
+        self._progress = progress
+        self._total = total
+
+    async def __aenter__(self) -> Self:
+        self._reading = asyncio.create_task(self._read())
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        self._reading.cancel()
+        await asyncio.gather(self._reading, return_exceptions=True)
+
+    def advance(self, published: int = 0) -> None:
+        """Report the progress after further published events."""
+        self.published += published
+        self._progress.advance(self.published, len(self.answers), self._total)
+
+    async def wait(self, count: int, *, or_exhausted: bool = False) -> None:
+        """Wait for ``count`` answers, or until none arrives for ``ANSWER_TIMEOUT`` seconds."""
+        seen, since = len(self.answers), time.monotonic()
+        while len(self.answers) < count and not (
+            or_exhausted and any(answer.tops_left == 0 for answer in self.answers)
+        ):
+            await asyncio.sleep(0.1)
+            self.advance()
+            if len(self.answers) > seen:
+                seen, since = len(self.answers), time.monotonic()
+            elif time.monotonic() - since > ANSWER_TIMEOUT:
+                return
+
+    async def _read(self) -> None:
+        async for answer in self._client.answers(from_beginning=True):
+            self.answers.append(answer)
