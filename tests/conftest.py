@@ -22,7 +22,7 @@ from stream.privacy.noise.keys import NoiseKey
 from stream.services.processes import RoleName, Service
 from stream.settings import Settings, reduce_gc_frequency
 from stream.tables.demo_tables import ADULT_PATH
-from tests.chaos import ground as chaos
+from tests.chaos.loaded_installation import LoadedInstallation, open_installation
 from tests.patience import lengthen_timeouts
 from tests.preloaded import preloaded_readers, preloaded_services
 
@@ -137,9 +137,9 @@ def forked_readers() -> Iterator[None]:
 
 
 @pytest.fixture
-async def ground(settings: Settings, key: NoiseKey, tmp_path: Path) -> AsyncIterator[chaos.Ground]:
+async def installation(settings: Settings, key: NoiseKey, tmp_path: Path) -> AsyncIterator[LoadedInstallation]:
     """Return an installation under load on the shared broker."""
-    async with chaos.installation(settings, key, tmp_path) as made:
+    async with open_installation(settings, key, tmp_path) as made:
         yield made
 
 

@@ -16,7 +16,7 @@ from pathlib import Path
 from stream.diagnostics import silence_kafka_client
 from tests.chaos.campaign import campaign
 from tests.chaos.cluster import NODES, cluster_campaign
-from tests.chaos.ground import REPORTS
+from tests.chaos.loaded_installation import REPORTS
 from tests.simulation.__main__ import main as simulate
 
 

@@ -15,7 +15,7 @@ from stream.kafka.topics.creation import create_topics
 from stream.privacy.noise.keys import NoiseKey
 from stream.services.processes import Service
 from stream.settings import Settings
-from tests.chaos.ground import POLL_MS, Ground, crippled, installation
+from tests.chaos.loaded_installation import POLL_MS, LoadedInstallation, crippled, open_installation
 from tests.chaos.proxy import Proxy, proxied_broker
 
 FAULTS_PER_ROUND = 6
@@ -26,7 +26,7 @@ EVENTS_PER_FAULT = 400
 class Round:
     """One installation in the middle of its faults: worker 0 is behind the proxy."""
 
-    ground: Ground
+    installation: LoadedInstallation
     proxy: Proxy
     broker: LocalBroker
     port: int
@@ -38,21 +38,21 @@ class Round:
 
     def replace(self, number: int) -> None:
         """Start a worker in the place of one that has gone."""
-        self.workers[number] = self.ground.start("worker", settings=self.behind if number == 0 else None)
+        self.workers[number] = self.installation.start("worker", settings=self.behind if number == 0 else None)
 
     def supervise(self) -> None:
         """Start again what has ended by itself, as a service does that has lost its group."""
         for number, worker in enumerate(self.workers):
             if worker.exit_status is not None:
                 self.replace(number)
-                self.ground.injected["service ended by itself"] += 1
+                self.installation.injected["service ended by itself"] += 1
         for number, feed in enumerate(self.feeds):
             if feed.exit_status is not None:
-                self.feeds[number] = self.ground.start("feed")
-                self.ground.injected["service ended by itself"] += 1
+                self.feeds[number] = self.installation.start("feed")
+                self.installation.injected["service ended by itself"] += 1
         if self.budget.exit_status is not None:
-            self.budget = self.ground.start("budget")
-            self.ground.injected["service ended by itself"] += 1
+            self.budget = self.installation.start("budget")
+            self.installation.injected["service ended by itself"] += 1
 
 
 Fault = Callable[[Round], Awaitable[None]]
@@ -80,25 +80,25 @@ async def worker_told_to_stop(now: Round) -> None:
 async def all_workers_killed_and_offsets_expired(now: Round) -> None:
     for worker in now.workers:
         worker.kill()
-    await now.ground.expire_offsets()
+    await now.installation.expire_offsets()
     for number in range(len(now.workers)):
         now.replace(number)
 
 
 async def worker_killed_while_it_restores(now: Round) -> None:
-    passing = now.ground.start("worker")
+    passing = now.installation.start("worker")
     await asyncio.sleep(now.chance.uniform(0.5, 2.0))
     passing.kill()
 
 
 async def budget_service_killed(now: Round) -> None:
     now.budget.kill()
-    now.budget = now.ground.start("budget")
+    now.budget = now.installation.start("budget")
 
 
 async def budget_service_killed_after_its_spare_has_idled(now: Round) -> None:
-    spare = now.ground.start("budget")
-    await now.ground.logged(spare, "assigned", 60)
+    spare = now.installation.start("budget")
+    await now.installation.logged(spare, "assigned", 60)
     await asyncio.sleep(now.chance.uniform(1.0, 3.0) * POLL_MS / 1000)
     now.budget.kill()
     now.budget = spare
@@ -123,33 +123,35 @@ async def broker_killed(now: Round) -> None:
 
 
 async def changelog_compacted_eagerly(now: Round) -> None:
-    await now.ground.compact_eagerly()
+    await now.installation.compact_eagerly()
 
 
 async def streams_extended(now: Round) -> None:
-    extending = asyncio.create_task(now.ground.extend("laplace", "counts", f"stream-{now.chance.randrange(4)}"))
+    extending = asyncio.create_task(
+        now.installation.extend("laplace", "counts", f"stream-{now.chance.randrange(4)}")
+    )
     await asyncio.sleep(now.chance.uniform(0.0, 1.0))
     now.budget.kill()
-    now.budget = now.ground.start("budget")
+    now.budget = now.installation.start("budget")
     await extending
 
 
 async def table_renewed(now: Round) -> None:
-    renewing = asyncio.create_task(now.ground.refresh())
+    renewing = asyncio.create_task(now.installation.refresh())
     await asyncio.sleep(now.chance.uniform(0.0, 1.0))
     now.budget.kill()
-    now.budget = now.ground.start("budget")
+    now.budget = now.installation.start("budget")
     await renewing
 
 
 async def openings_repeated(now: Round) -> None:
-    await now.ground.repeat_openings([f"stream-{number}" for number in range(4)])
+    await now.installation.repeat_openings([f"stream-{number}" for number in range(4)])
 
 
 async def feed_killed(now: Round) -> None:
     number = now.chance.randrange(len(now.feeds))
     now.feeds[number].kill()
-    now.feeds[number] = now.ground.start("feed")
+    now.feeds[number] = now.installation.start("feed")
 
 
 async def feed_suspended_past_its_session(now: Round) -> None:
@@ -160,7 +162,7 @@ async def feed_suspended_past_its_session(now: Round) -> None:
 
 
 async def feed_joins_and_another_leaves(now: Round) -> None:
-    now.feeds.append(now.ground.start("feed"))
+    now.feeds.append(now.installation.start("feed"))
     await asyncio.sleep(now.chance.uniform(0.0, 4.0))
     await asyncio.to_thread(now.feeds.pop(0).stop)
 
@@ -168,10 +170,10 @@ async def feed_joins_and_another_leaves(now: Round) -> None:
 async def everybody_killed_at_once(now: Round) -> None:
     for one in (*now.feeds, *now.workers, now.budget):
         one.kill()
-    now.feeds = [now.ground.start("feed") for _ in now.feeds]
+    now.feeds = [now.installation.start("feed") for _ in now.feeds]
     for number in range(len(now.workers)):
         now.replace(number)
-    now.budget = now.ground.start("budget")
+    now.budget = now.installation.start("budget")
 
 
 FAULTS: tuple[Fault, ...] = (
@@ -219,20 +221,20 @@ async def _round(folder: Path, seed: int, broker: LocalBroker, port: int, proxy:
     settings = Settings(bootstrap=f"{HOST}:{port}", prefix=f"round-{seed}", session_timeout_ms=6000)
     behind = settings.model_copy(update={"bootstrap": f"{HOST}:{proxied}"})
     await create_topics(settings)
-    async with installation(settings, NoiseKey.generate(), folder) as ground:
-        now = Round(ground, proxy, broker, port, behind, chance, ground.start("budget"))
-        now.workers = [ground.start("worker", settings=behind), ground.start("worker")]
-        now.feeds = [ground.start("feed"), ground.start("feed")]
-        await ground.open()
+    async with open_installation(settings, NoiseKey.generate(), folder) as installation:
+        now = Round(installation, proxy, broker, port, behind, chance, installation.start("budget"))
+        now.workers = [installation.start("worker", settings=behind), installation.start("worker")]
+        now.feeds = [installation.start("feed"), installation.start("feed")]
+        await installation.open()
         clock, period = chance.choice((("marks", None), ("broker", None), ("marks", "1h")))
-        await ground.people(clock, seed=seed, period=period)
+        await installation.people(clock, seed=seed, period=period)
         for _ in range(FAULTS_PER_ROUND):
             fault = chance.choice(FAULTS)
-            asking = asyncio.create_task(ground.ask(EVENTS_PER_FAULT))
+            asking = asyncio.create_task(installation.ask(EVENTS_PER_FAULT))
             await asyncio.sleep(chance.uniform(0.0, 2.0))
-            ground.injected[fault.__name__.replace("_", " ")] += 1
+            installation.injected[fault.__name__.replace("_", " ")] += 1
             await fault(now)
             await asking
             now.supervise()
-        await ground.answered(seconds=180)
-        await ground.verified()
+        await installation.answered(seconds=180)
+        await installation.verified()

@@ -23,7 +23,7 @@ from stream.kafka.topics.layouts import layout, worker_group
 from stream.privacy.noise.keys import NoiseKey
 from stream.services.feed_service import feed_group
 from stream.settings import Settings
-from tests.chaos.ground import Ground, installation
+from tests.chaos.loaded_installation import LoadedInstallation, open_installation
 
 NODES = 3
 HEAP_MEGABYTES = 320
@@ -41,7 +41,7 @@ class Brokers:
     """The cluster of an installation under load; its replicas are in sync again after each fault."""
 
     cluster: LocalCluster
-    ground: Ground
+    installation: LoadedInstallation
     generator: random.Random
 
     async def leader(self, topic: str, partition: int) -> int:
@@ -51,7 +51,7 @@ class Brokers:
 
     async def coordinator(self, partition: int, group: str | None = None) -> int:
         """The node that coordinates a partition's transactions; ``group`` is that of workers by default."""
-        identifier = f"{group or worker_group(self.ground.settings)}-{partition}"
+        identifier = f"{group or worker_group(self.installation.settings)}-{partition}"
         return await self._admin(lambda admin: admin.find_coordinator(identifier, TRANSACTION))
 
     async def controller(self) -> int:
@@ -75,10 +75,10 @@ class Brokers:
 
     async def wait_until_in_sync(self) -> None:
         """Wait until every replica of every topic is in sync."""
-        topics = [one.name for one in layout(self.ground.client.topics)]
-        if (live := self.ground.live) is not None:
+        topics = [one.name for one in layout(self.installation.client.topics)]
+        if (live := self.installation.live) is not None:
             # Otherwise the only in-sync replica of the feeds' changelog might lose its disk next.
-            topics += [live.source.topic, self.ground.client.topics.feed_state(live.source.source)]
+            topics += [live.source.topic, self.installation.client.topics.feed_state(live.source.source)]
         names = [*topics, "__consumer_offsets", "__transaction_state"]
         async with asyncio.timeout(180):
             while True:
@@ -93,13 +93,13 @@ class Brokers:
 
     async def kill(self, node: int, why: str) -> None:
         """SIGKILL a node, and restart it while the services run."""
-        self.ground.injected[f"SIGKILL {why}"] += 1
+        self.installation.injected[f"SIGKILL {why}"] += 1
         await asyncio.to_thread(self.cluster.node(node).kill)
         await self._start_node(node)
 
     async def restart(self, node: int, *, erased: bool = False) -> None:
         """Shut a node down, erase its disk if ``erased``, and start it."""
-        self.ground.injected["broker restarted with an empty disk" if erased else "broker restarted"] += 1
+        self.installation.injected["broker restarted with an empty disk" if erased else "broker restarted"] += 1
         await asyncio.to_thread(self.cluster.node(node).stop)
         if erased:
             await asyncio.to_thread(shutil.rmtree, self.cluster.node(node).folder / "data")
@@ -118,7 +118,7 @@ class Brokers:
         }
 
     async def _admin(self, ask: Callable[[AIOKafkaAdminClient], Awaitable[Found]]) -> Found:
-        admin = AIOKafkaAdminClient(bootstrap_servers=self.ground.settings.bootstrap)
+        admin = AIOKafkaAdminClient(bootstrap_servers=self.installation.settings.bootstrap)
         await admin.start()
         try:
             return await ask_any_broker(lambda: ask(admin))
@@ -131,7 +131,9 @@ Fault = Callable[[Brokers], Awaitable[None]]
 
 async def leader_killed(brokers: Brokers) -> None:
     """SIGKILL the leader of a partition of queries."""
-    await brokers.kill(await brokers.leader(brokers.ground.client.topics.queries, 0), "leader of a partition")
+    await brokers.kill(
+        await brokers.leader(brokers.installation.client.topics.queries, 0), "leader of a partition"
+    )
 
 
 async def transaction_coordinator_killed(brokers: Brokers) -> None:
@@ -141,16 +143,16 @@ async def transaction_coordinator_killed(brokers: Brokers) -> None:
 
 async def live_leader_killed(brokers: Brokers) -> None:
     """SIGKILL the leader of a partition of the live topic."""
-    live = brokers.ground.live
+    live = brokers.installation.live
     assert live is not None
     await brokers.kill(await brokers.leader(live.source.topic, 0), "leader of a live partition")
 
 
 async def feed_coordinator_killed(brokers: Brokers) -> None:
     """SIGKILL the coordinator of a feed's transactions."""
-    live, ground = brokers.ground.live, brokers.ground
+    live, installation = brokers.installation.live, brokers.installation
     assert live is not None
-    group = feed_group(ground.settings, ground.client.topics, live.source.source)
+    group = feed_group(installation.settings, installation.client.topics, live.source.source)
     await brokers.kill(await brokers.coordinator(0, group), "transaction coordinator of a feed")
 
 
@@ -189,8 +191,8 @@ FAULTS: tuple[Fault, ...] = (
 
 async def inject_under_load(brokers: Brokers, fault: Fault) -> None:
     """Inject a fault; ask questions before, during and after it."""
-    await brokers.ground.ask(EVENTS_PER_FAULT // 2)
-    asking = asyncio.create_task(brokers.ground.ask(EVENTS_PER_FAULT))
+    await brokers.installation.ask(EVENTS_PER_FAULT // 2)
+    asking = asyncio.create_task(brokers.installation.ask(EVENTS_PER_FAULT))
     await fault(brokers)
     await asking
 
@@ -203,13 +205,13 @@ async def three_brokers(cluster: LocalCluster, prefix: str, folder: Path, seed: 
     settings = Settings(bootstrap=info.bootstrap, prefix=prefix, session_timeout_ms=6000)
     created = await create_topics(settings)
     assert (created.replication, created.brokers) == (NODES, NODES)
-    async with installation(settings, NoiseKey.generate(), folder) as ground:
-        ground.start("budget")
+    async with open_installation(settings, NoiseKey.generate(), folder) as installation:
+        installation.start("budget")
         for role in ("worker", "worker", "feed", "feed"):
-            ground.start(role)
-        await ground.open()
-        await ground.people("broker", NODES, seed)
-        brokers = Brokers(cluster, ground, random.Random(seed))
+            installation.start(role)
+        await installation.open()
+        await installation.people("broker", NODES, seed)
+        brokers = Brokers(cluster, installation, random.Random(seed))
         await brokers.wait_until_in_sync()
         yield brokers
 
@@ -227,8 +229,8 @@ async def cluster_campaign(folder: Path, seed: int, seconds: float, say: Callabl
             async with three_brokers(cluster, f"round-{seed}", own, seed) as brokers:
                 for fault in brokers.generator.choices(FAULTS, k=FAULTS_PER_ROUND):
                     await inject_under_load(brokers, fault)
-                await brokers.ground.answered(seconds=240)
-                await brokers.ground.verified()
+                await brokers.installation.answered(seconds=240)
+                await brokers.installation.verified()
             seed += 1
     finally:
         await asyncio.to_thread(cluster.stop)

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from tests.chaos.ground import REPORTS
+from tests.chaos.loaded_installation import REPORTS
 
 
 @pytest.fixture(scope="module", autouse=True)

@@ -43,10 +43,10 @@ async def test_whichever_broker_is_killed_nothing_is_lost_doubled_or_skipped(
             controller_killed,
         ):
             await inject_under_load(brokers, fault)
-        await brokers.ground.answered(seconds=240)
-        findings = await brokers.ground.verified()
-    assert len(findings.answers) == len(brokers.ground.asked) + len(brokers.ground.windows)
-    assert len(brokers.ground.windows) > 100
+        await brokers.installation.answered(seconds=240)
+        findings = await brokers.installation.verified()
+    assert len(findings.answers) == len(brokers.installation.asked) + len(brokers.installation.windows)
+    assert len(brokers.installation.windows) > 100
 
 
 async def test_brokers_are_restarted_one_after_the_other_and_one_comes_back_with_an_empty_disk(
@@ -55,7 +55,7 @@ async def test_brokers_are_restarted_one_after_the_other_and_one_comes_back_with
     async with three_brokers(cluster, "restarted", tmp_path) as brokers:
         await inject_under_load(brokers, rolling_restart)
         await inject_under_load(brokers, disk_lost)
-        await brokers.ground.answered(seconds=240)
-        findings = await brokers.ground.verified()
-    assert len(findings.answers) == len(brokers.ground.asked) + len(brokers.ground.windows)
-    assert len(brokers.ground.windows) > 100
+        await brokers.installation.answered(seconds=240)
+        findings = await brokers.installation.verified()
+    assert len(findings.answers) == len(brokers.installation.asked) + len(brokers.installation.windows)
+    assert len(brokers.installation.windows) > 100

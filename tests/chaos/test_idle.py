@@ -22,8 +22,8 @@ from stream.services.runner import build_worker_engine
 from stream.settings import Settings
 from stream.worker.admission import QueryBatch
 from stream.worker.worker_processor import QueryProcessor
-from tests.chaos.ground import POLL_MS, Ground, crippled, installation
 from tests.chaos.load import specs
+from tests.chaos.loaded_installation import POLL_MS, LoadedInstallation, crippled, open_installation
 from tests.chaos.probes import probe
 from tests.kafka.wards import FEED, ward
 
@@ -32,20 +32,20 @@ pytestmark = [pytest.mark.kafka, pytest.mark.chaos]
 IDLE_SECONDS = 4 * POLL_MS / 1000
 
 
-async def started(ground: Ground, role: RoleName) -> tuple[Service, str]:
+async def started(installation: LoadedInstallation, role: RoleName) -> tuple[Service, str]:
     """A service that has had its turn in the group, and the address of its probes."""
     port = free_port()
-    service = ground.start(role, settings=ground.settings.model_copy(update={"metrics_port": port}))
-    await ground.logged(service, "assigned")
+    service = installation.start(role, settings=installation.settings.model_copy(update={"metrics_port": port}))
+    await installation.logged(service, "assigned")
     return service, f"http://{HOST}:{port}"
 
 
-async def with_a_spare(ground: Ground, role: RoleName) -> tuple[list[Service], list[str]]:
+async def with_a_spare(installation: LoadedInstallation, role: RoleName) -> tuple[list[Service], list[str]]:
     """The services of a role that have had partitions, to be killed, and the addresses of all, with one spare at last."""
-    services = [await started(ground, role)]
+    services = [await started(installation, role)]
     while len(services) < 6:
-        services.append(await started(ground, role))
-        if not any(ground.assigned(services[-1][0])):
+        services.append(await started(installation, role))
+        if not any(installation.assigned(services[-1][0])):
             return [service for service, _ in services[:-1]], [address for _, address in services]
     raise AssertionError("nobody remained a spare")
 
@@ -62,31 +62,31 @@ async def test_spares_that_have_waited_for_long_answer_queries_and_requests(
     narrow: Settings, key: NoiseKey, tmp_path: Path
 ) -> None:
     with crippled(poll_ms=POLL_MS):
-        async with installation(narrow, key, tmp_path) as ground:
+        async with open_installation(narrow, key, tmp_path) as installation:
             doomed, addresses = [], []
             for role in ("worker", "budget"):
-                had, all_of_them = await with_a_spare(ground, role)
+                had, all_of_them = await with_a_spare(installation, role)
                 doomed += had
                 addresses += all_of_them
-            await ground.open()
-            await ground.ask(200)
-            await ground.answered()
+            await installation.open()
+            await installation.ask(200)
+            await installation.answered()
             await asyncio.sleep(IDLE_SECONDS)
             for address in addresses:
                 assert await asyncio.to_thread(probe, f"{address}/readyz") == (200, "ok\n")
                 assert await asyncio.to_thread(probe, f"{address}/livez") == (200, "ok\n")
             for service in doomed:
                 service.kill()
-                ground.injected["SIGKILL, after spares had waited"] += 1
+                installation.injected["SIGKILL, after spares had waited"] += 1
             more = specs()[1].model_copy(update={"stream": "more", "epsilon": 0.01})
-            [receipt] = await ground.client.requests([OpenStream(request="more", stream=more)], 60)
+            [receipt] = await installation.client.requests([OpenStream(request="more", stream=more)], 60)
             assert receipt.outcome == "opened"
-            await ground.ask(500)
-            await ground.answered()
+            await installation.ask(500)
+            await installation.answered()
             figures = (await asyncio.to_thread(probe, f"{addresses[-1]}/metrics"))[1]
             assert "sotto_budget_member 1.0" in figures
             assert "sotto_budget_partitions 1.0" in figures
-            await ground.verified()
+            await installation.verified()
 
 
 async def test_a_batch_that_takes_longer_does_not_cost_a_worker_its_group(
@@ -102,9 +102,9 @@ async def test_a_batch_that_takes_longer_does_not_cost_a_worker_its_group(
             time.sleep(IDLE_SECONDS)
         return process(self, batch)
 
-    async with installation(narrow, key, tmp_path) as ground:
-        client = ground.client
-        ground.start("budget")
+    async with open_installation(narrow, key, tmp_path) as installation:
+        client = installation.client
+        installation.start("budget")
         await client.register(FEED)
         await client.open(ward(), acknowledge=True)
         engine = build_worker_engine(narrow, client.topics, key)

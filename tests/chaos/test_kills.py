@@ -13,34 +13,36 @@ from schemas import OpenStream
 from schemas.sources import HOUR_MS
 from stream.engine.restore import reader
 from stream.services.processes import Service
-from tests.chaos.ground import Ground
 from tests.chaos.load import SENSITIVE_STREAMS, specs
+from tests.chaos.loaded_installation import LoadedInstallation
 
 pytestmark = [pytest.mark.kafka, pytest.mark.chaos]
 
 
-async def test_workers_killed_and_a_zombie_woken_after_its_session_lose_and_double_nothing(ground: Ground) -> None:
-    ground.start("budget")
-    workers: list[Service] = [ground.start("worker"), ground.start("worker")]
-    await ground.open()
+async def test_workers_killed_and_a_zombie_woken_after_its_session_lose_and_double_nothing(
+    installation: LoadedInstallation,
+) -> None:
+    installation.start("budget")
+    workers: list[Service] = [installation.start("worker"), installation.start("worker")]
+    await installation.open()
     for fault in range(3):
-        await ground.ask(1500)
-        await ground.bomb(ground.client.topics.queries, fault)
-        await ground.answered(missing=1000)
+        await installation.ask(1500)
+        await installation.bomb(installation.client.topics.queries, fault)
+        await installation.answered(missing=1000)
         workers.pop(fault % 2).kill()
-        ground.injected["SIGKILL worker"] += 1
+        installation.injected["SIGKILL worker"] += 1
         # Some have run dry by now, and nobody answers for them at the moment.
-        await ground.extend("laplace", "noisy-max", "numeric", "stream-0")
-        workers.append(ground.start("worker"))
+        await installation.extend("laplace", "noisy-max", "numeric", "stream-0")
+        workers.append(installation.start("worker"))
     zombie = workers[0]
-    await ground.ask(1500)
+    await installation.ask(1500)
     zombie.suspend()
-    ground.injected["SIGSTOP past the session, SIGCONT"] += 1
-    await ground.answered()
+    installation.injected["SIGSTOP past the session, SIGCONT"] += 1
+    await installation.answered()
     zombie.wake()
-    await ground.ask(1000)
-    await ground.answered()
-    findings = await ground.verified()
+    await installation.ask(1000)
+    await installation.answered()
+    findings = await installation.verified()
     assert any(grant.state == "exhausted" for grant in findings.grants.values())
     assert any(grant.tops > grant.calibration.cutoff for grant in findings.grants.values())
     assert {answer.basis for answer in findings.answers} >= {
@@ -53,101 +55,103 @@ async def test_workers_killed_and_a_zombie_woken_after_its_session_lose_and_doub
 
 
 async def test_told_to_stop_a_worker_hands_over_fast_and_a_storm_of_rebalances_harms_nothing(
-    ground: Ground,
+    installation: LoadedInstallation,
 ) -> None:
-    ground.start("budget")
-    leaving = ground.start("worker")
-    await ground.logged(ground.start("worker"), "assigned")
-    await ground.open()
-    await ground.ask(2000)
-    await ground.answered(missing=1500)
+    installation.start("budget")
+    leaving = installation.start("worker")
+    await installation.logged(installation.start("worker"), "assigned")
+    await installation.open()
+    await installation.ask(2000)
+    await installation.answered(missing=1500)
     began = time.monotonic()
     await asyncio.to_thread(leaving.stop)
     assert leaving.exit_status == 0
-    ground.injected[f"SIGTERM worker, gone in {time.monotonic() - began:.1f} s"] += 1
+    installation.injected[f"SIGTERM worker, gone in {time.monotonic() - began:.1f} s"] += 1
     for _ in range(3):
-        passing = ground.start("worker")
-        await ground.ask(700)
-        await ground.logged(passing, "assigned")
+        passing = installation.start("worker")
+        await installation.ask(700)
+        await installation.logged(passing, "assigned")
         await asyncio.to_thread(passing.stop)
-        ground.injected["rebalance by a passing worker"] += 2
-        await ground.ask(700)
-    await ground.answered()
-    await ground.verified()
+        installation.injected["rebalance by a passing worker"] += 2
+        await installation.ask(700)
+    await installation.answered()
+    await installation.verified()
 
 
-async def test_a_budget_service_killed_between_reserve_and_grant_grants_each_once(ground: Ground) -> None:
+async def test_a_budget_service_killed_between_reserve_and_grant_grants_each_once(
+    installation: LoadedInstallation,
+) -> None:
     """And control events that come twice and out of order open nothing again."""
-    budget = ground.start("budget")
-    worker = ground.start("worker")
-    await ground.open()
+    budget = installation.start("budget")
+    worker = installation.start("worker")
+    await installation.open()
     template, killed = specs()[1], "SIGKILL budget service between reserve and grant"
     # How often one is fast enough to see it hangs on what else the machine does.
     for attempt in range(300):
         spec = template.model_copy(update={"stream": f"more-{attempt}", "epsilon": 0.01})
-        if await _suspended_while_granting(ground, budget, OpenStream(request=spec.stream, stream=spec)):
+        if await _suspended_while_granting(installation, budget, OpenStream(request=spec.stream, stream=spec)):
             budget.kill()
-            ground.injected[killed] += 1
-            budget = ground.start("budget")
+            installation.injected[killed] += 1
+            budget = installation.start("budget")
         else:
             budget.wake()
-        [receipt] = await ground.client.requests([OpenStream(request=spec.stream, stream=spec)], 60)
+        [receipt] = await installation.client.requests([OpenStream(request=spec.stream, stream=spec)], 60)
         assert receipt.outcome == "opened"
-        if ground.injected[killed] == 2 or (ground.injected[killed] and attempt >= 30):
+        if installation.injected[killed] == 2 or (installation.injected[killed] and attempt >= 30):
             break
-    assert ground.injected[killed] >= 1
-    for topic in (ground.client.topics.requests, ground.client.topics.charges):
-        await ground.bomb(topic)
-    again = await ground.client.requests(ground.openings, 60)
+    assert installation.injected[killed] >= 1
+    for topic in (installation.client.topics.requests, installation.client.topics.charges):
+        await installation.bomb(topic)
+    again = await installation.client.requests(installation.openings, 60)
     assert {one.outcome for one in again} == {"opened"}
-    await ground.ask(1000)
-    await ground.client.halt("feed", "stream-2")
-    await ground.repeat_openings(["stream-1", "stream-2", "stream-3"])
-    await ground.ask(500)
-    await ground.answered()
+    await installation.ask(1000)
+    await installation.client.halt("feed", "stream-2")
+    await installation.repeat_openings(["stream-1", "stream-2", "stream-3"])
+    await installation.ask(500)
+    await installation.answered()
     worker.kill()
-    ground.injected["SIGKILL worker"] += 1
-    ground.start("worker")
-    await ground.ask(500)
-    await ground.answered()
-    findings = await ground.verified()
+    installation.injected["SIGKILL worker"] += 1
+    installation.start("worker")
+    await installation.ask(500)
+    await installation.answered()
+    findings = await installation.verified()
     assert findings.sources["feed"].granted.epsilon == pytest.approx(SENSITIVE_STREAMS + 1 + 0.01 * (attempt + 1))
 
 
 @pytest.mark.parametrize("clock", ["marks", "broker"])
 async def test_whoever_is_killed_in_the_middle_of_windows_each_is_asked_and_answered_once(
-    ground: Ground, clock: str
+    installation: LoadedInstallation, clock: str
 ) -> None:
     """Beside a load of queries, with feeds that join, leave and wake up as zombies."""
-    budget, worker = ground.start("budget"), ground.start("worker")
-    feeds = [ground.start("feed"), ground.start("feed")]
-    await ground.open()
-    live = await ground.people(clock)
+    budget, worker = installation.start("budget"), installation.start("worker")
+    feeds = [installation.start("feed"), installation.start("feed")]
+    await installation.open()
+    live = await installation.people(clock)
     for fault in range(3):
-        await ground.ask(300)
-        await ground.logged(feeds[-1], "partition ready")
+        await installation.ask(300)
+        await installation.logged(feeds[-1], "partition ready")
         feeds.pop(0).kill()
-        ground.injected["SIGKILL feed"] += 1
-        feeds.append(ground.start("feed"))
+        installation.injected["SIGKILL feed"] += 1
+        feeds.append(installation.start("feed"))
         if fault == 0:
             worker.kill()
-            ground.injected["SIGKILL worker"] += 1
-            worker = ground.start("worker")
+            installation.injected["SIGKILL worker"] += 1
+            worker = installation.start("worker")
         if fault == 1:
             budget.kill()
-            ground.injected["SIGKILL budget service"] += 1
-            ground.start("budget")
+            installation.injected["SIGKILL budget service"] += 1
+            installation.start("budget")
     feeds[0].suspend()
-    ground.injected["SIGSTOP feed past its session, SIGCONT"] += 1
-    joining = ground.start("feed")
-    ground.injected["feed joins"] += 1
-    await ground.logged(joining, "partition ready", 60)
+    installation.injected["SIGSTOP feed past its session, SIGCONT"] += 1
+    joining = installation.start("feed")
+    installation.injected["feed joins"] += 1
+    await installation.logged(joining, "partition ready", 60)
     feeds[0].wake()
     await asyncio.to_thread(feeds[1].stop)
-    ground.injected["feed leaves"] += 1
-    await ground.ask(300)
-    await ground.answered()
-    findings = await ground.verified()
+    installation.injected["feed leaves"] += 1
+    await installation.ask(300)
+    await installation.answered()
+    findings = await installation.verified()
     kinds = {answer.stream for answer in findings.answers if answer.window is not None}
     assert kinds == {spec.stream for spec in live.specs}
     assert live.visits.wrong
@@ -155,37 +159,37 @@ async def test_whoever_is_killed_in_the_middle_of_windows_each_is_asked_and_answ
 
 
 async def test_whoever_is_killed_at_a_periods_edge_each_begins_once_and_is_asked_answered_and_closed_once(
-    ground: Ground,
+    installation: LoadedInstallation,
 ) -> None:
     """Periods begin while the budget service is gone, and end while a worker is behind by one; feeds are killed and wake up as zombies."""
-    budget, worker = ground.start("budget"), ground.start("worker")
-    feeds = [ground.start("feed"), ground.start("feed")]
-    live = await ground.people("marks", period="1h")
-    await ground.logged(feeds[-1], "partition ready")
+    budget, worker = installation.start("budget"), installation.start("worker")
+    feeds = [installation.start("feed"), installation.start("feed")]
+    live = await installation.people("marks", period="1h")
+    await installation.logged(feeds[-1], "partition ready")
     for fault in range(4):
         await live.reached(_edge(live.now) - 2 * live.pace.step)
         if fault == 0:
             budget.kill()
-            ground.injected["SIGKILL budget service before a period's edge"] += 1
+            installation.injected["SIGKILL budget service before a period's edge"] += 1
         if fault == 1:
             worker.kill()
-            ground.injected["SIGKILL worker before a period's edge"] += 1
+            installation.injected["SIGKILL worker before a period's edge"] += 1
         if fault == 2:
             feeds[0].suspend()
-            ground.injected["SIGSTOP feed over a period's edge, SIGCONT"] += 1
+            installation.injected["SIGSTOP feed over a period's edge, SIGCONT"] += 1
         await live.reached(_edge(live.now) + 5 * live.pace.step)
         feeds.pop().kill()
-        ground.injected["SIGKILL feed behind a period's edge"] += 1
-        feeds.append(ground.start("feed"))
-        await ground.logged(feeds[-1], "partition ready")
+        installation.injected["SIGKILL feed behind a period's edge"] += 1
+        feeds.append(installation.start("feed"))
+        await installation.logged(feeds[-1], "partition ready")
         if fault == 0:
-            budget = ground.start("budget")
+            budget = installation.start("budget")
         if fault == 1:
-            worker = ground.start("worker")
+            worker = installation.start("worker")
         if fault == 2:
             feeds[0].wake()
     await live.reached(_edge(live.now) + 1)
-    findings = await ground.verified()
+    findings = await installation.verified()
     periods = [name for name in findings.sources if name.startswith("visits@")]
     assert len(periods) > 4
     assert any(grant.state == "closed" for grant in findings.grants.values())
@@ -198,19 +202,21 @@ def _edge(moment: int) -> int:
     return moment - moment % HOUR_MS + HOUR_MS
 
 
-async def _suspended_while_granting(ground: Ground, budget: Service, request: OpenStream) -> bool:
+async def _suspended_while_granting(
+    installation: LoadedInstallation, budget: Service, request: OpenStream
+) -> bool:
     """Stop the budget service in its tracks as soon as it writes to the ledger; whether that is not committed yet."""
-    topics = ground.client.topics
+    topics = installation.client.topics
     place = TopicPartition(topics.ledger, 0)
     committed, written = (
-        reader(ground.settings, isolation_level=f"read_{one}") for one in ("committed", "uncommitted")
+        reader(installation.settings, isolation_level=f"read_{one}") for one in ("committed", "uncommitted")
     )
     async with committed, written:
         before = (await written.end_offsets([place]))[place]
-        await ground.client._connection.send(
+        await installation.client._connection.send(
             topics.requests, request.stream.source, request.model_dump_json().encode()
         )
-        await ground.client.flush()
+        await installation.client.flush()
         async with asyncio.timeout(120):
             while (await written.end_offsets([place]))[place] == before:
                 await asyncio.sleep(0)
@@ -220,12 +226,12 @@ async def _suspended_while_granting(ground: Ground, budget: Service, request: Op
         return int(stable) < int(end)
 
 
-async def test_a_worker_whose_log_is_on_a_full_disk_answers_all_the_same(ground: Ground) -> None:
-    ground.start("budget", log=Path("/dev/full"))
-    worker = ground.start("worker", log=Path("/dev/full"))
-    ground.injected["services that log to a full disk"] += 2
-    await ground.open()
-    await ground.ask(1000)
-    await ground.answered()
+async def test_a_worker_whose_log_is_on_a_full_disk_answers_all_the_same(installation: LoadedInstallation) -> None:
+    installation.start("budget", log=Path("/dev/full"))
+    worker = installation.start("worker", log=Path("/dev/full"))
+    installation.injected["services that log to a full disk"] += 2
+    await installation.open()
+    await installation.ask(1000)
+    await installation.answered()
     assert worker.exit_status is None
-    await ground.verified()
+    await installation.verified()

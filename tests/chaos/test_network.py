@@ -13,7 +13,7 @@ from stream.kafka.broker.local_broker import LocalBroker
 from stream.kafka.topics.creation import create_topics
 from stream.privacy.noise.keys import NoiseKey
 from stream.settings import Settings
-from tests.chaos.ground import installation
+from tests.chaos.loaded_installation import open_installation
 from tests.chaos.proxy import Proxy, proxied_broker
 
 pytestmark = [pytest.mark.kafka, pytest.mark.chaos]
@@ -47,32 +47,32 @@ async def test_a_worker_cut_off_for_longer_than_its_session_and_reset_harms_noth
     await create_topics(settings)
     async with (
         Proxy(cluster.proxy, cluster.behind) as proxy,
-        installation(settings, key, tmp_path) as ground,
+        open_installation(settings, key, tmp_path) as installation,
     ):
-        ground.start("budget")
-        ground.start("worker")
-        behind = ground.start("worker", settings=cluster.settings(cluster.proxy, "cut"))
-        await ground.open()
-        await ground.ask(1500)
-        await ground.answered(missing=1000)
+        installation.start("budget")
+        installation.start("worker")
+        behind = installation.start("worker", settings=cluster.settings(cluster.proxy, "cut"))
+        await installation.open()
+        await installation.ask(1500)
+        await installation.answered(missing=1000)
         assert proxy.connections > 0
         proxy.silence()
-        await ground.ask(1500)
-        await ground.answered()
+        await installation.ask(1500)
+        await installation.answered()
         assert proxy.swallowed > 0
         proxy.heal()
-        ground.injected["network silent past the session"] += 1
+        installation.injected["network silent past the session"] += 1
         await asyncio.sleep(2.0)
         for _ in range(3):
-            await ground.ask(400)
+            await installation.ask(400)
             proxy.reset()
             await asyncio.sleep(0.5)
             proxy.heal()
-            ground.injected["connections reset"] += 1
+            installation.injected["connections reset"] += 1
             await asyncio.sleep(1.0)
-        await ground.answered()
+        await installation.answered()
         assert behind.exit_status is None
-        await ground.verified()
+        await installation.verified()
 
 
 async def test_a_broker_killed_in_the_middle_of_transactions_loses_and_doubles_nothing(
@@ -80,18 +80,18 @@ async def test_a_broker_killed_in_the_middle_of_transactions_loses_and_doubles_n
 ) -> None:
     settings = cluster.settings(cluster.port, "outage")
     await create_topics(settings)
-    async with installation(settings, key, tmp_path) as ground:
-        services = [ground.start("budget"), ground.start("worker"), ground.start("worker")]
-        await ground.open()
-        await ground.ask(1000)
-        await ground.answered(missing=500)
-        pending = asyncio.create_task(ground.ask(4000))
+    async with open_installation(settings, key, tmp_path) as installation:
+        services = [installation.start("budget"), installation.start("worker"), installation.start("worker")]
+        await installation.open()
+        await installation.ask(1000)
+        await installation.answered(missing=500)
+        pending = asyncio.create_task(installation.ask(4000))
         await asyncio.sleep(0.3)
         await asyncio.to_thread(cluster.broker.kill)
-        ground.injected["SIGKILL broker under load"] += 1
+        installation.injected["SIGKILL broker under load"] += 1
         await asyncio.sleep(1.0)
         await asyncio.to_thread(cluster.broker.start, cluster.port)
         await pending
-        await ground.answered(seconds=180)
+        await installation.answered(seconds=180)
         assert [service.exit_status for service in services] == [None] * 3
-        await ground.verified()
+        await installation.verified()

@@ -4,30 +4,32 @@ from __future__ import annotations
 
 import pytest
 
-from tests.chaos.ground import Ground
+from tests.chaos.loaded_installation import LoadedInstallation
 
 pytestmark = [pytest.mark.kafka, pytest.mark.chaos]
 
 
-async def test_a_table_renewed_while_workers_die_is_answered_once_and_of_versions_in_order(ground: Ground) -> None:
-    ground.start("budget")
-    worker = ground.start("worker")
-    await ground.open()
-    await ground.ask(600)
-    await ground.answered(missing=300)
+async def test_a_table_renewed_while_workers_die_is_answered_once_and_of_versions_in_order(
+    installation: LoadedInstallation,
+) -> None:
+    installation.start("budget")
+    worker = installation.start("worker")
+    await installation.open()
+    await installation.ask(600)
+    await installation.answered(missing=300)
     worker.kill()
-    ground.injected["SIGKILL worker"] += 1
-    await ground.refresh()
+    installation.injected["SIGKILL worker"] += 1
+    await installation.refresh()
     # Most have run dry by now.
-    await ground.extend("laplace", "noisy-max", "counts")
-    worker = ground.start("worker")
-    await ground.ask(300)
-    await ground.answered(missing=200)
+    await installation.extend("laplace", "noisy-max", "counts")
+    worker = installation.start("worker")
+    await installation.ask(300)
+    await installation.answered(missing=200)
     worker.kill()
-    ground.injected["SIGKILL worker"] += 1
-    ground.start("worker")
-    await ground.answered()
-    findings = await ground.verified()
+    installation.injected["SIGKILL worker"] += 1
+    installation.start("worker")
+    await installation.answered()
+    findings = await installation.verified()
     assert {answer.version for answer in findings.answers} == {None, 2}
     kept = {name for name, grant in findings.grants.items() if "refresh" in (grant.reason or "")}
     assert {"histogram", "lazy", "weights"} <= kept

@@ -19,7 +19,7 @@ from stream.kafka.topics.layouts import alerts_group
 from stream.privacy.noise.keys import NoiseKey
 from stream.services.processes import Service
 from stream.settings import Settings
-from tests.chaos.ground import crippled, installation
+from tests.chaos.loaded_installation import crippled, open_installation
 from tests.chaos.probes import probe
 
 pytestmark = [pytest.mark.kafka, pytest.mark.chaos]
@@ -32,29 +32,29 @@ async def test_services_that_start_before_kafka_wait_for_it(key: NoiseKey, tmp_p
     await asyncio.to_thread(broker.start, ports.clients)
     try:
         await create_topics(settings)
-        async with installation(settings, key, tmp_path) as ground:
+        async with open_installation(settings, key, tmp_path) as installation:
             await asyncio.to_thread(broker.kill)
             metrics = free_port()
             services = [
-                ground.start("budget"),
-                ground.start("worker", settings=settings.model_copy(update={"metrics_port": metrics})),
+                installation.start("budget"),
+                installation.start("worker", settings=settings.model_copy(update={"metrics_port": metrics})),
             ]
-            ground.injected["services started while the broker is down"] += 2
+            installation.injected["services started while the broker is down"] += 2
             for service in services:
-                await ground.logged(service, "waiting for Kafka")
+                await installation.logged(service, "waiting for Kafka")
             status, reason = await asyncio.to_thread(probe, f"http://{HOST}:{metrics}/readyz")
             assert (status, "waits for Kafka" in reason) == (503, True)
             assert (await asyncio.to_thread(probe, f"http://{HOST}:{metrics}/livez"))[0] == 200
             await asyncio.to_thread(broker.start, ports.clients)
-            await ground.open()
-            await ground.ask(200)
-            await ground.answered()
+            await installation.open()
+            await installation.ask(200)
+            await installation.answered()
             assert [service.exit_status for service in services] == [None, None]
             # A member is looked for every two seconds, so that the first answers may come before the worker calls itself ready.
             async with asyncio.timeout(120):
                 while (await asyncio.to_thread(probe, f"http://{HOST}:{metrics}/readyz"))[0] != 200:
                     await asyncio.sleep(0.2)
-            await ground.verified()
+            await installation.verified()
     finally:
         await asyncio.to_thread(broker.stop)
 
@@ -76,18 +76,18 @@ async def test_services_start_while_a_broker_of_several_is_down(
     """It is named in the bootstrap list and by Kafka itself, and half of all random choices fall on it."""
     dead = free_port()
     some = settings.model_copy(update={"bootstrap": f"{HOST}:{dead},{settings.bootstrap}"})
-    async with installation(settings, key, tmp_path) as ground:
+    async with open_installation(settings, key, tmp_path) as installation:
         with crippled(dead_port=dead):
-            services = [ground.start("budget", settings=some)]
-            services += [ground.start("worker", settings=some) for _ in range(4)]
-        ground.injected["services started while a broker is down"] += len(services)
-        await ground.open()
+            services = [installation.start("budget", settings=some)]
+            services += [installation.start("worker", settings=some) for _ in range(4)]
+        installation.injected["services started while a broker is down"] += len(services)
+        await installation.open()
         for service in services:
-            await ground.logged(service, "member", 60)
-        await ground.ask(300)
-        await ground.answered()
+            await installation.logged(service, "member", 60)
+        await installation.ask(300)
+        await installation.answered()
         assert [service.exit_status for service in services] == [None] * len(services)
-        await ground.verified()
+        await installation.verified()
 
 
 async def test_alerts_outlast_an_outage_longer_than_their_sessions(key: NoiseKey, tmp_path: Path) -> None:
@@ -109,9 +109,9 @@ async def test_alerts_outlast_an_outage_longer_than_their_sessions(key: NoiseKey
     await asyncio.to_thread(broker.start, ports.clients)
     try:
         await create_topics(settings)
-        async with installation(settings, key, tmp_path) as ground:
-            alerts = ground.start("alerts")
-            await ground.logged(alerts, "alerts are up")
+        async with open_installation(settings, key, tmp_path) as installation:
+            alerts = installation.start("alerts")
+            await installation.logged(alerts, "alerts are up")
             await _joined(settings, names)
             await asyncio.to_thread(broker.kill)
             await asyncio.sleep(2.0 * settings.session_timeout_ms / 1000)

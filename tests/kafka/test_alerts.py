@@ -42,7 +42,7 @@ GROUPS = ("EWR", "JFK", "LGA")
 PATIENCE = 180.0
 
 
-class Ground:
+class AlertsInstallation:
     """An installation with a file of targets, and the alerts service on it."""
 
     def __init__(self, settings: Settings, client: AsyncClient, folder: Path, stack: ExitStack) -> None:
@@ -93,30 +93,30 @@ class Ground:
 
 
 @pytest.fixture
-async def ground(
+async def installation(
     settings: Settings, client: AsyncClient, tmp_path: Path, start: StartService
-) -> AsyncIterator[Ground]:
+) -> AsyncIterator[AlertsInstallation]:
     start("budget")
     start("worker")
     await client.register(FEED)
     for stream in ("late", "early"):
         await client.open(ward(stream, cutoff=50, threshold=0.0))
     with ExitStack() as stack:
-        yield Ground(settings, client, tmp_path, stack)
+        yield AlertsInstallation(settings, client, tmp_path, stack)
 
 
 class WindowedAnswers:
     """Committed answers of a standing stream, written as its worker writes them."""
 
-    def __init__(self, ground: Ground, stream: str) -> None:
-        self._ground = ground
+    def __init__(self, installation: AlertsInstallation, stream: str) -> None:
+        self._installation = installation
         self._stream = stream
         self._index = 0
 
     async def write(self, hour: int, *above: str) -> None:
-        topics = self._ground.client.topics
+        topics = self._installation.client.topics
         producer = AIOKafkaProducer(
-            bootstrap_servers=self._ground.settings.bootstrap, transactional_id=f"test-{uuid.uuid4().hex}"
+            bootstrap_servers=self._installation.settings.bootstrap, transactional_id=f"test-{uuid.uuid4().hex}"
         )
         await producer.start()
         try:
@@ -145,29 +145,31 @@ class WindowedAnswers:
             await producer.stop()
 
 
-async def test_each_alert_is_delivered_in_order_through_kills_and_failures(ground: Ground) -> None:
+async def test_each_alert_is_delivered_in_order_through_kills_and_failures(
+    installation: AlertsInstallation,
+) -> None:
     async with Receiver() as receiver:
         # Of three requests one fails, one hangs until the sender gives up, one is taken.
         receiver.behave = lambda number: [web.Response(), web.Response(status=500), None][number % 3]
-        service = ground.start(ground.webhook(receiver))
-        await ground.joined(service)
+        service = installation.start(installation.webhook(receiver))
+        await installation.joined(service)
         expected = []
         for kill in range(3):
             for stream in ("late", "early"):
-                answers = await ground.ask(stream, LOW, HIGH, LOW, HIGH)
+                answers = await installation.ask(stream, LOW, HIGH, LOW, HIGH)
                 assert [answer.outcome for answer in answers] == ["below", "above"] * 2
-                key = await ground.incarnation(stream)
+                key = await installation.incarnation(stream)
                 expected += [f"{key}-{answer.index}" for answer in answers if answer.outcome == "above"]
             seen = len(receiver.requests)
             await receiver.until(lambda: len(receiver.requests) >= seen + 2, PATIENCE)  # noqa: B023
             if kill < 2:
                 os.kill(service.pid, signal.SIGKILL)
-                service = ground.start(ground.webhook(receiver))
+                service = installation.start(installation.webhook(receiver))
         receiver.behave = lambda _: web.Response()
         await receiver.until(lambda: set(receiver.keys) == set(expected), PATIENCE)
         first = list(dict.fromkeys(receiver.keys))
         for stream in ("late", "early"):
-            key = await ground.incarnation(stream)
+            key = await installation.incarnation(stream)
             own = [one for one in expected if one.startswith(key)]
             assert [one for one in first if one.startswith(key)] == own
         bodies: dict[str, set[bytes]] = {}
@@ -179,34 +181,36 @@ async def test_each_alert_is_delivered_in_order_through_kills_and_failures(groun
         await asyncio.sleep(1.5)
         service.stop()
         taken = len(receiver.requests)
-        service = ground.start(ground.webhook(receiver))
-        await ground.ask("late", HIGH)
+        service = installation.start(installation.webhook(receiver))
+        await installation.ask("late", HIGH)
         await receiver.until(lambda: len(receiver.requests) > taken, PATIENCE)
-        assert receiver.keys[taken:] == [f"{await ground.incarnation('late')}-12"]
+        assert receiver.keys[taken:] == [f"{await installation.incarnation('late')}-12"]
 
 
-async def test_a_dead_target_holds_up_no_other_and_gets_what_it_missed(ground: Ground) -> None:
+async def test_a_dead_target_holds_up_no_other_and_gets_what_it_missed(installation: AlertsInstallation) -> None:
     async with Receiver() as alive:
         async with Receiver() as gone:
             port = gone.port
-        targets = [ground.webhook(alive, "alive"), ground.webhook(gone, "gone", streams=["la*"])]
-        service = ground.start(*targets)
-        await ground.joined(service, 2)
-        await ground.ask("late", HIGH, HIGH)
-        await ground.ask("early", HIGH)
+        targets = [installation.webhook(alive, "alive"), installation.webhook(gone, "gone", streams=["la*"])]
+        service = installation.start(*targets)
+        await installation.joined(service, 2)
+        await installation.ask("late", HIGH, HIGH)
+        await installation.ask("early", HIGH)
         await alive.until(lambda: len(alive.requests) == 3, PATIENCE)
         os.kill(service.pid, signal.SIGKILL)
         async with Receiver(port=port) as back:
-            ground.start(*targets)
+            installation.start(*targets)
             await back.until(lambda: len(back.requests) >= 2, PATIENCE)
-            assert list(dict.fromkeys(back.keys)) == [f"{await ground.incarnation('late')}-{n}" for n in (0, 1)]
+            assert list(dict.fromkeys(back.keys)) == [
+                f"{await installation.incarnation('late')}-{n}" for n in (0, 1)
+            ]
 
 
-async def test_windows_and_groups_are_told(ground: Ground) -> None:
+async def test_windows_and_groups_are_told(installation: AlertsInstallation) -> None:
     async with Receiver() as receiver:
-        service = ground.start(ground.webhook(receiver))
-        await ground.joined(service)
-        await WindowedAnswers(ground, "late").write(5, "EWR", "LGA")
+        service = installation.start(installation.webhook(receiver))
+        await installation.joined(service)
+        await WindowedAnswers(installation, "late").write(5, "EWR", "LGA")
         await receiver.until(lambda: len(receiver.requests) == 2, PATIENCE)
         told = [request.json["data"] for request in receiver.requests]
         assert [one["group"] for one in told] == [{"origin": "EWR"}, {"origin": "LGA"}]
@@ -260,7 +264,9 @@ async def until_shown(
         return found
 
 
-async def test_alertmanager_shows_what_fires_until_it_has_ended(ground: Ground, alertmanager: str) -> None:
+async def test_alertmanager_shows_what_fires_until_it_has_ended(
+    installation: AlertsInstallation, alertmanager: str
+) -> None:
     target = {
         "name": "alertmanager",
         "kind": "alertmanager",
@@ -268,9 +274,9 @@ async def test_alertmanager_shows_what_fires_until_it_has_ended(ground: Ground, 
         "labels": {"severity": "page"},
         "resend": "1s",
     }
-    service = ground.start(target)
-    await ground.joined(service)
-    answers = WindowedAnswers(ground, "late")
+    service = installation.start(target)
+    await installation.joined(service)
+    answers = WindowedAnswers(installation, "late")
     async with ClientSession() as session:
         await answers.write(5, "EWR")
         await answers.write(6, "EWR", "JFK")
@@ -295,18 +301,18 @@ async def test_alertmanager_shows_what_fires_until_it_has_ended(ground: Ground, 
         # Whoever begins anew finds what is firing, and what has ended meanwhile.
         os.kill(service.pid, signal.SIGKILL)
         await answers.write(8, "JFK", "LGA")
-        service = ground.start(target)
+        service = installation.start(target)
         await until_shown(session, alertmanager, lambda found: set(found) == {"JFK", "LGA"})
         found = await shown(session, alertmanager)
         assert found["JFK"]["startsAt"] == "2013-01-01T07:00:00.000Z"
         os.kill(service.pid, signal.SIGKILL)
         await answers.write(9, "LGA")
-        ground.start(target)
+        installation.start(target)
         await until_shown(session, alertmanager, lambda found: set(found) == {"LGA"})
 
 
-async def test_watching_shows_alerts_and_ends_as_they_come(ground: Ground) -> None:
-    client = ground.client
+async def test_watching_shows_alerts_and_ends_as_they_come(installation: AlertsInstallation) -> None:
+    client = installation.client
     found: list[tuple[str, str]] = []
 
     async def watch() -> None:
@@ -320,10 +326,10 @@ async def test_watching_shows_alerts_and_ends_as_they_come(ground: Ground) -> No
     try:
         async with asyncio.timeout(PATIENCE):
             while not found:  # it begins with what is answered once it listens
-                await ground.ask("late", HIGH)
+                await installation.ask("late", HIGH)
                 await asyncio.sleep(0.2)
-            await ground.ask("early", HIGH)
-            await ground.ask("late", LOW)
+            await installation.ask("early", HIGH)
+            await installation.ask("late", LOW)
             await client.close("feed", "late", "no longer needed")
             while found[-1] != ("late", "closed: no longer needed"):
                 await asyncio.sleep(0.1)
@@ -336,10 +342,10 @@ async def test_watching_shows_alerts_and_ends_as_they_come(ground: Ground) -> No
 
 
 async def test_from_the_beginning_ends_are_told_behind_the_answers_with_the_time_at_which_they_were(
-    ground: Ground,
+    installation: AlertsInstallation,
 ) -> None:
-    client = ground.client
-    await ground.ask("late", HIGH)
+    client = installation.client
+    await installation.ask("late", HIGH)
     await client.close("feed", "late", "no longer needed")
     closed = time.time()
     runs = []
@@ -352,12 +358,12 @@ async def test_from_the_beginning_ends_are_told_behind_the_answers_with_the_time
     assert alert.time <= end.time <= closed + 1
 
 
-async def test_the_command_prints_lines_and_ends_cleanly(ground: Ground) -> None:
-    await WindowedAnswers(ground, "late").write(5, "EWR")
+async def test_the_command_prints_lines_and_ends_cleanly(installation: AlertsInstallation) -> None:
+    await WindowedAnswers(installation, "late").write(5, "EWR")
     environment = {
         **os.environ,
-        "SOTTO_BOOTSTRAP": ground.settings.bootstrap,
-        "SOTTO_PREFIX": ground.settings.prefix,
+        "SOTTO_BOOTSTRAP": installation.settings.bootstrap,
+        "SOTTO_PREFIX": installation.settings.prefix,
     }
     command = [sys.executable, "-m", "stream.cli", "watch", "--from-beginning", "--json", "late"]
     process = await asyncio.create_subprocess_exec(
@@ -375,13 +381,13 @@ async def test_the_command_prints_lines_and_ends_cleanly(ground: Ground) -> None
 
 
 async def test_the_monitor_shows_what_fires_from_before_its_start_and_from_then_on(
-    ground: Ground, tmp_path: Path
+    installation: AlertsInstallation, tmp_path: Path
 ) -> None:
     tokens = make_names(tmp_path)
-    answers = WindowedAnswers(ground, "late")
+    answers = WindowedAnswers(installation, "late")
     await answers.write(5, "EWR", "JFK")
     await answers.write(6, "JFK")
-    own = ground.settings.model_copy(
+    own = installation.settings.model_copy(
         update={
             "monitor_port": free_port(),
             "monitor_names_file": str(tmp_path / FILE),
@@ -413,14 +419,14 @@ async def test_the_monitor_shows_what_fires_from_before_its_start_and_from_then_
             assert [row["latest"]["group"]["origin"] for row in found["firing"]] == ["LGA"]
 
 
-async def test_the_service_says_how_it_is_doing(ground: Ground) -> None:
+async def test_the_service_says_how_it_is_doing(installation: AlertsInstallation) -> None:
     port = free_port()
-    ground.settings = ground.settings.model_copy(update={"metrics_port": port})
+    installation.settings = installation.settings.model_copy(update={"metrics_port": port})
     async with Receiver() as receiver, ClientSession() as session:
         receiver.behave = lambda _: web.Response(status=500)
-        service = ground.start(ground.webhook(receiver))
-        await ground.joined(service)
-        await ground.ask("late", HIGH)
+        service = installation.start(installation.webhook(receiver))
+        await installation.joined(service)
+        await installation.ask("late", HIGH)
         await receiver.until(lambda: len(receiver.requests) > 1, PATIENCE)
         async with asyncio.timeout(PATIENCE):
             while True:

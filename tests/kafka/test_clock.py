@@ -15,7 +15,7 @@ from stream.privacy.noise.keys import NoiseKey
 from stream.processing.topic_names import Topics
 from stream.services.processes import Service
 from stream.settings import Settings
-from tests.chaos.ground import crippled, installation
+from tests.chaos.loaded_installation import crippled, open_installation
 
 pytestmark = pytest.mark.kafka
 
@@ -38,19 +38,19 @@ async def test_a_clock_two_hours_ahead_stops_nothing(
     old = made == "stamped by writers"
     if old:
         await let_writers_stamp(settings)
-    async with installation(settings, key, tmp_path) as ground:
+    async with open_installation(settings, key, tmp_path) as installation:
         with crippled(clock_ahead=AHEAD):
-            services = [ground.start("budget"), ground.start("worker")]
-        ground.injected["clocks two hours ahead"] += len(services)
-        await ground.open()
-        await ground.ask(500)
-        await ground.answered()
+            services = [installation.start("budget"), installation.start("worker")]
+        installation.injected["clocks two hours ahead"] += len(services)
+        await installation.open()
+        await installation.ask(500)
+        await installation.answered()
         # The changelog that they have written is inherited by one whose clock is right.
         services[1].kill()
-        ground.start("worker")
-        await ground.ask(500)
-        await ground.answered()
-        await ground.verified()
+        installation.start("worker")
+        await installation.ask(500)
+        await installation.answered()
+        await installation.verified()
         for service in services:
             log = await asyncio.to_thread(service.log.read_text)
             assert ("clock refused" in log) is old
@@ -67,12 +67,12 @@ async def test_a_clock_half_an_hour_ahead_is_written_as_it_is(
     settings: Settings, key: NoiseKey, tmp_path: Path
 ) -> None:
     await let_writers_stamp(settings)
-    async with installation(settings, key, tmp_path) as ground:
+    async with open_installation(settings, key, tmp_path) as installation:
         with crippled(clock_ahead=1_800):
-            services: list[Service] = [ground.start("budget"), ground.start("worker")]
-        await ground.open()
-        await ground.ask(100)
-        await ground.answered()
+            services: list[Service] = [installation.start("budget"), installation.start("worker")]
+        await installation.open()
+        await installation.ask(100)
+        await installation.answered()
         for service in services:
             assert "clock refused" not in await asyncio.to_thread(service.log.read_text)
-        await ground.verified()
+        await installation.verified()

@@ -16,8 +16,8 @@ from typing import Any
 import pytest
 
 from stream.settings import variable_of
-from tests.chaos.ground import Ground
 from tests.chaos.live import PARTITIONS, Live, live_topic
+from tests.chaos.loaded_installation import LoadedInstallation
 from tests.chaos.windows import YESTERDAY
 
 pytestmark = pytest.mark.kafka
@@ -45,18 +45,20 @@ async def people(topic: Live, steps: range) -> None:
         await asyncio.sleep(0.2)
 
 
-async def test_who_inherits_from_a_feed_that_was_killed_goes_on_from_its_warm_copies(ground: Ground) -> None:
-    ground.start("budget")
-    ground.start("worker")
-    feeds = [ground.start("feed")]
-    topic = await live_topic(ground.settings, ground.client, "marks", begins=YESTERDAY)
+async def test_who_inherits_from_a_feed_that_was_killed_goes_on_from_its_warm_copies(
+    installation: LoadedInstallation,
+) -> None:
+    installation.start("budget")
+    installation.start("worker")
+    feeds = [installation.start("feed")]
+    topic = await live_topic(installation.settings, installation.client, "marks", begins=YESTERDAY)
     topic.services = feeds
     try:
         await people(topic, range(4))
         await topic.settled(YESTERDAY + 3000)
-        feeds.append(ground.start("feed"))
+        feeds.append(installation.start("feed"))
         # Both have partitions of the topic and of merging, and copies of what the other has.
-        copies = ground.settings.partitions + PARTITIONS
+        copies = installation.settings.partitions + PARTITIONS
         await until(
             "warm copies of all", lambda: sum(len(logged(feed.log, "standby ready")) for feed in feeds) >= copies
         )
@@ -70,13 +72,13 @@ async def test_who_inherits_from_a_feed_that_was_killed_goes_on_from_its_warm_co
 
 
 async def test_feeds_under_one_parent_share_a_live_topic_and_come_back_when_they_are_killed(
-    ground: Ground, tmp_path: Path
+    installation: LoadedInstallation, tmp_path: Path
 ) -> None:
-    ground.start("budget")
-    ground.start("worker")
-    topic = await live_topic(ground.settings, ground.client, "marks", begins=YESTERDAY)
+    installation.start("budget")
+    installation.start("worker")
+    topic = await live_topic(installation.settings, installation.client, "marks", begins=YESTERDAY)
     log = tmp_path / "feeds.log"
-    told = {variable_of(name): str(getattr(ground.settings, name)) for name in ("bootstrap", "prefix")}
+    told = {variable_of(name): str(getattr(installation.settings, name)) for name in ("bootstrap", "prefix")}
     # A name that is kept is worth a session: the partitions of whoever is killed come back with it.
     told[variable_of("session_timeout_ms")] = "60000"
     command = [sys.executable, "-m", "stream.cli", "serve", "feed", "--json-logs", "--processes", "2"]

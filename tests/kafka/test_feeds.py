@@ -27,8 +27,8 @@ from stream.processing.dead_letters import MAX_BATCH_RECORDS
 from stream.services.processes import Service
 from tests import bombs
 from tests.chaos.checker import committed
-from tests.chaos.ground import Ground
 from tests.chaos.live import PARTITIONS, Live, live_topic
+from tests.chaos.loaded_installation import LoadedInstallation
 from tests.chaos.replay import answers_codec
 from tests.chaos.windows import YESTERDAY, Visits, live_source, standing_specs
 
@@ -37,9 +37,11 @@ pytestmark = pytest.mark.kafka
 SECONDS = 180.0
 
 
-async def test_feeds_and_workers_that_are_killed_in_the_middle_of_windows_ask_each_once(ground: Ground) -> None:
-    services = [ground.start(role) for role in ("budget", "worker", "feed")]
-    topic = await live_topic(ground.settings, ground.client, "marks", begins=YESTERDAY)
+async def test_feeds_and_workers_that_are_killed_in_the_middle_of_windows_ask_each_once(
+    installation: LoadedInstallation,
+) -> None:
+    services = [installation.start(role) for role in ("budget", "worker", "feed")]
+    topic = await live_topic(installation.settings, installation.client, "marks", begins=YESTERDAY)
     topic.services = services
     feed = services[2]
     try:
@@ -49,13 +51,13 @@ async def test_feeds_and_workers_that_are_killed_in_the_middle_of_windows_ask_ea
             await topic.mark(now)
             if step in {3, 6, 9}:
                 feed.kill()
-                feed = ground.start("feed")
+                feed = installation.start("feed")
                 topic.services.append(feed)
             if step == 5:
                 services[1].kill()
-                topic.services.append(ground.start("worker"))
+                topic.services.append(installation.start("worker"))
             if step == 7:
-                topic.services.append(ground.start("feed"))  # a rebalance
+                topic.services.append(installation.start("feed"))  # a rebalance
             await asyncio.sleep(0.3)
         await topic.settled(YESTERDAY + 11_000)
         assert topic.visits.wrong > 5
@@ -102,9 +104,9 @@ def _specs() -> list[StreamSpec]:
     ]
 
 
-def _driver_of(ground: Ground, source: EventsSource) -> tuple[Driver, list[Answer]]:
+def _driver_of(installation: LoadedInstallation, source: EventsSource) -> tuple[Driver, list[Answer]]:
     """A Driver with the same streams and events, and its answers."""
-    driver = Driver(ground.key, partitions=ground.client.topics.partitions)
+    driver = Driver(installation.key, partitions=installation.client.topics.partitions)
     driver.register(source)
     for spec in _specs():
         driver.open(spec)
@@ -115,9 +117,11 @@ def _driver_of(ground: Ground, source: EventsSource) -> tuple[Driver, list[Answe
     return driver, answers
 
 
-async def test_texts_and_medians_of_windows_are_the_drivers_through_kills(ground: Ground) -> None:
-    services = {role: ground.start(role) for role in ("budget", "worker", "feed")}
-    client, topics, settings = ground.client, ground.client.topics, ground.settings
+async def test_texts_and_medians_of_windows_are_the_drivers_through_kills(
+    installation: LoadedInstallation,
+) -> None:
+    services = {role: installation.start(role) for role in ("budget", "worker", "feed")}
+    client, topics, settings = installation.client, installation.client.topics, installation.settings
     source = live_source(f"{settings.prefix}-visits", "marks").model_copy(update={"epsilon": 1000.0})
     async with admin_client(settings) as admin:
         stamp = {"message.timestamp.type": "LogAppendTime"}
@@ -130,23 +134,23 @@ async def test_texts_and_medians_of_windows_are_the_drivers_through_kills(ground
         await client.advance(source.source, YESTERDAY / 1000 + second)
         await client.flush()
         if second in {5, 10}:  # in the middle of a window, and at its end
-            await ground.logged(services["feed"], "assigned")
+            await installation.logged(services["feed"], "assigned")
             services["feed"].kill()
-            services["feed"] = ground.start("feed")
+            services["feed"] = installation.start("feed")
         if second == 7:
-            await ground.logged(services["worker"], "assigned")
+            await installation.logged(services["worker"], "assigned")
             services["worker"].kill()
-            services["worker"] = ground.start("worker")
+            services["worker"] = installation.start("worker")
         await asyncio.sleep(0.3)
-    driver, answers = _driver_of(ground, source)
+    driver, answers = _driver_of(installation, source)
     wanted = _shown(answers)
     assert len(wanted) == 4 * WINDOWS  # medians of three groups, and one list of texts
     found: list[Answer] = []
     async with asyncio.timeout(SECONDS):
         while len(found) < len(wanted):
             await asyncio.sleep(0.5)
-            found = [answers_codec.decode(value) for value in await _values(ground, topics.answers)]
-    assert sorted(await _values(ground, topics.queries)) == sorted(
+            found = [answers_codec.decode(value) for value in await _values(installation, topics.answers)]
+    assert sorted(await _values(installation, topics.queries)) == sorted(
         record.value or b"" for record in driver.records(driver.topics.queries)
     )
     assert _shown(found) == wanted
@@ -156,10 +160,10 @@ async def test_texts_and_medians_of_windows_are_the_drivers_through_kills(ground
     assert medians == {("a", 2.0), ("b", 5.0), ("c", 8.0)}
 
 
-async def _values(ground: Ground, topic: str) -> list[bytes]:
+async def _values(installation: LoadedInstallation, topic: str) -> list[bytes]:
     """The values of all committed records of a topic of the installation."""
-    partitions = range(ground.client.topics.partitions)
-    logs = [await committed(ground.settings, topic, number) for number in partitions]
+    partitions = range(installation.client.topics.partitions)
+    logs = [await committed(installation.settings, topic, number) for number in partitions]
     return [record.value or b"" for log in logs for record in log]
 
 
@@ -168,17 +172,19 @@ def _shown(answers: list[Answer]) -> list[tuple[Any, ...]]:
     return sorted((one.stream, one.id, one.outcome, str(one.window), one.keys, one.estimate) for one in answers)
 
 
-async def test_windows_close_by_the_brokers_clock_where_people_are_silent_too(ground: Ground) -> None:
-    services = [ground.start(role) for role in ("budget", "worker", "feed")]
+async def test_windows_close_by_the_brokers_clock_where_people_are_silent_too(
+    installation: LoadedInstallation,
+) -> None:
+    services = [installation.start(role) for role in ("budget", "worker", "feed")]
     begins = int(time.time()) * 1000 - 2000
-    topic = await live_topic(ground.settings, ground.client, "broker", begins=begins)
+    topic = await live_topic(installation.settings, installation.client, "broker", begins=begins)
     topic.services = services
     try:
         await topic.send(int(time.time() * 1000), 3000, 60)
         await topic.settled(begins + 8000)
         # What cannot be read has the broker's stamp all the same, and a header need not have a value.
         for built in (bombs.large_value(9), bombs.large_value(400), bombs.tiny_records(MAX_BATCH_RECORDS + 1)):
-            await bombs.send(ground.settings.bootstrap, topic.source.topic, 0, built)
+            await bombs.send(installation.settings.bootstrap, topic.source.topic, 0, built)
         await topic.producer.send_and_wait(topic.source.topic, b"{", partition=0, headers=[("name", None)])
         # Nobody has sent anything for a while, and then somebody does.
         await topic.send(int(time.time() * 1000), 3000, 60)
@@ -187,9 +193,11 @@ async def test_windows_close_by_the_brokers_clock_where_people_are_silent_too(gr
         await topic.producer.stop()
 
 
-async def test_what_is_wrong_with_an_event_costs_nothing_and_stops_nobody(ground: Ground) -> None:
-    services = [ground.start(role) for role in ("budget", "worker", "feed")]
-    topic = await live_topic(ground.settings, ground.client, "marks", begins=YESTERDAY)
+async def test_what_is_wrong_with_an_event_costs_nothing_and_stops_nobody(
+    installation: LoadedInstallation,
+) -> None:
+    services = [installation.start(role) for role in ("budget", "worker", "feed")]
+    topic = await live_topic(installation.settings, installation.client, "marks", begins=YESTERDAY)
     topic.services = services
     right = {"who": {"id": "person-1"}, "at": YESTERDAY + 500, "group": "a", "value": 9}
     bad: list[tuple[bytes, bytes]] = [
@@ -210,11 +218,11 @@ async def test_what_is_wrong_with_an_event_costs_nothing_and_stops_nobody(ground
         await topic.send(YESTERDAY + 1000, 1000, 50)
         await topic.mark(YESTERDAY + 9000)
         await topic.settled(YESTERDAY + 9000)
-        topics = ground.client.topics
+        topics = installation.client.topics
         letters = [
             letter
             for number in range(topics.partitions)
-            for letter in await committed(ground.settings, topics.rejected, number)
+            for letter in await committed(installation.settings, topics.rejected, number)
         ]
         codes = [dict(letter.headers)[f"{HEADER_PREFIX}exception.class.name"].decode() for letter in letters]
         assert codes.count("partition") >= PARTITIONS - 1
@@ -224,24 +232,24 @@ async def test_what_is_wrong_with_an_event_costs_nothing_and_stops_nobody(ground
         await topic.producer.stop()
 
 
-def _started(ground: Ground, port: int) -> Service:
+def _started(installation: LoadedInstallation, port: int) -> Service:
     """The feed, which tells at this port how it is, beside the other services."""
-    ground.start("budget")
-    ground.start("worker")
-    return ground.start("feed", settings=ground.settings.model_copy(update={"metrics_port": port}))
+    installation.start("budget")
+    installation.start("worker")
+    return installation.start("feed", settings=installation.settings.model_copy(update={"metrics_port": port}))
 
 
 async def test_a_topic_that_keeps_its_writers_time_is_not_counted_until_it_stamps(
-    ground: Ground, unused_tcp_port: int
+    installation: LoadedInstallation, unused_tcp_port: int
 ) -> None:
-    port, feed = unused_tcp_port, _started(ground, unused_tcp_port)
+    port, feed = unused_tcp_port, _started(installation, unused_tcp_port)
     begins = int(time.time()) * 1000
-    topic = await live_topic(ground.settings, ground.client, "broker", begins=begins, stamped=False)
+    topic = await live_topic(installation.settings, installation.client, "broker", begins=begins, stamped=False)
     topic.services = [feed]
     try:
         await topic.send(int(time.time() * 1000), 100, 20)
         await _ready(port, "message.timestamp.type=LogAppendTime")
-        async with admin_client(ground.settings) as admin:
+        async with admin_client(installation.settings) as admin:
             changed = {"message.timestamp.type": "LogAppendTime"}
             await admin.alter_configs([ConfigResource(ConfigResourceType.TOPIC, topic.source.topic, changed)])
     finally:
@@ -249,21 +257,23 @@ async def test_a_topic_that_keeps_its_writers_time_is_not_counted_until_it_stamp
 
 
 async def test_a_source_without_a_topic_is_told_and_served_once_it_is_there(
-    ground: Ground, unused_tcp_port: int
+    installation: LoadedInstallation, unused_tcp_port: int
 ) -> None:
-    port, feed = unused_tcp_port, _started(ground, unused_tcp_port)
+    port, feed = unused_tcp_port, _started(installation, unused_tcp_port)
     await _ready(port, "")
-    topic = f"{ground.settings.prefix}-visits"
+    topic = f"{installation.settings.prefix}-visits"
     source, [spec, *_] = live_source(topic, "marks"), standing_specs("4s", "2s", YESTERDAY)
-    await ground.client.register(source)
-    await ground.client.open(spec, acknowledge=True)
+    await installation.client.register(source)
+    await installation.client.open(spec, acknowledge=True)
     await _ready(port, f"topic {topic} of source 'visits' does not exist; 'sotto events topic visits' creates it")
-    async with admin_client(ground.settings) as admin:
+    async with admin_client(installation.settings) as admin:
         await admin.create_topics([NewTopic(topic, PARTITIONS, 1)])
     await _ready(port, "")
-    producer = AIOKafkaProducer(bootstrap_servers=ground.settings.bootstrap)
+    producer = AIOKafkaProducer(bootstrap_servers=installation.settings.bootstrap)
     await producer.start()
-    made = Live(ground.settings, ground.client, source, [spec], producer, Visits(PARTITIONS, seed=1), [feed])
+    made = Live(
+        installation.settings, installation.client, source, [spec], producer, Visits(PARTITIONS, seed=1), [feed]
+    )
     try:
         await made.send(YESTERDAY + 1000, 1000, 20)
         await made.mark(YESTERDAY + 5000)
@@ -301,25 +311,25 @@ def _get(address: str) -> str:
         return type(error).__name__
 
 
-async def test_a_default_librdkafka_producer_is_reported_within_a_minute(ground: Ground) -> None:
+async def test_a_default_librdkafka_producer_is_reported_within_a_minute(installation: LoadedInstallation) -> None:
     """Feed log, metric and ``sotto watch`` name share, cause and remedy of events that CRC32 placed."""
-    settings, prefix = ground.settings, ground.settings.prefix
+    settings, prefix = installation.settings, installation.settings.prefix
     source = live_source(f"{prefix}-visits", "broker")
     async with admin_client(settings) as admin:
         stamp = {"message.timestamp.type": "LogAppendTime"}
         await admin.create_topics([NewTopic(source.topic, 4, 1, topic_configs=stamp)])
-    ground.start("budget")
-    await ground.client.register(source)
+    installation.start("budget")
+    await installation.client.register(source)
     begins = int(time.time() - 3600) * 1000
-    await ground.client.open(standing_specs("2s", "2s", begins)[0], acknowledge=True)
+    await installation.client.open(standing_specs("2s", "2s", begins)[0], acknowledge=True)
     producer = Producer({"bootstrap.servers": settings.bootstrap})
     for number in range(400):
         person = f"person-{number}"
         event = {"who": {"id": person}, "at": int(time.time() * 1000), "group": "a", "value": 1}
         producer.produce(source.topic, json.dumps(event).encode(), key=person.encode())
     assert await asyncio.to_thread(producer.flush, 30) == 0
-    feed = ground.start("feed")
-    await ground.logged(feed, "events refused")
+    feed = installation.start("feed")
+    await installation.logged(feed, "events refused")
     [line] = [one for one in feed.log.read_text().splitlines() if '"events refused"' in one][:1]
     assert "partitioner=murmur2_random" in json.loads(line)["reason"]
     process = await asyncio.create_subprocess_exec(

@@ -16,8 +16,8 @@ from stream.kafka.topics.layouts import merging_group
 from stream.services.feed_service import feed_group
 from stream.settings import Settings
 from tests.chaos.checker import committed
-from tests.chaos.ground import Ground
 from tests.chaos.live import live_topic
+from tests.chaos.loaded_installation import LoadedInstallation
 from tests.chaos.windows import YESTERDAY
 
 pytestmark = pytest.mark.kafka
@@ -28,32 +28,36 @@ RUNNING = {"visits-so-far", "notes-so-far"}
 
 @pytest.mark.parametrize("lost", ["merging", "counting"])
 async def test_what_was_asked_is_not_answered_again_where_changelog_and_offsets_are_lost(
-    ground: Ground, lost: str
+    installation: LoadedInstallation, lost: str
 ) -> None:
     """Merging would ask all windows again, and counting tell of them again: of people whose totals are forgotten."""
     for role in ("budget", "worker"):
-        ground.start(role)
-    feed = ground.start("feed")
-    topic = await live_topic(ground.settings, ground.client, "marks", begins=YESTERDAY)
+        installation.start(role)
+    feed = installation.start("feed")
+    topic = await live_topic(installation.settings, installation.client, "marks", begins=YESTERDAY)
     topic.services = [feed]
     try:
         for moment in (YESTERDAY + 1000, YESTERDAY + 6000):
             await topic.send(moment, 3000, 40)
             await topic.mark(moment)
         await topic.settled(YESTERDAY + 6000)
-        before = await answers_in(ground)
+        before = await answers_in(installation)
         feed.stop()
-        topics, source = ground.client.topics, topic.source.source
+        topics, source = installation.client.topics, topic.source.source
         if lost == "merging":
-            await lose(ground.settings, topics.merges, merging_group(ground.settings))
+            await lose(installation.settings, topics.merges, merging_group(installation.settings))
         else:
-            await lose(ground.settings, topics.feed_state(source), feed_group(ground.settings, topics, source))
-        feed = ground.start("feed")
+            await lose(
+                installation.settings, topics.feed_state(source), feed_group(installation.settings, topics, source)
+            )
+        feed = installation.start("feed")
         topic.services = [feed]
         await topic.send(YESTERDAY + 9000, 3000, 40)
         await topic.mark(YESTERDAY + 12_000)
         streams = {spec.stream for spec in topic.specs}
-        after = await until(ground, streams if lost == "merging" else streams - RUNNING, halted=lost == "merging")
+        after = await until(
+            installation, streams if lost == "merging" else streams - RUNNING, halted=lost == "merging"
+        )
     finally:
         await topic.producer.stop()
     assert set(map(told, before)) <= set(map(told, after))
@@ -70,7 +74,7 @@ async def test_what_was_asked_is_not_answered_again_where_changelog_and_offsets_
         letters = [
             letter
             for number in range(topics.partitions)
-            for letter in await committed(ground.settings, topics.rejected, number)
+            for letter in await committed(installation.settings, topics.rejected, number)
         ]
         ended = [
             (one.key or b"").decode()
@@ -84,21 +88,21 @@ def told(answer: Answer) -> tuple[str, str, str, object]:
     return answer.stream or "", answer.id, answer.outcome, answer.estimate
 
 
-async def answers_in(ground: Ground) -> list[Answer]:
+async def answers_in(installation: LoadedInstallation) -> list[Answer]:
     """All answers, by partition and in order."""
-    topics = ground.client.topics
+    topics = installation.client.topics
     return [
         Answer.model_validate_json(record.value or b"", strict=False)
         for number in range(topics.partitions)
-        for record in await committed(ground.settings, topics.answers, number)
+        for record in await committed(installation.settings, topics.answers, number)
     ]
 
 
-async def until(ground: Ground, streams: set[str], *, halted: bool) -> list[Answer]:
+async def until(installation: LoadedInstallation, streams: set[str], *, halted: bool) -> list[Answer]:
     """Wait until streams have said that they are halted, or have answered a window that was not asked before; then all is answered."""
     deadline = time.monotonic() + SECONDS
     while time.monotonic() < deadline:
-        answers = await answers_in(ground)
+        answers = await answers_in(installation)
         since = format_moment(YESTERDAY + 8000)
         if streams <= {
             one.stream
@@ -108,7 +112,7 @@ async def until(ground: Ground, streams: set[str], *, halted: bool) -> list[Answ
         }:
             return answers
         await asyncio.sleep(0.5)
-    raise AssertionError([service.log.read_text()[-2000:] for service in ground._services])
+    raise AssertionError([service.log.read_text()[-2000:] for service in installation._services])
 
 
 async def lose(settings: Settings, topic: str, group: str) -> None:

@@ -11,8 +11,8 @@ import pytest
 from stream.privacy.noise.keys import NoiseKey
 from stream.services.processes import RoleName, Service
 from stream.settings import Settings
-from tests.chaos.ground import Ground, installation
 from tests.chaos.live import live_topic
+from tests.chaos.loaded_installation import LoadedInstallation, open_installation
 from tests.chaos.windows import YESTERDAY
 
 pytestmark = pytest.mark.kafka
@@ -23,62 +23,62 @@ PATIENCE = 45.0
 
 
 @pytest.fixture
-async def ground(settings: Settings, key: NoiseKey, tmp_path: Path) -> AsyncIterator[Ground]:
+async def installation(settings: Settings, key: NoiseKey, tmp_path: Path) -> AsyncIterator[LoadedInstallation]:
     slow = settings.model_copy(update={"session_timeout_ms": SESSION_MS})
-    async with installation(slow, key, tmp_path) as made:
+    async with open_installation(slow, key, tmp_path) as made:
         yield made
 
 
-def start(ground: Ground, role: RoleName, name: str) -> Service:
-    return ground.start(role, settings=ground.settings.model_copy(update={"instance": name}))
+def start(installation: LoadedInstallation, role: RoleName, name: str) -> Service:
+    return installation.start(role, settings=installation.settings.model_copy(update={"instance": name}))
 
 
-async def until_owned(ground: Ground, service: Service, count: int) -> set[int]:
+async def until_owned(installation: LoadedInstallation, service: Service, count: int) -> set[int]:
     """Wait until a service was given so many partitions."""
     async with asyncio.timeout(PATIENCE):
-        while not (given := ground.assigned(service)) or len(given[-1]) != count:
+        while not (given := installation.assigned(service)) or len(given[-1]) != count:
             assert service.exit_status is None, service.log.read_text()
             await asyncio.sleep(0.1)
     return set(given[-1])
 
 
-async def two_workers(ground: Ground) -> tuple[Service, Service]:
+async def two_workers(installation: LoadedInstallation) -> tuple[Service, Service]:
     """Two named workers that share the partitions."""
-    ground.start("budget")
-    first = start(ground, "worker", "one")
-    everything = ground.settings.partitions
-    await until_owned(ground, first, everything)
-    second = start(ground, "worker", "two")
-    await until_owned(ground, second, everything // 2)
-    await until_owned(ground, first, everything // 2)
+    installation.start("budget")
+    first = start(installation, "worker", "one")
+    everything = installation.settings.partitions
+    await until_owned(installation, first, everything)
+    second = start(installation, "worker", "two")
+    await until_owned(installation, second, everything // 2)
+    await until_owned(installation, first, everything // 2)
     return first, second
 
 
 async def test_a_worker_that_was_killed_gets_its_partitions_back_and_nobody_else_hears_of_it(
-    ground: Ground,
+    installation: LoadedInstallation,
 ) -> None:
-    killed, other = await two_workers(ground)
-    await ground.open()
-    await ground.ask(200)
-    before, heard = set(ground.assigned(killed)[-1]), len(ground.assigned(other))
+    killed, other = await two_workers(installation)
+    await installation.open()
+    await installation.ask(200)
+    before, heard = set(installation.assigned(killed)[-1]), len(installation.assigned(other))
     killed.kill()
-    ground.injected["SIGKILL named worker"] += 1
-    await ground.ask(200)
-    again = start(ground, "worker", "one")
-    assert await until_owned(ground, again, len(before)) == before
-    await ground.answered(seconds=PATIENCE)
-    assert len(ground.assigned(other)) == heard
-    await ground.verified()
+    installation.injected["SIGKILL named worker"] += 1
+    await installation.ask(200)
+    again = start(installation, "worker", "one")
+    assert await until_owned(installation, again, len(before)) == before
+    await installation.answered(seconds=PATIENCE)
+    assert len(installation.assigned(other)) == heard
+    await installation.verified()
 
 
 async def test_of_two_workers_with_one_name_the_later_has_the_partitions_and_the_other_ends_and_says_why(
-    ground: Ground,
+    installation: LoadedInstallation,
 ) -> None:
-    first, _ = await two_workers(ground)
-    await ground.open()
-    await ground.ask(200)
-    twin = start(ground, "worker", "one")
-    ground.injected["two workers with one name"] += 1
+    first, _ = await two_workers(installation)
+    await installation.open()
+    await installation.ask(200)
+    twin = start(installation, "worker", "one")
+    installation.injected["two workers with one name"] += 1
     async with asyncio.timeout(PATIENCE):
         while first.exit_status is None:
             await asyncio.sleep(0.1)
@@ -86,22 +86,26 @@ async def test_of_two_workers_with_one_name_the_later_has_the_partitions_and_the
     told = first.log.read_text()
     assert "another process has joined group" in told
     assert "SOTTO_INSTANCE" in told
-    await ground.ask(200)
-    await ground.answered(seconds=PATIENCE)
+    await installation.ask(200)
+    await installation.answered(seconds=PATIENCE)
     assert twin.exit_status is None
-    await ground.verified()
+    await installation.verified()
 
 
-async def test_a_named_worker_that_is_told_to_stop_leaves_its_partitions_to_others_at_once(ground: Ground) -> None:
-    leaving, other = await two_workers(ground)
+async def test_a_named_worker_that_is_told_to_stop_leaves_its_partitions_to_others_at_once(
+    installation: LoadedInstallation,
+) -> None:
+    leaving, other = await two_workers(installation)
     await asyncio.to_thread(leaving.stop)
     assert leaving.exit_status == 0
-    await until_owned(ground, other, ground.settings.partitions)
+    await until_owned(installation, other, installation.settings.partitions)
 
 
-async def test_a_feed_that_is_killed_in_the_middle_of_windows_comes_back_under_its_name(ground: Ground) -> None:
-    services = [ground.start("budget"), ground.start("worker"), start(ground, "feed", "feed-a")]
-    topic = await live_topic(ground.settings, ground.client, "marks", begins=YESTERDAY)
+async def test_a_feed_that_is_killed_in_the_middle_of_windows_comes_back_under_its_name(
+    installation: LoadedInstallation,
+) -> None:
+    services = [installation.start("budget"), installation.start("worker"), start(installation, "feed", "feed-a")]
+    topic = await live_topic(installation.settings, installation.client, "marks", begins=YESTERDAY)
     topic.services = services
     feed = services[-1]
     try:
@@ -111,7 +115,7 @@ async def test_a_feed_that_is_killed_in_the_middle_of_windows_comes_back_under_i
             await topic.mark(now)
             if step in {3, 6}:
                 feed.kill()
-                feed = start(ground, "feed", "feed-a")
+                feed = start(installation, "feed", "feed-a")
                 topic.services.append(feed)
             await asyncio.sleep(0.3)
         async with asyncio.timeout(PATIENCE):

@@ -17,7 +17,7 @@ from schemas import EventsSource, StreamSpec, format_moment, named_at
 from stream.budget.trail_verification import TrailCheck
 from stream.kafka.client.broker_connections import admin_client
 from tests.chaos.checker import committed
-from tests.chaos.ground import Ground
+from tests.chaos.loaded_installation import LoadedInstallation
 from tests.chaos.windows import YESTERDAY, live_source
 from tests.unit.processors.budget_service import ledger_codec
 
@@ -30,23 +30,23 @@ HALF = HOUR // 2
 SECONDS = 180.0
 
 
-async def questions(ground: Ground, topic: str) -> list[dict[str, Any]]:
+async def questions(installation: LoadedInstallation, topic: str) -> list[dict[str, Any]]:
     """What stands in all partitions of a topic."""
     found = []
-    for number in range(ground.client.topics.partitions):
-        found += [json.loads(one.value or b"") for one in await committed(ground.settings, topic, number)]
+    for number in range(installation.client.topics.partitions):
+        found += [json.loads(one.value or b"") for one in await committed(installation.settings, topic, number)]
     return found
 
 
 class Follower:
     """Takes in all that is told of a stream, by the name that it was opened under."""
 
-    def __init__(self, ground: Ground, stream: str) -> None:
+    def __init__(self, installation: LoadedInstallation, stream: str) -> None:
         self.told: list[tuple[str, str]] = []
-        self._task = asyncio.create_task(self._follow(ground, stream))
+        self._task = asyncio.create_task(self._follow(installation, stream))
 
-    async def _follow(self, ground: Ground, stream: str) -> None:
-        async for notice in ground.client.watch(stream, quiet=True):
+    async def _follow(self, installation: LoadedInstallation, stream: str) -> None:
+        async for notice in installation.client.watch(stream, quiet=True):
             self.told.append((notice.stream, notice.ended or (notice.answer.id if notice.answer else "")))
 
     def stop(self) -> list[tuple[str, str]]:
@@ -55,20 +55,22 @@ class Follower:
         return sorted(self.told)
 
 
-async def trail_findings(ground: Ground) -> list[str]:
+async def trail_findings(installation: LoadedInstallation) -> list[str]:
     """What the trail has against the ledger."""
-    check, topics = TrailCheck(), ground.client.topics
-    for record in await committed(ground.settings, topics.trail, 0):
+    check, topics = TrailCheck(), installation.client.topics
+    for record in await committed(installation.settings, topics.trail, 0):
         check.add_entry(record.value)
-    latest = {one.key: one.value for one in await committed(ground.settings, topics.ledger, 0)}
+    latest = {one.key: one.value for one in await committed(installation.settings, topics.ledger, 0)}
     found = check.compare_ledger(ledger_codec.decode(value) for value in latest.values() if value is not None)
     return [*check.findings(), *found]
 
 
-async def test_periods_begin_once_and_end_by_themselves_whatever_is_killed(ground: Ground) -> None:
-    topic, topics = f"{ground.settings.prefix}-visits", ground.client.topics
-    budget, worker, feed = (ground.start(role) for role in ("budget", "worker", "feed"))
-    async with admin_client(ground.settings) as admin:
+async def test_periods_begin_once_and_end_by_themselves_whatever_is_killed(
+    installation: LoadedInstallation,
+) -> None:
+    topic, topics = f"{installation.settings.prefix}-visits", installation.client.topics
+    budget, worker, feed = (installation.start(role) for role in ("budget", "worker", "feed"))
+    async with admin_client(installation.settings) as admin:
         await admin.create_topics([NewTopic(topic, PARTITIONS, 1)])
     declared = {
         **live_source(topic, "marks").model_dump(),
@@ -78,7 +80,7 @@ async def test_periods_begin_once_and_end_by_themselves_whatever_is_killed(groun
         "ahead": "1h",
         "total": None,
     }
-    await ground.client.register(EventsSource.model_validate(declared, strict=False))
+    await installation.client.register(EventsSource.model_validate(declared, strict=False))
     standing = {"window": {"size": "30m"}, "by": ["group"], "begins": format_moment(YESTERDAY)}
     spec = {
         "stream": "counts",
@@ -87,10 +89,10 @@ async def test_periods_begin_once_and_end_by_themselves_whatever_is_killed(groun
         "mechanism": {"kind": "laplace", "answers": 12},
         "standing": standing,
     }
-    await ground.client.open(StreamSpec.model_validate(spec, strict=False), acknowledge=True)
-    follower = Follower(ground, "counts")
+    await installation.client.open(StreamSpec.model_validate(spec, strict=False), acknowledge=True)
+    follower = Follower(installation, "counts")
     wanted: Counter[tuple[str, str]] = Counter()
-    async with AIOKafkaProducer(bootstrap_servers=ground.settings.bootstrap) as producer:
+    async with AIOKafkaProducer(bootstrap_servers=installation.settings.bootstrap) as producer:
         for half in range(2 * HOURS):
             start = YESTERDAY + half * HALF
             for place in range(20):
@@ -106,32 +108,32 @@ async def test_periods_begin_once_and_end_by_themselves_whatever_is_killed(groun
             await producer.flush()
             if half in {1, 4}:
                 feed.kill()
-                feed = ground.start("feed")
+                feed = installation.start("feed")
             if half == 2:
                 budget.kill()
-                budget = ground.start("budget")
+                budget = installation.start("budget")
             if half == 5:
                 worker.kill()
-                worker = ground.start("worker")
+                worker = installation.start("worker")
             await asyncio.sleep(0.5)
 
     deadline, ended = time.monotonic() + SECONDS, set[str]()
     while time.monotonic() < deadline:
-        grants = {one.spec.stream: one for one in await ground.client.list_streams()}
+        grants = {one.spec.stream: one for one in await installation.client.list_streams()}
         ended = {name for name, one in grants.items() if one.state == "closed"}
-        answers = await questions(ground, topics.answers)
+        answers = await questions(installation, topics.answers)
         if len(follower.told) >= len(answers) >= len(wanted) and len(ended) == HOURS - 1:
             break
         await asyncio.sleep(0.5)
 
-    asked = await questions(ground, topics.queries)
+    asked = await questions(installation, topics.queries)
     assert {(one["stream"], one["id"]): one["value"] for one in asked} == dict(wanted)
     assert len(asked) == len(wanted)
-    answers = await questions(ground, topics.answers)
+    answers = await questions(installation, topics.answers)
     assert sorted((one["stream"], one["id"]) for one in answers) == sorted(wanted)
     assert not [one for one in answers if one["outcome"] in {"rejected", "halted"}]
     # One who follows the stream by its own name is told of all periods, and of no period's end.
     assert follower.stop() == sorted(wanted)
     assert ended == {named_at("counts", YESTERDAY + hour * HOUR) for hour in range(HOURS - 1)}
     assert grants.keys() == {"counts", *(named_at("counts", YESTERDAY + hour * HOUR) for hour in range(HOURS))}
-    assert await trail_findings(ground) == []
+    assert await trail_findings(installation) == []

@@ -22,7 +22,7 @@ from stream.privacy.noise.keys import NoiseKey
 from stream.services import processes
 from stream.services.processes import ReplicaError, Replicas
 from stream.settings import KEY_FILE_VARIABLE, KEY_VARIABLE, Settings, variable_of
-from tests.chaos.ground import installation
+from tests.chaos.loaded_installation import open_installation
 
 PATIENCE = 180.0
 
@@ -90,22 +90,22 @@ async def until_gone(pids: set[int]) -> None:
 async def test_a_killed_worker_is_started_again_and_an_order_to_stop_reaches_all(
     settings: Settings, key: NoiseKey, tmp_path: Path
 ) -> None:
-    async with installation(settings, key, tmp_path) as ground:
-        ground.work_outstanding = settings.work_outstanding  # the parent's workers have the default
-        ground.start("budget")
-        await ground.open()
+    async with open_installation(settings, key, tmp_path) as installation:
+        installation.work_outstanding = settings.work_outstanding  # the parent's workers have the default
+        installation.start("budget")
+        await installation.open()
         with parent(settings, key, tmp_path, processes=2) as workers:
             pids = {line["pid"] for line in await workers.until("process started", 2)}
             await workers.until("joined", 2)
-            await ground.ask(400)
-            await ground.answered()
+            await installation.ask(400)
+            await installation.answered()
             os.kill(min(pids), signal.SIGKILL)
-            ground.injected["SIGKILL worker under a parent"] += 1
+            installation.injected["SIGKILL worker under a parent"] += 1
             started = await workers.until("process started", 3)
             assert workers.logged("process ended")[0]["status"] == -signal.SIGKILL
             assert started[2]["process"] == next(one["process"] for one in started if one["pid"] == min(pids))
-            await ground.ask(400)
-            await ground.answered()
+            await installation.ask(400)
+            await installation.answered()
             # One that is told to stop before has nothing to leave, and ends without a word.
             await workers.until("joined", 3)
             workers.process.terminate()
@@ -113,7 +113,7 @@ async def test_a_killed_worker_is_started_again_and_an_order_to_stop_reaches_all
             pids |= {line["pid"] for line in started}
             assert len(workers.logged("left")) == 2
             await until_gone(pids)
-        await ground.verified()
+        await installation.verified()
 
 
 @pytest.mark.kafka

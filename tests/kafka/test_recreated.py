@@ -22,7 +22,7 @@ from stream.kafka.client.broker_connections import admin_client
 from stream.processing.topic_names import partition_of
 from stream.settings import Settings
 from tests.chaos.checker import committed
-from tests.chaos.ground import Ground
+from tests.chaos.loaded_installation import LoadedInstallation
 from tests.chaos.windows import YESTERDAY, live_source, standing_specs
 
 pytestmark = pytest.mark.kafka
@@ -57,43 +57,44 @@ async def send_people(producer: AIOKafkaProducer, topic: str, partitions: int, m
     await producer.flush()
 
 
-async def counts_of(ground: Ground, stream: str) -> dict[str, list[int]]:
+async def counts_of(installation: LoadedInstallation, stream: str) -> dict[str, list[int]]:
     """The counts that were asked of each window of a stream."""
-    topics = ground.client.topics
+    topics = installation.client.topics
     home = partition_of(stream.encode(), topics.partitions)
-    asked = [json.loads(one.value or b"") for one in await committed(ground.settings, topics.queries, home)]
+    asked = [json.loads(one.value or b"") for one in await committed(installation.settings, topics.queries, home)]
     return {one["id"]: one.get("values", [one.get("value")]) for one in asked if one["stream"] == stream}
 
 
 @pytest.mark.parametrize("partitions", [1, 3, 4])
 async def test_feeds_refuse_a_live_topic_that_was_created_again(
-    ground: Ground, partitions: int, unused_tcp_port_factory: Callable[[], int]
+    installation: LoadedInstallation, partitions: int, unused_tcp_port_factory: Callable[[], int]
 ) -> None:
     """Two feeds stop with the reason, though the new topic has grown past the old offsets, and tell of no window from it."""
     ports = [unused_tcp_port_factory(), unused_tcp_port_factory()]
-    ground.start("budget")
-    ground.start("worker")
+    installation.start("budget")
+    installation.start("worker")
     feeds = [
-        ground.start("feed", settings=ground.settings.model_copy(update={"metrics_port": port})) for port in ports
+        installation.start("feed", settings=installation.settings.model_copy(update={"metrics_port": port}))
+        for port in ports
     ]
-    topic, stream = f"{ground.settings.prefix}-visits", "visits-all"
-    async with admin_client(ground.settings) as admin:
+    topic, stream = f"{installation.settings.prefix}-visits", "visits-all"
+    async with admin_client(installation.settings) as admin:
         await admin.create_topics([NewTopic(topic, partitions, 1)])
-    await ground.client.register(live_source(topic, "marks"))
+    await installation.client.register(live_source(topic, "marks"))
     [spec] = [one for one in standing_specs("4s", "2s", YESTERDAY) if one.stream == stream]
-    await ground.client.open(spec)
-    async with AIOKafkaProducer(bootstrap_servers=ground.settings.bootstrap) as producer:
+    await installation.client.open(spec)
+    async with AIOKafkaProducer(bootstrap_servers=installation.settings.bootstrap) as producer:
         await send_people(producer, topic, partitions, YESTERDAY + 500)
         async with asyncio.timeout(SECONDS):
-            while len(await counts_of(ground, stream)) < 2:
+            while len(await counts_of(installation, stream)) < 2:
                 await asyncio.sleep(0.1)
-        before = await counts_of(ground, stream)
+        before = await counts_of(installation, stream)
         assert sum(before[format_moment(YESTERDAY)]) == PEOPLE
-        await recreate(ground.settings, topic, partitions)
+        await recreate(installation.settings, topic, partitions)
         for step in range(3, 9):
             await send_people(producer, topic, partitions, YESTERDAY + 2000 * step + 500)
         await refused(ports, f"{topic}: was deleted and created again")
-    assert await counts_of(ground, stream) == before
+    assert await counts_of(installation, stream) == before
     logs = "".join(feed.log.read_text() for feed in feeds)
     assert '"event": "input recreated"' in logs
     assert "TopicRecreatedError" in logs

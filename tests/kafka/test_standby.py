@@ -14,8 +14,8 @@ from stream.privacy.noise.keys import NoiseKey
 from stream.processing.topic_names import partition_of
 from stream.services.processes import Service
 from stream.settings import Settings
-from tests.chaos.ground import REPORTS, Ground, installation
 from tests.chaos.load import SENSITIVE_STREAMS
+from tests.chaos.loaded_installation import REPORTS, LoadedInstallation, open_installation
 
 pytestmark = pytest.mark.kafka
 
@@ -42,15 +42,15 @@ async def until(what: str, condition: Any) -> None:
         await asyncio.sleep(0.1)
 
 
-async def two_workers(ground: Ground) -> tuple[Service, Service]:
+async def two_workers(installation: LoadedInstallation) -> tuple[Service, Service]:
     """Two workers that share the partitions, with streams open and questions answered."""
-    ground.start("budget")
-    first = ground.start("worker")
-    await ground.open()
-    await ground.ask(600)
-    await ground.answered()
-    second = ground.start("worker")
-    everything = set(range(ground.settings.partitions))
+    installation.start("budget")
+    first = installation.start("worker")
+    await installation.open()
+    await installation.ask(600)
+    await installation.answered()
+    second = installation.start("worker")
+    everything = set(range(installation.settings.partitions))
 
     def shared() -> bool:
         return bool(owned(first)) and bool(owned(second)) and owned(first) ^ owned(second) == everything
@@ -62,42 +62,42 @@ async def two_workers(ground: Ground) -> tuple[Service, Service]:
 async def test_who_inherits_a_warm_copy_reads_the_rest_and_answers_as_the_one_that_was_killed(
     settings: Settings, key: NoiseKey, tmp_path: Path
 ) -> None:
-    async with installation(settings, key, tmp_path) as ground:
-        victim, heir = await two_workers(ground)
+    async with open_installation(settings, key, tmp_path) as installation:
+        victim, heir = await two_workers(installation)
         inherited = owned(victim)
         await until(
             "warm copies", lambda: inherited <= {line["partition"] for line in logged(heir, "standby ready")}
         )
-        await ground.ask(600)
-        await ground.answered(missing=300)
+        await installation.ask(600)
+        await installation.answered(missing=300)
         victim.kill()
         killed = time.monotonic()
-        ground.injected["SIGKILL worker, warm copy inherited"] += 1
+        installation.injected["SIGKILL worker, warm copy inherited"] += 1
         stream = next(
             name
             for name in (f"stream-{number}" for number in range(SENSITIVE_STREAMS))
             if partition_of(name.encode(), settings.partitions) in inherited
         )
-        ground.asked.append("after the kill")
+        installation.asked.append("after the kill")
         async with asyncio.timeout(PATIENCE):
-            await ground.client.ask({"id": "after the kill", "stream": stream, "value": 1.0}, outcomes=True)
+            await installation.client.ask({"id": "after the kill", "stream": stream, "value": 1.0}, outcomes=True)
         after = time.monotonic() - killed - settings.session_timeout_ms / 1000
-        await ground.ask(400)
-        await ground.answered()
+        await installation.ask(400)
+        await installation.answered()
         REPORTS.append(f"first answer {after:+.2f} s after the session of the killed worker")
         print(REPORTS[-1])  # noqa: T201
-        await ground.verified()
+        await installation.verified()
         warm = {line["partition"] for line in logged(heir, "partition ready") if line["warm"]}
         assert warm >= inherited
 
 
 async def test_without_warm_copies_a_full_restore_does(settings: Settings, key: NoiseKey, tmp_path: Path) -> None:
     plain = settings.model_copy(update={"standby_partitions": 0})
-    async with installation(plain, key, tmp_path) as ground:
-        victim, heir = await two_workers(ground)
+    async with open_installation(plain, key, tmp_path) as installation:
+        victim, heir = await two_workers(installation)
         victim.kill()
-        ground.injected["SIGKILL worker, nothing inherited"] += 1
-        await ground.ask(400)
-        await ground.answered()
-        await ground.verified()
+        installation.injected["SIGKILL worker, nothing inherited"] += 1
+        await installation.ask(400)
+        await installation.answered()
+        await installation.verified()
         assert not any(line["warm"] for line in logged(heir, "partition ready"))

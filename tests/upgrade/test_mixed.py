@@ -23,8 +23,8 @@ from stream.privacy.noise.keys import NoiseKey
 from stream.services.processes import RoleName, Service
 from stream.settings import Settings
 from tests.chaos.checker import committed
-from tests.chaos.ground import Ground, installation
 from tests.chaos.load import write_table
+from tests.chaos.loaded_installation import LoadedInstallation, open_installation
 from tests.upgrade.recordings import recordings
 from tests.upgrade.released import kept_code, services_of, unpack, version_of
 
@@ -35,11 +35,11 @@ _requests: TypeAdapter[Request] = TypeAdapter(Request)
 
 
 class Release:
-    """The last release on a ground: its services, and the traffic that it has recorded."""
+    """The last release on a installation: its services, and the traffic that it has recorded."""
 
-    def __init__(self, ground: Ground) -> None:
-        self.ground = ground
-        self._code = unpack(ground.folder)
+    def __init__(self, installation: LoadedInstallation) -> None:
+        self.installation = installation
+        self._code = unpack(installation.folder)
         version = version_of(kept_code())
         self.recordings = [one for name, one in recordings().items() if name.rpartition("-")[0] == version]
         self._turns = itertools.cycle(self._questions())
@@ -47,7 +47,7 @@ class Release:
     def start(self, role: RoleName) -> Service:
         """Start a service of the release."""
         with services_of(self._code):
-            return self.ground.start(role)
+            return self.installation.start(role)
 
     def _questions(self) -> Iterator[dict[str, Any]]:
         each = ([json.loads(one.value or b"") for one in found.records("queries")] for found in self.recordings)
@@ -55,18 +55,18 @@ class Release:
 
     async def ask(self, count: int) -> None:
         """Ask the next of the recorded questions, all over again after the last; one in fifty is malformed."""
-        client = self.ground.client
+        client = self.installation.client
         for asked in itertools.islice(self._turns, count):
-            identifier = f"q{len(self.ground.asked)}"
-            malformed = {} if len(self.ground.asked) % 50 else {"surplus": True}
+            identifier = f"q{len(self.installation.asked)}"
+            malformed = {} if len(self.installation.asked) % 50 else {"surplus": True}
             value = json.dumps({**asked, "id": identifier, **malformed}).encode()
             await client._connection.send(client.topics.queries, asked["stream"], value)
-            self.ground.asked.append(identifier)
+            self.installation.asked.append(identifier)
         await client.flush()
 
     async def request(self, *kinds: str) -> list[Receipt]:
         """Make the recorded requests of these kinds: each once, though several recordings have it."""
-        table = self.ground.folder / "people.csv"
+        table = self.installation.folder / "people.csv"
         if not table.exists():  # a worker that reads it at this moment would find that it changes
             write_table(table)
         made: dict[str, Request] = {}
@@ -80,31 +80,31 @@ class Release:
                     made.setdefault(
                         name, _requests.validate_python({**said, "request": f"{kinds[0]}-{len(made)}"})
                     )
-        return await self.ground.client.requests(list(made.values()), PATIENCE)
+        return await self.installation.client.requests(list(made.values()), PATIENCE)
 
     def specs(self) -> list[StreamSpec]:
         """The streams of the recordings."""
         return [spec for one in self.recordings for spec in one.specs()]
 
 
-async def shared(ground: Ground, *workers: Service) -> None:
+async def shared(installation: LoadedInstallation, *workers: Service) -> None:
     """Wait until the workers have all partitions among them, and each has some."""
-    everything = list(range(ground.settings.partitions))
+    everything = list(range(installation.settings.partitions))
     async with asyncio.timeout(PATIENCE):
         while True:
-            latest = [(ground.assigned(one) or [[]])[-1] for one in workers]
+            latest = [(installation.assigned(one) or [[]])[-1] for one in workers]
             if all(latest) and sorted(number for own in latest for number in own) == everything:
                 return
             await asyncio.sleep(0.1)
 
 
-async def refused(ground: Ground) -> set[str]:
+async def refused(installation: LoadedInstallation) -> set[str]:
     """The topics of which some event was refused: the malformed questions of the load are, and nothing that services write."""
-    topics = ground.client.topics
+    topics = installation.client.topics
     letters = [
         one
         for number in range(topics.partitions)
-        for one in await committed(ground.settings, topics.rejected, number)
+        for one in await committed(installation.settings, topics.rejected, number)
     ]
     return {value.decode() for one in letters for name, value in one.headers if name == f"{HEADER_PREFIX}topic"}
 
@@ -112,44 +112,44 @@ async def refused(ground: Ground) -> set[str]:
 async def test_a_mixed_pair_of_workers_serves_without_loss_whichever_of_them_is_killed(
     settings: Settings, key: NoiseKey, tmp_path: Path
 ) -> None:
-    async with installation(settings, key, tmp_path) as ground:
-        ground.work_outstanding = 0.0
-        release = Release(ground)
+    async with open_installation(settings, key, tmp_path) as installation:
+        installation.work_outstanding = 0.0
+        release = Release(installation)
         assert len({spec.mechanism.kind for spec in release.specs()}) == 11
         budget = release.start("budget")
         old = release.start("worker")
         receipts = await release.request("register", "open")
         assert {one.outcome for one in receipts} == {"registered", "opened"}
         await release.ask(300)
-        await ground.answered(seconds=PATIENCE)
-        new = ground.start("worker")
-        await shared(ground, old, new)
+        await installation.answered(seconds=PATIENCE)
+        new = installation.start("worker")
+        await shared(installation, old, new)
         await release.ask(600)
-        await ground.answered(missing=400, seconds=PATIENCE)
+        await installation.answered(missing=400, seconds=PATIENCE)
         old.kill()  # today's goes on from what the release has written
-        ground.injected["SIGKILL worker of the last release"] += 1
+        installation.injected["SIGKILL worker of the last release"] += 1
         await release.ask(300)
-        await ground.answered(seconds=PATIENCE)
+        await installation.answered(seconds=PATIENCE)
         old = release.start("worker")
-        await shared(ground, old, new)
+        await shared(installation, old, new)
         await release.ask(600)
-        await ground.answered(missing=400, seconds=PATIENCE)
+        await installation.answered(missing=400, seconds=PATIENCE)
         new.kill()  # and the release's from what today's has written
-        ground.injected["SIGKILL worker of today, one of the last release goes on"] += 1
+        installation.injected["SIGKILL worker of today, one of the last release goes on"] += 1
         await release.ask(300)
-        await ground.answered(seconds=PATIENCE)
-        new = ground.start("worker")
-        await shared(ground, old, new)
+        await installation.answered(seconds=PATIENCE)
+        new = installation.start("worker")
+        await shared(installation, old, new)
         await asyncio.to_thread(old.stop)
         budget.kill()
-        ground.injected["SIGKILL budget service of the last release"] += 1
+        installation.injected["SIGKILL budget service of the last release"] += 1
         await release.ask(200)
-        ground.start("budget")
+        installation.start("budget")
         receipts = await release.request("halt", "close")
         assert {one.outcome for one in receipts} <= {"halted", "closed", "closing"}
         await release.ask(100)
-        await ground.answered(seconds=PATIENCE)
-        findings = await ground.verified(same_version=False)
+        await installation.answered(seconds=PATIENCE)
+        findings = await installation.verified(same_version=False)
         told = {findings.grants[answer.stream].spec.mechanism.kind for answer in findings.answers}
         assert told == {spec.mechanism.kind for spec in release.specs()}
-        assert await refused(ground) == {ground.client.topics.queries}
+        assert await refused(installation) == {installation.client.topics.queries}

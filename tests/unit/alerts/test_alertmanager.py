@@ -27,8 +27,8 @@ def answer(outcome: str, hour: int, group: str | None = "EWR", stream: str = "la
     return Answer.model_validate_json(json.dumps(told))
 
 
-class Ground:
-    """An Alertmanager that takes what it is sent, or not, and a sender with a clock of its own."""
+class AlertmanagerSetup:
+    """A receiver in place of an Alertmanager, and a sender with a separate clock."""
 
     def __init__(self, receiver: Receiver, **fields: Any) -> None:
         self.receiver = receiver
@@ -62,17 +62,19 @@ class Ground:
 
 
 @pytest.fixture
-async def ground() -> AsyncIterator[Ground]:
+async def setup() -> AsyncIterator[AlertmanagerSetup]:
     async with Receiver() as receiver:
-        made = Ground(receiver)
+        made = AlertmanagerSetup(receiver)
         async with made.sender:
             yield made
 
 
-async def test_what_fires_is_sent_again_every_minute_with_an_end_four_sendings_ahead(ground: Ground) -> None:
-    ground.take(answer("above", 0))
-    [alert] = await ground.sent()
-    assert [request.path for request in ground.receiver.requests] == ["/api/v2/alerts"]
+async def test_what_fires_is_sent_again_every_minute_with_an_end_four_sendings_ahead(
+    setup: AlertmanagerSetup,
+) -> None:
+    setup.take(answer("above", 0))
+    [alert] = await setup.sent()
+    assert [request.path for request in setup.receiver.requests] == ["/api/v2/alerts"]
     assert alert["labels"] == {
         "alertname": "SottoAlert",
         "source": "flights",
@@ -80,122 +82,126 @@ async def test_what_fires_is_sent_again_every_minute_with_an_end_four_sendings_a
         "group_origin": "EWR",
     }
     assert (alert["startsAt"], alert["endsAt"]) == (format_time(HOUR), format_time(HOUR + 240))
-    ground.now += 59
-    assert await ground.sent() == []
-    ground.now += 1
-    [again] = await ground.sent()
-    assert again["endsAt"] == format_time(ground.now + 240)
+    setup.now += 59
+    assert await setup.sent() == []
+    setup.now += 1
+    [again] = await setup.sent()
+    assert again["endsAt"] == format_time(setup.now + 240)
     assert again["startsAt"] == alert["startsAt"]
 
 
 async def test_it_ends_with_the_next_window_that_is_not_above_and_is_sent_as_ended_for_a_while(
-    ground: Ground,
+    setup: AlertmanagerSetup,
 ) -> None:
-    ground.take(answer("above", 0))
-    await ground.sent()
-    ground.now += 30
-    ground.take(answer("below", 1, "JFK"), answer("below", 1))
-    ended = ground.now
-    [alert] = await ground.sent()
+    setup.take(answer("above", 0))
+    await setup.sent()
+    setup.now += 30
+    setup.take(answer("below", 1, "JFK"), answer("below", 1))
+    ended = setup.now
+    [alert] = await setup.sent()
     assert alert["endsAt"] == format_time(ended)
-    ground.now += RESOLVED_SECONDS
-    assert [one["endsAt"] for one in await ground.sent()] == [format_time(ended)]
-    ground.now += 60
-    assert await ground.sent() == []
-    assert ground.firing.alarms == {}
-    assert ground.figure("sotto_alerts_firing") == 0
+    setup.now += RESOLVED_SECONDS
+    assert [one["endsAt"] for one in await setup.sent()] == [format_time(ended)]
+    setup.now += 60
+    assert await setup.sent() == []
+    assert setup.firing.alarms == {}
+    assert setup.figure("sotto_alerts_firing") == 0
 
 
-async def test_what_is_heard_of_no_more_ends_after_its_windows_length_and_a_while(ground: Ground) -> None:
-    ground.take(answer("above", 0))
-    await ground.sent()
-    ground.now += HOUR + 900
-    [still] = await ground.sent()
-    assert still["endsAt"] > format_time(ground.now)
-    ground.now += 1
-    [ended] = await ground.sent()
+async def test_what_is_heard_of_no_more_ends_after_its_windows_length_and_a_while(
+    setup: AlertmanagerSetup,
+) -> None:
+    setup.take(answer("above", 0))
+    await setup.sent()
+    setup.now += HOUR + 900
+    [still] = await setup.sent()
+    assert still["endsAt"] > format_time(setup.now)
+    setup.now += 1
+    [ended] = await setup.sent()
     assert ended["endsAt"] == format_time(HOUR + HOUR + 900)
 
 
-async def test_a_run_goes_on_and_a_new_one_begins_after_its_end(ground: Ground) -> None:
-    ground.take(answer("above", 0), answer("above", 1))
-    [alert] = await ground.sent()
+async def test_a_run_goes_on_and_a_new_one_begins_after_its_end(setup: AlertmanagerSetup) -> None:
+    setup.take(answer("above", 0), answer("above", 1))
+    [alert] = await setup.sent()
     assert alert["annotations"]["alerts"] == "2"
-    ground.now = 4 * HOUR
-    ground.take(answer("below", 2), answer("above", 3))
-    [again] = await ground.sent()
+    setup.now = 4 * HOUR
+    setup.take(answer("below", 2), answer("above", 3))
+    [again] = await setup.sent()
     assert again["startsAt"] == format_time(4 * HOUR)
     assert again["annotations"]["alerts"] == "1"
 
 
-async def test_what_was_not_taken_stays_due_and_is_sent_when_the_target_is_back(ground: Ground) -> None:
-    ground.receiver.behave = lambda number: web.Response(status=[500, 429, 200][min(number, 3) - 1])
-    ground.take(answer("above", 0))
-    assert len(await ground.sent()) == 1
-    assert not ground.alertmanager.all_accepted
-    assert await ground.sent() == []  # it is left alone for a while
-    ground.now += 1
-    await ground.sent()
-    assert not ground.alertmanager.all_accepted
-    ground.take(answer("above", 1, "JFK"))
-    ground.now += 2
-    assert len(await ground.sent()) == 2
-    assert ground.alertmanager.all_accepted
-    assert ground.figure("sotto_alerts_delivered_total") == 2
-    assert ground.figure("sotto_alerts_failures_total", reason="status") == 1
-    assert ground.figure("sotto_alerts_failures_total", reason="throttled") == 1
+async def test_what_was_not_taken_stays_due_and_is_sent_when_the_target_is_back(setup: AlertmanagerSetup) -> None:
+    setup.receiver.behave = lambda number: web.Response(status=[500, 429, 200][min(number, 3) - 1])
+    setup.take(answer("above", 0))
+    assert len(await setup.sent()) == 1
+    assert not setup.alertmanager.all_accepted
+    assert await setup.sent() == []  # it is left alone for a while
+    setup.now += 1
+    await setup.sent()
+    assert not setup.alertmanager.all_accepted
+    setup.take(answer("above", 1, "JFK"))
+    setup.now += 2
+    assert len(await setup.sent()) == 2
+    assert setup.alertmanager.all_accepted
+    assert setup.figure("sotto_alerts_delivered_total") == 2
+    assert setup.figure("sotto_alerts_failures_total", reason="status") == 1
+    assert setup.figure("sotto_alerts_failures_total", reason="throttled") == 1
 
 
-async def test_nothing_waits_once_what_was_not_taken_goes_to_another_process(ground: Ground) -> None:
-    ground.receiver.behave = lambda _: web.Response(status=500)
-    ground.take(answer("above", 0), answer("above", 0, stream="early"))
-    ground.now += 400
-    await ground.sent()
-    ground.alertmanager.drop_alarms(lambda stream: stream == "late")
-    ground.now += 0.1  # while the target is left alone
-    await ground.sent()
-    assert ground.figure("sotto_alerts_waiting_seconds") == 400
-    ground.alertmanager.drop_alarms(lambda stream: stream == "early")
-    assert await ground.sent() == []
-    assert ground.figure("sotto_alerts_waiting_seconds") == 0
+async def test_nothing_waits_once_what_was_not_taken_goes_to_another_process(setup: AlertmanagerSetup) -> None:
+    setup.receiver.behave = lambda _: web.Response(status=500)
+    setup.take(answer("above", 0), answer("above", 0, stream="early"))
+    setup.now += 400
+    await setup.sent()
+    setup.alertmanager.drop_alarms(lambda stream: stream == "late")
+    setup.now += 0.1  # while the target is left alone
+    await setup.sent()
+    assert setup.figure("sotto_alerts_waiting_seconds") == 400
+    setup.alertmanager.drop_alarms(lambda stream: stream == "early")
+    assert await setup.sent() == []
+    assert setup.figure("sotto_alerts_waiting_seconds") == 0
 
 
-async def test_one_member_of_a_cluster_is_enough(ground: Ground) -> None:
+async def test_one_member_of_a_cluster_is_enough(setup: AlertmanagerSetup) -> None:
     dead = "http://127.0.0.1:1/"
-    target = ground.target.model_copy(update={"urls": (dead, *ground.target.urls)})
-    ground.alertmanager.target = target
-    ground.take(answer("above", 0))
-    assert len(await ground.sent()) == 1
-    assert ground.alertmanager.all_accepted
-    assert ground.figure("sotto_alerts_failures_total", reason="connection") == 1
+    target = setup.target.model_copy(update={"urls": (dead, *setup.target.urls)})
+    setup.alertmanager.target = target
+    setup.take(answer("above", 0))
+    assert len(await setup.sent()) == 1
+    assert setup.alertmanager.all_accepted
+    assert setup.figure("sotto_alerts_failures_total", reason="connection") == 1
 
 
-async def test_after_a_restart_what_fires_is_sent_and_what_was_told_before_is_no_news(ground: Ground) -> None:
-    ground.take(answer("above", 0), answer("above", 0, "JFK"), answer("below", 1, "JFK"), known=True)
-    assert ground.alertmanager.all_accepted
-    ground.now += RESOLVED_SECONDS + 1
-    assert [alert["labels"]["group_origin"] for alert in await ground.sent()] == ["EWR"]
+async def test_after_a_restart_what_fires_is_sent_and_what_was_told_before_is_no_news(
+    setup: AlertmanagerSetup,
+) -> None:
+    setup.take(answer("above", 0), answer("above", 0, "JFK"), answer("below", 1, "JFK"), known=True)
+    assert setup.alertmanager.all_accepted
+    setup.now += RESOLVED_SECONDS + 1
+    assert [alert["labels"]["group_origin"] for alert in await setup.sent()] == ["EWR"]
     # What ended while nobody was there to send it is told, however long ago that is.
-    ground.take(answer("above", 2, "LGA"), answer("below", 3, "LGA"))
-    ground.now += 10 * RESOLVED_SECONDS
-    assert "LGA" in [alert["labels"]["group_origin"] for alert in await ground.sent()]
+    setup.take(answer("above", 2, "LGA"), answer("below", 3, "LGA"))
+    setup.now += 10 * RESOLVED_SECONDS
+    assert "LGA" in [alert["labels"]["group_origin"] for alert in await setup.sent()]
 
 
-async def test_what_is_held_is_bounded_and_what_was_forgotten_is_counted(ground: Ground) -> None:
-    ground.take(*(answer("above", 0, str(number)) for number in range(5)))
-    assert [alert["labels"]["group_origin"] for alert in await ground.sent()] == ["2", "3", "4"]
-    assert ground.figure("sotto_alerts_dropped_total", reason="room") == 2
-    ground.alertmanager.drop_alarms(lambda stream: stream == "late")
-    ground.now += 60
-    assert await ground.sent() == []
-    assert not ground.firing.has_alarm("late")
+async def test_what_is_held_is_bounded_and_what_was_forgotten_is_counted(setup: AlertmanagerSetup) -> None:
+    setup.take(*(answer("above", 0, str(number)) for number in range(5)))
+    assert [alert["labels"]["group_origin"] for alert in await setup.sent()] == ["2", "3", "4"]
+    assert setup.figure("sotto_alerts_dropped_total", reason="room") == 2
+    setup.alertmanager.drop_alarms(lambda stream: stream == "late")
+    setup.now += 60
+    assert await setup.sent() == []
+    assert not setup.firing.has_alarm("late")
 
 
-async def test_alarms_go_in_batches(ground: Ground) -> None:
-    ground.firing._limit = 1000
-    ground.take(*(answer("above", 0, str(number)) for number in range(MAX_BATCH_ALARMS + 1)))
-    assert len(await ground.sent()) == MAX_BATCH_ALARMS + 1
-    assert [len(request.json) for request in ground.receiver.requests] == [MAX_BATCH_ALARMS, 1]
+async def test_alarms_go_in_batches(setup: AlertmanagerSetup) -> None:
+    setup.firing._limit = 1000
+    setup.take(*(answer("above", 0, str(number)) for number in range(MAX_BATCH_ALARMS + 1)))
+    assert len(await setup.sent()) == MAX_BATCH_ALARMS + 1
+    assert [len(request.json) for request in setup.receiver.requests] == [MAX_BATCH_ALARMS, 1]
 
 
 def test_groups_become_labels_that_prometheus_knows() -> None:
@@ -207,9 +213,9 @@ def test_groups_become_labels_that_prometheus_knows() -> None:
     }
 
 
-async def test_alarm_names_threshold_and_condition(ground: Ground) -> None:
+async def test_alarm_names_threshold_and_condition(setup: AlertmanagerSetup) -> None:
     """The annotations have the stream's threshold and the condition of its events."""
     terms = AlertTerms(12_345.5, "delay >= 60")
-    ground.alertmanager.add_answer(answer("above", 0), "flights", ground.now, known=False, terms=terms)
-    [alert] = await ground.sent()
+    setup.alertmanager.add_answer(answer("above", 0), "flights", setup.now, known=False, terms=terms)
+    [alert] = await setup.sent()
     assert (alert["annotations"]["threshold"], alert["annotations"]["condition"]) == ("12,345.5", "delay >= 60")

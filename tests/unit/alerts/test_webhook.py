@@ -30,8 +30,8 @@ from tests.unit.alerts.events import NOW, alert
 from tests.unit.alerts.receiver import OTHER_SECRET, SECRET, Receiver
 
 
-class Ground:
-    """A receiver, a target of it, and what one delivers with."""
+class WebhookSetup:
+    """A receiver of webhooks, and the objects that deliver alerts to it."""
 
     def __init__(self, receiver: Receiver, folder: Path) -> None:
         self.receiver = receiver
@@ -84,14 +84,14 @@ class Ground:
 
 
 @pytest.fixture
-async def ground(tmp_path: Path) -> AsyncIterator[Ground]:
+async def setup(tmp_path: Path) -> AsyncIterator[WebhookSetup]:
     async with Receiver() as receiver:
-        yield Ground(receiver, tmp_path)
+        yield WebhookSetup(receiver, tmp_path)
 
 
-async def test_an_alert_is_delivered_signed_with_public_fields_alone(ground: Ground) -> None:
-    assert await ground.deliver(alert(3)) == [True]
-    [request] = ground.receiver.requests
+async def test_an_alert_is_delivered_signed_with_public_fields_alone(setup: WebhookSetup) -> None:
+    assert await setup.deliver(alert(3)) == [True]
+    [request] = setup.receiver.requests
     assert request.json == {
         "type": "sotto.alert",
         "timestamp": "2023-11-14T22:13:20.000Z",
@@ -117,28 +117,28 @@ async def test_an_alert_is_delivered_signed_with_public_fields_alone(ground: Gro
     assert request.headers["content-type"] == "application/json"
     assert request.is_signed_with(SECRET)
     assert not request.is_signed_with(OTHER_SECRET)
-    assert ground.figure("sotto_alerts_delivered_total") == 1
+    assert setup.figure("sotto_alerts_delivered_total") == 1
 
 
-async def test_a_secret_is_changed_with_two_and_no_receiver_misses_one(ground: Ground) -> None:
-    files = [ground.secret("new", OTHER_SECRET), ground.secret("old", SECRET)]
-    await ground.deliver(alert(), secret_files=files)
-    [request] = ground.receiver.requests
+async def test_a_secret_is_changed_with_two_and_no_receiver_misses_one(setup: WebhookSetup) -> None:
+    files = [setup.secret("new", OTHER_SECRET), setup.secret("old", SECRET)]
+    await setup.deliver(alert(), secret_files=files)
+    [request] = setup.receiver.requests
     assert request.is_signed_with(SECRET)
     assert request.is_signed_with(OTHER_SECRET)
 
 
-async def test_a_secret_that_is_replaced_is_used_at_once(ground: Ground) -> None:
-    ground.receiver.behave = lambda number: web.Response(status=500 if number == 1 else 200)
-    rest = ground.pauses
+async def test_a_secret_that_is_replaced_is_used_at_once(setup: WebhookSetup) -> None:
+    setup.receiver.behave = lambda number: web.Response(status=500 if number == 1 else 200)
+    rest = setup.pauses
 
     def ours() -> bool:
         if rest:
-            ground.secret("secret", OTHER_SECRET)
+            setup.secret("secret", OTHER_SECRET)
         return True
 
-    await ground.deliver(alert(), ours=ours)
-    first, second = ground.receiver.requests
+    await setup.deliver(alert(), ours=ours)
+    first, second = setup.receiver.requests
     assert first.is_signed_with(SECRET)
     assert second.is_signed_with(OTHER_SECRET)
 
@@ -154,101 +154,105 @@ async def test_a_secret_that_is_replaced_is_used_at_once(ground: Ground) -> None
     ],
 )
 async def test_what_fails_comes_again_with_the_same_key_and_body_and_in_order(
-    ground: Ground, failing: Callable[[], web.Response | None], reason: str, capfd: pytest.CaptureFixture[str]
+    setup: WebhookSetup, failing: Callable[[], web.Response | None], reason: str, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    ground.receiver.behave = lambda number: failing() if number <= 2 else web.Response()
-    assert await ground.deliver(alert(0), alert(1)) == [True, True]
+    setup.receiver.behave = lambda number: failing() if number <= 2 else web.Response()
+    assert await setup.deliver(alert(0), alert(1)) == [True, True]
     keys = [f"{'ab' * 16}-{number}" for number in (0, 0, 0, 1)]
-    assert ground.receiver.keys == keys
-    assert len({request.body for request in ground.receiver.requests[:3]}) == 1
-    assert {request.path for request in ground.receiver.requests} == {"/hook"}  # no redirect was followed
-    assert ground.figure("sotto_alerts_failures_total", reason=reason) == 2
-    assert ground.figure("sotto_alerts_waiting_seconds") == 0
+    assert setup.receiver.keys == keys
+    assert len({request.body for request in setup.receiver.requests[:3]}) == 1
+    assert {request.path for request in setup.receiver.requests} == {"/hook"}  # no redirect was followed
+    assert setup.figure("sotto_alerts_failures_total", reason=reason) == 2
+    assert setup.figure("sotto_alerts_waiting_seconds") == 0
     said = capfd.readouterr()
     for secret in ("private words", "in-the-address", SECRET, "127.0.0.1"):
         assert secret not in said.out + said.err
 
 
-async def test_a_dead_address_is_tried_again(ground: Ground) -> None:
-    dead = ground.receiver.url.replace(str(ground.receiver.port), "1")
+async def test_a_dead_address_is_tried_again(setup: WebhookSetup) -> None:
+    dead = setup.receiver.url.replace(str(setup.receiver.port), "1")
     seen: list[int] = []
 
     def ours() -> bool:
         seen.append(1)
         return len(seen) < 4
 
-    assert await ground.deliver(alert(), ours=ours, url=dead) == [False]
-    assert ground.figure("sotto_alerts_failures_total", reason="connection") == 3
+    assert await setup.deliver(alert(), ours=ours, url=dead) == [False]
+    assert setup.figure("sotto_alerts_failures_total", reason="connection") == 3
 
 
 @pytest.mark.parametrize("status", [429, 503])
-async def test_a_target_that_asks_for_time_gets_it(ground: Ground, status: int) -> None:
-    ground.receiver.behave = lambda number: (
+async def test_a_target_that_asks_for_time_gets_it(setup: WebhookSetup, status: int) -> None:
+    setup.receiver.behave = lambda number: (
         web.Response(status=status, headers={"Retry-After": "7"}) if number == 1 else web.Response()
     )
-    await ground.deliver(alert())
-    assert ground.pauses == [7.0]
+    await setup.deliver(alert())
+    assert setup.pauses == [7.0]
 
 
-async def test_an_alert_that_is_too_old_is_tried_once_counted_and_given_up(ground: Ground) -> None:
-    ground.receiver.behave = lambda _: web.Response(status=500)
-    ground.now = NOW + 3601
-    assert await ground.deliver(alert(0), alert(1), give_up="1h") == [True, True]
-    assert len(ground.receiver.requests) == 2
-    assert ground.figure("sotto_alerts_dropped_total", reason="old") == 2
-    ground.now = NOW
-    assert await ground.deliver(alert(2), give_up="2s") == [True]
-    assert sum(ground.pauses) > 2
-    assert len(ground.receiver.requests) > 10
+async def test_an_alert_that_is_too_old_is_tried_once_counted_and_given_up(setup: WebhookSetup) -> None:
+    setup.receiver.behave = lambda _: web.Response(status=500)
+    setup.now = NOW + 3601
+    assert await setup.deliver(alert(0), alert(1), give_up="1h") == [True, True]
+    assert len(setup.receiver.requests) == 2
+    assert setup.figure("sotto_alerts_dropped_total", reason="old") == 2
+    setup.now = NOW
+    assert await setup.deliver(alert(2), give_up="2s") == [True]
+    assert sum(setup.pauses) > 2
+    assert len(setup.receiver.requests) > 10
 
 
-async def test_a_target_that_asks_to_wait_is_left_alone_between_alerts_that_are_too_old(ground: Ground) -> None:
-    ground.receiver.behave = lambda number: (
+async def test_a_target_that_asks_to_wait_is_left_alone_between_alerts_that_are_too_old(
+    setup: WebhookSetup,
+) -> None:
+    setup.receiver.behave = lambda number: (
         web.Response(status=429, headers={"Retry-After": "7"}) if number < 3 else web.Response()
     )
-    ground.now = NOW + 3601
-    assert await ground.deliver(alert(0), alert(1), alert(2), alert(3), give_up="1h") == [True] * 4
-    assert ground.pauses == [7.0, 7.0]
-    assert [key.rpartition("-")[2] for key in ground.receiver.keys] == ["0", "1", "2", "3"]
-    assert ground.figure("sotto_alerts_dropped_total", reason="old") == 2
-    assert ground.figure("sotto_alerts_delivered_total") == 2
+    setup.now = NOW + 3601
+    assert await setup.deliver(alert(0), alert(1), alert(2), alert(3), give_up="1h") == [True] * 4
+    assert setup.pauses == [7.0, 7.0]
+    assert [key.rpartition("-")[2] for key in setup.receiver.keys] == ["0", "1", "2", "3"]
+    assert setup.figure("sotto_alerts_dropped_total", reason="old") == 2
+    assert setup.figure("sotto_alerts_delivered_total") == 2
 
 
-async def test_an_alert_that_waits_for_its_first_try_is_left_to_whoever_has_its_partition(ground: Ground) -> None:
-    ground.receiver.behave = lambda _: web.Response(status=503, headers={"Retry-After": "600"})
-    ground.now = NOW + 3601
-    ours = lambda: not ground.pauses  # noqa: E731
-    assert await ground.deliver(alert(0), alert(1), ours=ours, give_up="1h") == [True, False]
-    assert len(ground.receiver.requests) == 1
-    assert ground.pauses == [600.0]
+async def test_an_alert_that_waits_for_its_first_try_is_left_to_whoever_has_its_partition(
+    setup: WebhookSetup,
+) -> None:
+    setup.receiver.behave = lambda _: web.Response(status=503, headers={"Retry-After": "600"})
+    setup.now = NOW + 3601
+    ours = lambda: not setup.pauses  # noqa: E731
+    assert await setup.deliver(alert(0), alert(1), ours=ours, give_up="1h") == [True, False]
+    assert len(setup.receiver.requests) == 1
+    assert setup.pauses == [600.0]
 
 
-async def test_an_alert_that_is_refused_does_not_hold_up_those_behind_it(ground: Ground) -> None:
-    ground.receiver.behave = lambda number: web.Response(status=422 if number <= 3 else 200)
-    assert await ground.deliver(alert(0), alert(1)) == [True, True]
-    assert [key.rpartition("-")[2] for key in ground.receiver.keys] == ["0", "0", "0", "1"]
-    assert ground.figure("sotto_alerts_dropped_total", reason="refused") == 1
-    assert ground.figure("sotto_alerts_delivered_total") == 1
+async def test_an_alert_that_is_refused_does_not_hold_up_those_behind_it(setup: WebhookSetup) -> None:
+    setup.receiver.behave = lambda number: web.Response(status=422 if number <= 3 else 200)
+    assert await setup.deliver(alert(0), alert(1)) == [True, True]
+    assert [key.rpartition("-")[2] for key in setup.receiver.keys] == ["0", "0", "0", "1"]
+    assert setup.figure("sotto_alerts_dropped_total", reason="refused") == 1
+    assert setup.figure("sotto_alerts_delivered_total") == 1
 
 
-async def test_a_partition_that_goes_elsewhere_or_an_order_to_stop_ends_the_tries(ground: Ground) -> None:
-    ground.receiver.behave = lambda _: web.Response(status=500)
-    assert await ground.deliver(alert(), ours=lambda: not ground.pauses) == [False]
-    ground.stopping.set()
-    assert await ground.deliver(alert(1)) == [False]
-    assert ground.figure("sotto_alerts_dropped_total", reason="old") == 0
+async def test_a_partition_that_goes_elsewhere_or_an_order_to_stop_ends_the_tries(setup: WebhookSetup) -> None:
+    setup.receiver.behave = lambda _: web.Response(status=500)
+    assert await setup.deliver(alert(), ours=lambda: not setup.pauses) == [False]
+    setup.stopping.set()
+    assert await setup.deliver(alert(1)) == [False]
+    assert setup.figure("sotto_alerts_dropped_total", reason="old") == 0
 
 
-async def test_a_body_without_end_is_not_read(ground: Ground) -> None:
+async def test_a_body_without_end_is_not_read(setup: WebhookSetup) -> None:
     async def endless() -> AsyncIterator[bytes]:
         while True:
             yield b"x" * 65536
             await asyncio.sleep(0)
 
-    ground.receiver.behave = lambda _: web.Response(body=endless())
+    setup.receiver.behave = lambda _: web.Response(body=endless())
     began = time.monotonic()
-    assert await ground.deliver(alert()) == [True]
-    assert len(ground.receiver.requests) == 1
+    assert await setup.deliver(alert()) == [True]
+    assert len(setup.receiver.requests) == 1
     assert time.monotonic() - began < 30
 
 

@@ -1,4 +1,4 @@
-"""An installation on a real broker under load, what can be done to it, and a report of what was done and found."""
+"""An installation on a real broker under load: its faults, and a report of faults and findings."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ REPORTS: list[str] = []
 """Injected faults and findings of every installation, printed at the end of a test run."""
 
 
-class Ground:
+class LoadedInstallation:
     """One installation: its services, its load and its journal."""
 
     def __init__(
@@ -261,10 +261,10 @@ class Ground:
 
 
 @asynccontextmanager
-async def installation(settings: Settings, key: NoiseKey, folder: Path) -> AsyncIterator[Ground]:
-    """A ground on topics that exist; its services are stopped in the end."""
+async def open_installation(settings: Settings, key: NoiseKey, folder: Path) -> AsyncIterator[LoadedInstallation]:
+    """Yield an installation on existing topics; its services are stopped at the end."""
     async with AsyncExitStack() as stack, AsyncClient(settings) as client:
-        yield Ground(settings, client, key, folder, stack)
+        yield LoadedInstallation(settings, client, key, folder, stack)
 
 
 @contextmanager
