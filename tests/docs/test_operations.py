@@ -11,11 +11,8 @@ import pytest
 
 from schemas import Answer
 from sotto import Driver, Unknown
-from stream.kafka.topics.layouts import layout
 from stream.privacy.noise.keys import NoiseKey
-from stream.processing.topic_names import Topics
 from tests.builders import OTHER_KEY, installation, source, stream
-from tests.docs.pages import DOCS
 
 SOURCE: dict[str, Any] = source("vitals", neighbors="add-remove", epsilon=4.0)
 
@@ -30,13 +27,6 @@ def driver() -> Driver:
     made = installation(ward("ward-7"), sources=[SOURCE], key=OTHER_KEY)
     assert [ask(made, value).outcome for value in (20.0, 5000.0)] == ["below", "above"]
     return made
-
-
-def test_the_page_names_every_topic_and_counts_them() -> None:
-    text = " ".join((DOCS / "production.md").read_text(encoding="utf-8").split())
-    names = [one.name.removeprefix("sotto.") for one in layout(Topics("sotto"))]
-    assert len(names) == 12
-    assert f"twelve topics ({', '.join(f'`{name}`' for name in names)})" in text
 
 
 def ask(driver: Driver, value: float, name: str = "ward-7") -> Answer:
