@@ -162,8 +162,10 @@ def markdown_line(cells: Iterable[str]) -> str:
 
 def write_between(document: Path, begin: str, end: str, text: str) -> None:
     """Put a text between two marks of a document; ValueError if a mark is missing."""
-    before, rest = document.read_text(encoding="utf-8").split(begin, 1)
-    _, after = rest.split(end, 1)
+    before, found, rest = document.read_text(encoding="utf-8").partition(begin)
+    _, also, after = rest.partition(end)
+    if not found or not also:
+        raise ValueError(f"{document}: the marks {begin} and {end} are missing; put them where the table belongs")
     document.write_text(f"{before}{begin}\n{text}\n{end}{after}", encoding="utf-8")
 
 

@@ -11,8 +11,7 @@ import argparse
 from collections.abc import Sequence
 from pathlib import Path
 
-from benchmarks.accuracy.budgets import needed
-from benchmarks.accuracy.parts import CONTENDERS, PARTS, QUERIES, ROUNDS, rounds_of
+from benchmarks.accuracy.parts import CONTENDERS, PARTS, ROUNDS, rounds_of
 from benchmarks.accuracy.peers import PEERS_HERE
 from benchmarks.accuracy.report import DOCUMENT, show, write
 from benchmarks.accuracy.runs import MEASURED, Case, Measured
@@ -42,7 +41,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
             measure(measured, case, rounds_of(case, options.rounds), again=options.again)
     show(measured, cases)
     if options.write:
-        write(measured, list(needed(QUERIES)))
+        write(measured)
 
 
 def measure(measured: Measured, case: Case, rounds: int, *, again: bool) -> None:

@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
 from rich.table import Table as RichTable
 
-from benchmarks.accuracy.budgets import Needed
 from benchmarks.accuracy.figures import Curve, draw_bars, draw_curves
 from benchmarks.accuracy.parts import SINGLES, main_table, other_tables, questions_curve, rows_curve
 from benchmarks.accuracy.runs import Case, Measured, median
-from benchmarks.accuracy.tasks import DEEP
-from benchmarks.report import console
-from stream.privacy.planning.inverse_plans import LARGEST_EPSILON
+from benchmarks.accuracy.tasks import DEEP, DIAMONDS
+from benchmarks.report import console, write_between
 
 DOCUMENT = Path("docs/accuracy.md")
 BARS, CURVES = Path("docs/accuracy-adult.svg"), Path("docs/accuracy-curves.svg")
@@ -21,7 +19,7 @@ BARS, CURVES = Path("docs/accuracy-adult.svg"), Path("docs/accuracy-curves.svg")
 HEADINGS = ("ε", "δ", "", "largest error", "mean error", "promised", "answered", "charged", "ε spent")
 _EXCERPT = (1.0, 0.0)
 """ε and δ of the rows that the document shows."""
-_OMITTED = (DEEP, SINGLES, "pmw, single attributes first", "pmw, nothing first", "pmw, textbook")
+_OMITTED = (DEEP, DIAMONDS, SINGLES, "pmw, single attributes first", "pmw, nothing first", "pmw, textbook")
 """Workloads and contenders that the document does not show."""
 
 
@@ -62,8 +60,8 @@ def _said(value: float | None, form: str) -> str:
     return "–" if value is None else format(value, form)
 
 
-def write(measured: Measured, needed: Sequence[Needed]) -> None:
-    """Write each table between its marks in the document, and draw the figures."""
+def write(measured: Measured) -> None:
+    """Write the table between its marks in the document, and draw the figures."""
     main, others = list(main_table()), list(other_tables())
     curves = list(questions_curve()), list(rows_curve())
     shown = [
@@ -73,27 +71,11 @@ def write(measured: Measured, needed: Sequence[Needed]) -> None:
         and case.contender not in _OMITTED
         and case.workload.name not in _OMITTED
     ]
-    _insert(DOCUMENT, {"excerpt": _excerpt(measured, shown), "budgets": _budget_table(needed)})
+    write_between(DOCUMENT, "<!-- excerpt -->", "<!-- end of excerpt -->", "\n".join(_excerpt(measured, shown)))
     draw_bars(measured, main, BARS)
     pictures = (Curve(curves[0], "questions", "queries"), Curve(curves[1], "rows (5,000 questions)", "rows"))
     draw_curves(measured, pictures, CURVES)
     console.print(f"Written to {DOCUMENT}, {BARS} and {CURVES}")
-
-
-def _insert(document: Path, tables: Mapping[str, Sequence[str]]) -> None:
-    text = document.read_text()
-    for mark, lines in tables.items():
-        text = _between(document, text, mark, lines)
-    document.write_text(text)
-
-
-def _between(document: Path, text: str, mark: str, lines: Sequence[str]) -> str:
-    begin, end = f"<!-- {mark} -->", f"<!-- end of {mark} -->"
-    before, found, rest = text.partition(begin)
-    _, also, after = rest.partition(end)
-    if not found or not also:
-        raise ValueError(f"{document}: the marks {begin} and {end} are missing; put them where the table belongs")
-    return before + "\n".join([begin, *lines, end]) + after
 
 
 def _excerpt(measured: Measured, cases: Sequence[Case]) -> list[str]:
@@ -109,20 +91,6 @@ def _excerpt(measured: Measured, cases: Sequence[Case]) -> list[str]:
         for contender in dict.fromkeys(contender for contender, _ in cells)
     ]
     return _markdown(("", *workloads), rows)
-
-
-def _budget_table(needed: Sequence[Needed]) -> list[str]:
-    alphas = list(dict.fromkeys(one.alpha for one in needed))
-    found = {(one.contender, one.alpha): one.epsilon for one in needed}
-    rows = [
-        (name, *(_budget(found[name, alpha]) for alpha in alphas))
-        for name in dict.fromkeys(one.contender for one in needed)
-    ]
-    return _markdown(("", *(f"ε for α = {alpha:g} of the rows" for alpha in alphas)), rows)
-
-
-def _budget(epsilon: float | None) -> str:
-    return f"over {LARGEST_EPSILON:,.0f}" if epsilon is None else f"{epsilon:.3g}"
 
 
 def _markdown(headings: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:

@@ -27,7 +27,6 @@ Floats = npt.NDArray[np.float64]
 UPDATES_BEFORE, UPDATES_MORE = 5, 1
 RATE = 4.0 / 8.0
 MARGIN = 0.01
-PUBLISHED_BETA = 0.001
 
 
 class Questions(Protocol):

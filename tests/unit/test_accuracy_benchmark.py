@@ -11,7 +11,6 @@ import numpy as np
 import pytest
 
 from benchmarks.accuracy import parts, report
-from benchmarks.accuracy.budgets import ALPHAS, Needed
 from benchmarks.accuracy.questions import Boxes, few, marginal_of, where, wide
 from benchmarks.accuracy.runs import Case, Measured, Run, median
 from benchmarks.accuracy.streamed import STREAMED
@@ -158,25 +157,21 @@ def test_every_case_is_of_a_contender_that_there_is() -> None:
     assert len({case.key(0) for case in cases}) == len(cases)
 
 
-def test_write_replaces_tables_between_their_marks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_write_replaces_the_table_between_its_marks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     document = tmp_path / "accuracy.md"
-    marks = ("excerpt", "budgets")
-    document.write_text(
-        "\n".join(f"before\n<!-- {mark} -->\nstale rows\n<!-- end of {mark} -->\nafter" for mark in marks)
-    )
+    document.write_text("before\n<!-- excerpt -->\nstale rows\n<!-- end of excerpt -->\nafter")
     for name, path in (("DOCUMENT", document), ("BARS", tmp_path / "a.svg"), ("CURVES", tmp_path / "b.svg")):
         monkeypatch.setattr(report, name, path)
     measured = Measured(tmp_path / "runs.json")
     for case in [*parts.main_table(), *parts.questions_curve(), *parts.rows_curve()]:
         measured.put(case, 0, Run.of(np.array([0.25, 0.5]), spent=1.0))
-    report.write(measured, [Needed("pmw", alpha, None) for alpha in ALPHAS])
+    report.write(measured)
     text = document.read_text()
     assert "stale rows" not in text
-    assert (text.count("before"), text.count("after")) == (2, 2)
+    assert (text.count("before"), text.count("after")) == (1, 1)
     assert "| pmw |" + " 0.5000 / 0.37500 |" * 2 in text
-    assert "| pmw | over 1,000 | over 1,000 |" in text
     assert "PMW-Bypass" in (tmp_path / "a.svg").read_text()
     assert (tmp_path / "b.svg").stat().st_size > 10_000
     document.write_text("no marks")
     with pytest.raises(ValueError, match="<!-- excerpt -->"):
-        report.write(measured, [])
+        report.write(measured)
