@@ -25,11 +25,10 @@ from schemas import MAX_DEFINITION_BYTES, Amount, Answer, Control, Query
 from schemas.wire import Codec, encode, struct
 from sotto import Driver
 from stream.privacy.mechanisms.above_threshold import decide_queries, query_sampler
-from stream.privacy.mechanisms.grid import Grid
+from stream.privacy.mechanisms.private_values import Grid, value_of
 from stream.privacy.noise.keyed_noise import event_words
 from stream.privacy.noise.keys import NoiseKey
 from stream.privacy.noise.samplers import TwoSidedGeometric
-from stream.processing.private_values import value_of
 from stream.processing.protocol import Record
 from stream.tables.store import TableStore
 from stream.worker.worker_processor import QueryProcessor

@@ -30,7 +30,7 @@ from schemas.wire import DECODE_ERRORS, MalformedEventError
 from stream.budget.decision_records import ControlPublisher, TrailWriter, build_retired_answer
 from stream.budget.receipts import CollectedRecords
 from stream.budget.request_handler import RequestHandler
-from stream.privacy.composition.refusals import RefusedError
+from stream.privacy.composition.costs import RefusedError
 from stream.privacy.ledger.ledger_records import restore_ends, restore_ledger, retire_periods, retire_stream
 from stream.privacy.ledger.retirement import MAX_RETIRED_PER_STEP
 from stream.privacy.ledger.state_machine import Ledger

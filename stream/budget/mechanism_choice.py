@@ -21,7 +21,8 @@ from stream.budget.source_goals import (
     summed_attributes,
 )
 from stream.formatting import describe_table_bound, format_error_bound
-from stream.privacy.composition.refusals import RefusedError, require_monotone_counts
+from stream.privacy.accuracy.source_facts import require_monotone_counts
+from stream.privacy.composition.costs import RefusedError
 from stream.privacy.planning.answer_plans import parse_quantiles
 from stream.privacy.planning.choices import Choice, rank_mechanisms
 from stream.privacy.planning.form_accuracy import Form, PlanGoal, value_error

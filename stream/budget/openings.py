@@ -40,10 +40,17 @@ from schemas import (
 from stream.budget.decision_records import ControlPublisher
 from stream.budget.standing_streams import complete_spec, live_topic_facts, require_texts
 from stream.diagnostics import error_fields, get_logger
-from stream.privacy.accuracy.source_facts import LEAST_REACH, MAX_STEPS, SourceFacts, clamping_range, largest_value
+from stream.privacy.accuracy.source_facts import (
+    LEAST_REACH,
+    MAX_STEPS,
+    SourceFacts,
+    clamping_range,
+    largest_value,
+    require_monotone_counts,
+    require_total,
+)
 from stream.privacy.accuracy.sparse_vector_accuracy import AccuracyError
-from stream.privacy.composition.costs import shortest_decimal
-from stream.privacy.composition.refusals import RefusedError, require_monotone_counts, require_total
+from stream.privacy.composition.costs import RefusedError, shortest_decimal
 from stream.privacy.ledger.accounts import Account
 from stream.privacy.ledger.grants import Grant, describe_promise_per_period
 from stream.privacy.ledger.state_machine import Ledger

@@ -21,7 +21,7 @@ from schemas import (
 )
 from schemas.queries import MAX_VALUES
 from stream.privacy.accuracy.source_facts import Movement, QuantileFacts, SourceFacts
-from stream.privacy.composition.refusals import RefusedError
+from stream.privacy.composition.costs import RefusedError
 from stream.privacy.planning.answer_plans import parse_quantiles
 from stream.privacy.planning.form_accuracy import FORMS, Form, RankedAttribute, SummedAttribute
 from stream.privacy.planning.noise_layouts import PlanError

@@ -36,11 +36,13 @@ from stream.privacy.accuracy.source_facts import (
     Movement,
     SourceFacts,
     horizon_movement,
+    require_monotone_counts,
+    require_total,
     summed_domain,
     summed_range,
     window_movement,
 )
-from stream.privacy.composition.refusals import RefusedError, require_monotone_counts, require_total
+from stream.privacy.composition.costs import RefusedError
 from stream.processing.control_order import groups_by_text
 from stream.tables.predicates import PredicateParser
 from stream.tables.table_errors import PredicateError, private_text_message, quote_names

@@ -33,8 +33,7 @@ from schemas import (
 from schemas.wire import MalformedEventError
 from stream.budget.decision_records import identities_digest
 from stream.budget.receipts import EMPTY_TRAIL_HEAD, BrokenTrailError, check_next_entry, entry_digest
-from stream.privacy.composition.costs import charged_answers, extension_cost, grant_cost, to_amount
-from stream.privacy.composition.refusals import RefusedError
+from stream.privacy.composition.costs import RefusedError, charged_answers, extension_cost, grant_cost, to_amount
 from stream.privacy.ledger.accounts import Account
 from stream.privacy.ledger.grants import Grant
 from stream.privacy.ledger.ledger_records import restore_ledger

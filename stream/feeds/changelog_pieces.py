@@ -27,7 +27,7 @@ from stream.feeds.event_counts import (
 )
 from stream.feeds.tally import StepChanges, Tally
 from stream.feeds.window_forms import Form
-from stream.processing.private_values import window_text_size
+from stream.privacy.mechanisms.private_values import window_text_size
 from stream.processing.protocol import LaterVersionError, Message, RecordLike
 
 PIECE_BYTES: Final = 768 * 1024

@@ -41,8 +41,8 @@ from stream.feeds.window_queries import (
     parse_partial,
     step_share,
 )
+from stream.privacy.mechanisms.private_values import decode_text_counts
 from stream.processing.dead_letters import Rejection, UnreadableValue, dead_letter
-from stream.processing.private_values import decode_text_counts
 from stream.processing.protocol import (
     PROGRESS_KEY,
     Batch,

@@ -19,8 +19,13 @@ from schemas.wire import DECODE_ERRORS, encode, struct
 from stream.feeds.counted_streams import Key, StandingStreams, StreamEpoch
 from stream.feeds.feed_definitions import StandingDefinition
 from stream.formatting import cells_of
+from stream.privacy.mechanisms.private_values import (
+    TextCounts,
+    decode_text_counts,
+    encode_text_counts,
+    window_text_size,
+)
 from stream.processing.dead_letters import UnreadableValue
-from stream.processing.private_values import TextCounts, decode_text_counts, encode_text_counts, window_text_size
 from stream.processing.protocol import Outputs, RecordLike
 from stream.processing.topic_names import Topics, partition_of
 from stream.tables.expressions import TRUE

@@ -28,7 +28,7 @@ from schemas import (
 )
 from schemas.queries import STATISTICS
 from stream.formatting import did_you_mean
-from stream.privacy.mechanisms.spreads import NUMBERS_PER_VARIANCE, row_sensitivities
+from stream.privacy.accuracy.rate_intervals import NUMBERS_PER_VARIANCE, row_sensitivities
 from stream.privacy.noise import samplers
 from stream.questions.results import Group, groups_of
 from stream.sql.aggregates import AnswerColumn, StatementError, compared_columns, distinct_message

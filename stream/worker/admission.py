@@ -19,8 +19,8 @@ from schemas import MAX_EVENT_BYTES, Query, query_codec
 from schemas.base import REPEATED_FIELD, may_repeat_a_field, repeats_a_field
 from schemas.wire import DECODE_ERRORS, MalformedEventError, struct
 from stream.kernel.byte_columns import Column, Spans, spans_of
+from stream.privacy.mechanisms.private_values import MAX_ENCODED, replace_extreme_numbers
 from stream.processing.dead_letters import Rejection, UnreadableValue
-from stream.processing.private_values import MAX_ENCODED, replace_extreme_numbers
 from stream.processing.protocol import Batch, RecordLike
 from stream.processing.record_columns import RecordColumns, select_records
 from stream.processing.topic_names import Topics, partition_of

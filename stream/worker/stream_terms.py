@@ -38,7 +38,7 @@ from stream.formatting import cells_of
 from stream.privacy.composition.costs import exact_decimal, shortest_decimal, shown_spending
 from stream.privacy.composition.losses import is_running_count_of_texts
 from stream.privacy.mechanisms.above_threshold import answer_sampler, query_sampler, threshold_sampler
-from stream.privacy.mechanisms.grid import Grid
+from stream.privacy.mechanisms.private_values import Grid
 from stream.privacy.noise.keyed_noise import round_words
 from stream.privacy.noise.samplers import Sampler, Symmetric
 from stream.processing.control_order import groups_by_text

@@ -16,7 +16,7 @@ from schemas import Answer, EventsSource, OpenStream, Source, StandingQuery, Str
 from schemas.windows import format_moment, moment_ms
 from sotto import AsyncClient
 from stream.formatting import cells_of
-from stream.processing.private_values import encode_text_counts
+from stream.privacy.mechanisms.private_values import encode_text_counts
 
 SENSITIVE_STREAMS = 12
 """Streams of plain sparse vectors, which a load has most of."""

@@ -10,7 +10,7 @@ import pytest
 
 from schemas import EventsSource, Histogram, StreamSpec
 from sotto import Driver
-from stream.processing.private_values import decode_text_counts, encode_text_counts
+from stream.privacy.mechanisms.private_values import decode_text_counts, encode_text_counts
 from stream.processing.protocol import Record
 from stream.tables.store import TableStore
 from tests.builders import KEY

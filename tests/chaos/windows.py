@@ -16,8 +16,8 @@ from aiokafka.partitioner import murmur2
 
 from schemas import EventsSource, RegisterSource, RunningCount, RunningCountCalibration, StreamSpec
 from schemas.windows import format_moment, moment_ms, span_ms
+from stream.privacy.mechanisms.private_values import decode_text_counts
 from stream.privacy.planning.release_plans import CountingTree, tree_of
-from stream.processing.private_values import decode_text_counts
 from stream.processing.protocol import RecordLike
 from stream.processing.topic_names import Topics, partition_of
 from tests.chaos.replay import read_control

@@ -24,7 +24,7 @@ from stream.budget.openings import definition_digest
 from stream.kernel.byte_columns import Spans
 from stream.privacy.mechanisms import selection
 from stream.privacy.mechanisms.above_threshold import ABOVE, query_sampler, threshold_sampler
-from stream.privacy.mechanisms.grid import Grid
+from stream.privacy.mechanisms.private_values import Grid
 from stream.privacy.mechanisms.releases import release_groups, release_keys
 from stream.privacy.mechanisms.selection import ExponentialWeights, weights_for
 from stream.privacy.noise.keyed_noise import DrawRole, event_words, stream_subkey, stream_subkeys

@@ -14,7 +14,7 @@ from sotto import Driver
 from stream.feeds.count_processor import FeedProcessor
 from stream.feeds.feed_definitions import FeedDefinitions, parse_definition
 from stream.feeds.merge_processor import MergeProcessor
-from stream.processing.private_values import decode_text_counts
+from stream.privacy.mechanisms.private_values import decode_text_counts
 from stream.processing.protocol import Outputs, Record
 from tests import builders
 from tests.privacy.live_topics import MINUTE, PARTITIONS, TEXTS, Counted, Form, Person, written

@@ -18,7 +18,7 @@ from stream.feeds.count_processor import FeedProcessor
 from stream.feeds.feed_definitions import StandingDefinition
 from stream.feeds.merge_state import MergedStreamState
 from stream.feeds.window_queries import count_cells
-from stream.processing.private_values import decode_text_counts
+from stream.privacy.mechanisms.private_values import decode_text_counts
 from stream.processing.protocol import Outputs, Record
 from stream.processing.topic_names import Topics, partition_of
 from tests.builders import parse_source, source

@@ -18,7 +18,7 @@ from pydantic import TypeAdapter
 
 from schemas import Control
 from stream.privacy.accuracy.source_facts import MAX_STEPS
-from stream.privacy.mechanisms.grid import Grid
+from stream.privacy.mechanisms.private_values import Grid
 from stream.privacy.noise.samplers import DELTA_PER_DRAW, sampler
 from tests.builders import installation, source, stream
 from tests.privacy.audit_variants import broken, decimals_rounded_as_doubles

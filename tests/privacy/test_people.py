@@ -30,7 +30,7 @@ from stream.privacy.noise.samplers import DELTA_PER_DRAW, sampler
 from stream.privacy.planning.answer_plans import alpha_for, answer_law
 from stream.privacy.planning.estimate_plans import marginal_law, number_law, opening_law
 from stream.privacy.planning.hypothesis_plans import WEIGHT_STEPS, rows_rate
-from stream.privacy.planning.prices import noise_rate
+from stream.privacy.planning.plans import noise_rate
 from stream.tables.columns_table import PrivateTable
 from stream.tables.predicates import parse
 from tests import builders

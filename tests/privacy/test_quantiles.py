@@ -11,9 +11,9 @@ from itertools import product
 import numpy as np
 import pytest
 
+from stream.privacy.accuracy.rate_intervals import compute_moments, person_sensitivities
 from stream.privacy.accuracy.release_accuracy import ranges_around
 from stream.privacy.mechanisms.selection import UNIFORM_BITS, RankLaw, choose_code, code_weights, rank_law
-from stream.privacy.mechanisms.spreads import compute_moments, person_sensitivities
 from stream.privacy.planning.answer_plans import rates_for
 
 EPSILON = Fraction(3, 4)

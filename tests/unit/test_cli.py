@@ -85,6 +85,19 @@ def test_a_service_starts_where_neither_the_local_broker_nor_the_monitor_is_inst
     assert "no noise key" in result.stderr
 
 
+def test_base_installation_loads_the_commands_of_keys_and_the_contract(tmp_path: Path) -> None:
+    """Commands that need no worker load without the packages of the extra ``worker``."""
+    code = (
+        "import runpy, sys\n"
+        "sys.modules.update(dict.fromkeys(['numpy', 'polars', 'scipy']))\n"
+        "import stream.client.async_client\n"
+        f"sys.argv = ['sotto', 'key', 'new', {str(tmp_path / 'noise.key')!r}]\n"
+        "runpy.run_module('stream.cli', run_name='__main__')"
+    )
+    result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert result.returncode == 0, result.stderr
+
+
 def test_a_key_file_open_to_others_is_refused(tmp_path: Path) -> None:
     path = tmp_path / "noise.key"
     run_sotto("key", "new", str(path))

@@ -25,8 +25,7 @@ from stream.cli.plan.plan_output import (
     to_rows,
 )
 from stream.cli.plan.standing_plans import question_charge, show_standing
-from stream.privacy.accuracy.source_facts import SourceFacts
-from stream.privacy.composition.refusals import require_monotone_counts
+from stream.privacy.accuracy.source_facts import SourceFacts, require_monotone_counts
 from stream.privacy.planning.choices import MODELS
 from stream.privacy.planning.form_accuracy import Form
 from stream.privacy.planning.inverse_plans import VariedParameter, cutoff_field, require_alpha

@@ -29,11 +29,9 @@ from stream.cli.plan.plan_output import describe_noise
 from stream.cli.plan.simulate_command import read_source
 from stream.formatting import format_error_bound
 from stream.privacy.accuracy.source_facts import SourceFacts
-from stream.privacy.composition.costs import PARTS_PER_CHARGE, stream_cost, to_amount
-from stream.privacy.composition.refusals import RefusedError
+from stream.privacy.composition.costs import PARTS_PER_CHARGE, RefusedError, stream_cost, to_amount
 from stream.privacy.planning.noise_layouts import PlanError
-from stream.privacy.planning.plans import choose_calibration, name_of, plan_calibrations
-from stream.privacy.planning.prices import count_price, epsilon_of
+from stream.privacy.planning.plans import choose_calibration, count_price, epsilon_of, name_of, plan_calibrations
 from stream.privacy.planning.promises import promises
 from stream.processing.control_order import groups_by_text
 from stream.questions.stream_watch import describe_live_topic, describe_standing_query, describe_window_count

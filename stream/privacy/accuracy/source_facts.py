@@ -1,15 +1,15 @@
-"""Public facts of a source, on which plans depend: sensitivities, and the ranges of values."""
+"""Public facts of a source, on which plans depend: sensitivities and ranges, with their checks."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from decimal import Context, Decimal, Inexact
 from fractions import Fraction
-from typing import Literal
+from typing import Final, Literal
 
 from schemas import EventsSource, Numeric, Source, StandingQuery, SumOf
-from stream.privacy.composition.costs import shortest_decimal
-from stream.privacy.composition.refusals import RefusedError
+from schemas.sources import MAX_ROWS
+from stream.privacy.composition.costs import RefusedError, shortest_decimal
 
 
 @dataclass(frozen=True, slots=True)
@@ -191,3 +191,37 @@ def clamping_range(grid: float, minimum: float | None, maximum: float | None) ->
     return -end if minimum is None else shortest_decimal(minimum), end if maximum is None else shortest_decimal(
         maximum
     )
+
+
+def require_monotone_counts(monotone: bool, neighbors: str, unit: str = "row") -> None:
+    """Refuse monotone counts if neighbors replace a row, because one count rises and another falls."""
+    if monotone and neighbors == "replace":
+        raise RefusedError(
+            f"mechanism.monotone: counts are not monotone when neighbors replace a {unit}; leave it false, or register the source with "
+            "neighbors 'add-remove'"
+        )
+
+
+LARGEST_TOTAL: Final = 1 << 53
+"""Largest count or total of a table: doubles hold integers exactly up to it."""
+
+LARGEST_SUMMED: Final = LARGEST_TOTAL // MAX_ROWS
+"""With values up to this, the total of MAX_ROWS rows is within LARGEST_TOTAL.
+
+In a window of a live topic, MAX_ROWS/8 events stay within the limit of 2⁵⁰ steps.
+"""
+
+
+def require_total(domain: Numeric, name: str, field: str, finer: int = 1) -> None:
+    """Raise RefusedError if sums of an attribute might be clipped.
+
+    ``finer`` is the number of steps of a sum per step of the attribute.
+    """
+    in_steps = domain.in_steps
+    furthest = max(abs(in_steps.minimum), abs(in_steps.maximum)) * finer
+    if furthest > LARGEST_SUMMED:
+        steps = "" if domain.unit == finer == 1 else " steps"
+        raise RefusedError(
+            f"{field}: '{name}' has values up to {furthest:,}{steps} from 0, and sums are exact for values up to {LARGEST_SUMMED:,}{steps}; register it "
+            "counted from a nearer origin, in larger units, or in a narrower range"
+        )

@@ -13,7 +13,7 @@ import math
 import operator
 from collections.abc import Callable
 from dataclasses import dataclass
-from decimal import Decimal
+from decimal import ROUND_DOWN, Context, Decimal
 from fractions import Fraction
 from functools import lru_cache
 from typing import Protocol
@@ -29,6 +29,7 @@ from schemas import (
     StreamState,
     UnknownGroupsCalibration,
 )
+from stream.errors import Refused
 from stream.privacy.composition.gaussian_losses import largest_rho, least_epsilon
 from stream.privacy.composition.losses import has_independent_answers, is_pure, losses, summed_loss
 from stream.privacy.composition.pure_rounds import rounded_down, rounded_up
@@ -198,7 +199,7 @@ def stream_cost(calibration: Calibration, accountant: str, *, uneven: bool = Fal
     Under ``pure`` this is its (ε, δ), with δ = 0 if basic composition of its pure parts gives ε.
     Under ``zcdp`` it is the sum of the parts' ε, and ρ: Σ ε²/2 over the parts (Bun & Steinke 2016,
     Proposition 1.4, Lemma 1.7) plus the ρ of Gaussian noise. With ``uneven`` prices
-    (`stream.privacy.planning.prices.are_uneven`) all charges together are one part.
+    (`stream.privacy.planning.plans.are_uneven`) all charges together are one part.
     """
     parts = losses(calibration)
     if accountant == "zcdp":
@@ -357,3 +358,39 @@ def spent_amount(spent: Cost, granted: Cost, terms: BudgetTerms) -> Amount:
     if shown.epsilon <= most.epsilon:
         return shown
     return shown.model_copy(update={"epsilon": most.epsilon, "delta": most.delta})
+
+
+class RefusedError(Refused):
+    """The ledger refuses a request; no grant or budget has changed."""
+
+
+def unpaid_error(label: str, cost: Cost, left: Cost, terms: BudgetTerms, remedy: str = "") -> RefusedError:
+    """Build the error for a budget that has less left than is requested."""
+    asked, available = to_amount(cost, terms), to_amount(left.clamp_at_zero(), terms)
+    less = "ask for no more than is left, " if available.epsilon > 0.0 or available.rho else ""
+    return RefusedError(
+        f"{label} cannot pay: {format_amount(asked)} asked, {format_amount(available)} left; "
+        f"{less}{remedy}or close streams that did not use theirs up",
+        asked,
+        available,
+    )
+
+
+def format_amount(amount: Amount) -> str:
+    """Format an amount with every digit that the ledger counts."""
+    if amount.rho is not None:
+        return f"ρ = {_format_number(amount.rho)}" + (
+            "" if amount.delta else f" (ε = {_format_number(amount.epsilon)} added up)"
+        )
+    return f"ε = {_format_number(amount.epsilon)}" + (
+        f", δ = {_format_delta(amount.delta)}" if amount.delta else ""
+    )
+
+
+def _format_number(value: float) -> str:
+    return repr(value).removesuffix(".0")
+
+
+def _format_delta(value: float) -> str:
+    """Format δ with the digits that plans keep."""
+    return _format_number(float(Context(prec=DELTA_DIGITS, rounding=ROUND_DOWN).create_decimal(repr(value))))

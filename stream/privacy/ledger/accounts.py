@@ -27,12 +27,14 @@ from stream.privacy.composition.costs import (
     NO_COST,
     BudgetTerms,
     Cost,
+    RefusedError,
     can_pay,
+    format_amount,
     spent_amount,
     to_amount,
     total_budget,
+    unpaid_error,
 )
-from stream.privacy.composition.refusals import RefusedError, format_amount, unpaid_error
 from stream.privacy.ledger.grants import Claim, Grant, GrantAmounts, describe_promise, period_length_ms
 from stream.privacy.ledger.retirement import RetiredGrants
 

@@ -30,6 +30,7 @@ from stream.privacy.composition.costs import (
     PARTS_PER_CHARGE,
     BudgetTerms,
     Cost,
+    RefusedError,
     affordable_delta,
     affordable_epsilon,
     charged_answers,
@@ -40,9 +41,8 @@ from stream.privacy.composition.costs import (
 )
 from stream.privacy.composition.losses import has_independent_answers, is_pure, losses, summed_loss
 from stream.privacy.composition.pure_rounds import optimal_delta, optimal_epsilon, rounded_up
-from stream.privacy.composition.refusals import RefusedError
 from stream.privacy.planning.noise_layouts import PlanError
-from stream.privacy.planning.prices import takes_alpha
+from stream.privacy.planning.plans import takes_alpha
 
 _HOUR_MS: Final = 3_600_000
 _UNITS: Final = {"h": ("hour", _HOUR_MS), "d": ("day", 24 * _HOUR_MS)}
@@ -160,7 +160,7 @@ class Grant:
     of the stream's identity in 48 bytes, and after them its specification as JSON without defaults.
     ``claim`` is its claim on the source's budget, ``population_claim`` that on the population's budget.
     ``has_uneven_prices`` is True if answers may be priced by their ε alone
-    (`stream.privacy.planning.prices.are_uneven`). ``settled`` is True if the stream has ended and its
+    (`stream.privacy.planning.plans.are_uneven`). ``settled`` is True if the stream has ended and its
     last totals are recorded; an extension makes it False.
     """
 

@@ -21,12 +21,11 @@ from schemas import (
     moment_ms,
     named_from,
 )
-from stream.privacy.composition.costs import BudgetTerms
-from stream.privacy.composition.refusals import RefusedError
+from stream.privacy.composition.costs import BudgetTerms, RefusedError
 from stream.privacy.ledger.accounts import Account, Budget, PopulationAccount
 from stream.privacy.ledger.grants import Claim, Grant
 from stream.privacy.ledger.state_machine import Ledger
-from stream.privacy.planning.prices import are_uneven
+from stream.privacy.planning.plans import are_uneven
 
 
 def restore_ledger(

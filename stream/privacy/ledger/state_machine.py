@@ -21,8 +21,7 @@ from schemas import (
     StreamSpec,
     StreamState,
 )
-from stream.privacy.composition.costs import NO_COST, PARTS_PER_CHARGE
-from stream.privacy.composition.refusals import RefusedError
+from stream.privacy.composition.costs import NO_COST, PARTS_PER_CHARGE, RefusedError
 from stream.privacy.ledger.accounts import (
     Account,
     Allotment,
@@ -35,7 +34,7 @@ from stream.privacy.ledger.accounts import (
 )
 from stream.privacy.ledger.grants import Claim, Grant, GrantAmounts, check_report, plan_extension
 from stream.privacy.ledger.retirement import NAMES_KEY_PREFIX, Digests, EndedStreams, NameDigests
-from stream.privacy.planning.prices import are_uneven
+from stream.privacy.planning.plans import are_uneven
 
 TRANSITIONS: Final[Mapping[StreamState, frozenset[StreamState]]] = {
     # Open: by an extension. Exhausted: its grant is used up. Halted: by a request or its worker.

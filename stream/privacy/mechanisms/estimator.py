@@ -48,7 +48,7 @@ from stream.privacy.mechanisms.workload_selection import TypicalErrors, measure_
 from stream.privacy.noise.samplers import NoiseScaleError, sampler
 from stream.privacy.planning.estimate_plans import ErrorBounds, marginal_law, number_law
 from stream.privacy.planning.hypothesis_plans import WEIGHT_STEPS, rows_rate
-from stream.privacy.planning.prices import takes_alpha
+from stream.privacy.planning.plans import takes_alpha
 from stream.privacy.planning.workload_plans import ExpectedSets
 
 IntegerArray = npt.NDArray[np.int64]

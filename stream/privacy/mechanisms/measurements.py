@@ -31,7 +31,7 @@ from stream.privacy.planning.estimate_plans import (
     opening_law,
     opening_order,
 )
-from stream.privacy.planning.prices import Price, estimate_price, noise_rate, numbers_failure
+from stream.privacy.planning.plans import Price, estimate_price, noise_rate, numbers_failure
 
 MAX_CONNECTED_CELLS: Final = 1 << 12
 """Attributes may be connected by others as long as all have at most this many cells together."""

@@ -13,11 +13,11 @@ from dataclasses import dataclass, replace
 from enum import StrEnum
 from typing import Final
 
-import numpy as np
 from pydantic import BaseModel
 
 from schemas import Calibration, RandomizedResponse, SparseVectorCalibration, StreamSpec
 from schemas.mechanisms import MAX_ANSWERS
+from stream.optional_packages import np
 from stream.privacy.accuracy.source_facts import SourceFacts
 from stream.privacy.planning import plans
 from stream.privacy.planning.noise_layouts import PlanError

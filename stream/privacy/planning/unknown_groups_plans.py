@@ -15,18 +15,19 @@ from collections.abc import Callable
 from decimal import Decimal, localcontext
 from fractions import Fraction
 from functools import lru_cache
-from typing import Any, Final
-
-import numpy as np
-import numpy.typing as npt
+from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 from schemas import MAX_TEXTS, StreamSpec, UnknownGroups, UnknownGroupsCalibration
+from stream.optional_packages import np
 from stream.privacy.accuracy.intervals import CONFIDENCE
 from stream.privacy.accuracy.noise_laws import part_failure, two_sided_reach
 from stream.privacy.accuracy.source_facts import SourceFacts
 from stream.privacy.composition.pure_rounds import optimal_round_epsilon, rounded_down
 from stream.privacy.noise.samplers import DELTA_PER_DRAW, TwoSidedGeometric, sampler
 from stream.privacy.planning.noise_layouts import PlanError, require_fit
+
+if TYPE_CHECKING:
+    import numpy.typing as npt
 
 MOST_WINDOW_BYTES: Final = 600 * 1024
 """Maximum number of bytes of a window's texts, by ``text_size``; a record of the topic ``queries`` holds them."""
@@ -342,7 +343,7 @@ MAX_RULE: Final = 1 << 17
 _BITS: Final = 128
 _SLACK: Final = Decimal(10) ** -60
 
-Rule = npt.NDArray[np.uint64]
+Rule: TypeAlias = "npt.NDArray[np.uint64]"
 """The number of words out of ``CERTAIN`` with which a key of 0, 1, 2, … people is released."""
 
 

@@ -21,7 +21,13 @@ from stream.caches import RecentCache
 from stream.privacy.accuracy.intervals import NoisyNumber, half_width, ratio_bounds
 from stream.privacy.accuracy.rate_intervals import rate_bounds, ratio_interval
 from stream.privacy.composition.costs import PARTS_PER_CHARGE, shortest_decimal
-from stream.privacy.mechanisms.grid import published_interval, published_numbers
+from stream.privacy.mechanisms.private_values import (
+    published_interval,
+    published_numbers,
+    scores_of,
+    value_of,
+    values_of,
+)
 from stream.privacy.mechanisms.selection import (
     RESPONSE_WORDS,
     UNIFORM_WORDS,
@@ -34,10 +40,9 @@ from stream.privacy.mechanisms.selection import (
 )
 from stream.privacy.noise.samplers import NoiseScaleError, Symmetric, sampler
 from stream.privacy.planning.answer_plans import alpha_for, answer_law, choice_alpha, rates_reach
-from stream.privacy.planning.prices import shown_price
+from stream.privacy.planning.plans import shown_price
 from stream.privacy.planning.response_plans import ResponseLaw, response_law
 from stream.processing.dead_letters import Rejection
-from stream.processing.private_values import scores_of, value_of, values_of
 from stream.worker.families.family import (
     TERMS_KEPT,
     AdmittedQuestion,

@@ -39,7 +39,7 @@ from stream.privacy.mechanisms.workload_selection import error_of_sums
 from stream.privacy.noise.keyed_noise import DrawRole, block_words, cell_words
 from stream.privacy.noise.samplers import Sampler, Symmetric, sampler
 from stream.privacy.planning.hypothesis_plans import rows_rate
-from stream.privacy.planning.prices import shown_price
+from stream.privacy.planning.plans import shown_price
 from stream.privacy.planning.workload_plans import expected_sets, workload_axes
 from stream.processing.dead_letters import PRICE, Rejection
 from stream.worker.families.estimate_reader import QuestionReader, ReadQuestion

@@ -17,6 +17,7 @@ import numpy.typing as npt
 from schemas import MAX_CATEGORIES, MAX_UNIVERSE, Numeric, TableSource, Term
 from schemas import Integers as IntegerDomain
 from stream.caches import RecentCache
+from stream.privacy.accuracy.rate_intervals import NUMBERS_PER_VARIANCE, person_sensitivities
 from stream.privacy.mechanisms.estimate_questions import (
     Box,
     CellGroups,
@@ -30,7 +31,6 @@ from stream.privacy.mechanisms.estimate_questions import (
     Spreads,
     extent_of,
 )
-from stream.privacy.mechanisms.spreads import NUMBERS_PER_VARIANCE, person_sensitivities
 from stream.privacy.mechanisms.tensor_sums import (
     Weighting,
     cheapest_weighting,

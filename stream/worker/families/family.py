@@ -31,11 +31,12 @@ from stream.formatting import find_name_in_other_case
 from stream.privacy.accuracy.intervals import SECOND_MISS_PROBABILITY, clip_interval, half_width, widen_interval
 from stream.privacy.accuracy.rate_intervals import rate_interval
 from stream.privacy.composition.costs import PARTS_PER_CHARGE
+from stream.privacy.mechanisms.private_values import decode_text_counts
 from stream.privacy.noise import samplers
 from stream.privacy.noise.keyed_noise import DrawRole, event_words, round_words
 from stream.privacy.noise.samplers import LowWords, Sampler, Words, sampler
 from stream.privacy.planning.hypothesis_plans import rows_rate, rows_reach
-from stream.privacy.planning.prices import (
+from stream.privacy.planning.plans import (
     displayed_epsilon_left,
     epsilon_of,
     has_gaussian_charges,
@@ -43,7 +44,6 @@ from stream.privacy.planning.prices import (
     shown_price,
 )
 from stream.processing.dead_letters import PRICE, Rejection
-from stream.processing.private_values import decode_text_counts
 from stream.tables.counted_table import CountedTable
 from stream.tables.expressions import Predicate, conjunction
 from stream.tables.sensitivity import rows_are_public

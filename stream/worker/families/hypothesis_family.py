@@ -20,7 +20,6 @@ from schemas import Cell as CellWeight
 from schemas import HypothesisCalibration, HypothesisUpdate, Pmw, SparsePmw, Term
 from stream.caches import ENTRY_BYTES, BoundedCache, weigh_array
 from stream.privacy.accuracy.intervals import half_width
-from stream.privacy.mechanisms.grid import published_interval
 from stream.privacy.mechanisms.multiplicative_weights import (
     Hypothesis,
     HypothesisAnswer,
@@ -28,6 +27,7 @@ from stream.privacy.mechanisms.multiplicative_weights import (
     TensorCorrection,
     answer_questions,
 )
+from stream.privacy.mechanisms.private_values import published_interval
 from stream.privacy.noise.keyed_noise import DrawRole, cell_words
 from stream.privacy.noise.samplers import Sampler
 from stream.privacy.planning.hypothesis_plans import WEIGHT_STEPS, hypothesis_reach

@@ -21,7 +21,7 @@ from schemas import (
 from schemas.queries import MAX_BOUND
 from stream.privacy.accuracy.source_facts import counts_from_zero
 from stream.privacy.planning.answer_plans import alpha_for
-from stream.privacy.planning.prices import Price, answer_price, takes_alpha
+from stream.privacy.planning.plans import Price, answer_price, takes_alpha
 from stream.processing.dead_letters import Rejection
 from stream.tables.expressions import Predicate, conjunction
 from stream.tables.sensitivity import (

@@ -17,6 +17,12 @@ import numpy.typing as npt
 from schemas import AnswersCalibration, EventsSource, TableSource
 from stream.privacy.accuracy.intervals import MISS_PROBABILITY
 from stream.privacy.accuracy.noise_laws import noise_reach, part_failure
+from stream.privacy.accuracy.rate_intervals import (
+    NUMBERS_PER_VARIANCE,
+    code_variance,
+    compute_moments,
+    row_sensitivities,
+)
 from stream.privacy.accuracy.release_accuracy import (
     LocatedQuantile,
     edge_reaches,
@@ -26,7 +32,6 @@ from stream.privacy.accuracy.release_accuracy import (
 )
 from stream.privacy.accuracy.source_facts import QuantileFacts
 from stream.privacy.mechanisms.selection import UNIFORM_WORDS, RankLaw, choose_code, rank_law
-from stream.privacy.mechanisms.spreads import NUMBERS_PER_VARIANCE, compute_moments, row_sensitivities, variance_of
 from stream.privacy.noise.samplers import LowWords, NoiseScaleError, Symmetric, Words
 from stream.privacy.planning.answer_plans import (
     MOST_WEIGHTS,
@@ -169,8 +174,8 @@ class LaplaceStatistics:
                 float(number + int(words.draws(law, 1, 1)[0]))
                 for number, law in zip(compute_moments(counts), laws, strict=True)
             ]
-            one = statistic.number_of_variance(*variance_of(noisy, single_reaches, statistic.size))
-            _, low, high = variance_of(noisy, joint_reaches, statistic.size)
+            one = statistic.number_of_variance(*code_variance(noisy, single_reaches, statistic.size))
+            _, low, high = code_variance(noisy, joint_reaches, statistic.size)
             alpha = max(alpha, statistic.alpha_of_variance(one, low, high))
             found.append(one)
         return statistic.reply(found, charged=True, basis="noisy", alpha=alpha)

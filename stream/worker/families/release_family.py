@@ -18,7 +18,12 @@ from schemas import MAX_CATEGORIES, Histogram, Interval, LazyHistogram, ReleaseC
 from schemas.queries import STATISTICS
 from stream.caches import BoundedCache, RecentCache, weigh_array
 from stream.privacy.accuracy.intervals import MISS_PROBABILITY, half_width, weighted_half_width
-from stream.privacy.accuracy.rate_intervals import rate_bounds_of_sums
+from stream.privacy.accuracy.rate_intervals import (
+    code_variance,
+    compute_moments,
+    rate_bounds_of_sums,
+    row_sensitivities,
+)
 from stream.privacy.accuracy.release_accuracy import (
     SUMS_SHARE,
     edge_reaches,
@@ -31,8 +36,8 @@ from stream.privacy.accuracy.release_accuracy import (
     released_norm,
     sums_reach,
 )
-from stream.privacy.mechanisms.grid import published_interval
 from stream.privacy.mechanisms.multiplicative_weights import CellQuestion
+from stream.privacy.mechanisms.private_values import published_interval
 from stream.privacy.mechanisms.releases import (
     cell_bytes,
     inner_products,
@@ -42,7 +47,6 @@ from stream.privacy.mechanisms.releases import (
     sum_to_marginal,
     weighted_sum,
 )
-from stream.privacy.mechanisms.spreads import compute_moments, row_sensitivities, variance_of
 from stream.privacy.noise.keyed_noise import DrawRole, cell_noise
 from stream.privacy.planning.hypothesis_plans import WEIGHT_STEPS
 from stream.processing.dead_letters import Rejection
@@ -305,8 +309,8 @@ def _statistic_reply(question: _CellStatistic, release: Integers, calibration: R
                 [sums_reach(law, total, each / len(values)) * width for width in row_sensitivities(size)]
                 for each in (MISS_PROBABILITY, failure)
             )
-            one = asked.number_of_variance(*variance_of(values, single_reaches, size))
-            _, low, high = variance_of(values, joint_reaches, size)
+            one = asked.number_of_variance(*code_variance(values, single_reaches, size))
+            _, low, high = code_variance(values, joint_reaches, size)
             alpha = max(alpha, asked.alpha_of_variance(one, low, high))
             found.append(one)
             continue

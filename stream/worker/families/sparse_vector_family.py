@@ -23,10 +23,9 @@ from stream.privacy.accuracy.intervals import half_width
 from stream.privacy.accuracy.source_facts import counts_from_zero
 from stream.privacy.composition.costs import shortest_decimal
 from stream.privacy.mechanisms.above_threshold import ABOVE, Decisions, decide_queries
-from stream.privacy.mechanisms.grid import published_interval, published_numbers
+from stream.privacy.mechanisms.private_values import published_interval, published_numbers, value_of
 from stream.privacy.noise.keyed_noise import SUBKEY_BYTES, DrawRole, event_words
 from stream.privacy.noise.samplers import Sampler
-from stream.processing.private_values import value_of
 from stream.worker.families.family import Context, require_form
 from stream.worker.hosted_streams import HostedStreams, answering_mask
 from stream.worker.stream_columns import FigureArrays, StreamColumns

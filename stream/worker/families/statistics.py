@@ -20,9 +20,9 @@ from schemas import MAX_CATEGORIES, MAX_UNIVERSE, Domain, EventsSource, Standing
 from schemas.queries import STATISTICS
 from stream.formatting import MAX_NAMES_LENGTH, longest_name, values_of
 from stream.privacy.accuracy.intervals import MISS_PROBABILITY
+from stream.privacy.accuracy.rate_intervals import NUMBERS_PER_VARIANCE, code_variance
 from stream.privacy.accuracy.release_accuracy import LocatedQuantile, locate_quantile
 from stream.privacy.mechanisms.estimate_questions import Ranks, Spreads
-from stream.privacy.mechanisms.spreads import NUMBERS_PER_VARIANCE, variance_of
 from stream.privacy.planning.answer_plans import parse_quantiles
 from stream.privacy.planning.hypothesis_plans import WEIGHT_STEPS
 from stream.processing.dead_letters import Rejection
@@ -274,7 +274,7 @@ def _variances(
     alpha = 0.0
     for start in range(0, len(numbers), NUMBERS_PER_VARIANCE):
         group_numbers = [float(number) for number in numbers[start : start + NUMBERS_PER_VARIANCE]]
-        variance, low, high = variance_of(group_numbers, reaches, statistic.size)
+        variance, low, high = code_variance(group_numbers, reaches, statistic.size)
         one = statistic.number_of_variance(variance, low, high)
         alpha = max(alpha, statistic.alpha_of_variance(one, low, high))
         found.append(one)

@@ -15,6 +15,7 @@ import msgspec
 from schemas import MAX_CATEGORIES, TOO_MANY_TEXTS, TableSource, UnknownGroups, UnknownGroupsCalibration
 from schemas.queries import Group
 from stream.formatting import values_of
+from stream.privacy.mechanisms.private_values import window_text_size
 from stream.privacy.mechanisms.releases import (
     ReleasedGroup,
     count_fitting_groups,
@@ -32,7 +33,6 @@ from stream.privacy.planning.unknown_groups_plans import (
     size_law,
 )
 from stream.processing.dead_letters import Rejection
-from stream.processing.private_values import window_text_size
 from stream.tables.table_errors import DataError, quote_names
 from stream.tables.texts import TextGroups, split_name
 from stream.worker.families.family import (

@@ -39,7 +39,12 @@ from schemas.queries import MAX_VALUE_COUNT
 from stream.caches import ENTRY_BYTES, RecentCache
 from stream.privacy.accuracy.intervals import half_width
 from stream.privacy.accuracy.source_facts import counts_from_zero, window_movement
-from stream.privacy.mechanisms.grid import published_interval, published_numbers
+from stream.privacy.mechanisms.private_values import (
+    published_interval,
+    published_numbers,
+    values_of,
+    window_text_size,
+)
 from stream.privacy.mechanisms.releases import RunningRelease
 from stream.privacy.noise.keyed_noise import DrawRole, cell_noise
 from stream.privacy.planning.answer_plans import alpha_for, answer_law
@@ -55,7 +60,6 @@ from stream.privacy.planning.release_plans import (
 )
 from stream.privacy.planning.running_text_plans import running_size_law, text_interval, texts_are_too_large
 from stream.processing.dead_letters import Rejection
-from stream.processing.private_values import values_of, window_text_size
 from stream.tables.texts import TextGroups
 from stream.worker.families.family import (
     TERMS_KEPT,

@@ -23,13 +23,13 @@ from stream.privacy.composition.costs import (
     DELTA_UNITS,
     EPSILON_UNITS,
     Cost,
+    RefusedError,
     charged_answers,
     grant_cost,
     realised_cost,
     total_budget,
 )
 from stream.privacy.composition.losses import is_pure, losses
-from stream.privacy.composition.refusals import RefusedError
 from stream.privacy.ledger.accounts import Account, PopulationAccount
 from stream.privacy.ledger.grants import plan_extension
 from stream.privacy.ledger.ledger_records import restore_ends, retire_stream

@@ -18,10 +18,9 @@ from hypothesis import strategies as st
 
 from schemas import Calibration, EstimateCalibration, StreamSpec
 from stream.privacy.accuracy.source_facts import SourceFacts
-from stream.privacy.composition.costs import NO_COST, Cost, can_pay, total_budget
+from stream.privacy.composition.costs import NO_COST, Cost, RefusedError, can_pay, total_budget
 from stream.privacy.composition.gaussian_losses import largest_rho, least_epsilon
 from stream.privacy.composition.losses import losses
-from stream.privacy.composition.refusals import RefusedError
 from stream.privacy.ledger.state_machine import Ledger
 from stream.privacy.planning.plans import choose_calibration
 from tests.builders import calibration

@@ -23,7 +23,7 @@ from stream.privacy.accuracy.intervals import (
     widen_interval,
 )
 from stream.privacy.accuracy.noise_laws import sum_tail
-from stream.privacy.mechanisms.grid import published_interval
+from stream.privacy.mechanisms.private_values import published_interval
 from stream.privacy.noise.samplers import Gaussian, Symmetric, gaussian, sampler
 
 MOST = 0.96

@@ -12,8 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from schemas import StreamState
-from stream.privacy.composition.costs import NO_COST, Cost, realised_cost
-from stream.privacy.composition.refusals import RefusedError
+from stream.privacy.composition.costs import NO_COST, Cost, RefusedError, realised_cost
 from stream.privacy.ledger.state_machine import Ledger
 from tests.builders import calibration
 from tests.unit.accounting.ledger_parts import identity, ledger_with, records_of, reserve, restored, source, spec

@@ -15,11 +15,11 @@ from stream.privacy.composition.costs import (
     DELTA_UNITS,
     EPSILON_UNITS,
     NO_COST,
+    RefusedError,
     can_pay,
     exact_decimal,
     stream_cost,
 )
-from stream.privacy.composition.refusals import RefusedError
 from stream.privacy.planning.noise_layouts import PlanError
 from tests.builders import calibration
 from tests.unit.accounting.ledger_parts import identity, ledger_with, records_of, reserve, restored, source, spec

@@ -23,9 +23,9 @@ from stream.privacy.composition.costs import (
 from stream.privacy.composition.losses import losses
 from stream.privacy.noise.samplers import sampler
 from stream.privacy.planning.answer_plans import alpha_for, plan_calibrations
-from stream.privacy.planning.plans import choose_calibration
-from stream.privacy.planning.prices import (
+from stream.privacy.planning.plans import (
     answer_price,
+    choose_calibration,
     displayed_epsilon_left,
     epsilon_of,
     estimate_price,

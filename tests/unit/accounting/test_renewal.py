@@ -5,8 +5,7 @@ from __future__ import annotations
 import pytest
 
 from schemas import EdgeTotals
-from stream.privacy.composition.costs import NO_COST
-from stream.privacy.composition.refusals import RefusedError
+from stream.privacy.composition.costs import NO_COST, RefusedError
 from stream.privacy.ledger.grants import completed_cost, describe_promise, period_length_ms
 from stream.privacy.ledger.state_machine import Ledger
 from tests.builders import calibration

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from schemas import Population, RetiredNames
-from stream.privacy.composition.refusals import RefusedError
+from stream.privacy.composition.costs import RefusedError
 from stream.privacy.ledger.accounts import Account, PopulationAccount
 from stream.privacy.ledger.ledger_records import restore_ends, retire_stream
 from stream.privacy.ledger.retirement import MAX_NAMES_PER_BLOCK, NameDigests

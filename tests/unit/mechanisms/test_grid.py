@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from stream.privacy.accuracy.source_facts import MAX_STEPS, clamping_range
 from stream.privacy.composition.costs import shortest_decimal
-from stream.privacy.mechanisms.grid import THRESHOLD_STEPS, Grid
+from stream.privacy.mechanisms.private_values import THRESHOLD_STEPS, Grid
 from stream.privacy.planning.plans import sensitivity_steps
 
 WIDE = Context(prec=400)

@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from schemas import AnswersCalibration
-from stream.privacy.composition.refusals import LARGEST_TOTAL
+from stream.privacy.accuracy.source_facts import LARGEST_TOTAL
 from stream.privacy.mechanisms.selection import (
     GAP_DIGITS,
     UNIFORM_BITS,

@@ -15,8 +15,7 @@ from sotto import Driver
 from stream.cli.app import app
 from stream.dev.simulation import simulate
 from stream.errors import Exhausted
-from stream.privacy.composition.costs import PARTS_PER_CHARGE
-from stream.privacy.composition.refusals import RefusedError
+from stream.privacy.composition.costs import PARTS_PER_CHARGE, RefusedError
 from stream.worker.stream_records import UPDATE_PREFIX
 from tests.builders import KEY, installation, parse_stream, source, stream
 from tests.unit.processors.people import AGES, PEOPLE, ROWS, SEXES, TABLE, TOWNS, Row

@@ -9,8 +9,7 @@ import pytest
 from schemas import Answer
 from schemas.sources import MAX_ROWS
 from sotto import Driver, Refused
-from stream.privacy.accuracy.source_facts import MAX_STEPS
-from stream.privacy.composition.refusals import LARGEST_SUMMED, LARGEST_TOTAL
+from stream.privacy.accuracy.source_facts import LARGEST_SUMMED, LARGEST_TOTAL, MAX_STEPS
 from stream.tables.columns_table import PrivateTable
 from stream.tables.expressions import Predicate
 from stream.tables.rows import Rows

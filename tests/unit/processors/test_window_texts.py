@@ -13,7 +13,7 @@ from typer.testing import CliRunner
 from schemas import TOO_MANY_TEXTS, GrantRecord
 from sotto import Driver, Refused, Rejected, Result
 from stream.cli.app import app
-from stream.processing.private_values import encode_text_counts
+from stream.privacy.mechanisms.private_values import encode_text_counts
 from tests.builders import KEY, installation, source, stream
 
 HOUR = "2026-01-05T08:{:02}:00Z"

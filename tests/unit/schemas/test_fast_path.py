@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 
 from schemas import MAX_EVENT_BYTES, Query
 from schemas.wire import Codec, MalformedEventError
+from stream.privacy.mechanisms.private_values import replace_extreme_numbers
 from stream.processing.dead_letters import Rejection
-from stream.processing.private_values import replace_extreme_numbers
 from stream.worker.admission import decode_in_full_form, require_unique_fields
 from tests.unit.schemas.json_events import FIELDS, mutilated, queries, repeats_a_name
 

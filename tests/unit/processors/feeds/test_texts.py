@@ -18,9 +18,9 @@ from stream.feeds.feed_definitions import StandingDefinition
 from stream.feeds.merge_processor import MergeProcessor
 from stream.feeds.window_queries import matches_definition
 from stream.privacy.accuracy.source_facts import Movement, SourceFacts
+from stream.privacy.mechanisms.private_values import MAX_ENCODED, decode_text_counts, encode_text_counts
 from stream.privacy.planning.running_text_plans import plan_calibrations
 from stream.privacy.planning.unknown_groups_plans import MOST_WINDOW_BYTES, TEXT_OVERHEAD, text_size
-from stream.processing.private_values import MAX_ENCODED, decode_text_counts, encode_text_counts
 from stream.processing.protocol import Record
 from tests.processing import process_records
 from tests.unit.processors.feeds import streams
