@@ -260,7 +260,7 @@ class StreamRow(ApiModel):
     dry_in: Annotated[
         float | None,
         Field(
-            description="Seconds until no charged answer is left at the last ten minutes' rate; null if there is no end in sight."
+            description="Seconds until no charged answer is left at the rate of the last ten minutes, or since a later opening; null if there is no end in sight."
         ),
     ]
     opened: Time | None

@@ -233,12 +233,16 @@ def rates(entry: StreamEntry, now: float) -> list[Rate]:
 
 
 def dry_in(entry: StreamEntry, now: float) -> float | None:
-    """Return the seconds until an open stream is exhausted, at the rate of the last ten minutes."""
+    """Return the seconds until an open stream is exhausted, at the rate of the last ten minutes.
+
+    A younger stream's rate is that since its opening, but over at least a minute: a burst is no rate.
+    """
     left = entry.tops_left
     if entry.state != "open" or left is None or entry.is_idle or (activity := entry.activity) is None:
         return None
     rate = _rate(activity.windows[_TEN_MINUTES_INDEX], 600, now, entry.answered, entry.tops)
-    return left / rate.above if rate.above > 0.0 else None
+    age = 600.0 if entry.opened is None else min(max(now - entry.opened, 60.0), 600.0)
+    return left / rate.above * (age / 600.0) if rate.above > 0.0 else None
 
 
 def stream_row(entry: StreamEntry, now: float, bound_text: str = "") -> StreamRow:

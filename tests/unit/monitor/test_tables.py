@@ -184,11 +184,24 @@ def test_rates_are_the_growth_of_totals_over_a_window() -> None:
     assert minute.below == pytest.approx(9.0, rel=0.1)
     assert ten_minutes.above == pytest.approx(120 / 600)
     assert hour.above == pytest.approx(120 / 3600)
-    assert row.dry_in == pytest.approx((1000 - 120) / (120 / 600))
     installation.now += 3700.0
     quiet = views.stream_row(installation.tables.streams["ward"], installation.now)
     assert [(rate.above, rate.below) for rate in quiet.rates] == [(0.0, 0.0)] * 3
     assert quiet.dry_in is None
+
+
+def test_dry_in_takes_the_rate_since_a_recent_opening() -> None:
+    """A stream of two minutes that is charged each second runs dry in a second for each answer left."""
+    installation = Installation()
+    installation.open(spec("ward", cutoff=1000))
+    for second in range(1, 901):
+        installation.now += 1.0
+        installation.show(status(installation, "ward", second, second, second))
+        left = views.stream_row(installation.tables.streams["ward"], installation.now).dry_in
+        if second == 10:  # a burst is no rate: it counts as a minute's
+            assert left == pytest.approx((1000 - 10) * 6, rel=0.01)
+        if second in {120, 900}:
+            assert left == pytest.approx(1000 - second, rel=0.05)
 
 
 def test_the_timeline_starts_at_the_opening_and_ends_with_the_totals() -> None:

@@ -195,11 +195,11 @@ function because({ state, reason, refused, updated }) {
   return `${state === "open" ? "Ending" : state}: ${reason}`;
 }
 
-function runsDry({ state, dry_in: left }) {
+function runsDry({ state, dry_in: left, opened }) {
   if (state !== "open") {
     return state === "exhausted" ? "it has run dry" : "it has ended";
   }
-  return left === null ? "no end in sight" : `${duration(left)}, at the rate of the last ten minutes`;
+  return left === null ? "no end in sight" : `${duration(left)}, at the rate ${Date.now() / 1000 - opened < 600 ? "since its opening" : "of the last ten minutes"}`;
 }
 
 function answeredLast({ last_answered: last }) {
