@@ -29,7 +29,6 @@ from schemas import (
     TableSource,
     ValuesSource,
 )
-from stream.tables.sensitivity import ordered_values
 
 
 def predicates_of(query: Query) -> tuple[str, ...]:
@@ -80,54 +79,6 @@ def warn_about_people(source: Source, query: Query) -> tuple[str, ...]:
     if not counts or not isinstance(source, TableSource) or source.person is not None:
         return ()
     return ("people: counts rows, because the source declares no 'person'",)
-
-
-def warn_about_clamping(answer: Answer, query: Query, source: Source) -> tuple[str, ...]:
-    """Return a warning if numbers depend on values that count as the ends of a clamped attribute.
-
-    Sums, means and spreads always may. A quantile does only if it or its interval is at an end.
-    """
-    name = next((found for found in map(query.__getattribute__, _VALUE_FORMS) if found is not None), None)
-    if name is None or answer.outcome != "answer" or not isinstance(source, TableSource):
-        return ()
-    domain = source.attributes.get(name)
-    values = None if domain is None or not _is_clamped(domain) else ordered_values(domain)
-    if domain is None or values is None:
-        return ()
-    first, last = 0, domain.size - 1
-    if values.text is not None:
-        at_end: set[float | str | None] = {values.text(first), values.text(last)}
-    else:
-        at_end = {values.low(first), values.middle(first), values.middle(last), values.high(last)}
-    ends = (
-        f"{domain.minimum} to {domain.maximum}"
-        if isinstance(domain, Dates)
-        else f"{values.low(first):.15g} to {values.high(last):.15g}"
-    )
-    if query.quantile is None:
-        return (f"values of '{name}' outside {ends} count as its ends; no ± covers this",)
-    intervals = (answer.interval, *(answer.intervals or ()), *(answer.choice_intervals or ()))
-    published = {answer.estimate, answer.choice, *(answer.estimates or ()), *(answer.choices or ())}
-    published |= {end for interval in intervals if interval is not None for end in interval}
-    if at_end.isdisjoint(published):
-        return ()
-    return (
-        f"'{name}': a quantile or its interval is at the end of the declared range, {ends}; the true quantile may lie beyond",
-    )
-
-
-def _is_clamped(domain: Domain) -> bool:
-    """Whether values outside a domain count as its ends; parts of dates, such as an hour, have none."""
-    match domain:
-        case Dates():
-            return domain.part is None and domain.outside == "clamp"
-        case Integers() | Decimals() | Bins():
-            return domain.outside == "clamp"
-        case _:
-            return False
-
-
-_VALUE_FORMS: Final = ("sum", "mean", "quantile", "iqr", "variance", "stddev", "person_sum")
 
 
 LARGEST_SHARE: Final = 1 / 3

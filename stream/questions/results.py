@@ -29,11 +29,12 @@ from stream.processing.dead_letters import PRICE, says_exhausted
 from stream.questions import result_text
 from stream.questions.answer_warnings import (
     describe_reasons,
+    predicates_of,
     reasons_of,
-    warn_about_clamping,
     warn_about_domains,
     warn_about_people,
 )
+from stream.questions.clamped_values import warn_about_clamping
 from stream.questions.result_text import DataFrames
 
 Group = Mapping[str, str | int | float]
@@ -151,8 +152,8 @@ class Result(DataFrames, Answer):
         """Warnings about the answer: its basis, its question, and numbers that are not informative.
 
         Those about the question name its contribution bound, parts that the domain decides, such as a
-        predicate that holds for every row, and a range to which values are clamped. Warnings depend only on public and released figures,
-        and change neither answer nor charge. The first, if any, says that the ``basis`` is
+        predicate that holds for every row, and ends of a range that count the values beyond it. Warnings
+        depend only on public and released figures, and change neither answer nor charge. The first, if any, says that the ``basis`` is
         ``independence`` or ``too-many-texts``.
         """
         marked = describe_reasons(self.reasons)
@@ -170,7 +171,7 @@ class Result(DataFrames, Answer):
             *bounded,
             *warn_about_people(self._source, self._query),
             *warn_about_domains(self._source, self._query),
-            *warn_about_clamping(self, self._query, self._source),
+            *warn_about_clamping(self, self._query, self._source, predicates_of(self._query)),
         )
 
     @property

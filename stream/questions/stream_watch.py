@@ -8,13 +8,14 @@ from typing import Final, Literal, NamedTuple, Protocol
 
 import msgspec
 
-from schemas import EventsSource, Source, StandingQuery, StreamState, registered_as
+from schemas import EventsSource, Source, StandingQuery, StreamSpec, StreamState, registered_as
 from schemas.windows import format_moment, moment_ms, span_ms
 from schemas.wire import DECODE_ERRORS
 from stream.caches import ENTRY_BYTES, BoundedCache
 from stream.errors import Unknown
 from stream.formatting import describe_bound, describe_source_bound, did_you_mean
 from stream.questions.alert_states import ABOVE_BYTES, NO_TERMS, AlertTerms, Notice, matches_patterns
+from stream.questions.clamped_values import describe_clamping
 from stream.questions.question_forms import as_names
 from stream.questions.results import Result
 
@@ -260,8 +261,13 @@ def describe_live_topic(source: EventsSource) -> str:
     )
 
 
-def describe_standing_query(standing: StandingQuery) -> str:
-    """Describe a standing query in words: its number, its windows, and when it asks."""
+def describe_standing_query(spec: StreamSpec, source: Source) -> str:
+    """Describe a stream's standing query: its number, its windows, when it asks, and clamped values.
+
+    Empty without a standing query.
+    """
+    if (standing := spec.standing) is None:
+        return ""
     counted = _describe_number(standing)
     where = f" with {standing.where}" if standing.where is not None else ""
     by = f" for each {' and '.join(standing.by)}" if standing.by else ""
@@ -271,7 +277,8 @@ def describe_standing_query(standing: StandingQuery) -> str:
     after = "at its end" if standing.lateness == "0s" else f"{standing.lateness} after its end"
     if standing.top is not None:
         by = f" for the {standing.top} largest groups by {' and '.join(standing.by)}"
-    return f"asks {counted}{where}{by} in windows of {window.size}{every}{begins}; each is asked {after}"
+    asked = f"asks {counted}{where}{by} in windows of {window.size}{every}{begins}; each is asked {after}"
+    return "; ".join((asked, *describe_clamping(spec, source)))
 
 
 def describe_first_answer(standing: StandingQuery, source: EventsSource, now: float) -> str:

@@ -7,9 +7,10 @@ from typing import Any
 
 import pytest
 
-from schemas import Query
+from schemas import Histogram, Query, StreamSpec
 from stream.questions import Result, Results
 from stream.questions.answer_warnings import OF_NUMBER, OF_RANGE, OF_THRESHOLD, reasons_of
+from stream.questions.clamped_values import describe_clamping
 from tests.builders import parse_source, source
 
 AGES = {"kind": "integers", "minimum": -20, "maximum": 40}
@@ -97,6 +98,9 @@ FEES = parse_source(
             "exact": {"kind": "integers", "minimum": 0, "maximum": 50, "outside": "reject"},
             "size": {"kind": "bins", "edges": [0, 10, 20.5]},
             "day": {"kind": "date", "granularity": "day", "minimum": "2024-01-01", "maximum": "2024-01-09"},
+            "month": {"kind": "date", "granularity": "month", "minimum": "2024-01-01", "maximum": "2024-03-31"},
+            "seen": {"kind": "timestamp", "granularity": "hour", "minimum": "2024-03-30", "maximum": "2024-03-31"},
+            "cost": {"kind": "decimal", "minimum": 0, "maximum": 2.5, "step": 0.5},
             "hour": {"kind": "timestamp", "granularity": "hour-of-day"},
             "grade": {"kind": "categories", "values": ["low", "high"], "ordered": True},
         },
@@ -135,6 +139,59 @@ def test_answer_warns_of_clamped_values(
     """Clamping to the declared range is an error that no interval covers; a quantile has it only at an end."""
     warnings = _answer(answer).with_question(_query(asked), FEES).question_warnings
     assert warnings == (() if expected is None else (expected,))
+
+
+@pytest.mark.parametrize(
+    ("asked", "expected"),
+    [
+        ({"where": "fee = 0"}, ("'fee': 0 also counts all lower values",)),
+        ({"where": "fee BETWEEN 0 AND 10"}, ("'fee': 0 also counts all lower values",)),
+        ({"where": "NOT FEE IN (0, 50)"}, ("'fee': 0 also counts all lower values, 50 all higher ones",)),
+        ({"where": "fee <= 10 OR fee > 40"}, ()),
+        ({"where": "exact = 0 AND fee >= 50"}, ()),
+        ({"where": "cost BETWEEN 1 AND 2.5"}, ("'cost': 2.5 also counts all higher values",)),
+        ({"where": "size < 10"}, ()),
+        ({"where": "size >= 0 AND size < 10"}, ("'size': [0, 10) also counts all lower values",)),
+        (
+            {"where": "day >= '2024-01-01' AND day < '2024-01-03'"},
+            ("'day': 2024-01-01 also counts all earlier dates",),
+        ),
+        ({"where": "seen = '2024-03-31'"}, ("'seen': 2024-03-31T23Z also counts all later dates",)),
+        ({"where": "hour = 0 AND grade = 'low'"}, ()),
+        ({"mean": "exact", "where": "fee = 50"}, ("'fee': 50 also counts all higher values",)),
+        ({"group_by": ["month"]}, ("'month': 2024-01 also counts all earlier dates, 2024-03 all later ones",)),
+        (
+            {"group_by": ["month"], "where": "month < '2024-03'"},
+            ("'month': 2024-01 also counts all earlier dates",),
+        ),
+        ({"group_by": ["month", "grade"], "where": "month = '2024-02'"}, ()),
+        ({"where": "there is no such attribute"}, ()),
+    ],
+)
+def test_answer_warns_of_ends_that_count_values_beyond(asked: dict[str, Any], expected: tuple[str, ...]) -> None:
+    """A condition or a group tells the end of a clamped range apart from the values that count as it."""
+    warnings = _answer({"estimate": 900.0}).with_question(_query(asked), FEES).question_warnings
+    assert tuple(one for one in warnings if "also counts" in one) == expected
+
+
+def test_standing_stream_says_which_values_count_as_ends() -> None:
+    attributes = {"fee": {"kind": "integers", "minimum": 0, "maximum": 50}}
+    topic = parse_source(
+        source("e", "events", topic="e", person="who", time="at", attributes=attributes, contribution=2)
+    )
+    standing = {"count": {"sum": "fee"}, "where": "fee < 50", "window": {"size": "1h"}}
+    spec = StreamSpec.model_validate(
+        {
+            "stream": "s",
+            "source": "e",
+            "epsilon": 1.0,
+            "mechanism": {"kind": "laplace", "answers": 9},
+            "standing": standing,
+        }
+    )
+    assert describe_clamping(spec, topic) == (SUMMED,)
+    grouped = spec.model_copy(update={"mechanism": Histogram(kind="histogram", attributes=("fee",), answers=9)})
+    assert describe_clamping(grouped, topic) == (SUMMED, "'fee': 0 also counts all lower values")
 
 
 @pytest.mark.parametrize("asked", [{"people": True}, {"people": True, "group_by": ["grade"]}])

@@ -29,6 +29,7 @@ from stream.formatting import (
 )
 from stream.processing.dead_letters import says_exhausted
 from stream.questions import Result
+from stream.questions.clamped_values import describe_clamping
 from stream.questions.result_text import alpha_unit, format_text_interval, format_typical_error, format_window
 from stream.questions.results import Group
 
@@ -329,7 +330,7 @@ async def _follow(*, from_beginning: bool, limit: int, stream: str | None, as_js
                 continue
             if answer.window is not None and answer.stream not in described and not as_json:
                 described.add(answer.stream)
-                if text := await _describe_stream_bound(client, answer.stream):
+                if text := await _describe_counted(client, answer.stream):
                     say(f"{answer.stream}: {text}")
             _show(answer, as_json=as_json)
             shown += 1
@@ -337,12 +338,14 @@ async def _follow(*, from_beginning: bool, limit: int, stream: str | None, as_js
                 return
 
 
-async def _describe_stream_bound(client: AsyncClient, stream: str) -> str:
-    """Describe the contribution bound of a stream's source; empty without one, or if the ledger may not be read."""
+async def _describe_counted(client: AsyncClient, stream: str) -> str:
+    """Describe the contribution bound and clamped values of a stream; empty if the ledger may not be read."""
     try:
-        return describe_source_bound((await client.budget(await client.source_of(stream))).source)
+        source = (await client.budget(await client.source_of(stream))).source
+        spec = (await client.grant(source.source, stream)).spec
     except SottoError:
         return ""
+    return "; ".join(filter(None, (describe_source_bound(source), *describe_clamping(spec, source))))
 
 
 def _format_with_intervals(answer: Answer) -> list[str]:

@@ -61,7 +61,7 @@ def open_stream(
     if receipt.compared:
         lines.append(describe_choice(receipt.compared))
     if (standing := grant.spec.standing) is not None:
-        lines.append(describe_standing_query(standing))
+        lines.append(describe_standing_query(grant.spec, source))
         if isinstance(source, EventsSource):
             lines.append(describe_first_answer(standing, source, time.time()))
     lines += [] if as_json else _promise_lines(grant, source)
@@ -180,7 +180,7 @@ def show(names: Names, as_json: AsJson = False) -> None:
         ],
     )
     if grant.spec.standing is not None:
-        say(describe_standing_query(grant.spec.standing), soft_wrap=True)
+        say(describe_standing_query(grant.spec, declared), soft_wrap=True)
     for line in _promise_lines(grant, declared):
         say(line, soft_wrap=True)
 

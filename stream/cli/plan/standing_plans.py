@@ -58,6 +58,11 @@ class StandingPlan:
     period: str | None
 
     @property
+    def asked_spec(self) -> StreamSpec:
+        """The stream with its standing query as given."""
+        return self.spec.model_copy(update={"standing": self.asked})
+
+    @property
     def cost_per_day(self) -> float:
         """Return the stream's ε per day."""
         return self.cost.epsilon / (self.days if self.period is None else span_ms(self.period) / _DAY_MS)
@@ -142,7 +147,7 @@ def _document(plan: StandingPlan, alternative: StandingPlan | str) -> dict[str, 
 
 def _plan_figures(plan: StandingPlan) -> dict[str, Any]:
     return {
-        "spec": plan.spec.model_copy(update={"standing": plan.asked}),
+        "spec": plan.asked_spec,
         "choice": plan.chosen.method,
         "alpha": plan.chosen.alpha,
         **{name: getattr(plan, name) for name in ("groups", "windows", "days", "period", "cost", "cost_per_day")},
@@ -167,7 +172,7 @@ def _print(plan: StandingPlan, alternative: StandingPlan | str, source: EventsSo
         ],
     )
     if plan.asked is not None:
-        say(describe_standing_query(plan.asked), soft_wrap=True)
+        say(describe_standing_query(plan.asked_spec, source), soft_wrap=True)
     say(describe_live_topic(source), soft_wrap=True)
     for promise in promises(spec, chosen):
         say(f"{promise}", soft_wrap=True)

@@ -323,7 +323,7 @@ def stream_detail(tables: MonitorTables, entry: StreamEntry, now: float) -> Stre
         incarnation=entry.incarnation,
         position=None if position is None else Position(**msgspec.structs.asdict(position)),
         timeline=[TimelinePoint(time=row[0], answered=int(row[1]), tops=int(row[2])) for row in timeline],
-        standing=None if standing is None else describe_standing_query(standing),
+        standing=None if declared is None else describe_standing_query(record.spec, declared),
         first_answer=describe_first_answer(standing, declared, now)
         if standing is not None and isinstance(declared, EventsSource) and not entry.answered
         else None,

@@ -33,7 +33,7 @@ def test_module_has_the_names_of_pep_249() -> None:
     assert dbapi.TimestampFromTicks(0) == datetime.fromtimestamp(0)  # noqa: DTZ006
 
 
-@pytest.mark.filterwarnings("ignore:not informative")
+@pytest.mark.filterwarnings("ignore:not informative", "ignore:'age'. 0 also counts")
 def test_cursor_has_the_columns_and_rows_of_the_statement() -> None:
     """Description, row count, iteration and the three fetch methods agree."""
     cursor = dbapi.connect(people()).cursor()

@@ -33,7 +33,7 @@ VISITS = {
 ATTRIBUTES = {
     "age": 100,
     "sex": ["F", "M"],
-    "day": {"kind": "date", "minimum": "2024-01-01", "maximum": "2024-01-04"},
+    "day": {"kind": "date", "minimum": "2024-01-01", "maximum": "2024-01-04", "outside": "reject"},
     "month": {"kind": "date", "granularity": "month", "minimum": "2024-01-01", "maximum": "2024-03-31"},
     "hour": {"kind": "timestamp", "granularity": "hour-of-day"},
     "fee": {"kind": "decimal", "minimum": 0, "maximum": 2, "step": 0.5},

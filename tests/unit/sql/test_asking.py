@@ -544,8 +544,8 @@ def test_numbers_that_are_not_informative_are_marked_in_each_row() -> None:
     table = few.sql("SELECT age, COUNT(*) AS n FROM patients WHERE age < 22 GROUP BY age")
     assert [(row["age"], row["n informative"]) for row in table] == [(20, True), (21, False)]
     assert table.columns[-1] == "n informative"
-    assert table.warnings == ("not informative: 1 of 2 numbers; the error may exceed the number itself",)
+    assert table.warnings[-1] == "not informative: 1 of 2 numbers; the error may exceed the number itself"
     clear = few.sql("SELECT age, COUNT(*) AS n FROM patients WHERE age < 22 GROUP BY age HAVING COUNT(*) > 100")
-    assert ("n informative" in clear.columns, clear.warnings) == (False, ())
+    assert ("n informative" in clear.columns, str(clear.warnings).count("informative")) == (False, 0)
     with pytest.raises(StatementError, match=r"n informative.*another name"):
         few.sql('SELECT COUNT(*) AS "n informative" FROM patients')

@@ -1,0 +1,231 @@
+"""Warns of numbers, conditions and groups that count values outside a declared range.
+
+A value outside the range of a clamped attribute counts as the nearer end. So the end ``18`` also has
+the rows below 18, and ``age = 18`` or ``age BETWEEN 18 AND 30`` counts them. All warnings depend on
+the question, the declarations and published numbers alone.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import suppress
+from dataclasses import replace
+from typing import Final
+
+from schemas import (
+    Answer,
+    Bins,
+    Dates,
+    Decimals,
+    Domain,
+    EventsSource,
+    Integers,
+    Query,
+    Source,
+    StreamSpec,
+    SumOf,
+    TableSource,
+)
+from schemas.calendars import format_day
+from stream.tables.expressions import FALSE, AllOf, AnyOf, Codes, Predicate, conjunction, make_leaf
+from stream.tables.sensitivity import ordered_values
+from stream.tables.table_errors import PredicateError
+
+
+def warn_about_clamping(
+    answer: Answer, query: Query, source: Source, predicates: tuple[str, ...]
+) -> tuple[str, ...]:
+    """Return the warnings about clamped values in an answer's numbers, conditions and groups.
+
+    Sums, means and spreads always may depend on clamped values, a quantile only at an end of the range.
+    """
+    if answer.outcome in {"rejected", "halted"} or not isinstance(source, TableSource):
+        return ()
+    attributes = source.attributes
+    name = next((found for found in map(query.__getattribute__, _VALUE_FORMS) if found is not None), None)
+    lines = (
+        _describe_numbers(attributes, name)
+        if query.quantile is None
+        else _describe_quantile(answer, query, attributes)
+    )
+    ends = _describe_ends(attributes, predicates, query.where, query.group_by or ())
+    return (*lines, *ends)
+
+
+def describe_clamping(spec: StreamSpec, source: Source) -> tuple[str, ...]:
+    """Describe the clamped values in the answers of a standing stream."""
+    standing = spec.standing
+    if standing is None or not isinstance(source, EventsSource):
+        return ()
+    summed = standing.count.sum if isinstance(standing.count, SumOf) else None
+    groups = getattr(spec.mechanism, "attributes", None) or standing.by
+    where = () if standing.where is None else (standing.where,)
+    name = summed if standing.quantile is None else standing.quantile
+    return (
+        *_describe_numbers(source.attributes, name),
+        *_describe_ends(source.attributes, where, standing.where, groups),
+    )
+
+
+def _describe_numbers(attributes: Mapping[str, Domain], name: str | None) -> tuple[str, ...]:
+    domain = None if name is None else attributes.get(name)
+    if domain is None or not _is_clamped(domain):
+        return ()
+    return (f"values of '{name}' outside {_range_text(domain)} count as its ends; no ± covers this",)
+
+
+def _describe_quantile(answer: Answer, query: Query, attributes: Mapping[str, Domain]) -> tuple[str, ...]:
+    domain = attributes.get(query.quantile or "")
+    values = None if domain is None or not _is_clamped(domain) else ordered_values(domain)
+    if domain is None or values is None:
+        return ()
+    first, last = 0, domain.size - 1
+    if values.text is not None:
+        at_end: set[float | str | None] = {values.text(first), values.text(last)}
+    else:
+        at_end = {values.low(first), values.middle(first), values.middle(last), values.high(last)}
+    intervals = (answer.interval, *(answer.intervals or ()), *(answer.choice_intervals or ()))
+    published = {answer.estimate, answer.choice, *(answer.estimates or ()), *(answer.choices or ())}
+    published |= {end for interval in intervals if interval is not None for end in interval}
+    if at_end.isdisjoint(published):
+        return ()
+    ends = _range_text(domain)
+    return (
+        f"'{query.quantile}': a quantile or its interval is at the end of the declared range, {ends}; the true quantile may lie beyond",
+    )
+
+
+def _describe_ends(
+    attributes: Mapping[str, Domain], predicates: Iterable[str], where: str | None, groups: Iterable[str]
+) -> tuple[str, ...]:
+    """Describe each end of a range that a condition or a group tells apart from the values beyond it."""
+    clamped = {name: domain for name, domain in attributes.items() if _is_clamped(domain)}
+    groups = [name for name in groups if name in clamped]
+    found: dict[str, set[bool]] = {}
+    for text in predicates:
+        if any(name.casefold() in text.casefold() for name in clamped):
+            for name, is_last in _told_apart(text, attributes):
+                found.setdefault(name, set()).add(is_last)
+    for name in groups:
+        found.setdefault(name, set()).update(_shown_ends(where or "TRUE", name, attributes))
+    return tuple(_describe_end(name, clamped[name], ends) for name, ends in found.items() if ends)
+
+
+def _told_apart(text: str, attributes: Mapping[str, Domain]) -> Iterator[tuple[str, bool]]:
+    """Yield each end, (attribute, is the last one), beyond which a condition holds for other rows."""
+    wider = _widen(attributes)
+    predicate = _parse(text, {**attributes, **{name: domain for name, (domain, _) in wider.items()}})
+    for leaf in _leaves(predicate):
+        if leaf.attribute in wider:
+            first = wider[leaf.attribute][1]
+            after = first + attributes[leaf.attribute].size
+            yield from ((leaf.attribute, cut == after) for cut in leaf.cuts if cut in {first, after})
+
+
+def _shown_ends(where: str, name: str, attributes: Mapping[str, Domain]) -> Iterator[bool]:
+    """Yield which ends of a group's attribute, False for the first, a condition does not exclude."""
+    predicate, size = _parse(where, attributes), attributes[name].size
+    for is_last, cuts in ((False, (0, 1)), (True, (size - 1, size))):
+        if conjunction([predicate, make_leaf(name, size, cuts)]) != FALSE:
+            yield is_last
+
+
+def _parse(text: str, attributes: Mapping[str, Domain]) -> Predicate:
+    from stream.tables.predicates import PredicateParser  # noqa: PLC0415  (the SQL parser is slow to import)
+
+    try:
+        return PredicateParser(attributes).parse(text)
+    except PredicateError:
+        return FALSE  # the worker refuses it
+
+
+def _leaves(predicate: Predicate) -> Iterator[Codes]:
+    match predicate:
+        case Codes():
+            yield predicate
+        case AllOf(parts) | AnyOf(parts):
+            for part in parts:
+                yield from _leaves(part)
+
+
+def _widen(attributes: Mapping[str, Domain]) -> dict[str, tuple[Domain, int]]:
+    """Return the clamped attributes with cells beyond each end, and the number of cells before the first."""
+    wider = {}
+    for name, domain in attributes.items():
+        if _is_clamped(domain):
+            with suppress(ValueError, OverflowError):  # a wider range may exceed a limit
+                wider[name] = _with_cells_beyond(domain)
+    return wider
+
+
+def _with_cells_beyond(domain: Domain) -> tuple[Domain, int]:
+    match domain:
+        case Integers():
+            return Integers(minimum=domain.minimum - 1, maximum=domain.maximum + 1), 1
+        case Decimals():
+            low, high = (domain.in_steps.minimum - 1) * domain.unit, (domain.in_steps.maximum + 1) * domain.unit
+            return Decimals(minimum=float(low), maximum=float(high), step=domain.step), 1
+        case Bins(edges=edges):
+            return Bins(edges=(edges[0] - 1.0, *edges, edges[-1] + 1.0)), 1
+        case Dates():
+            days = replace(domain.calendar, zone=None)
+            is_hours = domain.granularity == "hour"
+            first = days.first - 1 if is_hours else days.start(-1)
+            last = days.last + 1 if is_hours else days.start(days.size + 1) - 1
+            wide = Dates.model_validate(
+                {**domain.model_dump(), "minimum": format_day(first), "maximum": format_day(last)}
+            )
+            return wide, wide.calendar.cell_at(domain.calendar.start(0))
+        case _:
+            raise ValueError("no value lies beyond the domain")
+
+
+def _describe_end(name: str, domain: Domain, ends: set[bool]) -> str:
+    """Describe which values beyond its range an end counts."""
+    lower, higher, values = (
+        ("earlier", "later", "dates") if isinstance(domain, Dates) else ("lower", "higher", "values")
+    )
+    low, high = _end_labels(domain)
+    if len(ends) == 2:
+        return f"'{name}': {low} also counts all {lower} {values}, {high} all {higher} ones"
+    return (
+        f"'{name}': {high} also counts all {higher} {values}"
+        if True in ends
+        else f"'{name}': {low} also counts all {lower} {values}"
+    )
+
+
+def _end_labels(domain: Domain) -> tuple[str, str]:
+    match domain:
+        case Dates():
+            return domain.calendar.label(0), domain.calendar.label(domain.size - 1)
+        case Bins(edges=edges):
+            return f"[{edges[0]:.15g}, {edges[1]:.15g})", f"[{edges[-2]:.15g}, {edges[-1]:.15g}]"
+        case Integers() | Decimals():
+            return f"{domain.minimum:.15g}", f"{domain.maximum:.15g}"
+        case _:
+            raise TypeError("the domain has no ends")
+
+
+def _range_text(domain: Domain) -> str:
+    match domain:
+        case Dates():
+            return f"{domain.minimum} to {domain.maximum}"
+        case Bins(edges=edges):
+            return f"{edges[0]:.15g} to {edges[-1]:.15g}"
+        case _:
+            return " to ".join(_end_labels(domain))
+
+
+def _is_clamped(domain: Domain) -> bool:
+    """Whether values outside a domain count as its ends; parts of dates, such as an hour, have none."""
+    match domain:
+        case Dates():
+            return domain.part is None and domain.outside == "clamp"
+        case Integers() | Decimals() | Bins():
+            return domain.outside == "clamp"
+        case _:
+            return False
+
+
+_VALUE_FORMS: Final = ("sum", "mean", "quantile", "iqr", "variance", "stddev", "person_sum")
