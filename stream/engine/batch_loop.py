@@ -32,7 +32,7 @@ class InputWentBackError(RuntimeError):
 
 
 class ProcessingError(RuntimeError):
-    """The processor failed at a record, or at a batch that begins with it (see the cause)."""
+    """The processor failed at a record, or at a batch that begins with it; the cause is chained."""
 
     def __init__(self, place: InputPlace) -> None:
         super().__init__(str(place))
@@ -77,7 +77,7 @@ class BatchLoop:
     async def follow(
         self, session: PartitionSession, table: TopicPartition, records: Sequence[ConsumerRecord]
     ) -> None:
-        """Apply new records of a table."""
+        """Apply new records of a table topic, such as ``control``."""
         if news := self._unprocessed(session, table, records):
             processor, known = session.processor, readable(news, self._metrics.unreadable)
             await self.commit(session, await self.run_step(session, processor.follow, known, in_thread=True))
@@ -90,8 +90,8 @@ class BatchLoop:
     ) -> None:
         """Answer records in batches, one transaction each, and read control events between batches.
 
-        After an order to stop, the remaining records are not answered here: the next owner, or this
-        one after its next seek, reads them again.
+        After an order to stop, the remaining records stay unanswered. The next owner of the partition
+        reads them again; if that is this process, it reads them after its next seek.
         """
         records = self._unprocessed(session, topic_partition, records)
         tables = [TopicPartition(topic, self._partition) for topic in session.processor.tables]
@@ -114,8 +114,8 @@ class BatchLoop:
     ) -> Result:
         """Run a step of the processor, by default in a thread if ``processor.runs_in_thread``.
 
-        If a step on ``records`` fails, the error names the first of them, and a retry processes them
-        one by one. Steps that read tables or end a restore have no ``records``.
+        If a step on ``records`` fails, the error names the first record, and a retry processes the records
+        one by one. Steps that apply table topics or end a restore have no ``records``.
 
         Raises:
             ProcessingError: the step on ``records`` failed.
@@ -169,10 +169,10 @@ class BatchLoop:
     async def _answer_batch(
         self, session: PartitionSession, topic_partition: TopicPartition, records: Sequence[ConsumerRecord]
     ) -> int:
-        """Answer as many leading records as one step processes, and return their number."""
+        """Answer the first records, as many as one step processes, and return their number."""
         began = time.monotonic()
         if records[0].offset <= self._failed.get(topic_partition, -1):
-            records = records[:1]  # within a batch that failed
+            records = records[:1]  # these records belong to a batch that failed
         else:
             self._failed.pop(topic_partition, None)
         batch = await self._prepare(session, records)
@@ -207,7 +207,7 @@ class BatchLoop:
         self._health.record_commit(topic_partition, following)
 
     async def _follow_to_end(self, session: PartitionSession) -> None:
-        """Read the tables up to their high watermarks, before a query's stream counts as unknown.
+        """Read the table topics up to their high watermarks, before a query's stream counts as unknown.
 
         A client may ask as soon as its stream is granted. At that time the control topic may still
         lack the commit marker of the stream's definition.

@@ -30,11 +30,11 @@ from stream.settings import Settings
 
 
 class KnownRanges(RangePartitionAssignor):  # type: ignore[misc]  # aiokafka is not typed
-    """Assigns the first ``known`` partitions in ranges, and added partitions in separate ranges.
+    """Assigns the first ``partition_count`` partitions in ranges, and later partitions in other ranges.
 
-    If a topic had added partitions and its tables did not, ranges over all partitions would assign
-    partition n of the topic and of a table to different members. The assignor keeps the name of
-    Kafka's range assignor, because members of earlier versions support no other.
+    If partitions were added to an input topic only, ranges over all partitions would give partition n
+    of the input and partition n of a table topic to different members. The assignor keeps the name of
+    Kafka's range assignor, because members of earlier versions support no other assignor.
     """
 
     def __init__(self, partition_count: int) -> None:
@@ -69,8 +69,8 @@ class _View:
 POLL_INTERVAL_MS: Final = math.inf
 """No limit on the time between two fetches of a group member.
 
-A member without partitions fetches nothing, and a batch may take any time. ``Supervision`` watches
-the tasks and the membership instead.
+A member without partitions fetches nothing, and a batch may take any time. Instead of this limit,
+``Supervision`` checks the tasks and the membership.
 """
 
 METADATA_MS: Final = 5_000
@@ -88,10 +88,10 @@ log = get_logger("engine")
 class Engine:
     """Runs a role's processor on the partitions that the group assigns to this process.
 
-    The input and table topics of a role have equal partition counts, and the assignor gives
-    partitions of equal number to one member. Partitions added to a single topic while the engine runs are refused.
-
-    A process that is not a member of its group reports so in its log, its metrics and at /readyz.
+    The input topics and table topics of a role have equal partition counts, and the assignor gives
+    partitions of equal number to one member. A partition that is added to only one of these topics
+    while the engine runs is refused. A process that is not a member of its group reports this in its
+    log, its metrics and at /readyz.
     """
 
     def __init__(
@@ -125,7 +125,7 @@ class Engine:
         self._stopping = asyncio.Event()
         self._parking = 0
         self.refused: set[int] = set()
-        """Assigned partitions that not all topics had when this engine began."""
+        """Assigned partitions that at least one topic did not have when this engine began."""
         self.refusal = ""
         """Reason and remedy for the refused partitions."""
         self.broken: Exception | None = None
@@ -214,7 +214,7 @@ class Engine:
         watching = asyncio.create_task(membership.watch())
         try:
             while not stopping.done():
-                # `park` keeps stopped tasks in `_tasks` until all have stopped; waiting for them would not wait.
+                # `park` keeps stopped tasks in `_tasks` until all have stopped. To wait for a stopped task would return at once.
                 tasks = [task for task in self._tasks.values() if not task.done()]
                 await asyncio.wait({stopping, watching, *tasks}, timeout=1.0, return_when="FIRST_COMPLETED")
                 if watching.done():
@@ -318,7 +318,7 @@ class _Listener(ConsumerRebalanceListener):  # type: ignore[misc]  # aiokafka is
 
     @contextmanager
     def _record_error(self) -> Iterator[None]:
-        """Keep the error for the engine: aiokafka would stay in the group without running tasks."""
+        """Keep the error for the engine, because aiokafka ignores errors of its listener and stays in the group."""
         try:
             yield
         except Exception as error:

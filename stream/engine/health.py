@@ -47,7 +47,7 @@ class ListenError(RuntimeError):
 
 @contextmanager
 def explain_listen_errors(purpose: ServerPurpose, host: str, port: int) -> Iterator[None]:
-    """Convert OSErrors of listening to ListenError, which names the setting and a remedy."""
+    """Convert an OSError of a server's start to ListenError, which names the setting and a remedy."""
     try:
         yield
     except OSError as error:
@@ -82,11 +82,11 @@ def _listen_error(error: OSError, purpose: ServerPurpose, host: str, port: int) 
 
 
 HUNG_SECONDS: Final = 60.0
-"""A service is not alive if its event loop has been blocked for this time."""
+"""A service counts as hung if its event loop has been blocked for this time."""
 REQUEST_SECONDS: Final = 10.0
 """A connection is closed if its request and answer take longer."""
 MAX_CONNECTIONS: Final = 32
-"""Most connections at once; one more ends the oldest, so that probes are always answered."""
+"""Most connections at once. A further connection ends the oldest one, so that probes are always answered."""
 
 Metric = TypeVar("Metric", Counter, Gauge, Histogram)
 StartResponse = Callable[[str, list[tuple[str, str]]], Any]

@@ -28,9 +28,9 @@ if TYPE_CHECKING:
 OFFSET_COMMIT_SECONDS = 0.2
 """Seconds between two commits of a partition's offsets, which a restore does not need."""
 AWAITED_OFFSET_COMMIT_SECONDS = 1.0
-"""Seconds between two such commits in transactions for whose outputs clients or services wait.
+"""Seconds between two commits of offsets in transactions with outputs that clients or services wait for.
 
-Offsets delay a transaction by one or two requests.
+The interval is longer, because offsets delay a transaction by one or two requests.
 """
 
 log = get_logger("engine")
@@ -71,8 +71,8 @@ def next_offset(extent: Extent, changelog_offset: int, changelog: str, *, repeat
 
     ``changelog_offset`` is the next offset according to the changelog. It takes precedence over the
     committed offset, which expires and can be reset. If the committed offset is higher, the changelog
-    was lost or set back, and the state lacks events that were answered. If these are ``repeatable``,
-    they are answered again, with the same bytes.
+    was lost or set back, and the state lacks events that were answered. If these events are
+    ``repeatable``, they are answered again, with the same bytes.
 
     Raises:
         StateLostError: these events are not repeatable, or the topic lacks some of them too.
@@ -112,10 +112,10 @@ def next_offset(extent: Extent, changelog_offset: int, changelog: str, *, repeat
 class GroupOffsets:
     """The input positions that are not yet committed as the group's offsets.
 
-    The changelog gets each position in the transaction of the outputs. The group's offsets only
+    Each transaction writes the position with its outputs to the changelog. The group's offsets only
     show the lag, and let a restore detect a changelog that was set back. They are committed rarely,
-    because a transaction without them takes one request less, or two less in Kafka's first
-    transaction protocol.
+    because a transaction without offsets needs one request less (two in Kafka's first transaction
+    protocol).
     """
 
     def __init__(self) -> None:
@@ -157,7 +157,7 @@ class TopicIds:
     """Compares the ids of a partition's input topics with those from which its state was computed.
 
     The ids are requested after each fetch, while the records are processed, and nothing is written
-    before Kafka answers. So written results always come from the topics whose ids were compared.
+    before Kafka answers. So all outputs are computed from topics whose ids were compared.
     ``seconds`` limits the wait for an answer, and ``recreated`` counts recreated topics. The end of
     the context cancels an outstanding request.
     """
@@ -203,7 +203,7 @@ class TopicIds:
         return is_another
 
     def ask(self, *, needed: bool) -> None:
-        """Request the topic ids; if they are not ``needed``, once per ``TOPIC_ID_SECONDS``.
+        """Request the topic ids, now if they are ``needed``, otherwise once per ``TOPIC_ID_SECONDS``.
 
         Raises:
             InputRecreatedError: the last answer showed that a topic was deleted and created again.
@@ -298,9 +298,9 @@ class _RecordBuffer:
 class Prefetch:
     """Fetches records of some partitions while its context is entered, and buffers them.
 
-    aiokafka sends a broker the next fetch only after all records of the last one are taken, or after
-    0.1 s. Without the buffer, a task that writes, and meanwhile takes no records, would delay the
-    fetches of the other tasks of its process.
+    aiokafka sends a broker the next fetch only after all records of the last fetch are taken, or after
+    0.1 s. A task takes no records while it writes. Without the buffer, it would delay the fetches of
+    the other tasks of its process.
     """
 
     def __init__(
@@ -312,11 +312,11 @@ class Prefetch:
         *,
         ahead: bool,
     ) -> None:
-        """``stopping`` ends all waits; with ``ahead``, fetches do not wait for calls of ``take``.
+        """``stopping`` ends all waits. With ``ahead``, fetches do not wait for calls of ``take``.
 
-        A ``TimedProcessor`` (a feed) has no ``ahead``: few large fetches cost less than many small
-        ones. Fetching pauses while the buffer of any partition has a batch of records, or the bytes
-        of one fetch.
+        ``ahead`` is False for a ``TimedProcessor`` (a feed), because few large fetches cost less than
+        many small ones. Fetching pauses while the buffer of any partition has a batch of records, or
+        the bytes of one fetch.
         """
         self._consumer = consumer
         self._topic_partitions = topic_partitions

@@ -36,12 +36,12 @@ from stream.tables.engines.engine_limits import CancelledStepError, EngineStatem
 IDLE_MS = 200
 """Longest wait for input before timed work, in milliseconds."""
 END_SECONDS = 0.5
-"""Least seconds between two requests for the end offsets of a partition's input."""
+"""Fewest seconds between two requests for the end offsets of a partition's input."""
 GATHERING_SECONDS = 0.05
-"""Pause of a timed processor (a feed) after fewer than ``FEW_EVENTS``: its next batch is larger."""
+"""Pause of a timed processor (a feed) after fewer than ``FEW_EVENTS``, so that its next batch is larger."""
 FEW_EVENTS = 1000
 CLOSING_SECONDS = 0.1
-"""No such pause for this long after a window's end, because the event that closes it may come."""
+"""Seconds after a window's end without such a pause, because the event that closes the window may come."""
 RETRY_PAUSES = (0.1, 0.5, 1.0, 2.0, 5.0, 10.0, 30.0, 60.0)
 """Seconds before a retry, by the number of failures in a row."""
 KAFKA_RETRY_SECONDS = 5.0
@@ -153,7 +153,7 @@ class PartitionTask:
             except Stopped:
                 return
             except CancelledStepError:
-                # The step may have changed the state; nothing of it is written.
+                # The step may have changed the state, but has written nothing.
                 await self._close_quietly()
                 return
             except RefusedTimeError:
@@ -248,8 +248,8 @@ class PartitionTask:
     ) -> None:
         """Do timed work; if all input is read, let the processor advance its clock to now.
 
-        The time is read before the end offsets are requested. The end offsets include open
-        transactions, because their events may have earlier timestamps.
+        The time is read before the end offsets are requested, so that later events have later
+        timestamps. The end offsets include open transactions, because their events may have earlier ones.
         """
         moment = self._clock()
         if idle and (

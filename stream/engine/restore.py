@@ -1,8 +1,8 @@
-"""Reads topics up to the last stable offset, and keeps warm copies for a short restore.
+"""Reads topics up to the last stable offset, and keeps standby copies for a short restore.
 
-A copy is a partly restored processor of another process's partition: it has applied all committed
-records, in order, up to a position in each topic. After the fence, the restore continues from there.
-A copy that lags only costs time when it is inherited; a copy that fails is dropped.
+A standby copy is a partly restored processor of another process's partition. It has applied all
+committed records, in order, up to a position in each topic. After the fence, the restore continues
+from these positions. If the copy lags, the restore takes longer. A copy that fails is dropped.
 """
 
 from __future__ import annotations
@@ -70,7 +70,7 @@ def readable(records: Sequence[ConsumerRecord], counter: Counter | None = None) 
 
 
 READ_TIMEOUT_MS = 50
-"""Longest wait for records in ms; none may come, because a topic may end with transaction markers."""
+"""Longest wait for records, in milliseconds: no record comes if a topic ends with transaction markers."""
 
 FETCH_BYTES = 16 * 1024 * 1024
 """Most bytes of one fetch over all partitions, unless ``fetch_bytes`` is larger."""
@@ -91,7 +91,7 @@ def reader(settings: Settings, clients: Clients = KAFKA, **overrides: Any) -> An
 
 
 async def require_visible(consumer: AIOKafkaConsumer, topic: str) -> None:
-    """Raise an error if Kafka hides the topic, for which aiokafka would wait forever."""
+    """Raise an error if Kafka hides the topic, because aiokafka would wait for it forever."""
     if topic not in await consumer.topics():
         raise TopicAuthorizationFailedError({topic})
 
@@ -150,7 +150,7 @@ async def read_span(
 
 
 COPY_START_SECONDS: Final = 3.0
-"""Seconds before copies start: rebalances come in series, and owned partitions go first."""
+"""Seconds before copies start, because rebalances come in series, and owned partitions are restored first."""
 COPY_PAUSE_SECONDS: Final = 0.5
 """Seconds between two fetches."""
 COPIED_RECORDS_PER_SECOND: Final = 50_000

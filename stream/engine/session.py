@@ -32,13 +32,13 @@ Result = TypeVar("Result")
 
 
 class SessionGuard:
-    """Compares restored partitions with evidence outside Kafka; this one has none."""
+    """Compares restored partitions with evidence outside Kafka; this base class has no evidence."""
 
     async def __aenter__(self) -> Self:
         return self
 
     async def __aexit__(self, kind: type[BaseException] | None, *_: object) -> None:
-        """End the guard's own work; the engine has stopped."""
+        """End the guard's tasks after the engine has stopped."""
 
     async def check(self, partition: int, processor: Processor, consumer: Consumer) -> None:
         """Check a restored partition before it reads input; ``consumer`` also reads uncommitted records.
@@ -51,7 +51,7 @@ class SessionGuard:
         """Forget a partition that this process no longer has."""
 
     def note_committed(self, partition: int, processor: Processor) -> None:
-        """Note that all that a partition's processor has returned is committed.
+        """Note that all outputs of a partition's processor are committed.
 
         Raises:
             InputRefusedError: the partition must not process anything more.
@@ -161,7 +161,7 @@ class RestoreReport:
 
 
 TURN_SECONDS: Final = 0.002
-"""Pause of a partition for each other active partition: twice the time of a small step."""
+"""Seconds that a partition pauses for each other active partition: twice the time of a small step."""
 AT_WORK_SECONDS: Final = 0.05
 """A partition is active if its last step began within this time."""
 
@@ -170,8 +170,9 @@ class PartitionTurns:
     """Spaces out the steps of a process's partitions, so that each step has more records.
 
     A step costs about as much for one record as for a hundred. If each partition processed each
-    record alone, small steps would keep the process and the broker busy. So each partition waits
-    for a turn of the others before its next step. A single or slow partition never waits.
+    record alone, small steps would keep the process and the broker busy. So a partition waits, before
+    its next step, until the other active partitions can have made a step. A single or slow partition
+    never waits.
     """
 
     def __init__(self) -> None:
@@ -208,7 +209,7 @@ class PartitionSession:
     without_records_yet: set[TopicPartition] = field(default_factory=set)
     """Partitions from which no record has arrived since the seek."""
     end_requested: float = 0.0
-    """When the end of the input was last requested."""
+    """Time at which the end of the input was last requested."""
 
 
 @dataclass(frozen=True)
@@ -232,7 +233,7 @@ class Equipment:
     """Seconds since 1970 on this machine's clock."""
     turns: PartitionTurns = field(default_factory=PartitionTurns)
     threads: Executor | None = None
-    """The threads of slow steps, one for each partition, so that none waits for another's table engine."""
+    """Threads for slow steps, one for each partition, so that no partition waits for another's table engine."""
 
     async def run_in_thread(self, step: Callable[..., Result], *arguments: object) -> Result:
         """Run a step in a thread, with the current context."""
@@ -256,8 +257,8 @@ class SessionOpener:
     async def open_session(self) -> PartitionSession:
         """Fence the predecessor, then restore the state up to the last stable offset.
 
-        An order to stop may end it at any point, because it has not written any answers, and the
-        next owner fences this one.
+        An order to stop may end the opening at any point: this session has not written any answers, and
+        the next owner fences it.
 
         Raises:
             Stopped: the order to stop came before the end.

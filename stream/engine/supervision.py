@@ -21,7 +21,7 @@ from stream.settings import Settings, variable_of
 MEMBERS_SECONDS: Final = 2.0
 """Seconds between two requests for the group's members."""
 REJOIN_SECONDS: Final = 60.0
-"""Seconds of absence from the group, while Kafka answers, until membership is lost."""
+"""Seconds after which membership counts as lost if the process is absent from the group and Kafka answers."""
 
 membership_log = get_logger("membership")
 
@@ -33,8 +33,8 @@ class MembershipLostError(RuntimeError):
 class Membership:
     """Polls Kafka for whether ``consumer`` is in the group of its role.
 
-    ``held_up`` returns whether a running batch delays rejoining: the process then reports that it
-    is not a member, but the membership is not lost.
+    ``held_up`` returns whether a running batch delays rejoining. In this case the process reports that
+    it is not a member, but the membership does not count as lost.
     """
 
     def __init__(
@@ -50,7 +50,7 @@ class Membership:
         self.absence = "has not joined its group yet"
         """Why this process is not a member; empty if it is one."""
         self.contact: float | None = None
-        """Time since which Kafka answers each request (monotonic); None if it does not answer."""
+        """Monotonic time since which Kafka has answered each request; None if it does not answer."""
         self._name = settings.instance
         self._role = role
         self._consumer = consumer
@@ -102,7 +102,7 @@ class Membership:
             raise
         except (KafkaError, OSError, TimeoutError) as error:
             self.contact = self._away = None
-            # One lost answer means nothing; after a session timeout Kafka has removed the member.
+            # A single lost answer is no reason to act; after a session timeout Kafka has removed the member.
             if time.monotonic() - self._answered > self._session:
                 self._become(
                     joined=False, absence=f"gets no answer about its group from Kafka ({type(error).__name__})"
@@ -134,7 +134,7 @@ class Membership:
 
 
 FAILING_SECONDS: Final = 60.0
-"""Seconds of failures, or of a restore without progress, until a partition is failing."""
+"""Seconds of failures, or of a restore without progress, after which a partition counts as failing."""
 LONG_SECONDS: Final = 60.0
 """A step is logged if it takes longer."""
 STALLED_SECONDS: Final = 300.0

@@ -233,9 +233,9 @@ class Stamps:
     """Record timestamps of one process, in milliseconds since 1970.
 
     In topics that ``sotto topics create`` makes, brokers replace these timestamps. Another topic may
-    keep the writer's time, and its broker then refuses a time that is more than an hour ahead. After
-    such a refusal, records have no timestamp until this machine's clock is set back, so that writing
-    continues.
+    keep the writer's time; its broker then refuses a time that is more than an hour ahead. So that
+    writing continues after such a refusal, records have no timestamp until this machine's clock is set
+    back.
     """
 
     def __init__(self, clock: Callable[[], float] | None = None) -> None:
@@ -272,9 +272,9 @@ BUFFERED_BYTES: Final = 1_000_000
 class OutputBuffer:
     """Outputs of one session that are not committed yet.
 
-    A transaction costs requests and a marker in each topic. Writes to the changelog alone therefore
-    wait up to ``max_write_delay`` seconds for the next outputs with a reader; each commit
-    includes all earlier outputs. The changelog is compacted, so of each key only the latest value is
+    A transaction costs requests and a marker in each topic. Therefore outputs to the changelog alone
+    wait up to ``max_write_delay`` seconds for outputs to other topics, which have readers. Each commit
+    includes all earlier outputs. The changelog is compacted, so only the latest value of each key is
     written. A crash loses the buffer together with its positions, so the input is read again.
     """
 
@@ -333,8 +333,8 @@ class Writer:
     """Writes outputs and input positions in one transaction.
 
     The transactional id belongs to the input partition, not to the process: opening a writer fences
-    the partition's previous writer and aborts its open transaction. Offsets carry no group metadata
-    (KIP-447), so that the id is the only fence. After an error, a writer can only be closed.
+    the partition's previous writer and aborts its open transaction. Committed offsets carry no group
+    metadata (KIP-447), so the transactional id alone fences. After an error, a writer can only be closed.
     """
 
     def __init__(self, producer: Producer, group: str, stamps: Stamps, batch_bytes: int) -> None:
@@ -378,7 +378,7 @@ class Writer:
         return writer
 
     async def commit(self, outputs: Outputs, positions: Mapping[TopicPartition, int]) -> None:
-        """Write all outputs or none, in batches that Sotto's readers accept, and commit."""
+        """Write all outputs in one transaction, in batches that Sotto's readers accept, and commit."""
         if self.confirm is not None and outputs:
             await self.confirm()
         try:
@@ -405,7 +405,7 @@ class Writer:
 
     async def _write(self, outputs: Outputs) -> None:
         timestamp, size = self._stamps.now(), self._batch_bytes
-        # Filled during sending: only the batches in flight are in memory twice.
+        # Batches are encoded while earlier ones are sent, so only the batches in flight are in memory twice.
         batches = {
             TopicPartition(topic, partition): batches_of(self._producer, messages, timestamp, size)
             for topic, partition, messages in outputs

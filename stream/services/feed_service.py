@@ -32,13 +32,13 @@ from stream.settings import Settings
 
 CONTROL_WAIT_MS: Final = 200
 CONTROL_RETRY_SECONDS: Final = 1.0
-"""Seconds before control is read again after an error."""
+"""Seconds before the topic ``control`` is read again after an error."""
 
 log = get_logger("feed")
 
 
 class ControlFollower:
-    """Applies control to definitions; ``caught_up`` is set when it first reaches control's end."""
+    """Applies the topic ``control`` to definitions; ``caught_up`` is set when it first reaches the end."""
 
     def __init__(
         self, settings: Settings, topics: Topics, definitions: FeedDefinitions, clients: Clients = KAFKA
@@ -52,7 +52,7 @@ class ControlFollower:
         self._clients = clients
 
     async def run(self) -> None:
-        """Follow until cancelled; after an error, read control again from the beginning."""
+        """Follow ``control`` until cancelled; after an error, read it again from the beginning."""
         while True:
             try:
                 async with reader(self._settings, self._clients, fetch_max_wait_ms=CONTROL_WAIT_MS) as consumer:
@@ -74,7 +74,7 @@ class ControlFollower:
                 await asyncio.to_thread(self._definitions.apply_control, readable(records))
             if not is_at_end and all([await consumer.position(place) >= ends[place] for place in self._places]):
                 is_at_end = True
-                # After an error, compaction may have removed deletions that were not read before it.
+                # Compaction may have removed deletions that were not read before an error.
                 self._definitions.drop_retired()
                 self.caught_up.set()
             if fetched and self.caught_up.is_set():
@@ -85,7 +85,7 @@ DEAD_LETTER_CODES: Final = (
     *("ahead", "before", "malformed", "mark", "number", "oversize", "partition", "person", "time"),
     *("date", "unknown category", "unreadable"),
 )
-"""Reasons of dead letters of live topics."""
+"""Reasons for which events of live topics become dead letters."""
 
 WARNING_SECONDS: Final = 60.0
 """Seconds between two warnings about refused events of one source."""
@@ -107,7 +107,7 @@ class FeedFigures:
         self._rejected = Counter(
             "sotto_feed_dead_letters", "Dead letters by the reason's code.", ["code"], registry=registry
         )
-        for code in DEAD_LETTER_CODES:  # Prometheus sees no increase in a series that begins at 1
+        for code in DEAD_LETTER_CODES:  # Prometheus detects no increase in a time series that begins at 1
             self._rejected.labels(code)
         self._windows = Gauge("sotto_feed_open_windows", "Open windows with counts.", registry=registry)
         self._people = Gauge(
@@ -189,9 +189,9 @@ class FeedFigures:
 
 
 def seconds_behind(source: EventsSource, processors: Sequence[FeedProcessor], now: float) -> float:
-    """Return by how many seconds the slowest clock is behind; about ``idle`` if no events arrive.
+    """Return the seconds by which the slowest partition's clock is behind; about ``idle`` without events.
 
-    A clock that has not started counts as behind once the fastest clock has passed the end of its
+    A clock that has not started counts as behind after the fastest clock has passed the end of its
     first window.
     """
     moments = [one.moment for one in processors if one.moment >= 0]
@@ -209,7 +209,7 @@ CHANGELOG_WAIT_SECONDS: Final = 0.25
 """Seconds that counts may wait to be committed while no window closes."""
 
 MERGING_ENGINE: Final = ""
-"""The name of merging's engine; the other engines have source names, which are not empty."""
+"""The name of the merging engine; each other engine has the name of its source, which is not empty."""
 
 
 FindTopic = Callable[[Settings, Topics, str, str], Awaitable[int]]
@@ -269,11 +269,11 @@ class FeedService:
             engine.stop()
 
     async def run(self) -> None:
-        """Merge, and count every live topic with standing streams, until stopped.
+        """Merge partials, and count every live topic with standing streams, until stopped.
 
         Raises:
             MembershipLostError, StalledError: an engine raised it.
-            Exception: the control follower failed: no stream would begin or end any more.
+            Exception: the control follower failed, so that no further stream would begin or end.
         """
         self._follower.on_update = self._definitions_changed.set
         following = asyncio.create_task(self._follower.run())
@@ -397,7 +397,7 @@ class FeedService:
         await engine.run()
 
     async def _wait_for_first(self, *awaited: object) -> None:
-        """Wait until one of these is done, or until ``stop`` is called."""
+        """Wait until one of the tasks is done, or until ``stop`` is called."""
         tasks = [asyncio.ensure_future(one) for one in awaited]  # type: ignore[call-overload]
         created = [task for task, one in zip(tasks, awaited, strict=True) if task is not one]
         created.append(asyncio.ensure_future(self._stopping.wait()))

@@ -47,7 +47,7 @@ class Service:
 
     def __init__(self, role: RoleName, settings: Settings, key_file: Path | None, log: Path) -> None:
         """``key_file`` is None for a service that must not have the noise key."""
-        # Defaults are not passed on: an explicit replication factor of one would count as a choice.
+        # Defaults are not passed on: an explicit setting would count as the user's choice.
         passed_settings = {
             variable_of(name): str(value.get_secret_value() if isinstance(value, SecretStr) else value)
             for name, value in settings.model_dump(exclude_unset=True).items()
@@ -98,7 +98,7 @@ class Service:
         with self.log.open("rb") as grown, _open_private_log(previous) as kept:
             kept.truncate(0)
             shutil.copyfileobj(grown, kept)
-        os.truncate(self.log, 0)  # the service appends, so that it continues at the beginning
+        os.truncate(self.log, 0)  # the service has opened the log for appending, so it continues at the new end
 
     def ask_to_stop(self) -> None:
         """Order the service to stop, without waiting."""
@@ -147,7 +147,7 @@ def _open_private_log(log: Path) -> BinaryIO:
 RESTART_PAUSES: Final = (0.5, 1.0, 2.0, 5.0, 10.0)
 """Seconds before a failed process is restarted, by its number of failures in a row."""
 STEADY_SECONDS: Final = 30.0
-"""A process that ran for this time has started successfully."""
+"""Seconds after which a running process counts as started successfully."""
 
 log = get_logger("replicas")
 
@@ -171,10 +171,11 @@ def metrics_ports(first: int, count: int) -> Sequence[int]:
 
 
 class Replicas:
-    """Runs ``count`` workers or feeds, each ``sotto serve ROLE`` with some arguments.
+    """Runs ``count`` workers or feeds, each as ``sotto serve ROLE`` with ``arguments``.
 
     The processes get this process's environment without the monitor's tokens, and write to its
-    standard error. Feeds do not get the noise key, nor do workers whose arguments name its file.
+    standard error. The environment of feeds has no noise key, nor has that of workers whose arguments
+    name the key's file.
     Process n has the metrics port ``metrics_port + n`` and keeps its name in the group after a restart.
     No process outlives this one.
 

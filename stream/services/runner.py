@@ -145,12 +145,12 @@ def resident_bytes() -> int:
 
 
 SWITCH_SECONDS: Final = 0.0005
-"""Longest time a busy thread keeps the event loop waiting; Python's default is 5 ms."""
+"""Longest time for which a busy thread delays the event loop; Python's default is 5 ms."""
 _STOP_SIGNALS: Final = (signal.SIGTERM, signal.SIGINT)
 
 
 def table_store(settings: Settings, key: NoiseKey, *, keeps_tables: bool = True) -> TableStore:
-    """Return the tables that services may read.
+    """Return the store from which a service reads tables within the limits of its settings.
 
     With ``keeps_tables``, the most recently read tables stay in memory.
     """
@@ -173,10 +173,10 @@ def table_store(settings: Settings, key: NoiseKey, *, keeps_tables: bool = True)
 def witness_guard(
     settings: Settings, topics: Topics, health: ServiceHealth, *, anchors: bool = False
 ) -> SessionGuard:
-    """Return the guard that compares partitions with the witnesses, and also writes ``anchors``.
+    """Return the guard that compares partitions with the witnesses; with ``anchors``, it also writes them.
 
     Raises:
-        WitnessError: an address of the setting is none of a witness.
+        WitnessError: an address in the setting does not name a witness.
         Missing: a witness needs a package that is not installed.
     """
     if not settings.witnesses:
@@ -275,7 +275,7 @@ async def serve(
         await retry_until_available(
             partial(guard_topics, settings, acls.AclRole(role)), stopping, health.set_not_ready_reason
         )
-        gc.disable()  # until the imports below are done: imported objects are never freed
+        gc.disable()  # during the following imports, because imported objects are never freed
         engine = _build_service(role, settings, topics, key, health)
         column_reader.install()
         log.info("ready to begin", role=role, kernel="python" if compiled_kernel() is None else "compiled")
@@ -311,8 +311,7 @@ def install_stop_handlers(
     """Call ``stop`` at SIGTERM, SIGINT or, if requested, at the end of standard input.
 
     The process exits by force ``seconds`` after the stop (by default twice ``STOP_SECONDS``), because a
-    stop may wait for Kafka forever. The next owner of its partitions completes the work, as after a
-    kill.
+    stop may wait for Kafka forever. The next owner of its partitions then completes the work.
     """
     loop = asyncio.get_running_loop()
 

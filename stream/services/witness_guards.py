@@ -37,19 +37,19 @@ from stream.witnesses.time_stamps import TimeStamper
 CALL_SECONDS: Final = 10.0
 """Longest wait for one call of a witness."""
 FIRST_TRIES: Final = 3
-"""Tries of a process's first reading of a witness."""
+"""Number of tries when a process reads a witness for the first time."""
 RETRY_SECONDS: Final = 1.0
 READING_AGE_SECONDS: Final = 10.0
-"""Partitions of one process that begin within this time share one reading of the witnesses."""
+"""Partitions of one process whose sessions begin within this time share one reading of the witnesses."""
 LEAST_ANCHOR_SECONDS: Final = 1.0
-"""Least seconds between two anchors."""
+"""Fewest seconds between two anchors."""
 LAST_ANCHOR_SECONDS: Final = 5.0
-"""Longest wait for the anchor of an orderly stop."""
+"""Longest wait for the last anchor when the service stops."""
 FIRST_SPAN: Final = 1_000
 """Offsets at the trail's end that are read first; the span doubles until it has the anchored entry."""
 
 WORKER_TOPICS: Final = ("state", "control")
-"""The topics whose anchored ends a worker compares; the budget service compares that of ``ledger``."""
+"""The topics whose anchored ends a worker compares; the budget service compares the end of ``ledger``."""
 
 REMEDY: Final = "restore newer copies, or see 'sotto ledger accept-rollback'"
 
@@ -62,7 +62,7 @@ class RolledBackError(InputRefusedError):
 
 
 class WatchedWitness:
-    """A witness with a thread of its own and the state of its last call."""
+    """A witness with a separate thread, and the state of its last call."""
 
     def __init__(self, witness: Witness) -> None:
         self.name = witness.name
@@ -75,7 +75,7 @@ class WatchedWitness:
         self._call: asyncio.Future[Any] | None = None
 
     async def read(self, installation: str, tries: int) -> list[Anchor] | None:
-        """Return the anchors that bind; None if the witness cannot be read in so many tries."""
+        """Return the binding anchors; None if the witness cannot be read in ``tries`` tries."""
         found = await self._run("read", lambda: self._witness.read_newest(installation))
         while found is None and (tries := tries - 1) > 0:
             await asyncio.sleep(RETRY_SECONDS)
@@ -134,7 +134,7 @@ class WitnessGuard(SessionGuard):
         self._watched = [WatchedWitness(one) for one in self.witnesses]
         self._refusals: dict[int, RolledBackError] = {}
         self._anchors: dict[WatchedWitness, list[Anchor]] = {}
-        """The anchors of each witness that this process could read, as of the last time."""
+        """The anchors of each witness that this process could read, as of its last reading."""
         self._read_at: float | None = None
         self._reading = asyncio.Lock()
         self._later_checks: dict[int, asyncio.Task[None]] = {}
@@ -166,7 +166,7 @@ class WitnessGuard(SessionGuard):
         self._refuse(partition, None)
 
     def note_committed(self, partition: int, processor: Processor) -> None:
-        """End a session that began before a witness could be read, if it must not go on."""
+        """End a session that began before a witness could be read, if that witness has a later anchor."""
         del processor
         if (refusal := self._refusals.get(partition)) is not None:
             raise refusal
@@ -200,7 +200,7 @@ class WitnessGuard(SessionGuard):
                     )
 
     async def _read_witnesses(self) -> None:
-        """Read the witnesses if the last reading is old; the first reading of a process tries it several times."""
+        """Read the witnesses if the last reading is old; a process tries its first reading several times."""
         async with self._reading:
             if self._read_at is not None and time.monotonic() - self._read_at < READING_AGE_SECONDS:
                 return
@@ -237,7 +237,7 @@ class AnchoringGuard(WitnessGuard):
         super().__post_init__()
         self._head: TrailHead | None = None
         self._compared: set[WatchedWitness] = set()
-        """The witnesses with whose anchors the present session's trail was compared."""
+        """The witnesses with whose anchors the trail of the current session was compared."""
         address, path = self.settings.timestamp_authority, Path(self.settings.timestamp_file)
         self._stamper = WatchedWitness(TimeStamper(address, path)) if address else None
         self._stamped_at = float("-inf")
@@ -245,7 +245,7 @@ class AnchoringGuard(WitnessGuard):
         self._writing: asyncio.Task[None] | None = None
 
     async def __aexit__(self, kind: type[BaseException] | None, *_: object) -> None:
-        """Stop writing; at an orderly stop, anchor the last head."""
+        """Stop writing; if the service stops without an error, anchor the last head."""
         await super().__aexit__(kind)
         writing, self._writing = self._writing, None
         if writing is None:
@@ -257,7 +257,7 @@ class AnchoringGuard(WitnessGuard):
                     await self._write_anchors()
 
     async def check(self, partition: int, processor: Processor, consumer: Consumer) -> None:
-        """Compare the trail with all witnesses that can be read, and then anchor it at once."""
+        """Compare the trail with all witnesses that can be read, then anchor its head at once."""
         self._compared.clear()
         self._head = processor.trail_head if isinstance(processor, AnchoredProcessor) else None
         await super().check(partition, processor, consumer)
@@ -266,7 +266,7 @@ class AnchoringGuard(WitnessGuard):
             self._writing = asyncio.create_task(self._write_regularly(), name="anchors")
 
     def note_committed(self, partition: int, processor: Processor) -> None:
-        """Remember the head for the next anchor; after a large grant, write it at once."""
+        """Remember the head for the next anchor; after a large grant, write the anchor at once."""
         super().note_committed(partition, processor)
         if isinstance(processor, AnchoredProcessor):
             self._head = processor.trail_head
@@ -304,7 +304,7 @@ class AnchoringGuard(WitnessGuard):
         self._show_failures()
 
     async def _stamp(self, head: TrailHead) -> None:
-        """Have a new head stamped if the last stamp is old enough; a failure stops nothing."""
+        """Request a time stamp of a new head if the last stamp is old enough; a failure is only reported."""
         stamper, pause = self._stamper, self.settings.timestamp_seconds
         if stamper is None or stamper.last_written == (head, {}) or time.monotonic() - self._stamped_at < pause:
             return
@@ -332,7 +332,7 @@ class AnchoringGuard(WitnessGuard):
             await asyncio.sleep(LEAST_ANCHOR_SECONDS)
 
     async def _compare_trail(self, witness: WatchedWitness, binding: Sequence[Anchor]) -> None:
-        """Raise RolledBackError unless the trail has the longest anchored head and leads to the ledger's."""
+        """Raise RolledBackError unless the trail contains the longest anchored head and the ledger's head."""
         if not binding:
             log.warning("witness has no anchor yet; nothing was compared", witness=witness.name)
             return
@@ -346,7 +346,7 @@ class AnchoringGuard(WitnessGuard):
         log.info("trail contains anchor", witness=witness.name, entries=binding[0].head.entries)
 
     async def _follow_trail(self, check: AnchoredTrail) -> None:
-        """Add the trail's entries, from the anchored one on, to a check."""
+        """Add the trail's entries to a check, from the anchored entry on."""
         partition = TopicPartition(self.topics.trail, 0)
         async with reader(self.settings, self.clients, fetch_max_wait_ms=10) as consumer:
             consumer.assign([partition])
@@ -375,7 +375,7 @@ async def read_ends(settings: Settings, topics: Topics, clients: Clients = KAFKA
 
 
 async def _number_of_first_entry(consumer: Consumer, partition: TopicPartition, start: int, end: int) -> int:
-    """Return the number of the first entry from an offset on; a large number if there is none."""
+    """Return the number of the first entry at or after an offset; a large number if there is none."""
     async with aclosing(read_span(consumer, partition, start, end, max_records=1)) as batches:
         async for records in batches:
             for record in records:
