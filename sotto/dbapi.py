@@ -1,4 +1,4 @@
-"""DB-API 2.0 (PEP 249) for Sotto, read-only: ``connect``, and the names that the standard requires."""
+"""The read-only DB-API 2.0 module (PEP 249) of Sotto: ``connect``, and the names that the standard requires."""
 
 from sotto import require_own_packages
 

@@ -1,6 +1,6 @@
 """Bounded caches, and the memory that the named caches of this process hold.
 
-An evicted value is computed again, so that a bound changes no answer.
+An evicted value is computed again, so the size of a cache changes no answer.
 """
 
 from __future__ import annotations
@@ -15,14 +15,14 @@ Key = TypeVar("Key", bound=Hashable)
 Value = TypeVar("Value")
 
 ENTRY_BYTES: Final = 512
-"""Bytes that an entry of a cache takes beside its value: key, order and objects around the value."""
+"""Bytes of a cache entry in addition to its value: for the key, the order and Python's objects."""
 
 _named_caches: Final[WeakSet[Any]] = WeakSet()
 _named_caches_lock: Final = Lock()
 
 
 def weigh_array(array: Any) -> int:
-    """Return the bytes of an entry whose value has ``nbytes``."""
+    """Return the bytes of a cache entry whose value is an array."""
     return ENTRY_BYTES + int(array.nbytes)
 
 
@@ -31,7 +31,7 @@ def _weigh_as_one(_: object) -> int:
 
 
 def cache_bytes() -> Mapping[str, int]:
-    """Return the weight of the process's named caches, all of which weigh bytes, by name."""
+    """Return the bytes that the process's named caches hold, by name."""
     with _named_caches_lock:
         caches = list(_named_caches)
     found: dict[str, int] = {}
@@ -48,8 +48,8 @@ def _register(cache: object) -> None:
 class BoundedCache(Generic[Key, Value]):
     """An LRU cache with a total weight of at most ``capacity``; each value weighs 1 by default.
 
-    Thread-safe. A value that weighs more than ``capacity`` is not cached. A value that grows must be
-    put again. The metrics show a cache with a ``name``; it must weigh bytes.
+    It is thread-safe. A value that weighs more than ``capacity`` is not cached. A value that grows must
+    be put again. The metrics show a cache with a ``name``; its weights must be bytes.
     """
 
     def __init__(self, capacity: int, weigh: Callable[[Value], int] = _weigh_as_one, name: str = "") -> None:
@@ -103,10 +103,10 @@ class BoundedCache(Generic[Key, Value]):
 class RecentCache(Generic[Key, Value]):
     """A cache of two generations of values, each with a weight of at most ``capacity``.
 
-    A value that is put or read belongs to the recent generation. When this one is full, it becomes
-    the older generation, and the previous older one is dropped. Each value weighs 1 by default; one
-    that weighs more than ``capacity`` is not cached. Faster than `BoundedCache`, and not thread-safe.
-    The metrics show a cache with a ``name``; it must weigh bytes.
+    A value that is put or read belongs to the recent generation. When the recent generation is full,
+    it replaces the older generation, whose values are dropped. Each value weighs 1 by default; a value
+    that weighs more than ``capacity`` is not cached. This cache is faster than `BoundedCache`, and not
+    thread-safe. The metrics show a cache with a ``name``; its weights must be bytes.
     """
 
     def __init__(self, capacity: int, name: str = "") -> None:
@@ -137,7 +137,7 @@ class RecentCache(Generic[Key, Value]):
         return entry[0]
 
     def put(self, key: Key, value: Value, weight: int = 1) -> None:
-        """Cache a value, in place of the key's earlier one."""
+        """Cache a value, and replace an earlier value of the key."""
         if (known := self._recent.pop(key, None)) is not None:
             self._recent_weight -= known[1]
         elif (known := self._older.pop(key, None)) is not None:

@@ -27,11 +27,11 @@ from functools import cache
 from typing import TYPE_CHECKING, Any, Protocol
 
 MAX_CLIENTS = 10_000
-"""Most clients in memory; beyond it, the client without requests for longest is forgotten."""
+"""Most clients in memory; if there are more, the client whose last request is oldest is forgotten."""
 
 
 class RateLimiter:
-    """A token bucket per client: ``burst`` requests at once and ``per_second`` on average."""
+    """Allows each client ``burst`` requests at once and ``per_second`` on average (a token bucket)."""
 
     def __init__(
         self,
@@ -64,15 +64,15 @@ MAX_REPEATS = 30
 REPEAT_SECONDS = 10.0
 """Seconds between two lines of a repeated warning or error after ``MAX_REPEATS`` lines."""
 MAX_TEXT_CHARACTERS = 500
-"""Most characters that are logged of a library's report."""
+"""Most characters of a library's report that are logged."""
 MAX_FRAMES = 4
-"""Innermost frames of an exception that are logged."""
+"""Number of innermost frames of an exception that are logged."""
 MAX_TRACKED_LINES = 1000
 """Most kinds of warnings and errors that are tracked; Sotto has about fifty."""
 
 _PLACE_FIELD = "_place"
 _REPEAT_FIELDS = ("component", "event", "role", "source", "target", "topic")
-"""Lines with equal values of these fields are repeats; the contents of events do not affect them."""
+"""Log lines with equal values of these fields are repeats. No field contains data of an event."""
 
 
 class _LossyStream:
@@ -88,7 +88,11 @@ class _LossyStream:
 
 
 class RepeatFilter:
-    """Skips repeated warnings and errors: with equal ``_REPEAT_FIELDS``, or from the same line of a library's code."""
+    """Skips repeated warnings and errors.
+
+    Two log lines are repeats if their ``_REPEAT_FIELDS`` are equal, or if the same line of a library's
+    code wrote them.
+    """
 
     def __init__(self, clock: Callable[[], float] | None = None) -> None:
         options = {} if clock is None else {"clock": clock}
@@ -153,7 +157,7 @@ def configure_logs(*, as_json: bool) -> None:
 
 
 def silence_kafka_client() -> None:
-    """Hide errors that aiokafka logs; for commands, because aiokafka retries after these errors."""
+    """Hide errors that aiokafka logs. Commands call this, because aiokafka retries after these errors."""
     logging.getLogger("aiokafka").setLevel(logging.CRITICAL)
 
 
@@ -194,7 +198,7 @@ def _first_line(record: logging.LogRecord) -> str:
         record = logging.makeLogRecord({**record.__dict__, "args": tuple(map(_without_message, record.args))})
     text = record.getMessage().partition("\n")[0]
     if record.name == "asyncio":
-        # The rest is a callback's arguments or a task's exception, which may quote input.
+        # The rest of the line has a callback's arguments or a task's exception, which may quote input.
         text = text.partition("(")[0].partition("<")[0].rstrip()
     return "".join(sign if sign.isprintable() else "�" for sign in text[:MAX_TEXT_CHARACTERS])
 
@@ -212,7 +216,7 @@ if TYPE_CHECKING:
 _ENDPOINTS = ("OTEL_EXPORTER_OTLP_ENDPOINT", "OTEL_EXPORTER_OTLP_TRACES_ENDPOINT")
 _CONTEXT_HEADERS = ("traceparent", "tracestate")
 MAX_LINKS = 128
-"""Most links of one batch's span."""
+"""Most links of the span of one batch."""
 
 
 class TracingError(RuntimeError):

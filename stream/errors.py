@@ -109,7 +109,7 @@ class _PartialResultsError(SottoError):
 class Timeout(_PartialResultsError, TimeoutError):
     """No answer or receipt arrived in time; an answer may still arrive and be charged.
 
-    ``unanswered`` has the questions without answer, and ``results`` the answers to the others.
+    ``unanswered`` has the questions without an answer, ``results`` the answers to the other questions.
 
     Examples:
         >>> try:
@@ -150,7 +150,7 @@ class Unreachable(_PartialResultsError, ConnectionError):
     """Kafka cannot be reached, or has no topics of this installation.
 
     ``unanswered`` has the pending questions, whose answers may still arrive and be charged;
-    ``results`` has the answers to the others.
+    ``results`` has the answers to the other questions.
 
     Examples:
         >>> try:

@@ -27,7 +27,7 @@ from schemas import (
 
 _BOUND_DIGITS: Final = 4
 _DIGITS_WITHOUT_BOUND: Final = 6
-"""Digits of a number without an error bound."""
+"""Number of digits with which a number without an error bound is written."""
 
 _MIN_INTEGER_DOUBLE: Final = 2.0**53
 """Doubles from this size on are integers, and are written in full."""
@@ -54,14 +54,14 @@ def format_estimate(number: float, alpha: float | None, *, grouped: bool = False
 
 
 def format_interval(ends: tuple[float, float], *, grouped: bool = False) -> str:
-    """Format a confidence interval; its ends have the digits of an error bound of half its length."""
+    """Format a confidence interval; its ends are rounded as for an error bound of half its length."""
     half = 0.5 * (ends[1] - ends[0]) or None
     low, high = (format_estimate(end, half, grouped=grouped) for end in ends)
     return f"{low} to {high}"
 
 
 def _last_digit_exponent(number: float, digits: int) -> int | None:
-    """Return the exponent of ten of the last digit to write, at most 0; None for all digits."""
+    """Return the power of ten of the last digit to write, as an exponent of at most 0; None for all digits."""
     if not number or not isfinite(number):
         return None
     return min(0, Decimal(repr(number)).adjusted() + 1 - digits)
@@ -80,7 +80,7 @@ def _format_number(number: float, last_exponent: int | None, rounding: str, *, g
 
 
 MAX_COMPARED_NAMES: Final = 1000
-"""Most names that are compared for similarity; among more, only letter case may differ."""
+"""Most names that are compared for similarity; more names are compared without letter case only."""
 
 
 def find_name_in_other_case(name: str, names: Collection[str]) -> str | None:
@@ -128,11 +128,11 @@ def cells_of(attributes: Mapping[str, Domain], by: Sequence[str]) -> tuple[dict[
 
 
 MAX_NAMES_LENGTH: Final = 1 << 16
-"""Most characters of the names of an answer's groups."""
+"""Most characters in the names of an answer's groups together."""
 
 
 def longest_name(attributes: Mapping[str, Domain], by: Sequence[str]) -> int:
-    """Return the characters of the attributes' names and longest values."""
+    """Return the number of characters in the names of the attributes ``by`` and their longest values."""
     return sum(len(name) + max(len(str(value)) for value in values_of(attributes[name])) for name in by)
 
 
@@ -142,7 +142,7 @@ def format_contribution_bound(person: str, most: int, what: str) -> str:
 
 
 def describe_choice(compared: Sequence[ComparedMechanism]) -> str:
-    """Describe the mechanism that ``auto`` chose, and the next best ones, by their expected errors."""
+    """Describe the mechanism that ``auto`` chose and the next best mechanisms, with their expected errors."""
     chosen, *others = compared
     text = f"auto took {chosen.kind}: a count of the workload is expected to err by {_expected_error(chosen)} ({chosen.why})"
     listed = [f"{one.kind} {_expected_error(one)}" for one in others]
@@ -158,7 +158,7 @@ def _expected_error(one: ComparedMechanism) -> str:
 
 
 def describe_table_bound(source: Source) -> str:
-    """Describe a table's contribution bound; empty for a table without ``person`` and other sources.
+    """Describe a table's contribution bound; empty for other sources and for a table without ``person``.
 
     Rows beyond the bound are not counted, and error bounds do not cover these rows.
     """
@@ -166,9 +166,9 @@ def describe_table_bound(source: Source) -> str:
 
 
 def warn_about_shared_data(source: Source, registered: Iterable[SourceRecord]) -> str | None:
-    """Warn if open sources with other budgets have the same path or topic; None without any.
+    """Return a warning if open sources with other budgets have the same path or topic, or None.
 
-    A lookup table of a view has a warning of its own if an open source has its path.
+    If an open source has the path of a view's lookup table, the warning is about the lookup table.
     Sources of one population share its budget, so they need no warning.
     """
     registered, data = list(registered), _data_of(source)
@@ -184,7 +184,7 @@ def warn_about_shared_data(source: Source, registered: Iterable[SourceRecord]) -
             "leave its key out, or give the path of a public table"
         )
     populations = {record.source.source: record.population or record.source.population for record in registered}
-    own = populations.get(source.source) or source.population  # it may have joined one since
+    own = populations.get(source.source) or source.population  # it may have joined a population meanwhile
     others = [
         record.source.source
         for record in registered
@@ -226,7 +226,7 @@ ROW_IS_PERSON: Final = (
 
 
 def describe_rows(source: TableSource) -> tuple[str, ...]:
-    """Say whom a row of a table stands for, if no person column does, and which rows are left out."""
+    """Describe which person a row belongs to if no column identifies persons, and which rows are left out."""
     lines = () if source.person is not None else (ROW_IS_PERSON,)
     keeps = any(isinstance(one, Categories) and one.other is not None for one in source.attributes.values())
     other = "; among categories with 'other' such a cell counts as it" if keeps else ""
@@ -234,7 +234,7 @@ def describe_rows(source: TableSource) -> tuple[str, ...]:
 
 
 def counts_people(query: Query) -> bool:
-    """Whether a question counts people by all their rows, so that no contribution bound applies."""
+    """Return whether a question counts people by all their rows, so that no contribution bound applies."""
     if query.candidates is not None:
         return all(candidate.people for candidate in query.candidates)
     return query.person_sum is not None or (query.people and query.group_by is None)

@@ -45,7 +45,7 @@ EXTRA_OF_PACKAGE: Final = {
 def explain_missing_packages(extra: str | None = None) -> Iterator[None]:
     """Convert an import error in the ``with`` block into ``Missing`` if the package is optional.
 
-    ``extra`` is the one to name if the block needs packages of several.
+    If the block needs packages of several extras, ``extra`` is the extra that the error names.
     """
     try:
         yield

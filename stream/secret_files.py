@@ -10,7 +10,7 @@ from typing import BinaryIO, Final
 from stream.errors import SottoError
 
 MAX_LINKS: Final = 40
-"""Most symbolic links followed, as on Linux."""
+"""Most symbolic links that are followed, as on Linux."""
 OTHERS_WRITE_BITS: Final = 0o022
 """Mode bits of write access for group and others."""
 
@@ -23,7 +23,7 @@ def trusted_users() -> set[int]:
 def find_writable_folder(path: Path) -> Path | None:
     """Return a folder on the path in which other users could replace the file, or None.
 
-    In a folder with the sticky bit, such as /tmp, they cannot replace files of this user or root.
+    In a folder with the sticky bit, such as /tmp, other users cannot replace files of this user or root.
 
     Raises:
         OSError: the status of a folder on the path cannot be read.
@@ -78,7 +78,7 @@ def read_secret(path: Path) -> str:
 
 
 def read_own_file(path: Path) -> bytes | None:
-    """Read an owner-only file of this user; None for any other file: an attacker may have written it."""
+    """Read an owner-only file of this user; return None for any other file, which an attacker may have written."""
     try:
         with _open_for_reading(path, os.O_NOFOLLOW) as file:
             status = os.fstat(file.fileno())
@@ -120,7 +120,7 @@ def replace_secret(path: Path, text: str) -> None:
 
 
 def _open_for_reading(path: Path, flags: int = 0) -> BinaryIO:
-    """Open a file for reading; O_NONBLOCK, because opening a pipe would wait for its writer."""
+    """Open a file for reading, with O_NONBLOCK, because the opening of a pipe would wait for its writer."""
     return os.fdopen(os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC | flags), "rb")
 
 

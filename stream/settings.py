@@ -105,15 +105,15 @@ class Settings(BaseSettings):
     """Most events in one transaction."""
 
     work_outstanding: Annotated[float, Field(ge=0.0, le=86_400.0)] = 20.0
-    """Seconds of queued work per partition above which questions are answered ``busy``; half of it if
-    one stream asks alone. 0: no limit. Must be equal for all workers."""
+    """Seconds of queued work per partition above which questions are answered ``busy``; half as many
+    if only one stream asks. 0: no limit. Must be equal for all workers."""
 
     work_rate: Annotated[float, Field(gt=0.0, le=1024.0)] = 0.5
     """Assumed seconds of work that a partition completes per second. Must be equal for all workers."""
 
     retire_days: Annotated[float, Field(ge=0.0, le=36_500.0)] = 7.0
-    """Days after its end for which the ledger keeps a stream's record; then it keeps the name's digest
-    and sums. 0: for ever. For the budget service."""
+    """Days for which the ledger keeps the record of a stream after the stream's end; later it keeps only
+    the digest of the name, and sums. 0: for ever. For the budget service."""
 
     witnesses: str = ""
     """Witnesses outside Kafka that keep heads of the trail, separated by commas: ``file:///FOLDER/FILE``,
@@ -121,14 +121,14 @@ class Settings(BaseSettings):
     workers and ``sotto ledger``. Empty: none."""
 
     timestamp_authority: str = ""
-    """Address of an RFC 3161 time-stamp authority, from which the budget service, if it has witnesses, gets
-    stamps of the trail's heads."""
+    """Address of an RFC 3161 time-stamp authority. If there are witnesses, the budget service gets stamps of
+    the trail's heads from it."""
 
     timestamp_file: str = ""
     """File of the stamps, for the budget service and ``sotto ledger verify``."""
 
     timestamp_seconds: Annotated[float, Field(ge=1.0, le=86_400.0)] = 3600.0
-    """Least seconds between two stamps."""
+    """Fewest seconds between two stamps."""
 
     timestamp_roots: str = ""
     """PEM file of the certificates with which ``sotto ledger verify`` checks stamps."""
@@ -143,7 +143,7 @@ class Settings(BaseSettings):
     """Largest record batch in bytes; keep it below the topics' max.message.bytes."""
 
     fetch_bytes: Annotated[int, Field(ge=65_536, le=1 << 30)] = 4 * 1024 * 1024
-    """Most bytes prefetched per partition; with the batch limits, this bounds a worker's memory."""
+    """Most bytes that are fetched ahead per partition; with the batch limits, this bounds a worker's memory."""
 
     transaction_timeout_ms: Annotated[int, Field(ge=1000, le=900_000)] = 10_000
     """Most milliseconds for which a dead worker's transaction blocks readers; at most the brokers'
@@ -176,25 +176,26 @@ class Settings(BaseSettings):
     ``engine`` than ``memory``. Empty: the system's temporary folder."""
 
     engine_disk_bytes: Annotated[int, Field(ge=64 << 20)] = 32 << 30
-    """Most bytes of such a table's codes on disk, and again of its statements' temporary files."""
+    """Most bytes on disk of the codes in one table's database, and as many of its temporary files."""
 
     engine_memory_bytes: Annotated[int, Field(ge=64 << 20)] = 1 << 30
-    """Most bytes of memory of such a table's database."""
+    """Most bytes of memory that one table's database uses."""
 
     engine_seconds: Annotated[float, Field(ge=1.0, le=3600.0)] = 60.0
-    """Most seconds of one statement of such a table, including its wait for others; twice as many at each retry."""
+    """Most seconds of one statement in a table's database, including its wait for other statements; twice as
+    many when it is retried."""
 
     engine_statements: Annotated[int, Field(ge=1, le=64)] = 2
-    """Most statements that a service runs at the same time."""
+    """Most statements in tables' databases that a service runs at the same time."""
 
     table_causes: bool = False
-    """Report to clients, not only to the log, why a table cannot be read. ``sotto up`` sets it."""
+    """Report to clients why a table cannot be read; otherwise only the log has the cause. ``sotto up`` sets it."""
 
     metrics_port: Annotated[int, Field(ge=0, le=MAX_PORT)] = 0
     """Port of a service's metrics and probes, /metrics, /readyz and /livez. 0: none."""
 
     metrics_host: str = "127.0.0.1"
-    """Address that metrics and probes listen on; not a public one, because they need no token."""
+    """Address on which metrics and probes listen. Do not use a public address: they need no token."""
 
     monitor_host: str = "127.0.0.1"
     """Address that the monitor's page and API listen on."""
@@ -218,7 +219,7 @@ class Settings(BaseSettings):
     """Owner-only file with the client's secret."""
 
     monitor_oidc_address: str = ""
-    """The page's public address; the redirect URI is this with ``/sign-in/callback``."""
+    """The page's public address; the redirect URI is this address with ``/sign-in/callback`` behind it."""
 
     monitor_oidc_roles: str = ""
     """Roles by values of the claim, as ``operator=sotto-operators,viewer=*``; the highest counts."""
@@ -227,10 +228,10 @@ class Settings(BaseSettings):
     """Claim of the ID token with a person's groups or roles."""
 
     monitor_oidc_name_claim: str = "sub"
-    """Claim with a person's name, which people cannot change: it is the name of allotments and the trail."""
+    """Claim with a person's name. People must not be able to change it, because allotments and the trail use it."""
 
     monitor_oidc_hours: Annotated[float, Field(gt=0.0, le=24.0)] = 4.0
-    """Hours after which a person must sign in again, and a removed person is out."""
+    """Hours after which a person must sign in again; a removed person has access until then."""
 
     monitor_requests_per_second: Annotated[float, Field(gt=0.0, le=10_000.0)] = 20.0
     """Average requests per second of one token at one address."""
@@ -239,7 +240,7 @@ class Settings(BaseSettings):
     """Requests that one token at one address may send at once."""
 
     monitor_asks: bool = False
-    """Let users with the right ask in the monitor, which writes ``queries`` and reads ``answers``."""
+    """Let analysts and operators ask questions in the monitor, which then writes ``queries`` and reads ``answers``."""
 
     monitor_alerts: bool = False
     """Let the monitor read ``answers`` and show alerts to all its users."""
@@ -248,7 +249,7 @@ class Settings(BaseSettings):
     """Owner-only JSON file of the targets of ``sotto serve alerts``."""
 
     monitor_event_streams: Annotated[int, Field(ge=1, le=10_000)] = 64
-    """Most live event connections of one token at a time."""
+    """Most connections for live events that one token may have at a time."""
 
     @field_validator("bootstrap", mode="after")
     @classmethod
@@ -279,7 +280,7 @@ class Settings(BaseSettings):
 
     @classmethod
     def of_local_broker(cls, bootstrap: str, **others: Any) -> Self:
-        """Return the settings for a local broker: the environment's, but security settings have defaults."""
+        """Return the environment's settings for a local broker; security settings have their defaults."""
         default_security = {name: cls.model_fields[name].default for name in SECURITY_FIELDS}
         return cls.model_validate(
             {**cls().model_dump(exclude_unset=True), **default_security, "bootstrap": bootstrap, **others}
@@ -398,6 +399,6 @@ def _name_with_suggestion(name: str) -> str:
 
 
 def reduce_gc_frequency() -> None:
-    """Collect garbage rarely, and never among the present objects (imported modules)."""
+    """Collect garbage rarely, and exempt the objects that exist now, such as imported modules."""
     gc.freeze()
     gc.set_threshold(100_000, 20, 20)
