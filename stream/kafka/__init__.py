@@ -1,1 +1,1 @@
-"""Everything about Kafka: aiokafka's adapter, an installation's topics, a local broker."""
+"""Kafka: an adapter of the client library aiokafka, an installation's topics, and a local broker."""

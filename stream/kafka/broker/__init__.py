@@ -1,1 +1,1 @@
-"""Runs a real Apache Kafka on this machine for demos and tests; start at ``local_broker``."""
+"""Runs a real Apache Kafka on this machine for demos and tests; read ``local_broker`` first."""

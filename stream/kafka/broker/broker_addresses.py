@@ -27,8 +27,8 @@ MAX_NODES: Final = 7
 """Most nodes of a local cluster."""
 _PARTITIONS_OF_INTERNAL_TOPICS: Final = 8
 
-# Below the ephemeral ports: a client that retries to reach a stopped broker on an ephemeral port can
-# connect to itself and hold the port.
+# These ports are below the ephemeral ports. On an ephemeral port, a client that tries to reach a stopped
+# broker again can connect to itself and hold the port.
 _FREE_PORTS: Final = range(20_000, 32_000)
 
 LOG4J: Final = """\
@@ -79,7 +79,7 @@ class ClusterInfo:
 
 @dataclass(frozen=True, slots=True)
 class Member:
-    """A cluster's node: its number (from 1), the cluster id and all nodes' ports."""
+    """A node of a cluster: its number (from 1), the cluster id and the ports of all nodes."""
 
     node: int
     cluster: str
@@ -93,8 +93,8 @@ class Member:
     def properties(self) -> Mapping[str, str]:
         """Returns the server properties in which this node differs from a single node.
 
-        The voters are listed here, not in the metadata log, so that a node with an empty disk
-        remains a voter.
+        The properties list the voters. If the metadata log did, a node with an empty disk would no
+        longer be a voter.
         """
         replication = default_replicas(len(self.nodes))
         copies, majority = str(replication), str(replication // 2 + 1)
@@ -116,7 +116,7 @@ def default_replicas(brokers: int) -> int:
 
 
 def choose_cluster_ports(nodes: int, preferred_port: int | None) -> tuple[Ports, ...]:
-    """Chooses ports for all nodes: for the first as for a single node, for others free ports.
+    """Chooses ports for all nodes: for the first node as for a single one, for the other nodes free ports.
 
     Raises:
         BrokerError: If the wanted port cannot be used.
@@ -136,7 +136,7 @@ def are_free(nodes: Iterable[Ports]) -> bool:
 
 
 def choose_ports(preferred_port: int | None) -> Ports:
-    """Chooses the client port (the wanted one, else 9092 or a free one) and a controller port.
+    """Chooses the client port (``preferred_port``, else 9092 or a free port) and a controller port.
 
     Raises:
         BrokerError: If the wanted port cannot be used.
@@ -236,7 +236,7 @@ def sotto_folders_above(start: Path | None = None) -> Iterator[Path]:
     """Yields the path ``.sotto`` in a folder (default: working folder) and in each parent."""
     try:
         first = (start or Path.cwd()).absolute()
-    except OSError:  # the working folder is gone
+    except OSError:  # the working folder has been deleted
         return
     for folder in (first, *first.parents):
         yield folder / FOLDER
@@ -263,7 +263,7 @@ def _any_node_runs(folder: Path, nodes: int) -> bool:
 
 
 def local_settings(**fields: Any) -> Settings:
-    """Returns the settings; if neither address nor security is set, with the local broker's address."""
+    """Returns the settings. If neither address nor security is set, the address is the local broker's."""
     settings = Settings(**fields)
     if settings.model_fields_set.isdisjoint({"bootstrap", *SECURITY_FIELDS}) and (found := local_address()):
         return settings.model_copy(update={"bootstrap": found.bootstrap})

@@ -30,19 +30,19 @@ HEAP_MEGABYTES: Final = 384
 
 _START_SECONDS: Final = 180.0
 _SHUTDOWN_SECONDS: Final = 10.0
-"""Short: the last nodes have no majority of controllers, cannot end cleanly, and are killed."""
+"""Seconds until a node is killed. They are few, because the last nodes have no majority and cannot stop cleanly."""
 
 
 class LocalCluster:
     """Manages the KRaft cluster whose data is in a folder; each node is broker and controller.
 
     By default, topics have three replicas, two of which must store each record. As with `LocalBroker`,
-    several objects may manage the same folder. Data, ids and (if they are free) ports are kept. As
-    a context manager, it starts the cluster on entry and stops on exit the nodes that it started.
+    several objects may manage the same folder. Data, ids and (if they are free) ports are kept. As a
+    context manager, it starts the cluster on entry; on exit, it stops the nodes that it started.
 
     Args:
         folder: The parent of the nodes' folders; created if it is missing.
-        nodes: Number of nodes; None keeps the number of an existing cluster, else takes three.
+        nodes: Number of nodes; None means the number of the existing cluster, or else three.
         detached: If true, the nodes outlive this process.
         heap_megabytes: Largest Java heap of each node.
 
@@ -90,7 +90,7 @@ class LocalCluster:
         """Starts the nodes that do not run, and waits until all nodes answer.
 
         Args:
-            port: The first node's client port; None takes its last port, 9092 or a free one.
+            port: The first node's client port; None means its last port, or else 9092 or a free port.
             timeout: Seconds until all nodes must answer; the first download does not count.
             progress: Receives one line for each long step.
 
@@ -113,11 +113,11 @@ class LocalCluster:
         return info
 
     def stop(self, timeout: float = _SHUTDOWN_SECONDS) -> bool:
-        """Stops all nodes, by SIGKILL after the timeout (s); returns whether any ran."""
+        """Stops all nodes, by SIGKILL after ``timeout`` seconds; returns whether a node ran."""
         return self._for_each_broker(lambda broker: broker.stop(timeout))
 
     def kill(self) -> bool:
-        """Kills all nodes (SIGKILL), like a power cut; returns whether any ran."""
+        """Kills all nodes by SIGKILL, like a power cut; returns whether a node ran."""
         return self._for_each_broker(LocalBroker.kill)
 
     def status(self) -> ClusterInfo | None:
@@ -160,7 +160,7 @@ class LocalCluster:
             raise next((error for error in failed if isinstance(error, PortTakenError)), failed[0])
 
     def _choose_state(self, port: int | None) -> ClusterState:
-        """Returns the cluster with its old ports if a node runs or all are free, else with new ports."""
+        """Returns the cluster; it keeps its ports if a node runs or all ports are free, else it gets new ones."""
         known = read_own_cluster(self.folder)
         if known is not None:
             runs = any(broker.status() is not None for broker in self._brokers(known))

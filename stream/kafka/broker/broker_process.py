@@ -30,12 +30,12 @@ class PortTakenError(BrokerError):
     """Another process took a port between Sotto's check and the broker's start."""
 
 
-# The shell ends at once, and init becomes the broker's parent: the broker outlives Python, and leaves
-# no zombie, by any process that ends it.
+# The shell ends at once, and init becomes the broker's parent. So the broker outlives Python, and does
+# not become a zombie, whichever process ends it.
 _LAUNCH_DETACHED: Final = '"$@" </dev/null >>"$0" 2>&1 & echo $!'
 
-# The shell waits on a pipe that closes when Python ends, even by kill -9. It reaps the broker only
-# after it has signalled it, so the pid cannot belong to another process by then.
+# The shell waits on a pipe that closes when Python ends, even by kill -9. The shell reaps the broker only
+# after it has sent the signal, so the pid cannot belong to another process at that time.
 _LAUNCH_WATCHED: Final = """
 exec 3<&0
 { "$@" </dev/null >>"$0" 2>&1 3<&- & echo $!; exec >&- 2>&-; read -r word <&3 || kill -TERM $!; wait; } </dev/null &
@@ -53,7 +53,7 @@ class Process:
     pid: int
     """The process number; the system may reuse it after the process has ended."""
     mark: str
-    """The text by which `start_mark` identifies the start."""
+    """The text by which `start_mark` identifies the start of the process."""
 
 
 _watch_pipes: dict[Process, int] = {}
@@ -95,7 +95,7 @@ def java_environment() -> Mapping[str, str]:
         for name, value in os.environ.items()
         if name not in _IGNORED_JAVA_VARIABLES and not name.startswith("SOTTO_")
     }
-    # File names beyond ASCII need a UTF-8 locale, which minimal containers do not set.
+    # File names with characters beyond ASCII need a UTF-8 locale, which minimal containers do not set.
     return {**kept, "LC_ALL": "C.UTF-8"}
 
 
@@ -106,7 +106,8 @@ def launch(command: Sequence[str | Path], *, folder: Path, console: Path, detach
         command: The program and its arguments.
         folder: The working folder.
         console: The file that the output is appended to.
-        detached: If true, the process outlives this one. If false, it gets SIGTERM when this one ends.
+        detached: If true, the new process outlives this process. If false, it gets SIGTERM when this
+            process ends.
     """
     script = _LAUNCH_DETACHED if detached else _LAUNCH_WATCHED
     reading, writing = os.pipe()
@@ -157,7 +158,7 @@ def start_mark(pid: int) -> str | None:
 
 
 def is_alive(process: Process) -> bool:
-    """Returns whether this process runs; a later process with its number does not count."""
+    """Returns whether a process runs; a later process with its number does not count."""
     return start_mark(process.pid) == process.mark
 
 
@@ -236,7 +237,7 @@ def node_folder(folder: Path, node: int) -> Path:
 
 
 class BrokerState(msgspec.Struct, frozen=True):
-    """A broker's process and client port, and its parent, whose end also ends the broker."""
+    """A broker's process and client port, and the parent process, whose end also ends the broker."""
 
     pid: int
     mark: str

@@ -22,8 +22,8 @@ from stream.settings import CACHE_VARIABLE
 
 KAFKA_VERSION: Final = "4.3.1"
 
-# The dependencies of `org.apache.kafka:kafka_2.13`, and the bridge from SLF4J to Log4j. They are
-# listed because resolving them takes twice as long as the download, and Maven offers only SHA-1.
+# The dependencies of `org.apache.kafka:kafka_2.13`, and the bridge from SLF4J to Log4j. They are listed,
+# because to resolve them takes twice as long as the download, and Maven has only SHA-1 digests.
 _PINS: Final = """
 at.yawk.lz4:lz4-java:1.10.2 252dabd586d22149a31661a8afc1a50747714eb1a298bd4a6e780c8c91a13866
 com.dynatrace.hash4j:hash4j:0.22.0 23028a3fd006e530bf495f551083208187cafd8f80624d048eba56442f16a50e
@@ -83,11 +83,11 @@ _FALLBACK_CACHE: Final = Path(".sotto/cache")
 def cache_folder() -> Path:
     """Chooses `SOTTO_CACHE`, or else the user's cache folder, or else `.sotto/cache`.
 
-    `.sotto/cache` in the working folder is used if the user has no home, or has a cache folder that
-    has no Kafka and cannot be written. Missing folders are created for this user alone.
+    `.sotto/cache` in the working folder is used if the user has no home folder, or if the user's cache
+    folder contains no Kafka and cannot be written. Only this user can write to created folders.
 
     Raises:
-        BrokerError: If no folder can be written, or others may write it or a folder above it.
+        BrokerError: If no folder can be written, or other users may write to it or to a folder above it.
     """
     candidates = _candidates()
     for cache in candidates:
@@ -124,7 +124,7 @@ def require_own_folder(folder: Path) -> None:
     """Checks that only this user and the administrator can write or replace a folder.
 
     Raises:
-        BrokerError: If others can write it; the message has a remedy.
+        BrokerError: If other users can write to it; the message has a remedy.
     """
     other_folder_remedy = f"set {CACHE_VARIABLE} to a folder of your own"
     try:
@@ -141,9 +141,9 @@ def require_own_folder(folder: Path) -> None:
 
 
 def require_pinned(folder: Path) -> None:
-    """Checks that a folder has only Kafka's jars and others cannot write in it.
+    """Checks that a folder has only Kafka's jars and that other users cannot write to it.
 
-    The digests are checked once per process (40 ms), owners and modes on each call.
+    The digests are checked once per process (40 ms); owners and modes are checked on each call.
 
     Raises:
         BrokerError: If a check fails; the message has a remedy.
@@ -217,7 +217,7 @@ def _is_private(folder: Path) -> bool:
 
 
 def _why_untrusted(path: Path) -> str | None:
-    """Returns why another user could have changed a path; None if none could."""
+    """Returns why another user could have changed a path; None if no other user could."""
     status = path.lstat()
     if status.st_uid not in trusted_users():
         return f"{path} belongs to another user (uid {status.st_uid})"

@@ -69,17 +69,17 @@ def java_launcher() -> Path:
 def fetch_jars(progress: Callable[[str], None] | None = None) -> Path:
     """Fetches Kafka's jars (45 MB) if the cache has none; returns their folder.
 
-    `cache_folder` chooses the cache. Several processes may call this, because the folder of jars
-    appears only when it is complete. That folder is used only if each jar has its pinned SHA-256,
-    there is no other jar, and only this user and the administrator can write to the folder or
-    to a folder above it.
+    `cache_folder` chooses the cache. Several processes may call this function, because the folder of
+    jars appears only when it is complete. The folder is used only if each jar has its pinned SHA-256,
+    and there is no other jar. Only this user and the administrator may be able to write to it and to
+    the folders above it.
 
     Args:
         progress: Receives one line for each step of the download.
 
     Raises:
-        BrokerError: If there is no network, a file is not the pinned one, this user cannot write to
-            the cache, or others can.
+        BrokerError: If there is no network, a file has another digest, this user cannot write to the
+            cache, or other users can.
     """
     java_launcher()
     cache = cache_folder()
@@ -188,7 +188,7 @@ _COMMON_OPTIONS: Final = (
     "-Djava.awt.headless=true",
     "-Djava.io.tmpdir=tmp",
     "-Dlog4j2.configurationFile=log4j2.properties",
-    # Kafka still uses features that newer Java versions warn about.
+    # These options hide warnings of newer Java versions about features that Kafka uses.
     "--enable-native-access=ALL-UNNAMED",
     "--sun-misc-unsafe-memory-access=allow",
 )
@@ -207,7 +207,7 @@ def _cache_options(jars: Path) -> list[str]:
 def server_command(jars: Path, *, heap_megabytes: int, java_options: Iterable[str] = ()) -> list[str]:
     """Returns the command that starts a broker with the `server.properties` of its folder.
 
-    After ``java_options`` come those in `SOTTO_BROKER_JAVA_OPTIONS`, split as by a shell.
+    The options in `SOTTO_BROKER_JAVA_OPTIONS`, split as by a shell, follow ``java_options``.
     """
     memory = [f"-Xms{min(256, heap_megabytes)}m", f"-Xmx{heap_megabytes}m", "-XX:+ExitOnOutOfMemoryError"]
     collector = ["-XX:+UseG1GC", "-XX:MaxGCPauseMillis=20"]
@@ -247,8 +247,8 @@ def format_data(
         properties: The name of the properties file in the working folder.
         console: The file that the output is appended to.
         timeout_seconds: Longest time that the tool may take.
-        joined_cluster: The id of the cluster that the node joins, whose voters are in the properties. None
-            creates a cluster of one node.
+        joined_cluster: The id of the cluster that the node joins; the properties then contain the cluster's
+            voters. None creates a cluster of one node.
 
     Raises:
         BrokerError: If Kafka's tool fails or takes too long.
@@ -316,7 +316,7 @@ def error_lines(logs: Iterable[Path]) -> list[str]:
 
 
 NodeKind = Literal["single", "member"]
-"""The only node of a cluster, or one of several, whose properties contain the cluster's voters."""
+"""The only node of a cluster, or a node of a larger cluster, whose voters are in the node's properties."""
 
 _IDENTITY_FILE: Final = "meta.properties"
 
@@ -349,7 +349,7 @@ def copy_formatted_data(jars: Path, data: Path, kind: NodeKind, *, cluster: str,
 
 
 def store_formatted_data(jars: Path, data: Path, kind: NodeKind) -> None:
-    """Stores a copy of a newly formatted data folder, unless there is one; ignores failures."""
+    """Stores a copy of a newly formatted data folder, unless a copy exists; ignores failures."""
     kept = _formatted_folder(jars, kind)
     if kept.exists():
         return

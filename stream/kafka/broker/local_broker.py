@@ -1,7 +1,7 @@
 """Runs Apache Kafka on this machine for demos, tests and benchmarks.
 
 Each node is broker and controller in one process (KRaft), and only this machine can reach it.
-`broker_cluster` combines several nodes. Needs Linux or macOS.
+`broker_cluster` combines several nodes. The module needs Linux or macOS.
 """
 
 import os
@@ -54,7 +54,7 @@ from stream.kafka.broker.kafka_programs import (
 )
 
 START_ATTEMPTS: Final = 3
-"""Attempts to start a broker if another process takes a chosen port first."""
+"""Number of attempts to start a broker, because another process may take a chosen port first."""
 
 _START_SECONDS: Final = 120.0
 _SHUTDOWN_SECONDS: Final = 30.0
@@ -118,7 +118,7 @@ class LocalBroker:
         """Starts the broker if it does not run, and waits until it answers.
 
         Args:
-            port: The port for clients; None takes 9092, or a free port if that is taken.
+            port: The port for clients; None means 9092, or a free port if 9092 is taken.
             timeout: Seconds until the broker must answer; the first download does not count.
             progress: Receives one line for each long step.
 
@@ -154,11 +154,11 @@ class LocalBroker:
         raise AssertionError
 
     def stop(self, timeout: float = _SHUTDOWN_SECONDS) -> bool:
-        """Stops the broker, by SIGKILL after the timeout (s); returns whether it ran."""
+        """Stops the broker, by SIGKILL after ``timeout`` seconds; returns whether it ran."""
         return self._end(grace_seconds=timeout)
 
     def kill(self) -> bool:
-        """Kills the broker (SIGKILL), like a power cut; returns whether it ran."""
+        """Kills the broker by SIGKILL, like a power cut; returns whether it ran."""
         return self._end(grace_seconds=0)
 
     def status(self) -> BrokerInfo | None:

@@ -1,1 +1,1 @@
-"""Adapts aiokafka: connections, batches, transactions, groups; start at ``adapter``."""
+"""Adapts aiokafka: connections, batches, transactions, groups; read ``adapter`` first."""

@@ -104,9 +104,9 @@ class _Consumer(KafkaConsumer):  # type: ignore[misc]  # aiokafka is not typed
         return bool(getattr(self._coordinator, "session_refused", False))
 
     def skip_batches(self, searched_bytes: Callable[[int], Collection[bytes] | None]) -> None:
-        """Skips the batches that contain none of the byte strings which the function returns for a partition.
+        """Skips batches without any of the byte strings that ``searched_bytes`` returns for the partition.
 
-        If it returns None, all batches of the partition are read.
+        If the function returns None, all batches of the partition are read.
         """
         self._fetcher.searched_bytes = searched_bytes
 

@@ -60,7 +60,7 @@ def parse_records(batch: memoryview, next_offset: int) -> Iterator[ReadRecord]:
     """Parses the records of an uncompressed batch, starting at offset ``next_offset``.
 
     The value of a record is an `UnreadableValue` if a header name is not UTF-8, or if there are more than
-    `MAX_HEADERS` headers, of which only the first ones are kept.
+    `MAX_HEADERS` headers; only the first `MAX_HEADERS` headers are kept.
 
     Raises:
         BrokenBatchError: the next bytes are not a valid record.
@@ -74,7 +74,7 @@ def parse_records(batch: memoryview, next_offset: int) -> Iterator[ReadRecord]:
 def parse_records_from(
     start: RecordPosition, batch: memoryview, data: Bytes, next_offset: int, max_bytes: int = sys.maxsize
 ) -> Iterator[tuple[ReadRecord, RecordPosition]]:
-    """Parses like `parse`, but from ``start`` in ``data``; yields each record and its end.
+    """Parses like `parse_records`, but from ``start`` in ``data``; yields each record and its end position.
 
     A record of more than ``max_bytes`` bytes has an empty `UnreadableValue` as its value.
     """

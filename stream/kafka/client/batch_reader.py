@@ -1,9 +1,10 @@
 """Reads record batches with bounded memory.
 
 A compressed batch of a few kilobytes can have gigabytes of content, and aiokafka has no limit.
-Here each batch is decompressed into a buffer of fixed size. If it does not fit, it is decompressed
-into a larger buffer several times, and each time (a turn) some of its records are returned. A batch
-that does not fit there either is replaced by one `UnreadableValue` (`stream.processing.dead_letters`).
+This module decompresses each batch into a buffer of fixed size. If the batch does not fit, it is
+decompressed several times into a larger buffer, and each time (a turn) some of its records are
+returned. If it does not fit into the larger buffer, it is replaced by one `UnreadableValue`
+(`stream.processing.dead_letters`).
 Importing `stream.kafka.client.adapter` installs this module in Sotto's consumers.
 """
 
@@ -52,9 +53,9 @@ from stream.processing.dead_letters import (
 MAX_FETCH_BYTES: Final = DECOMPRESSED_PART_BYTES
 """A fetch of a partition ends after this many decompressed bytes; the rest is fetched again."""
 MAX_NATIVE_BYTES: Final = 1024 * 1024
-"""Largest batch that aiokafka parses: it creates all headers before Sotto can count them."""
+"""Largest batch that aiokafka parses, because it creates all headers before Sotto can count them."""
 COLUMN_RECORDS: Final = 100_000
-"""Most records of a batch that is read into columns, by the number that its header states."""
+"""Most records, according to the batch's header, of a batch that is read into columns."""
 TURN_RECORDS: Final = 50_000
 """Most records that a batch returns in one of several turns."""
 DEAD_LETTER_BYTES: Final = 4096
@@ -78,7 +79,7 @@ class BoundedRecords:
     """A partition's fetched batches, with the interface of `MemoryRecords`."""
 
     searched_bytes: Callable[[], Collection[bytes] | None] | None = None
-    """Returns byte strings: a batch that contains none of them is skipped; None reads all batches."""
+    """Returns byte strings; a batch that contains none of them is skipped. If it returns None, no batch is."""
 
     def __init__(self, data: bytes) -> None:
         self._data = data
@@ -92,7 +93,7 @@ class BoundedRecords:
         return len(self._data)
 
     def has_next(self) -> bool:
-        """Returns whether another batch may be read; the remaining ones are fetched again later."""
+        """Returns whether a further batch may be read; remaining batches are fetched again later."""
         return self._bytes_left > 0 and self._records.has_next()
 
     def next_batch(self) -> Any:
@@ -156,7 +157,7 @@ class BoundedBatch:
 
     @property
     def is_skipped(self) -> bool:
-        """Whether a search of the batch's bytes shows that its consumer wants none of the records."""
+        """Whether the batch's bytes contain none of the byte strings that the consumer searches."""
         searched = None if self._fetched.searched_bytes is None else self._fetched.searched_bytes()
         if searched is None or (found := self.decompressed()) is None:
             return False
@@ -171,11 +172,11 @@ class BoundedBatch:
 
     @property
     def timestamp_type(self) -> int:
-        """Kafka's timestamp type: 0 for the writer's time, 1 for the broker's."""
+        """Kafka's timestamp type: 0 for the writer's time, 1 for the broker's time."""
         return 1 if self._raw[ATTRIBUTES] & APPEND_TIME_FLAG else 0
 
     def decompressed(self) -> tuple[memoryview, slice] | None:
-        """Returns a buffer and the uncompressed batch's slice of it; None if it must be read by records."""
+        """Returns a buffer and the slice with the uncompressed batch; None if it must be read record by record."""
         raw = self._raw
         if not self.is_current_format or not 0 < self.count <= COLUMN_RECORDS:
             return None
@@ -256,7 +257,7 @@ class BoundedBatch:
             yield from turn
 
     def _decompress_for_turn(self) -> memoryview | None:
-        """Decompresses into a larger, temporary buffer; None if the batch does not fit there either."""
+        """Decompresses into a larger, temporary buffer; returns None if the batch does not fit there."""
         space = memoryview(bytearray(MAX_DECOMPRESSED_BYTES))
         return decompress(_CODEC_MASK & self._raw[ATTRIBUTES], self._raw[HEADER_BYTES:], space)
 
@@ -281,10 +282,10 @@ class BoundedBatch:
 
 
 def decompress(codec: int, data: memoryview, output: memoryview | None = None) -> memoryview | None:
-    """Decompresses into ``output``; None if the content does not fit or is invalid.
+    """Decompresses into ``output``; returns None if the content does not fit or is invalid.
 
-    Without ``output``, it uses one buffer of `DECOMPRESSED_PART_BYTES` per thread, whatever size the data
-    states; the result is then valid until the next call in this thread.
+    Without ``output``, it uses one buffer of `DECOMPRESSED_PART_BYTES` per thread, even if the data states
+    another size; the result is then valid until the next call in this thread.
     """
     if output is None:
         space = getattr(_thread_buffers, "buffer", None)

@@ -39,7 +39,7 @@ from stream.settings import SECRET_VARIABLES, SECURITY_FIELDS, Settings, environ
 TOKEN_SECONDS = 10.0
 """Most seconds that the command for a bearer token may run."""
 PROBE_SECONDS = 5.0
-"""Most seconds to wait for a broker that is asked why it refuses connections."""
+"""Most seconds for a trial connection to a broker, by which Sotto learns why connections are refused."""
 
 _CLEARTEXT_MECHANISMS: Final = frozenset({"PLAIN", "OAUTHBEARER"})
 _REFUSALS: Final = (
@@ -65,7 +65,7 @@ class UnansweredError(KafkaConnectionError):  # type: ignore[misc]  # aiokafka i
 
 
 class ClosedError(SecurityError):
-    """A broker closes the connection: it expects another protocol, or it is starting or stopping."""
+    """A broker closes the connection, because it expects another protocol, or is starting or stopping."""
 
 
 def connection_options(settings: Settings) -> dict[str, Any]:
@@ -275,7 +275,7 @@ class BearerToken(AbstractTokenProvider):  # type: ignore[misc]  # aiokafka is n
     """Reads the bearer token of each new connection from a file or a command."""
 
     def __init__(self, settings: Settings) -> None:
-        """Takes the settings; ``connection`` has checked that they name a file or a command."""
+        """Takes the settings; ``_sasl_options`` has checked that they name a file or a command."""
         self._file = settings.sasl_token_file
         self._command = settings.sasl_token_command
 
@@ -311,7 +311,7 @@ class BearerToken(AbstractTokenProvider):  # type: ignore[misc]  # aiokafka is n
 RETRY_PAUSES: Final = (0.2, 0.5, 1.0, 2.0, 5.0)
 """Seconds between attempts after consecutive failures."""
 BROKER_ATTEMPTS: Final = 10
-"""Number of attempts, each at a random broker, after which all brokers count as unavailable."""
+"""Number of attempts, each with a random broker, after which all brokers count as unavailable."""
 BROKER_RETRY_SECONDS: Final = 0.2
 """Seconds between these attempts; aiokafka updates its list of brokers after each failure."""
 
@@ -373,7 +373,7 @@ async def unless_stopped(stopping: asyncio.Event, attempt: Awaitable[Result]) ->
         for waiting in (trying, stopped):
             waiting.cancel()
         await asyncio.gather(trying, stopped, return_exceptions=True)
-        # The attempt's error refers to this frame: a cycle would keep all that the attempt held.
+        # The attempt's error refers to this frame. Without this line, a reference cycle would keep the attempt's objects.
         del trying
 
 
@@ -390,7 +390,7 @@ async def ask_any_broker(ask: Callable[[], Awaitable[Result]]) -> Result:
             if attempts_left == 0:
                 raise
             await asyncio.sleep(BROKER_RETRY_SECONDS)
-    raise AssertionError("the last try returns or raises")
+    raise AssertionError("the last attempt returns or raises")
 
 
 def is_temporary(error: Exception) -> bool:

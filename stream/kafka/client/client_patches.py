@@ -48,12 +48,12 @@ _Fetcher: Final[Any] = fetcher.Fetcher
 
 
 _LONG_REQUEST_BYTES: Final = 16 * 1024
-"""From this size on, a copy of a request costs more than sending its pieces does."""
+"""Smallest request that is sent in pieces, because a copy of it would cost more."""
 _pack_size: Final = struct.Struct(">i").pack
 
 
 class BrokerConnection(conn.AIOKafkaConnection):  # type: ignore[misc]  # aiokafka is not typed
-    """A connection whose requests create no topics, and which closes itself if sending fails."""
+    """A connection that is closed if sending fails; its requests create no topics."""
 
     def send(self, request: Any, expect_response: bool = True) -> Any:
         """Sends a request and returns the awaitable response.
@@ -99,11 +99,11 @@ RATE_INTERVAL_SECONDS: Final = 1.0
 MAX_METADATA_REQUESTS: Final = 10
 """Most metadata requests of a client per second."""
 MAX_EMPTY_FETCHES: Final = 20
-"""Most fetches per second from one broker that return at once and empty."""
+"""Most fetches per second from one broker that return no records at once."""
 
 
 class RateLimit:
-    """Limits events to ``most`` in any interval of ``seconds``."""
+    """Limits the number of events to ``most`` in any interval of ``seconds``."""
 
     def __init__(self, most: int, seconds: float = RATE_INTERVAL_SECONDS) -> None:
         self._starts: deque[float] = deque(maxlen=most)
@@ -123,9 +123,9 @@ class RateLimit:
 class BrokerClient(_Client):  # type: ignore[misc]  # aiokafka is not typed
     """aiokafka's client with rate-limited metadata requests that create no topics.
 
-    By Kafka's default ``auto.create.topics.enable``, brokers create each topic that a metadata
-    request names, with their default configuration: such a ledger would lose its first records
-    after a week. aiokafka has no option that prevents this.
+    With Kafka's default ``auto.create.topics.enable``, brokers create each topic that a metadata request
+    names, with their default configuration. A ledger that is created in this way would lose its first
+    records after a week. aiokafka has no option that prevents this.
     """
 
     def __init__(self, *arguments: Any, **options: Any) -> None:
@@ -166,7 +166,7 @@ class PacedFetcher(_Fetcher):  # type: ignore[misc]
     """aiokafka's fetcher, with a limit on empty fetches per second."""
 
     searched_bytes: Callable[[int], Collection[bytes] | None] | None = None
-    """Makes partitions skip batches; see ``batch_reader.BoundedRecords``."""
+    """Returns the byte strings to search in a partition's batches; see ``batch_reader.BoundedRecords``."""
 
     def __init__(self, *arguments: Any, **options: Any) -> None:
         self._empty_fetch_rates: dict[Any, RateLimit] = {}
@@ -180,7 +180,7 @@ class PacedFetcher(_Fetcher):  # type: ignore[misc]
             for topic_partition, result in self._records.items():
                 if (records := getattr(result, "_partition_records", None)) is not None:
                     records._records.searched_bytes = partial(searched_bytes, topic_partition.partition)  # noqa: SLF001
-        # A broker without records waits before it answers; an earlier empty answer is an error or outdated.
+        # A broker without records waits before it answers. An empty answer that comes earlier is an error or outdated.
         is_empty_at_once = not found and loop.time() - started < self._fetch_max_wait_ms / 2000
         task = asyncio.current_task()
         # aiokafka treats a cancellation as an empty answer.
@@ -207,7 +207,7 @@ async def fail_pending_batches(producer: Any, seconds: float) -> None:
     await producer.client.close()
     retrying = producer._sender.sender_task  # noqa: SLF001
     retrying.cancel()
-    # The task now waits for its requests, which may still be connecting.
+    # The producer's task now waits for its requests, which may still be connecting.
     await asyncio.wait([retrying], timeout=seconds)
     retrying.cancel()
     accumulator = producer._message_accumulator  # noqa: SLF001
@@ -220,12 +220,12 @@ async def fail_pending_batches(producer: Any, seconds: float) -> None:
 
 
 def read_committed_only(consumer: Any) -> None:
-    """Makes a consumer of another library read committed records only; call it before its start."""
+    """Makes another library's consumer read committed records only; call it before the consumer starts."""
     consumer._isolation_level = "read_committed"  # noqa: SLF001
 
 
 def leave_group(consumer: Any) -> None:
-    """Makes a consumer of another library read all partitions in no group; call it before its start."""
+    """Makes another library's consumer read all partitions without a group; call it before the consumer starts."""
     consumer._group_id = None  # noqa: SLF001
 
 
@@ -312,7 +312,7 @@ def transaction_timeout_error(milliseconds: int) -> RefusedTimeError:
 
 
 FENCED_INSTANCE_ID: Final = 82
-"""Kafka's error code if another member has the instance id now; aiokafka lacks this code."""
+"""Kafka's error code if another member now has this member's instance id; aiokafka lacks this code."""
 
 
 class StaticCoordinator(GroupCoordinator):  # type: ignore[misc]  # aiokafka is not typed
@@ -327,7 +327,7 @@ class StaticCoordinator(GroupCoordinator):  # type: ignore[misc]  # aiokafka is 
     _group_instance_id: str | None
 
     def reset_generation(self) -> None:
-        """Resets the membership; keeps the member id, by which Kafka detects a displaced member."""
+        """Resets the membership, but keeps the member id, by which Kafka detects a displaced member."""
         if self._group_instance_id is not None and self.generation > 0:
             self._former_member_id = self.member_id
         super().reset_generation()
@@ -381,7 +381,7 @@ def _replace_parts(consumer_module: Any, producer_module: Any) -> None:
 
 
 def patch_process() -> None:
-    """Patches aiokafka itself, not the copies; only the monitor needs this, because Faust uses aiokafka."""
+    """Patches aiokafka instead of copies of its modules. Only the monitor needs this, because Faust uses aiokafka."""
     _replace_parts(import_module("aiokafka.consumer.consumer"), import_module("aiokafka.producer.producer"))
 
 

@@ -31,7 +31,7 @@ from stream.processing.record_columns import RecordColumns
 _PartitionRecords: Final[Any] = fetcher.PartitionRecords
 _FetchResult: Final[Any] = fetcher.FetchResult
 _MIN_KERNEL_BYTES: Final = 4096
-"""For fewer bytes, a call of Sotto's compiled kernel takes longer than aiokafka's CRC in Python."""
+"""Fewest bytes for which a call of Sotto's compiled kernel is faster than aiokafka's CRC in Python."""
 
 
 class ColumnRecords(_PartitionRecords):  # type: ignore[misc]  # aiokafka is not typed
@@ -104,7 +104,7 @@ class ColumnRecords(_PartitionRecords):  # type: ignore[misc]  # aiokafka is not
         return None
 
     def _batches_and_readability(self) -> Iterator[tuple[Any, bool]]:
-        """Yields each batch, and whether it has committed records (not aborted, no control batch)."""
+        """Yields each batch, and whether its records are read: not those of aborted, control or skipped batches."""
         while self._records.has_next():
             batch = self._records.next_batch()
             if self._check_crcs and not _is_intact(batch):
@@ -163,7 +163,7 @@ class ColumnRecords(_PartitionRecords):  # type: ignore[misc]  # aiokafka is not
 
 
 def checksum_of(data: memoryview) -> int:
-    """Returns the CRC-32C of bytes, by the kernel if it is faster and available, or by aiokafka."""
+    """Returns the CRC-32C of bytes; the kernel computes it if this is faster, otherwise aiokafka."""
     by_instruction = None if len(data) < _MIN_KERNEL_BYTES else crc32c(data)
     return int(calc_crc32c(data)) if by_instruction is None else by_instruction
 

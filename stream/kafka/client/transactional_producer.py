@@ -1,7 +1,8 @@
 """A producer of consecutive transactions over aiokafka's connections.
 
 aiokafka's producer collects single records in queues and tasks, which cost more than a small
-transaction. A partition session has all records of a transaction at once, and needs no queues.
+transaction. This producer needs no queues, because a partition session has all records of a
+transaction at once.
 
 In Kafka's first transaction protocol, partitions and groups are added to a transaction before any
 write. In the second (KIP-890), which aiokafka lacks, a write adds them, and each transaction has its
@@ -57,7 +58,7 @@ class FirstProtocol:
         return ProtocolRequest(AddPartitionsToTxnRequest(self._id, *identity, topics), _errors) if topics else None
 
     def produce(self, batches: Batches) -> ProtocolRequest:
-        """Returns the request that writes a batch to each partition, for the partitions' leader."""
+        """Returns the request that writes a batch to each partition; it goes to the partitions' leader."""
         topics = _by_topic((one, (one.partition, batch)) for one, batch in batches.items())
         request = ProduceRequest(self._id, wire_requests.ALL_IN_SYNC, self._timeout_ms, topics)
         return ProtocolRequest(request, lambda answer: _codes(answer.topics))
@@ -67,12 +68,12 @@ class FirstProtocol:
         return ProtocolRequest(AddOffsetsToTxnRequest(self._id, *identity, group), error_code_of)
 
     def commit_offsets(self, identity: Identity, group: str, offsets: Offsets) -> ProtocolRequest:
-        """Returns the request that commits offsets in the transaction, for the group's coordinator."""
+        """Returns the request that commits offsets in the transaction; it goes to the group's coordinator."""
         topics = _by_topic((one, (one.partition, offset, "")) for one, offset in offsets.items())
         return ProtocolRequest(TxnOffsetCommitRequest(self._id, group, *identity, topics), _errors)
 
     def end(self, identity: Identity) -> ProtocolRequest:
-        """Returns the request that commits the transaction, for its coordinator."""
+        """Returns the request that commits the transaction; it goes to the transaction's coordinator."""
         return ProtocolRequest(EndTxnRequest(self._id, *identity, True), error_code_of)
 
     def next_identity(self, identity: Identity, ended: Any) -> Identity:
@@ -131,12 +132,12 @@ def _codes(topics: Any) -> Codes:
 
 
 MARKER_PAUSE_SECONDS: Final = 0.002
-"""First pause while Kafka writes the markers of the last transaction; it doubles with each retry."""
+"""Seconds before the first retry while Kafka writes the last transaction's markers; each retry doubles them."""
 RETRY_PAUSE_SECONDS: Final = 0.1
-"""Pause before a retry after any other error; pauses that double stop growing at it."""
+"""Seconds before a retry after any other error; also the longest pause for markers."""
 
 METADATA_TIMEOUT_SECONDS: Final = 2.0
-"""Longest wait for new metadata; after it, the last known leaders are used."""
+"""Longest wait for new metadata; afterwards, the last known leaders are used."""
 
 _PRODUCER_FENCED: Final = 90
 _FENCED: Final = frozenset({_PRODUCER_FENCED, errors.InvalidProducerEpoch.errno})
@@ -260,7 +261,7 @@ class TransactionalProducer:
         return built
 
     async def _deliver(self, batches: dict[TopicPartition, Encoded]) -> None:
-        """Sends a batch to each partition; retries until all have arrived or time is over."""
+        """Sends a batch to each partition; retries until all batches have arrived or the time is over."""
         loop = asyncio.get_running_loop()
         deadline = loop.time() + self._timeout_ms / 1000
         while True:
@@ -383,7 +384,7 @@ def _pause_after(code: int, failed_name: str) -> float:
 
 
 def _error_of(code: int, failed_name: str) -> errors.KafkaError:
-    """Returns aiokafka's error for a code; a denied access has ``failed_name`` as its argument."""
+    """Returns aiokafka's error for a code; if access is denied, its argument is ``failed_name``."""
     if code in _FENCED:
         return errors.ProducerFenced()
     kind = errors.for_code(code)
@@ -391,7 +392,7 @@ def _error_of(code: int, failed_name: str) -> errors.KafkaError:
 
 
 async def _gather_all(awaitables: Iterable[Awaitable[Any]]) -> list[Any]:
-    """Awaits all, then raises the first error, so that no failure is lost."""
+    """Waits until all awaitables are done, then raises the first error, so that no failure is lost."""
     results = await asyncio.gather(*awaitables, return_exceptions=True)
     for result in results:
         if isinstance(result, BaseException):

@@ -30,7 +30,7 @@ SECOND_PROTOCOL_VERSION: Final = 2
 """The second protocol needs at least this ``transaction.version`` of the cluster."""
 
 ALL_IN_SYNC: Final = -1
-"""The number of acknowledgements by which a write waits for all replicas that are in sync."""
+"""Kafka's value of ``acks`` with which a write waits for all replicas that are in sync."""
 _NO_TAGS: Final = b"\0"
 
 _pack_header = struct.Struct(">hhih").pack
@@ -73,7 +73,7 @@ class Identity(NamedTuple):
 
 
 class Features(NamedTuple):
-    """A broker's range of versions for each request, and the version of each cluster feature."""
+    """The range of versions that a broker supports for each request, and the version of each cluster feature."""
 
     versions: Mapping[int, tuple[int, int]]
     features: Mapping[str, int]
@@ -114,9 +114,9 @@ class Request:
         *,
         tagged: bool = True,
     ) -> None:
-        """Takes the body, in pieces if it is long.
+        """Takes the request's key and version, its body (in pieces if it is long) and the response's decoder.
 
-        ``tagged`` is False for ``API_VERSIONS``: its response header has no tags.
+        ``tagged`` is False for ``API_VERSIONS``, whose response header has no tags.
         """
         self._api = api
         self.body: Sequence[Encoded] = [body] if isinstance(body, bytes) else body
@@ -125,7 +125,7 @@ class Request:
 
     @property
     def RESPONSE_TYPE(self) -> Request:  # noqa: N802  (aiokafka's name for what decodes)
-        """The object that decodes the response: this one."""
+        """The object that decodes the response, which is this request."""
         return self
 
     def prepare(self, versions: Mapping[int, tuple[int, int]]) -> Request:

@@ -1,1 +1,1 @@
-"""Defines, creates, checks and protects an installation's topics; start at ``layouts``."""
+"""Defines, creates, checks and protects an installation's topics; read ``layouts`` first."""

@@ -1,7 +1,7 @@
 """Defines and creates Kafka's access control lists (ACLs) for each role.
 
 In Kafka, Read or Write on a topic implies Describe, and (from 3.0 on) Write on any topic implies
-IdempotentWrite. Therefore neither is granted separately.
+IdempotentWrite. Therefore Describe and IdempotentWrite are not granted separately.
 """
 
 from __future__ import annotations
@@ -84,7 +84,7 @@ class AclEntry:
     name: str
     prefixed: bool = False
     optional: bool = False
-    """Whether a service also works without this access, but checks less."""
+    """Whether a service works without this access, with fewer checks."""
 
     @property
     def pattern(self) -> str:

@@ -89,8 +89,8 @@ def _require_own_names(prefix: str, listed: Collection[str]) -> None:
     """Refuses a prefix that shares names with another installation.
 
     Raises:
-        TopicsError: such an installation exists, or this one is new and a later one could share
-            its names.
+        TopicsError: such an installation exists, or this installation is new and a later one could
+            share its names.
     """
     _require_no_name_conflict(prefix, listed)
     if (others := conflicting_prefixes(prefix)) and not installation_exists(prefix, listed):
@@ -137,7 +137,7 @@ async def _find_differences(
 
 
 def _partitions(settings: Settings, existing: Mapping[str, Sequence[int]]) -> int:
-    """Returns the number of partitions of existing topics; without them, that of the settings."""
+    """Returns the number of partitions of existing topics, or of the settings if no topics exist."""
     counts = {name: len(replicas) for name, replicas in existing.items()}
     shared = usual_partition_count(settings.prefix, counts)
     if shared is None:
@@ -190,8 +190,8 @@ async def read_topics(settings: Settings, *, attempts: int = 1, role: AclRole | 
     """Reads the partitions and replicas of the topics that this principal may see.
 
     Raises:
-        TopicsError: topics are missing; or, for a role, topics are hidden or may belong to another
-            installation too.
+        TopicsError: topics are missing. If a ``role`` is given: topics are hidden, or may also belong to
+            another installation.
     """
     names = [one.name for one in layout(Topics(settings.prefix))]
     role_topics = _topics_of_role(settings, role) if role is not None else set(names)

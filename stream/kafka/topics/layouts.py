@@ -23,8 +23,8 @@ _MEGABYTE = 1024 * 1024
 BROKER_TIMESTAMPS = {"message.timestamp.type": "LogAppendTime"}
 """The broker sets timestamps, so that they do not depend on writers' clocks."""
 _PRODUCER_COMPRESSION = {"compression.type": "producer"}
-"""Brokers keep the producers' compression. With any other setting they decompress batches without a
-limit: a batch of 38 KB with 900 MB of content crashes a broker that has 1 GB of heap."""
+"""Brokers keep the producers' compression. With any other setting they decompress batches of any size: a
+batch of 38 KB with 900 MB of content crashes a broker that has 1 GB of heap."""
 _COMPACTED = {"cleanup.policy": "compact", "min.cleanable.dirty.ratio": "0.2", "segment.ms": "3600000"}
 _KEPT_FOREVER = {
     "cleanup.policy": "delete",
@@ -32,9 +32,9 @@ _KEPT_FOREVER = {
     "retention.bytes": "-1",
     "max.message.bytes": str(4 * _MEGABYTE),
 }
-"""For the trail, whose beginning must be kept; Kafka's default retention is one week."""
+"""Settings of the trail, whose beginning must be kept; Kafka's default retention is one week."""
 _KEPT_FOUR_WEEKS = {"cleanup.policy": "delete", "retention.ms": str(28 * 24 * 3_600_000), "retention.bytes": "-1"}
-"""Requests and charges are kept for four weeks, so that an outage of a week loses none."""
+"""Settings of requests and charges: they are kept for four weeks, so that an outage of a week loses none."""
 _CHANGELOG = {**_COMPACTED, "max.message.bytes": str(4 * _MEGABYTE)}
 
 
@@ -92,7 +92,7 @@ def feed_layout(topics: Topics, source: str, partitions: int) -> TopicLayout:
 
 
 def installation_exists(prefix: str, listed: Collection[str]) -> bool:
-    """Returns whether an installation exists: most of its topics are listed, not only some."""
+    """Returns whether an installation exists, that is, whether most of its topics are listed."""
     names = [one.name for one in layout(Topics(prefix))]
     return 2 * len(set(names).intersection(listed)) > len(names)
 
@@ -109,9 +109,10 @@ def prefixes_of(topic: str) -> list[str]:
 
 
 def usual_partition_count(prefix: str, counts: Mapping[str, int]) -> int | None:
-    """Returns the number of partitions that most topics keyed by stream have; None without any.
+    """Returns the number of partitions that most topics keyed by stream have; None if there are no topics.
 
-    Of equally frequent numbers it is the smallest, because partitions can be added but not removed.
+    If two numbers are equally frequent, the smaller one is returned, because partitions can be added
+    but not removed.
     """
     serial = {
         one.name for one in layout(Topics(prefix, LEDGER_PARTITIONS + 1)) if one.partitions == LEDGER_PARTITIONS
