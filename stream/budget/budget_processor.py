@@ -49,13 +49,13 @@ from stream.tables.store import TableStore
 
 
 class LedgerClock:
-    """The latest event's time plus the time since it was read, in milliseconds since 1970."""
+    """A clock that starts at the latest event's time when that event is read, in milliseconds since 1970."""
 
     def __init__(self) -> None:
         self._since: tuple[int, float] | None = None
 
     def now(self, latest: int, monotonic: float) -> int:
-        """Return the time from the latest event's time and a monotonic clock's seconds."""
+        """Return the time, given the latest event's time and the seconds of a monotonic clock."""
         if self._since is None or latest > self._since[0] + 1000 * (monotonic - self._since[1]):
             self._since = (latest, monotonic)
         return self._since[0] + int(1000 * (monotonic - self._since[1]))
@@ -84,10 +84,10 @@ _encode = msgspec.json.Encoder(order="sorted").encode
 
 
 def count_requests_of_step(records: Sequence[RecordLike], ledger: Ledger) -> int:
-    """Return how many of the first requests together need at most ``MAX_PLANS_PER_STEP`` plans.
+    """Return the number of requests, from the first on, that need at most ``MAX_PLANS_PER_STEP`` plans.
 
-    It is at least one. Streams share a plan if they differ only in names and thresholds, and their
-    sources only in names and budgets.
+    The number is at least one. Streams share a plan if they differ only in names and thresholds, and
+    their sources differ only in names and budgets.
     """
     plans: set[bytes] = set()
     for count, record in enumerate(records[:MAX_REQUESTS_PER_STEP]):
@@ -100,7 +100,7 @@ def count_requests_of_step(records: Sequence[RecordLike], ledger: Ledger) -> int
 
 
 def _plan_key(record: RecordLike, position: int, ledger: Ledger) -> bytes | None:
-    """Return a key of the plan that a request needs, equal for equal plans; None without a plan."""
+    """Return the key of the plan that a request needs, or None if it needs none; equal plans have equal keys."""
     if not isinstance(record.value, bytes):
         return None
     try:
@@ -120,7 +120,7 @@ def _plan_key(record: RecordLike, position: int, ledger: Ledger) -> bytes | None
 
 
 def _plan_facts(source: Any, ledger: Ledger) -> Any:
-    """Return the facts of a source that affect a plan, or its name if they are unknown."""
+    """Return the fields of a source that affect a plan, or the source's name if the source is unknown."""
     account = ledger.accounts.get(source) if isinstance(source, str) else None
     if account is None or isinstance(account.source, TableSource):
         return source
@@ -131,7 +131,7 @@ MAX_CHARGES_PER_STEP = 1_000
 """Most charges in one step."""
 
 LEAST_RETIRED_PER_PARTITION: Final = 16
-"""Fewest streams that are retired together before ``MAX_RETIREMENT_DELAY_MS``, for each partition."""
+"""Fewest streams per partition that are retired together before ``MAX_RETIREMENT_DELAY_MS`` have passed."""
 MAX_RETIREMENT_DELAY_MS: Final = 3_600_000
 
 MAX_RENEWALS_PER_CALL = 100
@@ -139,7 +139,7 @@ MAX_RENEWALS_PER_CALL = 100
 
 
 class BudgetProcessor:
-    """The ledger of all sources, with its receipts."""
+    """Decides requests and counts charges; has the ledger of all sources and the receipts."""
 
     def __init__(
         self,
@@ -151,7 +151,7 @@ class BudgetProcessor:
         new_incarnation: Callable[[RecordLike], bytes],
         retire_after_ms: int = 0,
     ) -> None:
-        """Create it; ``new_incarnation`` returns 16 unpredictable bytes for a request.
+        """``new_incarnation`` returns 16 unpredictable bytes for a request.
 
         A stream is retired ``retire_after_ms`` after its end by the ledger's clock, or never if it is 0.
         """
@@ -208,7 +208,7 @@ class BudgetProcessor:
         return self._trail.take_largest_grant()
 
     def restart_input(self, topic: str) -> None:
-        """Read a recreated topic from offset 0: a repeated request or charge changes nothing."""
+        """Accept a recreated topic, which is read from offset 0: a repeated request or charge changes nothing."""
         self._next_offsets[topic] = 0
 
     def follow(self, records: Sequence[RecordLike]) -> Outputs:
@@ -217,7 +217,7 @@ class BudgetProcessor:
         return Outputs()
 
     def collect_due_outputs(self, now: float) -> Outputs:
-        """Begin the budgets' due periods, so that readers see current budgets; write trail points."""
+        """Begin the periods of budgets that are due, so that readers see current budgets; write trail points."""
         outputs = Outputs()
         clock = self._clock.now(self.ledger.clock, now)
         due = [owner for owner in self.ledger.renewing_owners if owner.budget.period_is_over(clock)]
@@ -234,10 +234,10 @@ class BudgetProcessor:
         return outputs
 
     def _retire_streams(self, outputs: Outputs) -> None:
-        """Retire some of the streams whose retention is over, many at a time.
+        """Retire streams whose retention is over, many at a time.
 
-        Each time, the last block of names is written again, and control gets a record per partition.
-        So a few streams are not retired before the first of them is late.
+        Each retirement writes the last block of names again, and a record per partition to ``control``.
+        So a few streams wait for others until ``MAX_RETIREMENT_DELAY_MS`` have passed.
         """
         if not self._retire_after_ms:
             return
@@ -346,7 +346,7 @@ class BudgetProcessor:
 def _note_ends(
     grants: Iterable[tuple[GrantRecord, int]], ends: list[tuple[str, str, int]]
 ) -> Iterator[GrantRecord]:
-    """Yield grants, and note source, name and time of the settled ones."""
+    """Yield grants, and note the source, name and time of each settled grant."""
     for grant, timestamp in grants:
         if grant.settled:
             ends.append((grant.spec.source, grant.spec.stream, timestamp))

@@ -1,9 +1,9 @@
 """Writes the records of decisions: the audit trail's entries and control events.
 
-The trail has requests, decisions, automatic events and spending. One transaction writes an entry and
-the ledger's change. The ledger's progress record contains the trail's head, so after a restart the
-trail continues after its last committed entry. Control events have definitions, ends and retirements
-of streams.
+The trail contains requests, decisions, automatic events and spending. An entry and the change of the
+ledger are written in one transaction. The ledger's progress record contains the trail's head, so after
+a restart the trail continues after its last committed entry. Control events contain the definitions,
+ends and retirements of streams.
 """
 
 from __future__ import annotations
@@ -54,13 +54,13 @@ from stream.processing.protocol import Message, Outputs
 from stream.processing.topic_names import LEDGER_PARTITIONS, Topics, partition_of
 
 POINT_INTERVAL_MS: Final = 60_000
-"""Least ms, by the ledger's clock, between two *points* of an account: entries with its totals."""
+"""Fewest milliseconds, by the ledger's clock, between two *points* of an account: entries with its totals."""
 QUIET_SECONDS: Final = 60.0
 """Seconds without input after which all pending points are written."""
 
 
 class TrailWriter:
-    """Appends entries to the trail; remembers accounts with spending since their last entry."""
+    """Appends entries to the trail; remembers the accounts that have spent since their last entry."""
 
     def __init__(self, topics: Topics, ledger: Ledger) -> None:
         self.head: TrailHead | None = None
@@ -207,7 +207,7 @@ class TrailWriter:
         self._write_points(list(self._ledger.accounts.values()), outputs)
 
     def schedule_point(self, account: Account) -> None:
-        """Schedule a point for an account, a minute after its last entry with totals."""
+        """Schedule a point for an account, a minute after the last entry with the account's totals."""
         account.has_unrecorded_spending = True
         self._next_point_ms = (
             min(self._next_point_ms, _point_due_ms(account))
@@ -268,7 +268,7 @@ def totals_of(account: Account) -> Totals:
 
 
 def identities_digest(identities: Iterable[tuple[str, str]]) -> str:
-    """Return one digest over pairs of a stream's name and its definition's digest."""
+    """Return one digest of many streams, each given by its name and the digest of its definition."""
     listed = "".join(f"{name} {digest}\n" for name, digest in sorted(identities))
     return blake3(listed.encode()).hexdigest()
 
@@ -292,7 +292,7 @@ def _requested_amounts(request: Request) -> dict[str, Any]:
 
 
 def build_control_event(account: Account, grant: Grant) -> Control:
-    """Return the control event with a stream's definition; its kind says if the stream may answer."""
+    """Return the control event with a stream's definition; its kind says whether the stream may answer."""
     spec, identity = grant.decode_opening()
     opened = StreamOpened(
         spec=spec,

@@ -1,7 +1,8 @@
-"""Compares the mechanisms for questions of one form, and chooses that of a stream opened with ``auto``.
+"""Compares the mechanisms for questions of one form, and chooses the mechanism of an ``auto`` stream.
 
-Both depend on public facts alone. The opened stream's definition has the chosen mechanism, so
-workers and replays know nothing of the choice; the receipt lists the compared mechanisms.
+Comparison and choice depend on public facts alone. The opened stream's definition has the chosen
+mechanism, so workers and replays need not know how it was chosen. The receipt lists the compared
+mechanisms.
 """
 
 from __future__ import annotations
@@ -37,7 +38,7 @@ from stream.privacy.planning.workload_choices import (
 )
 
 _GROUPED_FORMS: Final = {"groups", "people_groups", "rate"}
-"""Forms that ``--group-by`` applies to."""
+"""Forms of questions for which ``--group-by`` can be given."""
 
 MECHANISM_DEFAULTS: Final[dict[str, Any]] = {
     "numbers": "fresh",
@@ -48,7 +49,7 @@ MECHANISM_DEFAULTS: Final[dict[str, Any]] = {
     "projections": 4096,
     "warm_start": "auto",
 }
-"""Fields of mechanisms, if nothing else is wanted."""
+"""Default fields of mechanisms in a comparison."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,7 +66,7 @@ class MechanismComparison:
 
     @property
     def least_alpha(self) -> str:
-        """The quantity whose error α bounds; empty if that is simply each answer."""
+        """The quantity whose error α bounds; empty if α bounds the error of each answer."""
         return _describe_alpha(self.goal, self.options.attribute)
 
     @property
@@ -131,7 +132,7 @@ def compare_for_source(
     fields = {**MECHANISM_DEFAULTS, "rows": options.rows, "steps": goal_fields["queries"], **fields}
     if facts.disjoint:
         require_monotone_counts(fields["monotone"], facts.neighbors)
-        fields["monotone"] = facts.neighbors == "add-remove"  # a further row lowers no count
+        fields["monotone"] = facts.neighbors == "add-remove"  # no count falls if a row is added
     try:
         parse_quantiles(goal_fields["q"])
     except ValueError as error:
@@ -192,8 +193,8 @@ _MOST_ATTRIBUTES: Final = 64
 class ChosenStream:
     """A stream's specification with its mechanism.
 
-    ``compared`` lists the compared mechanisms; it is empty if the request named one. ``mean_count`` is the
-    mean count of a cell of the workload, or None if no public number of rows is known.
+    ``compared`` lists the compared mechanisms; it is empty if the request named a mechanism.
+    ``mean_count`` is the mean count of a cell of the workload, or None if the number of rows is not public.
     """
 
     spec: StreamSpec
@@ -264,7 +265,7 @@ def describe_opening(
 ) -> str | None:
     """Return a warning with its remedy if the promise of an opening is not informative, else None.
 
-    ``about_rows`` and ``expected`` are public guesses: of the number of rows, and of an answer.
+    ``about_rows`` and ``expected`` are public guesses of the number of rows and of an answer.
     """
     if chosen.warning is not None:
         return chosen.warning

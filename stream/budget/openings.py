@@ -1,8 +1,8 @@
 """Plans new streams, and begins periods.
 
-Each period of a person-period source has a separate account with the source's budget. The source's own
-streams are models: they are planned, and their costs together must fit the budget, but they get no
-questions. In each period, a stream like each model is opened on the period's account.
+Each period of a person-period source has a separate account with the source's budget. The streams that
+clients open are models: they are planned, and their costs together must fit the budget, but they get no
+questions. When a period begins, a copy of each model is opened on the period's account.
 """
 
 from __future__ import annotations
@@ -144,7 +144,7 @@ def require_reach(source: Source) -> None:
 
 
 def _sufficient_grid(reach: float) -> float:
-    """Return a grid with few digits whose range contains ``reach``."""
+    """Return a grid step with few digits with which the range contains ``reach``."""
     exponent = math.floor(math.log10(reach / MAX_STEPS)) - 2
     return math.ceil(reach / MAX_STEPS / 10.0**exponent) * 10.0**exponent
 
@@ -282,7 +282,7 @@ class AccountPeriods:
             )
 
     def earliest_start_ms(self, source: Source) -> int:
-        """Return the end in ms of the source's last period that has begun; 0 if none has.
+        """Return the end, in milliseconds, of the source's last period that has begun; 0 without periods.
 
         A new stream gets questions only about later periods.
         """
@@ -341,7 +341,7 @@ class AccountPeriods:
     def end_stream(
         self, account: Account, stream: str, ending: Callable[[str, str], bool], outputs: Outputs
     ) -> None:
-        """End a model's streams in all periods, and notify their workers.
+        """End the copies of a model in all periods, and notify their workers.
 
         ``ending`` ends the stream of a source and returns True if it was not ended before.
         """
@@ -380,7 +380,7 @@ def require_no_periods(source: Source, what: str) -> None:
 
 
 def describe_period_budget(source: Source) -> str | None:
-    """Describe the promise of a budget for single periods; None for sources without periods."""
+    """Describe what the budget of a source with periods promises; None for sources without periods."""
     if not isinstance(source, EventsSource) or not source.has_periods:
         return None
     return describe_promise_per_period(source.epsilon, source.delta, source.period or "")

@@ -39,12 +39,12 @@ from stream.privacy.ledger.retirement import NAMES_KEY_PREFIX, NameDigests
 from stream.processing.protocol import Record, RecordLike, decode_changelog_record, keep_latest
 
 MAX_RECEIPTS = 100_000
-"""Maximum number of receipts that are kept; if there are more, the oldest is deleted, also from the ledger."""
+"""Most receipts that are kept; if there are more, the oldest receipt is deleted, also from the ledger."""
 
 RECEIPT_KEY_PREFIX = b"receipt|"
 
 LedgerWrite = tuple[bytes, bytes | None]
-"""Key and record of one ledger write; a null record deletes the key."""
+"""Key and value of one record that is written to the ledger; a null value deletes the key."""
 
 
 @cache
@@ -94,10 +94,11 @@ class Receipts:
         self.sequence = in_order[-1][0] + 1 if in_order else 0
 
     def find_repeat(self, request: Request, digest: str) -> tuple[Receipt, list[LedgerWrite], bool] | None:
-        """Return receipt, ledger writes and True unless it is a repeat; None if the request's id is new.
+        """Return the receipt of a request whose id is known, or None if the id is new.
 
         A request with the same content gets its receipt again. A request with other content is
-        refused; the refusal's record is deleted at once, so that the ledger does not keep it.
+        refused; the refusal's record is deleted at once, so that the ledger does not keep it. The
+        receipt comes with the records to write, and with True if it is such a refusal.
         """
         record = self._receipt_by_request.get(request.request)
         if record is None:
@@ -171,27 +172,27 @@ _GRANT_KEY_PREFIX: Final = b"grant|"
 _CALIBRATION: Final = b'"calibration":{'
 _AFTER_CALIBRATION: Final = b',"identity":'
 _Head: Final = Struct("<qqIII")
-"""Offset and timestamp of a grant's record, place and number of its calibration, and bytes that follow."""
+"""A grant record's offset, timestamp, position and number of its calibration, and the length of its rest."""
 
 _OFFSET_BYTES: Final = 8
 BLOCK_BYTES: Final = 1 << 20
 _PLACE_BITS: Final = 32
 MAX_REPLACED_BYTES: Final = 64 << 20
-"""Most bytes of replaced records of grants, before the others are moved together."""
+"""Bytes of replaced grant records from which the remaining records are moved together."""
 
 
 class CollectedRecords:
-    """The latest record of each key.
+    """The latest record of each key of the ledger, collected during a restore.
 
-    Of grants and receipts only a part of the record is kept: they are many, and a consumer's records
-    are large. Names of retired streams are not collected, because they are never removed.
+    There are many grants and receipts, and a consumer's record objects are large. So only parts of
+    their records are kept. Names of retired streams are applied at once, because they are never removed.
     """
 
     def __init__(self, topic: str, partition: int, retired_names: NameDigests) -> None:
         self._place = topic, partition
         self._retired_names = retired_names
         self._receipts: dict[bytes, bytes] = {}
-        """For each key its record's offset, in 8 bytes, and value."""
+        """For each key, the offset of its record in 8 bytes, then the record's value."""
         self._grants = _GrantRecords()
         self._others: dict[bytes, RecordLike] = {}
 
@@ -229,15 +230,15 @@ class CollectedRecords:
 
 
 class _GrantRecords:
-    """The latest records of grants, without the texts of their calibrations, which most streams share.
+    """The latest records of grants; each calibration's text, which many streams share, is kept once.
 
-    They are in blocks, which go back to the operating system one after the other as they are taken: the
-    ledger's objects need that memory.
+    The records are in blocks of memory. While records are taken, emptied blocks are returned to the
+    operating system, because the ledger's objects need the memory.
     """
 
     def __init__(self) -> None:
         self._places: dict[bytes, int] = {}
-        """For each key, in the order of the records, its block's number and its place there in one integer."""
+        """For each key, in the order of the records, one integer of its block's number and its place there."""
         self._blocks: list[mmap] = []
         self._end = self._replaced_bytes = 0
         self._number_of_calibration: dict[bytes, int] = {}
@@ -275,7 +276,7 @@ class _GrantRecords:
             yield _read(blocks, place)
 
     def _shorten(self, record: RecordLike, value: bytes) -> bytes:
-        # Within a string of JSON the quotation marks are escaped, so a name cannot look like the field.
+        # In a JSON string quotation marks are escaped, so a name cannot be mistaken for the field.
         start = value.find(_CALIBRATION)
         end = value.find(_AFTER_CALIBRATION, start)
         if start < 0 or end < 0:

@@ -64,7 +64,7 @@ Outcome = Literal["registered", "opened", "closing", "halted", "refused"]
 
 _ROW_COUNTS_KEPT: Final = 1 << 12
 _REFUSAL_ERRORS = (RefusedError, PlanError, AccuracyError, NoiseScaleError, DataError)
-"""Errors that a request causes. After any other error the task fails and retries the request."""
+"""Errors that refuse a request. After any other error the task fails and retries the request."""
 
 
 class RequestHandler:
@@ -92,10 +92,10 @@ class RequestHandler:
     def handle(
         self, record: RecordLike, request: Request, outputs: Outputs
     ) -> tuple[Receipt, Iterable[LedgerWrite], bool]:
-        """Apply a request once; return receipt, ledger writes, and True unless it is a repeat.
+        """Apply a request once; return its receipt, the ledger's records, and True unless it is a repeat.
 
-        The writes are the receipt and, if there are too many, the deletion of the oldest one. A
-        request with the id of an earlier one and other content is refused.
+        The records are the receipt and, if there are too many receipts, the deletion of the oldest one.
+        A request with the id of an earlier request and other content is refused.
         """
         digest = request_digest(request)
         if (handled := self.receipts.find_repeat(request, digest)) is not None:
@@ -158,7 +158,7 @@ class RequestHandler:
         )
 
     def _join_population(self, request: JoinPopulation) -> dict[str, Any]:
-        """Add a source to a population; the receipt says if earlier periods did not count its grants."""
+        """Add a source to a population; the receipt says whether earlier periods did not count its grants."""
         ledger = self._ledger
         is_member = ledger.account(request.source).population is not None
         account = ledger.join_population(request.source, request.population)
@@ -232,8 +232,8 @@ class RequestHandler:
     def _extend_stream(self, request: ExtendStream, digest: str, outputs: Outputs) -> dict[str, Any]:
         """Grant further charged answers, notify the worker, and return fields of the receipt.
 
-        Receipts may be deleted, so a grant keeps the digests of the requests that extended it. A
-        repeated request with a known digest extends nothing.
+        Because receipts may be deleted, a grant keeps the digests of the requests that extended it. A
+        repeated request has a known digest and extends nothing.
         """
         account, grant = self._ledger.find_stream(request.source, request.stream)
         require_no_periods(account.source, "its streams are not extended; open another stream")

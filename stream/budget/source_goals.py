@@ -1,4 +1,4 @@
-"""Converts a source's definition, or figures given instead of one, to facts and goals of plans."""
+"""Converts a source's definition, or figures in its place, to the facts and goals of a plan."""
 
 from __future__ import annotations
 
@@ -31,19 +31,19 @@ from stream.tables.predicates import PredicateParser
 from stream.tables.sensitivity import codes_within, ordered_values, sum_sensitivity
 
 FINE_GRID: Final = 1 / 1024
-"""Default grid of values in queries: so fine that rounding does not visibly change α."""
+"""Default grid of values in queries; it is so fine that rounding does not visibly change α."""
 
 _VALUE_FORMS: Final[set[Form]] = {"value", "values"}
 _VALUE_OR_TABLE_FORMS: Final[set[Form]] = {"alarm", "candidates"}
 _SUM_FORMS: Final = {"sum", "mean"}
 _WINDOW_FORM: Final = "running"
 _USUAL_FORMS: Final[tuple[Form, ...]] = ("count", "value", "category", _WINDOW_FORM)
-"""The form of a comparison for which none is given: the first that the source accepts."""
+"""Default forms of a comparison; the first form that the source accepts is used."""
 
 
 @dataclass(frozen=True, slots=True)
 class SourceOptions:
-    """Options of a comparison of mechanisms, beside a source's definition or without one."""
+    """Options of a comparison of mechanisms, in addition to a source's definition or in place of it."""
 
     neighbors: str = "add-remove"
     sizes: tuple[int, ...] = ()
@@ -58,7 +58,7 @@ class SourceOptions:
 
 
 def group_by_indices(options: SourceOptions, source: Source | None) -> tuple[int, ...]:
-    """Return the index of each ``--group-by``: a name of the source, or a position (from 1) in ``--sizes``."""
+    """Return the index of each ``--group-by``: an attribute's name, or a position (from 1) in ``--sizes``."""
     if isinstance(source, TableSource) and not options.sizes:
         names, known = list(source.attributes), "an attribute of the source, which has"
     else:
@@ -77,7 +77,7 @@ def group_by_indices(options: SourceOptions, source: Source | None) -> tuple[int
 
 
 def summed_attributes(form: Form, source: Source | None, attribute: str | None) -> tuple[SummedAttribute, ...]:
-    """Return the attribute to sum, or every attribute with sums if none is named; empty without a table."""
+    """Return the attribute to sum, or all attributes that can be summed if none is named."""
     if form not in _SUM_FORMS:
         if attribute is not None and (form != "quantile" or source is None):
             raise PlanError(f"--attribute: form {form} sums no attribute; give --form sum, mean or quantile")
@@ -101,7 +101,7 @@ def summed_attributes(form: Form, source: Source | None, attribute: str | None) 
 
 
 def ranked_attributes(form: Form, source: Source | None, attribute: str | None) -> tuple[RankedAttribute, ...]:
-    """Return the attribute of a quantile, or every ordered one if none is named; empty without a table."""
+    """Return the attribute of a quantile, or all ordered attributes if none is named."""
     if form != "quantile" or not isinstance(source, TableSource):
         return ()
     ordered = {
@@ -201,7 +201,7 @@ def _facts_of_values(steps: int, grid: float, neighbors: Any) -> SourceFacts:
 
 
 def facts_of_windows(each: int, total: int, groups: int, neighbors: Any) -> SourceFacts:
-    """Return the facts of windows: a person changes one by ``each``, all together by ``total``."""
+    """Return the facts of windows if a person changes each window by ``each`` and all together by ``total``."""
     people = 2 if neighbors == "replace" else 1
     moved = Movement(each=total, together=people * total, spread=people, numbers=people * total)
     return SourceFacts(sensitivity_steps=each, neighbors=neighbors, universe=groups, horizon=moved)

@@ -54,20 +54,20 @@ _LONGEST_WINDOW_DAYS: Final = 366
 MAX_PAST_WITH_BROKER_CLOCK_MS: Final = _DAY_MS
 """Longest time by which a stream with clock ``broker`` may begin before its opening.
 
-If a window with its lateness is longer than this, its length is the limit. A day leaves time to
-open several streams, one after the other, that begin at the same time.
+If a window with its lateness is longer than a day, its length is the limit. A day leaves time to open
+several streams one after the other that begin at the same time.
 """
 MAX_PAST_QUESTIONS: Final = 100_000_000
-"""Maximum number of questions about past windows of a new stream: windows times groups, and times a quantile's values.
+"""Most questions about past windows of a new stream: windows times groups (and times a quantile's values).
 
 With clock ``marks`` a replay may begin long ago; the limit is three years of one-second windows.
 """
 MAX_PAST_PERIODS: Final = 100_000
-"""Maximum number of past periods of a new stream; for each of them an account is created."""
+"""Most past periods of a new stream; each period gets an account."""
 _QUESTION_BYTES: Final = 512
 """Maximum number of bytes of a window's question, without its numbers and its group."""
 _NUMBER_BYTES: Final = 40
-"""Maximum number of characters of a count or sum: the largest adds up 2⁶³ events of 10¹⁵ each."""
+"""Maximum number of characters of a count or sum; the largest is the sum of 2⁶³ events of 10¹⁵ each."""
 _COUNT_BYTES: Final = len(f"{MAX_VALUE_COUNT},")
 """Maximum number of characters of the count of a quantile's value."""
 
@@ -164,7 +164,7 @@ def require_bounded_past(spec: StreamSpec, source: Source, *, clock: int) -> Non
 def groups_per_window(spec: StreamSpec, source: Source) -> int | None:
     """Return the number of groups per window of a standing stream; None for other streams.
 
-    It is 1 if the groups are private texts, which are one question.
+    The number is 1 if the groups are private texts, because one question asks about all texts.
     """
     if spec.standing is None or not isinstance(source, EventsSource):
         return None
@@ -180,8 +180,8 @@ def _counts_texts(mechanism: Mechanism, standing: StandingQuery, source: EventsS
 def promised_windows(spec: StreamSpec, source: Source) -> int | None:
     """Return the number of windows for which a standing stream's error bound α is promised.
 
-    None for other streams. The bound ends earlier if the grant is used up. For a source with
-    periods, it is the number of windows in a period.
+    The result is None for other streams. If the grant is used up, the promise ends earlier. For a source
+    with periods, the result is the number of windows in a period.
     """
     groups = groups_per_window(spec, source)
     if groups is None:
@@ -404,7 +404,7 @@ def _count_groups(standing: StandingQuery, source: EventsSource) -> int:
 
 
 def _count_numbers(spec: StreamSpec, standing: StandingQuery, source: EventsSource) -> int:
-    """Return how many numbers the questions of a window carry; 1 for unknown groups."""
+    """Return the number of numbers in the questions about a window; 1 for unknown groups."""
     groups = groups_per_window(spec, source) or 1
     domain = None if standing.quantile is None else source.attributes.get(standing.quantile)
     return groups if domain is None else groups * domain.size
@@ -420,8 +420,8 @@ def _require_small_questions(
 ) -> None:
     """Refuse a standing query if a question with large counts would exceed an event's size.
 
-    A refusal at the time of the question would depend on its counts, which are private. A question about
-    all groups ``together`` contains no group's name.
+    A later refusal of the question would depend on its counts, which are private. A question about all
+    groups ``together`` contains no group's name.
     """
     group = sum(
         max(len(msgspec.json.encode({name: value})) for value in values_of(source.attributes[name]))

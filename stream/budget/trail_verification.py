@@ -1,9 +1,9 @@
 """Verifies that the grants of a ledger follow from the requests in its trail.
 
-The chain of digests reveals each change of an entry. Someone who can rewrite the whole trail and
-the ledger, such as the broker's administrator, can make a new chain. If a person or a witness has
-noted a head of the trail elsewhere, the check also reveals a new chain, for all entries up to that
-head; ``AnchoredTrail`` checks an anchored head alone.
+The chain of digests reveals each change of an entry. A person who can rewrite the whole trail and the
+ledger, such as the broker's administrator, can make a new chain. If somebody or a witness has noted a
+head of the trail elsewhere, the check also reveals a new chain of the entries up to that head.
+``AnchoredTrail`` checks an anchored head without the ledger's grants.
 """
 
 from __future__ import annotations
@@ -102,7 +102,7 @@ class TrailCheck:
         if entry.outcome != "opened" or entry.stream is None or entry.source is None or entry.granted is None:
             return
         opening = self._openings.get(entry.stream)
-        # If its receipt was deleted, a repeated extension has a second entry, but no effect.
+        # If the receipt of an extension was deleted, a repeated request has a second entry, but no effect.
         if opening is None or entry.action == "open" or entry.digest not in opening.extensions:
             self._ends.pop(entry.stream, None)
         if entry.action == "open":
@@ -209,12 +209,12 @@ class TrailCheck:
         return findings
 
     def _compare_streams(self, name: str, account: Account, openings: Counter[str]) -> list[str]:
-        """Compare the streams from before the trail's beginning, and the number of retired ones."""
+        """Compare the streams from before the trail's beginning, and the number of retired streams."""
         before = {stream: one for stream, one in account.grants.items() if stream not in self._openings}
         standing = self._first_streams.get(name)
         digest = identities_digest((stream, one.identity.digest) for stream, one in before.items())
         first = (standing.streams, standing.digest) if standing else (0, identities_digest(()))
-        # The digest covers all first streams, so it cannot be compared if some of them are retired.
+        # The digest covers all streams from before the beginning, so it cannot be compared if one is retired.
         is_comparable = not account.retired or len(before) == first[0]
         if account.streams != first[0] + openings[name] or (is_comparable and (len(before), digest) != first):
             return [f"source '{name}': the streams from before the trail's beginning were changed"]
@@ -281,7 +281,7 @@ class AnchoredTrail:
         return self._finding is not None or (self._head is not None and self._head.entries >= self._ledger.entries)
 
     def add_entry(self, value: bytes | None) -> None:
-        """Check the next entry's bytes; entries before ``first_entry`` do not count."""
+        """Check the next entry's bytes; entries before ``first_entry`` are ignored."""
         if self.is_decided:
             return
         if self._head is not None:
