@@ -46,8 +46,7 @@ from stream.monitor.state.budget_history import PACE_WINDOWS, TrailState
 from stream.monitor.state.monitor_tables import MonitorTables
 from stream.monitor.state.topic_readers import choose_start
 from stream.privacy.ledger.retirement import name_digest, split_digests
-from stream.processing.control_order import RETIRED_PREFIX
-from stream.processing.protocol import Outputs
+from stream.processing.protocol import RETIRED_PREFIX, Outputs
 from stream.settings import reduce_gc_frequency
 from stream.tables.store import TableStore
 from stream.worker.worker_processor import QueryProcessor

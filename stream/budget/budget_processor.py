@@ -31,10 +31,16 @@ from stream.budget.decision_records import ControlPublisher, TrailWriter, build_
 from stream.budget.receipts import CollectedRecords
 from stream.budget.request_handler import RequestHandler
 from stream.privacy.composition.costs import RefusedError
-from stream.privacy.ledger.ledger_records import restore_ends, restore_ledger, retire_periods, retire_stream
+from stream.privacy.ledger.ledger_records import (
+    exhausted_reason,
+    restore_ends,
+    restore_ledger,
+    retire_periods,
+    retire_stream,
+)
 from stream.privacy.ledger.retirement import MAX_RETIRED_PER_STEP
 from stream.privacy.ledger.state_machine import Ledger
-from stream.processing.dead_letters import Rejection, UnreadableValue, dead_letter, exhausted_reason
+from stream.processing.dead_letters import Rejection, UnreadableValue, dead_letter
 from stream.processing.digest_table import DigestTable
 from stream.processing.protocol import (
     PROGRESS_KEY,

@@ -46,11 +46,10 @@ from stream.budget.receipts import EMPTY_TRAIL_HEAD, entry_digest
 from stream.privacy.composition.costs import ordinary_charges_left, shown_spending, spent_amount, to_amount
 from stream.privacy.ledger.accounts import Account, PopulationAccount
 from stream.privacy.ledger.grants import Grant
+from stream.privacy.ledger.ledger_records import exhausted_reason
 from stream.privacy.ledger.retirement import DIGEST_BYTES, name_digest
 from stream.privacy.ledger.state_machine import Ledger
-from stream.processing.control_order import RETIRED_PREFIX
-from stream.processing.dead_letters import exhausted_reason
-from stream.processing.protocol import Message, Outputs
+from stream.processing.protocol import RETIRED_PREFIX, Message, Outputs
 from stream.processing.topic_names import LEDGER_PARTITIONS, Topics, partition_of
 
 POINT_INTERVAL_MS: Final = 60_000

@@ -35,6 +35,7 @@ from stream.privacy.accuracy.source_facts import (
     LARGEST_NUMBER,
     Movement,
     SourceFacts,
+    groups_by_text,
     horizon_movement,
     require_monotone_counts,
     require_total,
@@ -43,7 +44,6 @@ from stream.privacy.accuracy.source_facts import (
     window_movement,
 )
 from stream.privacy.composition.costs import RefusedError
-from stream.processing.control_order import groups_by_text
 from stream.tables.predicates import PredicateParser
 from stream.tables.table_errors import PredicateError, private_text_message, quote_names
 

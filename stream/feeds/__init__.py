@@ -1,4 +1,5 @@
 """Feeds count each partition's windows; merging adds the counts and asks the questions.
 
 Order of reading: ``count_processor``, ``counted_streams``, ``window_forms``, ``merge_processor``.
+``event_reader``, ``event_decoding`` and ``event_fields`` convert people's events from bytes to columns.
 """

@@ -21,7 +21,7 @@ from stream.feeds.event_intake import (
 )
 from stream.feeds.feed_definitions import FeedDefinitions, StandingDefinition
 from stream.feeds.window_queries import PartialWriter
-from stream.processing.dead_letters import Rejection, dead_letter
+from stream.processing.dead_letters import PartitionRefusals, Rejection, dead_letter
 from stream.processing.protocol import (
     PROGRESS_KEY,
     Batch,
@@ -33,7 +33,6 @@ from stream.processing.protocol import (
     topic_id_headers,
     topic_ids_of,
 )
-from stream.processing.refused_events import PartitionRefusals
 from stream.processing.topic_names import Topics
 
 MAX_WORK_PER_STEP: Final = 1_000_000

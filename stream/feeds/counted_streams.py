@@ -17,7 +17,7 @@ from stream.feeds.event_intake import NOT_BEGUN, FirstWindows
 from stream.feeds.feed_definitions import StandingDefinition
 from stream.feeds.tally import NO_END, CountingRule, Tally
 from stream.feeds.window_forms import EventFigures, Form
-from stream.processing.control_order import covered_ms
+from stream.privacy.accuracy.source_facts import covered_ms
 from stream.tables.expressions import TRUE
 from stream.tables.predicates import PredicateParser
 

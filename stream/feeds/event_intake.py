@@ -16,8 +16,8 @@ import numpy.typing as npt
 from schemas import EventsSource, FirstWindow
 from schemas.windows import END_MS, MARK_HEADER, moment_ms, span_ms
 from schemas.wire import struct
-from stream.events.event_fields import AHEAD, precedes_all_windows, time_flaw
-from stream.events.event_reader import EventReader
+from stream.feeds.event_fields import AHEAD, precedes_all_windows, time_flaw
+from stream.feeds.event_reader import EventReader
 from stream.feeds.tally import EventBatch, select_events
 from stream.kernel.byte_columns import Column
 from stream.processing.dead_letters import Rejection, UnreadableValue

@@ -17,9 +17,8 @@ from schemas import Calibration, Control, EventsSource, control_codec, retired_s
 from schemas.streams import StandingQuery, StreamSpec
 from schemas.wire import MalformedEventError
 from stream.privacy.ledger.retirement import name_digest, split_digests
-from stream.processing.control_order import RETIRED_PREFIX, control_summary, is_stale
 from stream.processing.digest_table import DigestTable, find_retired
-from stream.processing.protocol import RecordLike
+from stream.processing.protocol import RETIRED_PREFIX, RecordLike, control_summary, is_stale
 
 
 @dataclass(frozen=True, slots=True)

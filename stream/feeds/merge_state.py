@@ -25,10 +25,10 @@ from schemas import (
 )
 from schemas.wire import struct
 from stream.feeds.feed_definitions import FeedDefinitions, StandingDefinition
+from stream.privacy.accuracy.source_facts import covered_ms
 from stream.privacy.mechanisms.private_values import TextCounts, encode_text_counts, window_text_size
 from stream.privacy.planning.release_plans import CountingTree, next_node_sums, tree_of, window_number
-from stream.processing.control_order import PERIOD_OVER_REASON, covered_ms
-from stream.processing.protocol import Outputs
+from stream.processing.protocol import PERIOD_OVER_REASON, Outputs
 from stream.processing.topic_names import LEDGER_PARTITIONS, Topics, partition_of
 
 

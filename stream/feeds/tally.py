@@ -18,8 +18,8 @@ import numpy.typing as npt
 
 from schemas import Numeric
 from schemas.domains import Domain
-from stream.events.event_decoding import Events
 from stream.feeds.event_counts import CellCounts, CountedQuantity, PersonCounts, TextTally, TouchedTexts
+from stream.feeds.event_decoding import Events
 from stream.kernel.byte_columns import Column
 from stream.tables.counted_table import code_mask
 from stream.tables.expressions import Codes, Predicate, evaluate

@@ -9,8 +9,8 @@ from typing import Final, NamedTuple
 import numpy as np
 
 from schemas.domains import Domain
-from stream.events.event_fields import NO_TEXT
 from stream.feeds.event_counts import CountedQuantity, PersonCounts, UInt64Array
+from stream.feeds.event_fields import NO_TEXT
 from stream.feeds.tally import NO_END, CountingRule, EventBatch, OpenWindow, StepChanges, Tally
 from stream.kernel.byte_columns import Column
 from stream.kernel.key_numbering import BoundedCounts

@@ -4,6 +4,9 @@ A processor is a deterministic state machine over one partition: restored from c
 processes batches of records, changes its state and returns its outputs. It does not depend on
 Kafka. An engine writes the outputs of a batch and its new input position in one transaction. After
 any failure it discards the processor and restores another one.
+
+Control events of a stream are ordered by age: an ``opened`` event never replaces a later ``halted`` or
+``closed`` one, and an event from before an extension never replaces one from after it.
 """
 
 from __future__ import annotations
@@ -12,6 +15,8 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, S
 from dataclasses import dataclass, field
 from itertools import chain
 from typing import Any, Final, NamedTuple, Protocol, TypeVar, runtime_checkable
+
+import msgspec
 
 from schemas import TrailHead
 from schemas.wire import DECODE_ERRORS, MalformedEventError
@@ -173,6 +178,65 @@ def keep_latest(latest: dict[bytes, RecordLike], records: Iterable[RecordLike]) 
             latest.pop(key, None)
         else:
             latest[key] = record
+
+
+class _ControlIdentity(msgspec.Struct):
+    incarnation: str
+
+
+class _ControlSummary(msgspec.Struct):
+    kind: str
+    identity: _ControlIdentity
+    extensions: tuple[msgspec.Raw, ...] = ()
+    version: int = 1
+
+    @property
+    def rank(self) -> tuple[int, bool]:
+        """Rank in the order in which the budget service publishes a stream's events.
+
+        Extensions and versions grow only while a stream is open or exhausted, and an exhausted
+        stream's event has the kind ``halted``. So if two events have equal sums of extensions and
+        version, the one that is not ``opened`` is the later one.
+        """
+        return len(self.extensions) + self.version, self.kind != "opened"
+
+
+_decode_control = msgspec.json.Decoder(_ControlSummary).decode
+_encode_control = msgspec.json.Encoder().encode
+
+
+RETIRED_PREFIX: Final = b"@retired|"
+"""Prefix of the keys of ``RetiredStreams``; stream names never start with an at-sign."""
+
+
+def control_summary(value: bytes) -> bytes:
+    """Return a control event with only the fields that ``is_stale`` needs: about 100 bytes."""
+    return _encode_control(_decode_control(value))
+
+
+def is_stale(known: bytes | None, received: bytes | None) -> bool:
+    """Return True if ``received`` is an older control event than ``known`` of the same incarnation.
+
+    Workers follow a stream's latest control event. Events are repeated or out of order only if
+    another client writes to the topic; then the event with the highest ``rank`` counts.
+    """
+    if known is None or received is None:
+        return False
+    try:
+        known_event, received_event = _decode_control(known), _decode_control(received)
+    except DECODE_ERRORS:
+        return False
+    return (
+        received_event.rank < known_event.rank
+        and received_event.identity.incarnation == known_event.identity.incarnation
+    )
+
+
+PERIOD_OVER_REASON: Final = "its period is over"
+"""The reason with which a stream of a period is closed after the period's last questions."""
+
+MODEL_NOT_ASKED_REASON: Final = "each period has a stream of its own, and this one is never asked"
+"""The reason with which a worker does not answer a model; it is not an error."""
 
 
 class InputRefusedError(RuntimeError):

@@ -18,11 +18,11 @@ from schemas import FIRST_VERSION, Extensions, StreamState, TableSource
 from stream.kernel.byte_columns import Spans
 from stream.kernel.json_fields import SlotNames
 from stream.privacy.composition.costs import PARTS_PER_CHARGE, charged_answers, ordinary_charges_left
+from stream.privacy.ledger.ledger_records import exhausted_reason
 from stream.privacy.ledger.state_machine import may_become
 from stream.privacy.noise.keyed_noise import DrawRole
 from stream.privacy.noise.keys import NoiseKey
-from stream.processing.control_order import MODEL_NOT_ASKED_REASON
-from stream.processing.dead_letters import exhausted_reason
+from stream.processing.protocol import MODEL_NOT_ASKED_REASON
 from stream.worker.stream_columns import NO_CUTOFF, StreamColumns, StreamKeys
 from stream.worker.stream_records import RetiredStreamTable, StreamDefinition
 from stream.worker.stream_terms import StreamTerms, TermsTable

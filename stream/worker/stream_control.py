@@ -11,18 +11,16 @@ import numpy.typing as npt
 
 from schemas import FIRST_VERSION, Checkpoint, EventsSource, Progress, TableSource
 from schemas.wire import struct
-from stream.processing.control_order import (
+from stream.privacy.accuracy.source_facts import questions_in_period
+from stream.processing.protocol import (
     MODEL_NOT_ASKED_REASON,
     PERIOD_OVER_REASON,
-    RETIRED_PREFIX,
-    is_stale,
-    questions_in_period,
-)
-from stream.processing.protocol import (
     PROGRESS_KEY,
+    RETIRED_PREFIX,
     RecordLike,
     TableMissedError,
     decode_changelog_record,
+    is_stale,
     topic_ids_of,
 )
 from stream.tables.counted_table import CountedTable

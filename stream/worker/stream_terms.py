@@ -35,13 +35,13 @@ from schemas import (
 from schemas.wire import DECODE_ERRORS, struct
 from stream.caches import RecentCache
 from stream.formatting import cells_of
+from stream.privacy.accuracy.source_facts import groups_by_text
 from stream.privacy.composition.costs import exact_decimal, shortest_decimal, shown_spending
 from stream.privacy.composition.losses import is_running_count_of_texts
 from stream.privacy.mechanisms.above_threshold import answer_sampler, query_sampler, threshold_sampler
 from stream.privacy.mechanisms.private_values import Grid
 from stream.privacy.noise.keyed_noise import round_words
 from stream.privacy.noise.samplers import Sampler, Symmetric
-from stream.processing.control_order import groups_by_text
 from stream.processing.dead_letters import Rejection, replace_nan_and_infinity
 
 

@@ -27,9 +27,8 @@ from stream.privacy.composition.costs import PARTS_PER_CHARGE
 from stream.privacy.composition.losses import losses
 from stream.privacy.ledger.retirement import NameDigests
 from stream.privacy.noise.keys import NoiseKey
-from stream.processing.control_order import RETIRED_PREFIX
 from stream.processing.dead_letters import UnreadableValue, address_of
-from stream.processing.protocol import Message, Outputs, Record, RecordLike
+from stream.processing.protocol import RETIRED_PREFIX, Message, Outputs, Record, RecordLike
 from stream.processing.topic_names import Topics
 from stream.tables.store import TableStore
 from stream.worker.fair_shares import NO_LIMITS, Limits

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from schemas import MAX_RECORD_BYTES, RetiredAnswer, RetiredStreams
 from schemas.wire import Codec
 from stream.privacy.ledger.retirement import NameDigests, name_digest, split_digests
-from stream.processing.control_order import RETIRED_PREFIX
+from stream.processing.protocol import RETIRED_PREFIX
 from stream.processing.topic_names import Topics
 from tests.chaos.replay import Logs, answers_codec
 

@@ -17,7 +17,7 @@ from aiokafka.admin import NewTopic
 
 from schemas import EventsSource
 from stream.engine.restore import read_to_end, reader
-from stream.events.event_reader import EventReader
+from stream.feeds.event_reader import EventReader
 from stream.kafka.client.broker_connections import admin_client
 from stream.settings import Settings
 from tests.conftest import StartService

@@ -9,7 +9,7 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 
-from stream.privacy.mechanisms import estimator, workload_selection
+from stream.privacy.mechanisms import estimator, selection
 from stream.privacy.mechanisms.maximum_entropy import NoisyMarginal, fit_distribution
 
 
@@ -27,4 +27,4 @@ def fitted_once(monkeypatch: pytest.MonkeyPatch) -> None:
         return known[key]
 
     monkeypatch.setattr(estimator, "fit_distribution", recalled)
-    monkeypatch.setattr(workload_selection, "fit_distribution", recalled)
+    monkeypatch.setattr(selection, "fit_distribution", recalled)

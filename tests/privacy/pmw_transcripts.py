@@ -14,7 +14,7 @@ import numpy.typing as npt
 from schemas import EstimateCalibration, SparseVectorCalibration
 from stream.privacy.mechanisms.estimate_questions import LinearQuestion, extent_of
 from stream.privacy.mechanisms.measurements import Axes
-from stream.privacy.mechanisms.tensor_sums import corner_weighting
+from stream.privacy.mechanisms.releases import corner_weighting
 
 Integers = npt.NDArray[np.int64]
 Floats = npt.NDArray[np.float64]

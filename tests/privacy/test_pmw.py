@@ -22,7 +22,7 @@ from stream.privacy.composition.losses import losses
 from stream.privacy.mechanisms.estimate_questions import LinearQuestion
 from stream.privacy.mechanisms.estimator import Estimator
 from stream.privacy.mechanisms.measurements import Axes
-from stream.privacy.mechanisms.tensor_sums import TensorCells
+from stream.privacy.mechanisms.releases import TensorCells
 from stream.privacy.noise.samplers import Gaussian, Sampler, Symmetric, TwoSidedGeometric
 from tests.privacy.pmw_transcripts import (
     CELLS,

@@ -12,7 +12,7 @@ import pytest
 
 from schemas import Categories, Integers, Term
 from stream.privacy.mechanisms.estimate_questions import MeanQuestion
-from stream.privacy.mechanisms.tensor_sums import TensorCells
+from stream.privacy.mechanisms.releases import TensorCells
 from stream.privacy.planning.hypothesis_plans import WEIGHT_STEPS
 from stream.tables.store import TableStore
 from stream.worker.families.estimate_reader import QuestionReader

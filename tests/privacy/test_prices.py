@@ -26,7 +26,7 @@ from stream.privacy.mechanisms import measurements
 from stream.privacy.mechanisms.estimate_questions import LinearQuestion
 from stream.privacy.mechanisms.estimator import Estimator
 from stream.privacy.mechanisms.measurements import Axes, SeparateMeasurement, separate_measurement
-from stream.privacy.mechanisms.tensor_sums import TensorCells
+from stream.privacy.mechanisms.releases import TensorCells
 from stream.privacy.noise.keyed_noise import DrawRole, block_words, stream_subkey
 from stream.privacy.noise.samplers import Sampler, Symmetric, TwoSidedGeometric, sampler
 from stream.tables.demo_tables import adult_source

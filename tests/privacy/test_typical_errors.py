@@ -17,8 +17,8 @@ import pytest
 from schemas import EstimateCalibration
 from stream.privacy.composition.losses import losses
 from stream.privacy.mechanisms.measurements import Axes, Measurements
-from stream.privacy.mechanisms.tensor_sums import TensorCells
-from stream.privacy.mechanisms.workload_selection import TypicalErrors, error_of_sums
+from stream.privacy.mechanisms.releases import TensorCells
+from stream.privacy.mechanisms.selection import TypicalErrors, error_of_sums
 from stream.privacy.noise.samplers import Symmetric, TwoSidedGeometric
 from stream.privacy.planning.workload_plans import compared_orders, typical_law
 from tests.privacy.pmw_transcripts import FLOATS, STEPS, Integers, NoMemory, calibration, count_cells, two_sided

@@ -19,11 +19,10 @@ import pytest
 
 from schemas import EstimateCalibration, SparseVectorCalibration
 from stream.privacy.composition.losses import losses
-from stream.privacy.mechanisms import workload_selection
+from stream.privacy.mechanisms import selection
 from stream.privacy.mechanisms.measurements import Axes, MeasuredMarginal, Measurements
-from stream.privacy.mechanisms.selection import noisy_max
-from stream.privacy.mechanisms.tensor_sums import TensorCells
-from stream.privacy.mechanisms.workload_selection import measure_workload
+from stream.privacy.mechanisms.releases import TensorCells
+from stream.privacy.mechanisms.selection import measure_workload, noisy_max
 from stream.privacy.noise.samplers import Geometric, Sampler, Symmetric, sampler
 from stream.privacy.planning.workload_plans import chosen_set_law, count_rounds, set_choice_law
 from tests.privacy.pmw_transcripts import FLOATS, STEPS, Integers, NoMemory, count_cells, two_sided
@@ -165,7 +164,7 @@ def log_likelihood(
         total += log_chance(scores, place, wrong * float(forced.law.rate))
         return place
 
-    patch.setattr(workload_selection, "noisy_max", choose)
+    patch.setattr(selection, "noisy_max", choose)
     measured = Measurements(SIZES, plan, partial(true_cells, rows), forced, NoMemory())
     left = list(WORKLOAD)
     forced.chosen += [left.pop(place) for place in transcript.places]
@@ -228,7 +227,7 @@ def test_scores_move_by_one_row_for_each_row_that_moves(replace: bool) -> None:
             forced = Forced(table, Transcript(30, singles, (), ()))
             measured = Measurements(SIZES, made, partial(true_cells, table), forced, NoMemory())
             law = chosen_set_law(made, 2)
-            found.append([workload_selection._score(measured, axes, 30, law, {}) for axes in WORKLOAD])
+            found.append([selection._score(measured, axes, 30, law, {}) for axes in WORKLOAD])
         moves = np.abs(np.array(found[1:]) - found[0])
         assert moves.max() <= STEPS * made.marginal_sensitivity
 

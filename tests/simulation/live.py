@@ -14,9 +14,8 @@ from schemas import Amount, RetiredAnswer, StreamSpec, span_ms
 from schemas.windows import END_MS
 from sotto import Driver
 from stream.budget.decision_records import build_retired_record
-from stream.processing.control_order import RETIRED_PREFIX
 from stream.processing.dead_letters import UnreadableValue
-from stream.processing.protocol import Record, RecordLike
+from stream.processing.protocol import RETIRED_PREFIX, Record, RecordLike
 from stream.processing.topic_names import Topics
 from tests.builders import KEY
 from tests.chaos.windows import Logs, Visits, live_source, standing_specs, violations_of_windows

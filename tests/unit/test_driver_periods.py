@@ -10,7 +10,8 @@ from schemas import BeginPeriod, CloseStream, Query
 from schemas.windows import format_moment, moment_ms, span_ms
 from sotto import Driver, Refused
 from stream.dev.ledger_restoration import RestoredLedger
-from stream.processing.control_order import PERIOD_OVER_REASON, questions_in_period
+from stream.privacy.accuracy.source_facts import questions_in_period
+from stream.processing.protocol import PERIOD_OVER_REASON
 from tests.builders import KEY, installation
 from tests.unit.periods import (
     AIRPORTS,

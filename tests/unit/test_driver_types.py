@@ -9,7 +9,7 @@ import pytest
 
 from schemas import Query
 from sotto import Driver
-from stream.events.event_reader import EventReader
+from stream.feeds.event_reader import EventReader
 from tests.builders import installation, parse_source, source, stream
 
 START = "2026-03-29T00:00:00Z"

@@ -14,7 +14,7 @@ from sotto import Driver, Invalid
 from stream.cli.app import app
 from stream.cli.manage import event_commands, record_rows
 from stream.cli.output import CommandError
-from stream.events.event_reader import EventCheck
+from stream.feeds.event_reader import EventCheck
 from stream.questions.live_events import Replay
 from stream.settings import Settings
 from tests import builders

@@ -40,9 +40,14 @@ from stream.engine.restore import readable, reader, require_visible
 from stream.errors import SottoError
 from stream.kafka.broker.broker_addresses import local_settings
 from stream.privacy.planning.response_plans import ShareEstimateError, estimate_stream_shares
-from stream.processing.dead_letters import read_dead_letter
+from stream.processing.dead_letters import (
+    RECENT_SECONDS,
+    RefusedShare,
+    TopicRefusals,
+    describe_refused_share,
+    read_dead_letter,
+)
 from stream.processing.protocol import RecordLike
-from stream.processing.refused_events import RECENT_SECONDS, RefusedShare, TopicRefusals, describe_refused_share
 from stream.processing.topic_names import Topics
 from stream.questions import Result
 from stream.questions.alert_states import (

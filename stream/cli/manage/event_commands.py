@@ -17,8 +17,8 @@ from stream.cli.manage.record_rows import call_client
 from stream.cli.output import CommandError, document_name, numbered_lines, say
 from stream.client.async_client import AsyncClient
 from stream.errors import Invalid
-from stream.events.event_fields import Flaw
-from stream.events.event_reader import EventCheck
+from stream.feeds.event_fields import Flaw
+from stream.feeds.event_reader import EventCheck
 from stream.formatting import format_count
 from stream.kafka.broker.broker_addresses import local_settings
 from stream.kafka.topics.creation import create_live_topic

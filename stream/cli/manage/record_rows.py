@@ -34,7 +34,7 @@ from stream.errors import Forbidden
 from stream.formatting import format_count
 from stream.optional_packages import import_or_missing
 from stream.privacy.composition.costs import charged_answers, displayed_state, ordinary_charges_left
-from stream.processing.control_order import MODEL_NOT_ASKED_REASON
+from stream.processing.protocol import MODEL_NOT_ASKED_REASON
 from stream.questions.result_text import quote_formula
 
 _Result = TypeVar("_Result")

@@ -28,12 +28,11 @@ from stream.cli.output import CommandError, format_amount, read_as, say, show_js
 from stream.cli.plan.plan_output import describe_noise
 from stream.cli.plan.simulate_command import read_source
 from stream.formatting import format_error_bound
-from stream.privacy.accuracy.source_facts import SourceFacts
+from stream.privacy.accuracy.source_facts import SourceFacts, groups_by_text
 from stream.privacy.composition.costs import PARTS_PER_CHARGE, RefusedError, stream_cost, to_amount
 from stream.privacy.planning.noise_layouts import PlanError
 from stream.privacy.planning.plans import choose_calibration, count_price, epsilon_of, name_of, plan_calibrations
 from stream.privacy.planning.promises import promises
-from stream.processing.control_order import groups_by_text
 from stream.questions.stream_watch import describe_live_topic, describe_standing_query, describe_window_count
 
 _DAY_MS: Final = 86_400_000

@@ -34,7 +34,7 @@ from stream.monitor.api.models import (
     StreamRow,
 )
 from stream.monitor.api.service_models import MemberRow, RefusalsView, RefusedEvents, RejectedView, WorkersView
-from stream.processing.refused_events import describe_refused_share
+from stream.processing.dead_letters import describe_refused_share
 from stream.settings import Settings
 
 TIMEOUT = 5.0

@@ -38,7 +38,7 @@ from stream.monitor.api.views import (
 )
 from stream.monitor.state.entries import STATES, PeriodsByName, SourceEntry, StreamEntry
 from stream.monitor.state.monitor_tables import MonitorTables
-from stream.processing.control_order import questions_per_window
+from stream.privacy.accuracy.source_facts import questions_per_window
 
 _Entry = TypeVar("_Entry", SourceEntry, StreamEntry)
 _Item = TypeVar("_Item")

@@ -30,7 +30,7 @@ from stream.monitor.state.record_shapes import PositionShape, SharedGrant, Sourc
 from stream.privacy.composition.costs import ordinary_charges_left, to_amount, total_budget
 from stream.privacy.ledger.accounts import AllottedTerms
 from stream.privacy.ledger.grants import describe_promise
-from stream.processing.control_order import MODEL_NOT_ASKED_REASON
+from stream.processing.protocol import MODEL_NOT_ASKED_REASON
 
 
 class Series:

@@ -41,9 +41,8 @@ from stream.monitor.state.record_shapes import (
     summarize_dead_letter,
 )
 from stream.privacy.composition.costs import displayed_state, ordinary_charges_left
-from stream.processing.dead_letters import says_exhausted
+from stream.processing.dead_letters import TopicRefusals, says_exhausted
 from stream.processing.protocol import RecordLike
-from stream.processing.refused_events import TopicRefusals
 from stream.processing.topic_names import Topics
 
 MAX_RECENT_REJECTED = 100

@@ -1,13 +1,26 @@
-"""Public facts of a source, on which plans depend: sensitivities and ranges, with their checks."""
+"""Public facts of a source, on which plans depend: sensitivities, numbers of questions, ranges."""
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from decimal import Context, Decimal, Inexact
 from fractions import Fraction
 from typing import Final, Literal
 
-from schemas import EventsSource, Numeric, Source, StandingQuery, SumOf
+from schemas import (
+    EventsSource,
+    Histogram,
+    Mechanism,
+    Numeric,
+    RunningCount,
+    Source,
+    StandingQuery,
+    SumOf,
+    UnknownGroups,
+    Windows,
+    moment_ms,
+)
 from schemas.sources import MAX_ROWS
 from stream.privacy.composition.costs import RefusedError, shortest_decimal
 
@@ -94,6 +107,40 @@ def counts_from_zero(source: Source, standing: StandingQuery) -> bool:
         return True
     domain = source.attributes[standing.count.sum] if isinstance(source, EventsSource) else None
     return isinstance(domain, Numeric) and domain.minimum >= 0
+
+
+def covered_ms(source: EventsSource, mechanism: Mechanism, window: Windows) -> int:
+    """Return the milliseconds of a period that windows cover: all, or a running count's windows."""
+    if isinstance(mechanism, RunningCount):
+        return min(source.period_ms, mechanism.steps * window.every_ms)
+    return source.period_ms
+
+
+def questions_in_period(source: Source, mechanism: Mechanism, standing: StandingQuery | None) -> int:
+    """Return the number of questions of a period's stream in the whole period; 0 for other streams."""
+    if (
+        not isinstance(source, EventsSource)
+        or source.starts is None
+        or standing is None
+        or standing.begins is None
+    ):
+        return 0
+    window = standing.window
+    last_start_ms = moment_ms(source.starts) + covered_ms(source, mechanism, window) - window.size_ms
+    windows = max(0, (last_start_ms - window.first_from(moment_ms(standing.begins))) // window.every_ms + 1)
+    return windows * questions_per_window(source, mechanism, standing)
+
+
+def groups_by_text(source: EventsSource, standing: StandingQuery) -> bool:
+    """Return whether the groups of a standing query are private texts."""
+    return any(name in source.texts for name in standing.by)
+
+
+def questions_per_window(source: EventsSource, mechanism: Mechanism, standing: StandingQuery) -> int:
+    """Return the number of questions of a window: one for each group, or one for all groups."""
+    if isinstance(mechanism, Histogram | UnknownGroups) or groups_by_text(source, standing):
+        return 1
+    return math.prod(source.attributes[name].size for name in standing.by)
 
 
 def window_movement(source: EventsSource, standing: StandingQuery, groups: int) -> Movement:

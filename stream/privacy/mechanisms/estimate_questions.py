@@ -25,8 +25,7 @@ import numpy.typing as npt
 
 from stream.caches import ENTRY_BYTES
 from stream.privacy.accuracy.rate_intervals import compute_moments, rate_bounds_of_sums
-from stream.privacy.mechanisms.releases import sum_to_marginal
-from stream.privacy.mechanisms.tensor_sums import TensorCells, Weighting, box_sums
+from stream.privacy.mechanisms.releases import TensorCells, Weighting, box_sums, sum_to_marginal
 from stream.privacy.noise.samplers import Symmetric
 from stream.privacy.planning.hypothesis_plans import WEIGHT_STEPS
 

@@ -43,8 +43,8 @@ from stream.privacy.mechanisms.estimate_questions import (
 )
 from stream.privacy.mechanisms.maximum_entropy import average_equal_axes, fit_distribution
 from stream.privacy.mechanisms.measurements import Axes, Draws, Measurements, Memory, price_alone
-from stream.privacy.mechanisms.tensor_sums import TensorCells, weighted_sums
-from stream.privacy.mechanisms.workload_selection import TypicalErrors, measure_workload
+from stream.privacy.mechanisms.releases import TensorCells, weighted_sums
+from stream.privacy.mechanisms.selection import TypicalErrors, measure_workload
 from stream.privacy.noise.samplers import NoiseScaleError, sampler
 from stream.privacy.planning.estimate_plans import ErrorBounds, marginal_law, number_law
 from stream.privacy.planning.hypothesis_plans import WEIGHT_STEPS, rows_rate

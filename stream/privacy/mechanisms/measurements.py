@@ -22,7 +22,7 @@ from stream.privacy.accuracy.noise_laws import two_sided_reach, variance_of
 from stream.privacy.composition.costs import PARTS_PER_CHARGE
 from stream.privacy.mechanisms.estimate_questions import CellGroups, Numbers, ResolvedQuestion, SingleNumber
 from stream.privacy.mechanisms.maximum_entropy import NoisyMarginal, move_to_product, ordered_sum, sum_to_axes
-from stream.privacy.mechanisms.tensor_sums import TensorCells
+from stream.privacy.mechanisms.releases import TensorCells
 from stream.privacy.noise.samplers import Sampler, Symmetric, sampler
 from stream.privacy.planning.estimate_plans import (
     marginal_law,

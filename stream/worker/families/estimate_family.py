@@ -34,8 +34,8 @@ from stream.privacy.mechanisms.estimate_questions import (
 )
 from stream.privacy.mechanisms.estimator import EstimateAnswer, Estimator
 from stream.privacy.mechanisms.measurements import Axes
-from stream.privacy.mechanisms.tensor_sums import TensorCells
-from stream.privacy.mechanisms.workload_selection import error_of_sums
+from stream.privacy.mechanisms.releases import TensorCells
+from stream.privacy.mechanisms.selection import error_of_sums
 from stream.privacy.noise.keyed_noise import DrawRole, block_words, cell_words
 from stream.privacy.noise.samplers import Sampler, Symmetric, sampler
 from stream.privacy.planning.hypothesis_plans import rows_rate

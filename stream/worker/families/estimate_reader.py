@@ -31,7 +31,7 @@ from stream.privacy.mechanisms.estimate_questions import (
     Spreads,
     extent_of,
 )
-from stream.privacy.mechanisms.tensor_sums import (
+from stream.privacy.mechanisms.releases import (
     Weighting,
     cheapest_weighting,
     combine_weightings,

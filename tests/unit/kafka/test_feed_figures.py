@@ -7,8 +7,7 @@ from typing import Any
 from prometheus_client import CollectorRegistry
 from structlog.testing import capture_logs
 
-from stream.events import event_fields
-from stream.feeds import event_intake
+from stream.feeds import event_fields, event_intake
 from stream.feeds.count_processor import FeedProcessor
 from stream.processing import dead_letters
 from stream.processing.dead_letters import Rejection

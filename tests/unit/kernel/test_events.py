@@ -10,8 +10,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from stream.events.event_decoding import digests_and_homes, digests_of, partitions_of
-from stream.events.event_reader import EventReader
+from stream.feeds.event_decoding import digests_and_homes, digests_of, partitions_of
+from stream.feeds.event_reader import EventReader
 from stream.kernel import use_kernel
 from tests.kernels import kernel
 from tests.unit.data.events.readers import GOOD, reader, written

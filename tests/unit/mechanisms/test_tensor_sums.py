@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
 from stream.privacy.mechanisms.estimate_questions import extent_of
-from stream.privacy.mechanisms.tensor_sums import (
+from stream.privacy.mechanisms.releases import (
     MAX_CUMULATED_ENTRIES_PER_CELL,
     TensorCells,
     box_sums,

@@ -16,8 +16,7 @@ from sotto import Driver
 from stream.budget import budget_processor
 from stream.budget.decision_records import build_retired_record
 from stream.processing import digest_table
-from stream.processing.control_order import RETIRED_PREFIX
-from stream.processing.protocol import Outputs, Record
+from stream.processing.protocol import RETIRED_PREFIX, Outputs, Record
 from stream.worker import hosted_streams
 from stream.worker.stream_records import MAX_REASON_BYTES, OTHER_REASON, RetiredStreamTable
 from stream.worker.worker_processor import QueryProcessor

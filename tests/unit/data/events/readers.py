@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from typing import Any
 
-from stream.events.event_reader import EventReader
+from stream.feeds.event_reader import EventReader
 from tests.builders import parse_source, source
 
 SOURCE = source(

@@ -16,8 +16,8 @@ from hypothesis import strategies as st
 
 from schemas import Bins, Categories, Integers
 from schemas.windows import END_MS, moment_of
-from stream.events.event_decoding import digests_of, partitions_of
-from stream.events.event_fields import MAX_BYTES, MAX_DEPTH, NESTED, FieldCodes, moments_of
+from stream.feeds.event_decoding import digests_of, partitions_of
+from stream.feeds.event_fields import MAX_BYTES, MAX_DEPTH, NESTED, FieldCodes, moments_of
 from stream.processing.topic_names import partition_of
 from stream.tables.encoding import encode
 from tests.unit.data.events.readers import SOURCE, reader, written

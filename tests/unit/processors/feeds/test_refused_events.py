@@ -9,7 +9,7 @@ from zlib import crc32
 import pytest
 
 from schemas import RejectedHeaders
-from stream.processing.refused_events import (
+from stream.processing.dead_letters import (
     LATEST_EVENTS,
     MAX_REASONS,
     RECENT_SECONDS,

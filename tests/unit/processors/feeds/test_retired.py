@@ -12,8 +12,7 @@ from sotto import Driver
 from stream.budget import budget_processor
 from stream.budget.decision_records import build_retired_record
 from stream.feeds.feed_definitions import FeedDefinitions
-from stream.processing.control_order import RETIRED_PREFIX
-from stream.processing.protocol import Record
+from stream.processing.protocol import RETIRED_PREFIX, Record
 from tests.builders import KEY
 from tests.unit.periods import FLIGHTS, LATE, event
 from tests.unit.processors.feeds.merge_bench import RUNNING, SPECS, Bench, running_window, window

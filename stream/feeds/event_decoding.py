@@ -15,7 +15,7 @@ import numpy.typing as npt
 
 from schemas import Categories, Dates, Decimals, EventsSource
 from schemas.windows import END_MS
-from stream.events.event_fields import (
+from stream.feeds.event_fields import (
     MALFORMED,
     MAX_BYTES,
     NO_OBJECT,

@@ -16,8 +16,8 @@ import numpy.typing as npt
 from schemas import EventsSource, GrantRecord, moment_ms, span_ms
 from schemas.base import nesting_of
 from schemas.windows import NO_MOMENT
-from stream.events.event_decoding import Decoder, Events, PlainReader, digests_and_homes
-from stream.events.event_fields import (
+from stream.feeds.event_decoding import Decoder, Events, PlainReader, digests_and_homes
+from stream.feeds.event_fields import (
     EMPTY,
     MAX_BYTES,
     MAX_DEPTH,
