@@ -6,7 +6,6 @@ import asyncio
 import math
 import time
 from collections.abc import Callable, Collection, Iterator
-from dataclasses import asdict
 from typing import Annotated, Final, Literal, TypeVar
 
 from pydantic import Field
@@ -42,7 +41,6 @@ from stream.monitor.api.models import (
     Plan,
     PlanComparison,
     PlanQuery,
-    PromiseParts,
     Proposal,
     ProposedAttributeView,
     SourceRow,
@@ -264,10 +262,7 @@ async def plan_opening(asked: OpeningSpec, source: Source, entry: SourceEntry, g
         cost=cost,
         left=left,
         affordable=_is_affordable(left, cost) and entry.record.state == "open",
-        promises=[
-            PromiseParts(**asdict(one))
-            for one in promises(spec, calibration, counted=describe_table_bound(source))
-        ],
+        promises=promises(spec, calibration, counted=describe_table_bound(source)),
         windows=promised_windows(complete_spec(spec, source, clock=0), source),
         period=period_of(source),
         compared=list(chosen.compared),

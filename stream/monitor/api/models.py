@@ -13,6 +13,7 @@ from schemas import Address, Amount, Calibration, ComparedMechanism, Position, S
 from schemas.base import EventId
 from schemas.domains import AttributeName
 from stream.privacy.planning.form_accuracy import Form
+from stream.privacy.planning.promises import Promise
 
 AccessRole = Literal["viewer", "analyst", "operator"]
 ViewName = Literal[
@@ -208,21 +209,6 @@ class SourcePage(ApiModel):
     items: list[SourceRow]
 
 
-class PromiseParts(ApiModel):
-    """One error bound of a stream as text: ``before`` α ``after``, for the answers ``over``.
-
-    All bounds of a stream hold together with ``probability``.
-    """
-
-    before: str
-    alpha: float
-    after: str
-    over: str
-    probability: float
-    remark: str
-    warning: Annotated[str, Field(description="Empty, or a warning that a constant answer would satisfy it.")]
-
-
 class StreamRow(ApiModel):
     """A stream: its error bound, its use and its rates."""
 
@@ -252,7 +238,7 @@ class StreamRow(ApiModel):
     beta: float
     expected_queries: int
     asked: Annotated[Amount, Field(description="Requested ε and δ of the stream.")]
-    promises: Annotated[list[PromiseParts], Field(description="All of its error bounds together.")]
+    promises: Annotated[tuple[Promise, ...], Field(description="All of its error bounds together.")]
     cost: Amount
     spent: Amount
     refunded: Amount
@@ -332,7 +318,7 @@ class Plan(ApiModel):
     cost: Amount
     left: Amount
     affordable: bool
-    promises: Annotated[list[PromiseParts], Field(description="Its error bounds, as for streams.")]
+    promises: Annotated[tuple[Promise, ...], Field(description="Its error bounds, as for streams.")]
     windows: Annotated[
         int | None, Field(description="Number of windows for which they would hold; null without windows.")
     ]

@@ -6,7 +6,6 @@ They are computed from the monitor's state (`MonitorTables`).
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import asdict
 from pathlib import PurePath
 from typing import Literal
 
@@ -31,7 +30,6 @@ from stream.monitor.api.budget_models import BurnDown, BurnPoint, Forecast
 from stream.monitor.api.models import (
     Overview,
     Periods,
-    PromiseParts,
     Rate,
     SourceRow,
     StalledSource,
@@ -48,7 +46,7 @@ from stream.monitor.state.monitor_tables import MonitorTables
 from stream.monitor.state.record_shapes import SourceRecordShape
 from stream.privacy.ledger.grants import describe_promise_per_period
 from stream.privacy.ledger.ledger_records import RESULTS_KEPT_BY_MECHANISM
-from stream.privacy.planning.promises import promises
+from stream.privacy.planning.promises import Promise, promises
 from stream.questions.stream_watch import describe_first_answer, describe_standing_query, period_of
 
 _TEN_MINUTES_INDEX = RATE_WINDOWS.index(600)
@@ -288,14 +286,13 @@ def contribution_text(tables: MonitorTables, entry: StreamEntry) -> str:
     return describe_bound(source.kind, source.person, source.contribution)
 
 
-def _promises(entry: StreamEntry, bound_text: str) -> list[PromiseParts]:
+def _promises(entry: StreamEntry, bound_text: str) -> tuple[Promise, ...]:
     try:
         record = grant_record(entry)
     except MalformedEventError:
         # A later version wrote the record: its error bound is unknown here.
-        return []
-    found = promises(record.spec, record.calibration, record.extensions, bound_text)
-    return [PromiseParts(**asdict(one)) for one in found]
+        return ()
+    return promises(record.spec, record.calibration, record.extensions, bound_text)
 
 
 def grant_record(entry: StreamEntry) -> GrantRecord:

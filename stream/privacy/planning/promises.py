@@ -60,10 +60,10 @@ VACUOUS = "vacuous: it says no more than the number of rows does"
 
 @dataclass(frozen=True, slots=True)
 class Promise:
-    """One error bound of a stream as text: ``before`` α ``after``, its probability and remarks.
+    """One error bound of a stream as text: ``before`` α ``after``, for the answers ``over``.
 
-    ``over`` says for which answers the bound holds. ``warning`` is empty or ``VACUOUS``. All
-    promises of a stream have the same ``probability``: that with which all of them hold.
+    All bounds of a stream hold together with ``probability``. ``warning`` is empty, or says that an
+    answer that ignores the data would keep the bound too.
     """
 
     before: str
