@@ -1,10 +1,10 @@
 """Costs of streams, in exact integers.
 
 A budget is the decimal that the operator wrote, rounded down to whole units. A cost is the exact
-value of the double from which the noise scale is computed, rounded up. So rounding never makes a
-sum of grants exceed a budget. Plans round a requested decimal down, so that n equal parts of a
-budget together fit into it (``affordable_epsilon``, ``affordable_delta``; proof in
-docs/proofs/composition.md, "Equal parts").
+value of the double from which the noise scale is computed, rounded up to whole units. So rounding
+never makes a sum of grants exceed a budget. Plans round a requested ε or δ down, so that n streams that
+each request 1/n of a budget fit into it together (``affordable_epsilon``, ``affordable_delta``; proof
+in docs/proofs/composition.md, "Equal parts").
 """
 
 from __future__ import annotations
@@ -43,8 +43,8 @@ def charged_answers(calibration: Calibration, extensions: Extensions) -> int:
 def extended_beta(calibration: Calibration, extensions: Extensions) -> float:
     """Return the probability with which the error bound may fail for some charged answer.
 
-    It grows by β with every ``cutoff`` charged answers. If it is 1 or more, no bound holds for all
-    of them together; the bound for the first ``cutoff`` stays.
+    The probability grows by β with every ``cutoff`` charged answers. If it is 1 or more, no bound holds
+    for all of them together; the bound for the first ``cutoff`` charged answers still holds.
     """
     if not extensions:
         return calibration.beta
@@ -52,29 +52,30 @@ def extended_beta(calibration: Calibration, extensions: Extensions) -> float:
 
 
 EPSILON_UNITS = 10**12
-"""Units per 1 of ε, and per 1 of ρ."""
+"""Number of units in an ε of 1, and in a ρ of 1."""
 DELTA_UNITS = 10**30
-"""Units per 1 of δ."""
+"""Number of units in a δ of 1."""
 DELTA_DIGITS = 12
 """Significant decimal digits of a plan's δ."""
 PARTS_PER_CHARGE = 1 << 20
-"""Parts into which an ordinary charge is divided; prices are whole parts."""
+"""Parts into which an ordinary charge is divided; a price is a whole number of parts."""
 
 
 def ordinary_charges_left(cutoff: int, tops: int, surplus: int) -> int:
-    """Count the ordinary charged answers still paid for; ``surplus`` is in PARTS_PER_CHARGE.
+    """Count the ordinary charged answers for which the rest of a grant pays.
 
-    ``tops`` charged answers have cost ``surplus`` parts more than one ordinary charge each.
+    The ``tops`` charged answers so far have together cost ``surplus`` parts more than ``tops`` ordinary
+    charges (see ``PARTS_PER_CHARGE``).
     """
     return cutoff - tops + (-surplus // PARTS_PER_CHARGE)
 
 
 def displayed_state(state: StreamState, left: int | None, beyond: str = "end") -> StreamState:
-    """Return the state to display; ``left`` counts the ordinary answers still paid for.
+    """Return the state to display; the rest of the grant pays for ``left`` ordinary answers.
 
-    A stream with 0 left is shown as exhausted, although the rest of its grant may pay for a
-    question with a larger ``alpha``. A stream that still answers without charges (``beyond``)
-    stays open.
+    If ``left`` is 0, the stream is displayed as exhausted, although the rest of its grant may pay for a
+    question with a larger ``alpha``. A stream that then continues with free answers (``beyond`` is not
+    "end") stays open.
     """
     return "exhausted" if state == "open" and left is not None and left <= 0 and beyond == "end" else state
 
@@ -94,9 +95,9 @@ def displayed_grant(record: GrantRecord) -> GrantRecord:
 class Cost:
     """An exact cost or budget, in units: 10⁻¹² of ε (``loss``) and of ``rho``, 10⁻³⁰ of ``delta``.
 
-    ``loss`` is added up by basic composition. Under ``pure``, ``rho`` is 0; under ``zcdp``,
+    ``loss`` is added up by basic composition. With the accountant ``pure``, ``rho`` is 0; with ``zcdp``,
     ``delta`` is 0. ``unbounded`` counts the streams with Gaussian noise, whose ε by basic
-    composition is infinite; ``loss`` holds the ε of their other noise.
+    composition is infinite; ``loss`` contains the ε of their other noise.
     """
 
     loss: int = 0
@@ -119,7 +120,7 @@ class Cost:
         return self._combine(other, max) == other
 
     def minimum_with(self, other: Cost) -> Cost:
-        """Return the cost whose components are the smaller ones of both."""
+        """Return the component-wise minimum of two costs."""
         return self._combine(other, min)
 
     def _combine(self, other: Cost, combine: Callable[[int, int], int]) -> Cost:
@@ -155,8 +156,8 @@ def can_pay(cost: Cost, left: Cost, accountant: str) -> bool:
     """Return True if the remaining budget pays for a cost.
 
     Under ``zcdp`` either the sum of ε or the sum of ρ must fit: docs/proofs/composition.md,
-    "Either way", proves that each transcript ends within the source's (ε, δ) by one of them. As
-    soon as one stream has Gaussian noise, only ρ counts.
+    "Either way", proves that the source's (ε, δ) then holds for all streams together. As soon as one
+    stream has Gaussian noise, only ρ counts.
     """
     if accountant == "zcdp":
         added_up = cost.loss <= left.loss and cost.unbounded <= left.unbounded
@@ -165,24 +166,24 @@ def can_pay(cost: Cost, left: Cost, accountant: str) -> bool:
 
 
 def shortest_decimal(value: float) -> Decimal:
-    """Return the shortest decimal to which this double is the nearest: 0.1 for 0.1."""
+    """Return the shortest decimal whose nearest double is ``value``: 0.1 for the double 0.1."""
     return Decimal(repr(float(value)))
 
 
 def exact_decimal(value: float) -> Fraction:
-    """Return the shortest decimal of a double as a fraction: 1/10 for 0.1."""
+    """Return the shortest decimal of a double as a fraction: 1/10 for the double 0.1."""
     return Fraction(shortest_decimal(value))
 
 
 @lru_cache(maxsize=4096)
 def affordable_epsilon(value: float) -> float:
-    """Return the largest double that costs at most ``value``, in whole units of ε."""
+    """Return the largest double that costs at most ``value`` rounded down to whole units of ε."""
     return rounded_down(_whole_steps(exact_decimal(value), Fraction(1, EPSILON_UNITS)))
 
 
 @lru_cache(maxsize=4096)
 def affordable_delta(value: float) -> float:
-    """Return the largest double that costs at most ``value``, to 12 digits and whole units."""
+    """Return the largest double that costs at most ``value`` rounded down to 12 digits and whole units."""
     last = shortest_decimal(value).adjusted() - (DELTA_DIGITS - 1)
     return rounded_down(_whole_steps(exact_decimal(value), max(Fraction(10) ** last, Fraction(1, DELTA_UNITS))))
 
@@ -196,10 +197,10 @@ def _whole_steps(value: Fraction, step: Fraction) -> Fraction:
 def stream_cost(calibration: Calibration, accountant: str, *, uneven: bool = False) -> Cost:
     """Return the most that a stream may spend.
 
-    Under ``pure`` this is its (ε, δ), with δ = 0 if basic composition of its pure parts gives ε.
-    Under ``zcdp`` it is the sum of the parts' ε, and ρ: Σ ε²/2 over the parts (Bun & Steinke 2016,
+    Under ``pure`` the cost is the stream's (ε, δ), with δ = 0 if the ε of its pure parts add up to at most
+    ε. Under ``zcdp`` it has the sum of the parts' ε, and ρ: Σ ε²/2 over the parts (Bun & Steinke 2016,
     Proposition 1.4, Lemma 1.7) plus the ρ of Gaussian noise. With ``uneven`` prices
-    (`stream.privacy.planning.plans.are_uneven`) all charges together are one part.
+    (`stream.privacy.planning.plans.are_uneven`) the whole stream counts as one part.
     """
     parts = losses(calibration)
     if accountant == "zcdp":
@@ -225,16 +226,17 @@ def realised_cost(
 ) -> Cost:
     """Return an upper bound of a stream's spent cost; NO_COST before the first answer.
 
-    The ``tops`` charged answers have cost ``surplus`` parts more than one ordinary charge each.
-    ε adds up by basic composition, and so does the (ε, δ) of unknown groups. ρ counts in full, as does
-    an (ε, δ) by optimal composition. An extension counts as soon as it may have been used.
+    The ``tops`` charged answers have together cost ``surplus`` parts more than ``tops`` ordinary charges.
+    ε adds up by basic composition, and so does the (ε, δ) of unknown groups. From the first answer on, ρ
+    counts in full, and so does an (ε, δ) from optimal composition. An extension counts as soon as it may
+    have been used.
     """
     full = stream_cost(calibration, accountant, uneven=uneven)
     if answered == 0:
         return NO_COST
     charges = tops + Fraction(surplus, PARTS_PER_CHARGE)
     if isinstance(calibration, UnknownGroupsCalibration):
-        # Each answer has its own (ε, δ), and they add up; its noise is used by no other answer.
+        # The (ε, δ) of all answers add up, because no two answers use the same noise.
         loss, delta = charges * losses(calibration).loss_per_answer, charges * Fraction(calibration.delta_answer)
         spent = Cost(math.ceil(loss * EPSILON_UNITS), math.ceil(delta * DELTA_UNITS)).minimum_with(full)
     elif accountant == "pure" and not is_pure(calibration):
@@ -259,10 +261,10 @@ def extension_cost(
 ) -> Cost:
     """Return the most that an extension may spend after ``start`` charged answers.
 
-    Under ``pure`` its charges are added up, or composed optimally without the rest of the stream.
-    Under ``zcdp`` independent charges count as in the opening. If they depend on earlier charges,
-    through a threshold drawn once or because ``uneven`` charges are one part, then the extension,
-    given the past, is pure with twice the earlier loss plus its own. Proofs:
+    Under ``pure`` the losses of its charges add up, or are composed optimally without the rest of the
+    stream. Under ``zcdp`` independent charges count as in the opening. Charges may depend on earlier ones:
+    a threshold's noise is drawn only once, or ``uneven`` charges count as one part. Then the extension,
+    given the past, is pure with twice the earlier loss plus its own loss. Proofs:
     docs/proofs/composition.md, "Extensions".
     """
     parts = losses(calibration)
@@ -294,8 +296,8 @@ def _realised_extension(
 ) -> Cost:
     """Return the part of an extension's cost that is spent after ``charges`` ordinary charges.
 
-    An extension may be in use as soon as less than one of the ``start`` earlier charges is left,
-    because answers without a charge may then use it. An ``AnswersCalibration`` has no such answers.
+    If less than one of the ``start`` earlier charges is left, free answers may already use the extension.
+    A stream with an ``AnswersCalibration`` has no free answers.
     """
     free = not isinstance(calibration, AnswersCalibration)
     if charges <= start - free:
@@ -312,7 +314,7 @@ def _realised_extension(
 
 
 def total_budget(terms: BudgetTerms) -> Cost:
-    """Return a whole budget: ε, with δ or with the largest ρ that implies (ε, δ)."""
+    """Return a whole budget: ε and either δ or, under ``zcdp``, the largest ρ that implies (ε, δ)."""
     epsilon, delta = exact_decimal(terms.epsilon), exact_decimal(terms.delta)
     loss = math.floor(epsilon * EPSILON_UNITS)
     if terms.accountant == "zcdp":
@@ -321,10 +323,7 @@ def total_budget(terms: BudgetTerms) -> Cost:
 
 
 def to_amount(cost: Cost, terms: BudgetTerms) -> Amount:
-    """Convert a cost to an amount.
-
-    With Gaussian noise, its ε is the one that ρ implies at the budget's δ.
-    """
+    """Convert a cost to an amount; with Gaussian noise, ε is what ρ implies at the budget's δ."""
     return _amount(cost, terms.delta, terms.accountant)
 
 
@@ -350,9 +349,9 @@ def shown_spending(
 
 
 def spent_amount(spent: Cost, granted: Cost, terms: BudgetTerms) -> Amount:
-    """Convert a spent cost to the contract's amount, with ε at most the granted ε.
+    """Convert a spent cost to an amount with at most the granted ε.
 
-    Before Gaussian noise is drawn, the losses may add up to more than the grant's ρ implies at δ.
+    Before Gaussian noise is drawn, the spent losses may add up to more than the ε that the grant's ρ implies.
     """
     shown, most = to_amount(spent, terms), to_amount(granted, terms)
     if shown.epsilon <= most.epsilon:
@@ -365,19 +364,19 @@ class RefusedError(Refused):
 
 
 def unpaid_error(label: str, cost: Cost, left: Cost, terms: BudgetTerms, remedy: str = "") -> RefusedError:
-    """Build the error for a budget that has less left than is requested."""
+    """Build the error for a request of more than is left of a budget."""
     asked, available = to_amount(cost, terms), to_amount(left.clamp_at_zero(), terms)
     less = "ask for no more than is left, " if available.epsilon > 0.0 or available.rho else ""
     return RefusedError(
         f"{label} cannot pay: {format_amount(asked)} asked, {format_amount(available)} left; "
-        f"{less}{remedy}or close streams that did not use theirs up",
+        f"{less}{remedy}or close streams that have not used up their grants",
         asked,
         available,
     )
 
 
 def format_amount(amount: Amount) -> str:
-    """Format an amount with every digit that the ledger counts."""
+    """Format an amount with all digits that the ledger distinguishes."""
     if amount.rho is not None:
         return f"ρ = {_format_number(amount.rho)}" + (
             "" if amount.delta else f" (ε = {_format_number(amount.epsilon)} added up)"

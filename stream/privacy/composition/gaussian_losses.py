@@ -1,14 +1,14 @@
 """Composition of discrete Gaussian noise: ρ and (ε, δ) of adaptively chosen measurements.
 
-A number that one person changes by Δ, with noise N_ℤ(0, σ²), has *precision* π = Δ²/σ² and is
-π/2-zCDP. For N numbers with precisions πᵢ, c = Σπᵢ/2 and v = Σπᵢ(1 + T/(σᵢ² − T)),
-docs/proofs/composition.md proves for every T below all variances that
+If one person changes a number by Δ, and its noise is N_ℤ(0, σ²), then the number has the *precision*
+π = Δ²/σ² and is π/2-zCDP. For N numbers with precisions πᵢ, let c = Σπᵢ/2 and
+v = Σπᵢ(1 + T/(σᵢ² − T)). For every T below all variances, docs/proofs/composition.md proves
 
     δ(ε) ≤ (1 + η)^N · [e^{v/2 − c} Φ((v − c − ε)/√v) − e^ε Φ(−(c + ε)/√v)],    η = 2Σ_{j≥1}
     e^{−2π²Tj²},
 
-which is the δ of continuous Gaussian noise if T and η are 0. It is computed in decimal
-arithmetic and rounded up.
+With T = η = 0, the right side is the δ of continuous Gaussian noise. It is computed in decimal arithmetic
+and rounded up.
 """
 
 from __future__ import annotations
@@ -31,13 +31,13 @@ SMOOTHINGS: Final = (
     (Fraction(1), Decimal("5.4e-9")),
     (Fraction(3, 2), Decimal("3e-13")),
 )
-"""Values of T, each with an upper bound of its η; the smallest resulting bound on δ is used."""
+"""Values of T, each with an upper bound of its η. The value with the smallest bound on δ is used."""
 
 _DIGITS: Final = 60
 _MARGIN: Final = 1 + Decimal("1e-25")
 """A factor that raises δ by more than all rounding errors."""
 _MAX_TAIL_DEVIATIONS: Final = 60.0
-"""Number of deviations beyond which Φ(−z) ≤ e^{−z²/2} is used."""
+"""If z is larger, Φ(−z) is replaced by its bound e^{−z²/2}."""
 TWO_PI: Final = Decimal("6.28318530717958647692528676655900576839433879875021164194988918461563281257241799726")
 _FIRST_MARGIN: Final = 1e-10
 _LEAST_RELATIVE_DIFFERENCE: Final = 1e-16
@@ -47,9 +47,10 @@ _LARGEST_LOG: Final = 60.0
 
 @dataclass(frozen=True, slots=True)
 class GaussianNumbers:
-    """``count`` numbers with noise of one variance and ℓ₂ sensitivity √``squared`` each.
+    """``count`` numbers, each with noise of the same variance and ℓ₂ sensitivity √``squared``.
 
-    ``squared`` is 0 for numbers whose sensitivity is part of another entry; they only add noise.
+    The sensitivity of numbers that a person changes together may be counted in one entry; ``squared`` is 0
+    in the entries of the other numbers.
     """
 
     count: int
@@ -70,7 +71,7 @@ def gaussian_rho(numbers: Sequence[GaussianNumbers]) -> Fraction:
 def gaussian_delta(numbers: Sequence[GaussianNumbers], epsilon: Fraction) -> float:
     """Return a δ at which adaptive measurements are (``epsilon``, δ)-DP.
 
-    It is rounded up; 1 if no smaller δ is known.
+    The δ is rounded up. It is 1 if no smaller one is known.
     """
     if not numbers:
         return 0.0
@@ -100,7 +101,7 @@ def _bound_delta(
 
 
 def least_noise_factor(shape: Sequence[GaussianNumbers], epsilon: Fraction, delta: Fraction) -> float:
-    """Return nearly the least factor by which noise must be widened to be (ε, δ)-DP.
+    """Return nearly the least factor by which noise must be widened so that it is (ε, δ)-DP.
 
     If ``widen_noise`` multiplies all deviations by the factor, ``gaussian_delta`` is at most δ. The
     factor is infinite if ε or δ is not above 0.
@@ -122,7 +123,7 @@ def least_noise_factor(shape: Sequence[GaussianNumbers], epsilon: Fraction, delt
 
 @lru_cache(maxsize=4096)
 def rough_epsilon(precision: float, delta: float) -> float:
-    """Return the ε of continuous Gaussian noise at δ, an approximation with which planners search."""
+    """Return the ε of continuous Gaussian noise at δ: an approximation for the search of plans."""
     half, root = 0.5 * precision, math.sqrt(precision)
 
     def excess(epsilon: float) -> float:
@@ -134,7 +135,7 @@ def rough_epsilon(precision: float, delta: float) -> float:
             - math.log(delta)
         )
 
-    # Above this ε even the first term is below δ.
+    # If ε is larger, even the first term is below δ.
     high = half + root * math.sqrt(-2.0 * math.log(delta))
     return 0.0 if excess(0.0) <= 0.0 else float(optimize.brentq(excess, 0.0, high, xtol=1e-12, rtol=1e-12))
 
@@ -220,7 +221,7 @@ _LARGEST_ORDER_LOG = 60.0
 def largest_rho(epsilon: Fraction, delta: Fraction) -> Fraction:
     """Return the largest ρ at which ρ-zCDP implies (ε, δ)-DP; 0 < δ < 1.
 
-    It is rounded down by less than 10⁻¹⁸.
+    The result is rounded down by less than 10⁻¹⁸.
     """
 
     def rough(log_order: float) -> float:
@@ -243,7 +244,7 @@ def largest_rho(epsilon: Fraction, delta: Fraction) -> Fraction:
 def least_epsilon(rho: Fraction, delta: Fraction) -> Fraction:
     """Return the least ε at which ρ-zCDP implies (ε, δ)-DP; 0 < δ < 1.
 
-    It is rounded up by less than 10⁻¹⁸.
+    The result is rounded up by less than 10⁻¹⁸.
     """
 
     def rough(log_order: float) -> float:
@@ -265,16 +266,16 @@ def least_epsilon(rho: Fraction, delta: Fraction) -> Fraction:
 
 
 def _maximize(rough: Callable[[float], float], exact: Callable[[Decimal], Decimal]) -> Decimal:
-    """Return the maximum of a unimodal function of the Rényi order α > 1, located in doubles first.
+    """Return the maximum of a unimodal function of the Rényi order α > 1.
 
-    For fixed ρ, ln δ is convex in α, so that the admissible α for a given ρ or ε form an
-    interval.
+    The maximum is located in doubles (``rough``), then in decimals (``exact``). The function is unimodal,
+    because for fixed ρ, ln δ is convex in α.
     """
     low, high = -_LARGEST_ORDER_LOG, _LARGEST_ORDER_LOG
     for _ in range(_COARSE_STEPS):
         first, second = low + (high - low) / 3, high - (high - low) / 3
         low, high = (first, high) if rough(first) < rough(second) else (low, second)
-    # Doubles locate a maximum only to the square root of their precision.
+    # Doubles locate a maximum with only half of their digits.
     centre = Decimal(math.exp((low + high) / 2))
     left, right = centre * Decimal("0.999"), centre * Decimal("1.001")
     best = exact(centre)

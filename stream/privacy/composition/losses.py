@@ -1,8 +1,7 @@
 """Privacy losses of calibrations: the ε of their pure mechanisms, and their Gaussian noise.
 
-It also computes the noise rate and the loss of the numbers that ``numeric_sparse`` publishes with
-its ⊤s. An ε of a calibration is a sum of parts: ε1 for the threshold, ε2 for the comparisons of
-queries, ε3 for published numbers.
+The ε of a sparse vector is a sum of parts: ε1 for the threshold, ε2 for the comparisons of queries, and
+ε3 for the numbers that ``numeric_sparse`` publishes with its ⊤s.
 """
 
 from __future__ import annotations
@@ -31,16 +30,17 @@ _Number = TypeVar("_Number", Fraction, float)
 def top_number_rate(calibration: SparseVectorCalibration) -> float:
     """Return the noise rate of a ⊤'s number: ε3/(cΔ) per step.
 
-    c is the cutoff, or 1 if each ⊤ ends a round. The rate is 0 if numbers have no separate noise.
+    c is the cutoff, or 1 if each round has its own threshold noise. The rate is 0 if the numbers have no
+    noise of their own.
     """
     tops = 1 if calibration.fresh_threshold else calibration.cutoff
     return calibration.epsilon_answer / (tops * calibration.sensitivity_steps)
 
 
 def tops_epsilon(epsilon_1: _Number, epsilon_2: _Number, epsilon_3: _Number, *, monotone: bool) -> _Number:
-    """Return the loss of c ⊤s with their numbers, beside the threshold's ε1: ε2 + ε3.
+    """Return the loss of all c ⊤s and their numbers without the threshold's ε1: ε2 + ε3.
 
-    If queries are monotone, it is max(ε2, ε3, ε2 + ε3 − ε1), and t ⊤s lose at most t/c of it
+    If queries are monotone, the loss is max(ε2, ε3, ε2 + ε3 − ε1). The first t ⊤s lose at most t/c of it
     (``docs/proofs/numeric-sparse.md``, Theorem 2).
     """
     together = epsilon_2 + epsilon_3
@@ -48,7 +48,7 @@ def tops_epsilon(epsilon_1: _Number, epsilon_2: _Number, epsilon_3: _Number, *, 
 
 
 def top_numbers_failure(rate: float, tops: int, error: int) -> float:
-    """Return the probability that any number of ``tops`` ⊤s errs by more than ``error`` steps.
+    """Return the probability that a number of any of ``tops`` ⊤s errs by more than ``error`` steps.
 
     Each number has one independent two-sided draw: with q = e^{−rate}, the probability is exactly
     1 − (1 − 2q^{error+1}/(1 + q))^tops.
@@ -61,14 +61,14 @@ def top_numbers_failure(rate: float, tops: int, error: int) -> float:
 class Losses:
     """The pure privacy losses and the Gaussian noise that a calibration composes.
 
-    - ``pure_parts``: the pure mechanisms, as (count, ε).
-    - ``first_loss``, ``loss_per_answer``: after the first answer and t charged ones, the loss is
+    - ``pure_parts``: the pure mechanisms, as pairs of their number and the ε of each.
+    - ``first_loss``, ``loss_per_answer``: after the first answer and t charged answers, the loss is
       ``first_loss`` + t·``loss_per_answer``.
-    - ``loss_while_open``: more loss until the last charged answer, for the noisy threshold of a round
-      that has not ended.
-    - ``gaussian_first``, ``gaussian_charged``: the noise of the first answer, and of all charged
+    - ``loss_while_open``: additional loss until the last charged answer, for the noisy threshold of a
+      round that has not ended.
+    - ``gaussian_first``, ``gaussian_charged``: the Gaussian noise of the first answer, and of all charged
       answers together.
-    - ``loss_beyond_plan``: the loss of each charged answer of an extension, if it is another than
+    - ``loss_beyond_plan``: the loss of each charged answer of an extension, if it differs from
       ``loss_per_answer``.
     """
 
@@ -103,7 +103,7 @@ class Losses:
 
 @lru_cache(maxsize=4096)
 def losses(calibration: Calibration) -> Losses:  # noqa: C901, PLR0911 - one for each kind of calibration
-    """Return the losses of a calibration; docs/proofs has the proof of each mechanism."""
+    """Return the losses of a calibration; the proofs of all mechanisms are in docs/proofs."""
     match calibration:
         case SparseVectorCalibration():
             return _sparse_vector_losses(calibration)
@@ -119,7 +119,7 @@ def losses(calibration: Calibration) -> Losses:  # noqa: C901, PLR0911 - one for
             each = Fraction(calibration.epsilon_answer)
             return Losses(((calibration.cutoff, each),), Fraction(0), each)
         case ReleaseCalibration(method="gaussian"):
-            # The ℓ₂ norm is largest if all rows of a person change the same number.
+            # The ℓ₂ norm of the change is largest if all rows of a person change the same number.
             several, variance = calibration.contribution, Fraction(calibration.deviation) ** 2
             squared = (several * (calibration.sensitivity_steps * calibration.parts // calibration.moved)) ** 2
             together = GaussianNumbers(calibration.moved // several, squared, variance)
@@ -131,8 +131,8 @@ def losses(calibration: Calibration) -> Losses:  # noqa: C901, PLR0911 - one for
             part = Fraction(calibration.epsilon_part)
             return Losses(((calibration.parts, part),), calibration.parts * part, Fraction(0))
         case RunningCountCalibration(method="gaussian"):
-            # A count is a sum of nodes of a tree. The squares of a person's changes have the largest sum
-            # if all of the person's events are in few nodes of each level.
+            # A count is a sum of nodes of a tree. The sum of the squares of a person's changes is largest if
+            # all events of the person are in few nodes of each level.
             levels, variance = calibration.levels, Fraction(calibration.deviation) ** 2
             squared = calibration.sensitivity_steps**2 // calibration.spread
             together = GaussianNumbers(levels, squared, variance)
@@ -142,7 +142,7 @@ def losses(calibration: Calibration) -> Losses:  # noqa: C901, PLR0911 - one for
             whole = Fraction(calibration.epsilon)
             return Losses(((1, whole),), whole, Fraction(0))
         case UnknownGroupsCalibration():
-            # Each answer costs δ beside this ε (``is_pure``).
+            # Each answer also costs a δ, which is not part of the pure losses (see ``is_pure``).
             each = Fraction(calibration.epsilon_answer)
             return Losses(((calibration.cutoff, each),), Fraction(0), each)
         case HypothesisCalibration():
@@ -157,14 +157,14 @@ def losses(calibration: Calibration) -> Losses:  # noqa: C901, PLR0911 - one for
                 loss_beyond_plan=inner.loss_beyond_plan,
             )
         case EstimateCalibration(contribution=several) if several > 1:
-            # Each part is ε-DP for one row; by group privacy it is kε-DP for a person with k rows.
+            # If a part is ε-DP for one row, then by group privacy it is kε-DP for a person with k rows.
             return _scale_losses(losses(calibration.model_copy(update={"contribution": 1})), several)
         case EstimateCalibration():
             inner = losses(calibration.sparse_vector)
             rows, start = Fraction(calibration.epsilon_rows), Fraction(calibration.epsilon_start)
-            # The rounds of a workload share ``epsilon_choices`` and ``epsilon_chosen``, and the typical errors
-            # of one, two and three attributes share ``epsilon_typical``. Each Σ ε² of shares is at most the
-            # square of the whole.
+            # The rounds of a workload divide ``epsilon_choices`` and ``epsilon_chosen`` among them, and the
+            # typical errors of one, two and three attributes divide ``epsilon_typical``. Each of these ε
+            # counts as one part: the sum of the squares of its shares is at most its square.
             choices, chosen = Fraction(calibration.epsilon_choices), Fraction(calibration.epsilon_chosen)
             typical = Fraction(calibration.epsilon_typical)
             pure = ((1, rows), (calibration.starts, start), (1, choices), (1, chosen), (1, typical))
@@ -194,7 +194,7 @@ def _scale_losses(one_row: Losses, rows: int) -> Losses:
 def _list_estimate_noise(
     calibration: EstimateCalibration,
 ) -> tuple[tuple[GaussianNumbers, ...], tuple[GaussianNumbers, ...]]:
-    """Return the Gaussian noise of the opening and of all ⊤s.
+    """Return the Gaussian noise of the first answer (for the warm start) and of all ⊤s.
 
     One person changes ``marginal_sensitivity`` cells of a marginal by 1 each. The precision
     (1/variance) of a ⊤ is divided between its marginal and the number published with it; the number's
@@ -208,7 +208,7 @@ def _list_estimate_noise(
         first.append(GaussianNumbers(calibration.starts * cells, 1, Fraction(calibration.deviation_start) ** 2))
     if calibration.rounds:
         # The rounds of a workload divide the precision of one marginal among them. The loss is largest
-        # if a single round has all of it, so it is computed for this case.
+        # if a single round has the whole precision, so it is computed for this case.
         together = Fraction(calibration.deviation_chosen) ** 2
         first.append(GaussianNumbers(cells, 1, together))
         first.append(GaussianNumbers((calibration.rounds - 1) * cells, 0, together))
@@ -240,7 +240,7 @@ def is_pure(calibration: Calibration) -> bool:
 
 
 def is_running_count_of_texts(calibration: Calibration) -> bool:
-    """Return True for a running count of private texts, whose release costs δ."""
+    """Return True for a running count of private texts; releasing the texts costs δ."""
     return isinstance(calibration, RunningCountCalibration) and calibration.most_bytes is not None
 
 
@@ -252,7 +252,7 @@ def summed_loss(calibration: Calibration, charged_answers: Fraction) -> Fraction
 
 
 def has_independent_answers(calibration: Calibration) -> bool:
-    """Return True if the noise of each charged answer is used by no later answer."""
+    """Return True if no answer uses the noise of an earlier charged answer."""
     match calibration:
         case SparseVectorCalibration():
             return calibration.fresh_threshold

@@ -1,7 +1,7 @@
 """Optimal composition of c equal pure rounds (Kairouz, Oh & Viswanath 2015, Theorem 3.3).
 
-It holds for adaptively chosen rounds; ``docs/proofs/composition.md`` compares it with the other
-theorems.
+The theorem holds for adaptively chosen rounds; ``docs/proofs/composition.md`` compares it with the other
+composition theorems.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ _MARGIN: Final = 1 + Decimal("1e-25")
 _NEGLIGIBLE: Final = Decimal("1e-16")
 """If a term is below this share of the sum, the rest is bounded by a geometric series."""
 _LOG_SIZE_DIGITS: Final = 20
-"""Digits that the logarithm of a term may have before its decimal point."""
+"""Maximum number of digits before the decimal point in the logarithm of a term."""
 _STIRLING_FROM: Final = 64
 _STIRLING_TERMS: Final = 24
 
@@ -31,8 +31,8 @@ def optimal_delta(epsilon_round: float, rounds: int, epsilon: float) -> float:
     """Return the least δ at which adaptive pure rounds are (``epsilon``, δ)-DP together.
 
     δ(ε) = Σ_l C(c, l) max(0, e^{(c−l)ε0} − e^{ε+lε0}) / (1 + e^{ε0})^c (Kairouz, Oh & Viswanath
-    2015). The result is within one part in 10^12 above the exact value, then rounded up to a
-    double; it is 0 only if the exact value is.
+    2015). The result is at most one part in 10^12 above the exact value, then rounded up to a double. It is
+    0 only if the exact value is 0.
     """
     round_loss = Fraction(epsilon_round)
     excess = round_loss * rounds - Fraction(epsilon)
@@ -40,7 +40,7 @@ def optimal_delta(epsilon_round: float, rounds: int, epsilon: float) -> float:
         return 0.0
     last = math.ceil(excess / (2 * round_loss)) - 1
     least_gap = excess - 2 * round_loss * last
-    # 1 − e^{−g} loses as many digits as g has zeros after its decimal point.
+    # 1 − e^{−g} loses one digit for each zero after the decimal point of g.
     digits = _DIGITS + max(0, least_gap.denominator.bit_length() - least_gap.numerator.bit_length()) // 3
     with localcontext(Context(prec=digits + _LOG_SIZE_DIGITS, Emax=MAX_EMAX, Emin=MIN_EMIN)):
         start = min(last, math.floor(rounds / (1.0 + math.exp(min(epsilon_round, 700.0)))))
@@ -64,7 +64,7 @@ def _add_terms(
     ratios: Iterable[tuple[Decimal | int, Decimal | int]],
     kept_ratio: Decimal,
 ) -> Decimal:
-    """Add the terms on one side of the largest; ``ratios`` has the ratios of successive weights."""
+    """Add the terms on one side of the largest term; ``ratios`` has the ratios of successive weights."""
     before = weight * (1 - kept)
     for numerator, denominator in ratios:
         weight = weight * numerator / denominator
@@ -72,14 +72,14 @@ def _add_terms(
         term = weight * (1 - kept)
         total += term
         if term < before and term < total * _NEGLIGIBLE:
-            # The rest of the log-concave terms is below a geometric series.
+            # The terms are log-concave, so the sum of the rest is below a geometric series.
             return total + term * term / (before - term)
         before = term
     return total
 
 
 def _weight(rounds: int, l: int, epsilon_round: Decimal) -> Decimal:  # noqa: E741
-    """Return C(c, l) p^l (1−p)^{c−l} with p = 1/(1 + e^ε0)."""
+    """Return C(c, l) p^l (1−p)^{c−l} with c = ``rounds`` and p = 1/(1 + e^ε0)."""
     log = _log_factorial(rounds) - _log_factorial(l) - _log_factorial(rounds - l)
     log += (rounds - l) * epsilon_round - rounds * (1 + epsilon_round.exp()).ln()
     return log.exp()
@@ -126,9 +126,9 @@ def rounded_up(value: Fraction) -> float:
 def optimal_epsilon(epsilon_round: float, rounds: int, delta: float) -> float:
     """Return the least ε at which the rounds are (ε, δ)-DP, rounded up.
 
-    The rounding is at most one part in 10^10 of c·ε0, and ``optimal_delta(epsilon_round, rounds,
-    ε) <= delta`` holds for the returned double. No theorem about pure rounds can give less
-    (Kairouz, Oh & Viswanath 2015).
+    The result is at most c·ε0/10^10 above the exact value, and ``optimal_delta(epsilon_round, rounds, ε)
+    <= delta`` holds for the returned double. No theorem about pure rounds can give a smaller ε (Kairouz,
+    Oh & Viswanath 2015).
     """
     highest = rounded_up(Fraction(epsilon_round) * rounds)
     if optimal_delta(epsilon_round, rounds, 0.0) <= delta:
@@ -145,7 +145,7 @@ def optimal_round_epsilon(epsilon: float, delta: float, rounds: int) -> float:
     """Return the largest ε0, rounded down, at which the rounds are (ε, δ)-DP together.
 
     ``optimal_delta(ε0, rounds, epsilon) <= delta`` holds for the returned double, which is at most one
-    part in 10^10 below the best ε0. With ``delta`` 0 it is ε/c, rounded so that c·ε0 <= ε
+    part in 10^10 below the best ε0. If ``delta`` is 0, the result is ε/c, rounded so that c·ε0 <= ε holds
     exactly.
     """
     low = rounded_down(Fraction(epsilon) / rounds)

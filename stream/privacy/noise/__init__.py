@@ -1,1 +1,1 @@
-"""Keyed, exact, vectorized noise on the integers; ``keys`` needs no NumPy."""
+"""Keyed, exact, vectorized noise on the integers; only ``keys`` works without numpy."""

@@ -1,12 +1,10 @@
-"""The uniform 64-bit words that are derived from the noise key.
+"""Derives uniform 64-bit words from the noise key; an event at a position always has the same words.
 
-An event at a position always has the same words.
-
-Every input is length-prefixed or of fixed length, so that different inputs give different bytes. A
-stream's subkey binds the version, the key's id, the stream's incarnation, the whole definition
-(mechanism, calibration, source with its fingerprint) and the role of the noise; an event's words
-bind its position and its bytes as well. Because the position is bound, the noise of two events
-with equal bytes is independent.
+Each part of a hashed message has a fixed length or is preceded by its length, so that different parts
+never give the same message. A stream's subkey depends on the version of this derivation, the key's id,
+the stream's incarnation, the whole definition (mechanism, calibration, source with its fingerprint) and
+the role of the noise. An event's words depend on the subkey, the event's position and its bytes. Because
+they depend on the position, the noise of two events with equal bytes is independent.
 """
 
 from __future__ import annotations
@@ -85,20 +83,20 @@ def _length_prefix(texts: Spans) -> bytes:
 
 
 def round_words(subkeys: Sequence[bytes], rounds: Sequence[int] | Column, count: int) -> tuple[Words, LowWords]:
-    """Derive words that depend only on the stream and the round, one row per subkey."""
+    """Derive words that depend only on the stream's subkey and its round, one row per subkey."""
     empty_texts = _repeat_text(b"", len(subkeys)) if isinstance(subkeys, Spans) else [b""] * len(subkeys)
     return _derive(subkeys, b"", rounds, empty_texts, count)
 
 
 def cell_words(subkey: bytes, cells: Sequence[bytes], count: int) -> tuple[Words, LowWords]:
-    """Derive words that depend only on the stream and the cell, one row per cell."""
+    """Derive words that depend only on the stream's subkey and the cell, one row per cell."""
     return _derive_by_message([subkey] * len(cells), cells, count)
 
 
 def cell_noise(law: Sampler, subkey: bytes, cells: Sequence[bytes]) -> IntegerArray:
     """Return the noise of named cells, drawn block by block to bound memory.
 
-    It depends only on the stream and the cell, never on the question or its time.
+    The noise depends only on the stream's subkey and the cell, never on the question or its time.
     """
     blocks = [cells[start : start + _CELLS_PER_BLOCK] for start in range(0, len(cells), _CELLS_PER_BLOCK)]
     drawn = [law.draw(*cell_words(subkey, names, law.words)) for names in blocks]
@@ -113,7 +111,7 @@ def name_words(subkey: bytes, names: Sequence[bytes]) -> Words:
 
 
 def block_words(subkey: bytes, block: bytes, cells: int, count: int) -> tuple[Words, LowWords]:
-    """Derive the words of all cells of a block, one row per cell; cheaper than ``cell_words``."""
+    """Derive the words of all cells of a block, one row per cell; faster than ``cell_words``."""
     width = cells * count * _WORD_BYTES
     high = blake3(_length_prefixed(b"high", block), key=subkey).digest(width)
 
@@ -143,9 +141,10 @@ def event_words(
 
 
 def event_subkey(subkey: bytes, topic: str, partition: int, offset: int, payload: bytes) -> bytes:
-    """Derive the 32-byte key of one event's noise, if its cells' names are known only at the answer.
+    """Derive the 32-byte key of one event's noise, for answers about cells that are not known beforehand.
 
-    ``subkey`` must be of a role that has no ``event_words``, whose first words would equal the key.
+    ``subkey`` must be of a role for which ``event_words`` is never called: the first words of the same
+    event would equal the key.
     """
     prefix = _length_prefixed(topic.encode(), partition.to_bytes(4, "big"))
     return blake3(prefix + offset.to_bytes(8, "big") + payload, key=subkey).digest(SUBKEY_BYTES)
@@ -155,7 +154,7 @@ def _derive(
     subkeys: Sequence[bytes], prefix: bytes, numbers: Sequence[int] | Column, texts: Sequence[bytes], count: int
 ) -> tuple[Words, LowWords]:
     if not isinstance(subkeys, Spans) or not isinstance(texts, Spans):
-        # For a few short messages the kernel's columns take longer than Python.
+        # For a few short messages, building columns for the kernel takes longer than a loop in Python.
         messages = [
             prefix + int(number).to_bytes(8, "big") + text for number, text in zip(numbers, texts, strict=True)
         ]

@@ -1,4 +1,4 @@
-"""The secret key from which all noise is derived: generating, reading and saving it."""
+"""Generates, reads and saves the secret key from which all noise is derived."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ _ID_CONTEXT = "sotto 2026 noise key id v1"
 
 
 class NoiseKeyError(SottoError, RuntimeError):
-    """There is no usable noise key; the message says what to do and never shows the key.
+    """There is no usable noise key; the message has a remedy and never shows the key.
 
     Examples:
         >>> try:
@@ -71,7 +71,7 @@ class NoiseKey:
 
     @classmethod
     def from_text(cls, text: str, origin: str = "noise key") -> NoiseKey:
-        """Read keys of 64 hexadecimal digits, one per line, the current one first; errors name ``origin``."""
+        """Read keys of 64 hexadecimal digits, one per line; the current key is the first. Errors name ``origin``."""
         try:
             secrets_found = [bytes.fromhex(line) for line in text.split()]
         except ValueError:
@@ -80,7 +80,7 @@ class NoiseKey:
             raise NoiseKeyError(f"{origin}: each line must be 64 hexadecimal digits; restore your copy of the key")
         if len(secrets_found) > MAX_KEYS or len(set(secrets_found)) < len(secrets_found):
             raise NoiseKeyError(
-                f"{origin}: has more than {MAX_KEYS} keys, or a key twice; remove repeated keys and keys that no stream needs"
+                f"{origin}: has more than {MAX_KEYS} keys, or the same key twice; remove repeated keys and keys that no stream needs"
             )
         current, *older = secrets_found
         return cls(current, tuple(cls(secret) for secret in older))

@@ -3,7 +3,7 @@
 **Geometric.** A geometric variable G on {0, 1, 2, …} with P(G ≥ x) = qˣ, q = exp(−rate), has independent binary
 digits: digit i is 1 with probability q^(2^i) / (1 + q^(2^i)). Each digit compares one 128-bit
 uniform word with that probability in fixed point, so that the sampled distribution is a product of
-known Bernoullis. The number of words and comparisons depends on the rate alone, never on the
+Bernoulli variables with known probabilities. The number of words and comparisons depends on the rate alone, never on the
 outcome: timestamps reveal nothing about the noise. (The low 64 bits are read only if the high 64
 bits tie, which has probability 2⁻⁶⁴ per digit.)
 
@@ -53,7 +53,7 @@ LowWords = Callable[[int], Words]
 MAX_DIGITS: Final = 52
 """Maximum number of binary digits of a draw."""
 TAIL_BITS: Final = 62
-"""Geometric noise is cut off at a tail of probability at most 2⁻⁶²."""
+"""The cut-off tail of geometric noise has a probability of at most 2⁻⁶²."""
 LARGEST_VARIANCE: Final = 1 << (2 * (MAX_DIGITS - 4) + 1)
 """Gaussian noise of a larger variance does not fit 52 binary digits."""
 
@@ -162,7 +162,7 @@ LARGEST_TABLE_VARIANCE: Final = 3 << 20
 STRETCH: Final = 512
 """The factor 512 in x + 512·y."""
 CUT_BITS: Final = 66
-"""Each table leaves out a tail of probability at most 2⁻⁶⁶."""
+"""The tail that a table leaves out has a probability of at most 2⁻⁶⁶."""
 TABLE_BITS: Final = 127
 """Binary digits of the cumulative probabilities in a table."""
 
@@ -173,7 +173,7 @@ _LOW_MASK: Final = (1 << WORD_BITS) - 1
 _WEIGHT_BITS: Final = 256
 _DIGITS: Final = 100
 _TABLES_KEPT: Final = 256
-"""Tables in memory, of at most 256 KB each; a dropped table is computed again."""
+"""Maximum number of tables in memory, of at most 256 KB each; others are computed again."""
 
 
 @dataclass(frozen=True)
@@ -216,7 +216,7 @@ class Gaussian:
 
 
 def cumulative_probabilities(variance: Fraction) -> tuple[int, ...]:
-    """Return P(|k| < j)·2¹²⁷ for j = 1, 2, …, rounded down, of the law without its cut-off tail."""
+    """Return P(|k| < j)·2¹²⁷ for j = 1, 2, …, rounded down, for the law without its cut-off tail."""
     reach = _table_reach(variance)
     one = 1 << _WEIGHT_BITS
     with localcontext(prec=_DIGITS):
@@ -299,7 +299,7 @@ def noise_fits(calibration: AnswersCalibration, sensitivity_steps: int, moved: i
 
 
 def wide_noise_message(charged: str) -> str:
-    """Return the error text for a number that needs too wide noise.
+    """Return the error text for a number whose noise would be too wide.
 
     ``charged`` is the name of the charged answers.
     """
