@@ -1,9 +1,9 @@
 """Confidence intervals: bounds of the noise of one number, from its public law alone.
 
-A *half-width* h satisfies P(|noise| ≤ h) ≥ 95 %, so that the interval of ±h around the released
-number contains the true number with this probability, whatever the data. h depends only on the
-public calibration and question; the interval is post-processing of the released number. For a sum of
-few draws h is the least one, for other noise it may be larger than necessary. Proofs: docs/noise.md, "Confidence
+A *half-width* h satisfies P(|noise| ≤ h) ≥ 95 %. So for any data, the interval of ±h around the released
+number contains the true number with at least this probability. h depends only on the public calibration
+and question, so an interval is post-processing of the released number. For a sum of few draws h is the
+least half-width; for other noise it may be larger than necessary. Proofs: docs/noise.md, "Confidence
 intervals".
 """
 
@@ -30,23 +30,23 @@ from stream.privacy.noise.samplers import Gaussian, Symmetric
 CONFIDENCE: Final = 0.95
 """Probability that an interval contains the true number."""
 MISS_PROBABILITY: Final = 0.05
-"""Probability that an interval does not contain it."""
+"""Probability that an interval does not contain the true number."""
 
 SECOND_MISS_PROBABILITY: Final = 0.02
-"""Share of ``MISS_PROBABILITY`` that ``widen_interval`` leaves for a second noise of the number."""
+"""Part of ``MISS_PROBABILITY`` that ``widen_interval`` leaves for a second noise in the same number."""
 
 _EXACT_TERMS: Final = 64
 """Sums of at most this many Laplace draws use the closed form of their tail."""
 _MOST_EXACT_TERMS: Final = 1024
-"""The same for noise so wide that a transform would be long."""
+"""The same limit for wide noise, for which a transform would take long."""
 _SIGNIFICANT_BITS: Final = 6
 _TRANSFORM_DEVIATION: Final = 1 << 15
-"""Sums of a larger standard deviation, in steps, use a bound in place of a transform."""
+"""Sums with a larger standard deviation, in steps, are bounded without a transform."""
 _COVERED_DEVIATIONS: Final = 24
 """A transform covers this many standard deviations; the rest has probability below 1e−6."""
 _TRANSFORM_ERROR: Final = 2e-6
 _MIXTURE_SHARE: Final = 0.02
-"""Shares of the missing probability for each of a bound's two rare events."""
+"""Part of the missing probability for each of the two rare events of a bound."""
 _EXACT_VARIANCE: Final = 1 << 20
 """Gaussian noise of at most this variance is summed value by value."""
 
@@ -62,8 +62,8 @@ class NoisyNumber(NamedTuple):
 def half_width(law: Symmetric, terms: int = 1, miss: float = MISS_PROBABILITY) -> int:
     """Return an h with P(|sum of ``terms`` draws| > h) ≤ ``miss``.
 
-    It is the least for one draw, and for sums of at most 64 Laplace draws. More terms are rounded
-    up to six binary digits: a further draw only widens a sum (docs/noise.md).
+    The result is the least h for one draw, and for sums of at most 64 Laplace draws. Larger numbers of terms
+    are rounded up to six binary digits, because further draws only widen a sum (docs/noise.md).
     """
     if terms == 0:
         return 0
@@ -86,7 +86,7 @@ def _laplace_sum_half_width(rate: float, terms: int, miss: float) -> int:
 
 
 def weighted_half_width(law: Symmetric, weights: Sequence[int]) -> int:
-    """Return an h with P(|Σ weight·draw| > h) ≤ ``MISS_PROBABILITY``; for unequal weights Chernoff's bound."""
+    """Return an h with P(|Σ weight·draw| > h) ≤ ``MISS_PROBABILITY``; Chernoff's bound if weights differ."""
     sizes = {abs(weight) for weight in weights if weight}
     if not sizes:
         return 0
@@ -97,16 +97,16 @@ def weighted_half_width(law: Symmetric, weights: Sequence[int]) -> int:
 
 
 def bounded_half_width(law: Symmetric, terms: int, largest: int) -> int:
-    """Return the bound of ``weighted_half_width`` for any weights of at most ``largest``."""
+    """Return an h that ``weighted_half_width`` does not exceed for weights of at most ``largest``."""
     return math.ceil(largest * sum_alpha(law, terms, 1, MISS_PROBABILITY, full_weights=False))
 
 
 def ratio_bounds(numerator: NoisyNumber, denominator: NoisyNumber, low: float, high: float) -> tuple[float, float]:
     """Return the 95 % confidence interval of a quotient that lies from ``low`` to ``high``.
 
-    By Fieller's theorem (1954): if r is the true quotient, then numerator − r·denominator is noise alone, the
-    difference of two independent draws. The interval has every r for which this noise has a tail of
-    more than 5 %. If the denominator is within its own noise, every r may be possible.
+    If r is the true quotient, then numerator − r·denominator is noise alone: the difference of two
+    independent draws (Fieller 1954). The interval has every r for which noise of this size or more has a
+    probability above 5 %. If the denominator is within its own noise, every r may be possible.
     """
 
     def is_possible(r: float) -> bool:
@@ -128,7 +128,7 @@ def ratio_bounds(numerator: NoisyNumber, denominator: NoisyNumber, low: float, h
 
 
 def _find_edge(inside: float, outside: float, is_possible: Callable[[float], bool]) -> float:
-    """Return the end of the possible quotients between two values, rounded outwards."""
+    """Search the end of the possible quotients between two values; round it away from the inside."""
     for _ in range(60):
         middle = 0.5 * (inside + outside)
         if middle in (inside, outside):
@@ -138,10 +138,10 @@ def _find_edge(inside: float, outside: float, is_possible: Callable[[float], boo
 
 
 def widen_interval(low: float, high: float) -> tuple[float, float]:
-    """Widen a 95 % interval of a number with one noise, so that it misses with at most 3 %.
+    """Widen a 95 % interval so that it misses the true number with a probability of at most 3 %.
 
-    The tail of a sum of independent draws is log-concave: P(|S| > λx) is at most P(|S| > x)^λ.
-    One more unit covers the rounding to integers.
+    The number must have a single noise. The tail of a sum S of independent draws is log-concave:
+    P(|S| > λx) is at most P(|S| > x)^λ. One more unit covers the rounding to integers.
     """
     factor = math.log(MISS_PROBABILITY - SECOND_MISS_PROBABILITY) / math.log(MISS_PROBABILITY) - 1.0
     more = factor * (0.5 * (high - low) + 1.0) + 1.0
@@ -149,7 +149,7 @@ def widen_interval(low: float, high: float) -> tuple[float, float]:
 
 
 def clip_interval(interval: tuple[float, float], low: float | None, high: float | None) -> tuple[float, float]:
-    """Cut an interval off at the public limits of the true number."""
+    """Restrict an interval to the public range of the true number."""
     first, last = interval
     if low is not None:
         first, last = max(first, low), max(last, low)
@@ -169,7 +169,7 @@ def _gaussian_half_width(variance: float, miss: float) -> int:
     values = np.arange(1, math.ceil(12.0 * math.sqrt(variance)) + 12, dtype=np.float64)
     masses = np.exp(-values * values / (2.0 * variance))
     beyond = np.cumsum(masses[::-1])[::-1]
-    # beyond[x] is the weight of all values above x, on one side.
+    # beyond[x] is the probability weight of all values above x, on one side.
     tails = 2.0 * beyond / (1.0 + 2.0 * beyond[0]) * SUM_ROUNDING
     return int(np.argmax(tails <= miss))
 
@@ -177,8 +177,8 @@ def _gaussian_half_width(variance: float, miss: float) -> int:
 def _mixture_half_width(rate: float, terms: int, miss: float) -> int:
     """Bound a sum of many Laplace draws whose range is too wide for a transform.
 
-    A Laplace variable is normal with an exponential variance; discrete draws differ from continuous
-    ones by independent remainders in (−1, 1).
+    A Laplace variable is a normal variable whose variance is exponentially distributed. Discrete draws
+    differ from continuous ones by independent remainders in (−1, 1).
     """
     share = _MIXTURE_SHARE * miss
     variance = 2.0 * float(special.gammainccinv(terms, share)) / (rate * rate)
@@ -188,7 +188,7 @@ def _mixture_half_width(rate: float, terms: int, miss: float) -> int:
 
 
 def _transformed_half_width(rate: float, terms: int, span: int, miss: float) -> int:
-    """Return the half-width of a sum from its characteristic function on ``span`` or more values."""
+    """Return the half-width of a sum, from its characteristic function at ``span`` or more points."""
     size = 1 << (span + 64).bit_length()
     angles = np.arange(size // 2 + 1, dtype=np.float64) * (2.0 * math.pi / size)
     q, gap = math.exp(-rate), -math.expm1(-rate)
@@ -200,7 +200,7 @@ def _transformed_half_width(rate: float, terms: int, span: int, miss: float) -> 
 
 
 def _difference_tail(first: Symmetric, second: Symmetric, factor: float, at_least: float) -> float:
-    """Bound P(|X − factor·Y| ≥ x) for independent draws X and Y of two laws of one kind."""
+    """Bound P(|X − factor·Y| ≥ ``at_least``) for independent draws X and Y: both Laplace or both Gaussian."""
     factor = abs(factor)
     if isinstance(first, Gaussian) or isinstance(second, Gaussian):
         spread = math.sqrt(variance_of(first) + factor * factor * variance_of(second))
@@ -208,7 +208,7 @@ def _difference_tail(first: Symmetric, second: Symmetric, factor: float, at_leas
         return _gaussian_factor(first) * _gaussian_factor(second) * math.erfc(beyond / math.sqrt(2.0))
     wide, narrow = 1.0 / float(first.rate), factor / float(second.rate)
     wide, narrow = max(wide, narrow), min(wide, narrow)
-    # ((w²·e^{−x/w} − n²·e^{−x/n}) / (w² − n²)), written so that equal scales do not divide by 0.
+    # The tail is (w²·e^{−x/w} − n²·e^{−x/n}) / (w² − n²), computed without division by 0 if w = n.
     apart = at_least * (wide - narrow) / (wide * narrow) if narrow > 0.0 else math.inf
     if apart < 1e-6:
         tail = (1.0 + 0.5 * at_least / narrow) * math.exp(-at_least / wide)
@@ -219,7 +219,7 @@ def _difference_tail(first: Symmetric, second: Symmetric, factor: float, at_leas
 
 
 def _denominator_half_width(first: Symmetric, second: Symmetric) -> float:
-    """Return the half-width of ``second`` by ``_difference_tail`` with a large factor."""
+    """Return the half-width of ``second`` that ``_difference_tail`` implies for a large factor."""
     if isinstance(first, Gaussian) or isinstance(second, Gaussian):
         miss = MISS_PROBABILITY / (_gaussian_factor(first) * _gaussian_factor(second))
         return math.sqrt(variance_of(second)) * normal_reach(miss) + 1.0
@@ -231,10 +231,10 @@ def _denominator_half_width(first: Symmetric, second: Symmetric) -> float:
 
 
 def _laplace_factor(law: Symmetric) -> float:
-    """Return c with P(X ≥ y) ≤ c·P(L ≥ y) for every y, X discrete and L continuous Laplace noise."""
+    """Return c with P(X ≥ y) ≤ c·P(L ≥ y) for every y, with discrete noise X and continuous Laplace noise L."""
     return 1.0 if isinstance(law, Gaussian) else 2.0 / (1.0 + math.exp(-float(law.rate)))
 
 
 def _gaussian_factor(law: Symmetric) -> float:
-    """Return c with P(X ≥ y) ≤ c·P(N + 1 ≥ y), X discrete and N continuous Gaussian noise."""
+    """Return c with P(X ≥ y) ≤ c·P(N + 1 ≥ y), with discrete noise X and continuous Gaussian noise N."""
     return 1.0 + 3.0 * math.exp(-2.0 * math.pi**2 * float(law.variance)) if isinstance(law, Gaussian) else 1.0

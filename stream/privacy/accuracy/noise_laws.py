@@ -1,12 +1,12 @@
 """Tails of integer noise (single draws, sums, noisy selections), and Clopper-Pearson bounds.
 
-Tails of geometric noise are exact, except for long or weighted sums (Chernoff's bound); tails of
-Gaussian noise are bounded by those of continuous noise (docs/noise.md, "Tails").
+Tails of geometric noise are exact, except for long or weighted sums (Chernoff's bound). Tails of
+Gaussian noise are bounded by the tails of continuous noise (docs/noise.md, "Tails").
 
-With q = e^{−rate}, one-sided noise G has P(G ≥ x) = q^x for x ≥ 0; two-sided noise (discrete
-Laplace) is the difference of two such draws, P(|X| > x) = 2q^{x+1} / (1 + q). Errors are whole
-steps. Each ``…_reach`` returns a bound that the error exceeds with probability ``beta`` at most,
-rounding errors of doubles included.
+With q = e^{−rate}, one-sided noise G has P(G ≥ x) = q^x for x ≥ 0. Two-sided noise (discrete Laplace) is
+the difference X of two such draws: P(|X| > x) = 2q^{x+1} / (1 + q). Errors are whole steps. Each
+``…_reach`` returns a bound that the error exceeds with probability ``beta`` at most; the bound includes
+the rounding errors of doubles.
 """
 
 from __future__ import annotations
@@ -31,11 +31,11 @@ _ROUNDING = 1.0 + 1e-10
 _SPECIAL_ROUNDING = 1.0 + 1e-6
 """Margin for special functions, whose last digits are not guaranteed."""
 _MOST_TERMS = 1 << 18
-"""Maximum number of values of a noise that are summed up to make α one step smaller."""
+"""Maximum number of noise values that are summed to decide between two bounds one step apart."""
 
 
 def part_failure(beta: float, parts: int) -> float:
-    """Return p, the failure probability of a part given the past: 1 − (1 − p)^parts = ``beta``."""
+    """Return the failure probability p of each part, given the past: 1 − (1 − p)^parts = ``beta``."""
     return -math.expm1(math.log1p(-beta) / parts)
 
 
@@ -55,9 +55,9 @@ def one_sided_reach(rate: float, draws: int, beta: float) -> int:
 def sum_tail(rate: float, terms: int, at_least: int) -> float:
     """Return P(X₁ + … + X_m ≥ x) of m (``terms``) two-sided draws for x ≥ 1, rounded up.
 
-    With a and b the generating functions of G and −G, ab = (a + (q/z)·b) / (1 + q): a pair of
-    opposite draws is, in law, one draw of either sign. If this is repeated until only one sign is left,
-    the sum's upper tail is a mixture, with positive weights, of negative binomial tails: P(X₁ +
+    Let a and b be the generating functions of G and −G. Then ab = (a + (q/z)·b) / (1 + q): the sum of two
+    draws of opposite signs is distributed as one draw of either sign. If this is repeated until only one
+    sign is left, the sum's upper tail is a positive mixture of negative binomial tails: P(X₁ +
     … + X_m ≥ x) = Σ_{i=1}^m C(2m−i−1, m−1) q^{m−i} / (1+q)^{2m−i} · P(G₁ + … + G_i ≥ x + m − i).
     """
     used = np.arange(1, terms + 1, dtype=np.float64)
@@ -72,7 +72,7 @@ def sum_tail(rate: float, terms: int, at_least: int) -> float:
 def sum_reach(rate: float, terms: int, sums: int, beta: float) -> int:
     """Return an x that no |sum| of ``sums`` sums of ``terms`` two-sided draws exceeds.
 
-    It holds with probability 1 − ``beta``, by a union bound: sums may share draws.
+    The bound holds with probability 1 − ``beta``, by a union bound, so the sums may have draws in common.
     """
     if terms == 1:
         return two_sided_reach(rate, sums, beta)
@@ -89,9 +89,9 @@ def sum_reach(rate: float, terms: int, sums: int, beta: float) -> int:
 def noisy_max_reach(rate: float, candidates: int, beta: float) -> int:
     """Return the least x such that the chosen score is at most x below the best.
 
-    It holds with probability 1 − ``beta`` for all scores, with one-sided noise, even if a tie
-    chooses the lower score. The worst case is a single best score and all others x + 1 below: the
-    selection fails with probability 1 − E[(1 − q^{G+x+1})^{m−1}], which lies between h(q^{x+1}) and
+    The bound holds with probability 1 − ``beta`` for all m scores, with one-sided noise, even if a tie
+    chooses the lower score. In the worst case one score is the best and all others are x + 1 below it. Then
+    the selection fails with probability 1 − E[(1 − q^{G+x+1})^{m−1}], which lies between h(q^{x+1}) and
     h(q^x) for h(y) = 1 − (1 − (1−y)^m) / (m·y).
     """
     if candidates == 1:
@@ -104,7 +104,7 @@ def noisy_max_reach(rate: float, candidates: int, beta: float) -> int:
         middle = 0.5 * (low + high)
         low, high = (middle, high) if _max_failure(math.exp(-middle), candidates) > allowed else (low, middle)
     reach = math.ceil(high * _ROUNDING / rate)
-    # The bounds on both sides are one step apart; the exact sum, if short, decides between them.
+    # The two bounds are one step apart. The exact sum decides between them, unless it is too long.
     if reach > 0 and _max_failure_sum(rate, candidates, reach - 1) <= allowed:
         return reach - 1
     return reach
@@ -118,7 +118,7 @@ def _max_failure(y: float, candidates: int) -> float:
 
 
 def _max_failure_sum(rate: float, candidates: int, error: int) -> float:
-    """Return 1 − E[(1 − q^{G+x+1})^{m−1}] at x = ``error``, rounded up; 1 if it is too long."""
+    """Return 1 − E[(1 − q^{G+x+1})^{m−1}] at x = ``error``, rounded up; 1 if the sum is too long."""
     terms = math.ceil(64.0 / rate)
     if terms > _MOST_TERMS:
         return 1.0
@@ -131,8 +131,9 @@ def _max_failure_sum(rate: float, candidates: int, error: int) -> float:
 def exponential_reach(rate: float, candidates: int, beta: float) -> int:
     """Return the least x such that the drawn candidate's score is at most x below the best.
 
-    It holds with probability 1 − ``beta`` for all scores. The worst case is a single best score
-    and all others x + 1 below: failure is r / (1 + r), r = (m − 1)·q^{x+1}.
+    The bound holds with probability 1 − ``beta`` for all m scores. In the worst case one score is the best
+    and all others are x + 1 below it. Then the failure probability is r / (1 + r) with
+    r = (m − 1)·q^{x+1}.
     """
     if candidates == 1:
         return 0
@@ -141,7 +142,7 @@ def exponential_reach(rate: float, candidates: int, beta: float) -> int:
 
 
 MOST_EXACT_TERMS = 512
-"""Maximum number of draws of a sum whose tail is exact; the tail of more draws is Chernoff's bound."""
+"""Maximum number of draws of a sum whose tail is exact; for more draws Chernoff's bound is used."""
 
 SUM_ROUNDING = 1.0 + 1e-9
 """Margin above the rounding errors of a bound."""
@@ -152,15 +153,15 @@ _RESOLUTION = 1e-7
 def weighted_reach(rate: float, terms: int, sums: int, beta: float) -> float:
     """Return an x that bounds ``sums`` sums Σ w_j X_j with probability 1 − ``beta``.
 
-    Each sum has ``terms`` independent two-sided draws X_j and weights |w_j| ≤ 1; the sums may
-    share draws. Chernoff: x = min_s [ln(2·sums/β) + terms·ln E e^{sX}] / s, since E e^{wsX} does
-    not decrease in |w|. With λ the rate, E e^{sX} = 1 / (1 − r²), r = sinh(s/2) / sinh(λ/2).
+    Each sum has ``terms`` independent two-sided draws X_j and weights |w_j| ≤ 1; the sums may have draws
+    in common. By Chernoff's bound x = min_s [ln(2·sums/β) + terms·ln E e^{sX}] / s, because E e^{wsX}
+    does not decrease in |w|. With the rate λ, E e^{sX} = 1 / (1 − r²), where r = sinh(s/2) / sinh(λ/2).
     """
     allowed = math.log(2.0 * sums / beta)
     half = 0.5 * rate
 
     def bound(fraction: float) -> float:
-        # ``fraction`` is r; s follows from it.
+        # ``fraction`` is r, from which s follows.
         tilt = 2.0 * math.asinh(fraction * math.sinh(half))
         return (allowed - terms * math.log1p(-fraction * fraction)) / tilt
 
@@ -170,8 +171,8 @@ def weighted_reach(rate: float, terms: int, sums: int, beta: float) -> float:
 def laplace_sum_alpha(rate: float, terms: int, sums: int, beta: float, *, full_weights: bool) -> float:
     """Bound the error of ``sums`` sums of ``terms`` draws with probability 1 − ``beta``.
 
-    With ``full_weights`` (each draw counts once) it is exact up to ``MOST_EXACT_TERMS`` draws,
-    except for the union bound over the sums.
+    Weights are at most 1. With ``full_weights`` all are 1; the bound is then exact up to
+    ``MOST_EXACT_TERMS`` draws, except for the union bound over the sums.
     """
     if terms == 0:
         return 0.0
@@ -181,13 +182,13 @@ def laplace_sum_alpha(rate: float, terms: int, sums: int, beta: float, *, full_w
 
 
 def least_bound(bound: Callable[[float], float]) -> float:
-    """Minimise a unimodal bound that holds for all arguments in (0, 1)."""
+    """Return the minimum of a unimodal function on (0, 1), each value of which is a valid bound."""
     found = optimize.minimize_scalar(bound, bounds=(0.0, 1.0), method="bounded", options={"xatol": _RESOLUTION})
     return float(found.fun) * SUM_ROUNDING
 
 
 GAUSSIAN_TAIL_FACTOR = 1.0 + 3e-13
-"""Each discrete draw (variance ≥ ``LEAST_VARIANCE``) raises a tail by at most this factor."""
+"""The tail of a discrete draw is at most this factor above the continuous tail (docs/noise.md)."""
 
 
 def variance_of(law: Symmetric) -> float:
@@ -209,8 +210,8 @@ def noise_reach(law: Symmetric, draws: int, beta: float) -> int:
 def sum_alpha(law: Symmetric, terms: int, sums: int, beta: float, *, full_weights: bool) -> float:
     """Bound the error of ``sums`` sums of ``terms`` draws with weights of at most 1.
 
-    It holds with probability 1 − ``beta``; sums may share draws. With ``full_weights``, each draw of a
-    sum counts once.
+    The bound holds with probability 1 − ``beta``; the sums may have draws in common. With
+    ``full_weights`` all weights are 1.
     """
     if not isinstance(law, Gaussian):
         return laplace_sum_alpha(float(law.rate), terms, sums, beta, full_weights=full_weights)
@@ -220,12 +221,12 @@ def sum_alpha(law: Symmetric, terms: int, sums: int, beta: float, *, full_weight
     allowed = beta / sums
     if terms == 1 or (full_weights and law.variance >= LEAST_VARIANCE):
         return float(math.ceil(spread * normal_reach(allowed / GAUSSIAN_TAIL_FACTOR**terms)))
-    # Chernoff: E e^{sX} ≤ e^{s²σ²/2}, also for smaller weights.
+    # Chernoff's bound: E e^{sX} ≤ e^{s²σ²/2}, also for smaller weights.
     return spread * math.sqrt(2.0 * math.log(2.0 / allowed)) * SUM_ROUNDING
 
 
 def normal_reach(failure: float) -> float:
-    """Return z: a normal variable is beyond ±z deviations with this probability."""
+    """Return z such that a normal variable is beyond ±z deviations with probability ``failure``."""
     return max(0.0, -float(special.ndtri(0.5 * failure)) * SUM_ROUNDING)
 
 

@@ -1,7 +1,8 @@
 """Intervals and estimates of shares, quotients and variances that follow from noisy numbers.
 
-If p is the true share, hits − p·rows of the noisy numbers is noise alone. The interval has every p
-for which this is within the bound of that noise (Fieller 1954). Proofs: docs/noise.md, "Confidence
+A share is the quotient of two noisy numbers, ``hits`` and ``rows``; ``misses`` are the rows that are no
+hits. If p is the true share, then hits − p·rows is noise alone. The interval has every p for which
+|hits − p·rows| is within the bound of this noise (Fieller 1954). Proofs: docs/noise.md, "Confidence
 intervals".
 
 A variance follows from a count and two sums about a public centre. The codes 0 … h of an attribute
@@ -40,19 +41,19 @@ if TYPE_CHECKING:
 
 
 _LARGEST_ODDS: Final = 1e9
-"""From these odds on, a share counts as 1."""
+"""If the odds are at least this number, a share counts as 1."""
 _PARTS: Final = 64
-"""Number of equal parts of [0, 1] in which shares are searched, each with one bound of its noise."""
+"""Number of equal parts of [0, 1] in which shares are searched; each part has one bound of its noise."""
 _ROUNDED: Final = 0.01
-"""Part of the missing probability for the distance of discrete from continuous noise."""
+"""Part of the missing probability for the difference between discrete and continuous noise."""
 _MOVED: Final = 0.02
-"""Part of the missing probability for a share's distance from the middle of its part."""
+"""Part of the missing probability for the distance between a share and the middle of its part."""
 _MOST_POINTS: Final = 1 << 17
-"""Wider noise is bounded by continuous noise."""
+"""Maximum length of a transform; wider noise is bounded by continuous noise."""
 _WRAPS: Final = 3
-"""Normal densities on each side that make up the characteristic function of Gaussian noise."""
+"""Number of normal densities on each side whose sum is the characteristic function of Gaussian noise."""
 _LARGEST_RATE: Final = 500.0
-"""Noise of a larger rate is 0."""
+"""Larger rates are computed as this rate; the noise is then practically always 0."""
 _COVERED_DEVIATIONS: Final = 14
 """A transform covers this many standard deviations; the rest has probability below 1e−6."""
 _TRANSFORM_ERROR: Final = 2e-6
@@ -61,7 +62,7 @@ _GRID_SHARE: Final = 0.03
 
 
 class NoiseSum(NamedTuple):
-    """The noise of a number in some unit: a sum of ``draws`` draws of ``step`` units each."""
+    """The noise of a number in some unit: a sum of ``draws`` draws, with a step of ``step`` units."""
 
     law: Symmetric
     draws: int
@@ -71,7 +72,7 @@ class NoiseSum(NamedTuple):
 def rate_bounds(hits: NoisyNumber, misses: NoisyNumber) -> tuple[float, float]:
     """Return the 95 % confidence interval of the true share of hits among hits and misses.
 
-    It follows from the interval of the odds, with the larger number as the denominator.
+    The interval follows from the interval of the odds: the smaller number divided by the larger one.
     """
     top, bottom = sorted((hits, misses), key=lambda one: one.number)
     low, high = ratio_bounds(top, bottom, 0.0, _LARGEST_ODDS)
@@ -80,7 +81,7 @@ def rate_bounds(hits: NoisyNumber, misses: NoisyNumber) -> tuple[float, float]:
 
 
 def rate_bounds_of_sums(hits: float, misses: float, law: Symmetric, draws: tuple[int, int]) -> tuple[float, float]:
-    """Return the same interval if hits and misses are sums of ``draws`` noisy cells each."""
+    """Return the interval of ``rate_bounds`` for sums of noisy cells; ``draws`` has the number of cells of each."""
     if not any(draws):
         return 0.0, 1.0
     first, second = (NoiseSum(law, one) for one in draws)
@@ -90,7 +91,7 @@ def rate_bounds_of_sums(hits: float, misses: float, law: Symmetric, draws: tuple
 
 
 def share_bounds_of_rows(hits: float, noise: NoiseSum, rows: NoisyNumber, unit: int) -> tuple[float, float]:
-    """Return the 95 % confidence interval of a share of noisy rows, each of ``unit`` units of ``hits``."""
+    """Return the 95 % confidence interval of hits / rows; a row has ``unit`` of the units of ``hits``."""
     second = NoiseSum(rows.law, 1, unit)
     widest = _half_of_miss(noise) + _half_of_miss(second)
     return _possible_shares(hits, rows.number * unit, widest, noise, second, of_misses=False)
@@ -103,7 +104,7 @@ def _half_of_miss(noise: NoiseSum) -> float:
 def _possible_shares(
     hits: float, rows: float, widest: float, first: NoiseSum, second: NoiseSum, *, of_misses: bool
 ) -> tuple[float, float]:
-    """Return the least and the greatest p with |hits − p·rows| within the bound of its noise."""
+    """Return the least and the greatest p for which |hits − p·rows| is within the bound of the noise."""
     if rows <= 0.0:
         return 0.0, 1.0
     least, most = clip_interval(((hits - widest) / rows, (hits + widest) / rows), 0.0, 1.0)
@@ -125,7 +126,7 @@ def _possible_shares(
 
 @lru_cache(maxsize=1 << 14)
 def _share_reach(first: NoiseSum, second: NoiseSum, part: int, of_misses: bool) -> float:
-    """Return an x with P(|aX − pY| > x) ≤ 5 % for all p of a part; a is 1 − p ``of_misses``, else 1."""
+    """Return an x with P(|aX − pY| > x) ≤ 5 % for all p of a part; a is 1 − p if ``of_misses``, else 1."""
     weights = (1.0 - part / _PARTS if of_misses else 1.0) * first.step, (part + 1) / _PARTS * second.step
     sums = (first, weights[0]), (second, weights[1])
     deviation = math.sqrt(sum(weight * weight * one.draws * variance_of(one.law) for one, weight in sums))
@@ -151,12 +152,12 @@ def _share_reach(first: NoiseSum, second: NoiseSum, part: int, of_misses: bool) 
 
 
 def _transform_size(deviation: float) -> int:
-    """Return the number of points of a transform of noise of this standard deviation, in steps."""
+    """Return the number of points that a transform needs for noise of this standard deviation, in steps."""
     return 1 << math.ceil(2.0 * _COVERED_DEVIATIONS * deviation + 64.0).bit_length()
 
 
 def _lattice_reach(first: NoiseSum, second: NoiseSum, part: int, of_misses: bool, size: int) -> float:
-    """Return the bound of the exact noise at the middle of a part; the rest of the part adds to it."""
+    """Bound the noise exactly at the middle of a part, and add the difference to the rest of the part."""
     unit = 2 * _PARTS
     middle = 2 * part + 1
     logs = np.zeros(size // 2 + 1)
@@ -171,7 +172,7 @@ def _log_characteristic(law: Symmetric, turns: Integers, size: int) -> Floats:
     """Return the logarithms of a law's characteristic function at the angles 2π·``turns``/``size``."""
     if not isinstance(law, Gaussian):
         return _log_of_laplace(float(law.rate), turns, size)
-    # By Poisson's summation formula it is a sum of normal densities around the multiples of 2π.
+    # By Poisson's summation formula, the function is a sum of normal densities around the multiples of 2π.
     variance = float(law.variance)
     angles = np.minimum(turns, size - turns) * (2.0 * math.pi / size)
     shifts = [2.0 * math.pi * around for around in range(-_WRAPS, _WRAPS + 1) if around]
@@ -198,7 +199,8 @@ def _quantile(logs: Floats, size: int, missed: float) -> int:
 def _laplace_reach(sums: Sequence[tuple[int, float]], deviation: float) -> float:
     """Return an x that sums of continuous Laplace noise exceed with 5 % · (1 − ``_ROUNDED``) at most.
 
-    ``sums`` has the number of draws and their scale. The noise is a sum of discrete noise on a fine grid, and of the rests of the draws.
+    ``sums`` has pairs of a number of draws and their scale. The bound adds discrete noise on a fine grid and
+    the remainders of the draws between the grid's points.
     """
     missed = MISS_PROBABILITY * _ROUNDED
     rest = math.sqrt(sum(draws for draws, _ in sums) * math.log(2.0 / missed) / 3.0)
@@ -218,9 +220,8 @@ def ratio_interval(
 
     ``numerator`` and ``denominator`` are noisy numbers with their error bounds, and ``bounds`` is
     the public range of the true quotient. The result's bound holds if the bounds of both numbers
-    hold. If these exclude no part of the range and the noisy quotient is outside the range, the
-    estimate is the middle of the range. The two numbers share ε0 equally: their bounds are
-    ``alpha_for`` with twice the sensitivity and two values.
+    hold. If these bounds exclude no part of the range and the noisy quotient is outside the range, the
+    estimate is the middle of the range.
     """
     (top, top_alpha), (bottom, bottom_alpha) = numerator, denominator
     interval = bounds
@@ -266,19 +267,19 @@ def rate_interval(hits: float, misses: float, reach: float) -> tuple[float, floa
 
 
 NUMBERS_PER_VARIANCE: Final = 3
-"""A variance follows from this many numbers: a count and two sums."""
+"""Number of noisy numbers from which a variance follows: a count and two sums."""
 
 _LOW_BITS: Final = 20
 
 
 def row_sensitivities(size: int) -> tuple[int, int, int]:
-    """Return the most by which one row changes each number, and at least 1, as noise needs a scale."""
+    """Return the most by which one row changes each number; at least 1, because noise needs a scale."""
     most = max(1, size - 1)
     return 1, most, most * most
 
 
 def person_sensitivities(size: int, *, replaced: bool) -> tuple[int, int, int]:
-    """Return the most by which one person changes each number, per row.
+    """Return the most by which one person changes each number, divided by the contribution bound.
 
     Replacing a row may move a sum by twice its sensitivity.
     """
@@ -287,7 +288,7 @@ def person_sensitivities(size: int, *, replaced: bool) -> tuple[int, int, int]:
 
 
 def compute_moments(counts: npt.NDArray[np.int64]) -> tuple[int, int, int]:
-    """Return count, sum and sum of squares of the rows in each code: private."""
+    """Return the private numbers N, S and Z; ``counts`` has the number of rows of each code."""
     most = len(counts) - 1
     centred = 2 * np.arange(len(counts), dtype=np.int64) - most
     squares = 2 * centred * centred - most * most
@@ -300,8 +301,8 @@ def compute_moments(counts: npt.NDArray[np.int64]) -> tuple[int, int, int]:
 def code_variance(numbers: Sequence[float], reaches: Sequence[float], size: int) -> tuple[float, float, float]:
     """Return the variance of the codes, and the range in which the true variance lies.
 
-    ``numbers`` are noisy, and the range holds if none is wrong by more than its reach. If they do not
-    limit the range, it is the range of all tables.
+    The range is correct if each noisy number is wrong by at most its entry of ``reaches``. If the numbers do
+    not limit the range, it is the range of the variances of all tables.
     """
     most = float(size - 1)
     (count, total, squared), (count_reach, total_reach, squared_reach) = numbers, reaches

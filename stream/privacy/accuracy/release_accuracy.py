@@ -4,9 +4,9 @@ The bounds of sums hold for questions fixed before the release's noise is known,
 2011; only a single cell's bound also holds for adaptive questions. Derivations:
 docs/proofs/histogram.md, docs/proofs/sparse-project.md.
 
-Quantiles have an error in rank, for a draw and for noisy cells, and an interval of values. The
-*misfit* of an edge between codes is P − q·N: P is the number of rows below the edge, N the number of
-all rows, q the quantile, from 0 to 1 (``quantile`` in code). A misfit is negative below the quantile
+A quantile has an error in rank (if it is drawn, or found in noisy cells) and an interval of values. The
+*misfit* of an edge between two codes is P − q·N, where P is the number of rows below the edge, N the number
+of all rows, and q the quantile from 0 to 1 (``quantile`` in code). A misfit is negative below the quantile
 and positive above it. Proofs: docs/proofs/quantiles.md.
 """
 
@@ -39,7 +39,7 @@ if TYPE_CHECKING:
 
 
 SUMS_SHARE = 0.1
-"""Share of β for sums of a histogram's cells; single cells have the rest of β."""
+"""Part of β for sums of a histogram's cells; the rest of β is for single cells."""
 
 
 def release_law(calibration: ReleaseCalibration) -> Symmetric:
@@ -52,7 +52,7 @@ def release_law(calibration: ReleaseCalibration) -> Symmetric:
 def cell_alpha(calibration: ReleaseCalibration, universe: int) -> float:
     """Return the exact error bound of all cells of a histogram, for any number of questions.
 
-    It fails with probability (1 − ``SUMS_SHARE``)·β.
+    The bound fails with probability (1 − ``SUMS_SHARE``)·β.
     """
     return float(noise_reach(release_law(calibration), universe, (1.0 - SUMS_SHARE) * calibration.beta))
 
@@ -62,8 +62,9 @@ def histogram_alpha(
 ) -> float:
     """Bound the error of each of ``numbers`` numbers that sum up to ``cells`` cells.
 
-    With probability 1 − β no answer to the ``expected_queries`` questions exceeds its bound. If
-    questions are adaptive, only ``cells`` times the bound of a cell holds.
+    With probability 1 − β no answer to the ``expected_queries`` questions is wrong by more than its bound,
+    if the questions are fixed in advance. For adaptive questions, only ``cells`` times the bound of a cell
+    holds.
     """
     sums = numbers * calibration.expected_queries
     chosen = sum_alpha(
@@ -80,25 +81,26 @@ def lazy_alpha(calibration: ReleaseCalibration, cells: int, *, full_weights: boo
 
 
 NOISE_SHARE = 0.45
-"""Share of β for the noise of all answers."""
+"""Part of β for the noise of all answers."""
 
 CROSS_TALK_SHARE = 0.45
-"""Share of β for the error from other cells."""
+"""Part of β for the error that other cells cause."""
 
 NORM_SHARE = 0.1
-"""Share of β for the bound on the table's norm, which all answers use."""
+"""Part of β for the bound on the table's norm, which all answers use."""
 
 _LARGEST_TILT = 1.0
-"""E e^{−tY} ≤ 1 − t + …: no quadratic bound is better beyond a tilt of 1."""
+"""Largest t that ``norm_bound`` tries: a larger t never gives a better bound."""
 
 
 @lru_cache(maxsize=4096)
 def projected_noise_reach(rate: float, projections: int, cells: int, sums: int, beta: float) -> float:
     """Bound the noise of ``sums`` questions to a projection, with probability 1 − ``beta``.
 
-    The noise of a question is (1/T) Σ_i Q̂_i v_i with v_i two-sided and Q̂_i a sum of ``cells``
-    random signs with weights of at most 1: x = min_θ [ln(2·sums/β)/T + ln E_B E_v e^{θBv}] / θ, B
-    an unweighted sum of ``cells`` signs, θ < λ/``cells``.
+    The noise of a question is (1/T) Σ_i Q̂_i v_i over the T projections. v_i is two-sided noise of rate λ,
+    and Q̂_i a sum of ``cells`` random signs with weights of at most 1. The bound is
+    min_θ [ln(2·sums/β)/T + ln E_B E_v e^{θBv}] / θ over θ < λ/``cells``, where B is an unweighted sum of
+    ``cells`` signs.
     """
     allowed = math.log(2.0 * sums / beta) / projections
     ups = np.arange(cells + 1, dtype=np.float64)
@@ -123,10 +125,10 @@ def projected_noise_reach(rate: float, projections: int, cells: int, sums: int, 
 def cross_talk_reach(norm: float, projections: int, cells: int, sums: int, beta: float) -> float:
     """Bound the error that other cells cause, with probability 1 − ``beta`` over the random matrix.
 
-    ``norm`` is at least ‖D‖; each question names ``cells`` cells with weights of at most 1. One
-    cell's error is a sum of independent signs, at most ‖D‖·√(2 ln(2·sums/β) / T). The error of m
-    cells is at most m times this, and at most ‖D‖·√m · min_θ [ln(2·sums/β)/T − ln(1 − 2θ)/2 − θ] /
-    θ.
+    ``norm`` is at least ‖D‖, the ℓ₂ norm of the table's counts. Each question names ``cells`` cells with
+    weights of at most 1. The error of one cell is a sum of independent signs: at most
+    ‖D‖·√(2 ln(2·sums/β) / T). The error of m cells is at most m times as large, and at most
+    ‖D‖·√m · min_θ [ln(2·sums/β)/T − ln(1 − 2θ)/2 − θ] / θ.
     """
     allowed = math.log(2.0 * sums / beta) / projections
     signs = cells * math.sqrt(2.0 * allowed)
@@ -144,9 +146,10 @@ def cross_talk_reach(norm: float, projections: int, cells: int, sums: int, beta:
 def norm_bound(rate: float, projections: int, squares: float, beta: float) -> float:
     """Bound the table's norm with probability 1 − ``beta``; ``squares`` is Σ_i (u_i + v_i)².
 
-    With M = ‖D‖² + E v² the mean of one square, and E (u+v)⁴ ≤ 3M² + κ, κ = E v⁴ − 3(E v²)²,
-    P(squares ≤ x) ≤ min_t exp(t·x/M + T·ln(1 − t + t²(3 + κ/M²)/2)), which falls as M grows.
-    The result is infinite if there are too few projections for a bound.
+    Here u_i is the i-th projection of the table and v_i its noise. The mean of one square is
+    M = ‖D‖² + E v², and E (u+v)⁴ ≤ 3M² + κ with κ = E v⁴ − 3(E v²)². So P(squares ≤ x) is at most
+    min_t exp(t·x/M + T·ln(1 − t + t²(3 + κ/M²)/2)), which falls as M grows. The result is infinite if there
+    are too few projections for a bound.
     """
     q = math.exp(-rate)
     variance = 2.0 * q / (1.0 - q) ** 2
@@ -182,8 +185,8 @@ def released_norm(calibration: ReleaseCalibration, squares: float, rows: int | N
 def projection_alpha(calibration: ReleaseCalibration, cells: int, norm: float) -> float:
     """Bound the error of a question of ``cells`` cells to a projection.
 
-    With probability 1 − β no answer of ``expected_queries`` exceeds its bound; this includes the
-    probability that ``norm`` is exceeded.
+    With probability 1 − β no answer to the ``expected_queries`` questions is wrong by more than its bound;
+    β includes the probability that the table's norm exceeds ``norm``.
     """
     beta = CROSS_TALK_SHARE * calibration.beta
     parts, sums = calibration.parts, calibration.expected_queries
@@ -191,7 +194,7 @@ def projection_alpha(calibration: ReleaseCalibration, cells: int, norm: float) -
 
 
 def noise_alpha(calibration: ReleaseCalibration, cells: int) -> float:
-    """Bound the noise in an answer; this part of its error bound is known before the release."""
+    """Bound the noise of a projection's answer: the part of its error bound that is known beforehand."""
     beta, sums = NOISE_SHARE * calibration.beta, calibration.expected_queries
     return projected_noise_reach(_rate_of(calibration), calibration.parts, cells, sums, beta)
 
@@ -206,21 +209,22 @@ _MAX_KNOTS: Final = 32
 _ROUNDING: Final = 1.0 + 1e-9
 
 DRAW_BITS: Final = 192
-"""Weights of draws are integers; the best value's weight is 2^192."""
+"""Values are drawn with integer weights; a value at distance 0 has the weight 2^192."""
 
 MOST_STEPS: Final = 1 << 18
 """Maximum number of weights on each side of a quantile; a smaller rate would need more."""
 
 
 def draw_steps(rate: Fraction) -> int:
-    """Return the number of whole rows of distance beyond which a weight is below 2⁻¹⁹²."""
+    """Return the distance, in whole rows, beyond which e^{−rate·distance} is below 2⁻¹⁹²."""
     return math.floor(DRAW_BITS * math.log(2.0) / float(rate) * _ROUNDING) + 2
 
 
 def draw_reach(rate: float, values: int, failure: float) -> float:
-    """Return a bound in rows on the distance of a drawn value.
+    """Return a bound in rows on the distance of a drawn value from the quantile.
 
-    It holds with probability 1 − ``failure``. The worst table has a single quantile, and all other values are just beyond the bound.
+    The bound holds with probability 1 − ``failure``. In the worst table one value is the quantile, and all
+    other values are just beyond the bound.
     """
     if values == 1:
         return 0.0
@@ -251,11 +255,11 @@ def sums_reach(law: Symmetric, cells: int, failure: float) -> float:
 
 
 def edge_reaches(law: Symmetric, left: IntegerArray, quantile: float, failure: float) -> Floats:
-    """Return x for each edge: the noise of its misfit exceeds x with probability ``failure``.
+    """Return an x for each edge, which the noise of its misfit exceeds with probability ``failure``.
 
-    The bound is for one tail of one edge. ``left`` has the number of draws below each edge; its last
-    entry counts all draws. The noise of a misfit is (1 − q) times the noise of the draws below, minus q
-    times the noise of the others.
+    The bound is for one tail of one edge. ``left`` has the number of noisy cells below each edge; its last
+    entry counts all cells. The noise of a misfit is (1 − q) times the noise of the cells below the edge,
+    minus q times the noise of the other cells.
     """
     total = int(left[-1])
     if isinstance(law, Gaussian):
@@ -263,16 +267,16 @@ def edge_reaches(law: Symmetric, left: IntegerArray, quantile: float, failure: f
         return np.asarray(np.sqrt(float(law.variance) * squares) * normal_reach(2.0 * failure))
     knots = np.unique(np.linspace(0, total, min(total, _MAX_KNOTS) + 1).astype(np.int64))
     reaches = np.array([_laplace_reach(int(knot), total - int(knot), quantile, failure) for knot in knots])
-    # The spread is monotone in the draws below, so the larger of two knots bounds all between them.
+    # The bound is monotone in the cells below, so the larger bound of two knots holds for all edges between them.
     next_knot = np.searchsorted(knots, left)
     previous_knot = np.maximum(next_knot - (knots[next_knot] != left), 0)
-    # A discrete draw is beyond a number at most as often as a continuous one half a step nearer.
+    # A discrete draw exceeds a number at most as often as a continuous draw exceeds it minus half a step.
     return np.asarray(np.maximum(reaches[next_knot], reaches[previous_knot]) / float(law.rate) + 0.5)
 
 
 @lru_cache(maxsize=1 << 14)
 def _laplace_reach(left: int, right: int, quantile: float, failure: float) -> float:
-    """Return x with P((1 − q)·A − q·B > x) = ``failure``, A and B sums of unit Laplace draws.
+    """Return x with P((1 − q)·A − q·B > x) = ``failure``, for sums A and B of unit Laplace draws.
 
     The masses of a grid follow from the characteristic function by a fast Fourier transform.
     """
@@ -299,10 +303,11 @@ class LocatedQuantile:
 def locate_quantile(edges: IntegerArray, misfits: Floats, reaches: Floats) -> LocatedQuantile:
     """Find a quantile by the noisy misfits of the edges between ranges of codes.
 
-    ``edges`` has the first code of each range, and the number of codes at its end. If a misfit is
-    wrong by its reach with probability p at most, ``low`` and ``high`` are wrong with p each: edges
-    are tested from the ends inwards until a test fails, so that only one wrong test counts. The
-    ``code`` is the first of the range in the middle of those in which misfits change their sign.
+    ``edges`` has the first code of each range and, as its last entry, the number of codes. If each misfit
+    is wrong by more than its reach with probability p at most, then ``low`` and ``high`` of the result are
+    wrong with probability p each: edges are tested from both ends inwards until a test fails, so only one
+    test can be wrong. Noisy misfits may change their sign in several ranges; ``code`` is the first code of
+    the middle one of these ranges.
     """
     last = len(edges) - 1
     open_below = np.flatnonzero(misfits[1:] + reaches[1:] >= 0.0)
@@ -320,7 +325,7 @@ def locate_quantile(edges: IntegerArray, misfits: Floats, reaches: Floats) -> Lo
 
 
 def ranges_around(size: int, codes: tuple[int, ...]) -> IntegerArray:
-    """Divide ``size`` codes into ranges whose lengths double with the distance from some codes.
+    """Divide ``size`` codes into ranges whose lengths double with the distance from the given codes.
 
     Returns the first code of each range, and ``size`` at the end.
     """
@@ -334,5 +339,5 @@ def ranges_around(size: int, codes: tuple[int, ...]) -> IntegerArray:
 
 
 def most_ranges(size: int, codes: int) -> int:
-    """Return the most ranges that `ranges_around` makes for a number of codes."""
+    """Return the maximum number of ranges that `ranges_around` makes for ``codes`` given codes."""
     return min(size, codes * (2 * size.bit_length() + 1) + 1)

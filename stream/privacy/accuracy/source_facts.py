@@ -29,7 +29,7 @@ from stream.privacy.composition.costs import RefusedError, shortest_decimal
 class Movement:
     """The sensitivity of the numbers of all groups: how much one person can change them.
 
-    A person changes at most ``numbers`` of them, each by at most ``each`` and all by at most
+    A person changes at most ``numbers`` of the numbers, each by at most ``each``, and all by at most
     ``together`` in the ℓ₁ norm. The ℓ₂ sensitivity is at most ``together``/√``spread``.
     """
 
@@ -43,10 +43,10 @@ class Movement:
 class QuantileFacts:
     """The public facts of a question about quantiles of an attribute.
 
-    - ``quantiles``: from 0 to 1; ``value_count``: number of the attribute's values.
+    - ``quantiles``: the requested quantiles, from 0 to 1; ``value_count``: number of the attribute's values.
     - ``group_count``: number of groups in one answer; ``grouped``: True if the question has
       ``group_by``, so that a replaced row may move from one group to another.
-    - ``contribution``: most counted rows of a person; ``replaced``: True if neighbors replace a unit.
+    - ``contribution``: the contribution bound; ``replaced``: True if neighbors replace a unit.
     """
 
     quantiles: tuple[Fraction, ...]
@@ -65,14 +65,14 @@ class SourceFacts:
     - ``sizes``: number of values of each attribute of the mechanism; ``universe``: number of
       cells or, for a standing stream, of groups.
     - ``rows``: the table's number of rows if neighbors replace a row, else a public bound on it.
-    - ``contributions``: most events of a person in a stream; ``contribution``: most counted rows
-      of a person, to which the sensitivity is proportional.
-    - ``rounding``: largest change by rounding to the grid; half a step for feeds, 0 for tables.
-    - ``movement``: sensitivity of a window of a standing stream; ``horizon``: of all windows of a
-      running count.
-    - ``quantiles``: a window's quantiles, if a standing stream asks for them.
-    - ``text_bytes``: most bytes of a text of unknown groups in a window of a standing stream.
-    - ``disjoint``: True if an answer's numbers count disjoint groups, so that a row is in one.
+    - ``contributions``: most records of a person in one stream (for records); ``contribution``: the
+      contribution bound, to which the sensitivity is proportional.
+    - ``rounding``: largest change by rounding to the grid; half a step for values in queries, 0 for tables.
+    - ``movement``: sensitivity of one window of a standing stream; ``horizon``: sensitivity of all windows
+      of a running count together.
+    - ``quantiles``: facts about the quantiles that a standing stream asks for in each window.
+    - ``text_bytes``: most bytes of a text, if a standing stream has unknown groups.
+    - ``disjoint``: True if an answer's numbers count disjoint groups, so that a row counts in one number.
     """
 
     sensitivity_steps: int = 1
@@ -110,14 +110,14 @@ def counts_from_zero(source: Source, standing: StandingQuery) -> bool:
 
 
 def covered_ms(source: EventsSource, mechanism: Mechanism, window: Windows) -> int:
-    """Return the milliseconds of a period that windows cover: all, or a running count's windows."""
+    """Return the part of a period that windows cover, in milliseconds: for a running count, its windows."""
     if isinstance(mechanism, RunningCount):
         return min(source.period_ms, mechanism.steps * window.every_ms)
     return source.period_ms
 
 
 def questions_in_period(source: Source, mechanism: Mechanism, standing: StandingQuery | None) -> int:
-    """Return the number of questions of a period's stream in the whole period; 0 for other streams."""
+    """Return the number of questions that a stream of a period has in it; 0 for other streams."""
     if (
         not isinstance(source, EventsSource)
         or source.starts is None
@@ -132,12 +132,12 @@ def questions_in_period(source: Source, mechanism: Mechanism, standing: Standing
 
 
 def groups_by_text(source: EventsSource, standing: StandingQuery) -> bool:
-    """Return whether the groups of a standing query are private texts."""
+    """Return True if the groups of a standing query are private texts."""
     return any(name in source.texts for name in standing.by)
 
 
 def questions_per_window(source: EventsSource, mechanism: Mechanism, standing: StandingQuery) -> int:
-    """Return the number of questions of a window: one for each group, or one for all groups."""
+    """Return the number of questions about a window: one for each group, or one for all groups."""
     if isinstance(mechanism, Histogram | UnknownGroups) or groups_by_text(source, standing):
         return 1
     return math.prod(source.attributes[name].size for name in standing.by)
@@ -165,7 +165,7 @@ def window_movement(source: EventsSource, standing: StandingQuery, groups: int) 
     numbers = min(groups, people * most)
     if not replaced or groups == 1:
         return Movement(each, each, 1, numbers)
-    # In one group, changes add up if contributions may have opposite signs, else they cancel.
+    # If both contributions are in one group, their changes add up if the signs may differ; otherwise they cancel.
     spread = 1 if low < 0 < high else 2
     return Movement(each, 2 * most * farthest, spread, numbers)
 
@@ -173,9 +173,9 @@ def window_movement(source: EventsSource, standing: StandingQuery, groups: int) 
 def horizon_movement(source: EventsSource, standing: StandingQuery) -> Movement:
     """Return the sensitivity of all windows and groups of a running count.
 
-    Windows must not overlap. At most ``total`` events of a person count (in a count of people, one
-    in each window), and all may lie in one window and group. Raise RefusedError if the source has
-    no ``total``.
+    Windows must not overlap. At most ``total`` events of a person count in all windows together (in a count
+    of people, at most one in each window). All of these events may lie in one window and group. Raise
+    RefusedError if the source has no ``total``.
     """
     if source.total is None:
         raise RefusedError(
@@ -193,33 +193,33 @@ def horizon_movement(source: EventsSource, standing: StandingQuery) -> Movement:
 def _one_event(source: EventsSource, standing: StandingQuery) -> tuple[int, int]:
     """Return the least and the most that one event adds to a number.
 
-    If every event adds 0, the result is still 0 and 1, because noise needs a scale.
+    If every event adds 0, the result is 0 and 1, because noise needs a scale.
     """
     low, high = summed_range(source, standing.count) if isinstance(standing.count, SumOf) else (1, 1)
     return min(low, 0), max(high, 0 if low < 0 else 1)
 
 
 def summed_range(source: EventsSource, count: SumOf) -> tuple[int, int]:
-    """Return the ends of the summed attribute's range in steps; raise RefusedError if it has none."""
+    """Return the ends of the summed attribute's range in steps; raise RefusedError if it cannot be summed."""
     whole = summed_domain(source, count).in_steps
     return whole.minimum, whole.maximum
 
 
 def summed_domain(source: EventsSource, count: SumOf) -> Numeric:
-    """Return the summed attribute's domain; raise RefusedError if it has no sum."""
+    """Return the summed attribute's domain; raise RefusedError if it cannot be summed."""
     domain = source.attributes.get(count.sum)
     if not isinstance(domain, Numeric):
         raise RefusedError(
-            "standing.count.sum: the source has no attribute of integers or decimals of this name; name one, or count events"
+            "standing.count.sum: the source has no attribute of this name with integers or decimals; name such an attribute, or count events"
         )
     return domain
 
 
 MAX_STEPS = 1 << 50
-"""A feed's values and sums are clamped to ±2⁵⁰ steps, which leaves room for 52-digit noise."""
+"""Values in queries are clamped to ±2⁵⁰ steps, which leaves room for noise of 52 binary digits."""
 
 LARGEST_NUMBER = Decimal(10**15)
-"""Default range ±10¹⁵ of a feed's values, unless the grid's range is smaller."""
+"""Values in queries without a declared range are clamped to ±10¹⁵, or to the grid's smaller range."""
 
 LEAST_REACH = Decimal(10**9)
 """A grid with a smaller range requires a declared range."""
@@ -233,7 +233,7 @@ def largest_value(grid: float) -> Decimal:
 
 
 def clamping_range(grid: float, minimum: float | None, maximum: float | None) -> tuple[Decimal, Decimal]:
-    """Return the range to which a feed's values are clamped: the declared or the default one."""
+    """Return the range to which values in queries are clamped: the declared or the default range."""
     end = min(LARGEST_NUMBER, largest_value(grid))
     return -end if minimum is None else shortest_decimal(minimum), end if maximum is None else shortest_decimal(
         maximum
@@ -241,7 +241,7 @@ def clamping_range(grid: float, minimum: float | None, maximum: float | None) ->
 
 
 def require_monotone_counts(monotone: bool, neighbors: str, unit: str = "row") -> None:
-    """Refuse monotone counts if neighbors replace a row, because one count rises and another falls."""
+    """Refuse ``monotone`` if neighbors replace a unit, because then one count may rise and another fall."""
     if monotone and neighbors == "replace":
         raise RefusedError(
             f"mechanism.monotone: counts are not monotone when neighbors replace a {unit}; leave it false, or register the source with "
@@ -250,7 +250,7 @@ def require_monotone_counts(monotone: bool, neighbors: str, unit: str = "row") -
 
 
 LARGEST_TOTAL: Final = 1 << 53
-"""Largest count or total of a table: doubles hold integers exactly up to it."""
+"""Largest count or total of a table: doubles represent all integers up to it exactly."""
 
 LARGEST_SUMMED: Final = LARGEST_TOTAL // MAX_ROWS
 """With values up to this, the total of MAX_ROWS rows is within LARGEST_TOTAL.
@@ -262,13 +262,13 @@ In a window of a live topic, MAX_ROWS/8 events stay within the limit of 2⁵⁰ 
 def require_total(domain: Numeric, name: str, field: str, finer: int = 1) -> None:
     """Raise RefusedError if sums of an attribute might be clipped.
 
-    ``finer`` is the number of steps of a sum per step of the attribute.
+    A step of the attribute's domain has ``finer`` steps of the sum.
     """
     in_steps = domain.in_steps
     furthest = max(abs(in_steps.minimum), abs(in_steps.maximum)) * finer
     if furthest > LARGEST_SUMMED:
         steps = "" if domain.unit == finer == 1 else " steps"
         raise RefusedError(
-            f"{field}: '{name}' has values up to {furthest:,}{steps} from 0, and sums are exact for values up to {LARGEST_SUMMED:,}{steps}; register it "
-            "counted from a nearer origin, in larger units, or in a narrower range"
+            f"{field}: '{name}' has values up to {furthest:,}{steps} from 0, and sums are exact for values up to {LARGEST_SUMMED:,}{steps}; register "
+            "the attribute with values counted from a nearer origin, in larger units, or in a narrower range"
         )

@@ -1,11 +1,11 @@
 """Exact accuracy of AboveThreshold and NumericSparse on the integer grid.
 
-The functions return rigorous upper bounds on the failure probability. A run (all answers of a
-stream) fails at α if a query at T − α or lower is answered ⊤, or a query at T + α or higher is
-answered ⊥, or a number's error exceeds its bound. The bounds hold for every adaptive analyst, even
-one who sees the threshold noise; derivations: ``docs/proofs/above-threshold.md``, "Accuracy", and
-``docs/proofs/numeric-sparse.md``. They refine the union bounds of Dwork & Roth 2014, Theorems
-3.24, 3.26 and 3.28.
+The functions return rigorous upper bounds on the failure probability. A *run* is all answers of a stream
+with the threshold T. It fails at α if a query with a value of T − α or less is answered ⊤, a query with
+T + α or more is answered ⊥, or the error of a published number exceeds its bound. The bounds hold for
+every adaptive analyst, even for one who sees the threshold noise. They refine the union bounds of Dwork &
+Roth 2014, Theorems 3.24, 3.26 and 3.28. Derivations: ``docs/proofs/above-threshold.md``, "Accuracy", and
+``docs/proofs/numeric-sparse.md``.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     Values = TypeVar("Values", Floats, IntegerArray)
 
 LARGEST_STEPS = 2**60
-"""Largest error, shift or noise, in steps, that 64-bit arithmetic handles."""
+"""Largest error, shift or noise, in steps, for which 64-bit arithmetic does not overflow."""
 
 DEFAULT_BLOCKS = 1024
 """Number of blocks into which threshold noise is divided; more blocks give tighter bounds."""
@@ -38,7 +38,7 @@ _LOG_ZERO = -1e30
 _ROUNDING = 1.0 + 1e-7
 """Margin above all rounding errors; cancellation costs at most 4 of 16 digits."""
 _LINEAR_BELOW = 1e-4
-"""If a block's failure probability is below this, its worse end is used, to avoid cancellation."""
+"""A block with a smaller failure probability is computed from its worse end, to avoid cancellation."""
 _ALPHA_RESOLUTION = 2**20
 
 
@@ -51,9 +51,9 @@ class RunLayout:
     """The parameters that determine the accuracy of a run.
 
     The rates are λ in P(|noise| = x) ∝ e^{−λx}, per step. With ``fresh_threshold`` the threshold noise is
-    drawn again after each of at most ``tops`` ⊤s. At most ``queries`` queries are asked, ⊤s
-    included. If ``numbers`` is ``fresh``, they have noise of ``top_number_rate`` and their error may
-    be ``answer_ratio``·α; if it is ``gap``, their error may be α.
+    drawn again after each of at most ``tops`` ⊤s. ``queries`` is the maximum number of queries, including
+    those answered ⊤. If ``numbers`` is ``fresh``, the published numbers have noise of the rate
+    ``top_number_rate`` and may be wrong by ``answer_ratio``·α. If it is ``gap``, they may be wrong by α.
     """
 
     one_sided: bool
@@ -75,10 +75,10 @@ def noise_rates(calibration: SparseVectorCalibration) -> tuple[float, float]:
 
 
 def gap_bias(calibration: SparseVectorCalibration) -> float:
-    """Return how much too low a ``gap`` number far above the threshold is on average: s + Eρ − Eν.
+    """Return the mean error s + Eρ − Eν of ``gap`` numbers far above the threshold, which are too low.
 
-    It is a public constant (``docs/proofs/numeric-sparse.md``, Accuracy) and α includes it. With
-    two-sided noise Eρ = Eν = 0, so that only the shift s is left.
+    This error is a public constant (``docs/proofs/numeric-sparse.md``, Accuracy), and α includes it. With
+    two-sided noise Eρ = Eν = 0, so only the shift s is left.
     """
     if calibration.noise != "one_sided":
         return calibration.shift * calibration.grid
@@ -104,9 +104,9 @@ def run_layout(calibration: SparseVectorCalibration, answer_ratio: float = 1.0) 
 
 
 def exact_alpha(calibration: SparseVectorCalibration) -> float:
-    """Return the least error bound, in the query's unit, that holds with probability 1 − β.
+    """Return the least error bound, in the unit of the queries' values, that holds with probability 1 − β.
 
-    For the textbook's calibration it is far below ``calibration.alpha``, the theorem's bound.
+    For the textbook's calibration this bound is far below ``calibration.alpha``, the theorem's bound.
     """
     steps = least_alpha(run_layout(calibration), calibration.shift, calibration.beta)
     return steps * calibration.grid
@@ -122,10 +122,10 @@ def least_alpha(
 ) -> int:
     """Return the least α in steps with ``failure_bound`` at most ``beta``.
 
-    It is rounded up by at most one part in ``resolution``.
+    The result is rounded up by at most one part in ``resolution``.
 
     Raises:
-        AccuracyError: no α below 2^60 steps will do.
+        AccuracyError: no α below 2^60 steps has a small enough failure bound.
     """
     tail = negligible_probability(layout, beta)
 
@@ -146,7 +146,7 @@ def least_alpha(
 
 
 def negligible_probability(layout: RunLayout, beta: float) -> float:
-    """Return a probability of threshold noise so small that it may count as failure."""
+    """Return the probability of the tails of threshold noise that are counted as failure."""
     return max(1e-6 * beta / (layout.tops if layout.fresh_threshold else 1), 1e-305)
 
 
@@ -155,16 +155,16 @@ def failure_bound(
 ) -> float:
     """Bound the probability that a run fails at ``alpha`` steps.
 
-    For decisions, with ρ, ν the noise of the threshold and of a query, F(x) = P(ν < x),
-    S(x) = P(ν >= x), k queries and h = min(c, k) ⊤s, it is an upper bound of
+    Let ρ be the noise of the threshold, ν the noise of a query, s the shift, F(x) = P(ν < x),
+    S(x) = P(ν >= x), k the number of queries, c the cutoff and h = min(c, k). The bound of decisions is at
+    least
 
-    * 1 − E[F(α+ρ+s)^{k−h} · min(F(α+ρ+s), S(−α+ρ+s))^h] if one threshold serves the whole run,
-    * 1 − E[F(α+ρ_min+s)^k · Π_r S(−α+ρ_r+s)] over h independent thresholds if each ⊤ is followed by
-    a new one.
+    * 1 − E[F(α+ρ+s)^{k−h} · min(F(α+ρ+s), S(−α+ρ+s))^h] if ρ is drawn once for the whole run,
+    * 1 − E[F(α+ρ_min+s)^k · Π_r S(−α+ρ_r+s)] over h independent ρ_r if ρ is drawn again after each ⊤.
 
-    Both are exact except for the ``blocks`` of ρ and the ``tail`` mass, which counts as failure.
-    If gaps are published, P(−α+ρ+s <= ν < α+ρ+s) replaces S. Fresh numbers fail independently of
-    the decisions.
+    It equals these values except for the division of ρ into ``blocks``, and for the mass of the ``tail``,
+    which counts as failure. If gaps are published, P(−α+ρ+s <= ν < α+ρ+s) replaces S. Fresh numbers fail
+    independently of the decisions.
     """
     nodes = _block_ends(layout, alpha, shift, blocks, tail)
     log_low = _log_below(layout, nodes + (alpha + shift))
@@ -197,7 +197,7 @@ def _log_above(layout: RunLayout, alpha: int, shift: int, nodes: IntegerArray) -
 def _find_crossings(nodes: IntegerArray, first: Floats, second: Floats) -> IntegerArray:
     """Return approximate points at which two functions cross inside a block.
 
-    Their minimum has a kink there; a chord across a kink would be a loose bound.
+    The minimum of both functions has a kink there, and a chord across a kink would be a loose bound.
     """
     apart = first - second
     places = np.flatnonzero((apart[:-1] < 0.0) != (apart[1:] < 0.0))
@@ -208,7 +208,7 @@ def _find_crossings(nodes: IntegerArray, first: Floats, second: Floats) -> Integ
 
 
 def _fresh_failure(layout: RunLayout, nodes: IntegerArray, log_low: Floats, log_high: Floats) -> float:
-    """Return the failure bound with a new threshold after each ⊤, by the law of the least ρ."""
+    """Return the failure bound if ρ is drawn again after each ⊤, from the law of the least ρ."""
     mass_below, mass_above = _tails(layout, nodes)
     mass, failures = _block_failures(layout, nodes, log_high)
     # missing[i] = 1 − W(z_i), where W(z) = E[S(−α+ρ+s); ρ >= z] bounds "ρ >= z and the high query passes".
@@ -225,7 +225,7 @@ def _fresh_failure(layout: RunLayout, nodes: IntegerArray, log_low: Floats, log_
 
 
 def _block_ends(layout: RunLayout, alpha: int, shift: int, blocks: int, tail: float) -> IntegerArray:
-    """Return the ends of the blocks of threshold noise: equidistant, and kinks of ln F and ln S."""
+    """Return the ends of the blocks of threshold noise: equidistant points, and the kinks of ln F and ln S."""
     reach = math.ceil(-math.log(tail) / layout.threshold_rate) + 1
     if reach > LARGEST_STEPS:
         raise AccuracyError("the threshold noise needs more than 2^60 grid steps at this β; use a coarser grid")
@@ -266,7 +266,7 @@ def _log_at_least(layout: RunLayout, x: IntegerArray) -> Floats:
 
 
 def _log_below(layout: RunLayout, x: IntegerArray) -> Floats:
-    """Return ln P(ν < x), concave in x; −10^30 if impossible."""
+    """Return ln P(ν < x), which is concave in x; −10^30 if the probability is 0."""
     if not layout.one_sided:
         return _log_at_least(layout, 1 - x)
     scaled = layout.query_rate * np.maximum(x, 1).astype(np.float64)
@@ -295,10 +295,10 @@ def _tails(layout: RunLayout, nodes: IntegerArray) -> tuple[float, float]:
 
 
 def _block_failures(layout: RunLayout, nodes: IntegerArray, log_success: Floats) -> tuple[Floats, Floats]:
-    """Return P(ρ in the block) and a bound on E[1 − e^{ψ(ρ)}; ρ in it], per block.
+    """Return for each block P(ρ in the block) and a bound on E[1 − e^{ψ(ρ)}; ρ in the block].
 
-    ψ is concave and lies above its chord over each block, where ρ is geometric: the chord's
-    expectation is a finite geometric sum.
+    ψ (``log_success`` at the nodes) is concave, so it lies above its chord in each block. Because ρ is
+    geometric there, the expectation with the chord is a finite geometric sum.
     """
     rate = layout.threshold_rate
     left, right = nodes[:-1], nodes[1:]
@@ -318,6 +318,6 @@ def _block_failures(layout: RunLayout, nodes: IntegerArray, log_success: Floats)
     success = np.exp(np.maximum(first, final)) * np.expm1(-decay * count) / np.expm1(-decay)
 
     worst = mass * -np.expm1(np.minimum(log_success[:-1], at_last))
-    # For rare failures the difference would lose its digits; use the block's worst point.
+    # For rare failures the difference would lose its digits, so the worse end of the block is used.
     failures = np.where(worst < _LINEAR_BELOW * mass, worst, np.clip(mass - success, 0.0, worst))
     return mass, failures
