@@ -1,1 +1,1 @@
-"""Mechanisms as pure functions of integers: callers pass the noise, and there is no I/O."""
+"""Mechanisms as pure functions of integers: the caller passes the noise, and there is no I/O."""

@@ -29,7 +29,7 @@ BELOW, ABOVE, HALTED = 0, 1, 2
 """Codes of a query's outcome."""
 
 NextBarrier = Callable[[int, int], int]
-"""Returns the barrier of a new round, given the stream's row and its ⊤s in this batch."""
+"""Returns the barrier of a new round, from the stream's row and its number of ⊤s in this batch."""
 
 
 def threshold_sampler(calibration: SparseVectorCalibration) -> Sampler:
@@ -62,9 +62,9 @@ class Decisions:
     """The decisions on a batch.
 
     - ``outcomes``: BELOW, ABOVE or HALTED, for each query.
-    - ``position``: index of each query among the queries of its stream in this batch.
-    - ``tops_before``: ⊤s of the stream in this batch before each query.
-    - ``tops_left``: ⊤s that each stream may still publish.
+    - ``position``: for each query, its index among the queries of its stream in this batch.
+    - ``tops_before``: for each query, the number of earlier ⊤s of its stream in this batch.
+    - ``tops_left``: for each stream, the number of ⊤s that it may still publish.
     """
 
     outcomes: OutcomeCodes
@@ -88,9 +88,9 @@ def decide_queries(
         margin: f + ν − T of each query, in steps.
         stream_row: for each query, the row of its stream in ``barrier``, ``tops_left`` and ``redraws``.
         barrier: ρ + s of each stream's current round.
-        tops_left: the ⊤s that each stream may still publish; 0 if it is exhausted.
-        next_barrier: called with a stream's row and its ⊤s of this batch when a new round begins.
-        redraws: whether each stream draws a new ρ after each ⊤; by default none does.
+        tops_left: the number of ⊤s that each stream may still publish; 0 if it is exhausted.
+        next_barrier: called with a stream's row and its number of ⊤s in this batch when a new round begins.
+        redraws: for each stream, True if it draws a new ρ after each ⊤; by default no stream does.
         order: the queries sorted stably by stream, if known.
 
     Returns:

@@ -1,12 +1,13 @@
-"""Questions about a tensor of cells, and the error of an estimate on them in whole steps.
+"""Questions about a tensor of cells, and the error of an estimate for each question, in whole steps.
 
-A question has one error, in units of its number's sensitivity, which one person changes by at most
-1024 steps (one row). If a question has several numbers, its error is the largest of their errors.
+The error of a question is measured in units of its number's sensitivity, so one row changes it by at most
+1024 steps (one row). If a question has several numbers, its error is the largest of their errors. All
+classes of questions have these attributes:
 
 - ``axes``: the axes (attributes) that the question depends on, in increasing order.
-- ``key``: canonical bytes, equal for equal questions.
+- ``key``: canonical bytes, which are the same for equal questions.
 - ``unit``: a number divided by ``unit`` is the requested quantity; ``width``: a number's sensitivity.
-- ``count``: number of requested numbers; ``summed_cells``: the most cells that one number sums.
+- ``count``: number of requested numbers; ``summed_cells``: the largest number of cells in one sum.
 - ``full_weights``: True if all summed cells have full and equal weight.
 - ``are_ranges``: True if the cells of each number form a range of values on every axis.
 """
@@ -34,7 +35,7 @@ Numbers = tuple[int, ...]
 
 
 def scale_and_round(masses: Sequence[int], total: int, rows: int) -> Numbers:
-    """Scale a distribution to ``rows`` and round to the nearest integer, halves upwards."""
+    """Scale the ``masses`` of a distribution to ``rows``; round to the nearest integer, halves upwards."""
     return tuple((2 * rows * mass + total) // (2 * total) for mass in masses)
 
 
@@ -42,9 +43,9 @@ def scale_and_round(masses: Sequence[int], total: int, rows: int) -> Numbers:
 class LinearQuestion:
     """A question of one number: a weighted sum over cells.
 
-    The weights are a linear combination of ``parts``; ``weights`` computes the weight of each
-    cell. ``extent`` returns the number of cells with a weight, and True if they are a range on
-    every axis.
+    The weights are a linear combination of ``parts``; ``weights`` computes the weight of each cell.
+    ``extent`` returns the number of cells with a weight, and True if these cells are a range on every
+    axis and have equal weights.
     """
 
     axes: tuple[int, ...]
@@ -59,7 +60,7 @@ class LinearQuestion:
 
     @property
     def single_part(self) -> Weighting | None:
-        """The weights if they consist of a single part with factor 1, else None."""
+        """The only part if the weights consist of one part with the factor 1, else None."""
         return self.parts[0][1] if len(self.parts) == 1 and self.parts[0][0] == 1 else None
 
     @cached_property
@@ -73,7 +74,7 @@ class LinearQuestion:
 
     @property
     def are_ranges(self) -> bool:
-        """True if these cells are a range on every axis and have equal weights."""
+        """True if the cells with a weight are a range on every axis and have equal weights."""
         return self.full_weights and self._extent[1]
 
     def compute_numbers(self, cells: TensorCells) -> Numbers:
@@ -86,7 +87,7 @@ class LinearQuestion:
 
 
 class Box:
-    """The count of rows in a range of each axis: the most common question, computed in batches."""
+    """The count of the rows within a range on each axis: the most common question, computed in batches."""
 
     __slots__ = ("axes", "high", "key", "low", "shape")
 
@@ -128,7 +129,7 @@ class Box:
 
 
 def box_numbers(boxes: Sequence[Box], cells: TensorCells) -> list[int]:
-    """Return the count of each box, in steps; all boxes have the same axes."""
+    """Return the count of each box, in steps; all boxes must have the same axes."""
     ends = np.array([(one.low, one.high) for one in boxes], dtype=np.int64)
     found: list[int] = (box_sums(ends[:, 0], ends[:, 1], cells) * WEIGHT_STEPS).tolist()
     return found
@@ -140,7 +141,7 @@ SingleNumber = LinearQuestion | Box
 
 @dataclass(frozen=True, eq=False)
 class _MaskedSums:
-    """Sums over the cells in ``mask``, one for each cell of the ``grouped`` axes; of rows, in steps."""
+    """Sums of the cells in ``mask``, in steps of a row: one sum for each cell of the ``grouped`` axes."""
 
     axes: tuple[int, ...]
     key: bytes
@@ -186,7 +187,7 @@ class CellGroups(_MaskedSums):
 class Rates(CellGroups):
     """Two counts of each group: its hits (rows in ``hits``) and its misses (other rows in the mask).
 
-    Like the counts of groups, they count disjoint sets of cells.
+    The sets of cells that are counted are disjoint, as in `CellGroups`.
     """
 
     hits: npt.NDArray[np.bool_] = field(kw_only=True)
@@ -203,7 +204,7 @@ class Rates(CellGroups):
 
     @cached_property
     def are_ranges(self) -> bool:
-        """True if every count is of a range of each axis."""
+        """True if the cells of every count are a range of each axis."""
         return all(extent_of(part)[1] for part in self._parts)
 
     def compute_numbers(self, cells: TensorCells) -> Numbers:
@@ -216,7 +217,7 @@ class Rates(CellGroups):
     ) -> tuple[tuple[float, float], ...]:
         """Return the confidence intervals of the rates from noisy hits and misses.
 
-        Each cell is a sum of ``more`` cells with noise of this law.
+        Each cell of the question is a sum of ``more`` measured cells with noise of the law ``law``.
         """
         groups = len(numbers) // 2
         draws = [(self._sums(part.astype(np.int64)) * more).tolist() for part in self._parts]
@@ -232,9 +233,9 @@ class Rates(CellGroups):
 
 @dataclass(frozen=True, eq=False)
 class ShareQuestion(Rates):
-    """The share of all rows that a count has, as two counts: its hits and its misses.
+    """A share of all rows, as two counts: the hits (counted rows) and the misses (all other rows).
 
-    If a ⊤ measures it, only the count (``counted``) is published.
+    If a ⊤ measures the question, only the number of hits (the question ``counted``) is published.
     """
 
     counted: SingleNumber = field(kw_only=True)
@@ -244,9 +245,9 @@ class ShareQuestion(Rates):
 class Ranks(_MaskedSums):
     """The cumulative counts of an attribute in each group, from which its quantiles follow.
 
-    There is a count for each code, of the rows with this code or a smaller one; codes vary fastest. One
-    row changes each count by at most 1, and the error is the largest of their errors. ``ordered`` is the
-    attribute's axis of the mask.
+    For each group and code there is a count of the rows with this code or a smaller one; codes vary
+    fastest. One row changes each count by at most 1, and the error of the question is the largest error of
+    a count. ``ordered`` is the axis of the attribute in the mask.
     """
 
     ordered: int = field(kw_only=True)
@@ -258,7 +259,7 @@ class Ranks(_MaskedSums):
         return super().count * codes
 
     def compute_error(self, private: Numbers, estimates: Numbers) -> int:
-        """Return the largest error of a cumulative count; there may be many."""
+        """Return the largest error of a cumulative count, computed in arrays because there may be many counts."""
         return int(np.abs(np.array(private, dtype=np.int64) - np.array(estimates, dtype=np.int64)).max())
 
     def _sums(self, tensor: IntegerArray) -> IntegerArray:
@@ -270,9 +271,9 @@ class Ranks(_MaskedSums):
 class Spreads:
     """Count, sum and sum of squares of an attribute in each group, from which its variance follows.
 
-    ``moves`` has the sensitivity of each of the three numbers to one row. The error is the largest of
-    their errors, in units of the sensitivity. ``mask``, ``grouped`` and ``ordered`` are as in `Ranks`, and only
-    the codes from ``first`` up to ``end`` count.
+    ``moves`` has the most by which one row changes each of the three numbers. The error is the largest error
+    of a number, in units of its sensitivity. ``mask``, ``grouped`` and ``ordered`` are as in `Ranks`. Only
+    rows with codes from ``first`` up to ``end`` count.
     """
 
     axes: tuple[int, ...]
@@ -320,10 +321,10 @@ class Spreads:
 
 @dataclass(frozen=True, eq=False)
 class MeanQuestion:
-    """The mean of an attribute: the sum of (value − minimum), divided by the number of rows.
+    """The mean of an attribute, from the sum of (value − minimum) and the number of rows.
 
-    With m the estimate of the mean, the error is the larger one of the count's error and
-    |sum − m·count| / range. One person changes either by at most one row.
+    Let m be the estimate of the mean. The error is the count's error or |sum − m·count| / range, whichever
+    is larger. One person changes each of them by at most one row.
     """
 
     rows: LinearQuestion
@@ -352,7 +353,7 @@ class MeanQuestion:
         return (*self.total.compute_numbers(cells), *self.rows.compute_numbers(cells))
 
     def compute_error(self, private: Numbers, estimates: Numbers) -> int:
-        """Return the larger one of both errors."""
+        """Return the larger one of the two errors."""
         scaled = _mean_steps(estimates, self.range)
         # The mean is within the range, so the sensitivity is at most the range, in steps of a value.
         difference = abs(WEIGHT_STEPS * private[0] - scaled * private[1] // WEIGHT_STEPS)
@@ -360,17 +361,17 @@ class MeanQuestion:
         return max(counts, difference // max(1, self.range))
 
     def mean(self, estimates: Numbers) -> float:
-        """Return the estimate of the mean."""
+        """Return the estimated mean."""
         return self.minimum + _mean_steps(estimates, self.range) / WEIGHT_STEPS
 
 
 BYTES_PER_NUMBER: Final = 256
-"""Bytes that a number of an answer takes in memory, with its error bound and interval."""
+"""Memory of one number of an answer, with its error bound and interval, in bytes."""
 _BYTES_PER_CHARACTER: Final = 8
-"""Bytes per character of a question's key, for its texts and predicates."""
+"""Memory of a question's texts and predicates, in bytes per character of its key."""
 
 ResolvedQuestion = LinearQuestion | Box | CellGroups | Ranks | Spreads | MeanQuestion
-"""A resolved question; its numbers are integers in units of 1/``unit``."""
+"""A question whose names and predicates are resolved to cells; its numbers are in units of 1/``unit``."""
 
 
 def memory_of_question(question: ResolvedQuestion) -> int:
@@ -397,7 +398,7 @@ def _mean_steps(estimates: Numbers, range_size: int) -> int:
 
 
 def extent_of(weights: npt.NDArray[np.generic]) -> tuple[int, bool]:
-    """Count the cells with a weight; the flag is True if they are a range on every axis."""
+    """Count the cells with a weight; return also True if they are a range on every axis."""
     used = weights != 0
     count = int(np.count_nonzero(used))
     volume = 1
@@ -409,7 +410,7 @@ def extent_of(weights: npt.NDArray[np.generic]) -> tuple[int, bool]:
 
 
 def single_parts(questions: Sequence[ResolvedQuestion]) -> list[tuple[int, Weighting]]:
-    """Return index and weights of each question whose weights consist of a single part."""
+    """Return the index and the weights of each question whose weights consist of a single part."""
     found = []
     for place, question in enumerate(questions):
         if isinstance(question, LinearQuestion) and (weighting := question.single_part) is not None:

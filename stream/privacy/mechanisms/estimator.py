@@ -1,11 +1,11 @@
 """Answers from an estimate of the table, and the sparse vector that decides on new measurements.
 
-The estimate is fitted to all measurements. A question is *settled* for free if the noise of a
-measurement bounds the estimate's error well enough. Otherwise the estimate answers it for free if
-its error is below the noisy threshold (⊥). If not (⊤), the marginal of the question's attributes
-is measured, and a separate number if that is more accurate. A question that requests a smaller
-error is measured alone, at its own price. All public state is a function of the list of
-measurements. Proofs: docs/proofs/pmw.md.
+The estimate is fitted to all measurements. A question is *settled* for free if an earlier measurement
+proves that the estimate's error is within the promise. Otherwise the estimate answers the question for free
+if its error is below the noisy threshold (⊥). If not (⊤), the marginal of the question's attributes is
+measured, and also the question's own number if this is more accurate. A question that requests an error
+that a comparison cannot promise is measured alone, at its own price. All public state is a function of the
+list of measurements. Proofs: docs/proofs/pmw.md.
 """
 
 from __future__ import annotations
@@ -54,14 +54,14 @@ from stream.privacy.planning.workload_plans import ExpectedSets
 IntegerArray = npt.NDArray[np.int64]
 
 MAX_CELLS_OF_ONE_ESTIMATE: Final = 1 << 15
-"""If all attributes have at most this many cells together, one estimate serves all questions."""
+"""If the table of all attributes has at most this many cells, one estimate answers all questions."""
 
 _THRESHOLD_BYTES: Final = 16
 _FIRST_BLOCK: Final = 32
 _FREE_ANSWER_CACHE_BYTES: Final = 32 << 20
-"""Maximum number of bytes of cached answers that no measurement has changed; evicted ones are computed again."""
+"""Maximum size of cached free answers, in bytes; other free answers are computed again."""
 _MAX_CACHED_BOUNDS: Final = 1 << 12
-"""Number of recent error bounds in each cache; up to the same number of older ones may be kept."""
+"""Number of recent error bounds in each cache; at most as many older bounds may be kept."""
 _BYTES_PER_BOUND: Final = 512
 _REFUSALS: Final = ("refused", "limited")
 
@@ -71,17 +71,18 @@ class EstimateAnswer:
     """One answer.
 
     - ``kind``: ``settled`` (a measurement bounds the error), ``below`` (⊥), ``above`` (⊤), ``priced``
-      (measured alone), ``unpromised`` (no whole charge is left), ``refused`` (the grant does not pay)
-      or ``limited`` (may cost more than the question's limit).
-    - ``numbers``: the published numbers in the question's unit, each with its error bound in
-      ``reach``; ``unpromised`` numbers have none.
+      (measured alone), ``unpromised`` (free without an error bound, because less than a charge is left),
+      ``refused`` (the rest of the grant does not pay) or ``limited`` (might cost more than its limit).
+    - ``numbers``: the published numbers in the question's unit; ``reach``: their error bounds, None if
+      ``unpromised``.
     - ``has_number``: True if a ⊤ published a number; ``has_marginal``: False if no marginal was
       measured.
-    - ``charged_parts``: parts of a charge; what ``refused`` and ``limited`` questions would cost.
-    - ``intervals``: the 95 % confidence interval of each measured number. For a mean, the first one
-      is around the sum, with the half-width of sum − mean·rows. ``noise`` is that of each number.
+    - ``charged_parts``: the price in parts of a charge; for ``refused`` and ``limited`` questions the price
+      that they would have.
+    - ``intervals``: the 95 % confidence interval of each measured number. For a mean, the first interval
+      is around the sum, with the half-width of sum − mean·rows. ``noise``: the noise of each number.
     - ``rates``: the 95 % confidence interval of each measured rate or share.
-    - ``is_covered``: False for an estimate about an attribute, or two attributes, that no measured
+    - ``is_covered``: False if the question is about an attribute, or two attributes, that no measured
       marginal contains.
     - ``typical``: the root distance R of the typical error of estimates, if it is known.
     """
@@ -101,10 +102,10 @@ class EstimateAnswer:
 
 @dataclass(slots=True, eq=False)
 class _FreeAnswer:
-    """The answer to a question if a comparison with the table is not ⊤.
+    """The answer that a question gets if it is not ⊤.
 
-    ``compared`` is True if a comparison is necessary. ``below`` is True if there was one since the
-    last ⊤, with the result ⊥.
+    ``compared`` is True if the estimate must be compared with the table. ``below`` is True if it was
+    compared since the last ⊤, with the result ⊥.
     """
 
     step: EstimateAnswer
@@ -118,10 +119,10 @@ class Estimator:
 
     - ``sizes``: number of values of each attribute; ``rows``: the row count, which may be noisy.
     - ``private``: returns the true counts of a marginal.
-    - ``workload``: the sets of attributes from which the warm start chooses; ``expected``: the sets
-      over which typical errors are means.
+    - ``workload``: the sets of attributes from which the warm start chooses; ``expected``: the sets of
+      attributes over which typical errors are averaged.
     - ``tops``: number of charged answers so far; ``parts_left``: the rest of the grant, in parts of a
-      ⊤'s charge.
+      charge.
     """
 
     sizes: tuple[int, ...]
@@ -141,7 +142,7 @@ class Estimator:
         self._promise = self.calibration.sparse_vector.alpha
         self._measured = Measurements(self.sizes, self.calibration, self.private, self.draws, self.memory)
         self._has_workload = self.calibration.warm_start == "workload"
-        # A fit to many pairs of attributes that depend strongly on each other is slow.
+        # A fit is slow if many pairs of attributes are measured that depend strongly on each other.
         self._uses_one_estimate = math.prod(self.sizes) <= MAX_CELLS_OF_ONE_ESTIMATE and not self._has_workload
         self._opening_complete, self._opening_charged = False, not self._has_workload
         self._typical: TypicalErrors | None = None
@@ -154,15 +155,15 @@ class Estimator:
 
     @property
     def nbytes(self) -> int:
-        """Approximate memory in bytes, without the values in ``memory``."""
+        """Approximate memory in bytes, without the values in the cache ``memory``."""
         bounds = self._on_tops.weight + self._reaches.weight + self._provenance.weight
         return self._measured.nbytes + self._free_answers.weight + _BYTES_PER_BOUND * bounds
 
     def add_measurement(self, question: ResolvedQuestion | None, axes: Axes, share: int | None = None) -> None:
         """Add the measurement of a charged answer: the marginal on ``axes``.
 
-        ``question`` is given if its numbers were measured too, and ``share`` if it was measured alone,
-        for this many parts. If ``axes`` are empty, no marginal was measured.
+        ``question`` is given if its own numbers were measured too. ``share`` is given if the question was
+        measured alone, for this many parts. If ``axes`` are empty, no marginal was measured.
         """
         self._complete_opening()
         self._measured.add(self.tops, axes, question, share)
@@ -172,9 +173,9 @@ class Estimator:
             cache.clear()
 
     def _complete_opening(self) -> None:
-        """List the marginals that the opening chooses, and keep its estimates for typical errors.
+        """Measure the marginals of the warm start, and prepare typical errors with its estimates.
 
-        The choices are private, and charged with the first answer.
+        The choice of marginals depends on private data; it is charged with the first answer.
         """
         if self._opening_complete:
             return
@@ -188,7 +189,7 @@ class Estimator:
             )
 
     def extend(self, cutoff: int) -> None:
-        """Set the total number of ⊤s that are paid for."""
+        """Set the total number of ⊤s for which the grant with its extensions pays."""
         if cutoff != self._cutoff:
             self.parts_left += (cutoff - self._cutoff) * PARTS_PER_CHARGE
             self._cutoff = cutoff
@@ -205,14 +206,14 @@ class Estimator:
     ) -> list[EstimateAnswer]:
         """Answer questions in order until the grant is used up.
 
-        With ``beyond``, later questions are answered too, without a promise. ``requested_errors`` maps
-        places to requested errors, and ``limits`` places to the most parts that may be charged: a
-        question that may cost more is ``limited``, before any private value is read. A question
-        is ⊤ iff error + ν ≥ threshold + ρ, in whole steps. Questions are decided in blocks: after
-        the first ⊤ of a block, the rest is decided again. Blocks grow until a ⊤ occurs.
+        With ``beyond``, later questions are answered too, without a promise. ``requested_errors`` has the
+        requested errors of some questions by index. ``limits`` has the most parts that some questions may
+        cost: a question that might cost more is ``limited``, before any private value is read. A question
+        is ⊤ iff error + ν ≥ threshold + ρ, in whole steps. Questions are decided in blocks: after the first
+        ⊤ of a block, the rest of the block is decided again. Blocks grow until a ⊤ occurs.
 
-        ``opening_charged`` is False until an answer has been charged for the opening; until then no refusal
-        depends on the choices of the opening.
+        ``opening_charged`` is False until the first answer, which is charged for the warm start. Until then
+        no refusal depends on the choices of the warm start.
         """
         requested_errors, limits = requested_errors or {}, limits or {}
         self._complete_opening()
@@ -252,7 +253,7 @@ class Estimator:
         return steps
 
     def _answer_within(self, question: ResolvedQuestion, alpha: Fraction) -> EstimateAnswer:
-        """Answer within ``alpha``: from a measurement, by a comparison, or by a new measurement."""
+        """Answer within ``alpha``: by an earlier measurement, by a comparison, or by a new measurement."""
         if not self._opening_charged and (refused := self._refused_in_advance(question, alpha)) is not None:
             return refused
         reach, index, numbered = self._nearest(question)
@@ -285,7 +286,7 @@ class Estimator:
         )
 
     def _compare_with_threshold(self, question: ResolvedQuestion, slack: int) -> EstimateAnswer:
-        """Compare with the threshold plus ``slack`` steps; the promised error grows by as much."""
+        """Compare with the threshold plus ``slack`` steps, by which the promised error grows too."""
         estimate = self._answers_without_top([question])[0].step.numbers
         threshold = self.calibration.threshold + slack
         key = question.key + threshold.to_bytes(_THRESHOLD_BYTES, "big") if slack else question.key
@@ -297,11 +298,11 @@ class Estimator:
     # The methods from here on read public values only; noisy counts are public.
 
     def number_noise_fits(self, question: ResolvedQuestion) -> bool:
-        """Return True if the noise of the number that a ⊤ would publish, if any, fits 52 digits."""
+        """Return True unless a ⊤ would publish a number whose noise does not fit 52 binary digits."""
         if isinstance(question, ShareQuestion):
             question = question.counted
         if not isinstance(question, LinearQuestion):
-            # Noise of counts fits; for several numbers a ⊤ publishes sums of the marginal's cells.
+            # The noise of counts always fits. For several numbers, a ⊤ publishes sums of the marginal's cells.
             return True
         try:
             number_law(self.calibration, question.width)
@@ -310,12 +311,12 @@ class Estimator:
         return True
 
     def comparison_suffices(self, question: ResolvedQuestion, alpha: Fraction) -> bool:
-        """Return True if a comparison suffices for ``alpha``: ⊥ and ⊤ both keep to it."""
+        """Return True if the answer after a comparison is within ``alpha``, both on ⊥ and on ⊤."""
         rows = alpha * question.unit / question.width
         return rows >= max(self._promise, self._on_top(question)[1])
 
     def _largest_charge(self, question: ResolvedQuestion, alpha: Fraction | None) -> tuple[int, bool]:
-        """Return the most parts that a question may cost, and True if a comparison decides."""
+        """Return the most parts that a question may cost, and True if a comparison decides on the charge."""
         if alpha is None:
             compared = (
                 not self._opening_charged or self._answers_without_top([self._published(question)])[0].compared
@@ -331,7 +332,7 @@ class Estimator:
         return price_alone(self.calibration, question, alpha)[0].parts, False
 
     def _refused_in_advance(self, question: ResolvedQuestion, alpha: Fraction) -> EstimateAnswer | None:
-        """Return the refusal of a question that the grant does not pay for if nothing settles it."""
+        """Return the refusal of a question whose price, if no measurement settles it, exceeds the grant's rest."""
         if self.parts_left >= PARTS_PER_CHARGE and self.comparison_suffices(question, alpha):
             return None
         if not takes_alpha(self.calibration):
@@ -344,15 +345,16 @@ class Estimator:
         )
 
     def _published(self, question: ResolvedQuestion) -> ResolvedQuestion:
-        """Return a share's count if a measurement settles the count but none settles the share."""
+        """Return the count of a share's hits if measurements settle this count but not the share."""
         if not isinstance(question, ShareQuestion) or self._is_settled(question):
             return question
         return question.counted if self._is_settled(question.counted) else question
 
     def _add_share_interval(self, question: ResolvedQuestion, step: EstimateAnswer) -> EstimateAnswer:
-        """Add the interval of a share of which only the count is settled, by a marginal.
+        """Add the interval of a share if a marginal settles only the count of its hits.
 
-        The marginal's other cells are the misses, unless the noisy number of rows has less noise.
+        The interval is not added if it follows more accurately from the noisy number of rows than from the
+        misses in the marginal's other cells.
         """
         if not isinstance(question, ShareQuestion) or step.kind != "settled" or step.rates is not None:
             return step
@@ -371,7 +373,7 @@ class Estimator:
         return index is not None and reach <= self._promise * question.width
 
     def _answers_without_top(self, questions: Sequence[ResolvedQuestion]) -> list[_FreeAnswer]:
-        """Return the answers to questions unless they are ⊤; equal questions are computed once."""
+        """Return the answers that questions get if they are not ⊤; equal questions are computed once."""
         free_answers: dict[bytes, _FreeAnswer] = {}
         by_axes: dict[Axes, dict[bytes, ResolvedQuestion]] = {}
         for question in questions:
@@ -394,7 +396,7 @@ class Estimator:
         return [free_answers[question.key] for question in questions]
 
     def _estimate(self, axes: Axes, numbers: Numbers, reach: float | None) -> EstimateAnswer:
-        """Return an answer with the estimate's numbers, within ``reach`` if they are promised to be."""
+        """Return an answer with the estimate's numbers; ``reach`` is their error bound, or None."""
         if (known := self._provenance.get(axes)) is None:
             typical = None if self._typical is None else self._typical.error_scale(axes, self._measured)
             known = self._measured.are_measured_together(axes), typical
@@ -405,7 +407,7 @@ class Estimator:
         return EstimateAnswer(kind, numbers, reaches, is_covered=together, typical=typical)
 
     def _shares(self, axes: Axes, measured: Measurements | None = None) -> TensorCells:
-        """Return the estimated shares on ``axes``, from all measurements or from those given."""
+        """Return the estimated shares on ``axes``, from ``measured`` or by default from all measurements."""
         measured, frame = measured or self._measured, axes
         if self._uses_one_estimate:
             frame = tuple(range(len(self.sizes)))
@@ -431,9 +433,9 @@ class Estimator:
     def _settled_answers(
         self, axes: Axes, questions: Sequence[ResolvedQuestion], estimates: Sequence[Numbers]
     ) -> list[EstimateAnswer | None]:
-        """Return the settled answers, None for other questions.
+        """Return the answers of settled questions, and None for other questions.
 
-        A measurement whose noise is small enough settles a question: its estimate is clamped to the
+        A measurement whose noise is small enough settles a question: the estimate is clamped to the
         interval in which the measurement proves the promised error.
         """
         answers: list[EstimateAnswer | None] = [None] * len(questions)
@@ -466,8 +468,8 @@ class Estimator:
     def _nearest(self, question: ResolvedQuestion) -> tuple[float | Fraction, int | None, bool]:
         """Return the error bound and the index of the most accurate measurement of a question.
 
-        The index is None if there is no measurement. The third value is True if the question's own
-        numbers were measured, False for a marginal.
+        The index is None if no measurement contains the question. The third value is True if the question's
+        own numbers were measured, and False for a marginal.
         """
         own_index, width = self._measured.best_by_question.get(question.key), question.width
         best = math.inf if own_index is None else self._measured.listed[own_index].reach * width
@@ -505,7 +507,7 @@ class Estimator:
         noise: NoiseSum,
         limit: Fraction | None = None,
     ) -> EstimateAnswer:
-        """Clamp an estimate so that the measured numbers ``measured`` prove the promise or ``limit``."""
+        """Clamp an estimate so that ``measured`` proves its error to be within ``limit``, or the promise."""
         width = question.width
         room = math.floor((self._promise * width if limit is None else limit) - reach)
         clamped = tuple(
@@ -526,7 +528,7 @@ class Estimator:
     def _noise(self, question: ResolvedQuestion, index: int, *, numbered: bool) -> NoiseSum:
         """Return the noise of each number of a measurement, in the question's unit.
 
-        ``numbered`` is True if the question's own numbers were measured, False for a marginal.
+        ``numbered`` is True if the question's own numbers were measured, and False for a marginal.
         """
         one = self._measured.listed[index]
         if not numbered:
@@ -537,7 +539,7 @@ class Estimator:
         return NoiseSum(one.law, 1, question.width if one.axes else 1)
 
     def _more_cells(self, question: ResolvedQuestion, index: int) -> int:
-        """Return how many measured cells each cell of a question has."""
+        """Return the number of measured cells in each cell of a question."""
         measured = self._measured.listed[index].axes
         return math.prod(self.sizes[axis] for axis in measured if axis not in question.axes)
 
@@ -549,7 +551,7 @@ class Estimator:
         return cached  # type: ignore[no-any-return]
 
     def _on_top(self, question: ResolvedQuestion) -> tuple[bool, float]:
-        """Return True if a ⊤ publishes a number, and the error on ⊤ in units of sensitivity."""
+        """Return True if a ⊤ publishes a number, and the error bound on ⊤ in units of the sensitivity."""
         key = (question.summed_cells, question.count, question.full_weights)
         if (bound := self._on_tops.get(key)) is None:
             law = marginal_law(self.calibration, numbered=False)
@@ -600,7 +602,7 @@ class Estimator:
         return errors
 
     def _measure(self, question: ResolvedQuestion) -> EstimateAnswer:
-        """Measure on a ⊤; answer with a number, or with sums of the marginal if accurate enough."""
+        """Measure on a ⊤; answer with sums of the marginal if they are accurate enough, else with a number."""
         if isinstance(question, ShareQuestion):
             question = question.counted
         numbered, bound = self._on_top(question)
@@ -616,7 +618,7 @@ class Estimator:
                 question.compute_numbers(TensorCells(measured.noisy_counts(index))),
                 measured.listed[index].law,
             )
-            # The weights of a mean's difference sum − mean·rows are at most its range.
+            # For a mean, the weights in sum − mean·rows are at most the range of the attribute.
             width = max(1, question.range) if isinstance(question, MeanQuestion) else question.width
             half = (
                 half_width(law, question.summed_cells) * width

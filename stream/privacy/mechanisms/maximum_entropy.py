@@ -2,16 +2,16 @@
 
 The result has the same bits on every machine.
 
-With y_S the noisy counts on axes S, σ_S their standard deviation and p₀ the product of the measured
-one-way marginals, the estimate is p ∝ p₀·exp(Σ_S θ_S) for the θ that maximises the concave
+Let y_S be the noisy counts on the axes S, σ_S their standard deviation, and p₀ the product of the measured
+one-way marginals. The estimate is p ∝ p₀·exp(Σ_S θ_S) for the θ that maximises the concave function
 
     Σ_S ⟨θ_S, y_S⟩ − rows·ln Σ_x p₀(x) e^{Σ_S θ_S(x)} − Σ_S τ_S‖θ_S‖²/2,        τ_S = σ_S/2.
 
-Its gradient is y_S − rows·p_S − τ_S θ_S: p has the largest entropy of all distributions whose
-marginals are this near to the measured ones (docs/proofs/pmw.md). Steps are scaled by a curvature
-bound, 1/(rows·p_S + τ_S), with Nesterov momentum that restarts when it points downhill. If the
-gradient grows, the fit goes back to its least and takes smaller steps. The number of steps depends on
-the number of cells alone.
+Its gradient is y_S − rows·p_S − τ_S θ_S. So among all distributions whose marginals are as near to the
+measured ones, p has the largest entropy (docs/proofs/pmw.md). The fit ascends in steps that are divided by
+a bound of the curvature, rows·p_S + τ_S. It uses Nesterov momentum, which restarts when it points
+downhill. If the gradient grows much, the fit returns to the point with the least gradient and takes smaller
+steps. The number of steps depends on the number of cells alone.
 
 Only operations that IEEE 754 defines to the last bit are used: +, −, ·, /, square roots, rounding,
 exponentials from a table in decimal arithmetic, sums of integers below 2⁵³ (exact in any order)
@@ -34,30 +34,30 @@ Floats = npt.NDArray[np.float64]
 IntegerArray = npt.NDArray[np.int64]
 
 TOTAL_BITS: Final = 42
-"""A distribution is integers with a total near 2⁴²; sums with 10-bit weights stay below 2⁵³."""
+"""A distribution consists of integers with a total near 2⁴²; sums with 10-bit weights stay below 2⁵³."""
 
 _WEIGHT_BITS: Final = 32
-"""The heaviest cell weighs 2³² during a fit: sums over at most 2²⁰ cells stay below 2⁵³."""
+"""During a fit the largest weight of a cell is 2³², so sums over at most 2²⁰ cells stay below 2⁵³."""
 _RELAXATION: Final = 0.5
 _LARGEST_STEP: Final = 2.0
 _LEAST_SHARE: Final = 0.5
-"""In p₀, each value of an axis counts as at least this many standard deviations of rows."""
+"""In p₀, each value of an axis has at least as many rows as this many standard deviations."""
 _MOST_STEPS, _LEAST_STEPS = 80, 30
 _CELL_STEPS: Final = 1 << 21
-"""A fit takes about this number divided by the cells as steps, within the bounds on steps."""
+"""A fit takes about this number of steps divided by the number of cells, but 30 to 80 steps."""
 _SQUARE_VARIANCES: Final = {"laplace": 5.0, "gaussian": 2.0}
-"""The variance of the square of one cell's noise, in units of σ⁴."""
+"""The variance of the square of one cell's noise, in units of σ⁴, by kind of noise."""
 _OVERLAP_FACTOR: Final = 1.5
 """Curvatures of marginals that share an axis add up; the factor covers moderately correlated axes."""
 _DIVERGENCE_FACTOR: Final = 4.0
-"""The steps were too long if the squared gradient is this many times its least."""
+"""Steps are too long if the squared gradient is this many times its least value so far."""
 _SHORTENING_FACTOR: Final = 1.5
-"""The steps are then shorter by this factor."""
+"""Steps that were too long are divided by this factor."""
 
 _RESOLUTION_BITS: Final = 16
 _LOW_BITS: Final = 10
 _NEGLIGIBLE: Final = 32
-"""Cells lighter than the heaviest by a factor e⁻³² get weight 0: 2⁴²·e⁻³² rounds to 0."""
+"""Cells with less than e⁻³² of the largest weight get weight 0, because 2⁴²·e⁻³² rounds to 0."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,10 +74,10 @@ def fit_distribution(
 ) -> IntegerArray:
     """Return the estimated share of each cell, as integers with total near 2⁴².
 
-    ``marginals`` have distinct axes; without marginals the distribution is uniform. With
-    ``most_steps`` the estimate is rougher.
+    ``marginals`` have distinct axes; without marginals the distribution is uniform. ``most_steps`` limits
+    the number of steps, for a faster and less exact fit.
     """
-    # Sums over long runs of memory are fast: the largest axis is last.
+    # The largest axis is the last one, because sums over long runs of memory are fast.
     order = sorted(range(len(shape)), key=lambda axis: (shape[axis], axis))
     position_of = {axis: number for number, axis in enumerate(order)}
     reordered = []
@@ -142,7 +142,7 @@ def _fit_ordered(shape: Sequence[int], marginals: Sequence[NoisyMarginal], rows:
 
 
 class _MarginalSums:
-    """Orders the sums of a tensor so that most marginals are summed from other, small marginals."""
+    """Computes marginals of a tensor; most of them are sums of other, smaller marginals."""
 
     def __init__(self, shape: Sequence[int], wanted: Sequence[tuple[int, ...]]) -> None:
         self._all = tuple(range(len(shape)))
@@ -158,7 +158,7 @@ class _MarginalSums:
         self._downwards = sorted(self._parent, key=lambda axes: (-len(axes), axes))
 
     def marginals_of(self, tensor: Floats) -> dict[tuple[int, ...], Floats]:
-        """Return all marginals of a tensor; exact for integers."""
+        """Return all wanted marginals of a tensor; they are exact for integers."""
         marginals = {self._all: tensor}
         for axes in self._downwards:
             above = self._parent[axes]
@@ -182,7 +182,7 @@ class _MarginalSums:
 
 
 def steps_for(cells: int) -> int:
-    """Return the number of steps of a fit; large tensors take fewer, as more help less."""
+    """Return the number of steps of a fit; large tensors take fewer steps, because they gain less by each."""
     return max(_LEAST_STEPS, min(_MOST_STEPS, _CELL_STEPS // cells))
 
 
@@ -215,9 +215,10 @@ def move_to_product(
 ) -> NoisyMarginal:
     """Move a marginal to the product of its single attributes if noise alone explains the difference.
 
-    ``singles`` are measured for each of its axes in order. The sum of squares of the noise of m cells
-    has the mean m·σ² and the deviation s·σ², s = √(5m) for Laplace noise and √(2m) for Gaussian. Below
-    (m + s)·σ² the product replaces the marginal, from (m + 2s)·σ² on the marginal stays.
+    ``singles`` has the measured marginal of each of its axes, in order. The sum of squares of the noise of m
+    cells has the mean m·σ² and the standard deviation s·σ², with s = √(5m) for Laplace noise and √(2m) for
+    Gaussian noise. If the squared difference is below (m + s)·σ², the product replaces the marginal. From
+    (m + 2s)·σ² on, the marginal stays. Between these limits, it moves by a part of the difference.
     """
     placed = [NoisyMarginal((place,), single.counts, single.variance) for place, single in enumerate(singles)]
     totals = sum(ordered_sum(single.counts) for single in singles)
@@ -275,8 +276,8 @@ def _to_integers(weights: Floats) -> IntegerArray:
 class Exponentials:
     """Two tables that give exp(−unit·k) for whole k ≥ 0, to the same bits on every machine.
 
-    A value is the product of two correctly rounded entries, with relative error below 2⁻⁵¹; it is
-    0 below exp(−32).
+    A value is the product of two correctly rounded entries, with a relative error below 2⁻⁵¹. Values below
+    exp(−32) are 0.
     """
 
     low: Floats

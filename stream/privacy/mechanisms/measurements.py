@@ -1,7 +1,7 @@
 """The measurements of one stream: marginals and numbers with their noise.
 
-Noisy counts are a function of the list of measurements, the table and the key, so they are computed
-again if a cache drops them. The list is public.
+The list of measurements is public. Noisy counts are a function of this list, the table and the key, so they
+are computed again if a cache has dropped them.
 """
 
 from __future__ import annotations
@@ -34,12 +34,12 @@ from stream.privacy.planning.estimate_plans import (
 from stream.privacy.planning.plans import Price, estimate_price, noise_rate, numbers_failure
 
 MAX_CONNECTED_CELLS: Final = 1 << 12
-"""Attributes may be connected by others as long as all have at most this many cells together."""
+"""Attributes are connected by further ones only if the table of all has at most this many cells."""
 
 
 @dataclass(frozen=True, slots=True)
 class SeparateMeasurement:
-    """A question measured alone: its noise, and its error bound in units of sensitivity."""
+    """A question measured alone: the law of its noise, and its error bound in units of the sensitivity."""
 
     law: Symmetric
     reach: Fraction
@@ -48,15 +48,15 @@ class SeparateMeasurement:
 def price_alone(
     calibration: EstimateCalibration, question: ResolvedQuestion, alpha: Fraction
 ) -> tuple[Price, bool]:
-    """Return the least price at which every number is within ``alpha``.
+    """Return the least price at which every number of a question is within ``alpha``.
 
-    The second value is True if this is the price of measuring the marginal.
+    The second value is True if the price is for a measurement of the marginal of the question's attributes.
     """
     steps = alpha * question.unit
     numbers = estimate_price(calibration, _width(calibration, question), question.count, math.floor(steps))
     if not question.full_weights or question.summed_cells != 1:
         return numbers, False
-    # Each number is one whole cell. Under add-remove a marginal costs as much as one of its cells.
+    # Each number is one cell. Under add-remove a whole marginal costs as much as one of its cells.
     rows = math.floor(steps / question.width)
     cells = estimate_price(calibration, calibration.marginal_sensitivity, question.count, rows)
     return (cells, True) if cells.parts <= numbers.parts else (numbers, False)
@@ -65,7 +65,7 @@ def price_alone(
 def separate_measurement(
     calibration: EstimateCalibration, question: ResolvedQuestion, share: int, *, marginal: bool
 ) -> SeparateMeasurement:
-    """Return noise and error bound of a question measured alone with ``share`` parts of a ⊤'s ε."""
+    """Return noise and error bound of a question measured alone with ``share`` parts of a charge's ε."""
     width = calibration.marginal_sensitivity if marginal else _width(calibration, question)
     rate = noise_rate(calibration, share, width)
     reach = two_sided_reach(float(rate), question.count, numbers_failure(calibration, share / PARTS_PER_CHARGE))
@@ -74,7 +74,7 @@ def separate_measurement(
 
 
 def _width(calibration: EstimateCalibration, question: ResolvedQuestion) -> int:
-    """Return the ℓ₁ sensitivity of all numbers of a question."""
+    """Return the ℓ₁ sensitivity of all numbers of a question together."""
     return question.width * (calibration.marginal_sensitivity if isinstance(question, CellGroups) else 1)
 
 
@@ -86,34 +86,34 @@ class Draws(Protocol):
     """Draws the noise of one stream."""
 
     def barrier(self, tops: int) -> int:
-        """Return the threshold's noise ρ."""
+        """Return the threshold's noise ρ after ``tops`` ⊤s."""
 
     def query_noise(self, tops: int, keys: Sequence[bytes]) -> IntegerArray:
         """Return the noise ν of questions after ``tops`` ⊤s."""
 
     def number_noise(self, tops: int, key: bytes, law: Symmetric) -> int:
-        """Return the noise of the number on a question's ⊤."""
+        """Return the noise of the number that a ⊤ publishes."""
 
     def numbers_noise(self, tops: int, key: bytes, share: int, count: int, law: Symmetric) -> IntegerArray:
-        """Return the noise of a question's numbers that are measured alone with ``share`` parts."""
+        """Return the noise of the numbers of a question that is measured alone, with ``share`` parts."""
 
     def marginal_noise(
         self, tops: int | None, axes: Axes, cells: int, law: Symmetric, share: int | None = None
     ) -> IntegerArray:
-        """Return the noise of a marginal's cells; ``tops`` is None in the opening.
+        """Return the noise of a marginal's cells; ``tops`` is None in the warm start.
 
         ``share`` is set if the marginal was measured for one question alone.
         """
 
     def choice_noise(self, number: int, count: int, law: Sampler) -> IntegerArray:
-        """Return the noise of the scores of ``count`` sets in round ``number`` of the opening."""
+        """Return the noise of the scores of ``count`` sets in round ``number`` of the warm start."""
 
     def typical_error_noise(self, order: int, law: Symmetric) -> int:
-        """Return the noise of the typical error of questions about ``order`` attributes."""
+        """Return the noise of the typical error of estimates about ``order`` attributes."""
 
 
 class Memory(Protocol):
-    """Cache of values that can be recomputed."""
+    """A cache of values that can be computed again."""
 
     def get(self, key: Any) -> Any:
         """Return the value of a key, or None."""
@@ -126,11 +126,11 @@ class Memory(Protocol):
 class MeasuredMarginal:
     """One measurement: a marginal on ``axes`` with the law of its noise.
 
-    - ``question``: set if its numbers were measured too; ``reach``: their error bound, in units of the
-      sensitivity.
-    - ``share``: set if the question was measured alone, for this many parts. If ``axes`` are empty, no
-      marginal was measured.
-    - ``unselected``: True for a set of a workload that was not chosen, but measured because all were.
+    - ``question``: the question whose own numbers were measured too, or None; ``reach``: the error bound
+      of these numbers, in units of the sensitivity.
+    - ``share``: the number of parts for which the question was measured alone, or None. If ``axes`` are
+      empty, no marginal was measured.
+    - ``unselected``: True if the warm start measured all sets of the workload, without a choice.
     """
 
     axes: Axes
@@ -143,7 +143,7 @@ class MeasuredMarginal:
 
     @property
     def charges(self) -> float:
-        """The price of the measurement, in charges of a ⊤."""
+        """The price of the measurement, in ordinary charges."""
         return 1.0 if self.share is None else self.share / PARTS_PER_CHARGE
 
 
@@ -162,17 +162,17 @@ class CoveringMarginal:
 
 
 _MAX_CACHED_SETS: Final = 1 << 13
-"""Number of recent sets of attributes in each cache; up to the same number of older ones may be kept."""
+"""Number of recent sets of attributes in each cache; at most as many older sets may be kept."""
 _BYTES_PER_INDEX: Final = 256
 _BYTES_PER_MEASUREMENT: Final = 2048
 
 
 @dataclass(eq=False)
 class Measurements:
-    """The measurements of one stream in order; ``listed`` is indexed by number.
+    """The measurements of one stream, in order in ``listed``.
 
-    ``sizes`` has the number of values of each attribute, ``private`` returns true counts. ``best_by_question``
-    maps a question's key to the index of the most accurate measurement of its numbers.
+    ``sizes`` has the number of values of each attribute; ``private`` returns the true counts of a marginal.
+    ``best_by_question`` maps a question's key to the index of the most accurate measurement of its numbers.
     """
 
     sizes: tuple[int, ...]
@@ -196,7 +196,7 @@ class Measurements:
     # The methods from here on read public values only.
 
     def add(self, tops: int, axes: Axes, question: ResolvedQuestion | None, share: int | None) -> None:
-        """Add the measurement of the answer after ``tops`` charges, as in `MeasuredMarginal`."""
+        """Add the measurement of the charged answer after ``tops`` others; see `MeasuredMarginal`."""
         if share is not None and question is not None:
             own = separate_measurement(self.calibration, question, share, marginal=bool(axes))
             measurement = MeasuredMarginal(axes, own.law, tops, question, own.reach, share)
@@ -210,7 +210,7 @@ class Measurements:
         self.append(measurement)
 
     def copy(self) -> Measurements:
-        """Return a copy, to which later measurements are not added."""
+        """Return a copy, so that later measurements are not added to it."""
         copy = replace(self)
         copy.listed, copy.best_by_question = list(self.listed), dict(self.best_by_question)
         return copy
@@ -228,11 +228,11 @@ class Measurements:
             cache.clear()
 
     def connect_axes(self, axes: Axes, most: int = MAX_CONNECTED_CELLS) -> Axes:
-        """Return ``axes`` and further attributes, by which measured marginals connect them.
+        """Return ``axes`` with the attributes by which measured marginals connect them.
 
-        If no measurement contains two of the axes, attributes that were measured with both are added,
-        the smallest first, or else the attributes on the shortest chain of measurements between them.
-        All together have at most ``most`` cells.
+        If no measurement contains two of the axes, attributes that were measured with both are added, the
+        smallest first. If there are none, the attributes on the shortest chain of measurements between the
+        two are added. The table of all these attributes has at most ``most`` cells.
         """
         if (cached := self._connected.get((axes, most))) is None:
             measured = [measurement.axes for measurement in self.listed]
@@ -243,7 +243,7 @@ class Measurements:
     def indices_for_fit(self, frame: Axes) -> tuple[int, ...]:
         """Return the indices of the measurements that a fit on the axes ``frame`` uses.
 
-        These have two or more of the axes, or an axis that no earlier measurement has.
+        These measurements contain two or more of the axes, or an axis that no earlier measurement contains.
         """
         if (cached := self._used.get(frame)) is None:
             used, covered = [], set[int]()
@@ -313,7 +313,7 @@ class Measurements:
         )
 
     def noisy_counts_on(self, index: int, axes: Axes) -> IntegerArray:
-        """Return a measurement's noisy counts, summed over the other axes."""
+        """Return a measurement's noisy counts, summed over all axes but ``axes``."""
         measured_axes = self.listed[index].axes
         others = tuple(place for place, axis in enumerate(measured_axes) if axis not in axes)
         counts = self.noisy_counts(index)
@@ -330,9 +330,9 @@ class Measurements:
         return marginals
 
     def _combined_marginal(self, index: int) -> NoisyMarginal:
-        """Combine a marginal's cells with the number measured beside it, by precision.
+        """Combine a marginal's cells with the number that was measured with it, weighted by precision.
 
-        An unselected set is moved to the product of its attributes if it hardly differs.
+        The marginal of an unselected set is moved to the product of its attributes if it differs little.
         """
         one = self.listed[index]
         counts = self.noisy_counts(index).astype(np.float64)
@@ -354,7 +354,7 @@ class Measurements:
 
 
 def connect_axes(sizes: Sequence[int], measured: Sequence[Axes], axes: Axes, most: int) -> Axes:
-    """Return ``axes`` with those that connect them, as in `Measurements.connect_axes`."""
+    """Return ``axes`` with the attributes that connect them, as `Measurements.connect_axes` does."""
     neighbors: dict[int, set[int]] = {}
     for measurement in measured:
         for axis in measurement:
@@ -376,7 +376,7 @@ def connect_axes(sizes: Sequence[int], measured: Sequence[Axes], axes: Axes, mos
 
 
 def _chain(neighbors: dict[int, set[int]], left: int, right: int) -> list[int]:
-    """Return the attributes between two others on the shortest chain of measurements."""
+    """Return the attributes between ``left`` and ``right`` on the shortest chain of measurements."""
     previous: dict[int, int] = {left: left}
     reached = [left]
     for axis in reached:

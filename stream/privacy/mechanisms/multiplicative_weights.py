@@ -1,13 +1,13 @@
 """Online private multiplicative weights: a sparse vector decides when to correct a hypothesis.
 
 The public hypothesis p̂ is a distribution over the cells of a table's attributes. A question is a
-vector q of weights over these cells, from 0 to ``resolution`` steps, the full weight of a row. If
-the error of the hypothesis's answer rows·q(p̂) exceeds the noisy threshold (⊤), the answer is a
-noisy number, and p̂ is multiplied by exp(±η q(x)); otherwise the hypothesis answers for free (⊥).
+vector q of weights over these cells, in steps from 0 to ``resolution`` (the weight 1). The hypothesis's
+answer is rows·q(p̂). If its error exceeds the noisy threshold (⊤), the answer is a noisy number, and p̂ is
+multiplied by exp(±η q(x)) in each cell x. Otherwise the hypothesis answers for free (⊥).
 Source: Hardt & Rothblum 2010; Dwork & Roth 2014, Section 4.2; proofs: docs/proofs/pmw-weights.md.
 
-``SparseHypothesis`` is for a universe that is too large to enumerate: all cells that no update named
-have the same weight, so time and memory depend on the named cells only. Source: Blum & Roth 2011,
+``SparseHypothesis`` is for a universe (all cells) that is too large to enumerate. All cells that no update
+has named have the same weight, so time and memory depend only on the named cells. Source: Blum & Roth 2011,
 Section 4 (Sparse Multiplicative Weights).
 """
 
@@ -36,29 +36,29 @@ SHARE_BITS: Final = 80
 _BYTES_PER_CELL: Final = 640
 """Approximate memory of a named cell: codes, log-weight, weight and share."""
 _DECIMAL_CONTEXT: Final = Context(prec=40, Emax=MAX_EMAX, Emin=MIN_EMIN)
-"""Decimal arithmetic gives the same result on every machine; 2⁸⁰ has only 25 digits."""
+"""Decimal arithmetic, which gives the same result on every machine; 2⁸⁰ has only 25 digits."""
 
 
 @dataclass(frozen=True, slots=True)
 class CellQuestion:
-    """A weighted sum of distinct, sorted ``cells``; ``steps`` are the weights, above 0."""
+    """A weighted sum of distinct, sorted ``cells``; ``steps`` has their weights, which are above 0."""
 
     cells: tuple[Cell, ...]
     steps: tuple[int, ...]
 
     @property
     def key(self) -> bytes:
-        """Canonical bytes, equal for equivalent questions."""
+        """Canonical bytes, which are the same for equivalent questions."""
         return b"".join(cell_bytes(self.cells)) + np.array(self.steps, dtype=">u4").tobytes()
 
 
 class SparseHypothesis:
     """A hypothesis over ``universe`` cells, initially uniform.
 
-    ``universe`` is the number of all cells, or the calibration's ``places`` if that is less
+    ``universe`` is the number of all cells, or the calibration's ``places`` if this is less
     (docs/proofs/pmw-weights.md, Theorem 4). Log-weights are whole multiples of η/resolution. Weights
-    are relative to the unnamed cells' weight and recomputed from the log-weights, so that rounding
-    errors do not accumulate.
+    are relative to the weight of an unnamed cell. They are computed from the log-weights each time, so that
+    rounding errors do not accumulate.
     """
 
     def __init__(self, universe: int, learning_rate: float, resolution: int) -> None:
@@ -77,9 +77,9 @@ class SparseHypothesis:
     def estimate_answers(self, questions: Sequence[CellQuestion], rows: int) -> npt.NDArray[np.int64]:
         """Return the estimated answers to questions, in steps of 1/1024.
 
-        An answer is the number of ``rows`` times the sum, over the question's cells, of weight times
-        share of the cell. It is rounded to the nearest step, halves upwards. Before rounding, the
-        error due to inexact shares is at most rows·2⁻⁶⁰ steps.
+        An answer is ``rows`` times the sum of weight times share over the question's cells. It is rounded
+        to the nearest step, halves upwards. Before rounding, inexact shares cause an error of at most
+        rows·2⁻⁶⁰ steps.
         """
         shares = self._current_shares()
         other_share = self._other_share
@@ -96,7 +96,7 @@ class SparseHypothesis:
     def update(self, question: CellQuestion, *, up: bool, times: int = 1) -> None:
         """Multiply the weight of each cell x of a question by exp(±times·η·q(x)).
 
-        q(x) = step/resolution is the question's weight of the cell.
+        q(x) = step/resolution is the weight of the cell x in the question.
         """
         with localcontext(_DECIMAL_CONTEXT):
             for cell, step in zip(question.cells, question.steps, strict=True):
@@ -106,7 +106,7 @@ class SparseHypothesis:
         self._shares = None
 
     def _current_shares(self) -> dict[Cell, int]:
-        """Return the shares of named cells; ``_other_share`` is the share of each other cell."""
+        """Return the shares of the named cells; ``_other_share`` is the share of each unnamed cell."""
         if self._shares is None:
             with localcontext(_DECIMAL_CONTEXT):
                 others = Decimal(self._universe - len(self._weights))
@@ -126,7 +126,7 @@ def steps_of_weight(weight: float) -> int:
 
 
 def steps_of_unit_weight(weight: float) -> int:
-    """Convert a weight from 0 to 1 to steps of 1/1024; raise ValueError for others."""
+    """Convert a weight from 0 to 1 to steps of 1/1024; raise ValueError for other weights."""
     if not 0.0 <= weight <= 1.0:
         raise ValueError("a weight must be from 0 to 1; scale the question down")
     return steps_of_weight(weight)
@@ -138,17 +138,17 @@ IntegerArray = npt.NDArray[np.int64]
 _FIRST_BLOCK: Final = 32
 _BLOCK_CELLS: Final = 1 << 13
 _BUFFER_CELLS: Final = 1 << 17
-"""Weights of questions that are converted to doubles at once; they fit a core's cache."""
+"""Number of weights that are converted to doubles at once; they fit into a core's cache."""
 
 _MARGINAL_BUDGET: Final = 4
 _STEP: Final = 1
-"""Shares are kept at least one step of a count away from 0 and 1."""
+"""A count that is divided into a share is at least this many steps away from 0 and from all rows."""
 _LOG_ODDS_CONTEXT: Final = Context(prec=40)
-"""Decimal arithmetic is the same on every machine."""
+"""Decimal arithmetic gives the same result on every machine."""
 
 
 class Noise(Protocol):
-    """Draws a stream's noise, after ``tops`` ⊤s, for questions at some places in the batch."""
+    """Draws a stream's noise after ``tops`` ⊤s; questions are given by their place in the batch."""
 
     def barrier(self, tops: int) -> int:
         """Return ρ + s of the round after ``tops`` ⊤s."""
@@ -164,8 +164,9 @@ class Noise(Protocol):
 class HypothesisAnswer:
     """One answer in steps.
 
-    With ``above`` it is noisy, and the hypothesis was corrected up or down by ``times``·η. An
-    answer after the last correction is not ``promised``: it was not compared with the table.
+    If ``above`` is true, the number is noisy, and the hypothesis was corrected up or down by ``times``·η.
+    Answers after the last correction that the grant pays for are not ``promised``, because they are not
+    compared with the table.
     """
 
     above: bool
@@ -179,17 +180,17 @@ class HypothesisAnswer:
 class TensorCorrection:
     """Computes how strongly to correct a hypothesis over a tensor, from the observed error.
 
-    ``gap`` is the least error that requires a correction: γ·rows in steps, with η = 4γ. ``reach``
-    bounds the noise of the observed error. With a ``gap`` of 0 every correction is by η once.
+    ``gap`` is the least error that requires a correction: γ·rows in steps, with η = 4γ. ``reach`` bounds the
+    noise of the observed error. If ``gap`` is 0, every correction is by 1·η.
     """
 
     gap: int = 0
     reach: int = 0
 
     def choose_multiple(self, observed_error: int, estimate: int = 0) -> int:
-        """Return the multiple of η for the observed error ``observed_error``.
+        """Return the multiple of η by which to correct.
 
-        It is the largest for which the distance to the true distribution falls by at least 2γ²,
+        It is the largest multiple with which the distance to the true distribution falls by at least 2γ²,
         for every true error within ``reach`` of ``observed_error``.
         """
         del estimate
@@ -203,10 +204,10 @@ class TensorCorrection:
 
 @dataclass(frozen=True, slots=True)
 class SparseCorrection:
-    """Computes how strongly to correct a sparse hypothesis: by the least error that is certain.
+    """Computes how strongly to correct a sparse hypothesis: by the part of the error that is certain.
 
-    ``gap`` and ``reach`` are as in ``TensorCorrection``. ``rows`` is the row count of estimates and
-    ``most`` an upper bound of it and the true row count, in steps; ``learning_rate`` is η.
+    ``gap`` and ``reach`` are as in ``TensorCorrection``. ``rows`` is the row count used by estimates.
+    ``most`` is an upper bound of this count and of the true one, in steps; ``learning_rate`` is η.
     """
 
     gap: int
@@ -216,16 +217,16 @@ class SparseCorrection:
     learning_rate: float
 
     def choose_multiple(self, observed_error: int, estimate: int) -> int:
-        """Return the multiple of η that moves the answer by the error that is certain.
+        """Return the multiple of η that moves the answer by the part of the error that is certain.
 
-        A correction y of the right sign lowers the distance to the true distribution by at least
+        A correction by y in the right direction lowers the distance to the true distribution by at least
         y·b − ln(1 − a + a·e^y), for the hypothesis's share a and the true share b. This grows with
         y up to the difference of their log-odds (docs/proofs/pmw-weights.md).
         """
         least = max(self.gap, abs(observed_error) - self.reach)
         with localcontext(_LOG_ODDS_CONTEXT) as context:
             sign = 1 if observed_error > 0 else -1
-            # Answers are rounded to a step: use its end with the smaller correction.
+            # Answers are rounded to a step, so the end of the step with the smaller correction is used.
             start = Decimal(min(max(estimate + sign, _STEP), self.rows - _STEP)) / self.rows
             end = Decimal(estimate) / self.rows + sign * Decimal(least) / self.most
             margin = Decimal(_STEP) / self.most
@@ -253,10 +254,10 @@ def answer_questions(
     With ``beyond``, the hypothesis answers later questions, without a promise; otherwise they get
     no answer.
 
-    A question is ⊤ iff |f(D) − rows·q(p̂)| + ν ≥ T + ρ + s, in whole steps; ``private`` holds the
-    true values f(D). Questions are decided in blocks: after the first ⊤ of a block, the hypothesis
-    is corrected in place and the rest is decided again. Blocks grow until a ⊤ occurs, so that a ⊤
-    repeats few evaluations.
+    A question is ⊤ iff |f(D) − rows·q(p̂)| + ν ≥ T + ρ + s, in whole steps; ``private`` has the true values
+    f(D). Questions are decided in blocks: after the first ⊤ of a block, the hypothesis is corrected in
+    place, and the rest of the block is decided again. Blocks grow until a ⊤ occurs, so that a ⊤ repeats
+    few evaluations.
     """
     steps: list[HypothesisAnswer] = []
     size = _FIRST_BLOCK
@@ -297,15 +298,15 @@ class TensorQuestion(Protocol):
         """The axes of the question, in increasing order."""
 
     def steps(self) -> npt.NDArray[np.integer]:
-        """Return q over the cells of these axes in row-major order, in steps."""
+        """Return the weights q of the cells of these axes, in row-major order and in steps."""
 
 
 class TensorHypothesis:
     """A hypothesis over all cells of a tensor, initially uniform.
 
-    Log-weights are whole multiples of η/resolution and so exact; p̂ holds integers, computed by
-    operations that IEEE 754 defines to the last bit. Sums of p̂ are integers below 2⁵³ and exact in
-    any order, so that estimates are the same on any machine, in any batch.
+    Log-weights are exact, because they are whole multiples of η/resolution. p̂ consists of integers,
+    computed by operations that IEEE 754 defines to the last bit. Sums of p̂ are integers below 2⁵³, which
+    are exact in any order. So estimates are the same on any machine and in any batch.
     """
 
     def __init__(self, shape: tuple[int, ...], learning_rate: float, resolution: int) -> None:
@@ -318,11 +319,11 @@ class TensorHypothesis:
 
     @property
     def nbytes(self) -> int:
-        """Largest memory in bytes between two calls: log-weights, p̂ and marginals."""
+        """Largest memory between two calls, in bytes: log-weights, p̂ and marginals."""
         return (2 + _MARGINAL_BUDGET) * self._log_weights.nbytes
 
     def estimate_answers(self, questions: Sequence[TensorQuestion], rows: int) -> IntegerArray:
-        """Return rows·q(p̂) of each question in steps, rounded to nearest, halves upwards."""
+        """Return rows·q(p̂) of each question in steps, rounded to the nearest step, halves upwards."""
         group: defaultdict[tuple[int, ...], list[int]] = defaultdict(list)
         for place, question in enumerate(questions):
             group[question.axes].append(place)
@@ -338,7 +339,7 @@ class TensorHypothesis:
         return estimates
 
     def update(self, question: TensorQuestion, *, up: bool, times: int = 1) -> None:
-        """Multiply each cell's weight by exp(±times·η q(x)), q as a share of a full weight."""
+        """Multiply the weight of each cell x by exp(±times·η q(x)), with q(x) from 0 to 1."""
         change = times * question.steps().astype(np.int64).reshape(spread_shape(self._shape, question.axes))
         if up:
             self._log_weights += change
@@ -364,14 +365,14 @@ class TensorHypothesis:
         heaviest = 2.0**TOTAL_BITS
         down = np.minimum(self._log_weights.max() - self._log_weights, self._exponentials.most)
         weights = np.rint(heaviest * self._exponentials.evaluate(down))
-        # At most 2²⁰ cells of at most 2⁴²: the total fits 63 bits.
+        # There are at most 2²⁰ cells of at most 2⁴², so the total fits 63 bits.
         total = int(weights.astype(np.int64).sum())
         weights *= heaviest / float(total)
         return np.rint(weights, out=weights)
 
 
 def _summed_over_others(tensor: Floats, axes: tuple[int, ...]) -> Floats:
-    """Return a flat marginal; the longest runs of other axes are summed first, for speed."""
+    """Return a flat marginal; the longest runs of summed axes come first, for speed."""
     runs = [
         (kept, math.prod(tensor.shape[axis] for axis in answer_questions))
         for kept, answer_questions in groupby(range(tensor.ndim), key=lambda axis: axis in axes)
@@ -398,5 +399,5 @@ def _masses(vectors: Sequence[npt.NDArray[np.integer]], marginal: Floats) -> Flo
 Hypothesis = TensorHypothesis | SparseHypothesis
 """A public distribution over a universe, determined by its updates alone.
 
-A question's estimate depends on the updates, the question and the rows, never on the batch.
+A question's estimate depends only on the updates, the question and the number of rows, never on the batch.
 """

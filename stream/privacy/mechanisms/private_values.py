@@ -32,10 +32,10 @@ from stream.privacy.composition.costs import RefusedError, shortest_decimal
 from stream.privacy.planning.unknown_groups_plans import MOST_WINDOW_BYTES, text_size
 
 THRESHOLD_STEPS = 2 * MAX_STEPS
-"""Thresholds are clamped to ±2⁵¹ steps; values of a feed are at most 2⁵⁰."""
+"""Thresholds are clamped to ±2⁵¹ steps, because values in queries are at most 2⁵⁰ steps."""
 
 _ROUNDING = 6 * 2.0**-53
-"""Upper bound of the error of ½ + x/γ in doubles, relative to 1 + |x/γ|."""
+"""Upper bound of the error of ½ + v/γ in doubles, divided by 1 + |v/γ|."""
 
 _EXACT_GUESSES = MAX_STEPS // 4
 
@@ -53,7 +53,7 @@ def published_numbers(steps: Iterable[int], grid: float, divisor: int | Fraction
     numerator, denominator = _ratio(grid)
     numerator *= divisor.denominator
     denominator *= divisor.numerator
-    # A quotient of two integers is rounded once, a product of doubles twice.
+    # A quotient of two integers is rounded once; a product of doubles would be rounded twice.
     return [step * numerator / denominator for step in steps]
 
 
@@ -69,8 +69,8 @@ def published_interval(
 ) -> tuple[float, float]:
     """Return the published interval of ±``half`` steps around steps·γ/``divisor``.
 
-    It is cut off at the public limits ``low`` and ``high`` of the true number. If values are
-    ``rounded`` to the grid, it is wider by half a step on each side.
+    The interval is cut off at the public limits ``low`` and ``high`` of the true number. If values were
+    ``rounded`` to the grid, the interval is wider by half a step on each side.
     """
     extra = 1 if rounded else 0
     first, last = published_numbers((2 * (steps - half) - extra, 2 * (steps + half) + extra), grid, 2 * divisor)
@@ -78,7 +78,7 @@ def published_interval(
 
 
 def _clamp(numbers: npt.NDArray[Scalar], low: float, high: float) -> npt.NDArray[Scalar]:
-    """Clamp numbers; numpy's own function takes three times as long for short arrays."""
+    """Clamp numbers; for short arrays, ``numpy.clip`` takes three times as long."""
     clamped: npt.NDArray[Scalar] = np.minimum(np.maximum(numbers, low), high)
     return clamped
 
@@ -102,7 +102,7 @@ class Grid:
 
     @classmethod
     def for_feed(cls, grid: float, minimum: float | None = None, maximum: float | None = None) -> Grid:
-        """Return the grid of a feed's values, with their declared or default range."""
+        """Return the grid of the values in queries, with their declared or default range."""
         gamma = shortest_decimal(grid)
         low, high = (cls(gamma).step_of(end) for end in clamping_range(grid, minimum, maximum))
         return cls(gamma, low, high)
@@ -115,12 +115,12 @@ class Grid:
     def round_private(self, doubles: npt.ArrayLike, exact_decimal: ExactDecimal) -> Steps:
         """Return ⌊v/γ + ½⌋, clamped, for numbers v; ``doubles`` are the nearest doubles.
 
-        ``exact_decimal`` is called only for the few numbers next to a tie.
+        ``exact_decimal`` is called only for the few numbers that are next to a tie.
         """
         return self._steps(doubles, exact_decimal, self.low, self.high)
 
     def round_public(self, doubles: npt.ArrayLike) -> Steps:
-        """Return the steps of thresholds; each double stands for its shortest decimal."""
+        """Return the steps of thresholds, each of which is the shortest decimal of its double."""
         numbers = np.asarray(doubles, dtype=np.float64)
         return self._steps(
             numbers, lambda place: shortest_decimal(float(numbers[place])), -THRESHOLD_STEPS, THRESHOLD_STEPS
@@ -142,7 +142,7 @@ class Grid:
             near_tie &= (quotients > low - 16.0) & (quotients < high + 16.0)
             places = np.flatnonzero(near_tie)
             guesses = np.rint(shifted[places])
-            # A guess errs by less than ½ up to 2⁴⁸ steps, else by less than 2 (integers: at most 1).
+            # Up to 2⁴⁸ steps a guess is wrong by less than ½; beyond, by less than 2 (so by at most 1 as an integer).
             guesses += np.where(np.abs(guesses) < _EXACT_GUESSES, 0.0, 2.0)
             steps[places] = [
                 self._at_most(guess, exact_decimal(place))
@@ -158,10 +158,10 @@ class Grid:
 
 
 _OUT_OF_RANGE = {True: b"-1e300", False: b"1e300"}
-"""Replacements of numbers too large for doubles, by "is negative"; both are outside every declared range."""
+"""Replacements of negative (True) and positive numbers that are too large for doubles; no declared range contains them."""
 
 _MAX_NUMBER_LENGTH = 1024
-"""Most characters of a number that stays as written; some parsers limit the number of digits."""
+"""Most characters of a number that is not rewritten; some parsers limit the number of digits."""
 
 _STRING_OR_NUMBER = re.compile(STRING + rb"|-?(?:0|[1-9][0-9]*)(?:\.[0-9]+)?(?:[eE][+-]?[0-9]+)?", re.DOTALL)
 
@@ -203,17 +203,17 @@ _decode_raw_scores: Callable[[bytes], _RawScores] = msgspec.json.Decoder(_RawSco
 
 
 def value_of(payload: bytes) -> Decimal:
-    """Return a valid query's ``value`` within the range of doubles."""
+    """Return the exact ``value`` of a valid query."""
     return _decode_value(payload).value
 
 
 def values_of(payload: bytes) -> ExactDecimal:
-    """Return a lazy reader of a valid query's ``values`` within the range of doubles."""
+    """Return a function that reads the exact ``values`` of a valid query on its first call."""
     return _lazy_reader(lambda: _decode_raw_values(payload).values or [])
 
 
 def scores_of(payload: bytes) -> ExactDecimal:
-    """Return a lazy reader of the ``value`` of each candidate."""
+    """Return a function that reads the exact values of a valid query's candidates on its first call."""
     return _lazy_reader(lambda: [candidate.value for candidate in _decode_raw_scores(payload).candidates or []])
 
 
@@ -229,7 +229,10 @@ def _lazy_reader(read: Callable[[], list[msgspec.Raw]]) -> ExactDecimal:
 
 
 def require_exact_doubles(request: bytes) -> None:
-    """Refuse a source with a number that no double represents, because the promise is about the double."""
+    """Refuse a source with a number that is not the shortest decimal of a double.
+
+    The promise holds for the double.
+    """
     source = _decode_raw_registration(request).source
     for name in _RawFeed.__struct_fields__:
         text = str(getattr(source, name), "ascii")
@@ -244,7 +247,7 @@ def require_exact_doubles(request: bytes) -> None:
 
 
 def replace_extreme_numbers(payload: bytes) -> bytes:
-    """Replace numbers that are too large or too long for some parsers, and change nothing else."""
+    """Replace numbers in JSON that are too large or too long for some parsers; change nothing else."""
     return _STRING_OR_NUMBER.sub(_replace_extreme, payload)
 
 
@@ -264,7 +267,7 @@ MAX_ENCODED: Final = 4 * (MOST_WINDOW_BYTES // 3 + 1) + 16
 """Most characters of encoded counts."""
 
 MOST_TEXT_COUNT: Final = 1 << 62
-"""Largest accepted count of a text; no topic has as many events."""
+"""Largest accepted count of a text; no topic has so many events."""
 
 _encode = msgspec.msgpack.Encoder().encode
 _decode: Callable[[bytes], dict[bytes, int] | None] = msgspec.msgpack.Decoder(dict[bytes, int] | None).decode
@@ -285,7 +288,7 @@ def decode_text_counts(encoded: str) -> dict[bytes, int] | None:
     """Decode counts; None if the window's texts were too large.
 
     Raises:
-        ValueError: ``encoded`` has no counts of texts.
+        ValueError: ``encoded`` is not an encoding of counts of texts.
     """
     if len(encoded) > MAX_ENCODED:
         raise ValueError(f"texts: {len(encoded)} characters; at most {MAX_ENCODED} are read")

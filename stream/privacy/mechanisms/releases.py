@@ -1,8 +1,8 @@
 """Releases (noisy cells, projections and counts of texts), and exact sums over a table's cells.
 
-Everything is in integers. The noise of a cell or a text is derived from it alone (a text's also from
-the question's position). So a cell that is computed separately, at any time, equals this cell in the
-whole release. Privacy: docs/proofs/histogram.md, docs/proofs/sparse-project.md and
+All numbers are integers. The noise of a cell is derived from the stream and the cell alone (the noise of a
+text also from the question's position). So a cell that is computed separately, at any time, has the same
+noise as in the whole release. Privacy: docs/proofs/histogram.md, docs/proofs/sparse-project.md and
 docs/proofs/unknown-groups.md.
 
 Sums over the cells of a *tensor* (one axis for each attribute) are exact: true counts, noisy counts, and an
@@ -36,7 +36,7 @@ _CODE_DTYPE = ">u4"
 
 
 def cell_bytes(codes: npt.ArrayLike) -> list[bytes]:
-    """Return the canonical bytes of cells, from codes below 2³² of shape (cells, attributes)."""
+    """Return the canonical bytes of cells; ``codes`` has the shape (cells, attributes), with codes below 2³²."""
     array = np.ascontiguousarray(codes, dtype=_CODE_DTYPE)
     width = array.itemsize * array.shape[1]
     data = array.tobytes()
@@ -44,7 +44,7 @@ def cell_bytes(codes: npt.ArrayLike) -> list[bytes]:
 
 
 def weighted_sum(steps: Sequence[int], values: Sequence[int], divisor: int = 1) -> float:
-    """Return Σ weight·value / ``divisor``, with weights in steps, rounded once."""
+    """Return Σ weight·value / ``divisor``, rounded once; the weights are given in ``steps``."""
     total = sum(step * value for step, value in zip(steps, values, strict=True))
     return total / (WEIGHT_STEPS * divisor)
 
@@ -61,7 +61,7 @@ Bits = npt.NDArray[np.uint8]
 
 _CONTEXT = "sotto 2026 projection matrix v1"
 _ROWS_AT_ONCE = 255
-"""Maximum number of bits whose sum fits one byte."""
+"""Maximum number of bits whose sum fits into one byte."""
 
 
 def matrix_seed(incarnation: str) -> bytes:
@@ -70,7 +70,7 @@ def matrix_seed(incarnation: str) -> bytes:
 
 
 def matrix_columns(seed: bytes, cells: Sequence[bytes], projections: int) -> Bits:
-    """Return the matrix columns of cells, as bits of shape (cells, projections); 0 is −1."""
+    """Return the matrix columns of cells, as bits of shape (cells, projections); the bit 0 means −1."""
     width = -(-projections // 8)
     data = b"".join([blake3(cell, key=seed).digest(width) for cell in cells])
     packed = np.frombuffer(data, dtype=np.uint8).reshape(len(cells), width)
@@ -80,7 +80,7 @@ def matrix_columns(seed: bytes, cells: Sequence[bytes], projections: int) -> Bit
 def project(seed: bytes, private_codes: npt.NDArray[np.integer], projections: int) -> IntegerArray:
     """Return u, the sum of the matrix columns of all rows' cells; it is exact and private.
 
-    Rows with equal cells are not merged, because the time would reveal their number.
+    Rows in the same cell are not merged, because the running time would reveal their number.
     """
     ones = np.zeros(projections, dtype=np.int64)
     for start in range(0, len(private_codes), _ROWS_AT_ONCE):
@@ -98,17 +98,17 @@ def inner_products(bits: Bits, release: IntegerArray) -> list[int]:
 NO_ROW: Final = 0
 
 _NUMBERS_PER_GROUP: Final = 3
-"""Numbers of a group in an answer are three: its count and the two ends of its interval."""
+"""A group has three numbers in an answer: its count and the two ends of its interval."""
 _EXTRA_CHARACTERS: Final = 4
-"""Maximum number of characters of such a number beside the count's digits: a digit and signs."""
+"""Most characters by which such a number is longer than the count: a digit, a sign and punctuation."""
 
 
 _NUMBERS_BYTES_PER_TEXT: Final = 64
-"""Room in an answer for the numbers of a text of a running count, which grow from answer to answer."""
+"""Bytes reserved in an answer for the numbers of a running count's text, which grow with each answer."""
 
 
 class ReleasedGroup(NamedTuple):
-    """A released text, or name of a group with declared attributes, and its noisy count."""
+    """A released text with its noisy count; with declared attributes, the text names the whole group."""
 
     text: bytes
     rows: int
@@ -119,8 +119,8 @@ def release_groups(
 ) -> list[ReleasedGroup]:
     """Return the texts whose noisy count is at least ``threshold``, the largest first.
 
-    A text without a row is never released, whatever its noise. Equal counts are sorted by text, so
-    that the order depends on the released groups alone.
+    A text without a row is never released, whatever its noise. Groups with equal counts are sorted by text,
+    so that the order depends on the released groups alone.
     """
     noisy = counts + noise
     found = np.flatnonzero((counts > NO_ROW) & (noisy >= threshold)).tolist()
@@ -136,7 +136,7 @@ def count_fitting_groups(
     groups: Sequence[ReleasedGroup],
     size_of: Callable[[bytes], int] = json_size,
 ) -> int:
-    """Return how many of the released groups fit into an answer; it depends on them alone."""
+    """Return how many of the released groups fit into an answer; the number depends on these groups alone."""
     size = 0
     for place, group in enumerate(groups[:MAX_KEYS]):
         number = len(str(group.rows)) + _EXTRA_CHARACTERS
@@ -148,9 +148,9 @@ def count_fitting_groups(
 
 @dataclass(slots=True)
 class RunningRelease:
-    """The texts that a running count has released, and their part of an answer's bytes.
+    """The texts that a running count has released, and their ``size`` in an answer, in bytes.
 
-    A released text stays released. ``ended`` says that the texts have become too large.
+    A released text stays released. ``ended`` is True after the private texts have become too large.
     """
 
     texts: set[bytes] = field(default_factory=set)
@@ -158,7 +158,7 @@ class RunningRelease:
     ended: bool = False
 
     def admit(self, text: bytes) -> bool:
-        """Release a text, unless answers are full; that depends on the released texts alone."""
+        """Release a text unless answers are full, which depends on the released texts alone."""
         size = self.size + json_size(text) + _NUMBERS_BYTES_PER_TEXT
         if len(self.texts) == MAX_KEYS or size > MAX_KEY_BYTES:
             return False
@@ -169,7 +169,7 @@ class RunningRelease:
     def release(
         self, texts: Sequence[bytes], counts: IntegerArray, noise: IntegerArray, threshold: int
     ) -> tuple[list[bytes], list[ReleasedGroup]]:
-        """Return the texts that reach the threshold first now, and all released ones with noisy counts."""
+        """Return the newly released texts, and all released texts with their noisy counts."""
         reached = release_groups(texts, counts, noise, threshold)
         new = [group.text for group in reached if group.text not in self.texts and self.admit(group.text)]
         noisy = zip(texts, (counts + noise).tolist(), strict=True)
@@ -179,8 +179,8 @@ class RunningRelease:
 def release_keys(names: Sequence[bytes], people: IntegerArray, words: Words, rule: Words) -> list[bytes]:
     """Return the sorted names that ``rule`` releases without counts.
 
-    ``words`` has a uniform word for each name. ``rule`` has the number of words out of 2⁶³ for each number of people. A name without a person is
-    never released: its entry of the rule is 0.
+    ``words`` has a uniform word for each name. ``rule`` has, for each number of people, the number of words
+    out of 2⁶³ that release a name. A name without people is never released, because its entry is 0.
     """
     chance = rule[np.minimum(people, len(rule) - 1)]
     return sorted(names[place] for place in np.flatnonzero((words >> np.uint64(1)) < chance).tolist())
@@ -191,7 +191,7 @@ def _sort_key(group: ReleasedGroup) -> tuple[int, bytes]:
 
 
 MAX_CUMULATED_ENTRIES: Final = 1 << 17
-"""Cumulative sums with at most this many entries are cheap, however few cells there are."""
+"""Cumulative sums with at most this many entries are cheap for any number of cells."""
 MAX_CUMULATED_ENTRIES_PER_CELL: Final = 3
 """Cumulative sums with at most this many entries per cell are cheap too."""
 
@@ -223,7 +223,7 @@ class TensorCells:
 
     @property
     def nbytes(self) -> int:
-        """Upper bound of the memory in bytes, with cumulative sums."""
+        """Upper bound of the memory with cumulative sums, in bytes."""
         return 4 * self.tensor.nbytes
 
 
@@ -234,7 +234,7 @@ class Weighting:
     indexes: IntegerArray
     weights: IntegerArray
     indexes_cumulative_sums: bool = True
-    """Whether ``indexes`` are indexes of cumulative sums; otherwise they are indexes of cells."""
+    """True if ``indexes`` are indexes of cumulative sums, False if they are indexes of cells."""
 
     def weighted_sum(self, cells: TensorCells) -> int:
         """Return the exact weighted sum."""
@@ -243,7 +243,7 @@ class Weighting:
 
 
 def weighted_sums(weightings: Sequence[Weighting], cells: TensorCells) -> IntegerArray:
-    """Return the exact sum of the cells by each weighting."""
+    """Return the exact weighted sum of the cells for each weighting."""
     lengths = [len(one.indexes) for one in weightings]
     if len(lengths) < 2 or 0 in lengths or not all(one.indexes_cumulative_sums for one in weightings):
         return np.array([one.weighted_sum(cells) for one in weightings], dtype=np.int64)
@@ -253,7 +253,7 @@ def weighted_sums(weightings: Sequence[Weighting], cells: TensorCells) -> Intege
 
 
 def box_sums(lows: IntegerArray, highs: IntegerArray, cells: TensorCells) -> IntegerArray:
-    """Return the sum of each box, whose ends are a row of ``lows`` and of ``highs``."""
+    """Return the sum of each box; the rows of ``lows`` and ``highs`` are the ends of the boxes."""
     shape = cells.tensor.shape
     total = np.zeros(len(lows), dtype=np.int64)
     corners = [(total, 1)]
@@ -275,7 +275,7 @@ def is_cheap_to_cumulate(shape: Sequence[int]) -> bool:
 
 
 def cheapest_weighting(weights: IntegerArray) -> Weighting:
-    """Convert the weights of all cells to corners, or if these are too many to weights of cells."""
+    """Convert the weights of all cells to corners or, if there are too many corners, to weights of cells."""
     if math.prod(size + 2 for size in weights.shape) <= MAX_CUMULATED_ENTRIES:
         return corner_weighting(weights)
     flat = weights.reshape(-1)
@@ -311,7 +311,7 @@ def product_weighting(factors: Sequence[IntegerArray]) -> Weighting:
 
 
 def combine_weightings(terms: Sequence[tuple[int, Weighting]]) -> Weighting:
-    """Return the sum of weightings times factors; all are stored as corners."""
+    """Return the sum of weightings, each times a factor; all weightings must be stored as corners."""
     indexes, where = np.unique(np.concatenate([one.indexes for _, one in terms]), return_inverse=True)
     weights = np.zeros(len(indexes), dtype=np.int64)
     np.add.at(weights, where, np.concatenate([factor * one.weights for factor, one in terms]))

@@ -1,13 +1,13 @@
 """Random choices: noisy maximum, exponential mechanism, randomized response; marginals of a workload.
 
-The first two choose a candidate by its private score, in whole grid steps with sensitivity Δ. Their
-rate is ε0/(2Δ) per step, or ε0/Δ if all scores of neighbors change in the same direction. Both are
-ε0-differentially private for any number of candidates (docs/proofs/noisy-max.md).
+Noisy maximum and exponential mechanism choose a candidate by its private score, in whole grid steps with
+sensitivity Δ. Their rate is ε0/(2Δ) per step, or ε0/Δ if between neighbors all scores change in the same
+direction. Both are ε0-differentially private for any number of candidates (docs/proofs/noisy-max.md).
 Randomized response replaces a person's category at random (docs/proofs/randomized-response.md).
 
-Values of an ordered attribute are drawn by the exponential mechanism, exactly. Of n rows, let b have
-smaller values than x, and u values up to x. The *distance* of x from the quantile q is
-max(0, b − q·n, q·n − u): the number of rows by which its rank misses q·n. A value is drawn with
+Quantiles of an ordered attribute are drawn by the exponential mechanism, exactly. Of n rows, let b rows
+have smaller values than x, and u rows values up to x. The *distance* of x from the quantile q is
+max(0, b − q·n, q·n − u): the number of rows by which the rank of x misses q·n. A value is drawn with
 probability ∝ e^{−rate·distance} (docs/proofs/quantiles.md).
 
 *Warm start* (docs/proofs/pmw.md): for a workload, sets of attributes are chosen one after the other, and
@@ -64,19 +64,19 @@ from stream.privacy.planning.workload_plans import (
 IntegerArray = npt.NDArray[np.int64]
 
 WEIGHT_BITS = DRAW_BITS
-"""Weights of the exponential mechanism are integers; the best candidate's weight is 2^192."""
+"""Weights of the exponential mechanism are integers; the weight of the best candidate is 2^192."""
 
 UNIFORM_BITS = 256
-"""Uniform bits that one draw of the exponential mechanism reads."""
+"""Number of uniform bits for one draw of the exponential mechanism."""
 
 UNIFORM_WORDS = UNIFORM_BITS // 64
 
 GAP_DIGITS = 14
-"""Hexadecimal digits of the difference of two scores within ±2⁵³ steps."""
+"""Number of hexadecimal digits of the difference of two scores, which are within ±2⁵³ steps."""
 
 
 def selection_rate(calibration: AnswersCalibration) -> Fraction:
-    """Return ε0/2Δ per step, or ε0/Δ for monotone scores, exactly."""
+    """Return the exact rate per step: ε0/(2Δ), or ε0/Δ for monotone scores."""
     width = calibration.sensitivity_steps * (1 if calibration.monotone else 2)
     return Fraction(calibration.epsilon_answer) / width
 
@@ -88,7 +88,7 @@ def score_noise(calibration: AnswersCalibration) -> Sampler:
 
 
 def noisy_max(scores: IntegerArray, noise: IntegerArray) -> int:
-    """Return the index of the largest noisy score; in a tie, the first."""
+    """Return the index of the largest noisy score; in a tie, the first index."""
     return int(np.argmax(scores + noise))
 
 
@@ -113,7 +113,7 @@ class ExponentialWeights:
             )
 
     def weight_at(self, gap: int) -> int:
-        """Return 2^192·e^{−rate·gap}, less than 28 too low.
+        """Return 2^192·e^{−rate·gap}; rounding makes it too low by less than 28.
 
         Each digit of ``gap`` takes one multiplication, even if it is 0, so that the time does not
         reveal the gap.
@@ -125,7 +125,7 @@ class ExponentialWeights:
 
 
 weights_for = lru_cache(maxsize=4096)(ExponentialWeights)
-"""Returns the weights of a rate; equal rates share one object."""
+"""Returns the weights for a rate; equal rates share one object."""
 
 
 def draw_exponential(scores: Sequence[int], law: ExponentialWeights, uniform: int) -> int:
@@ -148,9 +148,9 @@ RESPONSE_WORDS = RESPONSE_BITS // 64
 def choose_response(own: int | None, law: ResponseLaw, uniform: int) -> int:
     """Return the category to publish for a person's category ``own``; both are below k.
 
-    ``uniform`` is an integer below 2^128. Of its values, exactly ``law.other_weight`` lead to each other
-    category, and the rest to ``own``. If ``own`` is None (none of the k categories), each category
-    has the same number of values, up to one.
+    ``uniform`` is an integer below 2^128. Exactly ``law.other_weight`` of its values lead to each category
+    other than ``own``, and the rest to ``own``. If ``own`` is None (the person has none of the k
+    categories), the numbers of values that lead to the categories differ by at most one.
     """
     if own is None:
         return uniform * law.categories >> RESPONSE_BITS
@@ -179,9 +179,9 @@ class RankLaw:
         return draw_steps(self.rate)
 
     def weights_from(self, offset: int) -> list[int]:
-        """Return the weights at the distances j + offset/denominator for j = 0, 1, …, in fixed point.
+        """Return the fixed-point weights at the distances j + offset/denominator for j = 0, 1, ….
 
-        Their number depends on the rate alone.
+        The number of weights depends on the rate alone.
         """
         law = weights_for(self.rate / self.quantile.denominator)
         weight, ratio = law.weight_at(offset), law.weight_at(self.quantile.denominator)
@@ -192,21 +192,21 @@ class RankLaw:
         return weights
 
     def weight_positions(self, counts: IntegerArray) -> tuple[IntegerArray, list[int]]:
-        """Return each code's place in a list of weights, and the list; both are private.
+        """Return each code's place in a list of weights, and this list; both are private.
 
-        A code is the number of a value. Place 0 is for codes of distance 0; with d = ``max_distance``,
-        places 1 to d are for codes above the quantile, by whole rows of distance, and places d + 1 to
-        2d for codes below. The last place is for all codes that are farther, with weight 0.
+        A code is the number of a value. Let d be ``max_distance``. Place 0 is for codes of distance 0.
+        Places 1 to d are for codes above the quantile, by their distance in whole rows, and places d + 1
+        to 2d for codes below it. The last place, with weight 0, is for all codes that are farther away.
         """
         rows = int(counts.sum())
         numerator, denominator = self.quantile.numerator, self.quantile.denominator
         upto = np.cumsum(counts, dtype=np.int64)
-        # In units of a row divided by the denominator.
+        # The unit is a row divided by the denominator.
         above = denominator * (upto - counts) - numerator * rows
         below = numerator * rows - denominator * upto
         max_distance = self.max_distance
         beyond = 2 * max_distance + 1
-        # Both sides are computed for every code, so that the time does not depend on the rows.
+        # Both sides are computed for every code, so that the running time does not depend on the rows.
         up, down = above // denominator, below // denominator
         positions = np.where(above > 0, np.where(up < max_distance, 1 + up, beyond), 0)
         positions = np.where(below > 0, np.where(down < max_distance, 1 + max_distance + down, beyond), positions)
@@ -217,7 +217,7 @@ class RankLaw:
 
 
 rank_law = lru_cache(maxsize=4096)(RankLaw)
-"""Returns the law of a rate and a quantile; equal laws share one object."""
+"""Returns the law for a rate and a quantile; equal laws share one object."""
 
 
 def code_weights(counts: IntegerArray, law: RankLaw) -> list[int]:
@@ -229,8 +229,8 @@ def code_weights(counts: IntegerArray, law: RankLaw) -> list[int]:
 def choose_code(counts: IntegerArray, law: RankLaw, uniform: int) -> int:
     """Draw a code with probability ∝ its weight; ``uniform`` is an integer below 2^256.
 
-    Codes are ordered by place, then by value; code number i in this order is drawn iff
-    C_{i−1} ≤ ⌊uniform·W / 2^256⌋ < C_i, with the cumulative weights C and their sum W.
+    Codes are ordered by place (see ``RankLaw.weight_positions``), then by value. The i-th code in this order
+    is drawn iff C_{i−1} ≤ ⌊uniform·W / 2^256⌋ < C_i, with the cumulative weights C and their sum W.
     """
     places, weight_list = law.weight_positions(counts)
     sizes = np.bincount(places, minlength=len(weight_list)).tolist()
@@ -244,9 +244,9 @@ def choose_code(counts: IntegerArray, law: RankLaw, uniform: int) -> int:
 _PAIR: Final = 2
 _FITTED_CELLS: Final = 1 << 10
 _FIT_STEPS: Final = 20
-"""Limits of cells and steps for the fits that scores are computed from."""
+"""Maximum numbers of cells and steps of the fits from which scores are computed."""
 _REFITS: Final = 12
-"""Maximum number of times that scores are computed; each time serves several choices."""
+"""Maximum number of times that scores are computed; several choices use the same scores."""
 
 
 def measure_workload(measured: Measurements, workload: Sequence[Axes], rows: int) -> None:
@@ -273,7 +273,7 @@ def measure_workload(measured: Measurements, workload: Sequence[Axes], rows: int
 def _score(
     measured: Measurements, axes: Axes, rows: int, law: Symmetric, cached_estimates: dict[Any, IntegerArray]
 ) -> int:
-    """Return the score of a set, in steps: private."""
+    """Return the private score of a set, in steps."""
     shares = _estimate(measured, axes, rows, cached_estimates)
     return marginal_distance(measured, axes, shares, rows) - math.ceil(
         shares.size * mean_noise(law) * WEIGHT_STEPS
@@ -281,7 +281,7 @@ def _score(
 
 
 def marginal_distance(measured: Measurements, axes: Axes, shares: IntegerArray, rows: int) -> int:
-    """Return the ℓ₁ distance of a marginal from the estimated shares, in steps: private."""
+    """Return the private ℓ₁ distance of a marginal from the estimated shares, in steps."""
     estimate = np.rint(shares * (float(rows) * WEIGHT_STEPS / float(shares.sum()))).astype(np.int64)
     return int(np.abs(measured.private(axes).tensor * WEIGHT_STEPS - estimate).sum())
 
@@ -289,7 +289,7 @@ def marginal_distance(measured: Measurements, axes: Axes, shares: IntegerArray, 
 def _estimate(
     measured: Measurements, axes: Axes, rows: int, cached_estimates: dict[Any, IntegerArray]
 ) -> IntegerArray:
-    """Return the estimated shares on ``axes``: public."""
+    """Return the public estimated shares on ``axes``."""
     frame = measured.connect_axes(axes, max(_FITTED_CELLS, math.prod(measured.sizes[axis] for axis in axes)))
     used = measured.indices_for_fit(frame)
     if (estimate := cached_estimates.get(key := (axes, frame, used))) is None:
@@ -308,8 +308,8 @@ def _estimate(
 class TypicalErrors:
     """The typical errors of one stream's estimates.
 
-    ``opening`` has the measurements of the warm start, and ``shares`` returns the estimate that
-    follows from them.
+    ``warm_start`` has the measurements of the warm start, and ``estimate_on`` returns the estimated shares
+    that follow from them. ``expected`` has the expected sets of attributes by their number of attributes.
     """
 
     warm_start: Measurements
@@ -322,7 +322,7 @@ class TypicalErrors:
         self._known: dict[int, float | None] = {}
 
     def error_scale(self, axes: Axes, measured: Measurements) -> float | None:
-        """Return R of estimates on these axes, in rows; None if it is not known.
+        """Return R of estimates on these axes, in rows; None if R is not known.
 
         ``measured`` has all measurements so far.
         """
@@ -335,9 +335,9 @@ class TypicalErrors:
         return self._known[attribute_count]
 
     def _noisy_mean(self, attribute_count: int) -> float | None:
-        """Return R of sets that the warm start did not measure.
+        """Return R of the expected sets that the warm start did not measure.
 
-        R is at least the scale of its noise: smaller values cannot be distinguished from 0.
+        R is at least the scale of its noise, because smaller values cannot be distinguished from 0.
         """
         sets = [
             axes for axes in self.expected.get(attribute_count, ()) if not self.warm_start.covering_marginals(axes)
@@ -350,7 +350,7 @@ class TypicalErrors:
         return max(float(noisy), float(1 / law.rate)) / WEIGHT_STEPS * weight
 
     def _mean_distance(self, sets: Sequence[Axes]) -> int:
-        """Return the weighted mean of the sets' distances, in steps, rounded down: private."""
+        """Return the private weighted mean of the sets' distances, in steps, rounded down."""
         weights = set_weights(sets, self.warm_start.sizes)
         distances = [
             marginal_distance(self.warm_start, axes, self.estimate_on(axes).tensor, self.rows) for axes in sets
