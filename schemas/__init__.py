@@ -75,6 +75,7 @@ from schemas.ledger import (
     TrailRequest,
     TrailRestored,
     TrailStanding,
+    WaitingRequest,
     ledger_codec,
     receipt_codec,
     trail_codec,
@@ -205,7 +206,16 @@ __all__ += ["Source", "SourceRecord", "SparsePmw", "SparseProject", "SparseVecto
 __all__ += ["StandingQuery", "StreamClosed", "StreamHalted", "StreamIdentity", "StreamOpened", "StreamSpec"]
 __all__ += ["StreamState", "StreamStatus", "SumOf", "TableSource", "Term", "Totals", "TrailBeginning"]
 __all__ += ["TrailEvent", "TrailHead", "TrailPoint", "TrailRecord", "TrailRequest", "TrailRestored"]
-__all__ += ["TrailStanding", "ValuesSource", "Window", "Windows", "form_of", "moment_ms", "named_at"]
+__all__ += [
+    "TrailStanding",
+    "ValuesSource",
+    "WaitingRequest",
+    "Window",
+    "Windows",
+    "form_of",
+    "moment_ms",
+    "named_at",
+]
 __all__ += ["ExactCost", "RetiredAnswer", "RetiredClaim", "RetiredNames", "RetiredStreams", "RetiredTotals"]
 __all__ += ["format_moment", "named_from", "registered_as", "span_ms", "subject_of"]
 __all__ += [

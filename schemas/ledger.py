@@ -450,6 +450,18 @@ class RetiredNames(Event):
     names: Digests
 
 
+class WaitingRequest(Event):
+    """A request that waits until a table is read, or for an earlier request about the same subject.
+
+    ``value`` is the request's event. Requests wait in the order of their ``number``; the decision deletes
+    the record.
+    """
+
+    kind: Literal["waiting"] = "waiting"
+    number: Count
+    value: str
+
+
 LedgerRecord = Annotated[
     SourceRecord
     | PopulationRecord
@@ -458,6 +470,7 @@ LedgerRecord = Annotated[
     | RetiredTotals
     | RetiredNames
     | Receipt
+    | WaitingRequest
     | LedgerProgress,
     Field(discriminator="kind"),
     ByKind(),

@@ -171,6 +171,9 @@ class Settings(BaseSettings):
     table_reading_seconds: Annotated[float, Field(ge=1.0, le=3600.0)] = 120.0
     """Most seconds for reading one table."""
 
+    table_readings: Annotated[int, Field(ge=1, le=64)] = 2
+    """Most tables that the budget service reads at the same time, each within these limits."""
+
     engine_folder: str = ""
     """Folder on local disk for files of digests of retired streams, and for the databases of tables with another
     ``engine`` than ``memory``. Empty: the system's temporary folder."""

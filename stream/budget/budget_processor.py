@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import gc
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import Executor
 from contextlib import contextmanager
 from typing import Any, Final
 
@@ -22,14 +23,17 @@ from schemas import (
     RetiredAnswer,
     TableSource,
     TrailHead,
+    WaitingRequest,
     charge_codec,
     ledger_codec,
     request_codec,
+    subject_of,
 )
 from schemas.wire import DECODE_ERRORS, MalformedEventError
 from stream.budget.decision_records import ControlPublisher, TrailWriter, build_retired_answer
-from stream.budget.receipts import CollectedRecords
+from stream.budget.receipts import CollectedRecords, LedgerWrite
 from stream.budget.request_handler import RequestHandler
+from stream.budget.waiting_requests import TableNotReadError, TableReadings, WaitingRequests
 from stream.privacy.composition.costs import RefusedError
 from stream.privacy.ledger.ledger_records import (
     exhausted_reason,
@@ -68,13 +72,13 @@ class LedgerClock:
 
 
 MAX_PLANS_PER_STEP: Final = 16
-"""Maximum number of plans and table reads in one step; each of them may take a second or two."""
+"""Maximum number of plans in one step; each of them may take a second or two."""
 MAX_REQUESTS_PER_STEP: Final = 400
 """Maximum number of requests in one step and transaction: about 0.2 s of work."""
 
 _FIELDS_WITHOUT_EFFECT_ON_PLANS: Final = {"source", "epsilon", "delta", "population", "renews"}
 """Fields of a source that do not affect a plan."""
-_KINDS_WITHOUT_PLAN: Final = ("close", "halt")
+_KINDS_WITHOUT_PLAN: Final = ("close", "halt", "register")
 
 
 class _RequestHead(msgspec.Struct):
@@ -82,7 +86,6 @@ class _RequestHead(msgspec.Struct):
 
     kind: str = ""
     stream: Any = None
-    source: Any = None
 
 
 _decode_head = msgspec.json.Decoder(_RequestHead).decode
@@ -119,10 +122,7 @@ def _plan_key(record: RecordLike, position: int, ledger: Ledger) -> bytes | None
         if isinstance(mechanism, dict):
             plain["mechanism"] = {name: value for name, value in mechanism.items() if name != "threshold"}
         return _encode(plain | {"source": _plan_facts(request.stream.get("source"), ledger)})
-    quick = request.kind in _KINDS_WITHOUT_PLAN or (
-        request.kind == "register" and isinstance(request.source, dict) and request.source.get("kind") != "table"
-    )
-    return None if quick else position.to_bytes(4, "big")
+    return None if request.kind in _KINDS_WITHOUT_PLAN else position.to_bytes(4, "big")
 
 
 def _plan_facts(source: Any, ledger: Ledger) -> Any:
@@ -156,10 +156,12 @@ class BudgetProcessor:
         tables: TableStore,
         new_incarnation: Callable[[RecordLike], bytes],
         retire_after_ms: int = 0,
+        threads: Executor | None = None,
     ) -> None:
         """``new_incarnation`` returns 16 unpredictable bytes for a request.
 
-        A stream is retired ``retire_after_ms`` after its end by the ledger's clock, or never if it is 0.
+        Tables are read in ``threads``, or in the step without them. A stream is retired
+        ``retire_after_ms`` after its end by the ledger's clock, or never if it is 0.
         """
         self.inputs = (topics.requests, topics.charges)
         self.tables: tuple[str, ...] = ()
@@ -170,8 +172,14 @@ class BudgetProcessor:
         self._topics = topics
         self._partition = partition
         self._control_publisher = ControlPublisher(topics)
+        self._readings = TableReadings(tables, threads)
+        self._waiting = WaitingRequests()
         self.request_handler = RequestHandler(
-            self.ledger, self._control_publisher, key_id=key_id, tables=tables, new_incarnation=new_incarnation
+            self.ledger,
+            self._control_publisher,
+            key_id=key_id,
+            readings=self._readings,
+            new_incarnation=new_incarnation,
         )
         self._trail = TrailWriter(topics, self.ledger)
         self._clock = LedgerClock()
@@ -194,6 +202,7 @@ class BudgetProcessor:
             others = collected.take_others()
             restore_ledger(self.ledger, (entry for _, entry in others), _note_ends(collected.take_grants(), ends))
         restore_ends(self.ledger, ends)
+        self._waiting.restore(entry for _, entry in others if isinstance(entry, WaitingRequest))
         for record, progress in others:
             if isinstance(progress, LedgerProgress):
                 self.topic_ids = topic_ids_of(record)
@@ -223,8 +232,9 @@ class BudgetProcessor:
         return Outputs()
 
     def collect_due_outputs(self, now: float) -> Outputs:
-        """Begin the periods of budgets that are due, so that readers see current budgets; write trail points."""
+        """Decide requests whose tables have been read, begin the periods of budgets that are due, write trail points."""
         outputs = Outputs()
+        self._decide_waiting(outputs)
         clock = self._clock.now(self.ledger.clock, now)
         due = [owner for owner in self.ledger.renewing_owners if owner.budget.period_is_over(clock)]
         if due:
@@ -238,6 +248,28 @@ class BudgetProcessor:
         if outputs:
             self._write_progress(outputs)
         return outputs
+
+    @property
+    def has_finished_readings(self) -> bool:
+        """True if waiting requests can be decided by ``collect_due_outputs``."""
+        return bool(self._waiting.list_ready())
+
+    def cancel_readings(self) -> None:
+        """Cancel the readings of tables, because the partition goes."""
+        self._readings.cancel()
+
+    def _decide_waiting(self, outputs: Outputs) -> None:
+        """Decide waiting requests about one subject in their order, as many as one step processes."""
+        ready = self._waiting.list_ready()
+        for held in ready[: count_requests_of_step([held.record for held in ready], self.ledger)]:
+            self._trail.ensure_begun(outputs)
+            try:
+                self._decide(held.record, held.request, outputs)
+            except TableNotReadError as unread:
+                held.reading = unread.reading
+                return
+            self._trail.write_renewals(outputs)
+            self._write_keys([self._waiting.remove(held)], outputs)
 
     def _retire_streams(self, outputs: Outputs) -> None:
         """Retire streams whose retention is over, many at a time.
@@ -301,14 +333,30 @@ class BudgetProcessor:
         outputs.add(self._topics.rejected, partition, dead_letter(record, rejection))
 
     def _process_request(self, record: RecordLike, request: Request, outputs: Outputs) -> None:
-        """Process a request and write its receipt; write a trail entry unless it is a repeat."""
+        """Decide a request; it waits if its table is being read, or if earlier requests about its subject wait."""
+        reading = None
+        if not self._waiting.has(subject_of(request)[0]):
+            try:
+                self._decide(record, request, outputs)
+            except TableNotReadError as unread:
+                reading = unread.reading
+            else:
+                return
+        self._write_keys([self._waiting.add(record, request, reading)], outputs)
+
+    def _decide(self, record: RecordLike, request: Request, outputs: Outputs) -> None:
+        """Process a request and write its receipt; write a trail entry unless it is a repeat.
+
+        Raises:
+            TableNotReadError: the request's table is being read; nothing has changed.
+        """
         receipt, writes, is_new = self.request_handler.handle(record, request, outputs)
-        for key, value in writes:
-            outputs.add(self._topics.ledger, self._partition, (key, value, ()))
+        self._write_keys(writes, outputs)
         if is_new:
             self._trail.write_decision(request, receipt, outputs)
         for account in self.request_handler.periods.drain_begun():
             self._trail.write_period(receipt, account, outputs)
+        self._readings.forget(subject_of(request)[0])
 
     def _process_charge(self, charge: Charge, outputs: Outputs) -> None:
         if self.ledger.retired_names.has("stream", charge.stream):
@@ -338,6 +386,10 @@ class BudgetProcessor:
             self._trail.schedule_point(account)
         else:
             self._trail.write_end(account, grant, outputs)
+
+    def _write_keys(self, writes: Iterable[LedgerWrite], outputs: Outputs) -> None:
+        for key, value in writes:
+            outputs.add(self._topics.ledger, self._partition, (key, value, ()))
 
     def _write_changes(self, outputs: Outputs) -> None:
         for write in self.ledger.drain_changes():

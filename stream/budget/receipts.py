@@ -42,6 +42,7 @@ MAX_RECEIPTS = 100_000
 """Most receipts that are kept; if there are more, the oldest receipt is deleted, also from the ledger."""
 
 RECEIPT_KEY_PREFIX = b"receipt|"
+WAITING_KEY_PREFIX = b"waiting|"
 
 LedgerWrite = tuple[bytes, bytes | None]
 """Key and value of one record that is written to the ledger; a null value deletes the key."""
@@ -78,6 +79,11 @@ def receipt_key(request: str) -> bytes:
 def refusal_key(request: str, digest: str) -> bytes:
     """Return the key of a refusal for a used id; it is longer than any receipt's key."""
     return RECEIPT_KEY_PREFIX + f"{digest}|{blake3(request.encode()).hexdigest()}".encode()
+
+
+def waiting_key(request: str, digest: str) -> bytes:
+    """Return the ledger key of a request that waits; a repeat has the same key."""
+    return WAITING_KEY_PREFIX + f"{digest}|{request}".encode()
 
 
 class Receipts:

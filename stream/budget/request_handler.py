@@ -45,6 +45,7 @@ from stream.budget.standing_streams import (
     require_bounded_past,
     require_valid_periods,
 )
+from stream.budget.waiting_requests import TableReadings
 from stream.caches import RecentCache
 from stream.privacy.accuracy.sparse_vector_accuracy import AccuracyError
 from stream.privacy.composition.costs import RefusedError, to_amount
@@ -56,7 +57,6 @@ from stream.privacy.mechanisms.private_values import require_exact_doubles
 from stream.privacy.noise.samplers import NoiseScaleError
 from stream.privacy.planning.noise_layouts import PlanError
 from stream.processing.protocol import Outputs, RecordLike
-from stream.tables.store import TableStore
 from stream.tables.table_errors import DataError
 
 Outcome = Literal["registered", "opened", "closing", "halted", "refused"]
@@ -76,7 +76,7 @@ class RequestHandler:
         workers: ControlPublisher,
         *,
         key_id: str,
-        tables: TableStore,
+        readings: TableReadings,
         new_incarnation: Callable[[RecordLike], bytes],
     ) -> None:
         self.receipts = Receipts()
@@ -84,7 +84,7 @@ class RequestHandler:
         self._control_publisher = workers
         self.periods = AccountPeriods(ledger, workers, key_id=key_id, new_incarnation=new_incarnation)
         self._key_id = key_id
-        self._table_store = tables
+        self._readings = readings
         # Public numbers of rows by source and fingerprint, kept because tables may be unloaded.
         self._row_counts: RecentCache[tuple[str, str | None], int] = RecentCache(_ROW_COUNTS_KEPT)
         self._new_incarnation = new_incarnation
@@ -96,6 +96,9 @@ class RequestHandler:
 
         The records are the receipt and, if there are too many receipts, the deletion of the oldest one.
         A request with the id of an earlier request and other content is refused.
+
+        Raises:
+            TableNotReadError: the request's table is being read; nothing has changed.
         """
         digest = request_digest(request)
         if (handled := self.receipts.find_repeat(request, digest)) is not None:
@@ -180,7 +183,7 @@ class RequestHandler:
             if isinstance(source, EventsSource) and source.has_periods:
                 self.periods.require_unused_name(source.source)
             if isinstance(source, TableSource):
-                fingerprint = self._table_store.fingerprint(source)
+                fingerprint = self._readings.fingerprint(source)
         return self._ledger.register(source, fingerprint)
 
     def _allot(self, request: Allot) -> None:
@@ -255,8 +258,7 @@ class RequestHandler:
             raise RefusedError("mechanism.rows: the source is no table and has no rows; remove the field")
         table_key = (account.name, account.fingerprint)
         if (rows := self._row_counts.get(table_key)) is None:
-            table = self._table_store.get(account.source, account.fingerprint, account.version)
-            rows = table.public_size
+            rows = self._readings.count_rows(account.source, account.fingerprint, account.version)
             self._row_counts.put(table_key, rows)
         return rows
 
@@ -289,7 +291,7 @@ class RequestHandler:
         account = self._ledger.account(request.source)
         require_refreshable(account)
         if isinstance(account.source, TableSource):
-            fingerprint = self._table_store.fingerprint(account.source, account.version + 1)
+            fingerprint = self._readings.fingerprint(account.source, account.version + 1)
             for grant in refresh_source(self._ledger, account, fingerprint, close=request.close):
                 self._control_publisher.publish_control(account, grant, outputs)
         return {"version": account.version}

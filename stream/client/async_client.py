@@ -21,7 +21,7 @@ from schemas import (
     request_codec,
     subject_of,
 )
-from stream.budget.receipts import RECEIPT_KEY_PREFIX, request_digest
+from stream.budget.receipts import RECEIPT_KEY_PREFIX, WAITING_KEY_PREFIX, request_digest, waiting_key
 from stream.client.answer_reader import AnswerListener, PendingQuestion, PendingResults, watch_notices
 from stream.client.client_calls import AsyncCalls
 from stream.client.kafka_connection import KafkaConnection, translate_errors
@@ -322,18 +322,24 @@ class AsyncClient(AsyncCalls):
         wanted = [(request.request, request_digest(request)) for request in requests]
         missing = set(wanted)
         receipts: dict[tuple[str, str], Receipt] = {}
+        waiting: set[bytes] = set()
         try:
             with translate_errors():
                 async with asyncio.timeout(timeout):
-                    await self._send_and_read(requests, missing, receipts)
+                    await self._send_and_read(requests, missing, receipts, waiting)
         except TimeoutError:
-            raise Timeout(
-                f"{len(missing)} requests have no receipt after {timeout:g} s; check that Kafka and 'sotto serve budget' run"
-            ) from None
+            cause = "check that Kafka and 'sotto serve budget' run"
+            if any(waiting_key(*one) in waiting for one in missing):
+                cause = "a table is being read, and the requests are decided after that; send them again to get their receipts"
+            raise Timeout(f"{len(missing)} requests have no receipt after {timeout:g} s; {cause}") from None
         return [receipts[one] for one in wanted]
 
     async def _send_and_read(
-        self, requests: Sequence[Request], missing: set[tuple[str, str]], receipts: dict[tuple[str, str], Receipt]
+        self,
+        requests: Sequence[Request],
+        missing: set[tuple[str, str]],
+        receipts: dict[tuple[str, str], Receipt],
+        waiting: set[bytes],
     ) -> None:
         topics, batch = self.topics, self._connection.settings.batch_events
         async with self._connection.reader(topics.ledger) as consumer:
@@ -355,7 +361,11 @@ class AsyncClient(AsyncCalls):
             while missing:
                 fetched = await consumer.getmany(timeout_ms=200, max_records=batch)
                 for record in (record for records in fetched.values() for record in readable(records)):
-                    if record.key is None or not record.key.startswith(RECEIPT_KEY_PREFIX) or record.value is None:
+                    if record.key is None or record.value is None:
+                        continue
+                    if record.key.startswith(WAITING_KEY_PREFIX):
+                        waiting.add(record.key)
+                    if not record.key.startswith(RECEIPT_KEY_PREFIX):
                         continue
                     entry = ledger_codec.decode(record.value)
                     if isinstance(entry, Receipt) and (key := (entry.request, entry.digest)) in missing:

@@ -62,11 +62,11 @@ CHANNELS: Final = (
     Channel(
         "ledger",
         "output",
-        "source|SOURCE, grant|SOURCE|STREAM, receipt|REQUEST, population|POPULATION, allotment|source|SOURCE|ALLOTMENT, "
-        "allotment|population|POPULATION|ALLOTMENT, retired|SOURCE|ANALYST, retired_names|NUMBER or @progress",
+        "source|SOURCE, grant|SOURCE|STREAM, receipt|REQUEST, waiting|DIGEST|REQUEST, population|POPULATION, "
+        "allotment|source|SOURCE|ALLOTMENT, allotment|population|POPULATION|ALLOTMENT, retired|SOURCE|ANALYST, retired_names|NUMBER or @progress",
         "the budget service",
-        "Budgets, allotments, grants, refunds, and receipts of requests; the latest record of each key is valid. "
-        "A retired stream's grant is deleted.",
+        "Budgets, allotments, grants, refunds, receipts of requests, and requests that wait for a table; the latest "
+        "record of each key is valid. A retired stream's grant is deleted.",
         compacted=True,
     ),
     Channel(

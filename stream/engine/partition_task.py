@@ -28,6 +28,7 @@ from stream.processing.protocol import (
     InputRefusedError,
     LaterVersionError,
     Outputs,
+    ReadingProcessor,
     TableMissedError,
     TimedProcessor,
 )
@@ -127,6 +128,8 @@ class PartitionTask:
         """Close the session and drop its state."""
         session, self._session = self._session, None
         if session is not None:
+            if isinstance(session.processor, ReadingProcessor):
+                session.processor.cancel_readings()
             await session.writer.close()
 
     async def _run(self) -> None:
@@ -214,13 +217,16 @@ class PartitionTask:
         tables = [TopicPartition(topic, self.partition) for topic in processor.tables]
         # An isinstance check of a protocol is slow: once per session, not per round.
         timed = processor if isinstance(processor, TimedProcessor) else None
+        reading = processor if isinstance(processor, ReadingProcessor) else None
         if timed is not None:
             # Control events are applied before any input is read.
             await self._answering.run_idle(session, in_thread=True, idle=True)
         while not self._stopping.is_set():
             if timed is None and (pause := self._turns.seconds_to_wait(self.partition, time.monotonic())):
                 await asyncio.sleep(pause)
-            fetched = await self._answering.fetch(session, [*tables, *inputs], self._wait_ms(session, timed))
+            ready = reading is not None and reading.has_finished_readings
+            wait_ms = 0 if ready else self._wait_ms(session, timed)
+            fetched = await self._answering.fetch(session, [*tables, *inputs], wait_ms)
             session.topic_ids.ask(needed=bool(fetched))
             if fetched:
                 self._turns.start_step(self.partition, time.monotonic())
@@ -232,7 +238,8 @@ class PartitionTask:
                 await self._keep_time(session, timed, inputs, idle=not fetched)
                 await self._let_gather(timed, fetched)
             else:
-                await self._answering.run_idle(session, in_thread=False, idle=not fetched)
+                ready = reading is not None and reading.has_finished_readings
+                await self._answering.run_idle(session, in_thread=ready, idle=not fetched)
             if time.monotonic() - self._disturbed > CALM_SECONDS:
                 self.health.recover()
 

@@ -338,6 +338,18 @@ class RefusingProcessor(Protocol):
 
 
 @runtime_checkable
+class ReadingProcessor(Protocol):
+    """A processor that reads tables in threads of its own, between its steps."""
+
+    @property
+    def has_finished_readings(self) -> bool:
+        """True if ``collect_due_outputs`` has work that a table's reading held up; it may be slow."""
+
+    def cancel_readings(self) -> None:
+        """Cancel all readings, because the partition goes."""
+
+
+@runtime_checkable
 class AnchoredProcessor(Protocol):
     """A processor that writes the audit trail, whose head is anchored outside Kafka."""
 

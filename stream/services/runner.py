@@ -12,6 +12,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
@@ -215,6 +216,7 @@ def build_budget_engine(
     from stream.budget.budget_processor import BudgetProcessor  # noqa: PLC0415  (imports of the other role are slow)
 
     tables = table_store(settings, key, keeps_tables=False)
+    threads = ThreadPoolExecutor(settings.table_readings, thread_name_prefix="reading")
     health = health or ServiceHealth("budget")
     role = EngineRole(
         name="budget",
@@ -227,6 +229,7 @@ def build_budget_engine(
             tables=tables,
             new_incarnation=lambda _: secrets.token_bytes(16),
             retire_after_ms=round(settings.retire_days * MS_PER_DAY),
+            threads=threads,
         ),
         guard=witness_guard(settings, topics, health, anchors=True),
     )

@@ -120,6 +120,18 @@ def _last(
     raise LookupError(topic)
 
 
+def _overtake(logs: Log) -> None:
+    """Let the last request come first: the trail has the others before it."""
+    [requests] = [records for (name, _), records in logs.items() if name.endswith(".requests")]
+    requests.insert(0, requests.pop())
+
+
+def _let_wait(logs: Log) -> None:
+    [ledger] = [records for (name, _), records in logs.items() if name.endswith(".ledger")]
+    value = json.dumps({"kind": "waiting", "number": 0, "value": "{}"}).encode()
+    ledger.append(ledger[-1]._replace(key=b"waiting|x|y", value=value))
+
+
 def _change(logs: Log, topic: str, fits: Callable[[dict[str, Any]], bool], **fields: Any) -> None:
     records, place, content = _last(logs, topic, fits)
     records[place] = records[place]._replace(value=json.dumps({**content, **fields}).encode())
@@ -305,6 +317,8 @@ SEEDED: dict[str, tuple[Callable[[Log], None], str]] = {
         lambda logs: _repeat(logs, ".requests", _any, request="unseen"),
         "request unseen has no entry",
     ),
+    "a request was overtaken": (_overtake, "was overtaken by a later one about"),
+    "a request still waits": (_let_wait, "still waits"),
     "a receipt says otherwise than the trail": (
         lambda logs: _change(logs, ".ledger", lambda one: one.get("outcome") == "opened", outcome="refused"),
         "its receipt says refused",

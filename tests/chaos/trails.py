@@ -3,9 +3,20 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
+from contextlib import suppress
 
-from schemas import MAX_DEFINITION_BYTES, LedgerRecord, Receipt, Request, TrailBeginning, TrailRequest, named_from
+from schemas import (
+    MAX_DEFINITION_BYTES,
+    LedgerRecord,
+    Receipt,
+    Request,
+    TrailBeginning,
+    TrailRequest,
+    WaitingRequest,
+    named_from,
+    subject_of,
+)
 from schemas.wire import Codec, MalformedEventError
 from stream.budget.receipts import BrokenTrailError, entry_digest, request_digest
 from stream.budget.trail_verification import TrailCheck
@@ -18,11 +29,14 @@ _requests: Codec[Request] = Codec(Request, limit=MAX_DEFINITION_BYTES)
 
 def check_trail(
     trail: Iterable[RecordLike],
-    requests: Iterable[RecordLike],
+    requested: Iterable[RecordLike],
     ledger: Sequence[LedgerRecord],
-    latest: Iterable[LedgerRecord],
+    latest: Collection[LedgerRecord],
 ) -> list[str]:
-    """The chain is unbroken and ends at the ledger's head; requests have one entry each, with what their receipts say."""
+    """The chain is unbroken and ends at the ledger's head; requests have one entry each, with what their receipts say.
+
+    No request waits in the end.
+    """
     check, entries = TrailCheck(), []
     try:
         entries = [check.add_entry(record.value) for record in trail]
@@ -32,11 +46,14 @@ def check_trail(
         return []
     violations = [f"trail: {finding}" for finding in [*check.findings(), *check.compare_ledger(latest)]]
     decided = [one for one in entries if isinstance(one, TrailRequest) and not _is_of_period(one)]
+    requests = list(_readable(requested))
+    violations += [f"trail: {one.value} still waits" for one in latest if isinstance(one, WaitingRequest)]
+    violations += _check_order(requests, decided)
     noted = Counter((one.request, one.digest) for one in decided)
     violations += [f"trail: request {one[0]} has {times} entries" for one, times in noted.items() if times != 1]
     # What was asked before the trail began is in the ledger alone.
     begun = isinstance(entries[0], TrailBeginning) and not entries[0].sources
-    asked = set(_asked(requests)) if begun else set()
+    asked = {(one.request, request_digest(one)) for one in requests} if begun else set()
     violations += [f"trail: request {one[0]} has no entry" for one in asked - noted.keys()]
     told = {(one.request, one.digest): one for one in decided}
     violations += [
@@ -68,12 +85,24 @@ def _is_of_period(entry: TrailRequest) -> bool:
     return entry.outcome in {"registered", "opened"} and named_from(entry.source or "") is not None
 
 
-def _asked(requests: Iterable[RecordLike]) -> Iterable[tuple[str, str]]:
+def _check_order(requests: Iterable[Request], decided: Iterable[TrailRequest]) -> list[str]:
+    """Requests about one source or population are decided in the order in which they came first."""
+    place: dict[tuple[str, str], tuple[str, int]] = {}
+    for number, one in enumerate(requests):
+        place.setdefault((one.request, request_digest(one)), (subject_of(one)[0], number))
+    last: dict[str, int] = {}
+    violations = []
+    for entry in decided:
+        subject, number = place.get((entry.request, entry.digest), ("", 0))
+        if number < last.get(subject, 0):
+            violations.append(f"trail: request {entry.request} was overtaken by a later one about {subject}")
+        last[subject] = max(number, last.get(subject, 0))
+    return violations
+
+
+def _readable(requests: Iterable[RecordLike]) -> Iterator[Request]:
     for record in requests:
         if record.value is None or isinstance(record.value, UnreadableValue):
             continue
-        try:
-            request = _requests.decode(record.value)
-        except MalformedEventError:
-            continue
-        yield request.request, request_digest(request)
+        with suppress(MalformedEventError):
+            yield _requests.decode(record.value)

@@ -4,25 +4,40 @@ from __future__ import annotations
 
 import asyncio
 import gzip
+import os
 import shutil
+import signal
 import time
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 import polars as pl
 import pytest
 
-from schemas import Answer
-from sotto import AsyncClient, Refused
+from schemas import Answer, OpenStream, RegisterSource
+from sotto import AsyncClient, Refused, Timeout
 from stream.engine.group_engine import Engine
 from stream.privacy.noise.keys import NoiseKey
 from stream.services.runner import build_budget_engine, build_worker_engine
 from stream.settings import Settings
-from stream.tables.readers.table_reading import GuardedReader
-from tests.builders import source, stream
+from stream.tables.readers.table_reading import READING_PROCESS, GuardedReader
+from tests.builders import parse_source, parse_stream, source, stream
 from tests.conftest import StartService
+from tests.patience import SECONDS
 
 pytestmark = pytest.mark.kafka
+
+
+def reading_process_of(pid: int) -> int | None:
+    """Return the process that reads a table for a service, if there is one."""
+    for status in Path("/proc").glob("[0-9]*/stat"):
+        with suppress(OSError):  # it may have ended
+            _, parent, *_ = status.read_text().rpartition(")")[2].split()
+            # Before it runs its own program, its service waits for it.
+            if int(parent) == pid and READING_PROCESS in status.with_name("cmdline").read_text():
+                return int(status.parent.name)
+    return None
 
 
 def people(name: str, file: Path) -> dict[str, Any]:
@@ -74,6 +89,35 @@ async def test_a_slow_table_holds_up_neither_heartbeats_nor_the_other_partitions
     assert [answer.outcome for answer in answers] == ["below", "above"]
     assert len(loads) == 2
     assert len(takes) == len(services)
+
+
+async def test_budget_service_killed_while_it_reads_decides_once(
+    client: AsyncClient, start: StartService, tmp_path: Path
+) -> None:
+    """While a table is read others are decided; after a kill it is read again, and its requests are decided once."""
+    path = tmp_path / "people.csv"
+    path.write_text("age\n" + "20\n30\n" * 1_000_000)
+    registration = RegisterSource(request="slow", source=parse_source(people("people", path)))
+    opening = OpenStream(request="open", stream=parse_stream(stream("adults", "people", expected_queries=10)))
+    budget = start("budget")
+    asking = asyncio.create_task(client.requests([registration, opening]))
+    async with asyncio.timeout(SECONDS):
+        while (reading := reading_process_of(budget.pid)) is None:
+            await asyncio.sleep(0.01)
+    os.kill(reading, signal.SIGSTOP)
+    with pytest.raises(Timeout, match="a table is being read"):
+        await client.request(registration, timeout=3.0)
+    await client.register(source("feed"))
+    await client.open(stream("s"))
+    assert not asking.done()
+    budget.kill()
+    os.kill(reading, signal.SIGKILL)
+    start("budget")
+    assert [receipt.outcome for receipt in await asking] == ["registered", "opened"]
+    again = await client.request(registration)
+    assert (again.outcome, again.sequence) == ("registered", (await asking)[0].sequence)
+    decided = [entry.request async for entry in client.trail() if entry.kind == "request"]
+    assert decided.count("slow") == decided.count("open") == 1
 
 
 async def test_a_table_that_unfolds_into_much_is_refused_and_stops_neither_services_nor_their_next_start(

@@ -15,6 +15,7 @@ from aiokafka import ConsumerRecord, TopicPartition
 from stream.budget.budget_processor import BudgetProcessor
 from stream.budget.decision_records import TrailWriter
 from stream.budget.receipts import Receipts
+from stream.budget.waiting_requests import WaitingRequests
 from stream.engine import group_engine, restore, session
 from stream.engine.batch_loop import BatchLoop
 from stream.engine.group_engine import Engine
@@ -298,6 +299,20 @@ def requests_granted_again() -> Iterator[None]:
 
 
 @contextmanager
+def waiting_requests_forgotten() -> Iterator[None]:
+    """A budget service that starts does not read again the tables for which requests wait."""
+    with patch.object(WaitingRequests, "restore", lambda *_: None):
+        yield
+
+
+@contextmanager
+def requests_overtaken() -> Iterator[None]:
+    """A request is decided while an earlier one about its source waits for the table."""
+    with patch.object(WaitingRequests, "has", lambda *_: False):
+        yield
+
+
+@contextmanager
 def periods_begun_by_a_restart() -> Iterator[None]:
     """The budget service takes its start for the beginning of a period."""
     restored = BudgetProcessor.end_restore
@@ -540,6 +555,8 @@ MUTATIONS: tuple[Mutation, ...] = (
     old_fetches_not_filtered,
     unknown_streams_refused_at_once,
     requests_granted_again,
+    waiting_requests_forgotten,
+    requests_overtaken,
     *RETIREMENT,
     periods_begun_by_a_restart,
     claims_of_populations_lost,

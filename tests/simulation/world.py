@@ -6,6 +6,7 @@ import asyncio
 import random
 from collections import Counter
 from collections.abc import Callable, Coroutine, Mapping, Sequence
+from concurrent.futures import Executor, Future
 from dataclasses import dataclass, replace
 from types import MappingProxyType
 from typing import Any, Final, Literal, NamedTuple, TypeVar
@@ -15,7 +16,7 @@ from aiokafka import TopicPartition
 from schemas import MAX_DEFINITION_BYTES, Request, StreamSpec
 from schemas.wire import Codec
 from stream.budget.budget_processor import BudgetProcessor
-from stream.budget.receipts import receipt_key
+from stream.budget.receipts import WAITING_KEY_PREFIX, receipt_key
 from stream.engine.group_engine import Engine
 from stream.engine.health import ServiceHealth
 from stream.engine.session import EngineRole, SessionGuard
@@ -53,6 +54,9 @@ PATIENCE = 240.0
 
 WRONG_CLOCKS = 0.2
 """So many of all processes have a clock that is ahead."""
+
+READING_SECONDS = 4.0
+"""Most virtual seconds for which the budget service reads a table."""
 
 ANCHORED: Final = (1, 8)
 """Remainders by nine of the seeds whose worlds have a witness."""
@@ -107,6 +111,26 @@ class Beginning(NamedTuple):
     limits: Limits = LIMITS
 
 
+class VirtualThreads(Executor):
+    """Threads that read tables: a reading ends after some virtual seconds."""
+
+    def __init__(self, loop: VirtualLoop, chance: random.Random) -> None:
+        self._loop = loop
+        self._chance = chance
+
+    def submit(self, fn: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Future[Any]:
+        future: Future[Any] = Future()
+
+        def work() -> None:
+            try:
+                future.set_result(fn(*args, **kwargs))
+            except Exception as error:  # noqa: BLE001  (handed on, as a thread's would be)
+                future.set_exception(error)
+
+        self._loop.call_later(self._chance.uniform(0.0, READING_SECONDS), work)
+        return future
+
+
 class World:
     """Everything of one schedule."""
 
@@ -138,6 +162,7 @@ class World:
         self.retire_after_ms = {3: 1_000, 6: 3_000}.get(seed % 7, 0)
         """Time after which ended streams are retired; 0 for never."""
         self.witness = MemoryWitness(random.Random(seed)) if seed % 9 in ANCHORED else None
+        self._threads = VirtualThreads(loop, random.Random(seed))
         self.late_opening = False
         """Whether an opening may stand behind an ending: compaction of control is over then (see docs/faults.md)."""
 
@@ -172,6 +197,7 @@ class World:
                 tables=tables(),
                 new_incarnation=lambda _: minting.randbytes(16),
                 retire_after_ms=self.retire_after_ms,
+                threads=self._threads,
             )
 
         inputs = [topics.queries, topics.control] if role == "worker" else [topics.requests, topics.charges]
@@ -284,6 +310,11 @@ class World:
             records = broker.committed(*place)
             if records and reached.get(place, 0) <= records[-1].offset:
                 return False
+        ledger = {one.key or b"": one.value for one in broker.committed(topics.ledger, 0)}
+        waiting = {key for key in ledger if key.startswith(WAITING_KEY_PREFIX)}
+        self.injected["request that waited for a table"] = len(waiting)
+        if any(ledger[key] is not None for key in waiting):
+            return False
         return all(self._follows(number) for number in range(PARTITIONS)) and not self.silent()
 
     def _follows(self, number: int) -> bool:

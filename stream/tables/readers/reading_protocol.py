@@ -23,7 +23,7 @@ from schemas import MAX_TEXTS, TableSource
 from stream.errors import Missing
 from stream.optional_packages import pl
 from stream.tables.encoding import CodeArray, Words, code_type
-from stream.tables.engines.engine_limits import row_bytes
+from stream.tables.engines.engine_limits import CancelledStepError, is_step_cancelled, row_bytes
 from stream.tables.people import PERSON_BYTES
 from stream.tables.readers.table_files import TableFile
 from stream.tables.readers.table_parts import base_columns, open_source_parts, open_table_parts, stamp_of_source
@@ -33,6 +33,7 @@ from stream.tables.table_errors import COLUMN_ERRORS, LARGER_THAN_MEMORY, Column
 from stream.tables.texts import TEXT_BYTES, TEXT_CODE, join_texts, split_texts
 
 _HEADER_BYTES: Final = 4 << 20
+_POLL_MS: Final = 100
 _MAX_BATCH_ROWS: Final = 1 << 24
 
 
@@ -78,8 +79,8 @@ def write_end(pipe: IO[bytes], name_digests: Words | None, texts: Mapping[str, t
 class TimedPipe:
     """The service's end of a pipe, with a deadline, because the other process may never answer.
 
-    After the deadline its methods raise TimeoutError. It uses the file descriptor, so nothing else may
-    use the file object.
+    After the deadline its methods raise TimeoutError; if the partition is given up, CancelledStepError. It
+    uses the file descriptor, so nothing else may use the file object.
     """
 
     def __init__(self, pipe: IO[bytes], deadline: float) -> None:
@@ -100,10 +101,15 @@ class TimedPipe:
             os.write(self._pipe, data[start : start + PIPE_BUF])
 
     def _wait(self, event: int) -> None:
-        left, ready = self._deadline - monotonic(), poll()
+        ready = poll()
         ready.register(self._pipe, event)
-        if left <= 0 or not ready.poll(left * 1000):
-            raise TimeoutError
+        while True:
+            if is_step_cancelled():
+                raise CancelledStepError
+            if (left := self._deadline - monotonic()) <= 0:
+                raise TimeoutError
+            if ready.poll(min(_POLL_MS, left * 1000)):
+                return
 
 
 def receive_header(pipe: TimedPipe, source: TableSource) -> dict[str, Any]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from concurrent.futures import Executor
 from typing import Any
 
 from blake3 import blake3
@@ -12,6 +13,7 @@ from schemas.wire import Codec
 from stream.budget.budget_processor import BudgetProcessor
 from stream.processing.protocol import PROGRESS_KEY, Outputs, Record
 from stream.processing.topic_names import Topics
+from stream.tables.store import TableStore
 from tests.builders import KEY, source
 from tests.processing import process_records
 from tests.unit.processors.installation import spec, table_store, written
@@ -22,10 +24,17 @@ ledger_codec: Codec[LedgerRecord] = Codec(LedgerRecord, limit=4 * MAX_DEFINITION
 
 
 class Service:
-    """A budget service, its input topics and its changelog; ``now`` is the timestamp in ms of all records."""
+    """A budget service, its input topics and its changelog; ``now`` is the timestamp in ms of all records.
 
-    def __init__(self, retire_after_ms: int = 0) -> None:
+    ``tables`` and ``threads`` are those of the processor.
+    """
+
+    def __init__(
+        self, retire_after_ms: int = 0, *, tables: TableStore | None = None, threads: Executor | None = None
+    ) -> None:
         self.offset = 0
+        self._tables = tables or table_store()
+        self._threads = threads
         self.now = 0
         self.changelog: dict[bytes, bytes] = {}
         self._retire_after_ms = retire_after_ms
@@ -40,9 +49,10 @@ class Service:
             TOPICS,
             0,
             key_id=KEY.key_id,
-            tables=table_store(),
+            tables=self._tables,
             new_incarnation=new_incarnation,
             retire_after_ms=self._retire_after_ms,
+            threads=self._threads,
         )
 
     def send(self, *values: bytes | None, topic: str = TOPICS.requests) -> Outputs:

@@ -31,10 +31,6 @@ def at_once(values: list[Any]) -> int:
     return count_requests_of_step(records, LEDGER)
 
 
-def table(number: int) -> bytes:
-    return register(f"r-{number}", **source(f"people-{number}", "table"))
-
-
 LEDGER = known()
 
 
@@ -64,11 +60,12 @@ def test_what_cannot_be_read_is_rejected_and_holds_up_nothing(value: bytes) -> N
         [opening(f"r-{number}", f"s-{number}", source=f"feed-{number}") for number in MANY],
         [ending("close", f"r-{number}", f"s-{number}") for number in MANY],
         [register(f"r-{number}", source=f"feed-{number}") for number in MANY],
+        [register(f"r-{number}", **source(f"people-{number}", "table")) for number in MANY],
         [b"{" for _ in MANY],
         [None for _ in MANY],
         [UnreadableValue(b"", OVERSIZED_BATCH, UnreadableBatch(0, 0, "zstd", 1, "")) for _ in MANY],
     ],
-    ids=["one plan", "one plan on many feeds", "endings", "feeds", "malformed", "empty", "unread"],
+    ids=["one plan", "one plan on many feeds", "endings", "feeds", "tables", "malformed", "empty", "unread"],
 )
 def test_what_is_quick_is_handled_by_the_hundred(values: list[Any]) -> None:
     assert at_once(values) == MAX_REQUESTS_PER_STEP
@@ -83,9 +80,8 @@ def test_what_is_quick_is_handled_by_the_hundred(values: list[Any]) -> None:
         [opening(f"r-{number}", "s", source=f"unheard-of-{number}") for number in range(40)],
         [ending("extend", f"r-{number}", "s", epsilon=1.0) for number in range(40)],
         [ending("halt_source", f"r-{number}", "s") for number in range(40)],
-        [table(number) for number in range(40)],
     ],
-    ids=["plans", "on tables", "on what is not known", "extensions", "sources halted", "tables"],
+    ids=["plans", "on tables", "on what is not known", "extensions", "sources halted"],
 )
 def test_what_may_take_long_is_handled_a_few_at_once(values: list[bytes]) -> None:
     assert at_once(values) == MAX_PLANS_PER_STEP
