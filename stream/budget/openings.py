@@ -166,7 +166,7 @@ def _table_facts(mechanism: Mechanism, source: TableSource, table_rows: Callable
     monotone, sums = getattr(mechanism, "monotone", False), getattr(mechanism, "sums", ())
     require_monotone_counts(monotone, source.neighbors)
     step = _common_step(source, sums)
-    # One person changes a count of people by 1, however many rows this person has.
+    # One person changes a count of people by 1, whatever the number of this person's rows.
     sensitivities = [int((1 if getattr(mechanism, "people", False) else count_sensitivity(source)) / step)]
     for index, name in enumerate(sums):
         _require_declared(source, name, f"mechanism.sums.{index}")

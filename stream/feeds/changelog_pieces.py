@@ -1,8 +1,8 @@
 """Writes a feed's counts to its changelog in binary records, called pieces, and reads them.
 
 A piece has the counts that one step changed, with their values after the step. So if several pieces
-contain a count, its value in the latest one is current. A piece has no names: it identifies people
-by digests of 16 bytes. A person's counts in a window are stored once for all conditions.
+contain a count, the latest piece has its current value. A piece has no names of people: it identifies
+people by digests of 16 bytes. A person's counts in a window are stored once for all conditions.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from stream.privacy.mechanisms.private_values import window_text_size
 from stream.processing.protocol import LaterVersionError, Message, RecordLike
 
 PIECE_BYTES: Final = 768 * 1024
-"""Approximate size limit of a piece: below the largest record of any topic."""
+"""Approximate size limit of a piece; it is below the size limit of records in every topic."""
 _DIGEST_BYTES: Final = 16
 _CELL_BYTES: Final = 24
 _PREFIX: Final = b"piece|"
@@ -47,7 +47,7 @@ class _PersonCounts(msgspec.Struct, array_like=True, gc=False):
 
 
 class _TotalCounts(msgspec.Struct, array_like=True, gc=False):
-    """Counts of people in one tally over all windows, or over the windows of a period."""
+    """Counts of people in one tally, over all windows or over the windows of a period."""
 
     tally: int
     period: int
@@ -71,7 +71,7 @@ class _Places(msgspec.Struct, array_like=True, gc=False):
 
 
 class _Texts(msgspec.Struct, array_like=True, gc=False):
-    """Counts of some texts of a tally's window; None says that the window's texts are too large."""
+    """Counts of some texts of a tally's window; None means that the window's texts are too large."""
 
     tally: int
     by: tuple[str, ...]
@@ -95,7 +95,7 @@ class _Sections(msgspec.Struct, array_like=True, gc=False):
     texts: list[_Texts] = []
 
     def encode(self) -> bytes:
-        """Encode the piece; pieces without texts have the form of earlier versions."""
+        """Encode the piece; without texts it has the format of earlier versions."""
         parts = [self.people, self.lives, self.cells, self.texts]
         return _encode(parts if self.texts else parts[:3])
 
@@ -218,7 +218,7 @@ def _texts(
 ) -> tuple[_Section, int]:
     """Return the counts of some texts of a window.
 
-    They fit a piece, as all texts of a window have at most ``MOST_WINDOW_BYTES``.
+    The counts fit into a piece, because all texts of a window have at most ``MOST_WINDOW_BYTES``.
     """
     counts = tally.texts[quantity].some_counts(row, changed)
     found = _Texts(tally.number, quantity.by, quantity.counts_people, quantity.most_bytes, start, counts)
@@ -301,11 +301,11 @@ def _digests(value: bytes) -> UInt64Array:
 
 
 SLACK_ENTRIES: Final = 65_536
-"""The changelog may have twice the entries of open windows, and this many more."""
+"""The changelog may have twice as many entries as the open windows, plus this number."""
 REWRITTEN_ENTRIES: Final = 2 * 65_536
 """A step rewrites about ``REWRITTEN_ENTRIES / REWRITE_FACTOR`` old entries at most.
 
-If it has many new entries, it may rewrite ``REWRITE_FACTOR`` times as many old ones instead.
+A step with many new entries may rewrite ``REWRITE_FACTOR`` times as many old entries instead.
 """
 REWRITE_FACTOR: Final = 4
 
@@ -313,11 +313,11 @@ Changes = Sequence[tuple[Form, StepChanges]]
 
 
 class PiecesLog:
-    """The pieces of one partition, by the steps that wrote them."""
+    """The numbers of the pieces of one partition, grouped by the steps that wrote the pieces."""
 
     def __init__(self) -> None:
         self.next = 0
-        """The number of the next piece; ``Form.count`` already marks changed counts with it."""
+        """The number of the next piece; ``Form.count`` marks changed counts with it before the piece is written."""
         self._steps: deque[tuple[int, int, int]] = deque()
         self._entries = 0
 
@@ -331,7 +331,7 @@ class PiecesLog:
         """Apply the pieces of a changelog in the order of their numbers.
 
         Raises:
-            LaterVersionError: a later version wrote one of them.
+            LaterVersionError: a later version wrote a piece.
         """
         for number in sorted(pieces):
             try:
@@ -376,7 +376,7 @@ class PiecesLog:
 
 
 def _renumber_old_entries(form: Form, before: int, piece: int) -> StepChanges:
-    """Return a form's entries that only pieces before ``before`` have; mark them with ``piece``."""
+    """Return a form's entries that are only in pieces before ``before``, and mark them with ``piece``."""
     touched = StepChanges()
     for start, window in form.windows.items():
         if len(rows := window.person_counts.renumber_old_entries(before, piece)):

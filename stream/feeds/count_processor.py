@@ -36,7 +36,7 @@ from stream.processing.protocol import (
 from stream.processing.topic_names import Topics
 
 MAX_WORK_PER_STEP: Final = 1_000_000
-"""Most events × windows × conditions that one step counts."""
+"""Most work of one step: events × windows × conditions."""
 
 _STREAM: Final = b"stream|"
 _LATER_EPOCH: Final = b"epoch|"
@@ -50,17 +50,17 @@ _decode_stream: Any = msgspec.json.Decoder(struct(FeedStream)).decode
 class FeedProcessor:
     """Counts one partition of a source's topic for all standing streams of the source.
 
-    ``partitions`` is the topic's partition count. The source's clock closes windows: it follows
-    watermarks or the broker's timestamps, and without events ``note_end_of_input`` advances it.
+    ``partitions`` is the topic's partition count. The source's clock closes windows. It follows
+    watermarks or the broker's timestamps; if no events come, ``note_end_of_input`` advances it.
     ``definitions`` must be up to date when a restore ends.
 
     ``figures`` counts events, ``rejected`` counts dead letters by code, and ``latest_refused`` marks the
-    latest refused events. All of them start empty with each processor, and are private.
+    latest refused events. They are private, and start empty with each processor.
     """
 
     runs_in_thread = True
     answers_are_repeatable = False
-    """False: whether an event is counted depends on earlier ones, so none may be processed twice."""
+    """False, because earlier events decide whether an event is counted, so no event may be processed twice."""
 
     def __init__(
         self, topics: Topics, source: EventsSource, partition: int, partitions: int, definitions: FeedDefinitions
@@ -92,20 +92,20 @@ class FeedProcessor:
     def note_end_of_input(self, moment: float) -> None:
         """Advance the clock: all records before ``moment``, in seconds since 1970, have been read.
 
-        ``moment`` must be from before the partition's end was requested. This end must be the high
-        watermark, because records of an open transaction may have earlier timestamps. ``collect_due_outputs``
-        returns the windows that are due then.
+        ``moment`` must be a time before the partition's end was requested. This end must be the high
+        watermark, because records of an open transaction may have earlier timestamps. Afterwards
+        ``collect_due_outputs`` returns the windows that are due.
         """
         self._clock.note_end_of_input(moment)
 
     @property
     def has_more_outputs(self) -> bool:
-        """Whether more windows are due than one step publishes; ``collect_due_outputs`` publishes the next ones."""
+        """Whether further windows are due; the next call of ``collect_due_outputs`` publishes them."""
         return any(stream.is_due(self._clock.now) for stream in self._streams)
 
     @property
     def next_close(self) -> int | None:
-        """Clock, in ms since 1970, at which the next window closes; None without windows."""
+        """Time of the clock, in milliseconds since 1970, at which the next window closes; None without windows."""
         return self._streams.next_close()
 
     @property
@@ -116,12 +116,12 @@ class FeedProcessor:
 
     @property
     def closes_at(self) -> float | None:
-        """Time, in seconds since 1970, after which an event closes a window; None if only marks do."""
+        """Time, in seconds since 1970, after which an event closes a window; None if only marks close windows."""
         reading = self.next_close
         return None if reading is None else self._clock.timestamp_for(reading)
 
     def restore(self, records: Iterable[RecordLike]) -> None:
-        """Read records of the changelog; the latest of each key counts."""
+        """Collect records of the changelog; the latest record of each key is used."""
         keep_latest(self._latest_records, records)
 
     def end_restore(self) -> Mapping[str, int]:
@@ -162,7 +162,7 @@ class FeedProcessor:
         raise TopicRecreatedError(topic)
 
     def follow(self, records: Sequence[RecordLike]) -> Outputs:
-        """Return no outputs: there are no tables; ``ControlFollower`` updates the definitions."""
+        """Return no outputs: feeds have no table topics; ``ControlFollower`` updates the definitions."""
         del records
         return Outputs()
 
@@ -194,7 +194,7 @@ class FeedProcessor:
         return outputs
 
     def collect_due_outputs(self, now: float) -> Outputs:
-        """Publish due windows: newly closed ones, and those beyond the limits of earlier steps."""
+        """Publish due windows: windows that have closed since the last step, and windows that exceeded its limit."""
         del now
         return self.process(Batch(()))
 
@@ -205,12 +205,12 @@ class FeedProcessor:
 
     @property
     def open_windows(self) -> int:
-        """Windows with counts that are not published; streams with equal windows share them."""
+        """Number of windows with counts that are not published; streams with equal windows share them."""
         return sum(len(form.windows) for form in self._streams.forms)
 
     @property
     def people(self) -> int:
-        """People counted in open windows; a person counts once for each window."""
+        """Number of people that are counted in open windows; a person counts once for each window."""
         return sum(form.people for form in self._streams.forms)
 
     @property
@@ -235,10 +235,10 @@ class FeedProcessor:
             self._streams.resume(known, record, epoch, awaits_first=awaits_first)
 
     def _update_epochs(self, outputs: Outputs, offset: int) -> None:
-        """Begin epochs that control has added since the last step, and drop those of closed and retired streams.
+        """Begin epochs that control has added since the last step; drop epochs of closed and retired streams.
 
-        An epoch that is known at the partition's first step counts the whole topic. A later one
-        counts the events after its definition.
+        An epoch that is known at the partition's first step counts the whole topic. An epoch that is added
+        later counts the events after its definition.
         """
         if self._seen_version == self._definitions.version:
             return
@@ -328,7 +328,7 @@ class FeedProcessor:
         outputs.add(self.changelog, self._partition, (key, value, ()))
 
     def _write_stream(self, outputs: Outputs, stream: StreamEpoch) -> None:
-        """Write an epoch's progress; the record of an ended epoch remains until a later one begins."""
+        """Write an epoch's progress; the record of an ended epoch remains until a later epoch begins."""
         name, epoch = stream.key
         kept = stream.changelog_record
         if stream.is_over:

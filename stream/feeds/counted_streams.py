@@ -1,7 +1,7 @@
 """Assigns the standing streams of one partition to tallies, and finds the windows to publish.
 
-A tally has the counts of events that satisfy one condition, in a range of windows; several streams
-may share it.
+A tally has the counts of events that satisfy one condition, in a range of windows. Several streams
+may share a tally.
 """
 
 from __future__ import annotations
@@ -30,9 +30,9 @@ EARLY_WINDOWS: Final = 10_000
 
 @dataclass(slots=True)
 class StreamEpoch:
-    """One epoch of a stream (its opening, or an extension): it publishes ``next`` to ``last``.
+    """One epoch of a stream: its opening or an extension. It publishes the windows ``next`` to ``last``.
 
-    The tally ``own_tally`` counts its windows up to ``until``, and the shared ``tally`` the later ones.
+    ``own_tally`` counts the windows up to ``until``, and the shared ``tally`` counts later windows.
     ``awaits_first`` is true until the first window is known. ``is_ending`` is true once the epoch has
     ended and ``last`` is known.
     """
@@ -72,12 +72,12 @@ class StreamEpoch:
 
     @property
     def is_over(self) -> bool:
-        """Whether it has ended and its last window is published."""
+        """Whether the epoch has ended and its last window is published."""
         return self.is_ending and not self.awaits_first and self.next > self.last
 
     @property
     def close_ms(self) -> int:
-        """Clock at which its next window closes."""
+        """Time of the clock at which the epoch's next window closes."""
         return self.next + self.definition.standing.open_ms
 
     def is_due(self, clock: int) -> bool:
@@ -86,7 +86,7 @@ class StreamEpoch:
 
     @property
     def is_open(self) -> bool:
-        """Whether its next window is known and not beyond the last one."""
+        """Whether the epoch's next window is known and not after its last window."""
         return not self.awaits_first and self.next <= self.last
 
     def tally_of(self, start: int) -> Tally:
@@ -120,9 +120,9 @@ class StreamEpoch:
 
 @dataclass(frozen=True, slots=True)
 class Beginning:
-    """A new epoch: its windows start at or after ``least``, its events have timestamps ≥ ``since``.
+    """A new epoch, whose windows start at or after ``least`` and whose events have timestamps from ``since`` on.
 
-    If it ``awaits_first``, its first window is not known yet, and may start later than ``least``.
+    If ``awaits_first`` is true, the first window is not known yet and may start later than ``least``.
     """
 
     definition: StandingDefinition
@@ -167,7 +167,7 @@ class StandingStreams:
             own, until = None, -1
             apart = tally.last_counted
             if one.since != tally.since:
-                # In later windows, both tallies would count the same events.
+                # In later windows, the shared tally and a separate tally would count the same events.
                 apart = max(apart, max(one.since, tally.since) + self._ahead)
             if apart >= first:
                 own = news.get((tally.number, one.since))
@@ -270,7 +270,7 @@ class StandingStreams:
 
     @property
     def latest_time_before_marks(self) -> int:
-        """Latest permitted time of events before the first mark, so that few windows are open."""
+        """Latest time that an event may have before the first mark; the limit keeps few windows open."""
         ends = (
             one.next + EARLY_WINDOWS * one.definition.standing.window.every_ms for one in self.streams.values()
         )
@@ -311,7 +311,7 @@ class StandingStreams:
         return tally
 
     def _counting_rule(self, definition: StandingDefinition, since: int) -> tuple[CountingRule, Any]:
-        """Return the rule of a stream's tally, and a key; streams with equal keys may share it."""
+        """Return the rule of a stream's tally, and a key; streams with equal keys may share the tally."""
         standing = definition.standing
         predicate = TRUE if standing.where is None else self._parser.parse(standing.where)
         horizon = _horizon(definition)

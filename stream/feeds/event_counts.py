@@ -1,8 +1,8 @@
 """Counts of the open windows: per person, per cell, and per private text.
 
-A window keeps no more texts than ``most_bytes`` allow by ``text_size``. A window with more is too
-large: it keeps none, and remains too large until it closes. So its memory is bounded by the limit, and
-by the number of events within the contribution bounds.
+The texts of a window may have at most ``most_bytes`` by ``text_size``. A window with more bytes is too
+large: it drops its texts, and remains too large until it closes. So its memory is bounded by this limit
+and by the number of events within the contribution bounds.
 """
 
 from __future__ import annotations
@@ -29,12 +29,12 @@ UInt64Array = npt.NDArray[np.uint64]
 Counts = npt.NDArray[np.unsignedinteger[Any]]
 
 NOT_IN_CHANGELOG: Final = -1
-"""In place of a piece number, for values that no record (piece) of the changelog contains yet."""
+"""Number in place of a piece's number, for values that are not yet in a record (piece) of the changelog."""
 _BITS: Final = (1, 2, 4, 8, 16, 32)
 
 
 def count_type(max_count: int) -> np.dtype[np.unsignedinteger[Any]]:
-    """Return the narrowest type for 0 … ``max_count``."""
+    """Return the narrowest integer type for counts from 0 to ``max_count``."""
     return np.dtype(np.uint8 if max_count < 1 << 8 else np.uint16 if max_count < 1 << 16 else np.uint32)
 
 
@@ -61,7 +61,7 @@ class PersonCounts:
         return self._keys.nbytes + self._counts.nbytes + self._pieces.nbytes
 
     def count(self, people: UInt64Array, column_masks: UInt64Array, piece_number: int) -> BoundedCounts:
-        """Add 1 per event to its person's counts in the columns of its bit mask, up to the bound.
+        """Add 1 for each event to its person's counts in the columns of its bit mask, up to the bound.
 
         The changed rows are marked with ``piece_number``.
         """
@@ -149,7 +149,7 @@ Pieces = npt.NDArray[np.int32]
 class CountedQuantity:
     """The quantity that a stream counts: events, people or the sum of an attribute, in groups ``by`` attributes.
 
-    ``most_bytes`` is the limit on a window's texts if the group is a text attribute; 0 if not.
+    ``most_bytes`` limits a window's texts if the group is a text attribute; otherwise it is 0.
     """
 
     by: tuple[str, ...]
@@ -188,7 +188,7 @@ class CellCounts:
     def add(
         self, places: Column, column_masks: UInt64Array, column_bit: int, codes: Column | None, piece_number: int
     ) -> AddedCounts:
-        """Count the events whose mask contains ``column_bit``, each at its place (row · cells + cell).
+        """Count the events whose mask contains ``column_bit``; an event's place is row · cells + cell.
 
         The changed places are marked with ``piece_number``.
         """
@@ -235,7 +235,7 @@ class CellCounts:
 
 
 TouchedTexts = Mapping[int, Sequence[bytes]]
-"""The changed texts of each window by its row; none of a window that is too large."""
+"""The changed texts of each window by the window's row; no texts of a window that is too large."""
 
 
 @dataclass(slots=True)
@@ -247,7 +247,7 @@ class _WindowTexts:
     size: int = 0
     is_too_large: bool = False
     piece: int = -1
-    """The piece that says that the window is too large."""
+    """The piece that marks the window as too large."""
 
 
 class TextTally:
@@ -258,7 +258,7 @@ class TextTally:
         self._windows: dict[int, _WindowTexts] = {}
 
     def add(self, rows: Column, codes: Column, texts: Sequence[bytes], piece: int) -> TouchedTexts:
-        """Count an event for each row of a window and code of a text; return the changed texts."""
+        """Count events, each given by its window's row and its text's code; return the changed texts."""
         touched: dict[int, Sequence[bytes]] = {}
         for row in np.unique(rows).tolist():
             found, counts = np.unique(codes[rows == row], return_counts=True)

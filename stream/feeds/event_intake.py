@@ -1,7 +1,7 @@
 """Reads records of a live topic as a batch of events, and the clock that closes its windows.
 
-The clock follows broker timestamps or marks (watermarks). It does not follow the times of events:
-one event with a time far ahead would make other people's events late.
+The clock follows broker timestamps or marks (watermarks). It does not follow the times of events,
+because one event with a time far ahead would make other people's events late.
 """
 
 from __future__ import annotations
@@ -76,10 +76,10 @@ _WRITER_TIMESTAMP: Final = 0
 
 
 class ClockValues(NamedTuple):
-    """The clock after each record, and the marks by index, with a rejection if a mark is invalid.
+    """The clock after each record, and the marks by index; an invalid mark has a rejection.
 
-    ``stamps`` has a value after each record: with clock ``broker`` the clock itself, with clock
-    ``marks`` the largest record timestamp of a mark so far.
+    ``stamps`` has a value after each record. With clock ``broker`` it is the clock; with clock ``marks``
+    it is the largest record timestamp of a mark so far.
     """
 
     clocks: Column
@@ -99,7 +99,7 @@ class EventClock:
         self.latest_time_before_marks = END_MS
         """Latest time that an event may have before the first mark."""
         self.clock_before_mark: dict[int, int] = {}
-        """For each timestamp that ``clock_at`` awaited: the clock just before its mark.
+        """For each timestamp that ``clock_at`` awaited, the clock just before the mark at this timestamp.
 
         ``advance`` fills it, and the caller clears it.
         """
@@ -136,9 +136,9 @@ class EventClock:
     def first_timestamp_of(self, defined: int) -> int:
         """Return the first record timestamp that counts for a stream defined at ``defined``.
 
-        How far the partition has read at ``defined`` depends on the number of events, which is
-        private. So the stream counts from ``idle`` later, when each partition has read past
-        ``defined``. With marks, a stream that is defined before the first mark counts at once.
+        The position of the partition at ``defined`` depends on the number of events, which is private. So
+        the stream counts from ``idle`` later on, when each partition has read past ``defined``. With
+        marks, a stream that is defined before the first mark counts at once.
         """
         at_once = not self._by_broker and self.now == NOT_BEGUN
         return NOT_BEGUN if at_once else self.effective_timestamp(defined)
@@ -154,8 +154,8 @@ class EventClock:
     def clock_at(self, stamp: int) -> int | None:
         """Return the clock just before this timestamp.
 
-        With marks, the result is None until a mark with this or a later timestamp has been read,
-        and the current clock if such a mark was read before the first call.
+        With marks, the result is None until a mark with this or a later timestamp has been read. If such
+        a mark was read before the first call, the result is the current clock.
         """
         if self._by_broker:
             return stamp
@@ -214,7 +214,7 @@ class EventClock:
         return ClockValues(clocks, stamps, marks)
 
     def latest_event_times(self, records: Sequence[RecordLike], clocks: Column) -> Column:
-        """Return the latest time that each event may have; an event with a later one is rejected."""
+        """Return the latest time that each event may have; an event with a later time is rejected."""
         if self._by_broker:
             return _stamps(records) + self._ahead
         return np.where(clocks == NOT_BEGUN, self.latest_time_before_marks, clocks + self._ahead)
@@ -253,7 +253,7 @@ class FirstWindows:
 
     def __init__(self) -> None:
         self.changelog_windows: tuple[Any, ...] = ()
-        """The windows to write to the changelog: those that no counted stream's definition contains."""
+        """The windows to write to the changelog, because no counted stream's definition contains them."""
         self._windows: tuple[tuple[int, int], ...] = ()
         self._declared: dict[tuple[str, int], tuple[int, int]] = {}
         """First windows in the definitions of counted streams, which a restore adds again."""
@@ -265,8 +265,8 @@ class FirstWindows:
     def add_epoch(self, epoch: tuple[str, int], since: int, start: int, *, is_declared: bool) -> None:
         """Add an epoch that counts events from a timestamp on, with the start of its first window.
 
-        A window that is not in the definition goes to the changelog, because after a restart this
-        method gets the epoch's next window instead of its first one.
+        A window that is not in the definition is written to the changelog, because after a restart this
+        method gets the epoch's next window instead of its first window.
         """
         if is_declared:
             self._declared[epoch] = since, start
@@ -315,7 +315,7 @@ _OTHER_PARTITIONER = Rejection(
 
 
 class Intake:
-    """Reads the records of one partition; a rejection does not depend on other people's events."""
+    """Reads the records of one partition; the rejection of an event does not depend on other people's events."""
 
     def __init__(self, source: EventsSource, partition: int, partitions: int, clock: EventClock) -> None:
         self._domains = source.attributes
@@ -371,9 +371,9 @@ class Intake:
         ), rejections
 
     def _reject_partition(self, key: bytes | None, home: int) -> Rejection:
-        """Return the rejection of an event in another partition than its person's.
+        """Return the rejection of an event that is in another partition than its person's partition.
 
-        librdkafka chooses the partition by CRC32 of the key, unless it is configured otherwise.
+        By default, librdkafka chooses the partition by CRC32 of the key.
         """
         is_person = bool(key) and partition_of(key or b"", self._partitions) == home
         is_by_checksum = is_person and crc32(key or b"") % self._partitions == self._partition

@@ -1,7 +1,7 @@
 """The standing streams of all live topics, as control events define them; one copy per process.
 
-The cost of an update or a lookup does not grow with past periods: their streams are kept only as
-names and summaries of control events, and retired streams only as digests of their names.
+The cost of an update or a lookup does not grow with past periods. Streams of past periods are kept only
+as names and summaries of control events, and retired streams only as digests of their names.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ class StandingDefinition:
     value: bytes
     """The control event."""
     epochs: tuple[Epoch, ...] = (Epoch(begins=0),)
-    """In the order of their numbers; there is at least one."""
+    """The epochs in the order of their numbers; there is at least one."""
 
     @property
     def is_open(self) -> bool:
@@ -56,12 +56,12 @@ class StandingDefinition:
 
     @property
     def is_merged(self) -> bool:
-        """Whether merging asks the windows of its partials, also of those from before a halt."""
+        """Whether merging asks the windows of the stream's partials; after a halt, those from before it."""
         return self.is_open or (self.kind == "halted" and not self.source.has_periods)
 
     @property
     def has_texts(self) -> bool:
-        """Whether its windows are grouped by private texts."""
+        """Whether the stream's windows are grouped by private texts."""
         return self.most_bytes > 0
 
     @property
@@ -71,17 +71,17 @@ class StandingDefinition:
 
     @property
     def is_running(self) -> bool:
-        """Whether it counts over all windows so far."""
+        """Whether the stream's counts cover all windows so far."""
         return self.spec.mechanism.kind == "running_count"
 
     @property
     def moment(self) -> int:
-        """Timestamp of the beginning of its latest epoch, or of the end if that is unknown."""
+        """Timestamp of the beginning of the latest epoch, or of its end if the beginning is unknown."""
         latest = self.epochs[-1]
         return next((stamp for stamp in (latest.begins, latest.ends) if stamp is not None), 0)
 
     def epoch(self, number: int) -> Epoch:
-        """Return the latest epoch after at most this many extensions, or else the first epoch."""
+        """Return the latest epoch whose number is at most ``number``, or else the first epoch."""
         return next((epoch for epoch in reversed(self.epochs) if epoch.number <= number), self.epochs[0])
 
 
@@ -128,14 +128,14 @@ def _epochs(known: StandingDefinition | None, control: Control, stamp: int) -> t
     for number in sorted(epochs, reverse=True):
         epoch = epochs[number]
         if epoch.ends is None:
-            # Compaction has removed the event of its end, which was before the next epoch's event.
+            # Compaction has removed the event of the epoch's end, which came before the next epoch's event.
             epochs[number] = epoch = replace(epoch, ends=later)
         later = epoch.ends if epoch.begins is None else epoch.begins
     return tuple(epochs[number] for number in sorted(epochs))
 
 
 class RetiredStreamNames:
-    """The digests of retired streams' names; other threads may search while digests are added."""
+    """The digests of retired streams' names; other threads may look names up while digests are added."""
 
     def __init__(self) -> None:
         self._digests = DigestTable()
@@ -168,7 +168,7 @@ class RetiredStreamNames:
 
 
 RECORDS_PER_UPDATE: Final = 100
-"""Control records that are applied together, before closed streams of periods are dropped."""
+"""Number of control records that are applied before closed streams of periods are dropped."""
 
 
 class FeedDefinitions:
@@ -179,12 +179,12 @@ class FeedDefinitions:
 
     def __init__(self) -> None:
         self.version = 0
-        # Keys are added while others read; no reader iterates.
+        # Keys are added while other threads read; no reader iterates.
         self._by_source: dict[str, Mapping[str, StandingDefinition]] = {}
         self._latest: dict[str, StandingDefinition] = {}
         self._closed_summaries: dict[str, bytes] = {}
         """For each closed stream of a period, the summary of its last control event."""
-        # Readers iterate over it: it is replaced, never changed.
+        # Readers iterate over this mapping, so it is replaced and never changed.
         self._counted_sources: Mapping[str, EventsSource] = {}
         self._open_in_periods: Mapping[tuple[str, str], Mapping[str, StandingDefinition]] = {}
         self._retired = RetiredStreamNames()
@@ -196,7 +196,7 @@ class FeedDefinitions:
             self._apply(some)
 
     def drop_retired(self) -> None:
-        """Drop all retired streams, also those whose deletions compaction removed before they were read."""
+        """Drop all retired streams, also if compaction has removed the deletion of their definitions."""
         self._drop(self._retired.select((*self._latest, *self._closed_summaries)))
 
     def is_retired(self, stream: str) -> bool:
@@ -302,7 +302,7 @@ class FeedDefinitions:
             }
             if len(left) == len(streams):
                 continue
-            # Added here before it is removed below: other threads always find it.
+            # The name is added here before the definition is removed, so that other threads always find it.
             self._closed_summaries.update(
                 (name, control_summary(definition.value))
                 for name, definition in streams.items()
@@ -316,7 +316,7 @@ class FeedDefinitions:
 
 
 def _model_of(definition: StandingDefinition) -> str:
-    """Return the name of a stream's model: its own name without the start of its period."""
+    """Return the name of a stream's model: the stream's name without the start of the period."""
     return (
         definition.spec.stream
         if definition.source.starts is None

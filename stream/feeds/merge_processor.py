@@ -55,7 +55,7 @@ from stream.processing.protocol import (
 from stream.processing.topic_names import Topics, partition_of
 
 MAX_QUESTIONS_PER_STEP: Final = MAX_GROUPS
-"""A step ends after the window with which it reaches this number of questions, or of counts."""
+"""A step ends after the window with which its questions, or its counts, reach this number."""
 
 _MALFORMED = Rejection("malformed", "partial: the record is no partial; allow only feeds to write this topic")
 _MISMATCHED = Rejection(
@@ -99,7 +99,7 @@ class MergeProcessor:
 
     runs_in_thread = False
     answers_are_repeatable = False
-    """False: if a window were asked again, its queries would have other offsets and other noise."""
+    """False, because the queries of a window that is asked again would have other offsets and other noise."""
 
     def __init__(self, topics: Topics, partition: int, definitions: FeedDefinitions) -> None:
         self.inputs = (topics.partials,)
@@ -176,12 +176,12 @@ class MergeProcessor:
                 merged.running.kept[int(place)] = node
             return
         totals, merged = decode_changelog_record(record, decode_texts), self._streams.get(key_rest)
-        # In a new period, the record is still that of the last one.
+        # In a new period, the record is still the last period's record.
         if merged is not None and merged.incarnation == totals.incarnation and merged.running.windows:
             merged.running.texts = decode_text_counts(totals.texts)
 
     def restart_input(self, topic: str) -> None:
-        """Read the partials again: a partition's repeated partial of a window has no effect."""
+        """Accept a recreated topic: a partition's repeated partial of a window has no effect."""
 
     def follow(self, records: Sequence[RecordLike]) -> Outputs:
         """Apply definitions, and drop the records of ended streams."""
@@ -281,7 +281,7 @@ class MergeProcessor:
             raise _PARTITION_COUNT_CHANGED.with_traceback(None)
         was_lost = merged.running.are_lost
         if not merged.is_new(partial):
-            # The partition repeats a window, so it has lost its counts of people.
+            # The partition publishes a window again, so it has lost its counts of people.
             if definition.is_running and not was_lost:
                 merged.running.are_lost = True
                 self._write_changelog(outputs, {partial.stream.encode(): encode_stream(merged)})
@@ -410,7 +410,7 @@ class MergeProcessor:
         return merged
 
     def _drop_ended_streams(self, outputs: Outputs) -> None:
-        """Drop the records of closed and retired streams, and of halted ones of a source with periods."""
+        """Drop the records of closed and retired streams, and of halted streams of a source with periods."""
         ended, self._ended_streams = self._ended_streams, set()
         stale_keys, self._stale_keys = self._stale_keys, []
         self._write_changelog(outputs, dict.fromkeys(stale_keys))

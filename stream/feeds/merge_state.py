@@ -36,8 +36,9 @@ from stream.processing.topic_names import LEDGER_PARTITIONS, Topics, partition_o
 class RunningSums:
     """The sums of a running count after ``windows`` windows; a skipped window adds nothing.
 
-    ``are_lost`` is true if these sums, or a partition's counts of people, were lost. Then no window is
-    added any more, because later numbers would contradict earlier ones or exceed a person's total.
+    ``are_lost`` is true if these sums, or a partition's counts of people, were lost. In this case no
+    further window is added, because later numbers would contradict earlier numbers or exceed a person's
+    total.
     """
 
     windows: int = 0
@@ -52,7 +53,7 @@ class RunningSums:
     def add(self, definition: StandingDefinition, start: int, counts: Sequence[int]) -> range:
         """Add a window, and return the places of the changed nodes of the counting tree.
 
-        There are none if the sums are lost or the window lies after the last planned one.
+        No places change if the sums are lost or the window lies after the last planned window.
         """
         tree = tree_of(_calibration_of(definition))
         self._resume(tree)
@@ -69,7 +70,7 @@ class RunningSums:
         return range(lowest, tree.count_kept_nodes(number) + 1)
 
     def add_texts(self, definition: StandingDefinition, start: int, counts: TextCounts | None) -> bool:
-        """Add the texts of a window; return False if it is not counted, as by ``add``."""
+        """Add the texts of a window; return False if the window is not counted (as in ``add``)."""
         number = self._find_number(definition, start)
         if not number:
             return False
@@ -79,7 +80,7 @@ class RunningSums:
         return True
 
     def _find_number(self, definition: StandingDefinition, start: int) -> int:
-        """Return a window's number from 1; 0 if sums are lost or it is not one of the planned windows."""
+        """Return a window's number from 1 on; 0 if the sums are lost or the window is not planned."""
         standing = definition.standing
         if standing.begins is None:
             raise TypeError("a running count needs its first window")
@@ -113,8 +114,8 @@ Partials = dict[int, Any]
 class MergedStreamState:
     """A stream's state in merging: its open windows, and ``last_closed``, the last closed window.
 
-    A partition publishes its windows in order, each once. So a window that it skips, as after an
-    extension of an ended stream, never follows.
+    A partition publishes its windows in order, each once. So it never publishes a window that it has
+    skipped, for example after the extension of an ended stream.
     """
 
     incarnation: str
@@ -223,7 +224,7 @@ class WaitingWindows:
         streams: Mapping[str, MergedStreamState],
         is_ready: Callable[[StandingDefinition, int], bool],
     ) -> Iterator[tuple[str, int]]:
-        """Yield windows to ask by closing time; one that is not ready delays its source's others."""
+        """Yield windows to ask in the order of closing times; an unready window delays its source's later ones."""
         order: list[Iterator[tuple[int, str, int]]] = []
         sources: set[str] = set()
         for name in sorted(self.names):
@@ -247,7 +248,7 @@ class WaitingWindows:
 
 
 class MergePeriods:
-    """Sends requests to begin and close periods; their ids are fixed, so repeats have no effect."""
+    """Sends requests to begin and close periods; the requests' ids are fixed, so repeats have no effect."""
 
     def __init__(self, topics: Topics, definitions: FeedDefinitions) -> None:
         self._topics = topics
@@ -268,7 +269,7 @@ class MergePeriods:
             return True
         asking = self._definitions.find_stream(definition.source.source, self._requesting_streams.get(source, ""))
         if asking is None or not asking.is_open:
-            # The requesting stream may have ended before its request arrived, so request again.
+            # The requesting stream may have ended before its request arrived, so this stream sends one too.
             self._requesting_streams[source] = definition.spec.stream
             begins = format_moment(period_of(definition, start))
             request = f"begin/{definition.incarnation}@{begins}"
@@ -333,7 +334,7 @@ class MergePeriods:
 
 
 def is_asked(definition: StandingDefinition, start: int) -> bool:
-    """Return whether a window is asked: it lies in one period, in the part with windows."""
+    """Return whether a window is asked: it must lie in one period, in the part that has windows."""
     reach = covered_ms(definition.source, definition.spec.mechanism, definition.standing.window)
     return lies_in_one_period(definition, start) and start - period_of(definition, start) < reach
 

@@ -2,9 +2,9 @@
 
 A tally has both counts for all streams with the same condition and windows.
 
-In each window, of the events of a person that satisfy the condition and are in time, the first
-``contribution`` are counted, in the partition's order and over all groups. Other people's events have
-no effect. If people are counted, each is counted once per window, in the group of the first event.
+In each window, the first ``contribution`` events of a person are counted, in the partition's order and
+over all groups. Only events that satisfy the condition and are in time count; other people's events have
+no effect. If people are counted, each person is counted once per window, in the group of the first event.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ Mask = npt.NDArray[np.bool_]
 
 
 class EventBatch:
-    """Events to count, with the partition's clock and timestamps at each one."""
+    """Events to count, with the partition's clock and the timestamp at each event."""
 
     def __init__(self, events: Events, clocks: Column, stamps: Column, domains: Mapping[str, Domain]) -> None:
         self.people = events.people
@@ -107,7 +107,7 @@ def cell_count(domains: Mapping[str, Domain], by: Sequence[str]) -> int:
 
 @dataclass(frozen=True, slots=True)
 class CountingRule:
-    """Which events a tally counts: its condition, windows and bounds, with times in milliseconds.
+    """The rule by which a tally counts events: condition, windows and bounds, with times in milliseconds.
 
     ``total`` bounds each person over all windows. With a ``period``, it bounds each person per
     period, and windows are counted only if they begin less than ``counted_ms`` after the period's
@@ -161,11 +161,11 @@ class Tally:
 
     @property
     def column_bit(self) -> int:
-        """A word with the bit of its column."""
+        """A word in which only the bit of the tally's column is set."""
         return 1 << self.column
 
     def includes_window(self, start: int) -> bool:
-        """Return whether it counts a window; with periods, the window must lie in one period."""
+        """Return whether the tally counts a window; with periods, the window must lie in one period."""
         if not self.first <= start <= self.last:
             return False
         rule = self.rule

@@ -18,15 +18,15 @@ from stream.kernel.key_numbering import BoundedCounts
 COLUMNS: Final = 64
 """Most conditions that share a table of people, one for each bit of a 64-bit word."""
 _WIDTHS: Final = 4
-"""Columns are added in groups of this size, so that few new conditions copy the table."""
+"""Number of columns that are added together, because each addition copies the table."""
 
 
 @dataclass(slots=True)
 class EventFigures:
     """Numbers of events; an event counts once for each of its windows and conditions.
 
-    ``left_out`` counts events beyond a person's bound, ``late`` those after their window's close,
-    and ``counted`` all others.
+    ``left_out`` counts events beyond a person's bound, ``late`` counts events that come after their window
+    has closed, and ``counted`` counts all other events.
     """
 
     counted: int = 0
@@ -37,8 +37,9 @@ class EventFigures:
 class _WindowRows(NamedTuple):
     """Events of a batch (``rows``) in windows (rows in each ``CellCounts``).
 
-    ``within_bound`` has, for each event, the bits of the columns in which it is within its person's bound,
-    and ``first`` those in which it is its person's first event. ``columns`` has the bits of all events.
+    For each event, ``within_bound`` has the bits of the columns in which the event is within its person's
+    bound, and ``first`` has the bits of the columns in which it is its person's first event. ``columns`` has
+    the bits of all events together.
     """
 
     start: int
@@ -59,8 +60,8 @@ class _Step:
 class Form:
     """Tallies with equal size, interval and lateness of windows.
 
-    Whether an event counts under a condition depends only on its person's events under that
-    condition: each condition has its own column in the people's rows.
+    Each condition has a separate column in the people's rows. So whether an event counts under a condition
+    depends only on its person's events under that condition.
     """
 
     def __init__(self, rule: CountingRule, domains: Mapping[str, Domain], figures: EventFigures) -> None:
@@ -75,7 +76,7 @@ class Form:
         self._free: list[int] = []
 
     def can_add(self, rule: CountingRule) -> bool:
-        """Return whether a tally of this rule may join."""
+        """Return whether a tally with this rule may be added."""
         alike = (rule.size, rule.interval_ms, rule.size + rule.lateness) == (
             self._size,
             self._interval_ms,
@@ -132,7 +133,7 @@ class Form:
         return step.changes
 
     def _rows(self, batch: EventBatch, rows: Column) -> Iterator[tuple[int, Column]]:
-        """Yield the windows that may have these rows, with their rows in the partition's order."""
+        """Yield the windows in which these rows may lie, each with its rows in the partition's order."""
         if not len(rows):
             return
         low, high = self.first, max(tally.last for tally in self.tallies.values())
@@ -219,7 +220,7 @@ class Form:
     def _add_texts(
         self, tally: Tally, quantity: CountedQuantity, window_rows: _WindowRows, chosen: Column, step: _Step
     ) -> None:
-        """Count the texts of chosen events; an event without text also uses up its person's bound."""
+        """Count the texts of chosen events; an event without a text uses up its person's bound too."""
         self._figures.counted += len(chosen)
         [name] = quantity.by
         codes = step.batch.codes(name)[window_rows.rows[chosen]]
@@ -251,7 +252,7 @@ class Form:
             step.changes.cells[tally.number, quantity] = found.changed
 
     def open(self, start: int) -> OpenWindow:
-        """Open the window that begins at ``start``, or return the open one."""
+        """Return the open window that begins at ``start``; open it if necessary."""
         window = self.windows.get(start)
         if window is None:
             row = self._free.pop() if self._free else len(self.windows)
@@ -279,7 +280,7 @@ class Form:
 
     @property
     def people(self) -> int:
-        """People in open windows, once for each window."""
+        """Number of people in open windows; a person counts once for each window."""
         return sum(len(window.person_counts) for window in list(self.windows.values()))
 
     @property

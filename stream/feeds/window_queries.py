@@ -37,10 +37,10 @@ _encode = msgspec.json.Encoder().encode
 _Domains = tuple[tuple[str, Domain], ...]
 
 _SINGLE_QUESTION_KINDS = {"histogram"}
-"""Kinds of mechanisms to which one question has the numbers of all groups."""
+"""Kinds of mechanisms that get one question with the numbers of all groups."""
 
 TEXT_WINDOWS_PER_STEP: Final = 8
-"""Most windows with texts in a step: each may be large, and its number of texts is private."""
+"""Most windows with texts in a step, because a window may be large and its number of texts is private."""
 
 
 def count_groups(definition: StandingDefinition) -> int:
@@ -54,7 +54,7 @@ def count_groups(definition: StandingDefinition) -> int:
 
 
 def count_cells(definition: StandingDefinition) -> int:
-    """Return the number of counts of a window: of quantiles, one for each value in each group."""
+    """Return the number of counts of a window; a quantile has a count for each value in each group."""
     quantile, groups = definition.standing.quantile, count_groups(definition)
     return groups if quantile is None else groups * definition.source.attributes[quantile].size
 
@@ -67,9 +67,9 @@ def step_share(definition: StandingDefinition, limit: int) -> int:
 def numbers_of_groups(definition: StandingDefinition, counts: list[int]) -> list[Any]:
     """Return the numbers in a window's questions: one for each group, or the counts of its values.
 
-    The values are those that the stream's predicate allows. The counts of all groups are one list if
-    one question covers them. A count is at most ``MAX_VALUE_COUNT``, so that the question is small
-    however many events there are.
+    Only values that the stream's predicate allows have counts. If one question covers all groups, their
+    counts are one list. A count is at most ``MAX_VALUE_COUNT``, so that the size of the question is
+    bounded.
     """
     standing, attributes = definition.standing, definition.source.attributes
     if (quantile := standing.quantile) is None:
@@ -117,7 +117,7 @@ def build_questions(definition: StandingDefinition, start: int, numbers: Sequenc
 
 
 def build_texts_question(definition: StandingDefinition, start: int, counts: TextCounts | None) -> bytes:
-    """Return the question of a window with the counts of texts; None says that they are too large."""
+    """Return the question of a window with the counts of texts; ``counts`` is None if they are too large."""
     begun = format_moment(start)
     end = format_moment(start + definition.standing.window.size_ms)
     stream = _encode(definition.spec.stream)
