@@ -1,1 +1,1 @@
-"""The clients, which ask questions and send requests; start at ``client_calls``."""
+"""The clients, which ask questions and send requests; read ``client_calls`` first."""

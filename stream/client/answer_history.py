@@ -23,7 +23,8 @@ from stream.settings import Settings
 MAX_PAGE_BYTES: Final = 4 * 1024 * 1024
 """Bytes of records after which no further block of a page is read.
 
-One block is always read whole, so that each page makes progress; its size falls to one answer.
+The first block of a page is always read whole, so that the page makes progress; if it is too large, it is
+read again with fewer answers, down to one.
 """
 
 _FIRST_BLOCK: Final = 64
@@ -50,7 +51,8 @@ class AnswerPage:
 
     ``before`` is the offset before which the next page begins; None if no older answers exist.
     ``reached`` is the time of the oldest record that was read. ``preceding`` is the answer before the
-    oldest one, if it was read. Answers that cannot be decoded are left out; ``unreadable`` counts them.
+    page's oldest answer, if it was read. Answers that cannot be decoded are left out; ``unreadable`` is
+    their number.
     """
 
     answers: Sequence[LoggedAnswer]
@@ -69,7 +71,7 @@ class AnswerLog:
         self._open_reader = open_reader
 
     async def read_all(self, stream: str) -> list[Result]:
-        """Return the stream's answers up to now, oldest first; MalformedEventError if one is unreadable."""
+        """Return the stream's answers up to now, oldest first; raise MalformedEventError if one is unreadable."""
         key = stream.encode()
         found: list[Result] = []
         async with self._open_reader(self._settings) as consumer:
@@ -127,7 +129,7 @@ class _PageReader:
         return end if found is None else int(found.offset)
 
     async def read(self, first: int, end: int) -> AnswerPage:
-        """Read blocks backwards from ``end`` until the page, the bytes or the log are at their end."""
+        """Read blocks backwards from ``end`` until the page is full, the bytes are used up or the log begins."""
         size, blocks, start_of_page = _FIRST_BLOCK, 0, end
         while first < end and len(self.found) <= self.limit and (self.bytes_read < MAX_PAGE_BYTES or not blocks):
             start = max(first, end - size)
@@ -147,7 +149,7 @@ class _PageReader:
         return AnswerPage(kept, more, self.reached, preceding[0] if preceding else None, self.unreadable)
 
     async def _read_block(self, start: int, end: int, most_bytes: float) -> list[LoggedAnswer] | None:
-        """Return the stream's answers from ``start`` to ``end``; None if they are beyond ``most_bytes``."""
+        """Return the stream's answers from ``start`` to ``end``; None if the block exceeds ``most_bytes``."""
         answers: list[LoggedAnswer] = []
         oldest: float | None = None
         unreadable, begun_at = 0, self.bytes_read

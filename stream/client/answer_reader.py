@@ -1,7 +1,7 @@
 """Reads answers: gives each pending question its answer, and yields the notices of ``watch``.
 
-One consumer reads the partitions of all pending questions of a client. Each call of ``watch`` has its
-own consumer of all answers, and also reads the ledger, which reports the ends of streams.
+One consumer reads the partitions of all pending questions of a client. Each call of ``watch`` has a
+separate consumer of all answers. It also reads the ledger, from which it learns the ends of streams.
 """
 
 from __future__ import annotations
@@ -57,19 +57,19 @@ IDLE_PARTITION_SECONDS: Final = 10.0
 """Seconds for which a partition is still read after its last pending question."""
 
 IDLE_PARTITION_RECORDS: Final = 1000
-"""Other clients' answers after which a partition without a pending question is no longer read."""
+"""Number of other clients' answers after which a partition without a pending question is no longer read."""
 
 
 @dataclass(frozen=True)
 class LastUse:
-    """When a partition last had a pending question (monotonic time), and its end offset then."""
+    """The last time at which a partition had a pending question (monotonic), and its end offset at that time."""
 
     time: float
     end_offset: int
 
 
 MAX_SEARCHED_STRINGS: Final = 8
-"""Most byte strings for which a batch is searched; each search passes over all of its bytes."""
+"""Most byte strings for which a batch is searched, because each search reads all of its bytes."""
 
 _UNESCAPED_ID: Final = re.compile(r"[A-Za-z0-9_.:-]+")
 
@@ -84,7 +84,7 @@ class AnswerListener:
     def __init__(self, connection: KafkaConnection) -> None:
         self._connection = connection
         self._futures: defaultdict[bytes, dict[str, list[asyncio.Future[bytes]]]] = defaultdict(dict)
-        """Pending questions by stream and question id; several may have one id."""
+        """Pending questions by stream and question id; several questions may have the same id."""
         self._start_lock = asyncio.Lock()
         self._consumer: AIOKafkaConsumer | None = None
         self._task: asyncio.Task[None] | None = None
@@ -197,10 +197,7 @@ class AnswerListener:
                     self._followed[partition] = LastUse(time.monotonic(), end_offset)
 
     def _strings_to_search(self, partition: int) -> Collection[bytes] | None:
-        """Return byte strings to search for; a batch without any of them has no awaited answer.
-
-        None if there are too many of them.
-        """
+        """Return the byte strings of which every awaited answer contains one; None if they are too many."""
         if len(self._futures) > MAX_SEARCHED_STRINGS:
             return None
         streams = [one for one in self._futures if self._partition_of(one).partition == partition]
@@ -263,10 +260,10 @@ class PendingResults:
     ``async for`` needs little memory. A rejected or halted question raises no error; call
     ``Result.checked`` to raise it.
 
-    A collection of questions is validated before its first question is published, and so are those
-    of a generator under ``await``. Questions of an asynchronous generator, and of any generator
-    under ``async for``, are validated one by one: results of questions before an invalid one come
-    first (under ``await`` as ``results`` of the error), and then ``Invalid`` is raised.
+    A collection of questions is validated before its first question is published. With ``await``, the
+    questions of a generator are too. The questions of an asynchronous generator, and with ``async for``
+    those of any generator, are validated one by one: the results of earlier questions come before
+    ``Invalid`` is raised, or are the error's ``results`` (with ``await``).
     """
 
     def __init__(self, publish: PublishFunction, questions: Iterable[Question] | AsyncIterable[Question]) -> None:
@@ -365,8 +362,8 @@ async def watch_notices(
 ) -> AsyncGenerator[Notice, None]:
     """Yield the notices of watched streams until cancelled.
 
-    Notices of one stream come in the order of its answers. With ``from_beginning``, the ends of
-    streams follow after all answers that exist at the start.
+    Notices of one stream come in the order of its answers. With ``from_beginning``, the ends of streams
+    come after all answers that exist at the start.
     """
     consumer = await connection.open_answers_consumer(from_beginning=from_beginning)
     openings = OpeningReader(connection, watch.wants)

@@ -85,7 +85,7 @@ class AsyncClient(AsyncCalls):
         await self.disconnect()
 
     async def connect(self) -> None:
-        """Connect to Kafka and find the installation's topics; ``Unreachable`` if either is missing.
+        """Connect to Kafka and find the installation's topics; raise ``Unreachable`` if this fails.
 
         Examples:
             >>> client.connect()
@@ -183,7 +183,7 @@ class AsyncClient(AsyncCalls):
         await self._write_records(topic.make_marks(moment))
 
     async def flush(self) -> None:
-        """Wait until Kafka has stored all published records; raise the first error of one of them.
+        """Wait until Kafka has stored all published records; raise the first error of a record.
 
         Examples:
             >>> client.flush()
@@ -196,7 +196,7 @@ class AsyncClient(AsyncCalls):
                 raise errors[0]
 
     async def answers(self, *, from_beginning: bool = False) -> AsyncGenerator[Result, None]:
-        """Yield the committed answers of all streams without end: new ones, or all ``from_beginning``.
+        """Yield committed answers of all streams without end: new answers, or all with ``from_beginning``.
 
         Examples:
             >>> for result in client.answers(from_beginning=True):
@@ -221,7 +221,7 @@ class AsyncClient(AsyncCalls):
         """Yield alerts and ends of streams as they are committed, without end.
 
         A stream's name may contain ``*`` as a wildcard. Without names, all streams of ``source`` are
-        watched; without ``source``, those of all sources. With ``quiet``, all answers are yielded.
+        watched; without ``source``, the streams of all sources. With ``quiet``, all answers are yielded.
 
         Raises:
             Unknown: the source, or a stream named without wildcard, does not exist.

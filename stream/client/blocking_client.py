@@ -29,7 +29,7 @@ Arguments = ParamSpec("Arguments")
 
 
 class Portal(Protocol):
-    """Runs an asynchronous client's calls to their end; ``ClientThread`` does so in a thread."""
+    """Runs an asynchronous client's calls to their end; ``ClientThread`` runs them in a thread."""
 
     @property
     def client(self) -> Any: ...  # noqa: D102
@@ -146,7 +146,7 @@ class ClientThread:
             self.run(close())
 
     def stop(self) -> None:
-        """Disconnect and end the thread; calls that wait raise a SottoError. Idempotent."""
+        """Disconnect and end the thread; waiting calls raise a SottoError. A repeated call has no effect."""
         with self._state_lock:
             if self._is_stopped:
                 return
@@ -169,7 +169,7 @@ class ClientThread:
         try:
             await self.client.disconnect()
         finally:
-            # A task that is left over would never end: cancel calls first, then close generators.
+            # A remaining task would never end, so cancel calls first, then close generators.
             await _cancel_tasks(self._tasks)
             await asyncio.get_running_loop().shutdown_asyncgens()
             await _cancel_tasks(asyncio.all_tasks())
@@ -193,7 +193,7 @@ async def _cancel_tasks(tasks: Iterable[asyncio.Task[Any]]) -> None:
 
 
 class Client(SyncCalls):
-    """The synchronous form of ``AsyncClient``, with the same methods; threads may share one.
+    """The synchronous form of ``AsyncClient``, with the same methods; threads may share a client.
 
     It connects at the first call or at the start of a ``with`` block. It disconnects at the end of
     the block, when ``disconnect`` is called, or when the program ends. Calls of other threads that
@@ -258,7 +258,7 @@ class Client(SyncCalls):
     watch = make_generator_method(AsyncClient.watch)
 
     def connect(self) -> None:
-        """Connect to Kafka and find the installation's topics; ``Unreachable`` if either is missing.
+        """Connect to Kafka and find the installation's topics; raise ``Unreachable`` if this fails.
 
         Examples:
             >>> client.connect()

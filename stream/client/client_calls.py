@@ -1,7 +1,7 @@
-"""The calls of all clients, each defined once, as asynchronous call.
+"""The calls of all clients, each defined once as an asynchronous method.
 
 ``AsyncClient`` and ``MemoryCalls`` (used by ``Driver``) derive from ``AsyncCalls``; ``SyncCalls`` has
-the synchronous form.
+the synchronous forms.
 """
 
 from __future__ import annotations
@@ -109,7 +109,7 @@ class AsyncCalls(ABC):
         return new_id()
 
     async def register(self, source: Source | Mapping[str, Any]) -> Receipt:
-        """Register a source; ``Refused`` if its name has another definition.
+        """Register a source; raise ``Refused`` if a source with another definition has its name.
 
         Examples:
             >>> vitals = {"source": "vitals", "kind": "values", "neighbors": "add-remove"}
@@ -119,7 +119,7 @@ class AsyncCalls(ABC):
         return await self._make_request(RegisterSource, source=as_source(source))
 
     async def register_population(self, population: Population | Mapping[str, Any]) -> Receipt:
-        """Register a population; ``Refused`` if its name has another definition.
+        """Register a population; raise ``Refused`` if a population with another definition has its name.
 
         Examples:
             >>> client.register_population({"population": "patients", "epsilon": 8.0}).outcome
@@ -129,7 +129,9 @@ class AsyncCalls(ABC):
         return await self._make_request(RegisterPopulation, population=made)
 
     async def join(self, source: str, population: str) -> Receipt:
-        """Add a source to a population for ever; ``Refused`` if its budget cannot pay the source's grants.
+        """Add a source to a population for ever.
+
+        ``Refused`` is raised if the population's budget cannot pay the source's grants.
 
         Examples:
             >>> receipt = client.register_population({"population": "residents", "epsilon": 8.0})
@@ -150,8 +152,8 @@ class AsyncCalls(ABC):
     ) -> Receipt:
         """Create or change an allotment: the analysts' part of a source's or population's budget.
 
-        Without ``analysts``, the allotment is for the analyst whose name it has. ``Refused`` if the
-        amount is less than the analysts have already in grants.
+        Without ``analysts``, the allotment is for the analyst with the allotment's name. ``Refused`` is
+        raised if the amount is smaller than the analysts' present grants.
 
         Examples:
             >>> receipt = client.allot("team", 1.0, source="people", analysts=["ana", "ben"])
@@ -168,9 +170,8 @@ class AsyncCalls(ABC):
 
         With ``analyst``, the grant also counts against that analyst's allotments. The error
         ``Refused`` has the requested amount as ``asked`` and the rest of the budget as ``left``. A
-        stream whose promise is not informative is refused as well, unless you ``acknowledge`` that.
-        With the mechanism ``"auto"``, the receipt's ``compared`` lists the mechanisms, the chosen one
-        first.
+        stream whose promise is not informative is refused too, unless ``acknowledge`` is true. With the
+        mechanism ``"auto"``, the receipt's ``compared`` lists the mechanisms; the first is the chosen one.
 
         Examples:
             >>> mechanism = {"kind": "laplace", "answers": 10}
@@ -187,9 +188,9 @@ class AsyncCalls(ABC):
     ) -> Receipt:
         """Extend a stream's grant by as many charged answers as ``epsilon`` pays for.
 
-        The stream keeps its estimates. The receipt has the number of answers and their cost.
-        ``Refused`` if ``epsilon`` pays for no answer, if the budget cannot pay it, or if the stream is
-        halted, closed or about to be. ``analyst`` must be the one for whom the stream was opened.
+        The stream keeps its estimates. The receipt has the number of answers and their cost. ``Refused``
+        is raised if ``epsilon`` pays for no answer, if the budget cannot pay it, or if the stream is
+        halted or closed or is being closed. ``analyst`` must be the analyst for whom the stream was opened.
 
         Examples:
             >>> client.extend("people", "counts", epsilon=0.8).answers
@@ -221,8 +222,8 @@ class AsyncCalls(ABC):
     async def refresh(self, source: str, *, close: bool = False) -> Receipt:
         """Make the current data of a table its next version; the receipt has the version's number.
 
-        Streams with an estimate of the old data are closed, and the others continue on the new
-        version. With ``close``, all streams are closed.
+        Streams with an estimate of the old data are closed; other streams continue with the new version.
+        With ``close``, all streams are closed.
 
         Examples:
             >>> client.refresh("people").version  # doctest: +SKIP
@@ -256,7 +257,8 @@ class AsyncCalls(ABC):
     ) -> list[Receipt]:
         """Send many requests and return their receipts in the same order; a refusal does not raise.
 
-        ``Timeout`` if a receipt is missing after ``timeout`` seconds; its request may take effect later.
+        ``Timeout`` is raised if a receipt is missing after ``timeout`` seconds; its request may take effect
+        later.
 
         Examples:
             >>> from schemas import HaltSource, HaltStream
@@ -283,8 +285,8 @@ class AsyncCalls(ABC):
         """Ask one question and wait up to ``timeout`` seconds (None: no limit) for its answer.
 
         ``question`` is a stream's name with the query's fields as keywords, a mapping, or a ``Query``.
-        An ``id`` is generated if missing. A question with an ``alpha`` gets the ``max_price``
-        ``"10%"`` (of the grant) if it has none; if its answer may cost more, the question is rejected
+        A missing ``id`` is generated. A question with an ``alpha`` and without ``max_price`` gets the
+        ``max_price`` ``"10%"`` (of the grant). If its answer may cost more, the question is rejected
         without a charge. ``Driver`` sets no ``max_price``.
 
         With ``dry_run``, the question is answered only if that is free; otherwise the result has a
@@ -365,7 +367,7 @@ class AsyncCalls(ABC):
         return (await self._read_ledger()).populations()
 
     async def population(self, population: str) -> PopulationRecord:
-        """Return a population's budget; ``Unknown`` if it is not registered.
+        """Return a population's budget; raise ``Unknown`` if it is not registered.
 
         Examples:
             >>> receipt = client.register_population({"population": "residents", "epsilon": 8.0})
@@ -401,8 +403,8 @@ class AsyncCalls(ABC):
     ) -> list[GrantRecord]:
         """Return the grants of the streams of one source, or of all sources, sorted by stream.
 
-        With ``periods``, the streams on the accounts of the source's periods are included. A page has at most ``limit`` grants and begins behind the stream ``after``: for the next page
-        give the name of the last stream.
+        With ``periods``, the streams of the source's periods are included. A page has at most ``limit``
+        grants and begins after the stream ``after``; for the next page, give the name of the last stream.
 
         Raises:
             Unknown: the source is not registered.
@@ -419,7 +421,9 @@ class AsyncCalls(ABC):
         return (await self._read_ledger()).grants(source, limit, after, periods=periods)
 
     async def budget(self, source: str) -> SourceRecord:
-        """Return a source's budget: granted, spent, refunded and left; ``Unknown`` if not registered.
+        """Return a source's budget: granted, spent, refunded and left.
+
+        ``Unknown`` is raised if the source is not registered.
 
         Examples:
             >>> client.budget("people").left.epsilon
@@ -428,7 +432,7 @@ class AsyncCalls(ABC):
         return (await self._read_ledger()).source(source)
 
     async def grant(self, source: str, stream: str) -> GrantRecord:
-        """Return a stream's grant: calibration, cost and charge; ``Unknown`` if the ledger has none.
+        """Return a stream's grant: calibration, cost and charge; raise ``Unknown`` if the ledger has none.
 
         Examples:
             >>> client.grant("people", "counts").state
@@ -437,7 +441,7 @@ class AsyncCalls(ABC):
         return (await self._read_ledger()).grant(source, stream)
 
     async def source_of(self, stream: str) -> str:
-        """Return the name of a stream's source; ``Unknown`` if the ledger has no such stream.
+        """Return the name of a stream's source; raise ``Unknown`` if the ledger has no such stream.
 
         Examples:
             >>> client.source_of("counts")
@@ -450,9 +454,9 @@ class AsyncCalls(ABC):
     async def digests(self, streams: Iterable[str]) -> dict[str, tuple[StreamStatus, float]]:
         """Return the last status of each stream, with the status's Unix time in seconds.
 
-        A stream without a status is missing from the mapping. A status's ``refused`` says why the
-        worker cannot answer. It is None if another worker has restored the partition since, because
-        that worker may have the table or key that was missing.
+        A stream without a status is missing from the mapping. A status's ``refused`` is the reason why
+        the worker cannot answer. It is None if another worker has restored the partition since the status
+        was written, because that worker may have the table or key that was missing.
 
         Examples:
             >>> for stream, (status, time) in client.digests(["counts"]).items():
@@ -491,7 +495,7 @@ class AsyncCalls(ABC):
                 yield decode_record(trail_codec, record.value)
 
     async def dead_letters(self, source: str | None = None) -> AsyncGenerator[DeadLetter, None]:
-        """Yield the current dead letters, of all topics or of a live source's topic.
+        """Yield the current dead letters of all topics, or of the topic of a live ``source``.
 
         Dead letters are ordered by partition. They are as private as the events, so reading them
         needs an operator's rights. A feed may refuse an event some time after ``flush`` has returned.
@@ -509,7 +513,7 @@ class AsyncCalls(ABC):
                     yield letter
 
     async def _make_request(self, kind: type[Event], **fields: Any) -> Receipt:
-        """Send a request of class ``kind`` and return its receipt; ``Invalid`` if a field is wrong."""
+        """Send a request of class ``kind`` and return its receipt; raise ``Invalid`` if a field is wrong."""
         made: Any = validate_as_invalid(lambda: kind.model_validate({"request": self._new_id(), **fields}))
         return await self.request(made)
 

@@ -133,7 +133,7 @@ class KafkaConnection:
         """Send a record to one of Sotto's topics; return the future of its delivery.
 
         Raises:
-            TopicsError: the topic has the wrong number of partitions; its service might miss the record.
+            TopicsError: the topic has the wrong number of partitions, so its service might miss the record.
         """
         self._require_partition_count(topic)
         return await self._send(topic, key.encode(), value, [*headers, *context_headers()])
@@ -144,7 +144,7 @@ class KafkaConnection:
         return await self._send(topic, key, value, headers, partition)
 
     async def partitions_of(self, topic: str) -> int:
-        """Return the number of partitions of a topic, which need not be one of Sotto's.
+        """Return the number of partitions of a topic, also of a topic that does not belong to Sotto.
 
         Raises:
             Unknown: the topic does not exist or is not visible to this principal.
@@ -217,14 +217,14 @@ class KafkaConnection:
             try:
                 return await sender.send(topic, key, value, headers, partition)
             except ProducerClosed:
-                # A failed sender is ended while this record waits for room in its buffer: try the next one.
+                # A sender that fails is ended, also while this record waits for room in its buffer; use the next sender.
                 if not sender.failed:
                     raise
 
     async def _get_sender(self) -> KafkaSender:
         """Return the sender. It starts at the first record, so that readers need no right to write.
 
-        A failed sender ends before the next one starts, so records keep their order.
+        A failed sender ends before the next sender starts, so records keep their order.
         """
         self.require_open()
         if self._sender is not None and not self._sender.failed:

@@ -1,4 +1,4 @@
-"""Reads whole topics, and follows the ledger: its view, and the openings of streams."""
+"""Reads whole topics, and follows the ledger to keep a view of it and the openings of streams."""
 
 from __future__ import annotations
 
@@ -50,7 +50,8 @@ async def read_latest_first(
 ) -> AsyncGenerator[Sequence[ConsumerRecord], None]:
     """Yield the committed records of a partition in batches, the latest record first.
 
-    Compaction deletes records but not their offsets, so few records in a batch double the next one's range.
+    Compaction deletes records but not their offsets. So if a batch has few records, the next batch covers
+    twice as many offsets.
     """
     async with connection.reader(topic) as consumer:
         partition, most = TopicPartition(topic, number), connection.settings.batch_events
@@ -81,7 +82,7 @@ async def read_ledger_records(connection: KafkaConnection) -> list[LedgerRecord]
 
 
 class LedgerFollower:
-    """Reads the ledger's records once, and then only new ones, with one consumer; call ``stop`` at the end."""
+    """Reads all records of the ledger once, and later only new records; call ``stop`` at the end."""
 
     def __init__(self, connection: KafkaConnection) -> None:
         self._connection = connection
@@ -90,10 +91,10 @@ class LedgerFollower:
         self._stops = 0
 
     async def read_new(self) -> AsyncGenerator[Sequence[ConsumerRecord], None]:
-        """Yield the records up to the present end that were not yielded before.
+        """Yield the records up to the present end that have not been yielded.
 
         Raises:
-            TopicWentBackError: the topic was recreated; the next call begins at its beginning.
+            TopicWentBackError: the topic was recreated; the next call reads it from the beginning.
         """
         ledger = TopicPartition(self._connection.topics.ledger, 0)
         consumer = await self._start(ledger.topic)
@@ -114,7 +115,7 @@ class LedgerFollower:
         self._read_to = None
 
     async def stop(self) -> None:
-        """Stop the consumer; a read that runs fails."""
+        """Stop the consumer; a running read fails."""
         self._stops += 1
         consumer, self._consumer = self._consumer, None
         if consumer is not None:
@@ -122,7 +123,7 @@ class LedgerFollower:
 
     async def _start(self, topic: str) -> Any:
         if self._consumer is None:
-            # Kafka answers a connection's requests in turn: a fetch that waits for records delays the others.
+            # Kafka answers a connection's requests in turn, so a fetch that waits for records delays other requests.
             consumer, stops = reader(self._connection.settings, fetch_max_wait_ms=1), self._stops
             try:
                 await consumer.start()
@@ -138,12 +139,12 @@ class LedgerFollower:
 
 
 MAX_LEDGER_WAIT_SECONDS: Final = 5.0
-"""Most seconds that a question waits for a read of the ledger; the read continues after them."""
+"""Most seconds that a question waits for a read of the ledger; afterwards the read continues."""
 
 MAX_VIEW_AGE_SECONDS: Final = 12 * 3600.0
 """Seconds without a read after which a view is read again from the beginning.
 
-Kafka keeps a record that deletes a key for 24 hours; a view that never read it would keep the key.
+Kafka keeps a record that deletes a key for 24 hours. A view that did not read this record would keep the key.
 """
 
 _MAX_ABSENT: Final = 1 << 12
@@ -155,7 +156,7 @@ _MAX_CACHED_STREAMS: Final = 10_000
 
 
 class FollowedLedger:
-    """A client's view of the ledger: read whole at the first call, and then up to the present end at each call."""
+    """A client's view of the ledger. The first call reads all records, and each later call the new records."""
 
     def __init__(self, connection: KafkaConnection) -> None:
         self._connection = connection
@@ -180,7 +181,7 @@ class FollowedLedger:
             if (view := self._view) is None:
                 view = self._view = LedgerView()
                 self._complete_at = time.monotonic()
-            # Calls that waited for the lock share the read that the first of them makes.
+            # The first call that gets the lock reads; calls that have waited for the lock share this read.
             if self._last_complete_read <= begun:
                 self._reads_begun = number = self._reads_begun + 1
                 if time.monotonic() - self._complete_at > MAX_VIEW_AGE_SECONDS:
@@ -203,7 +204,7 @@ class FollowedLedger:
         return self._sources[self._source_names[stream]] if self._knows(stream) else None
 
     async def add_groups(self, result: Result) -> Result:
-        """Give the numbers of a live histogram their groups, if the ledger may be read."""
+        """Add the groups to the numbers of a live histogram, if the ledger may be read."""
         if result.lacks_groups:
             source = await self.find_source(result.stream)
             if source is not None and self._view is not None:
@@ -244,7 +245,7 @@ class FollowedLedger:
         return False
 
     async def _read_for_question(self) -> None:
-        """Start a read of the ledger unless one runs; wait for its end, but not longer than the maximum."""
+        """Start a read of the ledger unless one runs; wait for its end, at most ``MAX_LEDGER_WAIT_SECONDS``."""
         if self._reading is None:
             self._read_started = time.monotonic()
             self._reading = asyncio.create_task(self._read_and_handle_errors())
@@ -281,7 +282,7 @@ class FollowedLedger:
 
 
 _UNWANTED_BYTES: Final = 8 << 20
-"""Most bytes of names that a reader of openings remembers as unwanted; others are looked up again."""
+"""Most bytes of stream names that a reader of openings remembers as unwanted; forgotten names are looked up again."""
 
 
 _RETIRED_BYTES: Final = 8 << 20
@@ -296,7 +297,7 @@ class OpeningReader:
 
     def __init__(self, connection: KafkaConnection, is_wanted: Callable[[str, str], bool]) -> None:
         self.sources: dict[str, str] = {}
-        """Each source of the ledger, with its contribution bound in words, as of the last ``read``."""
+        """The contribution bound of each source of the ledger, in words, as of the last ``read``."""
         self._follower = LedgerFollower(connection)
         self._is_wanted = is_wanted
         self._found: dict[str, StreamOpening] = {}
@@ -310,7 +311,7 @@ class OpeningReader:
         if known is None and not self._unwanted.get(stream):
             await self.read()
             if (known := self._find_known(stream)) is None:
-                # The ledger has every stream that has answered until it is retired, so this one was not wanted.
+                # A stream that has answered stays in the ledger until it is retired, so this stream was not wanted.
                 self._unwanted.put(stream, True, ENTRY_BYTES + len(stream))
         return known
 

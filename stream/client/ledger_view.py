@@ -28,7 +28,7 @@ from stream.privacy.composition.costs import displayed_grant, ordinary_charges_l
 _Decoded = TypeVar("_Decoded", bound=BaseModel)
 
 CACHE_KIB: Final = 32 * 1024
-"""Most memory of a view's database; SQLite keeps the rest in a temporary file that has no name."""
+"""Most memory of a view's database, in KiB; SQLite keeps the rest in a temporary file without a name."""
 
 _SCHEMA: Final = """
 CREATE TABLE record (key BLOB NOT NULL UNIQUE, stream BLOB, open_group BLOB, value BLOB NOT NULL);
@@ -43,11 +43,11 @@ _FIRST_OF_GROUPS: Final = (
     "WHERE stream IN (SELECT MIN(stream) FROM record WHERE open_group > ? AND open_group < ? GROUP BY open_group)"
 )
 MANY_ANSWERS: Final = 256
-"""Charged answers left that pay for any statement: as many as a statement has questions at most."""
+"""Most questions of a statement. A stream with this many charged answers left can answer any statement."""
 _KINDS: Final = (b"source|", b"grant|", b"population|", b"allotment|")
-"""Prefixes of the keys that a view keeps: all of the ledger except receipts and its progress."""
+"""Prefixes of the keys that a view keeps: all keys of the ledger except receipts and progress."""
 _AFTER: Final = b"}"
-"""The byte after the separator: all keys of a prefix are less than the prefix with this as its last byte."""
+"""The byte after the separator ``|``. All keys of a prefix sort before the prefix that ends in this byte."""
 
 
 class KeyedRecord(Protocol):
@@ -89,7 +89,7 @@ class LedgerView:
             self._database.executemany("DELETE FROM record WHERE key = ?", deleted)
 
     def source(self, name: str) -> SourceRecord:
-        """Return a source; ``Unknown`` if it is not registered."""
+        """Return a source; raise ``Unknown`` if it is not registered."""
         self._require_source(name)
         [record] = self._decode_all(SourceRecord, *_exactly(f"source|{name}"))
         return record
@@ -112,7 +112,7 @@ class LedgerView:
         return rows[0][0].split(b"|")[1].decode() if rows else None
 
     def grant(self, source: str, stream: str) -> GrantRecord:
-        """Return a stream's grant; ``Unknown`` if the source or the stream is not known."""
+        """Return a stream's grant; raise ``Unknown`` if the source or the stream is not known."""
         for record in self._grants(*_exactly(f"grant|{source}|{stream}")):
             return record
         self._require_source(source)
@@ -123,9 +123,9 @@ class LedgerView:
     def grants(
         self, source: str | None, limit: int | None, after: str | None, *, periods: bool = False
     ) -> list[GrantRecord]:
-        """Return the grants of one source or all, sorted by stream, from the first one behind ``after``.
+        """Return the grants of one source or of all sources, sorted by stream, beginning after ``after``.
 
-        With ``periods``, grants of the accounts of a source's periods are included.
+        With ``periods``, the grants of the accounts of a source's periods are included.
 
         Raises:
             Unknown: the source is not registered.
@@ -152,10 +152,11 @@ class LedgerView:
                 yield stream
 
     def records_of(self, name: str) -> tuple[list[SourceRecord], list[GrantRecord]]:
-        """Return the records that a statement FROM a name needs: the stream and its source, or a source's open streams.
+        """Return the records that a statement needs whose FROM names a stream, or a source.
 
-        Of open streams with the same mechanism, calibration and price only the first is returned. If
-        there is neither, some sources and open streams are returned, for the hint of the error.
+        They are the stream and its source, or the source and its open streams. If several open streams
+        have the same mechanism, calibration and price, only the first is returned. If the name is unknown,
+        some sources and open streams are returned, for the hint in the error.
         """
         grants = self._grants("WHERE stream = ?", name.encode())
         owner = grants[0].spec.source if grants else name
@@ -176,7 +177,7 @@ class LedgerView:
             raise Unknown(f"source '{name}' is not registered{hint}")
 
     def _names(self, prefix: bytes) -> list[str]:
-        """Return the names behind a prefix, as many as a hint compares and one more."""
+        """Return the names of the keys with a prefix, at most one more than a hint compares."""
         condition, *bounds = _prefixed(prefix)
         rows = self._read(f"SELECT key FROM record {condition} LIMIT ?", *bounds, MAX_COMPARED_NAMES + 1)  # noqa: S608  (constants)
         return [key.removeprefix(prefix).decode() for (key,) in rows]
@@ -266,7 +267,7 @@ def _storage_errors() -> Iterator[None]:
 
 
 def decode_record(codec: Codec[_Decoded], value: bytes | None) -> _Decoded:
-    """Decode a record; ``Invalid`` if it does not fit the contract."""
+    """Decode a record; raise ``Invalid`` if it does not fit the contract."""
     try:
         return codec.decode(value)
     except MalformedEventError as error:

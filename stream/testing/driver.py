@@ -83,7 +83,7 @@ class MemoryCalls(AsyncCalls):
 
     @property
     def client(self) -> MemoryCalls:
-        """This object: it is both the client and the ``Portal`` that runs the client's calls."""
+        """This object, which is both the client and the ``Portal`` that runs the client's calls."""
         return self
 
     def run(self, call: Coroutine[Any, Any, Returned]) -> Returned:
@@ -232,7 +232,7 @@ class Driver(MemoryInstallation, SyncCalls):
         return super().register(source)
 
     def register_all(self, sources: Iterable[Source], table: Any = None) -> None:
-        """Register many sources with the same table; ``Refused`` if one of them is refused.
+        """Register many sources with the same table; raise ``Refused`` if a source is refused.
 
         Examples:
             >>> source = client.budget("people").source
@@ -312,8 +312,8 @@ class Driver(MemoryInstallation, SyncCalls):
     def advance(self, source: str, time: str | float | datetime) -> Results:
         """Advance a source's clock to ``time`` and return the answers of the windows that close.
 
-        ``time`` is ISO 8601, a datetime with a zone, or Unix time in seconds; ``Invalid`` if it is not
-        from 1970 to 9999. If the source's clock is not ``marks``, the driver's own clock advances.
+        ``time`` is ISO 8601, a datetime with a zone, or Unix time in seconds. ``Invalid`` is raised if it is
+        not from 1970 to 9999. If the source's clock is not ``marks``, the driver's clock advances.
 
         Examples:
             >>> client.advance("visits", "2026-01-05T10:00:00Z")
@@ -348,7 +348,7 @@ class Driver(MemoryInstallation, SyncCalls):
     def watch(
         self, *streams: str, source: str | None = None, quiet: bool = False, from_beginning: bool = False
     ) -> Generator[Notice, None, None]:
-        """Yield all present alerts and ends with ``from_beginning``; else only ends of named streams.
+        """With ``from_beginning``, yield all alerts and ends of streams so far; else ends of named streams only.
 
         Examples:
             >>> receipt = client.halt("people", "counts", reason="wrong table")

@@ -57,7 +57,7 @@ class Task:
         self._at |= processor.end_restore()
 
     def step(self) -> bool:
-        """Process at most one batch of each topic; return whether there was any record."""
+        """Process at most one batch of each topic; return whether there was a record."""
         processor = self._processor
         moved = [
             self._process(topic, Batch, lambda batch: processor.follow(batch.records))
@@ -67,7 +67,7 @@ class Task:
         return any(moved)
 
     def collect_due_outputs(self, now: float) -> bool:
-        """Run the processor's work that is due at ``now``; return whether it wrote anything."""
+        """Run the processor's work that is due at ``now``; return whether the processor wrote a record."""
         outputs = self._processor.collect_due_outputs(now)
         self._logs.write(outputs)
         return bool(outputs)
@@ -99,7 +99,7 @@ class Feeds:
         ]
 
     def step(self) -> bool:
-        """Run one step of every task; return whether there was any record."""
+        """Run one step of every task; return whether there was a record."""
         moved = self._follow_control()
         for _, task in self._tasks.values():
             moved |= task.step()
@@ -108,7 +108,7 @@ class Feeds:
         return moved
 
     def collect_due_outputs(self, now: float) -> bool:
-        """Close the windows that are due at ``now``; return whether that wrote anything."""
+        """Close the windows that are due at ``now``; return whether a record was written."""
         moved = False
         for processor, task in self._tasks.values():
             processor.note_end_of_input(now)
@@ -127,7 +127,7 @@ class Feeds:
                 self._control_positions[number] = at + len(news)
                 moved = True
         for name, source in self._definitions.sources().items() if moved else ():
-            # All tasks share one clock, so no partition is slow: the wait for slow ones (``collect_due_outputs``) is 0.
+            # All tasks share one clock, so ``collect_due_outputs`` need not wait for slow partitions.
             prompt = source.model_copy(update={"idle": "0s"})
             for number in range(self._topics.partitions):
                 if (name, number) not in self._tasks:
@@ -336,7 +336,7 @@ def as_key(noise_key: NoiseKey | bytes | str) -> NoiseKey:
 
 @dataclass(frozen=True)
 class Delivery:
-    """The last input: the logs' ends before it (``marks``) and after it (``written``).
+    """The last input, given by the ends of the logs before it (``marks``) and after it (``written``).
 
     ``expected`` has the place of each answer, or is None if the number of answers is unknown.
     """
