@@ -1,1 +1,1 @@
-"""Sends committed alerts to webhooks and to Alertmanager; start at ``alert_service``."""
+"""Sends committed alerts to webhooks and to Alertmanager; read ``alert_service`` first."""

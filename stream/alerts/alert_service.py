@@ -1,4 +1,4 @@
-"""The alerts service: each target has its own task and its own consumer group on the answers."""
+"""The alerts service; each target has a separate task and a separate consumer group on the answers."""
 
 from __future__ import annotations
 
@@ -51,9 +51,9 @@ from stream.services.runner import force_exit_after, ignore_stop_signals, instal
 from stream.settings import Settings
 
 COMMIT_SECONDS: Final = 1.0
-"""Seconds between commits for a webhook; after a kill, deliveries since the last commit repeat."""
+"""Seconds between commits for a webhook; after a kill, deliveries since the last commit are repeated."""
 REBUILD_RECORDS: Final = 1_000_000
-"""Most answers of one partition that a start reads again to restore firing alarms."""
+"""Most answers of one partition that are read again at the start, to restore firing alarms."""
 STOP_SECONDS: Final = 75.0
 """Time limit for stopping: a little longer than the longest request to a target."""
 
@@ -137,7 +137,7 @@ class TargetDelivery:
 
     @property
     def is_joined(self) -> bool:
-        """True if the consumer has joined its group and all start offsets are known."""
+        """Whether the consumer has joined its group and all start offsets are known."""
         return self._follower.is_joined
 
     async def run(self) -> None:
@@ -218,7 +218,7 @@ class TargetDelivery:
                     next_offsets = {}
 
     async def _is_rebuilt(self) -> bool:
-        """Return True if all answers that existed at the start are read; before, alarms may be wrong."""
+        """Return True if all answers that existed at the start are read; until then, alarms may be wrong."""
         for partition, end in list(self._ends.items()):
             if partition not in self._follower.partitions or await self._follower.position(partition) >= end:
                 del self._ends[partition]
@@ -245,7 +245,10 @@ class TargetDelivery:
     async def _start_offset(
         self, consumer: AIOKafkaConsumer, partition: TopicPartition, committed: int | None, end: int
     ) -> int:
-        """Return the committed offset, or else the end; for Alertmanager, an offset ``look_back`` earlier."""
+        """Return the committed offset, or else the end of the partition.
+
+        For Alertmanager, it returns an offset that is earlier by ``look_back``.
+        """
         at = end if committed is None else committed
         if not isinstance(self._target, AlertmanagerTarget):
             return at
@@ -265,7 +268,7 @@ BATCH_RECORDS: Final = 2_000
 PARTITION_BYTES: Final = 512 * 1024
 """Most prefetched bytes per partition and target; small, because a service may have many targets."""
 _REBALANCE_ERRORS: Final = (CommitFailedError, IllegalStateError, RebalanceInProgressError, UnknownMemberIdError)
-"""Errors of a commit whose partitions have moved to another process."""
+"""Errors of a commit after its partitions have moved to another process."""
 
 StartOffset = Callable[[AIOKafkaConsumer, TopicPartition, int | None, int], Awaitable[int]]
 """Returns a partition's start offset, given its committed offset and its end."""
@@ -292,7 +295,11 @@ class AnswerFollower(ConsumerRebalanceListener):  # type: ignore[misc]
 
     @asynccontextmanager
     async def join_group(self) -> AsyncIterator[None]:
-        """Be in the group for the context's time; RefusedTimeError if Kafka refuses the session timeout."""
+        """Join the group, and leave it at the context's end.
+
+        Raises:
+            RefusedTimeError: Kafka refuses the session timeout.
+        """
         settings = self._settings
         consumer = KafkaConsumer(
             **connection_options(settings),

@@ -185,8 +185,8 @@ class WebhookTarget(_Target):
 
     * ``name``: the target in logs, metrics and its consumer group.
     * ``streams``, ``sources``: names or patterns with ``*`` whose alerts it gets; default: all.
-    * ``timeout``: longest request, at most 60 s.
-    * ``ca_file``: PEM file of its certificate's authorities; default: the system's authorities.
+    * ``timeout``: time limit of a request, at most 60 s.
+    * ``ca_file``: PEM file of the authorities for the target's certificate; default: the system's.
     * ``bearer_file``: owner-only file with a token for ``Authorization``.
     * ``secret_files``: one or two owner-only files. Each alert is signed with every secret; give two
       while the receiver changes from one to the other.
@@ -204,7 +204,7 @@ class WebhookTarget(_Target):
         return (self.url,)
 
     def secrets(self) -> list[Secret]:
-        """Read the secrets from their files on every call, so that a new one is used at once."""
+        """Read the secrets from their files on every call, so that a new secret is used at once."""
         found = []
         for file in self.secret_files:
             try:
@@ -217,10 +217,11 @@ class WebhookTarget(_Target):
 class AlertmanagerTarget(_Target):
     """One Alertmanager or a cluster, which gets each firing alarm again after each ``resend``.
 
-    An alarm is a run of alerts of one stream and group. It is resolved if no answer follows within
-    its window's length plus ``resolve_after``. After a restart, firing alarms are restored from the
-    answers of the last ``look_back``. ``urls`` are all members of one cluster; ``alertname`` and
-    ``labels`` are labels of each alarm. Other fields are as for a webhook.
+    An alarm is a series of alerts of one stream and group without other answers between them. It is
+    resolved if no answer follows within the window's length plus ``resolve_after``. After a restart,
+    firing alarms are restored from the answers of the last ``look_back``. ``urls`` are the addresses of
+    all members of one cluster; ``alertname`` and ``labels`` are labels of each alarm. Other fields are as
+    for a webhook.
     """
 
     RESERVED_LABELS: ClassVar[frozenset[str]] = frozenset({"alertname", "source", "stream"})
@@ -267,7 +268,7 @@ class AlertsFile(_StrictModel):
 
     @classmethod
     def read(cls, path: str) -> AlertsFile:
-        """Read an owner-only file and the files that it names; AlertsError if one is invalid."""
+        """Read an owner-only file and the files that it names; raise AlertsError if a file is invalid."""
         if not path:
             raise AlertsError("no targets: set SOTTO_ALERTS_FILE to an owner-only JSON file of targets")
         try:

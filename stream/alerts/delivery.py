@@ -43,7 +43,7 @@ class DeliveryOutcome:
 
 @dataclass(slots=True)
 class Backoff:
-    """Exponential pauses with jitter (50 to 100 %), so that senders do not retry together."""
+    """Exponential pauses with jitter (50 to 100 %), so that senders do not retry at the same time."""
 
     first: float = 1.0
     longest: float = 60.0
@@ -124,7 +124,7 @@ def _retry_after(text: str | None, now: float) -> float:
 
 
 DropReason = Literal["old", "refused", "room"]
-"""Why an alert is dropped."""
+"""The reason for which an alert is dropped."""
 
 
 class AlertMetrics:
@@ -169,7 +169,7 @@ class TargetMetrics:
         self.firing = metrics.firing.labels(target)
         self.unreadable = metrics.unreadable.labels(target)
         self.delay_seconds = metrics.delay_seconds.labels(target)
-        # Counters start at 0 here: Prometheus sees no increase in a counter that first appears with 1.
+        # Counters start at 0 here, because Prometheus detects no increase in a counter that begins at 1.
         self._dropped = {reason: metrics.dropped.labels(target, reason) for reason in get_args(DropReason)}
         self._failures = {failure: metrics.failures.labels(target, failure) for failure in get_args(Failure)}
 

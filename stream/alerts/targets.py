@@ -1,8 +1,8 @@
 """Delivers alarms to Alertmanager, and alerts to webhooks.
 
-As Prometheus does, firing alarms are sent repeatedly, each with an end time a few intervals ahead.
-If this process dies, the next one has to send the alarm again before that time; otherwise
-Alertmanager resolves it.
+As in Prometheus, firing alarms are sent repeatedly, each with an end time a few intervals ahead. If
+this process dies, the next process must send the alarm again before that time; otherwise Alertmanager
+resolves the alarm.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ from stream.questions.alert_states import (
 
 ALERTS_API_PATH: Final = "/api/v2/alerts"
 SENDINGS_AHEAD: Final = 4
-"""An alarm that is not sent again ends after this many ``resend`` intervals; as in Prometheus."""
+"""Number of ``resend`` intervals after which an alarm ends if it is not sent again; as in Prometheus."""
 RESOLVED_SECONDS: Final = 900.0
 """Seconds for which a resolved alarm is still sent, because its end may get lost; as in Prometheus."""
 MAX_BATCH_ALARMS: Final = 64
@@ -56,7 +56,7 @@ log = get_logger("alerts")
 
 @dataclass(slots=True)
 class _SendState:
-    """When the target last accepted an alarm, and whether it has changed since (``is_due``).
+    """The time at which the target last accepted an alarm; ``is_due`` is true if the alarm has changed since.
 
     ``counted`` describes the source's contribution bound in words.
     """
@@ -101,13 +101,13 @@ class Alertmanager:
             self._sent[alarm.key].is_due = True
 
     def drop_alarms(self, is_moved: Callable[[str], bool]) -> None:
-        """Drop the alarms of the streams for which ``is_moved`` is True: another process has them."""
+        """Drop the alarms of the streams that are now another process's, by ``is_moved``."""
         for key in [key for key in self.firing.alarms if is_moved(key.stream)]:
             self.firing.drop(key)
 
     @property
     def all_accepted(self) -> bool:
-        """True if the target has accepted every change."""
+        """Whether the target has accepted every change."""
         return not any(sent.is_due for sent in self._sent.values())
 
     async def send(self) -> None:
@@ -131,7 +131,10 @@ class Alertmanager:
                 sent.accepted_at, sent.is_due = now, False
 
     async def _post(self, alarms: Sequence[Alarm], now: float) -> bool:
-        """Post to every member of the cluster, because members do not share alarms; True if one accepts."""
+        """Post to every member of the cluster, because members do not share alarms.
+
+        Returns True if a member accepts the alarms.
+        """
         body = json.dumps([self.message(alarm, now) for alarm in alarms], ensure_ascii=False).encode()
         outcomes = []
         for url in self.target.addresses:
@@ -210,7 +213,7 @@ class Alertmanager:
 
 
 def group_labels(key: AlertKey) -> dict[str, str]:
-    """Return a group as distinct labels ``group_ATTRIBUTE``, with ``_`` for forbidden characters."""
+    """Return a group as distinct labels ``group_ATTRIBUTE``, with ``_`` in place of forbidden characters."""
     labels: dict[str, str] = {}
     for name, value in key.group:
         label = wanted = "group_" + re.sub(r"[^A-Za-z0-9_]", "_", name)
@@ -222,12 +225,12 @@ def group_labels(key: AlertKey) -> dict[str, str]:
 
 
 MAX_REFUSALS: Final = 3
-"""Refusals after which an alert is dropped, because it would delay the next alerts."""
+"""Number of refusals after which an alert is dropped, because it would delay the next alerts."""
 
 
 @dataclass(eq=False)
 class Webhook:
-    """One webhook target. Undelivered alerts stay in Kafka; only the retry pause is kept here."""
+    """One webhook target. Undelivered alerts stay in Kafka; this object keeps only the retry pause."""
 
     target: WebhookTarget
     sender: TargetSender
@@ -238,10 +241,11 @@ class Webhook:
     _not_before: float = float("-inf")
 
     async def deliver(self, alert: Alert, still_ours: Callable[[], bool]) -> bool:
-        """Deliver or drop one alert; False if the partition's next owner must deliver it.
+        """Deliver or drop one alert; return False if the partition's next owner must deliver it.
 
-        An alert is sent at least once, and again until it is older than ``give_up``. If it is dropped
-        while the target has asked for a pause, the next alert waits for the end of the pause.
+        An alert is sent again until the target accepts it, has refused it ``MAX_REFUSALS`` times, or it is
+        older than ``give_up``. If the target asks for a pause when the alert is dropped, the next alert
+        waits for the end of the pause.
         """
         refusals = 0
         body = alert.body
