@@ -236,7 +236,7 @@ def plan_statement(statement: SelectStatement, source: TableSource, grant: Grant
     """Plan the questions of a statement to a stream.
 
     With GROUP BY, a count, rate, quantile or variance is one question for all groups. A sum or mean is
-    one question for each group, at most 256. Questions that a worker would refuse are refused here, so that no
+    one question for each group that WHERE does not exclude, at most 256. Questions that a worker would refuse are refused here, so that no
     other question of the statement is charged.
 
     Raises:
@@ -262,22 +262,24 @@ def plan_statement(statement: SelectStatement, source: TableSource, grant: Grant
         _require_one_count(columns)
     rows = groups_of(source, groups) or ()
     where = named.resolve_condition(statement.where)
-    questions = [
+    asked = [
         question
         for index, column in enumerate(columns)
         if isinstance(column, AnswerColumn)
         for question in _column_questions(index, column, source, groups)
     ] or [_group_names_question(where, source, groups)]
+    for question in asked:
+        check.check_question("" if question.column is None else columns[question.column].name, question.query)
+    excluded = (
+        frozenset[int]() if where is None or not groups or not rows else _excluded_rows(where, source, groups)
+    )
+    # If WHERE excludes all groups, a question is asked nevertheless: the result names its stream and price.
+    questions = [one for one in asked if one.row not in excluded] or asked[:1]
     if len(questions) > MAX_QUESTIONS:
         raise StatementError(
             f"{len(questions):,} questions are asked, one for each sum or mean of each group; ask at most {MAX_QUESTIONS} at once: "
             "take fewer groups, or COUNT(*), which is one question for all groups"
         )
-    for question in questions:
-        check.check_question("" if question.column is None else columns[question.column].name, question.query)
-    excluded = (
-        frozenset[int]() if where is None or not groups or not rows else _excluded_rows(where, source, groups)
-    )
     return StatementPlan(columns, groups, rows, tuple(questions), excluded)
 
 

@@ -522,6 +522,13 @@ def test_groups_that_where_excludes_are_not_listed() -> None:
     table = opened(LAPLACE).sql("SELECT age, COUNT(*) AS n FROM patients WHERE age > 23 GROUP BY age")
     assert [row["age"] for row in table] == [24, 25, 26, 27, 28, 29]
     assert table.epsilon == every.epsilon
+    summed = opened(LAPLACE).sql("SELECT age, SUM(age) AS years FROM patients WHERE age > 23 GROUP BY age")
+    assert ([row["age"] for row in summed], len(summed.results)) == ([24, 25, 26, 27, 28, 29], 6)
+    assert not any("holds for no row" in line for line in summed.warnings)
+    assert (
+        len(opened(LAPLACE).sql("SELECT age, SUM(age) AS n FROM patients WHERE age > 40 GROUP BY age").results)
+        == 1
+    )
     mixed = 'SELECT "Sex", age, COUNT(*) AS n FROM patients WHERE {} GROUP BY "Sex", age'
     asked_about = mixed.format("(age = 20 OR \"Sex\" = 'F') AND age < 22 AND bmi < 30")
     assert [(row["Sex"], row["age"]) for row in opened(LAPLACE).sql(asked_about)] == [
