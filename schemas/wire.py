@@ -222,8 +222,7 @@ def describe_faults(
         if detail["type"] == KIND_ERROR:
             steps.append("kind")
         place = ".".join(steps) or whole
-        # Pydantic prefixes the messages of the contract's validators.
-        reason = _explain_fault(detail).removeprefix("Value error, ")[:200]
+        reason = explain_fault(detail)
         parts.append(f"{place[:80]}: {reason}" if place else reason)
     more = f"; and {len(faults) - MAX_DESCRIBED_FAULTS} more" if len(faults) > MAX_DESCRIBED_FAULTS else ""
     return "; ".join(parts)[: MAX_DESCRIPTION - len(more)] + more
@@ -261,7 +260,13 @@ _EQUIVALENT_FIELDS: Final = {"cutoff": "answers", "answers": "cutoff"}
 """Two names of the number of charged answers; each mechanism has one of them."""
 
 
-def _explain_fault(detail: ErrorDetails) -> str:
+def explain_fault(detail: ErrorDetails) -> str:
+    """Return why a field is wrong and what to give, without quoting its value."""
+    # Pydantic prefixes the messages of the contract's validators.
+    return _message_of_fault(detail).removeprefix("Value error, ")[:200]
+
+
+def _message_of_fault(detail: ErrorDetails) -> str:
     kind, loc = detail["type"], detail["loc"]
     if kind == "extra_forbidden":
         other = _EQUIVALENT_FIELDS.get(str(loc[-1]))

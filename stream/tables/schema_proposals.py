@@ -29,6 +29,11 @@ READ_PARTS: Final = (
 )
 """Says exactly what a proposal depends on; the page and ``docs/tables.md`` say the same."""
 
+_UNTYPED_TEXT: Final = (
+    "All columns are text, because a CSV file has no types: choose the kind of each attribute first (integers, decimal, "
+    "date …)."
+)
+
 _MAX_DESCRIPTION_BYTES: Final = 256 * 1024
 MAX_COLUMNS: Final = 1024
 _MAX_VALUES: Final = 1000
@@ -107,6 +112,12 @@ def read_description(path: str, roots: tuple[Root, ...] | None = None) -> TableD
         raise UnreadableError(
             "its description is no Table Schema; give 'fields', each with a 'name'", file=file.name
         ) from None
+
+
+def remark_on_types(columns: Sequence[ColumnType], proposed: Sequence[ProposedAttribute]) -> str | None:
+    """Return a remark if no column of a table has a type, and its kinds are therefore still open."""
+    is_untyped = all(column.kind == "String" for column in columns)
+    return _UNTYPED_TEXT if is_untyped and any("values" in one.missing for one in proposed) else None
 
 
 def propose_attributes(

@@ -496,6 +496,13 @@ async def test_register_proposes_attributes_from_the_columns(open_page: OpenPage
         await expect(ward).not_to_contain_text("to be declared")
         await ward.get_by_label("Values").fill("")
         await expect(ward).to_contain_text("to be declared: values")
+        await page.get_by_label("Name", exact=True).first.fill("patients")
+        await expect(page.locator(".outcome:visible")).to_have_text("ward: declare values")
+        await page.get_by_role("button", name="Add attribute").click()
+        await attributes.nth(2).get_by_label("Name").fill("visits")
+        await expect(page.locator(".outcome:visible")).to_have_text(
+            "ward: declare values; 1 more attribute to be declared"
+        )
         await page.get_by_label("File of the table").fill("/etc/passwd")
         await page.get_by_role("button", name="Propose attributes").click()
         await expect(page.get_by_text("path: no table can be read there")).to_be_visible()

@@ -26,14 +26,16 @@ from stream.tables.checks import (
 from stream.tables.checks.table_check import BATCH_COUNTS
 from stream.tables.engines.engine_limits import EngineLimits
 from stream.tables.readers.table_reading import GuardedReader, ReadingLimits
-from stream.tables.schema_proposals import READ_PARTS, ProposedAttribute, propose_attributes, read_description
+from stream.tables.schema_proposals import (
+    READ_PARTS,
+    ProposedAttribute,
+    propose_attributes,
+    read_description,
+    remark_on_types,
+)
 from stream.tables.table_errors import UnreadableError
 
 _MAX_SHOWN_NAMES = 20
-_UNTYPED_TEXT = (
-    "All columns are text, because a CSV file has no types: choose the kind of each attribute first (integers, decimal, "
-    "date …)."
-)
 
 _source_adapter: TypeAdapter[Source] = TypeAdapter(Source)
 
@@ -242,8 +244,8 @@ def propose(
         }
     )
     typer.echo(READ_PARTS, err=True)
-    if all(column.kind == "String" for column in columns) and any("values" in one.missing for one in found):
-        typer.echo(_UNTYPED_TEXT, err=True)
+    if remark := remark_on_types(columns, found):
+        typer.echo(remark, err=True)
     for one in found:
         if (line := _describe(one)) is not None:
             typer.echo(f"  {escape_text(one.name)}: {escape_text(line)}", err=True)

@@ -55,7 +55,7 @@ from stream.questions.stream_watch import period_of
 from stream.settings import DEFAULT_TABLE_BYTES, Settings
 from stream.tables.engines.engine_limits import describe_engine
 from stream.tables.readers.table_reading import GuardedReader, ReadingLimits
-from stream.tables.schema_proposals import READ_PARTS, propose_attributes, read_description
+from stream.tables.schema_proposals import READ_PARTS, propose_attributes, read_description, remark_on_types
 
 
 class AttributeView(ApiModel):
@@ -324,8 +324,10 @@ def _propose(path: str, settings: Settings) -> Proposal:
         seconds=PROPOSAL_SECONDS,
         reveals_causes=settings.table_causes,
     )
-    found = propose_attributes(GuardedReader(limits).columns(path), read_description(path, limits.roots))
-    return Proposal(read=READ_PARTS, attributes=[ProposedAttributeView.from_record(one) for one in found])
+    columns = GuardedReader(limits).columns(path)
+    found = propose_attributes(columns, read_description(path, limits.roots))
+    views = [ProposedAttributeView.from_record(one) for one in found]
+    return Proposal(read=READ_PARTS, remark=remark_on_types(columns, found), attributes=views)
 
 
 async def plan_curve(asked: CurveRequest, source: Source) -> Curve:

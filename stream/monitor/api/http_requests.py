@@ -20,9 +20,11 @@ from typing import Any, Literal, NamedTuple
 
 from aiohttp import StreamReader, web
 from pydantic import ValidationError
+from pydantic_core import ErrorDetails
 
 from schemas import MAX_DEFINITION_BYTES, Amount
 from schemas.base import KIND_ERROR, MAX_FAULTS
+from schemas.wire import FaultLocator, explain_fault, parse_or_none
 from stream import SERVER_NAME
 from stream.diagnostics import RateLimiter, get_logger
 from stream.monitor.api.models import FieldProblem, Problem, ProblemCode
@@ -68,25 +70,27 @@ def refuse_repeated(parameters: Collection[str]) -> None:
         raise ProblemError(400, "malformed", "parameter: a parameter is given twice; give each parameter once")
 
 
-def malformed_error(error: ValidationError, what: Literal["body", "parameter"]) -> ProblemError:
-    """Return a 400 that names the invalid fields without quoting values."""
+def malformed_error(
+    error: ValidationError, what: Literal["body", "parameter"], body: bytes | None = None
+) -> ProblemError:
+    """Return a 400 that names the invalid fields, as the ``body`` has them, without quoting values."""
     found = error.error_count()
     if found > MAX_FAULTS:
         return ProblemError(400, "malformed", f"{what}: {found} fields are wrong; compare it with /openapi.json")
-    fields = [_field(detail) for detail in error.errors(include_input=False, include_url=False)[:MAX_FIELDS]]
+    place_of = _steps if body is None else FaultLocator(parse_or_none(body))
+    details = error.errors(include_input=False, include_url=False)[:MAX_FIELDS]
+    fields = [_field(detail, place_of(detail)) for detail in details]
     wrong = "1 field is wrong" if found == 1 else f"{found} fields are wrong"
     return ProblemError(400, "malformed", f"{what}: {wrong}; see 'fields'", fields=fields)
 
 
-def _field(detail: Any) -> FieldProblem:
-    steps = [*map(str, detail["loc"]), *(["kind"] if detail["type"] == KIND_ERROR else [])]
-    place = ".".join(steps) or "body"
-    message = (
-        "unknown field; remove it"
-        if detail["type"] == "extra_forbidden"
-        else detail["msg"].removeprefix("Value error, ")
-    )
-    return FieldProblem(field=place[:80], message=message[:200])
+def _steps(detail: ErrorDetails) -> list[str]:
+    return list(map(str, detail["loc"]))
+
+
+def _field(detail: ErrorDetails, steps: list[str]) -> FieldProblem:
+    place = ".".join([*steps, *(["kind"] if detail["type"] == KIND_ERROR else [])]) or "body"
+    return FieldProblem(field=place[:80], message=explain_fault(detail))
 
 
 class GoneError(ConnectionError):

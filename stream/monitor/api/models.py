@@ -426,9 +426,10 @@ class ProposedAttributeView(ApiModel):
 
 
 class Proposal(ApiModel):
-    """Attributes for the columns of a table; ``read`` says what was read."""
+    """Attributes for the columns of a table; ``read`` says what was read, ``remark`` that types are unknown."""
 
     read: str
+    remark: str | None
     attributes: list[ProposedAttributeView]
 
 

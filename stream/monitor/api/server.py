@@ -347,7 +347,7 @@ async def _read_body(request: web.Request, route: Route) -> Any:
     try:
         given = route.body_adapter.validate_json(body)
     except ValidationError as error:
-        raise malformed_error(error, "body") from None
+        raise malformed_error(error, "body", body) from None
     if repeats_a_field(body):
         raise ProblemError(400, "malformed", "body: a field is given twice; give each field once")
     return given

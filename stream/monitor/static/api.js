@@ -67,7 +67,7 @@ function unexpected(response) {
 
 /** Return a problem's message with its invalid fields and the requested and remaining budget. */
 export function explain(problem, formatAmount) {
-  const lines = [problem.message];
+  const lines = [problem.message.replace("; see 'fields'", "")];
   for (const field of problem.fields ?? []) {
     lines.push(`${field.field}: ${field.message}`);
   }

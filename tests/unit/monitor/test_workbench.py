@@ -57,7 +57,12 @@ async def test_a_declaration_tells_sizes_cells_neighbours_and_budget_before_anyt
         refused = await post(client, "/api/declarations", fine, VIEWER, status=409)
         assert "grid" in refused["message"]
         wrong = await post(client, "/api/declarations", {**PEOPLE, "attributes": {"age": 0}}, VIEWER, status=400)
-        assert wrong["fields"][0]["field"].startswith("table.attributes.age")
+        assert wrong["fields"][0]["field"].startswith("attributes.age")
+        empty = {**PEOPLE, "source": "a b", "attributes": {"sex": {"kind": "categories", "values": []}}}
+        half = await post(client, "/api/declarations", empty, VIEWER, status=400)
+        name, values = half["fields"]
+        assert (name["field"], name["message"][:25]) == ("source", "a name has only letters f")
+        assert values == {"field": "attributes.sex.values", "message": "has too few items; give at least 1"}
     assert installation.requested == []
 
 
@@ -565,6 +570,7 @@ async def test_proposal_route_is_for_operators_and_reads_the_table_roots_alone(t
             ("ward", ["values"]),
         ]
         assert found["read"] == READ_PARTS
+        assert "a CSV file has no types" in found["remark"]
         refusals = {
             (await post(client, "/api/proposals", {"path": str(path)}, OPERATOR, status=409))["message"]
             for path in (outside / "t.csv", outside / "none.csv", inside / ".." / "outside" / "t.csv")

@@ -1,6 +1,7 @@
 // The declared attributes of a table, one row each: categories, integers, decimals, dates, bins or private text.
 
 import { make } from "../dom.js";
+import { plural } from "../format.js";
 import { given, labelled, listed, numberInput, select, textInput, typed } from "../forms.js";
 
 const KINDS = [["integers", "integers"], ["decimal", "decimals"], ["date", "dates"], ["timestamp", "timestamps"], ["categories", "categories"], ["bins", "bins"], ["text", "text, private"]];
@@ -49,11 +50,16 @@ export function domainEditor(onChange) {
       rows.splice(0).forEach((row) => row.element.remove());
       proposed.forEach((one) => append().fill(one));
     },
-    /** Return the problem of the rows, a repeated name; empty without one. */
+    /** Return the problem of the rows, a repeated name or fields to be declared; empty without one. */
     problem() {
       const names = rows.map((row) => row.name()).filter(Boolean);
       const twice = names.find((name, index) => names.indexOf(name) !== index);
-      return twice ? `two attributes are called '${twice}'` : "";
+      if (twice) {
+        return `two attributes are called '${twice}'`;
+      }
+      const open = rows.filter((row) => row.name() && row.missing().length);
+      const others = open.length > 1 ? `; ${plural(open.length - 1, "more attribute")} to be declared` : "";
+      return open.length ? `${open[0].name()}: declare ${open[0].missing().join(", ")}${others}` : "";
     },
   };
 }
@@ -101,9 +107,7 @@ function attributeRow(onRemove) {
   };
   /** Show what is known of the attribute, and which fields of its kind are still empty. */
   function showHint() {
-    const domain = row.value();
-    const isRequired = isIncomplete && !PARTS_OF_DATES.includes(domain.granularity);
-    const left = isRequired ? REQUIRED[domain.kind].filter((field) => domain[field] === undefined || domain[field].length === 0) : [];
+    const left = isIncomplete ? row.missing() : [];
     about.textContent = [...known, left.length ? `to be declared: ${left.join(", ")}` : ""].filter(Boolean).join("; ");
     about.hidden = !about.textContent;
   }
@@ -113,6 +117,12 @@ function attributeRow(onRemove) {
     element,
     focus: () => name.focus(),
     name: () => name.value.trim(),
+    /** Return the required fields of the kind that are still empty. */
+    missing() {
+      const domain = row.value();
+      const isEmpty = (field) => domain[field] === undefined || domain[field].length === 0;
+      return PARTS_OF_DATES.includes(domain.granularity) ? [] : REQUIRED[domain.kind].filter(isEmpty);
+    },
     /** Fill in a proposed attribute; the hint has what the table's description says of it. */
     fill({ name: proposed, domain, missing, unit, description }) {
       const shown = (value) => (value === undefined ? "" : String(value));

@@ -138,7 +138,7 @@ export function registerView({ session }) {
       domain.replace(fitting);
       const open = fitting.filter((one) => one.missing.length).length;
       const others = found.attributes.filter((one) => one.reason !== null).map((one) => `${one.name}: ${one.reason}`);
-      setText(proposed, [`${plural(fitting.length, "attribute")} proposed; to be declared by you, with ranges or values: ${open}. Remove attributes that no question needs.`, ...others].join(" "));
+      setText(proposed, [`${plural(fitting.length, "attribute")} proposed; to be declared by you, with ranges or values: ${open}. Remove attributes that no question needs.`, found.remark, ...others].filter(Boolean).join(" "));
       isTouched = false; // what is left to declare stands at the attributes, and is no mistake yet
       preview();
     } catch (error) {
